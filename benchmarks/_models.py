@@ -42,7 +42,7 @@ class Model:
         return np.random.default_rng(0).standard_normal((batch, *self.shape), np.float32)
 
 
-def _normal(rng: np.random.Generator, *shape: int) -> Any:
+def _draw_normal(rng: np.random.Generator, *shape: int) -> Any:
     return rng.standard_normal(shape, np.float32) / np.float32(np.sqrt(np.prod(shape[:-1])))
 
 
@@ -50,7 +50,7 @@ def mlp() -> Model:
     """Makes an MLP with layers of 784, 512, 512 and 10 units."""
     rng = np.random.default_rng(1)
     sizes = (784, 512, 512, 10)
-    weights = {f"w{i}": _normal(rng, a, b) for i, (a, b) in enumerate(pairwise(sizes))}
+    weights = {f"w{i}": _draw_normal(rng, a, b) for i, (a, b) in enumerate(pairwise(sizes))}
     weights |= {f"b{i}": np.zeros(b, np.float32) for i, b in enumerate(sizes[1:])}
 
     def apply(w: Weights, x: jax.Array) -> jax.Array:
@@ -65,10 +65,10 @@ def conv() -> Model:
     """Makes a conv net for 28x28 images: three convolutions, two with stride 2, a dense layer."""
     rng = np.random.default_rng(2)
     weights = {
-        "c0": _normal(rng, 3, 3, 1, 32),
-        "c1": _normal(rng, 3, 3, 32, 64),
-        "c2": _normal(rng, 3, 3, 64, 64),
-        "d": _normal(rng, 7 * 7 * 64, 10),
+        "c0": _draw_normal(rng, 3, 3, 1, 32),
+        "c1": _draw_normal(rng, 3, 3, 32, 64),
+        "c2": _draw_normal(rng, 3, 3, 64, 64),
+        "d": _draw_normal(rng, 7 * 7 * 64, 10),
     }
 
     def apply(w: Weights, x: jax.Array) -> jax.Array:
@@ -91,10 +91,10 @@ def transformer(layers: int = 6, width: int = 256, heads: int = 4) -> Model:
     rng = np.random.default_rng(3)
     weights: Weights = {}
     for i in range(layers):
-        weights[f"qkv{i}"] = _normal(rng, width, 3 * width)
-        weights[f"out{i}"] = _normal(rng, width, width)
-        weights[f"up{i}"] = _normal(rng, width, 4 * width)
-        weights[f"down{i}"] = _normal(rng, 4 * width, width)
+        weights[f"qkv{i}"] = _draw_normal(rng, width, 3 * width)
+        weights[f"out{i}"] = _draw_normal(rng, width, width)
+        weights[f"up{i}"] = _draw_normal(rng, width, 4 * width)
+        weights[f"down{i}"] = _draw_normal(rng, 4 * width, width)
 
     def norm(x: jax.Array) -> jax.Array:
         centered = x - x.mean(-1, keepdims=True)
@@ -121,9 +121,9 @@ def text(words: int = 10_000, width: int = 128) -> Model:
     rng = np.random.default_rng(4)
     weights = {
         "embedding": rng.standard_normal((words, width), np.float32),
-        "c": _normal(rng, 5, width, width),
+        "c": _draw_normal(rng, 5, width, width),
         "cb": np.zeros(width, np.float32),
-        "d": _normal(rng, width, 10),
+        "d": _draw_normal(rng, width, 10),
         "db": np.zeros(10, np.float32),
     }
 

@@ -75,11 +75,11 @@ def executors() -> Iterator[dict[str, Callable[[], Executor]]]:
             LocalCluster(n_workers=PROCESSES, threads_per_worker=1, dashboard_address=None)
         )
         client = stack.enter_context(Client(cluster))
-        own = stack.enter_context(ExportWorkers(PROCESSES))
+        workers = stack.enter_context(ExportWorkers(PROCESSES))
         spawning = multiprocessing.get_context("spawn")
         pool = stack.enter_context(ProcessPoolExecutor(PROCESSES, mp_context=spawning))
         yield {
-            "own processes, warm": lambda: own,
+            "own processes, warm": lambda: workers,
             "ProcessPoolExecutor, warm": lambda: pool,
             "Dask, warm": client.get_executor,
             "Ray, warm": lambda: RayExecutor(ray.remote),

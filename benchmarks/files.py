@@ -103,9 +103,9 @@ def measure_here(side: str, step: str, folder: Path, orders: int) -> int:
     call = _make_steps(side, folder, orders)[step]
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = _read_memory("VmRSS")
-    kept = call()
+    result = call()
     peak = _read_memory("VmHWM") - before
-    del kept
+    del result
     return peak
 
 

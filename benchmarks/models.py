@@ -65,7 +65,7 @@ def _save_with_jax2tf(jax2tf: Any, model: Any, built: Any, folder: Path) -> None
 
     def over_words(leaves: Any, *args: Any) -> Any:
         params = jax.tree_util.tree_unflatten(tree, leaves)
-        return built.function(params, *map(_as_key, args, built.example))
+        return built.function(params, *map(_wrap_key, args, built.example))
 
     shapes = list(model.polymorphic_shapes)
     converted = jax2tf.convert(over_words, polymorphic_shapes=[None, *shapes])
@@ -80,7 +80,7 @@ def _save_with_jax2tf(jax2tf: Any, model: Any, built: Any, folder: Path) -> None
     tf.saved_model.save(module, str(folder), options=options)
 
 
-def _as_key(argument: Any, example: Any) -> Any:
+def _wrap_key(argument: Any, example: Any) -> Any:
     """Wraps the words of a key if the example is a key."""
     import jax
 

@@ -207,7 +207,7 @@ def _make_layers(count: int, megabytes: int, kind: str) -> dict[str, Any]:
     return layers
 
 
-def _sum_of_columns(params: Any, x: Any) -> Any:
+def _sum_columns(params: Any, x: Any) -> Any:
     for matrix in params.values():
         x = x + (x @ matrix)[:, :1]
     return x
@@ -226,9 +226,9 @@ def _save_layers(who: str, params: Any, folder: str) -> None:
         return
     x, shape = np.ones((2, _ROWS), np.float32), f"(b, {_ROWS})"
     if who == _PARAMS:
-        save(folder, Signature(_sum_of_columns, [x], polymorphic_shapes=shape), params=params)
+        save(folder, Signature(_sum_columns, [x], polymorphic_shapes=shape), params=params)
     else:
-        captured = Signature(lambda x: _sum_of_columns(params, x), [x], polymorphic_shapes=shape)
+        captured = Signature(lambda x: _sum_columns(params, x), [x], polymorphic_shapes=shape)
         save(folder, captured)
 
 

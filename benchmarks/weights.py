@@ -111,12 +111,12 @@ def measure_here(side: str, step: str, file: Path, megabytes: int) -> dict[str, 
         file.unlink(missing_ok=True)
     os.sync()
     start = time.perf_counter()
-    kept = call(params)
+    result = call(params)
     seconds = time.perf_counter() - start
     peak = _read_memory("VmHWM") - before
     figures = {"seconds": seconds, "peak": peak}
     if step == _SUM:
-        figures["total"] = kept
+        figures["total"] = result
     return figures
 
 

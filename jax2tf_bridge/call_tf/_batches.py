@@ -52,20 +52,20 @@ class _Batch(FlatFunction):
     def run(self, tensors: Sequence[tf.Tensor]) -> Results:
         size = self._size([t.shape for t in tensors])
         if size == 0:
-            row = self._traced_row(tensors)
+            row = self._trace_row(tensors)
             return [tf.zeros([0, *t.shape], t.dtype) for t in row.results], row.structure
         if tf.executing_eagerly():
-            traced = self._vectorized(tensors)
+            traced = self._trace_vectorized(tensors)
             if traced is not None:
                 return traced(*tensors), traced.structure
             rows = [self._function.run(self._row(tensors, i)) for i in range(size)]
             columns = zip(*(results for results, _ in rows), strict=True)
             return [tf.stack(column) for column in columns], rows[0][1]
-        row = self._traced_row(tensors)
+        row = self._trace_row(tensors)
         if not row.results:
             return [], row.structure
         if self._is_vectorizable(tensors, row):
-            mapped = self._map(tensors, row, _vectorized_map)
+            mapped = self._map(tensors, row, _map_vectorized)
         else:
             specs = [tf.TensorSpec(t.shape, t.dtype) for t in row.results]
             mapped = self._map(
@@ -79,7 +79,7 @@ class _Batch(FlatFunction):
     def _row(self, tensors: Sequence[tf.Tensor], i: int) -> list[tf.Tensor]:
         return [t[i] if b else t for t, b in zip(tensors, self._batched, strict=True)]
 
-    def _traced_row(self, tensors: Sequence[tf.Tensor]) -> Traced:
+    def _trace_row(self, tensors: Sequence[tf.Tensor]) -> Traced:
         return self._function.traced(
             [
                 Aval(tuple(t.shape[1:] if b else t.shape), t.dtype.name)
@@ -110,11 +110,11 @@ class _Batch(FlatFunction):
         results: Sequence[tf.Tensor] = map_function(run_row, batched)
         return results
 
-    def _vectorized(self, tensors: Sequence[tf.Tensor]) -> Traced | None:
+    def _trace_vectorized(self, tensors: Sequence[tf.Tensor]) -> Traced | None:
         """Traces the vectorized function for these tensors; None if it cannot be vectorized."""
         try:
             # A function that only runs eagerly has no graph at all.
-            if self._is_vectorizable(tensors, self._traced_row(tensors)):
+            if self._is_vectorizable(tensors, self._trace_row(tensors)):
                 return self.traced([aval_of(t) for t in tensors])
         except BridgeError:
             pass
@@ -134,7 +134,7 @@ class _Batch(FlatFunction):
             return False
 
         def attempt(*tensors: tf.Tensor) -> Sequence[tf.Tensor]:
-            return self._map(tensors, row, _vectorized_map)
+            return self._map(tensors, row, _map_vectorized)
 
         specs = [tf.TensorSpec(aval.shape, tf.as_dtype(aval.dtype)) for aval in avals]
         try:
@@ -147,5 +147,5 @@ class _Batch(FlatFunction):
         return [tuple(t.shape) for t in concrete.outputs] == expected
 
 
-def _vectorized_map(f: Any, tensors: Any) -> Any:
+def _map_vectorized(f: Any, tensors: Any) -> Any:
     return tf.vectorized_map(f, tensors, fallback_to_while_loop=False)

@@ -31,7 +31,7 @@ def function_name(f: Any) -> str:
 
 def argument_labels(f: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> list[str]:
     """Labels each leaf of the arguments for error messages, such as "params['w']"."""
-    names = _parameters(f)
+    names = _list_parameters(f)
     labels = []
     for path, _ in jax.tree_util.tree_flatten_with_path((args, kwargs))[0]:
         first, rest = path[1], jax.tree_util.keystr(path[2:])
@@ -43,7 +43,7 @@ def argument_labels(f: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -
     return labels
 
 
-def _parameters(f: Callable[..., Any]) -> list[str]:
+def _list_parameters(f: Callable[..., Any]) -> list[str]:
     """Lists the names of the positional parameters; empty if the signature is unknown."""
     function = getattr(f, "python_function", f)
     try:

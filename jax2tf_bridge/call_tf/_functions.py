@@ -137,7 +137,7 @@ class FlatFunction(abc.ABC):
           CallTfError: the function raised.
           ShapeError: a size is symbolic.
         """
-        self._refuse_symbolic(avals)
+        self._check_sizes_known(avals)
         key = (*avals, uses_64_bits())
         traced_function: Traced = self.cached(self._traced, key, lambda: self._trace(avals))
         return traced_function
@@ -171,7 +171,7 @@ class FlatFunction(abc.ABC):
         results = tuple(tf.TensorSpec(t.shape, t.dtype) for t in concrete.outputs)
         return Traced(specs, concrete, results, structures[-1])
 
-    def _refuse_symbolic(self, avals: Sequence[Aval]) -> None:
+    def _check_sizes_known(self, avals: Sequence[Aval]) -> None:
         if self.options.graph:
             return
         for i, aval in enumerate(avals):
@@ -205,11 +205,11 @@ class UserFunction(FlatFunction):
     def run(self, tensors: Sequence[tf.Tensor]) -> Results:
         """Calls the user's function; in a graph, with AutoGraph as in tf.function."""
         args, kwargs = self._in_tree.unflatten(tensors)
-        f = self._f if tf.executing_eagerly() else self._rewritten
+        f = self._f if tf.executing_eagerly() else self._autograph_call
         return flatten_results(f(*args, **kwargs), self.name, self.options.declared)
 
     @functools.cached_property
-    def _rewritten(self) -> Callable[..., Any]:
+    def _autograph_call(self) -> Callable[..., Any]:
         f = self._f
 
         # AutoGraph converts the user's function when `call` calls it, and warns if it has no

@@ -78,7 +78,7 @@ class _Gradient(FlatFunction):
             tf.cast(_conjugate(tf.convert_to_tensor(gradient)), tensor.dtype)
             for gradient, tensor in zip(gradients, watched, strict=True)
         ]
-        self._refuse_random_numbers(tensors, dense)
+        self._check_no_random_numbers(tensors, dense)
         return dense, jax.tree_util.tree_structure(dense)
 
     def _trace(self, avals: Sequence[Aval]) -> Traced:
@@ -87,7 +87,9 @@ class _Gradient(FlatFunction):
             raise gradient_not_saved(self._function.name)
         return traced
 
-    def _refuse_random_numbers(self, tensors: Sequence[tf.Tensor], results: Sequence[Any]) -> None:
+    def _check_no_random_numbers(
+        self, tensors: Sequence[tf.Tensor], results: Sequence[Any]
+    ) -> None:
         """Raises GradientError if gradients depend on random numbers, which a rerun draws again."""
         if not tf.executing_eagerly():
             operation = _find_random_operation(results)

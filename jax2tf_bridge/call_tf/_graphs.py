@@ -181,11 +181,11 @@ def _make_carried_graph(
 
 def _drop_control_inputs(graph_def: Any, placeholders: Sequence[str]) -> None:
     """Removes control inputs that name replaced placeholders."""
-    waits = {f"^{place}" for place in placeholders}
+    control_inputs = {f"^{place}" for place in placeholders}
     for node in graph_def.node:
-        kept = [reference for reference in node.input if reference not in waits]
-        if len(kept) < len(node.input):
-            node.input[:] = kept
+        remaining = [reference for reference in node.input if reference not in control_inputs]
+        if len(remaining) < len(node.input):
+            node.input[:] = remaining
 
 
 def _read_captures(

@@ -108,10 +108,10 @@ def _register_effect(base: type, name: str, sets: Sequence[Any]) -> Any:
     """Makes an effect of a new type, and adds the type to JAX's `sets` of types."""
     # JAX sorts effects by their text, and serializes them by their type.
     methods = {
-        "__repr__": _type_name,
-        "__str__": _type_name,
+        "__repr__": _get_type_name,
+        "__str__": _get_type_name,
         "__eq__": _has_same_type,
-        "__hash__": _hash_of_type,
+        "__hash__": _hash_type,
     }
     kind = type(name, (base,), {"__module__": __name__, **methods})
     for types in sets:
@@ -124,9 +124,9 @@ def _has_same_type(effect: Any, other: Any) -> bool:
     return type(effect) is type(other)
 
 
-def _hash_of_type(effect: Any) -> int:
+def _hash_type(effect: Any) -> int:
     return hash(type(effect))
 
 
-def _type_name(effect: Any) -> str:
+def _get_type_name(effect: Any) -> str:
     return type(effect).__name__

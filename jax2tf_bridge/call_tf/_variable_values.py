@@ -92,23 +92,23 @@ class _Rewriter:
     def __init__(self, library: Any) -> None:
         self._library = library
         self._functions = {f.signature.name: f for f in library.function}
-        self._made: dict[Any, tuple[str, dict[int, _Value]]] = {}
+        self._specialized: dict[Any, tuple[str, dict[int, _Value]]] = {}
 
     def rewrite(self, scope: _Scope) -> None:
         """Rewrites the users of values, and the users of their results, until none is left."""
-        waiting = True
-        done: set[str] = set()
-        while waiting:
-            waiting = False
+        has_changed = True
+        rewritten: set[str] = set()
+        while has_changed:
+            has_changed = False
             for node in scope.nodes:
                 values = {
                     i: value
-                    for i, reference in enumerate(_data_inputs(node))
+                    for i, reference in enumerate(_iterate_data_inputs(node))
                     if (value := scope.value(reference)) is not None
                 }
-                if values and node.name not in done:
-                    done.add(node.name)
-                    waiting = True
+                if values and node.name not in rewritten:
+                    rewritten.add(node.name)
+                    has_changed = True
                     self._rewrite_node(scope, node, values)
 
     def _rewrite_node(self, scope: _Scope, node: Any, values: Mapping[int, _Value]) -> None:
@@ -119,13 +119,13 @@ class _Rewriter:
             node.attr.pop("_output_shapes", None)
             scope.typed[scope.reference(node, 0, "output")] = values[0]
         elif node.op in _READS and not (node.op == "ResourceGather" and node.attr["batch_dims"].i):
-            self._read(scope, node, values[0])
+            self._rewrite_read(scope, node, values[0])
         elif node.op in _CALLS:
-            self._call(scope, node, values)
+            self._rewrite_call(scope, node, values)
         else:
             raise NotAValueError(node.op)
 
-    def _read(self, scope: _Scope, node: Any, value: _Value) -> None:
+    def _rewrite_read(self, scope: _Scope, node: Any, value: _Value) -> None:
         old = node.op
         node.op, attribute, removed = _READS[old]
         for key in removed:
@@ -136,7 +136,7 @@ class _Rewriter:
             _replace_inputs(scope.nodes, old_reference, f"{node.name}:output:0")
             scope.renamed[old_reference] = f"{node.name}:output:0"
 
-    def _call(self, scope: _Scope, node: Any, values: Mapping[int, _Value]) -> None:
+    def _rewrite_call(self, scope: _Scope, node: Any, values: Mapping[int, _Value]) -> None:
         keys, first, in_types, out_types = _CALLS[node.op]
         if any(i < first for i in values):
             raise NotAValueError(node.op)
@@ -145,7 +145,7 @@ class _Rewriter:
             node.attr[in_types].list.type[i] = dtype
         results: dict[int, _Value] = {}
         for callee in callees(node, keys):
-            callee.name, callee_results = self._function(callee.name, arguments)
+            callee.name, callee_results = self._specialize(callee.name, arguments)
             results |= callee_results
         if in_types == out_types:  # a loop's results have the types of its arguments
             results = arguments
@@ -157,19 +157,19 @@ class _Rewriter:
                 shapes[i].CopyFrom(value[1])
             scope.typed[scope.reference(node, i, "output")] = value
 
-    def _function(self, name: str, values: Mapping[int, _Value]) -> tuple[str, dict[int, _Value]]:
+    def _specialize(self, name: str, values: Mapping[int, _Value]) -> tuple[str, dict[int, _Value]]:
         """Specializes a function to these values; returns its name and the results that are values.
 
         Each combination is made once.
         """
         key = name, tuple(sorted((i, str(argument_value)) for i, argument_value in values.items()))
-        if key in self._made:
-            return self._made[key]
+        if key in self._specialized:
+            return self._specialized[key]
         if name not in self._functions:
             raise NotAValueError(name)
         function = self._library.function.add()
         function.CopyFrom(self._functions[name])
-        function.signature.name = f"{name}_of_values_{len(self._made)}"
+        function.signature.name = f"{name}_of_values_{len(self._specialized)}"
         function.resource_arg_unique_id.clear()
         typed = {}
         for i, argument_value in values.items():
@@ -189,11 +189,11 @@ class _Rewriter:
                 result.type = value[0]
                 result.ClearField("handle_data")
                 results[i] = value
-        self._made[key] = function.signature.name, results
-        return self._made[key]
+        self._specialized[key] = function.signature.name, results
+        return self._specialized[key]
 
 
-def _data_inputs(node: Any) -> Iterator[str]:
+def _iterate_data_inputs(node: Any) -> Iterator[str]:
     return (reference for reference in node.input if not reference.startswith("^"))
 
 

@@ -79,7 +79,7 @@ def model_of_config(config: Any, name: Any) -> LayerModel:
             functions[0],
             functions[1] if functions[1:] else None,
             [name.text() for name in mutable.elements()],
-            [leaf for function in functions for leaf in _weight_leaves(function)],
+            [leaf for function in functions for leaf in _list_weight_leaves(function)],
             lambda leaf: leaf.name in trained_names,
             lambda portable, constant: None,
         )
@@ -99,7 +99,7 @@ def _read_function(config: JsonValue) -> LayerFunction:
     return LayerFunction(deserialize(decoded), takes_params.flag(), names)
 
 
-def _weight_leaves(function: LayerFunction) -> list[WeightLeaf]:
+def _list_weight_leaves(function: LayerFunction) -> list[WeightLeaf]:
     if not function.takes_params:
         return []
     portable = function.portable

@@ -59,7 +59,7 @@ class LayerFunction:
         return to_plain_containers(self.portable.out_tree)
 
     @cached_property
-    def _rest(self) -> tuple[tuple[str, Aval], ...]:
+    def _data_arguments(self) -> tuple[tuple[str, Aval], ...]:
         """Paths and avals of the flat arguments behind the weights."""
         first = len(self.weight_names)
         paths, avals = self.portable.in_paths(), self.portable.in_avals
@@ -68,19 +68,19 @@ class LayerFunction:
     @cached_property
     def inputs(self) -> tuple[tuple[str, Aval], ...]:
         """Paths and avals of the inputs that Keras passes; the layer draws PRNG keys itself."""
-        return tuple((path, aval) for path, aval in self._rest if not aval.is_key)
+        return tuple((path, aval) for path, aval in self._data_arguments if not aval.is_key)
 
     @property
     def draws_keys(self) -> bool:
-        """Whether the function takes PRNG keys."""
-        return len(self.inputs) < len(self._rest)
+        """Returns whether the function takes PRNG keys."""
+        return len(self.inputs) < len(self._data_arguments)
 
     @cached_property
     def _arguments(self) -> tuple[tuple[str, TreeSpec], ...]:
         portable = self.portable
         whole = Call.of(portable.in_tree, portable.argument_names)
         data_call = replace(whole, args=whole.args[1:]) if self.takes_params else whole
-        keys = [path for path, aval in self._rest if aval.is_key]
+        keys = [path for path, aval in self._data_arguments if aval.is_key]
         return data_call.without(keys).map(to_plain_containers).arguments()
 
     def described(self) -> str:
@@ -93,10 +93,10 @@ class LayerFunction:
             ]
         return " and ".join(filter(None, [", ".join(texts[:-1]), *texts[-1:]])) or "no inputs"
 
-    def _leaves(self, layer: str, inputs: Any) -> list[Any]:
+    def _flatten_inputs(self, layer: str, inputs: Any) -> list[Any]:
         arguments = self._arguments
-        if isinstance(inputs, Mapping) and inputs.keys() == set(self._names()):
-            named = self._names()
+        if isinstance(inputs, Mapping) and inputs.keys() == set(self._list_input_names()):
+            named = self._list_input_names()
             leaves = [inputs[name] for name in named]
             return _flatten_values(self, layer, [(name, _LEAF) for name in named], leaves)
         if len(arguments) == 1:
@@ -109,20 +109,20 @@ class LayerFunction:
             problems = [f"the input {n} is missing" for n in names if n not in inputs]
             problems += [f"the input {n} is not expected" for n in inputs if n not in names]
             if problems:
-                raise self._misfit(layer, problems)
+                raise self._make_misfit_error(layer, problems)
             return _flatten_values(self, layer, arguments, [inputs[name] for name in names])
         if isinstance(inputs, (list, tuple)) and len(inputs) == len(arguments):
             return _flatten_values(self, layer, arguments, inputs)
         count = f"{len(inputs)}" if isinstance(inputs, (list, tuple)) else "one array"
-        raise self._misfit(layer, [f"expected {len(arguments)} inputs, got {count}"])
+        raise self._make_misfit_error(layer, [f"expected {len(arguments)} inputs, got {count}"])
 
-    def _names(self) -> list[str]:
+    def _list_input_names(self) -> list[str]:
         """Lists the names of the inputs in the SavedModel's signature; masks keep their paths."""
         if not self.input_names:
             return []
         return [self.input_names.get(path, path) for path, _ in self.inputs]
 
-    def _misfit(self, layer: str, problems: Sequence[str]) -> StructureError:
+    def _make_misfit_error(self, layer: str, problems: Sequence[str]) -> StructureError:
         names = [name for name, _ in self._arguments]
         advice = []
         if len(names) > 1:
@@ -140,7 +140,7 @@ class LayerFunction:
         Raises:
           StructureError, ShapeError, DTypeError: they do not fit; the text names each by its path.
         """
-        leaves = self._leaves(layer, inputs)
+        leaves = self._flatten_inputs(layer, inputs)
         shapes, dtypes = [], []
         for leaf, (path, aval) in zip(leaves, self.inputs, strict=True):
             shape = tf.TensorShape(leaf.shape)
@@ -176,7 +176,9 @@ class LayerFunction:
         portable = self.portable
         first = len(self.weight_names)
         shapes = [aval.op_shape for aval in portable.in_avals[:first]]
-        shapes += [a.op_shape if a.is_key else next(remaining).shape for _, a in self._rest]
+        shapes += [
+            a.op_shape if a.is_key else next(remaining).shape for _, a in self._data_arguments
+        ]
         # check_shapes adds ops that compute sizes; they are discarded with this graph.
         with tf.Graph().as_default():
             args = [
@@ -214,12 +216,12 @@ class LayerFunction:
         """
         remaining = iter(self.checked(layer, inputs))
         flat = [weights[name] for name in self.weight_names]
-        kept = self.portable.module.kept_arguments
-        for index, (path, aval) in enumerate(self._rest, start=len(flat)):
+        kept_arguments = self.portable.module.kept_arguments
+        for index, (path, aval) in enumerate(self._data_arguments, start=len(flat)):
             if not aval.is_key:
                 tensor = tf.convert_to_tensor(next(remaining))
                 flat.append(cast_if_needed(tensor, op_dtype(aval, path)))
-            elif index in kept:
+            elif index in kept_arguments:
                 count = 1
                 for size in aval.op_shape:
                     count *= _require_known_size(size, path)
@@ -254,7 +256,7 @@ def _flatten_values(
     for (name, tree), value in zip(arguments, values, strict=True):
         tree.flatten_into(value, name, leaves, problems)
     if problems:
-        raise function._misfit(layer, problems)
+        raise function._make_misfit_error(layer, problems)
     return leaves
 
 

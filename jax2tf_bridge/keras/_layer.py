@@ -92,7 +92,7 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
         self._seed = seed
         self._keys: Any = None
         self._state: _State | None = None
-        self._waiting: JaxFunction | None = None
+        self._pending: JaxFunction | None = None
         if isinstance(function, LayerModel):  # from_config passes it
             self._set_up(function)
             return
@@ -107,7 +107,7 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
         )
         source = source_of(function, params, signature, training_function, options)
         if isinstance(source, JaxFunction):
-            self._waiting = source
+            self._pending = source
         else:
             self._set_up(source)
 
@@ -134,7 +134,7 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
         # to `build`, and wraps error messages of `call` in its own.
         specs = keras.tree.map_structure(_describe_input, inputs)
         self._export(specs)
-        self._ready("call it").model.inference.checked(self._subject, specs)
+        self._require_state("call it").model.inference.checked(self._subject, specs)
         return super().__call__(inputs, *args, **kwargs)
 
     @opaque_to_autograph
@@ -145,11 +145,11 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
           inputs: the argument of the function, or a list or dict of its arguments.
           training: whether to run the training function.
         """
-        state, trains = self._ready("call it"), bool(training)
+        state, trains = self._require_state("call it"), bool(training)
         model = state.model
         weights = {n: tf.convert_to_tensor(v.value) for n, v in state.weights.items()}
         results = model.function(trains).call(
-            self._subject, weights, inputs, self._key_words, state.constants
+            self._subject, weights, inputs, self._draw_key_words, state.constants
         )
         if model.returns_weights(trains):
             count = len(results) - len(model.updated)
@@ -159,14 +159,14 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
 
     def compute_output_spec(self, inputs: Any, training: bool | None = None) -> Any:
         """Computes the shapes and dtypes of the outputs, with None for unknown sizes."""
-        state = self._ready("call it")
+        state = self._require_state("call it")
         results = state.model.function(bool(training)).results(self._subject, inputs)
         tensors = [keras.KerasTensor(shape, dtype) for shape, dtype in results]
         return state.model.output(bool(training), tensors)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         """Computes the shapes of the outputs for inputs of these shapes."""
-        model = self._ready("build it, or call it").model
+        model = self._require_state("build it, or call it").model
         shapes = _map_shapes(lambda shape: _InputSpec(tuple(shape), None), input_shape)
         return model.output(False, [s for s, _ in model.inference.results(self._subject, shapes)])
 
@@ -177,7 +177,7 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
           LayerError: the layer has a JAX function and has not been called yet.
           SerializationError: the file format cannot hold its function.
         """
-        state = self._ready("call it, or build it,")
+        state = self._require_state("call it, or build it,")
         return {
             "name": self.name,
             "trainable": bool(self.trainable),
@@ -200,7 +200,7 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
 
     def save_own_variables(self, store: Any) -> None:
         """Writes the values of the weights by their names."""
-        for key, variable in self._stored().items():
+        for key, variable in self._map_stored_variables().items():
             value = variable.numpy()
             # HDF5 has no float8.
             store[key] = value.view(np.uint8) if _is_float8(value.dtype) else value
@@ -211,7 +211,7 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
         Raises:
           StructureError: the file has other weights than the layer.
         """
-        stored = self._stored()
+        stored = self._map_stored_variables()
         missing = [key for key in stored if key not in store]
         unexpected = [key for key in store.keys() if key not in stored]  # noqa: SIM118
         if missing or unexpected:
@@ -228,7 +228,7 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
     def _subject(self) -> str:
         return f"the layer {self.name!r}"
 
-    def _ready(self, how: str) -> _State:
+    def _require_state(self, how: str) -> _State:
         if self._state is None:
             raise LayerError(
                 f"The JAX function of {self._subject} is exported when the shapes and dtypes of "
@@ -237,17 +237,17 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
         return self._state
 
     def _export(self, inputs: Any) -> None:
-        if self._waiting is not None:
-            waiting, self._waiting = self._waiting, None
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
             try:
-                self._set_up(waiting.model(f"The layer {self.name!r}", inputs))
+                self._set_up(pending.model(f"The layer {self.name!r}", inputs))
             except BaseException:
-                self._waiting = waiting
+                self._pending = pending
                 raise
 
     def _set_up(self, model: LayerModel) -> None:
-        weights = {weight.name: self._variable(weight) for weight in model.weights}
-        constants = {key: self._variable(weight) for key, weight in model.constants}
+        weights = {weight.name: self._make_variable(weight) for weight in model.weights}
+        constants = {key: self._make_variable(weight) for key, weight in model.constants}
         # Keras tracks variables that are attributes of the layer.
         self._own = [*weights.values(), *constants.values()]
         if model.draws_keys:
@@ -255,7 +255,7 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
         self._state = _State(model.without_values(), weights, constants)
         self.built = True
 
-    def _variable(self, weight: LayerWeight) -> Any:
+    def _make_variable(self, weight: LayerWeight) -> Any:
         *scopes, last = weight.name.split("/")
 
         def initializer(shape: Any, dtype: Any = None) -> tf.Tensor:
@@ -276,12 +276,12 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
                 name=last,
             )
 
-    def _key_words(self, count: int) -> tf.Tensor:
+    def _draw_key_words(self, count: int) -> tf.Tensor:
         """Draws `count` words; the seed generator returns two at a time."""
         words = [tf.cast(self._keys.next(), tf.uint32) for _ in range(-(-count // 2))]
         return tf.concat(words, axis=0)[:count]
 
-    def _stored(self) -> dict[str, Any]:
+    def _map_stored_variables(self) -> dict[str, Any]:
         """Maps keys in a weights file to the variables; the keys have dots instead of slashes."""
         if self._state is None:
             return {}

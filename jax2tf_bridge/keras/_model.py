@@ -123,7 +123,7 @@ class LayerModel:
 
     @property
     def draws_keys(self) -> bool:
-        """Whether a function of the layer takes PRNG keys."""
+        """Returns whether a function of the layer takes PRNG keys."""
         return any(function.draws_keys for function in self.functions)
 
     def output(self, training: bool, leaves: Sequence[Any]) -> Any:
@@ -277,9 +277,13 @@ class LayerConstants:
 
     def tensors(self, portable: PortableFunction, saving: Any) -> list[tf.Tensor]:
         """Returns a tensor in the current graph for each lifted constant, in order."""
-        return [self._tensor(portable, constant, saving) for constant in portable.lifted_constants]
+        return [
+            self._make_tensor(portable, constant, saving) for constant in portable.lifted_constants
+        ]
 
-    def _tensor(self, portable: PortableFunction, constant: LiftedConstant, saving: Any) -> Any:
+    def _make_tensor(
+        self, portable: PortableFunction, constant: LiftedConstant, saving: Any
+    ) -> Any:
         variable = self._variables.get(constant_key(constant))
         if variable is not None:
             return tf.convert_to_tensor(variable.value)

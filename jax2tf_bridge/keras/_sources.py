@@ -249,8 +249,12 @@ class _SavedValues:
         ):
             entry = self._weights.get(name)
             if entry is None:
-                raise self._damaged(f"a function takes {path}, and there is no such variable")
-            weights.append(WeightLeaf(path, name, aval, self._array(entry.key, aval, entry.shape)))
+                raise self._make_damaged_error(
+                    f"a function takes {path}, and there is no such variable"
+                )
+            weights.append(
+                WeightLeaf(path, name, aval, self._read_array(entry.key, aval, entry.shape))
+            )
         return weights
 
     def constant(self, portable: PortableFunction, constant: LiftedConstant) -> Value | None:
@@ -258,20 +262,20 @@ class _SavedValues:
         aval = constant.aval
         shape = tuple(size for size in aval.op_shape if isinstance(size, int))
         key = self._constants[constant.digest, aval.dtype, shape]
-        return lambda: self._array(key, aval, shape)
+        return lambda: self._read_array(key, aval, shape)
 
-    def _array(self, key: str, aval: Aval, shape: tuple[int, ...]) -> np.ndarray:
+    def _read_array(self, key: str, aval: Aval, shape: tuple[int, ...]) -> np.ndarray:
         entry = None if self._bundle is None else self._bundle.entries.get(key)
         if self._bundle is None or entry is None:
-            raise self._damaged(f"its variables have none of the key {key!r}")
+            raise self._make_damaged_error(f"its variables have none of the key {key!r}")
         if (entry.dtype, entry.shape) != (aval.op_dtype, shape):
             actual = array_type_text(entry.dtype, entry.shape)
             expected = array_type_text(aval.op_dtype, shape)
-            raise self._damaged(f"the variable {key!r} is {actual}, not {expected}")
+            raise self._make_damaged_error(f"the variable {key!r} is {actual}, not {expected}")
         dtype = tf.as_dtype(entry.dtype).as_numpy_dtype
         return np.frombuffer(self._bundle.read(key), dtype).reshape(shape)
 
-    def _damaged(self, problem: str) -> FileFormatError:
+    def _make_damaged_error(self, problem: str) -> FileFormatError:
         return FileFormatError(
             f"{self._folder} is damaged: {problem}. Copy it anew, or save it again.",
             file=str(self._folder),
@@ -307,14 +311,14 @@ class JaxFunction:
             params = (
                 opened_params.tree() if isinstance(opened_params, PathWeights) else opened_params
             )
-        args, kwargs = self._call(self._values(layer, inputs))
+        args, kwargs = self._split_arguments(self._assign_inputs(layer, inputs))
         takes = self.params is not None
         call = (params, *args) if takes else args
         portables = [
             self._export(function, call, kwargs)
             for function in (
                 [self.function]
-                if TRAINING not in self._parameters()
+                if TRAINING not in self._get_parameters()
                 else [functools.partial(self.function, **{TRAINING: v}) for v in (False, True)]
             )
         ]
@@ -322,54 +326,54 @@ class JaxFunction:
             portables[0], portables[1] if portables[1:] else None, params, self.options
         )
 
-    def _parameters(self) -> Mapping[str, inspect.Parameter]:
+    def _get_parameters(self) -> Mapping[str, inspect.Parameter]:
         try:
             return inspect.signature(self.function).parameters
         except (TypeError, ValueError):  # some builtins have no signature
             return {}
 
-    def _positional(self) -> list[str]:
+    def _list_positional(self) -> list[str]:
         """Lists the names of the positional arguments behind the weights."""
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        names = [name for name, p in self._parameters().items() if p.kind in kinds]
+        names = [name for name, p in self._get_parameters().items() if p.kind in kinds]
         return names[0 if self.params is None else 1 :]
 
-    def _call(self, values: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _split_arguments(self, values: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Sorts values by name into args and kwargs; the name "" is the only positional value."""
         kwargs = dict(values)
-        if KEY in self._parameters():
+        if KEY in self._get_parameters():
             import jax
 
             kwargs[KEY] = jax.random.key(0)
         args = [kwargs.pop("")] if "" in kwargs else []
-        for name in self._positional():
+        for name in self._list_positional():
             if name not in kwargs:
                 break
             args.append(kwargs.pop(name))
         return tuple(args), kwargs
 
-    def _values(self, layer: str, inputs: Any) -> Mapping[str, Any]:
+    def _assign_inputs(self, layer: str, inputs: Any) -> Mapping[str, Any]:
         """Assigns the inputs to the function's arguments by name."""
-        parameters = self._parameters()
+        parameters = self._get_parameters()
         named = [name for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY]
-        names = [n for n in (*self._positional(), *named) if n not in (TRAINING, KEY)]
+        names = [n for n in (*self._list_positional(), *named) if n not in (TRAINING, KEY)]
         required = [n for n in names if parameters[n].default is inspect.Parameter.empty]
         if isinstance(inputs, Mapping) and set(required) <= inputs.keys() <= set(names):
             return inputs
-        if not required and self._takes_any():
+        if not required and self._takes_any_inputs():
             return {"": inputs}
         if len(required) == 1 or (not required and names):
             return {(required or names)[0]: inputs}
         if isinstance(inputs, (list, tuple)) and len(inputs) == len(required):
             return dict(zip(required, inputs, strict=True))
-        raise LayerError(self._misfit(layer, required, inputs))
+        raise LayerError(self._describe_misfit(layer, required, inputs))
 
-    def _takes_any(self) -> bool:
+    def _takes_any_inputs(self) -> bool:
         """Returns whether the function takes *args or has no known signature."""
-        parameters = self._parameters().values()
+        parameters = self._get_parameters().values()
         return not parameters or any(p.kind is p.VAR_POSITIONAL for p in parameters)
 
-    def _misfit(self, layer: str, required: Sequence[str], inputs: Any) -> str:
+    def _describe_misfit(self, layer: str, required: Sequence[str], inputs: Any) -> str:
         name = getattr(self.function, "__name__", "the function")
         if not required:
             return f"{layer} needs a function of inputs, and {name} takes none."
@@ -406,7 +410,7 @@ class JaxFunction:
         if shapes is None:
             leaves = _make_symbolic(leaves)
         else:
-            leaves = [_as_spec(leaf, tuple(leaf.shape)) for leaf in leaves]
+            leaves = [_make_spec(leaf, tuple(leaf.shape)) for leaf in leaves]
             if first and not isinstance(shapes, Mapping):
                 positional_shapes = (
                     [shapes] * len(args[first:]) if isinstance(shapes, str) else shapes
@@ -438,11 +442,11 @@ def _make_symbolic(leaves: Sequence[Any]) -> list[Any]:
                 count += 1
                 (size,) = jax_export.symbolic_shape(f"d{count}", scope=scope)
             sizes.append(size)
-        specs.append(_as_spec(leaf, tuple(sizes)))
+        specs.append(_make_spec(leaf, tuple(sizes)))
     return specs
 
 
-def _as_spec(leaf: Any, shape: tuple[Any, ...]) -> Any:
+def _make_spec(leaf: Any, shape: tuple[Any, ...]) -> Any:
     """Makes the argument spec of an input for export; 64-bit dtypes need jax_enable_x64."""
     import jax
 

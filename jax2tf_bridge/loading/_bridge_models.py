@@ -78,13 +78,13 @@ def _read_constants(
         aval = Aval(entry.shape, entry.dtype)
         content = variables.constant(entry.key, entry.digest, aval)
         data[entry.digest, entry.dtype, entry.shape] = content
-        arrays[_constant_name(entry)] = array(
-            content, aval, f"The captured array {_constant_name(entry)}"
+        arrays[_get_constant_name(entry)] = array(
+            content, aval, f"The captured array {_get_constant_name(entry)}"
         )
     return data, arrays
 
 
-def _constant_name(entry: ConstantEntry) -> str:
+def _get_constant_name(entry: ConstantEntry) -> str:
     parts = entry.key.split("/")
     return variable_name(parts[1]) if len(parts) > 1 else entry.key
 
@@ -170,11 +170,11 @@ def _make_signature(
         values = function.flat(function.with_masks([*weight_arrays, *arguments]))
         return {results[path]: value for path, value in zip(outs, values, strict=True)}
 
-    inputs = {names[path]: _type_text(entry.inputs[names[path]]) for path in input_paths}
-    outputs = {results[path]: _type_text(entry.outputs[results[path]]) for path in outs}
+    inputs = {names[path]: _format_type(entry.inputs[names[path]]) for path in input_paths}
+    outputs = {results[path]: _format_type(entry.outputs[results[path]]) for path in outs}
     return LoadedSignature(function.name, inputs, outputs, call)
 
 
-def _type_text(entry: ArrayEntry) -> str:
+def _format_type(entry: ArrayEntry) -> str:
     shape = entry.shape.strip().removeprefix("(").removesuffix(")").rstrip(",")
     return f"{entry.dtype}[{shape.replace(' ', '')}]"

@@ -136,7 +136,7 @@ def _read_gradient(
         raise NotCallable("the SavedModel has none for it")
     vjp = _find_gradient_module(call, node, references)
     results = len(call.node.dtypes("Tout"))
-    places = _find_argument_places(vjp, len(references), call.node.dtypes("Tout"))
+    places = _find_argument_indices(vjp, len(references), call.node.dtypes("Tout"))
     if places != sorted(set(places)) or len(vjp.node.dtypes("Tout")) != len(references):
         raise NotCallable("its gradient in the SavedModel has other arguments than JAX's")
     cotangents = tuple(f"the cotangent of result {i}" for i in range(results))
@@ -149,7 +149,7 @@ def _read_gradient(
     return _add_gradient(gradient, vjp, vjp_arguments, order + 1)
 
 
-def _find_argument_places(vjp: ModuleCall, first: int, dtypes: Sequence[str]) -> list[int]:
+def _find_argument_indices(vjp: ModuleCall, first: int, dtypes: Sequence[str]) -> list[int]:
     """Finds the positions of the flat arguments that the VJP's module takes, cotangents last.
 
     TensorFlow makes the cotangents of integers (float0) itself.

@@ -137,9 +137,9 @@ class _Sizes:
         Raises:
           ShapeError: the shape does not follow from the other arguments.
         """
-        return [self._size(path, dimension) for dimension in aval.shape]
+        return [self._compute_size(path, dimension) for dimension in aval.shape]
 
-    def _size(self, path: str, dimension: Dim) -> Any:
+    def _compute_size(self, path: str, dimension: Dim) -> Any:
         if isinstance(dimension, int):
             return dimension
         if str(dimension) in self._plain:
@@ -183,18 +183,18 @@ class LoadedSignature:
         problems = input_problems(self.inputs, inputs)
         if problems:
             raise StructureError(
-                f"The inputs are not those of the signature {self.name}{self._text()}:"
+                f"The inputs are not those of the signature {self.name}{self._format_types()}:"
                 f"{bullet_list(problems)}"
             )
         return dict(self._call(inputs))
 
-    def _text(self) -> str:
+    def _format_types(self) -> str:
         inputs = ", ".join(f"{name}: {aval}" for name, aval in self.inputs.items())
         outputs = ", ".join(f"{name}: {aval}" for name, aval in self.outputs.items())
         return f"({inputs}) -> ({outputs})"
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name}{self._text()}>"
+        return f"<{type(self).__name__} {self.name}{self._format_types()}>"
 
 
 def input_problems(names: Collection[str], given: Collection[str]) -> list[str]:
@@ -222,7 +222,7 @@ def check_leaves(portable: PortableFunction, leaves: Sequence[Any]) -> None:
     shapes, dtypes = [], []
     for port, leaf in zip(portable.inputs, leaves, strict=True):
         path, aval = port.path, port.aval
-        shape, dtype = np.shape(leaf), _dtype_name(leaf)
+        shape, dtype = np.shape(leaf), _get_dtype_name(leaf)
         fits = len(shape) == len(aval.shape) and all(
             not isinstance(d, int) or d == size for d, size in zip(aval.shape, shape, strict=True)
         )
@@ -248,7 +248,7 @@ def refuse_misfits(name: str, shapes: Sequence[str], dtypes: Sequence[str]) -> N
     raise mismatch(f"The arguments of {name} do not fit", shapes, dtypes, hint)
 
 
-def _dtype_name(leaf: Any) -> str:
+def _get_dtype_name(leaf: Any) -> str:
     """Returns the dtype that JAX gives to a value."""
     if isinstance(leaf, jax.Array):
         return str(leaf.dtype)
@@ -265,16 +265,16 @@ def _flatten_arguments(portable: PortableFunction) -> PortableFunction:
         in_tree=flat_call(len(portable.in_avals)),
         out_tree=flat_tuple(len(portable.out_avals)),
         argument_names=flat_names(len(portable.in_avals)),
-        gradient=_stored_or_failing_gradient(portable, portable.name, 0),
+        gradient=_make_gradient(portable, portable.name, 0),
     )
 
 
-def _stored_or_failing_gradient(portable: PortableFunction, name: str, order: int) -> Gradient:
+def _make_gradient(portable: PortableFunction, name: str, order: int) -> Gradient:
     if portable.has_vjp:
 
         def make() -> PortableFunction:
             vjp = portable.vjp()
-            return replace(vjp, gradient=_stored_or_failing_gradient(vjp, name, order + 1))
+            return replace(vjp, gradient=_make_gradient(vjp, name, order + 1))
 
         return GradientOnDemand(make)
     reason = portable.gradient.missing_because

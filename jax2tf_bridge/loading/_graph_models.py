@@ -88,8 +88,8 @@ class GraphFunction:
           ShapeError, DTypeError: the inputs do not fit.
         """
         self._check(params, inputs)
-        arrays = {name: _as_array(value, self.inputs[name]) for name, value in inputs.items()}
-        done: dict[ModuleCall, Sequence[Any]] = {}
+        arrays = {name: _to_array(value, self.inputs[name]) for name, value in inputs.items()}
+        results: dict[ModuleCall, Sequence[Any]] = {}
 
         def value_of(value: Value) -> Any:
             source, dtypes = without_casts(value)
@@ -107,11 +107,11 @@ class GraphFunction:
                 case Constant():
                     return self._constants[value]
                 case Result(call, index):
-                    return done[call][index]
+                    return results[call][index]
             raise AssertionError(value)
 
         for step in self._steps:
-            done[step.call] = step.function([value_of(v) for v in step.arguments])
+            results[step.call] = step.function([value_of(v) for v in step.arguments])
         return {name: value_of(value) for name, value in self._values.items()}
 
     def _check(self, params: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
@@ -122,8 +122,8 @@ class GraphFunction:
             raise StructureError(f"The arguments are not those of {self!r}:{bullet_list(problems)}")
 
     def __repr__(self) -> str:
-        inputs = ", ".join(f"{name}: {_type_text(port)}" for name, port in self.inputs.items())
-        outputs = ", ".join(f"{name}: {_type_text(port)}" for name, port in self.outputs.items())
+        inputs = ", ".join(f"{name}: {_format_type(port)}" for name, port in self.inputs.items())
+        outputs = ", ".join(f"{name}: {_format_type(port)}" for name, port in self.outputs.items())
         return f"<{type(self).__name__} {self.name}: (params, {inputs}) -> ({outputs})>"
 
 
@@ -261,18 +261,18 @@ def _make_signature(function: GraphFunction, params: Mapping[str, Any]) -> Loade
         return function(params, **inputs)
 
     inputs, outputs = (
-        {name: _type_text(port) for name, port in ports.items()}
+        {name: _format_type(port) for name, port in ports.items()}
         for ports in (function.inputs, function.outputs)
     )
     return LoadedSignature(function.name, inputs, outputs, call)
 
 
-def _type_text(port: Port) -> str:
+def _format_type(port: Port) -> str:
     """Formats a type as in other loaded models, such as float32[?,3]."""
     return str(port.type).replace(", ", ",")
 
 
-def _as_array(value: Any, port: Port) -> Any:
+def _to_array(value: Any, port: Port) -> Any:
     """Converts Python numbers and lists to the input's dtype, as TensorFlow does."""
     if isinstance(value, jax.Array) or hasattr(value, "dtype"):
         return value

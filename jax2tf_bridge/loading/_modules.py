@@ -131,7 +131,7 @@ class ModuleFunction:
         Raises:
           ShapeError, DTypeError: the arguments do not fit.
         """
-        avals = tuple(_aval_of(arg) for arg in args)
+        avals = tuple(_make_aval(arg) for arg in args)
         self._check(avals)
         with self._lock:
             function = self._functions.get(avals)
@@ -159,7 +159,7 @@ class ModuleFunction:
         refuse_misfits(self._called.name, wrong_shapes, wrong_dtypes)
 
 
-def _aval_of(value: Any) -> Aval:
+def _make_aval(value: Any) -> Aval:
     aval = jax.eval_shape(lambda x: x, value)
     return Aval(tuple(np.shape(value)), str(aval.dtype))
 
@@ -171,7 +171,7 @@ def _refine(
 
     Returns the refined module, its StableHLO version and the types of its results.
     """
-    types = [_type_text(aval) for aval in avals]
+    types = [_format_type(aval) for aval in avals]
     ins, _ = read_main_types(called.module)
     if len(called.platforms) > 1:
         types.insert(0, ins[0])
@@ -196,7 +196,7 @@ def _refine(
     return module, newest, results
 
 
-def _type_text(aval: Aval) -> str:
+def _format_type(aval: Aval) -> str:
     element = ELEMENT_TYPES.get(aval.op_dtype)
     if element is None:
         raise ModuleError(f"A value of dtype {aval.dtype} cannot be given to a StableHLO module.")

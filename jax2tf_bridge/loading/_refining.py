@@ -80,7 +80,7 @@ def _inline_constant_arguments(module: Any) -> bool:
             continue
         callee = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
         for i, operand in enumerate(op.operands):
-            arguments.setdefault((callee, i), []).append(_constant_scalar(operand))
+            arguments.setdefault((callee, i), []).append(_read_scalar(operand))
     changed = False
     for (callee, i), values in arguments.items():
         texts = {"" if value is None else str(value) for value in values}
@@ -109,7 +109,7 @@ def _check_assertions(module: Any) -> None:
             continue
         if ir.StringAttr(op.attributes["call_target_name"]).value != "shape_assertion":
             continue
-        holds, *sizes = [_constant_scalar(operand) for operand in op.operands]
+        holds, *sizes = [_read_scalar(operand) for operand in op.operands]
         message = attribute(op, "error_message")
         if message is None or holds is None or "false" not in str(holds):
             continue
@@ -120,7 +120,7 @@ def _check_assertions(module: Any) -> None:
         raise MisfitError(text)
 
 
-def _constant_scalar(value: Any) -> Any:
+def _read_scalar(value: Any) -> Any:
     """Returns the value of a scalar constant; None for anything else."""
     owner = value.owner
     # The owner of an argument is a block, which has no name.

@@ -107,7 +107,7 @@ class ExportWorkers(Executor):
         Raises:
           ExportError: `workers` is less than 1.
         """
-        cores = _available_cores()
+        cores = _count_cores()
         count = cores if workers is None else workers
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
             raise ExportError(
@@ -237,7 +237,7 @@ class RayExecutor(Executor):
             self._futures.discard(future)
 
 
-def _available_cores() -> int:
+def _count_cores() -> int:
     """Counts the cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

@@ -73,17 +73,17 @@ def export_many(
     >>> {name: str(function.in_avals[0]) for name, function in functions.items()}
     {'one': 'float32[1,2]', 'any': 'float32[b,2]'}
     """
-    named = named_jobs(jobs)
+    jobs_by_name = named_jobs(jobs)
     if executor is not None and not (workers is None and environment is None):
         raise ExportError(
             "workers and environment cannot be combined with executor: they are for processes that "
             "export_many starts. Pass them to the executor: ExportWorkers(workers, "
             "environment=...)."
         )
-    if not named:
+    if not jobs_by_name:
         return {}
-    with _choose_executor(executor, workers, environment) as chosen:
-        results, errors = _run_jobs(named, chosen, progress)
+    with _choose_executor(executor, workers, environment) as chosen_executor:
+        results, errors = _run_jobs(jobs_by_name, chosen_executor, progress)
     if errors:
         raise ExportManyError.of(results, errors)
     return results
@@ -116,22 +116,22 @@ def _run_jobs(
     try:
         for name, job in jobs.items():
             try:
-                sent = Pending(name, job)
+                pending_job = Pending(name, job)
             except Exception as e:  # the user's objects may raise anything; other jobs go on
                 errors[name] = Failure.of(e).job_error(name, "", e)
                 continue
             try:
-                pending[_submit(executor, sent)] = sent
+                pending[_submit(executor, pending_job)] = pending_job
             except Exception as e:  # Dask and Ray pickle when a job is submitted
-                errors[name] = _make_executor_error(sent, executor, e)
+                errors[name] = _make_executor_error(pending_job, executor, e)
         with progress_bar("exporting", len(jobs), "export", show=progress) as advance:
             advance(len(errors))
             for future in as_completed(pending):
-                sent = pending[future]
+                pending_job = pending[future]
                 try:
-                    results[sent.name] = _get_result(sent, future, executor)
+                    results[pending_job.name] = _get_result(pending_job, future, executor)
                 except BridgeError as e:
-                    errors[sent.name] = e
+                    errors[pending_job.name] = e
                 advance(1)
     except BaseException:
         for future in pending:

@@ -35,11 +35,11 @@ class ExceptionParts:
         attributes = {name: v for name, v in vars(error).items() if _is_picklable(v)}
         parts = ExceptionParts(type(error), error.args, attributes)
         try:
-            again = loads(dumps(parts)).rebuilt()
-            kept = type(again).__name__ == type(error).__name__ and str(again) == str(error)
+            copy = loads(dumps(parts)).rebuilt()
+            is_same = type(copy).__name__ == type(error).__name__ and str(copy) == str(error)
         except Exception:  # the user's exception classes may raise anything
             return None
-        return parts if kept else None
+        return parts if is_same else None
 
     def rebuilt(self) -> BaseException:
         """Rebuilds the exception, without its traceback and causes."""
@@ -73,7 +73,7 @@ class Failure:
         """Makes the failure of a caught exception."""
         trace = "".join(traceback.format_exception(error))
         parts = ExceptionParts.of(error)
-        return Failure(type(error).__name__, _exception_text(error), user_line(error), trace, parts)
+        return Failure(type(error).__name__, _get_text(error), user_line(error), trace, parts)
 
     def job_error(
         self, name: str, output: str, cause: BaseException | None = None, *, action: str = ""
@@ -109,7 +109,7 @@ def _is_picklable(value: Any) -> bool:
     return True
 
 
-def _exception_text(error: BaseException) -> str:
+def _get_text(error: BaseException) -> str:
     try:
         return str(error)
     except Exception as e:  # the user's own __str__

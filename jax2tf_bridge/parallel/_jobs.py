@@ -81,7 +81,7 @@ def named_jobs(jobs: Jobs) -> dict[str, ExportJob]:
     for job in listed:
         name = job.name
         if name is None:
-            name = _make_unique(_function_name(job), taken)
+            name = _make_unique(_get_function_name(job), taken)
             taken.add(name)
         named[name] = replace(job, name=name)
     return named
@@ -96,7 +96,7 @@ def _check_job(job: object, which: str) -> ExportJob:
     raise FunctionError(f"{which} must be an ExportJob. Got: a {type(job).__name__}.{hint}")
 
 
-def _function_name(job: ExportJob) -> str:
+def _get_function_name(job: ExportJob) -> str:
     try:
         return JaxCallable.of(job.function, caller="ExportJob").name
     except FunctionError:

@@ -189,7 +189,7 @@ class Pending:
                 raise
             except Exception as e:  # the user's pytree types may raise anything
                 reason = f"{type(e).__name__}: {e}"
-        unknown = [node.name for node in _typed_nodes(out_tree) if node.codec is None]
+        unknown = [node.name for node in _iterate_typed_nodes(out_tree) if node.codec is None]
         if unknown:
             raise SerializationError(
                 f"The result of {self.name!r} has a {unknown[0]}, which did not come back from the "
@@ -247,7 +247,7 @@ def _check_structure(job: ExportJob, sent: TreeSpec) -> None:
     """
     if _make_argument_structure(job) == sent:
         return
-    names = ", ".join(dict.fromkeys(node.name for node in _typed_nodes(sent)))
+    names = ", ".join(dict.fromkeys(node.name for node in _iterate_typed_nodes(sent)))
     raise StructureError(
         f"The arguments have another structure where they are exported: not all of {names} are "
         "pytrees there. Classes of the script itself are sent without their registration with "
@@ -256,12 +256,12 @@ def _check_structure(job: ExportJob, sent: TreeSpec) -> None:
     )
 
 
-def _typed_nodes(spec: TreeSpec) -> Iterator[TreeSpec]:
+def _iterate_typed_nodes(spec: TreeSpec) -> Iterator[TreeSpec]:
     """Yields the nodes of the user's pytree types."""
     if spec.kind in ("namedtuple", "custom"):
         yield spec
     for child in spec.children:
-        yield from _typed_nodes(child)
+        yield from _iterate_typed_nodes(child)
 
 
 def _make_skeleton(exported: PortableFunction) -> Any:
@@ -269,7 +269,7 @@ def _make_skeleton(exported: PortableFunction) -> Any:
 
     The sender reads its own pytree types from this object.
     """
-    if not any(_typed_nodes(exported.out_tree)):
+    if not any(_iterate_typed_nodes(exported.out_tree)):
         return None
     return exported.out_tree.unflatten(iter(range(len(exported.out_avals))))
 

@@ -104,7 +104,7 @@ class WorkerProcess:
         # The options come first, because unpickling the call's arrays depends on jax_enable_x64.
         self._send(self._channel.pack(Options(configuration())))
         message = self._channel.pack((function, args, dict(kwargs or {})))
-        with self._ended_after(timeout):
+        with self._killed_after(timeout):
             self._send(message)
             reply = _receive(self._connection)
         if reply is None:
@@ -117,7 +117,7 @@ class WorkerProcess:
         return answer
 
     @contextlib.contextmanager
-    def _ended_after(self, timeout: float | None) -> Iterator[None]:
+    def _killed_after(self, timeout: float | None) -> Iterator[None]:
         """Kills the process if the body takes longer than `timeout` seconds."""
         if timeout is None:
             yield
@@ -141,7 +141,7 @@ class WorkerProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs."""
+        """Returns whether the process runs."""
         return self._process.poll() is None and not self._out_of_time
 
     def output(self) -> str:
