@@ -102,15 +102,17 @@ def main() -> None:
         return
     rows, measured, notes = [], [], []
     for name in options.models:
-        results_by: dict[str, list[dict[str, Any]]] = {who: [] for who in _CONTESTANTS}
+        results_by_name: dict[str, list[dict[str, Any]]] = {who: [] for who in _CONTESTANTS}
         for i in range(options.rounds):
             _measure.progress(f"{name}, round {i + 1} of {options.rounds}")
             # Each round begins with another contestant.
-            order = [*_CONTESTANTS][i % len(results_by) :] + [*_CONTESTANTS][: i % len(results_by)]
+            order = [*_CONTESTANTS][i % len(results_by_name) :] + [*_CONTESTANTS][
+                : i % len(results_by_name)
+            ]
             for who in order:
-                if not any("error" in result for result in results_by[who]):
-                    results_by[who].append(_measure_in_fresh_process(who, name))
-        for who, results in results_by.items():
+                if not any("error" in result for result in results_by_name[who]):
+                    results_by_name[who].append(_measure_in_fresh_process(who, name))
+        for who, results in results_by_name.items():
             if "error" in results[-1]:
                 notes.append(f"{who} does not run the {name}: {results[-1]['error']}")
                 continue
@@ -119,11 +121,11 @@ def main() -> None:
             for stage in _STAGES:
                 row[stage] = _measure.Spread.of([r[stage] for r in results])
                 texts.append(_measure.seconds_text(row[stage].median))
-                if "error" in results_by[_BASELINE][-1]:
+                if "error" in results_by_name[_BASELINE][-1]:
                     texts += ["-", "-"]
                     continue
                 for key in (stage, f"{stage}, CPU"):
-                    times = {w: [r[key] for r in results_by[w]] for w in (who, _BASELINE)}
+                    times = {w: [r[key] for r in results_by_name[w]] for w in (who, _BASELINE)}
                     row[f"{key}, to {_BASELINE}"] = _measure.ratios(times, who, _BASELINE)
                     texts.append(row[f"{key}, to {_BASELINE}"].ratio_text())
             measured.append(row)

@@ -110,7 +110,7 @@ def measure_here(side: str, step: str, folder: Path, orders: int) -> int:
 
 
 def _measure_peak(side: str, step: str, folder: Path, orders: int) -> int | None:
-    """Measures the peak memory of a step in a fresh process; None if /proc is missing."""
+    """Measures the peak memory of a step in a fresh process; None if the system lacks support."""
     arguments = [side, step, str(folder), str(orders)]
     command = [sys.executable, "-m", "benchmarks.files", "--child", *arguments]
     process = subprocess.run(command, capture_output=True, text=True, check=False)

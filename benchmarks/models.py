@@ -210,10 +210,12 @@ def _find_error_line(stderr: str, status: int) -> str:
 
 def _measure_model(name: str, saves: int, rounds: int) -> dict[str, dict[str, Any]]:
     """Measures one model by converter; saves take turns, and only the last one is called."""
-    results_by: dict[str, dict[str, Any]] = {converter: {"saves": []} for converter in _CONVERTERS}
+    results_by_name: dict[str, dict[str, Any]] = {
+        converter: {"saves": []} for converter in _CONVERTERS
+    }
     for i in range(saves):
         is_last = i == saves - 1
-        for converter, result in results_by.items():
+        for converter, result in results_by_name.items():
             if "error" in result:
                 continue
             _measure.progress(f"{name}, {converter}, {i + 1} of {saves}")
@@ -223,23 +225,23 @@ def _measure_model(name: str, saves: int, rounds: int) -> dict[str, dict[str, An
             result.update(figures)
             if "error" not in figures:
                 result["saves"].append(figures["cpu_seconds"])
-    return results_by
+    return results_by_name
 
 
-def _make_row(library: str, name: str, results_by: dict[str, dict[str, Any]]) -> list[str]:
-    bridge, jax2tf = results_by["bridge"], results_by["jax2tf"]
+def _make_row(library: str, name: str, results_by_name: dict[str, dict[str, Any]]) -> list[str]:
+    bridge, jax2tf = results_by_name["bridge"], results_by_name["jax2tf"]
     texts = [name, library]
     if "error" in bridge:
         return [*texts, *["-"] * 7, "FAILS", _format_serving_ratio(jax2tf)]
     cpu = _measure.Spread.of(bridge["saves"]).median
     texts += [f"{bridge['weights'] / 1e6:.1f}", _measure.seconds_text(cpu)]
-    times = {converter: result["saves"] for converter, result in results_by.items()}
+    times = {converter: result["saves"] for converter, result in results_by_name.items()}
     for converter in ("bridge", "bridge, cpu only"):
-        if "error" in jax2tf or "error" in results_by[converter]:
+        if "error" in jax2tf or "error" in results_by_name[converter]:
             texts.append("-")
             continue
         ratio = _measure.ratios(times, converter, "jax2tf")
-        results_by[converter]["save, to jax2tf"] = ratio
+        results_by_name[converter]["save, to jax2tf"] = ratio
         texts.append(f"{ratio.median:.2f}")
     sizes = ["-" if "error" in r else f"{r['graph'] / 1e6:.2f} MB" for r in (bridge, jax2tf)]
     return [
@@ -274,12 +276,12 @@ def main() -> None:
     for model in MODELS:
         if options.models and model.name not in options.models:
             continue
-        results_by = _measure_model(model.name, options.saves, options.rounds)
-        for converter, result in results_by.items():
+        results_by_name = _measure_model(model.name, options.saves, options.rounds)
+        for converter, result in results_by_name.items():
             if "error" in result:
                 notes.append(f"{model.name}, {converter}: {result['error']}")
-        rows.append(_make_row(model.library, model.name, results_by))
-        measured.append({"model": model.name, **results_by})
+        rows.append(_make_row(model.library, model.name, results_by_name))
+        measured.append({"model": model.name, **results_by_name})
     header = ["model", "written with", "million weights", "save, CPU time", "x jax2tf"]
     header += ["cpu only, x jax2tf", "saved_model.pb", "jax2tf's", "jax.jit"]
     header += ["served, x jax.jit", "jax2tf, x jax.jit"]

@@ -264,24 +264,24 @@ def measure_size(options: argparse.Namespace) -> None:
     count = max(1, options.megabytes // options.leaf_megabytes)
     rows, measured = [], []
     for kind in ("NumPy", "JAX"):
-        results_by: dict[str, list[dict[str, float]]] = {who: [] for who in _SAVERS}
+        results_by_name: dict[str, list[dict[str, float]]] = {who: [] for who in _SAVERS}
         for i in range(options.rounds):
             _measure.progress(f"{kind}, round {i + 1} of {options.rounds}")
             for who in [*_SAVERS[i % 3 :], *_SAVERS[: i % 3]]:
                 sizes = [str(count), str(options.leaf_megabytes)]
                 command = [sys.executable, "-m", "benchmarks.saving", "--layers", who, kind, *sizes]
                 process = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-                results_by[who].append(json.loads(process.stdout.splitlines()[-1]))
+                results_by_name[who].append(json.loads(process.stdout.splitlines()[-1]))
         for who in _SAVERS:
             row: dict[str, Any] = {"leaves": kind, "who": who}
             texts = []
             for clock in ("wall", "cpu"):
-                times = {w: [result[clock] for result in results_by[w]] for w in _SAVERS}
+                times = {w: [result[clock] for result in results_by_name[w]] for w in _SAVERS}
                 row[clock] = _measure.Spread.of(times[who])
                 row[f"{clock} ratio"] = _measure.ratios(times, who, _TENSORFLOW)
                 texts.append(_measure.seconds_text(row[clock].median))
                 texts.append("1.00" if who == _TENSORFLOW else row[f"{clock} ratio"].ratio_text())
-            row["peak"] = _measure.Spread.of([result["peak"] for result in results_by[who]])
+            row["peak"] = _measure.Spread.of([result["peak"] for result in results_by_name[who]])
             measured.append(row)
             rows.append([kind, who, *texts, f"{row['peak'].median:.2f}"])
     header = ["leaves", "saved by", "save", "x TensorFlow", "CPU time", "x TensorFlow"]
@@ -319,20 +319,20 @@ def main() -> None:
     if options.buckets:
         measure_buckets(options.rounds, options.json)
         return
-    results_by: dict[str, list[dict[str, Any]]] = {who: [] for who in _CONTESTANTS}
+    results_by_name: dict[str, list[dict[str, Any]]] = {who: [] for who in _CONTESTANTS}
     for i in range(options.rounds):
         _measure.progress(f"round {i + 1} of {options.rounds}")
-        shift = i % len(results_by)
+        shift = i % len(results_by_name)
         for who in [*_CONTESTANTS[shift:], *_CONTESTANTS[:shift]]:
-            if not any("error" in result for result in results_by[who]):
-                results_by[who].append(_measure_in_fresh_process(who))
+            if not any("error" in result for result in results_by_name[who]):
+                results_by_name[who].append(_measure_in_fresh_process(who))
     rows, measured, notes = [], [], []
-    working = [who for who in _CONTESTANTS if "error" not in results_by[who][-1]]
+    working = [who for who in _CONTESTANTS if "error" not in results_by_name[who][-1]]
     for who in _CONTESTANTS:
         if who not in working:
-            notes.append(f"{who} does not run: {results_by[who][-1]['error']}")
+            notes.append(f"{who} does not run: {results_by_name[who][-1]['error']}")
             continue
-        results = results_by[who]
+        results = results_by_name[who]
         row: dict[str, Any] = {"who": who}
         texts = []
         for stage in (*_STAGES, _UNTIL_ANSWER):
@@ -342,7 +342,7 @@ def main() -> None:
             if baseline not in working:
                 texts.append("-")
                 continue
-            times = {w: [r[_UNTIL_ANSWER] for r in results_by[w]] for w in {who, baseline}}
+            times = {w: [r[_UNTIL_ANSWER] for r in results_by_name[w]] for w in {who, baseline}}
             row[f"x {baseline}"] = _measure.ratios(times, who, baseline)
             texts.append(row[f"x {baseline}"].ratio_text())
         row |= {key: results[-1][key] for key in ("graph", "total", "weights")}

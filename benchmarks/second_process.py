@@ -136,7 +136,7 @@ def main() -> None:
     for name in options.models:
         with tempfile.TemporaryDirectory() as temporary:
             folders = {who: Path(temporary) / str(i) for i, who in enumerate(_CONTESTANTS)}
-            results_by: dict[str, list[dict[str, float]]] = {}
+            results_by_name: dict[str, list[dict[str, float]]] = {}
             for who, folder in folders.items():
                 folder.mkdir()
                 _measure.progress(f"{name}, saved by {who}")
@@ -146,24 +146,24 @@ def main() -> None:
                 except RuntimeError as e:
                     notes.append(f"{who} does not run the {name}: {e}")
                 else:
-                    results_by[who] = []
+                    results_by_name[who] = []
             for i in range(options.rounds):
                 _measure.progress(f"{name}, round {i + 1} of {options.rounds}")
-                first = i % max(1, len(results_by))
-                order = [*results_by][first:] + [*results_by][:first]
+                first = i % max(1, len(results_by_name))
+                order = [*results_by_name][first:] + [*results_by_name][:first]
                 for who in order:
-                    results_by[who].append(_ask_in_fresh_process(who, folders[who]))
-        for who, results in results_by.items():
+                    results_by_name[who].append(_ask_in_fresh_process(who, folders[who]))
+        for who, results in results_by_name.items():
             row: dict[str, Any] = {"model": name, "who": who}
             texts = []
             for stage in _STAGES:
                 row[stage] = _measure.Spread.of([r[stage] for r in results])
                 texts.append(_measure.seconds_text(row[stage].median))
                 for key in (stage, f"{stage}, CPU"):
-                    if _BASELINE not in results_by:
+                    if _BASELINE not in results_by_name:
                         texts.append("-")
                         continue
-                    times = {w: [r[key] for r in results_by[w]] for w in (who, _BASELINE)}
+                    times = {w: [r[key] for r in results_by_name[w]] for w in (who, _BASELINE)}
                     row[f"{key}, to {_BASELINE}"] = _measure.ratios(times, who, _BASELINE)
                     texts.append(row[f"{key}, to {_BASELINE}"].ratio_text())
             measured.append(row)

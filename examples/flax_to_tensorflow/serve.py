@@ -64,7 +64,7 @@ def _compare(path: Path, held_out: Path) -> None:
 
 
 def _list_loaded() -> str:
-    """Lists the JAX packages in this process; TensorFlow itself imports JAX if it is installed."""
+    """Lists the loaded JAX packages; TensorFlow itself may import JAX if it is installed."""
     return ", ".join(sorted({"jax", "jaxlib", "flax"} & set(sys.modules)))
 
 

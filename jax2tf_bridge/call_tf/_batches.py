@@ -40,7 +40,7 @@ class _Batch(FlatFunction):
     def known_shapes(
         self, avals: Sequence[Aval], shapes: Sequence[tuple[Any, ...]]
     ) -> list[tuple[Any, ...]]:
-        """Returns the shapes of one row's results behind the batch size."""
+        """Returns the batch size, followed by the shape of one row, for each result."""
         row_avals = [
             Aval(aval.shape[1:] if batched else aval.shape, aval.dtype)
             for aval, batched in zip(avals, self._batched, strict=True)

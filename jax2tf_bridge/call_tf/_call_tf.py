@@ -66,9 +66,9 @@ def call_tf(
 
     Called on arrays, the function runs operation by operation in eager TensorFlow. In jax.jit,
     scan, cond, while_loop and `convert`, XLA compiles it, and the result becomes part of the JAX
-    program. The program runs on every platform; if it contains custom calls, only on the platforms
-    of the installed TensorFlow. The function supports jax.vmap and reverse-mode differentiation,
-    of as many orders as TensorFlow supports.
+    program, on every platform; with custom calls, only on platforms that the installed TensorFlow
+    has devices for. The function supports jax.vmap, and reverse-mode differentiation of as many
+    orders as TensorFlow supports.
 
     Args:
       callable_tf: a function of tensors, a tf.function, a tf.Module or Keras model, or a function
@@ -80,7 +80,7 @@ def call_tf(
       ordered: whether calls that draw random numbers or change variables keep their order.
       output_shape_dtype: a pytree of jax.ShapeDtypeStruct that the results must match. Pass it if
         TensorFlow does not know the shapes of the results before it runs. None declares a function
-        without results. By default, results are not checked.
+        without results. By default, all results that are arrays are accepted.
       call_tf_graph: whether `convert` and `export` embed the function as a TensorFlow graph, which
         TensorFlow compiles where the model runs, for any platform and sizes. jax.jit and jax.export
         cannot run such a function: NotExportableError.

@@ -88,8 +88,8 @@ def _infer_symbolic_results(
     function: FlatFunction, avals: Sequence[Aval], shapes: Sequence[JaxShape]
 ) -> list[Any]:
     specs = function.traced(avals).results
-    result_sizes = result_shapes(function, avals, shapes)
-    return [jax_aval(shape, t.dtype.name) for t, shape in zip(specs, result_sizes, strict=True)]
+    symbolic_shapes = result_shapes(function, avals, shapes)
+    return [jax_aval(shape, t.dtype.name) for t, shape in zip(specs, symbolic_shapes, strict=True)]
 
 
 def _is_stateful(function: FlatFunction, avals: Sequence[Aval]) -> bool:

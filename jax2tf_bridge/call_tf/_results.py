@@ -19,7 +19,7 @@ from jax2tf_bridge.to_tf import _tf_compat
 
 
 class Unspecified:
-    """Type of the default of output_shape_dtype, where None means "no results"."""
+    """The type of UNSPECIFIED, the default of output_shape_dtype; None declares no results."""
 
     def __repr__(self) -> str:
         return "<unspecified>"

@@ -102,8 +102,8 @@ class LayerFunction:
         if len(arguments) == 1:
             ((name, tree),) = arguments
             by_name = isinstance(inputs, Mapping) and inputs.keys() == {name}
-            value = by_name and not (tree.kind == "dict" and set(tree.keys) == {name})
-            return _flatten_values(self, layer, arguments, [inputs[name] if value else inputs])
+            is_wrapped = by_name and not (tree.kind == "dict" and set(tree.keys) == {name})
+            return _flatten_values(self, layer, arguments, [inputs[name] if is_wrapped else inputs])
         names = [name for name, _ in arguments]
         if isinstance(inputs, Mapping):
             problems = [f"the input {n} is missing" for n in names if n not in inputs]

@@ -33,8 +33,8 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
 
     Args:
       function: the folder of a SavedModel that `save` wrote, a .jaxfn file, a PortableFunction, or
-        a JAX function. Only a JAX function needs JAX. The layer exports it at the first call, with
-        a symbolic batch size and a symbolic size for each that Keras does not know.
+        a JAX function. Only a JAX function needs JAX. The layer exports it at the first call; the
+        batch size and all sizes that Keras does not know are symbolic.
       params: the weights, which are the first argument of the function: a pytree of arrays, a state
         dict, or the path of a msgpack or safetensors file. None for a function without weights, and
         for a SavedModel, which has its own.

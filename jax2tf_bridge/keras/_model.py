@@ -149,8 +149,8 @@ class LayerModel:
 def gradient_order(portable: PortableFunction) -> int:
     """Returns how many orders of gradients are stored with a function.
 
-    It is 0 for a function without gradients; training such a function raises an error with the
-    reason.
+    It is 0 for functions that TensorFlow differentiates itself, and for functions without
+    gradients; training the latter raises an error with the reason.
     """
     if differentiates_itself(portable):
         return 0

@@ -87,7 +87,7 @@ def _read_module(
 
 
 def _find_flat_arguments(call: ModuleCall) -> tuple[str, ...] | None:
-    """Returns the inputs of the gradient's IdentityN behind the results; None without IdentityN."""
+    """Returns the inputs that follow the results in the gradient's IdentityN; None without one."""
     node = call.differentiated
     results = len(call.node.dtypes("Tout"))
     if node is None or [tensor_of(i) for i in node.inputs[:results]] != [

@@ -72,7 +72,7 @@ class LoadedFunction:
 
         Raises:
           StructureError, ShapeError, DTypeError: the arguments do not fit.
-          GradientError: it is differentiated more often than gradients were saved.
+          GradientError: the function is differentiated more often than gradients were saved.
         """
         leaves = self.with_masks(self._arguments.flatten(args, kwargs))
         return self.portable.out_tree.unflatten(iter(self.flat(leaves)))

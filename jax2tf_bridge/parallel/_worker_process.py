@@ -174,7 +174,7 @@ class WorkerProcess:
 
 
 def _do_nothing() -> None:
-    """The default initializer; a worker can only unpickle a function that is importable."""
+    """The default initializer of a worker."""
 
 
 def _receive(connection: Connection) -> bytes | None:
