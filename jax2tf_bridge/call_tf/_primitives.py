@@ -32,10 +32,10 @@ _Type: TypeAlias = tuple[JaxShape, str]
 class Structure:
     """A slot that receives the pytree structure of a call's results."""
 
-    found: Any = None
+    tree: Any = None
 
     def __repr__(self) -> str:
-        return str(self.found)
+        return str(self.tree)
 
 
 call_p = Primitive("call_tf")
@@ -59,11 +59,11 @@ def call(function: FlatFunction, args: Sequence[Any]) -> tuple[list[Any], Any]:
     """Calls a function; returns the flat results, and their pytree structure."""
     structure = Structure()
     results = _choose_primitive(function).bind(*args, function=function, structure=structure)
-    return list(results), structure.found
+    return list(results), structure.tree
 
 
 def _run_eagerly(*args: Any, function: FlatFunction, structure: Structure) -> list[Any]:
-    results, structure.found = function.eager(args)
+    results, structure.tree = function.eager(args)
     return results
 
 
@@ -73,7 +73,7 @@ def _infer_results(*avals: Any, function: FlatFunction, structure: Structure) ->
         results = [jax_aval(a.shape, a.dtype) for a in result_avals(function, portable_avals)]
     else:
         results = _infer_symbolic_results(function, portable_avals, [aval.shape for aval in avals])
-    structure.found = function.traced(portable_avals).structure
+    structure.tree = function.traced(portable_avals).structure
     effects: frozenset[Any] = frozenset()
     if function.options.has_side_effects:
         stateful = _is_stateful(function, portable_avals)
