@@ -1,6 +1,6 @@
-"""Measurements against what a user would pick instead; README.md has the results."""
+"""Benchmarks against the alternatives that a user has; README.md has the results."""
 
 import os
 
-# Read when TensorFlow starts, so before any of the modules here imports it.
+# TensorFlow reads this when it starts, so it is set before any of these modules imports it.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

@@ -1,4 +1,4 @@
-"""Runs the benchmarks, one after another, and compares what they measure with what was before."""
+"""Runs the benchmarks one after another, and compares their results with earlier ones."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ BENCHMARKS: Mapping[str, Sequence[str]] = {
     "export_many": ("export_many",),
     "models": ("models",),
 }
-"""Module and options of each, by the name that the command line has for it."""
+"""Module and options of each benchmark, by its name on the command line."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Runs what the command line names; the exit code is 1 if one fails or has become slower."""
-    options = _options(words)
+    """Runs the named benchmarks; the exit code is 1 if one fails or has become slower."""
+    options = _parse_options(words)
     if options.page:
         for path in _page.write():
             print(path)
@@ -43,15 +43,17 @@ def main(words: Sequence[str] | None = None) -> int:
     before = {} if options.against is None else read_results(options.against)
     with tempfile.TemporaryDirectory() as folder:
         results = options.json or Path(folder) / "results.json"
-        failed = [name for name in options.names if not _ran(name, results, options.rounds)]
+        failed = [
+            name for name in options.names if not _run_benchmark(name, results, options.rounds)
+        ]
         after = read_results(results)
-    slower = options.against is not None and _compared(before, after)
+    slower = options.against is not None and _print_changes(before, after)
     if failed:
         print(f"\nfailed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed or slower else 0
 
 
-def _options(words: Sequence[str] | None) -> argparse.Namespace:
+def _parse_options(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help=f"all, or some of {', '.join(BENCHMARKS)}"
@@ -74,29 +76,33 @@ def _options(words: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def _ran(name: str, results: Path, rounds: int | None) -> bool:
-    """Runs a benchmark in a process of its own, which adds its tables to the results."""
+def _run_benchmark(name: str, results: Path, rounds: int | None) -> bool:
+    """Runs a benchmark in its own process, which adds its tables to the results."""
     _measure.progress(name)
-    module, *more = BENCHMARKS[name]
-    command = [sys.executable, "-m", f"benchmarks.{module}", *more, "--json", str(results)]
+    module, *arguments = BENCHMARKS[name]
+    command = [sys.executable, "-m", f"benchmarks.{module}", *arguments, "--json", str(results)]
     if rounds is not None:
         command += ["--rounds", str(rounds)]
     return subprocess.run(command, check=False).returncode == 0
 
 
-def _compared(before: Mapping[str, Report], after: Mapping[str, Report]) -> bool:
-    """Prints what has changed; returns whether something has become slower."""
-    found = sorted(changes(before, after), key=lambda change: not change.is_slower)
-    if not found:
+def _print_changes(before: Mapping[str, Report], after: Mapping[str, Report]) -> bool:
+    """Prints the ratios that have changed; returns whether one has become slower."""
+    changed = sorted(changes(before, after), key=lambda change: not change.is_slower)
+    if not changed:
         print("\nNo ratio differs by more than a tenth, beyond what the rounds differ by.")
         return False
     print("\nRatios that differ by more than a tenth, beyond what the rounds differ by:\n")
-    print(_measure.table(["table", "row", "ratio", "before", "now", ""], list(map(_row, found))))
-    return any(change.is_slower for change in found)
+    print(
+        _measure.table(
+            ["table", "row", "ratio", "before", "now", ""], list(map(_make_row, changed))
+        )
+    )
+    return any(change.is_slower for change in changed)
 
 
-def _row(change: Change) -> list[str]:
-    texts = [f"{each['median']:.2f}" for each in (change.before, change.after)]
+def _make_row(change: Change) -> list[str]:
+    texts = [f"{ratio['median']:.2f}" for ratio in (change.before, change.after)]
     return [change.title, change.row, change.name, *texts, "SLOWER" if change.is_slower else ""]
 
 

@@ -1,4 +1,4 @@
-"""Draws ratios as bars on a logarithmic axis, for light and dark pages."""
+"""Draws ratios as bars on a logarithmic axis, with a light and a dark theme."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from html import escape
 
 @dataclass(frozen=True)
 class Bar:
-    """A ratio: how long the bridge takes, where the other takes 1."""
+    """The time of the bridge as a multiple of an alternative's."""
 
     label: str
     ratio: float
@@ -19,7 +19,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours of a page."""
+    """The colours of a chart."""
 
     background: str
     text: str
@@ -37,20 +37,20 @@ _TICKS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 
 
 def chart(bars: Sequence[Bar], theme: Theme) -> str:
-    """Draws a bar for each ratio, from 1 to where it is, as a file of SVG.
+    """Draws an SVG image with a bar from 1 to each ratio.
 
     Args:
-      bars: from above.
-      theme: of the page that it stands on.
+      bars: the bars, from top to bottom.
+      theme: the colours.
     """
     low = min(_TICKS[0], *(bar.ratio for bar in bars)) / 1.1
     high = max(_TICKS[-1], *(bar.ratio for bar in bars)) * 1.1
     height = _TOP + _ROW * len(bars) + _BOTTOM
     title = "Time that jax2tf-bridge takes, where the other takes 1"
 
-    def across(ratio: float) -> float:
-        part = math.log(ratio / low) / math.log(high / low)
-        return _LEFT + part * (_WIDTH - _LEFT - _RIGHT)
+    def x_of(ratio: float) -> float:
+        fraction = math.log(ratio / low) / math.log(high / low)
+        return _LEFT + fraction * (_WIDTH - _LEFT - _RIGHT)
 
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '
@@ -61,7 +61,7 @@ def chart(bars: Sequence[Bar], theme: Theme) -> str:
     ]
     bottom = _TOP + _ROW * len(bars)
     for tick in _TICKS:
-        x = across(tick)
+        x = x_of(tick)
         width = 2 if tick == 1 else 1
         parts.append(
             f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{bottom}" '
@@ -71,7 +71,7 @@ def chart(bars: Sequence[Bar], theme: Theme) -> str:
         )
     for i, bar in enumerate(bars):
         y = _TOP + _ROW * i
-        left, right = sorted((across(bar.ratio), across(1)))
+        left, right = sorted((x_of(bar.ratio), x_of(1)))
         colour = theme.less if bar.ratio <= 1 else theme.more
         parts.append(
             f'<text x="{_LEFT - 12}" y="{y + 18}" text-anchor="end" '

@@ -1,4 +1,4 @@
-"""What the benchmarks share: interleaved timing, tables, JSON, and what they ran on."""
+"""Shared code of the benchmarks: interleaved timing, tables, JSON, and installed versions."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from benchmarks._results import Report, add_report
 
 @dataclass(frozen=True)
 class Spread:
-    """The middle of some measurements and where the middle half of them lies.
+    """The median and the quartiles of some measurements.
 
-    `is_ratio` is true of times as multiples of an alternative's, of which less is better.
+    `is_ratio` is True if they are times relative to an alternative's, where less is better.
     """
 
     median: float
@@ -45,10 +45,10 @@ class Spread:
 def interleaved(
     calls: Mapping[str, Callable[[], Any]], *, rounds: int, seconds_a_turn: float = 0.02
 ) -> dict[str, list[float]]:
-    """Seconds a call, one figure a round, for each of the calls, which take turns.
+    """Measures the seconds per call of several calls, which take turns: one figure per round.
 
-    Each round goes through all of them in an order of its own, so that what else the machine does
-    meets all alike; figures of one round belong together.
+    Each round has its own order, so that other load on the machine affects all calls alike.
+    Figures of the same round can be compared in pairs.
     """
     repeats = {}
     for name, call in calls.items():
@@ -63,7 +63,7 @@ def interleaved(
         random.Random(round_number).shuffle(order)
         for name in order:
             call, count = calls[name], repeats[name]
-            if count == 1:  # it leaves garbage that the next one is not to be charged for
+            if count == 1:  # a slow call leaves garbage, which must not slow down the next call
                 gc.collect()
             start = time.perf_counter()
             for _ in range(count):
@@ -73,13 +73,13 @@ def interleaved(
 
 
 def ratios(times: Mapping[str, Sequence[float]], name: str, baseline: str) -> Spread:
-    """How many times as long as the baseline, paired by round."""
-    found = [a / b for a, b in zip(times[name], times[baseline], strict=True)]
-    return Spread.of(found, is_ratio=True)
+    """Returns the times relative to the baseline, paired by round."""
+    values = [a / b for a, b in zip(times[name], times[baseline], strict=True)]
+    return Spread.of(values, is_ratio=True)
 
 
 def seconds_text(seconds: float) -> str:
-    """A time in the unit that suits it."""
+    """Formats a time in s, ms or µs."""
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"
@@ -87,7 +87,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table, aligned for the terminal too."""
+    """Formats a Markdown table, aligned for the terminal."""
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
     lines = [header, ["-" * width for width in widths], *rows]
     return "\n".join(
@@ -97,26 +97,26 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def versions() -> dict[str, str]:
-    """The releases that were measured."""
-    found = {"python": platform.python_version()}
+    """Returns the installed versions of Python, JAX, TensorFlow and NumPy."""
+    installed = {"python": platform.python_version()}
     for name in ("jax", "tensorflow-cpu", "tensorflow", "numpy"):
         try:
-            found[name] = importlib.metadata.version(name)
+            installed[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def parser(description: str | None, *, rounds: int) -> argparse.ArgumentParser:
-    """The options that every benchmark has."""
-    made = argparse.ArgumentParser(description=(description or "").split("\n")[0])
-    made.add_argument(
+    """Makes a parser with the options of every benchmark."""
+    new_parser = argparse.ArgumentParser(description=(description or "").split("\n")[0])
+    new_parser.add_argument(
         "--rounds", type=int, default=rounds, help="how often each is measured (%(default)s)"
     )
-    made.add_argument(
+    new_parser.add_argument(
         "--json", type=Path, metavar="FILE", help="add what was measured to this file"
     )
-    return made
+    return new_parser
 
 
 def report(
@@ -128,9 +128,13 @@ def report(
     json_path: Path | None,
     notes: Sequence[str] = (),
 ) -> None:
-    """Prints the table, and adds it and the measurements to a file of results where asked to."""
-    found = versions()
-    print(f"\n{title}: " + ", ".join(f"{k} {v}" for k, v in found.items()) + f"; {cores()} cores\n")
+    """Prints the table, and adds it and the measurements to a results file if there is a path."""
+    installed = versions()
+    print(
+        f"\n{title}: "
+        + ", ".join(f"{k} {v}" for k, v in installed.items())
+        + f"; {cores()} cores\n"
+    )
     print(table(header, rows))
     for note in notes:
         print(f"\n{note}")
@@ -145,7 +149,7 @@ def report(
                 title=title,
                 benchmark=Path(sys.argv[0]).stem,
                 date=time.strftime("%Y-%m-%d"),
-                versions=found,
+                versions=installed,
                 cores=cores(),
                 header=list(header),
                 rows=[list(row) for row in rows],
@@ -156,12 +160,12 @@ def report(
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """Returns the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def progress(text: str) -> None:
-    """Says on stderr what is being measured."""
+    """Prints on stderr what is being measured."""
     print(f"... {text}", file=sys.stderr, flush=True)

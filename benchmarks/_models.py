@@ -1,4 +1,4 @@
-"""The models that are measured: in JAX, and written in Keras or TensorFlow as well."""
+"""The models of the benchmarks, in JAX and some also in Keras or TensorFlow."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-# Of arrays; of JAX's tracers while it traces.
+# The values are arrays, or JAX's tracers.
 Weights = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Model:
-    """A function of (weights, inputs), and what to call it with.
+    """A function of (weights, inputs), and its arguments.
 
     Attributes:
-      apply: in JAX.
+      apply: the function in JAX.
       weights: float32 arrays.
-      shape: of the inputs, without the batch.
-      polymorphic_shape: of the inputs.
-      vocabulary: of models that take numbers of words: how many there are.
+      shape: the shape of the inputs, without the batch.
+      polymorphic_shape: the polymorphic shape of the inputs.
+      vocabulary: the number of tokens, for models of token ids; otherwise 0.
     """
 
     apply: Callable[..., Any]
@@ -35,22 +35,22 @@ class Model:
     vocabulary: int = 0
 
     def inputs(self, batch: int) -> Any:
-        """Inputs of a batch size, the same each time."""
+        """Makes the inputs of a batch; they depend on the batch size only."""
         if self.vocabulary:
             words = np.random.default_rng(0).integers(0, self.vocabulary, (batch, *self.shape))
             return words.astype(np.int32)
         return np.random.default_rng(0).standard_normal((batch, *self.shape), np.float32)
 
 
-def _normal(rng: np.random.Generator, *shape: int) -> Any:
+def _draw_normal(rng: np.random.Generator, *shape: int) -> Any:
     return rng.standard_normal(shape, np.float32) / np.float32(np.sqrt(np.prod(shape[:-1])))
 
 
 def mlp() -> Model:
-    """784 to 512 to 512 to 10."""
+    """Makes an MLP with layers of 784, 512, 512 and 10 units."""
     rng = np.random.default_rng(1)
     sizes = (784, 512, 512, 10)
-    weights = {f"w{i}": _normal(rng, a, b) for i, (a, b) in enumerate(pairwise(sizes))}
+    weights = {f"w{i}": _draw_normal(rng, a, b) for i, (a, b) in enumerate(pairwise(sizes))}
     weights |= {f"b{i}": np.zeros(b, np.float32) for i, b in enumerate(sizes[1:])}
 
     def apply(w: Weights, x: jax.Array) -> jax.Array:
@@ -62,13 +62,13 @@ def mlp() -> Model:
 
 
 def conv() -> Model:
-    """Images of 28 by 28, three convolutions, two of them with stride 2, and a dense layer."""
+    """Makes a conv net for 28x28 images: three convolutions, two with stride 2, a dense layer."""
     rng = np.random.default_rng(2)
     weights = {
-        "c0": _normal(rng, 3, 3, 1, 32),
-        "c1": _normal(rng, 3, 3, 32, 64),
-        "c2": _normal(rng, 3, 3, 64, 64),
-        "d": _normal(rng, 7 * 7 * 64, 10),
+        "c0": _draw_normal(rng, 3, 3, 1, 32),
+        "c1": _draw_normal(rng, 3, 3, 32, 64),
+        "c2": _draw_normal(rng, 3, 3, 64, 64),
+        "d": _draw_normal(rng, 7 * 7 * 64, 10),
     }
 
     def apply(w: Weights, x: jax.Array) -> jax.Array:
@@ -87,14 +87,14 @@ def conv() -> Model:
 
 
 def transformer(layers: int = 6, width: int = 256, heads: int = 4) -> Model:
-    """Blocks of attention and MLP, pre-norm; inputs of (b, 64, width)."""
+    """Makes a pre-norm transformer for inputs of (b, 64, width)."""
     rng = np.random.default_rng(3)
     weights: Weights = {}
     for i in range(layers):
-        weights[f"qkv{i}"] = _normal(rng, width, 3 * width)
-        weights[f"out{i}"] = _normal(rng, width, width)
-        weights[f"up{i}"] = _normal(rng, width, 4 * width)
-        weights[f"down{i}"] = _normal(rng, 4 * width, width)
+        weights[f"qkv{i}"] = _draw_normal(rng, width, 3 * width)
+        weights[f"out{i}"] = _draw_normal(rng, width, width)
+        weights[f"up{i}"] = _draw_normal(rng, width, 4 * width)
+        weights[f"down{i}"] = _draw_normal(rng, 4 * width, width)
 
     def norm(x: jax.Array) -> jax.Array:
         centered = x - x.mean(-1, keepdims=True)
@@ -117,13 +117,13 @@ def transformer(layers: int = 6, width: int = 256, heads: int = 4) -> Model:
 
 
 def text(words: int = 10_000, width: int = 128) -> Model:
-    """Texts of 64 words: embeddings, a convolution over five, the maximum, and a dense layer."""
+    """Makes a text classifier for 64 tokens: embedding, width-5 convolution, max, dense layer."""
     rng = np.random.default_rng(4)
     weights = {
         "embedding": rng.standard_normal((words, width), np.float32),
-        "c": _normal(rng, 5, width, width),
+        "c": _draw_normal(rng, 5, width, width),
         "cb": np.zeros(width, np.float32),
-        "d": _normal(rng, width, 10),
+        "d": _draw_normal(rng, width, 10),
         "db": np.zeros(10, np.float32),
     }
 
@@ -147,12 +147,12 @@ MODELS: dict[str, Callable[[], Model]] = {
 
 
 def in_keras(name: str, model: Model) -> Any:
-    """The same model as a user would write it in Keras, with the same weights; Keras is untyped."""
+    """Writes a model in Keras as a user would, with the same weights."""
     keras: Any = importlib.import_module("keras")
     inputs = keras.Input(model.shape, dtype="int32" if model.vocabulary else "float32")
     layers, w = keras.layers, model.weights
     if name == "transformer":
-        return _transformer_in_keras(inputs, model)
+        return _make_keras_transformer(inputs, model)
     stacks = {
         "MLP": [
             layers.Dense(512, activation="relu"),
@@ -177,15 +177,15 @@ def in_keras(name: str, model: Model) -> Any:
     y = inputs
     for layer in stacks[name]:
         y = layer(y)
-    made = keras.Model(inputs, y)
+    keras_model = keras.Model(inputs, y)
     ordered = (
         [w[key] for i in range(3) for key in (f"w{i}", f"b{i}")] if name == "MLP" else w.values()
     )
-    made.set_weights(list(ordered))
-    return made
+    keras_model.set_weights(list(ordered))
+    return keras_model
 
 
-def _transformer_in_keras(inputs: Any, model: Model, heads: int = 4) -> Any:
+def _make_keras_transformer(inputs: Any, model: Model, heads: int = 4) -> Any:
     keras: Any = importlib.import_module("keras")
     layers = keras.layers
     width = model.shape[-1]
@@ -203,13 +203,13 @@ def _transformer_in_keras(inputs: Any, model: Model, heads: int = 4) -> Any:
         y = y + layers.Dense(width, use_bias=False)(hidden)
         weights += np.split(qkv.reshape(width, heads, -1), 3, axis=-1)
         weights += [out.reshape(heads, -1, width), up, down]
-    made = keras.Model(inputs, y)
-    made.set_weights(weights)
-    return made
+    keras_model = keras.Model(inputs, y)
+    keras_model.set_weights(weights)
+    return keras_model
 
 
 def in_tensorflow(name: str) -> Callable[..., Any]:
-    """The MLP or the conv net as a user would write it in TensorFlow."""
+    """Writes the MLP or the conv net in TensorFlow as a user would."""
     import tensorflow as tf
 
     def tf_mlp(w: Any, x: Any) -> Any:

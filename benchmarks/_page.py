@@ -1,4 +1,4 @@
-"""Writes README.md, and the chart in it, of a template and the file of results."""
+"""Writes README.md and its charts from a template and the results file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks._results import Report, read_results
 _FOLDER = Path(__file__).parent
 RESULTS = _FOLDER / "results.json"
 _TEMPLATE = _FOLDER / "README.template.md"
-_PLACE = re.compile(r"^\{\{(.+)\}\}$", re.MULTILINE)
+_TABLE_PLACEHOLDER = re.compile(r"^\{\{(.+)\}\}$", re.MULTILINE)
 
 _BARS = (
     ("a call", "Steady-state latency", ("MLP", "32", "bridge, widest"), "x jax2tf", "jax2tf"),
@@ -45,20 +45,22 @@ _BARS = (
         "Flax",
     ),
 )
-"""Of the chart: label, table, what the row begins with, column, and whose time is 1."""
+"""For each bar of the chart: label, table, first cells of the row, column, alternative."""
 
 
 def pages(results: Mapping[str, Report]) -> dict[Path, str]:
-    """Makes the texts of the page and its charts, by their paths.
+    """Makes the texts of the page and its charts, by path.
 
     Raises:
       KeyError: the results lack a table or row that the page shows.
     """
     bars = [
-        Bar(label, _first_number(_cell(results[title], row, column)), other)
+        Bar(label, _parse_first_number(_find_cell(results[title], row, column)), other)
         for label, title, row, column, other in _BARS
     ]
-    text = _PLACE.sub(lambda place: _table(results[place[1]]), _TEMPLATE.read_text())
+    text = _TABLE_PLACEHOLDER.sub(
+        lambda place: _format_table(results[place[1]]), _TEMPLATE.read_text()
+    )
     return {
         _FOLDER / "README.md": text,
         _FOLDER / "chart-light.svg": chart(bars, LIGHT),
@@ -67,27 +69,27 @@ def pages(results: Mapping[str, Report]) -> dict[Path, str]:
 
 
 def write() -> list[Path]:
-    """Writes them; returns their paths."""
-    made = pages(read_results(RESULTS))
-    for path, text in made.items():
+    """Writes the page and its charts; returns their paths."""
+    texts = pages(read_results(RESULTS))
+    for path, text in texts.items():
         path.write_text(text)
-    return list(made)
+    return list(texts)
 
 
-def _table(report: Report) -> str:
+def _format_table(report: Report) -> str:
     lines = ["| " + " | ".join(cells) + " |" for cells in (report.header, *report.rows)]
     lines.insert(1, "|" + "---|" * len(report.header))
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
-    place = f"{report.date}: {versions}; {report.cores} cores."
-    return "\n".join([*lines, "", " ".join([*report.notes, place])])
+    setup = f"{report.date}: {versions}; {report.cores} cores."
+    return "\n".join([*lines, "", " ".join([*report.notes, setup])])
 
 
-def _cell(report: Report, row: tuple[str, ...], column: str) -> str:
+def _find_cell(report: Report, row: tuple[str, ...], column: str) -> str:
     for cells in report.rows:
         if tuple(cells[: len(row)]) == row:
             return cells[report.header.index(column)]
     raise KeyError(f"{report.title} has no row {row}")
 
 
-def _first_number(text: str) -> float:
+def _parse_first_number(text: str) -> float:
     return float(text.split()[0])

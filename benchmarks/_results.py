@@ -1,4 +1,4 @@
-"""Files of results: a report for each table, with the releases and the machine that it is of."""
+"""Results files: a report for each table, with the versions and the machine it was measured on."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Report:
-    """A table, and what was measured for it.
+    """A table and its measurements.
 
     Attributes:
-      title: of the table; unique.
+      title: the title of the table; unique.
       benchmark: the module that measured it.
-      date: when, as "2026-11-23".
-      versions: releases, by package.
-      cores: that the machine had for it.
+      date: the date, such as "2026-11-23".
+      versions: the installed versions by package.
+      cores: the number of available cores.
       header, rows: the table's texts.
-      notes: lines for below the table.
+      notes: lines to print below the table.
       measured: numbers by name, a mapping for each row; spreads are mappings of their fields.
     """
 
@@ -36,10 +36,10 @@ class Report:
 
 
 def read_results(path: Path) -> dict[str, Report]:
-    """Reads the reports of a file by their titles; none where there is no file.
+    """Reads the reports of a file by title; empty if the file does not exist.
 
     Raises:
-      ValueError: the file is of another form.
+      ValueError: the file is not a results file.
     """
     if not path.exists():
         return {}
@@ -51,9 +51,9 @@ def read_results(path: Path) -> dict[str, Report]:
 
 
 def add_report(path: Path, report: Report) -> None:
-    """Writes a report into a file, in the place of that of its title."""
+    """Writes a report to a results file, and replaces the report of the same title."""
     results = {**read_results(path), report.title: report}
-    content = {title: asdict(each) for title, each in results.items()}
+    content = {title: asdict(result) for title, result in results.items()}
     for fields in content.values():
         del fields["title"]
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -62,7 +62,7 @@ def add_report(path: Path, report: Report) -> None:
 
 @dataclass(frozen=True)
 class Change:
-    """A ratio that has changed: by more than a tenth, beyond what the rounds differ by."""
+    """A ratio that has changed by more than a tenth, with disjoint quartile ranges."""
 
     title: str
     row: str
@@ -76,27 +76,27 @@ class Change:
 
 
 def changes(before: Mapping[str, Report], after: Mapping[str, Report]) -> Iterator[Change]:
-    """Compares the ratios that two files have both; times of two machines are not compared."""
+    """Compares the ratios that both files have. Absolute times depend on the machine."""
     for title, report in after.items():
-        old = _ratios(before[title]) if title in before else {}
-        for (row, name), ratio in _ratios(report).items():
+        old = _find_ratios(before[title]) if title in before else {}
+        for (row, name), ratio in _find_ratios(report).items():
             known = old.get((row, name))
-            if known is not None and _differ(known, ratio):
+            if known is not None and _has_changed(known, ratio):
                 yield Change(title, row, name, known, ratio)
 
 
-_LEAST = 1.1
+_MIN_CHANGE = 1.1
 
 
-def _differ(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
-    less, more = sorted((one, other), key=lambda ratio: ratio["median"])
-    return less["high"] < more["low"] and more["median"] > _LEAST * less["median"]
+def _has_changed(before: Mapping[str, float], after: Mapping[str, float]) -> bool:
+    low, high = sorted((before, after), key=lambda ratio: ratio["median"])
+    return low["high"] < high["low"] and high["median"] > _MIN_CHANGE * low["median"]
 
 
-def _ratios(report: Report) -> dict[tuple[str, str], Mapping[str, float]]:
-    found = {}
+def _find_ratios(report: Report) -> dict[tuple[str, str], Mapping[str, float]]:
+    ratios = {}
     for row in report.measured:
-        # What tells rows apart: names, and sizes that were asked for.
+        # Names and requested sizes identify a row.
         key = ", ".join(
             str(value)
             for name, value in row.items()
@@ -104,5 +104,5 @@ def _ratios(report: Report) -> dict[tuple[str, str], Mapping[str, float]]:
         )
         for name, value in row.items():
             if isinstance(value, Mapping) and value.get("is_ratio"):
-                found[key, name] = value
-    return found
+                ratios[key, name] = value
+    return ratios

@@ -1,4 +1,4 @@
-"""Time from convert() to the first answer, and to the first gradient, in a fresh process each."""
+"""Time from convert() to the first answer and the first gradient, each in a fresh process."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _CONTESTANTS: dict[str, Callable[[], Callable[..., Any]]] = {
 
 
 def measure_here(who: str, model_name: str) -> dict[str, Any]:
-    """Seconds of each stage and of CPU time, in this process, which must be fresh."""
+    """Measures the wall and CPU seconds of each stage in this process, which must be fresh."""
     import jax
     import numpy as np
     import tensorflow as tf
@@ -49,11 +49,11 @@ def measure_here(who: str, model_name: str) -> dict[str, Any]:
     weights = {name: tf.Variable(value) for name, value in model.weights.items()}
     x = tf.constant(model.inputs(8))
     convert = _CONTESTANTS[who]()
-    # What a process pays once, whoever converts: the two runtimes start.
+    # Starts both runtimes first: every process pays this once, whatever it converts.
     jax.jit(lambda a: a + 1)(np.ones(3, np.float32)).block_until_ready()
     tf.function(lambda a: a + 1, jit_compile=True)(tf.ones(3))
 
-    # Else chance decides in which stage Python looks through all objects, which takes 0.2 s.
+    # Otherwise a full garbage collection of 0.2 s may fall into either stage.
     gc.collect()
     start, cpu_start = time.perf_counter(), time.process_time()
     converted = convert(model.apply, [None, model.polymorphic_shape])
@@ -82,13 +82,13 @@ def measure_here(who: str, model_name: str) -> dict[str, Any]:
     }
 
 
-def _in_a_fresh_process(who: str, model_name: str) -> dict[str, Any]:
+def _measure_in_fresh_process(who: str, model_name: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks.convert_time", "--child", who, model_name]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        lines = done.stderr.strip().splitlines() or ["no message"]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode != 0:
+        lines = process.stderr.strip().splitlines() or ["no message"]
         return {"error": next((ln for ln in reversed(lines) if "Error" in ln), lines[-1])[:200]}
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    result: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
     return result
 
 
@@ -102,15 +102,17 @@ def main() -> None:
         return
     rows, measured, notes = [], [], []
     for name in options.models:
-        found: dict[str, list[dict[str, Any]]] = {who: [] for who in _CONTESTANTS}
+        results_by_name: dict[str, list[dict[str, Any]]] = {who: [] for who in _CONTESTANTS}
         for i in range(options.rounds):
             _measure.progress(f"{name}, round {i + 1} of {options.rounds}")
-            # Another one begins each round.
-            order = [*_CONTESTANTS][i % len(found) :] + [*_CONTESTANTS][: i % len(found)]
+            # Each round begins with another contestant.
+            order = [*_CONTESTANTS][i % len(results_by_name) :] + [*_CONTESTANTS][
+                : i % len(results_by_name)
+            ]
             for who in order:
-                if not any("error" in result for result in found[who]):
-                    found[who].append(_in_a_fresh_process(who, name))
-        for who, results in found.items():
+                if not any("error" in result for result in results_by_name[who]):
+                    results_by_name[who].append(_measure_in_fresh_process(who, name))
+        for who, results in results_by_name.items():
             if "error" in results[-1]:
                 notes.append(f"{who} does not run the {name}: {results[-1]['error']}")
                 continue
@@ -119,11 +121,11 @@ def main() -> None:
             for stage in _STAGES:
                 row[stage] = _measure.Spread.of([r[stage] for r in results])
                 texts.append(_measure.seconds_text(row[stage].median))
-                if "error" in found[_BASELINE][-1]:
+                if "error" in results_by_name[_BASELINE][-1]:
                     texts += ["-", "-"]
                     continue
                 for key in (stage, f"{stage}, CPU"):
-                    times = {w: [r[key] for r in found[w]] for w in (who, _BASELINE)}
+                    times = {w: [r[key] for r in results_by_name[w]] for w in (who, _BASELINE)}
                     row[f"{key}, to {_BASELINE}"] = _measure.ratios(times, who, _BASELINE)
                     texts.append(row[f"{key}, to {_BASELINE}"].ratio_text())
             measured.append(row)

@@ -1,8 +1,8 @@
-"""Eight exports of a transformer: one after another, and in four processes of each kind.
+"""Eight exports of a transformer: sequentially, and in four processes of each kind.
 
-Each round times every way, in an order of its own. "Cold" has the start of the processes in it,
-"warm" has not: there they are kept from an earlier call. The CPU time of the process that had most
-to do is how long it would take on cores that are free; of processes that are gone it is not known.
+Each round times every way, in a random order. "Cold" includes the start of the processes; "warm"
+reuses processes of an earlier call. The CPU time of the busiest process is the time that the
+exports would take on idle cores; it is unknown for processes that have exited.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ LAYERS, WIDTH = 12, 256
 
 @functools.cache
 def model() -> Model:
-    """The transformer, made once a process."""
+    """Makes the transformer once per process."""
     return transformer(LAYERS, WIDTH)
 
 
 def apply(weights: Any, x: Any) -> Any:
-    """At the top of a module, where every executor finds it."""
+    """Runs the transformer; every executor can import this function by name."""
     return model().apply(weights, x)
 
 
 def jobs() -> dict[str, ExportJob]:
-    """Eight: static and open sizes, for the CPU, the GPU, the TPU and all, each with its VJP."""
-    made = {}
+    """Makes eight jobs: static and open sizes for CPU, GPU, TPU and all, each with its VJP."""
+    jobs_by_name = {}
     for platforms in (["cpu"], ["cuda"], ["tpu"], None):
         for name, shapes in (("static", None), ("open", [None, f"(b, l, {WIDTH})"])):
-            made[f"{name}, {platforms[0] if platforms else 'all'}"] = ExportJob(
+            jobs_by_name[f"{name}, {platforms[0] if platforms else 'all'}"] = ExportJob(
                 apply,
                 [model().weights, model().inputs(8)],
                 polymorphic_shapes=shapes,
                 platforms=platforms,
                 vjp_order=1,
             )
-    return made
+    return jobs_by_name
 
 
 def one_after_another(todo: Mapping[str, ExportJob]) -> None:
-    """As without export_many."""
+    """Exports the jobs sequentially, without export_many."""
     for job in todo.values():
         portable = export(
             job.function, polymorphic_shapes=job.polymorphic_shapes, platforms=job.platforms
@@ -66,7 +66,7 @@ def one_after_another(todo: Mapping[str, ExportJob]) -> None:
 
 @contextmanager
 def executors() -> Iterator[dict[str, Callable[[], Executor]]]:
-    """Executors with processes that have JAX already, by name."""
+    """Yields executors by name; after a warm-up call, their processes have loaded JAX."""
     with ExitStack() as stack:
         import ray
         from dask.distributed import Client, LocalCluster
@@ -75,11 +75,11 @@ def executors() -> Iterator[dict[str, Callable[[], Executor]]]:
             LocalCluster(n_workers=PROCESSES, threads_per_worker=1, dashboard_address=None)
         )
         client = stack.enter_context(Client(cluster))
-        own = stack.enter_context(ExportWorkers(PROCESSES))
+        workers = stack.enter_context(ExportWorkers(PROCESSES))
         spawning = multiprocessing.get_context("spawn")
         pool = stack.enter_context(ProcessPoolExecutor(PROCESSES, mp_context=spawning))
         yield {
-            "own processes, warm": lambda: own,
+            "own processes, warm": lambda: workers,
             "ProcessPoolExecutor, warm": lambda: pool,
             "Dask, warm": client.get_executor,
             "Ray, warm": lambda: RayExecutor(ray.remote),
@@ -87,23 +87,23 @@ def executors() -> Iterator[dict[str, Callable[[], Executor]]]:
 
 
 def cpu_times() -> dict[int, float]:
-    """The CPU seconds of this process and of all that it started, directly or not (Linux)."""
+    """Returns the CPU seconds of this process and of all its descendants (Linux)."""
     tick = os.sysconf("SC_CLK_TCK")
     parents, seconds = {}, {}
     for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has just ended
+        with suppress(OSError):  # the process has just exited
             fields = path.read_text().rpartition(")")[2].split()
             number = int(path.parent.name)
             parents[number] = int(fields[1])
             seconds[number] = (int(fields[11]) + int(fields[12])) / tick
-    own = {os.getpid()}
-    while more := {n for n, parent in parents.items() if parent in own} - own:
-        own |= more
-    return {number: seconds[number] for number in own}
+    descendants = {os.getpid()}
+    while new := {n for n, parent in parents.items() if parent in descendants} - descendants:
+        descendants |= new
+    return {number: seconds[number] for number in descendants}
 
 
 def busiest(before: Mapping[int, float], after: Mapping[int, float]) -> float:
-    """The CPU seconds of the process that had most to do."""
+    """Returns the CPU seconds of the busiest process."""
     return max(after[number] - before[number] for number in before.keys() & after.keys())
 
 
@@ -111,7 +111,7 @@ def main() -> None:
     import ray
 
     arguments = measure.parser(__doc__, rounds=5).parse_args()
-    # In the processes of the others too.
+    # The processes of Ray and Dask inherit this.
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     ray.init(
         num_cpus=PROCESSES,
@@ -120,7 +120,7 @@ def main() -> None:
         logging_level=logging.ERROR,
     )
     todo = jobs()
-    with executors() as kept:
+    with executors() as warm_executors:
 
         def with_executor(make: Callable[[], Executor]) -> Callable[[], object]:
             return lambda: export_many(todo, executor=make())
@@ -128,7 +128,7 @@ def main() -> None:
         ways: dict[str, Callable[[], object]] = {
             "one after another": lambda: one_after_another(todo),
             "own processes, cold": lambda: export_many(todo, workers=PROCESSES),
-            **{name: with_executor(make) for name, make in kept.items()},
+            **{name: with_executor(make) for name, make in warm_executors.items()},
         }
         for name, way in ways.items():
             measure.progress(f"{name}, to warm up")
@@ -149,11 +149,15 @@ def main() -> None:
     rows, measured = [], []
     baseline = "one after another"
     for name, seconds in times.items():
-        ratio, cpu_ratio = (measure.ratios(of, name, baseline) for of in (times, cpu))
+        ratio, cpu_ratio = (
+            measure.ratios(seconds_of, name, baseline) for seconds_of in (times, cpu)
+        )
         row = [name, measure.seconds_text(median(seconds)), ratio.ratio_text()]
-        known = not name.endswith("cold")
+        has_cpu_time = not name.endswith("cold")
         row += (
-            [measure.seconds_text(median(cpu[name])), cpu_ratio.ratio_text()] if known else [""] * 2
+            [measure.seconds_text(median(cpu[name])), cpu_ratio.ratio_text()]
+            if has_cpu_time
+            else [""] * 2
         )
         rows.append(row)
         measured.append({"way": name, "seconds": seconds, "ratio": ratio, "cpu": cpu[name]})
@@ -167,7 +171,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # Under its own name, so that the functions of this file are found by it in other processes.
+    # Runs the module under its real name, so that other processes can import its functions.
     from benchmarks.export_many import main as run
 
     run()

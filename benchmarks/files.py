@@ -15,8 +15,8 @@ from typing import Any
 
 from benchmarks import _measure
 
-# A file of the bridge is on disk when it is written (fsync), one of JAX's need not be.  JAX takes
-# bytes too, but deserialize is annotated with bytearray, into which what was read must be copied.
+# The bridge calls fsync when it writes a file; JAX does not. jax.export.deserialize accepts bytes,
+# but its annotation is bytearray, which requires a copy of the data.
 _SERIALIZE, _WRITE, _READ, _READ_ANNOTATED = (
     "serialize",
     "write a file",
@@ -27,8 +27,8 @@ _STEPS = (_SERIALIZE, _WRITE, _READ, _READ_ANNOTATED)
 _SIDES = ("bridge", "jax.export")
 
 
-def _small() -> Any:
-    """A model with its gradient, of which the modules take 10 kB."""
+def _export_small() -> Any:
+    """Exports a model whose modules, with the gradient, have 10 kB."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -44,8 +44,8 @@ def _small() -> Any:
     return jax.export.export(jax.jit(apply))([layer] * 6, x)
 
 
-def _large() -> Any:
-    """A function of which the module holds 50 MB of weights."""
+def _export_large() -> Any:
+    """Exports a function whose module contains 50 MB of weights."""
     import jax
     import numpy as np
 
@@ -54,20 +54,23 @@ def _large() -> Any:
     return jax.export.export(jax.jit(lambda x: x * weights))(x)
 
 
-_MODELS: dict[str, tuple[Callable[[], Any], int]] = {"10 kB": (_small, 1), "50 MB": (_large, 0)}
+_MODELS: dict[str, tuple[Callable[[], Any], int]] = {
+    "10 kB": (_export_small, 1),
+    "50 MB": (_export_large, 0),
+}
 
 
-def _steps(side: str, folder: Path, orders: int) -> dict[str, Callable[[], Any]]:
-    """The steps of one side, in this process, on the files that are in the folder."""
-    own, other = folder / "model.jaxfn", folder / "model.bin"
+def _make_steps(side: str, folder: Path, orders: int) -> dict[str, Callable[[], Any]]:
+    """Makes the steps of one side; they use the files in the folder."""
+    jaxfn_path, jax_path = folder / "model.jaxfn", folder / "model.bin"
     if side == "bridge":
         from jax2tf_bridge.serialization import read_function, serialize, write_function
 
-        portable = read_function(own)
+        portable = read_function(jaxfn_path)
         serialize(
             replace(portable, module=replace(portable.module, data=b""))
         )  # imports what writing needs
-        read = functools.partial(read_function, own)
+        read = functools.partial(read_function, jaxfn_path)
         return {
             _SERIALIZE: lambda: serialize(portable),
             _WRITE: lambda: write_function(folder / "written.jaxfn", portable),
@@ -76,19 +79,19 @@ def _steps(side: str, folder: Path, orders: int) -> dict[str, Callable[[], Any]]
         }
     from jax import export
 
-    # A VJP that was read is not traced again when it is written.
-    exported = export.deserialize(bytearray(other.read_bytes()))
-    bytes_are_taken: Any = export.deserialize
+    # serialize does not trace a VJP again if it was deserialized.
+    exported = export.deserialize(bytearray(jax_path.read_bytes()))
+    deserialize_bytes: Any = export.deserialize
     return {
         _SERIALIZE: lambda: exported.serialize(vjp_order=orders),
         _WRITE: lambda: (folder / "written.bin").write_bytes(exported.serialize(vjp_order=orders)),
-        _READ: lambda: bytes_are_taken(other.read_bytes()),
-        _READ_ANNOTATED: lambda: export.deserialize(bytearray(other.read_bytes())),
+        _READ: lambda: deserialize_bytes(jax_path.read_bytes()),
+        _READ_ANNOTATED: lambda: export.deserialize(bytearray(jax_path.read_bytes())),
     }
 
 
-def _memory(field: str) -> int:
-    """VmRSS or VmHWM of this process, in bytes."""
+def _read_memory(field: str) -> int:
+    """Reads VmRSS or VmHWM of this process, in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024
@@ -96,31 +99,31 @@ def _memory(field: str) -> int:
 
 
 def measure_here(side: str, step: str, folder: Path, orders: int) -> int:
-    """The peak of memory during a step, above what the process had before."""
-    call = _steps(side, folder, orders)[step]
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-    before = _memory("VmRSS")
-    kept = call()
-    peak = _memory("VmHWM") - before
-    del kept
+    """Measures the peak memory of a step, above the memory before it."""
+    call = _make_steps(side, folder, orders)[step]
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    before = _read_memory("VmRSS")
+    result = call()
+    peak = _read_memory("VmHWM") - before
+    del result
     return peak
 
 
-def _peak(side: str, step: str, folder: Path, orders: int) -> int | None:
-    """The same in a fresh process; None where the system does not tell."""
+def _measure_peak(side: str, step: str, folder: Path, orders: int) -> int | None:
+    """Measures the peak memory of a step in a fresh process; None if the system lacks support."""
     arguments = [side, step, str(folder), str(orders)]
     command = [sys.executable, "-m", "benchmarks.files", "--child", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode != 0:
         return None
-    return int(json.loads(done.stdout.splitlines()[-1]))
+    return int(json.loads(process.stdout.splitlines()[-1]))
 
 
-def _megabytes(count: int | None) -> str:
+def _format_megabytes(count: int | None) -> str:
     return "-" if count is None else f"{count / 2**20:.1f} MB"
 
 
-def _model(
+def _measure_model(
     name: str, make: Callable[[], Any], orders: int, rounds: int, folder: Path
 ) -> list[dict[str, Any]]:
     from jax2tf_bridge.serialization import deserialize, read_function, write_function
@@ -128,13 +131,13 @@ def _model(
     exported = make()
     data = bytes(exported.serialize(vjp_order=orders))
     (folder / "model.bin").write_bytes(data)
-    # The same modules in both files.
+    # Both files contain the same modules.
     portable = deserialize(data)
     write_function(folder / "model.jaxfn", portable, vjp_order=orders)
-    found = read_function(folder / "model.jaxfn")
-    assert found.module == exported.mlir_module_serialized
-    assert replace(found, gradient=portable.gradient).in_avals == portable.in_avals
-    sides = {side: _steps(side, folder, orders) for side in _SIDES}
+    function = read_function(folder / "model.jaxfn")
+    assert function.module == exported.mlir_module_serialized
+    assert replace(function, gradient=portable.gradient).in_avals == portable.in_avals
+    sides = {side: _make_steps(side, folder, orders) for side in _SIDES}
     rows = []
     for step in _STEPS:
         _measure.progress(f"{name}, {step}")
@@ -144,7 +147,7 @@ def _model(
         row: dict[str, Any] = {"model": name, "step": step, "VJPs": orders}
         for side in _SIDES:
             row[f"{side}, s"] = _measure.Spread.of(times[side])
-            row[f"{side}, memory"] = _peak(side, step, folder, orders)
+            row[f"{side}, memory"] = _measure_peak(side, step, folder, orders)
         row["ratio"] = _measure.ratios(times, *_SIDES)
         sizes = [(folder / file).stat().st_size for file in ("model.jaxfn", "model.bin")]
         rows.append({**row, **dict(zip([f"{s}, bytes" for s in _SIDES], sizes, strict=True))})
@@ -162,7 +165,7 @@ def main() -> None:
     measured = []
     for name, (make, orders) in _MODELS.items():
         with tempfile.TemporaryDirectory() as folder:
-            measured += _model(name, make, orders, options.rounds, Path(folder))
+            measured += _measure_model(name, make, orders, options.rounds, Path(folder))
     rows = []
     for row in measured:
         texts = [row["model"], row["step"]]
@@ -170,7 +173,7 @@ def main() -> None:
             texts.append(_measure.seconds_text(row[f"{side}, s"].median))
         texts.append(row["ratio"].ratio_text())
         for side in _SIDES:
-            texts.append(_megabytes(row[f"{side}, memory"]))
+            texts.append(_format_megabytes(row[f"{side}, memory"]))
         rows.append(texts)
     sizes = {
         row["model"]: " and ".join(f"{row[f'{side}, bytes']:,}" for side in _SIDES)

@@ -1,4 +1,4 @@
-"""What it costs to find out what holds for the sizes: export by rounds of inference."""
+"""Cost of inferring constraints of sizes: export time by the number of inference rounds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MULTIPLES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53)
 
 
 def padded(multiples: Sequence[int]) -> Callable[[Any], Any]:
-    """A function that pads a vector to each of the multiples: JAX asks once for each."""
+    """Makes a function that pads a vector to each multiple; each needs one inference round."""
 
     def f(x: Any) -> Any:
         y = jnp.sin(x)
@@ -26,16 +26,16 @@ def padded(multiples: Sequence[int]) -> Callable[[Any], Any]:
 
 
 def by_hand(multiples: Sequence[int]) -> list[str]:
-    """The constraints with which JAX does not ask."""
+    """Lists the constraints that make inference unnecessary."""
     return [f"mod(mod(- b, {m}) + b, - {m}) == 0" for m in multiples]
 
 
 def main() -> None:
-    """Measures, and prints a table."""
+    """Measures and prints a table."""
     options = _measure.parser(__doc__, rounds=9).parse_args()
     x = np.ones(100, np.float32)
 
-    def exported(multiples: Sequence[int], constraints: Sequence[str]) -> Callable[[], Any]:
+    def make_export(multiples: Sequence[int], constraints: Sequence[str]) -> Callable[[], Any]:
         exporter = export(
             padded(multiples),
             polymorphic_shapes="(b,)",
@@ -47,8 +47,8 @@ def main() -> None:
     calls: dict[str, Callable[[], Any]] = {}
     for count in _ROUNDS:
         multiples = _MULTIPLES[:count]
-        calls[f"{count} inferred"] = exported(multiples, ())
-        calls[f"{count} by hand"] = exported(multiples, by_hand(multiples))
+        calls[f"{count} inferred"] = make_export(multiples, ())
+        calls[f"{count} by hand"] = make_export(multiples, by_hand(multiples))
     _measure.progress("each export once, to load what is loaded once")
     for call in calls.values():
         assert call().requirements == ()

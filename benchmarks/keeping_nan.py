@@ -1,4 +1,4 @@
-"""Cost of keeping NaN in maxima: time of a call, against the modules that JAX writes."""
+"""Cost of keeping NaN in maxima: time of a call, compared with the modules that JAX writes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BASELINE = "JAX's module"
 
 
 def pools() -> Model:
-    """The conv net with a max pool of 2 by 2 behind each convolution in the place of strides."""
+    """Makes the conv net with 2x2 max pools instead of strides."""
     model = MODELS["conv net"]()
     weights = {**model.weights, "d": model.weights["d"][: 3 * 3 * 64]}
 
@@ -34,15 +34,15 @@ def pools() -> Model:
     return Model(apply, weights, model.shape, model.polymorphic_shape)
 
 
-def _call(function: Callable[..., Any], model: Model, x: Any) -> Callable[[], Any]:
+def _make_call(function: Callable[..., Any], model: Model, x: Any) -> Callable[[], Any]:
     weights = {name: tf.Variable(value) for name, value in model.weights.items()}
     served = tf.function(lambda x: function(weights, x), autograph=False)
-    given = tf.constant(x)
-    return lambda: np.asarray(served(given))
+    tensor = tf.constant(x)
+    return lambda: np.asarray(served(tensor))
 
 
 def main() -> None:
-    """Measures, and prints a table."""
+    """Measures and prints a table."""
     parser = _measure.parser(__doc__, rounds=51)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 16])
     options = parser.parse_args()
@@ -54,10 +54,10 @@ def main() -> None:
             x = model.inputs(batch)
             plain = jax.export.export(jax.jit(model.apply), platforms=["cpu"])(model.weights, x)
             calls = {
-                "bridge": _call(
+                "bridge": _make_call(
                     to_tf(export(model.apply, platforms=["cpu"])(model.weights, x)), model, x
                 ),
-                _BASELINE: _call(to_tf(from_exported(plain)), model, x),
+                _BASELINE: _make_call(to_tf(from_exported(plain)), model, x),
             }
             times = _measure.interleaved(calls, rounds=options.rounds)
             took = _measure.Spread.of(times["bridge"])

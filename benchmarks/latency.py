@@ -1,4 +1,4 @@
-"""Steady-state time of a call: the bridge, jax2tf, and TensorFlow's own graph of the same model."""
+"""Steady-state time of a call: the bridge, jax2tf, and the same model written in TensorFlow."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from jax2tf_bridge import Target, convert
 _BASELINES = ("jax2tf", "TF graph")
 
 
-def _served(f: Callable[..., Any], model: Model, *, jit_compile: bool | None = None) -> Any:
-    """`f` as it would be served: weights as variables, any batch size."""
+def _make_served(f: Callable[..., Any], model: Model, *, jit_compile: bool | None = None) -> Any:
+    """Makes a function to serve: its weights are variables, and its batch size is open."""
     weights = {name: tf.Variable(value) for name, value in model.weights.items()}
     inputs = tf.TensorSpec((None, *model.shape), tf.float32)
     return tf.function(
@@ -25,29 +25,29 @@ def _served(f: Callable[..., Any], model: Model, *, jit_compile: bool | None = N
     )
 
 
-def _jax2tf(model: Model) -> Any:
+def _convert_with_jax2tf(model: Model) -> Any:
     from jax.experimental import jax2tf
 
     return jax2tf.convert(model.apply, polymorphic_shapes=[None, model.polymorphic_shape])
 
 
-def _bridge(model: Model, target: Target) -> Any:
+def _convert_with_bridge(model: Model, target: Target) -> Any:
     return convert(model.apply, polymorphic_shapes=[None, model.polymorphic_shape], target=target)
 
 
 def contestants(name: str, model: Model) -> dict[str, Any]:
-    """What is compared, each a function of the inputs."""
+    """Returns the functions to compare, by name; each takes the inputs."""
     return {
-        "bridge, widest": _served(_bridge(model, Target.widest()), model),
-        "bridge, installed": _served(_bridge(model, Target.installed()), model),
-        "jax2tf": _served(_jax2tf(model), model),
-        "TF graph": _served(in_tensorflow(name), model),
-        "TF graph, XLA": _served(in_tensorflow(name), model, jit_compile=True),
+        "bridge, widest": _make_served(_convert_with_bridge(model, Target.widest()), model),
+        "bridge, installed": _make_served(_convert_with_bridge(model, Target.installed()), model),
+        "jax2tf": _make_served(_convert_with_jax2tf(model), model),
+        "TF graph": _make_served(in_tensorflow(name), model),
+        "TF graph, XLA": _make_served(in_tensorflow(name), model, jit_compile=True),
         "jax.jit": jax.jit(lambda x: model.apply(model.weights, x)),
     }
 
 
-def _call(f: Callable[..., Any], x: Any) -> Callable[[], Any]:
+def _make_call(f: Callable[..., Any], x: Any) -> Callable[[], Any]:
     return lambda: np.asarray(f(x))
 
 
@@ -73,7 +73,7 @@ def main() -> None:
                     if note not in notes:
                         notes.append(note)
                     continue
-                calls[who] = _call(f, x)
+                calls[who] = _make_call(f, x)
             times = _measure.interleaved(calls, rounds=options.rounds)
             for who in calls:
                 time = _measure.Spread.of(times[who])

@@ -1,4 +1,4 @@
-"""Linear algebra as the bridge exports it, against LAPACK in JAX; both run by JAX."""
+"""Linear algebra of the bridge, compared with LAPACK in JAX; JAX runs both."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Program = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 def programs(n: int, dtype: str) -> dict[str, Program]:
-    """Name to (function, arguments) for matrices of n rows."""
+    """Maps names to (function, arguments), for matrices of n rows."""
     random = np.random.default_rng(0)
     a = random.standard_normal((n, n)).astype(dtype)
     b = random.standard_normal((n, n)).astype(dtype)
@@ -41,7 +41,7 @@ def programs(n: int, dtype: str) -> dict[str, Program]:
 
 
 def main() -> None:
-    """Measures, and prints a table."""
+    """Measures and prints a table."""
     parser = _measure.parser(__doc__, rounds=15)
     parser.add_argument("--sizes", type=int, nargs="+", default=[16, 64, 256])
     parser.add_argument("--dtype", default="float32", choices=["float32", "float64"])
@@ -54,10 +54,10 @@ def main() -> None:
             arrays = [jnp.asarray(x) for x in arguments]
             exported = jax2tf_bridge.export(function, platforms=["cpu"])(*arguments)
             calls = {
-                "JAX": _call(jax.jit(function), arrays),
-                "bridge": _call(jax.jit(jax2tf_bridge.to_exported(exported).call), arrays),
+                "JAX": _make_call(jax.jit(function), arrays),
+                "bridge": _make_call(jax.jit(jax2tf_bridge.to_exported(exported).call), arrays),
             }
-            compiling = {who: _processor_time(call) for who, call in calls.items()}
+            compiling = {who: _measure_cpu_time(call) for who, call in calls.items()}
             times = _measure.interleaved(calls, rounds=options.rounds)
             ratio = _measure.ratios(times, "bridge", "JAX")
             spreads = {who: _measure.Spread.of(values) for who, values in times.items()}
@@ -70,7 +70,7 @@ def main() -> None:
     who = ("LAPACK", "bridge")
     _measure.report(
         f"Linear algebra of {options.dtype}",
-        ["n", "program", *who, "x LAPACK", *(f"compiling, {each}" for each in who)],
+        ["n", "program", *who, "x LAPACK", *(f"compiling, {column}" for column in who)],
         rows,
         measured,
         json_path=options.json,
@@ -78,14 +78,14 @@ def main() -> None:
     )
 
 
-def _call(function: Callable[..., Any], arrays: Sequence[jax.Array]) -> Callable[[], None]:
+def _make_call(function: Callable[..., Any], arrays: Sequence[jax.Array]) -> Callable[[], None]:
     def call() -> None:
         jax.block_until_ready(function(*arrays))
 
     return call
 
 
-def _processor_time(call: Callable[[], None]) -> float:
+def _measure_cpu_time(call: Callable[[], None]) -> float:
     start = time.process_time()
     call()
     return time.process_time() - start

@@ -1,6 +1,6 @@
-"""Real models with open sizes: what converts, saves and runs, and what it costs, against jax2tf.
+"""Real models with open sizes: conversion, saving and serving, compared with jax2tf.
 
-Each is converted, saved, loaded and asked in fresh processes. They are those of tests/models.
+Each model of tests/models is converted, saved, loaded and called in fresh processes.
 """
 
 from __future__ import annotations
@@ -19,43 +19,43 @@ from typing import Any
 
 from benchmarks import _measure
 
-_LONGEST = 110
-_SAVES = 2
+_MAX_ERROR_LENGTH = 110
+_DEFAULT_SAVES = 2
 
 Save = Callable[[Any, Any, Path], object]
-"""Saves a model, and what was built of it, in a folder."""
+"""Saves a model, given its table entry and its built form, in a folder."""
 
 
-def _bridge() -> Save:
+def _make_bridge_save() -> Save:
     import jax2tf_bridge.from_jax  # noqa: F401 - which save imports when it is called
     from tests.models.expected import save_model
 
     return lambda model, built, folder: save_model(model, built, folder)
 
 
-def _bridge_for_the_cpu() -> Save:
+def _make_cpu_bridge_save() -> Save:
     import jax2tf_bridge.from_jax  # noqa: F401 - which save imports when it is called
     from tests.models.expected import save_model
 
     return lambda model, built, folder: save_model(model, built, folder, platforms=["cpu"])
 
 
-def _jax2tf() -> Save:
+def _make_jax2tf_save() -> Save:
     from jax.experimental import jax2tf
 
     return lambda model, built, folder: _save_with_jax2tf(jax2tf, model, built, folder)
 
 
 _CONVERTERS: dict[str, Callable[[], Save]] = {
-    "bridge": _bridge,
-    "bridge, cpu only": _bridge_for_the_cpu,
-    "jax2tf": _jax2tf,
+    "bridge": _make_bridge_save,
+    "bridge, cpu only": _make_cpu_bridge_save,
+    "jax2tf": _make_jax2tf_save,
 }
-"""Each imports what it saves with, which is not measured."""
+"""Makers of the save functions; they do the imports, which are not measured."""
 
 
 def _save_with_jax2tf(jax2tf: Any, model: Any, built: Any, folder: Path) -> None:
-    """As its users write it: weights in variables, and keys as their words."""
+    """Saves as users of jax2tf do: weights are variables, and keys are their words."""
     import jax
     import tensorflow as tf
 
@@ -65,13 +65,13 @@ def _save_with_jax2tf(jax2tf: Any, model: Any, built: Any, folder: Path) -> None
 
     def over_words(leaves: Any, *args: Any) -> Any:
         params = jax.tree_util.tree_unflatten(tree, leaves)
-        return built.function(params, *map(_as_key, args, built.example))
+        return built.function(params, *map(_wrap_key, args, built.example))
 
     shapes = list(model.polymorphic_shapes)
     converted = jax2tf.convert(over_words, polymorphic_shapes=[None, *shapes])
     module.serving_default = tf.function(
         lambda *args: converted(list(module.leaves), *args),
-        input_signature=_specs(built.example, shapes),
+        input_signature=_make_specs(built.example, shapes),
         autograph=False,
     )
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=True)
@@ -80,8 +80,8 @@ def _save_with_jax2tf(jax2tf: Any, model: Any, built: Any, folder: Path) -> None
     tf.saved_model.save(module, str(folder), options=options)
 
 
-def _as_key(argument: Any, example: Any) -> Any:
-    """A key made of its words, where the example is one."""
+def _wrap_key(argument: Any, example: Any) -> Any:
+    """Wraps the words of a key if the example is a key."""
     import jax
 
     return jax.random.wrap_key_data(argument) if _is_key(example) else argument
@@ -93,14 +93,14 @@ def _is_key(value: Any) -> bool:
     return isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
 
 
-def _specs(example: Any, shapes: list[Any]) -> list[Any]:
-    """What each argument is to TensorFlow: None where a size is open."""
+def _make_specs(example: Any, shapes: list[Any]) -> list[Any]:
+    """Makes the tf.TensorSpec of each argument; open sizes are None."""
     import jax
     import numpy as np
     import tensorflow as tf
 
     def spec(leaf: Any, text: str | None) -> Any:
-        array = _words(leaf)
+        array = _to_numpy(leaf)
         sizes = jax.export.symbolic_shape(text, like=array.shape) if text else array.shape
         shape = [size if isinstance(size, (int, np.integer)) else None for size in sizes]
         return tf.TensorSpec(shape, array.dtype)
@@ -113,8 +113,8 @@ def _specs(example: Any, shapes: list[Any]) -> list[Any]:
     ]
 
 
-def _words(leaf: Any) -> Any:
-    """An array as it crosses to TensorFlow."""
+def _to_numpy(leaf: Any) -> Any:
+    """Converts an array to NumPy, and a key to its words."""
     import jax
     import numpy as np
 
@@ -122,9 +122,9 @@ def _words(leaf: Any) -> Any:
 
 
 def measure_here(converter: str, name: str, rounds: int) -> dict[str, Any]:
-    """What came of one model in this process alone: seconds, bytes, ratios; or the error.
+    """Measures one model in this process, which must be fresh: seconds, bytes and ratios.
 
-    It is called only if there are rounds.
+    Without rounds, the model is saved but not called.
     """
     os.environ["KERAS_BACKEND"] = "jax"
     import jax
@@ -138,46 +138,46 @@ def measure_here(converter: str, name: str, rounds: int) -> dict[str, Any]:
     built = model.build()
     save = _CONVERTERS[converter]()
     jitted = jax.jit(built.function)
-    # What a process pays once, whoever saves: the two runtimes start.
+    # Starts both runtimes first: every process pays this once, whatever it saves.
     jax.jit(lambda a: a + 1)(np.ones(3, np.float32)).block_until_ready()
     tf.function(lambda a: a + 1, jit_compile=True)(tf.ones(3))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model"
-        # Else chance decides where Python looks through all objects, which takes 0.2 s.
+        # Otherwise a full garbage collection of 0.2 s may fall into the save.
         gc.collect()
         start = time.perf_counter(), time.process_time()
         save(model, built, path)
-        saved = time.perf_counter() - start[0], time.process_time() - start[1]
-        found = {"seconds": saved[0], "cpu_seconds": saved[1]}
+        elapsed = time.perf_counter() - start[0], time.process_time() - start[1]
+        figures = {"seconds": elapsed[0], "cpu_seconds": elapsed[1]}
         if not rounds:
-            return found
+            return figures
         graph = (path / "saved_model.pb").stat().st_size
         loaded = tf.saved_model.load(str(path))
         calls: dict[str, Callable[[], Any]] = {}
         for args in built.calls:
-            given = jax.tree_util.tree_map(lambda a: tf.constant(_words(a)), args)
-            got = tf.nest.flatten(loaded.serving_default(*given))
+            tensors = jax.tree_util.tree_map(lambda a: tf.constant(_to_numpy(a)), args)
+            answers = tf.nest.flatten(loaded.serving_default(*tensors))
             expected = [
                 np.asarray(e) for e in jax.tree_util.tree_leaves(jitted(built.params, *args))
             ]
             names = [str(i) for i in range(len(expected))]
-            wrong = list(compare("result ", names, got, expected, model.tolerance))
-            if wrong:
-                raise RuntimeError(f"it answers wrongly: {wrong[0]}")
+            problems = list(compare("result ", names, answers, expected, model.tolerance))
+            if problems:
+                raise RuntimeError(f"it answers wrongly: {problems[0]}")
             calls = {
-                converter: lambda given=given: [  # type: ignore[misc]
-                    r.numpy() for r in tf.nest.flatten(loaded.serving_default(*given))
+                converter: lambda tensors=tensors: [  # type: ignore[misc]
+                    r.numpy() for r in tf.nest.flatten(loaded.serving_default(*tensors))
                 ]
             }
             on_device = jax.device_put((built.params, *args))
-            calls["jax.jit"] = lambda given=on_device: jax.block_until_ready(  # type: ignore[misc]
-                jitted(*given)
+            calls["jax.jit"] = lambda tensors=on_device: jax.block_until_ready(  # type: ignore[misc]
+                jitted(*tensors)
             )
         times = _measure.interleaved(calls, rounds=rounds)
     ratio = _measure.ratios(times, converter, "jax.jit")
     sizes = [np.size(leaf) for leaf in jax.tree_util.tree_leaves(built.params)]
     return {
-        **found,
+        **figures,
         "graph": graph,
         "weights": sum(sizes),
         "jax.jit": _measure.Spread.of(times["jax.jit"]).median,
@@ -185,78 +185,84 @@ def measure_here(converter: str, name: str, rounds: int) -> dict[str, Any]:
     }
 
 
-def _in_a_fresh_process(converter: str, name: str, rounds: int) -> dict[str, Any]:
+def _measure_in_fresh_process(converter: str, name: str, rounds: int) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks.models", "--child", converter, name]
     command += ["--rounds", str(rounds)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode == 0:
-        result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode == 0:
+        result: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
         return result
-    return {"error": _error_line(done.stderr, done.returncode)}
+    return {"error": _find_error_line(process.stderr, process.returncode)}
 
 
-def _error_line(stderr: str, status: int) -> str:
-    """The line of a traceback that says what went wrong; of MLIR's, the most telling one."""
+def _find_error_line(stderr: str, status: int) -> str:
+    """Returns the line of a traceback with the error, plus MLIR's most specific line."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     errors = [line for line in lines if "Error" in line.split(":")[0]]
-    telling = [line for line in lines if "failed to legalize" in line or "custom_call_v2" in line]
-    found = (errors or lines or [f"ended with {status}"])[-1]
-    if telling and telling[0] not in found:
-        found = f"{found[: _LONGEST // 2]}... {telling[0]}"
-    return found[: 2 * _LONGEST]
+    mlir_lines = [
+        line for line in lines if "failed to legalize" in line or "custom_call_v2" in line
+    ]
+    message = (errors or lines or [f"ended with {status}"])[-1]
+    if mlir_lines and mlir_lines[0] not in message:
+        message = f"{message[: _MAX_ERROR_LENGTH // 2]}... {mlir_lines[0]}"
+    return message[: 2 * _MAX_ERROR_LENGTH]
 
 
-def _measured(name: str, saves: int, rounds: int) -> dict[str, dict[str, Any]]:
-    """What came of one model, by the converter; saves take turns, and the last one is called."""
-    found: dict[str, dict[str, Any]] = {converter: {"saves": []} for converter in _CONVERTERS}
+def _measure_model(name: str, saves: int, rounds: int) -> dict[str, dict[str, Any]]:
+    """Measures one model by converter; saves take turns, and only the last one is called."""
+    results_by_name: dict[str, dict[str, Any]] = {
+        converter: {"saves": []} for converter in _CONVERTERS
+    }
     for i in range(saves):
-        is_called = i == saves - 1
-        for converter, result in found.items():
+        is_last = i == saves - 1
+        for converter, result in results_by_name.items():
             if "error" in result:
                 continue
             _measure.progress(f"{name}, {converter}, {i + 1} of {saves}")
-            # Platforms make no difference to calls.
-            called = rounds if is_called and converter != "bridge, cpu only" else 0
-            made = _in_a_fresh_process(converter, name, called)
-            result.update(made)
-            if "error" not in made:
-                result["saves"].append(made["cpu_seconds"])
-    return found
+            # The number of platforms does not affect calls.
+            call_rounds = rounds if is_last and converter != "bridge, cpu only" else 0
+            figures = _measure_in_fresh_process(converter, name, call_rounds)
+            result.update(figures)
+            if "error" not in figures:
+                result["saves"].append(figures["cpu_seconds"])
+    return results_by_name
 
 
-def _row(library: str, name: str, found: dict[str, dict[str, Any]]) -> list[str]:
-    bridge, other = found["bridge"], found["jax2tf"]
+def _make_row(library: str, name: str, results_by_name: dict[str, dict[str, Any]]) -> list[str]:
+    bridge, jax2tf = results_by_name["bridge"], results_by_name["jax2tf"]
     texts = [name, library]
     if "error" in bridge:
-        return [*texts, *["-"] * 7, "FAILS", _served(other)]
+        return [*texts, *["-"] * 7, "FAILS", _format_serving_ratio(jax2tf)]
     cpu = _measure.Spread.of(bridge["saves"]).median
     texts += [f"{bridge['weights'] / 1e6:.1f}", _measure.seconds_text(cpu)]
-    times = {converter: result["saves"] for converter, result in found.items()}
+    times = {converter: result["saves"] for converter, result in results_by_name.items()}
     for converter in ("bridge", "bridge, cpu only"):
-        if "error" in other or "error" in found[converter]:
+        if "error" in jax2tf or "error" in results_by_name[converter]:
             texts.append("-")
             continue
         ratio = _measure.ratios(times, converter, "jax2tf")
-        found[converter]["save, to jax2tf"] = ratio
+        results_by_name[converter]["save, to jax2tf"] = ratio
         texts.append(f"{ratio.median:.2f}")
-    sizes = ["-" if "error" in r else f"{r['graph'] / 1e6:.2f} MB" for r in (bridge, other)]
+    sizes = ["-" if "error" in r else f"{r['graph'] / 1e6:.2f} MB" for r in (bridge, jax2tf)]
     return [
         *texts,
         *sizes,
         _measure.seconds_text(bridge["jax.jit"]),
-        _served(bridge),
-        _served(other),
+        _format_serving_ratio(bridge),
+        _format_serving_ratio(jax2tf),
     ]
 
 
-def _served(result: dict[str, Any]) -> str:
+def _format_serving_ratio(result: dict[str, Any]) -> str:
     return "fails" if "error" in result else _measure.Spread(*result["ratio"]).ratio_text()
 
 
 def main() -> None:
     parser = _measure.parser(__doc__, rounds=9)
     parser.add_argument("--models", nargs="+", help="those alone")
-    parser.add_argument("--saves", type=int, default=_SAVES, help="processes that save each")
+    parser.add_argument(
+        "--saves", type=int, default=_DEFAULT_SAVES, help="processes that save each"
+    )
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
@@ -270,12 +276,12 @@ def main() -> None:
     for model in MODELS:
         if options.models and model.name not in options.models:
             continue
-        found = _measured(model.name, options.saves, options.rounds)
-        for converter, result in found.items():
+        results_by_name = _measure_model(model.name, options.saves, options.rounds)
+        for converter, result in results_by_name.items():
             if "error" in result:
                 notes.append(f"{model.name}, {converter}: {result['error']}")
-        rows.append(_row(model.library, model.name, found))
-        measured.append({"model": model.name, **found})
+        rows.append(_make_row(model.library, model.name, results_by_name))
+        measured.append({"model": model.name, **results_by_name})
     header = ["model", "written with", "million weights", "save, CPU time", "x jax2tf"]
     header += ["cpu only, x jax2tf", "saved_model.pb", "jax2tf's", "jax.jit"]
     header += ["served, x jax.jit", "jax2tf, x jax.jit"]

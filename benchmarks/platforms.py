@@ -1,4 +1,4 @@
-"""What lowering for four platforms, the default, costs against the CPU alone: bytes and time."""
+"""Cost of lowering for four platforms, the default, compared with the CPU only: bytes and time."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ def _attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
     return jnp.einsum("bqk,bkd->bqd", jax.nn.softmax(scores), v)
 
 
-def _program(f: Callable[..., Any], *args: Any, shapes: Any = None) -> Callable[..., Any]:
+def _make_program(f: Callable[..., Any], *args: Any, shapes: Any = None) -> Callable[..., Any]:
     def export_for(platforms: tuple[str, ...] | None) -> PortableFunction:
-        # A new function each time, so that JAX does not find what it traced before.
+        # A new function each time, because JAX caches traces by function.
         fresh = lambda *a: f(*a)  # noqa: E731
         return export(fresh, polymorphic_shapes=shapes, platforms=platforms)(*args)
 
     return export_for
 
 
-def _programs() -> dict[str, Callable[..., PortableFunction]]:
+def _make_programs() -> dict[str, Callable[..., PortableFunction]]:
     square = np.eye(16, dtype=np.float32) * 2
     long = np.zeros((2, 32, 16), np.float32)
-    found = {}
+    programs = {}
     for name in ("MLP", "conv net"):
         model = MODELS[name]()
         shapes = [None, model.polymorphic_shape]
-        found[name] = _program(model.apply, model.weights, model.inputs(2), shapes=shapes)
-    return found | {
-        "attention": _program(_attention, long, long, long, shapes="(b, n, 16)"),
-        "top_k": _program(lambda x: jax.lax.top_k(x, 5), np.zeros((2, 100), np.float32)),
-        "random.normal": _program(
+        programs[name] = _make_program(model.apply, model.weights, model.inputs(2), shapes=shapes)
+    return programs | {
+        "attention": _make_program(_attention, long, long, long, shapes="(b, n, 16)"),
+        "top_k": _make_program(lambda x: jax.lax.top_k(x, 5), np.zeros((2, 100), np.float32)),
+        "random.normal": _make_program(
             lambda seed: jax.random.normal(jax.random.key(seed), (64,)), np.uint32(0)
         ),
-        "solve": _program(jnp.linalg.solve, square, square[:, 0]),
-        "svd": _program(jnp.linalg.svd, square),
+        "solve": _make_program(jnp.linalg.solve, square, square[:, 0]),
+        "svd": _make_program(jnp.linalg.svd, square),
     }
 
 
 def main() -> None:
     options = _measure.parser(__doc__, rounds=9).parse_args()
     rows, measured, notes = [], [], []
-    for name, export_for in _programs().items():
+    for name, export_for in _make_programs().items():
         _measure.progress(name)
         try:
             portables = {"four": export_for(None), "cpu": export_for(("cpu",))}

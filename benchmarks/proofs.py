@@ -1,7 +1,7 @@
-"""How long it takes to prove or refute the comparisons of sizes that tracing stops at.
+"""Time to prove or refute comparisons of sizes that tracing asks for.
 
-The comparisons are those of tests/shape_poly/comparison_table.py. Each is decided in a process
-where z3 is loaded already; what loading it costs is measured apart, in fresh processes.
+The comparisons are in tests/shape_poly/comparison_table.py. They are decided in a process that has
+already loaded z3; the time to load it is measured separately, in fresh processes.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from shape_poly import _deciding, parse_comparison
 from tests.shape_poly.comparison_table import CASES, Case
 
 _TIME_LIMIT = 2.0
-_SLOWEST_SHOWN = 12
+_MAX_SHOWN = 12
 
 
-def _verdict(case: Case) -> Callable[[], _deciding.Verdict]:
-    """Decides the comparison, past the cache of `prove`."""
+def _make_decision(case: Case) -> Callable[[], _deciding.Verdict]:
+    """Makes a call that decides the comparison without the cache of `prove`."""
     constraints = [parse_comparison(text) for text in case.constraints]
     comparison = parse_comparison(case.comparison)
     return lambda: _deciding.decide(constraints, comparison, time_limit=_TIME_LIMIT)
 
 
 def _needs_z3(case: Case) -> bool:
-    """Whether a fresh process loads z3 for it."""
+    """Returns whether a fresh process loads z3 to decide the comparison."""
     code = (
         "import sys\n"
         "from shape_poly._prover import prove\n"
@@ -35,17 +35,21 @@ def _needs_z3(case: Case) -> bool:
         f"prove({case.comparison!r}, SymbolicScope({case.constraints!r}, check=False))\n"
         "print('z3' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return done.stdout.strip() == "True"
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    return process.stdout.strip() == "True"
 
 
-def _seconds_of_a_process(code: str) -> float:
+def _time_process(code: str) -> float:
     timed = f"import time; start = time.perf_counter()\n{code}\nprint(time.perf_counter() - start)"
-    done = subprocess.run([sys.executable, "-c", timed], capture_output=True, text=True, check=True)
-    return float(done.stdout)
+    process = subprocess.run(
+        [sys.executable, "-c", timed], capture_output=True, text=True, check=True
+    )
+    return float(process.stdout)
 
 
-def _expected(case: Case) -> str:
+def _expected_verdict(case: Case) -> str:
     return "proven" if case.counterexample is None else "refuted"
 
 
@@ -53,12 +57,12 @@ def main() -> None:
     parser = _measure.parser(__doc__, rounds=9)
     options = parser.parse_args()
     rows, measured = [], []
-    of_kind: dict[str, list[float]] = {}
+    times_by_kind: dict[str, list[float]] = {}
     for case in CASES:
         _measure.progress(case.comparison)
-        decide = _verdict(case)
+        decide = _make_decision(case)
         verdict = decide()
-        if type(verdict).__name__.lower() != _expected(case):
+        if type(verdict).__name__.lower() != _expected_verdict(case):
             raise SystemExit(f"{case.comparison} came out as {verdict}")
         times = []
         for _ in range(options.rounds):
@@ -67,29 +71,32 @@ def main() -> None:
             times.append(time.perf_counter() - start)
         took = _measure.Spread.of(times)
         by = "z3" if _needs_z3(case) else "no z3"
-        of_kind.setdefault(f"{_expected(case)}, {by}", []).append(took.median)
+        times_by_kind.setdefault(f"{_expected_verdict(case)}, {by}", []).append(took.median)
         measured.append(
             {
                 "comparison": case.comparison,
                 "constraints": list(case.constraints),
-                "verdict": _expected(case),
+                "verdict": _expected_verdict(case),
                 "z3": by == "z3",
                 "seconds": took,
             }
         )
-        under = f" ({', '.join(case.constraints)})" if case.constraints else ""
-        rows.append((took.median, [f"{case.comparison}{under}", _expected(case), by]))
-    slowest = sorted(rows, key=lambda row: -row[0])[:_SLOWEST_SHOWN]
-    loading = [_seconds_of_a_process("import z3") for _ in range(options.rounds)]
-    package = [_seconds_of_a_process("import shape_poly") for _ in range(options.rounds)]
+        constraints = f" ({', '.join(case.constraints)})" if case.constraints else ""
+        rows.append((took.median, [f"{case.comparison}{constraints}", _expected_verdict(case), by]))
+    slowest = sorted(rows, key=lambda row: -row[0])[:_MAX_SHOWN]
+    z3_load_times = [_time_process("import z3") for _ in range(options.rounds)]
+    package_load_times = [_time_process("import shape_poly") for _ in range(options.rounds)]
     notes = [
-        f"{what}: {_measure.seconds_text(_measure.Spread.of(times).median)}"
-        for what, times in (("import z3", loading), ("import shape_poly", package))
+        f"{label}: {_measure.seconds_text(_measure.Spread.of(times).median)}"
+        for label, times in (
+            ("import z3", z3_load_times),
+            ("import shape_poly", package_load_times),
+        )
     ]
-    measured.append({"load z3": _measure.Spread.of(loading)})
-    measured.append({"load shape_poly": _measure.Spread.of(package)})
+    measured.append({"load z3": _measure.Spread.of(z3_load_times)})
+    measured.append({"load shape_poly": _measure.Spread.of(package_load_times)})
     _measure.report(
-        f"The {_SLOWEST_SHOWN} slowest of {len(CASES)}",
+        f"The {_MAX_SHOWN} slowest of {len(CASES)}",
         ["comparison", "verdict", "by", "median"],
         [[*row, _measure.seconds_text(seconds)] for seconds, row in slowest],
         [],
@@ -105,7 +112,7 @@ def main() -> None:
                 _measure.seconds_text(_measure.Spread.of(times).median),
                 _measure.seconds_text(max(times)),
             ]
-            for kind, times in sorted(of_kind.items())
+            for kind, times in sorted(times_by_kind.items())
         ],
         measured,
         json_path=options.json,

@@ -1,8 +1,8 @@
-"""Saving, loading and asking a model of 75 MB, with captured weights and with variables.
+"""Saving, loading and calling a model of 75 MB, with captured weights and with variables.
 
-One fresh process each does all of it, in an environment where jax2tf works with symbolic shapes.
-With `--buckets`: what buckets add to the time of a save, in one process. With `--megabytes`: saving
-that many of weights, against tf.saved_model.save of a tf.Module with the same variables.
+Each contestant runs in a fresh process, with a JAX release whose jax2tf supports symbolic shapes.
+`--buckets` measures the time that buckets add to a save, in one process. `--megabytes` measures
+saving that many megabytes of weights, compared with tf.saved_model.save of the same variables.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks import _measure
 
 _STAGES = ("save", "load", "first answer", "first gradient")
-_ASKED = "save, load and first answer"
+_UNTIL_ANSWER = "save, load and first answer"
 _CONTESTANTS = (
     "bridge, captured",
     "bridge, variables",
@@ -72,7 +72,7 @@ def _save(who: str, model: Any, folder: str) -> None:
 
 
 def measure_here(who: str) -> dict[str, Any]:
-    """Seconds of each stage, bytes on disk and the peak of memory, in this process alone."""
+    """Measures the seconds of each stage, bytes on disk and peak memory, in this process."""
     import jax
     import numpy as np
     import tensorflow as tf
@@ -81,7 +81,7 @@ def measure_here(who: str) -> dict[str, Any]:
 
     model = transformer(_LAYERS, _WIDTH)
     x = np.random.default_rng(0).standard_normal((_BATCH, _LENGTH, _WIDTH), np.float32)
-    # What a process pays once, whoever saves: the two runtimes start.
+    # Starts both runtimes first: every process pays this once, whatever it saves.
     jax.jit(lambda a: a + 1)(np.ones(3, np.float32)).block_until_ready()
     tf.function(lambda a: a + 1, jit_compile=True)(tf.ones(3))
     result: dict[str, Any] = {}
@@ -91,13 +91,13 @@ def measure_here(who: str) -> dict[str, Any]:
         times.append(time.perf_counter())
         loaded = tf.saved_model.load(folder)
         times.append(time.perf_counter())
-        given = tf.constant(x)
-        answer = loaded.serving_default(given).numpy()
+        tensor = tf.constant(x)
+        answer = loaded.serving_default(tensor).numpy()
         times.append(time.perf_counter())
         with tf.GradientTape() as tape:
-            tape.watch(given)
-            total = tf.reduce_sum(loaded.serving_default(given))
-        gradient = tape.gradient(total, given).numpy()
+            tape.watch(tensor)
+            total = tf.reduce_sum(loaded.serving_default(tensor))
+        gradient = tape.gradient(total, tensor).numpy()
         times.append(time.perf_counter())
         files = {p.relative_to(folder): p.stat().st_size for p in Path(folder).rglob("*.*")}
     status = Path("/proc/self/status").read_text()
@@ -106,7 +106,7 @@ def measure_here(who: str) -> dict[str, Any]:
     np.testing.assert_allclose(answer, expected, rtol=1e-2, atol=1e-2)
     np.testing.assert_allclose(gradient, pull_back(expected * 0 + 1)[0], rtol=5e-2, atol=5e-2)
     result = {stage: b - a for stage, a, b in zip(_STAGES, times, times[1:], strict=False)}
-    result[_ASKED] = times[3] - times[0]
+    result[_UNTIL_ANSWER] = times[3] - times[0]
     return {
         **result,
         "graph": files[Path("saved_model.pb")],
@@ -116,13 +116,13 @@ def measure_here(who: str) -> dict[str, Any]:
     }
 
 
-def _in_a_fresh_process(who: str) -> dict[str, Any]:
+def _measure_in_fresh_process(who: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks.saving", "--child", who]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        lines = done.stderr.strip().splitlines() or ["no message"]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode != 0:
+        lines = process.stderr.strip().splitlines() or ["no message"]
         return {"error": next((ln for ln in reversed(lines) if "Error" in ln), lines[-1])[:200]}
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    result: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
     return result
 
 
@@ -145,7 +145,7 @@ def measure_buckets(rounds: int, json_path: Path | None) -> None:
             answers = []
             for who in [_WITH, _WITHOUT][:: 1 if i % 2 else -1]:
                 with tempfile.TemporaryDirectory() as folder:
-                    gc.collect()  # else one save is charged for the garbage of the other
+                    gc.collect()  # otherwise a save may collect the garbage of the one before
                     clocks = (time.perf_counter, time.process_time)
                     before = [clock() for clock in clocks]
                     save(
@@ -155,7 +155,7 @@ def measure_buckets(rounds: int, json_path: Path | None) -> None:
                         buckets=_BUCKETS if who == _WITH else None,
                     )
                     after = [clock() for clock in clocks]
-                    if i == 0:  # what is paid once; and the results are compared
+                    if i == 0:  # warms up, and keeps the results to compare
                         loaded = tf.saved_model.load(Path(folder) / "model")
                         answers.append(loaded.serving_default(x).numpy())
                         continue
@@ -191,21 +191,23 @@ _SAVERS = (_TENSORFLOW, _PARAMS, _CAPTURED)
 _ROWS = 1024
 
 
-def _layers(count: int, megabytes: int, kind: str) -> dict[str, Any]:
-    """Makes matrices of 1024 rows, none like another."""
+def _make_layers(count: int, megabytes: int, kind: str) -> dict[str, Any]:
+    """Makes distinct matrices of 1024 rows."""
     import jax.numpy as jnp
     import numpy as np
 
-    made: dict[str, Any] = {}
+    layers: dict[str, Any] = {}
     for number in range(count):
-        # Filled in place: what is made on the way would count as memory.
+        # Filled in place, because temporary arrays would raise the peak memory.
         array = np.empty((_ROWS, megabytes * _MIB // 4 // _ROWS), np.float32)
         array[...] = np.arange(array.shape[1], dtype=np.float32) * 1e-6 + number
-        made[f"layer_{number}"] = array if kind == "NumPy" else jnp.array(array).block_until_ready()
-    return made
+        layers[f"layer_{number}"] = (
+            array if kind == "NumPy" else jnp.array(array).block_until_ready()
+        )
+    return layers
 
 
-def _sum_of_columns(params: Any, x: Any) -> Any:
+def _sum_columns(params: Any, x: Any) -> Any:
     for matrix in params.values():
         x = x + (x @ matrix)[:, :1]
     return x
@@ -224,14 +226,14 @@ def _save_layers(who: str, params: Any, folder: str) -> None:
         return
     x, shape = np.ones((2, _ROWS), np.float32), f"(b, {_ROWS})"
     if who == _PARAMS:
-        save(folder, Signature(_sum_of_columns, [x], polymorphic_shapes=shape), params=params)
+        save(folder, Signature(_sum_columns, [x], polymorphic_shapes=shape), params=params)
     else:
-        captured = Signature(lambda x: _sum_of_columns(params, x), [x], polymorphic_shapes=shape)
+        captured = Signature(lambda x: _sum_columns(params, x), [x], polymorphic_shapes=shape)
         save(folder, captured)
 
 
-def _memory(field: str) -> int:
-    """VmRSS or VmHWM of this process, in bytes."""
+def _read_memory(field: str) -> int:
+    """Reads VmRSS or VmHWM of this process, in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024
@@ -239,47 +241,47 @@ def _memory(field: str) -> int:
 
 
 def measure_layers_here(who: str, kind: str, count: int, megabytes: int) -> dict[str, float]:
-    """Seconds of a save, and the peak of memory above what there was before the weights."""
+    """Measures the seconds of a save, and the peak memory above the memory before the weights."""
     with tempfile.TemporaryDirectory() as folder:
-        # What is imported and set up at first use is not a matter of size.
-        _save_layers(who, _layers(2, 1, kind), f"{folder}/small")
+        # Saves something small first: imports and setup do not depend on the size.
+        _save_layers(who, _make_layers(2, 1, kind), f"{folder}/small")
         gc.collect()
-        before = _memory("VmRSS")
-        params = _layers(count, megabytes, kind)
+        before = _read_memory("VmRSS")
+        params = _make_layers(count, megabytes, kind)
         os.sync()
-        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
         wall, processor = time.perf_counter(), time.process_time()
         _save_layers(who, params, f"{folder}/model")
         return {
             "wall": time.perf_counter() - wall,
             "cpu": time.process_time() - processor,
-            "peak": (_memory("VmHWM") - before) / (count * megabytes * _MIB),
+            "peak": (_read_memory("VmHWM") - before) / (count * megabytes * _MIB),
         }
 
 
 def measure_size(options: argparse.Namespace) -> None:
-    """Saves weights in fresh processes, in turn, and prints times, peaks and ratios."""
+    """Saves weights in fresh processes that take turns, and prints times, peaks and ratios."""
     count = max(1, options.megabytes // options.leaf_megabytes)
     rows, measured = [], []
     for kind in ("NumPy", "JAX"):
-        found: dict[str, list[dict[str, float]]] = {who: [] for who in _SAVERS}
+        results_by_name: dict[str, list[dict[str, float]]] = {who: [] for who in _SAVERS}
         for i in range(options.rounds):
             _measure.progress(f"{kind}, round {i + 1} of {options.rounds}")
             for who in [*_SAVERS[i % 3 :], *_SAVERS[: i % 3]]:
                 sizes = [str(count), str(options.leaf_megabytes)]
                 command = [sys.executable, "-m", "benchmarks.saving", "--layers", who, kind, *sizes]
-                done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-                found[who].append(json.loads(done.stdout.splitlines()[-1]))
+                process = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+                results_by_name[who].append(json.loads(process.stdout.splitlines()[-1]))
         for who in _SAVERS:
             row: dict[str, Any] = {"leaves": kind, "who": who}
             texts = []
             for clock in ("wall", "cpu"):
-                times = {w: [each[clock] for each in found[w]] for w in _SAVERS}
+                times = {w: [result[clock] for result in results_by_name[w]] for w in _SAVERS}
                 row[clock] = _measure.Spread.of(times[who])
                 row[f"{clock} ratio"] = _measure.ratios(times, who, _TENSORFLOW)
                 texts.append(_measure.seconds_text(row[clock].median))
                 texts.append("1.00" if who == _TENSORFLOW else row[f"{clock} ratio"].ratio_text())
-            row["peak"] = _measure.Spread.of([each["peak"] for each in found[who]])
+            row["peak"] = _measure.Spread.of([result["peak"] for result in results_by_name[who]])
             measured.append(row)
             rows.append([kind, who, *texts, f"{row['peak'].median:.2f}"])
     header = ["leaves", "saved by", "save", "x TensorFlow", "CPU time", "x TensorFlow"]
@@ -317,32 +319,32 @@ def main() -> None:
     if options.buckets:
         measure_buckets(options.rounds, options.json)
         return
-    found: dict[str, list[dict[str, Any]]] = {who: [] for who in _CONTESTANTS}
+    results_by_name: dict[str, list[dict[str, Any]]] = {who: [] for who in _CONTESTANTS}
     for i in range(options.rounds):
         _measure.progress(f"round {i + 1} of {options.rounds}")
-        shift = i % len(found)
+        shift = i % len(results_by_name)
         for who in [*_CONTESTANTS[shift:], *_CONTESTANTS[:shift]]:
-            if not any("error" in result for result in found[who]):
-                found[who].append(_in_a_fresh_process(who))
+            if not any("error" in result for result in results_by_name[who]):
+                results_by_name[who].append(_measure_in_fresh_process(who))
     rows, measured, notes = [], [], []
-    working = [who for who in _CONTESTANTS if "error" not in found[who][-1]]
+    working = [who for who in _CONTESTANTS if "error" not in results_by_name[who][-1]]
     for who in _CONTESTANTS:
         if who not in working:
-            notes.append(f"{who} does not run: {found[who][-1]['error']}")
+            notes.append(f"{who} does not run: {results_by_name[who][-1]['error']}")
             continue
-        results = found[who]
+        results = results_by_name[who]
         row: dict[str, Any] = {"who": who}
         texts = []
-        for stage in (*_STAGES, _ASKED):
+        for stage in (*_STAGES, _UNTIL_ANSWER):
             row[stage] = _measure.Spread.of([r[stage] for r in results])
             texts.append(_measure.seconds_text(row[stage].median))
-        for other in ("jax2tf, captured", "bridge, variables"):
-            if other not in working:
+        for baseline in ("jax2tf, captured", "bridge, variables"):
+            if baseline not in working:
                 texts.append("-")
                 continue
-            times = {w: [r[_ASKED] for r in found[w]] for w in {who, other}}
-            row[f"x {other}"] = _measure.ratios(times, who, other)
-            texts.append(row[f"x {other}"].ratio_text())
+            times = {w: [r[_UNTIL_ANSWER] for r in results_by_name[w]] for w in {who, baseline}}
+            row[f"x {baseline}"] = _measure.ratios(times, who, baseline)
+            texts.append(row[f"x {baseline}"].ratio_text())
         row |= {key: results[-1][key] for key in ("graph", "total", "weights")}
         row["peak"] = _measure.Spread.of([r["peak"] for r in results])
         texts += [
@@ -352,7 +354,7 @@ def main() -> None:
         ]
         measured.append(row)
         rows.append([who, *texts])
-    header = ["saved by", *_STAGES, _ASKED, "x jax2tf, captured", "x bridge, variables"]
+    header = ["saved by", *_STAGES, _UNTIL_ANSWER, "x jax2tf, captured", "x bridge, variables"]
     header += ["saved_model.pb", "total / weights", "peak memory"]
     _measure.report(
         "A transformer of 75 MB", header, rows, measured, json_path=options.json, notes=notes

@@ -1,4 +1,4 @@
-"""Loading a SavedModel and its first answer in a fresh process, which has TensorFlow alone."""
+"""Time to load a SavedModel and to get its first answer, in a fresh process without JAX."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BATCH = 8
 
 
 def save_here(who: str, name: str, folder: Path) -> None:
-    """Saves a model with its weights in variables, and a call's input and answer beside it."""
+    """Saves a model with its weights as variables, and an example input with its answer."""
     import jax
     import numpy as np
     import tensorflow as tf
@@ -70,14 +70,14 @@ def save_here(who: str, name: str, folder: Path) -> None:
 
 
 def ask_here(folder: Path) -> dict[str, float]:
-    """Seconds of each stage, and of CPU time, in this process, which must be fresh."""
+    """Measures the wall and CPU seconds of each stage in this process, which must be fresh."""
     import numpy as np
     import tensorflow as tf
 
     x = tf.constant(np.load(folder / "inputs.npy"))
-    # What a process pays once, whoever saved: XLA starts.
+    # Starts XLA first: every process pays this once, whatever it loads.
     tf.function(lambda a: a + 1, jit_compile=True)(tf.ones(3))
-    # Else chance decides in which stage Python looks through all objects, longer than an answer.
+    # Otherwise a full garbage collection, longer than an answer, may fall into either stage.
     gc.collect()
     start = time.perf_counter(), time.process_time()
     model = tf.saved_model.load(str(folder / "model"))
@@ -94,32 +94,32 @@ def ask_here(folder: Path) -> dict[str, float]:
     }
 
 
-def _in_a_fresh_process(arguments: Sequence[str], flags: str = "") -> str:
+def _run_in_fresh_process(arguments: Sequence[str], flags: str = "") -> str:
     environment = {
         **os.environ,
         "TF_XLA_FLAGS": f"{os.environ.get('TF_XLA_FLAGS', '')} {flags}".strip(),
     }
     command = [sys.executable, "-m", "benchmarks.second_process", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    if done.returncode != 0:
-        lines = done.stderr.strip().splitlines() or ["no message"]
+    process = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    if process.returncode != 0:
+        lines = process.stderr.strip().splitlines() or ["no message"]
         raise RuntimeError(next((ln for ln in reversed(lines) if "Error" in ln), lines[-1])[:200])
-    return done.stdout
+    return process.stdout
 
 
-def _asked(who: str, folder: Path) -> dict[str, float]:
+def _ask_in_fresh_process(who: str, folder: Path) -> dict[str, float]:
     flags = ""
     if who in _PRECOMPILED:
         cache = folder / "model/assets.extra/xla_cache"
         flags = f"--tf_xla_persistent_cache_directory={cache}"
         flags += " --tf_xla_persistent_cache_read_only=true"
-    said = _in_a_fresh_process(["--ask", str(folder)], flags)
-    result: dict[str, float] = json.loads(said.splitlines()[-1])
+    output = _run_in_fresh_process(["--ask", str(folder)], flags)
+    result: dict[str, float] = json.loads(output.splitlines()[-1])
     return result
 
 
 def main() -> None:
-    """Measures, and prints a table."""
+    """Measures and prints a table."""
     parser = _measure.parser(__doc__, rounds=7)
     parser.add_argument("--models", nargs="+", default=list(_MODELS), choices=_MODELS)
     parser.add_argument("--save", nargs=3, help=argparse.SUPPRESS)
@@ -136,34 +136,34 @@ def main() -> None:
     for name in options.models:
         with tempfile.TemporaryDirectory() as temporary:
             folders = {who: Path(temporary) / str(i) for i, who in enumerate(_CONTESTANTS)}
-            found: dict[str, list[dict[str, float]]] = {}
+            results_by_name: dict[str, list[dict[str, float]]] = {}
             for who, folder in folders.items():
                 folder.mkdir()
                 _measure.progress(f"{name}, saved by {who}")
                 try:
-                    _in_a_fresh_process(["--save", who, name, str(folder)])
-                    _asked(who, folder)
+                    _run_in_fresh_process(["--save", who, name, str(folder)])
+                    _ask_in_fresh_process(who, folder)
                 except RuntimeError as e:
                     notes.append(f"{who} does not run the {name}: {e}")
                 else:
-                    found[who] = []
+                    results_by_name[who] = []
             for i in range(options.rounds):
                 _measure.progress(f"{name}, round {i + 1} of {options.rounds}")
-                first = i % max(1, len(found))
-                order = [*found][first:] + [*found][:first]
+                first = i % max(1, len(results_by_name))
+                order = [*results_by_name][first:] + [*results_by_name][:first]
                 for who in order:
-                    found[who].append(_asked(who, folders[who]))
-        for who, results in found.items():
+                    results_by_name[who].append(_ask_in_fresh_process(who, folders[who]))
+        for who, results in results_by_name.items():
             row: dict[str, Any] = {"model": name, "who": who}
             texts = []
             for stage in _STAGES:
                 row[stage] = _measure.Spread.of([r[stage] for r in results])
                 texts.append(_measure.seconds_text(row[stage].median))
                 for key in (stage, f"{stage}, CPU"):
-                    if _BASELINE not in found:
+                    if _BASELINE not in results_by_name:
                         texts.append("-")
                         continue
-                    times = {w: [r[key] for r in found[w]] for w in (who, _BASELINE)}
+                    times = {w: [r[key] for r in results_by_name[w]] for w in (who, _BASELINE)}
                     row[f"{key}, to {_BASELINE}"] = _measure.ratios(times, who, _BASELINE)
                     texts.append(row[f"{key}, to {_BASELINE}"].ratio_text())
             measured.append(row)

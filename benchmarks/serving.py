@@ -1,6 +1,7 @@
-"""A trace of requests of many sizes, answered from C++.
+"""Requests of many sizes, served from C++.
 
-By jax2tf's model, by ours with buckets, and by ours as TensorFlow's own operations.
+Compares jax2tf's model, the bridge's model with buckets, and the bridge's model as TensorFlow's
+own operations.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tests.consumers.own_operations import without_xla
 from tests.consumers.replaying import Replay, Run, numbers, replay
 
 _WIDTHS = (784, 512, 512, 10)
-_LARGEST = 128
+_MAX_SIZE = 128
 _JAX2TF, _PLAIN, _BUCKETS = "jax2tf", "bridge, no buckets", "bridge, buckets and warm-up"
 _OWN = "bridge, TensorFlow's operations"
 _STEADY = "bridge, no buckets, again"
@@ -49,7 +50,7 @@ def mlp(params: Any, x: Any) -> Any:
 
 def trace(count: int, seed: int) -> list[int]:
     generator = random.Random(seed)
-    return [generator.randint(1, _LARGEST) for _ in range(count)]
+    return [generator.randint(1, _MAX_SIZE) for _ in range(count)]
 
 
 def write_jax2tf(path: Path) -> None:
@@ -79,7 +80,7 @@ def write_ours(path: Path, target: Target | None = None, **options: Any) -> None
 
 @dataclass(frozen=True)
 class Figures:
-    """One process' figures: the compilations before and in the trace, and its seconds."""
+    """The figures of one process: compilations before and in the trace, and seconds."""
 
     before: int
     compilations: int
@@ -104,31 +105,31 @@ class Figures:
 def measure(
     models: Mapping[str, Path], run: Callable[[Path, Sequence[int]], Replay], sizes: list[int]
 ) -> dict[str, Figures]:
-    """One round: every model in a process of its own."""
+    """Measures one round; every model has its own process."""
     figures = {}
     for name, model in models.items():
         _measure.progress(name)
         twice = name == _PLAIN
-        done = run(model, [*sizes, *sizes] if twice else sizes)
-        check(done, sizes)
-        first = done.requests[: len(sizes)]
-        before = done.compilations()[0]
-        figures[name] = Figures.of(first, done.warm_up, before)
+        replayed = run(model, [*sizes, *sizes] if twice else sizes)
+        check(replayed, sizes)
+        first = replayed.requests[: len(sizes)]
+        before = replayed.compilations()[0]
+        figures[name] = Figures.of(first, replayed.warm_up, before)
         if twice:
-            again = done.requests[len(sizes) :]
+            again = replayed.requests[len(sizes) :]
             figures[_STEADY] = Figures.of(again, before=first[-1].compilations)
     return figures
 
 
-def check(done: Replay, sizes: Sequence[int]) -> None:
-    """Compares the answers with JAX's."""
+def check(replayed: Replay, sizes: Sequence[int]) -> None:
+    """Compares the answers with JAX's; every 25th request is checked."""
     params, start = weights(), 0
     for number, size in enumerate(sizes):
         stop = start + size * _WIDTHS[-1]
         if number % 25 == 0:
             expected = np.asarray(mlp(params, numbers(number, size, _WIDTHS[0])))
-            got = done.answers[start:stop].reshape(size, -1)
-            np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-3)
+            answer = replayed.answers[start:stop].reshape(size, -1)
+            np.testing.assert_allclose(answer, expected, rtol=1e-3, atol=1e-3)
         start = stop
 
 
@@ -157,9 +158,11 @@ def main() -> None:
 def report(rounds: Sequence[Mapping[str, Figures]], json_path: Path | None) -> None:
     rows, measured = [], []
     for name in (_JAX2TF, _PLAIN, _STEADY, _BUCKETS, _OWN):
-        of = {key: [getattr(r[name], key) for r in rounds] for key in Figures.__annotations__}
-        spreads = {key: _measure.Spread.of(values) for key, values in of.items()}
-        fewer = {
+        figures_by_name = {
+            key: [getattr(r[name], key) for r in rounds] for key in Figures.__annotations__
+        }
+        spreads = {key: _measure.Spread.of(values) for key, values in figures_by_name.items()}
+        ratios = {
             key: _measure.Spread.of(
                 [getattr(r[name], key) / getattr(r[_JAX2TF], key) for r in rounds], is_ratio=True
             )
@@ -171,10 +174,10 @@ def report(rounds: Sequence[Mapping[str, Figures]], json_path: Path | None) -> N
         rows.append(
             [
                 name,
-                f"{of['before'][0]} + {of['compilations'][0]}",
+                f"{figures_by_name['before'][0]} + {figures_by_name['compilations'][0]}",
                 _measure.seconds_text(spreads["warm_up"].median),
                 *(_measure.seconds_text(spreads[key].median) for key in ("median", "p99", "total")),
-                *(fewer[key].ratio_text() for key in ("p99", "total")),
+                *(ratios[key].ratio_text() for key in ("p99", "total")),
                 to_steady.ratio_text(),
             ]
         )
@@ -182,8 +185,8 @@ def report(rounds: Sequence[Mapping[str, Figures]], json_path: Path | None) -> N
             {
                 "who": name,
                 **spreads,
-                "p99 to jax2tf": fewer["p99"],
-                "total to jax2tf": fewer["total"],
+                "p99 to jax2tf": ratios["p99"],
+                "total to jax2tf": ratios["total"],
                 "median to the unpadded": to_steady,
             }
         )

@@ -1,4 +1,4 @@
-"""What checking shapes at run time costs: time a call, alone and in it, and operations."""
+"""Cost of checking shapes at run time: time per call, alone and in a call, and operations."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from jax2tf_bridge.to_tf._shapes import CheckedShapes, check_shapes
 from shape_poly import evaluate_shape
 
 _COPIES = 100
-"""How often a check stands in one graph to be measured alone: a call costs far more than it."""
+"""Number of copies of a check in one graph; a single check is much faster than a call."""
 
 
-def _no_checks(portable: PortableFunction, *_: Any) -> CheckedShapes:
-    """In the place of check_shapes."""
+def _skip_checks(portable: PortableFunction, *_: Any) -> CheckedShapes:
+    """Replaces check_shapes."""
     results: list[Any] = [evaluate_shape(aval.op_shape, {}) for aval in portable.out_avals]
     return CheckedShapes(results, [], {})
 
 
-def _traced(portable: PortableFunction, specs: Any, *, checked: bool) -> Any:
-    """A call of the portable function."""
+def _trace(portable: PortableFunction, specs: Any, *, checked: bool) -> Any:
+    """Traces a call of the portable function, with or without shape checks."""
 
     def call(*leaves: Any) -> Any:
         return call_op(portable, leaves)[0]
 
     function = tf.function(call, input_signature=specs, autograph=False)
-    with mock.patch.object(_op, "check_shapes", check_shapes if checked else _no_checks):
+    with mock.patch.object(_op, "check_shapes", check_shapes if checked else _skip_checks):
         return function.get_concrete_function()
 
 
-def _operations(function: Any) -> int:
+def _count_operations(function: Any) -> int:
     return len(function.graph.get_operations())
 
 
@@ -47,23 +47,23 @@ def _attention(q: Any, k: Any, v: Any) -> Any:
 
 
 def models() -> dict[str, tuple[PortableFunction, list[Any], list[Any]]]:
-    """For each model its function, what is known of its arguments while tracing, and arguments."""
+    """Returns the function, the traced argument specs and the arguments of each model."""
     model = mlp()
     x = model.inputs(1)
     portable = export(model.apply, polymorphic_shapes=[None, model.polymorphic_shape])(
         model.weights, x
     )
-    # As the portable function has them: sorted by name.
+    # The portable function takes weights sorted by name.
     leaves = [model.weights[name] for name in sorted(model.weights)]
-    known = [tf.TensorSpec(leaf.shape) for leaf in leaves]
+    specs = [tf.TensorSpec(leaf.shape) for leaf in leaves]
     values = [tf.constant(leaf) for leaf in [*leaves, x]]
     ones = np.ones((2, 3, 8), np.float32)
     attention = export(_attention, polymorphic_shapes=["(b, n, 8)", "(b, m, 8)", "(b, m, 8)"])(
         ones, ones, ones
     )
     return {
-        "MLP, batch open": (portable, [*known, tf.TensorSpec([None, 784])], values),
-        "MLP, batch and width open": (portable, [*known, tf.TensorSpec([None, None])], values),
+        "MLP, batch open": (portable, [*specs, tf.TensorSpec([None, 784])], values),
+        "MLP, batch and width open": (portable, [*specs, tf.TensorSpec([None, None])], values),
         "attention, b, n and m open": (
             attention,
             [tf.TensorSpec([None, None, 8])] * 3,
@@ -72,8 +72,8 @@ def models() -> dict[str, tuple[PortableFunction, list[Any], list[Any]]]:
     }
 
 
-def _alone(portable: PortableFunction, specs: list[Any], *, checked: bool) -> Any:
-    """The checks of _COPIES calls in one graph, and nothing of the calls."""
+def _trace_checks(portable: PortableFunction, specs: list[Any], *, checked: bool) -> Any:
+    """Traces _COPIES shape checks in one graph, without the calls."""
     arity = len(specs)
 
     def call(*leaves: Any) -> Any:
@@ -87,7 +87,7 @@ def _alone(portable: PortableFunction, specs: list[Any], *, checked: bool) -> An
     return function.get_concrete_function()
 
 
-def _call(f: Any, args: list[Any]) -> Callable[[], Any]:
+def _make_call(f: Any, args: list[Any]) -> Callable[[], Any]:
     return lambda: np.asarray(f(*args))
 
 
@@ -97,15 +97,17 @@ def main() -> None:
     rows, measured = [], []
     for name, (portable, specs, args) in models().items():
         _measure.progress(name)
-        checked = _traced(portable, specs, checked=True)
-        unchecked = _traced(portable, specs, checked=False)
+        checked = _trace(portable, specs, checked=True)
+        unchecked = _trace(portable, specs, checked=False)
         np.testing.assert_array_equal(checked(*args), unchecked(*args))
         times = _measure.interleaved(
             {
-                "checked": _call(checked, args),
-                "unchecked": _call(unchecked, args),
-                "checks": _call(_alone(portable, specs, checked=True), args * _COPIES),
-                "no checks": _call(_alone(portable, specs, checked=False), args * _COPIES),
+                "checked": _make_call(checked, args),
+                "unchecked": _make_call(unchecked, args),
+                "checks": _make_call(_trace_checks(portable, specs, checked=True), args * _COPIES),
+                "no checks": _make_call(
+                    _trace_checks(portable, specs, checked=False), args * _COPIES
+                ),
             },
             rounds=options.rounds,
         )
@@ -114,7 +116,7 @@ def main() -> None:
         alone = _measure.Spread.of(
             [(a - b) / _COPIES for a, b in zip(times["checks"], times["no checks"], strict=True)]
         )
-        operations = _operations(checked) - _operations(unchecked)
+        operations = _count_operations(checked) - _count_operations(unchecked)
         rows.append(
             [
                 name,

@@ -1,4 +1,4 @@
-"""State dicts and msgpack of 20,000 small leaves, against flax.serialization: CPU time."""
+"""State dicts and msgpack of 20,000 small leaves, compared with flax.serialization: CPU time."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import numpy as np
 from benchmarks import _measure
 
 _BRIDGE, _FLAX = "bridge", "Flax"
-_A_LAYER = 4
+_LEAVES_PER_LAYER = 4
 
 
 def tree(leaves: int, kind: str) -> dict[str, Any]:
-    """Layers of four leaves with four float32 each, two of them in a list and a tuple."""
+    """Makes layers of four leaves with four float32 each; two are in a list and a tuple."""
     import jax.numpy as jnp
 
     def leaf(number: int) -> Any:
@@ -30,48 +30,48 @@ def tree(leaves: int, kind: str) -> dict[str, Any]:
     return {
         "params": {
             f"layer_{i}": {"kernel": leaf(i), "bias": leaf(i), "stats": [leaf(i), (leaf(i),)]}
-            for i in range(leaves // _A_LAYER)
+            for i in range(leaves // _LEAVES_PER_LAYER)
         }
     }
 
 
-def _calls(leaves: int, kind: str) -> dict[str, dict[str, Callable[[], Any]]]:
-    """Each function of both sides; their results are compared first."""
+def _make_calls(leaves: int, kind: str) -> dict[str, dict[str, Callable[[], Any]]]:
+    """Makes calls of each function by side, and compares their results."""
     from flax import serialization as flax
 
     from jax2tf_bridge import weights as bridge
 
-    made = tree(leaves, kind)
-    state, data = flax.to_state_dict(made), flax.to_bytes(made)
+    params = tree(leaves, kind)
+    state, data = flax.to_state_dict(params), flax.to_bytes(params)
     arguments: dict[str, tuple[Any, ...]] = {
-        "to_state_dict": (made,),
-        "from_state_dict": (made, state),
-        "to_bytes": (made,),
-        "from_bytes": (made, data),
+        "to_state_dict": (params,),
+        "from_state_dict": (params, state),
+        "to_bytes": (params,),
+        "from_bytes": (params, data),
         "msgpack_serialize": (state,),
         "msgpack_restore": (data,),
     }
-    assert bridge.to_bytes(made) == data
+    assert bridge.to_bytes(params) == data
     assert bridge.msgpack_serialize(state) == flax.msgpack_serialize(state)
-    assert bridge.to_bytes(bridge.from_bytes(made, data)) == data
-    assert bridge.to_bytes(bridge.from_state_dict(made, state)) == data
+    assert bridge.to_bytes(bridge.from_bytes(params, data)) == data
+    assert bridge.to_bytes(bridge.from_state_dict(params, state)) == data
     return {
         name: {
-            side: functools.partial(getattr(module, name), *given)
+            side: functools.partial(getattr(module, name), *call_arguments)
             for side, module in ((_BRIDGE, bridge), (_FLAX, flax))
         }
-        for name, given in arguments.items()
+        for name, call_arguments in arguments.items()
     }
 
 
-def _measured(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
-    """CPU seconds of both sides, which take turns in an order of their own each round."""
+def _measure_sides(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
+    """Measures the CPU seconds of both sides, which take turns in random order."""
     times: dict[str, list[float]] = {side: [] for side in calls}
     order = list(calls)
     for round_number in range(-1, rounds):
         random.Random(round_number).shuffle(order)
         for side in order:
-            # A full collection looks at all that the process has: it would fall to either side.
+            # Otherwise a full garbage collection may fall to either side.
             gc.collect()
             start = time.process_time()
             calls[side]()
@@ -86,9 +86,9 @@ def main() -> None:
     options = parser.parse_args()
     rows, measured = [], []
     for kind in ("NumPy", "JAX"):
-        for name, calls in _calls(options.leaves, kind).items():
+        for name, calls in _make_calls(options.leaves, kind).items():
             _measure.progress(f"{name}, {kind}")
-            times = _measured(calls, options.rounds)
+            times = _measure_sides(calls, options.rounds)
             row: dict[str, Any] = {"function": name, "leaves": kind}
             row |= {side: _measure.Spread.of(times[side]) for side in times}
             row["ratio"] = _measure.ratios(times, _BRIDGE, _FLAX)

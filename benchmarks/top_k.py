@@ -1,4 +1,4 @@
-"""What it costs at run time that top_k becomes a sort, since no TensorFlow runs its composite."""
+"""Run-time cost of lowering top_k to a sort, since no TensorFlow runs its composite."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from jax2tf_bridge import convert
 _BASELINE = "jax.jit"
 
 
-def _in_jax(k: int) -> Callable[..., Any]:
+def _make_jax_top_k(k: int) -> Callable[..., Any]:
     return lambda x: jax.lax.top_k(x, k)
 
 
-def _in_tf(k: int) -> Callable[..., Any]:
+def _make_tf_top_k(k: int) -> Callable[..., Any]:
     return lambda x: tf.math.top_k(x, k)
 
 
-def _call(f: Callable[..., Any], x: Any) -> Callable[[], Any]:
+def _make_call(f: Callable[..., Any], x: Any) -> Callable[[], Any]:
     return lambda: np.asarray(f(x)[0])
 
 
@@ -40,18 +40,22 @@ def main() -> None:
             _measure.progress(f"the {k} largest of {size}")
 
             entrants = {
-                "bridge": tf.function(convert(_in_jax(k)), autograph=False),
-                "bridge, XLA": tf.function(convert(_in_jax(k)), autograph=False, jit_compile=True),
-                _BASELINE: jax.jit(_in_jax(k)),
+                "bridge": tf.function(convert(_make_jax_top_k(k)), autograph=False),
+                "bridge, XLA": tf.function(
+                    convert(_make_jax_top_k(k)), autograph=False, jit_compile=True
+                ),
+                _BASELINE: jax.jit(_make_jax_top_k(k)),
                 "jax.jit, full sort": jax.jit(lambda x: (jnp.flip(jnp.sort(x)),)),
-                "tf.math.top_k": tf.function(_in_tf(k), autograph=False),
-                "tf.math.top_k, XLA": tf.function(_in_tf(k), autograph=False, jit_compile=True),
+                "tf.math.top_k": tf.function(_make_tf_top_k(k), autograph=False),
+                "tf.math.top_k, XLA": tf.function(
+                    _make_tf_top_k(k), autograph=False, jit_compile=True
+                ),
             }
             calls = {}
             for who, f in entrants.items():
                 x = jax.device_put(array) if who.startswith("jax") else tf.constant(array)
                 np.testing.assert_array_equal(np.asarray(f(x)[0])[:k], np.sort(array)[::-1][:k])
-                calls[who] = _call(f, x)
+                calls[who] = _make_call(f, x)
             times = _measure.interleaved(calls, rounds=options.rounds)
             for who in calls:
                 took = _measure.Spread.of(times[who])

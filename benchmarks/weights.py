@@ -1,4 +1,4 @@
-"""Writing and reading 1 GB of weights as msgpack, against flax.serialization: time and memory."""
+"""Writing and reading 1 GB of weights as msgpack, compared with flax.serialization."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from benchmarks import _measure
 
 _MIB = 2**20
 _WRITE, _OPEN, _SUM = "write a file", "open", "open and sum every leaf"
-# A file of the bridge is on disk when it is written (fsync).
+# The bridge calls fsync when it writes a file, so Flax is also measured with fsync.
 _BRIDGE, _FLAX, _FLAX_FSYNC = "bridge", "Flax", "Flax and fsync"
 _SIDES = {_WRITE: (_BRIDGE, _FLAX, _FLAX_FSYNC), _OPEN: (_BRIDGE, _FLAX), _SUM: (_BRIDGE, _FLAX)}
 
 
-def _leaf(number: int, megabytes: int) -> np.ndarray[Any, Any]:
-    # Filled in place: what is made on the way would count as memory of the step.
+def _make_leaf(number: int, megabytes: int) -> np.ndarray[Any, Any]:
+    # Filled in place, because temporary arrays would count as memory of the step.
     leaf = np.empty((1024, megabytes * 256), np.float32)
     leaf[...] = np.arange(leaf.shape[1], dtype=np.float32) + np.float32(number)
     return leaf
 
 
 def tree(megabytes: int) -> dict[str, Any]:
-    """Leaves of 1 to 4 MiB of float32, two a layer."""
+    """Makes layers of two float32 leaves of 1 to 4 MiB."""
     layers: dict[str, Any] = {}
     left = megabytes
     while left > 0:
@@ -43,50 +43,50 @@ def tree(megabytes: int) -> dict[str, Any]:
         kernel = min(left, 1 + number % 4)
         recurrent = min(left - kernel, 1 + (number + 1) % 4)
         layers[f"layers_{number}"] = {
-            "kernel": _leaf(number, kernel),
-            "recurrent_kernel": _leaf(number, recurrent),
+            "kernel": _make_leaf(number, kernel),
+            "recurrent_kernel": _make_leaf(number, recurrent),
         }
         left -= kernel + recurrent
     return {"params": layers}
 
 
-def _total(state: Any) -> float:
+def _sum_leaves(state: Any) -> float:
     if isinstance(state, dict):
-        return sum(_total(value) for value in state.values())
+        return sum(_sum_leaves(value) for value in state.values())
     return float(np.sum(state, dtype=np.float64))
 
 
-def _calls(side: str, file: Path) -> dict[str, Callable[[Any], Any]]:
-    """The steps of one side; each takes the tree, where it needs one."""
+def _make_steps(side: str, file: Path) -> dict[str, Callable[[Any], Any]]:
+    """Makes the steps of one side; each takes the tree, or ignores its argument."""
     if side == _BRIDGE:
         from jax2tf_bridge.weights import open_weights, write_weights
 
-        def opened_and_summed(_: Any) -> float:
+        def open_and_sum(_: Any) -> float:
             with open_weights(file) as weights:
                 return sum(float(np.sum(leaf, dtype=np.float64)) for leaf in weights.values())
 
         return {
-            _WRITE: lambda made: write_weights(file, made),
+            _WRITE: lambda params: write_weights(file, params),
             _OPEN: lambda _: open_weights(file),
-            _SUM: opened_and_summed,
+            _SUM: open_and_sum,
         }
     from flax import serialization
 
-    def written(made: Any) -> None:
+    def write(params: Any) -> None:
         with file.open("wb") as handle:
-            handle.write(serialization.to_bytes(made))
+            handle.write(serialization.to_bytes(params))
             if side == _FLAX_FSYNC:
                 handle.flush()
                 os.fsync(handle.fileno())
 
-    def restored(_: Any) -> Any:
+    def restore(_: Any) -> Any:
         return serialization.msgpack_restore(file.read_bytes())
 
-    return {_WRITE: written, _OPEN: restored, _SUM: lambda made: _total(restored(made))}
+    return {_WRITE: write, _OPEN: restore, _SUM: lambda params: _sum_leaves(restore(params))}
 
 
-def _memory(field: str) -> int:
-    """VmRSS or VmHWM of this process, in bytes."""
+def _read_memory(field: str) -> int:
+    """Reads VmRSS or VmHWM of this process, in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024
@@ -94,58 +94,58 @@ def _memory(field: str) -> int:
 
 
 def measure_here(side: str, step: str, file: Path, megabytes: int) -> dict[str, float]:
-    """Seconds of a step, and the peak of memory, with the tree, above what there was before it."""
+    """Measures the seconds of a step, and the peak memory above the memory before the tree."""
     small = file.with_name("small")
-    calls = _calls(side, small)
-    # What is imported and set up at first use is not a matter of size.
+    calls = _make_steps(side, small)
+    # Runs all steps on something small first: imports and setup do not depend on the size.
     calls[_WRITE](tree(1))
     for warm_up in (_OPEN, _SUM):
         calls[warm_up](None)
     gc.collect()
-    call = _calls(side, file)[step]
-    before = _memory("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-    made = None
+    call = _make_steps(side, file)[step]
+    before = _read_memory("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    params = None
     if step == _WRITE:
-        made = tree(megabytes)
+        params = tree(megabytes)
         file.unlink(missing_ok=True)
     os.sync()
     start = time.perf_counter()
-    kept = call(made)
+    result = call(params)
     seconds = time.perf_counter() - start
-    peak = _memory("VmHWM") - before
-    found = {"seconds": seconds, "peak": peak}
+    peak = _read_memory("VmHWM") - before
+    figures = {"seconds": seconds, "peak": peak}
     if step == _SUM:
-        found["total"] = kept
-    return found
+        figures["total"] = result
+    return figures
 
 
-def _in_fresh_process(side: str, step: str, file: Path, megabytes: int) -> dict[str, float]:
+def _measure_in_fresh_process(side: str, step: str, file: Path, megabytes: int) -> dict[str, float]:
     arguments = [side, step, str(file), str(megabytes)]
     command = [sys.executable, "-m", "benchmarks.weights", "--child", *arguments]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    process = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    figures: dict[str, float] = json.loads(process.stdout.splitlines()[-1])
+    return figures
 
 
 def _check_equal(folder: Path) -> None:
-    """Both sides write the same bytes, and read what the other wrote."""
+    """Checks that both sides write the same bytes, and that the bridge reads Flax's."""
     from flax import serialization
 
     from jax2tf_bridge.weights import open_weights, to_bytes
 
-    made = tree(8)
-    data = to_bytes(made)
-    assert data == serialization.to_bytes(made)
+    params = tree(8)
+    data = to_bytes(params)
+    assert data == serialization.to_bytes(params)
     (folder / "both").write_bytes(data)
     with open_weights(folder / "both") as weights:
-        assert sum(float(np.sum(leaf, dtype=np.float64)) for leaf in weights.values()) == _total(
-            made
-        )
+        assert sum(
+            float(np.sum(leaf, dtype=np.float64)) for leaf in weights.values()
+        ) == _sum_leaves(params)
 
 
-def _step(step: str, rounds: int, megabytes: int, folder: Path) -> dict[str, Any]:
-    """One step of all sides, which take turns in an order of their own each round."""
+def _measure_step(step: str, rounds: int, megabytes: int, folder: Path) -> dict[str, Any]:
+    """Measures one step of all sides, which take turns in random order."""
     times: dict[str, list[float]] = {side: [] for side in _SIDES[step]}
     peaks: dict[str, list[float]] = {side: [] for side in _SIDES[step]}
     totals = set()
@@ -154,10 +154,10 @@ def _step(step: str, rounds: int, megabytes: int, folder: Path) -> dict[str, Any
         _measure.progress(f"{step}, round {round_number + 1} of {rounds}")
         random.Random(round_number).shuffle(order)
         for side in order:
-            found = _in_fresh_process(side, step, folder / "weights.msgpack", megabytes)
-            times[side].append(found["seconds"])
-            peaks[side].append(found["peak"] / (megabytes * _MIB))
-            totals.add(found.get("total"))
+            figures = _measure_in_fresh_process(side, step, folder / "weights.msgpack", megabytes)
+            times[side].append(figures["seconds"])
+            peaks[side].append(figures["peak"] / (megabytes * _MIB))
+            totals.add(figures.get("total"))
     assert len(totals) == 1, totals
     row: dict[str, Any] = {"step": step, "MB": megabytes}
     for side in _SIDES[step]:
@@ -182,7 +182,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         _check_equal(Path(folder))
         for step in _SIDES:
-            measured.append(_step(step, options.rounds, options.megabytes, Path(folder)))
+            measured.append(_measure_step(step, options.rounds, options.megabytes, Path(folder)))
     for row in measured:
         for side in _SIDES[row["step"]]:
             ratio = row.get(f"x {side}")
@@ -208,7 +208,7 @@ def main() -> None:
 
 
 def ratio_text(ratio: _measure.Spread) -> str:
-    """With as many digits as a small ratio needs."""
+    """Formats a ratio with two significant digits, since it may be small."""
     return " ".join([f"{ratio.median:.2g}", f"({ratio.low:.2g}-{ratio.high:.2g})"])
 
 

@@ -1,4 +1,4 @@
-"""The steps of the demo: train, convert and save, answer in a fresh process, compare."""
+"""The steps of the demo: train, convert and save, run in a fresh process, compare."""
 
 from __future__ import annotations
 
@@ -18,50 +18,50 @@ import tensorflow as tf
 from examples.digits import model, picture, train
 from jax2tf_bridge import convert
 
-_DIFFERENTIATED = 64
-_LARGEST_DIFFERENCE = 1e-4
+_GRADIENT_IMAGES = 64
+_MAX_DIFFERENCE = 1e-4
 _LEAST_ACCURACY = 0.85
 
 
 def run(output: Path, steps: int) -> None:
-    """Does all of it, with what it finds printed and written to `output`.
+    """Runs all steps, prints the results, and writes the files to `output`.
 
-    Ends the process with a message if JAX and the served model do not agree, or classify badly.
+    Ends the process with a message if JAX and the served model disagree or their accuracy is low.
     """
     output.mkdir(parents=True, exist_ok=True)
 
     print(f"JAX {jax.__version__}, TensorFlow {tf.__version__}")
     training, held_out = train.digits()
-    _say(f"Training on {len(training.labels)} digits; {len(held_out.labels)} are held out")
+    _print_step(f"Training on {len(training.labels)} digits; {len(held_out.labels)} are held out")
     params = train.train(training, held_out, steps)
 
     start = time.monotonic()
     path = output / "digits" / "1"
-    _say("Converting and saving, with a symbolic batch size")
+    _print_step("Converting and saving, with a symbolic batch size")
     save(params, path)
     size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     print(f"   {size / 1e6:.1f} MB in {time.monotonic() - start:.1f} s")
 
-    _say("Answering in a fresh process, in which JAX cannot be imported")
+    _print_step("Answering in a fresh process, in which JAX cannot be imported")
     held_out_path = output / "held_out.npz"
     np.savez(
         held_out_path,
         images=held_out.images,
         labels=held_out.labels,
-        differentiated=_DIFFERENTIATED,
+        differentiated=_GRADIENT_IMAGES,
     )
     answers = _serve(path, held_out_path, output / "answers.npz")
     compare(params, held_out, answers, output)
     request = output / "request.json"
     request.write_text(json.dumps({"instances": held_out.images[:3].tolist()}))
-    _say("Done")
-    _print_where(output, path, request)
+    _print_step("Done")
+    _print_paths(output, path, request)
 
 
 def save(params: model.Params, path: Path) -> None:
-    """Writes the model as a SavedModel: its weights as variables, its gradient included.
+    """Writes the model as a SavedModel, with its weights as variables and with its gradient.
 
-    The default signature takes images of (b, 8, 8), float32, for any b, and gives logits,
+    The default signature takes float32 images of (b, 8, 8), for any b, and returns logits,
     probabilities and digit.
     """
     predict = convert(model.predict, polymorphic_shapes=[None, "(b, 8, 8)"])
@@ -76,26 +76,26 @@ def save(params: model.Params, path: Path) -> None:
 
 
 def _serve(path: Path, held_out: Path, answers: Path) -> dict[str, Any]:
-    """What serve.py answers in a process of its own."""
+    """Runs serve.py in its own process; returns its answers."""
     script = Path(__file__).with_name("serve.py")
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, str(script), str(path), str(held_out), str(answers)],
         capture_output=True,
         text=True,
         check=False,
     )
-    if done.returncode != 0:
-        sys.exit(f"The fresh process failed:\n{done.stderr}")
-    with np.load(answers) as found:
-        return dict(found)
+    if process.returncode != 0:
+        sys.exit(f"The fresh process failed:\n{process.stderr}")
+    with np.load(answers) as arrays:
+        return dict(arrays)
 
 
 def compare(
     params: model.Params, held_out: train.Digits, answers: dict[str, Any], output: Path
 ) -> None:
-    """Prints how the two agree, and draws the picture.
+    """Prints the differences between JAX and the SavedModel, and draws the picture.
 
-    Ends the demo if they do not agree, if they classify badly, or if JAX was loaded.
+    Ends the demo if they disagree, if their accuracy is low, or if JAX was loaded.
     """
     report = json.loads(str(answers["report"]))
     if report["loaded_of_blocked"]:
@@ -104,61 +104,63 @@ def compare(
         f"   TensorFlow {report['tensorflow']}, {report['modules']} modules loaded, "
         f"none of {', '.join(report['blocked'])}"
     )
-    ours = {k: np.asarray(v) for k, v in jax.jit(model.predict)(params, held_out.images).items()}
-    right_ours = train.accuracy(ours["logits"], held_out)
-    right_theirs = train.accuracy(answers["logits"], held_out)
-    difference = float(np.abs(ours["logits"] - answers["logits"]).max())
+    jax_answers = {
+        k: np.asarray(v) for k, v in jax.jit(model.predict)(params, held_out.images).items()
+    }
+    jax_accuracy = train.accuracy(jax_answers["logits"], held_out)
+    tf_accuracy = train.accuracy(answers["logits"], held_out)
+    difference = float(np.abs(jax_answers["logits"] - answers["logits"]).max())
     print(
-        f"   accuracy on the held-out digits: JAX {right_ours:.2%}, SavedModel {right_theirs:.2%}"
+        f"   accuracy on the held-out digits: JAX {jax_accuracy:.2%}, SavedModel {tf_accuracy:.2%}"
     )
-    print(f"   largest difference of the logits: {_text(difference)}")
-    worst = _compare_gradients(params, held_out, answers)
+    print(f"   largest difference of the logits: {_format_difference(difference)}")
+    gradient_difference = _compare_gradients(params, held_out, answers)
     picture.draw(
         output / "digits.png",
         held_out.images,
         held_out.labels,
-        ours["probabilities"],
+        jax_answers["probabilities"],
         answers["probabilities"],
         "Handwritten digits: trained in JAX, answered by TensorFlow without it",
-        f"{len(held_out.labels)} held-out images · JAX {right_ours:.1%} right, SavedModel "
-        f"{right_theirs:.1%} · largest difference of the logits {_text(difference)} · "
+        f"{len(held_out.labels)} held-out images · JAX {jax_accuracy:.1%} right, SavedModel "
+        f"{tf_accuracy:.1%} · largest difference of the logits {_format_difference(difference)} · "
         "top row: the hardest",
     )
-    if max(difference, worst) > _LARGEST_DIFFERENCE:
-        sys.exit(f"The two differ by more than {_LARGEST_DIFFERENCE}")
-    if min(right_ours, right_theirs) < _LEAST_ACCURACY:
+    if max(difference, gradient_difference) > _MAX_DIFFERENCE:
+        sys.exit(f"The two differ by more than {_MAX_DIFFERENCE}")
+    if min(jax_accuracy, tf_accuracy) < _LEAST_ACCURACY:
         sys.exit(f"Less than {_LEAST_ACCURACY:.0%} of the held-out digits are right")
 
 
 def _compare_gradients(
     params: model.Params, held_out: train.Digits, answers: dict[str, Any]
 ) -> float:
-    """The largest difference of the gradients from JAX's, printed."""
-    images, labels = held_out.images[:_DIFFERENTIATED], held_out.labels[:_DIFFERENTIATED]
+    """Prints and returns the largest difference of the gradients from JAX's."""
+    images, labels = held_out.images[:_GRADIENT_IMAGES], held_out.labels[:_GRADIENT_IMAGES]
     by_weight, by_image = jax.grad(model.loss, argnums=(0, 1))(params, images, labels)
     expected = {
         f"d {layer}/{name}": gradient
         for layer, gradients in by_weight.items()
         for name, gradient in gradients.items()
     }
-    to_weights = max(_difference(answers[key], value) for key, value in expected.items())
-    to_images = _difference(answers["d images"], by_image)
+    to_weights = max(_max_difference(answers[key], value) for key, value in expected.items())
+    to_images = _max_difference(answers["d images"], by_image)
     print(
-        f"   largest difference of the gradients: by the images {_text(to_images)}, "
-        f"by the {len(expected)} weights {_text(to_weights)}"
+        f"   largest difference of the gradients: by the images {_format_difference(to_images)}, "
+        f"by the {len(expected)} weights {_format_difference(to_weights)}"
     )
     return max(to_weights, to_images)
 
 
-def _difference(a: Any, b: Any) -> float:
+def _max_difference(a: Any, b: Any) -> float:
     return float(np.abs(np.asarray(a) - np.asarray(b)).max())
 
 
-def _text(difference: float) -> str:
+def _format_difference(difference: float) -> str:
     return f"{difference:.0e}" if difference else "0"
 
 
-def _print_where(output: Path, path: Path, request: Path) -> None:
+def _print_paths(output: Path, path: Path, request: Path) -> None:
     base = shlex.quote(str(path.parent))
     print(f"""   the model    {path}
    the picture  {output / "digits.png"}
@@ -170,5 +172,5 @@ def _print_where(output: Path, path: Path, request: Path) -> None:
      curl -d @{shlex.quote(str(request))} http://localhost:8501/v1/models/digits:predict""")
 
 
-def _say(text: str) -> None:
+def _print_step(text: str) -> None:
     print(f"\n== {text}", flush=True)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""From a net trained in JAX to a SavedModel that answers without JAX.
+"""Trains a net in JAX, and runs it as a SavedModel without JAX.
 
-Trains a small convolutional net on the handwritten digits that scikit-learn ships, converts it
-with a symbolic batch size, saves it with tf.saved_model.save, and runs it in a fresh process in
-which JAX cannot be imported. Fails if the two do not agree, or classify badly.
+The demo trains a small convolutional net on the handwritten digits of scikit-learn, converts it
+with a symbolic batch size, saves it with tf.saved_model.save, and runs it in a fresh process that
+cannot import JAX. It fails if JAX and the SavedModel disagree, or if their accuracy is low.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def main() -> None:
     if options.steps < 1:
         parser.error("--steps must be at least 1")
 
-    # Read when TensorFlow starts. It says on stderr that it uses oneDNN, unless told not to; the
-    # model runs in XLA, which has its own.
+    # TensorFlow reads these when it starts. oneDNN is off because it prints a message on stderr,
+    # and the model runs in XLA, which has its own kernels.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))

@@ -17,11 +17,11 @@ _LAYERS = {
     "dense1": (4 * 4 * 64, 128),
     "dense2": (128, 10),
 }
-_BRIGHTEST = 16.0
+_MAX_PIXEL = 16.0
 
 
 class Adam(NamedTuple):
-    """The state of Adam: the moments of the gradients, and how many steps were made."""
+    """The state of Adam: the moments of the gradients, and the number of steps."""
 
     mean: Params
     square: Params
@@ -34,21 +34,21 @@ class Adam(NamedTuple):
 
 
 def init(key: jax.Array) -> Params:
-    """The weights at the beginning: He's normal distribution, biases 0."""
+    """Makes the initial weights: He's normal distribution, and biases of 0."""
     params = {}
     for name, shape in _LAYERS.items():
-        key, own = jax.random.split(key)
+        key, layer_key = jax.random.split(key)
         scale = (2.0 / np.prod(shape[:-1])) ** 0.5
         params[name] = {
-            "kernel": scale * jax.random.normal(own, shape),
+            "kernel": scale * jax.random.normal(layer_key, shape),
             "bias": jnp.zeros(shape[-1]),
         }
     return params
 
 
 def logits(params: Params, images: jax.Array) -> jax.Array:
-    """The scores of the ten digits, (b, 10), for images of (b, 8, 8) with pixels of 0 to 16."""
-    x = images[..., None] / _BRIGHTEST
+    """Maps images of (b, 8, 8), with pixels from 0 to 16, to scores of the digits, (b, 10)."""
+    x = images[..., None] / _MAX_PIXEL
     x = jax.nn.relu(_conv(x, params["conv1"]))
     x = jax.nn.relu(_conv(x, params["conv2"]))
     x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
@@ -58,7 +58,7 @@ def logits(params: Params, images: jax.Array) -> jax.Array:
 
 
 def predict(params: Params, images: jax.Array) -> dict[str, jax.Array]:
-    """What the model answers when it is served."""
+    """The function to serve: logits, probabilities and the most likely digit."""
     scores = logits(params, images)
     return {
         "logits": scores,
@@ -68,7 +68,7 @@ def predict(params: Params, images: jax.Array) -> dict[str, jax.Array]:
 
 
 def loss(params: Params, images: jax.Array, labels: jax.Array) -> jax.Array:
-    """The mean cross-entropy."""
+    """Returns the mean cross-entropy."""
     log_probabilities = jax.nn.log_softmax(logits(params, images))
     return -jnp.take_along_axis(log_probabilities, labels[:, None], axis=1).mean()
 
@@ -77,7 +77,7 @@ def loss(params: Params, images: jax.Array, labels: jax.Array) -> jax.Array:
 def train_step(
     params: Params, adam: Adam, images: jax.Array, labels: jax.Array, rate: float
 ) -> tuple[Params, Adam, jax.Array]:
-    """One step of Adam on a batch: the new weights and state, and the loss before it."""
+    """Makes a step of Adam on a batch; returns the new weights, the new state and the old loss."""
     value, gradient = jax.value_and_grad(loss)(params, images, labels)
     tree_map = jax.tree_util.tree_map
     steps = adam.steps + 1
@@ -89,7 +89,7 @@ def train_step(
 
 
 def _conv(x: jax.Array, layer: dict[str, jax.Array]) -> jax.Array:
-    """A convolution that keeps the size of the image; NHWC."""
+    """Applies a convolution that keeps the size of the image; NHWC."""
     out = jax.lax.conv_general_dilated(
         x, layer["kernel"], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
     )

@@ -1,4 +1,4 @@
-"""Draws some digits with the answers of JAX and of TensorFlow below them."""
+"""Draws some digits with the answers of JAX and TensorFlow below them."""
 
 from __future__ import annotations
 
@@ -25,40 +25,40 @@ def draw(
     title: str,
     subtitle: str,
 ) -> None:
-    """Writes a PNG of the hardest of the images and some of the others.
+    """Writes a PNG of the hardest images and some of the others.
 
     Args:
-      path: where to.
-      images: (n, 8, 8), pixels of 0 to 16.
+      path: the file to write.
+      images: (n, 8, 8), with pixels from 0 to 16.
       labels: (n,), the true digits.
-      jax_probabilities: (n, 10), what JAX says.
-      tf_probabilities: (n, 10), what TensorFlow says.
-      title: what stands above.
-      subtitle: what stands below the title, smaller.
+      jax_probabilities: (n, 10), the answers of JAX.
+      tf_probabilities: (n, 10), the answers of TensorFlow.
+      title: the title above the images.
+      subtitle: a smaller line below the title.
     """
-    chosen = _choose(jax_probabilities, labels)
+    chosen = _choose_images(jax_probabilities, labels)
     width = 2 * _MARGIN + _COLUMNS * _DIGIT + (_COLUMNS - 1) * _GAP
     height = _MARGIN + _HEADER + _ROWS * (_DIGIT + _TEXT) + (_ROWS - 1) * _GAP // 2 + _MARGIN // 2
     canvas = Image.new("RGB", (width, height), _PAPER)
     pen = ImageDraw.Draw(canvas)
-    pen.text((_MARGIN, _MARGIN - 6), title, _INK, font=_font(38))
-    pen.text((_MARGIN, _MARGIN + 48), subtitle, _FAINT, font=_font(23))
+    pen.text((_MARGIN, _MARGIN - 6), title, _INK, font=_load_font(38))
+    pen.text((_MARGIN, _MARGIN + 48), subtitle, _FAINT, font=_load_font(23))
     for place, index in enumerate(chosen):
         row, column = divmod(place, _COLUMNS)
         x = _MARGIN + column * (_DIGIT + _GAP)
         y = _MARGIN + _HEADER + row * (_DIGIT + _TEXT + _GAP // 2)
-        canvas.paste(_tile(images[index]), (x, y))
+        canvas.paste(_make_tile(images[index]), (x, y))
         pen.rectangle((x - 1, y - 1, x + _DIGIT, y + _DIGIT), outline="#cbd2d9")
         label = int(labels[index])
-        _answer(pen, (x, y + _DIGIT + 10), "JAX", _JAX, jax_probabilities[index], label)
-        _answer(
+        _draw_answer(pen, (x, y + _DIGIT + 10), "JAX", _JAX, jax_probabilities[index], label)
+        _draw_answer(
             pen, (x, y + _DIGIT + 42), "TensorFlow", _TENSORFLOW, tf_probabilities[index], label
         )
     canvas.save(path)
 
 
-def _choose(probabilities: Floats, labels: npt.NDArray[np.int32]) -> list[int]:
-    """The row of images that the model finds hardest, then the first of each digit in turn."""
+def _choose_images(probabilities: Floats, labels: npt.NDArray[np.int32]) -> list[int]:
+    """Returns the indices of the hardest images, one row, and then of each digit in turn."""
     right = probabilities[np.arange(len(labels)), labels]
     hardest = [int(i) for i in np.argsort(right, kind="stable")[:_COLUMNS]]
     others = [i for i in range(len(labels)) if i not in hardest]
@@ -66,13 +66,13 @@ def _choose(probabilities: Floats, labels: npt.NDArray[np.int32]) -> list[int]:
     return hardest + by_digit[: _COLUMNS * (_ROWS - 1)]
 
 
-def _tile(image: Floats) -> Image.Image:
-    """The image in dark ink on light paper, enlarged; smoothed, since 8x8 pixels hide the shape."""
+def _make_tile(image: Floats) -> Image.Image:
+    """Enlarges an image, dark on light; smoothed, because 8x8 blocks hide the shape."""
     gray = (255 - image * (255 / 16)).clip(0, 255).astype(np.uint8)
     return Image.fromarray(gray).convert("RGB").resize((_DIGIT, _DIGIT), Image.Resampling.BICUBIC)
 
 
-def _answer(
+def _draw_answer(
     pen: ImageDraw.ImageDraw,
     place: tuple[int, int],
     who: str,
@@ -80,15 +80,17 @@ def _answer(
     probabilities: Floats,
     label: int,
 ) -> None:
-    """A line as "JAX 7 99%", in red with the true digit where the answer is wrong."""
+    """Draws a line such as "JAX 7 99%", or in red with the true digit if the answer is wrong."""
     x, y = place
     digit = int(probabilities.argmax())
     wrong = digit != label
-    pen.text((x, y + 5), who, color, font=_font(18))
-    pen.text((x + 110, y), str(digit), _WRONG if wrong else _INK, font=_font(25))
+    pen.text((x, y + 5), who, color, font=_load_font(18))
+    pen.text((x + 110, y), str(digit), _WRONG if wrong else _INK, font=_load_font(25))
     note = f"true: {label}" if wrong else f"{probabilities[digit]:.0%}"
-    pen.text((x + _DIGIT, y + 6), note, _WRONG if wrong else _FAINT, font=_font(17), anchor="ra")
+    pen.text(
+        (x + _DIGIT, y + 6), note, _WRONG if wrong else _FAINT, font=_load_font(17), anchor="ra"
+    )
 
 
-def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+def _load_font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
     return ImageFont.load_default(size)

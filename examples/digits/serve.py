@@ -1,6 +1,6 @@
-"""Runs a SavedModel in a process where JAX and the bridge cannot be imported.
+"""Runs a SavedModel in a process that cannot import JAX and the bridge.
 
-Started by main.py as `serve.py MODEL HELD_OUT ANSWERS`; it needs only TensorFlow and NumPy.
+main.py starts it as `serve.py MODEL HELD_OUT ANSWERS`; it needs only TensorFlow and NumPy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _BLOCKED = ("jax", "jaxlib", "jax2tf_bridge", "shape_poly")
 
 
 class _Blocker(MetaPathFinder):
-    """Makes the import of some packages fail, as if they were not installed."""
+    """Makes imports of some packages fail, as if they were not installed."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -39,32 +39,32 @@ def _loaded_of_blocked() -> list[str]:
 
 
 def serve(model_path: str, held_out_path: str, answers_path: str) -> None:
-    """Loads the model, answers for the held-out images, and differentiates it.
+    """Loads the model, runs it on the held-out images, and differentiates it.
 
     Writes to `answers_path` (.npz): logits and probabilities (n, 10), digit (n,); the gradients
-    of the mean loss on the first images with respect to them ("d images") and to each of the
-    model's weights ("d conv1/kernel", ...); and "report", JSON text.
+    of the mean loss on the first images with respect to them ("d images") and to each weight of
+    the model ("d conv1/kernel", ...); and "report", a JSON text.
     """
     import numpy as np
     import tensorflow as tf
 
-    # TensorFlow warns on loading that only first-order gradients were saved: that is meant.
+    # TensorFlow warns that only first-order gradients were saved, which is intended.
     tf.get_logger().setLevel("ERROR")
     model = tf.saved_model.load(model_path)
     held_out = np.load(held_out_path)
     images = tf.constant(held_out["images"])
     signature = model.signatures["serving_default"]
     answers: dict[str, Any] = {k: v.numpy() for k, v in signature(images=images).items()}
-    # The batch is symbolic: any size will do.
+    # The batch size is symbolic, so other sizes must work too.
     for size in (1, 7):
         part = signature(images=images[:size])["logits"].numpy()
         np.testing.assert_allclose(part, answers["logits"][:size], rtol=1e-4, atol=1e-4)
 
-    some = images[: int(held_out["differentiated"])]
-    labels = tf.constant(held_out["labels"][: len(some)])
+    gradient_images = images[: int(held_out["differentiated"])]
+    labels = tf.constant(held_out["labels"][: len(gradient_images)])
     with tf.GradientTape() as tape:
-        tape.watch(some)
-        scores = model.predict(some)["logits"]
+        tape.watch(gradient_images)
+        scores = model.predict(gradient_images)["logits"]
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, scores)
         loss = tf.reduce_mean(losses)
     weights = {
@@ -72,7 +72,7 @@ def serve(model_path: str, held_out_path: str, answers_path: str) -> None:
         for layer, variables in model.params.items()
         for name, variable in variables.items()
     }
-    gradients = tape.gradient(loss, {"images": some, **weights})
+    gradients = tape.gradient(loss, {"images": gradient_images, **weights})
     answers |= {f"d {name}": gradient.numpy() for name, gradient in gradients.items()}
 
     report = {

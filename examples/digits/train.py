@@ -1,4 +1,4 @@
-"""Trains the net on the handwritten digits that scikit-learn ships, showing how it goes."""
+"""Trains the net on the handwritten digits of scikit-learn, with a progress bar."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from examples.digits import model
 
 _HELD_OUT = 360
 _BATCH = 64
-_RATE = 2e-3
-_BAR = 30
+_LEARNING_RATE = 2e-3
+_BAR_WIDTH = 30
 
 
 @dataclass(frozen=True)
 class Digits:
-    """Images of (n, 8, 8), float32 with pixels of 0 to 16, and their labels, int32."""
+    """Images of (n, 8, 8), float32 with pixels from 0 to 16, and their labels, int32."""
 
     images: npt.NDArray[np.float32]
     labels: npt.NDArray[np.int32]
 
 
 def digits() -> tuple[Digits, Digits]:
-    """The images to train with, and those held out; shuffled, the same way each time."""
+    """Returns the training and the held-out images, shuffled with a fixed seed."""
     from sklearn.datasets import load_digits
 
     data = load_digits()
@@ -41,32 +41,34 @@ def digits() -> tuple[Digits, Digits]:
 
 
 def train(data: Digits, held_out: Digits, steps: int, seed: int = 0) -> model.Params:
-    """The weights after so many steps of Adam, with the progress shown."""
+    """Trains with Adam, and shows the progress; returns the weights."""
     params = model.init(jax.random.key(seed))
     adam = model.Adam.zero(params)
     rng = np.random.default_rng(seed)
     score = jax.jit(model.logits)
     progress = _Progress(steps)
     for step in range(1, steps + 1):
-        chosen = rng.choice(len(data.labels), _BATCH, replace=False)
-        rate = _RATE * (1 + np.cos(np.pi * step / steps)) / 2
+        batch = rng.choice(len(data.labels), _BATCH, replace=False)
+        rate = _LEARNING_RATE * (1 + np.cos(np.pi * step / steps)) / 2
         params, adam, loss = model.train_step(
-            params, adam, data.images[chosen], data.labels[chosen], rate
+            params, adam, data.images[batch], data.labels[batch], rate
         )
         if progress.is_due(step):
-            right = accuracy(np.asarray(score(params, held_out.images)), held_out)
-            progress.show(step, f"loss {float(loss):.4f}  held-out accuracy {right:.1%}")
+            held_out_accuracy = accuracy(np.asarray(score(params, held_out.images)), held_out)
+            progress.show(
+                step, f"loss {float(loss):.4f}  held-out accuracy {held_out_accuracy:.1%}"
+            )
     progress.end()
     return params
 
 
 def accuracy(logits: npt.NDArray[np.float32], data: Digits) -> float:
-    """The share of images of which the right digit has the highest score."""
+    """Returns the fraction of images whose true digit has the highest score."""
     return float(np.mean(logits.argmax(axis=1) == data.labels))
 
 
 class _Progress:
-    """A bar that moves on a terminal, and some lines where the output is a file."""
+    """A progress bar on a terminal, or a few lines in a file."""
 
     def __init__(self, steps: int) -> None:
         self._steps, self._start = steps, time.monotonic()
@@ -78,8 +80,8 @@ class _Progress:
         return step % self._every == 0 or step == self._steps
 
     def show(self, step: int, text: str) -> None:
-        filled = _BAR * step // self._steps
-        bar = "█" * filled + "·" * (_BAR - filled) if self._moves else f"{step:>5}"
+        filled = _BAR_WIDTH * step // self._steps
+        bar = "█" * filled + "·" * (_BAR_WIDTH - filled) if self._moves else f"{step:>5}"
         seconds = time.monotonic() - self._start
         line = f"   {bar}  of {self._steps} steps  {text}  {seconds:4.1f} s"
         print(

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Where TensorFlow is, without JAX and Flax: the two files of train.py as a served model.
+"""Serves the two files of train.py with TensorFlow, without JAX and Flax.
 
-Publishes FOLDER/served/1 from the function and its weights. After another training it publishes
-the next version from the weights alone: the function need not be exported again. Loads the model
-as a server would, and ends in failure if it does not answer as Flax did.
+Publishes FOLDER/served/1 from the function and its weights. After another training, it publishes
+the next version from the new weights only: the function is not exported again. Then it loads the
+model as a server would, and fails if the answers differ from Flax's.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import sys
 from pathlib import Path
 
-_LARGEST_DIFFERENCE = 1e-5
+_MAX_DIFFERENCE = 1e-5
 
 
 def main() -> None:
@@ -24,14 +24,14 @@ def main() -> None:
     )
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="what train.py wrote")
     options = parser.parse_args()
-    # Read when TensorFlow starts.
+    # TensorFlow reads this when it starts.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     serve(options.folder)
 
 
 def serve(folder: Path) -> None:
-    """Publishes the next version, and asks it."""
+    """Publishes the next version, and checks its answers."""
     import tensorflow as tf
 
     from jax2tf_bridge import latest_version, publish
@@ -42,7 +42,7 @@ def serve(folder: Path) -> None:
     else:
         published = publish(root, params=weights)
     print(f"{published.path}, TensorFlow {tf.__version__}")
-    print(f"of JAX and Flax there are loaded: {_loaded() or 'none'}")
+    print(f"of JAX and Flax there are loaded: {_list_loaded() or 'none'}")
     _compare(Path(published.path), folder / "held_out.npz")
 
 
@@ -55,16 +55,16 @@ def _compare(path: Path, held_out: Path) -> None:
     with np.load(held_out) as data:
         images, labels, expected = data["images"], data["labels"], data["probabilities"]
     answers = signature(images=tf.constant(images))
-    right = np.mean(answers["digit"].numpy() == labels)
+    accuracy = np.mean(answers["digit"].numpy() == labels)
     difference = float(np.abs(answers["probabilities"].numpy() - expected).max())
-    print(f"{right:.1%} of {len(labels)} held-out digits are right")
+    print(f"{accuracy:.1%} of {len(labels)} held-out digits are right")
     print(f"largest difference from Flax: {difference:.0e}")
-    if not difference <= _LARGEST_DIFFERENCE:
-        sys.exit(f"The two differ by more than {_LARGEST_DIFFERENCE}")
+    if not difference <= _MAX_DIFFERENCE:
+        sys.exit(f"The two differ by more than {_MAX_DIFFERENCE}")
 
 
-def _loaded() -> str:
-    """What of JAX is in this process; where it is installed, TensorFlow may import it itself."""
+def _list_loaded() -> str:
+    """Lists the loaded JAX packages; TensorFlow itself may import JAX if it is installed."""
     return ", ".join(sorted({"jax", "jaxlib", "flax"} & set(sys.modules)))
 
 

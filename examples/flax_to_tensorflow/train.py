@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Where JAX and Flax are: trains a net on handwritten digits, and writes it as two files.
+"""Trains a Flax net on handwritten digits, and writes it as two files.
 
-FOLDER/net.jaxfn is the function, written once, at any batch size and with its gradient;
-FOLDER/weights.msgpack are its variables, written after each training. TensorFlow is not needed.
-For serve.py to compare with, FOLDER/held_out.npz has images and what Flax answers for them.
+FOLDER/net.jaxfn is the function, for any batch size and with its gradient; it is written once.
+FOLDER/weights.msgpack has its variables, and is written after each training. TensorFlow is not
+needed. FOLDER/held_out.npz has images and Flax's answers, which serve.py compares with its own.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def write(folder: Path, steps: int, seed: int) -> None:
-    """Trains, and writes the files."""
+    """Trains the net, and writes the files."""
     from sklearn.datasets import load_digits
 
     from examples.flax_to_tensorflow import model
@@ -70,8 +70,10 @@ def write(folder: Path, steps: int, seed: int) -> None:
         labels=labels[:_HELD_OUT],
         probabilities=answers["probabilities"],
     )
-    right = np.mean(np.asarray(answers["digit"]) == labels[:_HELD_OUT])
-    print(f"Flax with JAX {jax.__version__}: {right:.1%} of {_HELD_OUT} held-out digits are right")
+    accuracy = np.mean(np.asarray(answers["digit"]) == labels[:_HELD_OUT])
+    print(
+        f"Flax with JAX {jax.__version__}: {accuracy:.1%} of {_HELD_OUT} held-out digits are right"
+    )
 
 
 if __name__ == "__main__":

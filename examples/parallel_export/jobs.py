@@ -1,4 +1,4 @@
-"""What the three examples export, and what they show of it."""
+"""The jobs that the three examples export, and the files that they write."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +11,7 @@ from jax2tf_bridge.parallel import ExportJob
 
 
 def jobs() -> dict[str, ExportJob]:
-    """Two functions; of open, of long and of short texts; for all platforms, or one."""
+    """Makes jobs of two functions, with open and fixed lengths, for all platforms or one."""
     params = model.weights()
 
     def tokens(length: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int32]]:
@@ -35,7 +35,7 @@ def jobs() -> dict[str, ExportJob]:
 
 
 def write(portables: Mapping[str, PortableFunction], folder: Path) -> None:
-    """Writes a file for each portable function, and says what is in it."""
+    """Writes a file for each portable function, and prints its arguments and platforms."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, portable in portables.items():
         path = folder / f"{name}.jaxfn"

@@ -1,4 +1,4 @@
-"""A small text classifier, whose length and batch can stay open."""
+"""A small text classifier for any batch size and text length."""
 
 from typing import Any
 
@@ -16,12 +16,12 @@ def weights() -> dict[str, Any]:
 
 
 def classify(params: dict[str, Any], tokens: Any) -> Any:
-    """Tokens of (batch, length) to probabilities of (batch, CLASSES)."""
+    """Maps tokens of (batch, length) to probabilities of (batch, CLASSES)."""
     x = params["embedding"][tokens]
     scores = jax.nn.softmax(jnp.einsum("bqd,bkd->bqk", x @ params["mix"], x))
     return jax.nn.softmax((scores @ x).mean(1) @ params["head"])
 
 
 def embed(params: dict[str, Any], tokens: Any) -> Any:
-    """Tokens of (batch, length) to vectors of (batch, WIDTH)."""
+    """Maps tokens of (batch, length) to vectors of (batch, WIDTH)."""
     return params["embedding"][tokens].mean(1)

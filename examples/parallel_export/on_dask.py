@@ -1,7 +1,7 @@
-"""Exports on a cluster of Dask, here one of two processes on this machine.
+"""Exports on a Dask cluster, here two processes on this machine.
 
-For other machines, Client takes the address of their scheduler. Their processes need the bridge,
-JAX, and the module that the functions are from.
+To use other machines, pass the address of their scheduler to Client. Their processes need the
+bridge, JAX, and the module that defines the functions.
 """
 
 import argparse
@@ -33,6 +33,6 @@ def main() -> None:
         write(export_many(jobs(), executor=client.get_executor()), folder)
 
 
-# The processes of Dask import this file.
+# Dask's processes import this file, and must not run it.
 if __name__ == "__main__":
     main()

@@ -1,6 +1,6 @@
 """Exports on Ray, here in two processes on this machine.
 
-For other machines, ray.init takes the address of their cluster.
+To use other machines, pass the address of their cluster to ray.init.
 """
 
 import argparse
@@ -22,8 +22,8 @@ def main() -> None:
 
     import ray
 
-    # Before JAX is imported, since it starts processes. Those that export find the module of the
-    # functions by PYTHONPATH, and need no accelerator.
+    # ray.init starts processes, so it runs before JAX is imported. The workers find the module of
+    # the functions through PYTHONPATH, and do not need an accelerator.
     python_path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     ray.init(
         num_cpus=2,

@@ -1,4 +1,4 @@
-"""Calls TensorFlow functions inside JAX."""
+"""Calls TensorFlow functions from JAX."""
 
 from jax2tf_bridge.errors import MissingDependencyError
 

@@ -1,4 +1,4 @@
-"""Makes TensorFlow functions of batches for jax.vmap, which TensorFlow knows nothing of."""
+"""Makes batched TensorFlow functions for jax.vmap."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from jax2tf_bridge.portable._aval import Aval
 
 
 def batch_of(function: FlatFunction, batched: Sequence[bool]) -> FlatFunction:
-    """Makes a function over batches: it takes and gives rows along the first axis.
+    """Makes a batched function, with the batch along the first axis of arguments and results.
 
     Args:
-      function: of one row.
-      batched: for each of its flat arguments, whether there is one a row.
+      function: the function of one row.
+      batched: for each flat argument, whether it has a batch axis.
     """
     key = ("batch", tuple(batched))
     return function.derived(key, lambda: _Batch(function, tuple(batched)))
 
 
 class _Batch(FlatFunction):
-    """A function over batches, vectorized by TensorFlow where it knows how, else mapped over rows.
+    """A batched function: tf.vectorized_map if TensorFlow supports it, otherwise tf.map_fn.
 
-    What has side effects, or draws random numbers, is called row by row.
+    Functions with side effects or random numbers are called row by row.
     """
 
     def __init__(self, function: FlatFunction, batched: tuple[bool, ...]) -> None:
@@ -40,7 +40,7 @@ class _Batch(FlatFunction):
     def known_shapes(
         self, avals: Sequence[Aval], shapes: Sequence[tuple[Any, ...]]
     ) -> list[tuple[Any, ...]]:
-        """Returns the shapes of rows, with their number before."""
+        """Returns the batch size, followed by the shape of one row, for each result."""
         row_avals = [
             Aval(aval.shape[1:] if batched else aval.shape, aval.dtype)
             for aval, batched in zip(avals, self._batched, strict=True)
@@ -52,20 +52,20 @@ class _Batch(FlatFunction):
     def run(self, tensors: Sequence[tf.Tensor]) -> Results:
         size = self._size([t.shape for t in tensors])
         if size == 0:
-            row = self._traced_row(tensors)
+            row = self._trace_row(tensors)
             return [tf.zeros([0, *t.shape], t.dtype) for t in row.results], row.structure
         if tf.executing_eagerly():
-            traced = self._vectorized(tensors)
+            traced = self._trace_vectorized(tensors)
             if traced is not None:
                 return traced(*tensors), traced.structure
             rows = [self._function.run(self._row(tensors, i)) for i in range(size)]
             columns = zip(*(results for results, _ in rows), strict=True)
             return [tf.stack(column) for column in columns], rows[0][1]
-        row = self._traced_row(tensors)
+        row = self._trace_row(tensors)
         if not row.results:
             return [], row.structure
         if self._is_vectorizable(tensors, row):
-            mapped = self._map(tensors, row, _vectorized_map)
+            mapped = self._map(tensors, row, _map_vectorized)
         else:
             specs = [tf.TensorSpec(t.shape, t.dtype) for t in row.results]
             mapped = self._map(
@@ -79,7 +79,7 @@ class _Batch(FlatFunction):
     def _row(self, tensors: Sequence[tf.Tensor], i: int) -> list[tf.Tensor]:
         return [t[i] if b else t for t, b in zip(tensors, self._batched, strict=True)]
 
-    def _traced_row(self, tensors: Sequence[tf.Tensor]) -> Traced:
+    def _trace_row(self, tensors: Sequence[tf.Tensor]) -> Traced:
         return self._function.traced(
             [
                 Aval(tuple(t.shape[1:] if b else t.shape), t.dtype.name)
@@ -87,26 +87,34 @@ class _Batch(FlatFunction):
             ]
         )
 
-    def _map(self, tensors: Sequence[tf.Tensor], row: Traced, mapped: Any) -> Sequence[tf.Tensor]:
-        """Maps a function of the batched tensors alone over these tensors."""
-        # TensorFlow cannot differentiate a branch by a tape within the body of a loop, and can a
-        # function with one.
-        call: Any = row if row.has_control_flow() else lambda *given: self._function.run(given)[0]
+    def _map(
+        self, tensors: Sequence[tf.Tensor], row: Traced, map_function: Any
+    ) -> Sequence[tf.Tensor]:
+        """Maps the function over the batched tensors; the others are closed over."""
+        # In the body of a loop, a tape cannot differentiate a branch, but it can differentiate a
+        # call of a function that has one.
+        call: Any = (
+            row
+            if row.has_control_flow()
+            else lambda *row_tensors: self._function.run(row_tensors)[0]
+        )
 
-        def of_row(values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        def run_row(values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
             batched = iter(values)
-            given = [next(batched) if b else t for t, b in zip(tensors, self._batched, strict=True)]
-            return list(call(*given))
+            row_tensors = [
+                next(batched) if b else t for t, b in zip(tensors, self._batched, strict=True)
+            ]
+            return list(call(*row_tensors))
 
         batched = [t for t, b in zip(tensors, self._batched, strict=True) if b]
-        results: Sequence[tf.Tensor] = mapped(of_row, batched)
+        results: Sequence[tf.Tensor] = map_function(run_row, batched)
         return results
 
-    def _vectorized(self, tensors: Sequence[tf.Tensor]) -> Traced | None:
-        """Traces the vectorized function for these tensors; None where there is none."""
+    def _trace_vectorized(self, tensors: Sequence[tf.Tensor]) -> Traced | None:
+        """Traces the vectorized function for these tensors; None if it cannot be vectorized."""
         try:
             # A function that only runs eagerly has no graph at all.
-            if self._is_vectorizable(tensors, self._traced_row(tensors)):
+            if self._is_vectorizable(tensors, self._trace_row(tensors)):
                 return self.traced([aval_of(t) for t in tensors])
         except BridgeError:
             pass
@@ -114,30 +122,30 @@ class _Batch(FlatFunction):
 
     def _is_vectorizable(self, tensors: Sequence[tf.Tensor], row: Traced) -> bool:
         avals = tuple(aval_of(t) for t in tensors)
-        (answer,) = self.cached(
+        (is_vectorizable,) = self.cached(
             self._vectorizable, avals, lambda: (self._can_be_vectorized(avals, row),)
         )
-        return bool(answer)
+        return bool(is_vectorizable)
 
     def _can_be_vectorized(self, avals: Sequence[Aval], row: Traced) -> bool:
-        """Tries whether TensorFlow has a vectorized form of every operation."""
-        # Vectorized branches and loops sort rows by where they go, in sizes that XLA must know.
+        """Returns whether TensorFlow can vectorize every operation, by tracing it."""
+        # Vectorized branches and loops partition rows dynamically, and XLA needs static sizes.
         if row.stateful_operations() or row.has_control_flow():
             return False
 
         def attempt(*tensors: tf.Tensor) -> Sequence[tf.Tensor]:
-            return self._map(tensors, row, _vectorized_map)
+            return self._map(tensors, row, _map_vectorized)
 
         specs = [tf.TensorSpec(aval.shape, tf.as_dtype(aval.dtype)) for aval in avals]
         try:
             with in_eager_mode():
-                made = tf.function(attempt, autograph=False).get_concrete_function(*specs)
+                concrete = tf.function(attempt, autograph=False).get_concrete_function(*specs)
         except (ValueError, TypeError, NotImplementedError, LookupError):
             return False
         size = self._size([aval.shape for aval in avals])
         expected = [(size, *t.shape) for t in row.results]
-        return [tuple(t.shape) for t in made.outputs] == expected
+        return [tuple(t.shape) for t in concrete.outputs] == expected
 
 
-def _vectorized_map(f: Any, tensors: Any) -> Any:
+def _map_vectorized(f: Any, tensors: Any) -> Any:
     return tf.vectorized_map(f, tensors, fallback_to_while_loop=False)

@@ -1,4 +1,4 @@
-"""Defines call_tf(), which makes a JAX function of a TensorFlow function."""
+"""Defines call_tf(), which makes a JAX function from a TensorFlow function."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
 
 
 def function_name(f: Any) -> str:
-    """Names a TensorFlow function as a user would."""
+    """Returns a name of a TensorFlow function for error messages."""
     if isinstance(f, tf.types.experimental.ConcreteFunction):
         name = f.name
         return name.decode() if isinstance(name, bytes) else str(name)
@@ -30,8 +30,8 @@ def function_name(f: Any) -> str:
 
 
 def argument_labels(f: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> list[str]:
-    """Writes each leaf of the arguments as a user would, as "params['w']"."""
-    names = _parameters(f)
+    """Labels each leaf of the arguments for error messages, such as "params['w']"."""
+    names = _list_parameters(f)
     labels = []
     for path, _ in jax.tree_util.tree_flatten_with_path((args, kwargs))[0]:
         first, rest = path[1], jax.tree_util.keystr(path[2:])
@@ -43,8 +43,8 @@ def argument_labels(f: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -
     return labels
 
 
-def _parameters(f: Callable[..., Any]) -> list[str]:
-    """Names the positional parameters, as far as they are known."""
+def _list_parameters(f: Callable[..., Any]) -> list[str]:
+    """Lists the names of the positional parameters; empty if the signature is unknown."""
     function = getattr(f, "python_function", f)
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -62,39 +62,40 @@ def call_tf(
     output_shape_dtype: Any = UNSPECIFIED,
     call_tf_graph: bool = False,
 ) -> Callable[..., Any]:
-    """Makes a JAX function of a TensorFlow function.
+    """Makes a JAX function from a TensorFlow function.
 
-    Called on arrays it runs operation by operation in eager TensorFlow. In jax.jit, scan, cond,
-    while_loop and `convert` what XLA makes of it becomes part of the JAX program, compiled for
-    every platform; with custom calls in it, for those of the installed TensorFlow alone. It can be
-    differentiated in reverse mode, as often as TensorFlow can, and jax.vmap maps it.
+    Called on arrays, the function runs operation by operation in eager TensorFlow. In jax.jit,
+    scan, cond, while_loop and `convert`, XLA compiles it, and the result becomes part of the JAX
+    program, on every platform; with custom calls, only on platforms that the installed TensorFlow
+    has devices for. The function supports jax.vmap, and reverse-mode differentiation of as many
+    orders as TensorFlow supports.
 
     Args:
       callable_tf: a function of tensors, a tf.function, a tf.Module or Keras model, or a function
-        of a reloaded SavedModel. tf.Variables in it are read when it runs; in a compiled program
-        they are constants, of the values that they had when it was compiled.
-      has_side_effects: whether a call is an effect of the JAX program, which JAX does not drop.
-        jax.checkpoint, which calls twice, refuses such calls that change variables or draw random
+        of a reloaded SavedModel. Calls read the current values of its tf.Variables; a compiled
+        program contains the values at the time of compilation as constants.
+      has_side_effects: whether a call is a side effect, which JAX does not drop. jax.checkpoint,
+        which calls a function twice, rejects such calls if they change variables or draw random
         numbers.
-      ordered: whether calls that draw random numbers or change variables stay in their order.
-      output_shape_dtype: a pytree of jax.ShapeDtypeStruct that the results must be; for those
-        whose shapes TensorFlow does not know before it runs. None declares a function without
-        results. Without the argument, the results may be whatever comes.
-      call_tf_graph: whether `convert` and `export` carry the function along as a TensorFlow
-        graph, which TensorFlow compiles where the model runs, for whatever platform and sizes.
-        jax.jit and jax.export cannot run it then: NotExportableError.
+      ordered: whether calls that draw random numbers or change variables keep their order.
+      output_shape_dtype: a pytree of jax.ShapeDtypeStruct that the results must match. Pass it if
+        TensorFlow does not know the shapes of the results before it runs. None declares a function
+        without results. By default, all results that are arrays are accepted.
+      call_tf_graph: whether `convert` and `export` embed the function as a TensorFlow graph, which
+        TensorFlow compiles where the model runs, for any platform and sizes. jax.jit and jax.export
+        cannot run such a function: NotExportableError.
 
     Returns:
-      A function over pytrees of arrays and numbers, positional and by keyword, that gives a
-      pytree of arrays; 64-bit results become 32-bit unless jax_enable_x64 is set. Calling it
-      raises DTypeError for arguments that TensorFlow has no dtype for; CallTfError where the
-      function raises; StructureError, ShapeError, DTypeError where its results cannot be
-      arrays, or are not as declared; UnsupportedByTargetError or PlatformError where XLA cannot
-      compile it; and GradientError where it has no gradient, or in forward mode.
+      A function that takes pytrees of arrays and numbers, positional or by keyword, and returns a
+      pytree of arrays; 64-bit results become 32-bit unless jax_enable_x64 is set. A call raises
+      DTypeError for arguments of a dtype that TensorFlow lacks; CallTfError if the function
+      raises; StructureError, ShapeError or DTypeError if its results cannot be arrays or are not
+      as declared; UnsupportedByTargetError or PlatformError if XLA cannot compile it; and
+      GradientError if it has no gradient, or in forward mode.
 
     Raises:
       FunctionError: `callable_tf` is not callable.
-      StructureError, ShapeError: output_shape_dtype declares no arrays.
+      StructureError, ShapeError: output_shape_dtype does not declare arrays.
 
     >>> import jax, jax.numpy as jnp, tensorflow as tf
     >>> f = call_tf(lambda x: tf.square(x))
@@ -112,17 +113,17 @@ def call_tf(
     options = CallOptions(has_side_effects or ordered, ordered, declared, call_tf_graph)
     functions: dict[Any, UserFunction] = {}
 
-    def called(*args: Any, **kwargs: Any) -> Any:
+    def jax_function(*args: Any, **kwargs: Any) -> Any:
         leaves, in_tree = jax.tree_util.tree_flatten((args, kwargs))
         labels = argument_labels(callable_tf, args, kwargs)
         values = [jax_value(leaf, label, name) for leaf, label in zip(leaves, labels, strict=True)]
         function = functions.get(in_tree)
         if function is None:
-            made = UserFunction(callable_tf, in_tree, name, options)
-            function = functions.setdefault(in_tree, made)
+            new_function = UserFunction(callable_tf, in_tree, name, options)
+            function = functions.setdefault(in_tree, new_function)
         results, structure = call(function, values)
         return jax.tree_util.tree_unflatten(structure, results)
 
-    functools.update_wrapper(called, callable_tf, assigned=("__doc__",), updated=())
-    called.__name__ = called.__qualname__ = name
-    return opaque_to_autograph(called)
+    functools.update_wrapper(jax_function, callable_tf, assigned=("__doc__",), updated=())
+    jax_function.__name__ = jax_function.__qualname__ = name
+    return opaque_to_autograph(jax_function)

@@ -1,4 +1,4 @@
-"""Compiles TensorFlow functions to StableHLO, and that to functions that JAX lowers."""
+"""Compiles TensorFlow functions to StableHLO, and wraps it as exported JAX functions."""
 
 from __future__ import annotations
 
@@ -30,19 +30,20 @@ from jax2tf_bridge.portable._target import Target
 from jax2tf_bridge.portable.bytecode import read_main_types, read_module
 
 _CONVENTION = 9
-_UPDATES = re.compile(
+_UPDATING_OPERATION = re.compile(
     r"Assign\w*VariableOp|Resource(?!Gather)\w+|RngReadAndSkip|RngSkip|Stateful(?!Partitioned)\w+"
 )
 
 
 @dataclass(frozen=True)
 class CompiledModule:
-    """A function as XLA compiled it for one platform.
+    """A function compiled to StableHLO for one platform.
 
     Attributes:
       module: StableHLO as a portable artifact; it takes the arguments, and then the captures.
-      captured: what the graph captured: handles of variables, and tensors.
-      captures, results: the types of these and of the results.
+      captured: the captures of the graph: handles of variables, and tensors.
+      captures: the types of the captures.
+      results: the types of the results.
     """
 
     module: bytes
@@ -52,7 +53,7 @@ class CompiledModule:
 
 
 def tensorflow_device(platform: str) -> str | None:
-    """Finds TensorFlow's device that compiles for a platform; None if it has none."""
+    """Returns the TensorFlow device that compiles for a platform; None without one."""
     built = {"cuda": tf.test.is_built_with_cuda, "rocm": tf.test.is_built_with_rocm}
     if platform in built and not built[platform]():
         return None
@@ -65,48 +66,50 @@ def tensorflow_device(platform: str) -> str | None:
 def compiled(function: FlatFunction, avals: Sequence[Aval], platform: str) -> CompiledModule:
     """Compiles the function to StableHLO, for a platform and arguments of these shapes.
 
-    TensorFlow compiles for devices that it has. For another platform, what it makes of the function
-    for the CPU is taken, unless custom calls are in it: the rest of StableHLO is of no platform.
+    TensorFlow compiles only for devices that it has. Other platforms use the module for the CPU
+    if it has no custom calls; all other operations of StableHLO are platform-independent.
 
     Raises:
-      PlatformError: TensorFlow has no such device, and custom calls are in the function.
-      UnsupportedByTargetError: XLA cannot compile the function; it names the operation.
+      PlatformError: TensorFlow has no such device, and the module has custom calls.
+      UnsupportedByTargetError: XLA cannot compile the function; the error names the operation.
     """
     device = tensorflow_device(platform)
     if device is None:
-        return _for_other_platform(function.name, compiled(function, avals, "cpu"), platform)
+        return _check_platform_independent(
+            function.name, compiled(function, avals, "cpu"), platform
+        )
     key = (*avals, platform, uses_64_bits())
-    made: CompiledModule = function.module(
+    module: CompiledModule = function.module(
         key, lambda: _compile(function.name, function.traced(avals), platform, device)
     )
-    return made
+    return module
 
 
 def exported(
     function: FlatFunction, avals: Sequence[Aval], results: Sequence[Aval], platform: str
 ) -> jax_export.Exported:
-    """Exports the function as jax.export does, with the values that its variables have now.
+    """Makes a jax.export.Exported from the function, with the current values of its variables.
 
     Args:
-      function: to be called.
-      avals: of its arguments.
-      results: what the caller takes its results for.
-      platform: that it is compiled for.
+      function: the function.
+      avals: the avals of its arguments.
+      results: the results that the caller expects.
+      platform: the platform to compile for.
 
     Raises:
       PlatformError, UnsupportedByTargetError: as `compiled`.
     """
-    made = compiled(function, avals, platform)
-    if made.results != tuple(results):
+    module = compiled(function, avals, platform)
+    if module.results != tuple(results):
         raise ShapeError(
-            f"The TensorFlow function {function.name} gives {', '.join(map(str, made.results))} "
+            f"The TensorFlow function {function.name} gives {', '.join(map(str, module.results))} "
             f"when it is compiled, and output_shape_dtype declares {', '.join(map(str, results))}."
         )
-    constants = tuple(map(_constant, made.captured, made.captures))
+    constants = tuple(map(_read_capture, module.captured, module.captures))
     version = _jax_compat.current_stablehlo_version()
     portable = PortableFunction.over_leaves(
         function.name,
-        Module(made.module, version, _CONVENTION, tuple(range(len(avals))), (platform,)),
+        Module(module.module, version, _CONVENTION, tuple(range(len(avals))), (platform,)),
         avals,
         results,
         target=Target(f"JAX {jax.__version__}", (version,), _CONVENTION),
@@ -115,15 +118,15 @@ def exported(
     return to_exported(replace(portable, lifted_constants=constants))
 
 
-def _for_other_platform(name: str, made: CompiledModule, platform: str) -> CompiledModule:
-    """Returns what was compiled for the CPU, if it means the same on another platform.
+def _check_platform_independent(name: str, module: CompiledModule, platform: str) -> CompiledModule:
+    """Returns the module for the CPU if it also runs on another platform.
 
     Raises:
-      PlatformError: it has custom calls.
+      PlatformError: the module has custom calls.
     """
-    calls = sorted(read_module(made.module).custom_calls)
+    calls = sorted(read_module(module.module).custom_calls)
     if not calls:
-        return made
+        return module
     raise PlatformError(
         f"The TensorFlow function {name} cannot be compiled for {platform}: it calls "
         f"{', '.join(calls)}, which each platform has in its own way, and the installed TensorFlow "
@@ -137,59 +140,59 @@ def _compile(name: str, traced: Traced, platform: str, device: str) -> CompiledM
     refuse_updates(name, traced)
     try:
         with in_eager_mode():
-            # As HLO, whose format is stable: the StableHLO that TensorFlow prints is not.
+            # Uses HLO, because its format is stable; TensorFlow's StableHLO text is not.
             function = tf.function(traced, autograph=False, jit_compile=True)
             captured = tuple(function.get_concrete_function(*traced.specs).captured_inputs)
             make = function.experimental_get_compiler_ir(*traced.specs)
             if platform == "cpu":
                 hlo = make(stage="hlo_serialized", platform_name="CPU")
             else:
-                # By the name of the platform it takes no variables.
+                # With platform_name, get_compiler_ir does not accept captured variables.
                 with warnings.catch_warnings():
                     warnings.filterwarnings("ignore", "device_name is being deprecated")
                     hlo = make(stage="hlo_serialized", device_name=device)
         stablehlo = jax_mlir.hlo_to_stablehlo(hlo)
-    except Exception as e:  # of types that differ between failures
+    except Exception as e:  # the type depends on the failure
         raise not_compilable(name, e) from e
-    module = _portable(stablehlo)
+    module = _make_portable(stablehlo)
     ins, outs = read_main_types(module)
     if any("?" in text.partition(",")[0] for text in outs):
-        raise _dynamic_result(name, traced)
-    captures = tuple(_aval(text) for text in ins[len(traced.specs) :])
-    return CompiledModule(module, captured, captures, tuple(map(_aval, outs)))
+        raise _make_dynamic_result_error(name, traced)
+    captures = tuple(_parse_type(text) for text in ins[len(traced.specs) :])
+    return CompiledModule(module, captured, captures, tuple(map(_parse_type, outs)))
 
 
 def refuse_updates(name: str, traced: Traced) -> None:
-    """Raises if the function changes variables.
+    """Rejects functions that change variables.
 
     Raises:
-      UnsupportedByTargetError: it does.
+      UnsupportedByTargetError: the function changes a variable.
     """
-    updates = [kind for kind in traced.stateful_operations() if _UPDATES.fullmatch(kind)]
+    updates = [kind for kind in traced.stateful_operations() if _UPDATING_OPERATION.fullmatch(kind)]
     if updates:
-        raise _updates_variables(name, updates[0])
+        raise _make_update_error(name, updates[0])
 
 
-def _portable(bytecode: bytes) -> bytes:
+def _make_portable(bytecode: bytes) -> bytes:
     with _jax_compat.make_ir_context():
         module = ir.Module.parse(bytecode)
         for op in [op for op in below(module.operation) if op.name == "mhlo.copy"]:
-            # XLA's own, of no meaning between values; StableHLO has none.
+            # A copy is an identity, which StableHLO does not have.
             op.results[0].replace_all_uses_with(op.operands[0])
             op.erase()
         version = ".".join(map(str, _jax_compat.current_stablehlo_version()))
         return _jax_compat.serialize_module(module, version)
 
 
-def _aval(text: str) -> Aval:
-    found = read_tensor_type(text)
-    assert found is not None, text
-    sizes, dtype = found
+def _parse_type(text: str) -> Aval:
+    parts = read_tensor_type(text)
+    assert parts is not None, text
+    sizes, dtype = parts
     return Aval(tuple(map(int, sizes)), dtype)
 
 
-def _constant(captured: Any, aval: Aval) -> LiftedConstant:
-    """Reads a captured variable or tensor, as it is now."""
+def _read_capture(captured: Any, aval: Aval) -> LiftedConstant:
+    """Reads the current value of a captured variable or tensor."""
     with in_eager_mode():
         value = captured
         if captured.dtype == tf.resource:
@@ -198,7 +201,7 @@ def _constant(captured: Any, aval: Aval) -> LiftedConstant:
     return LiftedConstant(aval, hashlib.sha256(data).hexdigest(), data=data)
 
 
-def _updates_variables(name: str, operation: str) -> UnsupportedByTargetError:
+def _make_update_error(name: str, operation: str) -> UnsupportedByTargetError:
     return UnsupportedByTargetError(
         f"The TensorFlow function {name} changes a tf.Variable ({operation}), which a JAX program "
         "cannot. Return the new value, and assign it outside; or call the function outside of "
@@ -208,8 +211,8 @@ def _updates_variables(name: str, operation: str) -> UnsupportedByTargetError:
     )
 
 
-def _dynamic_result(name: str, traced: Traced) -> UnsupportedByTargetError:
-    operation = _first_of_unknown_size(traced)
+def _make_dynamic_result_error(name: str, traced: Traced) -> UnsupportedByTargetError:
+    operation = _find_unknown_size(traced)
     return UnsupportedByTargetError(
         f"The TensorFlow function {name} gives a result whose size depends on the values of its "
         f"arguments, by the operation {operation}, and sizes in a JAX program are fixed. Give a "
@@ -220,7 +223,7 @@ def _dynamic_result(name: str, traced: Traced) -> UnsupportedByTargetError:
     )
 
 
-def _first_of_unknown_size(traced: Traced) -> str:
+def _find_unknown_size(traced: Traced) -> str:
     for op in traced.concrete.graph.get_operations():
         unknown = any(not t.shape.is_fully_defined() for t in op.outputs)
         if unknown and all(t.shape.is_fully_defined() for t in op.inputs):

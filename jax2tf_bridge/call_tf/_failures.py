@@ -1,4 +1,4 @@
-"""Turns failures of TensorFlow functions into errors that name function and operation."""
+"""Converts failures of TensorFlow functions to errors that name the function and operation."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ _OPERATION = re.compile(r"\[Op:(\w+)\]|\{\{node [^}]*\}\} = (\w+)\[|__wrapped__(
 _NO_GRADIENT = re.compile(
     r"gradient defined for operation ?'[^']*' \(op type: (\w+)\)|registry has no entry for: (\w+)"
 )
-# TensorFlow looks up a custom gradient by a name of this kind, and then by the operation that
-# stands for the whole, whose own gradient it has.
+# TensorFlow looks up a custom gradient by the name "CustomGradient...", and then by the operation
+# that marks the call, IdentityN.
 _CUSTOM_GRADIENTS = ("CustomGradient", "IdentityN")
-# The gradient of another function of the same process, which refers to tensors of its graph.
+# A custom gradient that was defined in another function of this process uses that graph's tensors.
 _OUT_OF_SCOPE = "is out of scope and cannot be used here"
 _DISABLED = re.compile(r"Gradient explicitly disabled\. Reason: b'(.*)'\.?", re.DOTALL)
 _UNSUPPORTED = re.compile(r"(\w+) \(No registered '(\w+)' OpKernel")
 _NOT_CONSTANT = re.compile(r"Input (\d+) to node \S+ with op (?:\S+/)?(\w+) must be a compile-time")
 _LOOP = re.compile(r"XLA compilation requires a fixed tensor list size")
-_NOT_THE_USERS = re.compile(r"/(tensorflow|jax|jax2tf_bridge)/|autograph_generated|<frozen")
+_LIBRARY_FRAME = re.compile(r"/(tensorflow|jax|jax2tf_bridge)/|autograph_generated|<frozen")
 _SOURCE = re.compile(r'File "([^"]+)", line (\d+), in')
 
 
 @contextmanager
 def calling(name: str) -> Iterator[None]:
-    """Names the TensorFlow function in what it raises, which becomes the cause.
+    """Converts exceptions of a TensorFlow function to errors that name it.
 
     Raises:
-      CallTfError: the function raised.
+      CallTfError: the function raised; its exception is the cause.
     """
     try:
         yield
@@ -43,13 +43,13 @@ def calling(name: str) -> Iterator[None]:
         e.add_note(f"This happened while call_tf called the TensorFlow function {name}.")
         raise
     except Exception as e:
-        found = _OPERATION.search(str(e))
-        operation = next(filter(None, found.groups())) if found else None
+        match = _OPERATION.search(str(e))
+        operation = next(filter(None, match.groups())) if match else None
         if operation is not None:
-            operation = re.sub("^_*Mkl", "", operation)  # as oneDNN has it
+            operation = re.sub("^_*Mkl", "", operation)  # oneDNN's prefix
         place = f" in the operation {operation}" if operation else ""
         raise CallTfError(
-            f"The TensorFlow function {name} raised {type(e).__name__}{place}: {_summary(e)}",
+            f"The TensorFlow function {name} raised {type(e).__name__}{place}: {_summarize(e)}",
             function=name,
             operation=operation,
         ) from e
@@ -57,10 +57,10 @@ def calling(name: str) -> Iterator[None]:
 
 @contextmanager
 def differentiating(name: str) -> Iterator[None]:
-    """Names the TensorFlow function whose gradient does not exist.
+    """Converts TensorFlow's errors about missing gradients to errors that name the function.
 
     Raises:
-      GradientError: TensorFlow has no gradient for an operation of the function, or had one that
+      GradientError: TensorFlow has no gradient for an operation of the function, or the gradient
         was not saved.
     """
     try:
@@ -73,15 +73,15 @@ def differentiating(name: str) -> Iterator[None]:
         if _OUT_OF_SCOPE in str(e) or operation in _CUSTOM_GRADIENTS:
             raise gradient_not_saved(name) from e
         if missing:
-            raise _no_gradient(
+            raise _make_no_gradient_error(
                 name, f"TensorFlow defines none for the operation {operation}"
             ) from e
         if disabled:
-            raise _no_gradient(name, disabled[1]) from e
+            raise _make_no_gradient_error(name, disabled[1]) from e
         raise
 
 
-def _no_gradient(name: str, reason: str) -> GradientError:
+def _make_no_gradient_error(name: str, reason: str) -> GradientError:
     return GradientError(
         f"The TensorFlow function {name} has no gradient: {reason}. Stop the gradient before "
         "it (tf.stop_gradient, jax.lax.stop_gradient), or give the function one by "
@@ -119,8 +119,8 @@ def not_compilable(name: str, error: Exception) -> UnsupportedByTargetError:
             "by tf.while_loop(..., maximum_iterations=n)"
         )
     else:
-        operation, reason = "", _summary(error)
-    frames = [frame for frame in _SOURCE.findall(text) if not _NOT_THE_USERS.search(frame[0])]
+        operation, reason = "", _summarize(error)
+    frames = [frame for frame in _SOURCE.findall(text) if not _LIBRARY_FRAME.search(frame[0])]
     source = ":".join(frames[-1]) if frames else None
     at = f" at {source}" if source else ""
     return UnsupportedByTargetError(
@@ -132,15 +132,15 @@ def not_compilable(name: str, error: Exception) -> UnsupportedByTargetError:
     )
 
 
-def _summary(error: BaseException) -> str:
-    """Finds the first line that says something; AutoGraph puts the user's code before it."""
+def _summarize(error: BaseException) -> str:
+    """Returns the line of an error with the reason; AutoGraph and Keras put others before it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if lines and lines[0] == "in user code:":
-        # Frames, and then the exception's own text.
+        # AutoGraph prints the frames first, and the exception's own text last.
         tail = [line for line in lines if re.match(r"\w*(Error|Exception|Warning)\b.*: ", line)]
         return tail[-1].partition(": ")[2] if tail else lines[-1]
     if lines and lines[0].startswith("Exception encountered when calling "):
-        lines = lines[1:] or lines  # Keras says what, and which layer, in the lines that follow
+        lines = lines[1:] or lines  # Keras names the problem and the layer in the next lines
     text = lines[0] if lines else repr(error)
     text = re.sub(r"\{\{function_node \S+\}\} ?", "", text)
     return re.sub(r" ?\[Op:\w+\] ?(name:.*)?$", "", text).removeprefix("Failed getting HLO text: ")

@@ -1,4 +1,4 @@
-"""Runs and traces TensorFlow functions of flat tensors, as JAX's rules call them."""
+"""Runs and traces TensorFlow functions of flat tensors for JAX's rules."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _CONTROL_FLOW = frozenset(
 )
 
 Results = tuple[list[tf.Tensor], Any]
-"""Flat results, and the pytree that they form."""
+"""Flat results, and their pytree structure."""
 
 
 @dataclass(frozen=True)
 class Traced:
-    """A function as a TensorFlow graph for arguments of known shapes.
+    """A function traced to a TensorFlow graph for arguments of known shapes.
 
     Attributes:
-      specs: of its arguments.
-      concrete: its graph.
-      results: of its results; sizes may be unknown.
+      specs: the types of the arguments.
+      concrete: the concrete function.
+      results: the types of the results; sizes may be unknown.
       structure: the pytree of the results.
     """
 
@@ -49,11 +49,11 @@ class Traced:
         return [] if results is None else list(results)
 
     def stateful_operations(self) -> tuple[str, ...]:
-        """Names its operations that have effects, or give something else each time."""
+        """Lists the types of operations with side effects or random results."""
         return _tf_compat.stateful_operations(self.concrete.graph)
 
     def has_control_flow(self) -> bool:
-        """Tells whether there are branches or loops in it."""
+        """Returns whether the graph has branches or loops."""
         return not _CONTROL_FLOW.isdisjoint(_tf_compat.operations(self.concrete.graph))
 
 
@@ -64,8 +64,8 @@ class CallOptions:
     Attributes:
       has_side_effects: whether JAX must neither drop nor repeat a call.
       ordered: whether calls keep their order.
-      declared: what is known of the results.
-      graph: whether the function is carried along as a graph, and not compiled.
+      declared: the declared results, if any.
+      graph: whether the function is embedded as a graph, and not compiled.
     """
 
     has_side_effects: bool = True
@@ -76,20 +76,20 @@ class CallOptions:
 
 @contextmanager
 def in_eager_mode() -> Iterator[None]:
-    """Leaves what JAX and TensorFlow are tracing in this thread."""
+    """Suspends all tracing of JAX and TensorFlow in this thread for the body."""
     with _tf_compat.eagerly(), _jax_compat.outside_transformations():
         yield
 
 
-def _devices(array: Any) -> set[jax.Device]:
+def _find_devices(array: Any) -> set[jax.Device]:
     return set(array.devices()) if isinstance(array, jax.Array) else set()
 
 
 class FlatFunction(abc.ABC):
-    """A TensorFlow function of flat tensors; safe to use in threads.
+    """A TensorFlow function of flat tensors; thread-safe.
 
-    It is traced once for arguments of each shape. Two threads may trace it at the same time; then
-    the first to be done counts for both.
+    It is traced once per combination of argument shapes. If two threads trace it at the same time,
+    both use the trace that is done first.
     """
 
     def __init__(self, name: str, options: CallOptions) -> None:
@@ -103,58 +103,58 @@ class FlatFunction(abc.ABC):
 
     @abc.abstractmethod
     def run(self, tensors: Sequence[tf.Tensor]) -> Results:
-        """Runs it: operation by operation in eager mode, else as part of the graph."""
+        """Runs the function, operation by operation in eager mode, otherwise in the graph."""
 
     def known_shapes(
         self, avals: Sequence[Aval], shapes: Sequence[tuple[Any, ...]]
     ) -> list[tuple[Any, ...]] | None:
-        """Returns the shapes of the results, if they follow from the arguments'.
+        """Returns the shapes of the results if they follow from the arguments' shapes, or None.
 
         Args:
-          avals: of the arguments.
-          shapes: of these, as JAX has them.
+          avals: the avals of the arguments.
+          shapes: the shapes of the arguments, with JAX's symbolic dimensions.
         """
         return None
 
     def eager(self, arrays: Sequence[Any]) -> tuple[list[jax.Array], Any]:
-        """Runs it on arrays, operation by operation.
+        """Runs the function on arrays, operation by operation.
 
         Raises:
           CallTfError: the function raised.
         """
         with in_eager_mode(), calling(self.name):
             results, structure = self.run([tensor_of(array) for array in arrays])
-        found = [array_of(tensor) for tensor in results]
-        devices = {device for array in arrays for device in _devices(array)}
+        arrays_out = [array_of(tensor) for tensor in results]
+        devices = {device for array in arrays for device in _find_devices(array)}
         if len(devices) == 1:
-            found = [jax.device_put(array, *devices) for array in found]
-        return found, structure
+            arrays_out = [jax.device_put(array, *devices) for array in arrays_out]
+        return arrays_out, structure
 
     def traced(self, avals: Sequence[Aval]) -> Traced:
-        """Traces its graph for arguments of these shapes and dtypes, once.
+        """Traces the function for arguments of these shapes and dtypes; cached.
 
         Raises:
           CallTfError: the function raised.
           ShapeError: a size is symbolic.
         """
-        self._refuse_symbolic(avals)
+        self._check_sizes_known(avals)
         key = (*avals, uses_64_bits())
-        found: Traced = self.cached(self._traced, key, lambda: self._trace(avals))
-        return found
+        traced_function: Traced = self.cached(self._traced, key, lambda: self._trace(avals))
+        return traced_function
 
     def cached(self, cache: dict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
-        """Returns what is under `key`, or makes it, without a lock: that may call functions."""
-        found = cache.get(key)
-        return cache.setdefault(key, make()) if found is None else found
+        """Returns the entry for `key`, or makes it without a lock: `make` may run user code."""
+        entry = cache.get(key)
+        return cache.setdefault(key, make()) if entry is None else entry
 
     def module(self, key: Any, make: Callable[[], Any]) -> Any:
-        """Compiles it with `make`, once."""
+        """Compiles the function with `make`; cached by `key`."""
         return self.cached(self._modules, key, make)
 
     def derived(self, key: Any, make: Callable[[], FlatFunction]) -> FlatFunction:
-        """Makes a function of it, once: a gradient, a function of batches."""
-        found: FlatFunction = self.cached(self._derived, key, make)
-        return found
+        """Makes a gradient or batched version of the function; cached by `key`."""
+        function: FlatFunction = self.cached(self._derived, key, make)
+        return function
 
     def _trace(self, avals: Sequence[Aval]) -> Traced:
         specs = tuple(tensor_spec(aval) for aval in avals)
@@ -167,11 +167,11 @@ class FlatFunction(abc.ABC):
 
         with in_eager_mode(), calling(self.name):
             concrete = tf.function(body, autograph=False).get_concrete_function(*specs)
-        # As long as they are these: differentiating the graph adds to its outputs.
+        # Read now, because differentiating the graph later adds outputs to it.
         results = tuple(tf.TensorSpec(t.shape, t.dtype) for t in concrete.outputs)
         return Traced(specs, concrete, results, structures[-1])
 
-    def _refuse_symbolic(self, avals: Sequence[Aval]) -> None:
+    def _check_sizes_known(self, avals: Sequence[Aval]) -> None:
         if self.options.graph:
             return
         for i, aval in enumerate(avals):
@@ -186,7 +186,7 @@ class FlatFunction(abc.ABC):
 
 
 class UserFunction(FlatFunction):
-    """A user's function, on arguments of one structure."""
+    """A user's function, for arguments of one pytree structure."""
 
     def __init__(
         self, f: Callable[..., Any], in_tree: Any, name: str, options: CallOptions
@@ -203,17 +203,17 @@ class UserFunction(FlatFunction):
         return None if declared is None else list(declared.shapes)
 
     def run(self, tensors: Sequence[tf.Tensor]) -> Results:
-        """Runs it as the user would; in a graph as tf.function does, by AutoGraph."""
+        """Calls the user's function; in a graph, with AutoGraph as in tf.function."""
         args, kwargs = self._in_tree.unflatten(tensors)
-        f = self._f if tf.executing_eagerly() else self._rewritten
+        f = self._f if tf.executing_eagerly() else self._autograph_call
         return flatten_results(f(*args, **kwargs), self.name, self.options.declared)
 
     @functools.cached_property
-    def _rewritten(self) -> Callable[..., Any]:
+    def _autograph_call(self) -> Callable[..., Any]:
         f = self._f
 
-        # The user's function is rewritten when this one calls it, or left as it is with a warning
-        # where it has no source. AutoGraph cannot read annotations here.
+        # AutoGraph converts the user's function when `call` calls it, and warns if it has no
+        # source. `call` itself has no annotations, because AutoGraph cannot read them here.
         def call(*args, **kwargs):  # type: ignore[no-untyped-def]
             return f(*args, **kwargs)
 

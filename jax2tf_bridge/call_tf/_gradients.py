@@ -1,4 +1,4 @@
-"""Makes gradients of TensorFlow functions, as functions of flat tensors."""
+"""Makes gradients of TensorFlow functions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jax2tf_bridge.call_tf._values import aval_of
 from jax2tf_bridge.errors import BridgeError, GradientError
 from jax2tf_bridge.portable._aval import Aval
 
-_DRAWING = re.compile(
+_RANDOM_OPERATION = re.compile(
     r"^(Random|Multinomial|TruncatedNormal|ParameterizedTruncatedNormal|Rng|Stateful(?!Partitioned))"
 )
 
@@ -28,12 +28,12 @@ def gradient_of(
     """Makes the VJP of a function.
 
     Args:
-      function: of n flat arguments.
-      places: of the arguments that it is differentiated by.
-      results: of the results for which cotangents are given.
+      function: a function of n flat arguments.
+      places: the indices of the arguments to differentiate with respect to.
+      results: the indices of the results that have cotangents.
 
     Returns:
-      The function of the n arguments and these cotangents; it gives one cotangent a place.
+      A function of the n arguments and the cotangents, which returns a cotangent per place.
     """
     key = ("gradient", tuple(places), tuple(results))
     return function.derived(key, lambda: _Gradient(function, tuple(places), tuple(results)))
@@ -50,7 +50,7 @@ class _Gradient(FlatFunction):
     def known_shapes(
         self, avals: Sequence[Aval], shapes: Sequence[tuple[Any, ...]]
     ) -> list[tuple[Any, ...]]:
-        """Returns the shapes of the arguments that it differentiates by."""
+        """Returns the shapes of the arguments that it differentiates with respect to."""
         return [shapes[i] for i in self._places]
 
     def run(self, tensors: Sequence[tf.Tensor]) -> Results:
@@ -59,26 +59,26 @@ class _Gradient(FlatFunction):
         primals, cotangents = list(tensors[:count]), tensors[count:]
         with differentiating(self._function.name):
             with tf.GradientTape(watch_accessed_variables=False) as tape:
-                # Tensors of their own: the same one may be given for two arguments.
+                # Copies, because two arguments may be the same tensor.
                 watched = [tf.identity(primals[i]) for i in self._places]
                 tape.watch(watched)
                 for i, tensor in zip(self._places, watched, strict=True):
                     primals[i] = tensor
-                # Of a tf.function, this looks up the gradients as well.
-                found, _ = self._function.run(primals)
-                targets = [tf.identity(found[i]) for i in self._results]
+                # For a tf.function, this call already looks up the gradients.
+                outputs, _ = self._function.run(primals)
+                targets = [tf.identity(outputs[i]) for i in self._results]
             gradients = tape.gradient(
                 targets,
                 watched,
                 output_gradients=[_conjugate(cotangent) for cotangent in cotangents],
                 unconnected_gradients=tf.UnconnectedGradients.ZERO,
             )
-        # Gradients of tf.gather are sparse.
+        # The gradient of tf.gather is a tf.IndexedSlices.
         dense = [
             tf.cast(_conjugate(tf.convert_to_tensor(gradient)), tensor.dtype)
             for gradient, tensor in zip(gradients, watched, strict=True)
         ]
-        self._refuse_random_numbers(tensors, dense)
+        self._check_no_random_numbers(tensors, dense)
         return dense, jax.tree_util.tree_structure(dense)
 
     def _trace(self, avals: Sequence[Aval]) -> Traced:
@@ -87,14 +87,16 @@ class _Gradient(FlatFunction):
             raise gradient_not_saved(self._function.name)
         return traced
 
-    def _refuse_random_numbers(self, tensors: Sequence[tf.Tensor], results: Sequence[Any]) -> None:
-        """Raises if gradients depend on numbers that were drawn anew."""
+    def _check_no_random_numbers(
+        self, tensors: Sequence[tf.Tensor], results: Sequence[Any]
+    ) -> None:
+        """Raises GradientError if gradients depend on random numbers, which a rerun draws again."""
         if not tf.executing_eagerly():
-            drawing = _drawing_before(results)
-            if drawing is None:
+            operation = _find_random_operation(results)
+            if operation is None:
                 return
             raise GradientError(
-                f"The TensorFlow function {self._function.name} draws random numbers ({drawing}) "
+                f"The TensorFlow function {self._function.name} draws random numbers ({operation}) "
                 "that its gradient depends on. The gradient runs it again, with others: it would "
                 "be wrong. Draw them by tf.random.stateless_uniform and its like, with a seed that "
                 "is an argument."
@@ -104,17 +106,19 @@ class _Gradient(FlatFunction):
         try:
             operations = self._function.traced(avals[:count]).stateful_operations()
         except BridgeError:
-            return  # it runs eagerly alone, where nobody can tell
-        if any(map(_DRAWING.search, operations)):
+            return  # the function only runs eagerly, so there is no graph to inspect
+        if any(map(_RANDOM_OPERATION.search, operations)):
             self.traced(avals)
 
 
-def _drawing_before(results: Sequence[tf.Tensor]) -> str | None:
-    """Finds an operation that draws numbers on which tensors of a graph depend."""
+def _find_random_operation(results: Sequence[tf.Tensor]) -> str | None:
+    """Finds a random operation that tensors of a graph depend on."""
     if not results:
         return None
-    drawing = list(filter(_DRAWING.search, _tf_compat.stateful_operations(results[0].graph)))
-    if not drawing:
+    random_operations = list(
+        filter(_RANDOM_OPERATION.search, _tf_compat.stateful_operations(results[0].graph))
+    )
+    if not random_operations:
         return None
     waiting, seen = [t.op for t in results], set()
     while waiting:
@@ -122,9 +126,9 @@ def _drawing_before(results: Sequence[tf.Tensor]) -> str | None:
         if op in seen:
             continue
         seen.add(op)
-        # Of calls it is not looked at what they draw.
-        if _DRAWING.search(op.type) or op.type == "StatefulPartitionedCall":
-            return drawing[0]
+        # Treats every call as possibly random; its body is not inspected.
+        if _RANDOM_OPERATION.search(op.type) or op.type == "StatefulPartitionedCall":
+            return random_operations[0]
         waiting += [t.op for t in op.inputs]
     return None
 
@@ -132,6 +136,6 @@ def _drawing_before(results: Sequence[tf.Tensor]) -> str | None:
 def _conjugate(value: tf.Tensor) -> tf.Tensor:
     """Converts complex cotangents between JAX's convention and TensorFlow's.
 
-    JAX multiplies a cotangent by the Jacobian, TensorFlow by its conjugate.
+    JAX multiplies a cotangent by the Jacobian, TensorFlow by the conjugate of the Jacobian.
     """
     return tf.math.conj(value) if value.dtype.is_complex else value

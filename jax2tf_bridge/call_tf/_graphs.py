@@ -1,4 +1,4 @@
-"""Makes graphs of TensorFlow functions, which a portable function carries along."""
+"""Makes the graphs of TensorFlow functions that portable functions embed."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from jax2tf_bridge.portable._graph_function import GraphFunction
 from jax2tf_bridge.to_tf._shape_guards import SizeAlgebra
 from shape_poly import Dim, make_plan, solve
 
-_NOT_IN_NAMES = re.compile(r"\W+", re.ASCII)
+_INVALID_IN_NAMES = re.compile(r"\W+", re.ASCII)
 
 
 class SizeChecks:
     """Checks of the sizes of results, for arguments of symbolic shapes.
 
-    XLA knows all sizes when it compiles, and drops assertions. A reshape of nothing but zeros to
-    the size that is expected leaves nothing in the program, and fails to compile where the sizes
-    differ; TensorFlow's message has its name.
+    XLA drops assertions, but knows all sizes when it compiles. The check is therefore a reshape of
+    zeros from the actual to the expected size: it fails to compile if the sizes differ, and leaves
+    nothing in the program otherwise. TensorFlow's error message contains its name.
     """
 
     def __init__(self, name: str, arguments: Sequence[tf.Tensor], avals: Sequence[Aval]) -> None:
-        """Takes the arguments of a function in the current graph."""
+        """Stores the arguments of the function, which are tensors of the current graph."""
         self._name, self._arguments = name, arguments
         self._shapes = [aval.shape for aval in avals]
 
     def checked(self, result: tf.Tensor, i: int, aval: Aval) -> tf.Tensor:
-        """Returns the i-th result, which compiles only if it has the shape of `aval`.
+        """Returns the i-th result with checks: it compiles only if it has the shape of `aval`.
 
         Raises:
-          ShapeError: a size of it does not follow from those of the arguments.
+          ShapeError: a size does not follow from the sizes of the arguments.
         """
         known = result.shape
         rank = len(aval.shape)
@@ -59,10 +59,10 @@ class SizeChecks:
         with tf.control_dependencies(checks):
             return tf.identity(result)
 
-    def _check(self, found: Any, expected: Any, i: int, what: str) -> tf.Operation:
-        name = _NOT_IN_NAMES.sub("_", self._name).strip("_")
+    def _check(self, size: Any, expected: Any, i: int, what: str) -> tf.Operation:
+        name = _INVALID_IN_NAMES.sub("_", self._name).strip("_")
         label = f"{what}_of_result_{i}_of_{name}_is_not_as_declared"
-        return tf.reshape(tf.zeros([found], tf.bool), [expected], name=label).op
+        return tf.reshape(tf.zeros([size], tf.bool), [expected], name=label).op
 
     def _expected(self, size: Dim, i: int) -> Any:
         if isinstance(size, int):
@@ -89,9 +89,9 @@ class SizeChecks:
         return solve(plan, sizes, SizeAlgebra(tf.int32)).values
 
 
-# What is of this process; what names gradients, which nobody asks a graph for that a module calls,
-# since its gradient is another graph; and what has a session take loops apart, which XLA cannot.
-_LEFT_OUT = (
+# Attributes that are removed from embedded graphs: process-local ids, names of gradients (the
+# gradient is a separate graph), and the lowering of loops to v1, which XLA cannot compile.
+_REMOVED_ATTRIBUTES = (
     "_gradient_op_type",
     "forward_function_name",
     "backward_function_name",
@@ -105,11 +105,11 @@ _LEFT_OUT = (
 
 @dataclass(frozen=True)
 class CarriedGraph:
-    """A graph with what it takes beside the function's arguments.
+    """A graph, and the values of its extra arguments.
 
     Attributes:
       function: the graph.
-      values: of variables, as they are now, behind the arguments.
+      values: the current values of variables, which follow the function's arguments.
     """
 
     function: GraphFunction
@@ -119,79 +119,79 @@ class CarriedGraph:
 def carried_graph(
     function: FlatFunction, avals: Sequence[Aval], results: Sequence[Aval]
 ) -> CarriedGraph:
-    """Makes the graph of the function, with the values that its variables have now.
+    """Makes the graph of the function, with the current values of its variables.
 
     Args:
-      function: to be carried along.
-      avals: of its arguments; sizes may be symbolic.
-      results: what the caller takes its results for.
+      function: the function to embed.
+      avals: the avals of its arguments; sizes may be symbolic.
+      results: the results that the caller expects.
 
     Raises:
-      ShapeError: a size of a result does not follow from those of the arguments.
+      ShapeError: a size of a result does not follow from the sizes of the arguments.
       CallTfError: the function raised.
-      UnsupportedByTargetError: it changes variables, or uses what is no constant.
+      UnsupportedByTargetError: the function changes variables, or captures other resources.
     """
     traced = function.traced(avals)
     refuse_updates(function.name, traced)
     if traced.concrete.captured_inputs:
-        return _carried(function.name, traced, avals, results)
-    made: CarriedGraph = function.module(
+        return _make_carried_graph(function.name, traced, avals, results)
+    carried: CarriedGraph = function.module(
         ("graph", *avals, *results, uses_64_bits()),
-        lambda: _carried(function.name, traced, avals, results),
+        lambda: _make_carried_graph(function.name, traced, avals, results),
     )
-    return made
+    return carried
 
 
-def _carried(
+def _make_carried_graph(
     name: str, traced: Traced, avals: Sequence[Aval], results: Sequence[Aval]
 ) -> CarriedGraph:
     concrete = traced.concrete
     graph_def = concrete.graph.as_graph_def()
     inputs = [tensor.op.name for tensor in concrete.inputs]
     captures = list(zip(inputs[len(traced.specs) :], concrete.captured_inputs, strict=True))
-    values, constants = _captured(name, concrete, captures)
+    values, constants = _read_captures(name, concrete, captures)
     specs = {place: tf.TensorSpec(value.shape, value.dtype) for place, value in values.items()}
     try:
         take_values(graph_def, specs)
     except NotAValueError as e:
-        raise _not_constant(name, f"a tf.Variable that {e.operation} uses") from e
+        raise _make_not_constant_error(name, f"a tf.Variable that {e.operation} uses") from e
     _drop_control_inputs(graph_def, inputs)
-    passed = {place: value for place, value in values.items() if _is_of_jax(value)}
+    passed = {place: value for place, value in values.items() if _is_jax_dtype(value)}
     constants |= {place: value for place, value in values.items() if place not in passed}
     with in_eager_mode(), tf.Graph().as_default() as graph:
         arguments = [
             tf.compat.v1.placeholder(spec.dtype, spec.shape, f"x{i}")
             for i, spec in enumerate([*traced.specs, *(specs[place] for place in passed)])
         ]
-        given = dict(zip(inputs, arguments, strict=False))
-        given |= dict(zip(passed, arguments[len(traced.specs) :], strict=True))
-        given |= {place: tf.constant(value) for place, value in constants.items()}
-        found = tf.graph_util.import_graph_def(
+        replacements = dict(zip(inputs, arguments, strict=False))
+        replacements |= dict(zip(passed, arguments[len(traced.specs) :], strict=True))
+        replacements |= {place: tf.constant(value) for place, value in constants.items()}
+        imported = tf.graph_util.import_graph_def(
             graph_def,
-            input_map={f"{place}:0": tensor for place, tensor in given.items()},
+            input_map={f"{place}:0": tensor for place, tensor in replacements.items()},
             return_elements=[tensor.name for tensor in concrete.outputs[: len(results)]],
             name="f",
         )
         checks = SizeChecks(name, arguments[: len(avals)], avals)
-        for i, (result, aval) in enumerate(zip(found, results, strict=True)):
+        for i, (result, aval) in enumerate(zip(imported, results, strict=True)):
             tf.identity(checks.checked(result, i, aval), f"y{i}")
-    carried = GraphFunction(name, _portable(graph.as_graph_def()))
+    carried = GraphFunction(name, _make_portable(graph.as_graph_def()))
     return CarriedGraph(carried, tuple(passed.values()))
 
 
 def _drop_control_inputs(graph_def: Any, placeholders: Sequence[str]) -> None:
-    """Lets nothing wait for placeholders, in whose place other nodes come."""
-    waits = {f"^{place}" for place in placeholders}
+    """Removes control inputs that name replaced placeholders."""
+    control_inputs = {f"^{place}" for place in placeholders}
     for node in graph_def.node:
-        kept = [reference for reference in node.input if reference not in waits]
-        if len(kept) < len(node.input):
-            node.input[:] = kept
+        remaining = [reference for reference in node.input if reference not in control_inputs]
+        if len(remaining) < len(node.input):
+            node.input[:] = remaining
 
 
-def _captured(
+def _read_captures(
     name: str, concrete: Any, captures: Sequence[tuple[str, Any]]
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Reads the variables and the tensors that a function captured, by placeholder."""
+    """Reads the captured variables and tensors of a function, by placeholder."""
     values: dict[str, np.ndarray] = {}
     constants: dict[str, np.ndarray] = {}
     with in_eager_mode():
@@ -200,21 +200,23 @@ def _captured(
             if variable is not None:
                 values[place] = variable.numpy()
             elif tensor.dtype in (tf.resource, tf.variant):
-                raise _not_constant(name, f"a resource that is no tf.Variable ({tensor!r:.80})")
+                raise _make_not_constant_error(
+                    name, f"a resource that is no tf.Variable ({tensor!r:.80})"
+                )
             else:
                 constants[place] = tensor.numpy()
     return values, constants
 
 
-def _is_of_jax(value: np.ndarray) -> bool:
-    """Tells whether JAX has such arrays: neither text, nor what it makes narrower."""
+def _is_jax_dtype(value: np.ndarray) -> bool:
+    """Returns whether JAX keeps the dtype; it lacks strings and may narrow 64-bit values."""
     try:
         return bool(canonical_dtype(tf.as_dtype(value.dtype)) == tf.as_dtype(value.dtype))
     except TypeError:
         return False
 
 
-def _not_constant(name: str, what: str) -> UnsupportedByTargetError:
+def _make_not_constant_error(name: str, what: str) -> UnsupportedByTargetError:
     return UnsupportedByTargetError(
         f"The TensorFlow function {name} cannot be carried along as a graph (call_tf_graph=True), "
         f"since it captures {what}. Pass it as an argument; or call the TensorFlow function around "
@@ -224,11 +226,11 @@ def _not_constant(name: str, what: str) -> UnsupportedByTargetError:
     )
 
 
-def _portable(graph_def: Any) -> bytes:
-    """Removes from a graph what is of this process: devices, gradients, names of functions.
+def _make_portable(graph_def: Any) -> bytes:
+    """Removes process-local parts of a graph: devices, gradients and function names.
 
-    The functions' names follow from what the graph holds: graphs of other processes in the same
-    program never mean another function by them.
+    New function names contain a hash of the graph. Graphs of several processes can therefore be
+    part of one program without name conflicts.
     """
     library = {function.signature.name: function for function in graph_def.library.function}
     reached: dict[str, Any] = {}
@@ -242,23 +244,25 @@ def _portable(graph_def: Any) -> bytes:
     del graph_def.library.gradient[:], graph_def.library.registered_gradients[:]
     del graph_def.library.function[:]
     for function in reached.values():
-        for key in _LEFT_OUT:
+        for key in _REMOVED_ATTRIBUTES:
             function.attr.pop(key, None)
-    every = [*reached.values()]
-    for node in [*graph_def.node, *(n for function in every for n in function.node_def)]:
+    functions = [*reached.values()]
+    for node in [*graph_def.node, *(n for function in functions for n in function.node_def)]:
         node.device = ""
         node.ClearField("experimental_debug_info")
         node.ClearField("experimental_type")
-        for key in _LEFT_OUT:
+        for key in _REMOVED_ATTRIBUTES:
             node.attr.pop(key, None)
         _tf_compat.drop_defaults(node)
     names = {name: f"f{i}" for i, name in enumerate(reached)}
-    _rename(graph_def.node, every, names)
-    content = b"".join(part.SerializeToString(deterministic=True) for part in (graph_def, *every))
+    _rename(graph_def.node, functions, names)
+    content = b"".join(
+        part.SerializeToString(deterministic=True) for part in (graph_def, *functions)
+    )
     digest = hashlib.sha256(content).hexdigest()[:32]
     final = {name: f"call_tf_{digest}_{name}" for name in names.values()}
-    _rename(graph_def.node, every, final)
-    graph_def.library.function.extend(every)
+    _rename(graph_def.node, functions, final)
+    graph_def.library.function.extend(functions)
     return bytes(graph_def.SerializeToString(deterministic=True))
 
 

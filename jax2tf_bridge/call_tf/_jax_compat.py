@@ -1,6 +1,6 @@
-"""Describes the private API of JAX that calls of TensorFlow functions need.
+"""Lists the private JAX API that call_tf uses.
 
-Each is looked up when it is needed, so that a release without it works as `SEAM` says.
+Names are looked up on first use; `SEAM` describes what changes in a release that lacks one.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ SEAM: Sequence[SeamName] = (
 
 @contextmanager
 def outside_transformations() -> Iterator[None]:
-    """Leaves what JAX is tracing in this thread, the names of mapped axes included."""
+    """Suspends JAX's tracing in this thread for the body, including named axes."""
     tracing, evaluating, top_level = _TRACING.get(), _EVALUATING.get(), _TOP_LEVEL.get()
     if tracing is None or evaluating is None or top_level is None:
         yield
@@ -79,11 +79,11 @@ def outside_transformations() -> Iterator[None]:
 
 
 def call_effects(*, stateful: bool, ordered: bool) -> frozenset[Any]:
-    """Returns what JAX is told of a call that it must not drop; empty if it cannot be told.
+    """Returns the effects of a call that JAX must not drop; empty if this JAX lacks the API.
 
     Args:
-      stateful: whether it must not be repeated either, as jax.checkpoint does.
-      ordered: whether it keeps its place among the ordered ones.
+      stateful: whether JAX must not repeat the call either, as jax.checkpoint does.
+      ordered: whether the call keeps its order relative to other ordered calls.
     """
     effect = _registered_effects().get((stateful, ordered))
     return frozenset() if effect is None else frozenset({effect})
@@ -91,7 +91,7 @@ def call_effects(*, stateful: bool, ordered: bool) -> frozenset[Any]:
 
 @functools.cache
 def _registered_effects() -> Mapping[tuple[bool, bool], Any]:
-    """Makes the effects known to JAX; they are by (stateful, ordered)."""
+    """Registers the effects with JAX; returns them by (stateful, ordered)."""
     base, lowerable = _EFFECT.get(), _LOWERABLE.get()
     if base is None or lowerable is None:
         return {}
@@ -101,17 +101,17 @@ def _registered_effects() -> Mapping[tuple[bool, bool], Any]:
         (True, False): ("StatefulCallTfEffect", allowed),
         (True, True): ("OrderedCallTfEffect", (*allowed, _ORDERED.get())),
     }
-    return {key: _registered(base, name, sets) for key, (name, sets) in kinds.items()}
+    return {key: _register_effect(base, name, sets) for key, (name, sets) in kinds.items()}
 
 
-def _registered(base: type, name: str, sets: Sequence[Any]) -> Any:
-    """Makes an effect of a new type, which becomes a member of JAX's `sets` of types."""
-    # JAX sorts effects by their text, and writes them to files by their type.
+def _register_effect(base: type, name: str, sets: Sequence[Any]) -> Any:
+    """Makes an effect of a new type, and adds the type to JAX's `sets` of types."""
+    # JAX sorts effects by their text, and serializes them by their type.
     methods = {
-        "__repr__": _text,
-        "__str__": _text,
-        "__eq__": _is_of_one_type,
-        "__hash__": _hash_of_type,
+        "__repr__": _get_type_name,
+        "__str__": _get_type_name,
+        "__eq__": _has_same_type,
+        "__hash__": _hash_type,
     }
     kind = type(name, (base,), {"__module__": __name__, **methods})
     for types in sets:
@@ -120,13 +120,13 @@ def _registered(base: type, name: str, sets: Sequence[Any]) -> Any:
     return kind()
 
 
-def _is_of_one_type(effect: Any, other: Any) -> bool:
+def _has_same_type(effect: Any, other: Any) -> bool:
     return type(effect) is type(other)
 
 
-def _hash_of_type(effect: Any) -> int:
+def _hash_type(effect: Any) -> int:
     return hash(type(effect))
 
 
-def _text(effect: Any) -> str:
+def _get_type_name(effect: Any) -> str:
     return type(effect).__name__

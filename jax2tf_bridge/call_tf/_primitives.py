@@ -1,4 +1,4 @@
-"""Defines the primitives that stand for a call in JAX, and JAX's rules for them."""
+"""Defines the JAX primitives of a call, and their rules."""
 
 from __future__ import annotations
 
@@ -26,69 +26,70 @@ from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._target import PLATFORMS
 
 _Type: TypeAlias = tuple[JaxShape, str]
-"""Shape and dtype of a value; sizes may be symbolic."""
+"""Shape and dtype of an array; sizes may be symbolic."""
 
 
 class Structure:
-    """Slot for the pytree of a call's results; each call has its own."""
+    """A slot that receives the pytree structure of a call's results."""
 
-    found: Any = None
+    tree: Any = None
 
     def __repr__(self) -> str:
-        return str(self.found)
+        return str(self.tree)
 
 
 call_p = Primitive("call_tf")
-"""Calls `function` on its flat arguments, and leaves the pytree of the results in `structure`."""
+"""Calls `function` on flat arguments, and stores the pytree of the results in `structure`."""
 call_p.multiple_results = True
 
 call_graph_p = Primitive("call_tf_as_graph")
-"""Calls a function that is carried along as a graph, which has no compiled form."""
+"""Calls a function that is embedded as a graph, and not compiled."""
 call_graph_p.multiple_results = True
 
 tangent_p = Primitive("call_tf_tangent")
-"""Computes the tangents of a call: linear in its last arguments, and only ever transposed."""
+"""Computes the tangents of a call. It is linear in its last arguments; JAX only transposes it."""
 tangent_p.multiple_results = True
 
 
-def _primitive(function: FlatFunction) -> Primitive:
+def _choose_primitive(function: FlatFunction) -> Primitive:
     return call_graph_p if function.options.graph else call_p
 
 
 def call(function: FlatFunction, args: Sequence[Any]) -> tuple[list[Any], Any]:
-    """Calls a function; returns the flat results, and the pytree that they form."""
+    """Calls a function; returns the flat results, and their pytree structure."""
     structure = Structure()
-    results = _primitive(function).bind(*args, function=function, structure=structure)
-    return list(results), structure.found
+    results = _choose_primitive(function).bind(*args, function=function, structure=structure)
+    return list(results), structure.tree
 
 
-def _run(*args: Any, function: FlatFunction, structure: Structure) -> list[Any]:
-    results, structure.found = function.eager(args)
+def _run_eagerly(*args: Any, function: FlatFunction, structure: Structure) -> list[Any]:
+    results, structure.tree = function.eager(args)
     return results
 
 
-def _abstract(*avals: Any, function: FlatFunction, structure: Structure) -> tuple[Any, Any]:
-    given = [portable_aval(aval) for aval in avals]
-    if all(isinstance(size, int) for aval in given for size in aval.shape):
-        results = [jax_aval(a.shape, a.dtype) for a in result_avals(function, given)]
+def _infer_results(*avals: Any, function: FlatFunction, structure: Structure) -> tuple[Any, Any]:
+    portable_avals = [portable_aval(aval) for aval in avals]
+    if all(isinstance(size, int) for aval in portable_avals for size in aval.shape):
+        results = [jax_aval(a.shape, a.dtype) for a in result_avals(function, portable_avals)]
     else:
-        results = _symbolic_results(function, given, [aval.shape for aval in avals])
-    structure.found = function.traced(given).structure
+        results = _infer_symbolic_results(function, portable_avals, [aval.shape for aval in avals])
+    structure.tree = function.traced(portable_avals).structure
     effects: frozenset[Any] = frozenset()
     if function.options.has_side_effects:
-        stateful = _is_stateful(function, given)
-        # XLA keeps no order among what it compiles of a graph, and only random numbers are left.
+        stateful = _is_stateful(function, portable_avals)
+        # Graphs are not ordered: XLA does not order their operations, and variables cannot change,
+        # so only random numbers are affected.
         ordered = stateful and function.options.ordered and not function.options.graph
         effects = _jax_compat.call_effects(stateful=stateful, ordered=ordered)
     return results, set(effects)
 
 
-def _symbolic_results(
+def _infer_symbolic_results(
     function: FlatFunction, avals: Sequence[Aval], shapes: Sequence[JaxShape]
 ) -> list[Any]:
-    traced = function.traced(avals).results
-    found = result_shapes(function, avals, shapes)
-    return [jax_aval(shape, t.dtype.name) for t, shape in zip(traced, found, strict=True)]
+    specs = function.traced(avals).results
+    symbolic_shapes = result_shapes(function, avals, shapes)
+    return [jax_aval(shape, t.dtype.name) for t, shape in zip(specs, symbolic_shapes, strict=True)]
 
 
 def _is_stateful(function: FlatFunction, avals: Sequence[Aval]) -> bool:
@@ -102,13 +103,13 @@ def _jvp(
     function: FlatFunction,
     structure: Structure,
 ) -> tuple[list[Any], list[Any]]:
-    results = _primitive(function).bind(*primals, function=function, structure=structure)
+    results = _choose_primitive(function).bind(*primals, function=function, structure=structure)
     avals = [jax.typeof(result) for result in results]
     outs = tuple(i for i, aval in enumerate(avals) if jnp.issubdtype(aval.dtype, jnp.inexact))
     places = tuple(i for i, tangent in enumerate(tangents) if not isinstance(tangent, ad.Zero))
     out_tangents: list[Any] = [ad.Zero(aval.to_tangent_aval()) for aval in avals]
     if outs and places:
-        found = tangent_p.bind(
+        tangent_results = tangent_p.bind(
             *primals,
             *(tangents[i] for i in places),
             function=function,
@@ -116,12 +117,12 @@ def _jvp(
             outs=outs,
             types=tuple((avals[i].shape, avals[i].dtype.name) for i in outs),
         )
-        for i, tangent in zip(outs, found, strict=True):
+        for i, tangent in zip(outs, tangent_results, strict=True):
             out_tangents[i] = tangent
     return list(results), out_tangents
 
 
-def _no_tangents(*args: Any, function: FlatFunction, **params: Any) -> Any:
+def _raise_no_tangents(*args: Any, function: FlatFunction, **params: Any) -> Any:
     raise GradientError(
         f"The TensorFlow function {function.name} has no forward-mode derivative (jax.jvp, "
         "jax.jacfwd, jax.hessian): TensorFlow gives gradients alone, that is reverse mode. Use "
@@ -129,15 +130,15 @@ def _no_tangents(*args: Any, function: FlatFunction, **params: Any) -> Any:
     )
 
 
-tangent_p.def_impl(_no_tangents)
+tangent_p.def_impl(_raise_no_tangents)
 
 
 @tangent_p.def_abstract_eval
-def _tangent_avals(*args: Any, types: Sequence[_Type], **params: Any) -> list[Any]:
+def _infer_tangents(*args: Any, types: Sequence[_Type], **params: Any) -> list[Any]:
     return [jax_aval(*kind) for kind in types]
 
 
-def _transpose(
+def _transpose_tangent(
     cotangents: Sequence[Any],
     *args: Any,
     function: FlatFunction,
@@ -146,25 +147,27 @@ def _transpose(
     types: Sequence[_Type],
 ) -> list[Any]:
     primals = args[: len(args) - len(places)]
-    given = [i for i, ct in enumerate(cotangents) if not isinstance(ct, ad.Zero)]
-    pulled: list[Any] = [None] * len(primals)
-    if not given:
-        return [*pulled, *(None for _ in places)]
-    # An argument whose tangent is known is of no concern to what is linear in the others.
+    cotangent_indices = [i for i, ct in enumerate(cotangents) if not isinstance(ct, ad.Zero)]
+    primal_cotangents: list[Any] = [None] * len(primals)
+    if not cotangent_indices:
+        return [*primal_cotangents, *(None for _ in places)]
+    # JAX transposes with respect to the undefined tangents only.
     unknown = [
         k for k, tangent in enumerate(args[len(primals) :]) if ad.is_undefined_primal(tangent)
     ]
-    gradient = gradient_of(function, [places[k] for k in unknown], [outs[i] for i in given])
-    found, _ = call(gradient, [*primals, *(cotangents[i] for i in given)])
-    by_place = dict(zip(unknown, found, strict=True))
-    return [*pulled, *(by_place.get(k) for k in range(len(places)))]
+    gradient = gradient_of(
+        function, [places[k] for k in unknown], [outs[i] for i in cotangent_indices]
+    )
+    results, _ = call(gradient, [*primals, *(cotangents[i] for i in cotangent_indices)])
+    by_place = dict(zip(unknown, results, strict=True))
+    return [*primal_cotangents, *(by_place.get(k) for k in range(len(places)))]
 
 
-ad.primitive_transposes[tangent_p] = _transpose
+ad.primitive_transposes[tangent_p] = _transpose_tangent
 
 
-def _rows_first(args: Sequence[Any], dims: Sequence[Any]) -> tuple[list[Any], list[bool]]:
-    """Moves the batch axes to the front; returns which arguments have one, too."""
+def _move_batch_axes(args: Sequence[Any], dims: Sequence[Any]) -> tuple[list[Any], list[bool]]:
+    """Moves the batch axes to the front; also returns which arguments have a batch axis."""
     batched = [isinstance(dim, int) for dim in dims]
     moved = [
         jnp.moveaxis(arg, dim, 0) if has else arg
@@ -176,9 +179,9 @@ def _rows_first(args: Sequence[Any], dims: Sequence[Any]) -> tuple[list[Any], li
 def _batch(
     args: Sequence[Any], dims: Sequence[Any], *, function: FlatFunction, structure: Structure
 ) -> tuple[list[Any], list[int]]:
-    moved, batched = _rows_first(args, dims)
+    moved, batched = _move_batch_axes(args, dims)
     batch = batch_of(function, batched)
-    results = _primitive(function).bind(*moved, function=batch, structure=structure)
+    results = _choose_primitive(function).bind(*moved, function=batch, structure=structure)
     return list(results), [0] * len(results)
 
 
@@ -191,11 +194,11 @@ def _batch_tangents(
     outs: tuple[int, ...],
     types: Sequence[_Type],
 ) -> tuple[list[Any], list[int]]:
-    moved, batched = _rows_first(args, dims)
+    moved, batched = _move_batch_axes(args, dims)
     count = len(args) - len(places)
     size = next(arg.shape[0] for arg, has in zip(moved, batched, strict=True) if has)
     for k, i in enumerate(places, count):
-        # Both or none: the tangent of a row is that of the row's argument.
+        # An argument and its tangent must both be batched, or neither.
         pair = batched[k] or batched[i]
         for j in (i, k):
             if pair and not batched[j]:
@@ -218,8 +221,10 @@ def _lower(
     platform: str, ctx: Any, *args: Any, function: FlatFunction, structure: Structure
 ) -> Any:
     avals, results = map(portable_aval, ctx.avals_in), map(portable_aval, ctx.avals_out)
-    made = exported(function, tuple(avals), tuple(results), platform)
-    return mlir.lower_fun(lambda *xs: made.call(*xs), multiple_results=True)(ctx, *args)
+    compiled_function = exported(function, tuple(avals), tuple(results), platform)
+    return mlir.lower_fun(lambda *xs: compiled_function.call(*xs), multiple_results=True)(
+        ctx, *args
+    )
 
 
 def _lower_graph(ctx: Any, *args: Any, function: FlatFunction, structure: Structure) -> Any:
@@ -238,11 +243,11 @@ def _lower_graph(ctx: Any, *args: Any, function: FlatFunction, structure: Struct
 
 
 for _call in (call_p, call_graph_p):
-    _call.def_impl(_run)
-    _call.def_effectful_abstract_eval(_abstract)
+    _call.def_impl(_run_eagerly)
+    _call.def_effectful_abstract_eval(_infer_results)
     ad.primitive_jvps[_call] = _jvp
     batching.primitive_batchers[_call] = _batch
 mlir.register_lowering(call_graph_p, _lower_graph)
 for _platform in PLATFORMS:
     mlir.register_lowering(call_p, functools.partial(_lower, _platform), platform=_platform)
-mlir.register_lowering(tangent_p, lambda ctx, *args, **params: _no_tangents(*args, **params))
+mlir.register_lowering(tangent_p, lambda ctx, *args, **params: _raise_no_tangents(*args, **params))

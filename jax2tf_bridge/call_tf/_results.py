@@ -1,4 +1,4 @@
-"""Flattens what TensorFlow functions return, and compares it with what was declared."""
+"""Flattens the results of TensorFlow functions, and compares them with the declared results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jax2tf_bridge.to_tf import _tf_compat
 
 
 class Unspecified:
-    """Default of output_shape_dtype, for which None declares no results."""
+    """The type of UNSPECIFIED, the default of output_shape_dtype; None declares no results."""
 
     def __repr__(self) -> str:
         return "<unspecified>"
@@ -33,9 +33,9 @@ class Declared:
     """Results that the user declared.
 
     Attributes:
-      structure: the pytree that they form.
-      avals: their shapes and dtypes.
-      shapes: their shapes as JAX has them.
+      structure: the pytree structure.
+      avals: the shapes and dtypes.
+      shapes: the shapes, with JAX's symbolic dimensions.
     """
 
     structure: Any
@@ -47,15 +47,15 @@ class Declared:
         """Reads output_shape_dtype.
 
         Args:
-          output_shape_dtype: a pytree of types; None is one without leaves, of a function without
-            results, and UNSPECIFIED is no declaration.
-          name: of the function, for messages.
-          graph: whether sizes may be symbolic, since the function is carried along as a graph.
+          output_shape_dtype: a pytree of jax.ShapeDtypeStruct. None is a pytree without leaves, for
+            a function without results; UNSPECIFIED declares nothing.
+          name: the name of the function in error messages.
+          graph: whether the function is embedded as a graph, so that sizes may be symbolic.
 
         Raises:
-          ShapeError: a size in it is not a number.
-          StructureError: a leaf of it has no shape and dtype.
-          DTypeError: a dtype in it is one that TensorFlow or JAX lacks.
+          ShapeError: a size is not a number.
+          StructureError: a leaf has no shape and dtype.
+          DTypeError: TensorFlow or JAX lacks a dtype.
         """
         if output_shape_dtype is UNSPECIFIED:
             return None
@@ -79,15 +79,17 @@ class Declared:
                     f"output_shape_dtype of call_tf({name}) must have numbers as sizes. Got: "
                     f"{sizes}.{hint}"
                 )
-            avals.append(Aval(tuple(map(dim_from_jax, sizes)), _declared_dtype(leaf.dtype, name)))
+            avals.append(
+                Aval(tuple(map(dim_from_jax, sizes)), _check_declared_dtype(leaf.dtype, name))
+            )
             shapes.append(sizes)
         return Declared(structure, tuple(avals), tuple(shapes))
 
-    def check(self, found: Sequence[tf.Tensor], structure: Any, name: str) -> None:
-        """Raises unless the results are as declared, as far as their shapes are known.
+    def check(self, tensors: Sequence[tf.Tensor], structure: Any, name: str) -> None:
+        """Compares the results with the declaration, as far as their shapes are known.
 
         Raises:
-          StructureError, ShapeError, DTypeError: they are not.
+          StructureError, ShapeError, DTypeError: they differ.
         """
         if structure != self.structure:
             raise StructureError(
@@ -95,7 +97,7 @@ class Declared:
                 f"output_shape_dtype declares. Declared: {self.structure}. Got: {structure}."
             )
         labels = result_labels(structure)
-        for label, tensor, aval in zip(labels, found, self.avals, strict=True):
+        for label, tensor, aval in zip(labels, tensors, self.avals, strict=True):
             narrow = canonical_dtype(tf.as_dtype(aval.dtype)).name
             if narrow != aval.dtype:
                 raise DTypeError(
@@ -117,20 +119,20 @@ class Declared:
                 )
 
 
-def _declared_dtype(dtype: Any, name: str) -> str:
+def _check_declared_dtype(dtype: Any, name: str) -> str:
     try:
-        found = tf.as_dtype(np.dtype(dtype).name)
-        canonical_dtype(found)
+        tf_dtype = tf.as_dtype(np.dtype(dtype).name)
+        canonical_dtype(tf_dtype)
     except TypeError as e:
         raise DTypeError(
             f"output_shape_dtype of call_tf({name}) declares the dtype {dtype}, which JAX and "
             "TensorFlow do not share. Declare a dtype of numbers."
         ) from e
-    return str(found.name)
+    return str(tf_dtype.name)
 
 
 def result_labels(structure: Any) -> list[str]:
-    """For each leaf of the results what messages call it."""
+    """Labels each leaf of the results for error messages."""
     tree = structure.unflatten([0] * structure.num_leaves)
     paths = jax.tree_util.tree_flatten_with_path(tree)[0]
     return [f"The result {jax.tree_util.keystr(path)}".strip() for path, _ in paths]
@@ -139,23 +141,23 @@ def result_labels(structure: Any) -> list[str]:
 def flatten_results(
     value: Any, name: str, declared: Declared | None
 ) -> tuple[list[tf.Tensor], Any]:
-    """Flattens results, in dtypes that JAX has; returns the pytree that they form, too.
+    """Flattens results and casts them to JAX's dtypes; returns them and their pytree structure.
 
     Raises:
-      StructureError: one of them is no tensor.
-      DTypeError: JAX has no such dtype.
-      StructureError, ShapeError, DTypeError: they are not as declared.
+      StructureError: a result is not a tensor.
+      DTypeError: JAX lacks the dtype of a result.
+      StructureError, ShapeError, DTypeError: the results are not as declared.
     """
     value = jax.tree_util.tree_map(_tf_compat.unwrapped, value, is_leaf=_tf_compat.is_wrapper)
     leaves, structure = jax.tree_util.tree_flatten(value)
     labels = result_labels(structure)
-    tensors = [_tensor(leaf, label, name) for leaf, label in zip(leaves, labels, strict=True)]
+    tensors = [_to_tensor(leaf, label, name) for leaf, label in zip(leaves, labels, strict=True)]
     if declared is not None:
         declared.check(tensors, structure, name)
     return tensors, structure
 
 
-def _tensor(leaf: Any, label: str, name: str) -> tf.Tensor:
+def _to_tensor(leaf: Any, label: str, name: str) -> tf.Tensor:
     if isinstance(leaf, (str, bytes)) or getattr(leaf, "dtype", None) == tf.string:
         raise DTypeError(
             f"{label} of the TensorFlow function {name} is a string, and JAX has none. Return "
@@ -164,7 +166,7 @@ def _tensor(leaf: Any, label: str, name: str) -> tf.Tensor:
     if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)):
         raise StructureError(
             f"{label} of the TensorFlow function {name} is a {type(leaf).__name__}, and JAX has "
-            f"dense arrays alone. Return {_DENSE[type(leaf)]}."
+            f"dense arrays alone. Return {_DENSE_ADVICE[type(leaf)]}."
         )
     try:
         tensor = tf.convert_to_tensor(leaf)
@@ -182,7 +184,7 @@ def _tensor(leaf: Any, label: str, name: str) -> tf.Tensor:
         ) from e
 
 
-_DENSE = {
+_DENSE_ADVICE = {
     tf.RaggedTensor: "ragged.to_tensor(shape=...)",
     tf.SparseTensor: "tf.sparse.to_dense(sparse)",
 }

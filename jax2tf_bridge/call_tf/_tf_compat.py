@@ -1,4 +1,4 @@
-"""Describes the private API of TensorFlow that calls of its functions need."""
+"""Lists the private TensorFlow API that call_tf uses."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _RESTART_TAPES = SeamName(
 )
 SEAM: Sequence[SeamName] = (_OP_DEFINITIONS, _STOP_TAPES, _RESTART_TAPES)
 
-# Stateful by their definition, and yet a second call is as good as none: what they call is looked
-# at by itself, they read, or XLA leaves them out.
+# Operations that are stateful by definition but harmless to repeat: calls, whose bodies are
+# inspected separately; reads of variables; and assertions, which XLA drops.
 _HARMLESS = frozenset(
     {
         "StatefulPartitionedCall",
@@ -51,18 +51,18 @@ _HARMLESS = frozenset(
         "XlaCallModule",
     }
 )
-_UNKNOWN = "an operation that is not known"
+_UNKNOWN_OPERATION = "an operation that is not known"
 
 
 @contextmanager
 def eagerly() -> Iterator[None]:
-    """Leaves the graphs that are being traced in this thread; a GradientTape records within."""
+    """Suspends graph tracing in this thread; a GradientTape in the body still records."""
     if tf.executing_eagerly():
         yield
         return
     stop, restart = _STOP_TAPES.get(), _RESTART_TAPES.get()
     with tf.init_scope():
-        # It stops the tapes of the thread, those to come included.
+        # init_scope stops all tapes of the thread, even those that are created in the body.
         if stop is None or restart is None:
             yield
             return
@@ -74,7 +74,7 @@ def eagerly() -> Iterator[None]:
 
 
 def check_tapes_record(name: str) -> None:
-    """Raises where a tape would record nothing, so that every gradient would be zero.
+    """Checks that tapes record; otherwise every gradient would be zero.
 
     Raises:
       GradientError: `name` is differentiated while a tf.function is traced.
@@ -92,21 +92,21 @@ def check_tapes_record(name: str) -> None:
 
 
 def operations(graph: Any) -> frozenset[str]:
-    """Names the kinds of operations in a graph and in what it calls."""
-    return frozenset(node.op for node in _nodes(graph.as_graph_def()))
+    """Returns the types of the operations in a graph and in its functions."""
+    return frozenset(node.op for node in _iterate_nodes(graph.as_graph_def()))
 
 
 def stateful_operations(graph: Any) -> tuple[str, ...]:
-    """Names the stateful kinds of operations in a graph and in what it calls."""
+    """Lists the types of the stateful operations in a graph and in its functions."""
     kinds = sorted(operations(graph) - _HARMLESS)
     definition: Callable[[str], Any] | None = _OP_DEFINITIONS.get()
     if definition is None:
-        return (_UNKNOWN,)
+        return (_UNKNOWN_OPERATION,)
     return tuple(kind for kind in kinds if _is_stateful(definition(kind)))
 
 
 def drop_defaults(node: Any) -> None:
-    """Drops attributes at their defaults, which an older TensorFlow may not know."""
+    """Removes attributes with default values, which an older TensorFlow may not know."""
     definition: Callable[[str], Any] | None = _OP_DEFINITIONS.get()
     known = definition(node.op) if definition is not None else None
     for attribute in known.attr if known is not None else ():
@@ -117,11 +117,11 @@ def drop_defaults(node: Any) -> None:
 
 
 def _is_stateful(definition: Any) -> bool:
-    # A function that is called by its name has no definition, and is looked at by itself.
+    # A call of a function by name has no definition; the function is inspected separately.
     return definition is not None and bool(definition.is_stateful)
 
 
-def _nodes(graph_def: Any) -> Iterator[Any]:
+def _iterate_nodes(graph_def: Any) -> Iterator[Any]:
     yield from graph_def.node
     for function in graph_def.library.function:
         yield from function.node_def

@@ -1,4 +1,4 @@
-"""Converts values that cross between JAX and TensorFlow."""
+"""Converts values between JAX and TensorFlow."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from jax2tf_bridge.portable._aval import Aval
 
 
 def jax_value(leaf: Any, label: str, name: str) -> Any:
-    """Makes an argument an array of JAX: a tracer, or of a dtype that JAX computes in.
+    """Converts an argument to a JAX array; tracers stay as they are.
 
     Raises:
-      DTypeError: it is no array or number, or TensorFlow has nothing of its kind.
+      DTypeError: the argument is not an array or number, or TensorFlow lacks its dtype.
     """
     if tf.is_tensor(leaf) or isinstance(leaf, tf.Variable):
         raise DTypeError(
@@ -40,12 +40,12 @@ def jax_value(leaf: Any, label: str, name: str) -> Any:
                 f"of type {type(leaf).__name__}. Bind other values beforehand: "
                 f"call_tf(functools.partial({name}, ...))."
             ) from e
-    _refuse_dtype(value, label, name)
+    _check_dtype(value, label, name)
     return value
 
 
-def _refuse_dtype(value: Any, label: str, name: str) -> None:
-    """Raises unless TensorFlow has arrays of the dtype of `value`."""
+def _check_dtype(value: Any, label: str, name: str) -> None:
+    """Raises DTypeError if TensorFlow lacks the dtype of `value`."""
     dtype = value.dtype
     if is_key(dtype):
         hint = "Pass its words: jax.random.key_data(key)."
@@ -53,7 +53,7 @@ def _refuse_dtype(value: Any, label: str, name: str) -> None:
         hint = "It is the tangent of an integer, and has no values: leave it out."
     elif is_narrow(Aval((), np.dtype(dtype).name)):
         hint = "TensorFlow reads values of less than 8 bits wrongly: pass it as int8 or uint8."
-    elif not _exists(np.dtype(dtype).name):
+    elif not _has_tensorflow_dtype(np.dtype(dtype).name):
         hint = "Convert it before, for instance with x.astype('float32')."
     else:
         return
@@ -64,7 +64,7 @@ def _refuse_dtype(value: Any, label: str, name: str) -> None:
     )
 
 
-def _exists(name: str) -> bool:
+def _has_tensorflow_dtype(name: str) -> bool:
     try:
         tf.as_dtype(name)
     except TypeError:
@@ -73,38 +73,38 @@ def _exists(name: str) -> bool:
 
 
 def tensor_spec(aval: Aval) -> tf.TensorSpec:
-    """Describes an array to TensorFlow; symbolic sizes are unknown."""
+    """Makes a tf.TensorSpec from an aval; symbolic sizes become unknown."""
     sizes = [size if isinstance(size, int) else None for size in aval.shape]
     return tf.TensorSpec(sizes, tf.as_dtype(aval.dtype))
 
 
 def aval_of(value: Any) -> Aval:
-    """Describes an array of JAX, or a tensor (or its spec) of known shape."""
+    """Returns the aval of a JAX array, or of a tensor or tf.TensorSpec of known shape."""
     if tf.is_tensor(value) or isinstance(value, tf.TensorSpec):
         return Aval(tuple(value.shape.as_list()), value.dtype.name)
     return portable_aval(value)
 
 
 def tensor_of(array: Any) -> tf.Tensor:
-    """Makes an eager tensor of an array; where both lie on the host, nothing is copied twice."""
+    """Converts an array to an eager tensor, with at most one copy if both are on the host."""
     return tf.convert_to_tensor(np.asarray(array))
 
 
 def array_of(tensor: tf.Tensor) -> jax.Array:
-    """Makes an array of JAX of an eager tensor."""
+    """Converts an eager tensor to a JAX array."""
     return jnp.asarray(tensor.numpy())
 
 
 def uses_64_bits() -> bool:
-    """Tells whether JAX computes with 64 bits where it is asked to."""
+    """Returns whether jax_enable_x64 is on."""
     return bool(canonical_dtype(tf.float64) == tf.float64)
 
 
 def canonical_dtype(dtype: tf.DType) -> tf.DType:
-    """Returns the dtype that JAX has for `dtype`: 32 bits of 64 without jax_enable_x64.
+    """Returns JAX's dtype for `dtype`; 64-bit dtypes become 32-bit without jax_enable_x64.
 
     Raises:
-      TypeError: JAX has none.
+      TypeError: JAX has no such dtype.
     """
     if dtype in (tf.string, tf.resource, tf.variant) or dtype.is_quantized:
         raise TypeError(dtype)
@@ -112,7 +112,7 @@ def canonical_dtype(dtype: tf.DType) -> tf.DType:
 
 
 def jax_aval(shape: Sequence[Any], dtype: str) -> Any:
-    """Makes JAX's abstract value of this dtype and shape; sizes may be symbolic ones of JAX's."""
+    """Makes a JAX abstract value; sizes may be JAX's symbolic dimensions."""
     zero = np.zeros((), tf.as_dtype(dtype).as_numpy_dtype)
     sizes = tuple(1 if is_symbolic_dim(size) else size for size in shape)
     return jax.typeof(np.broadcast_to(zero, sizes)).update(shape=tuple(shape))

@@ -1,4 +1,4 @@
-"""Rewrites graphs so that they take the values of variables instead of variables."""
+"""Rewrites graphs so that they take the values of variables instead of their handles."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 _Value: TypeAlias = tuple[int, Any]
-"""Dtype and shape of a variable, as the protocol buffers have them."""
+"""Dtype and shape of a variable as protocol buffers."""
 
-# Which attributes hold functions, after how many inputs their arguments begin, and which holds the
-# inputs' types, which the results'.
+# For each operation that calls functions: the attributes that name the functions, the number of
+# inputs before their arguments, and the attributes with the input types and the result types.
 _CALLS: Mapping[str, tuple[tuple[str, ...], int, str, str]] = {
     "PartitionedCall": (("f",), 0, "Tin", "Tout"),
     "StatefulPartitionedCall": (("f",), 0, "Tin", "Tout"),
@@ -23,17 +23,18 @@ _CALLS: Mapping[str, tuple[tuple[str, ...], int, str, str]] = {
     "While": (("cond", "body"), 0, "T", "T"),
     "StatelessWhile": (("cond", "body"), 0, "T", "T"),
 }
-# What an operation on a variable is on its value, and how its result and the dtype are called.
+# For each operation that reads a variable: the same operation on its value, the attribute with its
+# dtype, and the attributes to remove.
 _READS = {
     "ReadVariableOp": ("Identity", "T", ("dtype",)),
     "ResourceGather": ("Gather", "Tparams", ("dtype", "batch_dims")),
     "VariableShape": ("Shape", "T", ()),
 }
-_RESULT_OF = {"ReadVariableOp": "value"}
+_OUTPUT_NAMES = {"ReadVariableOp": "value"}
 
 
 class NotAValueError(Exception):
-    """An operation that needs the variable itself; `operation` is its kind."""
+    """An operation needs the variable itself; `operation` is its type."""
 
     def __init__(self, operation: str) -> None:
         super().__init__(operation)
@@ -42,13 +43,13 @@ class NotAValueError(Exception):
 
 @dataclass
 class _Scope:
-    """One graph or function.
+    """A graph or a function of its library.
 
     Attributes:
-      nodes: of it.
-      typed: what was a variable and is a value, as inputs of nodes refer to it.
-      of_function: whether they refer to results by name.
-      renamed: results that have another name now.
+      nodes: the nodes.
+      typed: the tensors that were handles and are values now, by reference.
+      of_function: whether it is a function, whose references name the output of the node.
+      renamed: the new references of results that were renamed.
     """
 
     nodes: Sequence[Any]
@@ -66,14 +67,14 @@ class _Scope:
 
 
 def take_values(graph_def: Any, variables: Mapping[str, tf.TensorSpec]) -> None:
-    """Rewrites a graph so that placeholders of variables are those of their values.
+    """Replaces the placeholders of variables by placeholders of their values, in place.
 
     Args:
-      graph_def: a tf.compat.v1.GraphDef, which is changed, with the functions that it calls.
-      variables: the values' types, by the placeholders' names.
+      graph_def: a tf.compat.v1.GraphDef; its functions are rewritten as well.
+      variables: the types of the values, by the name of the placeholder.
 
     Raises:
-      NotAValueError: something else is done with a variable than to read it.
+      NotAValueError: an operation does not just read a variable.
     """
     types = {
         f"{name}:0": (spec.dtype.as_datatype_enum, spec.shape.as_proto())
@@ -84,30 +85,30 @@ def take_values(graph_def: Any, variables: Mapping[str, tf.TensorSpec]) -> None:
             dtype, shape = types[f"{node.name}:0"]
             node.attr["dtype"].type = dtype
             node.attr["shape"].shape.CopyFrom(shape)
-    _Rewriting(graph_def.library).rewrite(_Scope(graph_def.node, types, of_function=False))
+    _Rewriter(graph_def.library).rewrite(_Scope(graph_def.node, types, of_function=False))
 
 
-class _Rewriting:
+class _Rewriter:
     def __init__(self, library: Any) -> None:
         self._library = library
         self._functions = {f.signature.name: f for f in library.function}
-        self._made: dict[Any, tuple[str, dict[int, _Value]]] = {}
+        self._specialized: dict[Any, tuple[str, dict[int, _Value]]] = {}
 
     def rewrite(self, scope: _Scope) -> None:
-        """Rewrites what uses values, and what uses its results in turn."""
-        waiting = True
-        done: set[str] = set()
-        while waiting:
-            waiting = False
+        """Rewrites the users of values, and the users of their results, until none is left."""
+        has_changed = True
+        rewritten: set[str] = set()
+        while has_changed:
+            has_changed = False
             for node in scope.nodes:
                 values = {
                     i: value
-                    for i, reference in enumerate(_data_inputs(node))
+                    for i, reference in enumerate(_iterate_data_inputs(node))
                     if (value := scope.value(reference)) is not None
                 }
-                if values and node.name not in done:
-                    done.add(node.name)
-                    waiting = True
+                if values and node.name not in rewritten:
+                    rewritten.add(node.name)
+                    has_changed = True
                     self._rewrite_node(scope, node, values)
 
     def _rewrite_node(self, scope: _Scope, node: Any, values: Mapping[int, _Value]) -> None:
@@ -118,36 +119,36 @@ class _Rewriting:
             node.attr.pop("_output_shapes", None)
             scope.typed[scope.reference(node, 0, "output")] = values[0]
         elif node.op in _READS and not (node.op == "ResourceGather" and node.attr["batch_dims"].i):
-            self._read(scope, node, values[0])
+            self._rewrite_read(scope, node, values[0])
         elif node.op in _CALLS:
-            self._call(scope, node, values)
+            self._rewrite_call(scope, node, values)
         else:
             raise NotAValueError(node.op)
 
-    def _read(self, scope: _Scope, node: Any, value: _Value) -> None:
+    def _rewrite_read(self, scope: _Scope, node: Any, value: _Value) -> None:
         old = node.op
-        node.op, attribute, dropped = _READS[old]
-        for key in dropped:
+        node.op, attribute, removed = _READS[old]
+        for key in removed:
             node.attr.pop(key, None)
         node.attr[attribute].type = value[0]
-        if scope.of_function and old in _RESULT_OF:
-            read = f"{node.name}:{_RESULT_OF[old]}:0"
-            _replace_inputs(scope.nodes, read, f"{node.name}:output:0")
-            scope.renamed[read] = f"{node.name}:output:0"
+        if scope.of_function and old in _OUTPUT_NAMES:
+            old_reference = f"{node.name}:{_OUTPUT_NAMES[old]}:0"
+            _replace_inputs(scope.nodes, old_reference, f"{node.name}:output:0")
+            scope.renamed[old_reference] = f"{node.name}:output:0"
 
-    def _call(self, scope: _Scope, node: Any, values: Mapping[int, _Value]) -> None:
+    def _rewrite_call(self, scope: _Scope, node: Any, values: Mapping[int, _Value]) -> None:
         keys, first, in_types, out_types = _CALLS[node.op]
         if any(i < first for i in values):
             raise NotAValueError(node.op)
-        given = {i - first: value for i, value in values.items()}
-        for i, (dtype, _) in given.items():
+        arguments = {i - first: value for i, value in values.items()}
+        for i, (dtype, _) in arguments.items():
             node.attr[in_types].list.type[i] = dtype
         results: dict[int, _Value] = {}
         for callee in callees(node, keys):
-            callee.name, found = self._function(callee.name, given)
-            results |= found
-        if in_types == out_types:  # a loop gives what it takes
-            results = given
+            callee.name, callee_results = self._specialize(callee.name, arguments)
+            results |= callee_results
+        if in_types == out_types:  # a loop's results have the types of its arguments
+            results = arguments
         node.attr.pop("_output_shapes", None)
         shapes = node.attr["output_shapes"].list.shape if "output_shapes" in node.attr else ()
         for i, value in results.items():
@@ -156,24 +157,27 @@ class _Rewriting:
                 shapes[i].CopyFrom(value[1])
             scope.typed[scope.reference(node, i, "output")] = value
 
-    def _function(self, name: str, values: Mapping[int, _Value]) -> tuple[str, dict[int, _Value]]:
-        """Finds the function that takes these values, and which results are values."""
-        key = name, tuple(sorted((i, str(value)) for i, value in values.items()))
-        if key in self._made:
-            return self._made[key]
+    def _specialize(self, name: str, values: Mapping[int, _Value]) -> tuple[str, dict[int, _Value]]:
+        """Specializes a function to these values; returns its name and the results that are values.
+
+        Each combination is made once.
+        """
+        key = name, tuple(sorted((i, str(argument_value)) for i, argument_value in values.items()))
+        if key in self._specialized:
+            return self._specialized[key]
         if name not in self._functions:
             raise NotAValueError(name)
         function = self._library.function.add()
         function.CopyFrom(self._functions[name])
-        function.signature.name = f"{name}_of_values_{len(self._made)}"
+        function.signature.name = f"{name}_of_values_{len(self._specialized)}"
         function.resource_arg_unique_id.clear()
         typed = {}
-        for i, value in values.items():
+        for i, argument_value in values.items():
             argument = function.signature.input_arg[i]
-            argument.type = value[0]
+            argument.type = argument_value[0]
             argument.ClearField("handle_data")
             function.arg_attr[i].attr.pop("_output_shapes", None)
-            typed[argument.name] = value
+            typed[argument.name] = argument_value
         scope = _Scope(function.node_def, typed, of_function=True)
         self.rewrite(scope)
         results: dict[int, _Value] = {}
@@ -181,15 +185,15 @@ class _Rewriting:
             reference = function.ret[result.name]
             if reference in scope.renamed:
                 function.ret[result.name] = scope.renamed[reference]
-            elif (found := scope.value(reference)) is not None:
-                result.type = found[0]
+            elif (value := scope.value(reference)) is not None:
+                result.type = value[0]
                 result.ClearField("handle_data")
-                results[i] = found
-        self._made[key] = function.signature.name, results
-        return self._made[key]
+                results[i] = value
+        self._specialized[key] = function.signature.name, results
+        return self._specialized[key]
 
 
-def _data_inputs(node: Any) -> Iterator[str]:
+def _iterate_data_inputs(node: Any) -> Iterator[str]:
     return (reference for reference in node.input if not reference.startswith("^"))
 
 
@@ -201,7 +205,7 @@ def _replace_inputs(nodes: Sequence[Any], old: str, new: str) -> None:
 
 
 def callees(node: Any, keys: Iterable[str]) -> Iterator[Any]:
-    """Yields the functions that attributes of a node name, one or a list each."""
+    """Yields the functions that attributes of a node name; an attribute may have a list."""
     for key in keys:
         value = node.attr[key]
         if value.WhichOneof("value") == "func":

@@ -1,6 +1,7 @@
-"""Keras layers of SavedModels, portable functions and JAX functions; needs Keras 3 on TensorFlow.
+"""A Keras layer for SavedModels, portable functions and JAX functions.
 
-Importing it registers the layer with Keras, so that `keras.models.load_model` finds it.
+It needs Keras 3 with the TensorFlow backend. Importing this package registers the layer with
+Keras, so that `keras.models.load_model` finds it.
 """
 
 from jax2tf_bridge.errors import MissingDependencyError
@@ -19,7 +20,7 @@ check_keras(_keras.__version__, _keras.config.backend())
 
 from jax2tf_bridge.keras._layer import Layer  # noqa: E402
 
-# What the archives of Keras name, wherever the class is defined.
+# Keras archives store this name; it must not depend on the file that defines the class.
 Layer.__module__ = __name__
 
 __all__ = ["Layer"]

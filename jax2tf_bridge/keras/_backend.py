@@ -1,4 +1,4 @@
-"""Checks that the installed Keras is one that the layer works in."""
+"""Checks that the layer supports the installed Keras."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from jax2tf_bridge.errors import LayerError
 
 
 def check_keras(version: str, backend: str) -> None:
-    """Raises unless it is Keras 3 with the backend tensorflow.
+    """Checks that Keras is version 3 with the backend tensorflow.
 
     Raises:
-      LayerError: it is another one.
+      LayerError: Keras is older, or has another backend.
     """
     if int(version.split(".")[0]) < 3:
         raise LayerError(
@@ -17,7 +17,7 @@ def check_keras(version: str, backend: str) -> None:
             "Upgrade TensorFlow to 2.16 or later, which brings Keras 3."
         )
     if backend != "tensorflow":
-        instead = (
+        alternative = (
             " In the backend jax, keras.layers.JaxLayer takes the JAX function itself."
             if backend == "jax"
             else ""
@@ -25,5 +25,5 @@ def check_keras(version: str, backend: str) -> None:
         raise LayerError(
             f"jax2tf_bridge.keras works in Keras' backend tensorflow, and the backend is {backend} "
             "here. Set KERAS_BACKEND=tensorflow before Keras is imported (or change "
-            f"~/.keras/keras.json).{instead}"
+            f"~/.keras/keras.json).{alternative}"
         )

@@ -1,7 +1,7 @@
-"""Writes and reads the config of a layer, which holds its functions without their arrays.
+"""Writes and reads the config of a layer.
 
-Keras keeps configs as JSON and rebuilds models from them before it reads any weights. So the
-functions are in the config, and the arrays beside it, as the variables of the layer.
+Keras stores configs as JSON and rebuilds models from them before it reads any weights. The config
+therefore holds the functions without their arrays, which are variables of the layer.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from jax2tf_bridge.saving.weights._variables import PARAMS, WeightLeaf
 from jax2tf_bridge.serialization import deserialize, serialize
 
 FORMAT = 1
-"""Version of the config; raised for every change, also for a field that is added."""
+"""Version of the config format. Every change increases it, even a new field."""
 
 
 def model_config(model: LayerModel) -> dict[str, Any]:
-    """Writes the functions of a layer, and which of their weights are trained.
+    """Makes the config of a layer: its functions and the names of its trained weights.
 
     Raises:
       SerializationError: the format cannot hold a function.
@@ -32,14 +32,14 @@ def model_config(model: LayerModel) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "bridge": __version__,
-        "inference": _function_config(model.inference),
-        "training": None if model.training is None else _function_config(model.training),
+        "inference": _make_function_config(model.inference),
+        "training": None if model.training is None else _make_function_config(model.training),
         "mutable": list(model.mutable),
         "trained": [weight.name for weight in model.weights if weight.trainable],
     }
 
 
-def _function_config(function: LayerFunction) -> dict[str, Any]:
+def _make_function_config(function: LayerFunction) -> dict[str, Any]:
     portable = function.portable
     data = serialize(portable, vjp_order=gradient_order(portable), arrays=False)
     return {
@@ -50,14 +50,14 @@ def _function_config(function: LayerFunction) -> dict[str, Any]:
 
 
 def model_of_config(config: Any, name: Any) -> LayerModel:
-    """Reads what `model_config` wrote; its weights have no values yet.
+    """Reads a config that `model_config` made; the weights have no values yet.
 
     Args:
-      config: what the JSON says.
-      name: of the layer, for messages.
+      config: the parsed JSON.
+      name: the name of the layer in error messages.
 
     Raises:
-      FileFormatError: it is damaged, or of a newer format.
+      FileFormatError: the config is damaged, or of a newer format.
     """
     try:
         root = JsonValue.of(json.dumps(config))
@@ -71,15 +71,15 @@ def model_of_config(config: Any, name: Any) -> LayerModel:
             )
         fields = ("format", "bridge", "inference", "training", "mutable", "trained")
         _, _, inference, training, mutable, trained = root.fields(*fields)
-        functions = [_function(inference)]
+        functions = [_read_function(inference)]
         if training.value is not None:
-            functions.append(_function(training))
+            functions.append(_read_function(training))
         trained_names = {name.text() for name in trained.elements()}
         return LayerModel.of(
             functions[0],
             functions[1] if functions[1:] else None,
             [name.text() for name in mutable.elements()],
-            [leaf for function in functions for leaf in _leaves(function)],
+            [leaf for function in functions for leaf in _list_weight_leaves(function)],
             lambda leaf: leaf.name in trained_names,
             lambda portable, constant: None,
         )
@@ -89,8 +89,8 @@ def model_of_config(config: Any, name: Any) -> LayerModel:
         ) from e
 
 
-def _function(place: JsonValue) -> LayerFunction:
-    data, takes_params, input_names = place.fields("jaxfn", "takes_params", "input_names")
+def _read_function(config: JsonValue) -> LayerFunction:
+    data, takes_params, input_names = config.fields("jaxfn", "takes_params", "input_names")
     try:
         decoded = base64.b64decode(data.text(), validate=True)
     except (binascii.Error, ValueError) as e:
@@ -99,10 +99,10 @@ def _function(place: JsonValue) -> LayerFunction:
     return LayerFunction(deserialize(decoded), takes_params.flag(), names)
 
 
-def _leaves(function: LayerFunction) -> list[WeightLeaf]:
+def _list_weight_leaves(function: LayerFunction) -> list[WeightLeaf]:
     if not function.takes_params:
         return []
     portable = function.portable
     paths = portable.in_tree.children[0].children[0].leaf_paths(PARAMS)
-    described = zip(paths, function.weight_names, portable.in_avals, strict=False)
-    return [WeightLeaf(path, name, aval, None) for path, name, aval in described]
+    weights = zip(paths, function.weight_names, portable.in_avals, strict=False)
+    return [WeightLeaf(path, name, aval, None) for path, name, aval in weights]

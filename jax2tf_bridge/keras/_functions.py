@@ -1,4 +1,4 @@
-"""Calls portable functions as layers do: weights by name, inputs as Keras nests them."""
+"""Calls portable functions with a layer's weights by name and with Keras' nested inputs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from jax2tf_bridge.to_tf._shapes import check_shapes
 from shape_poly import shape_text
 
 KeyWords = Callable[[int], tf.Tensor]
-"""Draws the words of a new PRNG key, of which there are so many."""
+"""Draws a number of uint32 words for new PRNG keys."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +34,7 @@ class LayerFunction:
     Attributes:
       portable: the function.
       takes_params: whether its first argument is the weights.
-      input_names: other names of its inputs, by their paths: those of a SavedModel's signature.
+      input_names: the names of the inputs in a SavedModel's signature, by path; may be empty.
     """
 
     portable: PortableFunction
@@ -43,7 +43,7 @@ class LayerFunction:
 
     @cached_property
     def weight_names(self) -> tuple[str, ...]:
-        """Names of the weights that it takes, in the order of its leaves."""
+        """Names of the weights, in the order of the leaves."""
         if not self.takes_params:
             return ()
         if not self.portable.argument_names:
@@ -55,11 +55,11 @@ class LayerFunction:
 
     @cached_property
     def out_tree(self) -> TreeSpec:
-        """Structure of the results, in containers that Keras knows."""
+        """Structure of the results, in containers that Keras supports."""
         return to_plain_containers(self.portable.out_tree)
 
     @cached_property
-    def _rest(self) -> tuple[tuple[str, Aval], ...]:
+    def _data_arguments(self) -> tuple[tuple[str, Aval], ...]:
         """Paths and avals of the flat arguments behind the weights."""
         first = len(self.weight_names)
         paths, avals = self.portable.in_paths(), self.portable.in_avals
@@ -67,59 +67,62 @@ class LayerFunction:
 
     @cached_property
     def inputs(self) -> tuple[tuple[str, Aval], ...]:
-        """Paths and avals of the leaves that Keras gives; the layer draws PRNG keys itself."""
-        return tuple((path, aval) for path, aval in self._rest if not aval.is_key)
+        """Paths and avals of the inputs that Keras passes; the layer draws PRNG keys itself."""
+        return tuple((path, aval) for path, aval in self._data_arguments if not aval.is_key)
 
     @property
     def draws_keys(self) -> bool:
-        """Tells whether it takes PRNG keys."""
-        return len(self.inputs) < len(self._rest)
+        """Returns whether the function takes PRNG keys."""
+        return len(self.inputs) < len(self._data_arguments)
 
     @cached_property
     def _arguments(self) -> tuple[tuple[str, TreeSpec], ...]:
         portable = self.portable
         whole = Call.of(portable.in_tree, portable.argument_names)
-        given = replace(whole, args=whole.args[1:]) if self.takes_params else whole
-        keys = [path for path, aval in self._rest if aval.is_key]
-        return given.without(keys).map(to_plain_containers).arguments()
+        data_call = replace(whole, args=whole.args[1:]) if self.takes_params else whole
+        keys = [path for path, aval in self._data_arguments if aval.is_key]
+        return data_call.without(keys).map(to_plain_containers).arguments()
 
     def described(self) -> str:
-        """Lists the inputs, as "ids: int32[b,n] and mask: bool[b,n]"."""
+        """Lists the inputs as text, such as "ids: int32[b,n] and mask: bool[b,n]"."""
         texts = [f"{path}: {aval}" for path, aval in self.inputs]
-        if len(texts) > _MOST_SHOWN:
-            texts = [*texts[: _MOST_SHOWN - 1], f"{len(texts) - _MOST_SHOWN + 1} more"]
+        if len(texts) > _MAX_LISTED_INPUTS:
+            texts = [
+                *texts[: _MAX_LISTED_INPUTS - 1],
+                f"{len(texts) - _MAX_LISTED_INPUTS + 1} more",
+            ]
         return " and ".join(filter(None, [", ".join(texts[:-1]), *texts[-1:]])) or "no inputs"
 
-    def _leaves(self, layer: str, inputs: Any) -> list[Any]:
+    def _flatten_inputs(self, layer: str, inputs: Any) -> list[Any]:
         arguments = self._arguments
-        if isinstance(inputs, Mapping) and inputs.keys() == set(self._names()):
-            named = self._names()
+        if isinstance(inputs, Mapping) and inputs.keys() == set(self._list_input_names()):
+            named = self._list_input_names()
             leaves = [inputs[name] for name in named]
-            return _flattened(self, layer, [(name, _LEAF) for name in named], leaves)
+            return _flatten_values(self, layer, [(name, _LEAF) for name in named], leaves)
         if len(arguments) == 1:
             ((name, tree),) = arguments
             by_name = isinstance(inputs, Mapping) and inputs.keys() == {name}
-            alone = by_name and not (tree.kind == "dict" and set(tree.keys) == {name})
-            return _flattened(self, layer, arguments, [inputs[name] if alone else inputs])
+            is_wrapped = by_name and not (tree.kind == "dict" and set(tree.keys) == {name})
+            return _flatten_values(self, layer, arguments, [inputs[name] if is_wrapped else inputs])
         names = [name for name, _ in arguments]
         if isinstance(inputs, Mapping):
             problems = [f"the input {n} is missing" for n in names if n not in inputs]
             problems += [f"the input {n} is not expected" for n in inputs if n not in names]
             if problems:
-                raise self._misfit(layer, problems)
-            return _flattened(self, layer, arguments, [inputs[name] for name in names])
+                raise self._make_misfit_error(layer, problems)
+            return _flatten_values(self, layer, arguments, [inputs[name] for name in names])
         if isinstance(inputs, (list, tuple)) and len(inputs) == len(arguments):
-            return _flattened(self, layer, arguments, inputs)
+            return _flatten_values(self, layer, arguments, inputs)
         count = f"{len(inputs)}" if isinstance(inputs, (list, tuple)) else "one array"
-        raise self._misfit(layer, [f"expected {len(arguments)} inputs, got {count}"])
+        raise self._make_misfit_error(layer, [f"expected {len(arguments)} inputs, got {count}"])
 
-    def _names(self) -> list[str]:
-        """Lists the names of the inputs in the signature of a SavedModel; masks keep theirs."""
+    def _list_input_names(self) -> list[str]:
+        """Lists the names of the inputs in the SavedModel's signature; masks keep their paths."""
         if not self.input_names:
             return []
         return [self.input_names.get(path, path) for path, _ in self.inputs]
 
-    def _misfit(self, layer: str, problems: Sequence[str]) -> StructureError:
+    def _make_misfit_error(self, layer: str, problems: Sequence[str]) -> StructureError:
         names = [name for name, _ in self._arguments]
         advice = []
         if len(names) > 1:
@@ -132,12 +135,12 @@ class LayerFunction:
         )
 
     def checked(self, layer: str, inputs: Any) -> list[Any]:
-        """Takes apart what Keras gives as `inputs`, and compares it with what the function takes.
+        """Flattens Keras' `inputs`, and checks that they fit the function.
 
         Raises:
-          StructureError, ShapeError, DTypeError: they do not fit; each is named by its path.
+          StructureError, ShapeError, DTypeError: they do not fit; the text names each by its path.
         """
-        leaves = self._leaves(layer, inputs)
+        leaves = self._flatten_inputs(layer, inputs)
         shapes, dtypes = [], []
         for leaf, (path, aval) in zip(leaves, self.inputs, strict=True):
             shape = tf.TensorShape(leaf.shape)
@@ -146,7 +149,7 @@ class LayerFunction:
             if not shape.is_compatible_with(expected):
                 known = None if shape.rank is None else shape_text(tuple(shape.as_list()))
                 shapes.append(f"{path}: expected shape {shape_text(aval.op_shape)}, got {known}")
-            if not _is_taken(dtype, aval.op_dtype):
+            if not _is_castable(dtype, aval.op_dtype):
                 dtypes.append(f"{path}: expected {aval.op_dtype}, got {dtype}")
         if shapes or dtypes:
             raise mismatch(
@@ -159,22 +162,24 @@ class LayerFunction:
         return leaves
 
     def results(self, layer: str, inputs: Any) -> list[tuple[tuple[int | None, ...], str]]:
-        """Computes the shapes and dtypes of the results, with None for open sizes.
+        """Computes the shapes and dtypes of the results, with None for unknown sizes.
 
         Args:
-          layer: for messages.
-          inputs: anything with shapes and dtypes, as keras.KerasTensor.
+          layer: the name of the layer in error messages.
+          inputs: a nest of objects with shapes and dtypes, such as keras.KerasTensor.
 
         Raises:
           StructureError, ShapeError, DTypeError: the inputs do not fit.
         """
         leaves = self.checked(layer, inputs)
-        given = iter(leaves)
+        remaining = iter(leaves)
         portable = self.portable
         first = len(self.weight_names)
         shapes = [aval.op_shape for aval in portable.in_avals[:first]]
-        shapes += [a.op_shape if a.is_key else next(given).shape for _, a in self._rest]
-        # Sizes follow from sizes by ops, which go with this graph.
+        shapes += [
+            a.op_shape if a.is_key else next(remaining).shape for _, a in self._data_arguments
+        ]
+        # check_shapes adds ops that compute sizes; they are discarded with this graph.
         with tf.Graph().as_default():
             args = [
                 tf.compat.v1.placeholder(op_dtype(aval, path), shape)
@@ -203,23 +208,23 @@ class LayerFunction:
         """Runs the function; returns the flat results.
 
         Args:
-          layer: for messages.
-          weights: their values by name.
-          inputs: what Keras gives.
+          layer: the name of the layer in error messages.
+          weights: the values of the weights by name.
+          inputs: the nested inputs from Keras.
           key_words: draws PRNG keys.
           constants: the arrays that the function captured.
         """
-        given = iter(self.checked(layer, inputs))
+        remaining = iter(self.checked(layer, inputs))
         flat = [weights[name] for name in self.weight_names]
-        kept = self.portable.module.kept_arguments
-        for place, (path, aval) in enumerate(self._rest, start=len(flat)):
+        kept_arguments = self.portable.module.kept_arguments
+        for index, (path, aval) in enumerate(self._data_arguments, start=len(flat)):
             if not aval.is_key:
-                tensor = tf.convert_to_tensor(next(given))
+                tensor = tf.convert_to_tensor(next(remaining))
                 flat.append(cast_if_needed(tensor, op_dtype(aval, path)))
-            elif place in kept:
+            elif index in kept_arguments:
                 count = 1
                 for size in aval.op_shape:
-                    count *= _known(size, path)
+                    count *= _require_known_size(size, path)
                 flat.append(tf.reshape(key_words(count), aval.op_shape))
             else:
                 flat.append(tf.zeros(aval.op_shape, tf.uint32))
@@ -227,11 +232,11 @@ class LayerFunction:
 
 
 _LEAF = TreeSpec("leaf")
-_MOST_SHOWN = 6
-"""Inputs that a message lists."""
+_MAX_LISTED_INPUTS = 6
+"""Maximum number of inputs that a message lists."""
 
 
-def _known(size: Any, path: str) -> int:
+def _require_known_size(size: Any, path: str) -> int:
     if isinstance(size, int):
         return size
     raise LayerError(
@@ -240,7 +245,7 @@ def _known(size: Any, path: str) -> int:
     )
 
 
-def _flattened(
+def _flatten_values(
     function: LayerFunction,
     layer: str,
     arguments: Sequence[tuple[str, TreeSpec]],
@@ -251,12 +256,15 @@ def _flattened(
     for (name, tree), value in zip(arguments, values, strict=True):
         tree.flatten_into(value, name, leaves, problems)
     if problems:
-        raise function._misfit(layer, problems)
+        raise function._make_misfit_error(layer, problems)
     return leaves
 
 
-def _is_taken(given: str, expected: str) -> bool:
-    """Tells whether an input of one dtype is cast to another: floats as Keras does, 64 bits."""
-    rows = find_dtype(given), find_dtype(expected)
+def _is_castable(actual: str, expected: str) -> bool:
+    """Returns whether an input is cast to the expected dtype.
+
+    Floats are cast to each other, as in Keras, and 64-bit numbers to 32 bits.
+    """
+    rows = find_dtype(actual), find_dtype(expected)
     floats = all(row is not None and row.kind == "float" for row in rows)
-    return given == expected or floats or can_become(given, expected)
+    return actual == expected or floats or can_become(actual, expected)

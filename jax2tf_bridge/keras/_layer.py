@@ -1,4 +1,4 @@
-"""Layer: a Keras layer of a SavedModel, a portable function or a JAX function."""
+"""A Keras layer for a SavedModel, a portable function or a JAX function."""
 
 from __future__ import annotations
 
@@ -26,43 +26,43 @@ from jax2tf_bridge.to_tf._constants import EagerConstants
 
 @keras.saving.register_keras_serializable(package="jax2tf_bridge")
 class Layer(keras.layers.Layer):  # type: ignore[misc]
-    """A Keras layer that runs a function of JAX, and whose weights are trained by Keras.
+    """A Keras layer that runs a JAX function and trains its weights.
 
     It works in functional, Sequential and subclassed models, with any optimizer, in `fit`,
     `model.save` and `model.export`. A reloaded model needs neither the JAX function nor JAX.
 
     Args:
       function: the folder of a SavedModel that `save` wrote, a .jaxfn file, a PortableFunction, or
-        a JAX function. JAX is needed for the latter alone, which is exported when the layer is
-        first called: the batch is open, and so is every size that Keras does not know.
-      params: the weights: the first argument of the function. A pytree of arrays, a state dict, or
-        the path of a file of msgpack or safetensors. None for a function without weights, and for
-        a SavedModel, which has them.
-      signature: of a SavedModel, which one runs; by default "serving_default".
-      training_function: what runs with training=True: of a SavedModel the name of a signature,
-        else a portable function or .jaxfn file with the same weights. A JAX function says it by an
-        argument `training`.
-      trainable: which weights are trained: all of floating-point numbers (True), none (False:
-        `layer.trainable = True` thaws them), or those whose names begin with the given words, as
-        ["params"]. By default all, or those that are trainable in the SavedModel.
-      mutable: the beginnings of the names of weights that training updates itself, as
-        ["batch_stats"]: with training=True the function returns (outputs, new values), as Flax's
-        apply(..., mutable=["batch_stats"]) does. No optimizer changes them.
+        a JAX function. Only a JAX function needs JAX. The layer exports it at the first call; the
+        batch size and all sizes that Keras does not know are symbolic.
+      params: the weights, which are the first argument of the function: a pytree of arrays, a state
+        dict, or the path of a msgpack or safetensors file. None for a function without weights, and
+        for a SavedModel, which has its own.
+      signature: the signature of a SavedModel to run; "serving_default" by default.
+      training_function: the function for training=True: the name of a signature for a SavedModel,
+        otherwise a portable function or .jaxfn file with the same weights. A JAX function has an
+        argument `training` instead.
+      trainable: the weights to train: all floating-point weights (True), none (False;
+        `layer.trainable = True` unfreezes them), or those whose names begin with one of the given
+        prefixes, such as ["params"]. By default all, or those that are trainable in the SavedModel.
+      mutable: prefixes of the names of weights that the function updates in training, such as
+        ["batch_stats"]. With training=True the function returns (outputs, new values), as Flax's
+        apply(..., mutable=["batch_stats"]) does. Optimizers do not change these weights.
       polymorphic_shapes, polymorphic_constraints: as in `export`, for the inputs of a JAX function.
-      xla: False makes TensorFlow's own operations, for consumers without XLA.
-      seed: an integer from which the PRNG keys are drawn: for the argument `rng` of a JAX function,
-        and for every typed key that a portable function takes.
-      name: of the layer; the names of its weights begin with it.
+      xla: False builds the function from TensorFlow operations, for consumers without XLA.
+      seed: an integer seed of the PRNG keys that the layer draws: for the argument `rng` of a JAX
+        function, and for every typed key that a portable function takes.
+      name: the name of the layer, which is the prefix of the names of its weights.
 
     Attributes:
-      params: the variables of the weights, by the paths to them: "dense/kernel".
+      params: the variables of the weights by path, such as "dense/kernel".
 
     Raises:
-      LayerError: what is given does not go together, or there is nothing to train.
+      LayerError: the arguments contradict each other, or there is nothing to train.
       FileFormatError: a file or folder is of another format, or damaged.
-      StructureError, ShapeError, DTypeError: the weights do not fit the function. When it is
-        called: the inputs do not; each is named.
-      SavingError: `trainable` or `mutable` names no weight.
+      StructureError, ShapeError, DTypeError: the weights do not fit the function; or, in a call,
+        the inputs do not fit. The text names each misfit.
+      SavingError: no weight matches a prefix in `trainable` or `mutable`.
 
     >>> import keras, numpy as np
     >>> layer = Layer(lambda params, x: x @ params["w"], {"w": np.ones((3, 2), np.float32)})
@@ -92,8 +92,8 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
         self._seed = seed
         self._keys: Any = None
         self._state: _State | None = None
-        self._waiting: JaxFunction | None = None
-        if isinstance(function, LayerModel):  # of from_config
+        self._pending: JaxFunction | None = None
+        if isinstance(function, LayerModel):  # from_config passes it
             self._set_up(function)
             return
         options = Options(
@@ -107,19 +107,19 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
         )
         source = source_of(function, params, signature, training_function, options)
         if isinstance(source, JaxFunction):
-            self._waiting = source
+            self._pending = source
         else:
             self._set_up(source)
 
     @property
     def params(self) -> Mapping[str, Any]:
-        """Variables of the weights, by the paths to them: "dense/kernel"."""
+        """Variables of the weights by path, such as "dense/kernel"."""
         return {} if self._state is None else dict(self._state.weights)
 
     def build(self, input_shape: Any) -> None:
-        """Exports a JAX function for inputs of these shapes, of Keras' default dtype.
+        """Exports a JAX function for inputs of these shapes and of Keras' default dtype.
 
-        When the layer is called, it has the dtypes of the inputs.
+        A call of the layer exports it for the dtypes of the inputs instead.
         """
         dtype = keras.config.floatx()
 
@@ -130,11 +130,11 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
 
     @opaque_to_autograph  # the first call exports a JAX function
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        # Before Keras builds the layer, since `build` is given shapes without dtypes; and before it
-        # calls the layer, since it writes around messages from there.
-        described = keras.tree.map_structure(_described, inputs)
-        self._export(described)
-        self._ready("call it").model.inference.checked(self._subject, described)
+        # Export and check before Keras builds and calls the layer: it passes shapes without dtypes
+        # to `build`, and wraps error messages of `call` in its own.
+        specs = keras.tree.map_structure(_describe_input, inputs)
+        self._export(specs)
+        self._require_state("call it").model.inference.checked(self._subject, specs)
         return super().__call__(inputs, *args, **kwargs)
 
     @opaque_to_autograph
@@ -142,14 +142,14 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
         """Runs the function.
 
         Args:
-          inputs: its argument, or a list or dict of its arguments.
-          training: whether the function for training runs.
+          inputs: the argument of the function, or a list or dict of its arguments.
+          training: whether to run the training function.
         """
-        state, trains = self._ready("call it"), bool(training)
+        state, trains = self._require_state("call it"), bool(training)
         model = state.model
         weights = {n: tf.convert_to_tensor(v.value) for n, v in state.weights.items()}
         results = model.function(trains).call(
-            self._subject, weights, inputs, self._key_words, state.constants
+            self._subject, weights, inputs, self._draw_key_words, state.constants
         )
         if model.returns_weights(trains):
             count = len(results) - len(model.updated)
@@ -158,26 +158,26 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
         return model.output(trains, results)
 
     def compute_output_spec(self, inputs: Any, training: bool | None = None) -> Any:
-        """Computes the shapes and dtypes of the outputs, with None for open sizes."""
-        state = self._ready("call it")
+        """Computes the shapes and dtypes of the outputs, with None for unknown sizes."""
+        state = self._require_state("call it")
         results = state.model.function(bool(training)).results(self._subject, inputs)
         tensors = [keras.KerasTensor(shape, dtype) for shape, dtype in results]
         return state.model.output(bool(training), tensors)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         """Computes the shapes of the outputs for inputs of these shapes."""
-        model = self._ready("build it, or call it").model
-        shapes = _map_shapes(lambda shape: _Described(tuple(shape), None), input_shape)
+        model = self._require_state("build it, or call it").model
+        shapes = _map_shapes(lambda shape: _InputSpec(tuple(shape), None), input_shape)
         return model.output(False, [s for s, _ in model.inference.results(self._subject, shapes)])
 
     def get_config(self) -> dict[str, Any]:
-        """Writes what the layer runs, without the values of its weights.
+        """Makes the config: the functions, without the values of the weights.
 
         Raises:
-          LayerError: it is of a JAX function, and was not called yet.
+          LayerError: the layer has a JAX function and has not been called yet.
           SerializationError: the file format cannot hold its function.
         """
-        state = self._ready("call it, or build it,")
+        state = self._require_state("call it, or build it,")
         return {
             "name": self.name,
             "trainable": bool(self.trainable),
@@ -187,7 +187,7 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Layer:
-        """Makes the layer of a config; its weights are zeros until others are loaded.
+        """Makes a layer from a config; its weights are zeros until values are loaded.
 
         Raises:
           FileFormatError: the config is damaged, or of a newer release of jax2tf-bridge.
@@ -200,7 +200,7 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
 
     def save_own_variables(self, store: Any) -> None:
         """Writes the values of the weights by their names."""
-        for key, variable in self._stored().items():
+        for key, variable in self._map_stored_variables().items():
             value = variable.numpy()
             # HDF5 has no float8.
             store[key] = value.view(np.uint8) if _is_float8(value.dtype) else value
@@ -209,9 +209,9 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
         """Reads the values of the weights by their names.
 
         Raises:
-          StructureError: there are others, or fewer.
+          StructureError: the file has other weights than the layer.
         """
-        stored = self._stored()
+        stored = self._map_stored_variables()
         missing = [key for key in stored if key not in store]
         unexpected = [key for key in store.keys() if key not in stored]  # noqa: SIM118
         if missing or unexpected:
@@ -226,10 +226,9 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
 
     @property
     def _subject(self) -> str:
-        """Names the layer in messages."""
         return f"the layer {self.name!r}"
 
-    def _ready(self, how: str) -> _State:
+    def _require_state(self, how: str) -> _State:
         if self._state is None:
             raise LayerError(
                 f"The JAX function of {self._subject} is exported when the shapes and dtypes of "
@@ -238,26 +237,25 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
         return self._state
 
     def _export(self, inputs: Any) -> None:
-        if self._waiting is not None:
-            waiting, self._waiting = self._waiting, None
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
             try:
-                self._set_up(waiting.model(f"The layer {self.name!r}", inputs))
+                self._set_up(pending.model(f"The layer {self.name!r}", inputs))
             except BaseException:
-                self._waiting = waiting
+                self._pending = pending
                 raise
 
     def _set_up(self, model: LayerModel) -> None:
-        """Makes the variables."""
-        weights = {weight.name: self._variable(weight) for weight in model.weights}
-        constants = {key: self._variable(weight) for key, weight in model.constants}
-        # Keras finds variables in attributes.
+        weights = {weight.name: self._make_variable(weight) for weight in model.weights}
+        constants = {key: self._make_variable(weight) for key, weight in model.constants}
+        # Keras tracks variables that are attributes of the layer.
         self._own = [*weights.values(), *constants.values()]
         if model.draws_keys:
             self._keys = keras.random.SeedGenerator(self._seed)
         self._state = _State(model.without_values(), weights, constants)
         self.built = True
 
-    def _variable(self, weight: LayerWeight) -> Any:
+    def _make_variable(self, weight: LayerWeight) -> Any:
         *scopes, last = weight.name.split("/")
 
         def initializer(shape: Any, dtype: Any = None) -> tf.Tensor:
@@ -278,22 +276,22 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
                 name=last,
             )
 
-    def _key_words(self, count: int) -> tf.Tensor:
-        """Draws the words of a PRNG key."""
-        drawn = [tf.cast(self._keys.next(), tf.uint32) for _ in range(-(-count // 2))]
-        return tf.concat(drawn, axis=0)[:count]
+    def _draw_key_words(self, count: int) -> tf.Tensor:
+        """Draws `count` words; the seed generator returns two at a time."""
+        words = [tf.cast(self._keys.next(), tf.uint32) for _ in range(-(-count // 2))]
+        return tf.concat(words, axis=0)[:count]
 
-    def _stored(self) -> dict[str, Any]:
-        """Lists the variables by their keys in a file of weights, none of which has a slash."""
+    def _map_stored_variables(self) -> dict[str, Any]:
+        """Maps keys in a weights file to the variables; the keys have dots instead of slashes."""
         if self._state is None:
             return {}
         constants = zip(self._state.model.constants, self._state.captured.values(), strict=True)
-        named = [
+        variables = [
             *self._state.weights.items(),
             *((weight.name, variable) for (_, weight), variable in constants),
         ]
         stored: dict[str, Any] = {}
-        for name, variable in named:
+        for name, variable in variables:
             key = name.replace("/", ".")
             while key in stored:
                 key += "_"
@@ -302,13 +300,13 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
 
 
 class _State:
-    """What a layer runs, and its variables, out of sight of Keras' trackers.
+    """The model and the variables of a layer, hidden from Keras' attribute tracking.
 
     Attributes:
       model: the functions.
-      weights: the variables by name.
-      captured: those of captured arrays.
-      constants: where calls get these from.
+      weights: the variables of the weights by name.
+      captured: the variables of captured arrays.
+      constants: the captured arrays as tensors, for calls.
     """
 
     def __init__(
@@ -319,8 +317,8 @@ class _State:
 
 
 @dataclass(frozen=True)
-class _Described:
-    """Shape and dtype of an input; None for whatever the function takes."""
+class _InputSpec:
+    """Shape and dtype of an input; a dtype of None fits every function."""
 
     shape: tuple[int | None, ...]
     dtype: str | None
@@ -330,8 +328,8 @@ def _is_float8(dtype: np.dtype[Any]) -> bool:
     return dtype.name.startswith("float8_")
 
 
-def _described(value: Any) -> Any:
-    """Describes an input by its shape and dtype."""
+def _describe_input(value: Any) -> Any:
+    """Returns the shape and dtype of an input."""
     if value is None:
         return value
     if isinstance(value, keras.KerasTensor):
@@ -346,11 +344,11 @@ def _described(value: Any) -> Any:
         raise ShapeError(
             "An input of a layer has no known rank. Set it, with tf.ensure_shape or a keras.Input."
         )
-    return _Described(tuple(shape.as_list()), dtype)
+    return _InputSpec(tuple(shape.as_list()), dtype)
 
 
 def _check_kind(value: Any) -> None:
-    """Raises for what TensorFlow has and JAX has not."""
+    """Raises DTypeError for inputs that JAX has no arrays for, such as ragged tensors."""
     if isinstance(value, tf.RaggedTensor) or getattr(value, "ragged", False):
         kind, advice = "ragged", "Pass inputs.to_tensor(), with a mask as another input."
     elif isinstance(value, tf.SparseTensor) or getattr(value, "sparse", False):
@@ -363,12 +361,12 @@ def _check_kind(value: Any) -> None:
     raise DTypeError(f"An input of a layer is {kind}, which JAX has no arrays for. {advice}")
 
 
-def _map_shapes(make: Any, shapes: Any) -> Any:
+def _map_shapes(function: Any, shapes: Any) -> Any:
     """Applies a function to each shape in a nest of shapes."""
     if isinstance(shapes, Mapping):
-        return {key: _map_shapes(make, shape) for key, shape in shapes.items()}
+        return {key: _map_shapes(function, shape) for key, shape in shapes.items()}
     if isinstance(shapes, (list, tuple)) and not all(
         size is None or isinstance(size, int) for size in shapes
     ):
-        return [_map_shapes(make, shape) for shape in shapes]
-    return make(shapes)
+        return [_map_shapes(function, shape) for shape in shapes]
+    return function(shapes)

@@ -1,4 +1,4 @@
-"""Joins what a layer runs: a function or two, their weights, and the arrays that they captured."""
+"""The model of a layer: its one or two functions, their weights and their captured arrays."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from jax2tf_bridge.to_tf._gradient import differentiates_itself
 from jax2tf_bridge.to_tf._op import check_function
 
 Value = Callable[[], np.ndarray]
-"""Reads the first value of a weight."""
+"""Reads the initial value of a weight."""
 
 
 @dataclass(frozen=True)
 class LayerWeight:
-    """Weight of a layer.
+    """A weight of a layer.
 
     Attributes:
-      name: by the path to it, "dense/kernel"; of a captured array "constants/...".
-      shape: in elements, as it crosses to TensorFlow.
-      dtype: the same.
+      name: the path, such as "dense/kernel"; for a captured array, "constants/...".
+      shape: the shape that TensorFlow stores.
+      dtype: the dtype that TensorFlow stores.
       trainable: whether optimizers change it.
-      value: its first value; None for zeros, until another one is loaded.
+      value: reads the initial value; None for zeros until a value is loaded.
     """
 
     name: str
@@ -53,15 +53,15 @@ class LayerWeight:
 
 @dataclass(frozen=True, eq=False)
 class LayerModel:
-    """What a layer runs.
+    """The functions, weights and captured arrays of a layer.
 
     Attributes:
-      inference: the function of training=False.
-      training: that of training=True; None if it is the same.
-      mutable: beginnings of the names of the weights that `training` returns new values of.
-      weights: of both functions.
-      constants: arrays that they and their gradients captured, each with what it is.
-      updated: names of the weights that `training` returns, in the order of its leaves.
+      inference: the function for training=False.
+      training: the function for training=True; None if it is the same.
+      mutable: prefixes of the names of the weights that `training` returns new values for.
+      weights: the weights of both functions.
+      constants: the arrays that the functions and their gradients captured, each with its key.
+      updated: the names of the weights that `training` returns, in the order of its leaves.
     """
 
     inference: LayerFunction
@@ -83,62 +83,62 @@ class LayerModel:
         """Joins functions and weights.
 
         Args:
-          inference: the function.
-          training: the one for training.
-          mutable: which weights the latter returns.
-          leaves: the weights of both; a value of None stands for zeros.
-          trainable: decides which are trained, of those that are not mutable.
+          inference: the function for inference.
+          training: the function for training, or None.
+          mutable: prefixes of the names of the weights that the training function returns.
+          leaves: the weights of both functions; a value of None stands for zeros.
+          trainable: returns whether a weight is trained; mutable weights never are.
           constant_value: reads a captured array.
 
         Raises:
-          LayerError, StructureError: these do not belong together.
+          LayerError, StructureError: the functions and the weights do not fit together.
         """
-        by_name = _by_name(leaves)
+        by_name = _group_by_name(leaves)
         weights = tuple(
-            _weight(leaf, trainable(leaf) and not any(begins(name, m) for m in mutable))
+            _make_weight(leaf, trainable(leaf) and not any(begins(name, m) for m in mutable))
             for name, leaf in by_name.items()
         )
-        updated = _updated(training, mutable, by_name)
+        updated = _find_updated(training, mutable, by_name)
         functions = [inference] if training is None else [inference, training]
         constants: dict[Key, LayerWeight] = {}
         taken = set(by_name)
-        for portable in (each for f in functions for each in _with_gradients(f.portable)):
+        for portable in (each for f in functions for each in _make_gradients(f.portable)):
             for constant in portable.lifted_constants:
                 if (key := constant_key(constant)) not in constants:
-                    name = _free(f"constants/{constant.name or 'constant'}", taken)
+                    name = _make_unique(f"constants/{constant.name or 'constant'}", taken)
                     value = constant_value(portable, constant)
-                    constants[key] = _constant(portable, constant, name, value)
+                    constants[key] = _make_constant(portable, constant, name, value)
         return LayerModel(
             inference, training, tuple(mutable), weights, tuple(constants.items()), updated
         )
 
     def function(self, training: bool) -> LayerFunction:
-        """Returns the function that runs."""
+        """Returns the function for training or inference."""
         return self.training if training and self.training is not None else self.inference
 
     @property
     def functions(self) -> tuple[LayerFunction, ...]:
-        """Lists its functions."""
+        """The distinct functions: inference, and training if there is one."""
         return (self.inference,) if self.training is None else (self.inference, self.training)
 
     @property
     def draws_keys(self) -> bool:
-        """Tells whether one of its functions takes PRNG keys."""
+        """Returns whether a function of the layer takes PRNG keys."""
         return any(function.draws_keys for function in self.functions)
 
     def output(self, training: bool, leaves: Sequence[Any]) -> Any:
-        """Nests results as the function does, without the weights that it returns."""
+        """Nests the function's flat results, without the weights that it returns."""
         tree = self.function(training).out_tree
         if self.returns_weights(training):
             tree = tree.children[0]
         return tree.unflatten(iter(leaves))
 
     def returns_weights(self, training: bool) -> bool:
-        """Tells whether the results end in new values of weights."""
+        """Returns whether the last results are new values of weights."""
         return training and bool(self.mutable)
 
     def without_values(self) -> LayerModel:
-        """Forgets the first values, when they are in variables."""
+        """Removes the initial values, which are in variables by now."""
         return replace(
             self,
             weights=tuple(replace(w, value=None) for w in self.weights),
@@ -147,9 +147,10 @@ class LayerModel:
 
 
 def gradient_order(portable: PortableFunction) -> int:
-    """Returns how many orders of gradients are kept with a function: at least one, if it has any.
+    """Returns how many orders of gradients are stored with a function.
 
-    Without one training fails, and says why when it asks for the gradient.
+    It is 0 for functions that TensorFlow differentiates itself, and for functions without
+    gradients; training the latter raises an error with the reason.
     """
     if differentiates_itself(portable):
         return 0
@@ -160,37 +161,37 @@ def gradient_order(portable: PortableFunction) -> int:
 
 
 def held_array(portable: PortableFunction, constant: LiftedConstant) -> Value:
-    """Reads a captured array from the function that holds it.
+    """Returns a reader of an array that the function captured.
 
     Raises:
-      ModuleError: it does not hold it.
+      ModuleError: the function does not contain the array.
     """
     array = constant_array(portable, constant)
     return lambda: array
 
 
-def _with_gradients(portable: PortableFunction) -> list[PortableFunction]:
-    found = [portable]
+def _make_gradients(portable: PortableFunction) -> list[PortableFunction]:
+    portables = [portable]
     for _ in range(gradient_order(portable)):
-        found.append(found[-1].vjp())
-    for each in found:
-        check_function(each, has_arrays=False)  # read where the variables are made
-    return found
+        portables.append(portables[-1].vjp())
+    for function in portables:
+        check_function(function, has_arrays=False)  # the arrays are read when variables are made
+    return portables
 
 
-def _by_name(leaves: Sequence[WeightLeaf]) -> dict[str, WeightLeaf]:
-    found: dict[str, WeightLeaf] = {}
+def _group_by_name(leaves: Sequence[WeightLeaf]) -> dict[str, WeightLeaf]:
+    by_name: dict[str, WeightLeaf] = {}
     for leaf in leaves:
-        known = found.setdefault(leaf.name, leaf)
+        known = by_name.setdefault(leaf.name, leaf)
         if (known.aval.op_shape, known.aval.op_dtype) != (leaf.aval.op_shape, leaf.aval.op_dtype):
             raise LayerError(
                 f"The weight {leaf.name} is {known.aval} for one of the two functions, and "
                 f"{leaf.aval} for the other. Export both for the same params."
             )
-    return found
+    return by_name
 
 
-def _weight(leaf: WeightLeaf, trainable: bool) -> LayerWeight:
+def _make_weight(leaf: WeightLeaf, trainable: bool) -> LayerWeight:
     dtype = op_dtype(leaf.aval, leaf.path)
     shape = tuple(size for size in leaf.aval.op_shape if isinstance(size, int))
     if len(shape) < len(leaf.aval.op_shape):
@@ -202,7 +203,7 @@ def _weight(leaf: WeightLeaf, trainable: bool) -> LayerWeight:
     return LayerWeight(leaf.name, shape, dtype.name, trainable, value)
 
 
-def _constant(
+def _make_constant(
     portable: PortableFunction, constant: LiftedConstant, name: str, value: Value | None
 ) -> LayerWeight:
     dtype = op_dtype(constant.aval, f"The array {name} that {portable.name} captured")
@@ -210,16 +211,16 @@ def _constant(
     return LayerWeight(name, shape, dtype.name, False, value)
 
 
-def _free(name: str, taken: set[str]) -> str:
-    found, number = name, 0
-    while found in taken:
+def _make_unique(name: str, taken: set[str]) -> str:
+    unique, number = name, 0
+    while unique in taken:
         number += 1
-        found = f"{name}_{number}"
-    taken.add(found)
-    return found
+        unique = f"{name}_{number}"
+    taken.add(unique)
+    return unique
 
 
-def _updated(
+def _find_updated(
     training: LayerFunction | None, mutable: Sequence[str], weights: Mapping[str, WeightLeaf]
 ) -> tuple[str, ...]:
     """Finds the weights that the training function returns, in the order of its leaves."""
@@ -246,11 +247,11 @@ def _updated(
             f"What {name} returns for mutable={list(mutable)} are not the weights of these names:"
             f"{bullet_list(lines)}\nReturn a value for each, nested as params is."
         )
-    _check_returned(training, tree, returned, weights)
+    _check_updated_types(training, tree, returned, weights)
     return returned
 
 
-def _check_returned(
+def _check_updated_types(
     training: LayerFunction,
     tree: TreeSpec,
     returned: Sequence[str],
@@ -268,17 +269,21 @@ def _check_returned(
 
 
 class LayerConstants:
-    """Tensors of captured arrays: variables of the layer, and eager tensors of all others."""
+    """Tensors of captured arrays: variables of the layer, and eager tensors for all others."""
 
     def __init__(self, variables: Mapping[Key, Any], others: Any) -> None:
-        """Takes the variables, and where the arrays of gradients of higher orders come from."""
+        """Stores the variables, and the source of arrays that only higher-order gradients need."""
         self._variables, self._others = dict(variables), others
 
     def tensors(self, portable: PortableFunction, saving: Any) -> list[tf.Tensor]:
-        """One for each lifted constant of the function, in its order, in the current graph."""
-        return [self._tensor(portable, constant, saving) for constant in portable.lifted_constants]
+        """Returns a tensor in the current graph for each lifted constant, in order."""
+        return [
+            self._make_tensor(portable, constant, saving) for constant in portable.lifted_constants
+        ]
 
-    def _tensor(self, portable: PortableFunction, constant: LiftedConstant, saving: Any) -> Any:
+    def _make_tensor(
+        self, portable: PortableFunction, constant: LiftedConstant, saving: Any
+    ) -> Any:
         variable = self._variables.get(constant_key(constant))
         if variable is not None:
             return tf.convert_to_tensor(variable.value)

@@ -1,4 +1,4 @@
-"""Makes what a layer runs of what users have: SavedModels, files, portable and JAX functions."""
+"""Makes layer models from SavedModels, .jaxfn files, portable functions and JAX functions."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ from jax2tf_bridge.serialization import read_function
 from jax2tf_bridge.storage import AnyPath, as_path
 
 TRAINING = "training"
-"""Argument of a JAX function that says whether it is trained."""
+"""Name of the argument of a JAX function that is True in training."""
 
 KEY = "rng"
-"""Argument of a JAX function that takes a PRNG key."""
+"""Name of the argument of a JAX function that takes a PRNG key."""
 
-# Other names that functions have for these.
+# Common names for these two arguments; error messages suggest to rename them.
 _LIKE_TRAINING = frozenset({"train", "is_train", "is_training", "train_mode"})
 _LIKE_KEY = frozenset({"key", "prng", "prng_key", "rng_key", "rngs"})
 
@@ -57,10 +57,10 @@ class Options:
     """Options of a layer.
 
     Attributes:
-      trainable: as the user gave it; None for what the source says.
-      mutable: beginnings of the names of the weights that training returns new values of.
+      trainable: the user's argument; None for the default of the source.
+      mutable: prefixes of the names of the weights that training returns new values for.
       polymorphic_shapes, polymorphic_constraints: as in `export`.
-      xla: False for TensorFlow's own operations.
+      xla: False builds the function from TensorFlow operations.
     """
 
     trainable: bool | tuple[str, ...] | None = None
@@ -70,40 +70,40 @@ class Options:
     xla: bool = True
 
     def function(self, portable: PortableFunction, takes_params: bool) -> LayerFunction:
-        """Makes a function of the layer."""
+        """Makes a function of the layer, without XLA if the option says so."""
         return LayerFunction(portable if self.xla else without_xla(portable), takes_params)
 
     def decides(self, leaf: WeightLeaf) -> bool:
-        """Tells whether a weight is trained."""
-        # A layer that is frozen as a whole keeps which of its weights could be trained.
+        """Returns whether a weight is trained."""
+        # A frozen layer (trainable=False) remembers which weights are trained once it is unfrozen.
         chosen = True if self.trainable in (None, False) else self.trainable
         assert chosen is not None
         return is_trainable(leaf.name, leaf.aval, chosen)
 
     def check_names(self, leaves: Sequence[WeightLeaf]) -> None:
-        """Raises SavingError if a beginning of names is that of no weight."""
+        """Raises SavingError if a prefix matches no weight."""
         names = [leaf.name for leaf in leaves]
         check_prefixes(names, True if self.trainable is None else self.trainable)
         check_prefixes(names, self.mutable, "mutable")
 
     def check_shapes_left_out(self, source: str) -> None:
-        """Raises if sizes are said of what was exported with its own.
+        """Rejects shape options for functions that are already exported.
 
         Raises:
-          LayerError: they are.
+          LayerError: the user passed a shape option.
         """
-        given = {
+        is_passed = {
             "polymorphic_shapes": self.polymorphic_shapes is not None,
             "polymorphic_constraints": self.polymorphic_constraints != "infer",
         }
-        for argument in (name for name, is_given in given.items() if is_given):
+        for argument in (name for name, passed in is_passed.items() if passed):
             raise LayerError(
                 f"{argument} is for a JAX function, and {source} has the sizes that it was "
                 "exported with. Leave it out, or give it to export."
             )
 
     def check(self, model: LayerModel, source: str, advice: str) -> LayerModel:
-        """Refuses a layer that `fit` would not change, unless the user asked for it.
+        """Rejects a layer that `fit` would not change, unless the user passed `trainable`.
 
         Raises:
           LayerError: there is nothing to train.
@@ -121,10 +121,10 @@ class Options:
 def model_of_portables(
     inference: PortableFunction, training: PortableFunction | None, params: Any, options: Options
 ) -> LayerModel:
-    """Makes the model of portable functions.
+    """Makes a layer model from portable functions.
 
     Raises:
-      StructureError, ShapeError, DTypeError: the weights do not fit.
+      StructureError, ShapeError, DTypeError: the weights do not fit the functions.
       LayerError: the functions do not fit each other, or there is nothing to train.
     """
     functions = [
@@ -133,11 +133,11 @@ def model_of_portables(
         if portable is not None
     ]
     leaves: list[WeightLeaf] = []
-    with opened(keys_as_words(params)) as given:
-        for function in functions if given is not None else ():
+    with opened(keys_as_words(params)) as weights:
+        for function in functions if weights is not None else ():
             if function.weight_names or function.takes_params:
-                found = weight_leaves(function.portable, given)
-                leaves += map(_copied, found) if isinstance(given, PathWeights) else found
+                matches = weight_leaves(function.portable, weights)
+                leaves += map(_copy_leaf, matches) if isinstance(weights, PathWeights) else matches
     options.check_names(leaves)
     model = LayerModel.of(
         functions[0],
@@ -154,24 +154,24 @@ def model_of_portables(
     return options.check(model, f"The function {inference.name}", advice)
 
 
-def _copied(leaf: WeightLeaf) -> WeightLeaf:
-    """Copies a weight out of a file, which is closed before the variables are made."""
+def _copy_leaf(leaf: WeightLeaf) -> WeightLeaf:
+    """Copies a weight out of a file that is closed before the variables are made."""
     return WeightLeaf(leaf.path, leaf.name, leaf.aval, np.array(leaf.value))
 
 
 def model_of_saved_model(
     folder: AnyPath, signature: str | None, training: str | None, options: Options
 ) -> LayerModel:
-    """Makes the model of a SavedModel that `save` wrote.
+    """Makes a layer model from a SavedModel that `save` wrote.
 
     Raises:
-      FileFormatError: it is no SavedModel, or `save` did not write it.
-      LayerError: it has no such signature, or nothing to train.
-      OSError: it cannot be read.
+      FileFormatError: the folder is not a SavedModel, or `save` did not write it.
+      LayerError: the SavedModel has no such signature, or nothing to train.
+      OSError: the SavedModel cannot be read.
     """
-    read_serving_graph(folder)  # says what is wrong with a folder that is no SavedModel
-    found = read_sidecar(folder)
-    if found is None:
+    read_serving_graph(folder)  # raises a precise error if the folder is not a SavedModel
+    bridge_model = read_sidecar(folder)
+    if bridge_model is None:
         raise FileFormatError(
             f"{folder} was not written by jax2tf_bridge.save: it has no "
             "assets.extra/jax2tf_bridge.json, which says what its weights and functions are. Save "
@@ -179,7 +179,7 @@ def model_of_saved_model(
             "training.",
             file=str(folder),
         )
-    sidecar, portables = found
+    sidecar, portables = bridge_model
     names = [signature or SERVING_DEFAULT, *([training] if training else [])]
     for name, argument in zip(names, ("signature", "training_function"), strict=False):
         if name not in portables:
@@ -188,7 +188,8 @@ def model_of_saved_model(
                 f"{did_you_mean(name, portables) or '.'} It has: {', '.join(portables)}."
             )
     functions = [
-        _of_signature(portables[name], sidecar.signatures[name], options) for name in names
+        _make_signature_function(portables[name], sidecar.signatures[name], options)
+        for name in names
     ]
     values = _SavedValues(folder, sidecar)
     is_saved_trainable = {entry.name: entry.trainable for entry in sidecar.variables}
@@ -216,7 +217,7 @@ def model_of_saved_model(
     return options.check(model, f"{folder}", advice)
 
 
-def _of_signature(
+def _make_signature_function(
     portable: PortableFunction, entry: SignatureEntry, options: Options
 ) -> LayerFunction:
     function = options.function(portable, entry.takes_params)
@@ -228,50 +229,53 @@ class _SavedValues:
     """Values of the variables of a SavedModel."""
 
     def __init__(self, folder: AnyPath, sidecar: Sidecar) -> None:
-        """Opens the variables."""
         self._folder = folder
         self._weights = {entry.name: entry for entry in sidecar.variables}
         self._constants = {(c.digest, c.dtype, c.shape): c.key for c in sidecar.constants}
         variables = folder / "variables"
         exists = (variables / "variables.index").exists()
-        # TensorFlow's reader takes brackets in paths for patterns, and knows fewer schemes.
+        # TensorFlow's reader treats brackets in paths as glob patterns and supports fewer schemes.
         self._bundle = TensorBundle(variables / "variables") if exists else None
 
     def leaves(self, function: LayerFunction) -> list[WeightLeaf]:
-        """Lists the weights of a function, with their values."""
+        """Reads the weights of a function."""
         if not function.takes_params:
             return []
         portable = function.portable
         tree = portable.in_tree.children[0].children[0]
-        found = []
+        weights = []
         for path, name, aval in zip(
             tree.leaf_paths(PARAMS), leaf_names(tree), portable.in_avals, strict=False
         ):
             entry = self._weights.get(name)
             if entry is None:
-                raise self._damaged(f"a function takes {path}, and there is no such variable")
-            found.append(WeightLeaf(path, name, aval, self._array(entry.key, aval, entry.shape)))
-        return found
+                raise self._make_damaged_error(
+                    f"a function takes {path}, and there is no such variable"
+                )
+            weights.append(
+                WeightLeaf(path, name, aval, self._read_array(entry.key, aval, entry.shape))
+            )
+        return weights
 
     def constant(self, portable: PortableFunction, constant: LiftedConstant) -> Value | None:
-        """Reads a captured array."""
+        """Returns a reader of a captured array."""
         aval = constant.aval
         shape = tuple(size for size in aval.op_shape if isinstance(size, int))
         key = self._constants[constant.digest, aval.dtype, shape]
-        return lambda: self._array(key, aval, shape)
+        return lambda: self._read_array(key, aval, shape)
 
-    def _array(self, key: str, aval: Aval, shape: tuple[int, ...]) -> np.ndarray:
+    def _read_array(self, key: str, aval: Aval, shape: tuple[int, ...]) -> np.ndarray:
         entry = None if self._bundle is None else self._bundle.entries.get(key)
         if self._bundle is None or entry is None:
-            raise self._damaged(f"its variables have none of the key {key!r}")
+            raise self._make_damaged_error(f"its variables have none of the key {key!r}")
         if (entry.dtype, entry.shape) != (aval.op_dtype, shape):
-            found = array_type_text(entry.dtype, entry.shape)
+            actual = array_type_text(entry.dtype, entry.shape)
             expected = array_type_text(aval.op_dtype, shape)
-            raise self._damaged(f"the variable {key!r} is {found}, not {expected}")
+            raise self._make_damaged_error(f"the variable {key!r} is {actual}, not {expected}")
         dtype = tf.as_dtype(entry.dtype).as_numpy_dtype
         return np.frombuffer(self._bundle.read(key), dtype).reshape(shape)
 
-    def _damaged(self, problem: str) -> FileFormatError:
+    def _make_damaged_error(self, problem: str) -> FileFormatError:
         return FileFormatError(
             f"{self._folder} is damaged: {problem}. Copy it anew, or save it again.",
             file=str(self._folder),
@@ -283,9 +287,9 @@ class JaxFunction:
     """A JAX function whose inputs are not known yet.
 
     Attributes:
-      function: the user's.
-      params: its weights; None if it takes none.
-      options: of the layer.
+      function: the user's function.
+      params: the weights; None if it takes none.
+      options: the options of the layer.
     """
 
     function: Callable[..., Any]
@@ -293,26 +297,28 @@ class JaxFunction:
     options: Options
 
     def model(self, layer: str, inputs: Any) -> LayerModel:
-        """Exports the function for inputs as Keras gives them.
+        """Exports the function for the inputs that Keras passes.
 
         Args:
-          layer: for messages.
-          inputs: nested, with shapes (None for open sizes) and dtypes at the leaves.
+          layer: the name of the layer in error messages.
+          inputs: a nest of objects with shapes (None for unknown sizes) and dtypes.
 
         Raises:
-          LayerError: it takes another number of inputs.
+          LayerError: the function takes another number of inputs.
           ExportError: as `export` raises.
         """
-        with opened(self.params) as given:
-            params = given.tree() if isinstance(given, PathWeights) else given
-        args, kwargs = self._call(self._values(layer, inputs))
+        with opened(self.params) as opened_params:
+            params = (
+                opened_params.tree() if isinstance(opened_params, PathWeights) else opened_params
+            )
+        args, kwargs = self._split_arguments(self._assign_inputs(layer, inputs))
         takes = self.params is not None
         call = (params, *args) if takes else args
         portables = [
             self._export(function, call, kwargs)
             for function in (
                 [self.function]
-                if TRAINING not in self._parameters()
+                if TRAINING not in self._get_parameters()
                 else [functools.partial(self.function, **{TRAINING: v}) for v in (False, True)]
             )
         ]
@@ -320,54 +326,54 @@ class JaxFunction:
             portables[0], portables[1] if portables[1:] else None, params, self.options
         )
 
-    def _parameters(self) -> Mapping[str, inspect.Parameter]:
+    def _get_parameters(self) -> Mapping[str, inspect.Parameter]:
         try:
             return inspect.signature(self.function).parameters
-        except (TypeError, ValueError):  # it does not say what it takes
+        except (TypeError, ValueError):  # some builtins have no signature
             return {}
 
-    def _positional(self) -> list[str]:
-        """Names the arguments that can be given by position, behind the weights."""
+    def _list_positional(self) -> list[str]:
+        """Lists the names of the positional arguments behind the weights."""
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        names = [name for name, p in self._parameters().items() if p.kind in kinds]
+        names = [name for name, p in self._get_parameters().items() if p.kind in kinds]
         return names[0 if self.params is None else 1 :]
 
-    def _call(self, values: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Makes the arguments of a call of values by name; "" is that of the only one."""
+    def _split_arguments(self, values: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Sorts values by name into args and kwargs; the name "" is the only positional value."""
         kwargs = dict(values)
-        if KEY in self._parameters():
+        if KEY in self._get_parameters():
             import jax
 
             kwargs[KEY] = jax.random.key(0)
         args = [kwargs.pop("")] if "" in kwargs else []
-        for name in self._positional():
+        for name in self._list_positional():
             if name not in kwargs:
                 break
             args.append(kwargs.pop(name))
         return tuple(args), kwargs
 
-    def _values(self, layer: str, inputs: Any) -> Mapping[str, Any]:
-        """Finds the arguments that the inputs are, by name."""
-        parameters = self._parameters()
+    def _assign_inputs(self, layer: str, inputs: Any) -> Mapping[str, Any]:
+        """Assigns the inputs to the function's arguments by name."""
+        parameters = self._get_parameters()
         named = [name for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY]
-        names = [n for n in (*self._positional(), *named) if n not in (TRAINING, KEY)]
+        names = [n for n in (*self._list_positional(), *named) if n not in (TRAINING, KEY)]
         required = [n for n in names if parameters[n].default is inspect.Parameter.empty]
         if isinstance(inputs, Mapping) and set(required) <= inputs.keys() <= set(names):
             return inputs
-        if not required and self._takes_any():
+        if not required and self._takes_any_inputs():
             return {"": inputs}
         if len(required) == 1 or (not required and names):
             return {(required or names)[0]: inputs}
         if isinstance(inputs, (list, tuple)) and len(inputs) == len(required):
             return dict(zip(required, inputs, strict=True))
-        raise LayerError(self._misfit(layer, required, inputs))
+        raise LayerError(self._describe_misfit(layer, required, inputs))
 
-    def _takes_any(self) -> bool:
-        """Tells functions of *args, and those that do not say what they take."""
-        parameters = self._parameters().values()
+    def _takes_any_inputs(self) -> bool:
+        """Returns whether the function takes *args or has no known signature."""
+        parameters = self._get_parameters().values()
         return not parameters or any(p.kind is p.VAR_POSITIONAL for p in parameters)
 
-    def _misfit(self, layer: str, required: Sequence[str], inputs: Any) -> str:
+    def _describe_misfit(self, layer: str, required: Sequence[str], inputs: Any) -> str:
         name = getattr(self.function, "__name__", "the function")
         if not required:
             return f"{layer} needs a function of inputs, and {name} takes none."
@@ -382,9 +388,9 @@ class JaxFunction:
             if self.params is None
             else ""
         )
-        if filled := [n for n in required if n in _LIKE_TRAINING or n in _LIKE_KEY]:
-            meant = TRAINING if filled[0] in _LIKE_TRAINING else KEY
-            hint += f" The layer itself fills an argument named {meant}: rename {filled[0]} to it."
+        if aliases := [n for n in required if n in _LIKE_TRAINING or n in _LIKE_KEY]:
+            role = TRAINING if aliases[0] in _LIKE_TRAINING else KEY
+            hint += f" The layer itself fills an argument named {role}: rename {aliases[0]} to it."
         return (
             f"{layer} takes {', '.join(required)}, the arguments of {name}, as a list in this "
             f"order or as a dict. Got: {got}.{hint}"
@@ -402,29 +408,31 @@ class JaxFunction:
         first = 0 if self.params is None else 1
         leaves, tree = jax.tree_util.tree_flatten((tuple(args[first:]), dict(kwargs)))
         if shapes is None:
-            leaves = _opened(leaves)
+            leaves = _make_symbolic(leaves)
         else:
-            leaves = [_as_spec(leaf, tuple(leaf.shape)) for leaf in leaves]
+            leaves = [_make_spec(leaf, tuple(leaf.shape)) for leaf in leaves]
             if first and not isinstance(shapes, Mapping):
-                each = [shapes] * len(args[first:]) if isinstance(shapes, str) else shapes
-                shapes = [None, *each]
-        rest, named = jax.tree_util.tree_unflatten(tree, leaves)
+                positional_shapes = (
+                    [shapes] * len(args[first:]) if isinstance(shapes, str) else shapes
+                )
+                shapes = [None, *positional_shapes]
+        positional, keywords = jax.tree_util.tree_unflatten(tree, leaves)
         return export(
             function,
             polymorphic_shapes=shapes,
             polymorphic_constraints=options.polymorphic_constraints,
             target=Target.widest(xla=options.xla),
-        )(*args[:first], *rest, **named)
+        )(*args[:first], *positional, **keywords)
 
 
-def _opened(leaves: Sequence[Any]) -> list[Any]:
-    """Names the sizes that stay open: the batch, and what Keras does not know."""
+def _make_symbolic(leaves: Sequence[Any]) -> list[Any]:
+    """Replaces the batch size and unknown sizes by symbolic sizes."""
     from jax import export as jax_export
 
     scope = jax_export.SymbolicScope()
     batches = [leaf.shape[0] for leaf in leaves if leaf.shape]
     count = 0
-    found = []
+    specs = []
     for leaf in leaves:
         sizes: list[Any] = []
         for axis, size in enumerate(leaf.shape):
@@ -434,12 +442,12 @@ def _opened(leaves: Sequence[Any]) -> list[Any]:
                 count += 1
                 (size,) = jax_export.symbolic_shape(f"d{count}", scope=scope)
             sizes.append(size)
-        found.append(_as_spec(leaf, tuple(sizes)))
-    return found
+        specs.append(_make_spec(leaf, tuple(sizes)))
+    return specs
 
 
-def _as_spec(leaf: Any, shape: tuple[Any, ...]) -> Any:
-    """Describes an input for the export: of 64 bits only where JAX has them switched on."""
+def _make_spec(leaf: Any, shape: tuple[Any, ...]) -> Any:
+    """Makes the argument spec of an input for export; 64-bit dtypes need jax_enable_x64."""
     import jax
 
     from jax2tf_bridge.from_jax.shapes._argument_specs import OpenSpec
@@ -452,14 +460,14 @@ def _as_spec(leaf: Any, shape: tuple[Any, ...]) -> Any:
 def source_of(
     function: Any, params: Any, signature: str | None, training: Any, options: Options
 ) -> LayerModel | JaxFunction:
-    """Takes what a user gives to a layer.
+    """Makes a layer model from a user's arguments, or a JaxFunction that the layer exports later.
 
     Raises:
-      FunctionError: it is nothing that a layer can be made of.
+      FunctionError: a layer cannot run `function`.
       LayerError, FileFormatError, OSError: as the functions above.
     """
     if isinstance(function, (str, os.PathLike)) and (folder := as_path(function)).is_dir():
-        _refuse_for_saved_model(params, training)
+        _check_saved_model_arguments(params, training)
         options.check_shapes_left_out("a SavedModel")
         return model_of_saved_model(folder, signature, training, options)
     if signature is not None:
@@ -467,22 +475,22 @@ def source_of(
             raise path_error(FileNotFoundError, errno.ENOENT, "does not exist", function)
         raise LayerError(
             f"signature={signature!r} is for the folder of a SavedModel. Leave it out: the layer "
-            f"is made of {_kind(function)}."
+            f"is made of {_describe_value(function)}."
         )
-    portable = _portable(function)
+    portable = _find_portable(function)
     if portable is not None:
-        trained = None if training is None else _portable(training)
-        if training is not None and trained is None:
+        training_portable = None if training is None else _find_portable(training)
+        if training is not None and training_portable is None:
             raise FunctionError(
                 "training_function must be a PortableFunction or a .jaxfn file, as `function` is. "
-                f"Got: {_kind(training)}."
+                f"Got: {_describe_value(training)}."
             )
         options.check_shapes_left_out("a portable function")
-        return model_of_portables(portable, trained, params, options)
+        return model_of_portables(portable, training_portable, params, options)
     if not callable(function):
         raise FunctionError(
             "A layer is made of the folder of a SavedModel, a .jaxfn file, a PortableFunction or a "
-            f"JAX function. Got: {_kind(function)}."
+            f"JAX function. Got: {_describe_value(function)}."
         )
     if training is not None:
         raise LayerError(
@@ -492,7 +500,7 @@ def source_of(
     return JaxFunction(function, params, options)
 
 
-def _refuse_for_saved_model(params: Any, training: Any) -> None:
+def _check_saved_model_arguments(params: Any, training: Any) -> None:
     if params is not None:
         raise LayerError(
             "params is not for a SavedModel, whose weights are in it. Leave it out, and use "
@@ -501,16 +509,16 @@ def _refuse_for_saved_model(params: Any, training: Any) -> None:
     if training is not None and not isinstance(training, str):
         raise LayerError(
             "training_function must be the name of another signature of the SavedModel. Got: "
-            f"{_kind(training)}."
+            f"{_describe_value(training)}."
         )
 
 
-def _portable(function: Any) -> PortableFunction | None:
+def _find_portable(function: Any) -> PortableFunction | None:
     if isinstance(function, (str, os.PathLike)):
         return read_function(function)
-    found = unwrapped(function)
-    return found if isinstance(found, PortableFunction) else None
+    portable = unwrapped(function)
+    return portable if isinstance(portable, PortableFunction) else None
 
 
-def _kind(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     return repr(value) if isinstance(value, str) else f"an object of type {type(value).__name__}"

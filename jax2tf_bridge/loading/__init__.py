@@ -1,4 +1,4 @@
-"""From SavedModels back to JAX functions. Never imports tensorflow."""
+"""Loads SavedModels as JAX functions. Never imports tensorflow."""
 
 from jax2tf_bridge.errors import MissingDependencyError
 

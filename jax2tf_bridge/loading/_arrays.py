@@ -19,14 +19,14 @@ from jax2tf_bridge.storage._paths import as_path
 
 
 class SavedVariables:
-    """Variables of a SavedModel, each read when it is asked for."""
+    """Variables of a SavedModel, read on demand."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         """Opens the variables of the SavedModel in a folder, if it has any.
 
         Raises:
-          FileFormatError: they are damaged.
-          OSError: they cannot be read.
+          FileFormatError: the variables are damaged.
+          OSError: the variables cannot be read.
         """
         variables = as_path(folder) / "variables"
         self._prefix = variables / "variables"
@@ -34,33 +34,33 @@ class SavedVariables:
         self._bundle = TensorBundle(self._prefix) if exists else None
 
     def entry(self, key: str) -> BundleEntry:
-        """Finds a variable.
+        """Returns the checkpoint entry of a variable.
 
         Raises:
-          FileFormatError: there is none of that key.
+          FileFormatError: the checkpoint has no variable of that key.
         """
-        found = None if self._bundle is None else self._bundle.entries.get(key)
-        if found is None:
+        bundle_entry = None if self._bundle is None else self._bundle.entries.get(key)
+        if bundle_entry is None:
             raise FileFormatError(
                 f"{self._prefix}.index has no variable {key!r}, which the SavedModel has: they do "
                 "not belong together. Copy the SavedModel anew, or save it again.",
                 file=f"{self._prefix}.index",
             )
-        return found
+        return bundle_entry
 
     def data(self, key: str, dtype: str, shape: tuple[int, ...]) -> bytes:
-        """Reads a variable that must be of a dtype (as it crosses to TF) and shape.
+        """Reads the bytes of a variable, and checks its dtype (as TensorFlow stores it) and shape.
 
         Raises:
-          FileFormatError: it is not there, of another dtype or shape, or damaged.
-          OSError: it cannot be read.
+          FileFormatError: the variable is missing, damaged, or has another dtype or shape.
+          OSError: the variable cannot be read.
         """
         entry = self.entry(key)
         if (entry.dtype, entry.shape) != (dtype, shape):
-            found = array_type_text(entry.dtype, entry.shape)
+            actual = array_type_text(entry.dtype, entry.shape)
             expected = array_type_text(dtype, shape)
             raise FileFormatError(
-                f"{self._prefix}.index has {found} for {key!r}, and the SavedModel says "
+                f"{self._prefix}.index has {actual} for {key!r}, and the SavedModel says "
                 f"{expected}: they do not belong together. Copy the SavedModel anew, or save it "
                 "again.",
                 file=f"{self._prefix}.index",
@@ -69,11 +69,11 @@ class SavedVariables:
         return self._bundle.read(key)
 
     def constant(self, key: str, digest: str, aval: Aval) -> bytes:
-        """Reads a lifted constant, whose SHA-256 is known.
+        """Reads the bytes of a lifted constant, and checks their SHA-256 digest.
 
         Raises:
-          FileFormatError: as `data`; or they are not those of the digest.
-          OSError: they cannot be read.
+          FileFormatError: as `data`, or the digest differs.
+          OSError: the constant cannot be read.
         """
         data = self.data(key, aval.op_dtype, concrete(aval))
         if hashlib.sha256(data).hexdigest() != digest:
@@ -86,7 +86,7 @@ class SavedVariables:
 
 
 def concrete(aval: Aval) -> tuple[int, ...]:
-    """Returns the shape of a variable as it crosses to TensorFlow; nothing in it is open."""
+    """Returns the shape of a variable as TensorFlow stores it; all its sizes are known."""
     return tuple(size for size in aval.op_shape if isinstance(size, int))
 
 
@@ -94,12 +94,12 @@ def array(data: bytes, aval: Aval, name: str) -> jax.Array:
     """Makes a JAX array from the bytes of a variable.
 
     Args:
-      data: its elements, as they cross to TensorFlow.
-      aval: as the function takes it: 4-bit integers, typed keys.
-      name: for messages.
+      data: the elements, as TensorFlow stores them.
+      aval: the shape and dtype that the function takes, which may be 4-bit integers or typed keys.
+      name: the name of the array in error messages.
 
     Raises:
-      DTypeError: the installed JAX lacks the dtype, or its 64 bits are switched off.
+      DTypeError: the installed JAX lacks the dtype, or needs jax_enable_x64 for it.
       FileFormatError: NumPy has no arrays of the shape.
     """
     if aval.op_dtype in NEED_X64 and not jax.config.read("jax_enable_x64"):
@@ -128,7 +128,7 @@ def array(data: bytes, aval: Aval, name: str) -> jax.Array:
 
 
 def key_of(value: Any, aval: Aval) -> Any:
-    """Makes a typed key from what a signature takes for it: its words, or a seed."""
+    """Makes a typed key from the words of a key or from a seed; other values are returned as is."""
     if not aval.is_key:
         return value
     if jnp.issubdtype(getattr(value, "dtype", np.float32), jax.dtypes.prng_key):

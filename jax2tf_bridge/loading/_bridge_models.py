@@ -38,76 +38,80 @@ _NO_GRADIENT = "the SavedModel has none: the function has none, or it was saved 
 def load_bridge_model(
     folder: AnyPath, sidecar: Sidecar, portables: Mapping[str, PortableFunction]
 ) -> LoadedModel:
-    """Loads the model of a sidecar.
+    """Loads the model that a sidecar describes.
 
     Raises:
-      FileFormatError: what belongs together does not, or is damaged.
-      DTypeError: it has weights of 64 bits, which are switched off.
-      OSError: it cannot be read.
+      FileFormatError: the SavedModel is damaged, or its files do not belong together.
+      DTypeError: the model has 64-bit weights, and jax_enable_x64 is off.
+      OSError: the SavedModel cannot be read.
     """
     variables = SavedVariables(folder)
-    arrays, constants = _constants(sidecar, variables)
-    filled = {name: _filled(portable, arrays) for name, portable in portables.items()}
+    arrays, constants = _read_constants(sidecar, variables)
+    filled = {name: _fill_constants(portable, arrays) for name, portable in portables.items()}
     functions = {
-        name: _function(name, portable, sidecar.signatures[name])
+        name: _make_function(name, portable, sidecar.signatures[name])
         for name, portable in filled.items()
     }
-    weights, params = _weights(folder, sidecar, filled, variables)
+    weights, params = _read_weights(folder, sidecar, filled, variables)
     signatures = {
-        name: _signature(folder, function, sidecar.signatures[name], weights)
+        name: _make_signature(folder, function, sidecar.signatures[name], weights)
         for name, function in functions.items()
     }
     return LoadedModel(folder, functions, signatures, params, constants)
 
 
-def _function(name: str, portable: PortableFunction, entry: SignatureEntry) -> LoadedFunction:
+def _make_function(name: str, portable: PortableFunction, entry: SignatureEntry) -> LoadedFunction:
     masks = [mask.path for mask in entry.masks.values()]
     return LoadedFunction(name, portable, takes_params=entry.takes_params, masks=masks)
 
 
-_Key = tuple[str, str, tuple[int, ...]]
+_ConstantKey = tuple[str, str, tuple[int, ...]]
 
 
-def _constants(
+def _read_constants(
     sidecar: Sidecar, variables: SavedVariables
-) -> tuple[dict[_Key, bytes], dict[str, jax.Array]]:
-    """Reads the lifted constants: as bytes by what they are, and as arrays by name."""
-    data: dict[_Key, bytes] = {}
+) -> tuple[dict[_ConstantKey, bytes], dict[str, jax.Array]]:
+    """Reads the lifted constants: bytes by (digest, dtype, shape), and arrays by name."""
+    data: dict[_ConstantKey, bytes] = {}
     arrays: dict[str, jax.Array] = {}
     for entry in sidecar.constants:
         aval = Aval(entry.shape, entry.dtype)
-        found = variables.constant(entry.key, entry.digest, aval)
-        data[entry.digest, entry.dtype, entry.shape] = found
-        arrays[_name(entry)] = array(found, aval, f"The captured array {_name(entry)}")
+        content = variables.constant(entry.key, entry.digest, aval)
+        data[entry.digest, entry.dtype, entry.shape] = content
+        arrays[_get_constant_name(entry)] = array(
+            content, aval, f"The captured array {_get_constant_name(entry)}"
+        )
     return data, arrays
 
 
-def _name(entry: ConstantEntry) -> str:
+def _get_constant_name(entry: ConstantEntry) -> str:
     parts = entry.key.split("/")
     return variable_name(parts[1]) if len(parts) > 1 else entry.key
 
 
-def _filled(portable: PortableFunction, arrays: Mapping[_Key, bytes]) -> PortableFunction:
-    """Gives a function and its VJPs the arrays that they captured."""
+def _fill_constants(
+    portable: PortableFunction, arrays: Mapping[_ConstantKey, bytes]
+) -> PortableFunction:
+    """Inserts the captured arrays into a function and its VJPs."""
     constants = tuple(
-        # Those that its signature does not use may be missing: gradients of higher orders.
+        # Constants of higher-order gradients may be missing: the signature does not use them.
         replace(c, data=arrays.get((c.digest, c.aval.dtype, concrete(c.aval))))
         for c in portable.lifted_constants
     )
-    made = portable.gradient.made
+    stored_vjp = portable.gradient.made
     gradient: Gradient = NoGradient(_NO_GRADIENT)
-    if made is not None:
-        gradient = StoredGradient(_filled(made, arrays))
+    if stored_vjp is not None:
+        gradient = StoredGradient(_fill_constants(stored_vjp, arrays))
     return replace(portable, lifted_constants=constants, gradient=gradient)
 
 
-def _weights(
+def _read_weights(
     folder: AnyPath,
     sidecar: Sidecar,
     portables: Mapping[str, PortableFunction],
     variables: SavedVariables,
 ) -> tuple[dict[str, jax.Array], Any]:
-    """Reads the weights: by path, and as the pytree that was saved, None if there are none."""
+    """Reads the weights by path, and as the saved pytree (None without weights)."""
     avals: dict[str, Aval] = {}
     trees = {}
     for name, portable in portables.items():
@@ -140,37 +144,37 @@ def _weights(
     return arrays, tree.unflatten(arrays[path] for path in tree.leaf_paths("params"))
 
 
-def _signature(
+def _make_signature(
     folder: AnyPath,
     function: LoadedFunction,
     entry: SignatureEntry,
     weights: Mapping[str, jax.Array],
 ) -> LoadedSignature:
     ins, outs = path_avals(function.portable)
-    own = []
+    weight_arrays = []
     if function.takes_params:
         tree = function.portable.in_tree.children[0].children[0]
-        own = [weights[path] for path in tree.leaf_paths("params")]
-    needed = [path for path in list(ins)[len(own) :] if path not in function.masks]
-    names = {each.path: name for name, each in entry.inputs.items()}
-    results = {each.path: name for name, each in entry.outputs.items()}
-    if set(names) != set(needed) or set(results) != set(outs):
+        weight_arrays = [weights[path] for path in tree.leaf_paths("params")]
+    input_paths = [path for path in list(ins)[len(weight_arrays) :] if path not in function.masks]
+    names = {port.path: name for name, port in entry.inputs.items()}
+    results = {port.path: name for name, port in entry.outputs.items()}
+    if set(names) != set(input_paths) or set(results) != set(outs):
         raise FileFormatError(
             f"{folder} is damaged: the inputs and outputs of its signature {function.name} are not "
             "the arguments and results of its function. Save the model again.",
             file=str(folder),
         )
 
-    def call(given: Mapping[str, Any]) -> Mapping[str, Any]:
-        rest = [key_of(given[names[path]], ins[path]) for path in needed]
-        values = function.flat(function.with_masks([*own, *rest]))
+    def call(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        arguments = [key_of(inputs[names[path]], ins[path]) for path in input_paths]
+        values = function.flat(function.with_masks([*weight_arrays, *arguments]))
         return {results[path]: value for path, value in zip(outs, values, strict=True)}
 
-    inputs = {names[path]: _described(entry.inputs[names[path]]) for path in needed}
-    outputs = {results[path]: _described(entry.outputs[results[path]]) for path in outs}
+    inputs = {names[path]: _format_type(entry.inputs[names[path]]) for path in input_paths}
+    outputs = {results[path]: _format_type(entry.outputs[results[path]]) for path in outs}
     return LoadedSignature(function.name, inputs, outputs, call)
 
 
-def _described(entry: ArrayEntry) -> str:
+def _format_type(entry: ArrayEntry) -> str:
     shape = entry.shape.strip().removeprefix("(").removesuffix(")").rstrip(",")
     return f"{entry.dtype}[{shape.replace(' ', '')}]"

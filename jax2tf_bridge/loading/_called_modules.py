@@ -1,4 +1,4 @@
-"""Makes modules with their arguments and gradients from XlaCallModule operations."""
+"""Reads modules, their arguments and their gradients from XlaCallModule operations."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from jax2tf_bridge.saved_model._dataflow import (
 from jax2tf_bridge.saved_model._entry_points import called_module
 from jax2tf_bridge.saved_model._graph import Node, tensor_of
 
-_MOST_ORDERS = 50
+_MAX_GRADIENT_ORDER = 50
 
 
 class NotCallable(Exception):
-    """A module that JAX cannot call as TensorFlow does; the text ends a sentence."""
+    """JAX cannot call a module as TensorFlow does; the text completes a sentence."""
 
 
 @dataclass(frozen=True)
@@ -37,31 +37,31 @@ class BoundModule:
 
 
 def bind_module(call: ModuleCall, name: str, variables: Mapping[str, str]) -> BoundModule:
-    """Finds the module of an operation, with its gradients and arguments.
+    """Reads the module of an operation, with its gradients and arguments.
 
     Args:
       call: the operation.
-      name: of the signature, for messages.
-      variables: the names of variables by their nodes.
+      name: the name of the signature in error messages.
+      variables: the name of the variable of each node.
 
     Raises:
-      NotCallable: it is one that JAX cannot call.
+      NotCallable: JAX cannot call the module.
       FileFormatError: the graph or the module is damaged.
     """
     references: Sequence[str] = call.node.inputs
-    differentiated = _flat_arguments(call)
-    places = None if differentiated is None else _places(call.node.inputs, differentiated)
+    differentiated = _find_flat_arguments(call)
+    places = None if differentiated is None else _find_subsequence(call.node.inputs, differentiated)
     if differentiated is not None and places is not None:
         references = differentiated
     else:
         places = tuple(range(len(references)))
     values = tuple(call.scope.value(reference) for reference in references)
-    labels = tuple(_label(value, i, variables) for i, value in enumerate(values))
-    called = _called(call, name, places, labels)
-    return BoundModule(_with_gradient(called, call, references, 1), values)
+    labels = tuple(_describe_argument(value, i, variables) for i, value in enumerate(values))
+    called = _read_module(call, name, places, labels)
+    return BoundModule(_add_gradient(called, call, references, 1), values)
 
 
-def _called(
+def _read_module(
     call: ModuleCall, name: str, kept: tuple[int, ...], labels: tuple[str, ...]
 ) -> CallableModule:
     node = called_module(0, call.scope.body.name, call.node)
@@ -86,8 +86,8 @@ def _called(
     return called
 
 
-def _flat_arguments(call: ModuleCall) -> tuple[str, ...] | None:
-    """Returns what the IdentityN with the gradient has beside the results; None without one."""
+def _find_flat_arguments(call: ModuleCall) -> tuple[str, ...] | None:
+    """Returns the inputs that follow the results in the gradient's IdentityN; None without one."""
     node = call.differentiated
     results = len(call.node.dtypes("Tout"))
     if node is None or [tensor_of(i) for i in node.inputs[:results]] != [
@@ -97,11 +97,13 @@ def _flat_arguments(call: ModuleCall) -> tuple[str, ...] | None:
     return node.inputs[results:]
 
 
-def _places(wanted: Sequence[str], among: Sequence[str]) -> tuple[int, ...] | None:
-    """Finds where tensors are among others, in the same order; None if they are not."""
-    tensors = [tensor_of(reference) for reference in among]
+def _find_subsequence(
+    references: Sequence[str], candidates: Sequence[str]
+) -> tuple[int, ...] | None:
+    """Returns the positions of a subsequence of tensors; None if it is not a subsequence."""
+    tensors = [tensor_of(reference) for reference in candidates]
     places: list[int] = []
-    for reference in wanted:
+    for reference in references:
         begin = places[-1] + 1 if places else 0
         try:
             places.append(tensors.index(tensor_of(reference), begin))
@@ -110,62 +112,67 @@ def _places(wanted: Sequence[str], among: Sequence[str]) -> tuple[int, ...] | No
     return tuple(places)
 
 
-def _with_gradient(
+def _add_gradient(
     called: CallableModule, call: ModuleCall, references: Sequence[str], order: int
 ) -> CallableModule:
-    """Adds the VJP to a module, as far as that is in the file and can be read."""
+    """Adds the VJP to a module, or the reason why the SavedModel has no usable VJP."""
     try:
-        return replace(called, gradient=_gradient(called, call, references, order))
+        return replace(called, gradient=_read_gradient(called, call, references, order))
     except NotCallable as e:
         return replace(called, gradient_missing=str(e))
 
 
-def _gradient(
+def _read_gradient(
     called: CallableModule, call: ModuleCall, references: Sequence[str], order: int
 ) -> CallableModule:
     node = call.differentiated
-    flat = _flat_arguments(call)
-    if node is None or flat is None or tuple(flat) != tuple(references) or order > _MOST_ORDERS:
+    flat = _find_flat_arguments(call)
+    if (
+        node is None
+        or flat is None
+        or tuple(flat) != tuple(references)
+        or order > _MAX_GRADIENT_ORDER
+    ):
         raise NotCallable("the SavedModel has none for it")
-    vjp = _module_of_gradient(call, node, references)
+    vjp = _find_gradient_module(call, node, references)
     results = len(call.node.dtypes("Tout"))
-    places = _places_of_cotangents(vjp, len(references), call.node.dtypes("Tout"))
+    places = _find_argument_indices(vjp, len(references), call.node.dtypes("Tout"))
     if places != sorted(set(places)) or len(vjp.node.dtypes("Tout")) != len(references):
         raise NotCallable("its gradient in the SavedModel has other arguments than JAX's")
     cotangents = tuple(f"the cotangent of result {i}" for i in range(results))
-    gradient = _called(
+    gradient = _read_module(
         vjp, f"the gradient of {called.name}", tuple(places), (*called.labels, *cotangents)
     )
-    own = _flat_arguments(vjp)
-    if own is None or len(own) != len(references) + results:
+    vjp_arguments = _find_flat_arguments(vjp)
+    if vjp_arguments is None or len(vjp_arguments) != len(references) + results:
         return gradient
-    return _with_gradient(gradient, vjp, own, order + 1)
+    return _add_gradient(gradient, vjp, vjp_arguments, order + 1)
 
 
-def _places_of_cotangents(vjp: ModuleCall, first: int, dtypes: Sequence[str]) -> list[int]:
-    """Finds which flat arguments of the VJP its module takes, cotangents last.
+def _find_argument_indices(vjp: ModuleCall, first: int, dtypes: Sequence[str]) -> list[int]:
+    """Finds the positions of the flat arguments that the VJP's module takes, cotangents last.
 
-    Those of integers, which are no numbers, TensorFlow makes itself.
+    TensorFlow makes the cotangents of integers (float0) itself.
 
     Raises:
-      NotCallable: it takes something else.
+      NotCallable: the module takes other values.
     """
-    made = [first + i for i, dtype in enumerate(dtypes) if not is_differentiable(dtype)]
+    float0_places = [first + i for i, dtype in enumerate(dtypes) if not is_differentiable(dtype)]
     places: list[int] = []
     for reference in vjp.node.inputs:
         value = vjp.scope.value(reference)
         if isinstance(value, Placed):
             places.append(value.place)
             continue
-        following = [place for place in made if not places or place > places[-1]]
-        if isinstance(value, Cast) or not following:
+        candidates = [place for place in float0_places if not places or place > places[-1]]
+        if isinstance(value, Cast) or not candidates:
             raise NotCallable("TensorFlow computes something between it and its gradient")
-        places.append(following[0])
+        places.append(candidates[0])
     return places
 
 
-def _module_of_gradient(call: ModuleCall, node: Node, references: Sequence[str]) -> ModuleCall:
-    """Finds the one module that the gradient calls."""
+def _find_gradient_module(call: ModuleCall, node: Node, references: Sequence[str]) -> ModuleCall:
+    """Finds the only module that the gradient calls."""
     model = call.scope.model
     function = model.graph.gradient_of(node.gradient_type)
     if function is None:
@@ -175,13 +182,13 @@ def _module_of_gradient(call: ModuleCall, node: Node, references: Sequence[str])
         )
     results = len(call.node.dtypes("Tout"))
     arguments: dict[str, Value] = {}
-    given = function.arguments[: len(node.inputs)]
-    for i, name in enumerate(given):
-        # Of the cotangents of an IdentityN, those of the results alone are used.
+    cotangents = function.arguments[: len(node.inputs)]
+    for i, name in enumerate(cotangents):
+        # Only the cotangents of the results are used; the IdentityN has others too.
         arguments[name] = Placed(len(references) + i) if i < results else Opaque("a cotangent")
     captures = model.captures(function.name)
     tensors = {tensor_of(reference): i for i, reference in reversed([*enumerate(references)])}
-    captured = function.arguments[len(given) :]
+    captured = function.arguments[len(cotangents) :]
     if len(captures) != len(captured):
         raise NotCallable("the SavedModel does not say what its gradient takes")
     for name, capture in zip(captured, captures, strict=True):
@@ -190,13 +197,13 @@ def _module_of_gradient(call: ModuleCall, node: Node, references: Sequence[str])
             place = tensors.get(tensor_of(capture.tensor))
         arguments[name] = Opaque("a captured value") if place is None else Placed(place)
     scope = Scope(model, function, arguments)
-    found = {v.call for r in function.results if isinstance(v := scope.value(r), Result)}
-    if len(found) != 1:
-        raise NotCallable(f"its gradient in the SavedModel calls {len(found)} modules")
-    return found.pop()
+    calls = {v.call for r in function.results if isinstance(v := scope.value(r), Result)}
+    if len(calls) != 1:
+        raise NotCallable(f"its gradient in the SavedModel calls {len(calls)} modules")
+    return calls.pop()
 
 
-def _label(value: Value, index: int, variables: Mapping[str, str]) -> str:
+def _describe_argument(value: Value, index: int, variables: Mapping[str, str]) -> str:
     if isinstance(value, Input):
         return value.name
     if isinstance(value, Variable) and value.node in variables:

@@ -1,4 +1,4 @@
-"""Defines what load() gives: a model of functions that JAX calls, differentiates and jits."""
+"""Classes of loaded models, whose functions JAX can call, jit and differentiate."""
 
 from __future__ import annotations
 
@@ -29,21 +29,22 @@ from jax2tf_bridge.storage._paths import AnyPath
 from shape_poly import Dim, shape_text, solve_dimensions
 
 Flat: TypeAlias = Callable[..., Sequence[Any]]
-"""From flat arrays to flat arrays."""
+"""A function that takes flat arrays and returns a flat list of arrays."""
 
 
 class LoadedFunction:
-    """A function of a SavedModel, with the arguments of the JAX function that it was.
+    """A function of a SavedModel, with the arguments of the original JAX function.
 
-    It can be called, within jax.jit too, differentiated as often as gradients were saved, and
-    exported again. Not with jax.vmap, for which JAX's exported functions have no rule.
+    You can call it (also within jax.jit), export it again, and differentiate it as often as
+    gradients were saved. It does not work with jax.vmap, because JAX's exported functions have no
+    batching rule.
 
     Attributes:
-      name: of the signature.
-      portable: what it runs.
-      takes_params: whether its first argument is the weights.
-      masks: the paths of the arguments that it is called without, as the SavedModel is: there
-        buckets fill them. Here nothing is padded, and they are 1 everywhere.
+      name: the name of the signature.
+      portable: the portable function that runs.
+      takes_params: whether the first argument is the weights.
+      masks: the paths of the mask arguments, which callers leave out. In a SavedModel, buckets
+        fill them; a loaded function does not pad, so its masks are 1 everywhere.
     """
 
     def __init__(
@@ -59,19 +60,19 @@ class LoadedFunction:
 
     @functools.cached_property
     def exported(self) -> Any:
-        """JAX's own exported function, over the flat arguments and results."""
-        return to_exported(_flat_function(self.portable))
+        """A jax.export.Exported over the flat arguments and results."""
+        return to_exported(_flatten_arguments(self.portable))
 
     @functools.cached_property
     def _jitted(self) -> Flat:
         return jax.jit(self.exported.call)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the function; the results have the structure of its export.
+        """Runs the function; the results have the structure of the original function's.
 
         Raises:
           StructureError, ShapeError, DTypeError: the arguments do not fit.
-          GradientError: while it is differentiated more often than gradients were saved.
+          GradientError: the function is differentiated more often than gradients were saved.
         """
         leaves = self.with_masks(self._arguments.flatten(args, kwargs))
         return self.portable.out_tree.unflatten(iter(self.flat(leaves)))
@@ -81,19 +82,19 @@ class LoadedFunction:
         return Call.of(self.portable.in_tree, self.portable.argument_names).without(self.masks)
 
     def with_masks(self, leaves: Sequence[Any]) -> list[Any]:
-        """Completes the flat arguments that are given without the masks.
+        """Inserts masks of ones into the flat arguments.
 
         Raises:
-          ShapeError: a mask's size does not follow from them.
+          ShapeError: the size of a mask does not follow from the arguments.
         """
         if not self.masks:
             return list(leaves)
         by_path = {port.path: port.aval for port in self.portable.inputs}
-        given = [aval for path, aval in by_path.items() if path not in self.masks]
-        sizes = _Sizes(self.portable.name, given, leaves)
-        rest = iter(leaves)
+        known_avals = [aval for path, aval in by_path.items() if path not in self.masks]
+        sizes = _Sizes(self.portable.name, known_avals, leaves)
+        remaining = iter(leaves)
         return [
-            jnp.ones(sizes.of(path, aval), aval.dtype) if path in self.masks else next(rest)
+            jnp.ones(sizes.of(path, aval), aval.dtype) if path in self.masks else next(remaining)
             for path, aval in by_path.items()
         ]
 
@@ -108,7 +109,10 @@ class LoadedFunction:
 
 
 class _Sizes:
-    """Sizes of arguments that are not given, from those that are; symbolic ones in jax.export."""
+    """Sizes of missing arguments, solved from the shapes of the others.
+
+    The sizes are symbolic while JAX exports.
+    """
 
     def __init__(self, name: str, avals: Sequence[Aval], leaves: Sequence[Any]) -> None:
         self._name = name
@@ -116,7 +120,7 @@ class _Sizes:
         known: list[list[int | None]] = []
         shapes = [np.shape(leaf) for leaf in leaves]
         for aval, shape in zip(avals, shapes, strict=True):
-            fits = len(aval.shape) == len(shape)  # what does not is refused afterwards
+            fits = len(aval.shape) == len(shape)  # check_leaves reports misfits later
             known.append(
                 [size if fits and isinstance(size, int) else None for size in shape]
                 if fits
@@ -131,11 +135,11 @@ class _Sizes:
         """Computes the shape of an argument.
 
         Raises:
-          ShapeError: it does not follow.
+          ShapeError: the shape does not follow from the other arguments.
         """
-        return [self._size(path, dimension) for dimension in aval.shape]
+        return [self._compute_size(path, dimension) for dimension in aval.shape]
 
-    def _size(self, path: str, dimension: Dim) -> Any:
+    def _compute_size(self, path: str, dimension: Dim) -> Any:
         if isinstance(dimension, int):
             return dimension
         if str(dimension) in self._plain:
@@ -149,14 +153,14 @@ class _Sizes:
 
 
 class LoadedSignature:
-    """A signature of a SavedModel: called with its inputs by name, it gives its outputs by name.
+    """A signature of a SavedModel, which takes inputs and returns outputs by name.
 
     It uses the weights that were loaded with it.
 
     Attributes:
-      name: its name.
-      inputs: by name, as "float32[b,28]".
-      outputs: by name.
+      name: the name of the signature.
+      inputs: the type of each input by name, such as "float32[b,28]".
+      outputs: the type of each output by name.
     """
 
     def __init__(
@@ -173,28 +177,28 @@ class LoadedSignature:
         """Runs the signature on inputs by name.
 
         Raises:
-          StructureError: an input is missing, or there is none of that name.
-          ShapeError, DTypeError: they do not fit.
+          StructureError: an input is missing or unknown.
+          ShapeError, DTypeError: the inputs do not fit.
         """
         problems = input_problems(self.inputs, inputs)
         if problems:
             raise StructureError(
-                f"The inputs are not those of the signature {self.name}{self._text()}:"
+                f"The inputs are not those of the signature {self.name}{self._format_types()}:"
                 f"{bullet_list(problems)}"
             )
         return dict(self._call(inputs))
 
-    def _text(self) -> str:
+    def _format_types(self) -> str:
         inputs = ", ".join(f"{name}: {aval}" for name, aval in self.inputs.items())
         outputs = ", ".join(f"{name}: {aval}" for name, aval in self.outputs.items())
         return f"({inputs}) -> ({outputs})"
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name}{self._text()}>"
+        return f"<{type(self).__name__} {self.name}{self._format_types()}>"
 
 
 def input_problems(names: Collection[str], given: Collection[str]) -> list[str]:
-    """Says which inputs are missing, and which there are not."""
+    """Lists a problem for each missing and each unknown input."""
     problems = [f"the input {name} is missing" for name in names if name not in given]
     return problems + [
         f"there is no input {name}{did_you_mean(name, names)}"
@@ -204,21 +208,21 @@ def input_problems(names: Collection[str], given: Collection[str]) -> list[str]:
 
 
 def signature_text(portable: PortableFunction, left_out: Collection[str] = ()) -> str:
-    """Writes the arguments, but for those at some paths, and the results in a line."""
+    """Formats the arguments, without those at the paths in `left_out`, and the results."""
     arguments = ", ".join(str(port) for port in portable.inputs if port.path not in left_out)
     return f"({arguments}) -> ({', '.join(map(str, portable.out_avals))})"
 
 
 def check_leaves(portable: PortableFunction, leaves: Sequence[Any]) -> None:
-    """Raises unless arrays fit the arguments, as far as that is known without solving for sizes.
+    """Compares arrays with the arguments of a function, without solving for symbolic sizes.
 
     Raises:
-      ShapeError, DTypeError, ArgumentsError: they do not; each difference is listed.
+      ShapeError, DTypeError, ArgumentsError: the arrays do not fit; each difference is listed.
     """
     shapes, dtypes = [], []
     for port, leaf in zip(portable.inputs, leaves, strict=True):
         path, aval = port.path, port.aval
-        shape, dtype = np.shape(leaf), _dtype_name(leaf)
+        shape, dtype = np.shape(leaf), _get_dtype_name(leaf)
         fits = len(shape) == len(aval.shape) and all(
             not isinstance(d, int) or d == size for d, size in zip(aval.shape, shape, strict=True)
         )
@@ -231,10 +235,10 @@ def check_leaves(portable: PortableFunction, leaves: Sequence[Any]) -> None:
 
 
 def refuse_misfits(name: str, shapes: Sequence[str], dtypes: Sequence[str]) -> None:
-    """Raises if there are differences in shapes or dtypes, with all of them.
+    """Raises an error that lists all differences in shapes and dtypes, if there are any.
 
     Raises:
-      ShapeError, DTypeError, ArgumentsError: there are.
+      ShapeError, DTypeError, ArgumentsError: the arguments differ.
     """
     if not shapes and not dtypes:
         return
@@ -244,33 +248,33 @@ def refuse_misfits(name: str, shapes: Sequence[str], dtypes: Sequence[str]) -> N
     raise mismatch(f"The arguments of {name} do not fit", shapes, dtypes, hint)
 
 
-def _dtype_name(leaf: Any) -> str:
-    """Returns the dtype that a value has for JAX."""
+def _get_dtype_name(leaf: Any) -> str:
+    """Returns the dtype that JAX gives to a value."""
     if isinstance(leaf, jax.Array):
         return str(leaf.dtype)
     return str(jax.eval_shape(lambda x: x, leaf).dtype)
 
 
-def _flat_function(portable: PortableFunction) -> PortableFunction:
-    """Flattens arguments and results, so that no type of a pytree node has to be known.
+def _flatten_arguments(portable: PortableFunction) -> PortableFunction:
+    """Flattens arguments and results, so that no pytree node type needs to be registered.
 
-    Where its stored gradients end, the next one says so.
+    The gradient behind the last stored one raises a GradientError.
     """
     return replace(
         portable,
         in_tree=flat_call(len(portable.in_avals)),
         out_tree=flat_tuple(len(portable.out_avals)),
         argument_names=flat_names(len(portable.in_avals)),
-        gradient=_vjp_or_refusal(portable, portable.name, 0),
+        gradient=_make_gradient(portable, portable.name, 0),
     )
 
 
-def _vjp_or_refusal(portable: PortableFunction, name: str, order: int) -> Gradient:
+def _make_gradient(portable: PortableFunction, name: str, order: int) -> Gradient:
     if portable.has_vjp:
 
         def make() -> PortableFunction:
             vjp = portable.vjp()
-            return replace(vjp, gradient=_vjp_or_refusal(vjp, name, order + 1))
+            return replace(vjp, gradient=_make_gradient(vjp, name, order + 1))
 
         return GradientOnDemand(make)
     reason = portable.gradient.missing_because
@@ -287,28 +291,29 @@ def _vjp_or_refusal(portable: PortableFunction, name: str, order: int) -> Gradie
 
 
 def path_avals(portable: PortableFunction) -> tuple[dict[str, Aval], dict[str, Aval]]:
-    """Returns the arguments and the results by their paths."""
+    """Returns the avals of the arguments and of the results by path."""
     ins = {port.path: port.aval for port in portable.inputs}
     outs = {port.path: port.aval for port in portable.outputs}
     return ins, outs
 
 
 class LoadedModel:
-    """A SavedModel as JAX functions and arrays; made by `load`.
+    """A SavedModel as JAX functions and arrays; `load` returns it.
 
-    `model.serving_default(x)`, by the name of any signature, calls the function with the weights
-    of the SavedModel. `model.functions["serving_default"](params, x)` takes them as an argument,
-    to be differentiated with respect to them. `model.signatures["serving_default"](x=x)` takes the
-    inputs and gives the outputs by name, as TensorFlow does.
+    Every signature is a method: `model.serving_default(x)` calls the function with the weights of
+    the SavedModel. `model.functions["serving_default"](params, x)` takes the weights as an
+    argument, so that you can differentiate with respect to them.
+    `model.signatures["serving_default"](x=x)` takes inputs and returns outputs by name, as
+    TensorFlow does.
 
     Attributes:
       path: the SavedModel's folder.
-      functions: by the signature's name, with the arguments of the JAX function.
-      signatures: by name.
-      params: the weights, as the pytree that was saved; node types that are not registered here
-        (register_pytree_node_serialization) are dicts or tuples. None if there are none.
+      functions: the functions by signature name, with the arguments of the JAX function.
+      signatures: the signatures by name.
+      params: the weights, as the pytree that was saved, or None without weights. Node types that
+        are not registered (register_pytree_node_serialization) become dicts or tuples.
       constants: the arrays that the functions captured, by name.
-      problems: for each signature that JAX alone cannot run, why.
+      problems: the reason for each signature that JAX alone cannot run.
     """
 
     def __init__(

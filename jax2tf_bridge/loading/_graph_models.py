@@ -1,4 +1,4 @@
-"""Loads SavedModels of other tools, from the graph alone."""
+"""Loads SavedModels of other tools from their graph."""
 
 from __future__ import annotations
 
@@ -37,13 +37,16 @@ from jax2tf_bridge.saved_model._tensor_bundle import variable_name
 from jax2tf_bridge.saved_model._tensors import constant, tensor_type, texts
 from jax2tf_bridge.storage._paths import AnyPath
 
-_MOST_CALLS = 2000
-"""Functions that call each other twice call a module 2^n times, of which a file says little."""
+_MAX_CALLS = 2000
+"""Maximum number of module calls in a signature.
+
+A small file can make 2^n calls, if each of its n functions calls the next one twice.
+"""
 
 
 @dataclass(frozen=True)
 class _Step:
-    """A call of a module, after the calls that it depends on."""
+    """A call of a module; it follows the calls that it depends on."""
 
     call: ModuleCall
     function: ModuleFunction
@@ -51,13 +54,13 @@ class _Step:
 
 
 class GraphFunction:
-    """A signature as a function of (params, **inputs), which gives its outputs by name.
+    """A signature as a function of (params, **inputs), which returns its outputs by name.
 
     Attributes:
-      name: of the signature.
-      takes_params: True: its first argument is the weights, a dict by name.
-      inputs, outputs: by name.
-      gradient_missing: for each module that it calls and that has no gradient, why.
+      name: the name of the signature.
+      takes_params: True, because the first argument is the weights, a dict by name.
+      inputs, outputs: the inputs and the outputs by name.
+      gradient_missing: the reason for each called module that has no gradient.
     """
 
     takes_params = True
@@ -81,34 +84,34 @@ class GraphFunction:
         """Runs the signature on the weights and the inputs.
 
         Raises:
-          StructureError: a weight or input is missing, or there is none of that name.
-          ShapeError, DTypeError: they do not fit.
+          StructureError: a weight is missing, or an input is missing or unknown.
+          ShapeError, DTypeError: the inputs do not fit.
         """
         self._check(params, inputs)
-        given = {name: _as_array(value, self.inputs[name]) for name, value in inputs.items()}
-        done: dict[ModuleCall, Sequence[Any]] = {}
+        arrays = {name: _to_array(value, self.inputs[name]) for name, value in inputs.items()}
+        results: dict[ModuleCall, Sequence[Any]] = {}
 
         def value_of(value: Value) -> Any:
             source, dtypes = without_casts(value)
-            found = source_of(source)
+            array = source_of(source)
             for dtype in dtypes:
-                found = jnp.asarray(found).astype(dtype)
-            return found
+                array = jnp.asarray(array).astype(dtype)
+            return array
 
         def source_of(value: Value) -> Any:
             match value:
                 case Input(name):
-                    return given[name]
+                    return arrays[name]
                 case Variable(node):
                     return params[self._variables[node]]
                 case Constant():
                     return self._constants[value]
                 case Result(call, index):
-                    return done[call][index]
+                    return results[call][index]
             raise AssertionError(value)
 
         for step in self._steps:
-            done[step.call] = step.function([value_of(v) for v in step.arguments])
+            results[step.call] = step.function([value_of(v) for v in step.arguments])
         return {name: value_of(value) for name, value in self._values.items()}
 
     def _check(self, params: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
@@ -119,31 +122,31 @@ class GraphFunction:
             raise StructureError(f"The arguments are not those of {self!r}:{bullet_list(problems)}")
 
     def __repr__(self) -> str:
-        inputs = ", ".join(f"{name}: {_type_text(port)}" for name, port in self.inputs.items())
-        outputs = ", ".join(f"{name}: {_type_text(port)}" for name, port in self.outputs.items())
+        inputs = ", ".join(f"{name}: {_format_type(port)}" for name, port in self.inputs.items())
+        outputs = ", ".join(f"{name}: {_format_type(port)}" for name, port in self.outputs.items())
         return f"<{type(self).__name__} {self.name}: (params, {inputs}) -> ({outputs})>"
 
 
 def load_graph_model(folder: AnyPath, model: MetaGraph) -> LoadedModel:
-    """Loads a graph: each signature that does nothing but call modules.
+    """Loads those signatures of a graph that only call modules.
 
     Raises:
-      FileFormatError: there is none, or the SavedModel is damaged.
-      DTypeError: it has weights of 64 bits, which are switched off.
-      OSError: it cannot be read.
+      FileFormatError: no signature can be loaded, or the SavedModel is damaged.
+      DTypeError: the model has 64-bit weights, and jax_enable_x64 is off.
+      OSError: the SavedModel cannot be read.
     """
     _check_has_modules(folder, model.graph)
-    keys = _checkpoint_keys(model)
+    keys = _find_checkpoint_keys(model)
     names = {node: variable_name(key) for node, key in keys.items()}
     functions: dict[str, GraphFunction] = {}
     problems: dict[str, str] = {}
     for name, signature in model.signatures.items():
         try:
-            functions[name] = _function(model, name, signature, names)
+            functions[name] = _make_function(model, name, signature, names)
         except NotCallable as e:
             problems[name] = str(e)
     if not functions:
-        raise _nothing_loaded(folder, problems)
+        raise _nothing_loaded_error(folder, problems)
     used = {v for f in functions.values() for v in f._variables}
     variables = SavedVariables(folder)
     params = {}
@@ -152,32 +155,32 @@ def load_graph_model(folder: AnyPath, model: MetaGraph) -> LoadedModel:
         aval = Aval(entry.shape, entry.dtype)
         data = variables.data(keys[node], entry.dtype, entry.shape)
         params[names[node]] = array(data, aval, f"The variable {names[node]}")
-    signatures = {name: _signature(function, params) for name, function in functions.items()}
+    signatures = {name: _make_signature(function, params) for name, function in functions.items()}
     return LoadedModel(folder, functions, signatures, params, {}, problems=problems)
 
 
-def _function(
+def _make_function(
     model: MetaGraph, name: str, signature: GraphSignature, names: Mapping[str, str]
 ) -> GraphFunction:
     """Makes a function of a signature.
 
     Raises:
-      NotCallable: it does something else than calling modules.
+      NotCallable: the signature does more than calling modules.
       FileFormatError: the graph is damaged.
     """
     scope = Scope.of_graph(model, {n: port.tensor for n, port in signature.inputs.items()})
     outputs = {n: scope.value(port.tensor) for n, port in signature.outputs.items()}
     steps: list[_Step] = []
-    made: dict[CallableModule, ModuleFunction] = {}
+    functions: dict[CallableModule, ModuleFunction] = {}
     missing: list[str] = []
     values = list(outputs.values())
-    for call, found in _in_order(outputs.values(), name, names):
-        values += found.arguments
-        if found.called not in made:
-            made[found.called] = ModuleFunction(found.called)
-        steps.append(_Step(call, made[found.called], found.arguments))
-        if found.called.gradient is None:
-            missing.append(found.called.gradient_missing)
+    for call, bound in _sort_calls(outputs.values(), name, names):
+        values += bound.arguments
+        if bound.called not in functions:
+            functions[bound.called] = ModuleFunction(bound.called)
+        steps.append(_Step(call, functions[bound.called], bound.arguments))
+        if bound.called.gradient is None:
+            missing.append(bound.called.gradient_missing)
     variables: dict[str, str] = {}
     constants: dict[Constant, Any] = {}
     for leaf, dtypes in map(without_casts, values):
@@ -190,18 +193,18 @@ def _function(
                 raise NotCallable(f"it reads the variable {leaf.node}, which is not restored")
             variables[leaf.node] = names[leaf.node]
         elif isinstance(leaf, Constant):
-            constants[leaf] = _constant(leaf.node)
+            constants[leaf] = _read_constant(leaf.node)
     if not steps:
         raise NotCallable("it calls no JAX function")
     return GraphFunction(name, signature, outputs, steps, variables, constants, missing)
 
 
-def _constant(node: Node) -> jax.Array:
+def _read_constant(node: Node) -> jax.Array:
     """Reads a constant.
 
     Raises:
-      NotCallable: JAX has no arrays of its dtype, as of texts.
-      FileFormatError: it is damaged.
+      NotCallable: JAX has no arrays of its dtype, such as strings.
+      FileFormatError: the constant is damaged.
     """
     tensor = node.tensor("value")
     if tensor is None:
@@ -220,57 +223,57 @@ def _check_dtype(name: str, what: str) -> None:
         raise NotCallable(f"it needs {what}, whose dtype is {name}, and JAX has no such arrays")
 
 
-def _in_order(
+def _sort_calls(
     values: Iterable[Value], name: str, names: Mapping[str, str]
 ) -> list[tuple[ModuleCall, BoundModule]]:
-    """Sorts the modules that values need: each comes after those that it needs itself."""
-    done: dict[ModuleCall, BoundModule] = {}
-    known: dict[ModuleCall, BoundModule] = {}
-    waiting = _calls_in(values)
+    """Sorts the calls that values need topologically, so that each follows its dependencies."""
+    ordered: dict[ModuleCall, BoundModule] = {}
+    bound: dict[ModuleCall, BoundModule] = {}
+    waiting = _find_calls(values)
     open_calls: set[ModuleCall] = set()
     while waiting:
         call = waiting[-1]
-        if call in done:
+        if call in ordered:
             waiting.pop()
             continue
-        if call not in known:
-            if len(known) == _MOST_CALLS:
-                raise NotCallable(f"it calls more than {_MOST_CALLS:,} modules, one by one")
-            known[call] = bind_module(call, name, names)
-        before = [c for c in _calls_in(known[call].arguments) if c not in done]
-        if not before:
-            done[call] = known[call]
+        if call not in bound:
+            if len(bound) == _MAX_CALLS:
+                raise NotCallable(f"it calls more than {_MAX_CALLS:,} modules, one by one")
+            bound[call] = bind_module(call, name, names)
+        dependencies = [c for c in _find_calls(bound[call].arguments) if c not in ordered]
+        if not dependencies:
+            ordered[call] = bound[call]
             waiting.pop()
             continue
         if call in open_calls:
             raise call.scope.body.error("operations depend on themselves")
         open_calls.add(call)
-        waiting += before
-    return list(done.items())
+        waiting += dependencies
+    return list(ordered.items())
 
 
-def _calls_in(values: Iterable[Value]) -> list[ModuleCall]:
+def _find_calls(values: Iterable[Value]) -> list[ModuleCall]:
     return [v.call for v, _ in map(without_casts, values) if isinstance(v, Result)]
 
 
-def _signature(function: GraphFunction, params: Mapping[str, Any]) -> LoadedSignature:
-    def call(given: Mapping[str, Any]) -> Mapping[str, Any]:
-        return function(params, **given)
+def _make_signature(function: GraphFunction, params: Mapping[str, Any]) -> LoadedSignature:
+    def call(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        return function(params, **inputs)
 
     inputs, outputs = (
-        {name: _type_text(port) for name, port in ports.items()}
+        {name: _format_type(port) for name, port in ports.items()}
         for ports in (function.inputs, function.outputs)
     )
     return LoadedSignature(function.name, inputs, outputs, call)
 
 
-def _type_text(port: Port) -> str:
-    """Writes an input's or output's type as other loaded models have it: float32[?,3]."""
+def _format_type(port: Port) -> str:
+    """Formats a type as in other loaded models, such as float32[?,3]."""
     return str(port.type).replace(", ", ",")
 
 
-def _as_array(value: Any, port: Port) -> Any:
-    """Gives numbers of Python and lists the input's dtype, as TensorFlow does."""
+def _to_array(value: Any, port: Port) -> Any:
+    """Converts Python numbers and lists to the input's dtype, as TensorFlow does."""
     if isinstance(value, jax.Array) or hasattr(value, "dtype"):
         return value
     return jnp.asarray(value, port.type.dtype)
@@ -287,7 +290,7 @@ def _check_has_modules(folder: AnyPath, graph: Graph) -> None:
     )
 
 
-def _nothing_loaded(folder: AnyPath, problems: Mapping[str, str]) -> FileFormatError:
+def _nothing_loaded_error(folder: AnyPath, problems: Mapping[str, str]) -> FileFormatError:
     if not problems:
         return FileFormatError(
             f"{folder} has no signatures, so that it does not say which of its functions to call. "
@@ -302,8 +305,8 @@ def _nothing_loaded(folder: AnyPath, problems: Mapping[str, str]) -> FileFormatE
     )
 
 
-def _checkpoint_keys(model: MetaGraph) -> dict[str, str]:
-    """Finds which variable of the checkpoint is restored into which node of the graph."""
+def _find_checkpoint_keys(model: MetaGraph) -> dict[str, str]:
+    """Maps each variable node of the graph to the checkpoint key that is restored into it."""
     keys: dict[str, str] = {}
     nodes = model.graph.main.by_name
     node = nodes.get(tensor_of(model.restore)[0])
@@ -320,23 +323,25 @@ def _checkpoint_keys(model: MetaGraph) -> dict[str, str]:
             inputs[argument] = Opaque("a file")
     scope = Scope(model, function, inputs)
     names_of: dict[Node, Sequence[str]] = {}
-    for each in function.nodes:
-        if each.op != "AssignVariableOp" or len(each.inputs) != 2:
+    for assignment in function.nodes:
+        if assignment.op != "AssignVariableOp" or len(assignment.inputs) != 2:
             continue
-        handle = scope.value(each.inputs[0])
-        restored = _restored(scope, each.inputs[1], names_of)
-        if isinstance(handle, Variable) and restored is not None:
-            keys[handle.node] = restored
+        handle = scope.value(assignment.inputs[0])
+        key = _find_restored_key(scope, assignment.inputs[1], names_of)
+        if isinstance(handle, Variable) and key is not None:
+            keys[handle.node] = key
     return keys
 
 
-def _restored(scope: Scope, reference: str, names_of: dict[Node, Sequence[str]]) -> str | None:
+def _find_restored_key(
+    scope: Scope, reference: str, names_of: dict[Node, Sequence[str]]
+) -> str | None:
     """Finds the key that a tensor is restored from.
 
     Args:
       scope: the function that restores.
       reference: the tensor.
-      names_of: gets the keys of each RestoreV2 that is met: it has those of all variables.
+      names_of: a cache of the keys of each RestoreV2 node; one such node restores all variables.
     """
     for _ in range(100):
         name, index = tensor_of(reference)

@@ -1,4 +1,4 @@
-"""load(): the JAX functions and the weights in a SavedModel."""
+"""Loads the JAX functions and the weights of a SavedModel."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from jax2tf_bridge.storage._paths import as_path
 def load(path: str | os.PathLike[str]) -> LoadedModel:
     """Reads a SavedModel back into JAX; TensorFlow is not needed.
 
-    A SavedModel of `save` comes back as what was saved: functions with their arguments and
-    structure, gradients as far as they were saved, the weights as a pytree. Of one that another
-    tool wrote (jax2tf, Orbax) each signature that does nothing but call JAX functions becomes a
-    function of a dict of its variables and its named inputs; its gradient is there if it was
-    saved with experimental_custom_gradients.
+    If `save` wrote the SavedModel, the functions have their original arguments and structure, the
+    weights are the pytree that was saved, and the saved gradients are there. If another tool wrote
+    it (jax2tf, Orbax), each signature that only calls JAX functions becomes a function of a dict
+    of its variables and its named inputs. Such a function has a gradient if it was saved with
+    experimental_custom_gradients.
 
     Args:
-      path: the folder that holds saved_model.pb, on disk or behind a scheme ("gs://bucket/model").
+      path: the folder that holds saved_model.pb, a local path or a URL ("gs://bucket/model").
 
     Returns:
-      The model; its functions run on whatever JAX runs on, at any size that they were exported
-      for.
+      The model. Its functions run on every platform that JAX runs on, at every size that they were
+      exported for.
 
     Raises:
-      FileFormatError: it is no SavedModel, holds no JAX function, or what is read of it is
-        damaged. Of a SavedModel of `save` TensorFlow's graph is not read: `inspect` does that.
-      DTypeError: it has weights of 64 bits, and those of JAX are switched off.
-      OSError: it does not exist, or cannot be read.
+      FileFormatError: the folder is not a SavedModel, holds no JAX function, or is damaged. `load`
+        does not read TensorFlow's graph in a SavedModel that `save` wrote; `inspect` does.
+      DTypeError: the model has 64-bit weights, and jax_enable_x64 is off.
+      OSError: the SavedModel does not exist, or cannot be read.
 
     >>> import tempfile, numpy as np
     >>> from jax2tf_bridge import Signature, save
@@ -51,7 +51,7 @@ def load(path: str | os.PathLike[str]) -> LoadedModel:
     """
     folder = as_path(path)
     graph = read_serving_graph(folder)
-    found = read_sidecar(folder)
-    if found is None:
+    bridge_model = read_sidecar(folder)
+    if bridge_model is None:
         return load_graph_model(folder, graph)
-    return load_bridge_model(folder, *found)
+    return load_bridge_model(folder, *bridge_model)

@@ -1,4 +1,4 @@
-"""Runs StableHLO modules as JAX functions: for each shapes, a module refined to them."""
+"""Runs StableHLO modules as JAX functions, refined to the shapes of each call."""
 
 from __future__ import annotations
 
@@ -34,13 +34,14 @@ class CallableModule:
     """A module that JAX can call, with the flat arguments of its operation.
 
     Attributes:
-      name: for messages.
+      name: the name in error messages.
       module: the portable artifact.
-      platforms: that it was lowered for, by JAX's names.
+      platforms: the platforms that it was lowered for, by JAX's names.
       convention: the version of the calling convention.
-      kept: which of the flat arguments the module takes.
-      labels: how messages call the flat arguments.
-      gradient: its VJP; None where there is none, for the reason in `gradient_missing`.
+      kept: the indices of the flat arguments that the module takes.
+      labels: the names of the flat arguments in error messages.
+      gradient: the VJP, or None for the reason in `gradient_missing`.
+      gradient_missing: the reason why there is no VJP.
     """
 
     name: str
@@ -53,10 +54,10 @@ class CallableModule:
     gradient_missing: str = ""
 
     def types(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Returns the types that the module takes, but the platform's, and gives.
+        """Returns the types of the arguments, without the platform index, and of the results.
 
         Raises:
-          FileFormatError: it cannot be read.
+          FileFormatError: the module cannot be read.
         """
         ins, outs = read_main_types(self.module)
         return ins[1:] if len(self.platforms) > 1 else ins, outs
@@ -67,17 +68,17 @@ class CallableModule:
         """Makes a portable function, with its VJPs, for arguments of these shapes.
 
         Args:
-          avals: of the flat arguments.
-          results: of a VJP, what it gives.
+          avals: the shapes and dtypes of the flat arguments.
+          results: the expected results, if the module is a VJP.
 
         Raises:
-          ShapeError: the module does not take them.
+          ShapeError: the module does not take these arguments.
           ModuleError: the installed JAX cannot read the module.
         """
-        taken = [avals[i] for i in self.kept]
-        module, version, types = _refined(self, taken)
-        found = [_aval(text) for text in types]
-        outs = found if results is None else _with_known_dtypes(found, results)
+        module_avals = [avals[i] for i in self.kept]
+        module, version, types = _refine(self, module_avals)
+        module_outs = [_parse_type(text) for text in types]
+        outs = module_outs if results is None else _check_gradient_types(module_outs, results)
         portable = PortableFunction.over_leaves(
             self.name,
             Module(
@@ -86,7 +87,7 @@ class CallableModule:
                 self.convention,
                 kept_arguments=self.kept,
                 platforms=self.platforms,
-                uses_shape_polymorphism=True,  # XLA is to fold what depends on sizes
+                uses_shape_polymorphism=True,  # lets XLA fold values that depend on sizes
             ),
             avals,
             outs,
@@ -99,19 +100,24 @@ class CallableModule:
         gradient = self.gradient
         if gradient is None:
             return portable
-        cotangents, pulled = list(map(_cotangent, outs)), list(map(_cotangent, avals))
+        cotangents, argument_cotangents = (
+            list(map(_cotangent_aval, outs)),
+            list(map(_cotangent_aval, avals)),
+        )
         return replace(
             portable,
-            gradient=GradientOnDemand(lambda: gradient.function([*avals, *cotangents], pulled)),
+            gradient=GradientOnDemand(
+                lambda: gradient.function([*avals, *cotangents], argument_cotangents)
+            ),
         )
 
 
-def _cotangent(aval: Aval) -> Aval:
+def _cotangent_aval(aval: Aval) -> Aval:
     return aval if aval.is_differentiable else Aval(aval.shape, "float0")
 
 
 class ModuleFunction:
-    """A called module as a JAX function of its flat arguments; safe to use in threads."""
+    """A called module as a JAX function of its flat arguments; thread-safe."""
 
     def __init__(self, called: CallableModule) -> None:
         self._called = called
@@ -125,7 +131,7 @@ class ModuleFunction:
         Raises:
           ShapeError, DTypeError: the arguments do not fit.
         """
-        avals = tuple(_aval_of(arg) for arg in args)
+        avals = tuple(_make_aval(arg) for arg in args)
         self._check(avals)
         with self._lock:
             function = self._functions.get(avals)
@@ -136,32 +142,36 @@ class ModuleFunction:
         return function.flat(args)
 
     def _check(self, avals: Sequence[Aval]) -> None:
-        """Compares the arguments with the types of the module."""
+        """Compares the arguments with the module's argument types."""
         wrong_shapes, wrong_dtypes = [], []
         for place, text in zip(self._called.kept, self._ins, strict=True):
-            label, given = self._called.labels[place], avals[place]
-            sizes, dtype = _parts(text)
-            fits = len(sizes) == len(given.shape) and all(
-                wanted in ("?", str(size)) for wanted, size in zip(sizes, given.shape, strict=True)
+            label, aval = self._called.labels[place], avals[place]
+            sizes, dtype = _split_type(text)
+            fits = len(sizes) == len(aval.shape) and all(
+                expected in ("?", str(size))
+                for expected, size in zip(sizes, aval.shape, strict=True)
             )
             if not fits:
-                got = ", ".join(map(str, given.shape))
+                got = ", ".join(map(str, aval.shape))
                 wrong_shapes.append(f"{label}: expected shape ({', '.join(sizes)}), got ({got})")
-            if dtype != given.dtype:
-                wrong_dtypes.append(f"{label}: expected {dtype}, got {given.dtype}")
+            if dtype != aval.dtype:
+                wrong_dtypes.append(f"{label}: expected {dtype}, got {aval.dtype}")
         refuse_misfits(self._called.name, wrong_shapes, wrong_dtypes)
 
 
-def _aval_of(value: Any) -> Aval:
+def _make_aval(value: Any) -> Aval:
     aval = jax.eval_shape(lambda x: x, value)
     return Aval(tuple(np.shape(value)), str(aval.dtype))
 
 
-def _refined(
-    called: CallableModule, taken: Sequence[Aval]
+def _refine(
+    called: CallableModule, avals: Sequence[Aval]
 ) -> tuple[bytes, tuple[int, int, int], list[str]]:
-    """Refines the module to its arguments; returns its version and its results' types too."""
-    types = [_type_text(aval) for aval in taken]
+    """Refines the module to its arguments.
+
+    Returns the refined module, its StableHLO version and the types of its results.
+    """
+    types = [_format_type(aval) for aval in avals]
     ins, _ = read_main_types(called.module)
     if len(called.platforms) > 1:
         types.insert(0, ins[0])
@@ -176,44 +186,44 @@ def _refined(
             f"to {version_text(newest)}. Upgrade JAX if that is older; else the module is damaged."
         ) from e
     except MisfitError as e:
-        given = ", ".join(
-            f"{called.labels[i]}: {aval}" for i, aval in zip(called.kept, taken, strict=True)
+        arguments = ", ".join(
+            f"{called.labels[i]}: {aval}" for i, aval in zip(called.kept, avals, strict=True)
         )
         raise ShapeError(
-            f"{called.name} cannot be run on these shapes and dtypes: {given}. "
+            f"{called.name} cannot be run on these shapes and dtypes: {arguments}. "
             f"{str(e) or 'The sizes do not fit together.'}"
         ) from e
     return module, newest, results
 
 
-def _type_text(aval: Aval) -> str:
+def _format_type(aval: Aval) -> str:
     element = ELEMENT_TYPES.get(aval.op_dtype)
     if element is None:
         raise ModuleError(f"A value of dtype {aval.dtype} cannot be given to a StableHLO module.")
     return f"tensor<{''.join(f'{size}x' for size in aval.op_shape)}{element}>"
 
 
-def _aval(text: str) -> Aval:
-    sizes, dtype = _parts(text)
+def _parse_type(text: str) -> Aval:
+    sizes, dtype = _split_type(text)
     if "?" in sizes:
         raise ModuleError(f"A module gives a {text} at known shapes, whose size JAX cannot tell.")
     return Aval(tuple(map(int, sizes)), dtype)
 
 
-def _parts(text: str) -> tuple[list[str], str]:
-    found = read_tensor_type(text)
-    if found is None:
+def _split_type(text: str) -> tuple[list[str], str]:
+    parts = read_tensor_type(text)
+    if parts is None:
         raise ModuleError(
             f"A module takes or gives a {text}, whose shape or dtype JAX cannot tell."
         )
-    return found
+    return parts
 
 
-def _with_known_dtypes(found: Sequence[Aval], results: Sequence[Aval]) -> list[Aval]:
-    """Takes the dtypes of `results`: in the module, cotangents of integers look like bools."""
-    if [a.op_shape for a in found] != [a.op_shape for a in results]:
+def _check_gradient_types(avals: Sequence[Aval], results: Sequence[Aval]) -> list[Aval]:
+    """Returns `results` if the sizes agree: a module returns bools as cotangents of integers."""
+    if [a.op_shape for a in avals] != [a.op_shape for a in results]:
         raise ShapeError(
             "The sizes of the arguments do not fit together: the gradient of an argument would be "
-            f"{', '.join(map(str, found))}, expected {', '.join(map(str, results))}."
+            f"{', '.join(map(str, avals))}, expected {', '.join(map(str, results))}."
         )
     return list(results)

@@ -1,4 +1,4 @@
-"""Refines StableHLO modules with open sizes to the sizes of a call."""
+"""Refines StableHLO modules with unknown sizes to the sizes of a call."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from jax2tf_bridge.from_jax.stablehlo._operations import (
     symbol_name,
 )
 
-_WITH_ARGUMENTS = (
+_REFINE_ARGUMENTS = (
     "builtin.module(stablehlo-refine-arguments{{types={types}}},stablehlo-refine-shapes)"
 )
-_AGAIN = "builtin.module(stablehlo-refine-shapes)"
+_REFINE_SHAPES = "builtin.module(stablehlo-refine-shapes)"
 
 
 class UnreadableError(Exception):
@@ -27,31 +27,34 @@ class UnreadableError(Exception):
 
 
 class MisfitError(Exception):
-    """A module does not take arguments of these types; the text says why, if it is known."""
+    """A module does not take arguments of these types; the text is the reason, if it is known."""
 
 
 def refined(artifact: bytes, types: Sequence[str]) -> tuple[bytes, list[str]]:
-    """Refines a module to arguments of these types, and returns the types of its results.
+    """Refines a module to arguments of these types.
 
-    Sizes reach inner functions as numbers that main computes from its arguments: once those are
-    known, they are written into the functions, which is what the passes do not do.
+    Main computes sizes from its arguments and passes them to inner functions as scalars. The
+    passes do not propagate these scalars once they are constant, so this function does.
 
     Args:
       artifact: the portable artifact.
-      types: of all that main takes, as MLIR writes them; nothing in them is open.
+      types: the MLIR types of all arguments of main, without unknown sizes.
+
+    Returns:
+      The refined module, and the types of its results.
 
     Raises:
-      UnreadableError: the installed jaxlib cannot read it.
+      UnreadableError: the installed jaxlib cannot read the module.
       MisfitError: the module does not take such arguments.
     """
     with _jax_compat.make_ir_context():
         try:
             module = _jax_compat.deserialize_module(artifact)
-        except Exception as e:  # of types that differ between releases of jaxlib
+        except Exception as e:  # the type differs between releases of jaxlib
             raise UnreadableError from e
-        _run(module, _WITH_ARGUMENTS.format(types=",".join(types)))
-        while _hand_down_constants(module):
-            _run(module, _AGAIN)
+        _run(module, _REFINE_ARGUMENTS.format(types=",".join(types)))
+        while _inline_constant_arguments(module):
+            _run(module, _REFINE_SHAPES)
         _check_assertions(module)
         results = [str(t) for t in function_type(main_of(module)).results]
         version = ".".join(map(str, _jax_compat.current_stablehlo_version()))
@@ -61,22 +64,25 @@ def refined(artifact: bytes, types: Sequence[str]) -> tuple[bytes, list[str]]:
 def _run(module: Any, pipeline: str) -> None:
     try:
         _jax_compat.run_passes(module, pipeline)
-    except Exception as e:  # of types that differ between releases of jaxlib
+    except Exception as e:  # the type differs between releases of jaxlib
         raise MisfitError from e
 
 
-def _hand_down_constants(module: Any) -> bool:
-    """Moves scalars that all calls of a function give it into it, if there are any."""
+def _inline_constant_arguments(module: Any) -> bool:
+    """Replaces arguments of functions that are the same constant scalar in every call.
+
+    Returns whether the module changed.
+    """
     functions = {symbol_name(op.operation): op.operation for op in module.body.operations}
-    given: dict[tuple[str, int], list[Any]] = {}
+    arguments: dict[tuple[str, int], list[Any]] = {}
     for op in below(module.operation):
         if op.name != "func.call":
             continue
         callee = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
         for i, operand in enumerate(op.operands):
-            given.setdefault((callee, i), []).append(_scalar(operand))
+            arguments.setdefault((callee, i), []).append(_read_scalar(operand))
     changed = False
-    for (callee, i), values in given.items():
+    for (callee, i), values in arguments.items():
         texts = {"" if value is None else str(value) for value in values}
         if callee not in functions or callee == "main" or len(texts) > 1 or "" in texts:
             continue
@@ -94,30 +100,30 @@ def _hand_down_constants(module: Any) -> bool:
 
 
 def _check_assertions(module: Any) -> None:
-    """Raises, in the module's words, if sizes contradict what it asserts.
+    """Raises the module's own error message if sizes contradict one of its assertions.
 
-    XLA would tell when it compiles, with a page of MLIR around it.
+    XLA would report this when it compiles, but within a page of MLIR.
     """
     for op in below(module.operation):
         if op.name != "stablehlo.custom_call":
             continue
         if ir.StringAttr(op.attributes["call_target_name"]).value != "shape_assertion":
             continue
-        holds, *sizes = [_scalar(operand) for operand in op.operands]
+        holds, *sizes = [_read_scalar(operand) for operand in op.operands]
         message = attribute(op, "error_message")
         if message is None or holds is None or "false" not in str(holds):
             continue
         text = ir.StringAttr(message).value.partition(" Using the following")[0]
         for i, size in enumerate(sizes):
-            found = re.match(r"dense<(-?\d+)>", str(size))
-            text = text.replace(f"{{{i}}}", found[1] if found else "?")
+            match = re.match(r"dense<(-?\d+)>", str(size))
+            text = text.replace(f"{{{i}}}", match[1] if match else "?")
         raise MisfitError(text)
 
 
-def _scalar(value: Any) -> Any:
+def _read_scalar(value: Any) -> Any:
     """Returns the value of a scalar constant; None for anything else."""
     owner = value.owner
-    # A block, for an argument.
+    # The owner of an argument is a block, which has no name.
     if getattr(owner, "name", "") != "stablehlo.constant":
         return None
     integer = str(value.type).startswith(("tensor<i", "tensor<ui"))

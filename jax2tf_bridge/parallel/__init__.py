@@ -1,4 +1,4 @@
-"""Exports many functions at once, in other processes."""
+"""Exports many functions in parallel, in other processes."""
 
 from jax2tf_bridge.parallel._executors import ExportWorkers, RayExecutor, WorkerFuture
 from jax2tf_bridge.parallel._export_many import export_many

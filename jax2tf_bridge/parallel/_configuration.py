@@ -1,4 +1,4 @@
-"""Takes those options of JAX that change a trace to another process or thread."""
+"""Copies the JAX options that affect tracing to another process or thread."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import jax
 
-# Options with one of these words in their names say where and how code runs, what is kept on disk,
-# and what is logged: each process has its own answer.
-_OF_THE_PROCESS = frozenset(
+# Options with one of these words in their names control where code runs, what is cached and what
+# is logged. They belong to a process and are not copied.
+_PROCESS_WORDS = frozenset(
     {"backend", "backends", "cache", "caches", "collectives", "compilation", "compiler", "cpu"}
     | {"device", "devices", "distributed", "dump", "guard", "host", "hosts", "log", "logging"}
     | {"mock", "mtls", "pgle", "platform", "platforms", "preemption", "proxy", "xla"}
@@ -18,29 +18,29 @@ _OF_THE_PROCESS = frozenset(
 
 
 def configuration() -> dict[str, Any]:
-    """Returns the options of JAX that may change a trace, with their values in this thread."""
+    """Returns the JAX options that may affect tracing, with their values in this thread."""
     values: Mapping[str, Any] = jax.config.values
     return {
-        name: value for name, value in values.items() if _OF_THE_PROCESS.isdisjoint(name.split("_"))
+        name: value for name, value in values.items() if _PROCESS_WORDS.isdisjoint(name.split("_"))
     }
 
 
 @contextlib.contextmanager
 def configured(values: Mapping[str, Any]) -> Iterator[None]:
-    """Sets JAX's options for the body, and puts back the values that they had.
+    """Sets JAX options for the body, and restores them afterwards.
 
-    Options that this JAX does not have are left out. Where JAX has a context manager for an option
-    (jax.enable_x64), only this thread sees the change.
+    Options that the installed JAX lacks are ignored. If JAX has a context manager for an option
+    (jax.enable_x64), the change affects only this thread.
     """
-    here: Mapping[str, Any] = jax.config.values
+    current: Mapping[str, Any] = jax.config.values
     with contextlib.ExitStack() as stack:
         for name, value in values.items():
-            if name not in here or here[name] == value:
+            if name not in current or current[name] == value:
                 continue
-            scoped = getattr(jax, name.removeprefix("jax_"), None)
-            if callable(scoped):
-                stack.enter_context(scoped(value))
+            context = getattr(jax, name.removeprefix("jax_"), None)
+            if callable(context):
+                stack.enter_context(context(value))
             else:
                 jax.config.update(name, value)
-                stack.callback(jax.config.update, name, here[name])
+                stack.callback(jax.config.update, name, current[name])
         yield

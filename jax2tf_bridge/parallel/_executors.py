@@ -1,4 +1,4 @@
-"""Executors for `export_many`: ExportWorkers starts processes itself, RayExecutor asks Ray."""
+"""Executors for `export_many`: ExportWorkers starts processes, RayExecutor starts Ray tasks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class WorkerFuture(Future[T]):
     """Future of a call in a worker.
 
     Attributes:
-      output: what the worker printed meanwhile, the last 64 kB of it; complete when it is done.
+      output: the last 64 kB that the worker printed during the call; set when it is done.
     """
 
     output: str = ""
@@ -57,7 +57,7 @@ class _Shared:
     killed: bool = False
 
     def kill(self) -> None:
-        """Ends all processes; the threads that wait for them see them dead."""
+        """Kills all processes; this wakes the threads that wait for them."""
         with self.lock:
             self.killed = True
             for process in self.processes:
@@ -65,15 +65,15 @@ class _Shared:
 
 
 class ExportWorkers(Executor):
-    """Python processes of this machine, Linux or macOS, each with its own JAX, for `export_many`.
+    """Local worker processes (Linux or macOS), each with its own JAX, for `export_many`.
 
-    A worker has the sys.path, the folder and the environment of this process at the time when the
-    executor was made. Functions of the script itself are sent as they are, and the script is not
-    run again. A process starts when there is work for it, stays until `shutdown`, and ends with
-    this process. Where one dies, its job fails, and another takes its place.
+    A worker has the sys.path, the working folder and the environment that this process had when
+    the executor was made. Functions of the main script are sent by value; the script does not run
+    again. A process starts when there is work for it, and stays until `shutdown` or the end of
+    this process. If it dies, its job fails, and another process replaces it.
 
-    It is a concurrent.futures.Executor: `submit` calls any function in a worker. Kept for several
-    calls of `export_many`, workers need not start again:
+    This is a concurrent.futures.Executor: `submit` calls any function in a worker. Reuse it for
+    several calls of `export_many`, so that workers start only once:
 
     >>> import jax.numpy as jnp, numpy as np
     >>> from jax2tf_bridge.parallel import ExportJob, export_many
@@ -92,41 +92,41 @@ class ExportWorkers(Executor):
         initializer: Callable[[], object] | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Makes the executor; processes are started when there is work for them.
+        """Makes the executor; processes start when there is work for them.
 
         Args:
-          workers: how many processes there are at most; by default one a core.
-          environment: variables of the workers beside those of this process, as
-            {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}. JAX_PLATFORMS is "cpu" unless
-            it is given here: exporting for an accelerator needs none, and several processes would
-            contend for it.
-          initializer: called first in each worker, as to register node types of the script itself
-            with JAX.
-          timeout: how many seconds a call may take; a process that takes longer is ended.
+          workers: the maximum number of processes; by default the number of cores.
+          environment: environment variables to add in the workers, such as
+            {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}. JAX_PLATFORMS is "cpu" by
+            default, because exporting for an accelerator does not need one and the workers would
+            compete for it.
+          initializer: a function that each worker calls first, for example to register pytree
+            nodes of the main script with JAX.
+          timeout: the maximum duration of a call in seconds; a slower process is killed.
 
         Raises:
-          ExportError: fewer than one worker.
+          ExportError: `workers` is less than 1.
         """
-        cores = _available_cores()
+        cores = _count_cores()
         count = cores if workers is None else workers
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
             raise ExportError(
                 f"workers must be a number of processes, at least 1. Got: {workers!r}."
             )
-        self._shared = _Shared(_environment(environment or {}), initializer, timeout)
+        self._shared = _Shared(_merge_environment(environment or {}), initializer, timeout)
         self._count = count
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._is_shut_down = False
-        # Also at the end of this process, if nobody shuts it down.
+        # Kills the processes when this process ends without a shutdown.
         weakref.finalize(self, self._shared.kill)
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> WorkerFuture[T]:
-        """Calls a function in a worker, with the configuration that JAX has in this thread.
+        """Calls a function in a worker, with the JAX configuration of this thread.
 
-        It, its arguments and its result are pickled.
+        The function, its arguments and its result are pickled.
 
-        The future raises what the function raised, or JobError if that cannot be sent;
+        The future raises the function's exception, or JobError if that cannot be sent;
         WorkerDiedError if the process ended; NotPicklableError if the call cannot be sent.
 
         Raises:
@@ -137,7 +137,7 @@ class ExportWorkers(Executor):
     def submit_as(
         self, name: str, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> WorkerFuture[T]:
-        """Does what `submit` does; messages call the function `name`."""
+        """Calls a function as `submit` does; error messages use `name` for it."""
         future: WorkerFuture[T] = WorkerFuture()
         with self._lock:
             if self._is_shut_down:
@@ -151,11 +151,11 @@ class ExportWorkers(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Takes no further calls; the processes end when what was submitted is done.
+        """Rejects further calls; the processes end when the submitted calls are done.
 
         Args:
-          wait: whether to return only then.
-          cancel_futures: whether calls that have not begun are cancelled.
+          wait: whether to wait until the processes have ended.
+          cancel_futures: whether to cancel calls that have not begun.
         """
         with self._lock:
             self._is_shut_down = True
@@ -173,20 +173,20 @@ class ExportWorkers(Executor):
                 thread.join()
 
     def kill(self) -> None:
-        """Ends all processes at once; calls that were submitted fail or are cancelled."""
+        """Kills all processes immediately; submitted calls fail or are cancelled."""
         self._shared.kill()
         self.shutdown(wait=True, cancel_futures=True)
 
 
 class RayExecutor(Executor):
-    """Calls functions as tasks of Ray, for `export_many`.
+    """Calls functions as Ray tasks, for `export_many`.
 
     Args:
-      remote: `ray.remote`, or with options as `ray.remote(num_cpus=2)`. The bridge itself does not
-        import Ray.
+      remote: `ray.remote`, or a version with options, such as `ray.remote(num_cpus=2)`. The bridge
+        itself does not import Ray.
 
-    Ray's processes need the bridge, JAX, and the modules that the functions are from; and
-    runtime_env={"env_vars": {"JAX_PLATFORMS": "cpu"}} keeps them off accelerators.
+    Ray's processes need the bridge, JAX, and the modules that define the functions. Use
+    runtime_env={"env_vars": {"JAX_PLATFORMS": "cpu"}} to keep them off accelerators.
     """
 
     def __init__(self, remote: Callable[..., Any]) -> None:
@@ -216,11 +216,11 @@ class RayExecutor(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Takes no further calls; Ray itself goes on.
+        """Rejects further calls; Ray itself keeps running.
 
         Args:
-          wait: whether to return only when what was submitted is done.
-          cancel_futures: whether futures that are not done are cancelled; their tasks go on.
+          wait: whether to wait until the submitted calls are done.
+          cancel_futures: whether to cancel futures that are not done; their tasks keep running.
         """
         with self._lock:
             self._is_shut_down = True
@@ -229,7 +229,7 @@ class RayExecutor(Executor):
             if cancel_futures:
                 future.cancel()
             if wait:
-                # What it raised is for whom it was submitted.
+                # Wait only; the submitter handles the exception.
                 future.exception() if not future.cancelled() else None
 
     def _forget(self, future: Future[Any]) -> None:
@@ -237,58 +237,58 @@ class RayExecutor(Executor):
             self._futures.discard(future)
 
 
-def _available_cores() -> int:
+def _count_cores() -> int:
     """Counts the cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def _environment(given: Mapping[str, str]) -> dict[str, str]:
-    """Merges the given variables into those of this process."""
+def _merge_environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """Merges variables into those of this process."""
     devices = getattr(jax.config, "jax_num_cpu_devices", -1)
-    own = {"JAX_NUM_CPU_DEVICES": str(devices)} if devices > 0 else {}
-    return {**os.environ, **own, "JAX_PLATFORMS": "cpu", **given}
+    device_count = {"JAX_NUM_CPU_DEVICES": str(devices)} if devices > 0 else {}
+    return {**os.environ, **device_count, "JAX_PLATFORMS": "cpu", **variables}
 
 
 def _serve(shared: _Shared) -> None:
-    """Hands calls to one process, and to another when that died. Each thread runs this."""
+    """Runs calls in one process, and replaces it if it dies. Each thread runs this."""
     process: WorkerProcess | None = None
     try:
-        while (call := _next(shared)) is not None:
+        while (call := _wait_for_call(shared)) is not None:
             if call.future.set_running_or_notify_cancel():
-                process = _answer(shared, call, process)
-            del call  # what it holds is not needed while waiting
+                process = _run_call(shared, call, process)
+            del call  # frees its arguments while this thread waits for the next call
     finally:
         _discard(shared, process)
 
 
-def _next(shared: _Shared) -> _Call | None:
-    """Waits for the next call; None if there will be none."""
+def _wait_for_call(shared: _Shared) -> _Call | None:
+    """Waits for the next call; None after shutdown."""
     with contextlib.suppress(queue.Empty):
         return shared.calls.get_nowait()
     shared.idle.release()
     return shared.calls.get()
 
 
-def _answer(shared: _Shared, call: _Call, process: WorkerProcess | None) -> WorkerProcess | None:
-    """Answers a call and returns the process that can take the next one, if one can."""
+def _run_call(shared: _Shared, call: _Call, process: WorkerProcess | None) -> WorkerProcess | None:
+    """Runs a call, and returns the process for the next one, or None if it must be replaced."""
     timeout = shared.timeout
     try:
         if process is None:
-            process = _started(shared, call.name)
+            process = _start_process(shared, call.name)
         try:
             process.forget_output()
             with configured(call.configuration):
-                found = process.call(call.name, call.function, call.args, call.kwargs, timeout)
+                answer = process.call(call.name, call.function, call.args, call.kwargs, timeout)
         finally:
             call.future.output = process.output()
-        if isinstance(found, Failure):
-            error = found.job_error(
+        if isinstance(answer, Failure):
+            error = answer.job_error(
                 call.name, call.future.output, action=f"The call of {call.name!r}"
             )
             raise error.__cause__ or error
-        call.future.set_result(found.value)
+        call.future.set_result(answer.value)
     except BaseException as e:
         call.future.set_exception(e)
     if process is not None and not process.alive:
@@ -297,7 +297,7 @@ def _answer(shared: _Shared, call: _Call, process: WorkerProcess | None) -> Work
     return process
 
 
-def _started(shared: _Shared, name: str) -> WorkerProcess:
+def _start_process(shared: _Shared, name: str) -> WorkerProcess:
     process = WorkerProcess(shared.environment)
     with shared.lock:
         shared.processes.add(process)

@@ -1,4 +1,4 @@
-"""export_many(): exports many functions at once, in other processes."""
+"""Exports many functions in parallel, in other processes."""
 
 from __future__ import annotations
 
@@ -37,31 +37,31 @@ def export_many(
     environment: Mapping[str, str] | None = None,
     progress: bool | None = None,
 ) -> dict[str, PortableFunction]:
-    """Exports several functions, signatures, shapes or platforms at once, in other processes.
+    """Exports several functions, signatures, shapes or platforms in parallel, in other processes.
 
-    JAX's configuration goes along with the jobs, as it is where this is called (x64, matrix
-    precision, PRNG). Portable functions come back as the bytes of .jaxfn files.
+    The jobs run with the JAX configuration of the caller (x64, matrix precision, PRNG). Portable
+    functions return as the bytes of .jaxfn files.
 
     Args:
       jobs: a list of ExportJobs, or a mapping of them by name.
-      executor: None for processes that are started for this call; ExportWorkers that are kept for
-        several; or any executor of concurrent.futures, which carries the jobs by its own means:
-        ProcessPoolExecutor, Dask's client.get_executor(), RayExecutor(ray.remote). Its processes
-        need the bridge and JAX, and the modules that the functions are from.
-      workers: without an executor, how many processes there are at most; by default one a job, up
-        to the number of cores.
-      environment: without an executor, environment variables of the processes, as in
+      executor: None starts processes for this call. Pass ExportWorkers to reuse processes, or any
+        executor of concurrent.futures: ProcessPoolExecutor, Dask's client.get_executor(),
+        RayExecutor(ray.remote). Its processes need the bridge, JAX, and the modules that define
+        the functions.
+      workers: the maximum number of processes without an executor; by default one per job, up to
+        the number of cores.
+      environment: environment variables of the processes without an executor, as in
         ExportWorkers.
-      progress: whether to show a progress bar; None for where stderr is a terminal.
+      progress: whether to show a progress bar; None shows it if stderr is a terminal.
 
     Returns:
-      Portable functions by the jobs' names, in the order of the jobs. Types of arguments and
-      results are those of this process. VJPs are those that `vjp_order` of the job asked for.
+      Portable functions by job name, in the order of the jobs. The pytree types of their arguments
+      and results are the types of this process. They have as many VJPs as the job's `vjp_order`.
 
     Raises:
-      ExportManyError: some jobs failed. It has what came of the others.
-      FunctionError: something is no ExportJob.
-      ExportError: two jobs have one name, or the options contradict each other.
+      ExportManyError: some jobs failed. The error has the results of the others.
+      FunctionError: `jobs` has something other than an ExportJob.
+      ExportError: two jobs have the same name, or the options contradict each other.
 
     >>> import jax, numpy as np
     >>> x = np.ones((1, 2), np.float32)
@@ -73,40 +73,40 @@ def export_many(
     >>> {name: str(function.in_avals[0]) for name, function in functions.items()}
     {'one': 'float32[1,2]', 'any': 'float32[b,2]'}
     """
-    named = named_jobs(jobs)
+    jobs_by_name = named_jobs(jobs)
     if executor is not None and not (workers is None and environment is None):
         raise ExportError(
             "workers and environment cannot be combined with executor: they are for processes that "
             "export_many starts. Pass them to the executor: ExportWorkers(workers, "
             "environment=...)."
         )
-    if not named:
+    if not jobs_by_name:
         return {}
-    with _executor(executor, workers, environment) as chosen:
-        results, errors = _outcomes(named, chosen, progress)
+    with _choose_executor(executor, workers, environment) as chosen_executor:
+        results, errors = _run_jobs(jobs_by_name, chosen_executor, progress)
     if errors:
         raise ExportManyError.of(results, errors)
     return results
 
 
 @contextlib.contextmanager
-def _executor(
-    given: Executor | None, workers: int | None, environment: Mapping[str, str] | None
+def _choose_executor(
+    executor: Executor | None, workers: int | None, environment: Mapping[str, str] | None
 ) -> Iterator[Executor]:
-    """Yields the given executor, or own workers, which end with the call."""
-    if given is not None:
-        yield given
+    """Yields the user's executor, or new workers that end with the call."""
+    if executor is not None:
+        yield executor
         return
-    own = ExportWorkers(workers, environment=environment)
+    workers_executor = ExportWorkers(workers, environment=environment)
     try:
-        yield own
-    except BaseException:  # KeyboardInterrupt among them
-        own.kill()
+        yield workers_executor
+    except BaseException:  # includes KeyboardInterrupt
+        workers_executor.kill()
         raise
-    own.shutdown()
+    workers_executor.shutdown()
 
 
-def _outcomes(
+def _run_jobs(
     jobs: Mapping[str, ExportJob], executor: Executor, progress: bool | None
 ) -> tuple[dict[str, PortableFunction], dict[str, BridgeError]]:
     """Runs the jobs; returns portable functions and errors by name, in the order of the jobs."""
@@ -116,22 +116,22 @@ def _outcomes(
     try:
         for name, job in jobs.items():
             try:
-                sent = Pending(name, job)
-            except Exception as e:  # of the user's objects; the other jobs go on
+                pending_job = Pending(name, job)
+            except Exception as e:  # the user's objects may raise anything; other jobs go on
                 errors[name] = Failure.of(e).job_error(name, "", e)
                 continue
             try:
-                pending[_submitted(executor, sent)] = sent
-            except Exception as e:  # Dask and Ray pickle at once
-                errors[name] = _failed_executor(sent, executor, e)
+                pending[_submit(executor, pending_job)] = pending_job
+            except Exception as e:  # Dask and Ray pickle when a job is submitted
+                errors[name] = _make_executor_error(pending_job, executor, e)
         with progress_bar("exporting", len(jobs), "export", show=progress) as advance:
             advance(len(errors))
             for future in as_completed(pending):
-                sent = pending[future]
+                pending_job = pending[future]
                 try:
-                    results[sent.name] = _result(sent, future, executor)
+                    results[pending_job.name] = _get_result(pending_job, future, executor)
                 except BridgeError as e:
-                    errors[sent.name] = e
+                    errors[pending_job.name] = e
                 advance(1)
     except BaseException:
         for future in pending:
@@ -143,46 +143,46 @@ def _outcomes(
     )
 
 
-def _submitted(executor: Executor, sent: Pending) -> Future[Answer]:
+def _submit(executor: Executor, sent: Pending) -> Future[Answer]:
     if isinstance(executor, ExportWorkers):
         return executor.submit_as(sent.name, run_job, sent.sent)
     return executor.submit(run_job, sent.sent)
 
 
-def _result(sent: Pending, future: Future[Answer], executor: Executor) -> PortableFunction:
-    """Returns the portable function of a job that is done.
+def _get_result(sent: Pending, future: Future[Answer], executor: Executor) -> PortableFunction:
+    """Returns the portable function of a finished job.
 
     Raises:
-      BridgeError: it failed.
+      BridgeError: the job failed.
     """
     error = None if future.cancelled() else future.exception()
     output: str = getattr(future, "output", "")
-    # Of a process that died it is part of the message.
+    # The text of a JobError contains the output already.
     if output.strip() and not isinstance(error, JobError):
         for line in output.rstrip().splitlines():
             print(f"[{sent.name}] {line}", file=sys.stderr)
     if future.cancelled():
         raise JobError(f"The export of {sent.name!r} was cancelled.", job=sent.name)
     if error is not None:
-        raise _failed_executor(sent, executor, error, output)
+        raise _make_executor_error(sent, executor, error, output)
     return sent.exported(future.result(), output)
 
 
-def _failed_executor(
+def _make_executor_error(
     sent: Pending, executor: Executor, error: BaseException, output: str = ""
 ) -> BridgeError:
-    """Makes the error for a job that the executor could not run; `run_job` raises nothing."""
-    own = isinstance(executor, ExportWorkers)
+    """Makes the error for a job that the executor could not run; `run_job` itself never raises."""
+    is_export_workers = isinstance(executor, ExportWorkers)
     if isinstance(error, (NotPicklableError, PicklingError, TypeError, AttributeError, ValueError)):
         function = sent.job.function
-        found = cannot_be_sent(sent.name, [function, sent.sent])
-        if found is None and isinstance(executor, ProcessPoolExecutor):
-            found = cannot_be_named(sent.name, function, sent.sent.job.function)
-        if found is not None:
-            found.__cause__ = error
-            return found
-    if own and isinstance(error, (JobError, MissingDependencyError)):
+        problem = cannot_be_sent(sent.name, [function, sent.sent])
+        if problem is None and isinstance(executor, ProcessPoolExecutor):
+            problem = cannot_be_named(sent.name, function, sent.sent.job.function)
+        if problem is not None:
+            problem.__cause__ = error
+            return problem
+    if is_export_workers and isinstance(error, (JobError, MissingDependencyError)):
         return error
-    if own:  # it was raised while the job was read in the worker
+    if is_export_workers:  # unpickling the job in the worker raised it
         return Failure.of(error).job_error(sent.name, output, error)
     return executor_error(sent.name, error)

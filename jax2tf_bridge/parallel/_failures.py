@@ -1,4 +1,4 @@
-"""Exceptions of jobs: sent from another process, or raised for a process that died."""
+"""Exceptions of jobs, sent from another process or made for a process that died."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from jax2tf_bridge.colocated._pickling import dumps, loads
 from jax2tf_bridge.errors import JobError, NotPicklableError, WorkerDiedError
 from jax2tf_bridge.from_jax.arguments._user_code import user_line
 
-_MOST_SHOWN = 4096
-"""Characters of what a process printed that are part of a message."""
+_MAX_SHOWN = 4096
+"""Maximum number of characters of a process's output in an error message."""
 
 
 @dataclass(frozen=True)
 class ExceptionParts:
-    """Type, args and attributes of an exception: many cannot be made anew by their __init__."""
+    """Type, args and attributes of an exception.
+
+    Exceptions are rebuilt without __init__, because many cannot be made from their args.
+    """
 
     kind: type[BaseException]
     args: tuple[Any, ...]
@@ -28,18 +31,18 @@ class ExceptionParts:
 
     @staticmethod
     def of(error: BaseException) -> ExceptionParts | None:
-        """Takes an exception apart; None if another process would rebuild another one."""
+        """Splits an exception into its parts; None if rebuilding them gives a different one."""
         attributes = {name: v for name, v in vars(error).items() if _is_picklable(v)}
         parts = ExceptionParts(type(error), error.args, attributes)
         try:
-            again = loads(dumps(parts)).rebuilt()
-            kept = type(again).__name__ == type(error).__name__ and str(again) == str(error)
-        except Exception:  # whatever the classes of the user's exceptions do
+            copy = loads(dumps(parts)).rebuilt()
+            is_same = type(copy).__name__ == type(error).__name__ and str(copy) == str(error)
+        except Exception:  # the user's exception classes may raise anything
             return None
-        return parts if kept else None
+        return parts if is_same else None
 
     def rebuilt(self) -> BaseException:
-        """Makes the exception again, without its traceback and causes."""
+        """Rebuilds the exception, without its traceback and causes."""
         error = self.kind.__new__(self.kind, *self.args)
         error.args = self.args
         for name, value in self.attributes.items():
@@ -49,14 +52,14 @@ class ExceptionParts:
 
 @dataclass(frozen=True)
 class Failure:
-    """An exception that was raised in another process: as text, and as itself where it can be.
+    """An exception from another process, as text and, if it can be sent, as an exception.
 
     Attributes:
       kind: the exception's type, by name.
       text: the exception's text.
       source: the user's line, as "file:line (function)", if one is known.
       trace: the traceback, as Python prints it.
-      parts: what the exception is made of; None if it cannot be sent.
+      parts: the parts of the exception; None if they cannot be sent.
     """
 
     kind: str
@@ -67,21 +70,21 @@ class Failure:
 
     @staticmethod
     def of(error: BaseException) -> Failure:
-        """Describes an exception that was caught."""
+        """Makes the failure of a caught exception."""
         trace = "".join(traceback.format_exception(error))
         parts = ExceptionParts.of(error)
-        return Failure(type(error).__name__, _text(error), user_line(error), trace, parts)
+        return Failure(type(error).__name__, _get_text(error), user_line(error), trace, parts)
 
     def job_error(
         self, name: str, output: str, cause: BaseException | None = None, *, action: str = ""
     ) -> JobError:
-        """Makes the error of a job, with the exception itself as its cause if it was sent.
+        """Makes the error of a job, with the exception as its cause if it was sent.
 
         Args:
-          name: of the job.
-          output: what its process printed.
+          name: the name of the job.
+          output: the output of its process.
           cause: the exception, if it was raised in this process.
-          action: what failed, where that is not the export itself.
+          action: the action that failed, if that is not the export itself.
         """
         if cause is None and self.parts is not None:
             cause = self.parts.rebuilt()
@@ -89,7 +92,7 @@ class Failure:
         failed = action or f"The export of {name!r}"
         text = f"{failed} failed{place}: {self.kind}: {self.text}"
         if cause is None:
-            # The traceback of a cause is a note of it, which Python shows.
+            # Without a cause, the text must contain the traceback; a cause shows it as a note.
             text = f"{text}\n\n{self.trace.rstrip()}"
         else:
             cause.add_note(f"\nWhere it was raised:\n{self.trace.rstrip()}")
@@ -101,12 +104,12 @@ class Failure:
 def _is_picklable(value: Any) -> bool:
     try:
         dumps(value)
-    except Exception:  # whatever __reduce__ raises
+    except Exception:  # __reduce__ may raise anything
         return False
     return True
 
 
-def _text(error: BaseException) -> str:
+def _get_text(error: BaseException) -> str:
     try:
         return str(error)
     except Exception as e:  # the user's own __str__
@@ -119,10 +122,10 @@ def worker_died(
     """Makes the error for a process that ended without an answer.
 
     Args:
-      name: the job that it had.
-      exit_code: of the process, negative for a signal.
-      output: what it had printed.
-      starting: whether it had not begun with the job yet.
+      name: the name of its job.
+      exit_code: the exit code of the process, negative for a signal.
+      output: the output of the process.
+      starting: whether the process ended before it began the job.
     """
     how = "ended without an answer"
     if exit_code is not None and exit_code < 0:
@@ -136,46 +139,49 @@ def worker_died(
         f"was to export {name!r} {how} while it started" if starting else f"exported {name!r} {how}"
     )
     return WorkerDiedError(
-        f"The process that {when}.{_printed(output)}", job=name, output=output, exit_code=exit_code
+        f"The process that {when}.{_show(output)}",
+        job=name,
+        output=output,
+        exit_code=exit_code,
     )
 
 
 def out_of_time(name: str, timeout: float, output: str) -> JobError:
-    """Makes the error for a process that was ended after `timeout` seconds."""
+    """Makes the error for a process that was killed after `timeout` seconds."""
     return JobError(
-        f"{name!r} took longer than {timeout:g} s, and its process was ended.{_printed(output)}",
+        f"{name!r} took longer than {timeout:g} s, and its process was ended.{_show(output)}",
         job=name,
         output=output,
     )
 
 
-def _printed(output: str) -> str:
+def _show(output: str) -> str:
     shown = output.rstrip()
     if not shown:
         return " It printed nothing."
-    return f" It had printed:\n{'...' if len(shown) > _MOST_SHOWN else ''}{shown[-_MOST_SHOWN:]}"
+    return f" It had printed:\n{'...' if len(shown) > _MAX_SHOWN else ''}{shown[-_MAX_SHOWN:]}"
 
 
 def executor_error(name: str, error: BaseException) -> JobError:
-    """Makes the error for a job whose executor failed; the function itself raised nothing."""
+    """Makes the error for a job whose executor failed; the function itself did not raise."""
     text = f"The executor failed with the export of {name!r}: {type(error).__name__}: {error}"
-    found: JobError
+    job_error: JobError
     if isinstance(error, BrokenExecutor):
-        found = WorkerDiedError(
+        job_error = WorkerDiedError(
             f"{text} It does not say which job ended its process, and takes no further jobs. Use "
             "the bridge's own workers (executor=None), which do both.",
             job=name,
         )
     else:
-        found = JobError(text, job=name)
-    found.__cause__ = error
-    return found
+        job_error = JobError(text, job=name)
+    job_error.__cause__ = error
+    return job_error
 
 
 def cannot_be_sent(name: str, parts: Sequence[object]) -> NotPicklableError | None:
     """Makes the error for a job that cannot be pickled; None if it can be.
 
-    `parts` are tried in order: first those that are the likeliest to fail.
+    Tries `parts` in order; the parts that are most likely to fail come first.
     """
     for part in parts:
         try:
@@ -188,11 +194,11 @@ def cannot_be_sent(name: str, parts: Sequence[object]) -> NotPicklableError | No
 def cannot_be_named(name: str, function: Any, sent: object) -> NotPicklableError | None:
     """Makes the error for a function that plain pickle cannot send; None if it can.
 
-    `sent` stands for the function in a message.
+    `sent` replaces the function in a job, and is pickled here.
     """
     try:
         pickle.dumps(sent)
-    except Exception as e:  # whatever __reduce__ raises
+    except Exception as e:  # __reduce__ may raise anything
         culprit = str(getattr(function, "__qualname__", type(function).__qualname__))
         return NotPicklableError(
             f"The export of {name!r} needs {culprit}, which the executor cannot send: {e}. It uses "

@@ -1,4 +1,4 @@
-"""ExportJob, and the names of jobs."""
+"""Defines ExportJob, and names jobs."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ class ExportJob:
     """One export: a function, its arguments' shapes, and the options of `export`.
 
     Attributes:
-      function: the JAX function, jitted or not. It is sent to another process: arrays that it
-        captures are sent with it.
-      args: examples of its positional arguments, arrays or jax.ShapeDtypeStructs. Of arrays only
-        shapes and dtypes are sent.
-      kwargs: the same of its keyword arguments.
-      name: key of the result; by default the function's name, with a number behind it where
-        several jobs would have the same.
+      function: the JAX function, jitted or not. It is sent to another process, together with the
+        arrays that it captures.
+      args: examples of its positional arguments, arrays or jax.ShapeDtypeStructs. Only the shapes
+        and dtypes of arrays are sent.
+      kwargs: examples of its keyword arguments.
+      name: the key of the result; by default the function's name, plus a number if several jobs
+        would have the same name.
       polymorphic_shapes, polymorphic_constraints, platforms, disabled_checks, target,
         runtime_checks: as in `export`.
-      vjp_order: how many orders of gradients are exported with it. No more can be made of the
-        result afterwards, since the function stays where it was exported.
+      vjp_order: the number of gradient orders to export. The result cannot be differentiated
+        further, because the JAX function stays in the other process.
     """
 
     function: Callable[..., Any]
@@ -51,43 +51,43 @@ class ExportJob:
 
 
 Jobs: TypeAlias = Sequence[ExportJob] | Mapping[str, ExportJob]
-"""Jobs, by their names or with names of their own."""
+"""A list of jobs, or a mapping of jobs by name."""
 
 
 def named_jobs(jobs: Jobs) -> dict[str, ExportJob]:
-    """Gives each job a name of its own, and returns the jobs by name, in order.
+    """Gives each job a unique name, and returns the jobs by name, in order.
 
     Raises:
-      FunctionError: one is no ExportJob.
-      ExportError: two were given one name.
+      FunctionError: `jobs` has something other than an ExportJob.
+      ExportError: the user gave two jobs the same name.
     """
     if isinstance(jobs, ExportJob):
         raise FunctionError("export_many takes a list of jobs. Write [job], or use export().")
     if isinstance(jobs, Mapping):
         return {
-            name: replace(_as_job(job, f"The job {name!r}"), name=name)
+            name: replace(_check_job(job, f"The job {name!r}"), name=name)
             for name, job in jobs.items()
         }
-    listed = [_as_job(job, f"Job {number}") for number, job in enumerate(jobs)]
-    given = [job.name for job in listed if job.name is not None]
-    twice = sorted({name for name in given if given.count(name) > 1})
-    if twice:
+    listed = [_check_job(job, f"Job {number}") for number, job in enumerate(jobs)]
+    user_names = [job.name for job in listed if job.name is not None]
+    duplicates = sorted({name for name in user_names if user_names.count(name) > 1})
+    if duplicates:
         raise ExportError(
-            f"Several jobs have the name {', '.join(map(repr, twice))}. Give each job its own "
+            f"Several jobs have the name {', '.join(map(repr, duplicates))}. Give each job its own "
             "name: results are returned by name."
         )
-    taken = set(given)
+    taken = set(user_names)
     named: dict[str, ExportJob] = {}
     for job in listed:
         name = job.name
         if name is None:
-            name = _unique(_function_name(job), taken)
+            name = _make_unique(_get_function_name(job), taken)
             taken.add(name)
         named[name] = replace(job, name=name)
     return named
 
 
-def _as_job(job: object, which: str) -> ExportJob:
+def _check_job(job: object, which: str) -> ExportJob:
     if isinstance(job, ExportJob):
         return job
     hint = (
@@ -96,15 +96,15 @@ def _as_job(job: object, which: str) -> ExportJob:
     raise FunctionError(f"{which} must be an ExportJob. Got: a {type(job).__name__}.{hint}")
 
 
-def _function_name(job: ExportJob) -> str:
+def _get_function_name(job: ExportJob) -> str:
     try:
         return JaxCallable.of(job.function, caller="ExportJob").name
     except FunctionError:
-        return "job"  # what is wrong with it is said where it is exported
+        return "job"  # the export reports the problem
 
 
-def _unique(name: str, taken: set[str]) -> str:
-    """Returns `name`, or with the first number behind it that makes it a new one, from 2 on."""
+def _make_unique(name: str, taken: set[str]) -> str:
+    """Returns `name`, or `name_2`, `name_3`, ...: the first that is not taken."""
     number, unique = 1, name
     while unique in taken:
         number += 1

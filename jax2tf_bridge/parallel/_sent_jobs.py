@@ -1,4 +1,4 @@
-"""A job on its way to another process, `run_job` there, and its answer on the way back."""
+"""Sends jobs to other processes, runs them there, and reads their answers."""
 
 from __future__ import annotations
 
@@ -27,35 +27,35 @@ from jax2tf_bridge.serialization import deserialize, serialize
 
 @dataclass(frozen=True)
 class NamedFunction:
-    """Name of a jitted function at the top of a module, such as `jax.nn.relu`.
+    """The name of a jitted function at the top of a module, such as `jax.nn.relu`.
 
-    pickle finds only plain functions by their names.
+    pickle sends only plain functions by name.
     """
 
     module: str
     name: str
 
     def restored(self) -> Any:
-        """Finds the function in the process that the job was sent to."""
+        """Returns the function of that name in this process."""
         return pkgutil.resolve_name(f"{self.module}:{self.name}")
 
 
 @dataclass(frozen=True)
 class JittedFunction:
-    """A jitted function with its attributes, which JAX's own pickles leave out."""
+    """A jitted function and its attributes, which JAX does not pickle."""
 
     function: Any
     attributes: Mapping[str, Any]
 
     def restored(self) -> Any:
-        """Sets the attributes again."""
+        """Returns the function with its attributes."""
         for name, value in self.attributes.items():
             setattr(self.function, name, value)
         return self.function
 
 
 def sendable(function: Any) -> Any:
-    """Replaces a function that JAX made (jit) by what any pickle carries whole."""
+    """Replaces a jitted function by an object that every pickler sends completely."""
     if not type(function).__module__.startswith(("jax.", "jaxlib.")):
         return function
     name = importable_name(function)
@@ -68,14 +68,14 @@ def sendable(function: Any) -> Any:
 
 @dataclass(frozen=True)
 class SentJob:
-    """A job as it is sent.
+    """The message that sends a job.
 
     Attributes:
-      job: without the data of its arguments, and with its function as `sendable` gives it.
-      structure: of its arguments.
-      configuration: of JAX, where the job was made.
-      token: of the channel that the answer's objects come back through.
-      process: id of the process that sent it.
+      job: the job without its arguments' data, and with its function replaced by `sendable`.
+      structure: the pytree of its arguments.
+      configuration: the JAX configuration of the sender.
+      token: the token of the channel that returns the answer's objects.
+      process: the id of the sending process.
     """
 
     job: ExportJob
@@ -91,9 +91,9 @@ class Answer:
 
     Attributes:
       function: the portable function as the bytes of a .jaxfn file; b"" if the job failed.
-      failure: why it failed, without the exception's parts.
+      failure: the failure without the exception's parts; None if the job succeeded.
       objects: a message of the channel: the result's skeleton, or the exception's parts.
-      not_sent: why there is no skeleton.
+      not_sent: the reason why there is no skeleton.
     """
 
     function: bytes = b""
@@ -103,32 +103,32 @@ class Answer:
 
 
 def run_job(sent: SentJob) -> Answer:
-    """Exports a job in this process; whatever is raised becomes a part of the answer."""
+    """Exports a job in this process; exceptions become part of the answer."""
     channel = Channel(sent.token, end="worker")
     try:
         _check_precision(sent)
         with configured(sent.configuration):
             exported, data = _export(sent)
-    except BaseException as e:  # of the user's function, sys.exit() among them
+    except BaseException as e:  # the user's function may even call sys.exit()
         failure = Failure.of(e)
-        # By itself: the failure is to be read also where the exception's class is not known.
+        # Packed separately, so that the failure is readable without the exception's class.
         objects = channel.pack(failure.parts) if failure.parts else b""
         return Answer(failure=replace(failure, parts=None), objects=objects)
     try:
-        result = _skeleton(exported)
+        result = _make_skeleton(exported)
         return Answer(data, objects=b"" if result is None else channel.pack(result))
-    except Exception as e:  # of the user's types
+    except Exception as e:  # the user's pytree types may raise anything
         return Answer(data, not_sent=f"{type(e).__name__}: {e}")
 
 
 def _check_precision(sent: SentJob) -> None:
-    """Raises where arrays that the function captured lost half of their bits on the way.
+    """Checks that unpickling did not truncate 64-bit arrays that the function captured.
 
     Raises:
-      DTypeError: JAX took 64 bits where the job was made, and 32 when it was unpickled here.
+      DTypeError: jax_enable_x64 is on in the sender and was off when the job was unpickled here.
     """
-    here = configuration()["jax_enable_x64"]
-    if sent.configuration["jax_enable_x64"] and not here and sent.process != os.getpid():
+    x64_here = configuration()["jax_enable_x64"]
+    if sent.configuration["jax_enable_x64"] and not x64_here and sent.process != os.getpid():
         raise DTypeError(
             "jax_enable_x64 is on where the job was made, and off in the process that it came to: "
             "arrays that its function captured may have become float32 on the way. Start the "
@@ -154,27 +154,27 @@ def _export(sent: SentJob) -> tuple[PortableFunction, bytes]:
 
 
 class Pending:
-    """A job that was sent, in the process that sent it."""
+    """The sender's side of a job."""
 
     def __init__(self, name: str, job: ExportJob) -> None:
         """Prepares a job for sending.
 
         Raises:
-          FunctionError: its function is none.
+          FunctionError: the job's function is not callable.
         """
         self.name = name
         self._channel = Channel.with_new_token()
-        self._structure = _argument_structure(job)
-        self.job = _without_data(job)
+        self._structure = _make_argument_structure(job)
+        self.job = _remove_data(job)
         sent = replace(self.job, function=sendable(job.function))
         self.sent = SentJob(sent, self._structure, configuration(), self._channel.token)
 
     def exported(self, answer: Answer, output: str = "") -> PortableFunction:
-        """Reads the portable function of an answer, with the types of this process.
+        """Reads the portable function of an answer, with the pytree types of this process.
 
         Raises:
-          JobError: the job failed; what was raised is the cause.
-          SerializationError: the function's result is of a type that cannot come back.
+          JobError: the job failed; the exception is its cause.
+          SerializationError: the function's result has a pytree type that cannot be sent back.
         """
         if answer.failure is not None:
             failure = replace(answer.failure, parts=self._exception_parts(answer))
@@ -184,12 +184,12 @@ class Pending:
         reason = answer.not_sent
         if answer.objects:
             try:
-                out_tree = _with_types_of(out_tree, tree_spec(self._channel.unpack(answer.objects)))
+                out_tree = _copy_types(out_tree, tree_spec(self._channel.unpack(answer.objects)))
             except BridgeError:
                 raise
-            except Exception as e:  # of the user's types
+            except Exception as e:  # the user's pytree types may raise anything
                 reason = f"{type(e).__name__}: {e}"
-        unknown = [node.name for node in _typed_nodes(out_tree) if node.codec is None]
+        unknown = [node.name for node in _iterate_typed_nodes(out_tree) if node.codec is None]
         if unknown:
             raise SerializationError(
                 f"The result of {self.name!r} has a {unknown[0]}, which did not come back from the "
@@ -197,7 +197,7 @@ class Pending:
                 "for files, in a module that both processes import, with "
                 "register_pytree_node_serialization or register_namedtuple_serialization."
             )
-        in_tree = _with_types_of(exported.in_tree, self._structure)
+        in_tree = _copy_types(exported.in_tree, self._structure)
         return replace(exported, in_tree=in_tree, out_tree=out_tree)
 
     def _exception_parts(self, answer: Answer) -> ExceptionParts | None:
@@ -206,23 +206,23 @@ class Pending:
         try:
             parts: ExceptionParts = self._channel.unpack(answer.objects)
             parts.rebuilt()
-        except Exception:  # its class is not known here
+        except Exception:  # this process does not know the exception's class
             return None
         return parts
 
 
-def _without_data(job: ExportJob) -> ExportJob:
+def _remove_data(job: ExportJob) -> ExportJob:
     """Replaces arrays by their shapes and dtypes; static arguments keep their values."""
     function = JaxCallable.of(job.function, caller="ExportJob")
     static = function.static_argnames
     args = tuple(
-        arg if function.is_static(i) else _shapes_of(arg) for i, arg in enumerate(job.args)
+        arg if function.is_static(i) else _replace_arrays(arg) for i, arg in enumerate(job.args)
     )
-    kwargs = {k: arg if k in static else _shapes_of(arg) for k, arg in job.kwargs.items()}
+    kwargs = {k: arg if k in static else _replace_arrays(arg) for k, arg in job.kwargs.items()}
     return replace(job, args=args, kwargs=kwargs)
 
 
-def _shapes_of(argument: Any) -> Any:
+def _replace_arrays(argument: Any) -> Any:
     def shape_of(leaf: Any) -> Any:
         if isinstance(leaf, (np.ndarray, np.generic, jax.Array)):
             return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
@@ -231,8 +231,8 @@ def _shapes_of(argument: Any) -> Any:
     return jax.tree_util.tree_map(shape_of, argument)
 
 
-def _argument_structure(job: ExportJob) -> TreeSpec:
-    """Returns the structure of (args, kwargs) without static ones: the function's in_tree."""
+def _make_argument_structure(job: ExportJob) -> TreeSpec:
+    """Returns the pytree of (args, kwargs) without static arguments: the function's in_tree."""
     function = JaxCallable.of(job.function, caller="ExportJob")
     args = tuple(arg for i, arg in enumerate(job.args) if not function.is_static(i))
     kwargs = {k: arg for k, arg in job.kwargs.items() if k not in function.static_argnames}
@@ -240,14 +240,14 @@ def _argument_structure(job: ExportJob) -> TreeSpec:
 
 
 def _check_structure(job: ExportJob, sent: TreeSpec) -> None:
-    """Raises unless the arguments have the structure here that they were sent with.
+    """Checks that the arguments have the same pytree structure as in the sender.
 
     Raises:
-      StructureError: JAX does not know a type here, or knows it by another registration.
+      StructureError: a type is not registered with JAX here, or registered differently.
     """
-    if _argument_structure(job) == sent:
+    if _make_argument_structure(job) == sent:
         return
-    names = ", ".join(dict.fromkeys(node.name for node in _typed_nodes(sent)))
+    names = ", ".join(dict.fromkeys(node.name for node in _iterate_typed_nodes(sent)))
     raise StructureError(
         f"The arguments have another structure where they are exported: not all of {names} are "
         "pytrees there. Classes of the script itself are sent without their registration with "
@@ -256,28 +256,28 @@ def _check_structure(job: ExportJob, sent: TreeSpec) -> None:
     )
 
 
-def _typed_nodes(spec: TreeSpec) -> Iterator[TreeSpec]:
-    """Yields the nodes that stand for types of the user's."""
+def _iterate_typed_nodes(spec: TreeSpec) -> Iterator[TreeSpec]:
+    """Yields the nodes of the user's pytree types."""
     if spec.kind in ("namedtuple", "custom"):
         yield spec
     for child in spec.children:
-        yield from _typed_nodes(child)
+        yield from _iterate_typed_nodes(child)
 
 
-def _skeleton(exported: PortableFunction) -> Any:
-    """Builds the function's result with numbers for arrays; None without types of the user's.
+def _make_skeleton(exported: PortableFunction) -> Any:
+    """Builds the function's result with numbers for arrays; None without the user's types.
 
-    Any process that knows its types can see from it how they are rebuilt.
+    The sender reads its own pytree types from this object.
     """
-    if not any(_typed_nodes(exported.out_tree)):
+    if not any(_iterate_typed_nodes(exported.out_tree)):
         return None
     return exported.out_tree.unflatten(iter(range(len(exported.out_avals))))
 
 
-def _with_types_of(read: TreeSpec, own: TreeSpec) -> TreeSpec:
-    """Gives the structure that was read the types of an equal one of this process."""
+def _copy_types(read: TreeSpec, own: TreeSpec) -> TreeSpec:
+    """Copies the pytree types of `own` to the equal nodes of `read`."""
     same = (read.kind, read.name, read.keys) == (own.kind, own.name, own.keys)
     if not same or len(read.children) != len(own.children):
         return read
-    children = tuple(map(_with_types_of, read.children, own.children))
+    children = tuple(map(_copy_types, read.children, own.children))
     return replace(read, children=children, codec=own.codec or read.codec)

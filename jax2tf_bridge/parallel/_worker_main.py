@@ -1,7 +1,8 @@
-"""Program that a worker process runs: it takes its pipe away from user code before anything else.
+"""Main program of a worker process.
 
-It is run as a file, by a Python that cannot import the bridge yet: sys.path comes in the first
-message. So it imports nothing but the standard library until then.
+It first moves the connection away from stdin, where user code could read it. It runs as a file in
+a Python that cannot import the bridge until the first message sets sys.path, so it imports only
+the standard library before that.
 """
 
 import json
@@ -12,13 +13,13 @@ from multiprocessing.connection import Connection
 
 
 def main() -> None:
-    """Answers the requests that come through stdin until the parent closes it."""
+    """Answers requests from the pipe at stdin until the parent closes it."""
     connection = Connection(os.dup(0))
-    # User code finds an empty stdin; what it prints goes to the log.
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    # Ctrl-C in a terminal is sent to the workers as well; the parent decides what it means.
+    # User code gets an empty stdin; its output goes to the log.
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    # A terminal sends Ctrl-C to the workers as well; only the parent handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         settings = json.loads(connection.recv_bytes())

@@ -1,4 +1,4 @@
-"""Worker process at both ends: WorkerProcess in the parent, `serve` in the process itself."""
+"""Worker processes: WorkerProcess runs in the parent, `serve` in the worker."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ from jax2tf_bridge.colocated import Channel
 from jax2tf_bridge.parallel._configuration import configuration, configured
 from jax2tf_bridge.parallel._failures import Failure, out_of_time, worker_died
 
-_MOST_KEPT = 1 << 16
-"""Bytes of what a call printed that are kept, the last ones."""
+_MAX_OUTPUT_BYTES = 1 << 16
+"""Maximum number of bytes kept of a call's output; the last ones are kept."""
 
-_PATIENCE = 5.0
-"""Seconds that a worker without work has to end by itself."""
+_EXIT_TIMEOUT = 5.0
+"""Seconds that an idle worker gets to exit before it is killed."""
 
 _PROGRAM = Path(__file__).with_name("_worker_main.py")
-"""Program of a worker, which cannot import the bridge yet."""
+"""Main program of a worker, run as a file because the worker cannot import the bridge yet."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """JAX's configuration for reading and running the calls that follow."""
+    """JAX's configuration for unpickling and running the calls that follow."""
 
     values: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Returned:
-    """Value that a call returned; a call that raised is answered with a Failure."""
+    """The value that a call returned. The answer of a call that raised is a Failure."""
 
     value: Any
 
 
 class WorkerProcess:
-    """A Python process that calls functions. One thread at a time uses it."""
+    """A Python process that calls functions. Only one thread at a time may use it."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        """Starts the process, with `environment` as all of its variables."""
+        """Starts the process; `environment` is its complete environment."""
         self._log = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
         self._channel = Channel.with_new_token()
         self._connection, other_end = Pipe()
@@ -75,14 +75,14 @@ class WorkerProcess:
         """Sends sys.path, the token and the initializer, and waits until the worker is ready.
 
         Raises:
-          WorkerDiedError: the process ended first; `name` is the job that it was to do.
+          WorkerDiedError: the process ended first; `name` is the name of its job.
           NotPicklableError: the initializer cannot be sent.
         """
         # The worker reads these two before it can import the bridge.
         settings = json.dumps({"path": [entry for entry in sys.path if isinstance(entry, str)]})
         self._send(settings.encode())
         self._send(self._channel.token)
-        return self.call(name, initializer or _nothing, starting=True)
+        return self.call(name, initializer or _do_nothing, starting=True)
 
     def call(
         self,
@@ -94,21 +94,21 @@ class WorkerProcess:
         *,
         starting: bool = False,
     ) -> Returned | Failure:
-        """Calls a function in the worker, with the configuration that JAX has in this thread.
+        """Calls a function in the worker, with the JAX configuration of this thread.
 
         Raises:
           WorkerDiedError: the process ended before it answered.
-          JobError: it took longer than `timeout` seconds; the process was ended.
-          NotPicklableError: the call cannot be sent; the process goes on.
+          JobError: the call took longer than `timeout` seconds; the process was killed.
+          NotPicklableError: the call cannot be sent; the process keeps running.
         """
-        # Sent by itself, since arrays in the call are read as the options say (64 bits).
+        # The options come first, because unpickling the call's arrays depends on jax_enable_x64.
         self._send(self._channel.pack(Options(configuration())))
         message = self._channel.pack((function, args, dict(kwargs or {})))
-        with self._ended_after(timeout):
+        with self._killed_after(timeout):
             self._send(message)
             reply = _receive(self._connection)
         if reply is None:
-            self._process.kill()  # it may have closed its pipe and live
+            self._process.kill()  # it may have closed its pipe without exiting
             exit_code = self._process.wait()
             if self._out_of_time and timeout is not None:
                 raise out_of_time(name, timeout, self.output())
@@ -117,7 +117,7 @@ class WorkerProcess:
         return answer
 
     @contextlib.contextmanager
-    def _ended_after(self, timeout: float | None) -> Iterator[None]:
+    def _killed_after(self, timeout: float | None) -> Iterator[None]:
         """Kills the process if the body takes longer than `timeout` seconds."""
         if timeout is None:
             yield
@@ -136,45 +136,45 @@ class WorkerProcess:
             timer.cancel()
 
     def _send(self, message: bytes) -> None:
-        with contextlib.suppress(OSError):  # a dead process is noticed when it is to answer
+        with contextlib.suppress(OSError):  # reading the answer detects a dead process
             self._connection.send_bytes(message)
 
     @property
     def alive(self) -> bool:
-        """Tells whether the process runs."""
+        """Returns whether the process runs."""
         return self._process.poll() is None and not self._out_of_time
 
     def output(self) -> str:
-        """Returns what was printed since the last `forget_output`, at most the last 64 kB."""
+        """Returns the output since the last `forget_output`, at most the last 64 kB."""
         descriptor = self._log.fileno()
         size = os.fstat(descriptor).st_size
-        first = max(0, size - _MOST_KEPT)
+        first = max(0, size - _MAX_OUTPUT_BYTES)
         return os.pread(descriptor, size - first, first).decode(errors="replace")
 
     def forget_output(self) -> None:
         """Empties the log."""
-        # Both processes share the file's position, since they have it from one opening.
+        # The seek also moves the worker's position: both processes share one file description.
         self._log.seek(0)
         self._log.truncate()
 
     def kill(self) -> None:
-        """Ends the process at once; the thread that waits for an answer sees it dead."""
+        """Kills the process; this wakes the thread that waits for its answer."""
         with contextlib.suppress(OSError):
             self._process.kill()
 
     def close(self) -> None:
-        """Lets the process end, kills it if it does not, and frees the pipe and the log."""
+        """Closes the pipe, waits for the process to exit or kills it, and closes the log."""
         self._connection.close()
         try:
-            self._process.wait(_PATIENCE)
+            self._process.wait(_EXIT_TIMEOUT)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
         self._log.close()
 
 
-def _nothing() -> None:
-    """Does nothing: the initializer of workers that were given none."""
+def _do_nothing() -> None:
+    """The default initializer of a worker."""
 
 
 def _receive(connection: Connection) -> bytes | None:
@@ -188,8 +188,9 @@ def _receive(connection: Connection) -> bytes | None:
 def serve(connection: Connection) -> None:
     """Answers calls in the worker until the parent closes the connection.
 
-    The first message is the channel's token. Then come Options for the calls that follow, and
-    calls as (function, args, kwargs), which are answered; the first call prepares the worker.
+    The first message is the channel's token. The following messages are Options for later calls,
+    and calls as (function, args, kwargs). Only calls are answered; the first one runs the
+    initializer.
     """
     token = _receive(connection)
     if token is None:
@@ -202,17 +203,17 @@ def serve(connection: Connection) -> None:
         while (message := _receive(connection)) is not None:
             busy.set()
             calls.put(message)
-        # The parent is gone: nobody wants the answer, and user code may take for ever.
+        # The parent is gone, so nobody reads the answer, and user code may run forever.
         if not busy.is_set():
             calls.put(None)
-            time.sleep(_PATIENCE)  # threads of user code may keep the process from ending
+            time.sleep(_EXIT_TIMEOUT)  # threads of user code may keep the process from exiting
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=watch, daemon=True).start()
     options = Options({})
     while (message := calls.get()) is not None:
         with configured(options.values):
-            reply = _reply(channel, message)
+            reply = _handle_message(channel, message)
         if isinstance(reply, Options):
             options = reply
             continue
@@ -222,12 +223,12 @@ def serve(connection: Connection) -> None:
         connection.send_bytes(reply)
 
 
-def _reply(channel: Channel, message: bytes) -> bytes | Options:
+def _handle_message(channel: Channel, message: bytes) -> bytes | Options:
     try:
         request = channel.unpack(message)
         if isinstance(request, Options):
             return request
         function, args, kwargs = request
         return channel.pack(Returned(function(*args, **kwargs)))
-    except BaseException as e:  # sys.exit() among them
+    except BaseException as e:  # includes sys.exit()
         return channel.pack(Failure.of(e))
