@@ -233,16 +233,16 @@ class StableHloModule:
         Raises:
           ShardingError: a collective needs more than one device.
         """
-        unsupported = None
+        cause = None
         names = {*self._contents().operations, *(name for _, name in self.custom_call_operations())}
         if may_be_collectives(names):
             self._invalidate()
             with self._context:
-                unsupported = drop_collectives(self._module)
+                cause = drop_collectives(self._module)
         self._drop_shardings()
-        if unsupported is not None:
+        if cause is not None:
             raise ShardingError(
-                f"{function_name} uses a mesh of several devices ({unsupported}), but JAX lowers it for "
+                f"{function_name} uses a mesh of several devices ({cause}), but JAX lowers it for "
                 "one, since no argument or result is spread over the mesh. Give jax.jit "
                 "in_shardings and out_shardings over the mesh, or use a mesh of one device."
             )
@@ -359,7 +359,8 @@ class StableHloModule:
         names = {"stablehlo.gather": "dimension_numbers"}
         names["stablehlo.scatter"] = "scatter_dimension_numbers"
         return any(
-            "batching_dims" in str(op.attributes[names[op.name]]) for op in self._find_operations(*names)
+            "batching_dims" in str(op.attributes[names[op.name]])
+            for op in self._find_operations(*names)
         )
 
     def custom_calls(self) -> tuple[FoundOperation, ...]:
@@ -372,7 +373,9 @@ class StableHloModule:
 
     def custom_call_operations(self) -> list[tuple[Any, str]]:
         """Returns the stablehlo.custom_call operations with their targets, in order."""
-        return [(op, custom_call_target(op)) for op in self._find_operations("stablehlo.custom_call")]
+        return [
+            (op, custom_call_target(op)) for op in self._find_operations("stablehlo.custom_call")
+        ]
 
     def replace_by_function(
         self, call: Any, operands: Sequence[Any], function: StableHloModule, name: str
@@ -445,7 +448,10 @@ class StableHloModule:
                 return artifact
             # Send both through an artifact, so that they differ by the version alone.
             again = _jax_compat.serialize_module(expanded, newest)
-            before, after = _print_module(_jax_compat.deserialize_module(again)), _print_module(written)
+            before, after = (
+                _print_module(_jax_compat.deserialize_module(again)),
+                _print_module(written),
+            )
         if before != after:
             pairs = itertools.zip_longest(before.splitlines(), after.splitlines(), fillvalue="")
             line = next(old for old, new in pairs if old != new)
