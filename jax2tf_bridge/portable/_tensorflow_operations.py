@@ -83,7 +83,7 @@ COMPOSITES = frozenset(
 )
 """Composites that become a TensorFlow operation; others are replaced by their decomposition."""
 
-_PLATFORM = "_find_platform_index"
+_PLATFORM = "_platform_index"
 """JAX's name for the platform index argument."""
 _CALLS = {"call": "callee", "composite": "decomposition"}
 
