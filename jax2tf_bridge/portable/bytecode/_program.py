@@ -267,7 +267,7 @@ class Function:
     """A function of the module.
 
     Attributes:
-      attributes: the attributes by their names in VHLO, such as "arg_attrs", a list of dictionaries.
+      attributes: the attributes by their names in VHLO; "arg_attrs" is a list of dictionaries.
     """
 
     name: str

@@ -193,7 +193,7 @@ class _Reader:
         # Many operations may share a large dictionary, so the total number of entries is limited.
         self._entries_left -= len(dictionary.entries) + len(native)
         if self._entries_left < 0:
-            self._cursor.fail("dictionaries have more entries merged than the module has bytes")
+            self._cursor.fail("dictionaries have more entries together than the module has bytes")
         merged = dict(native)
         for attribute, index in dictionary.entries:
             if attribute in merged:
