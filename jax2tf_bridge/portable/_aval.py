@@ -41,7 +41,7 @@ class Aval:
 
     @property
     def is_key(self) -> bool:
-        """Whether it is a typed PRNG key; keys are passed as uint32 words."""
+        """Returns whether it is a typed PRNG key; keys are passed as uint32 words."""
         return self.dtype.startswith("key<")
 
     @property
@@ -67,7 +67,7 @@ class Aval:
 
     @property
     def is_differentiable(self) -> bool:
-        """Whether its cotangent has the same dtype, instead of float0."""
+        """Returns whether its cotangent has the same dtype, instead of float0."""
         return is_differentiable(self.dtype)
 
     def __str__(self) -> str:

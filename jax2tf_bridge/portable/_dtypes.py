@@ -49,12 +49,12 @@ class DType:
 
     @property
     def is_integer(self) -> bool:
-        """Whether its numbers are integers; False for bool."""
+        """Returns whether its numbers are integers; False for bool."""
         return self.kind in ("int", "uint")
 
     @property
     def is_differentiable(self) -> bool:
-        """Whether its cotangents have the same dtype, instead of float0."""
+        """Returns whether its cotangents have the same dtype, instead of float0."""
         return self.kind in ("float", "complex")
 
     @property
@@ -71,7 +71,7 @@ class DType:
 
     @property
     def crosses(self) -> bool:
-        """Whether XlaCallModule accepts it in every TensorFlow release that has it."""
+        """Returns whether XlaCallModule accepts it in every TensorFlow release that has it."""
         return self.kind != "float" or self.bits >= 8
 
     @property

@@ -40,7 +40,7 @@ class Gradient(ABC):
 
     @property
     def available(self) -> bool:
-        """Whether a VJP exists or can be made (making it may still fail)."""
+        """Returns whether a VJP exists or can be made (making it may still fail)."""
         return True
 
     @property
@@ -310,7 +310,7 @@ class PortableFunction:
 
     @property
     def has_vjp(self) -> bool:
-        """Whether a VJP is stored or can be made (making it may still fail)."""
+        """Returns whether a VJP is stored or can be made (making it may still fail)."""
         return self.gradient.available
 
     @property

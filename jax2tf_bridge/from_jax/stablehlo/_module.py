@@ -444,13 +444,13 @@ class StableHloModule:
             except (ir.MLIRError, RuntimeError, ValueError) as e:
                 raise _make_lossy_error(e) from e
             written = _jax_compat.deserialize_module(artifact)
-            if _are_equivalent(_print_module(written), _print_module(expanded)):
+            if _say_the_same(_text(written), _text(expanded)):
                 return artifact
             # Send both through an artifact, so that they differ by the version alone.
             again = _jax_compat.serialize_module(expanded, newest)
             before, after = (
-                _print_module(_jax_compat.deserialize_module(again)),
-                _print_module(written),
+                _text(_jax_compat.deserialize_module(again)),
+                _text(written),
             )
         if before != after:
             pairs = itertools.zip_longest(before.splitlines(), after.splitlines(), fillvalue="")
@@ -544,7 +544,7 @@ def _make_lossy_error(error: Exception) -> LossyError:
     return LossyError(FoundOperation(name, None, place), detail)
 
 
-def _are_equivalent(left: str, right: str) -> bool:
+def _say_the_same(left: str, right: str) -> bool:
     """Returns whether two module texts are equal, apart from attributes at their defaults."""
     left_lines, right_lines = left.splitlines(), right.splitlines()
     return len(left_lines) == len(right_lines) and all(
@@ -557,7 +557,7 @@ def _strip_defaults(line: str) -> str:
     return _LEFT_OVER.sub("", _DEFAULT.sub("", line))
 
 
-def _print_module(module: Any) -> str:
+def _text(module: Any) -> str:
     return str(
         module.operation.get_asm(
             enable_debug_info=False, large_elements_limit=16, assume_verified=True

@@ -237,9 +237,9 @@ class Operation:
         raise self._wrong(name, "true or false")
 
     def _wrong(self, name: str, expected: str) -> FileFormatError:
-        found = f"is {self.attributes[name]!r:.100}" if name in self.attributes else "is missing"
+        state = f"is {self.attributes[name]!r:.100}" if name in self.attributes else "is missing"
         return FileFormatError(
-            f"The StableHLO module cannot be read: the attribute {name} of {self.name} {found}, "
+            f"The StableHLO module cannot be read: the attribute {name} of {self.name} {state}, "
             f"where {expected} is expected."
         )
 
