@@ -1,6 +1,6 @@
-"""Portable functions and what they are made of. Imports neither jax nor tensorflow.
+"""Portable functions and their parts. Imports neither jax nor tensorflow.
 
-`__init__.pyi` lists the names, which are imported when they are first used.
+`__init__.pyi` lists the public names, which are imported on first use.
 
 >>> from jax2tf_bridge.portable import Aval
 >>> str(Aval((2, 3), "float32"))

@@ -1,4 +1,4 @@
-"""Sizes in bytes of arrays that portable functions and files hold."""
+"""Sizes in bytes of the arrays in portable functions and files."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._dtypes import find_dtype
 from shape_poly import DimExpr
 
-_LARGEST = 2**63 - 1
+_MAX_BYTES = 2**63 - 1
 
 
 def array_size(aval: Aval) -> int | str:
-    """Counts an array's bytes, or says why it cannot be held: the end of a sentence.
+    """Returns the size of an array in bytes, or the reason why it has none as a clause.
 
     >>> array_size(Aval((2, 3), "bfloat16")), array_size(Aval((3,), "int4"))
     (12, 'its dtype is int4, of which an element is not a known number of bytes')
@@ -26,7 +26,7 @@ def array_size(aval: Aval) -> int | str:
         return 0
     for dim in sizes:
         size *= dim
-        # Checked each time: a product of a million large numbers takes hours.
-        if size > _LARGEST:
-            return f"it has more than {_LARGEST} bytes"
+        # Checked in every step, because a product of a million large numbers takes hours.
+        if size > _MAX_BYTES:
+            return f"it has more than {_MAX_BYTES} bytes"
     return size

@@ -1,4 +1,4 @@
-"""Takes portable functions, and objects around one, from users."""
+"""Validates portable functions from users, and unwraps objects that hold one."""
 
 from __future__ import annotations
 
@@ -7,55 +7,57 @@ from typing import Any, Protocol
 from jax2tf_bridge.errors import FunctionError
 from jax2tf_bridge.portable._portable_function import PortableFunction
 
-_MOST_SHOWN = 200
-"""Characters of a value in a message."""
+_MAX_SHOWN_CHARACTERS = 200
+"""Maximum number of characters of a value in a message."""
 
 
 class HoldsPortable(Protocol):
-    """An object around a portable function, which is taken in its place: a jax_export.Exported."""
+    """An object that holds a portable function and is accepted for it: a jax_export.Exported."""
 
     @property
     def portable(self) -> PortableFunction:
-        """Portable function that it holds."""
+        """The wrapped portable function."""
         ...
 
 
 def unwrapped(value: Any) -> Any:
-    """Returns the portable function of a `jax_export.Exported`; anything else as it is."""
+    """Returns the portable function of a `jax_export.Exported`, or `value` itself."""
     inner = getattr(value, "portable", None)
     return inner if isinstance(inner, PortableFunction) else value
 
 
 def as_portable_function(value: object, caller: str) -> PortableFunction:
-    """`value`, which a user gave to `caller` as a portable function.
+    """Returns the portable function in `value`, an argument of `caller`.
 
     Raises:
-      FunctionError: it is none; the text says how to get one.
+      FunctionError: `value` is not a portable function; the message says how to get one.
     """
     function = unwrapped(value)
     if isinstance(function, PortableFunction):
         return function
     raise FunctionError(
-        f"{caller} expected a PortableFunction. Got: {_shown(value)} of type "
-        f"{type(value).__name__}. {_hint(value)}"
+        f"{caller} expected a PortableFunction. Got: {_show(value)} of type "
+        f"{type(value).__name__}. {_advise(value)}"
     )
 
 
-def _shown(value: object) -> str:
-    if _is_exported_by_jax(value):  # its repr has all the bytes of the module
+def _show(value: object) -> str:
+    if _is_exported_by_jax(value):  # its repr contains the whole module
         return repr(getattr(value, "fun_name", ""))
-    shown = repr(value[:_MOST_SHOWN] if isinstance(value, (str, bytes, bytearray)) else value)
-    return shown if len(shown) <= _MOST_SHOWN else f"{shown[:_MOST_SHOWN]}..."
+    shown = repr(
+        value[:_MAX_SHOWN_CHARACTERS] if isinstance(value, (str, bytes, bytearray)) else value
+    )
+    return shown if len(shown) <= _MAX_SHOWN_CHARACTERS else f"{shown[:_MAX_SHOWN_CHARACTERS]}..."
 
 
-def _hint(value: object) -> str:
-    """Says how to get a portable function from a value that is none."""
+def _advise(value: object) -> str:
+    """Says how to get a portable function from another value."""
     if _is_exported_by_jax(value):
         return "It is JAX's own: from_exported(exported) makes a portable function of it."
     if callable(value):
         return "Call what export returns with the function's arguments: export(f, ...)(x)."
     if isinstance(value, str):
-        return f"Read it first: read_function({_shown(value)})."
+        return f"Read it first: read_function({_show(value)})."
     if hasattr(value, "__fspath__"):
         return "Read it first: read_function(path)."
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -64,6 +66,6 @@ def _hint(value: object) -> str:
 
 
 def _is_exported_by_jax(value: object) -> bool:
-    # By its name, since JAX may not be here.
+    # Compared by name, because JAX may not be installed.
     kind = type(value)
     return kind.__name__ == "Exported" and kind.__module__.partition(".")[0] == "jax"

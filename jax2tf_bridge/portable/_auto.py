@@ -1,4 +1,4 @@
-"""AUTO, with which a user leaves the choice of polymorphic_shapes to the bridge."""
+"""AUTO, the value of polymorphic_shapes that lets the bridge choose."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Final, final
 
 @final
 class Auto:
-    """AUTO, for `polymorphic_shapes` or an entry of it: the bridge finds the open dimensions.
+    """The class of AUTO, which lets the bridge find the open dimensions.
 
-    An argument with unknown dimensions (None in a tf.TensorSpec) has these open. Of example
-    arguments, as many dimensions are open as tracing allows, except those that the results show to
-    be parameters. Open dimensions share a variable where tracing shows that they must be equal.
-    AUTO is the only object of this class.
+    AUTO is a value of `polymorphic_shapes`, or of one entry of it. If an argument has unknown
+    dimensions (None in a tf.TensorSpec), those are open. For example arguments, as many dimensions
+    are open as tracing allows, except those that the results show to be parameters. Open dimensions
+    share a variable if tracing shows that they must be equal. AUTO is the only instance.
 
     >>> {"polymorphic_shapes": AUTO}
     {'polymorphic_shapes': AUTO}
@@ -22,7 +22,7 @@ class Auto:
         return "AUTO"
 
     def __reduce__(self) -> str:
-        return "AUTO"  # copies and pickles are this object
+        return "AUTO"  # copying and unpickling return the singleton
 
 
 AUTO: Final = Auto()

@@ -1,4 +1,4 @@
-"""Abstract values, and the arrays that a function captured."""
+"""Abstract values, captured arrays, and the arguments and results of portable functions."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ MemorySpace: TypeAlias = Literal["device", "host", "any"]
 
 @dataclass(frozen=True)
 class Aval:
-    """An abstract value: what is known of an array before it exists.
+    """An abstract value: the shape and dtype of an array.
 
     Attributes:
       shape: sizes, or expressions over dimension variables.
-      dtype: by JAX's name ("float32", "bfloat16", "int4", "float0", "key<fry>").
-      element_shape: for a PRNG key, the shape of the uint32 words that it is made of.
-      memory_space: where the array lies.
-      widened: whether bfloat16 crosses as float32, as targets want that have none.
-      weak_type: whether JAX promotes it as a number of Python's; known in the process that exported
-        it alone, since no file keeps it.
+      dtype: JAX's name of the dtype ("float32", "bfloat16", "int4", "float0", "key<fry>").
+      element_shape: for PRNG keys, the shape of the uint32 words of one key.
+      memory_space: the memory that holds the array.
+      widened: whether bfloat16 is passed as float32, for targets without bfloat16.
+      weak_type: whether JAX promotes it like a Python number. Only set in the process that
+        exported the function, because files do not store it.
 
     >>> str(Aval((2, 3), "int4")), Aval((2, 3), "int4").op_dtype
     ('int4[2,3]', 'int8')
@@ -41,14 +41,14 @@ class Aval:
 
     @property
     def is_key(self) -> bool:
-        """Tells typed PRNG keys, which cross as words."""
+        """Returns whether it is a typed PRNG key; keys are passed as uint32 words."""
         return self.dtype.startswith("key<")
 
     @property
     def op_dtype(self) -> str:
         """Its dtype as an argument or result of the XlaCallModule op."""
-        found = self.module_dtype
-        return "float32" if self.widened and found == "bfloat16" else found
+        dtype = self.module_dtype
+        return "float32" if self.widened and dtype == "bfloat16" else dtype
 
     @property
     def module_dtype(self) -> str:
@@ -67,7 +67,7 @@ class Aval:
 
     @property
     def is_differentiable(self) -> bool:
-        """Tells dtypes whose cotangents are arrays of the same dtype, and not float0."""
+        """Returns whether its cotangent has the same dtype, instead of float0."""
         return is_differentiable(self.dtype)
 
     def __str__(self) -> str:
@@ -76,14 +76,14 @@ class Aval:
 
 @dataclass(frozen=True)
 class LiftedConstant:
-    """An array that a function captured, and that its module takes as an argument.
+    """A captured array that the module takes as an argument.
 
     Attributes:
       aval: its shape and dtype.
-      digest: the SHA-256 of `data`, in hexadecimal: arrays of equal digest and aval are one.
-      name: its name for people.
-      data: its elements in C order, little-endian, a byte each for bool; None where they are kept
-        elsewhere. A view only of what nobody changes or pickles.
+      digest: the SHA-256 of `data` in hexadecimal. Arrays with equal digest and aval are shared.
+      name: a name for people.
+      data: the elements in C order, little-endian, with one byte per bool; None if they are
+        stored elsewhere. A memoryview is allowed only if nobody changes or pickles it.
     """
 
     aval: Aval
@@ -97,9 +97,9 @@ class Port:
     """A flat argument or result of a portable function.
 
     Attributes:
-      path: how a user would write it: "x", "params['w']"; "" for a result that is alone.
+      path: the Python expression for it, such as "x" or "params['w']"; "" for a single result.
       aval: its shape and dtype.
-      sharding: how it is spread over devices; None for not at all.
+      sharding: its sharding over devices; None if it is not sharded.
     """
 
     path: str

@@ -1,4 +1,4 @@
-"""Types of a module's arguments and results, as an op that calls it has them."""
+"""Types of the arguments and results of an op that calls a module."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def read_tensor_type(text: str) -> tuple[list[str], str] | None:
     >>> read_tensor_type("tensor<?x3xf32>")
     (['?', '3'], 'float32')
     """
-    found = _WHOLE_TENSOR.fullmatch(text)
-    if found is None or found[2] not in OF_ELEMENT_TYPES:
+    match = _WHOLE_TENSOR.fullmatch(text)
+    if match is None or match[2] not in OF_ELEMENT_TYPES:
         return None
-    return found[1].split("x")[:-1], OF_ELEMENT_TYPES[found[2]]
+    return match[1].split("x")[:-1], OF_ELEMENT_TYPES[match[2]]
 
 
 def call_avals(
@@ -34,19 +34,19 @@ def call_avals(
     *,
     has_platform_index: bool,
 ) -> tuple[tuple[Aval, ...], tuple[Aval, ...]]:
-    """Combines an op's dtypes with the sizes of its module's main function.
+    """Combines an op's dtypes with the shapes of its module's main function.
 
-    Sizes that are open in main have names that say where they are alone: "x0_1" for the second of
-    the first argument.
+    Each open size becomes a variable named by its position: "x0_1" for the second dimension of the
+    first argument.
 
     Args:
-      arguments: the op's dtypes (Tin), by name.
-      results: likewise (Tout).
-      module_types: of main's arguments and results, as "tensor<?x3xf32>".
-      has_platform_index: whether the first argument is the platform's.
+      arguments: the op's argument dtypes (Tin), by name.
+      results: the op's result dtypes (Tout).
+      module_types: the types of main's arguments and results, such as "tensor<?x3xf32>".
+      has_platform_index: whether main's first argument is the platform index.
     """
     inputs = module_types[0][1:] if has_platform_index else module_types[0]
-    return _avals(arguments, inputs, "x"), _avals(results, module_types[1], "y")
+    return _make_avals(arguments, inputs, "x"), _make_avals(results, module_types[1], "y")
 
 
 def call_problem(
@@ -57,9 +57,9 @@ def call_problem(
     *,
     has_platform_index: bool,
 ) -> str | None:
-    """Says how an op's dtypes differ from what its module takes and gives; None if they do not.
+    """Says how an op's dtypes differ from its module's types; None if they agree.
 
-    TensorFlow does not compare them, and reads stray memory where they differ.
+    TensorFlow does not check this, and reads stray memory if they differ.
     """
     avals = call_avals(arguments, results, module_types, has_platform_index=has_platform_index)
     try:
@@ -69,15 +69,15 @@ def call_problem(
     return None
 
 
-def _avals(dtypes: Sequence[str], types: Sequence[str], prefix: str) -> tuple[Aval, ...]:
-    # Where their number differs, the check of the types says so.
+def _make_avals(dtypes: Sequence[str], types: Sequence[str], prefix: str) -> tuple[Aval, ...]:
+    # If the numbers of dtypes and types differ, check_types reports it.
     tensors = [t for t in types if t.startswith("tensor<")]
-    shapes = [_shape(t, f"{prefix}{i}") for i, t in enumerate(tensors)]
+    shapes = [_parse_shape(t, f"{prefix}{i}") for i, t in enumerate(tensors)]
     shapes += [()] * (len(dtypes) - len(shapes))
     return tuple(Aval(shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=False))
 
 
-def _shape(kind: str, prefix: str) -> tuple[Dim, ...]:
+def _parse_shape(kind: str, prefix: str) -> tuple[Dim, ...]:
     match = _TENSOR.match(kind)
     sizes = match.group(1).split("x")[:-1] if match else []
     return tuple(

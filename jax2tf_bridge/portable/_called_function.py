@@ -1,4 +1,4 @@
-"""A portable function of what an XlaCallModule op calls, which any tool may have written."""
+"""Makes portable functions from the modules of XlaCallModule ops, which any tool may write."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ def called_function(
     nr_devices: int = 1,
     target: Target | None = None,
 ) -> PortableFunction:
-    """Makes a portable function over leaves of an op's module.
+    """Makes a portable function of flat arrays from an op's module.
 
     Args:
       module: the portable artifact.
-      version: the StableHLO version that it is written at; None if it does not say.
-      name: what errors call it.
-      argument_dtypes: of the op (Tin), by TensorFlow's names.
-      result_dtypes: likewise (Tout).
-      platforms: for which it was lowered.
-      disabled_checks: custom calls among these are taken to have a handler.
+      version: its StableHLO version; None if it is not a portable artifact.
+      name: the name in error messages.
+      argument_dtypes: the op's argument dtypes (Tin), by TensorFlow's names.
+      result_dtypes: the op's result dtypes (Tout).
+      platforms: the platforms that the module was lowered for.
+      disabled_checks: custom calls that these name are assumed to have a handler.
       has_tokens: whether the op passes tokens.
-      calling_convention_version: of the op.
-      nr_devices: over how many devices the module is spread.
-      target: what it is for; by default whatever reads it as it is.
+      calling_convention_version: the op's calling convention.
+      nr_devices: the number of devices that the module is partitioned over.
+      target: the target of the function; by default any consumer that reads the module unchanged.
 
     Raises:
-      ModuleError: it cannot be read.
+      ModuleError: the module cannot be read.
     """
     try:
         inputs, outputs = read_main_types(module)

@@ -1,4 +1,4 @@
-"""TensorFlow releases that run a module, by its versions and its custom calls."""
+"""Finds the TensorFlow releases that run a module, by its versions and custom calls."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ _EXPANDED_FROM: Mapping[str, Version] = MappingProxyType(
         },
     }
 )
-"""Stand-ins for operations of the CHLO dialect in archives of JAX up to 0.8, and the StableHLO
-version of the first release that is known to expand it.  Measured in 2.15 and 2.17 to 2.22."""
+"""Maps custom calls that stand for CHLO operations, in archives of JAX up to 0.8, to the StableHLO
+version of the first TF release that is known to expand them. Measured in 2.15 and 2.17 to 2.22."""
 
 _KERNEL = "tpu_custom_call"
-"""A kernel of Pallas: only a TPU runtime as new as its JAX reads it, whatever the TensorFlow."""
+"""A Pallas kernel. Only TPU runtimes as new as its JAX read it, regardless of TensorFlow."""
 
 
 class Lowered(Protocol):
-    """A module that was lowered for platforms, of a portable function or in a SavedModel."""
+    """A module that was lowered for some platforms; of a portable function or a SavedModel."""
 
     @property
     def platforms(self) -> tuple[str, ...]:
-        """By JAX's names."""
+        """The platforms, by JAX's names."""
 
     @property
     def disabled_checks(self) -> tuple[DisabledSafetyCheck, ...]:
-        """The safety checks that are off."""
+        """The disabled safety checks."""
 
 
 def unhandled_calls(module: Lowered, names: Iterable[str], newest: Version) -> tuple[str, ...]:
     """Returns the custom calls that TensorFlow has no handler for.
 
     Args:
-      module: holds them; those that its disabled checks name are taken to have one.
-      names: of the custom calls in its module.
-      newest: the newest StableHLO version that the TensorFlow reads.
+      module: the module; custom calls that its disabled checks name are assumed to have a handler.
+      names: the targets of its custom calls.
+      newest: the newest StableHLO version that this TensorFlow reads.
     """
     expanded = {name for name, since in _EXPANDED_FROM.items() if since <= newest}
     handled = Target.widest().custom_calls(module.platforms) | expanded
@@ -77,11 +77,11 @@ def unhandled_anywhere(module: Lowered, names: Iterable[str]) -> tuple[str, ...]
 
 
 def releases_that_run(module: Module, names: Iterable[str]) -> tuple[str, ...]:
-    """Returns the known releases that read the module, and have handlers for its custom calls.
+    """Returns the known releases that read the module and have handlers for its custom calls.
 
     Args:
       module: the module.
-      names: of the custom calls in its module.
+      names: the targets of its custom calls.
     """
     names = tuple(names)
     if has_kernel(module, names):
@@ -96,9 +96,9 @@ def releases_that_run(module: Module, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def has_kernel(module: Lowered, names: Iterable[str]) -> bool:
-    """Tells modules that only a TPU runs, with a runtime for their kernel of Pallas.
+    """Returns whether a module runs only on TPUs, with a runtime for its Pallas kernels.
 
-    What was lowered for other platforms too has a branch for these.
+    Modules that were lowered for other platforms too have a branch without kernels.
     """
     is_vouched_for = is_vouched(_KERNEL, module.disabled_checks)
     return set(module.platforms) == {"tpu"} and _KERNEL in names and not is_vouched_for
@@ -106,13 +106,13 @@ def has_kernel(module: Lowered, names: Iterable[str]) -> bool:
 
 @once_per_object
 def _known_calls(_: Module) -> list[tuple[str, ...]]:
-    return []  # filled when they are known
+    return []  # custom_calls_of or mark_calls_handled appends the targets
 
 
 def mark_calls_handled(module: Module) -> None:
-    """Notes that the module was written for a target that handles its custom calls.
+    """Records that the module was written for a target that handles its custom calls.
 
-    `custom_calls_of` then finds none without reading the module, but for kernels of Pallas.
+    `custom_calls_of` then returns () without reading the module, unless it has Pallas kernels.
     """
     known = _known_calls(module)
     if not known and _KERNEL.encode() not in module.data:
@@ -120,14 +120,14 @@ def mark_calls_handled(module: Module) -> None:
 
 
 def custom_calls_of(module: Module) -> tuple[str, ...]:
-    """Names the custom calls in the module that may have no handler; reads it once.
+    """Returns the custom calls of the module that may have no handler; reads the module once.
 
-    None if the module cannot be read.
+    Returns () if the module cannot be read.
     """
     known = _known_calls(module)
     if not known:
         try:
             known.append(tuple(read_module(module.data).custom_calls))
         except FileFormatError:
-            known.append(())  # to_tf says what is wrong with it
+            known.append(())  # to_tf reports the error
     return known[0]

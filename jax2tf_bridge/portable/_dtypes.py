@@ -1,8 +1,8 @@
-"""A table of dtypes: the name and number of each wherever the bridge meets it.
+"""A table of dtypes, with their names and numbers in each format that the bridge uses.
 
-A new dtype is a new row: of ALL_DTYPES for numbers, of KEYS for typed PRNG keys. JAX's "float0", of
-arrays that hold nothing, is `Aval`'s; TensorFlow's strings and resources are in saved_model, the
-extended floats of some machines in weights.
+To add a dtype, add a row to ALL_DTYPES, or to KEYS for typed PRNG keys. `Aval` handles JAX's
+"float0", `saved_model` handles TensorFlow's strings and resources, and `weights` handles the
+extended floats of some machines.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ class DType:
     """A dtype of numbers.
 
     Attributes:
-      name: in JAX, TensorFlow, and NumPy or ml_dtypes, which agree.
-      kind: what numbers it has.
-      bits: that an element means; one of fewer than 8 takes a byte in memory.
-      element_type: as MLIR prints it in a module; None if no module has it under a name of its own.
-      vhlo: the number of that type in StableHLO's bytecode, or None: complex types are made of two.
-      tensorflow: the number in types.proto; TensorFlow numbers them in the order of its releases.
+      name: its name in JAX, TensorFlow, and NumPy or ml_dtypes.
+      kind: the kind of its numbers.
+      bits: significant bits of an element; in memory, an element takes at least one byte.
+      element_type: the type that MLIR prints; None if MLIR has no such type.
+      vhlo: the type's number in StableHLO bytecode; None for complex types, which are composed.
+      tensorflow: the number in types.proto, which increases with TensorFlow's releases.
       jax_export: the number in the files of jax.export.
-      safetensors: the name in .safetensors files, of those that NumPy can hold.
-      in_ml_dtypes: whether ml_dtypes has it, and not NumPy itself.
+      safetensors: the name in .safetensors files, if NumPy can represent it.
+      in_ml_dtypes: whether ml_dtypes defines it instead of NumPy.
 
     >>> find_dtype("int4").op_dtype, find_dtype("complex128").real
     ('int8', 'float64')
@@ -49,34 +49,34 @@ class DType:
 
     @property
     def is_integer(self) -> bool:
-        """Tells integers, which bool is not."""
+        """Returns whether its numbers are integers; False for bool."""
         return self.kind in ("int", "uint")
 
     @property
     def is_differentiable(self) -> bool:
-        """Tells dtypes whose cotangents are of the same dtype, and not float0."""
+        """Returns whether its cotangents have the same dtype, instead of float0."""
         return self.kind in ("float", "complex")
 
     @property
     def real(self) -> str:
-        """Name of the dtype of a complex number's two parts; otherwise its own name."""
+        """The dtype of the real part of a complex dtype; otherwise its own name."""
         before = self.name.removesuffix(f"complex{self.bits}")
         return f"{before}float{self.bits // 2}" if self.kind == "complex" else self.name
 
     @property
     def op_dtype(self) -> str:
-        """Its name as an argument of XlaCallModule, which misreads integers below 8 bits."""
+        """Its dtype as an argument of XlaCallModule, which misreads integers below 8 bits."""
         narrow = self.is_integer and self.bits < 8 and self.element_type is not None
         return f"{self.kind}8" if narrow else self.name
 
     @property
     def crosses(self) -> bool:
-        """Tells dtypes that XlaCallModule takes in any TensorFlow release that has them."""
+        """Returns whether XlaCallModule accepts it in every TensorFlow release that has it."""
         return self.kind != "float" or self.bits >= 8
 
     @property
     def without_x64(self) -> str:
-        """Name of the dtype that JAX takes it for where jax_enable_x64 is not set.
+        """The dtype that JAX uses for it if jax_enable_x64 is not set.
 
         >>> find_dtype("int64").without_x64, find_dtype("bfloat16").without_x64
         ('int32', 'bfloat16')
@@ -86,14 +86,14 @@ class DType:
 
     @property
     def itemsize(self) -> int | None:
-        """Bytes of an element; None below 8 bits, which files pack in different ways."""
+        """Bytes per element; None below 8 bits, because files pack those in different ways."""
         return self.bits // 8 if self.bits % 8 == 0 else None
 
     def numpy(self) -> np.dtype[Any]:
-        """NumPy's dtype.
+        """Returns the NumPy dtype.
 
         Raises:
-          ImportError: it is one of ml_dtypes, which is not installed.
+          ImportError: ml_dtypes defines it and is not installed.
           AttributeError: the installed ml_dtypes lacks it.
         """
         import numpy as np
@@ -102,13 +102,13 @@ class DType:
             return np.dtype(self.name)
         import ml_dtypes
 
-        found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, self.name))
-        return found
+        dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, self.name))
+        return dtype
 
 
 ALL_DTYPES = (
     # name, kind, bits, MLIR's type, numbers (VHLO, TensorFlow, jax.export), safetensors, ml_dtypes?
-    # Messages list them in this order.
+    # Messages list the dtypes in this order.
     DType("bool", "bool", 8, "i1", 0, 10, 0, "BOOL", False),
     DType("int1", "int", 1, None, None, None, None, None, True),
     DType("int2", "int", 2, "i2", 31, 31, None, None, True),
@@ -148,12 +148,12 @@ ALL_DTYPES = (
 
 @dataclass(frozen=True)
 class KeyDType:
-    """A kind of typed PRNG keys.
+    """A dtype of typed PRNG keys.
 
     Attributes:
-      name: as JAX prints it.
-      implementation: what jax.random calls it.
-      words: of uint32, that a key is made of. That of a seed has 0 and the seed in turn.
+      name: the name that JAX prints.
+      implementation: the name in jax.random.
+      words: the number of uint32 words per key. The key of a seed alternates 0 and the seed.
       jax_export: the number in the files of jax.export.
     """
 
@@ -173,39 +173,39 @@ KEYS: Mapping[str, KeyDType] = MappingProxyType(
         )
     }
 )
-"""The kinds of typed PRNG keys by the names of their dtypes; programs may register others."""
+"""Maps the names of PRNG key dtypes to their rows; programs may register other kinds."""
 
 _BY_NAME = {row.name: row for row in ALL_DTYPES}
 
 ELEMENT_TYPES: Mapping[str, str] = MappingProxyType(
     {row.name: row.element_type for row in ALL_DTYPES if row.element_type is not None}
 )
-"""MLIR's element types by the names of dtypes."""
+"""Maps dtype names to MLIR element types."""
 
 OF_ELEMENT_TYPES: Mapping[str, str] = MappingProxyType({v: k for k, v in ELEMENT_TYPES.items()})
-"""The names of dtypes by MLIR's element types."""
+"""Maps MLIR element types to dtype names."""
 
 WIDENED: Mapping[str, str] = MappingProxyType(
     {row.name: row.op_dtype for row in ALL_DTYPES if row.op_dtype != row.name}
 )
-"""The integers of fewer than 8 bits, and in which dtype they cross XlaCallModule."""
+"""Maps integers of fewer than 8 bits to the dtype in which XlaCallModule takes them."""
 
 NEED_X64 = frozenset(
     row.name for row in ALL_DTYPES if row.element_type is not None and row.without_x64 != row.name
 )
-"""The dtypes that JAX has only where jax_enable_x64 is set."""
+"""Dtypes that JAX has only if jax_enable_x64 is set."""
 
 NARROW_FLOATS = frozenset(row.name for row in ALL_DTYPES if row.kind == "float" and row.bits <= 8)
-"""Floats for which TensorFlow has neither gradients nor most of its kernels."""
+"""Floats for which TensorFlow lacks gradients and most kernels."""
 
 
 def find_dtype(name: str) -> DType | None:
-    """Returns the dtype of a name; None for "float0", PRNG keys and what is no dtype."""
+    """Returns the row of a dtype; None for "float0", PRNG keys and unknown names."""
     return _BY_NAME.get(name)
 
 
 def kind_of(name: str) -> Kind | None:
-    """Returns the kind of numbers of a dtype; None for what is no dtype of numbers.
+    """Returns the kind of a dtype's numbers; None for unknown names.
 
     >>> kind_of("bfloat16"), kind_of("float0")
     ('float', None)
@@ -215,19 +215,19 @@ def kind_of(name: str) -> Kind | None:
 
 
 def is_differentiable(name: str) -> bool:
-    """Tells whether a dtype is one of numbers whose cotangents are of it; else they are float0."""
+    """Returns whether cotangents of a dtype have the same dtype, instead of float0."""
     row = find_dtype(name)
     return row is not None and row.is_differentiable
 
 
 def is_integer(name: str) -> bool:
-    """Tells whether a dtype has integers, which bool is not."""
+    """Returns whether a dtype is an integer dtype; False for bool."""
     row = find_dtype(name)
     return row is not None and row.is_integer
 
 
 def dtype_holds(name: str, number: Any) -> bool:
-    """Tells whether a dtype holds a number, as flags do 0 and 1; floats round it, or have infinity.
+    """Returns whether a dtype can represent a number; bool holds 0 and 1, and floats may round.
 
     >>> dtype_holds("int4", 7), dtype_holds("int4", 8), dtype_holds("bool", 1)
     (True, False, True)

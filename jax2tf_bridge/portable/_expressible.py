@@ -9,27 +9,28 @@ from jax2tf_bridge.portable.bytecode import read_program
 
 
 def check_expressible(artifact: bytes, target: Target, function_name: str) -> None:
-    """Raises unless TensorFlow has operations for all that a module does.
+    """Checks that TensorFlow has operations for everything in a module.
 
     Raises:
-      UnsupportedByTargetError: it has none for one, which is named with its place.
+      UnsupportedByTargetError: TensorFlow lacks an operation; the error names it and its source
+        line.
     """
-    found = find_inexpressible(read_program(artifact))
-    if found is None:
+    problem = find_inexpressible(read_program(artifact))
+    if problem is None:
         return
     with_xla = Target.widest().custom_calls(("cpu",)) | OPERATIONS
     advice: tuple[Argument | str, ...] = (
         (", or export it without ", NO_XLA, ", for a TensorFlow that has XLA.")
-        if found.operation in with_xla
+        if problem.operation in with_xla
         else (".",)
     )
     raise UnsupportedByTargetError(
         Message(
             f"{function_name} cannot run on {target.name}, where it has to become TensorFlow's own "
-            f"operations: {found.problem}. Write this part of the function with other JAX "
+            f"operations: {problem.problem}. Write this part of the function with other JAX "
             "operations",
             *advice,
         ),
-        operation=found.operation,
-        source=found.source,
+        operation=problem.operation,
+        source=problem.source,
     )

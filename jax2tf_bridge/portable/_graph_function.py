@@ -1,4 +1,4 @@
-"""GraphFunction: a TensorFlow graph that a portable function carries along, without TensorFlow."""
+"""GraphFunction: a serialized TensorFlow graph that a portable function calls."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 CUSTOM_CALL = "tf.call_tf_function"
-"""The custom call by which a module calls one; TensorFlow compiles it together with the module."""
+"""Target of the custom call of a graph; TensorFlow compiles the graph with the module."""
 
 
 @dataclass(frozen=True)
@@ -15,9 +15,9 @@ class GraphFunction:
     """A function of flat tensors as a TensorFlow graph.
 
     Attributes:
-      name: of the TensorFlow function, for people.
-      graph: a serialized GraphDef, complete in itself: it takes the placeholders x0, x1, ... and
-        gives y0, y1, ...; the functions that it calls have names that follow from what they hold.
+      name: the name of the TensorFlow function, for people.
+      graph: a serialized, self-contained GraphDef. Its placeholders are x0, x1, ... and its results
+        y0, y1, ...; the names of the functions that it calls are derived from their contents.
     """
 
     name: str
@@ -27,10 +27,10 @@ class GraphFunction:
     )
 
     def made(self, make: Callable[[GraphFunction], Any]) -> Any:
-        """Returns what `make` makes of it: kept as long as it lives, and not pickled."""
-        found = self._made.get("made")
-        # Without a lock: of two threads that make it, the first counts.
-        return self._made.setdefault("made", make(self)) if found is None else found
+        """Returns `make(self)`, cached for the lifetime of this object; pickles drop the cache."""
+        cached = self._made.get("made")
+        # No lock is needed: if two threads call `make`, setdefault keeps the first result.
+        return self._made.setdefault("made", make(self)) if cached is None else cached
 
     def __reduce__(self) -> tuple[Any, ...]:
         return GraphFunction, (self.name, self.graph)

@@ -1,4 +1,4 @@
-"""PRNG keys among the weights of a saved function: each call then draws the same numbers."""
+"""Detects PRNG keys among the weights of a saved function, with which all calls draw the same."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ def key_paths(portable: PortableFunction, weight_count: int) -> tuple[str, ...]:
     """Returns the paths of the PRNG keys among the weights that the module reads.
 
     Args:
-      portable: takes the weights as its first flat arguments.
-      weight_count: number of these arguments.
+      portable: the function, whose first flat arguments are the weights.
+      weight_count: the number of weights.
     """
     kept = set(portable.module.kept_arguments)
     weights = enumerate(portable.inputs[:weight_count])
@@ -21,7 +21,7 @@ def key_paths(portable: PortableFunction, weight_count: int) -> tuple[str, ...]:
 
 
 def keys_text(paths: Sequence[str], signature: str = "") -> str:
-    """Says what follows from PRNG keys among the weights.
+    """Explains the effect of PRNG keys among the weights.
 
     >>> print(keys_text(["params['rngs']['dropout']"]))  # doctest: +ELLIPSIS
     the results depend on a PRNG key among the weights (params['rngs']['dropout']): ...

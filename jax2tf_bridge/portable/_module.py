@@ -1,4 +1,4 @@
-"""Module: StableHLO as bytes, and what whoever runs it has to know."""
+"""Module: serialized StableHLO, and how to call it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from jax2tf_bridge.portable._stablehlo_version import Version
 
 @dataclass(frozen=True)
 class Module:
-    """A StableHLO module as a portable artifact, and how it is to be called.
+    """A StableHLO module as a portable artifact, and how to call it.
 
     Attributes:
       data: the portable artifact.
-      stablehlo_version: the version that it is written at.
-      calling_convention_version: of XlaCallModule
+      stablehlo_version: the StableHLO version of the artifact.
+      calling_convention_version: the calling convention of XlaCallModule
         (https://docs.jax.dev/en/latest/export/export.html#calling-convention-versions).
       kept_arguments: sorted indices of the function's flat arguments that main takes.
-      platforms: those it was lowered for, by JAX's names, in the order of its platform index.
-      uses_shape_polymorphism: whether its shapes are refined before it is compiled.
-      disabled_checks: safety checks that are off.
+      platforms: the platforms that it was lowered for, by JAX's names; the platform index refers
+        to this order.
+      uses_shape_polymorphism: whether its shapes must be refined before compilation.
+      disabled_checks: the disabled safety checks.
       nr_devices: the number of devices that it was lowered for.
     """
 
@@ -34,5 +35,5 @@ class Module:
     nr_devices: int = 1
 
     def __hash__(self) -> int:
-        # Of the bytes, the length says enough; hashing megabytes would take long.
+        # Only the length of the data is hashed, because hashing megabytes takes long.
         return hash((len(self.data), self.stablehlo_version, self.kept_arguments, self.platforms))

@@ -1,4 +1,4 @@
-"""Draws inputs for a function as its requests could have them: lengths, masks and ids that fit."""
+"""Draws realistic inputs for a function: consistent lengths, masks and ids."""
 
 from __future__ import annotations
 
@@ -15,17 +15,22 @@ from shape_poly import Dim, evaluate_shape, variables_of
 Draw: TypeAlias = Literal["full", "prefix", "negative", "short"]
 """Kinds of draws.
 
-Of full sequences: "full", with normal numbers, and lengths as long as they can be; "negative", with
-numbers below zero, ids of 0 and 1, and small integers where lengths could stand. Of sequences that
-end early, with what pads them behind: "prefix", with numbers above zero; "short", with at most
-three places and one integer for all ids, which every table holds.
+"full" and "negative" draw sequences without padding:
+
+- "full": normally distributed numbers and maximum lengths.
+- "negative": numbers below zero, ids 0 and 1, and small integers for possible lengths.
+
+"prefix" and "short" draw sequences that end early and are padded:
+
+- "prefix": numbers above zero.
+- "short": at most three positions, and the same id everywhere, which every embedding table has.
 """
 
 DRAWS: tuple[Draw, ...] = ("full", "prefix", "negative", "short")
 FULL_DRAWS: tuple[Draw, ...] = ("full", "negative")
 
 _IDS = (1, 2, 3, 4)
-_SHORT = 3
+_MAX_SHORT_LENGTH = 3
 
 
 def variables_in(aval: Aval) -> frozenset[str]:
@@ -34,9 +39,9 @@ def variables_in(aval: Aval) -> frozenset[str]:
 
 
 def batch_variable(avals: Mapping[str, Aval]) -> str | None:
-    """Finds the one variable that is the first dimension, and no other, of every input that has it.
+    """Returns the batch variable: the first dimension, and only that, of every input that has it.
 
-    None where there is no such variable, or several, as in a graph of nodes and edges.
+    Returns None if no variable, or more than one, qualifies (as in a graph of nodes and edges).
 
     >>> from shape_poly import symbolic_shape
     >>> avals = {"ids": Aval(symbolic_shape("(b, n)"), "int32")}
@@ -46,7 +51,7 @@ def batch_variable(avals: Mapping[str, Aval]) -> str | None:
     True
     """
     shapes = [aval.op_shape for aval in avals.values()]
-    found = [
+    candidates = [
         variable
         for variable in sorted({v for shape in shapes for d in shape for v in variables_of(d)})
         if all(
@@ -56,23 +61,24 @@ def batch_variable(avals: Mapping[str, Aval]) -> str | None:
             if any(variable in variables_of(d) for d in shape)
         )
     ]
-    return found[0] if len(found) == 1 else None
+    return candidates[0] if len(candidates) == 1 else None
 
 
 @dataclass(frozen=True)
 class PlausibleInputs:
-    """Inputs that fit each other: the same rows are short in ids, masks and lengths.
+    """Inputs that agree with each other: the same rows are short in ids, masks and lengths.
 
-    An input is a mask if "mask" is in its name: what it has for real places is 1, or 0 where it is
-    padded with something else. Integers without a dimension of a sequence may be lengths: they are
-    not larger than the sequences. Other integers are small, and not what they are padded with.
+    An input is a mask if its name contains "mask"; it is 1 at real positions, or 0 if its pad value
+    is not 0. Integer inputs without a sequence dimension may be lengths, so they never exceed the
+    sequences. Other integers are small and differ from the pad value.
 
     Attributes:
-      avals: of the inputs, by name.
+      avals: the inputs' shapes and dtypes, by name.
       sequences: the variables along which rows may end early.
-      batch: the variable of the rows, if there is one.
-      pad_values: what inputs are padded with, where that is not 0.
-      examples: values of inputs; they are repeated or cut, and lengths among them bounded.
+      batch: the batch variable, if there is one.
+      pad_values: maps inputs to pad values other than 0.
+      examples: example values of inputs. They are repeated or cut to size, and lengths among them
+        are clipped.
     """
 
     avals: Mapping[str, Aval]
@@ -84,18 +90,20 @@ class PlausibleInputs:
     def draw(
         self, draw: Draw, values: Mapping[str, int], rng: np.random.Generator
     ) -> dict[str, Any]:
-        """Arrays of int64, float64, complex128 or bool, by name, at these sizes."""
+        """Draws arrays of int64, float64, complex128 or bool at these sizes, by name."""
         rows = values.get(self.batch, 1) if self.batch else 1
-        lengths = {v: _lengths(draw, values[v], rows, rng) for v in self.sequences if v in values}
-        return {name: self._input(name, draw, values, lengths, rng) for name in self.avals}
+        lengths = {
+            v: _draw_lengths(draw, values[v], rows, rng) for v in self.sequences if v in values
+        }
+        return {name: self._draw_input(name, draw, values, lengths, rng) for name in self.avals}
 
     def text(self, name: str) -> str:
-        """Describes what is drawn for an input, for people."""
+        """Describes the values that are drawn for an input, for people."""
         aval = self.avals[name]
         if name in self.examples:
             return "the example"
         if self._is_mask(name):
-            return f"{self._real(name):g} where it is real"
+            return f"{self._real_value(name):g} where it is real"
         if aval.op_dtype == "bool":
             return "true and false"
         if not _is_integer(aval):
@@ -104,7 +112,7 @@ class PlausibleInputs:
             return "1 to the size of the sequence"
         return f"integers from 0 to {max(self._ids(name))}"
 
-    def _input(
+    def _draw_input(
         self,
         name: str,
         draw: Draw,
@@ -115,29 +123,29 @@ class PlausibleInputs:
         aval = self.avals[name]
         shape = tuple(int(size or 0) for size in evaluate_shape(aval.op_shape, values))
         if name in self.examples:
-            return self._example(name, shape, values)
+            return self._fit_example(name, shape, values)
         if _is_integer(aval) and self._may_be_lengths(aval):
-            return self._as_lengths(aval, shape, draw, values, lengths, rng)
-        inside = self._inside(aval, shape, values, lengths)
-        return np.where(inside, self._numbers(name, shape, draw, rng), self.pad_value(name))
+            return self._draw_length_input(aval, shape, draw, values, lengths, rng)
+        inside = self._mask_positions(aval, shape, values, lengths)
+        return np.where(inside, self._draw_numbers(name, shape, draw, rng), self.pad_value(name))
 
     def pad_value(self, name: str) -> Any:
-        """Returns the value that an input is padded with."""
+        """Returns the pad value of an input."""
         return self.pad_values.get(name, 0)
 
-    def _numbers(
+    def _draw_numbers(
         self, name: str, shape: tuple[int, ...], draw: Draw, rng: np.random.Generator
     ) -> Any:
         aval = self.avals[name]
         if self._is_mask(name):
-            real = np.full(shape, self._real(name))
+            real = np.full(shape, self._real_value(name))
             return real.astype(np.bool_) if aval.op_dtype == "bool" else real
         if aval.op_dtype == "bool" or (_is_integer(aval) and draw == "negative"):
             flags = rng.integers(0, 2, shape)
-            # It may be a mask, or padded by a number: in each row something is real.
+            # It may be a mask, so each row needs at least one real position.
             if any(map(self._is_of_sequence, aval.op_shape)):
                 ends = (1 if self._is_of_sequence(d) else None for d in aval.op_shape)
-                flags[tuple(map(slice, ends))] = self._real(name)
+                flags[tuple(map(slice, ends))] = self._real_value(name)
             return flags if _is_integer(aval) else (flags == 1) | (draw != "negative")
         if _is_integer(aval):
             ids = self._ids(name)
@@ -152,7 +160,7 @@ class PlausibleInputs:
     def _is_mask(self, name: str) -> bool:
         return "mask" in name.lower() and kind_of(self.avals[name].op_dtype) != "complex"
 
-    def _real(self, name: str) -> int:
+    def _real_value(self, name: str) -> int:
         return 1 if self.pad_value(name) == 0 else 0
 
     def _ids(self, name: str) -> list[int]:
@@ -164,7 +172,7 @@ class PlausibleInputs:
     def _is_of_sequence(self, dimension: Dim) -> bool:
         return not variables_of(dimension).isdisjoint(self.sequences)
 
-    def _as_lengths(
+    def _draw_length_input(
         self,
         aval: Aval,
         shape: tuple[int, ...],
@@ -173,22 +181,22 @@ class PlausibleInputs:
         lengths: Mapping[str, Any],
         rng: np.random.Generator,
     ) -> Any:
-        most = min((values[v] for v in self.sequences if v in values), default=1)
+        max_length = min((values[v] for v in self.sequences if v in values), default=1)
         if draw == "negative":
-            return rng.integers(1, min(_SHORT, most) + 1, shape)
+            return rng.integers(1, min(_MAX_SHORT_LENGTH, max_length) + 1, shape)
         rows = np.minimum.reduce([*lengths.values()])
         if self.batch is not None and shape and str(aval.op_shape[0]) == self.batch:
             return np.broadcast_to(rows.reshape(-1, *([1] * (len(shape) - 1))), shape)
         return np.full(shape, rows.min())
 
-    def _inside(
+    def _mask_positions(
         self,
         aval: Aval,
         shape: tuple[int, ...],
         values: Mapping[str, int],
         lengths: Mapping[str, Any],
     ) -> Any:
-        """Marks the places that each row has."""
+        """Returns a mask of the positions before the end of each row."""
         rank = len(shape)
         in_rows = bool(rank) and str(aval.op_shape[0]) == self.batch
         inside = np.ones(shape, np.bool_)
@@ -209,21 +217,21 @@ class PlausibleInputs:
             inside &= np.arange(shape[axis]).reshape(along) < ends.reshape(rows_first)
         return inside
 
-    def _example(self, name: str, shape: tuple[int, ...], values: Mapping[str, int]) -> Any:
+    def _fit_example(self, name: str, shape: tuple[int, ...], values: Mapping[str, int]) -> Any:
         aval = self.avals[name]
         array = np.asarray(self.examples[name])
         for axis, size in enumerate(shape):
             array = np.take(array, np.arange(size) % max(1, array.shape[axis]), axis)
         if _is_integer(aval) and self._may_be_lengths(aval):
-            most = min((values[v] for v in self.sequences if v in values), default=1)
-            return np.minimum(array.astype(np.int64), most)
+            max_length = min((values[v] for v in self.sequences if v in values), default=1)
+            return np.minimum(array.astype(np.int64), max_length)
         return array
 
 
-def _lengths(draw: Draw, size: int, rows: int, rng: np.random.Generator) -> Any:
+def _draw_lengths(draw: Draw, size: int, rows: int, rng: np.random.Generator) -> Any:
     if draw in FULL_DRAWS:
         return np.full(rows, size)
-    return rng.integers(1, (min(_SHORT, size) if draw == "short" else size) + 1, rows)
+    return rng.integers(1, (min(_MAX_SHORT_LENGTH, size) if draw == "short" else size) + 1, rows)
 
 
 def _is_integer(aval: Aval) -> bool:

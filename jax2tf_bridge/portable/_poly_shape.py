@@ -1,4 +1,4 @@
-"""PolyShape: the older way to write one entry of polymorphic_shapes, for code that still has it."""
+"""PolyShape: the deprecated form of an entry of polymorphic_shapes, for existing code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jax2tf_bridge.errors import ShapeError
 
 
 class PolyShape(tuple[Any, ...]):
-    """An entry of polymorphic_shapes, one dimension an argument; a string says the same.
+    """An entry of polymorphic_shapes, with one argument per dimension. Prefer a string.
 
     Raises:
       ShapeError: a dimension is neither an integer nor a string nor `...`.
@@ -24,7 +24,7 @@ class PolyShape(tuple[Any, ...]):
     __slots__ = ()
 
     def __new__(cls, *dim_specs: int | str | EllipsisType) -> PolyShape:
-        """Warns with what to write instead: the string of the same shape."""
+        """Creates the entry, with a DeprecationWarning that contains the equivalent string."""
         for dim in dim_specs:
             if isinstance(dim, bool) or not isinstance(dim, (int, str, EllipsisType)):
                 raise ShapeError(

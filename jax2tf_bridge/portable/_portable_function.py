@@ -1,4 +1,4 @@
-"""PortableFunction: a JAX function as StableHLO, and all that is needed to call it elsewhere."""
+"""PortableFunction: a JAX function as StableHLO, with everything needed to call it elsewhere."""
 
 from __future__ import annotations
 
@@ -36,41 +36,41 @@ class Gradient(ABC):
     @property
     @abstractmethod
     def made(self) -> PortableFunction | None:
-        """VJP, if it is there already."""
+        """The VJP if it exists already, else None."""
 
     @property
     def available(self) -> bool:
-        """Tells whether a VJP is there or can be made (making it may still fail)."""
+        """Returns whether a VJP exists or can be made (making it may still fail)."""
         return True
 
     @property
     def missing_because(self) -> str:
-        """Reason why there is none, as the end of a sentence; "" where there is one."""
+        """The reason why there is no VJP, as a clause; "" if there is one."""
         return ""
 
     def problem(self, name: str) -> str | None:
-        """Says why there is no VJP, as far as that is known without making it."""
+        """Returns why there is no VJP, if that is known without making it."""
         return None
 
     @abstractmethod
     def get(self, name: str) -> PortableFunction:
-        """Returns the VJP of the function called `name`, and makes it where that is needed.
+        """Returns the VJP of the function called `name`; makes it if necessary.
 
         Raises:
-          GradientError: there is none, with the reason.
-          InconclusiveShapeError: it only works for some of the sizes; it says for which.
-          PlatformError, UnsupportedByTargetError: the target cannot run it.
-          ShardingError: it is spread over devices as no mesh can say.
+          GradientError: there is no VJP; the message gives the reason.
+          InconclusiveShapeError: the VJP only works for some sizes; the message says which.
+          PlatformError, UnsupportedByTargetError: the target cannot run the VJP.
+          ShardingError: no mesh can express the VJP's sharding over devices.
         """
 
     def changed(
         self, name: str, change: Callable[[PortableFunction], PortableFunction]
     ) -> Gradient:
-        """Returns the gradient with each VJP changed: now where it is made, else once it is.
+        """Applies `change` to the VJP: at once if it exists, else when it is made.
 
         Args:
-          name: of the function that it is a gradient of.
-          change: makes another function of a VJP.
+          name: the name of the differentiated function.
+          change: returns a modified VJP.
         """
         if self.made is not None:
             return StoredGradient(change(self.made))
@@ -87,10 +87,10 @@ class Gradient(ABC):
 
 @dataclass(frozen=True)
 class NoGradient(Gradient):
-    """A gradient that is missing.
+    """A missing gradient.
 
     Attributes:
-      because: the reason, as the end of a sentence.
+      because: the reason, as a clause.
     """
 
     because: str = "it was exported without one"
@@ -116,7 +116,7 @@ class NoGradient(Gradient):
 
 @dataclass(frozen=True)
 class StoredGradient(Gradient):
-    """A gradient that is there.
+    """A gradient that exists already.
 
     Attributes:
       function: the VJP.
@@ -135,19 +135,19 @@ class StoredGradient(Gradient):
 class GradientOnDemand(Gradient):
     """A gradient that is made at the first request, once for all threads.
 
-    It exists in the process that exported, loaded or read the function; a pickle of it holds what
-    was made.
+    It lives in the process that exported, loaded or read the function. Its pickle contains the VJP
+    if that was made, and a NoGradient otherwise.
     """
 
     def __init__(
         self, make: Callable[[], PortableFunction], *, check: Callable[[], None] | None = None
     ) -> None:
-        """Takes the maker.
+        """Creates a gradient that calls `make` at the first request.
 
         Args:
           make: makes the VJP.
-          check: raises GradientError or InconclusiveShapeError if `make` is sure to fail, and costs
-            much less; it keeps its failure, so that asking again traces nothing.
+          check: a cheap check that raises GradientError or InconclusiveShapeError if `make` would
+            fail. It must cache its failure, so that repeated checks do not trace again.
         """
         self._make, self._check = make, check
         self._made: PortableFunction | None = None
@@ -159,7 +159,7 @@ class GradientOnDemand(Gradient):
         return self._made
 
     def problem(self, name: str) -> str | None:
-        """Says why there is no VJP; after `get` has failed, why it failed."""
+        """Returns why there is no VJP; after `get` has failed, the error of `get`."""
         with self._lock:
             if self._failure is not None:
                 return self._failure
@@ -189,8 +189,8 @@ class GradientOnDemand(Gradient):
         )
 
 
-# What to_exported(function) has, and users may look for here.
-_OF_EXPORTED = frozenset(
+# Attributes of to_exported(function) that users may look for on a PortableFunction.
+_EXPORTED_ATTRIBUTES = frozenset(
     {"call", "fun_name", "mlir_module", "mlir_module_serialized", "disabled_safety_checks"}
     | {f"{side}_shardings_{form}" for side in ("in", "out") for form in ("jax", "hlo")}
 )
@@ -200,35 +200,35 @@ _OF_EXPORTED = frozenset(
 class PortableFunction:
     """A JAX function, frozen as StableHLO, with its types, structure and gradient.
 
-    Made by `jax2tf_bridge.export`. `to_tf` makes a TensorFlow function of it, and
-    `to_exported(function).call` runs it in JAX.  It can be pickled; VJPs that were not materialised
-    by `with_vjp` are left behind.
+    `jax2tf_bridge.export` creates it, `to_tf` converts it to a TensorFlow function, and
+    `to_exported(function).call` runs it in JAX. Pickles contain only the VJPs that exist already;
+    `with_vjp` makes them.
 
     Attributes:
       name: the function's name, for messages.
-      in_tree: the structure of (args, kwargs); out_tree: of the result.
-      in_avals: the flat arguments; out_avals: the flat results.
-      argument_names: one name a positional argument.
-      module: its StableHLO, and how that is called.
-      target: what it was made for.
-      producer: what made it, as "JAX 0.10.2".
-      in_shardings, out_shardings: for each flat argument and result how it is spread over the
-        devices, None for not at all.
-      dropped_platforms: (platform, reason) for each default platform that it cannot serve.
+      in_tree: the structure of (args, kwargs).
+      in_avals: the flat arguments.
+      out_tree: the structure of the result.
+      out_avals: the flat results.
+      argument_names: one name per positional argument.
+      module: the StableHLO module, and how to call it.
+      target: the consumer that it was exported for.
+      producer: the tool that exported it, such as "JAX 0.10.2".
+      in_shardings, out_shardings: the sharding of each flat argument and result over the devices;
+        None if it is not sharded.
+      dropped_platforms: (platform, reason) for each default platform that it cannot run on.
       constraints: the constraints on the dimension variables, as the user wrote them.
-      requirements: what the function needs of its sizes beside them; found while it was traced,
-        and checked when it is called.
-      constraints_known: False for a function from an archive of JAX's, whose format drops the
-        constraints; those that the module itself checks are recovered.
-      ordered_effects, unordered_effects: the effects' names.
-      uses_global_constants: as JAX calls it: whether sizes or the platform become known only when
-        it is called.
-      lifted_constants: arrays that the module takes after its kept arguments, which were
-        captured by the function.
-      graph_functions: the TensorFlow graphs that the module calls, by their places here.
-      gradient: where its VJP comes from.
-      tensorflow_differentiates: whether TensorFlow's gradient of its operations is JAX's, so that
-        without XLA it needs no VJP.
+      requirements: further conditions on the sizes, discovered by tracing and checked at each call.
+      constraints_known: False for a function from a JAX archive, whose format drops the
+        constraints; only those that the module itself checks are recovered.
+      ordered_effects, unordered_effects: the names of the effects.
+      uses_global_constants: JAX's flag of this name: whether the sizes or the platform are only
+        known when the function is called.
+      lifted_constants: captured arrays, which the module takes after its kept arguments.
+      graph_functions: the TensorFlow graphs that the module calls by index.
+      gradient: the source of its VJP.
+      tensorflow_differentiates: whether TensorFlow's gradients of its operations equal JAX's, so
+        that it needs no VJP without XLA.
     """
 
     name: str
@@ -255,15 +255,15 @@ class PortableFunction:
     tensorflow_differentiates: bool = False
 
     def __post_init__(self) -> None:
-        # Whoever replaces the target need not think of them.
+        # Updated here, so that code that replaces the target need not update the avals.
         widens = self.target.for_converters
         for name in ("in_avals", "out_avals"):
-            object.__setattr__(self, name, _crossing(getattr(self, name), widens))
-        if any(constant.aval.dtype == _NARROW for constant in self.lifted_constants):
+            object.__setattr__(self, name, _set_widened(getattr(self, name), widens))
+        if any(constant.aval.dtype == _WIDENED_DTYPE for constant in self.lifted_constants):
             lifted = self.lifted_constants
-            avals = _crossing(tuple(constant.aval for constant in lifted), widens)
-            found = tuple(replace(c, aval=aval) for c, aval in zip(lifted, avals, strict=True))
-            object.__setattr__(self, "lifted_constants", found)
+            avals = _set_widened(tuple(constant.aval for constant in lifted), widens)
+            constants = tuple(replace(c, aval=aval) for c, aval in zip(lifted, avals, strict=True))
+            object.__setattr__(self, "lifted_constants", constants)
 
     @classmethod
     def over_leaves(
@@ -276,7 +276,7 @@ class PortableFunction:
         target: Target,
         producer: str,
     ) -> Self:
-        """Makes a function of arrays, called x0, x1 and so on, that returns a tuple of arrays."""
+        """Creates a function of arrays x0, x1, ... that returns a tuple of arrays."""
         return cls(
             name=name,
             in_tree=flat_call(len(in_avals)),
@@ -292,58 +292,58 @@ class PortableFunction:
         )
 
     def __deepcopy__(self, memo: object) -> Self:
-        # It is frozen; and by way of a pickle, VJPs that were not made yet would be lost.
+        # It is frozen, and copying through a pickle would lose VJPs that were not made yet.
         return self
 
     if not TYPE_CHECKING:  # else a misspelt name would pass for Any
 
         def __getattr__(self, name: str) -> Any:
             text = f"{type(self).__name__!r} object has no attribute {name!r}"
-            if name in _OF_EXPORTED:
+            if name in _EXPORTED_ATTRIBUTES:
                 text += f". JAX's form of the function has it: to_exported(function).{name}"
             raise AttributeError(text, name=name, obj=self)
 
     @property
     def platforms(self) -> tuple[str, ...]:
-        """Platforms that it was lowered for, by JAX's names."""
+        """The platforms that it was lowered for, by JAX's names."""
         return self.module.platforms
 
     @property
     def has_vjp(self) -> bool:
-        """Tells whether a VJP is stored or can be made (making it may still fail)."""
+        """Returns whether a VJP is stored or can be made (making it may still fail)."""
         return self.gradient.available
 
     @property
     def tensorflow_releases(self) -> tuple[str, ...]:
-        """Known TensorFlow releases that can run it."""
+        """The known TensorFlow releases that can run it."""
         if not self.target.xla:
             return tuple(TENSORFLOW_RELEASES)
         return releases_that_run(self.module, custom_calls_of(self.module))
 
     def gradient_problem(self) -> str | None:
-        """Says why `vjp` would fail, as far as that is known without exporting it."""
+        """Returns why `vjp` would fail, if that is known without exporting it."""
         return self.gradient.problem(self.name)
 
     def vjp(self) -> PortableFunction:
         """Returns its VJP, which is exported at the first call.
 
-        Its arguments are the flat arguments of this function (keyword arguments included), then
-        one cotangent for each result; its results are one cotangent for each flat argument, also
-        for those that the module dropped.  Cotangents of integers are float0 (bool in TF).
+        The VJP takes the flat arguments of this function (keyword arguments included), then one
+        cotangent for each result. It returns one cotangent for each flat argument, even for those
+        that the module dropped. Cotangents of integers are float0 (bool in TF).
 
         Raises:
-          GradientError: the function has none; the text says why.
-          InconclusiveShapeError: it only works for some of the sizes; it says for which.
-          PlatformError, UnsupportedByTargetError: the target cannot run it.
-          ShardingError: it is spread over devices as no mesh can say.
+          GradientError: the function has no VJP; the message gives the reason.
+          InconclusiveShapeError: the VJP only works for some sizes; the message says which.
+          PlatformError, UnsupportedByTargetError: the target cannot run the VJP.
+          ShardingError: no mesh can express the VJP's sharding over devices.
         """
         return self.gradient.get(self.name)
 
     def with_vjp(self, order: int = 1) -> PortableFunction:
-        """Returns this function with its VJPs up to `order` made, so that pickling keeps them.
+        """Returns this function with its VJPs up to `order` made, so that pickles contain them.
 
         Raises:
-          GradientError: a VJP of one of the orders cannot be made; or another error of `vjp`.
+          GradientError: a VJP cannot be made; other errors are as in `vjp`.
           ValueError: order is negative.
         """
         if order < 0:
@@ -352,28 +352,28 @@ class PortableFunction:
             gradient: Gradient = NoGradient("only lower orders were materialised")
         else:
             gradient = StoredGradient(self.vjp().with_vjp(order - 1))
-        found = replace(self, gradient=gradient)
+        function = replace(self, gradient=gradient)
         if are_types_checked(self):
-            mark_types_checked(found)
-        return found
+            mark_types_checked(function)
+        return function
 
     def in_paths(self) -> tuple[str, ...]:
-        """Returns for each flat argument how a user would write it: "x", "params['w']"."""
+        """Returns the Python expression for each flat argument: "x", "params['w']"."""
         return Call.of(self.in_tree, self.argument_names).paths()
 
     @property
     def inputs(self) -> tuple[Port, ...]:
-        """Its flat arguments, each with its path."""
+        """The flat arguments with their paths."""
         return tuple(map(Port, self.in_paths(), self.in_avals, self.in_shardings))
 
     @property
     def outputs(self) -> tuple[Port, ...]:
-        """Its flat results, each with its path."""
+        """The flat results with their paths."""
         return tuple(map(Port, self.out_tree.leaf_paths(), self.out_avals, self.out_shardings))
 
     @property
     def polymorphic_shapes(self) -> dict[str, str]:
-        """Specification of each argument that has open dimensions, by its path.
+        """The shape specification of each argument with open dimensions, by path.
 
         >>> import jax.numpy as jnp
         >>> from jax2tf_bridge import AUTO, export
@@ -401,7 +401,9 @@ class PortableFunction:
 
     def _releases_text(self) -> str:
         if not self.target.xla:
-            return f"TensorFlow: {_span(self.tensorflow_releases)}, as its own operations"
+            return (
+                f"TensorFlow: {_format_releases(self.tensorflow_releases)}, as its own operations"
+            )
         names = custom_calls_of(self.module)
         calls = unhandled_anywhere(self.module, names)
         if calls:
@@ -411,7 +413,7 @@ class PortableFunction:
                 "TPUs alone whose runtime reads the Pallas kernels of its JAX; no TensorFlow "
                 "release is known to have one"
             )
-        return f"TensorFlow: {_span(self.tensorflow_releases)}"
+        return f"TensorFlow: {_format_releases(self.tensorflow_releases)}"
 
     def _requirements_text(self) -> str:
         sizes = (*self.constraints, *self.requirements)
@@ -421,33 +423,35 @@ class PortableFunction:
         return "".join(f"\n  not for {p}: {reason}" for p, reason in self.dropped_platforms)
 
 
-_NARROW = "bfloat16"
+_WIDENED_DTYPE = "bfloat16"
 
 
-def _crossing(avals: tuple[Aval, ...], widens: bool) -> tuple[Aval, ...]:
-    """Notes on avals of bfloat16 whether the target takes float32 for them."""
-    if all(aval.dtype != _NARROW or aval.widened == widens for aval in avals):
+def _set_widened(avals: tuple[Aval, ...], widens: bool) -> tuple[Aval, ...]:
+    """Sets `widened` of bfloat16 avals to whether the target takes float32 for them."""
+    if all(aval.dtype != _WIDENED_DTYPE or aval.widened == widens for aval in avals):
         return avals
-    return tuple(replace(aval, widened=widens) if aval.dtype == _NARROW else aval for aval in avals)
+    return tuple(
+        replace(aval, widened=widens) if aval.dtype == _WIDENED_DTYPE else aval for aval in avals
+    )
 
 
-def _span(releases: Sequence[str]) -> str:
+def _format_releases(releases: Sequence[str]) -> str:
     if not releases:
         return "no release known to this version"
     return releases[0] if len(releases) == 1 else f"{releases[0]} to {releases[-1]}"
 
 
 @once_per_object
-def _checked(_: PortableFunction) -> threading.Event:
+def _types_checked(_: PortableFunction) -> threading.Event:
     return threading.Event()
 
 
 def mark_types_checked(function: PortableFunction) -> None:
-    """Notes that types and custom calls were compared with the module's in this process."""
-    _checked(function).set()
+    """Records that types and custom calls were checked against the module in this process."""
+    _types_checked(function).set()
     mark_calls_handled(function.module)
 
 
 def are_types_checked(function: PortableFunction) -> bool:
     """Returns whether `mark_types_checked` was called with this object."""
-    return _checked(function).is_set()
+    return _types_checked(function).is_set()

@@ -1,4 +1,4 @@
-"""Safety checks that a user may switch off, by the names that JAX and TF share."""
+"""Safety checks that users can disable, by the names that JAX and TF share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DEBUG_EFFECTS = "debug_effects"
 
 @dataclass(frozen=True)
 class DisabledSafetyCheck:
-    """A safety check to skip; equal in text to jax.export.DisabledSafetyCheck.
+    """A disabled safety check, with the same text as jax.export.DisabledSafetyCheck.
 
     >>> DisabledSafetyCheck.custom_call("my_kernel").is_custom_call()
     'my_kernel'
@@ -27,35 +27,35 @@ class DisabledSafetyCheck:
 
     @classmethod
     def platform(cls) -> DisabledSafetyCheck:
-        """Lets the module run on another platform than it was lowered for."""
+        """Allows the module to run on platforms that it was not lowered for."""
         return cls("platform")
 
     @classmethod
     def custom_call(cls, target_name: str) -> DisabledSafetyCheck:
-        """Lets the module hold a custom call that is not known to be stable or registered.
+        """Allows a custom call that is not known to be stable or registered.
 
-        "ALL" stands for every one.
+        "ALL" allows every custom call.
         """
         return cls(f"{_CUSTOM_CALL}{target_name}")
 
     @classmethod
     def shardings(cls) -> DisabledSafetyCheck:
-        """Lets TensorFlow run a sharded function as a whole on one device, where it ignores them.
+        """Allows TensorFlow to run a sharded function on one device, ignoring its shardings.
 
-        The values are the same. JAX knows no such check, and its files drop it.
+        The results are the same. JAX has no such check, and its files drop it.
         """
         return cls(_SHARDINGS)
 
     @classmethod
     def debug_effects(cls) -> DisabledSafetyCheck:
-        """Leaves calls of jax.debug (print, callback, breakpoint) out of an export.
+        """Drops calls of jax.debug (print, callback, breakpoint) from an export.
 
-        They give the function no values. JAX knows no such check, and its files drop it.
+        They do not affect the results. JAX has no such check, and its files drop it.
         """
         return cls(_DEBUG_EFFECTS)
 
     def is_custom_call(self) -> str | None:
-        """Returns the name of the custom call that this allows, or None."""
+        """Returns the target of the custom call that this check allows, or None."""
         name = self.directive.removeprefix(_CUSTOM_CALL)
         return name if name != self.directive and name else None
 
@@ -64,10 +64,10 @@ class DisabledSafetyCheck:
 
 
 def canonical_checks(checks: Sequence[object]) -> tuple[DisabledSafetyCheck, ...]:
-    """`checks` as ours; jax.export's own are taken by their text.
+    """Converts checks, including those of jax.export, to DisabledSafetyCheck.
 
     Raises:
-      FunctionError: they are no sequence of checks.
+      FunctionError: `checks` is not a sequence of checks.
     """
     example = "[DisabledSafetyCheck.custom_call('my_kernel')]"
     if not isinstance(checks, Sequence) or isinstance(checks, str):
@@ -85,26 +85,25 @@ def canonical_checks(checks: Sequence[object]) -> tuple[DisabledSafetyCheck, ...
 
 
 def shared_checks(checks: Iterable[DisabledSafetyCheck]) -> tuple[DisabledSafetyCheck, ...]:
-    """Selects those that JAX and TensorFlow know too."""
+    """Returns the checks that JAX and TensorFlow know."""
     return tuple(c for c in checks if c.directive not in (_SHARDINGS, _DEBUG_EFFECTS))
 
 
-# Of the form that jaxlib registers no longer, up to 0.5.0.
+# Targets of the LAPACK calls of jaxlib up to 0.5.0, which newer releases do not register.
 _RETIRED = re.compile(r"(?:lapack|blas)_[sdcz][a-z]+\d?")
 
 
 _EVERY_CALL = "ALL"
 
 NOT_STRICT = (DisabledSafetyCheck.platform(), DisabledSafetyCheck.custom_call(_EVERY_CALL))
-"""Checks that older releases of JAX disabled with strict_checks=False."""
+"""Checks that strict_checks=False disables in older JAX releases."""
 
 
 def is_vouched(call: str, checks: Iterable[DisabledSafetyCheck]) -> bool:
-    """Tells whether the user says that the runtime has a custom call.
+    """Returns whether a disabled check vouches that the runtime has a custom call.
 
-    `custom_call("ALL")` says it of every one. Files of JAX's have such checks where JAX would not
-    promise to keep a call of LAPACK; those that jaxlib has dropped since are in no runtime, whoever
-    disabled the check.
+    `custom_call("ALL")` vouches for every call. LAPACK calls that jaxlib has dropped are never
+    vouched for: JAX's own files disable the check for them, but no runtime has them.
 
     >>> checks = [DisabledSafetyCheck.custom_call(name) for name in ("lapack_sgehrd", "mine")]
     >>> [is_vouched(call, checks) for call in ("mine", "other", "lapack_sgehrd")]

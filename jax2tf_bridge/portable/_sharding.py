@@ -1,4 +1,4 @@
-"""Shardings of arrays over devices, in a form that needs no JAX."""
+"""Shardings of arrays over devices, represented without JAX."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 AxisType: TypeAlias = Literal["auto", "explicit", "manual"]
-"""Who decides about a mesh axis: the compiler, the types of the values, or the function."""
+"""How a mesh axis is sharded: by the compiler, by the values' types, or by the function."""
 
 
 CALLS_OF_PARTS = frozenset(
@@ -17,17 +17,17 @@ CALLS_OF_PARTS = frozenset(
         "xla.sdy.LocalToGlobalShape",
     }
 )
-"""Custom calls between a whole array and the part of it on a device, as jax.shard_map has them."""
+"""Custom calls of jax.shard_map that convert between whole arrays and per-device parts."""
 
 
 @dataclass(frozen=True)
 class AbstractDevice:
-    """A kind of device that a mesh is of.
+    """The kind of device in a mesh.
 
     Attributes:
-      kind: as the hardware calls itself ("TPU v5 lite").
-      platform: by JAX's name ("tpu"); "" where it is not known.
-      num_cores: of one device, where that matters.
+      kind: the hardware's name ("TPU v5 lite").
+      platform: JAX's name of the platform ("tpu"); "" if unknown.
+      num_cores: the number of cores per device, if relevant.
     """
 
     kind: str
@@ -37,11 +37,11 @@ class AbstractDevice:
 
 @dataclass(frozen=True)
 class AbstractMesh:
-    """Devices in a grid whose axes have names, without the devices themselves.
+    """A mesh of named axes, without concrete devices.
 
     Attributes:
-      axis_names, axis_sizes, axis_types: one each an axis.
-      device: the kind of device, where it is known.
+      axis_names, axis_sizes, axis_types: one entry per axis.
+      device: the kind of device, if known.
 
     >>> print(AbstractMesh(("x", "y"), (2, 4), ("auto", "auto")))
     (x=2, y=4)
@@ -59,14 +59,14 @@ class AbstractMesh:
 
 @dataclass(frozen=True)
 class Sharding:
-    """A way to spread one array over the devices of a mesh, or XLA's own words for it.
+    """The sharding of an array over a mesh, or a serialized XLA sharding.
 
     Attributes:
-      mesh: None where only `hlo` is known.
-      partitions: for each dimension the mesh axes over which it is spread, () for none.
-      unreduced, reduced: axes over which a sum is still to be done, or was done.
-      memory_kind: where on the device, None for the default.
-      hlo: a serialized xla.OpSharding, as JAX exported until March 2026; else b"".
+      mesh: the mesh; None if only `hlo` is known.
+      partitions: for each dimension the mesh axes that shard it; () for none.
+      unreduced, reduced: axes over which a sum is pending, or has been done.
+      memory_kind: the memory on the device; None for the default.
+      hlo: a serialized xla.OpSharding, which JAX exported until March 2026; else b"".
 
     >>> print(Sharding(AbstractMesh(("x",), (2,), ("auto",)), (("x",), ())))
     P('x', None) over (x=2)
@@ -82,14 +82,14 @@ class Sharding:
     def __str__(self) -> str:
         if self.mesh is None:
             return f"an XLA sharding of {len(self.hlo)} bytes"
-        dimensions = [_partition(axes) for axes in self.partitions]
+        dimensions = [_format_partition(axes) for axes in self.partitions]
         for name in ("unreduced", "reduced"):
             axes = getattr(self, name)
             dimensions += [f"{name}={{{', '.join(map(repr, axes))}}}"] * bool(axes)
         return f"P({', '.join(dimensions)}) over {self.mesh}"
 
 
-def _partition(axes: tuple[str, ...]) -> str:
+def _format_partition(axes: tuple[str, ...]) -> str:
     if not axes:
         return "None"
     return repr(axes[0]) if len(axes) == 1 else repr(axes)

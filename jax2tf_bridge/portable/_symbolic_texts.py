@@ -1,4 +1,4 @@
-"""Symbolic sizes and constraints in files, whose parsing must not take longer than reading."""
+"""Parses symbolic sizes and constraints from files, with bounded work."""
 
 from __future__ import annotations
 
@@ -7,40 +7,40 @@ import re
 from shape_poly import Comparison, DimensionSyntaxError, parse_comparison
 
 MAX_TEXT = 1 << 17
-"""How long all symbolic sizes of a file may be: a few seconds, at the very worst, to parse."""
+"""Maximum number of characters of all symbolic sizes of a file; parsing takes a few seconds."""
 
 MAX_WITH_PARENTHESES = 8
-"""How many constraints of a file may have parentheses of their own: a second each, at worst."""
+"""Maximum number of constraints with grouping parentheses in a file; each may take a second."""
 
-# An expression is printed with parentheses after function names only. Others could hold products
-# of sums, which are short as text and long to multiply out.
+# Expressions are printed with parentheses after function names only. Other parentheses may contain
+# products of sums, whose expansion is much longer than their text.
 _GROUP = re.compile(r"(?<!\w)\(")
 
 
 def has_own_parentheses(text: str) -> bool:
-    """Tells whether there are parentheses that do not follow the name of a function."""
+    """Returns whether a text has parentheses that do not follow a function name."""
     return _GROUP.search(text) is not None
 
 
 class Comparisons:
-    """Parses the constraints of one file, each text once, with bounded work."""
+    """A parser for the constraints of one file, with a cache and bounded work."""
 
     def __init__(self) -> None:
-        self._found: dict[str, Comparison | str] = {}
+        self._results: dict[str, Comparison | str] = {}
         self._characters = 0
         self._with_parentheses = 0
 
     def parse(self, text: str) -> Comparison | str:
-        """Parses a text, or says why it cannot be read."""
-        if text not in self._found:
-            self._found[text] = self._parsed(text)
-        return self._found[text]
+        """Returns the parsed comparison, or the reason why the text cannot be parsed."""
+        if text not in self._results:
+            self._results[text] = self._parse_new(text)
+        return self._results[text]
 
-    def _parsed(self, text: str) -> Comparison | str:
+    def _parse_new(self, text: str) -> Comparison | str:
         self._characters += len(text)
         if self._characters > MAX_TEXT:
             return f"all constraints have more than {MAX_TEXT} characters together"
-        # People write them as they like, so some may have parentheses.
+        # Users write constraints by hand, so some may have grouping parentheses.
         if has_own_parentheses(text):
             self._with_parentheses += 1
             if self._with_parentheses > MAX_WITH_PARENTHESES:

@@ -1,4 +1,4 @@
-"""Targets: StableHLO versions, calling convention, custom calls and platforms of a consumer."""
+"""Targets: the StableHLO versions, calling convention and custom calls of a consumer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jax2tf_bridge.portable._tensorflow_releases import TENSORFLOW_RELEASES
 from jax2tf_bridge.portable._tf_compat import installed_versions
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
-"""The platforms a module is lowered for by default, by JAX's names."""
+"""The default platforms to lower a module for, by JAX's names."""
 
 _PLATFORM_ALIASES: Mapping[str, tuple[str, ...]] = MappingProxyType({"gpu": ("cuda", "rocm")})
 
@@ -35,7 +35,7 @@ _XLA_CUSTOM_CALLS = frozenset(
         "Eigh",
         "ProductOfElementaryHouseholderReflectors",
         "tf.call_tf_function",
-        # What Shardy's operations are called for readers that do not know them.
+        # Shardy's operations, as custom calls for readers that do not know Shardy.
         "xla.sdy.FuncResultSharding",
         "xla.sdy.GlobalToLocalShape",
         "xla.sdy.LocalToGlobalShape",
@@ -52,13 +52,13 @@ _TPU_CUSTOM_CALLS = frozenset(
     }
 )
 
-# Without XLA the bridge itself reads the module: versions that say all that JAX says, the first
-# one for files that an older bridge reads. An older jaxlib writes its own.
+# Without XLA the bridge itself reads the module, so the versions must express all of JAX; the
+# first is preferred because older bridges read it. An older jaxlib writes its own version.
 _VERSIONS_WITHOUT_XLA: tuple[Version, ...] = ((1, 13, 7), (1, 18, 0))
 _CONVENTION_WITHOUT_XLA = max(convention for _, convention in TENSORFLOW_RELEASES.values())
 
 NO_XLA = Argument("no_xla", code="xla=False")
-"""Names the choice of a target without XLA, for messages."""
+"""The option for a target without XLA, for messages."""
 
 
 @dataclass(frozen=True)
@@ -66,15 +66,15 @@ class Target:
     """A consumer of modules, described by what it can run.
 
     Attributes:
-      name: how messages call it.
-      stablehlo_versions: the versions to write the module at, in order of preference; the
-        first one that can express it without loss is taken.
+      name: the name in messages.
+      stablehlo_versions: the versions to write the module at, in order of preference; the bridge
+        uses the first one that can express the module without loss.
       calling_convention: the newest calling convention that it accepts.
       xla: whether it has XLA; if not, functions become TensorFlow's own operations.
-      names_lines: whether the names of these operations begin with the user's lines, by which what
-        reads the graph can be asked where an operation comes from. No file keeps it.
-      for_converters: whether these operations are kept to those that tf2onnx and OpenVINO know,
-        where there is a choice. No file keeps it.
+      names_lines: whether operation names begin with the user's source line, so that readers of
+        the graph can trace an operation to its origin. Files do not store it.
+      for_converters: whether to prefer operations that tf2onnx and OpenVINO know. Files do not
+        store it.
 
     >>> Target.tensorflow("2.17").stablehlo_versions
     ((1, 1, 1),)
@@ -93,11 +93,11 @@ class Target:
 
     @staticmethod
     def widest(*, xla: bool = True) -> Target:
-        """Returns a target of the lowest versions, so that most TF releases run the module.
+        """Returns a target with the lowest versions, so that most TF releases run the module.
 
         Args:
-          xla: False for consumers without XLA, as LiteRT: functions become TensorFlow's own
-            operations. So for the other targets.
+          xla: False for consumers without XLA, such as LiteRT; functions then become TensorFlow's
+            own operations.
         """
         versions = tuple(v for v, _ in TENSORFLOW_RELEASES.values())
         newest_convention = max(c for _, c in TENSORFLOW_RELEASES.values())
@@ -107,10 +107,14 @@ class Target:
 
     @staticmethod
     def tensorflow(release: str, *, xla: bool = True) -> Target:
-        """Returns what TF `release` reads ("2.17", "2.17.1"); the module is written at its version.
+        """Returns the target of a TF release, such as "2.17" or "2.17.1".
+
+        Args:
+          release: the release; the module is written at its StableHLO version.
+          xla: as in `widest`.
 
         Raises:
-          TargetError: the table has no such release; the message names the nearest.
+          TargetError: the release is unknown; the message names the nearest.
         """
         if not isinstance(release, str):
             raise TargetError(
@@ -119,14 +123,14 @@ class Target:
             )
         key = ".".join(release.split(".")[:2])
         if key not in TENSORFLOW_RELEASES:
-            raise TargetError(_unknown_release(release, key))
+            raise TargetError(_explain_unknown_release(release, key))
         version, convention = TENSORFLOW_RELEASES[key]
         target = Target(f"TensorFlow {key}", (version,), convention)
         return target if xla else target.without_xla()
 
     @staticmethod
     def installed(*, xla: bool = True) -> Target:
-        """Returns the target of what the TensorFlow installed in this environment reads.
+        """Returns the target of the TensorFlow that is installed in this environment.
 
         Raises:
           MissingDependencyError: TensorFlow is not installed.
@@ -137,10 +141,10 @@ class Target:
 
     @staticmethod
     def converters() -> Target:
-        """Returns a target for graphs that converters of other formats read: ONNX and OpenVINO.
+        """Returns a target for graphs that are converted to other formats: ONNX and OpenVINO.
 
-        It has no XLA. Of TensorFlow's operations it takes those that tf2onnx and OpenVINO know,
-        also where TensorFlow itself has a faster one.
+        It has no XLA. It prefers operations that tf2onnx and OpenVINO know, even if TensorFlow has
+        faster ones.
 
         >>> Target.converters().name
         'converters of TensorFlow graphs'
@@ -150,7 +154,7 @@ class Target:
         return Target(name, versions, _CONVENTION_WITHOUT_XLA, xla=False, for_converters=True)
 
     def without_xla(self) -> Target:
-        """Returns the same consumer without XLA, which runs TensorFlow's own operations alone."""
+        """Returns the same consumer without XLA, which runs TensorFlow's own operations."""
         if not self.xla:
             return self
         name = f"{self.name} without XLA"
@@ -159,7 +163,7 @@ class Target:
     def custom_calls(self, platforms: Sequence[str]) -> frozenset[str]:
         """Returns the custom calls that have a handler on at least one of `platforms`.
 
-        Without XLA, those that TensorFlow has operations for.
+        Without XLA, these are the custom calls that TensorFlow has operations for.
         """
         if not self.xla:
             return CUSTOM_CALLS
@@ -167,16 +171,16 @@ class Target:
 
 
 def as_target(value: object) -> Target:
-    """`value`, which a user gave as a target; None stands for the widest.
+    """Returns `value` as a target; None means the widest.
 
     Raises:
-      TargetError: it is none; the text says how to get one.
+      TargetError: `value` is not a target; the message says how to get one.
     """
     if value is None:
         return Target.widest()
     if isinstance(value, Target):
         return value
-    release = (_nearest_release(value) if isinstance(value, str) else None) or "2.17"
+    release = (_find_nearest_release(value) if isinstance(value, str) else None) or "2.17"
     raise TargetError(
         f"target must be a Target, as Target.tensorflow({release!r}) or Target.installed(). "
         f"Got: {value!r}"
@@ -184,55 +188,56 @@ def as_target(value: object) -> Target:
 
 
 def release_argument(release: str) -> Argument:
-    """Names a release as a target, for messages."""
+    """Returns the argument that selects a release as the target, for messages."""
     return Argument("target", release, f"Target.tensorflow({release!r})")
 
 
-def _unknown_release(release: str, key: str) -> Message:
-    """Says what is wrong with a release that the table does not have."""
+def _explain_unknown_release(release: str, key: str) -> Message:
+    """Explains that a release is unknown, and suggests another."""
     known = list(TENSORFLOW_RELEASES)
-    nearest = _nearest_release(key)
-    given, better = release_argument(release), release_argument(nearest or known[-1])
+    nearest = _find_nearest_release(key)
+    requested, suggestion = release_argument(release), release_argument(nearest or known[-1])
     if nearest is None:
         return Message(
-            given,
+            requested,
             f": no such TensorFlow release is known. Known are {known[0]} to {known[-1]}; use ",
-            better,
+            suggestion,
             ".",
         )
     if nearest == known[0]:
         text = f": TensorFlow {nearest} is the oldest that can run a module: use "
-        return Message(given, text, better, " or newer.")
+        return Message(requested, text, suggestion, " or newer.")
     text = f": TensorFlow {nearest} is the newest that is known here. Use "
-    installed = f"Target.installed() where {key} is installed, elsewhere {better}"
+    installed = f"Target.installed() where {key} is installed, elsewhere {suggestion}"
     chosen = Argument("target", nearest, installed)
     return Message(
-        given, text, chosen, ", or leave ", Argument("target", code="the target"), " out."
+        requested, text, chosen, ", or leave ", Argument("target", code="the target"), " out."
     )
 
 
-def _nearest_release(release: str) -> str | None:
-    """Finds the nearest release of the table; None if `release` is no version."""
+def _find_nearest_release(release: str) -> str | None:
+    """Returns the nearest known release; None if `release` is not a version."""
     match = re.match(r"(\d+)\.(\d+)", release)
     if match is None:
         return None
     known = {tuple(map(int, r.split("."))): r for r in TENSORFLOW_RELEASES}
-    asked = tuple(map(int, match.groups()))
-    return known[min((k for k in known if k >= asked), default=max(known))]
+    requested = tuple(map(int, match.groups()))
+    return known[min((k for k in known if k >= requested), default=max(known))]
 
 
 def canonical_platforms(
     platforms: Sequence[str] | None, known: Sequence[str] = PLATFORMS, *, argument: str
 ) -> tuple[str, ...] | None:
-    """`platforms` in JAX's names, without repetitions; None stays None (the default).
+    """Returns JAX's names of platforms, without repetitions; None (the default) stays None.
 
     Args:
-      platforms: names as the user gave them; "gpu" means cuda and rocm.
-      known: the names that exist; those registered with JAX by plug-ins included.
-      argument: the user's argument, for the message.
+      platforms: the user's names; "gpu" means cuda and rocm.
+      known: all existing names, including those that plug-ins registered with JAX.
+      argument: the name of the user's argument, for messages.
 
     Raises:
-      TargetError: an unknown name (the nearest are named), no platform, or not a sequence.
+      TargetError: a name is unknown (the message suggests others), there is no platform, or
+        `platforms` is not a sequence.
 
     >>> canonical_platforms(["GPU", "cpu"], argument="platforms")
     ('cuda', 'rocm', 'cpu')
@@ -246,8 +251,8 @@ def canonical_platforms(
         )
     names: dict[str, None] = {}
     by_lower_case = {platform.lower(): platform for platform in known}
-    for given in platforms:
-        name = str(given).lower()
+    for platform_name in platforms:
+        name = str(platform_name).lower()
         expanded = _PLATFORM_ALIASES.get(name, (by_lower_case.get(name, name),))
         for platform in expanded:
             if platform not in known:
@@ -256,7 +261,7 @@ def canonical_platforms(
                 raise TargetError(
                     Message(
                         Argument(argument),
-                        f": unknown platform {given!r}. Did you mean {' or '.join(near)}? "
+                        f": unknown platform {platform_name!r}. Did you mean {' or '.join(near)}? "
                         f"Known here: {', '.join(choices)}.",
                     )
                 )

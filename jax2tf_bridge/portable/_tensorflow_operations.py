@@ -1,4 +1,4 @@
-"""Lists what TensorFlow's own operations express: of StableHLO, of custom calls, of composites."""
+"""Lists the operations, custom calls and composites that TensorFlow's operations can express."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ OPERATIONS = frozenset(
         *("unary_einsum", "while", "xor"),
     }
 )
-"""Operations of StableHLO that become operations of TensorFlow's, without their dialect.
+"""StableHLO operations, without dialect, that can become TensorFlow operations.
 
-A test compares all three tables with what `to_tf.operations` has emitters for.
+A test compares the three tables with the emitters in `to_tf.operations`.
 """
 
 _CHLO = ("acos", "acosh", "asin", "asinh", "atanh", "cosh", "erf", "sinh")
-"""Operations of CHLO that JAX writes as custom calls up to 0.9, and as composites since."""
+"""CHLO operations that JAX up to 0.9 writes as custom calls, and later releases as composites."""
 
 CUSTOM_CALLS = frozenset(
     {
-        # JAX up to 0.9 writes its operations of CHLO so, and later ones composites.
+        # JAX up to 0.9 writes CHLO operations in this form.
         *(f"mhlo.{name}" for name in _CHLO),
         *("Eigh", "LuDecomposition", "ProductOfElementaryHouseholderReflectors", "Qr"),
         *(
@@ -68,7 +68,7 @@ CUSTOM_CALLS = frozenset(
         *("xla.sdy.GlobalToLocalShape", "xla.sdy.LocalToGlobalShape", "tf.call_tf_function"),
     }
 )
-"""Targets of custom calls that become operations of TensorFlow's."""
+"""Targets of custom calls that can become TensorFlow operations."""
 
 COMPOSITES = frozenset(
     {
@@ -81,21 +81,21 @@ COMPOSITES = frozenset(
         *("jax2tf.stop_gradient", "jax2tf.tridiagonal_solve"),
     }
 )
-"""Composites that become an operation of TensorFlow's; others become what they decompose into."""
+"""Composites that become a TensorFlow operation; others are replaced by their decomposition."""
 
 _PLATFORM = "_platform_index"
-"""JAX's name of the argument."""
+"""JAX's name for the platform index argument."""
 _CALLS = {"call": "callee", "composite": "decomposition"}
 
 
 @dataclass(frozen=True)
 class Inexpressible:
-    """An operation without a form in TensorFlow's.
+    """An operation that TensorFlow's operations cannot express.
 
     Attributes:
-      operation: its name, or the custom call's.
-      problem: why, as the end of "predict cannot become ...: ".
-      source: where the user wrote it, as "file:line", if known.
+      operation: the name of the operation, or the target of the custom call.
+      problem: the reason, as the end of "predict cannot become ...: ".
+      source: the user's line as "file:line", if known.
     """
 
     operation: str
@@ -104,23 +104,25 @@ class Inexpressible:
 
 
 def find_inexpressible(program: Program) -> Inexpressible | None:
-    """Finds the first operation of a module that TensorFlow's own operations cannot express."""
+    """Returns the first operation that TensorFlow's operations cannot express, or None."""
     return next(inexpressible(program), None)
 
 
 def inexpressible(program: Program) -> Iterator[Inexpressible]:
-    """Yields the operations of a module that TensorFlow's own operations cannot express."""
-    return (p for o in _called(program) if (p := _problem(o)) is not None)
+    """Yields the operations of a module that TensorFlow's operations cannot express."""
+    return (p for o in _walk_operations(program) if (p := _find_problem(o)) is not None)
 
 
-def _called(program: Program) -> Iterator[Operation]:
-    """Yields the operations that run, but for decompositions of composites that are known.
+def _walk_operations(program: Program) -> Iterator[Operation]:
+    """Yields the reachable operations, except in decompositions of known composites.
 
-    Branches for platforms are left out, since one alone is made, and which one is not known here.
+    Platform branches are skipped, because only one of them is emitted, and it is not known here.
     """
     seen = {"main"}
     blocks: list[Block] = [program.main.body]
-    by_platform = {v for function in program.functions.values() for v in _platform_index(function)}
+    by_platform = {
+        v for function in program.functions.values() for v in _find_platform_index(function)
+    }
     constants: set[Value] = set()
     while blocks:
         for operation in blocks.pop().operations:
@@ -128,7 +130,7 @@ def _called(program: Program) -> Iterator[Operation]:
             if operation.name == "constant":
                 constants.update(operation.results)
             if operation.name == "case" and operation.operands[0] in by_platform:
-                # JAX may choose the number of a branch first.
+                # JAX may first select a branch index by platform, and pass it to another case.
                 if constants.issuperset(v for region in operation.regions for v in region.returned):
                     by_platform.update(operation.results)
                 continue
@@ -141,32 +143,32 @@ def _called(program: Program) -> Iterator[Operation]:
                 blocks.append(program.functions[callee].body)
 
 
-def _platform_index(function: Function) -> Iterator[Value]:
-    """Yields the argument that says on which of its platforms a function runs, if there is one."""
+def _find_platform_index(function: Function) -> Iterator[Value]:
+    """Yields the platform index argument of a function, if it has one."""
     attributes = function.attributes.get("arg_attrs")
     if isinstance(attributes, tuple):
-        # An artifact may be damaged, so that there are others than arguments.
+        # Not strict, because a damaged artifact may have another number of attributes.
         for value, notes in zip(function.body.arguments, attributes, strict=False):
             if isinstance(notes, Mapping) and notes.get("jax.global_constant") == _PLATFORM:
                 yield value
 
 
-def _problem(operation: Operation) -> Inexpressible | None:
+def _find_problem(operation: Operation) -> Inexpressible | None:
     name = operation.name
     if name == "custom_call":
         target = operation.attributes.get("call_target_name")
         if target in CUSTOM_CALLS:
             return None
-        return _inexpressible(operation, str(target), f"the custom call {str(target)!r}")
+        return _make_inexpressible(operation, str(target), f"the custom call {str(target)!r}")
     if name not in OPERATIONS and name != "return":
-        return _inexpressible(operation, name, f"the operation {name}")
+        return _make_inexpressible(operation, name, f"the operation {name}")
     for value in operation.results:
         if isinstance(value.type, OtherType) and "quant" in value.type.text:
             text = f"the quantised type {value.type.text} of a result of {name}"
-            return _inexpressible(operation, "quantised types", text)
+            return _make_inexpressible(operation, "quantised types", text)
     return None
 
 
-def _inexpressible(operation: Operation, name: str, what: str) -> Inexpressible:
+def _make_inexpressible(operation: Operation, name: str, what: str) -> Inexpressible:
     place = f" at {operation.source}" if operation.source else ""
     return Inexpressible(name, f"{what}{place} has no form in them", operation.source)

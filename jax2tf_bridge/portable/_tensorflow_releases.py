@@ -1,4 +1,4 @@
-"""A table of TensorFlow releases: a new release is a new row."""
+"""A table of TensorFlow releases, with one row per release."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ TENSORFLOW_RELEASES: Mapping[str, tuple[Version, int]] = MappingProxyType(
         "2.22": ((1, 20, 0), 10),
     }
 )
-"""For each TF release the newest StableHLO version and calling convention that it reads.
+"""Maps each TF release to the newest StableHLO version and calling convention that it reads.
 
-Measured: `tensorflow.compiler.mlir.stablehlo.stablehlo.get_current_version()` and
-`call_module_maximum_supported_version()` of each; 2.22 is its release candidate 2.22.0rc0.
+Measured with `tensorflow.compiler.mlir.stablehlo.stablehlo.get_current_version()` and
+`call_module_maximum_supported_version()` of each release; 2.22 is the candidate 2.22.0rc0.
 """
 
 
 def tensorflow_releases(version: Version, calling_convention: int) -> tuple[str, ...]:
-    """Returns the TF releases of the table that read a module of this version and convention."""
+    """Returns the TF releases that read a module of this version and calling convention."""
     return tuple(
         release
         for release, (newest, convention) in TENSORFLOW_RELEASES.items()

@@ -1,4 +1,4 @@
-"""TensorFlow's private names that say what its installed release reads."""
+"""Asks the installed TensorFlow, through private names, which modules it reads."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ SEAM: Sequence[SeamName] = (_MAX_CONVENTION, _CURRENT_VERSION)
 
 
 def installed_versions() -> tuple[str, Version, int]:
-    """Returns the release of the installed TF, its StableHLO version and newest calling convention.
+    """Returns the installed TF's release, StableHLO version and newest calling convention.
 
-    Only a release that is not in the table is asked: loading the library that answers takes 4 ms.
+    Releases in the table are not asked, because loading the library that answers takes 4 ms.
 
     Raises:
       MissingDependencyError: TensorFlow is not installed.

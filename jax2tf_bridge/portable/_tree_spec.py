@@ -1,4 +1,4 @@
-"""Pytree structures in a neutral form, which needs neither JAX nor TensorFlow."""
+"""Pytree structures, represented without JAX and TensorFlow."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ NodeKind: TypeAlias = Literal["leaf", "none", "tuple", "list", "dict", "namedtup
 
 @dataclass(frozen=True)
 class NodeCodec:
-    """Two functions that take objects of a registered node type apart and make them.
+    """Functions that flatten and unflatten objects of a registered node type.
 
-    `flatten` gives None for an object whose static data differ from the exported one's; `static`
-    are these data, as the type's registration with JAX gives them.
+    `flatten` returns None for an object whose static data differ from those at export. `static`
+    holds the static data, in the form of the type's registration with JAX.
     """
 
     node_type: type
@@ -40,14 +40,13 @@ class NodeCodec:
 
 @dataclass(frozen=True)
 class StoredType:
-    """A name by which another process finds the type of a node that was stored.
+    """A name by which another process finds the type of a stored node.
 
     Attributes:
-      name: under which it was registered for files; else where it is defined, as
-        "optax.EmptyState".
-      is_registered: which of the two it is.
-      auxdata: static data of a custom node: as its registration writes them, or plain values as
-        JSON; None where these are not plain.
+      name: the name registered for files; else the import path, such as "optax.EmptyState".
+      is_registered: whether `name` is a registered name.
+      auxdata: static data of a custom node, serialized by its registration, or plain values as
+        JSON; None if the values are not plain.
     """
 
     name: str
@@ -57,23 +56,22 @@ class StoredType:
 
 @dataclass(frozen=True)
 class TreeSpec:
-    """A pytree's structure.
+    """The structure of a pytree.
 
     Attributes:
-      kind: what the node is.
+      kind: the kind of node.
       name: the type's name for named tuples and custom nodes, else "".
-      keys: a dict's keys in JAX's order, a named tuple's fields, or the names of a custom
-        node's children, where it has any.
-      children: one structure a child.
-      codec: for named tuples and custom nodes, the type of this process; a portable function that
-        came
-        from elsewhere has none.  Then the children stand for the node: a named tuple of the same
-        fields, a dict if they have names, else a tuple.
-      serialized_name: under which a named tuple's or custom node's type was registered for
-        files, "" if it was not.
-      auxdata: a custom node's static data as its registration writes them; None if it has none.
-      stored_type: how another process finds the type, of a structure that was stored; it does not
-        count where structures are compared.
+      keys: a dict's keys in JAX's order, a named tuple's fields, or the names of a custom node's
+        children, if it has any.
+      children: one structure per child.
+      codec: for named tuples and custom nodes, the functions of the type in this process. Portable
+        functions from another process have none; the node is then a named tuple of the same fields,
+        a dict if the children have names, else a tuple.
+      serialized_name: the name under which a named tuple's or custom node's type is registered for
+        files; "" if it is not.
+      auxdata: a custom node's static data, serialized by its registration; None if it has none.
+      stored_type: for stored structures, how another process finds the type; ignored in
+        comparisons.
 
     >>> spec = TreeSpec("dict", keys=("a", "b"), children=(LEAF, LEAF))
     >>> spec.flatten({"b": 2, "a": 1}), spec.unflatten(iter([1, 2]))
@@ -90,29 +88,29 @@ class TreeSpec:
     stored_type: StoredType | None = field(default=None, compare=False, repr=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Picklers with a table of their own do not look into copyreg, where
-        # serialization._stored_types says how types are found again.
+        # serialization._stored_types registers its reducer in copyreg, which picklers with their
+        # own dispatch table ignore.
         by_names = copyreg.dispatch_table.get(TreeSpec)
         if by_names is not None:
             return cast("tuple[Any, ...]", by_names(self))
-        # A codec holds functions of this process.
+        # The codec is dropped, because its functions belong to this process.
         fields = (self.kind, self.name, self.keys, self.children)
         return (TreeSpec, (*fields, None, self.serialized_name, self.auxdata, self.stored_type))
 
     def __deepcopy__(self, memo: object) -> TreeSpec:
-        # It is frozen; and by way of a pickle, types that are not registered would be lost.
+        # It is frozen, and copying through a pickle would lose unregistered types.
         return self
 
     @property
     def leaf_count(self) -> int:
-        """Counts the leaves."""
+        """The number of leaves."""
         return 1 if self.kind == "leaf" else sum(c.leaf_count for c in self.children)
 
     def flatten(self, value: Any, path: str = "") -> list[Any]:
-        """Takes `value` apart into its leaves, in order.
+        """Flattens `value` into its leaves, in order.
 
         Raises:
-          StructureError: `value` has another structure; every difference is listed.
+          StructureError: `value` has another structure; the message lists all differences.
         """
         leaves: list[Any] = []
         differences: list[str] = []
@@ -121,7 +119,7 @@ class TreeSpec:
         return leaves
 
     def unflatten(self, leaves: Iterable[Any]) -> Any:
-        """Makes the tree of this structure, with the next of `leaves` at its leaves."""
+        """Builds a tree of this structure from the next of `leaves`."""
         leaves = iter(leaves)
         if self.kind == "leaf":
             return next(leaves)
@@ -135,13 +133,13 @@ class TreeSpec:
         if self.kind == "tuple":
             return tuple(children)
         if self.kind == "namedtuple":
-            return _stand_in(self.name, self.keys)(*children)
+            return _make_stand_in(self.name, self.keys)(*children)
         if self.keys or self.kind == "dict":
             return dict(zip(self.keys, children, strict=True))
         return tuple(children)
 
     def leaf_paths(self, path: str = "") -> Iterator[str]:
-        """Yields the path to each leaf, as Python would write it after `path`."""
+        """Yields the path to each leaf, as a Python expression that begins with `path`."""
         if self.kind == "leaf":
             yield path
         for step, child in zip(self.steps(), self.children, strict=True):
@@ -160,7 +158,7 @@ class TreeSpec:
         return f"{self.name}({', '.join(map(str, self.children))})"
 
     def steps(self) -> list[str]:
-        """Lists how Python writes the way to each child: "[0]", "['w']", ".mean"."""
+        """Returns the Python accessor of each child: "[0]", "['w']", ".mean"."""
         if self.kind == "dict":
             return [f"[{k!r}]" for k in self.keys]
         if self.keys:
@@ -168,10 +166,10 @@ class TreeSpec:
         return [f"[{i}]" for i in range(len(self.children))]
 
     def flatten_into(self, value: Any, path: str, leaves: list[Any], problems: list[str]) -> None:
-        """Adds the leaves of `value`, and its differences from this structure, to the lists."""
+        """Appends the leaves of `value` to `leaves`, and its differences to `problems`."""
         if self.kind == "leaf":
             if value is None or isinstance(value, (tuple, list, Mapping)):
-                problems.append(_difference(path, "an array", value))
+                problems.append(_describe_difference(path, "an array", value))
             leaves.append(value)
             return
         children = self._children_of(value, path, problems)
@@ -180,10 +178,10 @@ class TreeSpec:
                 spec.flatten_into(child, path + step, leaves, problems)
 
     def _children_of(self, value: Any, path: str, problems: list[str]) -> Sequence[Any] | None:
-        """Gives the children of `value`, or None after adding to `problems` why it does not fit."""
+        """Returns the children of `value`; if it does not match, None, and adds to `problems`."""
         if self.kind == "none":
             if value is not None:
-                problems.append(_difference(path, "None", value))
+                problems.append(_describe_difference(path, "None", value))
             return ()
         if self.codec is not None and type(value) is self.codec.node_type:
             children = self.codec.flatten(value)
@@ -205,7 +203,7 @@ class TreeSpec:
             expected = list if self.kind == "list" else tuple
             if isinstance(value, expected) and len(value) == len(self.children):
                 return value
-        problems.append(_difference(path, self._description(), value))
+        problems.append(_describe_difference(path, self._description(), value))
         return None
 
     def _by_key(
@@ -230,8 +228,8 @@ class TreeSpec:
         return f"a {self.name} of {count} children{stand_in}"
 
 
-def _stand_in(name: str, fields: Sequence[Hashable]) -> Callable[..., Any]:
-    """Makes a named tuple for one whose type is not known here; a file may name it anything."""
+def _make_stand_in(name: str, fields: Sequence[Hashable]) -> Callable[..., Any]:
+    """Creates a named tuple type for an unknown one; a file may contain any name."""
     usable = name if name.isidentifier() and not keyword.iskeyword(name) else "NamedTuple"
     return namedtuple(usable, [str(f) for f in fields], rename=True)
 
@@ -248,7 +246,7 @@ def refuse_differences(differences: Sequence[str]) -> None:
         )
 
 
-def _difference(path: str, expected: str, value: Any) -> str:
+def _describe_difference(path: str, expected: str, value: Any) -> str:
     if value is None:
         got = "None"
     elif isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
@@ -271,5 +269,5 @@ def flat_call(count: int) -> TreeSpec:
 
 
 def flat_names(count: int) -> tuple[str, ...]:
-    """Names `count` positional arguments: x0, x1 and so on."""
+    """Returns names for `count` positional arguments: x0, x1, ..."""
     return tuple(f"x{i}" for i in range(count))

@@ -1,4 +1,4 @@
-"""Takes a function that was exported for XLA as one for TensorFlow's own operations."""
+"""Retargets functions that were exported for XLA to TensorFlow's own operations."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from jax2tf_bridge.portable._target import Target
 def without_xla(portable: PortableFunction, target: Target | None = None) -> PortableFunction:
     """Returns the function, and its gradients, for a consumer without XLA.
 
-    The module is what it was: `from_jax`'s retarget rewrites what has no form in TensorFlow's
-    operations, for which JAX is needed.
+    The module stays unchanged. To rewrite operations that TensorFlow cannot express, use
+    `retarget` of `from_jax`, which needs JAX.
 
     Args:
-      portable: of an export, a file or one of JAX's archives.
-      target: the consumer; by default the function's own, without XLA. A function that was
-        exported without XLA keeps its own, unless this one is for converters.
+      portable: a function from an export, a file or a JAX archive.
+      target: the consumer; by default the function's own target without XLA. A function that was
+        exported without XLA keeps its target, unless `target` is for converters.
     """
-    wanted = target or portable.target.without_xla()
-    if not portable.target.xla and (portable.target.for_converters or not wanted.for_converters):
+    new_target = target or portable.target.without_xla()
+    if not portable.target.xla and (
+        portable.target.for_converters or not new_target.for_converters
+    ):
         return portable
     return replace(
         portable,
-        target=wanted,
+        target=new_target,
         gradient=portable.gradient.changed(portable.name, lambda vjp: without_xla(vjp, target)),
     )

@@ -1,4 +1,4 @@
-"""Portable functions of StableHLO that other tools wrote."""
+"""Portable functions from StableHLO modules of other tools."""
 
 from jax2tf_bridge.stablehlo._from_stablehlo import from_stablehlo
 

@@ -1,4 +1,4 @@
-"""from_stablehlo(): a portable function of a StableHLO module that any tool wrote."""
+"""from_stablehlo(): makes portable functions from StableHLO modules of any tool."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from shape_poly import Dim, ShapeSyntaxError, parse_dimension, symbolic_shape, v
 _BYTECODE = b"ML\xefR"
 _CONVENTION = 9
 """The calling convention of modules without effects and shardings; all releases read it."""
-_MOST_NESTED = 100
+_MAX_NESTING = 100
 _STOP_GRADIENT = b"jax2tf.stop_gradient"
 
 
@@ -51,10 +51,10 @@ def from_stablehlo(
     name: str = "main",
     target: Target | None = None,
 ) -> PortableFunction:
-    """Makes a portable function of StableHLO that another tool wrote, as PyTorch/XLA does.
+    """Makes a portable function from StableHLO of another tool, such as PyTorch/XLA.
 
-    It can be saved, served and called as any other. It has no VJP; TensorFlow's own operations
-    (a target without XLA) are differentiated by TensorFlow.
+    You can save, serve and call it like any other portable function. It has no VJP; with a target
+    without XLA, TensorFlow differentiates its operations.
 
     >>> portable = from_stablehlo('''
     ...   func.func @main(%x: tensor<?x2xf32>) -> tensor<?x2xf32> {
@@ -65,40 +65,43 @@ def from_stablehlo(
     ('x', 'float32[b,2]')
 
     Args:
-      module: a portable artifact, as stablehlo.serialize_portable_artifact gives it; or MLIR's
-        text or bytecode, for which JAX has to be installed. Its function main is called.
-      arguments: the names of main's arguments in order, as ["x", "mask"]; or, where arguments are
-        trees of arrays, a dict of each argument's structure with anything at its leaves, as
-        {"params": {"w": 0, "b": 0}, "x": 0}. Default: x0, x1 and so on.
-      results: the structure of the result, with anything at its leaves; by default the one
-        result of main itself, or a tuple of them.
-      polymorphic_shapes: for each array that main takes its sizes, as "(b, 2)"; None in the place
-        of one leaves those that are open in main a name each, as "x0_0".
-      result_shapes: likewise for each array that main gives, in the variables of the arguments;
-        needed where main leaves sizes open.
-      name: of the function, for messages.
-      target: what the consumer can run; by default what reads the artifact as it is.
+      module: a portable artifact, as stablehlo.serialize_portable_artifact returns it; or MLIR text
+        or bytecode, which needs JAX. The function called main is the entry point.
+      arguments: the names of main's arguments in order, such as ["x", "mask"]. If arguments are
+        trees of arrays, a dict of their structures with any values as leaves, such as
+        {"params": {"w": 0, "b": 0}, "x": 0}. The default names are x0, x1, ...
+      results: the structure of the result, with any values as leaves. The default is a single
+        array if main has one result, else a tuple.
+      polymorphic_shapes: one shape such as "(b, 2)" for each array that main takes. For an entry
+        None, each open size becomes a variable of its own, such as "x0_0".
+      result_shapes: one shape for each array that main returns, in the variables of the arguments;
+        required if the results have open sizes.
+      name: the function's name, for messages.
+      target: the consumer's capabilities; `Target.widest()` by default.
 
     Raises:
       ModuleError: the module cannot be read, or has no function to call.
-      StructureError: arguments or results have other leaves than main.
-      ShapeError: polymorphic_shapes or result_shapes do not fit the types of main.
-      MissingDependencyError: JAX is not installed, and the module is no portable artifact.
-      UnsupportedByTargetError: the target cannot run it.
+      StructureError: the number of leaves of `arguments` or `results` differs from main's.
+      ShapeError: polymorphic_shapes or result_shapes do not match the types of main.
+      MissingDependencyError: the module needs JAX (it is not a portable artifact, or must be
+        rewritten for the target), and JAX is not installed.
+      UnsupportedByTargetError: the target cannot run the module.
     """
-    artifact = _artifact(module, name)
-    version = _version(artifact, name)
+    artifact = _make_artifact(module, name)
+    version = _read_version(artifact, name)
     try:
         inputs, outputs = read_main_types(artifact)
     except FileFormatError as e:
         raise ModuleError(f"The StableHLO of {name} cannot be read: {e}") from e
-    names, in_tree = _argument_trees(arguments, len(inputs), name)
-    out_tree = _result_tree(results, len(outputs), name)
-    in_avals = _avals(
-        _tensors(inputs, "argument", name), Argument("polymorphic_shapes", polymorphic_shapes), name
+    names, in_tree = _make_argument_trees(arguments, len(inputs), name)
+    out_tree = _make_result_tree(results, len(outputs), name)
+    in_avals = _make_avals(
+        _tensor_types(inputs, "argument", name),
+        Argument("polymorphic_shapes", polymorphic_shapes),
+        name,
     )
-    out_avals = _avals(
-        _tensors(outputs, "result", name), Argument("result_shapes", result_shapes), name
+    out_avals = _make_avals(
+        _tensor_types(outputs, "result", name), Argument("result_shapes", result_shapes), name
     )
     _check_result_sizes(in_avals, out_avals, name)
     function = PortableFunction(
@@ -115,7 +118,7 @@ def from_stablehlo(
             kept_arguments=tuple(range(len(in_avals))),
             platforms=("cpu",),
             uses_shape_polymorphism=any("?" in kind for kind in inputs),
-            # It was lowered for none: it runs on each.
+            # It was not lowered for a platform, so it may run on every one.
             disabled_checks=(DisabledSafetyCheck.platform(),),
         ),
         target=Target(f"StableHLO {'.'.join(map(str, version))}", (version,), _CONVENTION),
@@ -126,15 +129,15 @@ def from_stablehlo(
         constraints_known=False,
         tensorflow_differentiates=True,
     )
-    return _for_target(function, target)
+    return _retarget_function(function, target)
 
 
-def _for_target(function: PortableFunction, target: Target | None) -> PortableFunction:
-    wanted = as_target(target)
+def _retarget_function(function: PortableFunction, target: Target | None) -> PortableFunction:
+    resolved = as_target(target)
     newest = max(version for version, _ in TENSORFLOW_RELEASES.values())
-    if not wanted.xla:
-        check_expressible(function.module.data, wanted, function.name)
-        return replace(function, target=wanted)
+    if not resolved.xla:
+        check_expressible(function.module.data, resolved, function.name)
+        return replace(function, target=resolved)
     is_open = function.module.uses_shape_polymorphism
     try:
         from jax2tf_bridge.from_jax.stablehlo._parsing import refined_by_tensorflow
@@ -142,18 +145,18 @@ def _for_target(function: PortableFunction, target: Target | None) -> PortableFu
     except MissingDependencyError as e:
         if target is None and not is_open and function.module.stablehlo_version <= newest:
             return function
-        raise MissingDependencyError("JAX", "jax", f"Writing a module for {wanted.name}") from e
+        raise MissingDependencyError("JAX", "jax", f"Writing a module for {resolved.name}") from e
     if is_open:
         artifact = refined_by_tensorflow(function.module.data)
         function = replace(function, module=replace(function.module, data=artifact))
-    # What is expanded stops no gradients, but for the composite of that name.
+    # Expanding removes the stop_gradient composite, and with it the stop.
     stops = _STOP_GRADIENT in function.module.data
-    found = replace(retarget(function, wanted), tensorflow_differentiates=not stops)
-    mark_types_checked(found)
-    return found
+    result = replace(retarget(function, resolved), tensorflow_differentiates=not stops)
+    mark_types_checked(result)
+    return result
 
 
-def _artifact(module: str | bytes, name: str) -> bytes:
+def _make_artifact(module: str | bytes, name: str) -> bytes:
     if not isinstance(module, (str, bytes, bytearray, memoryview)):
         raise ModuleError(
             "from_stablehlo expected a StableHLO module as text or bytes. Got: "
@@ -164,7 +167,7 @@ def _artifact(module: str | bytes, name: str) -> bytes:
         if data.startswith(_BYTECODE) and read_stablehlo_version(memoryview(data)) is not None:
             return data
         if not data.startswith(_BYTECODE):
-            data = _text(data, name)
+            data = _decode(data, name)
     try:
         from jax2tf_bridge.from_jax.stablehlo._parsing import portable_artifact
     except MissingDependencyError as e:
@@ -174,7 +177,7 @@ def _artifact(module: str | bytes, name: str) -> bytes:
     return portable_artifact(data, name)
 
 
-def _text(data: bytes, name: str) -> str:
+def _decode(data: bytes, name: str) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as e:
@@ -184,15 +187,15 @@ def _text(data: bytes, name: str) -> str:
         ) from e
 
 
-def _version(artifact: bytes, name: str) -> Version:
+def _read_version(artifact: bytes, name: str) -> Version:
     version = read_stablehlo_version(memoryview(artifact))
     if version is None:
         raise ModuleError(f"The StableHLO of {name} does not say its version.")
     return version
 
 
-def _tensors(types: Sequence[str], what: str, name: str) -> list[tuple[list[str], str]]:
-    found = []
+def _tensor_types(types: Sequence[str], what: str, name: str) -> list[tuple[list[str], str]]:
+    tensors = []
     for i, kind in enumerate(types):
         tensor = read_tensor_type(kind)
         if tensor is None or tensor[1] in WIDENED:
@@ -200,13 +203,15 @@ def _tensors(types: Sequence[str], what: str, name: str) -> list[tuple[list[str]
                 f"The {what} {i} of {name} is of type {kind}: expected a tensor of numbers of 8 "
                 "bits or more."
             )
-        found.append(tensor)
-    return found
+        tensors.append(tensor)
+    return tensors
 
 
-def _avals(tensors: Sequence[tuple[list[str], str]], argument: Argument, name: str) -> list[Aval]:
-    given: Any = [None] * len(tensors) if argument.value is None else argument.value
-    if isinstance(given, str) or not isinstance(given, Sequence) or len(given) != len(tensors):
+def _make_avals(
+    tensors: Sequence[tuple[list[str], str]], argument: Argument, name: str
+) -> list[Aval]:
+    specs: Any = [None] * len(tensors) if argument.value is None else argument.value
+    if isinstance(specs, str) or not isinstance(specs, Sequence) or len(specs) != len(tensors):
         raise ShapeError(
             Message(
                 argument,
@@ -216,18 +221,18 @@ def _avals(tensors: Sequence[tuple[list[str], str]], argument: Argument, name: s
         )
     prefix = "x" if argument.name == "polymorphic_shapes" else "y"
     avals = []
-    for i, ((sizes, dtype), text) in enumerate(zip(tensors, given, strict=True)):
-        shape = _open_sizes(sizes, f"{prefix}{i}")
+    for i, ((sizes, dtype), text) in enumerate(zip(tensors, specs, strict=True)):
+        shape = _name_open_sizes(sizes, f"{prefix}{i}")
         if text is not None:
-            shape = _given_shape(text, sizes, argument, i)
+            shape = _parse_shape(text, sizes, argument, i)
         avals.append(Aval(shape, dtype))
     return avals
 
 
 def _check_result_sizes(in_avals: Sequence[Aval], out_avals: Sequence[Aval], name: str) -> None:
-    known = _variables(in_avals)
+    known = _find_variables(in_avals)
     for i, aval in enumerate(out_avals):
-        if not _variables([aval]) <= known:
+        if not _find_variables([aval]) <= known:
             sizes = [None if not isinstance(size, int) else size for size in aval.shape]
             shown = ", ".join("?" if size is None else str(size) for size in sizes)
             raise ShapeError(
@@ -243,11 +248,11 @@ def _check_result_sizes(in_avals: Sequence[Aval], out_avals: Sequence[Aval], nam
             )
 
 
-def _variables(avals: Sequence[Aval]) -> frozenset[str]:
+def _find_variables(avals: Sequence[Aval]) -> frozenset[str]:
     return frozenset(name for aval in avals for size in aval.shape for name in variables_of(size))
 
 
-def _given_shape(text: str, sizes: Sequence[str], argument: Argument, i: int) -> tuple[Dim, ...]:
+def _parse_shape(text: str, sizes: Sequence[str], argument: Argument, i: int) -> tuple[Dim, ...]:
     like = [int(size) if size != "?" else None for size in sizes]
     try:
         shape = symbolic_shape(text, like=like)
@@ -268,14 +273,14 @@ def _given_shape(text: str, sizes: Sequence[str], argument: Argument, i: int) ->
     return shape
 
 
-def _open_sizes(sizes: Iterable[str], prefix: str) -> tuple[Dim, ...]:
+def _name_open_sizes(sizes: Iterable[str], prefix: str) -> tuple[Dim, ...]:
     return tuple(
         parse_dimension(f"{prefix}_{i}") if size == "?" else int(size)
         for i, size in enumerate(sizes)
     )
 
 
-def _argument_trees(
+def _make_argument_trees(
     arguments: Mapping[str, Any] | Sequence[str] | None, count: int, name: str
 ) -> tuple[tuple[str, ...], TreeSpec]:
     if arguments is None:
@@ -288,26 +293,26 @@ def _argument_trees(
             )
         )
     trees = (
-        {key: _tree(value) for key, value in arguments.items()}
+        {key: _to_tree(value) for key, value in arguments.items()}
         if isinstance(arguments, Mapping)
         else {key: LEAF for key in arguments}
     )
-    found = sum(tree.leaf_count for tree in trees.values())
-    if found != count or (not isinstance(arguments, Mapping) and len(trees) != len(arguments)):
+    n_leaves = sum(tree.leaf_count for tree in trees.values())
+    if n_leaves != count or (not isinstance(arguments, Mapping) and len(trees) != len(arguments)):
         raise StructureError(
             Message(
                 Argument("arguments"),
-                f" has {found} arrays, and {name} takes {count}. Name each of them once.",
+                f" has {n_leaves} arrays, and {name} takes {count}. Name each of them once.",
             )
         )
     positional = TreeSpec("tuple", children=tuple(trees.values()))
     return tuple(trees), TreeSpec("tuple", children=(positional, TreeSpec("dict")))
 
 
-def _result_tree(results: Any, count: int, name: str) -> TreeSpec:
+def _make_result_tree(results: Any, count: int, name: str) -> TreeSpec:
     if results is None:
         return LEAF if count == 1 else flat_tuple(count)
-    tree = _tree(results)
+    tree = _to_tree(results)
     if tree.leaf_count != count:
         raise StructureError(
             Message(
@@ -317,17 +322,19 @@ def _result_tree(results: Any, count: int, name: str) -> TreeSpec:
     return tree
 
 
-def _tree(value: Any, depth: int = 0) -> TreeSpec:
-    """Finds the structure of containers; dicts keep their order."""
-    if depth > _MOST_NESTED:
-        raise StructureError(f"arguments and results are nested more than {_MOST_NESTED} deep")
+def _to_tree(value: Any, depth: int = 0) -> TreeSpec:
+    """Returns the structure of nested containers; dicts keep their order."""
+    if depth > _MAX_NESTING:
+        raise StructureError(f"arguments and results are nested more than {_MAX_NESTING} deep")
     if isinstance(value, Mapping):
         keys = tuple(value)
-        return TreeSpec("dict", keys=keys, children=tuple(_tree(value[k], depth + 1) for k in keys))
+        return TreeSpec(
+            "dict", keys=keys, children=tuple(_to_tree(value[k], depth + 1) for k in keys)
+        )
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        children = tuple(_tree(v, depth + 1) for v in value)
+        children = tuple(_to_tree(v, depth + 1) for v in value)
         return TreeSpec("namedtuple", type(value).__name__, value._fields, children)
     if isinstance(value, (tuple, list)):
         kind = "tuple" if isinstance(value, tuple) else "list"
-        return TreeSpec(kind, children=tuple(_tree(v, depth + 1) for v in value))  # type: ignore[arg-type]
+        return TreeSpec(kind, children=tuple(_to_tree(v, depth + 1) for v in value))  # type: ignore[arg-type]
     return TreeSpec("none") if value is None else LEAF

@@ -1,4 +1,4 @@
-"""Constants of a StableHLO module in memory: made arguments of main, and constants again."""
+"""Lifts constants of a StableHLO module into arguments of main, and embeds them again."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from jax2tf_bridge.portable._aval import Aval, LiftedConstant
 from jax2tf_bridge.portable._dtypes import ALL_DTYPES
 from jax2tf_bridge.portable.bytecode._layout import read_layout
 
-# MLIR's Python bindings give no buffer for these.
+# MLIR's Python bindings offer no buffer for these dtypes.
 _WITHOUT_BUFFER = frozenset(row.name for row in ALL_DTYPES if row.in_ml_dtypes)
-# They fail even on asking for the attribute.
+# MLIR's Python bindings fail even on reading an attribute of these dtypes.
 _WITHOUT_ATTRIBUTE = frozenset(row.name for row in ALL_DTYPES if row.kind == "complex")
 
-# In the regions of other operations (reduce, sort, ...) StableHLO allows no value from outside.
+# Regions of other operations (reduce, sort, ...) may not use values from outside.
 _CAPTURING = frozenset({"func.func", "stablehlo.while", "stablehlo.case", "stablehlo.if"})
 
 _SYMBOL = re.compile(r'@(?:"([^"]*)"|([\w.$-]+))')
@@ -49,9 +49,9 @@ T = TypeVar("T")
 
 
 Intern: TypeAlias = Callable[[tuple[int, ...], str, memoryview], T]
-"""Gives what stands for an array of a shape and dtype: the same for equal ones.
+"""Returns a token for an array, given its shape, dtype and data; equal arrays get equal tokens.
 
-The data (C order, little-endian, a byte each for bool) may be gone when it returns.
+The data is in C order and little-endian, with one byte per bool. It may be freed after the call.
 """
 
 
@@ -63,12 +63,12 @@ class _Constant:
     shape: tuple[int, ...]
     dtype: str
     taken: np.ndarray | None = None
-    """Its array, where that is not in the module."""
+    """The array, if it was kept out of the module."""
 
 
 @dataclass(frozen=True)
 class _Call:
-    """A call of a function where values from outside may be handed over."""
+    """A func.call whose caller can pass additional operands."""
 
     operation: Any
     callee: str
@@ -79,15 +79,15 @@ class _Function:
 
     Attributes:
       operation: the func.func.
-      contents: its large constants and its calls, in order.
-      fixed: the functions that it uses otherwise than by calls which can get more operands.
+      contents: its large constants and its extensible calls, in order.
+      fixed: names of functions that it uses in other ways; these cannot get more arguments.
     """
 
     def __init__(self, operation: Any, taken: TakenArrays) -> None:
         self.operation = operation
         self.contents: list[_Constant | _Call] = []
         self.fixed: set[str] = set()
-        for op, captures in _with_capturing(operation):
+        for op, captures in _walk_operations(operation):
             name = op.name
             if name == "func.call":
                 callee = str(ir.FlatSymbolRefAttr(op.attributes["callee"]).value)
@@ -96,13 +96,13 @@ class _Function:
                 else:
                     self.fixed.add(callee)
             elif name == "stablehlo.constant" or taken.array(op) is not None:
-                constant = _large(op, taken.array(op))
-                if constant is not None and _may_come_from_outside(op):
+                constant = _describe_large(op, taken.array(op))
+                if constant is not None and _can_be_argument(op):
                     self.contents.append(constant)
             elif name in ("stablehlo.custom_call", "stablehlo.composite") or not (
                 name.startswith(("stablehlo.", "func."))
             ):
-                self.fixed |= _symbols(op)
+                self.fixed |= _find_symbols(op)
 
     @property
     def callees(self) -> set[str]:
@@ -116,20 +116,20 @@ def lift(
     taken: TakenArrays | None = None,
     share: Intern[T] | None = None,
 ) -> list[T]:
-    """Makes the large constants of a module arguments of main, after those that it has.
+    """Turns the large constants of a module into trailing arguments of main.
 
-    Constants of one repeated value stay, as do small ones, those of dtypes that not every TF has,
-    and those where StableHLO allows no value from outside.
+    These constants stay: small ones, those that repeat one value, those of dtypes that not every
+    TF has, and those in regions that may not use values from outside.
 
     Args:
-      module: an ir.Module; its context is the current one.
-      intern: what stands for an array; hashable. Those for which it is the same become one
+      module: an ir.Module; its context must be the current one.
+      intern: returns a hashable token for an array. Constants with equal tokens become one
         argument.
-      taken: arrays that are not in the module; those that stay are put into it.
-      share: as `intern`, for these: their memory stays.
+      taken: arrays that were kept out of the module; those that are not lifted are put back.
+      share: like `intern`, for the taken arrays, whose memory stays alive.
 
     Returns:
-      What stands for each new argument, in the order in which main needs them first.
+      The token of each new argument, in the order of their first use in main.
     """
     taken = taken or TakenArrays()
     functions = {
@@ -146,20 +146,20 @@ def lift(
 
 
 def may_be_large(operation: Any) -> bool:
-    """Tells whether a constant, or what a call stands for, concerns `lift` or `put_back`."""
+    """Returns whether `lift` or `put_back` may replace an operation."""
     if operation.name == "stablehlo.constant":
-        return _large(operation, None) is not None
+        return _describe_large(operation, None) is not None
     return custom_call_target(operation) == CONSTANT
 
 
 def put_back(module: Any, taken: TakenArrays) -> None:
-    """Makes constants of all taken arrays that a module still has calls for."""
+    """Replaces all placeholder calls that are left by constants with the taken arrays."""
     for function in module.body.operations:
-        for op, _ in list(_with_capturing(function.operation)):
+        for op, _ in list(_walk_operations(function.operation)):
             array = taken.array(op)
             if array is not None:
                 with ir.Location.unknown(), ir.InsertionPoint(op):
-                    value = _dense(ir.RankedTensorType(op.results[0].type), _bytes_of(array))
+                    value = _make_dense(ir.RankedTensorType(op.results[0].type), _bytes_of(array))
                     constant = ir.Operation.create(
                         "stablehlo.constant",
                         results=[op.results[0].type],
@@ -169,11 +169,11 @@ def put_back(module: Any, taken: TakenArrays) -> None:
 
 
 def embed(module: Any, arrays: Sequence[bytes | memoryview]) -> None:
-    """Makes the last arguments of main constants: the inverse of `lift`.
+    """Turns the last arguments of main into constants: the inverse of `lift`.
 
     Args:
-      module: an ir.Module; its context is the current one.
-      arrays: the data of these arguments, as `lift` has it.
+      module: an ir.Module; its context must be the current one.
+      arrays: the data of these arguments, in the form that `Intern` takes.
     """
     main = main_of(module)
     block = main.regions[0].blocks[0]
@@ -183,7 +183,7 @@ def embed(module: Any, arrays: Sequence[bytes | memoryview]) -> None:
             constant = ir.Operation.create(
                 "stablehlo.constant",
                 results=[argument.type],
-                attributes={"value": _dense(ir.RankedTensorType(argument.type), data)},
+                attributes={"value": _make_dense(ir.RankedTensorType(argument.type), data)},
             )
             argument.replace_all_uses_with(constant.results[0])
     for i in reversed(range(first, first + len(arrays))):
@@ -195,29 +195,29 @@ def embed(module: Any, arrays: Sequence[bytes | memoryview]) -> None:
 
 
 class _Lifting(Generic[T]):
-    """Hands the constants of functions over to them, callees first."""
+    """Replaces constants by function arguments, callees first."""
 
     def __init__(
         self, functions: Mapping[str, _Function], intern: Intern[T], share: Intern[T]
     ) -> None:
         self._functions, self._intern, self._share = functions, intern, share
-        # By the identity of the array.
+        # Keyed by the id of the array.
         self._by_array: dict[int, T] = {}
         self._fixed = _fixed(functions)
         self._types: dict[T, Any] = {}
-        # MLIR has equal attributes once.
+        # MLIR uniques attributes, so equal constants share one key.
         self._by_attribute: dict[Any, T | None] = {}
         self._done: dict[str, tuple[T, ...]] = {}
 
     def of(self, name: str) -> tuple[T, ...]:
-        """Returns what stands for the arguments that the function has got."""
+        """Lifts the constants of a function; returns the tokens of its new arguments."""
         if name in self._fixed:
             return ()
         if name not in self._done:
-            self._done[name] = self._lifted(self._functions[name])
+            self._done[name] = self._lift(self._functions[name])
         return self._done[name]
 
-    def _lifted(self, function: _Function) -> tuple[T, ...]:
+    def _lift(self, function: _Function) -> tuple[T, ...]:
         needed: dict[T, None] = {}
         constants: list[tuple[Any, T]] = []
         calls: list[tuple[Any, tuple[T, ...]]] = []
@@ -228,22 +228,22 @@ class _Lifting(Generic[T]):
                     calls.append((part.operation, of_callee))
                     needed.update(dict.fromkeys(of_callee))
                 continue
-            array = self._array(part)
-            if array is not None:
-                constants.append((part.operation, array))
-                needed[array] = None
-                self._types.setdefault(array, part.operation.results[0].type)
+            token = self._find_token(part)
+            if token is not None:
+                constants.append((part.operation, token))
+                needed[token] = None
+                self._types.setdefault(token, part.operation.results[0].type)
         if needed:
-            arguments = self._with_arguments(function.operation, tuple(needed))
-            for operation, array in constants:
-                operation.results[0].replace_all_uses_with(arguments[array])
+            arguments = self._add_arguments(function.operation, tuple(needed))
+            for operation, token in constants:
+                operation.results[0].replace_all_uses_with(arguments[token])
                 operation.erase()
-            for call, arrays in calls:
-                _with_operands(call, [arguments[array] for array in arrays])
+            for call, tokens in calls:
+                _add_operands(call, [arguments[token] for token in tokens])
         return tuple(needed)
 
-    def _array(self, constant: _Constant) -> T | None:
-        """Returns what stands for the constant; None if it has to stay."""
+    def _find_token(self, constant: _Constant) -> T | None:
+        """Returns the token of a constant; None if it has to stay."""
         shape, dtype, operation = constant.shape, constant.dtype, constant.operation
         taken = constant.taken
         if taken is not None:
@@ -251,40 +251,40 @@ class _Lifting(Generic[T]):
                 self._by_array[id(taken)] = self._share(shape, dtype, _bytes_of(taken))
             return self._by_array[id(taken)]
         if dtype in _WITHOUT_ATTRIBUTE:
-            data = _data_in_bytecode(constant)
+            data = _read_from_bytecode(constant)
             return None if data is None else self._intern(shape, dtype, data)
         value = operation.attributes["value"]
         if value not in self._by_attribute:
             self._by_attribute[value] = None
             if isinstance(value, ir.DenseElementsAttr) and not value.is_splat:
                 if dtype in _WITHOUT_BUFFER:
-                    data = _data_in_bytecode(constant)
+                    data = _read_from_bytecode(constant)
                 else:
-                    data = _data_in_buffer(value)
+                    data = _view_buffer(value)
                 if data is not None:
                     self._by_attribute[value] = self._intern(shape, dtype, data)
         return self._by_attribute[value]
 
-    def _with_arguments(self, function: Any, arrays: Sequence[T]) -> dict[T, Any]:
-        """Gives a function an argument for each of the arrays."""
+    def _add_arguments(self, function: Any, tokens: Sequence[T]) -> dict[T, Any]:
+        """Appends an argument for each token to a function; maps the tokens to the arguments."""
         block = function.regions[0].blocks[0]
         unknown = ir.Location.unknown()
-        added = {array: block.add_argument(self._types[array], unknown) for array in arrays}
-        _extend(function, "arg_attrs", len(arrays))
+        added = {token: block.add_argument(self._types[token], unknown) for token in tokens}
+        _extend(function, "arg_attrs", len(tokens))
         _retype(function)
         return added
 
 
 def _fixed(functions: Mapping[str, _Function]) -> set[str]:
-    """Finds the functions whose arguments have to stay as they are."""
-    reached = _reached({"main"}, functions)
+    """Returns the names of functions whose arguments cannot change."""
+    reached = _find_reachable({"main"}, functions)
     unused = functions.keys() - reached
     used_otherwise = set[str]().union(*(f.fixed for f in functions.values()))
-    # What one of these calls cannot get an array from it.
-    return _reached(unused | (used_otherwise & functions.keys()), functions)
+    # Functions that a fixed function calls cannot receive lifted arrays either.
+    return _find_reachable(unused | (used_otherwise & functions.keys()), functions)
 
 
-def _reached(names: set[str], functions: Mapping[str, _Function]) -> set[str]:
+def _find_reachable(names: set[str], functions: Mapping[str, _Function]) -> set[str]:
     reached: set[str] = set()
     ahead = set(names)
     while ahead:
@@ -294,8 +294,8 @@ def _reached(names: set[str], functions: Mapping[str, _Function]) -> set[str]:
     return reached
 
 
-def _with_capturing(function: Any) -> Iterator[tuple[Any, bool]]:
-    """Yields a function and all operations in it, and whether each may use what is outside."""
+def _walk_operations(function: Any) -> Iterator[tuple[Any, bool]]:
+    """Yields a function's operations, and whether each may use values from outside its region."""
     stack = [(function, True)]
     while stack:
         op, captures = stack.pop()
@@ -305,10 +305,10 @@ def _with_capturing(function: Any) -> Iterator[tuple[Any, bool]]:
         stack.extend(reversed(below))
 
 
-def _may_come_from_outside(constant: Any) -> bool:
-    """Tells whether what uses the constant may use an argument of the function.
+def _can_be_argument(constant: Any) -> bool:
+    """Returns whether all users of a constant may use a function argument instead.
 
-    MLIR moves constants out of the regions that they are used in.
+    Users are checked because MLIR hoists constants out of the regions that use them.
     """
     for use in constant.results[0].uses:
         parent = use.owner.operation.parent.operation
@@ -319,8 +319,8 @@ def _may_come_from_outside(constant: Any) -> bool:
     return True
 
 
-def _large(operation: Any, taken: np.ndarray | None) -> _Constant | None:
-    """Describes a constant that is large enough to be lifted, and not one repeated value."""
+def _describe_large(operation: Any, taken: np.ndarray | None) -> _Constant | None:
+    """Describes a constant that is large enough to be lifted; None otherwise."""
     kind = ir.RankedTensorType(operation.results[0].type)
     shape = tuple(kind.shape)
     if math.prod(shape) * 16 < LEAST_BYTES:
@@ -331,29 +331,29 @@ def _large(operation: Any, taken: np.ndarray | None) -> _Constant | None:
     return _Constant(operation, shape, dtype, taken)
 
 
-def _symbols(operation: Any) -> set[str]:
+def _find_symbols(operation: Any) -> set[str]:
     texts = map(str, attributes_of(operation).values())
     return {a or b for text in texts for a, b in _SYMBOL.findall(text)}
 
 
 def _bytes_of(array: np.ndarray) -> memoryview:
-    """Returns the elements as `Intern` takes them; a view of an array in C order."""
+    """Returns the elements in the form that `Intern` takes; copies only if not in C order."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
-def _data_in_buffer(value: Any) -> memoryview:
-    """Views the data of an attribute, without a copy."""
+def _view_buffer(value: Any) -> memoryview:
+    """Returns a view of the data of an attribute."""
     return np.asarray(memoryview(value)).reshape(-1).view(np.uint8).data
 
 
-def _data_in_bytecode(constant: _Constant) -> memoryview | None:
-    """Reads a constant of which there is no buffer; None if it is one repeated value."""
+def _read_from_bytecode(constant: _Constant) -> memoryview | None:
+    """Reads a constant without buffer from its bytecode; None if it repeats one value."""
     operation = constant.operation
     module = ir.Module.create(ir.Location.unknown())
     operation.clone(ir.InsertionPoint(module.body))
     view = memoryview(_jax_compat.module_bytecode(module))
     entries = read_layout(view).attributes
-    # The type and all others are short.
+    # The constant is the longest entry; its type and all others are short.
     cursor = max((entries[i].cursor for i in range(len(entries))), key=lambda c: c.left)
     size = math.prod(constant.shape) * jax.numpy.dtype(constant.dtype).itemsize
     if cursor.left < size:
@@ -364,86 +364,84 @@ def _data_in_bytecode(constant: _Constant) -> memoryview | None:
     return view[cursor.at : cursor.end]
 
 
-def _dense(kind: Any, data: bytes | memoryview) -> Any:
+def _make_dense(kind: Any, data: bytes | memoryview) -> Any:
     array: Any = np.frombuffer(data, np.uint8)
     element, shape = kind.element_type, list(kind.shape)
     if str(element) == "i1":
         try:
             return ir.DenseElementsAttr.get(array, type=element, shape=shape)
-        except ValueError:  # JAX 0.8, which takes 8 of them in a byte
+        except ValueError:  # JAX 0.8 expects 8 bools in a byte
             array = np.packbits(array, bitorder="little")
     return ir.DenseElementsAttr.get(array, type=element, shape=shape)
 
 
-def _with_operands(call: Any, operands: Sequence[Any]) -> None:
-    """Puts a call with further operands in the place of a func.call."""
+def _add_operands(call: Any, operands: Sequence[Any]) -> None:
+    """Replaces a func.call by one with additional operands."""
     with ir.InsertionPoint(call):
-        longer = ir.Operation.create(
+        new_call = ir.Operation.create(
             "func.call",
             results=[result.type for result in call.results],
             operands=[*call.operands, *operands],
             attributes=attributes_of(call),
             loc=call.location,
         )
-    _extend(longer, "arg_attrs", len(operands))
-    replace_operation(call, longer.results)
+    _extend(new_call, "arg_attrs", len(operands))
+    replace_operation(call, new_call.results)
 
 
 def _extend(operation: Any, name: str, count: int) -> None:
-    """Adds empty attributes of arguments, where those that are there have some."""
-    each = attribute(operation, name)
-    if each is not None:
+    """Appends empty argument attributes, if the operation has any argument attributes."""
+    dictionaries = attribute(operation, name)
+    if dictionaries is not None:
         empty = [ir.DictAttr.get({})] * count
-        operation.attributes[name] = ir.ArrayAttr.get([*each, *empty])
+        operation.attributes[name] = ir.ArrayAttr.get([*dictionaries, *empty])
 
 
 def _retype(function: Any) -> None:
-    """Makes a function's type that of the arguments that it has."""
+    """Updates a function's type to the arguments of its block."""
     inputs = [argument.type for argument in function.regions[0].blocks[0].arguments]
     set_function_type(function, inputs, function_type(function).results)
 
 
 class ConstantPool:
-    """Arrays that were lifted, each once: a function and its VJPs share them.
-
-    Safe to use from several threads.
-    """
+    """A thread-safe pool of lifted arrays, shared by a function and its VJPs."""
 
     def __init__(self, *, shares_memory: bool = False) -> None:
-        """Makes an empty one.
+        """Creates an empty pool.
 
         Args:
-          shares_memory: whether constants are views of the arrays that a function captured. They
-            must not change then, and cannot be pickled: for functions that nobody else gets.
+          shares_memory: whether constants are views of the arrays that a function captured. Such
+            arrays must not change, and the constants cannot be pickled, so the function must stay
+            internal.
         """
         self._shares_memory = shares_memory
         self._known: dict[tuple[Aval, str], LiftedConstant] = {}
         self._data: dict[str, bytes | memoryview] = {}
-        self._by_place: dict[tuple[int, Aval], LiftedConstant] = {}
+        self._by_address: dict[tuple[int, Aval], LiftedConstant] = {}
         self._lock = threading.Lock()
 
     def intern(self, shape: tuple[int, ...], dtype: str, data: memoryview) -> LiftedConstant:
-        """Returns the constant of this type and content; `data` is copied if it is new."""
-        return self._interned(Aval(shape, dtype), data, bytes)
+        """Returns the constant with this type and content; copies `data` if it is new."""
+        return self._intern_with(Aval(shape, dtype), data, bytes)
 
     def share(self, shape: tuple[int, ...], dtype: str, data: memoryview) -> LiftedConstant:
-        """Returns the constant of this type and content; `data` lives on where it is shared."""
+        """Returns the constant with this type and content; a view of `data` if memory is shared."""
         aval = Aval(shape, dtype)
         if not self._shares_memory:
-            return self._interned(aval, data, bytes)
-        place = (np.frombuffer(data, np.uint8).ctypes.data, aval)
+            return self._intern_with(aval, data, bytes)
+        address = (np.frombuffer(data, np.uint8).ctypes.data, aval)
         with self._lock:
-            known = self._by_place.get(place)
+            known = self._by_address.get(address)
         if known is None:
-            # The view keeps the memory, and with it the place.
-            known = self._interned(aval, data, lambda view: view)
+            # The view keeps the memory alive, so its address stays valid as a key.
+            known = self._intern_with(aval, data, lambda view: view)
             with self._lock:
                 if known.data is data:
-                    self._by_place[place] = known
+                    self._by_address[address] = known
         return known
 
-    def _interned(
-        self, aval: Aval, data: memoryview, kept: Callable[[memoryview], bytes | memoryview]
+    def _intern_with(
+        self, aval: Aval, data: memoryview, convert: Callable[[memoryview], bytes | memoryview]
     ) -> LiftedConstant:
         digest = hashlib.sha256(data).hexdigest()
         with self._lock:
@@ -451,7 +449,7 @@ class ConstantPool:
             if known is None:
                 name = f"constant_{len(self._known)}"
                 if digest not in self._data:
-                    self._data[digest] = kept(data)
+                    self._data[digest] = convert(data)
                 known = LiftedConstant(aval, digest, name, self._data[digest])
                 self._known[aval, digest] = known
         return known

@@ -1,4 +1,4 @@
-"""Turns modules into JAX's: constants within, 4-bit values of 4 bits, and no composites."""
+"""Turns modules into the form of jax.export: embedded constants, 4-bit types, no composites."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from jax2tf_bridge.serialization.jax_exported._limits import WritableFunction
 
 
 def as_jax_has_it(function: WritableFunction) -> WritableFunction:
-    """Changes a function's module to what jax.export would write; leaves the VJPs as they are.
+    """Rewrites a function's module to the form of jax.export; the VJPs stay unchanged.
 
     Raises:
-      ModuleError: the arrays are not there, the installed JAX cannot read the module, or the types
-        of the module are not the function's.
+      ModuleError: the function was stored without arrays, the installed JAX cannot read the module,
+        or the types of the module and the function differ.
     """
     if not function.needs_jax:
         return function
@@ -41,16 +41,16 @@ def as_jax_has_it(function: WritableFunction) -> WritableFunction:
     if any(map(is_narrow, (*portable.in_avals, *portable.out_avals))):
         module = read_module(portable)
         retype_narrow_values(module, portable, ELEMENT_TYPES)
-        portable = _with_module(portable, module)
+        portable = _replace_module(portable, module)
     if not portable.target.xla:
         module = read_module(portable)
         # JAX cannot refine the shapes of composites.
         module.expand()
-        portable = _with_module(portable, module)
+        portable = _replace_module(portable, module)
     return replace(function, portable=portable, needs_jax="")
 
 
-def _with_module(portable: PortableFunction, module: StableHloModule) -> PortableFunction:
+def _replace_module(portable: PortableFunction, module: StableHloModule) -> PortableFunction:
     data = module.serialize(portable.module.stablehlo_version)
     return replace(portable, module=replace(portable.module, data=data))
 
@@ -69,15 +69,15 @@ def check_stored_types(portable: PortableFunction) -> None:
         raise ModuleError(f"The module of {portable.name} cannot be read: {e}") from e
     check_function_types(
         portable,
-        _as_tensorflow_has_them(kept_avals(portable), ins),
-        _as_tensorflow_has_them(portable.out_avals, outs),
+        _widen_types(kept_avals(portable), ins),
+        _widen_types(portable.out_avals, outs),
     )
 
 
-def _as_tensorflow_has_them(avals: Sequence[Aval], types: Sequence[str]) -> list[str]:
-    """Writes 8 bits into the types where a 4-bit value crosses as what it is."""
+def _widen_types(avals: Sequence[Aval], types: Sequence[str]) -> list[str]:
+    """Widens 4-bit element types to 8 bits, as TensorFlow passes them."""
     widened = list(types)
-    # Where their number differs, there is nothing to widen: check_types says so.
+    # If the numbers of types and avals differ, check_types reports it.
     for i, aval in enumerate(avals, len(types) - len(avals)):
         if 0 <= i < len(types) and is_narrow(aval):
             narrow, wide = ELEMENT_TYPES[aval.dtype], WIDE[aval.dtype]
@@ -86,27 +86,28 @@ def _as_tensorflow_has_them(avals: Sequence[Aval], types: Sequence[str]) -> list
 
 
 def embedded(portable: PortableFunction, vjp_order: int = 0) -> PortableFunction:
-    """Puts the lifted constants into the module again, as JAX has them.
+    """Embeds the lifted constants in the module again, as in jax.export.
 
     Args:
-      portable: a function whose types were compared with its module's.
-      vjp_order: in how many of the VJPs that are there it is done as well.
+      portable: a function whose types were checked against its module.
+      vjp_order: number of stored VJPs (first order, second order, ...) to embed constants in.
 
     Raises:
-      ModuleError: the arrays are not there, or the installed JAX cannot read the module.
+      ModuleError: the function was stored without arrays, or the installed JAX cannot read the
+        module.
     """
-    made = portable.gradient.made
-    if vjp_order and made is not None:
-        portable = replace(portable, gradient=StoredGradient(embedded(made, vjp_order - 1)))
+    vjp = portable.gradient.made
+    if vjp_order and vjp is not None:
+        portable = replace(portable, gradient=StoredGradient(embedded(vjp, vjp_order - 1)))
     if not portable.lifted_constants:
         return portable
-    arrays = [_data(portable, constant) for constant in portable.lifted_constants]
+    arrays = [_read_data(portable, constant) for constant in portable.lifted_constants]
     module = read_module(portable)
     module.embed_constants(arrays)
-    return replace(_with_module(portable, module), lifted_constants=())
+    return replace(_replace_module(portable, module), lifted_constants=())
 
 
-def _data(portable: PortableFunction, constant: LiftedConstant) -> bytes | memoryview:
+def _read_data(portable: PortableFunction, constant: LiftedConstant) -> bytes | memoryview:
     if constant.data is None:
         raise ModuleError(
             f"{portable.name} captured the array {constant.name or constant.digest} "

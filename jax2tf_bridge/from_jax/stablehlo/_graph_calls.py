@@ -1,8 +1,8 @@
-"""Calls of TensorFlow graphs: carried in a lowered module, and taken out again.
+"""Calls of TensorFlow graphs: embeds graphs in a lowered module, and extracts them again.
 
-The graph travels in the module itself, as an attribute of the call: what JAX caches, lowers in
-another thread or lowers within another lowering takes it along. Only when all is lowered do the
-graphs become a list of the portable function, and the calls name them by their places in it.
+During lowering the graph is an attribute of the call, so it survives JAX's caches, nested lowering
+and lowering in other threads. After lowering, the graphs move into a list of the portable function,
+and the calls refer to them by index.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ _NAME, _GRAPH = "name", "graph"
 _API_VERSION = 2
 
 graph_call_p = Primitive("call_tf_graph")
-"""Calls the GraphFunction `function`; `avals` are those of its results, for JAX.
+"""A JAX primitive that calls a GraphFunction.
 
-`has_side_effects` says whether the call stays where nobody uses its results.
+Parameters: `function`; `avals`, JAX's abstract values of the results; and `has_side_effects`,
+whether the call is kept if its results are unused.
 """
 graph_call_p.multiple_results = True
 
 
 @graph_call_p.def_abstract_eval
-def _avals(*args: Any, avals: Sequence[Any], **params: Any) -> list[Any]:
+def _infer_avals(*args: Any, avals: Sequence[Any], **params: Any) -> list[Any]:
     return list(avals)
 
 
-def _refuse(ctx: Any, *args: Any, function: GraphFunction, **params: Any) -> Any:
+def _raise_not_exportable(ctx: Any, *args: Any, function: GraphFunction, **params: Any) -> Any:
     raise NotExportableError(
         f"The TensorFlow function {function.name} is to be called as a graph (call_tf_graph=True), "
         "which XLA in JAX cannot run: only TensorFlow can. Lower it with jax2tf_bridge.convert or "
@@ -45,7 +46,7 @@ def _refuse(ctx: Any, *args: Any, function: GraphFunction, **params: Any) -> Any
     )
 
 
-mlir.register_lowering(graph_call_p, _refuse)
+mlir.register_lowering(graph_call_p, _raise_not_exportable)
 
 
 def _lower(
@@ -59,7 +60,7 @@ def _lower(
         return []
     results = _jax_compat_lowering.custom_call(CUSTOM_CALL)(ctx, *operands)
     attributes = results[0].owner.attributes
-    attributes["api_version"] = _integer(_API_VERSION, 32)
+    attributes["api_version"] = _make_integer(_API_VERSION, 32)
     attributes["has_side_effect"] = ir.BoolAttr.get(has_side_effects)
     attributes[_CONFIG] = ir.DictAttr.get(
         {
@@ -71,19 +72,22 @@ def _lower(
 
 
 def graph_call_rules() -> tuple[tuple[Any, Any], ...]:
-    """Lists the rule for exports as (primitive, rule) pairs; without it such a call is refused."""
+    """Returns the lowering rules for exports as (primitive, rule) pairs.
+
+    Without these rules, lowering a call raises an error.
+    """
     if not _jax_compat_lowering.custom_calls_possible():
         return ()
     return ((graph_call_p, _lower),)
 
 
 def take_graph_functions(module: StableHloModule) -> tuple[GraphFunction, ...]:
-    """Takes the graphs out of a module that was lowered; its calls then name them by number.
+    """Moves the graphs out of a lowered module; the calls then refer to them by index.
 
     Returns:
-      The graphs, each once, in the order in which they are called first.
+      The distinct graphs, in the order of their first call.
     """
-    places: dict[GraphFunction, int] = {}
+    indices: dict[GraphFunction, int] = {}
     for call, target in module.custom_call_operations():
         if target != CUSTOM_CALL or _CONFIG not in call.attributes:
             continue
@@ -92,16 +96,16 @@ def take_graph_functions(module: StableHloModule) -> tuple[GraphFunction, ...]:
             continue
         name, graph = ir.StringAttr(config[_NAME]), ir.StringAttr(config[_GRAPH])
         function = GraphFunction(name.value, bytes(graph.value_bytes))
-        place = places.setdefault(function, len(places))
+        index = indices.setdefault(function, len(indices))
         with call.context, ir.Location.unknown():
             call.attributes[_CONFIG] = ir.DictAttr.get(
                 {
-                    "called_index": _integer(place, 64),
+                    "called_index": _make_integer(index, 64),
                     "has_token_input_output": ir.BoolAttr.get(False),
                 }
             )
-    return tuple(places)
+    return tuple(indices)
 
 
-def _integer(value: int, width: int) -> Any:
+def _make_integer(value: int, width: int) -> Any:
     return ir.IntegerAttr.get(ir.IntegerType.get_signless(width), value)

@@ -1,8 +1,8 @@
-"""Rewrites maxima and minima so that XLA's fast ones on the CPU drop no NaN.
+"""Rewrites maxima and minima so that TensorFlow's XLA propagates NaN on the CPU.
 
-TensorFlow's XLA compiles for the CPU with fast minima and maxima: the maximum of a number and NaN
-is the number, but that of NaN and a number is NaN. JAX's XLA has none. A comparison and a select
-propagate every NaN under both.
+TensorFlow's XLA compiles for the CPU with fast minima and maxima: max(number, NaN) is the number,
+while max(NaN, number) is NaN. JAX's XLA does not use them. A comparison and a select propagate
+every NaN in both.
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ _BROADCASTS = frozenset(
 def keep_nan(module: Any) -> None:
     """Rewrites maxima and minima of floats in place.
 
-    relu and its kin stay, since XLA fuses a maximum with what is before it; the constant becomes
-    the second operand. Reductions by a maximum alone stay as well: the
-    lowering rules of the bridge write them for the CPU, and other platforms know them by their
-    form.
+    Maxima with a constant, such as relu, stay because XLA can fuse them; the constant becomes the
+    second operand. Reductions whose whole body is a maximum stay too: the bridge's lowering rules
+    handle them for the CPU, and other platforms recognize them by their form.
 
     The MLIR context of the module must be the current one.
     """
@@ -38,28 +37,28 @@ def keep_nan(module: Any) -> None:
         if op.name not in EXTREMES or not _is_float(op.results[0].type) or _is_whole_reducer(op):
             continue
         left, right = op.operands
-        if _is_number(left):
+        if _is_constant_number(left):
             left, right = right, left
-        if _is_number(right) and not _is_bounded_again(op):
+        if _is_constant_number(right) and not _is_bounded_again(op):
             op.operands[0], op.operands[1] = left, right
             continue
         with ir.InsertionPoint(op), op.location:
-            replace_operation(op, [_selected(EXTREMES[op.name], left, right)])
+            replace_operation(op, [_create_select(EXTREMES[op.name], left, right)])
 
 
-def _selected(direction: str, left: Any, right: Any) -> Any:
-    """Creates `left` if it compares so to `right` or is NaN, else `right`."""
+def _create_select(direction: str, left: Any, right: Any) -> Any:
+    """Creates a select: `left` if the comparison is true or `left` is NaN, else `right`."""
     kind = ir.RankedTensorType(left.type)
     flags = ir.RankedTensorType.get(
         kind.shape, ir.IntegerType.get_signless(1), encoding=kind.encoding
     )
 
-    def compared(direction: str, right: Any) -> Any:
+    def compare(direction: str, right: Any) -> Any:
         comparison = ir.Attribute.parse(f"#stablehlo<comparison_direction {direction}>")
         attributes = {"comparison_direction": comparison}
         return _create("compare", flags, [left, right], attributes)
 
-    is_left = _create("or", flags, [compared(direction, right), compared("NE", left)])
+    is_left = _create("or", flags, [compare(direction, right), compare("NE", left)])
     return _create("select", kind, [is_left, left, right])
 
 
@@ -75,7 +74,7 @@ def _is_float(kind: Any) -> bool:
 
 
 def _is_whole_reducer(op: Any) -> bool:
-    """Returns whether an operation is all of a reduction's body."""
+    """Returns whether an operation is the whole body of a reduction."""
     parent = op.parent
     if parent is None or parent.name not in _REDUCTIONS:
         return False
@@ -85,13 +84,13 @@ def _is_whole_reducer(op: Any) -> bool:
 def _is_bounded_again(op: Any) -> bool:
     """Returns whether a maximum is an operand of a minimum, or the reverse.
 
-    XLA makes one clamp of the two, which drops NaN.
+    XLA fuses the two into a clamp, which drops NaN.
     """
     return any(use.owner.name in EXTREMES for use in op.results[0].uses)
 
 
-def _is_number(value: Any) -> bool:
-    """Returns whether a value is known to repeat one number that is not NaN."""
+def _is_constant_number(value: Any) -> bool:
+    """Returns whether a value is a broadcast of one constant that is not NaN."""
     while not isinstance(value.owner, ir.Block):
         operation = value.owner
         if operation.name == "stablehlo.constant":

@@ -1,4 +1,4 @@
-"""StableHLO modules in memory: what is in them, and writing them at another version."""
+"""StableHLO modules in memory: inspecting, rewriting and serializing them."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ _EXPAND_CHLO = "builtin.module(func.func(chlo-legalize-to-stablehlo))"
 _EXPAND = "builtin.module(stablehlo-compatibility-expander{{target={version}}})"
 
 _DIALECTS = ("builtin.", "func.", "stablehlo.", "sdy.")
-"""Of portable artifacts."""
+"""Dialects that portable artifacts may contain."""
 
 _PLATFORM_INDEX = "_platform_index"
 _SHARDING = "sdy.sharding"
 
-_LONGEST_PLACE = 1000
-"""Characters of a file's name and a line number in a message of MLIR's."""
+_MAX_LOCATION_CHARACTERS = 1000
+"""Maximum number of characters of "file:line" in an MLIR message."""
 _NARROW = re.compile(rf"(?:\b|x)(?:{'|'.join(ELEMENT_TYPES[name] for name in WIDENED)})>")
 
 _ILLEGAL_OP = re.compile(r"'vhlo\.(\w+?)_v\d+'")
@@ -76,9 +76,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class FoundOperation:
-    """An operation of the module and where the user wrote it ("file:line"), if known.
+    """An operation of the module.
 
-    `primitive` is the JAX primitive's name, as far as the location tells.
+    Attributes:
+      name: the operation or the custom call target.
+      primitive: the JAX primitive that it comes from, if the location names one.
+      source: the user's line as "file:line", if known.
     """
 
     name: str
@@ -91,20 +94,20 @@ class FoundOperation:
 
 
 class LossyError(Exception):
-    """A version cannot express the module; `operation` says what stands against it."""
+    """A version cannot express the module; `operation` is the one that it lacks."""
 
     def __init__(self, operation: FoundOperation, detail: str) -> None:
-        """Takes `detail` for the chain of causes, not for users."""
+        """Stores the operation; `detail` is for tracebacks, not for users."""
         super().__init__(f"{operation}: {detail}")
         self.operation = operation
 
 
 class _Contents:
-    """Lists what is in a module, until that is changed: walking over it takes longest.
+    """An index of a module's operations; cached because walking the module is slow.
 
     Attributes:
-      operations: those of each name, in order.
-      types: of all results.
+      operations: maps each name to its operations, in order.
+      types: the types of all results.
     """
 
     def __init__(self, module: Any) -> None:
@@ -123,17 +126,17 @@ class StableHloModule:
     """A module and the MLIR context that it lives in."""
 
     def __init__(self, module: Any, *, may_be_sharded: bool | None = None) -> None:
-        """Takes an ir.Module, which is changed with it.
+        """Wraps an ir.Module and modifies it in place.
 
         Args:
-          module: is nobody else's.
-          may_be_sharded: False if Shardy's shardings are in none of its attributes, if known.
+          module: must not be used by anyone else.
+          may_be_sharded: False if no attribute is a Shardy sharding; None to find out.
         """
         self._context = module.context
         self._module = module
         self._known: _Contents | None = None
         if may_be_sharded is None:
-            may_be_sharded = _names_shardings(_jax_compat.module_bytecode(module))
+            may_be_sharded = _may_have_shardings(_jax_compat.module_bytecode(module))
         self._may_be_sharded = may_be_sharded
 
     @classmethod
@@ -141,115 +144,118 @@ class StableHloModule:
         """Reads a portable artifact.
 
         Raises:
-          jax.errors.JaxRuntimeError: it is not readable by the installed jaxlib.
+          jax.errors.JaxRuntimeError: the installed jaxlib cannot read it.
         """
         with _jax_compat.make_ir_context():
             module = _jax_compat.deserialize_module(artifact)
-        return cls(module, may_be_sharded=_names_shardings(artifact))
+        return cls(module, may_be_sharded=_may_have_shardings(artifact))
 
     def _contents(self) -> _Contents:
-        """Lists what is in it. Who changes it calls `_changed`, and touches none of these again."""
+        # Call `_invalidate` before every change, and do not use earlier contents afterwards.
         if self._known is None:
             self._known = _Contents(self._module)
         return self._known
 
-    def _changed(self) -> None:
+    def _invalidate(self) -> None:
         self._known = None
 
-    def _named(self, *names: str) -> list[Any]:
-        """Lists the operations of these names."""
+    def _find_operations(self, *names: str) -> list[Any]:
+        """Returns the operations with these names."""
         operations = self._contents().operations
         return [op for name in names for op in operations.get(name, ())]
 
     def becomes_final(self) -> bool:
-        """Makes of a module as it is lowered what JAX writes of it; False where only JAX can.
+        """Applies JAX's serialization rewrites in place; returns False if only JAX can do them.
 
-        Writing it, JAX replaces operations of CHLO by calls, composites or StableHLO, as the
-        release has it, and complex functions by real ones. Squares, the most usual ones, are
-        replaced here.
+        On serialization JAX replaces CHLO operations by calls, composites or StableHLO, depending
+        on its release, and complex functions by real ones. Only squares, the most common CHLO
+        operation, are replaced here.
         """
-        if self._operations_of_others() == {"chlo.square"}:
-            self._changed()
+        if self._find_foreign_names() == {"chlo.square"}:
+            self._invalidate()
             with self._context:
                 _jax_compat.run_passes(self._module, _EXPAND_CHLO)
         contents = self._contents()
-        for function in self._named("func.func"):
+        for function in self._find_operations("func.func"):
             drop_empty_attributes(function)
         returns = contents.operations.get("stablehlo.return", ())
         return not (
-            self._operations_of_others()
+            self._find_foreign_names()
             or any("complex<" in str(kind) for kind in contents.types)
             or any(op.parent.name == "func.func" for op in returns)
         )
 
-    def _operations_of_others(self) -> set[str]:
-        """Names the operations of dialects that artifacts do not have."""
+    def _find_foreign_names(self) -> set[str]:
+        """Returns the names of operations whose dialects artifacts do not contain."""
         return {name for name in self._contents().operations if not name.startswith(_DIALECTS)}
 
     def simplify(self) -> None:
-        """Removes what it says more than once: equal operations, and choices of equal branches."""
-        self._changed()
+        """Merges equal operations, and replaces choices between equal branches by the branch."""
+        self._invalidate()
         with self._context:
             merge_equal(self._module)
             if close_regions(self._contents().operations):
-                self._changed()
+                self._invalidate()
 
     def keep_nan(self) -> None:
-        """Rewrites maxima and minima that TensorFlow's XLA would drop NaN from on the CPU."""
+        """Rewrites maxima and minima in which TensorFlow's XLA would lose NaN on the CPU."""
         with self._context:
-            if any(self._named(name) for name in EXTREMES):
-                self._changed()
+            if any(self._find_operations(name) for name in EXTREMES):
+                self._invalidate()
                 keep_nan(self._module)
 
     def expand(self) -> None:
-        """Replaces operations that stand for others by those, so that every reader knows all.
+        """Expands composite and CHLO operations into StableHLO that every reader knows.
 
-        These are stablehlo.composite, and the operations of the CHLO dialect (top_k, erf, acos,
-        ...), which JAX up to 0.9 writes as custom calls "mhlo.NAME" that older XLA does not know.
+        JAX up to 0.9 writes CHLO operations (top_k, erf, acos, ...) as custom calls "mhlo.NAME",
+        which older XLA does not know.
         """
-        # A pass frees operations: none that was looked at before may be touched after it.
+        # A pass frees operations, so Python references from before it must not be used.
         with self._context:
-            if self._named("stablehlo.composite"):
-                self._changed()
+            if self._find_operations("stablehlo.composite"):
+                self._invalidate()
                 _jax_compat.run_passes(self._module, _INLINE_COMPOSITES)
             calls = [
                 op for op, target in self.custom_call_operations() if target.startswith("mhlo.")
             ]
             if calls:
-                self._changed()
+                self._invalidate()
                 for call in calls:
-                    _as_chlo(call)
+                    _replace_by_chlo(call)
                 _jax_compat.run_passes(self._module, _EXPAND_CHLO)
 
     def reduce_to_one_device(self, function_name: str) -> None:
-        """Removes collectives, and Shardy's annotations, which change nothing on one device.
+        """Removes collectives and Shardy's annotations, which are no-ops on one device.
+
+        Args:
+          function_name: the function's name, for messages.
 
         Raises:
-          ShardingError: a collective takes more devices; `function_name` is the function's.
+          ShardingError: a collective needs more than one device.
         """
-        left = None
+        cause = None
         names = {*self._contents().operations, *(name for _, name in self.custom_call_operations())}
         if may_be_collectives(names):
-            self._changed()
+            self._invalidate()
             with self._context:
-                left = drop_collectives(self._module)
+                cause = drop_collectives(self._module)
         self._drop_shardings()
-        if left is not None:
+        if cause is not None:
             raise ShardingError(
-                f"{function_name} uses a mesh of several devices ({left}), but JAX lowers it for "
+                f"{function_name} uses a mesh of several devices ({cause}), but JAX lowers it for "
                 "one, since no argument or result is spread over the mesh. Give jax.jit "
                 "in_shardings and out_shardings over the mesh, or use a mesh of one device."
             )
 
     def _drop_shardings(self) -> None:
-        """Removes Shardy's constraints, shardings and meshes, which say nothing on one device.
+        """Removes Shardy's constraints, shardings and meshes, which are no-ops on one device.
 
-        JAX writes them for typed PRNG keys and meshes of one device, and reading them takes calling
-        convention 10.
+        JAX writes them for typed PRNG keys and one-device meshes. Readers need calling
+        convention 10 for them.
         """
         if not (self._may_be_sharded or self._uses_operations_of_shardy()):
             return
-        self._changed()
+        self._invalidate()
         meshes = []
         for op in list(self._walk()):
             if op.name == "sdy.sharding_constraint":
@@ -258,24 +264,24 @@ class StableHloModule:
                 meshes.append(op)
             else:
                 self._drop_shardings_of(op)
-        # What else there is of Shardy may name a mesh.
+        # Other sdy operations may still refer to a mesh.
         if not any(op.name.startswith("sdy.") and op.name != "sdy.mesh" for op in self._walk()):
             for mesh in meshes:
                 mesh.erase()
 
     def _drop_shardings_of(self, op: Any) -> None:
-        """Removes the shardings of an operation's results and of a function's arguments."""
+        """Removes the shardings of one operation: its own, or those of a function's signature."""
         if _SHARDING in op.attributes:
             del op.attributes[_SHARDING]
         for name in ("arg_attrs", "res_attrs"):
-            each = attribute(op, name)
-            if each is None or not any(_SHARDING in ir.DictAttr(a) for a in each):
+            dictionaries = attribute(op, name)
+            if dictionaries is None or not any(_SHARDING in ir.DictAttr(a) for a in dictionaries):
                 continue
             with self._context:
-                op.attributes[name] = ir.ArrayAttr.get([_without_sharding(a) for a in each])
+                op.attributes[name] = ir.ArrayAttr.get([_remove_sharding(a) for a in dictionaries])
 
     def narrow_platform_index(self) -> None:
-        """Makes main's platform index 32 bits wide, as TF 2.15 wants it; x64 makes it 64."""
+        """Narrows main's platform index to int32, which TF 2.15 needs; with x64 it is int64."""
         main = main_of(self._module)
         attributes = attribute(main, "arg_attrs")
         block = main.regions[0].blocks[0]
@@ -285,7 +291,7 @@ class StableHloModule:
         wide, *others = function.inputs
         if str(wide) != "tensor<i64>":
             return
-        self._changed()
+        self._invalidate()
         with self._context, ir.Location.unknown():
             index: Any = block.arguments[0]
             index.set_type(ir.RankedTensorType.get([], ir.IntegerType.get_signless(32)))
@@ -295,13 +301,15 @@ class StableHloModule:
             set_function_type(main, [index.type, *others], function.results)
 
     def retype_main(self, inputs: Mapping[int, str], results: Mapping[int, str]) -> None:
-        """Gives some arguments and results of main other element types, and converts within.
+        """Changes the element types of some arguments and results of main.
+
+        The body keeps its types; conversions are inserted at its start and end.
 
         Args:
-          inputs: by the argument's index, the element type as MLIR writes it ("i8", "ui4").
-          results: by the result's index.
+          inputs: maps argument indices to element types as MLIR writes them ("i8", "ui4").
+          results: the same for result indices.
         """
-        self._changed()
+        self._invalidate()
         main = main_of(self._module)
         block = main.regions[0].blocks[0]
         function = function_type(main)
@@ -309,14 +317,14 @@ class StableHloModule:
         with self._context, ir.Location.unknown():
             for i, element in inputs.items():
                 argument: Any = block.arguments[i]
-                inner, types[0][i] = types[0][i], _with_element(types[0][i], element)
+                inner, types[0][i] = types[0][i], _replace_element_type(types[0][i], element)
                 argument.set_type(types[0][i])
                 with ir.InsertionPoint.at_block_begin(block):
                     converted = _convert(argument, inner)
                 argument.replace_all_uses_except(converted.results[0], converted)
             end = block.operations[len(block.operations) - 1].operation
             for i, element in results.items():
-                types[1][i] = _with_element(types[1][i], element)
+                types[1][i] = _replace_element_type(types[1][i], element)
                 with ir.InsertionPoint(end):
                     end.operands[i] = _convert(end.operands[i], types[1][i]).results[0]
             set_function_type(main, *types)
@@ -328,80 +336,83 @@ class StableHloModule:
         taken: TakenArrays | None = None,
         share: _stablehlo_constants.Intern[T] | None = None,
     ) -> list[T]:
-        """Makes large constants arguments of main, after all others; see `lift` there."""
-        constants = self._named("stablehlo.constant", "stablehlo.custom_call")
+        """Turns large constants into trailing arguments of main; see `_constants.lift`."""
+        constants = self._find_operations("stablehlo.constant", "stablehlo.custom_call")
         if not any(_stablehlo_constants.may_be_large(op) for op in constants):
             return []
-        self._changed()
+        self._invalidate()
         with self._context:
             return _stablehlo_constants.lift(self._module, intern, taken=taken, share=share)
 
     def embed_constants(self, arrays: Sequence[bytes | memoryview]) -> None:
-        """Makes the last arguments of main constants: the inverse of `lift_constants`."""
-        self._changed()
+        """Turns the last arguments of main into constants: the inverse of `lift_constants`."""
+        self._invalidate()
         with self._context:
             _stablehlo_constants.embed(self._module, arrays)
 
     def uses_narrow_integers(self) -> bool:
-        """Tells whether it computes with integers of fewer than 8 bits."""
+        """Returns whether the module computes with integers of fewer than 8 bits."""
         return any(_NARROW.search(str(kind)) is not None for kind in self._contents().types)
 
     def uses_batching_dims(self) -> bool:
-        """Tells whether a gather or scatter has batching dimensions."""
+        """Returns whether a gather or scatter has batching dimensions."""
         names = {"stablehlo.gather": "dimension_numbers"}
         names["stablehlo.scatter"] = "scatter_dimension_numbers"
         return any(
-            "batching_dims" in str(op.attributes[names[op.name]]) for op in self._named(*names)
+            "batching_dims" in str(op.attributes[names[op.name]])
+            for op in self._find_operations(*names)
         )
 
     def custom_calls(self) -> tuple[FoundOperation, ...]:
-        """Lists the custom calls, one for each name, in the order in which they appear."""
-        found: dict[str, FoundOperation] = {}
+        """Returns the first custom call of each target, in order of appearance."""
+        first_calls: dict[str, FoundOperation] = {}
         for op, name in self.custom_call_operations():
-            if name not in found and name != CONSTANT:
-                found[name] = _describe(name, str(op.location))
-        return tuple(found.values())
+            if name not in first_calls and name != CONSTANT:
+                first_calls[name] = _describe(name, str(op.location))
+        return tuple(first_calls.values())
 
     def custom_call_operations(self) -> list[tuple[Any, str]]:
-        """Lists the stablehlo.custom_calls themselves with their targets, in order."""
-        return [(op, custom_call_target(op)) for op in self._named("stablehlo.custom_call")]
+        """Returns the stablehlo.custom_call operations with their targets, in order."""
+        return [
+            (op, custom_call_target(op)) for op in self._find_operations("stablehlo.custom_call")
+        ]
 
     def replace_by_function(
         self, call: Any, operands: Sequence[Any], function: StableHloModule, name: str
     ) -> None:
         """Replaces an operation by a call of another module's main.
 
-        That module's functions are copied into this one.
+        The source module's functions are copied into this one.
 
         Args:
-          call: the operation, of this module. Results that main does not give are zero.
-          operands: main's arguments, values of this module.
-          function: the other module; its shape assertions are left out, since the sizes are those
-            of values that exist.
-          name: what the functions' names begin with.
+          call: an operation of this module. Results that main does not return become zeros.
+          operands: values of this module that are passed to main.
+          function: the source module. Its shape assertions are dropped, because the operands
+            already have concrete sizes.
+          name: prefix for the names of the copied functions.
         """
-        self._changed()
+        self._invalidate()
         self._may_be_sharded |= function._may_be_sharded
         bytecode = _jax_compat.module_bytecode(function._module)
         with self._context, ir.Location.unknown():
-            other = ir.Module.parse(bytecode)
-            main = _take_functions(other, self._module, name)
+            source = ir.Module.parse(bytecode)
+            main = _copy_functions(source, self._module, name)
             results = [result.type for result in call.results]
-            given = list(function_type(main).results)[: len(results)]
+            main_results = list(function_type(main).results)[: len(results)]
             with ir.InsertionPoint(call):
-                answer = ir.Operation.create(
+                function_call = ir.Operation.create(
                     "func.call",
                     results=list(function_type(main).results),
                     operands=list(operands),
                     attributes={"callee": ir.FlatSymbolRefAttr.get(symbol_name(main) or "")},
                     loc=call.location,
                 )
-                values = list(answer.results)[: len(given)]
-                values += [zeros(kind) for kind in results[len(given) :]]
+                values = list(function_call.results)[: len(main_results)]
+                values += [zeros(kind) for kind in results[len(main_results) :]]
             replace_operation(call.operation, values)
 
     def uses_shardy(self) -> bool:
-        """Tells whether Shardy's shardings are in it, for which TF needs calling convention 10."""
+        """Returns whether it has Shardy's shardings, for which TF needs calling convention 10."""
         written = _stablehlo_shardings.has_written_shardings(self._module)
         return written or self._uses_operations_of_shardy()
 
@@ -414,10 +425,10 @@ class StableHloModule:
         return tuple(map(str, function.inputs)), tuple(map(str, function.results))
 
     def serialize(self, version: Version) -> bytes:
-        """Writes the portable artifact at `version`, which says the same as the module.
+        """Writes the module as a portable artifact at `version`, without loss.
 
         Raises:
-          LossyError: the version cannot express the module, or only by dropping something.
+          LossyError: the version cannot express the module, or drops a part of it.
         """
         target = version_text(version)
         newest = version_text(_jax_compat.current_stablehlo_version())
@@ -431,13 +442,16 @@ class StableHloModule:
                     _stablehlo_shardings.add_sharding_shapes(expanded)
                 artifact = _jax_compat.serialize_module(expanded, target)
             except (ir.MLIRError, RuntimeError, ValueError) as e:
-                raise _lossy(e) from e
+                raise _make_lossy_error(e) from e
             written = _jax_compat.deserialize_module(artifact)
             if _say_the_same(_text(written), _text(expanded)):
                 return artifact
-            # Or through a portable artifact both, so that they differ by the version alone.
+            # Send both through an artifact, so that they differ by the version alone.
             again = _jax_compat.serialize_module(expanded, newest)
-            before, after = _text(_jax_compat.deserialize_module(again)), _text(written)
+            before, after = (
+                _text(_jax_compat.deserialize_module(again)),
+                _text(written),
+            )
         if before != after:
             pairs = itertools.zip_longest(before.splitlines(), after.splitlines(), fillvalue="")
             line = next(old for old, new in pairs if old != new)
@@ -454,13 +468,13 @@ class StableHloModule:
         return below(self._module.operation)
 
 
-def _names_shardings(written: bytes) -> bool:
-    """Tells whether an artifact or bytecode, where attributes are named by texts, names them."""
-    return _SHARDING.encode() in written
+def _may_have_shardings(data: bytes) -> bool:
+    """Returns whether the string of the sharding attribute occurs in an artifact or bytecode."""
+    return _SHARDING.encode() in data
 
 
-def _take_functions(other: Any, module: Any, name: str) -> Any:
-    """Copies the functions of a module into another one under new names; gives its main's copy."""
+def _copy_functions(other: Any, module: Any, name: str) -> Any:
+    """Copies all functions of `other` into `module` under new names; returns the copy of main."""
     taken = {symbol_name(o.operation) for o in module.body}
     prefix = next(p for i in itertools.count() if f"{(p := f'{name}_{i}')}_main" not in taken)
     functions = [o.operation for o in other.body.operations]
@@ -473,11 +487,11 @@ def _take_functions(other: Any, module: Any, name: str) -> Any:
     for operation in [op for copy in copies for op in below(copy.operation)]:
         if custom_call_target(operation) == "shape_assertion":
             operation.erase()
-    wanted = f"{prefix}_main"
-    return next(c.operation for c in copies if symbol_name(c.operation) == wanted)
+    main_name = f"{prefix}_main"
+    return next(c.operation for c in copies if symbol_name(c.operation) == main_name)
 
 
-def _with_element(kind: Any, element: str) -> Any:
+def _replace_element_type(kind: Any, element: str) -> Any:
     tensor = ir.RankedTensorType(kind)
     return ir.RankedTensorType.get(tensor.shape, ir.Type.parse(element), tensor.encoding)
 
@@ -486,14 +500,14 @@ def _convert(value: Any, kind: Any) -> Any:
     return ir.Operation.create("stablehlo.convert", results=[kind], operands=[value])
 
 
-def _without_sharding(attributes: Any) -> Any:
+def _remove_sharding(attributes: Any) -> Any:
     kept = attributes_of(ir.DictAttr(attributes))
     kept.pop(_SHARDING, None)
     return ir.DictAttr.get(kept)
 
 
-def _as_chlo(call: Any) -> None:
-    """Puts the CHLO operation that a custom call "mhlo.NAME" stands for in its place."""
+def _replace_by_chlo(call: Any) -> None:
+    """Replaces a custom call "mhlo.NAME" by the CHLO operation that it stands for."""
     name = custom_call_target(call).removeprefix("mhlo.")
     with ir.InsertionPoint(call):
         operation = ir.Operation.create(
@@ -508,7 +522,7 @@ def _as_chlo(call: Any) -> None:
 
 def _describe(name: str, location: str) -> FoundOperation:
     primitive = _OPERATION_NAME.search(location)
-    # The first place is the innermost one, and JAX leaves its own files out.
+    # The first location is the innermost one, and JAX leaves its own files out.
     source = _SOURCE.search(location)
     return FoundOperation(
         name,
@@ -517,29 +531,29 @@ def _describe(name: str, location: str) -> FoundOperation:
     )
 
 
-def _lossy(error: Exception) -> LossyError:
+def _make_lossy_error(error: Exception) -> LossyError:
     detail = str(error)
     match = _ILLEGAL_OP.search(detail)
     name = f"stablehlo.{match.group(1)}" if match else "an operation"
     if name == "stablehlo.func":
         name = "the type of an argument or result of a function"
-    # The text holds whole functions with their constants: searching through all takes seconds.
-    before = detail.partition(": error")[0][-_LONGEST_PLACE:]
+    # The message contains whole functions with constants; searching all of it takes seconds.
+    before = detail.partition(": error")[0][-_MAX_LOCATION_CHARACTERS:]
     source = re.search(r"(\S+\.\w+):(\d+):\d+$", before)
     place = f"{source.group(1)}:{source.group(2)}" if source else None
     return LossyError(FoundOperation(name, None, place), detail)
 
 
-def _say_the_same(one: str, other: str) -> bool:
-    """Compares texts of modules, of which one may leave attributes out that are at defaults."""
-    lines, others = one.splitlines(), other.splitlines()
-    return len(lines) == len(others) and all(
-        a == b or _without_defaults(a) == _without_defaults(b)
-        for a, b in zip(lines, others, strict=True)
+def _say_the_same(left: str, right: str) -> bool:
+    """Returns whether two module texts are equal, apart from attributes at their defaults."""
+    left_lines, right_lines = left.splitlines(), right.splitlines()
+    return len(left_lines) == len(right_lines) and all(
+        a == b or _strip_defaults(a) == _strip_defaults(b)
+        for a, b in zip(left_lines, right_lines, strict=True)
     )
 
 
-def _without_defaults(line: str) -> str:
+def _strip_defaults(line: str) -> str:
     return _LEFT_OVER.sub("", _DEFAULT.sub("", line))
 
 

@@ -1,4 +1,4 @@
-"""Texts of modules, for people; made in a process of its own, since MLIR may crash on a file."""
+"""Prints modules for people; runs in a separate process because MLIR may crash on a file."""
 
 from __future__ import annotations
 
@@ -6,38 +6,38 @@ from pathlib import Path
 
 from jax2tf_bridge.from_jax import _jax_compat
 
-_MOST_ELEMENTS = 16
-"""Arrays with more elements are left out of the text."""
+_MAX_ELEMENTS = 16
+"""Maximum number of elements of arrays that are printed."""
 
 
 def module_text(artifact: bytes) -> str:
-    """Prints a module as MLIR does, without large arrays and places in the source.
+    """Prints a module as MLIR text, without large arrays and source locations.
 
     Raises:
-      jax.errors.JaxRuntimeError: it is not readable by the installed jaxlib.
+      jax.errors.JaxRuntimeError: the installed jaxlib cannot read it.
     """
     with _jax_compat.make_ir_context():
         module = _jax_compat.deserialize_module(artifact)
         return str(
             module.operation.get_asm(
                 enable_debug_info=False,
-                large_elements_limit=_MOST_ELEMENTS,
-                large_resource_limit=_MOST_ELEMENTS,
+                large_elements_limit=_MAX_ELEMENTS,
+                large_resource_limit=_MAX_ELEMENTS,
             )
         )
 
 
 def write_texts(folder: Path, longest: int) -> None:
-    """Writes the text of each file NAME.module in a folder to NAME.text, so far as it can be read.
+    """Writes the text of each readable file NAME.module in a folder to NAME.text.
 
     Args:
-      folder: where they are.
-      longest: how many characters of a text are written.
+      folder: the folder of the modules, and of the texts.
+      longest: maximum number of characters of a text.
     """
     for file in sorted(folder.glob("*.module")):
         try:
             text = module_text(file.read_bytes())
-        except Exception:  # of types that differ between releases of jaxlib
+        except Exception:  # the exception types differ between releases of jaxlib
             continue
         if len(text) > longest:
             text = f"{text[:longest]}\n... and {len(text) - longest:,} more characters"

@@ -1,4 +1,4 @@
-"""Operations of a StableHLO module in memory: walking over them, reading what they hold."""
+"""Helpers for MLIR operations in memory: walking, reading attributes, replacing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jax2tf_bridge.from_jax._jax_compat import ir
 
 
 def below(operation: Any) -> Iterator[Any]:
-    """Yields an operation and every one inside of it, in order."""
+    """Yields an operation and all nested operations, in order."""
     stack = [operation]
     while stack:
         op = stack.pop()
@@ -20,7 +20,7 @@ def below(operation: Any) -> Iterator[Any]:
 
 
 def attribute(operation: Any, name: str) -> Any:
-    """Returns an attribute of an operation, None if it has none of this name."""
+    """Returns an attribute of an operation, or None."""
     attributes = operation.attributes
     return attributes[name] if name in attributes else None  # noqa: SIM401 - it has no get
 
@@ -28,7 +28,7 @@ def attribute(operation: Any, name: str) -> Any:
 def attributes_of(holder: Any) -> dict[str, Any]:
     """Returns the attributes of an operation, or of a DictAttr, by name.
 
-    Leaves out constants of complex numbers, because jaxlib has no Python object for them.
+    Complex constants are left out, because jaxlib has no Python object for them.
     """
     attributes = holder if isinstance(holder, ir.DictAttr) else holder.attributes
     # By number, because iterating yields names in some releases of jaxlib.
@@ -47,15 +47,15 @@ def function_type(function: Any) -> Any:
 
 
 def drop_empty_attributes(function: Any) -> None:
-    """Drops lists of attributes of a func.func's arguments, or results, in which none has any."""
+    """Removes arg_attrs and res_attrs of a func.func if all their dictionaries are empty."""
     for name in ("arg_attrs", "res_attrs"):
-        every = attribute(function, name)
-        if every is not None and not any(len(ir.DictAttr(each)) for each in every):
+        dictionaries = attribute(function, name)
+        if dictionaries is not None and not any(len(ir.DictAttr(each)) for each in dictionaries):
             del function.attributes[name]
 
 
 def symbol_name(operation: Any) -> str | None:
-    """Returns the name by which a module knows an operation of its own, None if it has none."""
+    """Returns the symbol name of an operation, or None."""
     name = attribute(operation, "sym_name")
     return None if name is None else str(ir.StringAttr(name).value)
 
@@ -67,21 +67,21 @@ def set_function_type(function: Any, inputs: Iterable[Any], results: Iterable[An
 
 
 def custom_call_target(operation: Any) -> str:
-    """Returns the target of a stablehlo.custom_call, "" of any other operation."""
+    """Returns the target of a stablehlo.custom_call; "" for other operations."""
     if operation.name != "stablehlo.custom_call":
         return ""
     return str(ir.StringAttr(operation.attributes["call_target_name"]).value)
 
 
 def replace_operation(operation: Any, values: Iterable[Any]) -> None:
-    """Replaces the results of an operation by other values, and erases it."""
+    """Replaces the results of an operation by `values`, and erases it."""
     for old, new in zip(operation.results, values, strict=True):
         old.replace_all_uses_with(new)
     operation.erase()
 
 
 def main_of(module: Any) -> Any:
-    """Finds the function main of a module that JAX exported."""
+    """Returns the function main of a module that JAX exported."""
     for op in module.body.operations:
         if symbol_name(op.operation) == "main":
             return op.operation
@@ -89,11 +89,11 @@ def main_of(module: Any) -> Any:
 
 
 def zeros(kind: Any) -> Any:
-    """Creates zeros of a tensor type of static shape, at the current insertion point."""
+    """Creates zeros of a statically shaped tensor type at the current insertion point."""
     tensor = ir.RankedTensorType(kind)
     element = tensor.element_type
     if isinstance(element, ir.ComplexType):
-        # The bindings fail on attributes with complex numbers.
+        # jaxlib's bindings fail on attributes with complex numbers.
         part = zeros(ir.RankedTensorType.get(tensor.shape, element.element_type))
         return ir.Operation.create(
             "stablehlo.complex", results=[kind], operands=[part, part]

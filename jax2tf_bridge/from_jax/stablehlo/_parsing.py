@@ -1,4 +1,4 @@
-"""StableHLO as text, or as MLIR bytecode of the day, as a portable artifact."""
+"""Converts StableHLO text or unversioned MLIR bytecode to portable artifacts."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from jax2tf_bridge.from_jax._jax_compat import ir
 from jax2tf_bridge.from_jax.stablehlo._operations import attribute, symbol_name
 from jax2tf_bridge.portable._stablehlo_version import version_text
 
-_MOST_LINES = 3
+_MAX_ERROR_LINES = 3
 _OPEN_SIZES = "jax.uses_shape_polymorphism"
 
 
 def portable_artifact(module: str | bytes, name: str) -> bytes:
-    """Writes a module at the StableHLO version of the installed JAX.
+    """Writes a module as a portable artifact at the StableHLO version of the installed JAX.
 
-    Its one public function becomes main, if it has no main.
+    If the module has no main, its only public function is renamed to main.
 
     Args:
-      module: what MLIR prints, or its bytecode.
-      name: of the function, for messages.
+      module: MLIR text or bytecode.
+      name: the function's name, for messages.
 
     Raises:
       ModuleError: the installed JAX cannot read it, or it has no function to call.
@@ -28,26 +28,26 @@ def portable_artifact(module: str | bytes, name: str) -> bytes:
     with _jax_compat.make_ir_context():
         try:
             parsed = ir.Module.parse(module)
-        except Exception as e:  # of types that differ between releases of jaxlib
-            said = "\n".join(str(e).strip().splitlines()[:_MOST_LINES])
+        except Exception as e:  # the exception types differ between releases of jaxlib
+            detail = "\n".join(str(e).strip().splitlines()[:_MAX_ERROR_LINES])
             raise ModuleError(
                 f"The StableHLO of {name} cannot be read by the installed JAX, which reads up to "
-                f"{newest}: {said}"
+                f"{newest}: {detail}"
             ) from e
         _name_main(parsed, name)
         try:
             return _jax_compat.serialize_module(parsed, newest)
         except Exception as e:
-            said = "\n".join(str(e).strip().splitlines()[:_MOST_LINES])
+            detail = "\n".join(str(e).strip().splitlines()[:_MAX_ERROR_LINES])
             raise ModuleError(
-                f"The module of {name} holds what StableHLO {newest} cannot express: {said}"
+                f"The module of {name} holds what StableHLO {newest} cannot express: {detail}"
             ) from e
 
 
 def refined_by_tensorflow(artifact: bytes) -> bytes:
-    """Marks a portable artifact as one whose open sizes XlaCallModule fills in from its arguments.
+    """Marks a portable artifact so that XlaCallModule infers open sizes from its arguments.
 
-    Without the mark, which JAX writes, it refuses them.
+    JAX writes the same mark. Without it, XlaCallModule rejects open sizes.
     """
     with _jax_compat.make_ir_context():
         module = _jax_compat.deserialize_module(artifact)
@@ -71,10 +71,10 @@ def _name_main(module: ir.Module, name: str) -> None:
         if "private" not in str(attribute(function, "sym_visibility"))
     ]
     if len(public) != 1:
-        found = ", ".join(f"@{symbol_name(function)}" for function in public) or "none"
+        candidates = ", ".join(f"@{symbol_name(function)}" for function in public) or "none"
         raise ModuleError(
             f"The StableHLO of {name} must have a function @main, or one public function alone. "
-            f"Public functions there: {found}. Name the one to call @main, or make the others "
+            f"Public functions there: {candidates}. Name the one to call @main, or make the others "
             "private (func.func private @...)."
         )
     old = symbol_name(public[0]) or ""

@@ -1,4 +1,4 @@
-"""Writes modules for a target: of a lowered function, a portable function, or an op's call."""
+"""Rewrites StableHLO modules for a target: those of functions and of XlaCallModule ops."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ _WITHOUT_EFFECTS = 8
 _WITH_EFFECTS = 9
 _WITH_SHARDY = 10
 
-# StableHLO has batching dimensions in gather and scatter since then. Measured: the XLA of TF 2.17
-# fails on them, so a module that has them is written for it as for TF 2.16, which has none.
+# StableHLO 1.1.0 introduced batching dimensions in gather and scatter. Measured: the XLA of TF 2.17
+# fails on them, so modules that use them are written for TF 2.17 at the version of TF 2.16.
 _BATCHING_DIMS = (1, 1, 0)
 _BATCHING_DIMS_RUN = TENSORFLOW_RELEASES["2.18"][0]
 _WITHOUT_BATCHING_DIMS = TENSORFLOW_RELEASES["2.16"][0]
 
-# Measured: TF 2.15 and 2.17 fail to compile additions of them, TF 2.15 conversions too.
+# Measured: TF 2.15 and 2.17 fail to compile additions of 4-bit integers, TF 2.15 also conversions.
 _NARROW_INTEGERS = TENSORFLOW_RELEASES["2.19"][0]
 
 
@@ -65,11 +65,11 @@ def retarget_module(
     """Writes a module at the first of the target's StableHLO versions that can express it.
 
     Raises:
-      UnsupportedByTargetError: none of the versions can express it, or it needs a newer calling
-        convention, or TensorFlow's own operations do not say it and the target has no XLA; the
-        operation and its source line are named.
+      UnsupportedByTargetError: no version can express it, it needs a newer calling convention, or
+        the target has no XLA and TensorFlow has no operations for it. The error names the
+        operation and its source line.
     """
-    convention = _calling_convention(module, has_effects)
+    convention = _find_calling_convention(module, has_effects)
     if convention > target.calling_convention:
         raise UnsupportedByTargetError(
             Message(
@@ -77,7 +77,7 @@ def retarget_module(
                 f"{'sharding annotations' if convention == _WITH_SHARDY else 'ordered effects'}, "
                 f"which need calling convention {convention}, and the target reads "
                 f"{target.calling_convention}.",
-                _first_release_that(convention=convention),
+                _advise_release(convention=convention),
             ),
             operation="calling convention",
             source=None,
@@ -85,24 +85,24 @@ def retarget_module(
     newest = _jax_compat.current_stablehlo_version()
     problem: LossyError | None = None
     if target.xla and module.uses_narrow_integers():
-        target = _for_narrow_integers(target, function_name)
-    for version in _versions(module, target.stablehlo_versions):
-        # An older jaxlib writes at most its own version, which newer readers accept.
+        target = _drop_versions_without_narrow_integers(target, function_name)
+    for version in _runnable_versions(module, target.stablehlo_versions):
+        # An older jaxlib can only write up to its own version, which newer readers accept.
         written = min(version, newest)
         try:
-            found = Retargeted(module.serialize(written), written, convention)
+            retargeted = Retargeted(module.serialize(written), written, convention)
         except LossyError as e:
             problem = e
             continue
         if not target.xla:
-            check_expressible(found.module, target, function_name)
-        return found
+            check_expressible(retargeted.module, target, function_name)
+        return retargeted
     assert problem is not None, "a target has at least one version"
-    raise _unsupported(module, problem, target, function_name) from problem
+    raise _make_unsupported_error(module, problem, target, function_name) from problem
 
 
-def _versions(module: StableHloModule, versions: Sequence[Version]) -> Sequence[Version]:
-    """Lists the versions to write the module at, so that readers of `versions` can also run it."""
+def _runnable_versions(module: StableHloModule, versions: Sequence[Version]) -> Sequence[Version]:
+    """Returns the versions to write the module at, so that readers of `versions` can run it."""
     if not module.uses_batching_dims():
         return versions
     return [
@@ -110,8 +110,8 @@ def _versions(module: StableHloModule, versions: Sequence[Version]) -> Sequence[
     ]
 
 
-def _for_narrow_integers(target: Target, function_name: str) -> Target:
-    """Leaves out the versions of releases whose XLA fails on 4-bit integers."""
+def _drop_versions_without_narrow_integers(target: Target, function_name: str) -> Target:
+    """Drops the versions of releases whose XLA fails on 4-bit integers."""
     versions = tuple(v for v in target.stablehlo_versions if v >= _NARROW_INTEGERS)
     if versions:
         return replace(target, stablehlo_versions=versions)
@@ -119,26 +119,26 @@ def _for_narrow_integers(target: Target, function_name: str) -> Target:
         Message(
             f"{function_name} cannot run on {target.name}: it computes with integers of 4 bits or "
             "fewer, which the XLA in it cannot.",
-            _first_release_that(versions=[_NARROW_INTEGERS]),
+            _advise_release(versions=[_NARROW_INTEGERS]),
         ),
         operation="4-bit integers",
         source=None,
     )
 
 
-def _calling_convention(module: StableHloModule, has_effects: bool) -> int:
+def _find_calling_convention(module: StableHloModule, has_effects: bool) -> int:
     if module.uses_shardy():
         return _WITH_SHARDY
     return _WITH_EFFECTS if has_effects else _WITHOUT_EFFECTS
 
 
-def _unsupported(
+def _make_unsupported_error(
     module: StableHloModule, problem: LossyError, target: Target, function_name: str
 ) -> UnsupportedByTargetError:
     operation = problem.operation
     tried = version_text(target.stablehlo_versions[-1])
-    help_text = _first_release_that(
-        versions=_versions_that_express(module, tried=target.stablehlo_versions)
+    help_text = _advise_release(
+        versions=_find_version_that_expresses(module, tried=target.stablehlo_versions)
     )
     place = f" (at {operation.source})" if operation.source else ""
     return UnsupportedByTargetError(
@@ -152,10 +152,12 @@ def _unsupported(
     )
 
 
-def _versions_that_express(module: StableHloModule, *, tried: Collection[Version]) -> list[Version]:
+def _find_version_that_expresses(
+    module: StableHloModule, *, tried: Collection[Version]
+) -> list[Version]:
     newest = _jax_compat.current_stablehlo_version()
     for version, _ in TENSORFLOW_RELEASES.values():
-        (written,) = _versions(module, [version])
+        (written,) = _runnable_versions(module, [version])
         if version in tried or written != version or version > newest:
             continue
         try:
@@ -166,9 +168,7 @@ def _versions_that_express(module: StableHloModule, *, tried: Collection[Version
     return []
 
 
-def _first_release_that(
-    *, versions: Collection[Version] | None = None, convention: int = 0
-) -> Message:
+def _advise_release(*, versions: Collection[Version] | None = None, convention: int = 0) -> Message:
     for release, (version, newest_convention) in TENSORFLOW_RELEASES.items():
         if (versions is None or version in versions) and convention <= newest_convention:
             target = Argument("target", release, f"target=Target.tensorflow({release!r})")
@@ -181,33 +181,32 @@ def _first_release_that(
 
 
 WIDE = {narrow: ELEMENT_TYPES[wide] for narrow, wide in WIDENED.items()}
-"""MLIR's element type by which TensorFlow takes a narrow dtype."""
+"""Maps each narrow dtype to the MLIR element type that TensorFlow passes it as."""
 
 
 def retarget(
     portable: PortableFunction | HoldsPortable, target: Target | None = None
 ) -> PortableFunction:
-    """Rewrites a portable function for another target, as an older TensorFlow needs it.
+    """Rewrites a portable function for another target, such as an older TensorFlow.
 
-    Operations that stand for others (composites, CHLO) are expanded, calls of LAPACK become
-    StableHLO, 4-bit integers cross as 8-bit ones, and the module is written at the first StableHLO
-    version of the target that loses nothing.  JAX is needed for it.
+    Composites and CHLO operations are expanded, LAPACK calls become StableHLO, and 4-bit integers
+    are passed as 8-bit integers. The module is written at the first StableHLO version of the target
+    that can express it without loss. This needs JAX.
 
     Args:
-      portable: of an export, a file or one of JAX's archives.
-      target: what the consumer can run; by default `Target.widest()`.
+      portable: a function from an export, a file or a JAX archive.
+      target: the consumer's capabilities; `Target.widest()` by default.
 
     Returns:
-      The portable function. VJPs that are there are retargeted with it, others when they are
-      asked for.
+      The rewritten function. Existing VJPs are retargeted at once, others on demand.
 
     Raises:
-      ShardingError: it is for one device, and uses a mesh of several.
+      ShardingError: the function is for one device but uses a mesh of several.
       UnsupportedByTargetError: the target cannot run an operation or custom call of the module.
-      ModuleError: the installed JAX cannot read the module, a call of LAPACK has no form in
-        StableHLO, or the module's types are not the function's.
-      FunctionError: it is no portable function.
-      TargetError: it is no Target.
+      ModuleError: the installed JAX cannot read the module, a LAPACK call has no equivalent in
+        StableHLO, or the types of the module and the function differ.
+      FunctionError: `portable` is not a portable function.
+      TargetError: `target` is not a Target.
     """
     portable = as_portable_function(portable, "retarget")
     target = as_target(target)
@@ -227,7 +226,7 @@ def retarget(
     retargeted = retarget_module(
         module, target, function_name=portable.name, has_effects=bool(portable.ordered_effects)
     )
-    found = replace(
+    result = replace(
         portable,
         module=replace(
             portable.module,
@@ -236,12 +235,12 @@ def retarget(
             calling_convention_version=retargeted.calling_convention_version,
         ),
         target=target,
-        gradient=_retargeted_vjp(portable, target),
-        # For XLA composites are expanded, of which stop_gradient leaves nothing behind.
+        gradient=_retarget_vjp(portable, target),
+        # For XLA composites are expanded; the stop_gradient composite then disappears.
         tensorflow_differentiates=portable.tensorflow_differentiates and not target.xla,
     )
-    mark_types_checked(found)
-    return found
+    mark_types_checked(result)
+    return result
 
 
 def read_module(portable: PortableFunction) -> StableHloModule:
@@ -252,7 +251,7 @@ def read_module(portable: PortableFunction) -> StableHloModule:
     """
     try:
         return StableHloModule.read(portable.module.data)
-    except Exception as e:  # of types that differ between releases of jaxlib
+    except Exception as e:  # the exception types differ between releases of jaxlib
         newest = version_text(_jax_compat.current_stablehlo_version())
         raise ModuleError(
             f"The installed JAX cannot read the module of {portable.name}: it is written at "
@@ -265,28 +264,27 @@ def read_module(portable: PortableFunction) -> StableHloModule:
 def retype_narrow_values(
     module: StableHloModule, function: PortableFunction, element_of: Mapping[str, str]
 ) -> None:
-    """Gives main's arguments and results of fewer than 8 bits other element types.
+    """Changes the element types of main's arguments and results of fewer than 8 bits.
 
     Args:
-      module: of the function; it is changed, and converts within.
-      function: its abstract values say which they are.
-      element_of: the wanted element type by dtype: WIDE, as TensorFlow reads them rightly, or
-        ELEMENT_TYPES, as JAX has them.
+      module: the function's module; it is modified, and converts the values inside.
+      function: its abstract values tell which arguments and results are narrow.
+      element_of: maps dtypes to element types: WIDE for TensorFlow, ELEMENT_TYPES for JAX.
     """
     ins, outs = module.main_types()
-    inputs = _to_retype(kept_avals(function), ins, element_of)
-    results = _to_retype(function.out_avals, outs, element_of)
+    inputs = _find_types_to_change(kept_avals(function), ins, element_of)
+    results = _find_types_to_change(function.out_avals, outs, element_of)
     if inputs or results:
         module.retype_main(inputs, results)
 
 
 def kept_avals(function: PortableFunction) -> list[Aval]:
-    """Lists the abstract values that main takes, after a platform index and tokens."""
+    """Returns the abstract values of main's arguments after the platform index and tokens."""
     kept = [function.in_avals[i] for i in function.module.kept_arguments]
     return kept + [constant.aval for constant in function.lifted_constants]
 
 
-def _to_retype(
+def _find_types_to_change(
     avals: Sequence[Aval], types: Sequence[str], element_of: Mapping[str, str]
 ) -> dict[int, str]:
     first = len(types) - len(avals)
@@ -309,8 +307,8 @@ def _check_custom_calls(
             )
 
 
-def _retargeted_vjp(portable: PortableFunction, target: Target) -> Gradient:
-    """Retargets a VJP that is there, since it is written with the rest; others when asked for."""
+def _retarget_vjp(portable: PortableFunction, target: Target) -> Gradient:
+    # An existing VJP is retargeted at once because files contain it; others on demand.
     is_there = portable.gradient.made is not None
 
     def retargeted(vjp: PortableFunction) -> PortableFunction:
@@ -330,8 +328,8 @@ def _retargeted_vjp(portable: PortableFunction, target: Target) -> Gradient:
     return portable.gradient.changed(portable.name, retargeted)
 
 
-# Of main's module: over how many devices it is spread.
-_DEVICES = ("mhlo.num_partitions", "mhlo.num_replicas")
+# Module attributes whose product is the number of devices.
+_DEVICE_COUNTS = ("mhlo.num_partitions", "mhlo.num_replicas")
 _INTEGER = re.compile(r"\d+")
 
 
@@ -347,23 +345,23 @@ def retarget_call(
     calling_convention_version: int,
     target: Target,
 ) -> Retargeted:
-    """Rewrites the module of an XlaCallModule op, which others may have written, for a target.
+    """Rewrites the module of an XlaCallModule op, written by any tool, for a target.
 
     Args:
-      module: the portable artifact, of any StableHLO version that the installed JAX reads.
-      name: what errors call it.
-      argument_dtypes: of the op (Tin), by TensorFlow's names.
-      result_dtypes: likewise (Tout).
-      platforms: for which it was lowered.
-      disabled_checks: custom calls among these are taken to have a handler.
+      module: a portable artifact of any StableHLO version that the installed JAX reads.
+      name: the name in error messages.
+      argument_dtypes: the op's argument dtypes (Tin), by TensorFlow's names.
+      result_dtypes: the op's result dtypes (Tout).
+      platforms: the platforms that the module was lowered for.
+      disabled_checks: custom calls that these name are assumed to have a handler.
       has_tokens: whether the op passes tokens.
-      calling_convention_version: of the op.
-      target: what is to run it.
+      calling_convention_version: the op's calling convention.
+      target: the consumer.
 
     Raises:
-      ModuleError: the installed JAX cannot read it, it does not match the op, or a call of LAPACK
-        has no form in StableHLO.
-      UnsupportedByTargetError: the target cannot run it.
+      ModuleError: the installed JAX cannot read the module, it does not match the op, or a LAPACK
+        call has no equivalent in StableHLO.
+      UnsupportedByTargetError: the target cannot run the module.
     """
     narrow = sorted({*argument_dtypes, *result_dtypes} & WIDENED.keys())
     if narrow:
@@ -384,18 +382,20 @@ def retarget_call(
         disabled_checks=disabled_checks,
         has_tokens=has_tokens,
         calling_convention_version=calling_convention_version,
-        nr_devices=_devices(module),
+        nr_devices=_count_devices(module),
     )
-    found = retarget(function, target).module
-    return Retargeted(found.data, found.stablehlo_version, found.calling_convention_version)
+    retargeted = retarget(function, target).module
+    return Retargeted(
+        retargeted.data, retargeted.stablehlo_version, retargeted.calling_convention_version
+    )
 
 
-def _devices(module: bytes) -> int:
-    """Counts the devices that the module is spread over."""
+def _count_devices(module: bytes) -> int:
+    """Returns the number of devices that the module is partitioned over."""
     with _jax_compat.make_ir_context():
         try:
             attributes = _jax_compat.deserialize_module(module).operation.attributes
-        except Exception:  # of types that differ between releases; retarget says it
+        except Exception:  # types differ between releases; retarget reports the error
             return 1
-        texts = [str(attributes[name]) for name in _DEVICES if name in attributes]
+        texts = [str(attributes[name]) for name in _DEVICE_COUNTS if name in attributes]
     return math.prod(int(_INTEGER.findall(text)[0]) for text in texts if _INTEGER.match(text))

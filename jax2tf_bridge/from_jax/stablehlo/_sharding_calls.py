@@ -1,4 +1,4 @@
-"""Shardings as custom calls of a portable artifact, where sizes are open."""
+"""Sharding custom calls of portable artifacts whose values have open sizes."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _FRONTEND = "mhlo.frontend_attributes"
 
 
 def has_written_shardings(module: Any) -> bool:
-    """Tells whether Shardy's meshes are in an ir.Module that was read from an artifact."""
+    """Returns whether an ir.Module that was read from an artifact has Shardy meshes."""
     # Writing an artifact turns Shardy's operations into custom calls and frontend attributes.
-    found = attribute(module.operation, _FRONTEND)
-    return found is not None and "xla.sdy.meshes" in str(found)
+    attributes = attribute(module.operation, _FRONTEND)
+    return attributes is not None and "xla.sdy.meshes" in str(attributes)
 
 
 def add_sharding_shapes(module: Any) -> None:
-    """Gives the shapes of their results, as operands, to the shardings of values of open sizes.
+    """Adds the result shapes as operands to sharding calls on values with open sizes.
 
-    XLA finds the sizes of a custom call's results from such operands, and then drops them; without,
-    it refuses the module. Call it in the module's context.
+    XLA reads the sizes of a custom call's results from these operands and then drops them. It
+    rejects modules without them.
 
     Args:
-      module: an ir.Module that was read from an artifact.
+      module: an ir.Module that was read from an artifact; its context must be the current one.
     """
     for op in list(below(module.operation)):
         if _is_open_sharding(op):
@@ -53,7 +53,7 @@ def _add_shapes(op: Any) -> None:
     operands = list(op.operands)
     count = len(operands)
     with ir.InsertionPoint(op), op.location:
-        shapes = [_shape_of(value) for value in operands]
+        shapes = [_create_shape(value) for value in operands]
         attributes = attributes_of(op)
         indices = list(range(count, 2 * count))
         attributes[_SHAPES] = ir.Attribute.parse(f"dense<{indices}> : tensor<{count}xi64>")
@@ -66,8 +66,8 @@ def _add_shapes(op: Any) -> None:
     replace_operation(op, new.results)
 
 
-def _shape_of(value: Any) -> Any:
-    """Creates the sizes of a value, a tensor of i32, at the current insertion point."""
+def _create_shape(value: Any) -> Any:
+    """Creates the shape of a value as an i32 vector at the current insertion point."""
     kind = ir.RankedTensorType(value.type)
     i32 = ir.IntegerType.get_signless(32)
     scalar, vector = ir.RankedTensorType.get([], i32), ir.RankedTensorType.get([1], i32)

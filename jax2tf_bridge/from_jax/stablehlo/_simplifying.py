@@ -1,7 +1,7 @@
-"""Merges equal operations in a module, since readers' time grows with their number.
+"""Merges equal operations in a module, because loading time grows with their number.
 
-JAX writes each branch of a choice between platforms, equal or not, and the arithmetic of open sizes
-anew for each operation that needs them: two thirds of a transformer's operations.
+JAX writes a branch for each platform even if all are equal, and repeats the arithmetic of open
+sizes for each operation that needs it: together two thirds of a transformer's operations.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from jax2tf_bridge.from_jax._jax_compat import ir
 from jax2tf_bridge.from_jax.stablehlo._operations import attributes_of, below, replace_operation
 
 _CONTROL_FLOW = {f"stablehlo.{name}" for name in ("case", "if", "while")}
-"""Takes values from around it; readers expect that of no other operation with a region."""
+"""Operations whose regions may use outer values; readers reject this in all others."""
 
 _RESULT_NAMES = re.compile(r"^%[^=]* = ")
 
 _MERGE_EQUAL = "builtin.module(cse)"
 _MERGE_AND_DROP = "builtin.module(cse,cse)"
-"""Drops what nothing uses as well, and in the second round what that alone used."""
+"""Also removes dead operations; the second round removes those that only dead ones used."""
 
 
 def merge_equal(module: Any) -> None:
@@ -31,35 +31,35 @@ def merge_equal(module: Any) -> None:
     """
     _jax_compat.run_passes(module, _MERGE_EQUAL)
     cases = [op for op in below(module.operation) if op.name == "stablehlo.case"]
-    # Those inside of others come after them, and are merged before them.
+    # Inner cases follow outer ones, and must be merged first.
     equal = [case for case in reversed(cases) if _merge_branches(case)]
     if equal:
         _jax_compat.run_passes(module, _MERGE_AND_DROP)
 
 
 def close_regions(operations: Mapping[str, Sequence[Any]]) -> bool:
-    """Copies into operations' regions what they take from around them since a merge.
+    """Copies outer values that regions use after a merge into the regions.
 
     Args:
-      operations: all of a module, by name; its MLIR context must be the current one.
+      operations: all operations of a module, by name; its MLIR context must be the current one.
 
     Returns:
-      Whether there was any such value.
+      Whether any value was copied.
     """
-    of_regions = [
+    operations_with_regions = [
         op
         for name, ops in operations.items()
         if name.startswith("stablehlo.") and name not in _CONTROL_FLOW
         for op in ops
         if len(op.regions)
     ]
-    return any([_close(op) for op in of_regions])
+    return any([_close_operation(op) for op in operations_with_regions])
 
 
-def _close(operation: Any) -> bool:
-    """Does as close_regions, for one operation.
+def _close_operation(operation: Any) -> bool:
+    """Implements close_regions for one operation.
 
-    Such values are computed of nothing but each other: all else is the regions' own.
+    The copied values depend on each other only, because regions could not use outer values before.
     """
     copied = False
     for region in operation.regions:
@@ -73,13 +73,13 @@ def _close(operation: Any) -> bool:
         for op in within:
             for i, value in enumerate(op.operands):
                 if value not in inside:
-                    op.operands[i] = _copied(value, block, copies)
+                    op.operands[i] = _copy_value(value, block, copies)
         copied |= bool(copies)
     return copied
 
 
-def _copied(value: Any, block: Any, copies: dict[Any, Any]) -> Any:
-    """Returns a value's copy in a block, made before what is in it."""
+def _copy_value(value: Any, block: Any, copies: dict[Any, Any]) -> Any:
+    """Returns a copy of a value; new copies are inserted at the start of the block."""
     owner = value.owner
     if isinstance(owner, ir.Block):
         return value
@@ -87,15 +87,15 @@ def _copied(value: Any, block: Any, copies: dict[Any, Any]) -> Any:
         copy = owner.operation.clone(ir.InsertionPoint.at_block_begin(block))
         copies.update(zip(owner.results, copy.results, strict=True))
         for i, operand in enumerate(copy.operands):
-            copy.operands[i] = _copied(operand, block, copies)
+            copy.operands[i] = _copy_value(operand, block, copies)
     return copies[value]
 
 
 def _merge_branches(case: Any) -> bool:
-    """Puts the operations of a branch in the place of the case if all branches are equal."""
+    """Replaces a case by the operations of one branch if all branches are equal."""
     first, *others = (list(region.blocks[0].operations) for region in case.regions)
     *computing, end = first
-    # The type of a result may leave open what the branches know.
+    # The case's result types may have open sizes that the branches know.
     if [value.type for value in end.operands] != [value.type for value in case.results]:
         return False
     if not all(_are_equal(first, other, {}) for other in others):
@@ -107,17 +107,16 @@ def _merge_branches(case: Any) -> bool:
 
 
 def _are_equal(left: list[Any], right: list[Any], counterparts: dict[Any, Any]) -> bool:
-    """Tells whether two lists of operations compute the same in the same order.
+    """Returns whether two lists of operations compute the same in the same order.
 
     Args:
-      left: of one block.
-      right: of another.
-      counterparts: from values of the left one's blocks to those of the right one's; those of
-        `left` are added.
+      left: the operations of one block.
+      right: the operations of another block.
+      counterparts: maps left values to equal right values; the results of `left` are added.
     """
     return len(left) == len(right) and all(
-        _is_equal(one.operation, other.operation, counterparts)
-        for one, other in zip(left, right, strict=True)
+        _is_equal(left_op.operation, right_op.operation, counterparts)
+        for left_op, right_op in zip(left, right, strict=True)
     )
 
 
@@ -128,10 +127,10 @@ def _is_equal(left: Any, right: Any, counterparts: dict[Any, Any]) -> bool:
         return False
     if [value.type for value in left.results] != [value.type for value in right.results]:
         return False
-    for one, other in zip(left.regions, right.regions, strict=True):
-        if len(one.blocks) != len(other.blocks) or len(one.blocks) > 1:
+    for left_region, right_region in zip(left.regions, right.regions, strict=True):
+        if len(left_region.blocks) != len(right_region.blocks) or len(left_region.blocks) > 1:
             return False
-        for block, counterpart in zip(one.blocks, other.blocks, strict=True):
+        for block, counterpart in zip(left_region.blocks, right_region.blocks, strict=True):
             arguments = list(block.arguments), list(counterpart.arguments)
             if [value.type for value in arguments[0]] != [value.type for value in arguments[1]]:
                 return False
@@ -148,10 +147,10 @@ def _have_equal_attributes(left: Any, right: Any) -> bool:
         return False
     # Constants of complex numbers can only be compared as text.
     are_complete = len(attributes) == len(left.attributes) == len(right.attributes)
-    return are_complete or _text(left) == _text(right)
+    return are_complete or _print_without_result_names(left) == _print_without_result_names(right)
 
 
-def _text(operation: Any) -> str:
+def _print_without_result_names(operation: Any) -> str:
     """Returns the text of an operation without the names of its results."""
     text = operation.get_asm(enable_debug_info=False, use_local_scope=True)
     return _RESULT_NAMES.sub("", str(text), count=1)

@@ -1,4 +1,4 @@
-"""Collectives in a module for one device, where they change nothing and TensorFlow has none."""
+"""Removes collectives from modules for one device, where they are identities."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jax2tf_bridge.from_jax.stablehlo._operations import (
 )
 from jax2tf_bridge.portable._sharding import CALLS_OF_PARTS
 
-# What every device gives the others is what it has itself.
+# On one device, the result of these collectives is the operand.
 _IDENTITIES = frozenset(
     {
         "stablehlo.all_reduce",
@@ -27,89 +27,89 @@ _IDENTITIES = frozenset(
         "stablehlo.reduce_scatter",
     }
 )
-_NUMBERS = frozenset({"stablehlo.partition_id", "stablehlo.replica_id"})
+_DEVICE_NUMBERS = frozenset({"stablehlo.partition_id", "stablehlo.replica_id"})
 _PERMUTE = "stablehlo.collective_permute"
 _MANUAL, _MESH = "sdy.manual_computation", "sdy.mesh"
 _AXIS_SIZE = re.compile(r'"=(\d+)')
 
 
 def may_be_collectives(names: Collection[str]) -> bool:
-    """Tells whether a module may have what `drop_collectives` drops.
+    """Returns whether `drop_collectives` may find anything in a module.
 
     Args:
-      names: of its operations, and the targets of its custom calls.
+      names: the names of its operations and the targets of its custom calls.
     """
-    may_be = {*_NUMBERS, *_IDENTITIES, *CALLS_OF_PARTS, _PERMUTE, _MANUAL, _MESH}
+    may_be = {*_DEVICE_NUMBERS, *_IDENTITIES, *CALLS_OF_PARTS, _PERMUTE, _MANUAL, _MESH}
     return not may_be.isdisjoint(names)
 
 
 def drop_collectives(module: Any) -> str | None:
     """Replaces collectives by their operands and device numbers by 0, in a module for one device.
 
-    XLA's CPU wants a device assignment for them, which TensorFlow does not give; some crash it.
-    Call it in the module's context.
+    On the CPU, XLA needs a device assignment for them that TensorFlow does not provide, and some
+    collectives crash it.
 
     Args:
-      module: an ir.Module.
+      module: an ir.Module; its context must be the current one.
 
     Returns:
-      The name of an operation that takes more than one device; None if there is none.
+      The name of an operation that needs more than one device; None if there is none.
     """
-    left = None
-    # From within: an operation that is erased takes those of its region along.
+    unsupported = None
+    # Inner operations first, because erasing an operation erases its regions.
     for op in reversed(list(below(module.operation))):
         name = custom_call_target(op) or str(op.name)
         if name == _MESH and _mesh_size(op) > 1:
-            left = name
-        values = _on_one_device(op, name)
+            unsupported = name
+        values = _compute_on_one_device(op, name)
         if values is None:
             continue
         if [value.type for value in values] != [result.type for result in op.results]:
-            left = name
+            unsupported = name
             continue
         replace_operation(op, values)
-    return left
+    return unsupported
 
 
-def _on_one_device(op: Any, name: str) -> list[Any] | None:
-    """Returns what a collective gives on one device, nothing if it takes more; else None.
+def _compute_on_one_device(op: Any, name: str) -> list[Any] | None:
+    """Returns the results of a collective on one device; None for other operations.
 
-    For a collective always as many values as results, unless it takes more devices.
+    The list is empty if the collective needs more than one device.
     """
-    if name in _NUMBERS:
-        return _zeros(op)
+    if name in _DEVICE_NUMBERS:
+        return _create_zeros(op)
     if name == _MANUAL:
         return []
     if name in CALLS_OF_PARTS:
         return list(op.operands)
     if name in _IDENTITIES:
-        return list(op.operands) if _is_alone(op) else []
+        return list(op.operands) if _has_groups_of_one(op) else []
     if name != _PERMUTE:
         return None
     pairs: Any = ir.DenseIntElementsAttr(op.attributes["source_target_pairs"])
-    sent = [int(i) for i in pairs]
-    if any(sent):
+    device_numbers = [int(i) for i in pairs]
+    if any(device_numbers):
         return []
-    # What no device sends to is zero.
-    return list(op.operands) if sent else _zeros(op)
+    # A device that nobody sends to gets zeros.
+    return list(op.operands) if device_numbers else _create_zeros(op)
 
 
 def _mesh_size(op: Any) -> int:
     return math.prod(map(int, _AXIS_SIZE.findall(str(op.attributes["mesh"]))))
 
 
-def _is_alone(op: Any) -> bool:
-    """Tells whether its groups are of one device each, as far as they are listed."""
+def _has_groups_of_one(op: Any) -> bool:
+    """Returns whether all its groups have one device; True if the groups are not listed."""
     groups = attribute(op, "replica_groups")
     try:
         shape = ir.RankedTensorType(ir.DenseIntElementsAttr(groups).type).shape
     except (TypeError, ValueError):
-        return True  # said by the axes of a mesh, which is of one device
+        return True  # the groups are axes of a mesh, which has one device
     return bool(shape[-1] <= 1)
 
 
-def _zeros(op: Any) -> list[Any]:
-    """Creates zeros in the place of the only result; none where its size is open."""
+def _create_zeros(op: Any) -> list[Any]:
+    """Creates zeros for the only result; returns an empty list if its size is open."""
     kind = ir.RankedTensorType(op.results[0].type)
     if not kind.has_static_shape:
         return []

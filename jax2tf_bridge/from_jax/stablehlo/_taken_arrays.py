@@ -1,7 +1,8 @@
-"""Large arrays that a function captured, kept out of the module while JAX lowers it.
+"""Keeps large captured arrays out of the module while JAX lowers a function.
 
-JAX writes each into the module, which is then copied, written and read several times. Instead a
-call of CONSTANT stands for it there, until it becomes an argument of main, or a constant after all.
+JAX would write each array into the module, which is then copied, written and read several times. A
+custom call of CONSTANT is a placeholder for the array, until it becomes an argument of main or a
+constant.
 """
 
 from __future__ import annotations
@@ -18,34 +19,34 @@ from jax2tf_bridge.from_jax.stablehlo._operations import custom_call_target
 from jax2tf_bridge.portable._dtypes import ALL_DTYPES
 
 CONSTANT = "jax2tf_bridge.constant"
-"""Target of the custom call that stands for an array; its configuration is the array's number."""
+"""Target of the placeholder custom call; its backend_config is the array's number."""
 
 LEAST_BYTES = 4096
-"""Smaller constants stay in the module."""
+"""Minimum size in bytes of constants that are taken or lifted."""
 
-# Every TF release that the bridge knows has the dtypes up to this number, as arguments too.
-_LAST_NUMBER = 25
+# Every TF release that the bridge knows has the dtypes up to this number in types.proto.
+_MAX_DTYPE_NUMBER = 25
 LIFTED_DTYPES = MappingProxyType(
     {
         row.element_type: row.name
         for row in ALL_DTYPES
-        if row.tensorflow is not None and row.tensorflow <= _LAST_NUMBER
+        if row.tensorflow is not None and row.tensorflow <= _MAX_DTYPE_NUMBER
     }
 )
-_NAMES = frozenset(LIFTED_DTYPES.values())
-_COMPARED_AT_ONCE = 1 << 16
+_LIFTED_NAMES = frozenset(LIFTED_DTYPES.values())
+_ELEMENTS_PER_COMPARISON = 1 << 16
 
 
 class TakenArrays:
-    """Arrays of one lowering, by the numbers that stand for them in the module."""
+    """Arrays of one lowering, numbered in the order in which they were taken."""
 
     def __init__(self) -> None:
         self._arrays: list[np.ndarray] = []
-        # With what JAX has, which keeps its identity from being that of something else.
+        # Keyed by id; holding JAX's object keeps its id from being reused.
         self._numbers: dict[int, tuple[int, Any]] = {}
 
     def take(self, value: Any) -> Any:
-        """Returns an array's value in the module; None for those that JAX shall write there."""
+        """Creates a placeholder for an array; returns None if JAX should write it as usual."""
         known = self._numbers.get(id(value))
         if known is None:
             array = self._large(value)
@@ -65,13 +66,13 @@ class TakenArrays:
         ).results[0]
 
     def array(self, operation: Any) -> np.ndarray | None:
-        """Returns the array for which an operation stands; None if it stands for none."""
+        """Returns the array of a placeholder; None for other operations."""
         if custom_call_target(operation) != CONSTANT:
             return None
         return self._arrays[int(ir.StringAttr(operation.attributes["backend_config"]).value)]
 
     def _large(self, value: Any) -> np.ndarray | None:
-        # Copying an array from another device takes time.
+        # Checked before np.asarray, because copying from another device takes time.
         if isinstance(value, jax.Array) and (
             not value.is_fully_addressable or value.nbytes < LEAST_BYTES
         ):
@@ -79,8 +80,8 @@ class TakenArrays:
         array = np.asarray(value)
         if array.nbytes < LEAST_BYTES:
             return None
-        # JAX makes broadcasts of those that repeat themselves.
-        if array.dtype.name not in _NAMES or 0 in array.strides:
+        # JAX writes arrays that repeat values as broadcasts.
+        if array.dtype.name not in _LIFTED_NAMES or 0 in array.strides:
             return None
         if jax.dtypes.canonicalize_dtype(array.dtype) != array.dtype or _is_one_value(array):
             return None
@@ -88,11 +89,11 @@ class TakenArrays:
 
 
 def _is_one_value(array: np.ndarray) -> bool:
-    """Tells whether all elements have the same bits."""
+    """Returns whether all elements have the same bits."""
     flat = array.reshape(-1)
     width = flat.dtype.itemsize
-    for start in range(0, len(flat), _COMPARED_AT_ONCE):
-        rows = flat[start : start + _COMPARED_AT_ONCE].view(np.uint8).reshape(-1, width)
+    for start in range(0, len(flat), _ELEMENTS_PER_COMPARISON):
+        rows = flat[start : start + _ELEMENTS_PER_COMPARISON].view(np.uint8).reshape(-1, width)
         if (rows != flat[:1].view(np.uint8)).any():
             return False
     return True

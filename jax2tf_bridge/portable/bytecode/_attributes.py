@@ -1,7 +1,6 @@
 """Reads the attributes that a summary needs: strings, dictionaries, tensors and types.
 
-What an attribute refers to is given by its index and read when it is asked for, so that nothing
-here recurses.
+References to other attributes stay indices and are read on demand, so nothing here recurses.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import TypeAlias
 
 from jax2tf_bridge.portable.bytecode._layout import EntryTable, Strings
 
-# By dialect and by the number that an attribute begins with.
+# Kinds of attributes, by dialect and code.
 _STRINGS = frozenset({("builtin", 2), ("builtin", 3), ("vhlo", 14)})
 _DICTIONARIES = frozenset({("builtin", 1), ("vhlo", 6)})
 _TYPES = frozenset({("builtin", 6), ("vhlo", 17)})
@@ -20,7 +19,7 @@ _TENSOR = ("vhlo", 15)
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A constant's value: the index of its type, and which bytes of the section it is."""
+    """A constant's value: the index of its type, and its byte range in the section."""
 
     type: int
     start: int
@@ -29,20 +28,20 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class TypeReference:
-    """An attribute that names a type, by the type's index."""
+    """An attribute that refers to a type by index."""
 
     type: int
 
 
 @dataclass(frozen=True, slots=True)
 class Dictionary:
-    """Names, and the indices of the attributes that they stand for."""
+    """Pairs of a name and the index of an attribute."""
 
     entries: tuple[tuple[str, int], ...]
 
 
 Attribute: TypeAlias = str | Tensor | TypeReference | Dictionary | None
-"""None stands for all other kinds."""
+"""A summarized attribute; None stands for all other kinds."""
 
 
 class Attributes:
@@ -53,10 +52,10 @@ class Attributes:
         self._known: dict[int, Attribute] = {}
 
     def read(self, index: int) -> Attribute:
-        """Reads the attribute; None if it is of another kind, known or not.
+        """Reads an attribute; returns None for all other kinds.
 
         Raises:
-          FileFormatError: there is none of this index, or its bytes are not what its kind says.
+          FileFormatError: the index is out of range, or the bytes are invalid for the kind.
         """
         if index not in self._known:
             self._known[index] = self._read(index)
@@ -69,8 +68,8 @@ class Attributes:
         if kind in _STRINGS:
             return self.string(index)
         if kind == _TENSOR:
-            of, size = cursor.index("type", self._n_types), cursor.count("bytes")
-            value = Tensor(of, cursor.skip(size, "a tensor"), size)
+            type_index, size = cursor.index("type", self._n_types), cursor.count("bytes")
+            value = Tensor(type_index, cursor.skip(size, "a tensor"), size)
         elif kind in _TYPES:
             value = TypeReference(cursor.index("type", self._n_types))
         elif kind in _DICTIONARIES:
@@ -87,7 +86,7 @@ class Attributes:
         return value
 
     def string(self, index: int) -> str | None:
-        """Reads the string; None if the attribute is none; it follows no reference."""
-        # A dictionary may name itself: so this does not go through `read`.
+        """Reads a string attribute without following references; None if it is not a string."""
+        # A dictionary may refer to itself, so this does not call `read`.
         entry = self._table[index]
         return self._strings[entry.cursor.varint()] if entry.kind in _STRINGS else None

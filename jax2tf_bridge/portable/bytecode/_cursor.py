@@ -1,4 +1,4 @@
-"""Reads numbers and bytes from MLIR bytecode, never past the end."""
+"""Reads numbers and bytes from MLIR bytecode, with bounds checks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from jax2tf_bridge.errors import FileFormatError
 
-# How many bytes a varint takes, by its first byte: the trailing zero bits count the bytes to come.
+# Size of a varint by its first byte, whose trailing zero bits count the bytes that follow.
 VARINT_SIZES = bytes((first & -first).bit_length() if first else 9 for first in range(256))
 
 
@@ -15,21 +15,21 @@ _FLOATS = {16: ("<H", "<e"), 32: ("<I", "<f"), 64: ("<Q", "<d")}
 
 
 def as_float(bits: int, width: int) -> float:
-    """Returns the float of IEEE 754 that has these bits, of which there are 16, 32 or 64."""
+    """Returns the IEEE 754 float with these bits; `width` is 16, 32 or 64."""
     number, real = _FLOATS[width]
     value: float = struct.unpack(real, struct.pack(number, bits))[0]
     return value
 
 
 class Cursor:
-    """A place in one section; it moves forward as values are read.
+    """A position in one section, which advances as values are read.
 
     Attributes:
-      data: all bytes in which the section lies.
-      at: the next byte to be read.
-      end: the first byte after the section.
-      what: what is read, for messages.
-      base: where `data` begins in the module, for messages and alignment.
+      data: the bytes that contain the section.
+      at: the index of the next byte to read.
+      end: the index of the first byte after the section.
+      what: the name of the section, for messages.
+      base: the offset of `data` in the module, for messages and alignment.
     """
 
     __slots__ = ("at", "base", "data", "end", "what")
@@ -46,7 +46,7 @@ class Cursor:
         self.end = len(data) if end is None else end
 
     def fail(self, problem: str) -> NoReturn:
-        """Raises the error of this place."""
+        """Raises FileFormatError with the current position."""
         raise FileFormatError(
             f"The StableHLO module cannot be read: in {self.what}, at byte {self.base + self.at}, "
             f"{problem}. Write the file again; if it is whole, a newer jax2tf-bridge may read it."
@@ -54,7 +54,7 @@ class Cursor:
 
     @property
     def left(self) -> int:
-        """Counts the bytes that are left in the section."""
+        """The number of bytes left in the section."""
         return self.end - self.at
 
     def byte(self) -> int:
@@ -65,7 +65,7 @@ class Cursor:
         return self.data[self.at - 1]
 
     def varint(self) -> int:
-        """Reads the next number: 1 to 9 bytes, of 64 bits at most."""
+        """Reads a variable-length integer: 1 to 9 bytes, at most 64 bits."""
         at = self.at
         if at >= self.end:
             self.fail("the data ends where a number was expected")
@@ -82,26 +82,26 @@ class Cursor:
         return int.from_bytes(self.data[at : at + size], "little") >> size
 
     def signed_varint(self) -> int:
-        """Reads the next signed number, of which the lowest bit is the sign."""
+        """Reads a signed varint, whose lowest bit is the sign."""
         value = self.varint()
         return (value >> 1) ^ -(value & 1)
 
     def bits(self, width: int) -> int:
-        """Reads a number of known width, of 64 bits at most, as one without a sign."""
+        """Reads a number of `width` bits, at most 64, as an unsigned integer."""
         value = self.byte() if width <= 8 else self.signed_varint()
         return value & ((1 << width) - 1)
 
     def float64(self) -> float:
-        """Reads a float of 64 bits."""
+        """Reads a 64-bit float."""
         return as_float(self.bits(64), 64)
 
     def flagged(self) -> tuple[int, bool]:
-        """Reads the next number: without its lowest bit, and that bit."""
+        """Reads a varint; returns it without its lowest bit, and that bit as a flag."""
         value = self.varint()
         return value >> 1, bool(value & 1)
 
     def count(self, of: str, size: int = 1) -> int:
-        """Reads how many things of `size` bytes or more follow."""
+        """Reads the number of items that follow, of at least `size` bytes each."""
         value = self.varint()
         if value * size > self.left:
             self.fail(f"{value} {of} are announced, and {self.left} bytes are left")
@@ -112,30 +112,30 @@ class Cursor:
         return self.checked_index(self.varint(), of, length)
 
     def checked_index(self, index: int, of: str, length: int) -> int:
-        """Gives `index` back, if a table of `length` entries has it."""
+        """Returns `index` if it is less than `length`; otherwise raises FileFormatError."""
         if index >= length:
             self.fail(f"{of} {index} is named, of {length}")
         return index
 
     def skip(self, size: int, of: str) -> int:
-        """Passes over `size` bytes; gives where they began."""
+        """Skips `size` bytes; returns the position before them."""
         if size > self.left:
             self.fail(f"{of} of {size} bytes is announced, and {self.left} bytes are left")
         self.at += size
         return self.at - size
 
     def align(self, alignment: int) -> None:
-        """Passes over the padding up to the next multiple of `alignment`."""
+        """Skips padding up to the next multiple of `alignment`."""
         if alignment < 1 or alignment & (alignment - 1):
             self.fail(f"the alignment {alignment} is no power of two")
         self.skip(-(self.base + self.at) % alignment, "padding")
 
     def part(self, size: int, what: str) -> Cursor:
-        """Passes over the next `size` bytes, and gives a cursor over them."""
+        """Skips the next `size` bytes; returns a cursor over them."""
         start = self.skip(size, what)
         return Cursor(self.data, what, start, start + size, self.base)
 
     def finished(self) -> None:
-        """Raises if bytes are left."""
+        """Raises FileFormatError if bytes are left."""
         if self.left:
             self.fail(f"{self.left} bytes are left over")

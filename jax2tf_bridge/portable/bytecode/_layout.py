@@ -1,4 +1,4 @@
-"""Sections of MLIR bytecode, and the tables that the operations refer to.
+"""Reads the sections of MLIR bytecode, and the tables that operations refer to.
 
 The format is described at https://mlir.llvm.org/docs/BytecodeFormat/.
 """
@@ -16,7 +16,7 @@ from jax2tf_bridge.portable.bytecode._cursor import Cursor
 
 MAGIC = b"ML\xefR"
 NEWEST_VERSION = 6
-"""The newest version of MLIR bytecode that is known: its reader knows all that it may hold."""
+"""Newest version of MLIR bytecode that this reader supports."""
 
 DIALECT_VERSIONS = 1
 LAZY_REGIONS = 2
@@ -24,13 +24,13 @@ USE_LISTS = 3
 OPTIONAL_LOCATIONS = 4
 PROPERTIES = 5
 
-_LONGEST_PRODUCER = _LONGEST_NAME = 256
-_MOST_NAMES = 1 << 16
-"""Far more operations than all dialects together have."""
+_MAX_PRODUCER_LENGTH = _MAX_NAME_LENGTH = 256
+_MAX_OPERATION_NAMES = 1 << 16
+"""Maximum number of operation names: far more than all dialects together have."""
 
 
 class Section(enum.IntEnum):
-    """Kinds of sections, by the number that a section begins with."""
+    """Kinds of sections; the value is the number at the start of a section."""
 
     STRINGS = 0
     DIALECTS = 1
@@ -55,7 +55,7 @@ class Strings:
     def __init__(self, section: Cursor) -> None:
         count = section.count("strings")
         sizes = array("Q", (section.varint() for _ in range(count)))
-        # The sizes stand in reverse order, and each counts the zero byte after the string.
+        # The sizes are stored in reverse order, and include the terminating zero byte.
         sizes.reverse()
         self._section, self._starts = section, array("Q", [section.at])
         self._known: dict[int, str] = {}
@@ -70,7 +70,7 @@ class Strings:
         return len(self._starts) - 1
 
     def __getitem__(self, index: int) -> str:
-        """Reads the string, in which bytes that are no UTF-8 are replaced."""
+        """Reads a string; invalid UTF-8 is replaced."""
         text = self._known.get(index)
         if text is None:
             self._section.checked_index(index, "string", len(self))
@@ -79,9 +79,9 @@ class Strings:
         return text
 
     def name(self, index: int) -> str:
-        """Reads the string as the name of a dialect or an operation."""
+        """Reads the name of a dialect or an operation."""
         text = self[index]
-        if len(text) > _LONGEST_NAME:
+        if len(text) > _MAX_NAME_LENGTH:
             self._section.fail(f"a name has {len(text)} characters")
         return text
 
@@ -91,9 +91,9 @@ class Entry:
     """An attribute or a type.
 
     Attributes:
-      dialect: which wrote it.
-      code: what kind it is, by the dialect's own numbers; None if it stands there as text.
-      cursor: over what follows.
+      dialect: the dialect that it belongs to.
+      code: the dialect's number for its kind; None if it is stored as text.
+      cursor: a cursor over the rest of its bytes.
     """
 
     dialect: str
@@ -102,19 +102,19 @@ class Entry:
 
     @property
     def kind(self) -> tuple[str, int | None]:
-        """Its dialect and code."""
+        """The pair of dialect and code."""
         return self.dialect, self.code
 
 
 class EntryTable:
-    """A table of where attributes, or types, lie, and which dialect wrote them how."""
+    """A table of the positions and dialects of attributes, or of types."""
 
     def __init__(
         self, of: str, count: int, offsets: Cursor, data: Cursor, dialects: Sequence[str]
     ) -> None:
-        """Reads from `offsets` where the `count` entries lie, which stand in groups by dialect.
+        """Reads the sizes of `count` entries, grouped by dialect, from `offsets`.
 
-        They are passed over in `data`.
+        The entries themselves are skipped in `data`.
         """
         self._of, self._data = of, data
         self._starts = array("Q", [data.at])
@@ -123,10 +123,10 @@ class EntryTable:
         self._group_dialects: list[str] = []
         while len(self) < count:
             dialect = dialects[offsets.index("dialect", len(dialects))]
-            size_of_group = offsets.count(f"{of}s")
-            if not 0 < size_of_group <= count - len(self):
-                offsets.fail(f"{size_of_group} {of}s come where {count - len(self)} are left")
-            for _ in range(size_of_group):
+            group_size = offsets.count(f"{of}s")
+            if not 0 < group_size <= count - len(self):
+                offsets.fail(f"{group_size} {of}s come where {count - len(self)} are left")
+            for _ in range(group_size):
                 size, custom = offsets.flagged()
                 data.skip(size, of)
                 self._starts.append(data.at)
@@ -148,10 +148,10 @@ class EntryTable:
 
 
 class Properties:
-    """A table of what operations hold natively, each in bytes of its own."""
+    """A table of operations' native properties, each a sequence of bytes."""
 
     def __init__(self, section: Cursor | None) -> None:
-        """`section` is None where the module has none."""
+        """Reads the section of properties; None if the module has none."""
         self._starts, self._section = array("Q"), section
         if section is not None:
             for _ in range(section.count("properties")):
@@ -175,9 +175,9 @@ class Layout:
     """A module's tables, and its operations as bytes.
 
     Attributes:
-      version: of MLIR bytecode.
-      producer: what wrote it, as "StableHLO_v1.13.0".
-      operation_names: as "vhlo.add_v1".
+      version: the version of MLIR bytecode.
+      producer: the tool that wrote it, such as "StableHLO_v1.13.0".
+      operation_names: full names, such as "vhlo.add_v1".
       operations: the section of the outermost operation.
     """
 
@@ -192,10 +192,10 @@ class Layout:
 
 
 def read_layout(data: memoryview) -> Layout:
-    """Reads the tables of a module; the operations and most attributes are not looked at.
+    """Reads the tables of a module; operations and most attributes are not read.
 
     Raises:
-      FileFormatError: it is no MLIR bytecode, or a version newer than the known ones.
+      FileFormatError: the data is not MLIR bytecode, or its version is too new.
     """
     if data[:4] != MAGIC:
         raise FileFormatError(
@@ -208,8 +208,8 @@ def read_layout(data: memoryview) -> Layout:
         whole.fail(
             f"the version of MLIR bytecode is {version}, and 0 to {NEWEST_VERSION} are known"
         )
-    producer = _producer(whole)
-    sections = _sections(whole)
+    producer = _read_producer(whole)
+    sections = _read_sections(whole)
     strings = Strings(sections[Section.STRINGS])
     dialects, operation_names = _read_dialects(sections[Section.DIALECTS], version, strings)
     offsets, entries = sections[Section.OFFSETS], sections[Section.ATTRIBUTES_AND_TYPES]
@@ -230,17 +230,17 @@ def read_layout(data: memoryview) -> Layout:
     )
 
 
-def _producer(header: Cursor) -> str:
+def _read_producer(header: Cursor) -> str:
     start = header.at
-    found = bytes(header.data[start : start + _LONGEST_PRODUCER]).find(0)
-    if found < 0:
+    length = bytes(header.data[start : start + _MAX_PRODUCER_LENGTH]).find(0)
+    if length < 0:
         header.fail("the name of what wrote it does not end")
-    header.skip(found + 1, "the name of what wrote it")
-    return str(header.data[start : start + found], "utf-8", "replace")
+    header.skip(length + 1, "the name of what wrote it")
+    return str(header.data[start : start + length], "utf-8", "replace")
 
 
 def read_section(cursor: Cursor) -> tuple[int, Cursor]:
-    """Reads the next section: its number, and its bytes, which are passed over."""
+    """Skips the next section; returns its number and a cursor over its bytes."""
     number = cursor.byte()
     size = cursor.varint()
     if number & 0x80:
@@ -248,27 +248,27 @@ def read_section(cursor: Cursor) -> tuple[int, Cursor]:
     return number & 0x7F, cursor.part(size, f"section {number & 0x7F}")
 
 
-def _sections(whole: Cursor) -> Mapping[Section, Cursor]:
-    found: dict[Section, Cursor] = {}
+def _read_sections(whole: Cursor) -> Mapping[Section, Cursor]:
+    sections: dict[Section, Cursor] = {}
     while whole.left:
         number, cursor = read_section(whole)
-        if number not in Section.__members__.values() or number in found:
+        if number not in Section.__members__.values() or number in sections:
             whole.fail(f"section {number} is not known, or is there twice")
         section = Section(number)
         cursor.what = f"the section of {section.name.lower().replace('_', ' ')}"
-        found[section] = cursor if section in _UNTOUCHED else _copy(cursor)
-    missing = [section.name.lower() for section in _REQUIRED if section not in found]
+        sections[section] = cursor if section in _UNCOPIED else _copy(cursor)
+    missing = [section.name.lower() for section in _REQUIRED if section not in sections]
     if missing:
         whole.fail(f"sections are missing: {', '.join(missing)}")
-    return found
+    return sections
 
 
-# These hold the constants: what is not asked for is not read.
-_UNTOUCHED = frozenset({Section.ATTRIBUTES_AND_TYPES, Section.RESOURCES})
+# These contain the constants, so they are not copied but read on demand.
+_UNCOPIED = frozenset({Section.ATTRIBUTES_AND_TYPES, Section.RESOURCES})
 
 
 def _copy(cursor: Cursor) -> Cursor:
-    """Copies the section to bytes of its own, which are quicker to index than a memoryview."""
+    """Copies a section to bytes, which are faster to index than a memoryview."""
     data = bytes(cursor.data[cursor.at : cursor.end])
     return Cursor(data, cursor.what, base=cursor.base + cursor.at)
 
@@ -276,7 +276,7 @@ def _copy(cursor: Cursor) -> Cursor:
 def _read_dialects(
     section: Cursor, version: int, strings: Strings
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Reads the dialects' names, and the operations' with them."""
+    """Reads the names of the dialects, and the full names of the operations."""
     dialects = []
     for _ in range(section.count("dialects")):
         if version < DIALECT_VERSIONS:
@@ -291,9 +291,9 @@ def _read_dialects(
     names: list[str] = []
     while section.left:
         dialect = dialects[section.index("dialect", len(dialects))]
-        for _ in range(min(section.count("operations"), _MOST_NAMES + 1)):
+        for _ in range(min(section.count("operations"), _MAX_OPERATION_NAMES + 1)):
             name = section.varint() >> (version >= PROPERTIES)
             names.append(f"{dialect}.{strings.name(name)}")
-        if len(names) > _MOST_NAMES:
-            section.fail(f"there are more than {_MOST_NAMES} kinds of operations")
+        if len(names) > _MAX_OPERATION_NAMES:
+            section.fail(f"there are more than {_MAX_OPERATION_NAMES} kinds of operations")
     return tuple(dialects), tuple(names)

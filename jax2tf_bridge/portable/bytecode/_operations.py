@@ -1,7 +1,7 @@
 """Walks over the operations of a module and counts them.
 
-Values, locations and the order of uses are passed over. The walk keeps its own stack, so that
-nothing nests too deep for it.
+Values, locations and use lists are skipped. The walk keeps its own stack, so nesting depth is not
+limited by Python's recursion limit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from jax2tf_bridge.portable.bytecode import _layout
 from jax2tf_bridge.portable.bytecode._cursor import VARINT_SIZES, Cursor
 from jax2tf_bridge.portable.bytecode._layout import Layout, Section
 
-# The parts that an operation may have; they stand in another order.
+# Bits for the optional parts of an operation; the parts are stored in another order.
 ATTRIBUTES, RESULTS, OPERANDS, SUCCESSORS, REGIONS, USE_LISTS, PROPERTIES = (
     1 << bit for bit in range(7)
 )
@@ -22,20 +22,20 @@ ALL = (1 << 7) - 1
 
 MODULE = "builtin.module"
 
-_MOST_FOUND = 1 << 20
-"""More than any module has, so that what is kept of a hostile one stays small."""
+_MAX_MATCHES = 1 << 20
+"""Maximum number of distinct matches: more than any real module has; bounds memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An operation that was looked for; the same for those that have all of this in common.
+    """An operation that matched the search; operations with equal fields are one match.
 
     Attributes:
       name: the index of its name.
       attributes: the index of its dictionary of attributes.
       properties: the index of its native properties.
-      depth: how many operations are around it.
-      results: how many it has.
+      depth: the number of enclosing operations.
+      results: the number of its results.
     """
 
     name: int
@@ -47,12 +47,12 @@ class Found:
 
 @dataclass(slots=True)
 class Walk:
-    """A report of one walk over a module's operations.
+    """The result of a walk over a module's operations.
 
     Attributes:
-      counts: how often each operation was seen, by the index of its name.
-      counts_in_sought: the same, of those that stand right in one that was looked for.
-      found: how often those that were looked for were seen, in the order of the first.
+      counts: the number of operations with each name, by the index of the name.
+      counts_in_sought: the same, for direct children of matching operations.
+      found: the number of each match, in the order of first occurrence.
     """
 
     counts: list[int]
@@ -62,7 +62,7 @@ class Walk:
 
 @dataclass(slots=True)
 class _Frame:
-    """An operation whose regions are being read: what of them is left."""
+    """The remaining regions, blocks and operations of an operation that is being read."""
 
     name: int
     regions: int
@@ -75,12 +75,12 @@ def walk(layout: Layout, names: frozenset[int], *, top_only: bool = False) -> Wa
     """Walks over all operations.
 
     Args:
-      layout: of the module.
-      names: the indices of the operations' names that are looked for.
-      top_only: passes over the regions of the operations in the module where their size is known.
+      layout: the layout of the module.
+      names: indices of the operation names to search for.
+      top_only: whether to skip the regions of top-level operations, if their size is known.
 
     Raises:
-      FileFormatError: the section does not hold what the format says.
+      FileFormatError: the section of operations is malformed.
     """
     try:
         return _Walker(layout, names, top_only).run()
@@ -92,7 +92,7 @@ def walk(layout: Layout, names: frozenset[int], *, top_only: bool = False) -> Wa
 
 
 class _Walker:
-    """Reads with positions in plain ints: operations are most of what is read."""
+    """A stack machine that reads the operations."""
 
     def __init__(self, layout: Layout, names: frozenset[int], top_only: bool) -> None:
         self._cursor = layout.operations
@@ -112,7 +112,7 @@ class _Walker:
             frame = stack[-1]
             if frame.operations:
                 frame.operations -= 1
-                inner = self._operation(frame.name, len(stack) - 1)
+                inner = self._read_operation(frame.name, len(stack) - 1)
                 if inner is not None:
                     stack.append(inner)
             elif frame.blocks:
@@ -131,12 +131,12 @@ class _Walker:
     def _begin_region(self, frame: _Frame) -> None:
         frame.blocks = self._cursor.varint()
         if frame.blocks:
-            self._cursor.varint()  # how many values the region has
+            self._cursor.varint()  # the number of values in the region
 
     def _begin_block(self, frame: _Frame) -> None:
         frame.operations, _ = read_block(self._cursor, self._version)
 
-    def _operation(self, parent: int, depth: int) -> _Frame | None:
+    def _read_operation(self, parent: int, depth: int) -> _Frame | None:
         cursor = self._cursor
         name = cursor.index("operation", self._n_names)
         mask = cursor.byte()
@@ -160,14 +160,14 @@ class _Walker:
         if parent in self._names:
             self._walk.counts_in_sought[name] += 1
         if name in self._names:
-            found = self._walk.found
-            found[Found(name, attributes, properties, depth, n_results)] += 1
-            if len(found) > _MOST_FOUND:
-                cursor.fail(f"there are more than {_MOST_FOUND} functions, constants and calls")
-        return self._inside(name, depth) if mask & REGIONS else None
+            matches = self._walk.found
+            matches[Found(name, attributes, properties, depth, n_results)] += 1
+            if len(matches) > _MAX_MATCHES:
+                cursor.fail(f"there are more than {_MAX_MATCHES} functions, constants and calls")
+        return self._enter_regions(name, depth) if mask & REGIONS else None
 
-    def _inside(self, name: int, depth: int) -> _Frame | None:
-        """Finds an operation's regions, which lie in a section where nothing reaches into them."""
+    def _enter_regions(self, name: int, depth: int) -> _Frame | None:
+        # Regions that are isolated from outer values are in a section, so they can be skipped.
         regions, _, section = read_regions(self._cursor, self._version)
         if section is None:
             return _Frame(name, regions)
@@ -181,7 +181,7 @@ class _Walker:
 
 
 def read_block(cursor: Cursor, version: int) -> tuple[int, list[int]]:
-    """Reads the beginning of a block: how many operations it has, and its arguments' types."""
+    """Reads the header of a block: its number of operations, and its arguments' types."""
     operations, has_arguments = cursor.flagged()
     types: list[int] = []
     if not has_arguments:
@@ -200,11 +200,11 @@ def read_block(cursor: Cursor, version: int) -> tuple[int, list[int]]:
 
 
 def read_regions(cursor: Cursor, version: int) -> tuple[int, bool, Cursor | None]:
-    """Reads the beginning of an operation's regions.
+    """Reads the header of an operation's regions.
 
     Returns:
-      How many they are; whether nothing in them names values from outside; and, for some of
-      those, the section in which they lie, which is passed over.
+      The number of regions; whether they are isolated from outer values; and a cursor over their
+      section, which is skipped, or None if they are not in a section.
     """
     regions, isolated = cursor.flagged()
     if not isolated or version < _layout.LAZY_REGIONS:
@@ -216,18 +216,18 @@ def read_regions(cursor: Cursor, version: int) -> tuple[int, bool, Cursor | None
 
 
 def skip_use_lists(cursor: Cursor, n_values: int) -> None:
-    """Passes over the order in which values are used, where that is not the usual one."""
+    """Skips the use lists, which store the order of values' uses if it is not the default."""
     for _ in range(cursor.varint() if n_values > 1 else 1):
         if n_values > 1:
-            skip_numbers(cursor, 1)  # which value
+            skip_numbers(cursor, 1)  # the index of the value
         skip_numbers(cursor, cursor.flagged()[0])
 
 
 def skip_numbers(cursor: Cursor, count: int) -> None:
-    """Passes over numbers.
+    """Skips `count` varints.
 
     Raises:
-      IndexError: the data ends within one.
+      IndexError: the data ends within a varint.
     """
     data, at = cursor.data, cursor.at
     for _ in range(count):

@@ -19,8 +19,8 @@ class TensorType:
     """The type of a tensor.
 
     Attributes:
-      shape: sizes; None for one that is not known.
-      element: the elements' type as MLIR prints it, as "f32", "i1", "ui8" or "complex<f64>".
+      shape: the sizes; None for an unknown size.
+      element: the element type as MLIR prints it: "f32", "i1", "ui8" or "complex<f64>".
     """
 
     shape: tuple[int | None, ...]
@@ -33,7 +33,7 @@ class TensorType:
 
 @dataclass(frozen=True, slots=True)
 class OtherType:
-    """A type of what is no tensor, as a token or a tuple: its text."""
+    """A type that is not a tensor, such as a token or a tuple, as text."""
 
     text: str
 
@@ -43,22 +43,22 @@ class OtherType:
 
 ValueType: TypeAlias = TensorType | OtherType
 
-_MOST_AXES = 32
-"""Axes that an array has at most, in every release of NumPy."""
+_MAX_AXES = 32
+"""Maximum number of axes of an array in every NumPy release."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Value:
-    """A value that an operation gives, or a block takes; two are equal if they are one."""
+    """A result of an operation or an argument of a block, compared by identity."""
 
     type: ValueType
 
     @property
     def tensor(self) -> TensorType:
-        """Its type, if it is a tensor.
+        """The value's tensor type.
 
         Raises:
-          FileFormatError: it is none.
+          FileFormatError: the value is not a tensor.
         """
         if isinstance(self.type, TensorType):
             return self.type
@@ -73,28 +73,28 @@ class DenseElements:
     """A constant tensor.
 
     Attributes:
-      type: of the tensor; its sizes are known.
-      data: the elements in row-major order, little-endian, or one element for all; bits of eight
-        to a byte, where the elements are bool.
+      type: the tensor type, with known sizes.
+      data: the elements in row-major order, little-endian, or a single repeated element. Bools are
+        packed, eight to a byte.
     """
 
     type: TensorType
     data: memoryview = field(repr=False)
 
     def array(self) -> np.ndarray[Any, Any]:
-        """Views the elements as an array, read-only, without a copy where that is possible.
+        """Returns the elements as a read-only array, without a copy if possible.
 
-        Integers of fewer than 8 bits are as ml_dtypes has them.
+        Integers of fewer than 8 bits have dtypes of ml_dtypes.
 
         Raises:
-          FileFormatError: the bytes are not as many as the type says.
+          FileFormatError: the number of bytes does not match the type.
         """
         import numpy as np
 
         shape = [size for size in self.type.shape if size is not None]
         if len(shape) < len(self.type.shape):
             raise self._wrong("of which not all sizes are known")
-        if len(shape) > _MOST_AXES:
+        if len(shape) > _MAX_AXES:
             raise self._wrong("which has more axes than an array can have")
         count = math.prod(shape)
         elements = self._elements(count)
@@ -107,7 +107,7 @@ class DenseElements:
             raise self._wrong("which is larger than an array can be") from None
 
     def _elements(self, count: int) -> np.ndarray[Any, Any]:
-        """Views the elements as a vector of `count`, or of the one that stands for all."""
+        """Returns the elements as a vector of size `count`, or 1 for a repeated element."""
         import numpy as np
 
         row = find_dtype(_dtype(self))
@@ -117,7 +117,7 @@ class DenseElements:
         if row.kind == "bool":
             stored = np.frombuffer(self.data, np.uint8)
             if size == count:
-                # A byte for each, as some releases of MLIR write them.
+                # Some releases of MLIR write a byte for each bool.
                 return np.not_equal(stored, 0)
             if size == 1 and (count > 8 or stored[0] in (0, 255)):
                 return np.not_equal(stored, 0)
@@ -141,7 +141,7 @@ class DenseElements:
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
-    """An attribute of a kind that is not known here; its text says which."""
+    """An attribute of an unknown kind, described by its text."""
 
     text: str
 
@@ -150,7 +150,7 @@ Attribute: TypeAlias = (
     "bool | int | float | str | tuple[Attribute, ...] | Mapping[str, Attribute] | DenseElements"
     " | TensorType | OtherType | Unsupported"
 )
-"""Enums are the names that StableHLO prints, as "EQ" or "TOTALORDER"; MLIR's unit is True."""
+"""An attribute. Enums are StableHLO's names, such as "EQ" or "TOTALORDER"; MLIR's unit is True."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -158,13 +158,13 @@ class Operation:
     """An operation.
 
     Attributes:
-      name: in StableHLO, without its dialect and version: "add", "dot_general", "call", "return".
-      operands: what it takes.
-      results: what it gives.
-      attributes: by their names in VHLO, which are StableHLO's, but for structures, whose fields
-        stand alone (`lhs_contracting_dimensions`).
-      regions: one block each; a region without a block is not there.
-      source: where the user wrote it, as "model.py:12", if it is known.
+      name: StableHLO's name without dialect and version: "add", "dot_general", "call", "return".
+      operands: the values that it takes.
+      results: the values that it returns.
+      attributes: the attributes by their names in VHLO. These are StableHLO's names, except that
+        fields of structures are separate attributes (`lhs_contracting_dimensions`).
+      regions: one block per region; empty regions are left out.
+      source: the user's line, such as "model.py:12", if known.
     """
 
     name: str
@@ -178,8 +178,8 @@ class Operation:
         """Reads an attribute that is a vector of integers.
 
         Args:
-          name: of the attribute.
-          absent: its value in operations of older versions, which lack it.
+          name: the name of the attribute.
+          absent: the value for operations of older versions, which lack the attribute.
 
         Raises:
           FileFormatError: there is none of this name, or it is no such vector.
@@ -204,7 +204,7 @@ class Operation:
         raise self._wrong(name, "an integer")
 
     def flags(self, name: str) -> tuple[bool, ...]:
-        """Reads an attribute that is a vector of what is true or false.
+        """Reads an attribute that is a vector of bools.
 
         Raises:
           FileFormatError: there is none of this name, or it is no such vector.
@@ -215,7 +215,7 @@ class Operation:
         raise self._wrong(name, "a vector of what is true or false")
 
     def text(self, name: str) -> str:
-        """Reads an attribute that is a string, or the name of a variant.
+        """Reads an attribute that is a string, or the name of an enum value.
 
         Raises:
           FileFormatError: there is none of this name, or it is no string.
@@ -237,9 +237,9 @@ class Operation:
         raise self._wrong(name, "true or false")
 
     def _wrong(self, name: str, expected: str) -> FileFormatError:
-        found = f"is {self.attributes[name]!r:.100}" if name in self.attributes else "is missing"
+        state = f"is {self.attributes[name]!r:.100}" if name in self.attributes else "is missing"
         return FileFormatError(
-            f"The StableHLO module cannot be read: the attribute {name} of {self.name} {found}, "
+            f"The StableHLO module cannot be read: the attribute {name} of {self.name} {state}, "
             f"where {expected} is expected."
         )
 
@@ -251,14 +251,14 @@ def _dtype(value: DenseElements) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """A list of operations, of which the last is `return`, and the values that they start from."""
+    """A list of operations that ends with `return`, and the arguments that they use."""
 
     arguments: tuple[Value, ...]
     operations: tuple[Operation, ...]
 
     @property
     def returned(self) -> tuple[Value, ...]:
-        """The values that the block gives."""
+        """The values that the block returns."""
         return self.operations[-1].operands
 
 
@@ -267,7 +267,7 @@ class Function:
     """A function of the module.
 
     Attributes:
-      attributes: by their names in VHLO, as "arg_attrs", a list of dictionaries.
+      attributes: the attributes by their names in VHLO; "arg_attrs" is a list of dictionaries.
     """
 
     name: str
@@ -277,15 +277,15 @@ class Function:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """A StableHLO module that was read as a whole.
+    """A StableHLO module.
 
     Attributes:
-      functions: by their names; "main" is the one that is called from outside.
+      functions: the functions by name; "main" is the entry point.
     """
 
     functions: Mapping[str, Function]
 
     @property
     def main(self) -> Function:
-        """The function that is called from outside."""
+        """The entry point."""
         return self.functions["main"]

@@ -32,25 +32,25 @@ from jax2tf_bridge.portable.bytecode._vhlo import PROPERTIES, plain_name
 
 Data: TypeAlias = bytes | bytearray | memoryview | mmap.mmap
 
-_DEEPEST = 64
-"""Levels of nested regions that are read: those who use the tree walk over it by recursion."""
+_MAX_DEPTH = 64
+"""Maximum nesting depth of regions; limited because users of the tree walk it recursively."""
 
-# What is shared in a module is small there and large when it is written out: so this is limited,
-# to more than any module needs.
+# Shared parts of a module are small in the file but large when expanded, so the expanded size is
+# limited, to more than any real module needs.
 _SMALL = 1 << 12
 _CHARACTERS_PER_BYTE = 32
 _ENTRIES_PER_BYTE = 4
 
-_NONE: Mapping[str, Attribute] = MappingProxyType({})
+_NO_ATTRIBUTES: Mapping[str, Attribute] = MappingProxyType({})
 
 
 def read_program(data: Data) -> Program:
     """Reads a portable artifact as a tree of operations.
 
-    Constants are views into `data`, which has to stay as it is.
+    Constants are views into `data`, which must not change.
 
     Raises:
-      FileFormatError: it is no portable artifact, or damaged, or holds what is not known here.
+      FileFormatError: the data is not a portable artifact, is damaged, or has unknown contents.
     """
     with memoryview(data) as view:
         flat = view.cast("B") if view.c_contiguous else memoryview(view.tobytes())
@@ -58,7 +58,7 @@ def read_program(data: Data) -> Program:
             try:
                 return _Reader(readonly).program()
             except FileFormatError as e:
-                # Without the frames that hold views: with them a mapped file cannot be closed.
+                # The traceback's frames hold views, and a mapped file with views cannot be closed.
                 raise e.with_traceback(None) from None
             except IndexError:
                 raise FileFormatError(
@@ -68,9 +68,9 @@ def read_program(data: Data) -> Program:
 
 
 class _Scope:
-    """Values that operations can name: those of the regions around them, up to a function.
+    """The values that operations can use: those of the enclosing regions, up to a function.
 
-    Each region reserves as many numbers as it has values, after those of the region around it.
+    Each region reserves a number for each of its values, after those of the enclosing region.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class _Scope:
 
 
 class _Region:
-    """Numbers of the values of one region."""
+    """The value numbers of one region."""
 
     def __init__(self, scope: _Scope, n_values: int, cursor: Cursor) -> None:
         self.scope, self._cursor = scope, cursor
@@ -87,7 +87,7 @@ class _Region:
         scope.size = self._end = scope.size + n_values
 
     def define(self, values: tuple[Value, ...]) -> None:
-        """Gives values the next numbers."""
+        """Assigns the next numbers to values."""
         number = self._next
         self._next = end = number + len(values)
         if end > self._end:
@@ -165,7 +165,7 @@ class _Reader:
         if mask & ops.USE_LISTS:
             ops.skip_use_lists(cursor, len(results))
         region.define(results)
-        held = self._held_by(name, attributes, properties)
+        held = self._read_attributes(name, attributes, properties)
         regions: tuple[Block, ...] = ()
         if mask & ops.REGIONS:
             regions = self._regions(region, depth + 1, self._names[name])
@@ -180,26 +180,26 @@ class _Reader:
         except KeyError as e:
             cursor.fail(f"the value {e.args[0]} is used, which is not there yet")
 
-    def _held_by(
+    def _read_attributes(
         self, name: int, attributes: int | None, properties: int | None
     ) -> Mapping[str, Attribute]:
-        """Reads an operation's attributes; operations that hold the same ones share them."""
-        held = _NONE if properties is None else self._native(name, properties)
+        """Reads an operation's attributes; operations with equal properties share them."""
+        native = _NO_ATTRIBUTES if properties is None else self._native(name, properties)
         if attributes is None:
-            return held
-        found = self._attributes.read(attributes)
-        if not isinstance(found, Dictionary):
+            return native
+        dictionary = self._attributes.read(attributes)
+        if not isinstance(dictionary, Dictionary):
             self._cursor.fail("an operation's attributes are no dictionary")
-        # Dictionaries can be shared, so that reading them again and again has to end.
-        self._entries_left -= len(found.entries) + len(held)
+        # Many operations may share a large dictionary, so the total number of entries is limited.
+        self._entries_left -= len(dictionary.entries) + len(native)
         if self._entries_left < 0:
             self._cursor.fail("dictionaries have more entries together than the module has bytes")
-        together = dict(held)
-        for attribute, index in found.entries:
-            if attribute in together:
+        merged = dict(native)
+        for attribute, index in dictionary.entries:
+            if attribute in merged:
                 self._cursor.fail(f"an operation has two attributes {attribute[:100]!r}")
-            together[attribute] = self._values.read(index)
-        return MappingProxyType(together)
+            merged[attribute] = self._values.read(index)
+        return MappingProxyType(merged)
 
     def _native(self, name: int, properties: int) -> Mapping[str, Attribute]:
         held = self._held.get((name, properties))
@@ -216,34 +216,34 @@ class _Reader:
                 return MappingProxyType({"properties": Unsupported(f"properties of {full}")})
             self._cursor.fail(f"the operation {full} is not known to this version")
         cursor = table[properties]
-        held = {attribute: self._values.read(cursor.varint()) for attribute in PROPERTIES[full]}
+        values = {attribute: self._values.read(cursor.varint()) for attribute in PROPERTIES[full]}
         cursor.finished()
-        return MappingProxyType(held)
+        return MappingProxyType(values)
 
     def _regions(self, around: _Region, depth: int, name: str) -> tuple[Block, ...]:
-        """Reads the regions of an operation; one without a block is left out."""
+        """Reads the regions of an operation; empty regions are left out."""
         cursor = self._cursor
-        if depth > _DEEPEST:
-            cursor.fail(f"regions are nested more than {_DEEPEST} deep")
+        if depth > _MAX_DEPTH:
+            cursor.fail(f"regions are nested more than {_MAX_DEPTH} deep")
         count, isolated, section = ops.read_regions(cursor, self._version)
         scope = _Scope() if isolated else around.scope
         if section is not None:
             cursor.at = section.at
         if count > cursor.left:
             cursor.fail(f"{count} regions are announced, and {cursor.left} bytes are left")
-        found = [self._block(scope, depth) for _ in range(count)]
-        blocks = tuple([block for block in found if block is not None])
+        optional_blocks = [self._block(scope, depth) for _ in range(count)]
+        blocks = tuple([block for block in optional_blocks if block is not None])
         if section is not None and section.end != cursor.at:
             cursor.fail("regions do not end where their section does")
         for block in blocks:
-            # Those of other dialects end with operations of theirs.
+            # Operations of other dialects have their own terminators.
             last = block.operations[-1].name if block.operations else "nothing"
             if last != "return" and "." not in name:
                 cursor.fail(f"a region of {name} ends with {last[:100]} instead of return")
         return blocks
 
     def _block(self, scope: _Scope, depth: int) -> Block | None:
-        """Reads a region, of which those of VHLO have one block."""
+        """Reads a region; VHLO's regions have one block."""
         cursor = self._cursor
         n_blocks = cursor.varint()
         if not n_blocks:

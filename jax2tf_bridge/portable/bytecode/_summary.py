@@ -1,7 +1,7 @@
-"""Reads what a StableHLO module holds, from its bytes alone, without JAX and TensorFlow.
+"""Summarizes StableHLO modules from their bytes, without JAX and TensorFlow.
 
 The module may come from anywhere: every length and index is checked, and time and memory are
-bounded by the size of the module. Constants are passed over, not read.
+bounded by the size of the module. Constants are skipped.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ _FUNCTION, _CUSTOM_CALL, _CONSTANT = "func", "custom_call", "constant"
 _PRODUCER = re.compile(r"StableHLO_v([0-9]{1,9})\.([0-9]{1,9})\.([0-9]{1,9})")
 _OF_FUNCTIONS = frozenset({"func", "call"})
 _NOT_COUNTED = frozenset({MODULE, "builtin.unrealized_conversion_cast"})
-"""The module itself, and what stands between VHLO and other dialects in files alone."""
+"""The module itself, and casts between VHLO and other dialects that only exist in files."""
 
-_LONGEST_KEY = 100
-"""Within dictionaries in attributes, where a key is two names."""
+_MAX_KEY_LENGTH = 100
+"""Maximum length of each of the two names in the key of a nested attribute."""
 
-_LARGEST = 10
-"""Constants that are listed, the largest first."""
+_MAX_CONSTANTS = 10
+"""Maximum number of constants in the summary."""
 
-# What is shared in a module is small there and large when it is written out: so this is limited,
-# to more than any module needs.
-_CHARACTERS_PER_BYTE, _MOST_CHARACTERS = 32, 1 << 26
-_ENTRIES_PER_BYTE, _MOST_ENTRIES = 4, 1 << 20
+# Shared parts of a module are small in the file but large when expanded, so the expanded size is
+# limited, to more than any real module needs.
+_CHARACTERS_PER_BYTE, _MAX_CHARACTERS = 32, 1 << 26
+_ENTRIES_PER_BYTE, _MAX_ENTRIES = 4, 1 << 20
 _SMALL = 1 << 12
-_MOST_UNKNOWN = 20
+_MAX_UNKNOWN = 20
 
 
 @dataclass(frozen=True)
 class Constant:
-    """A constant of the module: its type, and how many bytes its values take there.
+    """A constant of the module: its type, and its size in bytes there.
 
-    One that repeats a single value is stored as that value.
+    A constant that repeats a single value is stored as that value.
     """
 
     type: str
@@ -67,17 +67,18 @@ class ModuleSummary:
     """A summary of a StableHLO module.
 
     Attributes:
-      stablehlo_version: the version it is written at; None if it does not say.
-      operations: how often each is there, as "stablehlo.add", the most frequent first; the
-        module itself is not counted.
-      custom_calls: how often each target is called, the most frequent first.
-      inputs: the types of main's arguments, as "tensor<?x3xf32>"; outputs: of its results.
-      functions: the functions' names, in the order in which they stand.
-      constant_bytes: how many bytes the constants take, each counted once.
-      largest_constants: the largest of them, the largest first.
-      unknown: what stands in the module that this version knows nothing of, for people; the
-        operations above are complete nevertheless.
-      call_results: how many results a call of each target has at most.
+      stablehlo_version: the StableHLO version of the module; None if it is not stored.
+      operations: the number of operations with each name, such as "stablehlo.add", the most
+        frequent first; the module itself is not counted.
+      custom_calls: the number of calls of each target, the most frequent first.
+      inputs: the types of main's arguments, such as "tensor<?x3xf32>".
+      outputs: the types of main's results.
+      functions: the functions' names, in order.
+      constant_bytes: the total size of the distinct constants in bytes.
+      largest_constants: the largest constants, the largest first.
+      unknown: descriptions of contents that this version does not know, for people; `operations`
+        is complete nevertheless.
+      call_results: the maximum number of results of the calls of each target.
     """
 
     stablehlo_version: Version | None
@@ -94,50 +95,51 @@ class ModuleSummary:
     call_results: Mapping[str, int] = field(default_factory=dict)
 
     def strings(self) -> tuple[str, ...]:
-        """Reads all strings of the module: names, attributes, places in the source."""
+        """Returns all strings of the module: names, attributes, source locations."""
         return tuple(self._strings[i] for i in range(len(self._strings)))
 
     def custom_call_attributes(self, name: str) -> list[dict[str, str]]:
-        """Reads the attributes of a target's custom calls that are strings, by their names.
+        """Returns the string attributes of each custom call of a target, by name.
 
-        Those within a dictionary are there as "mhlo.backend_config.NAME". Calls that agree in all
-        attributes may be given once.
+        Strings in a dictionary are named "mhlo.backend_config.NAME". Calls whose attributes are
+        all equal may be listed once.
         """
         return [dict(attributes) for attributes in self._calls.get(name, ())]
 
 
 def read_module(data: Data) -> ModuleSummary:
-    """Reads what a portable artifact holds.
+    """Summarizes a portable artifact.
 
     Raises:
-      FileFormatError: it is none, or damaged, or main's signature is of a kind not known here.
+      FileFormatError: the data is not a portable artifact, is damaged, or has an unknown type in
+        main's signature.
     """
-    with memoryview(data) as view, _flat(view) as flat:
+    with memoryview(data) as view, _flatten_view(view) as flat:
         return _Reader(flat).summary()
 
 
 def read_main_types(
     data: Data,
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Reads the types of main's arguments and results, without looking into the functions.
+    """Reads the types of main's arguments and results, without reading function bodies.
 
     Raises:
       FileFormatError: as for `read_module`.
     """
-    with memoryview(data) as view, _flat(view) as flat:
+    with memoryview(data) as view, _flatten_view(view) as flat:
         return _Reader(flat, top_only=True).main_types()
 
 
-def _flat(view: memoryview) -> memoryview:
-    """Gives the same memory as bytes; copied only if it is scattered."""
+def _flatten_view(view: memoryview) -> memoryview:
+    """Returns a view of the bytes; copies them only if they are not contiguous."""
     return view.cast("B") if view.c_contiguous else memoryview(view.tobytes())
 
 
 class _Reader:
     def __init__(self, view: memoryview, *, top_only: bool = False) -> None:
         self._layout = layout = read_layout(view)
-        characters = min(_SMALL + _CHARACTERS_PER_BYTE * len(view), _MOST_CHARACTERS)
-        self._entries_left = min(_SMALL + _ENTRIES_PER_BYTE * len(view), _MOST_ENTRIES)
+        characters = min(_SMALL + _CHARACTERS_PER_BYTE * len(view), _MAX_CHARACTERS)
+        self._entries_left = min(_SMALL + _ENTRIES_PER_BYTE * len(view), _MAX_ENTRIES)
         self._attributes = Attributes(layout.attributes, layout.strings, len(layout.types))
         self._types = Types(layout.types, layout.attributes, characters)
         self._kinds = {
@@ -150,19 +152,19 @@ class _Reader:
 
     def summary(self) -> ModuleSummary:
         inputs, outputs = self.main_types()
-        names = (self._text(op, "sym_name") for op in self._found(_FUNCTION))
+        names = (self._read_text(op, "sym_name") for op in self._find_matches(_FUNCTION))
         functions = tuple(name for name in names if name is not None)
         constants = self._constants()
-        counts, calls, results = self._custom_calls()
+        counts, calls, results = self._summarize_custom_calls()
         return ModuleSummary(
-            _version(self._layout.producer),
-            _sorted(_operations(self._layout, self._walk)),
-            _sorted(counts),
+            _parse_version(self._layout.producer),
+            _sort_counts(_count_operations(self._layout, self._walk)),
+            _sort_counts(counts),
             inputs,
             outputs,
             functions,
             sum(constant.size for constant in constants),
-            tuple(sorted(constants, key=lambda c: -c.size)[:_LARGEST]),
+            tuple(sorted(constants, key=lambda c: -c.size)[:_MAX_CONSTANTS]),
             tuple(self._unknown),
             calls,
             self._layout.strings,
@@ -175,7 +177,7 @@ class _Reader:
             for op, count in self._walk.found.items()
             if self._kinds[op.name] == _FUNCTION
             and op.depth == 1
-            and self._text(op, "sym_name") == "main"
+            and self._read_text(op, "sym_name") == "main"
             for _ in range(count)
         ]
         if len(mains) != 1:
@@ -189,23 +191,23 @@ class _Reader:
         except UnknownTypeError as e:
             _fail(f"its function main has types that are not known: {e}")
 
-    def _found(self, kind: str) -> Iterator[Found]:
+    def _find_matches(self, kind: str) -> Iterator[Found]:
         return (op for op in self._walk.found if self._kinds[op.name] == kind)
 
-    def _named(self, op: Found) -> dict[str, int]:
-        """Finds the indices of an operation's attributes, by their names."""
-        named: dict[str, int] = {}
+    def _attribute_indices(self, op: Found) -> dict[str, int]:
+        """Returns the indices of an operation's attributes, by name."""
+        indices: dict[str, int] = {}
         name = self._layout.operation_names[op.name]
         if op.properties is not None:
             if name not in PROPERTIES:
-                self._is_unknown(name)
+                self._add_unknown(name)
                 return {}
             table = self._layout.properties
             if op.properties >= len(table):
                 _fail(f"an operation names properties {op.properties} of {len(table)}")
             cursor = table[op.properties]
             for attribute in PROPERTIES[name]:
-                named[attribute] = cursor.varint()
+                indices[attribute] = cursor.varint()
             cursor.finished()
         if op.attributes is not None:
             dictionary = self._attributes.read(op.attributes)
@@ -213,34 +215,34 @@ class _Reader:
                 _fail("an operation's attributes are no dictionary")
             self._charge(len(dictionary.entries))
             for attribute, index in dictionary.entries:
-                if attribute in named:
+                if attribute in indices:
                     _fail(f"an operation has two attributes {attribute[:100]!r}")
-                named[attribute] = index
-        return named
+                indices[attribute] = index
+        return indices
 
-    def _is_unknown(self, what: str) -> None:
-        if len(self._unknown) < _MOST_UNKNOWN:
+    def _add_unknown(self, what: str) -> None:
+        if len(self._unknown) < _MAX_UNKNOWN:
             self._unknown[what] = None
 
     def _charge(self, entries: int) -> None:
-        """Dictionaries can be shared, so that reading them again and again has to end."""
+        # Many operations may share a large dictionary, so the total number of entries is limited.
         self._entries_left -= entries
         if self._entries_left < 0:
             _fail("its dictionaries have more entries together than the module has bytes")
 
     def _attribute(self, op: Found, name: str) -> Attribute:
-        index = self._named(op).get(name)
+        index = self._attribute_indices(op).get(name)
         return None if index is None else self._attributes.read(index)
 
-    def _text(self, op: Found, name: str) -> str | None:
+    def _read_text(self, op: Found, name: str) -> str | None:
         value = self._attribute(op, name)
         return value if isinstance(value, str) else None
 
     def _constants(self) -> list[Constant]:
         indices = {
             index: None
-            for op in self._found(_CONSTANT)
-            for name, index in self._named(op).items()
+            for op in self._find_matches(_CONSTANT)
+            for name, index in self._attribute_indices(op).items()
             if name == "value"
         }
         constants = []
@@ -254,26 +256,26 @@ class _Reader:
         try:
             return self._types.text(index)
         except UnknownTypeError as e:
-            self._is_unknown(str(e))
+            self._add_unknown(str(e))
             return "unknown"
 
-    def _custom_calls(
+    def _summarize_custom_calls(
         self,
     ) -> tuple[Counter[str], Mapping[str, tuple[Mapping[str, str], ...]], dict[str, int]]:
         counts: Counter[str] = Counter()
         results: dict[str, int] = {}
         calls: dict[str, list[Mapping[str, str]]] = {}
-        for op in self._found(_CUSTOM_CALL):
-            texts = dict(self._texts(self._named(op).items()))
+        for op in self._find_matches(_CUSTOM_CALL):
+            texts = dict(self._read_texts(self._attribute_indices(op).items()))
             name = texts.get("call_target_name", "")
             counts[name] += self._walk.found[op]
             results[name] = max(results.get(name, 0), op.results)
             calls.setdefault(name, []).append(texts)
-        attributes = {name: tuple(found) for name, found in calls.items()}
+        attributes = {name: tuple(texts_of_calls) for name, texts_of_calls in calls.items()}
         return counts, MappingProxyType(attributes), results
 
-    def _texts(self, named: Iterable[tuple[str, int]]) -> Iterator[tuple[str, str]]:
-        """Reads the attributes that are strings, and those within dictionaries."""
+    def _read_texts(self, named: Iterable[tuple[str, int]]) -> Iterator[tuple[str, str]]:
+        """Yields the attributes that are strings, and the strings within dictionaries."""
         for name, index in named:
             value = self._attributes.read(index)
             if isinstance(value, str):
@@ -283,17 +285,17 @@ class _Reader:
                 for inner, inner_index in value.entries:
                     text = self._attributes.read(inner_index)
                     if isinstance(text, str):
-                        yield f"{name[:_LONGEST_KEY]}.{inner[:_LONGEST_KEY]}", text
+                        yield f"{name[:_MAX_KEY_LENGTH]}.{inner[:_MAX_KEY_LENGTH]}", text
 
 
-def _operations(layout: Layout, walked: Walk) -> Counter[str]:
-    """Counts each operation, by its name in StableHLO."""
+def _count_operations(layout: Layout, walked: Walk) -> Counter[str]:
+    """Counts the operations by their names in StableHLO."""
     counts: Counter[str] = Counter()
     for i, name in enumerate(layout.operation_names):
         plain = plain_name(name)
         if plain == "return":
-            # VHLO has one operation that returns, from functions and from regions; of what was
-            # looked for, functions alone have regions.
+            # VHLO has a single return operation for functions and regions. Of the operations that
+            # were searched for, only functions have regions.
             counts["func.return"] += walked.counts_in_sought[i]
             counts["stablehlo.return"] += walked.counts[i] - walked.counts_in_sought[i]
         elif name not in _NOT_COUNTED:
@@ -302,11 +304,11 @@ def _operations(layout: Layout, walked: Walk) -> Counter[str]:
     return +counts
 
 
-def _sorted(counts: Counter[str]) -> Mapping[str, int]:
+def _sort_counts(counts: Counter[str]) -> Mapping[str, int]:
     return MappingProxyType(dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))))
 
 
-def _version(producer: str) -> Version | None:
+def _parse_version(producer: str) -> Version | None:
     match = _PRODUCER.fullmatch(producer)
     if match is None:
         return None

@@ -1,4 +1,4 @@
-"""Writes types as StableHLO prints them."""
+"""Reads types from bytecode, as the text that StableHLO prints."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from jax2tf_bridge.portable.bytecode._layout import EntryTable
 from jax2tf_bridge.portable.bytecode._program import OtherType, TensorType, ValueType
 
 _DYNAMIC = -(1 << 63)
-_DEEPEST = 50
+_MAX_DEPTH = 50
 
-# VHLO's types by the number that they begin with; those without parameters have a name.
+# VHLO's types by code; types without parameters map to their names.
 _NAMES = {
     **{
         row.vhlo: row.element_type
@@ -26,18 +26,17 @@ _BOUNDS = ("vhlo", 18)
 
 
 class UnknownTypeError(Exception):
-    """A type that no table here has; its text says which."""
+    """An unknown type, described by the text."""
 
 
 class Types:
     """A table of types.
 
-    Types share their parts, so that a small table may stand for texts that are endless: all
-    texts together are bounded.
+    Types may share parts, so a small table could expand to endless text; the total is limited.
     """
 
     def __init__(self, table: EntryTable, attributes: EntryTable, longest: int) -> None:
-        """`longest` is how many characters all texts may take together."""
+        """Creates a reader; all texts together may have `longest` characters."""
         self._table, self._attributes, self._characters_left = table, attributes, longest
         self._known: dict[int, str] = {}
         self._unknown: dict[int, str] = {}
@@ -47,13 +46,13 @@ class Types:
         """Prints the type as StableHLO does.
 
         Raises:
-          UnknownTypeError: a type of it is not known, or all are too long.
-          FileFormatError: its bytes are not what its kind says.
+          UnknownTypeError: the type or a part of it is unknown, or the texts exceed the limit.
+          FileFormatError: the bytes are invalid for the kind of type.
         """
         return self._text(index, 0)
 
     def function(self, index: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Reads the arguments' and results' types of a type of functions.
+        """Reads the argument and result types of a function type.
 
         Raises:
           UnknownTypeError, FileFormatError: as for `text`.
@@ -61,28 +60,28 @@ class Types:
         entry = self._table[index]
         if entry.kind != ("vhlo", _FUNCTION):
             raise UnknownTypeError(f"the type {entry.code} of {entry.dialect} for a function")
-        inputs, outputs = self._list(entry.cursor, 0), self._list(entry.cursor, 0)
+        inputs, outputs = self._read_list(entry.cursor, 0), self._read_list(entry.cursor, 0)
         entry.cursor.finished()
         return inputs, outputs
 
     def value(self, index: int) -> ValueType:
-        """Reads the type of a value; that of a bounded tensor is its text.
+        """Reads the type of a value; bounded tensors become an OtherType.
 
         Raises:
           UnknownTypeError, FileFormatError: as for `text`.
         """
-        found = self._values.get(index)
-        if found is None:
+        value_type = self._values.get(index)
+        if value_type is None:
             entry = self._table[index]
             if entry.kind == ("vhlo", _TENSOR):
                 shape = sizes(entry.cursor)
                 element = self._text(entry.cursor.index("type", len(self._table)), 1)
                 entry.cursor.finished()
-                found = TensorType(tuple(shape), element)
+                value_type = TensorType(tuple(shape), element)
             else:
-                found = OtherType(self.text(index))
-            self._values[index] = found
-        return found
+                value_type = OtherType(self.text(index))
+            self._values[index] = value_type
+        return value_type
 
     def _text(self, index: int, depth: int) -> str:
         if index in self._unknown:
@@ -97,8 +96,8 @@ class Types:
 
     def _read(self, index: int, depth: int) -> str:
         entry = self._table[index]
-        if depth > _DEEPEST:
-            entry.cursor.fail(f"types are nested more than {_DEEPEST} deep")
+        if depth > _MAX_DEPTH:
+            entry.cursor.fail(f"types are nested more than {_MAX_DEPTH} deep")
         if entry.dialect != "vhlo" or entry.code is None:
             raise UnknownTypeError(f"type {entry.code} of {entry.dialect}")
         text = self._vhlo(entry.code, entry.cursor, depth)
@@ -110,29 +109,29 @@ class Types:
             return _NAMES[code]
         if code == _BOUNDED_TENSOR:
             bounds = self._bounds(cursor.varint())
-            return f"tensor<{self._dimensions(cursor)}{self._one(cursor, depth)}{bounds}>"
+            return f"tensor<{self._dimensions(cursor)}{self._inner_text(cursor, depth)}{bounds}>"
         if code in (_TENSOR, _BUFFER):
             kind = "tensor" if code == _TENSOR else "memref"
-            return f"{kind}<{self._dimensions(cursor)}{self._one(cursor, depth)}>"
+            return f"{kind}<{self._dimensions(cursor)}{self._inner_text(cursor, depth)}>"
         if code == _COMPLEX:
-            return f"complex<{self._one(cursor, depth)}>"
+            return f"complex<{self._inner_text(cursor, depth)}>"
         if code == _UNRANKED_TENSOR:
-            return f"tensor<*x{self._one(cursor, depth)}>"
+            return f"tensor<*x{self._inner_text(cursor, depth)}>"
         if code in (_QUANTIZED, _QUANTIZED_PER_AXIS):
             return self._quantized(cursor, depth, per_axis=code == _QUANTIZED_PER_AXIS)
         if code in (_TUPLE, _FUTURE):
             kind = "tuple" if code == _TUPLE else "!stablehlo.future"
-            return f"{kind}<{', '.join(self._list(cursor, depth))}>"
+            return f"{kind}<{', '.join(self._read_list(cursor, depth))}>"
         if code == _FUNCTION:
-            inputs, outputs = self._list(cursor, depth), self._list(cursor, depth)
+            inputs, outputs = self._read_list(cursor, depth), self._read_list(cursor, depth)
             results = outputs[0] if len(outputs) == 1 else f"({', '.join(outputs)})"
             return f"({', '.join(inputs)}) -> {results}"
         raise UnknownTypeError(f"type {code} of vhlo")
 
     def _quantized(self, cursor: Cursor, depth: int, *, per_axis: bool) -> str:
-        """Prints the type without the range of its integers."""
+        """Prints a quantized type without the range of its integers."""
         signed = cursor.varint() & 1
-        storage, expressed = self._one(cursor, depth), self._one(cursor, depth)
+        storage, expressed = self._inner_text(cursor, depth), self._inner_text(cursor, depth)
         axis = None
         if per_axis:
             axis = cursor.varint()
@@ -144,45 +143,45 @@ class Types:
             _skip_range(cursor)
         if len(scales) != len(points):
             cursor.fail(f"a type has {len(scales)} scales, and {len(points)} zero points")
-        each = [f"{s:e}:{z}" if z else f"{s:e}" for s, z in zip(scales, points, strict=True)]
+        parameters = [f"{s:e}:{z}" if z else f"{s:e}" for s, z in zip(scales, points, strict=True)]
         stored = storage if signed else storage.replace("i", "u", 1)
         if axis is None:
-            return f"!quant.uniform<{stored}:{expressed}, {each[0]}>"
-        return f"!quant.uniform<{stored}:{expressed}:{axis}, {{{','.join(each)}}}>"
+            return f"!quant.uniform<{stored}:{expressed}, {parameters[0]}>"
+        return f"!quant.uniform<{stored}:{expressed}:{axis}, {{{','.join(parameters)}}}>"
 
-    def _one(self, cursor: Cursor, depth: int) -> str:
+    def _inner_text(self, cursor: Cursor, depth: int) -> str:
         text = self._text(cursor.index("type", len(self._table)), depth + 1)
-        # Before it becomes part of another text.
+        # Charged before the text becomes part of another.
         self._characters_left -= len(text)
         if self._characters_left < 0:
             raise UnknownTypeError("types of more text than a module of this size can have")
         return text
 
-    def _list(self, cursor: Cursor, depth: int) -> tuple[str, ...]:
-        return tuple(self._one(cursor, depth) for _ in range(cursor.count("types")))
+    def _read_list(self, cursor: Cursor, depth: int) -> tuple[str, ...]:
+        return tuple(self._inner_text(cursor, depth) for _ in range(cursor.count("types")))
 
     def _dimensions(self, cursor: Cursor) -> str:
-        return "".join(f"{size}x" for size in _printed(cursor))
+        return "".join(f"{size}x" for size in _print_sizes(cursor))
 
     def _bounds(self, index: int) -> str:
         entry = self._attributes[index]
         if entry.kind != _BOUNDS:
             raise UnknownTypeError(f"a tensor with the encoding {entry.code} of {entry.dialect}")
-        bounds = ", ".join(_printed(entry.cursor))
+        bounds = ", ".join(_print_sizes(entry.cursor))
         entry.cursor.finished()
         self._characters_left -= len(bounds)
         return f", #stablehlo.bounds<{bounds}>"
 
 
 def sizes(cursor: Cursor) -> list[int | None]:
-    """Reads sizes; None for one that is not known."""
-    found = [cursor.signed_varint() for _ in range(cursor.count("sizes"))]
-    if found and min(found) < 0 and any(_DYNAMIC != size < 0 for size in found):
-        cursor.fail(f"a tensor has the size {min(found)}")
-    return [None if size == _DYNAMIC else size for size in found]
+    """Reads the sizes of a tensor; None for an unknown size."""
+    numbers = [cursor.signed_varint() for _ in range(cursor.count("sizes"))]
+    if numbers and min(numbers) < 0 and any(_DYNAMIC != size < 0 for size in numbers):
+        cursor.fail(f"a tensor has the size {min(numbers)}")
+    return [None if size == _DYNAMIC else size for size in numbers]
 
 
-def _printed(cursor: Cursor) -> list[str]:
+def _print_sizes(cursor: Cursor) -> list[str]:
     return ["?" if size is None else str(size) for size in sizes(cursor)]
 
 

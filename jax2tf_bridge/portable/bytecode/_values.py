@@ -1,4 +1,4 @@
-"""Reads attributes as values: numbers, strings, tensors, lists and dictionaries of them."""
+"""Reads attributes as Python values: numbers, strings, tensors, lists and dictionaries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from jax2tf_bridge.portable.bytecode._program import (
 from jax2tf_bridge.portable.bytecode._types import Types, UnknownTypeError
 from jax2tf_bridge.portable.bytecode._vhlo import ENUMS
 
-_DEEPEST = 50
+_MAX_DEPTH = 50
 
 _ARRAYS = frozenset({("builtin", 0), ("vhlo", 1)})
 _SYMBOL, _UNIT = ("builtin", 4), ("builtin", 7)
@@ -35,10 +35,10 @@ _BUILTIN_INTEGER_TYPE, _BUILTIN_INDEX_TYPE = ("builtin", 0), ("builtin", 1)
 
 
 class Values:
-    """A table of attributes, each of which is read once.
+    """A table of attributes with a cache.
 
-    Attributes share their parts, so that a small table may stand for values that are endless when
-    they are written out: what one stands for is bounded.
+    Attributes may share parts, so a small table could expand to endless values; the size of each
+    expanded value is limited.
     """
 
     def __init__(
@@ -49,24 +49,24 @@ class Values:
         type_table: EntryTable,
         longest: int,
     ) -> None:
-        """`longest` is how many characters and entries one attribute may stand for."""
+        """Creates a reader; one attribute may expand to `longest` characters and entries."""
         self._table, self._attributes, self._types = table, attributes, types
         self._type_table, self._longest = type_table, longest
         self._known: dict[int, tuple[Attribute, int]] = {}
 
     def read(self, index: int) -> Attribute:
-        """Reads the attribute.
+        """Reads an attribute.
 
         Raises:
-          FileFormatError: there is none of this index, or its bytes are not what its kind says.
+          FileFormatError: the index is out of range, or the bytes are invalid for the kind.
         """
         return self._read(index, 0)[0]
 
     def type(self, index: int) -> ValueType:
-        """Reads the type; one that is not known says so in its text.
+        """Reads a type; an unknown type becomes an OtherType with a description.
 
         Raises:
-          FileFormatError: there is none of this index, or its bytes are not what its kind says.
+          FileFormatError: the index is out of range, or the bytes are invalid for the kind.
         """
         try:
             return self._types.value(index)
@@ -74,29 +74,29 @@ class Values:
             return OtherType(str(e))
 
     def _read(self, index: int, depth: int) -> tuple[Attribute, int]:
-        """Reads the attribute, and how much it stands for."""
-        found = self._known.get(index)
-        if found is None:
+        """Reads an attribute; returns it with its expanded size."""
+        weighted = self._known.get(index)
+        if weighted is None:
             entry = self._table[index]
-            if depth > _DEEPEST:
-                entry.cursor.fail(f"attributes are nested more than {_DEEPEST} deep")
-            found = self._known[index] = self._value(index, entry, depth)
-            if found[1] > self._longest:
+            if depth > _MAX_DEPTH:
+                entry.cursor.fail(f"attributes are nested more than {_MAX_DEPTH} deep")
+            weighted = self._known[index] = self._value(index, entry, depth)
+            if weighted[1] > self._longest:
                 entry.cursor.fail("an attribute stands for more than a module of this size can")
-        return found
+        return weighted
 
     def _value(self, index: int, entry: Entry, depth: int) -> tuple[Attribute, int]:
-        found = self._attributes.read(index)
-        if isinstance(found, str):
-            return found, 1 + len(found)
-        if isinstance(found, Tensor):
-            return self._tensor(entry, found), 1
-        if isinstance(found, TypeReference):
-            kind = self.type(found.type)
+        raw = self._attributes.read(index)
+        if isinstance(raw, str):
+            return raw, 1 + len(raw)
+        if isinstance(raw, Tensor):
+            return self._tensor(entry, raw), 1
+        if isinstance(raw, TypeReference):
+            kind = self.type(raw.type)
             size = len(kind.shape) if isinstance(kind, TensorType) else len(kind.text)
             return kind, 1 + size
-        if isinstance(found, Dictionary):
-            items = [(name, self._read(i, depth + 1)) for name, i in found.entries]
+        if isinstance(raw, Dictionary):
+            items = [(name, self._read(i, depth + 1)) for name, i in raw.entries]
             weight = sum(1 + len(name) + inner for name, (_, inner) in items)
             return MappingProxyType({name: value for name, (value, _) in items}), weight
         cursor = entry.cursor
@@ -125,16 +125,16 @@ class Values:
         if kind == _ACCURACY:
             return self._accuracy(cursor)
         if kind == _ALIAS:
-            outputs, operand = _numbers(cursor), cursor.signed_varint()
+            outputs, operand = _read_numbers(cursor), cursor.signed_varint()
             return MappingProxyType(
                 {
                     "output_tuple_indices": outputs,
                     "operand_index": operand,
-                    "operand_tuple_indices": _numbers(cursor),
+                    "operand_tuple_indices": _read_numbers(cursor),
                 }
             )
         if kind == _BOUNDS:
-            return _numbers(cursor)
+            return _read_numbers(cursor)
         if kind == _SYMBOL:
             text = self._attributes.read(cursor.varint())
             return text if isinstance(text, str) else Unsupported("a symbol that is no string")
@@ -197,5 +197,5 @@ class Values:
         return MappingProxyType({"atol": atol, "rtol": rtol, "ulps": ulps, "mode": mode})
 
 
-def _numbers(cursor: Cursor) -> tuple[int, ...]:
+def _read_numbers(cursor: Cursor) -> tuple[int, ...]:
     return tuple(cursor.signed_varint() for _ in range(cursor.count("numbers")))

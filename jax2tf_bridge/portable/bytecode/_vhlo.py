@@ -1,6 +1,6 @@
-"""Tables of VHLO: which attributes each of its operations holds, and the names of enums.
+"""Tables of VHLO: the attributes of its operations, and the names of its enum values.
 
-VHLO is StableHLO as it is stored: https://openxla.org/stablehlo/vhlo.
+VHLO is the versioned form of StableHLO in files: https://openxla.org/stablehlo/vhlo.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _VHLO_NAME = re.compile(r"vhlo\.(.+)_v[0-9]+")
 
 
 def plain_name(name: str) -> str | None:
-    """Returns StableHLO's name of an operation of VHLO; None for those of other dialects.
+    """Returns StableHLO's name for a VHLO operation; None for other dialects.
 
     >>> plain_name("vhlo.add_v1"), plain_name("builtin.module")
     ('add', None)
@@ -152,10 +152,10 @@ _ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
 }
 
 PROPERTIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    # They stand in the order of their names.
+    # Files store properties in alphabetical order.
     {f"vhlo.{name}": tuple(sorted(attributes)) for name, attributes in _ATTRIBUTES.items()}
 )
-"""The attributes that operations hold natively, in the order in which they stand there."""
+"""The native properties of each operation, in the order of the file."""
 
 _PRECISION = ("DEFAULT", "HIGH", "HIGHEST")
 
@@ -186,4 +186,4 @@ ENUMS: Mapping[tuple[str, int | None], Mapping[int, str]] = MappingProxyType(
         )
     }
 )
-"""The names of variants, by the kind of attribute, and the variant's number."""
+"""The names of enum values, by the kind of attribute and the value's number."""
