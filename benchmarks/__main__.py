@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks import _measure, _page
-from benchmarks._results import Change, Report, changes, read_results
+from benchmarks._results import Change, Report, find_changes, read_results
 
 BENCHMARKS: Mapping[str, Sequence[str]] = {
     **{
@@ -37,7 +37,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Runs the named benchmarks; the exit code is 1 if one fails or has become slower."""
     options = _parse_options(words)
     if options.page:
-        for path in _page.write():
+        for path in _page.write_pages():
             print(path)
         return 0
     before = {} if options.against is None else read_results(options.against)
@@ -78,7 +78,7 @@ def _parse_options(words: Sequence[str] | None) -> argparse.Namespace:
 
 def _run_benchmark(name: str, results: Path, rounds: int | None) -> bool:
     """Runs a benchmark in its own process, which adds its tables to the results."""
-    _measure.progress(name)
+    _measure.print_progress(name)
     module, *arguments = BENCHMARKS[name]
     command = [sys.executable, "-m", f"benchmarks.{module}", *arguments, "--json", str(results)]
     if rounds is not None:
@@ -88,7 +88,7 @@ def _run_benchmark(name: str, results: Path, rounds: int | None) -> bool:
 
 def _print_changes(before: Mapping[str, Report], after: Mapping[str, Report]) -> bool:
     """Prints the ratios that have changed; returns whether one has become slower."""
-    changed = sorted(changes(before, after), key=lambda change: not change.is_slower)
+    changed = sorted(find_changes(before, after), key=lambda change: not change.is_slower)
     if not changed:
         print("\nNo ratio differs by more than a tenth, beyond what the rounds differ by.")
         return False

@@ -36,7 +36,7 @@ _LEFT, _RIGHT = 320, 90
 _TICKS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 
 
-def chart(bars: Sequence[Bar], theme: Theme) -> str:
+def draw_chart(bars: Sequence[Bar], theme: Theme) -> str:
     """Draws an SVG image with a bar from 1 to each ratio.
 
     Args:

@@ -42,7 +42,7 @@ class Spread:
         return f"{self.median:.2f} ({self.low:.2f}-{self.high:.2f})"
 
 
-def interleaved(
+def measure_interleaved(
     calls: Mapping[str, Callable[[], Any]], *, rounds: int, seconds_a_turn: float = 0.02
 ) -> dict[str, list[float]]:
     """Measures the seconds per call of several calls, which take turns: one figure per round.
@@ -72,7 +72,7 @@ def interleaved(
     return times
 
 
-def ratios(times: Mapping[str, Sequence[float]], name: str, baseline: str) -> Spread:
+def compute_ratios(times: Mapping[str, Sequence[float]], name: str, baseline: str) -> Spread:
     """Returns the times relative to the baseline, paired by round."""
     values = [a / b for a, b in zip(times[name], times[baseline], strict=True)]
     return Spread.of(values, is_ratio=True)
@@ -96,7 +96,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def versions() -> dict[str, str]:
+def list_versions() -> dict[str, str]:
     """Returns the installed versions of Python, JAX, TensorFlow and NumPy."""
     installed = {"python": platform.python_version()}
     for name in ("jax", "tensorflow-cpu", "tensorflow", "numpy"):
@@ -107,7 +107,7 @@ def versions() -> dict[str, str]:
     return installed
 
 
-def parser(description: str | None, *, rounds: int) -> argparse.ArgumentParser:
+def make_parser(description: str | None, *, rounds: int) -> argparse.ArgumentParser:
     """Makes a parser with the options of every benchmark."""
     new_parser = argparse.ArgumentParser(description=(description or "").split("\n")[0])
     new_parser.add_argument(
@@ -129,11 +129,11 @@ def report(
     notes: Sequence[str] = (),
 ) -> None:
     """Prints the table, and adds it and the measurements to a results file if there is a path."""
-    installed = versions()
+    installed = list_versions()
     print(
         f"\n{title}: "
         + ", ".join(f"{k} {v}" for k, v in installed.items())
-        + f"; {cores()} cores\n"
+        + f"; {count_cores()} cores\n"
     )
     print(table(header, rows))
     for note in notes:
@@ -150,7 +150,7 @@ def report(
                 benchmark=Path(sys.argv[0]).stem,
                 date=time.strftime("%Y-%m-%d"),
                 versions=installed,
-                cores=cores(),
+                cores=count_cores(),
                 header=list(header),
                 rows=[list(row) for row in rows],
                 notes=list(notes),
@@ -159,13 +159,13 @@ def report(
         )
 
 
-def cores() -> int:
+def count_cores() -> int:
     """Returns the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def progress(text: str) -> None:
+def print_progress(text: str) -> None:
     """Prints on stderr what is being measured."""
     print(f"... {text}", file=sys.stderr, flush=True)

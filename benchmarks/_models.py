@@ -146,7 +146,7 @@ MODELS: dict[str, Callable[[], Model]] = {
 }
 
 
-def in_keras(name: str, model: Model) -> Any:
+def write_keras_model(name: str, model: Model) -> Any:
     """Writes a model in Keras as a user would, with the same weights."""
     keras: Any = importlib.import_module("keras")
     inputs = keras.Input(model.shape, dtype="int32" if model.vocabulary else "float32")
@@ -208,7 +208,7 @@ def _make_keras_transformer(inputs: Any, model: Model, heads: int = 4) -> Any:
     return keras_model
 
 
-def in_tensorflow(name: str) -> Callable[..., Any]:
+def write_tensorflow_model(name: str) -> Callable[..., Any]:
     """Writes the MLP or the conv net in TensorFlow as a user would."""
     import tensorflow as tf
 

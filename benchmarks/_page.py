@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks._chart import DARK, LIGHT, Bar, chart
+from benchmarks._chart import DARK, LIGHT, Bar, draw_chart
 from benchmarks._results import Report, read_results
 
 _FOLDER = Path(__file__).parent
@@ -48,7 +48,7 @@ _BARS = (
 """For each bar of the chart: label, table, first cells of the row, column, alternative."""
 
 
-def pages(results: Mapping[str, Report]) -> dict[Path, str]:
+def make_pages(results: Mapping[str, Report]) -> dict[Path, str]:
     """Makes the texts of the page and its charts, by path.
 
     Raises:
@@ -63,14 +63,14 @@ def pages(results: Mapping[str, Report]) -> dict[Path, str]:
     )
     return {
         _FOLDER / "README.md": text,
-        _FOLDER / "chart-light.svg": chart(bars, LIGHT),
-        _FOLDER / "chart-dark.svg": chart(bars, DARK),
+        _FOLDER / "chart-light.svg": draw_chart(bars, LIGHT),
+        _FOLDER / "chart-dark.svg": draw_chart(bars, DARK),
     }
 
 
-def write() -> list[Path]:
+def write_pages() -> list[Path]:
     """Writes the page and its charts; returns their paths."""
-    texts = pages(read_results(RESULTS))
+    texts = make_pages(read_results(RESULTS))
     for path, text in texts.items():
         path.write_text(text)
     return list(texts)

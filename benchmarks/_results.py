@@ -75,7 +75,7 @@ class Change:
         return self.after["median"] > self.before["median"]
 
 
-def changes(before: Mapping[str, Report], after: Mapping[str, Report]) -> Iterator[Change]:
+def find_changes(before: Mapping[str, Report], after: Mapping[str, Report]) -> Iterator[Change]:
     """Compares the ratios that both files have. Absolute times depend on the machine."""
     for title, report in after.items():
         old = _find_ratios(before[title]) if title in before else {}

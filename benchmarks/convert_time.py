@@ -93,7 +93,7 @@ def _measure_in_fresh_process(who: str, model_name: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = _measure.parser(__doc__, rounds=5)
+    parser = _measure.make_parser(__doc__, rounds=5)
     parser.add_argument("--models", nargs="+", default=list(_MODELS), choices=_MODELS)
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -104,7 +104,7 @@ def main() -> None:
     for name in options.models:
         results_by_name: dict[str, list[dict[str, Any]]] = {who: [] for who in _CONTESTANTS}
         for i in range(options.rounds):
-            _measure.progress(f"{name}, round {i + 1} of {options.rounds}")
+            _measure.print_progress(f"{name}, round {i + 1} of {options.rounds}")
             # Each round begins with another contestant.
             order = [*_CONTESTANTS][i % len(results_by_name) :] + [*_CONTESTANTS][
                 : i % len(results_by_name)
@@ -126,7 +126,7 @@ def main() -> None:
                     continue
                 for key in (stage, f"{stage}, CPU"):
                     times = {w: [r[key] for r in results_by_name[w]] for w in (who, _BASELINE)}
-                    row[f"{key}, to {_BASELINE}"] = _measure.ratios(times, who, _BASELINE)
+                    row[f"{key}, to {_BASELINE}"] = _measure.compute_ratios(times, who, _BASELINE)
                     texts.append(row[f"{key}, to {_BASELINE}"].ratio_text())
             measured.append(row)
             rows.append([name, who, *texts])

@@ -110,7 +110,7 @@ def busiest(before: Mapping[int, float], after: Mapping[int, float]) -> float:
 def main() -> None:
     import ray
 
-    arguments = measure.parser(__doc__, rounds=5).parse_args()
+    arguments = measure.make_parser(__doc__, rounds=5).parse_args()
     # The processes of Ray and Dask inherit this.
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     ray.init(
@@ -131,7 +131,7 @@ def main() -> None:
             **{name: with_executor(make) for name, make in warm_executors.items()},
         }
         for name, way in ways.items():
-            measure.progress(f"{name}, to warm up")
+            measure.print_progress(f"{name}, to warm up")
             way()
         times: dict[str, list[float]] = {name: [] for name in ways}
         cpu: dict[str, list[float]] = {name: [] for name in ways}
@@ -139,7 +139,7 @@ def main() -> None:
             order = list(ways)
             random.Random(number).shuffle(order)
             for name in order:
-                measure.progress(f"round {number + 1} of {arguments.rounds}: {name}")
+                measure.print_progress(f"round {number + 1} of {arguments.rounds}: {name}")
                 before, start = cpu_times(), time.perf_counter()
                 ways[name]()
                 times[name].append(time.perf_counter() - start)
@@ -150,7 +150,7 @@ def main() -> None:
     baseline = "one after another"
     for name, seconds in times.items():
         ratio, cpu_ratio = (
-            measure.ratios(seconds_of, name, baseline) for seconds_of in (times, cpu)
+            measure.compute_ratios(seconds_of, name, baseline) for seconds_of in (times, cpu)
         )
         row = [name, measure.seconds_text(median(seconds)), ratio.ratio_text()]
         has_cpu_time = not name.endswith("cold")

@@ -140,22 +140,22 @@ def _measure_model(
     sides = {side: _make_steps(side, folder, orders) for side in _SIDES}
     rows = []
     for step in _STEPS:
-        _measure.progress(f"{name}, {step}")
-        times = _measure.interleaved(
+        _measure.print_progress(f"{name}, {step}")
+        times = _measure.measure_interleaved(
             {side: sides[side][step] for side in _SIDES}, rounds=rounds, seconds_a_turn=0.05
         )
         row: dict[str, Any] = {"model": name, "step": step, "VJPs": orders}
         for side in _SIDES:
             row[f"{side}, s"] = _measure.Spread.of(times[side])
             row[f"{side}, memory"] = _measure_peak(side, step, folder, orders)
-        row["ratio"] = _measure.ratios(times, *_SIDES)
+        row["ratio"] = _measure.compute_ratios(times, *_SIDES)
         sizes = [(folder / file).stat().st_size for file in ("model.jaxfn", "model.bin")]
         rows.append({**row, **dict(zip([f"{s}, bytes" for s in _SIDES], sizes, strict=True))})
     return rows
 
 
 def main() -> None:
-    parser = _measure.parser(__doc__, rounds=15)
+    parser = _measure.make_parser(__doc__, rounds=15)
     parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:

@@ -15,7 +15,7 @@ _ROUNDS = (0, 1, 2, 4, 8, 16)
 _MULTIPLES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53)
 
 
-def padded(multiples: Sequence[int]) -> Callable[[Any], Any]:
+def make_padded(multiples: Sequence[int]) -> Callable[[Any], Any]:
     """Makes a function that pads a vector to each multiple; each needs one inference round."""
 
     def f(x: Any) -> Any:
@@ -25,19 +25,19 @@ def padded(multiples: Sequence[int]) -> Callable[[Any], Any]:
     return f
 
 
-def by_hand(multiples: Sequence[int]) -> list[str]:
+def list_constraints(multiples: Sequence[int]) -> list[str]:
     """Lists the constraints that make inference unnecessary."""
     return [f"mod(mod(- b, {m}) + b, - {m}) == 0" for m in multiples]
 
 
 def main() -> None:
     """Measures and prints a table."""
-    options = _measure.parser(__doc__, rounds=9).parse_args()
+    options = _measure.make_parser(__doc__, rounds=9).parse_args()
     x = np.ones(100, np.float32)
 
     def make_export(multiples: Sequence[int], constraints: Sequence[str]) -> Callable[[], Any]:
         exporter = export(
-            padded(multiples),
+            make_padded(multiples),
             polymorphic_shapes="(b,)",
             polymorphic_constraints=constraints,
             platforms=["cpu"],
@@ -48,15 +48,15 @@ def main() -> None:
     for count in _ROUNDS:
         multiples = _MULTIPLES[:count]
         calls[f"{count} inferred"] = make_export(multiples, ())
-        calls[f"{count} by hand"] = make_export(multiples, by_hand(multiples))
-    _measure.progress("each export once, to load what is loaded once")
+        calls[f"{count} by hand"] = make_export(multiples, list_constraints(multiples))
+    _measure.print_progress("each export once, to load what is loaded once")
     for call in calls.values():
         assert call().requirements == ()
-    times = _measure.interleaved(calls, rounds=options.rounds)
+    times = _measure.measure_interleaved(calls, rounds=options.rounds)
     rows, measured = [], []
     for count in _ROUNDS:
         inferred, hand = f"{count} inferred", f"{count} by hand"
-        ratio = _measure.ratios(times, inferred, hand)
+        ratio = _measure.compute_ratios(times, inferred, hand)
         seconds = _measure.Spread.of(times[inferred])
         rows.append(
             [

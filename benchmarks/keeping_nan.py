@@ -43,14 +43,14 @@ def _make_call(function: Callable[..., Any], model: Model, x: Any) -> Callable[[
 
 def main() -> None:
     """Measures and prints a table."""
-    parser = _measure.parser(__doc__, rounds=51)
+    parser = _measure.make_parser(__doc__, rounds=51)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 16])
     options = parser.parse_args()
     rows, measured = [], []
     for name, make in {**MODELS, "conv net with pools": pools}.items():
         model = make()
         for batch in options.batches:
-            _measure.progress(f"{name}, batch {batch}")
+            _measure.print_progress(f"{name}, batch {batch}")
             x = model.inputs(batch)
             plain = jax.export.export(jax.jit(model.apply), platforms=["cpu"])(model.weights, x)
             calls = {
@@ -59,9 +59,9 @@ def main() -> None:
                 ),
                 _BASELINE: _make_call(to_tf(from_exported(plain)), model, x),
             }
-            times = _measure.interleaved(calls, rounds=options.rounds)
+            times = _measure.measure_interleaved(calls, rounds=options.rounds)
             took = _measure.Spread.of(times["bridge"])
-            ratio = _measure.ratios(times, "bridge", _BASELINE)
+            ratio = _measure.compute_ratios(times, "bridge", _BASELINE)
             measured.append({"model": name, "batch": batch, "seconds": took, "ratio": ratio})
             text = _measure.seconds_text(took.median)
             rows.append([name, str(batch), text, ratio.ratio_text()])

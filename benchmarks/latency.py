@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks import _measure
-from benchmarks._models import MODELS, Model, in_tensorflow
+from benchmarks._models import MODELS, Model, write_tensorflow_model
 from jax2tf_bridge import Target, convert
 
 _BASELINES = ("jax2tf", "TF graph")
@@ -41,8 +41,8 @@ def contestants(name: str, model: Model) -> dict[str, Any]:
         "bridge, widest": _make_served(_convert_with_bridge(model, Target.widest()), model),
         "bridge, installed": _make_served(_convert_with_bridge(model, Target.installed()), model),
         "jax2tf": _make_served(_convert_with_jax2tf(model), model),
-        "TF graph": _make_served(in_tensorflow(name), model),
-        "TF graph, XLA": _make_served(in_tensorflow(name), model, jit_compile=True),
+        "TF graph": _make_served(write_tensorflow_model(name), model),
+        "TF graph, XLA": _make_served(write_tensorflow_model(name), model, jit_compile=True),
         "jax.jit": jax.jit(lambda x: model.apply(model.weights, x)),
     }
 
@@ -52,7 +52,7 @@ def _make_call(f: Callable[..., Any], x: Any) -> Callable[[], Any]:
 
 
 def main() -> None:
-    parser = _measure.parser(__doc__, rounds=31)
+    parser = _measure.make_parser(__doc__, rounds=31)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 32, 256])
     options = parser.parse_args()
     rows, measured, notes = [], [], []
@@ -60,7 +60,7 @@ def main() -> None:
         model = MODELS[name]()
         entrants = contestants(name, model)
         for batch in options.batches:
-            _measure.progress(f"{name}, batch {batch}")
+            _measure.print_progress(f"{name}, batch {batch}")
             array = model.inputs(batch)
             expected = np.asarray(entrants["jax.jit"](array))
             calls: dict[str, Callable[[], Any]] = {}
@@ -74,7 +74,7 @@ def main() -> None:
                         notes.append(note)
                     continue
                 calls[who] = _make_call(f, x)
-            times = _measure.interleaved(calls, rounds=options.rounds)
+            times = _measure.measure_interleaved(calls, rounds=options.rounds)
             for who in calls:
                 time = _measure.Spread.of(times[who])
                 row: dict[str, Any] = {"model": name, "batch": batch, "who": who, "seconds": time}
@@ -83,7 +83,7 @@ def main() -> None:
                     if baseline not in calls:
                         texts.append("-")
                         continue
-                    row[f"to {baseline}"] = _measure.ratios(times, who, baseline)
+                    row[f"to {baseline}"] = _measure.compute_ratios(times, who, baseline)
                     texts.append(row[f"to {baseline}"].ratio_text())
                 measured.append(row)
                 rows.append([name, str(batch), who, _measure.seconds_text(time.median), *texts])

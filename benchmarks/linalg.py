@@ -42,7 +42,7 @@ def programs(n: int, dtype: str) -> dict[str, Program]:
 
 def main() -> None:
     """Measures and prints a table."""
-    parser = _measure.parser(__doc__, rounds=15)
+    parser = _measure.make_parser(__doc__, rounds=15)
     parser.add_argument("--sizes", type=int, nargs="+", default=[16, 64, 256])
     parser.add_argument("--dtype", default="float32", choices=["float32", "float64"])
     options = parser.parse_args()
@@ -50,7 +50,7 @@ def main() -> None:
     rows, measured = [], []
     for n in options.sizes:
         for name, (function, arguments) in programs(n, options.dtype).items():
-            _measure.progress(f"{name} of {n}")
+            _measure.print_progress(f"{name} of {n}")
             arrays = [jnp.asarray(x) for x in arguments]
             exported = jax2tf_bridge.export(function, platforms=["cpu"])(*arguments)
             calls = {
@@ -58,8 +58,8 @@ def main() -> None:
                 "bridge": _make_call(jax.jit(jax2tf_bridge.to_exported(exported).call), arrays),
             }
             compiling = {who: _measure_cpu_time(call) for who, call in calls.items()}
-            times = _measure.interleaved(calls, rounds=options.rounds)
-            ratio = _measure.ratios(times, "bridge", "JAX")
+            times = _measure.measure_interleaved(calls, rounds=options.rounds)
+            ratio = _measure.compute_ratios(times, "bridge", "JAX")
             spreads = {who: _measure.Spread.of(values) for who, values in times.items()}
             medians = [_measure.seconds_text(spreads[who].median) for who in ("JAX", "bridge")]
             compiled = [_measure.seconds_text(compiling[who]) for who in ("JAX", "bridge")]

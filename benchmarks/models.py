@@ -173,8 +173,8 @@ def measure_here(converter: str, name: str, rounds: int) -> dict[str, Any]:
             calls["jax.jit"] = lambda tensors=on_device: jax.block_until_ready(  # type: ignore[misc]
                 jitted(*tensors)
             )
-        times = _measure.interleaved(calls, rounds=rounds)
-    ratio = _measure.ratios(times, converter, "jax.jit")
+        times = _measure.measure_interleaved(calls, rounds=rounds)
+    ratio = _measure.compute_ratios(times, converter, "jax.jit")
     sizes = [np.size(leaf) for leaf in jax.tree_util.tree_leaves(built.params)]
     return {
         **figures,
@@ -218,7 +218,7 @@ def _measure_model(name: str, saves: int, rounds: int) -> dict[str, dict[str, An
         for converter, result in results_by_name.items():
             if "error" in result:
                 continue
-            _measure.progress(f"{name}, {converter}, {i + 1} of {saves}")
+            _measure.print_progress(f"{name}, {converter}, {i + 1} of {saves}")
             # The number of platforms does not affect calls.
             call_rounds = rounds if is_last and converter != "bridge, cpu only" else 0
             figures = _measure_in_fresh_process(converter, name, call_rounds)
@@ -240,7 +240,7 @@ def _make_row(library: str, name: str, results_by_name: dict[str, dict[str, Any]
         if "error" in jax2tf or "error" in results_by_name[converter]:
             texts.append("-")
             continue
-        ratio = _measure.ratios(times, converter, "jax2tf")
+        ratio = _measure.compute_ratios(times, converter, "jax2tf")
         results_by_name[converter]["save, to jax2tf"] = ratio
         texts.append(f"{ratio.median:.2f}")
     sizes = ["-" if "error" in r else f"{r['graph'] / 1e6:.2f} MB" for r in (bridge, jax2tf)]
@@ -258,7 +258,7 @@ def _format_serving_ratio(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = _measure.parser(__doc__, rounds=9)
+    parser = _measure.make_parser(__doc__, rounds=9)
     parser.add_argument("--models", nargs="+", help="those alone")
     parser.add_argument(
         "--saves", type=int, default=_DEFAULT_SAVES, help="processes that save each"

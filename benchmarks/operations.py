@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks import _measure
-from benchmarks._models import MODELS, Model, in_keras
+from benchmarks._models import MODELS, Model, write_keras_model
 from jax2tf_bridge import Target, convert
 from tests.consumers.own_operations import (
     foreign_operations,
@@ -46,7 +46,7 @@ def _convert(model: Model, target: Target) -> Any:
 
 
 def _write_in_keras(name: str, model: Model) -> Any:
-    keras_model = in_keras(name, model)
+    keras_model = write_keras_model(name, model)
     return tf.function(
         lambda x: keras_model(x, training=False),
         input_signature=[_make_spec(model)],
@@ -116,21 +116,21 @@ def measure(name: str, options: Any, steady: _Table, news: _Table) -> None:
     expected = np.asarray(functions[_XLA](warm))
     for f in functions.values():
         np.testing.assert_allclose(np.asarray(f(warm)), expected, rtol=2e-3, atol=2e-3)
-    _measure.progress(f"{name}: sizes that are new")
+    _measure.print_progress(f"{name}: sizes that are new")
     firsts = {
         who: _measure.Spread.of(times) for who, times in first_calls(functions, model).items()
     }
     random_sizes = [random.Random(i).randint(1, _MAX_ROWS) for i in range(options.requests)]
-    _measure.progress(f"{name}: {options.requests} requests")
+    _measure.print_progress(f"{name}: {options.requests} requests")
     totals = trace(functions, model, random_sizes)
     for batch in options.batches:
-        _measure.progress(f"{name}: batch {batch}")
+        _measure.print_progress(f"{name}: batch {batch}")
         x = tf.constant(model.inputs(batch))
         calls = {who: lambda f=f, x=x: np.asarray(f(x)) for who, f in functions.items()}
-        times = _measure.interleaved(calls, rounds=options.rounds)
+        times = _measure.measure_interleaved(calls, rounds=options.rounds)
         for who in functions:
             spread = _measure.Spread.of(times[who])
-            ratios = {b: _measure.ratios(times, who, b) for b in (_XLA, _KERAS)}
+            ratios = {b: _measure.compute_ratios(times, who, b) for b in (_XLA, _KERAS)}
             steady.measured.append(
                 {
                     "model": name,
@@ -161,7 +161,7 @@ def measure(name: str, options: Any, steady: _Table, news: _Table) -> None:
 
 def main() -> None:
     """Measures and prints a table."""
-    parser = _measure.parser(__doc__, rounds=31)
+    parser = _measure.make_parser(__doc__, rounds=31)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 32, 256])
     parser.add_argument("--requests", type=int, default=500)
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))

@@ -49,23 +49,23 @@ def _make_programs() -> dict[str, Callable[..., PortableFunction]]:
 
 
 def main() -> None:
-    options = _measure.parser(__doc__, rounds=9).parse_args()
+    options = _measure.make_parser(__doc__, rounds=9).parse_args()
     rows, measured, notes = [], [], []
     for name, export_for in _make_programs().items():
-        _measure.progress(name)
+        _measure.print_progress(name)
         try:
             portables = {"four": export_for(None), "cpu": export_for(("cpu",))}
         except BridgeError as e:
             notes.append(f"{name} is not exported: {str(e).splitlines()[0][:200]}")
             continue
-        times = _measure.interleaved(
+        times = _measure.measure_interleaved(
             {"four": partial(export_for, None), "cpu": partial(export_for, ("cpu",))},
             rounds=options.rounds,
             seconds_a_turn=0.0,
         )
         four, cpu = len(portables["four"].module.data), len(portables["cpu"].module.data)
         took = {key: _measure.Spread.of(value) for key, value in times.items()}
-        ratio = _measure.ratios(times, "four", "cpu")
+        ratio = _measure.compute_ratios(times, "four", "cpu")
         dropped = [f"{platform}: {why}" for platform, why in portables["four"].dropped_platforms]
         measured.append(
             {

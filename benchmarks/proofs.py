@@ -54,12 +54,12 @@ def _expected_verdict(case: Case) -> str:
 
 
 def main() -> None:
-    parser = _measure.parser(__doc__, rounds=9)
+    parser = _measure.make_parser(__doc__, rounds=9)
     options = parser.parse_args()
     rows, measured = [], []
     times_by_kind: dict[str, list[float]] = {}
     for case in CASES:
-        _measure.progress(case.comparison)
+        _measure.print_progress(case.comparison)
         decide = _make_decision(case)
         verdict = decide()
         if type(verdict).__name__.lower() != _expected_verdict(case):

@@ -141,7 +141,7 @@ def measure_buckets(rounds: int, json_path: Path | None) -> None:
         wall: dict[str, list[float]] = {_WITH: [], _WITHOUT: []}
         processor: dict[str, list[float]] = {_WITH: [], _WITHOUT: []}
         for i in range(rounds + 1):
-            _measure.progress(f"{name}, round {i} of {rounds}")
+            _measure.print_progress(f"{name}, round {i} of {rounds}")
             answers = []
             for who in [_WITH, _WITHOUT][:: 1 if i % 2 else -1]:
                 with tempfile.TemporaryDirectory() as folder:
@@ -168,9 +168,9 @@ def measure_buckets(rounds: int, json_path: Path | None) -> None:
                 "model": name,
                 "who": who,
                 "wall": _measure.Spread.of(wall[who]),
-                "wall ratio": _measure.ratios(wall, who, _WITHOUT),
+                "wall ratio": _measure.compute_ratios(wall, who, _WITHOUT),
                 "cpu": _measure.Spread.of(processor[who]),
-                "cpu ratio": _measure.ratios(processor, who, _WITHOUT),
+                "cpu ratio": _measure.compute_ratios(processor, who, _WITHOUT),
             }
             measured.append(row)
             texts = [
@@ -266,7 +266,7 @@ def measure_size(options: argparse.Namespace) -> None:
     for kind in ("NumPy", "JAX"):
         results_by_name: dict[str, list[dict[str, float]]] = {who: [] for who in _SAVERS}
         for i in range(options.rounds):
-            _measure.progress(f"{kind}, round {i + 1} of {options.rounds}")
+            _measure.print_progress(f"{kind}, round {i + 1} of {options.rounds}")
             for who in [*_SAVERS[i % 3 :], *_SAVERS[: i % 3]]:
                 sizes = [str(count), str(options.leaf_megabytes)]
                 command = [sys.executable, "-m", "benchmarks.saving", "--layers", who, kind, *sizes]
@@ -278,7 +278,7 @@ def measure_size(options: argparse.Namespace) -> None:
             for clock in ("wall", "cpu"):
                 times = {w: [result[clock] for result in results_by_name[w]] for w in _SAVERS}
                 row[clock] = _measure.Spread.of(times[who])
-                row[f"{clock} ratio"] = _measure.ratios(times, who, _TENSORFLOW)
+                row[f"{clock} ratio"] = _measure.compute_ratios(times, who, _TENSORFLOW)
                 texts.append(_measure.seconds_text(row[clock].median))
                 texts.append("1.00" if who == _TENSORFLOW else row[f"{clock} ratio"].ratio_text())
             row["peak"] = _measure.Spread.of([result["peak"] for result in results_by_name[who]])
@@ -295,7 +295,7 @@ def measure_size(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = _measure.parser(__doc__, rounds=5)
+    parser = _measure.make_parser(__doc__, rounds=5)
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument(
         "--buckets", action="store_true", help="measure what buckets add to a save, and only that"
@@ -321,7 +321,7 @@ def main() -> None:
         return
     results_by_name: dict[str, list[dict[str, Any]]] = {who: [] for who in _CONTESTANTS}
     for i in range(options.rounds):
-        _measure.progress(f"round {i + 1} of {options.rounds}")
+        _measure.print_progress(f"round {i + 1} of {options.rounds}")
         shift = i % len(results_by_name)
         for who in [*_CONTESTANTS[shift:], *_CONTESTANTS[:shift]]:
             if not any("error" in result for result in results_by_name[who]):
@@ -343,7 +343,7 @@ def main() -> None:
                 texts.append("-")
                 continue
             times = {w: [r[_UNTIL_ANSWER] for r in results_by_name[w]] for w in {who, baseline}}
-            row[f"x {baseline}"] = _measure.ratios(times, who, baseline)
+            row[f"x {baseline}"] = _measure.compute_ratios(times, who, baseline)
             texts.append(row[f"x {baseline}"].ratio_text())
         row |= {key: results[-1][key] for key in ("graph", "total", "weights")}
         row["peak"] = _measure.Spread.of([r["peak"] for r in results])

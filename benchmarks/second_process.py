@@ -120,7 +120,7 @@ def _ask_in_fresh_process(who: str, folder: Path) -> dict[str, float]:
 
 def main() -> None:
     """Measures and prints a table."""
-    parser = _measure.parser(__doc__, rounds=7)
+    parser = _measure.make_parser(__doc__, rounds=7)
     parser.add_argument("--models", nargs="+", default=list(_MODELS), choices=_MODELS)
     parser.add_argument("--save", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--ask", type=Path, help=argparse.SUPPRESS)
@@ -139,7 +139,7 @@ def main() -> None:
             results_by_name: dict[str, list[dict[str, float]]] = {}
             for who, folder in folders.items():
                 folder.mkdir()
-                _measure.progress(f"{name}, saved by {who}")
+                _measure.print_progress(f"{name}, saved by {who}")
                 try:
                     _run_in_fresh_process(["--save", who, name, str(folder)])
                     _ask_in_fresh_process(who, folder)
@@ -148,7 +148,7 @@ def main() -> None:
                 else:
                     results_by_name[who] = []
             for i in range(options.rounds):
-                _measure.progress(f"{name}, round {i + 1} of {options.rounds}")
+                _measure.print_progress(f"{name}, round {i + 1} of {options.rounds}")
                 first = i % max(1, len(results_by_name))
                 order = [*results_by_name][first:] + [*results_by_name][:first]
                 for who in order:
@@ -164,7 +164,7 @@ def main() -> None:
                         texts.append("-")
                         continue
                     times = {w: [r[key] for r in results_by_name[w]] for w in (who, _BASELINE)}
-                    row[f"{key}, to {_BASELINE}"] = _measure.ratios(times, who, _BASELINE)
+                    row[f"{key}, to {_BASELINE}"] = _measure.compute_ratios(times, who, _BASELINE)
                     texts.append(row[f"{key}, to {_BASELINE}"].ratio_text())
             measured.append(row)
             rows.append([name, who, *texts])

@@ -108,7 +108,7 @@ def measure(
     """Measures one round; every model has its own process."""
     figures = {}
     for name, model in models.items():
-        _measure.progress(name)
+        _measure.print_progress(name)
         twice = name == _PLAIN
         replayed = run(model, [*sizes, *sizes] if twice else sizes)
         check(replayed, sizes)
@@ -134,7 +134,7 @@ def check(replayed: Replay, sizes: Sequence[int]) -> None:
 
 
 def main() -> None:
-    parser = _measure.parser(__doc__, rounds=3)
+    parser = _measure.make_parser(__doc__, rounds=3)
     parser.add_argument("--requests", type=int, default=500)
     options = parser.parse_args()
     sizes = trace(options.requests, seed=0)

@@ -92,15 +92,15 @@ def _make_call(f: Any, args: list[Any]) -> Callable[[], Any]:
 
 
 def main() -> None:
-    parser = _measure.parser(__doc__, rounds=41)
+    parser = _measure.make_parser(__doc__, rounds=41)
     options = parser.parse_args()
     rows, measured = [], []
     for name, (portable, specs, args) in models().items():
-        _measure.progress(name)
+        _measure.print_progress(name)
         checked = _trace(portable, specs, checked=True)
         unchecked = _trace(portable, specs, checked=False)
         np.testing.assert_array_equal(checked(*args), unchecked(*args))
-        times = _measure.interleaved(
+        times = _measure.measure_interleaved(
             {
                 "checked": _make_call(checked, args),
                 "unchecked": _make_call(unchecked, args),
@@ -112,7 +112,7 @@ def main() -> None:
             rounds=options.rounds,
         )
         spent = _measure.Spread.of(times["checked"])
-        ratio = _measure.ratios(times, "checked", "unchecked")
+        ratio = _measure.compute_ratios(times, "checked", "unchecked")
         alone = _measure.Spread.of(
             [(a - b) / _COPIES for a, b in zip(times["checks"], times["no checks"], strict=True)]
         )

@@ -81,17 +81,17 @@ def _measure_sides(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str
 
 
 def main() -> None:
-    parser: argparse.ArgumentParser = _measure.parser(__doc__, rounds=15)
+    parser: argparse.ArgumentParser = _measure.make_parser(__doc__, rounds=15)
     parser.add_argument("--leaves", type=int, default=20_000, help="of the tree (%(default)s)")
     options = parser.parse_args()
     rows, measured = [], []
     for kind in ("NumPy", "JAX"):
         for name, calls in _make_calls(options.leaves, kind).items():
-            _measure.progress(f"{name}, {kind}")
+            _measure.print_progress(f"{name}, {kind}")
             times = _measure_sides(calls, options.rounds)
             row: dict[str, Any] = {"function": name, "leaves": kind}
             row |= {side: _measure.Spread.of(times[side]) for side in times}
-            row["ratio"] = _measure.ratios(times, _BRIDGE, _FLAX)
+            row["ratio"] = _measure.compute_ratios(times, _BRIDGE, _FLAX)
             measured.append(row)
             texts = [_measure.seconds_text(row[side].median) for side in (_BRIDGE, _FLAX)]
             rows.append([name, kind, *texts, row["ratio"].ratio_text()])

@@ -29,7 +29,7 @@ def _make_call(f: Callable[..., Any], x: Any) -> Callable[[], Any]:
 
 
 def main() -> None:
-    parser = _measure.parser(__doc__, rounds=15)
+    parser = _measure.make_parser(__doc__, rounds=15)
     parser.add_argument("--sizes", type=int, nargs="+", default=[10**3, 10**4, 10**5, 10**6])
     parser.add_argument("--k", type=int, nargs="+", default=[5, 100])
     options = parser.parse_args()
@@ -37,7 +37,7 @@ def main() -> None:
     for size in options.sizes:
         array = np.random.default_rng(0).standard_normal(size).astype(np.float32)
         for k in options.k:
-            _measure.progress(f"the {k} largest of {size}")
+            _measure.print_progress(f"the {k} largest of {size}")
 
             entrants = {
                 "bridge": tf.function(convert(_make_jax_top_k(k)), autograph=False),
@@ -56,10 +56,10 @@ def main() -> None:
                 x = jax.device_put(array) if who.startswith("jax") else tf.constant(array)
                 np.testing.assert_array_equal(np.asarray(f(x)[0])[:k], np.sort(array)[::-1][:k])
                 calls[who] = _make_call(f, x)
-            times = _measure.interleaved(calls, rounds=options.rounds)
+            times = _measure.measure_interleaved(calls, rounds=options.rounds)
             for who in calls:
                 took = _measure.Spread.of(times[who])
-                ratio = _measure.ratios(times, who, _BASELINE)
+                ratio = _measure.compute_ratios(times, who, _BASELINE)
                 measured.append({"size": size, "k": k, "who": who, "seconds": took, "ratio": ratio})
                 text = _measure.seconds_text(took.median)
                 rows.append([f"{size:,}", str(k), who, text, ratio.ratio_text()])

@@ -151,7 +151,7 @@ def _measure_step(step: str, rounds: int, megabytes: int, folder: Path) -> dict[
     totals = set()
     order = list(times)
     for round_number in range(rounds):
-        _measure.progress(f"{step}, round {round_number + 1} of {rounds}")
+        _measure.print_progress(f"{step}, round {round_number + 1} of {rounds}")
         random.Random(round_number).shuffle(order)
         for side in order:
             figures = _measure_in_fresh_process(side, step, folder / "weights.msgpack", megabytes)
@@ -164,12 +164,12 @@ def _measure_step(step: str, rounds: int, megabytes: int, folder: Path) -> dict[
         row[f"{side}, s"] = _measure.Spread.of(times[side])
         row[f"{side}, memory"] = _measure.Spread.of(peaks[side])
         if side != _BRIDGE:
-            row[f"x {side}"] = _measure.ratios(times, _BRIDGE, side)
+            row[f"x {side}"] = _measure.compute_ratios(times, _BRIDGE, side)
     return row
 
 
 def main() -> None:
-    parser = _measure.parser(__doc__, rounds=9)
+    parser = _measure.make_parser(__doc__, rounds=9)
     parser.add_argument("--megabytes", type=int, default=1024, help="of the tree (%(default)s)")
     parser.add_argument("--folder", type=Path, help="where the files are written")
     parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)

@@ -20,7 +20,7 @@ from jax2tf_bridge import convert
 
 _GRADIENT_IMAGES = 64
 _MAX_DIFFERENCE = 1e-4
-_LEAST_ACCURACY = 0.85
+_MIN_ACCURACY = 0.85
 
 
 def run(output: Path, steps: int) -> None:
@@ -128,8 +128,8 @@ def compare(
     )
     if max(difference, gradient_difference) > _MAX_DIFFERENCE:
         sys.exit(f"The two differ by more than {_MAX_DIFFERENCE}")
-    if min(jax_accuracy, tf_accuracy) < _LEAST_ACCURACY:
-        sys.exit(f"Less than {_LEAST_ACCURACY:.0%} of the held-out digits are right")
+    if min(jax_accuracy, tf_accuracy) < _MIN_ACCURACY:
+        sys.exit(f"Less than {_MIN_ACCURACY:.0%} of the held-out digits are right")
 
 
 def _compare_gradients(

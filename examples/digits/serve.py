@@ -34,7 +34,7 @@ def _check_that_jax_is_blocked() -> None:
     raise AssertionError("jax could be imported")
 
 
-def _loaded_of_blocked() -> list[str]:
+def _list_loaded_blocked() -> list[str]:
     return sorted(name for name in sys.modules if name.split(".")[0] in _BLOCKED)
 
 
@@ -79,7 +79,7 @@ def serve(model_path: str, held_out_path: str, answers_path: str) -> None:
         "tensorflow": tf.__version__,
         "modules": len(sys.modules),
         "blocked": list(_BLOCKED),
-        "loaded_of_blocked": _loaded_of_blocked(),
+        "loaded_of_blocked": _list_loaded_blocked(),
     }
     np.savez(answers_path, report=np.array(json.dumps(report)), **answers)
 

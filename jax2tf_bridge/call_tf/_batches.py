@@ -8,14 +8,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from jax2tf_bridge.call_tf._functions import FlatFunction, Results, Traced, in_eager_mode
-from jax2tf_bridge.call_tf._shapes import result_shapes
-from jax2tf_bridge.call_tf._values import aval_of
+from jax2tf_bridge.call_tf._functions import FlatFunction, FunctionTrace, Results, suspend_tracing
+from jax2tf_bridge.call_tf._shapes import compute_result_shapes
+from jax2tf_bridge.call_tf._values import get_aval
 from jax2tf_bridge.errors import BridgeError
 from jax2tf_bridge.portable._aval import Aval
 
 
-def batch_of(function: FlatFunction, batched: Sequence[bool]) -> FlatFunction:
+def make_batched(function: FlatFunction, batched: Sequence[bool]) -> FlatFunction:
     """Makes a batched function, with the batch along the first axis of arguments and results.
 
     Args:
@@ -23,7 +23,7 @@ def batch_of(function: FlatFunction, batched: Sequence[bool]) -> FlatFunction:
       batched: for each flat argument, whether it has a batch axis.
     """
     key = ("batch", tuple(batched))
-    return function.derived(key, lambda: _Batch(function, tuple(batched)))
+    return function.derive_function(key, lambda: _Batch(function, tuple(batched)))
 
 
 class _Batch(FlatFunction):
@@ -47,7 +47,9 @@ class _Batch(FlatFunction):
         ]
         row_shapes = [s[1:] if b else s for s, b in zip(shapes, self._batched, strict=True)]
         size = self._size(shapes)
-        return [(size, *shape) for shape in result_shapes(self._function, row_avals, row_shapes)]
+        return [
+            (size, *shape) for shape in compute_result_shapes(self._function, row_avals, row_shapes)
+        ]
 
     def run(self, tensors: Sequence[tf.Tensor]) -> Results:
         size = self._size([t.shape for t in tensors])
@@ -79,7 +81,7 @@ class _Batch(FlatFunction):
     def _row(self, tensors: Sequence[tf.Tensor], i: int) -> list[tf.Tensor]:
         return [t[i] if b else t for t, b in zip(tensors, self._batched, strict=True)]
 
-    def _trace_row(self, tensors: Sequence[tf.Tensor]) -> Traced:
+    def _trace_row(self, tensors: Sequence[tf.Tensor]) -> FunctionTrace:
         return self._function.traced(
             [
                 Aval(tuple(t.shape[1:] if b else t.shape), t.dtype.name)
@@ -88,7 +90,7 @@ class _Batch(FlatFunction):
         )
 
     def _map(
-        self, tensors: Sequence[tf.Tensor], row: Traced, map_function: Any
+        self, tensors: Sequence[tf.Tensor], row: FunctionTrace, map_function: Any
     ) -> Sequence[tf.Tensor]:
         """Maps the function over the batched tensors; the others are closed over."""
         # In the body of a loop, a tape cannot differentiate a branch, but it can differentiate a
@@ -110,24 +112,24 @@ class _Batch(FlatFunction):
         results: Sequence[tf.Tensor] = map_function(run_row, batched)
         return results
 
-    def _trace_vectorized(self, tensors: Sequence[tf.Tensor]) -> Traced | None:
+    def _trace_vectorized(self, tensors: Sequence[tf.Tensor]) -> FunctionTrace | None:
         """Traces the vectorized function for these tensors; None if it cannot be vectorized."""
         try:
             # A function that only runs eagerly has no graph at all.
             if self._is_vectorizable(tensors, self._trace_row(tensors)):
-                return self.traced([aval_of(t) for t in tensors])
+                return self.traced([get_aval(t) for t in tensors])
         except BridgeError:
             pass
         return None
 
-    def _is_vectorizable(self, tensors: Sequence[tf.Tensor], row: Traced) -> bool:
-        avals = tuple(aval_of(t) for t in tensors)
-        (is_vectorizable,) = self.cached(
+    def _is_vectorizable(self, tensors: Sequence[tf.Tensor], row: FunctionTrace) -> bool:
+        avals = tuple(get_aval(t) for t in tensors)
+        (is_vectorizable,) = self.get_or_make(
             self._vectorizable, avals, lambda: (self._can_be_vectorized(avals, row),)
         )
         return bool(is_vectorizable)
 
-    def _can_be_vectorized(self, avals: Sequence[Aval], row: Traced) -> bool:
+    def _can_be_vectorized(self, avals: Sequence[Aval], row: FunctionTrace) -> bool:
         """Returns whether TensorFlow can vectorize every operation, by tracing it."""
         # Vectorized branches and loops partition rows dynamically, and XLA needs static sizes.
         if row.stateful_operations() or row.has_control_flow():
@@ -138,7 +140,7 @@ class _Batch(FlatFunction):
 
         specs = [tf.TensorSpec(aval.shape, tf.as_dtype(aval.dtype)) for aval in avals]
         try:
-            with in_eager_mode():
+            with suspend_tracing():
                 concrete = tf.function(attempt, autograph=False).get_concrete_function(*specs)
         except (ValueError, TypeError, NotImplementedError, LookupError):
             return False

@@ -12,15 +12,15 @@ import tensorflow as tf
 
 from jax2tf_bridge.call_tf._functions import CallOptions, UserFunction
 from jax2tf_bridge.call_tf._primitives import call
-from jax2tf_bridge.call_tf._results import UNSPECIFIED, Declared
-from jax2tf_bridge.call_tf._values import jax_value
+from jax2tf_bridge.call_tf._results import UNSPECIFIED, DeclaredResults
+from jax2tf_bridge.call_tf._values import check_argument
 from jax2tf_bridge.errors import FunctionError
 from jax2tf_bridge.from_jax.trees._wrapper_nodes import register_wrappers
 from jax2tf_bridge.to_tf import _tf_compat
 from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
 
 
-def function_name(f: Any) -> str:
+def get_function_name(f: Any) -> str:
     """Returns a name of a TensorFlow function for error messages."""
     if isinstance(f, tf.types.experimental.ConcreteFunction):
         name = f.name
@@ -29,7 +29,7 @@ def function_name(f: Any) -> str:
     return name if isinstance(name, str) and name else type(f).__name__
 
 
-def argument_labels(f: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> list[str]:
+def label_arguments(f: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> list[str]:
     """Labels each leaf of the arguments for error messages, such as "params['w']"."""
     names = _list_parameters(f)
     labels = []
@@ -108,15 +108,17 @@ def call_tf(
             f"{type(callable_tf).__name__}, which cannot be called."
         )
     register_wrappers(*_tf_compat.wrapper_types())
-    name = function_name(callable_tf)
-    declared = Declared.of(output_shape_dtype, name, graph=call_tf_graph)
+    name = get_function_name(callable_tf)
+    declared = DeclaredResults.of(output_shape_dtype, name, graph=call_tf_graph)
     options = CallOptions(has_side_effects or ordered, ordered, declared, call_tf_graph)
     functions: dict[Any, UserFunction] = {}
 
     def jax_function(*args: Any, **kwargs: Any) -> Any:
         leaves, in_tree = jax.tree_util.tree_flatten((args, kwargs))
-        labels = argument_labels(callable_tf, args, kwargs)
-        values = [jax_value(leaf, label, name) for leaf, label in zip(leaves, labels, strict=True)]
+        labels = label_arguments(callable_tf, args, kwargs)
+        values = [
+            check_argument(leaf, label, name) for leaf, label in zip(leaves, labels, strict=True)
+        ]
         function = functions.get(in_tree)
         if function is None:
             new_function = UserFunction(callable_tf, in_tree, name, options)

@@ -15,19 +15,19 @@ import tensorflow as tf
 from jax import export as jax_export
 from jax.extend import mlir as jax_mlir
 
-from jax2tf_bridge.call_tf._failures import not_compilable
-from jax2tf_bridge.call_tf._functions import FlatFunction, Traced, in_eager_mode
+from jax2tf_bridge.call_tf._failures import make_not_compilable_error
+from jax2tf_bridge.call_tf._functions import FlatFunction, FunctionTrace, suspend_tracing
 from jax2tf_bridge.call_tf._values import uses_64_bits
 from jax2tf_bridge.errors import PlatformError, ShapeError, UnsupportedByTargetError
 from jax2tf_bridge.from_jax import _jax_compat, to_exported
 from jax2tf_bridge.from_jax._jax_compat import ir
-from jax2tf_bridge.from_jax.stablehlo._operations import below
+from jax2tf_bridge.from_jax.stablehlo._operations import walk_operations
 from jax2tf_bridge.portable._aval import Aval, LiftedConstant
 from jax2tf_bridge.portable._call_types import read_tensor_type
 from jax2tf_bridge.portable._module import Module
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._target import Target
-from jax2tf_bridge.portable.bytecode import read_main_types, read_module
+from jax2tf_bridge.portable.bytecode import read_main_types, read_summary
 
 _CONVENTION = 9
 _UPDATING_OPERATION = re.compile(
@@ -52,18 +52,20 @@ class CompiledModule:
     results: tuple[Aval, ...]
 
 
-def tensorflow_device(platform: str) -> str | None:
+def find_tensorflow_device(platform: str) -> str | None:
     """Returns the TensorFlow device that compiles for a platform; None without one."""
     built = {"cuda": tf.test.is_built_with_cuda, "rocm": tf.test.is_built_with_rocm}
     if platform in built and not built[platform]():
         return None
     kind = {"cpu": "CPU", "cuda": "GPU", "rocm": "GPU", "tpu": "TPU"}.get(platform)
-    with in_eager_mode():
+    with suspend_tracing():
         devices = tf.config.list_logical_devices(kind) if kind else []
     return devices[0].name if devices else None
 
 
-def compiled(function: FlatFunction, avals: Sequence[Aval], platform: str) -> CompiledModule:
+def compile_function(
+    function: FlatFunction, avals: Sequence[Aval], platform: str
+) -> CompiledModule:
     """Compiles the function to StableHLO, for a platform and arguments of these shapes.
 
     TensorFlow compiles only for devices that it has. Other platforms use the module for the CPU
@@ -73,10 +75,10 @@ def compiled(function: FlatFunction, avals: Sequence[Aval], platform: str) -> Co
       PlatformError: TensorFlow has no such device, and the module has custom calls.
       UnsupportedByTargetError: XLA cannot compile the function; the error names the operation.
     """
-    device = tensorflow_device(platform)
+    device = find_tensorflow_device(platform)
     if device is None:
         return _check_platform_independent(
-            function.name, compiled(function, avals, "cpu"), platform
+            function.name, compile_function(function, avals, "cpu"), platform
         )
     key = (*avals, platform, uses_64_bits())
     module: CompiledModule = function.module(
@@ -85,7 +87,7 @@ def compiled(function: FlatFunction, avals: Sequence[Aval], platform: str) -> Co
     return module
 
 
-def exported(
+def export_compiled(
     function: FlatFunction, avals: Sequence[Aval], results: Sequence[Aval], platform: str
 ) -> jax_export.Exported:
     """Makes a jax.export.Exported from the function, with the current values of its variables.
@@ -99,7 +101,7 @@ def exported(
     Raises:
       PlatformError, UnsupportedByTargetError: as `compiled`.
     """
-    module = compiled(function, avals, platform)
+    module = compile_function(function, avals, platform)
     if module.results != tuple(results):
         raise ShapeError(
             f"The TensorFlow function {function.name} gives {', '.join(map(str, module.results))} "
@@ -124,7 +126,7 @@ def _check_platform_independent(name: str, module: CompiledModule, platform: str
     Raises:
       PlatformError: the module has custom calls.
     """
-    calls = sorted(read_module(module.module).custom_calls)
+    calls = sorted(read_summary(module.module).custom_calls)
     if not calls:
         return module
     raise PlatformError(
@@ -136,10 +138,10 @@ def _check_platform_independent(name: str, module: CompiledModule, platform: str
     )
 
 
-def _compile(name: str, traced: Traced, platform: str, device: str) -> CompiledModule:
-    refuse_updates(name, traced)
+def _compile(name: str, traced: FunctionTrace, platform: str, device: str) -> CompiledModule:
+    check_no_updates(name, traced)
     try:
-        with in_eager_mode():
+        with suspend_tracing():
             # Uses HLO, because its format is stable; TensorFlow's StableHLO text is not.
             function = tf.function(traced, autograph=False, jit_compile=True)
             captured = tuple(function.get_concrete_function(*traced.specs).captured_inputs)
@@ -153,7 +155,7 @@ def _compile(name: str, traced: Traced, platform: str, device: str) -> CompiledM
                     hlo = make(stage="hlo_serialized", device_name=device)
         stablehlo = jax_mlir.hlo_to_stablehlo(hlo)
     except Exception as e:  # the type depends on the failure
-        raise not_compilable(name, e) from e
+        raise make_not_compilable_error(name, e) from e
     module = _make_portable(stablehlo)
     ins, outs = read_main_types(module)
     if any("?" in text.partition(",")[0] for text in outs):
@@ -162,7 +164,7 @@ def _compile(name: str, traced: Traced, platform: str, device: str) -> CompiledM
     return CompiledModule(module, captured, captures, tuple(map(_parse_type, outs)))
 
 
-def refuse_updates(name: str, traced: Traced) -> None:
+def check_no_updates(name: str, traced: FunctionTrace) -> None:
     """Rejects functions that change variables.
 
     Raises:
@@ -176,7 +178,7 @@ def refuse_updates(name: str, traced: Traced) -> None:
 def _make_portable(bytecode: bytes) -> bytes:
     with _jax_compat.make_ir_context():
         module = ir.Module.parse(bytecode)
-        for op in [op for op in below(module.operation) if op.name == "mhlo.copy"]:
+        for op in [op for op in walk_operations(module.operation) if op.name == "mhlo.copy"]:
             # A copy is an identity, which StableHLO does not have.
             op.results[0].replace_all_uses_with(op.operands[0])
             op.erase()
@@ -193,7 +195,7 @@ def _parse_type(text: str) -> Aval:
 
 def _read_capture(captured: Any, aval: Aval) -> LiftedConstant:
     """Reads the current value of a captured variable or tensor."""
-    with in_eager_mode():
+    with suspend_tracing():
         value = captured
         if captured.dtype == tf.resource:
             value = tf.raw_ops.ReadVariableOp(resource=captured, dtype=tf.as_dtype(aval.dtype))
@@ -211,7 +213,7 @@ def _make_update_error(name: str, operation: str) -> UnsupportedByTargetError:
     )
 
 
-def _make_dynamic_result_error(name: str, traced: Traced) -> UnsupportedByTargetError:
+def _make_dynamic_result_error(name: str, traced: FunctionTrace) -> UnsupportedByTargetError:
     operation = _find_unknown_size(traced)
     return UnsupportedByTargetError(
         f"The TensorFlow function {name} gives a result whose size depends on the values of its "
@@ -223,7 +225,7 @@ def _make_dynamic_result_error(name: str, traced: Traced) -> UnsupportedByTarget
     )
 
 
-def _find_unknown_size(traced: Traced) -> str:
+def _find_unknown_size(traced: FunctionTrace) -> str:
     for op in traced.concrete.graph.get_operations():
         unknown = any(not t.shape.is_fully_defined() for t in op.outputs)
         if unknown and all(t.shape.is_fully_defined() for t in op.inputs):

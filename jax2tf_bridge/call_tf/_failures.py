@@ -31,7 +31,7 @@ _SOURCE = re.compile(r'File "([^"]+)", line (\d+), in')
 
 
 @contextmanager
-def calling(name: str) -> Iterator[None]:
+def convert_call_errors(name: str) -> Iterator[None]:
     """Converts exceptions of a TensorFlow function to errors that name it.
 
     Raises:
@@ -56,7 +56,7 @@ def calling(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def differentiating(name: str) -> Iterator[None]:
+def convert_gradient_errors(name: str) -> Iterator[None]:
     """Converts TensorFlow's errors about missing gradients to errors that name the function.
 
     Raises:
@@ -71,7 +71,7 @@ def differentiating(name: str) -> Iterator[None]:
         missing, disabled = _NO_GRADIENT.search(str(e)), _DISABLED.search(str(e))
         operation = (missing[1] or missing[2]) if missing else ""
         if _OUT_OF_SCOPE in str(e) or operation in _CUSTOM_GRADIENTS:
-            raise gradient_not_saved(name) from e
+            raise make_gradient_not_saved_error(name) from e
         if missing:
             raise _make_no_gradient_error(
                 name, f"TensorFlow defines none for the operation {operation}"
@@ -89,7 +89,7 @@ def _make_no_gradient_error(name: str, reason: str) -> GradientError:
     )
 
 
-def gradient_not_saved(name: str) -> GradientError:
+def make_gradient_not_saved_error(name: str) -> GradientError:
     """Makes the error for a function whose SavedModel has no gradients."""
     return GradientError(
         f"The TensorFlow function {name} has no gradient: its SavedModel was saved without the "
@@ -99,7 +99,7 @@ def gradient_not_saved(name: str) -> GradientError:
     )
 
 
-def not_compilable(name: str, error: Exception) -> UnsupportedByTargetError:
+def make_not_compilable_error(name: str, error: Exception) -> UnsupportedByTargetError:
     """Makes the error for a TensorFlow function that XLA cannot compile."""
     text = str(error)
     unsupported, variable = _UNSUPPORTED.search(text), _NOT_CONSTANT.search(text)

@@ -13,9 +13,14 @@ import jax
 import tensorflow as tf
 
 from jax2tf_bridge.call_tf import _jax_compat, _tf_compat
-from jax2tf_bridge.call_tf._failures import calling
-from jax2tf_bridge.call_tf._results import Declared, flatten_results
-from jax2tf_bridge.call_tf._values import array_of, tensor_of, tensor_spec, uses_64_bits
+from jax2tf_bridge.call_tf._failures import convert_call_errors
+from jax2tf_bridge.call_tf._results import DeclaredResults, flatten_results
+from jax2tf_bridge.call_tf._values import (
+    make_tensor_spec,
+    to_eager_tensor,
+    to_jax_array,
+    uses_64_bits,
+)
 from jax2tf_bridge.errors import ShapeError
 from jax2tf_bridge.portable._aval import Aval
 
@@ -28,7 +33,7 @@ Results = tuple[list[tf.Tensor], Any]
 
 
 @dataclass(frozen=True)
-class Traced:
+class FunctionTrace:
     """A function traced to a TensorFlow graph for arguments of known shapes.
 
     Attributes:
@@ -50,11 +55,11 @@ class Traced:
 
     def stateful_operations(self) -> tuple[str, ...]:
         """Lists the types of operations with side effects or random results."""
-        return _tf_compat.stateful_operations(self.concrete.graph)
+        return _tf_compat.list_stateful_operation_types(self.concrete.graph)
 
     def has_control_flow(self) -> bool:
         """Returns whether the graph has branches or loops."""
-        return not _CONTROL_FLOW.isdisjoint(_tf_compat.operations(self.concrete.graph))
+        return not _CONTROL_FLOW.isdisjoint(_tf_compat.list_operation_types(self.concrete.graph))
 
 
 @dataclass(frozen=True)
@@ -70,14 +75,14 @@ class CallOptions:
 
     has_side_effects: bool = True
     ordered: bool = False
-    declared: Declared | None = None
+    declared: DeclaredResults | None = None
     graph: bool = False
 
 
 @contextmanager
-def in_eager_mode() -> Iterator[None]:
+def suspend_tracing() -> Iterator[None]:
     """Suspends all tracing of JAX and TensorFlow in this thread for the body."""
-    with _tf_compat.eagerly(), _jax_compat.outside_transformations():
+    with _tf_compat.suspend_graphs(), _jax_compat.suspend_transformations():
         yield
 
 
@@ -94,7 +99,7 @@ class FlatFunction(abc.ABC):
 
     def __init__(self, name: str, options: CallOptions) -> None:
         self.name, self.options = name, options
-        self._traced: dict[Any, Traced] = {}
+        self._traced: dict[Any, FunctionTrace] = {}
         self._derived: dict[Any, FlatFunction] = {}
         self._modules: dict[Any, Any] = {}
 
@@ -116,21 +121,21 @@ class FlatFunction(abc.ABC):
         """
         return None
 
-    def eager(self, arrays: Sequence[Any]) -> tuple[list[jax.Array], Any]:
+    def run_eagerly(self, arrays: Sequence[Any]) -> tuple[list[jax.Array], Any]:
         """Runs the function on arrays, operation by operation.
 
         Raises:
           CallTfError: the function raised.
         """
-        with in_eager_mode(), calling(self.name):
-            results, structure = self.run([tensor_of(array) for array in arrays])
-        arrays_out = [array_of(tensor) for tensor in results]
+        with suspend_tracing(), convert_call_errors(self.name):
+            results, structure = self.run([to_eager_tensor(array) for array in arrays])
+        arrays_out = [to_jax_array(tensor) for tensor in results]
         devices = {device for array in arrays for device in _find_devices(array)}
         if len(devices) == 1:
             arrays_out = [jax.device_put(array, *devices) for array in arrays_out]
         return arrays_out, structure
 
-    def traced(self, avals: Sequence[Aval]) -> Traced:
+    def traced(self, avals: Sequence[Aval]) -> FunctionTrace:
         """Traces the function for arguments of these shapes and dtypes; cached.
 
         Raises:
@@ -139,25 +144,27 @@ class FlatFunction(abc.ABC):
         """
         self._check_sizes_known(avals)
         key = (*avals, uses_64_bits())
-        traced_function: Traced = self.cached(self._traced, key, lambda: self._trace(avals))
+        traced_function: FunctionTrace = self.get_or_make(
+            self._traced, key, lambda: self._trace(avals)
+        )
         return traced_function
 
-    def cached(self, cache: dict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
+    def get_or_make(self, cache: dict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
         """Returns the entry for `key`, or makes it without a lock: `make` may run user code."""
         entry = cache.get(key)
         return cache.setdefault(key, make()) if entry is None else entry
 
     def module(self, key: Any, make: Callable[[], Any]) -> Any:
         """Compiles the function with `make`; cached by `key`."""
-        return self.cached(self._modules, key, make)
+        return self.get_or_make(self._modules, key, make)
 
-    def derived(self, key: Any, make: Callable[[], FlatFunction]) -> FlatFunction:
+    def derive_function(self, key: Any, make: Callable[[], FlatFunction]) -> FlatFunction:
         """Makes a gradient or batched version of the function; cached by `key`."""
-        function: FlatFunction = self.cached(self._derived, key, make)
+        function: FlatFunction = self.get_or_make(self._derived, key, make)
         return function
 
-    def _trace(self, avals: Sequence[Aval]) -> Traced:
-        specs = tuple(tensor_spec(aval) for aval in avals)
+    def _trace(self, avals: Sequence[Aval]) -> FunctionTrace:
+        specs = tuple(make_tensor_spec(aval) for aval in avals)
         structures: list[Any] = []
 
         def body(*tensors: tf.Tensor) -> list[tf.Tensor]:
@@ -165,11 +172,11 @@ class FlatFunction(abc.ABC):
             structures.append(structure)
             return results
 
-        with in_eager_mode(), calling(self.name):
+        with suspend_tracing(), convert_call_errors(self.name):
             concrete = tf.function(body, autograph=False).get_concrete_function(*specs)
         # Read now, because differentiating the graph later adds outputs to it.
         results = tuple(tf.TensorSpec(t.shape, t.dtype) for t in concrete.outputs)
-        return Traced(specs, concrete, results, structures[-1])
+        return FunctionTrace(specs, concrete, results, structures[-1])
 
     def _check_sizes_known(self, avals: Sequence[Aval]) -> None:
         if self.options.graph:

@@ -11,9 +11,9 @@ import jax
 import tensorflow as tf
 
 from jax2tf_bridge.call_tf import _tf_compat
-from jax2tf_bridge.call_tf._failures import differentiating, gradient_not_saved
-from jax2tf_bridge.call_tf._functions import FlatFunction, Results, Traced
-from jax2tf_bridge.call_tf._values import aval_of
+from jax2tf_bridge.call_tf._failures import convert_gradient_errors, make_gradient_not_saved_error
+from jax2tf_bridge.call_tf._functions import FlatFunction, FunctionTrace, Results
+from jax2tf_bridge.call_tf._values import get_aval
 from jax2tf_bridge.errors import BridgeError, GradientError
 from jax2tf_bridge.portable._aval import Aval
 
@@ -22,9 +22,7 @@ _RANDOM_OPERATION = re.compile(
 )
 
 
-def gradient_of(
-    function: FlatFunction, places: Sequence[int], results: Sequence[int]
-) -> FlatFunction:
+def make_vjp(function: FlatFunction, places: Sequence[int], results: Sequence[int]) -> FlatFunction:
     """Makes the VJP of a function.
 
     Args:
@@ -36,7 +34,7 @@ def gradient_of(
       A function of the n arguments and the cotangents, which returns a cotangent per place.
     """
     key = ("gradient", tuple(places), tuple(results))
-    return function.derived(key, lambda: _Gradient(function, tuple(places), tuple(results)))
+    return function.derive_function(key, lambda: _Gradient(function, tuple(places), tuple(results)))
 
 
 class _Gradient(FlatFunction):
@@ -57,7 +55,7 @@ class _Gradient(FlatFunction):
         _tf_compat.check_tapes_record(self._function.name)
         count = len(tensors) - len(self._results)
         primals, cotangents = list(tensors[:count]), tensors[count:]
-        with differentiating(self._function.name):
+        with convert_gradient_errors(self._function.name):
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 # Copies, because two arguments may be the same tensor.
                 watched = [tf.identity(primals[i]) for i in self._places]
@@ -81,10 +79,10 @@ class _Gradient(FlatFunction):
         self._check_no_random_numbers(tensors, dense)
         return dense, jax.tree_util.tree_structure(dense)
 
-    def _trace(self, avals: Sequence[Aval]) -> Traced:
+    def _trace(self, avals: Sequence[Aval]) -> FunctionTrace:
         traced = super()._trace(avals)
         if any(map(tf.is_symbolic_tensor, traced.concrete.captured_inputs)):
-            raise gradient_not_saved(self._function.name)
+            raise make_gradient_not_saved_error(self._function.name)
         return traced
 
     def _check_no_random_numbers(
@@ -102,7 +100,7 @@ class _Gradient(FlatFunction):
                 "is an argument."
             )
         count = len(tensors) - len(self._results)
-        avals = [aval_of(t) for t in tensors]
+        avals = [get_aval(t) for t in tensors]
         try:
             operations = self._function.traced(avals[:count]).stateful_operations()
         except BridgeError:
@@ -116,7 +114,7 @@ def _find_random_operation(results: Sequence[tf.Tensor]) -> str | None:
     if not results:
         return None
     random_operations = list(
-        filter(_RANDOM_OPERATION.search, _tf_compat.stateful_operations(results[0].graph))
+        filter(_RANDOM_OPERATION.search, _tf_compat.list_stateful_operation_types(results[0].graph))
     )
     if not random_operations:
         return None

@@ -13,10 +13,14 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.call_tf import _tf_compat
-from jax2tf_bridge.call_tf._compiled import refuse_updates
-from jax2tf_bridge.call_tf._functions import FlatFunction, Traced, in_eager_mode
+from jax2tf_bridge.call_tf._compiled import check_no_updates
+from jax2tf_bridge.call_tf._functions import FlatFunction, FunctionTrace, suspend_tracing
 from jax2tf_bridge.call_tf._values import canonical_dtype, uses_64_bits
-from jax2tf_bridge.call_tf._variable_values import NotAValueError, callees, take_values
+from jax2tf_bridge.call_tf._variable_values import (
+    NotAValueError,
+    iterate_callees,
+    replace_variables,
+)
 from jax2tf_bridge.errors import ShapeError, UnsupportedByTargetError
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._graph_function import GraphFunction
@@ -104,7 +108,7 @@ _REMOVED_ATTRIBUTES = (
 
 
 @dataclass(frozen=True)
-class CarriedGraph:
+class EmbeddedGraph:
     """A graph, and the values of its extra arguments.
 
     Attributes:
@@ -116,9 +120,9 @@ class CarriedGraph:
     values: tuple[np.ndarray, ...] = ()
 
 
-def carried_graph(
+def make_embedded_graph(
     function: FlatFunction, avals: Sequence[Aval], results: Sequence[Aval]
-) -> CarriedGraph:
+) -> EmbeddedGraph:
     """Makes the graph of the function, with the current values of its variables.
 
     Args:
@@ -132,10 +136,10 @@ def carried_graph(
       UnsupportedByTargetError: the function changes variables, or captures other resources.
     """
     traced = function.traced(avals)
-    refuse_updates(function.name, traced)
+    check_no_updates(function.name, traced)
     if traced.concrete.captured_inputs:
         return _make_carried_graph(function.name, traced, avals, results)
-    carried: CarriedGraph = function.module(
+    carried: EmbeddedGraph = function.module(
         ("graph", *avals, *results, uses_64_bits()),
         lambda: _make_carried_graph(function.name, traced, avals, results),
     )
@@ -143,8 +147,8 @@ def carried_graph(
 
 
 def _make_carried_graph(
-    name: str, traced: Traced, avals: Sequence[Aval], results: Sequence[Aval]
-) -> CarriedGraph:
+    name: str, traced: FunctionTrace, avals: Sequence[Aval], results: Sequence[Aval]
+) -> EmbeddedGraph:
     concrete = traced.concrete
     graph_def = concrete.graph.as_graph_def()
     inputs = [tensor.op.name for tensor in concrete.inputs]
@@ -152,13 +156,13 @@ def _make_carried_graph(
     values, constants = _read_captures(name, concrete, captures)
     specs = {place: tf.TensorSpec(value.shape, value.dtype) for place, value in values.items()}
     try:
-        take_values(graph_def, specs)
+        replace_variables(graph_def, specs)
     except NotAValueError as e:
         raise _make_not_constant_error(name, f"a tf.Variable that {e.operation} uses") from e
     _drop_control_inputs(graph_def, inputs)
     passed = {place: value for place, value in values.items() if _is_jax_dtype(value)}
     constants |= {place: value for place, value in values.items() if place not in passed}
-    with in_eager_mode(), tf.Graph().as_default() as graph:
+    with suspend_tracing(), tf.Graph().as_default() as graph:
         arguments = [
             tf.compat.v1.placeholder(spec.dtype, spec.shape, f"x{i}")
             for i, spec in enumerate([*traced.specs, *(specs[place] for place in passed)])
@@ -176,7 +180,7 @@ def _make_carried_graph(
         for i, (result, aval) in enumerate(zip(imported, results, strict=True)):
             tf.identity(checks.checked(result, i, aval), f"y{i}")
     carried = GraphFunction(name, _make_portable(graph.as_graph_def()))
-    return CarriedGraph(carried, tuple(passed.values()))
+    return EmbeddedGraph(carried, tuple(passed.values()))
 
 
 def _drop_control_inputs(graph_def: Any, placeholders: Sequence[str]) -> None:
@@ -194,7 +198,7 @@ def _read_captures(
     """Reads the captured variables and tensors of a function, by placeholder."""
     values: dict[str, np.ndarray] = {}
     constants: dict[str, np.ndarray] = {}
-    with in_eager_mode():
+    with suspend_tracing():
         for place, tensor in captures:
             variable = next((v for v in concrete.variables if v.handle is tensor), None)
             if variable is not None:
@@ -237,7 +241,10 @@ def _make_portable(graph_def: Any) -> bytes:
     waiting = [graph_def.node]
     while waiting:
         for node in waiting.pop():
-            for name in (node.op, *(callee.name for callee in callees(node, sorted(node.attr)))):
+            for name in (
+                node.op,
+                *(callee.name for callee in iterate_callees(node, sorted(node.attr))),
+            ):
                 if name in library and name not in reached:
                     reached[name] = library[name]
                     waiting.append(library[name].node_def)
@@ -271,5 +278,5 @@ def _rename(nodes: Sequence[Any], functions: Sequence[Any], names: Mapping[str, 
         function.signature.name = names[function.signature.name]
     for node in [*nodes, *(n for function in functions for n in function.node_def)]:
         node.op = names.get(node.op, node.op)
-        for callee in callees(node, node.attr):
+        for callee in iterate_callees(node, node.attr):
             callee.name = names.get(callee.name, callee.name)

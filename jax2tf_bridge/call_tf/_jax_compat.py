@@ -63,7 +63,7 @@ SEAM: Sequence[SeamName] = (
 
 
 @contextmanager
-def outside_transformations() -> Iterator[None]:
+def suspend_transformations() -> Iterator[None]:
     """Suspends JAX's tracing in this thread for the body, including named axes."""
     tracing, evaluating, top_level = _TRACING.get(), _EVALUATING.get(), _TOP_LEVEL.get()
     if tracing is None or evaluating is None or top_level is None:
@@ -78,19 +78,19 @@ def outside_transformations() -> Iterator[None]:
             tracing.set_axis_env(before)
 
 
-def call_effects(*, stateful: bool, ordered: bool) -> frozenset[Any]:
+def make_call_effects(*, stateful: bool, ordered: bool) -> frozenset[Any]:
     """Returns the effects of a call that JAX must not drop; empty if this JAX lacks the API.
 
     Args:
       stateful: whether JAX must not repeat the call either, as jax.checkpoint does.
       ordered: whether the call keeps its order relative to other ordered calls.
     """
-    effect = _registered_effects().get((stateful, ordered))
+    effect = _register_effects().get((stateful, ordered))
     return frozenset() if effect is None else frozenset({effect})
 
 
 @functools.cache
-def _registered_effects() -> Mapping[tuple[bool, bool], Any]:
+def _register_effects() -> Mapping[tuple[bool, bool], Any]:
     """Registers the effects with JAX; returns them by (stateful, ordered)."""
     base, lowerable = _EFFECT.get(), _LOWERABLE.get()
     if base is None or lowerable is None:

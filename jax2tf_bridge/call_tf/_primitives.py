@@ -12,13 +12,13 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from jax2tf_bridge.call_tf import _jax_compat
-from jax2tf_bridge.call_tf._batches import batch_of
-from jax2tf_bridge.call_tf._compiled import exported
+from jax2tf_bridge.call_tf._batches import make_batched
+from jax2tf_bridge.call_tf._compiled import export_compiled
 from jax2tf_bridge.call_tf._functions import FlatFunction
-from jax2tf_bridge.call_tf._gradients import gradient_of
-from jax2tf_bridge.call_tf._graphs import carried_graph
-from jax2tf_bridge.call_tf._shapes import JaxShape, result_avals, result_shapes
-from jax2tf_bridge.call_tf._values import jax_aval
+from jax2tf_bridge.call_tf._gradients import make_vjp
+from jax2tf_bridge.call_tf._graphs import make_embedded_graph
+from jax2tf_bridge.call_tf._shapes import JaxShape, compute_result_avals, compute_result_shapes
+from jax2tf_bridge.call_tf._values import make_jax_aval
 from jax2tf_bridge.errors import GradientError
 from jax2tf_bridge.from_jax.arguments._avals import portable_aval
 from jax2tf_bridge.from_jax.stablehlo._graph_calls import graph_call_p
@@ -29,7 +29,7 @@ _Type: TypeAlias = tuple[JaxShape, str]
 """Shape and dtype of an array; sizes may be symbolic."""
 
 
-class Structure:
+class StructureSlot:
     """A slot that receives the pytree structure of a call's results."""
 
     tree: Any = None
@@ -57,20 +57,24 @@ def _choose_primitive(function: FlatFunction) -> Primitive:
 
 def call(function: FlatFunction, args: Sequence[Any]) -> tuple[list[Any], Any]:
     """Calls a function; returns the flat results, and their pytree structure."""
-    structure = Structure()
+    structure = StructureSlot()
     results = _choose_primitive(function).bind(*args, function=function, structure=structure)
     return list(results), structure.tree
 
 
-def _run_eagerly(*args: Any, function: FlatFunction, structure: Structure) -> list[Any]:
-    results, structure.tree = function.eager(args)
+def _run_eagerly(*args: Any, function: FlatFunction, structure: StructureSlot) -> list[Any]:
+    results, structure.tree = function.run_eagerly(args)
     return results
 
 
-def _infer_results(*avals: Any, function: FlatFunction, structure: Structure) -> tuple[Any, Any]:
+def _infer_results(
+    *avals: Any, function: FlatFunction, structure: StructureSlot
+) -> tuple[Any, Any]:
     portable_avals = [portable_aval(aval) for aval in avals]
     if all(isinstance(size, int) for aval in portable_avals for size in aval.shape):
-        results = [jax_aval(a.shape, a.dtype) for a in result_avals(function, portable_avals)]
+        results = [
+            make_jax_aval(a.shape, a.dtype) for a in compute_result_avals(function, portable_avals)
+        ]
     else:
         results = _infer_symbolic_results(function, portable_avals, [aval.shape for aval in avals])
     structure.tree = function.traced(portable_avals).structure
@@ -80,7 +84,7 @@ def _infer_results(*avals: Any, function: FlatFunction, structure: Structure) ->
         # Graphs are not ordered: XLA does not order their operations, and variables cannot change,
         # so only random numbers are affected.
         ordered = stateful and function.options.ordered and not function.options.graph
-        effects = _jax_compat.call_effects(stateful=stateful, ordered=ordered)
+        effects = _jax_compat.make_call_effects(stateful=stateful, ordered=ordered)
     return results, set(effects)
 
 
@@ -88,8 +92,10 @@ def _infer_symbolic_results(
     function: FlatFunction, avals: Sequence[Aval], shapes: Sequence[JaxShape]
 ) -> list[Any]:
     specs = function.traced(avals).results
-    symbolic_shapes = result_shapes(function, avals, shapes)
-    return [jax_aval(shape, t.dtype.name) for t, shape in zip(specs, symbolic_shapes, strict=True)]
+    symbolic_shapes = compute_result_shapes(function, avals, shapes)
+    return [
+        make_jax_aval(shape, t.dtype.name) for t, shape in zip(specs, symbolic_shapes, strict=True)
+    ]
 
 
 def _is_stateful(function: FlatFunction, avals: Sequence[Aval]) -> bool:
@@ -101,7 +107,7 @@ def _jvp(
     tangents: Sequence[Any],
     *,
     function: FlatFunction,
-    structure: Structure,
+    structure: StructureSlot,
 ) -> tuple[list[Any], list[Any]]:
     results = _choose_primitive(function).bind(*primals, function=function, structure=structure)
     avals = [jax.typeof(result) for result in results]
@@ -135,7 +141,7 @@ tangent_p.def_impl(_raise_no_tangents)
 
 @tangent_p.def_abstract_eval
 def _infer_tangents(*args: Any, types: Sequence[_Type], **params: Any) -> list[Any]:
-    return [jax_aval(*kind) for kind in types]
+    return [make_jax_aval(*kind) for kind in types]
 
 
 def _transpose_tangent(
@@ -155,7 +161,7 @@ def _transpose_tangent(
     unknown = [
         k for k, tangent in enumerate(args[len(primals) :]) if ad.is_undefined_primal(tangent)
     ]
-    gradient = gradient_of(
+    gradient = make_vjp(
         function, [places[k] for k in unknown], [outs[i] for i in cotangent_indices]
     )
     results, _ = call(gradient, [*primals, *(cotangents[i] for i in cotangent_indices)])
@@ -177,10 +183,10 @@ def _move_batch_axes(args: Sequence[Any], dims: Sequence[Any]) -> tuple[list[Any
 
 
 def _batch(
-    args: Sequence[Any], dims: Sequence[Any], *, function: FlatFunction, structure: Structure
+    args: Sequence[Any], dims: Sequence[Any], *, function: FlatFunction, structure: StructureSlot
 ) -> tuple[list[Any], list[int]]:
     moved, batched = _move_batch_axes(args, dims)
-    batch = batch_of(function, batched)
+    batch = make_batched(function, batched)
     results = _choose_primitive(function).bind(*moved, function=batch, structure=structure)
     return list(results), [0] * len(results)
 
@@ -206,7 +212,7 @@ def _batch_tangents(
                 batched[j] = True
     results = tangent_p.bind(
         *moved,
-        function=batch_of(function, batched[:count]),
+        function=make_batched(function, batched[:count]),
         places=places,
         outs=outs,
         types=tuple(((size, *shape), dtype) for shape, dtype in types),
@@ -218,18 +224,18 @@ batching.primitive_batchers[tangent_p] = _batch_tangents
 
 
 def _lower(
-    platform: str, ctx: Any, *args: Any, function: FlatFunction, structure: Structure
+    platform: str, ctx: Any, *args: Any, function: FlatFunction, structure: StructureSlot
 ) -> Any:
     avals, results = map(portable_aval, ctx.avals_in), map(portable_aval, ctx.avals_out)
-    compiled_function = exported(function, tuple(avals), tuple(results), platform)
+    compiled_function = export_compiled(function, tuple(avals), tuple(results), platform)
     return mlir.lower_fun(lambda *xs: compiled_function.call(*xs), multiple_results=True)(
         ctx, *args
     )
 
 
-def _lower_graph(ctx: Any, *args: Any, function: FlatFunction, structure: Structure) -> Any:
+def _lower_graph(ctx: Any, *args: Any, function: FlatFunction, structure: StructureSlot) -> Any:
     avals = list(map(portable_aval, ctx.avals_in))
-    carried = carried_graph(function, avals, list(map(portable_aval, ctx.avals_out)))
+    carried = make_embedded_graph(function, avals, list(map(portable_aval, ctx.avals_out)))
     params = {
         "function": carried.function,
         "avals": tuple(ctx.avals_out),

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 from jax.export import is_symbolic_dim
 
-from jax2tf_bridge.call_tf._values import canonical_dtype, tensor_spec
+from jax2tf_bridge.call_tf._values import canonical_dtype, make_tensor_spec
 from jax2tf_bridge.errors import DTypeError, ShapeError, StructureError
 from jax2tf_bridge.from_jax.shapes._symbols import dim_from_jax
 from jax2tf_bridge.portable._aval import Aval
@@ -29,7 +29,7 @@ UNSPECIFIED = Unspecified()
 
 
 @dataclass(frozen=True)
-class Declared:
+class DeclaredResults:
     """Results that the user declared.
 
     Attributes:
@@ -43,7 +43,7 @@ class Declared:
     shapes: tuple[tuple[Any, ...], ...]
 
     @staticmethod
-    def of(output_shape_dtype: Any, name: str, *, graph: bool) -> Declared | None:
+    def of(output_shape_dtype: Any, name: str, *, graph: bool) -> DeclaredResults | None:
         """Reads output_shape_dtype.
 
         Args:
@@ -83,7 +83,7 @@ class Declared:
                 Aval(tuple(map(dim_from_jax, sizes)), _check_declared_dtype(leaf.dtype, name))
             )
             shapes.append(sizes)
-        return Declared(structure, tuple(avals), tuple(shapes))
+        return DeclaredResults(structure, tuple(avals), tuple(shapes))
 
     def check(self, tensors: Sequence[tf.Tensor], structure: Any, name: str) -> None:
         """Compares the results with the declaration, as far as their shapes are known.
@@ -96,7 +96,7 @@ class Declared:
                 f"The TensorFlow function {name} returns another structure than "
                 f"output_shape_dtype declares. Declared: {self.structure}. Got: {structure}."
             )
-        labels = result_labels(structure)
+        labels = label_results(structure)
         for label, tensor, aval in zip(labels, tensors, self.avals, strict=True):
             narrow = canonical_dtype(tf.as_dtype(aval.dtype)).name
             if narrow != aval.dtype:
@@ -106,7 +106,7 @@ class Declared:
                     f"jax_enable_x64. Declare {narrow}, which such results become without it; or "
                     'set jax.config.update("jax_enable_x64", True).'
                 )
-            if not tensor.shape.is_compatible_with(tensor_spec(aval).shape):
+            if not tensor.shape.is_compatible_with(make_tensor_spec(aval).shape):
                 raise ShapeError(
                     f"{label} of the TensorFlow function {name} has another shape than "
                     f"output_shape_dtype declares. Declared: {aval.shape}. Got: {tensor.shape}."
@@ -131,7 +131,7 @@ def _check_declared_dtype(dtype: Any, name: str) -> str:
     return str(tf_dtype.name)
 
 
-def result_labels(structure: Any) -> list[str]:
+def label_results(structure: Any) -> list[str]:
     """Labels each leaf of the results for error messages."""
     tree = structure.unflatten([0] * structure.num_leaves)
     paths = jax.tree_util.tree_flatten_with_path(tree)[0]
@@ -139,7 +139,7 @@ def result_labels(structure: Any) -> list[str]:
 
 
 def flatten_results(
-    value: Any, name: str, declared: Declared | None
+    value: Any, name: str, declared: DeclaredResults | None
 ) -> tuple[list[tf.Tensor], Any]:
     """Flattens results and casts them to JAX's dtypes; returns them and their pytree structure.
 
@@ -148,9 +148,11 @@ def flatten_results(
       DTypeError: JAX lacks the dtype of a result.
       StructureError, ShapeError, DTypeError: the results are not as declared.
     """
-    value = jax.tree_util.tree_map(_tf_compat.unwrapped, value, is_leaf=_tf_compat.is_wrapper)
+    value = jax.tree_util.tree_map(
+        _tf_compat.unwrap_containers, value, is_leaf=_tf_compat.is_wrapper
+    )
     leaves, structure = jax.tree_util.tree_flatten(value)
-    labels = result_labels(structure)
+    labels = label_results(structure)
     tensors = [_to_tensor(leaf, label, name) for leaf, label in zip(leaves, labels, strict=True)]
     if declared is not None:
         declared.check(tensors, structure, name)

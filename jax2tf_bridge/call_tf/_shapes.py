@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from jax2tf_bridge.call_tf._compiled import compiled
+from jax2tf_bridge.call_tf._compiled import compile_function
 from jax2tf_bridge.call_tf._functions import FlatFunction
-from jax2tf_bridge.call_tf._values import aval_of
+from jax2tf_bridge.call_tf._values import get_aval
 from jax2tf_bridge.errors import BridgeError, ShapeError
 from jax2tf_bridge.from_jax.shapes._symbols import dim_from_jax
 from jax2tf_bridge.portable._aval import Aval
@@ -25,7 +25,7 @@ _MAX_STRIDE = 4
 _MIN_TRIALS = 3
 
 
-def result_shapes(
+def compute_result_shapes(
     function: FlatFunction, avals: Sequence[Aval], shapes: Sequence[JaxShape]
 ) -> list[JaxShape]:
     """Returns the shapes of the results, with JAX's symbolic dimensions.
@@ -52,16 +52,16 @@ def result_shapes(
     return _infer_shapes(function, avals, shapes)
 
 
-def result_avals(function: FlatFunction, avals: Sequence[Aval]) -> list[Aval]:
+def compute_result_avals(function: FlatFunction, avals: Sequence[Aval]) -> list[Aval]:
     """Returns the shapes and dtypes of the results, for arguments of known sizes.
 
     If TensorFlow does not know a size and it is not declared, the function is compiled.
     """
     traced = function.traced(avals)
     if all(t.shape.is_fully_defined() for t in traced.results):
-        return [aval_of(t) for t in traced.results]
+        return [get_aval(t) for t in traced.results]
     declared = function.options.declared
-    return list(declared.avals if declared else compiled(function, avals, "cpu").results)
+    return list(declared.avals if declared else compile_function(function, avals, "cpu").results)
 
 
 def _check_variables(
@@ -104,7 +104,7 @@ def _infer_shapes(
                 replace(aval, shape=tuple(_evaluate(d, sizes) for d in aval.shape))
                 for aval in avals
             ]
-            results = result_avals(function, concrete)
+            results = compute_result_avals(function, concrete)
         except BridgeError as e:
             failure = e
             continue

@@ -55,7 +55,7 @@ _UNKNOWN_OPERATION = "an operation that is not known"
 
 
 @contextmanager
-def eagerly() -> Iterator[None]:
+def suspend_graphs() -> Iterator[None]:
     """Suspends graph tracing in this thread; a GradientTape in the body still records."""
     if tf.executing_eagerly():
         yield
@@ -91,14 +91,14 @@ def check_tapes_record(name: str) -> None:
         )
 
 
-def operations(graph: Any) -> frozenset[str]:
+def list_operation_types(graph: Any) -> frozenset[str]:
     """Returns the types of the operations in a graph and in its functions."""
     return frozenset(node.op for node in _iterate_nodes(graph.as_graph_def()))
 
 
-def stateful_operations(graph: Any) -> tuple[str, ...]:
+def list_stateful_operation_types(graph: Any) -> tuple[str, ...]:
     """Lists the types of the stateful operations in a graph and in its functions."""
-    kinds = sorted(operations(graph) - _HARMLESS)
+    kinds = sorted(list_operation_types(graph) - _HARMLESS)
     definition: Callable[[str], Any] | None = _OP_DEFINITIONS.get()
     if definition is None:
         return (_UNKNOWN_OPERATION,)

@@ -16,7 +16,7 @@ from jax2tf_bridge.from_jax.arguments._avals import is_key, is_narrow, portable_
 from jax2tf_bridge.portable._aval import Aval
 
 
-def jax_value(leaf: Any, label: str, name: str) -> Any:
+def check_argument(leaf: Any, label: str, name: str) -> Any:
     """Converts an argument to a JAX array; tracers stay as they are.
 
     Raises:
@@ -72,25 +72,25 @@ def _has_tensorflow_dtype(name: str) -> bool:
     return True
 
 
-def tensor_spec(aval: Aval) -> tf.TensorSpec:
+def make_tensor_spec(aval: Aval) -> tf.TensorSpec:
     """Makes a tf.TensorSpec from an aval; symbolic sizes become unknown."""
     sizes = [size if isinstance(size, int) else None for size in aval.shape]
     return tf.TensorSpec(sizes, tf.as_dtype(aval.dtype))
 
 
-def aval_of(value: Any) -> Aval:
+def get_aval(value: Any) -> Aval:
     """Returns the aval of a JAX array, or of a tensor or tf.TensorSpec of known shape."""
     if tf.is_tensor(value) or isinstance(value, tf.TensorSpec):
         return Aval(tuple(value.shape.as_list()), value.dtype.name)
     return portable_aval(value)
 
 
-def tensor_of(array: Any) -> tf.Tensor:
+def to_eager_tensor(array: Any) -> tf.Tensor:
     """Converts an array to an eager tensor, with at most one copy if both are on the host."""
     return tf.convert_to_tensor(np.asarray(array))
 
 
-def array_of(tensor: tf.Tensor) -> jax.Array:
+def to_jax_array(tensor: tf.Tensor) -> jax.Array:
     """Converts an eager tensor to a JAX array."""
     return jnp.asarray(tensor.numpy())
 
@@ -111,7 +111,7 @@ def canonical_dtype(dtype: tf.DType) -> tf.DType:
     return tf.as_dtype(jax.dtypes.canonicalize_dtype(dtype.as_numpy_dtype))
 
 
-def jax_aval(shape: Sequence[Any], dtype: str) -> Any:
+def make_jax_aval(shape: Sequence[Any], dtype: str) -> Any:
     """Makes a JAX abstract value; sizes may be JAX's symbolic dimensions."""
     zero = np.zeros((), tf.as_dtype(dtype).as_numpy_dtype)
     sizes = tuple(1 if is_symbolic_dim(size) else size for size in shape)

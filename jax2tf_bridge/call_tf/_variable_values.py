@@ -66,7 +66,7 @@ class _Scope:
         return self.typed.get(reference)
 
 
-def take_values(graph_def: Any, variables: Mapping[str, tf.TensorSpec]) -> None:
+def replace_variables(graph_def: Any, variables: Mapping[str, tf.TensorSpec]) -> None:
     """Replaces the placeholders of variables by placeholders of their values, in place.
 
     Args:
@@ -144,7 +144,7 @@ class _Rewriter:
         for i, (dtype, _) in arguments.items():
             node.attr[in_types].list.type[i] = dtype
         results: dict[int, _Value] = {}
-        for callee in callees(node, keys):
+        for callee in iterate_callees(node, keys):
             callee.name, callee_results = self._specialize(callee.name, arguments)
             results |= callee_results
         if in_types == out_types:  # a loop's results have the types of its arguments
@@ -204,7 +204,7 @@ def _replace_inputs(nodes: Sequence[Any], old: str, new: str) -> None:
                 node.input[i] = new
 
 
-def callees(node: Any, keys: Iterable[str]) -> Iterator[Any]:
+def iterate_callees(node: Any, keys: Iterable[str]) -> Iterator[Any]:
     """Yields the functions that attributes of a node name; an attribute may have a list."""
     for key in keys:
         value = node.attr[key]

@@ -19,7 +19,7 @@ from jax2tf_bridge.from_jax.shapes._argument_specs import OpenSpec
 from jax2tf_bridge.from_jax.trees._tree_specs import rebuilt
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.to_tf import _tf_compat
-from jax2tf_bridge.to_tf._dtypes import cast_if_needed, fits
+from jax2tf_bridge.to_tf._dtypes import cast_if_needed, is_in_range
 
 _NUMBERS = (bool, int, float, complex)
 _ARRAYS = (tf.Tensor, np.ndarray, np.generic, jax.Array)
@@ -108,7 +108,7 @@ class CallArguments:
         tensors = []
         for i, (leaf, aval) in enumerate(zip(self.leaves, portable.in_avals, strict=True)):
             dtype = tf.as_dtype(aval.op_dtype)
-            if not fits(leaf, dtype):
+            if not is_in_range(leaf, dtype):
                 raise DTypeError(
                     f"The argument {portable.in_paths()[i]} is {leaf}, which does not fit "
                     f"{dtype.name}. Set jax_enable_x64, or pass it as a float."
@@ -121,7 +121,7 @@ def _without_wrappers(leaf: Any) -> Any:
     """A leaf in which containers stand for TF's wrappers, also within containers within."""
     if not _tf_compat.is_wrapper(leaf):
         return leaf
-    plain = _tf_compat.unwrapped(leaf)
+    plain = _tf_compat.unwrap_containers(leaf)
     return jax.tree_util.tree_map(_without_wrappers, plain, is_leaf=_tf_compat.is_wrapper)
 
 

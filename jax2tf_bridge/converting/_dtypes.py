@@ -19,7 +19,7 @@ from jax2tf_bridge.converting._arguments import array_of, number_kind
 from jax2tf_bridge.errors import DTypeError
 from jax2tf_bridge.from_jax.arguments._avals import portable_aval
 from jax2tf_bridge.from_jax.arguments._types import jax_dtype
-from jax2tf_bridge.to_tf._dtypes import fits, op_dtype
+from jax2tf_bridge.to_tf._dtypes import is_in_range, op_dtype
 
 
 def dtype_of_val(val: Any) -> tf.DType:
@@ -55,7 +55,7 @@ def dtype_of_val(val: Any) -> tf.DType:
         taken = jax.typeof(number_kind(value)()).dtype
     spec = jax.ShapeDtypeStruct((), jax_dtype(taken, "val"))
     dtype = op_dtype(portable_aval(spec), "val")
-    if not fits(value, dtype):
+    if not is_in_range(value, dtype):
         raise DTypeError(
             f"{value} does not fit {dtype.name}. Set jax_enable_x64, or pass it as a float."
         )

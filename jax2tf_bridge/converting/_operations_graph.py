@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from jax2tf_bridge.errors import ModuleError
-from jax2tf_bridge.portable._called_function import called_function
+from jax2tf_bridge.portable._called_function import make_called_function
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._target import Target
 from jax2tf_bridge.saved_model._reading import GRAPH_FILE
 from jax2tf_bridge.saved_model._saved_model import CalledModule, SavedModelContents
 from jax2tf_bridge.storage import as_path
-from jax2tf_bridge.to_tf._replaced_modules import with_operations
+from jax2tf_bridge.to_tf._replaced_modules import replace_call_modules
 
 
 def operations_graph(contents: SavedModelContents, target: Target) -> bytes:
@@ -25,7 +25,7 @@ def operations_graph(contents: SavedModelContents, target: Target) -> bytes:
     """
     functions = {(m.function, m.node): _called(m, target) for m in contents.modules}
     graph = (as_path(contents.path) / GRAPH_FILE).read_bytes()
-    return with_operations(graph, functions, for_converters=target.for_converters)
+    return replace_call_modules(graph, functions, for_converters=target.for_converters)
 
 
 def _called(called: CalledModule, target: Target) -> PortableFunction:
@@ -34,7 +34,7 @@ def _called(called: CalledModule, target: Target) -> PortableFunction:
             f"The module of {called.place} calls TensorFlow functions itself, and their "
             "graphs stay behind: export the function again without XLA."
         )
-    return called_function(
+    return make_called_function(
         bytes(called.module),
         called.stablehlo_version,
         name=called.place,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jax2tf_bridge._utils._interrupts import ended_by_interrupts
 from jax2tf_bridge.errors import BridgeError, SavingError
-from jax2tf_bridge.portable._as_portable import unwrapped
+from jax2tf_bridge.portable._as_portable import unwrap_portable
 from jax2tf_bridge.portable._auto import AUTO
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._target import Target, as_target
@@ -252,7 +252,7 @@ def _prepared(
     function = signature.function
     if isinstance(function, (str, os.PathLike)):
         function = read_function(function)
-    function = unwrapped(function)
+    function = unwrap_portable(function)
     if isinstance(function, PortableFunction):
         _refuse_export_options(name, signature)
         wanted = as_target(target)

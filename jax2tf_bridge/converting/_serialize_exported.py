@@ -40,11 +40,11 @@ def serialize_exported(
     if needs_jax is None:
         return write_exported(functions)
     try:
-        from jax2tf_bridge.from_jax.stablehlo._embedding import as_jax_has_it
+        from jax2tf_bridge.from_jax.stablehlo._embedding import convert_to_jax_form
     except MissingDependencyError as e:
         raise SerializationError(
             f"{needs_jax.portable.name} cannot be written as JAX's exported function without JAX: "
             f"{needs_jax.needs_jax}. Install JAX (pip install 'jax2tf-bridge[jax]'), or write a "
             ".jaxfn file with write_function."
         ) from e
-    return write_exported(list(map(as_jax_has_it, functions)))
+    return write_exported(list(map(convert_to_jax_form, functions)))

@@ -11,7 +11,7 @@ from jax2tf_bridge.errors import ShapeError
 from jax2tf_bridge.from_jax._export import call_text, export_options, given_assumptions
 from jax2tf_bridge.from_jax.arguments._callables import JaxCallable
 from jax2tf_bridge.from_jax.lowering._flat_functions import out_structure
-from jax2tf_bridge.from_jax.lowering._tracing import traced_function
+from jax2tf_bridge.from_jax.lowering._tracing import make_traced_function
 from jax2tf_bridge.from_jax.shapes._inference import infer
 from jax2tf_bridge.from_jax.shapes._requirements import (
     check_requirements_allowed,
@@ -71,7 +71,7 @@ def eval_polymorphic_shape(
                 "portable function that export(f, polymorphic_shapes=AUTO) gives."
             )
         given = given_assumptions(specs, options, function.name)
-        tracing = traced_function(function, specs)
+        tracing = make_traced_function(function, specs)
         inferred = infer(tracing, given)
         traced = inferred.traced
         known = with_reshape_requirements(inferred.assumptions, traced, tracing)

@@ -13,12 +13,12 @@ from jax2tf_bridge.errors import Argument, FunctionError, Message, ShapeError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax.arguments._avals import portable_aval
 from jax2tf_bridge.from_jax.arguments._callables import JaxCallable
-from jax2tf_bridge.from_jax.lowering._build import build
+from jax2tf_bridge.from_jax.lowering._build import build_portable_function
 from jax2tf_bridge.from_jax.lowering._effects import DROP, refuse_host_callbacks
-from jax2tf_bridge.from_jax.lowering._flat_functions import widened
-from jax2tf_bridge.from_jax.lowering._lowering import ExportOptions, Lowered, lower
-from jax2tf_bridge.from_jax.lowering._tracing import traced_function
-from jax2tf_bridge.from_jax.lowering._vjp import gradient_on_demand
+from jax2tf_bridge.from_jax.lowering._flat_functions import trace_with_wide_dtypes
+from jax2tf_bridge.from_jax.lowering._lowering import ExportOptions, LoweredModule, lower
+from jax2tf_bridge.from_jax.lowering._tracing import make_traced_function
+from jax2tf_bridge.from_jax.lowering._vjp import make_gradient_on_demand
 from jax2tf_bridge.from_jax.shapes._argument_specs import ArraySpec
 from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
 from jax2tf_bridge.from_jax.shapes._auto_shapes import Trial, auto_shapes
@@ -268,16 +268,16 @@ def export_specs(
         )
         asked, _, _ = options.call.partition(", polymorphic_shapes=")
         options = replace(options, call=f"{asked}, polymorphic_shapes={specs.texts()!r}")
-    tracing = traced_function(function, specs, options.words)
+    tracing = make_traced_function(function, specs, options.words)
 
-    def to_module(traced: jax.stages.Traced) -> Lowered:
+    def to_module(traced: jax.stages.Traced) -> LoweredModule:
         refuse_host_callbacks(
             traced,
             name,
             without_debug_effects=options.without_debug_effects,
             runtime_checks=options.runtime_checks,
         )
-        return lower(widened(traced), name, options)
+        return lower(trace_with_wide_dtypes(traced), name, options)
 
     given = given_assumptions(specs, options, name)
     inferred = infer_and_lower(tracing, given, to_module)
@@ -287,7 +287,7 @@ def export_specs(
     check_sizes_stay_open(given, assumptions, tracing)
     in_tree, argument_names = specs.structure()
     in_shapes = specs.shapes()
-    return build(
+    return build_portable_function(
         traced,
         lowered,
         name,
@@ -297,7 +297,7 @@ def export_specs(
         argument_names=argument_names,
         assumptions=assumptions,
         constants=constants,
-        gradient=gradient_on_demand(
+        gradient=make_gradient_on_demand(
             tracing,
             traced,
             in_shapes,
@@ -310,7 +310,7 @@ def export_specs(
 
 
 def _trial(function: JaxCallable, specs: Specs, options: ExportOptions) -> Trial:
-    tracing = traced_function(function, specs, options.words)
+    tracing = make_traced_function(function, specs, options.words)
     inferred = infer(tracing, given_assumptions(specs, options, function.name))
     assumptions = with_reshape_requirements(inferred.assumptions, inferred.traced, tracing)
     results = [assumptions.shape_from_jax(aval) for aval in inferred.traced.jaxpr.out_avals]

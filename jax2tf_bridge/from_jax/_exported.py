@@ -28,22 +28,22 @@ from jax2tf_bridge.from_jax.arguments._avals import is_narrow, portable_aval
 from jax2tf_bridge.from_jax.lowering._lowering import effect_names
 from jax2tf_bridge.from_jax.shapes._symbols import dim_to_jax, scope_from_jax, scope_to_jax
 from jax2tf_bridge.from_jax.stablehlo._embedding import (
-    as_jax_has_it,
     check_stored_types,
-    embedded,
+    convert_to_jax_form,
+    embed_lifted_constants,
 )
 from jax2tf_bridge.from_jax.stablehlo._manual_computations import (
     MANUAL_COMPUTATION,
     restore_manual_computations,
 )
 from jax2tf_bridge.from_jax.stablehlo._retarget import (
-    read_module,
+    read_stablehlo_module,
     retarget,
     retype_narrow_values,
 )
 from jax2tf_bridge.from_jax.trees._structures import jax_structures
 from jax2tf_bridge.from_jax.trees._tree_specs import spec_of_structure
-from jax2tf_bridge.portable._as_portable import HoldsPortable, as_portable_function, unwrapped
+from jax2tf_bridge.portable._as_portable import HoldsPortable, as_portable_function, unwrap_portable
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES
 from jax2tf_bridge.portable._module import Module
@@ -166,7 +166,7 @@ def from_exported(
       FunctionError: it is no jax.export.Exported.
       NotExportableError: it has an effect that cannot be made anew.
     """
-    known = unwrapped(exported)
+    known = unwrap_portable(exported)
     if known is not exported:
         held: PortableFunction = known
         return held if target is None else retarget(held, target)
@@ -250,7 +250,7 @@ def _flat_exported(portable: PortableFunction, vjp_order: int) -> jax_export.Exp
         if stored is not None:
             check_stored_types(stored)
             stored = stored.gradient.made
-    portable = embedded(portable, vjp_order)
+    portable = embed_lifted_constants(portable, vjp_order)
     flat = replace(
         portable,
         in_tree=flat_call(len(portable.in_avals)),
@@ -266,7 +266,7 @@ def _flat_exported(portable: PortableFunction, vjp_order: int) -> jax_export.Exp
         in_avals=tuple(map(_with_written_dtype, portable.in_avals)),
         out_avals=tuple(map(_with_written_dtype, portable.out_avals)),
     )
-    functions = map(as_jax_has_it, check_writable_chain(flat, vjp_order))
+    functions = map(convert_to_jax_form, check_writable_chain(flat, vjp_order))
     exported = jax_export.deserialize(bytearray(write_exported(list(functions))))
     return replace(
         exported,
@@ -294,7 +294,7 @@ def _todays_module(portable: PortableFunction) -> bytes:
     if readable and not narrow and not _LINEAR_ALGEBRA.search(portable.module.data):
         return _with_meshes(portable.module.data)
     _load_lapack()
-    module = read_module(portable)
+    module = read_stablehlo_module(portable)
     rewrite_calls(module, portable.name, keep_current=True)
     for call in module.custom_calls():
         if is_retired(call.name):

@@ -11,7 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jax2tf_bridge.errors import ShardingError
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.from_jax.lowering._effects import equations
+from jax2tf_bridge.from_jax.lowering._effects import iter_equations
 from jax2tf_bridge.portable._sharding import AbstractDevice, AbstractMesh, AxisType, Sharding
 from jax2tf_bridge.serialization.jax_exported._xla_shardings import REPLICATED, to_named_sharding
 
@@ -125,7 +125,7 @@ def _over_mesh(
 def _meshes(traced: jax.stages.Traced) -> Iterator[Any]:
     """Yields the meshes that a trace's shardings and operations name."""
     params = [_jax_compat.jit_shardings(traced)]
-    params += [equation.params for equation in equations(traced.jaxpr.jaxpr)]
+    params += [equation.params for equation in iter_equations(traced.jaxpr.jaxpr)]
     for each in params:
         for value in each.values():
             for inner in value if isinstance(value, (tuple, list)) else (value,):

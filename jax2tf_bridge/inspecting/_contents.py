@@ -17,7 +17,7 @@ from jax2tf_bridge.portable._custom_calls import (
 from jax2tf_bridge.portable._dtypes import WIDENED
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._tensorflow_releases import TENSORFLOW_RELEASES, tensorflow_releases
-from jax2tf_bridge.portable.bytecode import ModuleSummary, read_module
+from jax2tf_bridge.portable.bytecode import ModuleSummary, read_summary
 from jax2tf_bridge.saved_model._saved_model import CalledModule, SavedModelContents
 from jax2tf_bridge.saved_model._sidecar import FILE_NAME, MOST_ORDERS, RECORDS
 from jax2tf_bridge.serialization import read_function
@@ -147,7 +147,7 @@ def sidecar_signatures(contents: SavedModelContents) -> dict[str, Mapping[str, o
 
 def _summary(called: CalledModule) -> ModuleSummary | str:
     try:
-        return read_module(called.module)
+        return read_summary(called.module)
     except FileFormatError as e:
         return str(e)
 

@@ -20,8 +20,8 @@ from jax2tf_bridge.portable._custom_calls import (
 )
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._stablehlo_version import version_text
-from jax2tf_bridge.portable._tensorflow_operations import inexpressible
-from jax2tf_bridge.portable.bytecode import read_module, read_program
+from jax2tf_bridge.portable._tensorflow_operations import iterate_inexpressible
+from jax2tf_bridge.portable.bytecode import read_program, read_summary
 from shape_poly import Dim, is_symbolic_dim
 
 SCHEMA = 1
@@ -131,12 +131,12 @@ def _order(order: int, function: PortableFunction) -> dict[str, Any]:
 def _contents(function: PortableFunction) -> dict[str, Any]:
     """Lists the operations and custom calls of the module."""
     try:
-        found = read_module(function.module.data)
+        found = read_summary(function.module.data)
         unhandled = set(unhandled_anywhere(function.module, found.custom_calls))
         if not function.target.xla:
             # Those within composites that TensorFlow has an operation for are not reached.
             program = read_program(function.module.data)
-            unhandled &= {problem.operation for problem in inexpressible(program)}
+            unhandled &= {problem.operation for problem in iterate_inexpressible(program)}
     except FileFormatError as e:
         nothing: dict[str, Any] = {"ops": [], "custom_calls": [], "constant_bytes": None}
         return {**nothing, "unreadable": str(e)}

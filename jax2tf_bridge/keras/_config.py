@@ -15,7 +15,7 @@ from jax2tf_bridge._utils._json_values import JsonProblem, JsonValue
 from jax2tf_bridge._version import __version__
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.keras._functions import LayerFunction
-from jax2tf_bridge.keras._model import LayerModel, gradient_order
+from jax2tf_bridge.keras._model import LayerModel, count_gradient_orders
 from jax2tf_bridge.saving.weights._variables import PARAMS, WeightLeaf
 from jax2tf_bridge.serialization import deserialize, serialize
 
@@ -23,7 +23,7 @@ FORMAT = 1
 """Version of the config format. Every change increases it, even a new field."""
 
 
-def model_config(model: LayerModel) -> dict[str, Any]:
+def make_model_config(model: LayerModel) -> dict[str, Any]:
     """Makes the config of a layer: its functions and the names of its trained weights.
 
     Raises:
@@ -41,7 +41,7 @@ def model_config(model: LayerModel) -> dict[str, Any]:
 
 def _make_function_config(function: LayerFunction) -> dict[str, Any]:
     portable = function.portable
-    data = serialize(portable, vjp_order=gradient_order(portable), arrays=False)
+    data = serialize(portable, vjp_order=count_gradient_orders(portable), arrays=False)
     return {
         "jaxfn": base64.b64encode(data).decode("ascii"),
         "takes_params": function.takes_params,
@@ -49,7 +49,7 @@ def _make_function_config(function: LayerFunction) -> dict[str, Any]:
     }
 
 
-def model_of_config(config: Any, name: Any) -> LayerModel:
+def read_model_config(config: Any, name: Any) -> LayerModel:
     """Reads a config that `model_config` made; the weights have no values yet.
 
     Args:

@@ -83,7 +83,7 @@ class LayerFunction:
         keys = [path for path, aval in self._data_arguments if aval.is_key]
         return data_call.without(keys).map(to_plain_containers).arguments()
 
-    def described(self) -> str:
+    def describe_inputs(self) -> str:
         """Lists the inputs as text, such as "ids: int32[b,n] and mask: bool[b,n]"."""
         texts = [f"{path}: {aval}" for path, aval in self.inputs]
         if len(texts) > _MAX_LISTED_INPUTS:
@@ -130,7 +130,7 @@ class LayerFunction:
             if not self.takes_params:
                 advice.append(f"If {names[0]} are its weights, pass them as params of the layer.")
         return StructureError(
-            f"The inputs do not fit {layer}, which takes {self.described()}:"
+            f"The inputs do not fit {layer}, which takes {self.describe_inputs()}:"
             f"{bullet_list(problems)}\n{' '.join(advice)}".rstrip()
         )
 
@@ -153,7 +153,7 @@ class LayerFunction:
                 dtypes.append(f"{path}: expected {aval.op_dtype}, got {dtype}")
         if shapes or dtypes:
             raise mismatch(
-                f"The inputs do not fit {layer}, which takes {self.described()}",
+                f"The inputs do not fit {layer}, which takes {self.describe_inputs()}",
                 shapes,
                 dtypes,
                 "Change the shape or dtype of the keras.Input or of the data"

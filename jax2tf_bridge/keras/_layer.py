@@ -13,9 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.errors import DTypeError, LayerError, ShapeError, StructureError, bullet_list
-from jax2tf_bridge.keras._config import model_config, model_of_config
+from jax2tf_bridge.keras._config import make_model_config, read_model_config
 from jax2tf_bridge.keras._model import LayerConstants, LayerModel, LayerWeight
-from jax2tf_bridge.keras._sources import JaxFunction, Options, source_of
+from jax2tf_bridge.keras._sources import JaxFunction, LayerOptions, resolve_source
 from jax2tf_bridge.portable._as_portable import HoldsPortable
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.saving.weights._matching import differences
@@ -96,7 +96,7 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
         if isinstance(function, LayerModel):  # from_config passes it
             self._set_up(function)
             return
-        options = Options(
+        options = LayerOptions(
             trainable
             if trainable is None or isinstance(trainable, bool)
             else beginnings(trainable, "trainable", "True, False or ", LayerError),
@@ -105,7 +105,7 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
             polymorphic_constraints,
             xla,
         )
-        source = source_of(function, params, signature, training_function, options)
+        source = resolve_source(function, params, signature, training_function, options)
         if isinstance(source, JaxFunction):
             self._pending = source
         else:
@@ -182,7 +182,7 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
             "name": self.name,
             "trainable": bool(self.trainable),
             "seed": self._seed,
-            "model": model_config(state.model),
+            "model": make_model_config(state.model),
         }
 
     @classmethod
@@ -193,7 +193,7 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
           FileFormatError: the config is damaged, or of a newer release of jax2tf-bridge.
         """
         name = config.get("name")
-        model = model_of_config(config.get("model"), name)
+        model = read_model_config(config.get("model"), name)
         layer = cls(model, seed=config.get("seed"), name=name)
         layer.trainable = config.get("trainable", True)
         return layer
@@ -252,7 +252,7 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
         self._own = [*weights.values(), *constants.values()]
         if model.draws_keys:
             self._keys = keras.random.SeedGenerator(self._seed)
-        self._state = _State(model.without_values(), weights, constants)
+        self._state = _State(model.drop_values(), weights, constants)
         self.built = True
 
     def _make_variable(self, weight: LayerWeight) -> Any:

@@ -25,7 +25,7 @@ from jax2tf_bridge.saving.weights._matching import differences
 from jax2tf_bridge.saving.weights._variables import WeightLeaf, begins
 from jax2tf_bridge.to_tf._constants import Key, constant_array, constant_key
 from jax2tf_bridge.to_tf._dtypes import op_dtype
-from jax2tf_bridge.to_tf._gradient import differentiates_itself
+from jax2tf_bridge.to_tf._gradient import has_tensorflow_gradient
 from jax2tf_bridge.to_tf._op import check_function
 
 Value = Callable[[], np.ndarray]
@@ -137,7 +137,7 @@ class LayerModel:
         """Returns whether the last results are new values of weights."""
         return training and bool(self.mutable)
 
-    def without_values(self) -> LayerModel:
+    def drop_values(self) -> LayerModel:
         """Removes the initial values, which are in variables by now."""
         return replace(
             self,
@@ -146,13 +146,13 @@ class LayerModel:
         )
 
 
-def gradient_order(portable: PortableFunction) -> int:
+def count_gradient_orders(portable: PortableFunction) -> int:
     """Returns how many orders of gradients are stored with a function.
 
     It is 0 for functions that TensorFlow differentiates itself, and for functions without
     gradients; training the latter raises an error with the reason.
     """
-    if differentiates_itself(portable):
+    if has_tensorflow_gradient(portable):
         return 0
     try:
         return saved_orders(portable, None) or 0
@@ -160,7 +160,7 @@ def gradient_order(portable: PortableFunction) -> int:
         return 0
 
 
-def held_array(portable: PortableFunction, constant: LiftedConstant) -> Value:
+def make_array_reader(portable: PortableFunction, constant: LiftedConstant) -> Value:
     """Returns a reader of an array that the function captured.
 
     Raises:
@@ -172,7 +172,7 @@ def held_array(portable: PortableFunction, constant: LiftedConstant) -> Value:
 
 def _make_gradients(portable: PortableFunction) -> list[PortableFunction]:
     portables = [portable]
-    for _ in range(gradient_order(portable)):
+    for _ in range(count_gradient_orders(portable)):
         portables.append(portables[-1].vjp())
     for function in portables:
         check_function(function, has_arrays=False)  # the arrays are read when variables are made

@@ -18,8 +18,8 @@ from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.converting._save import keys_as_words
 from jax2tf_bridge.errors import FileFormatError, FunctionError, LayerError, path_error
 from jax2tf_bridge.keras._functions import LayerFunction
-from jax2tf_bridge.keras._model import LayerModel, Value, held_array
-from jax2tf_bridge.portable._as_portable import unwrapped
+from jax2tf_bridge.keras._model import LayerModel, Value, make_array_reader
+from jax2tf_bridge.portable._as_portable import unwrap_portable
 from jax2tf_bridge.portable._aval import Aval, LiftedConstant
 from jax2tf_bridge.portable._dtypes import is_differentiable
 from jax2tf_bridge.portable._portable_function import PortableFunction
@@ -53,7 +53,7 @@ _LIKE_KEY = frozenset({"key", "prng", "prng_key", "rng_key", "rngs"})
 
 
 @dataclass(frozen=True)
-class Options:
+class LayerOptions:
     """Options of a layer.
 
     Attributes:
@@ -118,8 +118,11 @@ class Options:
         return model
 
 
-def model_of_portables(
-    inference: PortableFunction, training: PortableFunction | None, params: Any, options: Options
+def model_from_portables(
+    inference: PortableFunction,
+    training: PortableFunction | None,
+    params: Any,
+    options: LayerOptions,
 ) -> LayerModel:
     """Makes a layer model from portable functions.
 
@@ -145,7 +148,7 @@ def model_of_portables(
         options.mutable,
         leaves,
         options.decides,
-        held_array,
+        make_array_reader,
     )
     advice = (
         ": its function captured them as constants. Make them its first argument, and pass them "
@@ -159,8 +162,8 @@ def _copy_leaf(leaf: WeightLeaf) -> WeightLeaf:
     return WeightLeaf(leaf.path, leaf.name, leaf.aval, np.array(leaf.value))
 
 
-def model_of_saved_model(
-    folder: AnyPath, signature: str | None, training: str | None, options: Options
+def model_from_saved_model(
+    folder: AnyPath, signature: str | None, training: str | None, options: LayerOptions
 ) -> LayerModel:
     """Makes a layer model from a SavedModel that `save` wrote.
 
@@ -218,7 +221,7 @@ def model_of_saved_model(
 
 
 def _make_signature_function(
-    portable: PortableFunction, entry: SignatureEntry, options: Options
+    portable: PortableFunction, entry: SignatureEntry, options: LayerOptions
 ) -> LayerFunction:
     function = options.function(portable, entry.takes_params)
     names = {array.path: name for name, array in entry.inputs.items()}
@@ -294,7 +297,7 @@ class JaxFunction:
 
     function: Callable[..., Any]
     params: Any
-    options: Options
+    options: LayerOptions
 
     def model(self, layer: str, inputs: Any) -> LayerModel:
         """Exports the function for the inputs that Keras passes.
@@ -322,7 +325,7 @@ class JaxFunction:
                 else [functools.partial(self.function, **{TRAINING: v}) for v in (False, True)]
             )
         ]
-        return model_of_portables(
+        return model_from_portables(
             portables[0], portables[1] if portables[1:] else None, params, self.options
         )
 
@@ -457,8 +460,8 @@ def _make_spec(leaf: Any, shape: tuple[Any, ...]) -> Any:
     return OpenSpec(shape, jax.dtypes.canonicalize_dtype(jax.numpy.dtype(leaf.dtype)))
 
 
-def source_of(
-    function: Any, params: Any, signature: str | None, training: Any, options: Options
+def resolve_source(
+    function: Any, params: Any, signature: str | None, training: Any, options: LayerOptions
 ) -> LayerModel | JaxFunction:
     """Makes a layer model from a user's arguments, or a JaxFunction that the layer exports later.
 
@@ -469,7 +472,7 @@ def source_of(
     if isinstance(function, (str, os.PathLike)) and (folder := as_path(function)).is_dir():
         _check_saved_model_arguments(params, training)
         options.check_shapes_left_out("a SavedModel")
-        return model_of_saved_model(folder, signature, training, options)
+        return model_from_saved_model(folder, signature, training, options)
     if signature is not None:
         if isinstance(function, (str, os.PathLike)) and not as_path(function).exists():
             raise path_error(FileNotFoundError, errno.ENOENT, "does not exist", function)
@@ -486,7 +489,7 @@ def source_of(
                 f"Got: {_describe_value(training)}."
             )
         options.check_shapes_left_out("a portable function")
-        return model_of_portables(portable, training_portable, params, options)
+        return model_from_portables(portable, training_portable, params, options)
     if not callable(function):
         raise FunctionError(
             "A layer is made of the folder of a SavedModel, a .jaxfn file, a PortableFunction or a "
@@ -516,7 +519,7 @@ def _check_saved_model_arguments(params: Any, training: Any) -> None:
 def _find_portable(function: Any) -> PortableFunction | None:
     if isinstance(function, (str, os.PathLike)):
         return read_function(function)
-    portable = unwrapped(function)
+    portable = unwrap_portable(function)
     return portable if isinstance(portable, PortableFunction) else None
 
 

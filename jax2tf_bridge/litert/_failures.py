@@ -15,7 +15,7 @@ from jax2tf_bridge.errors import (
     UnsupportedByTargetError,
     bullet_list,
 )
-from jax2tf_bridge.to_tf._line_names import line_of
+from jax2tf_bridge.to_tf._line_names import find_source_line
 
 _MOST_TOLD = 8
 _NO_BUILT_IN = re.compile(r"'(tf\.\w+)' op is neither a custom op nor a flex op")
@@ -89,7 +89,7 @@ def _lacking(diagnostics: Any, callers: Mapping[str, str]) -> Iterator[_Lacking]
 def _place(diagnostic: Any, callers: Mapping[str, str]) -> tuple[str | None, str]:
     """Returns the user's line and the signature that a diagnostic is about."""
     names = [call.name for call in diagnostic.location.call]
-    line = next(filter(None, (line_of(name.partition("@")[0]) for name in names)), None)
+    line = next(filter(None, (find_source_line(name.partition("@")[0]) for name in names)), None)
     inside = {name.partition("@")[2] for name in names}
     return line, next((s for s, function in callers.items() if function in inside), "")
 

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.to_tf._tf_compat import dynamic_update_slice
+from jax2tf_bridge.to_tf._tf_compat import get_dynamic_update_slice
 from jax2tf_bridge.to_tf.operations._converter_forms import lgamma
 
 Kernel: TypeAlias = Callable[..., tf.Tensor]
@@ -594,7 +594,7 @@ def _product(node: Any) -> Form | None:
 def _update(node: Any) -> Form | None:
     """Writes a slice at a place."""
     dtype, index = _dtype(node, "T"), _dtype(node, "Index")
-    write = dynamic_update_slice()
+    write = get_dynamic_update_slice()
     if dtype is None or index != tf.int32 or any(_attribute(node, m).i for m in _OTHER_MASKS):
         return None
     if write is None:

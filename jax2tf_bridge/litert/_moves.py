@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from jax2tf_bridge.litert._forms import SCATTERS, Form
-from jax2tf_bridge.to_tf._tf_compat import operation_definition
+from jax2tf_bridge.to_tf._tf_compat import find_op_definition
 
 _MOVES = frozenset(
     {"GatherNd", "GatherV2", "Pad", "PadV2", "ReverseV2", "ScatterNd", "TensorScatterAdd"}
@@ -52,7 +52,7 @@ def moving_form(node: Any) -> Form | None:
     if (dtype.is_floating or dtype == tf.uint16) and node.op in _AS_BITS:
         wide = tf.int16
     # Lists of operations in SavedModels leave out those that loops alone have.
-    definition = operation_definition(node.op) if node.op in operations else None
+    definition = find_op_definition(node.op) if node.op in operations else None
     if definition is None or len(definition.output_arg) != 1:
         return None
     function = getattr(tf.raw_ops, node.op)

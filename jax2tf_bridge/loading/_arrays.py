@@ -75,7 +75,7 @@ class SavedVariables:
           FileFormatError: as `data`, or the digest differs.
           OSError: the constant cannot be read.
         """
-        data = self.data(key, aval.op_dtype, concrete(aval))
+        data = self.data(key, aval.op_dtype, concrete_op_shape(aval))
         if hashlib.sha256(data).hexdigest() != digest:
             raise FileFormatError(
                 f"The variable {key!r} in {self._prefix}.index is not the array that the function "
@@ -85,12 +85,12 @@ class SavedVariables:
         return data
 
 
-def concrete(aval: Aval) -> tuple[int, ...]:
+def concrete_op_shape(aval: Aval) -> tuple[int, ...]:
     """Returns the shape of a variable as TensorFlow stores it; all its sizes are known."""
     return tuple(size for size in aval.op_shape if isinstance(size, int))
 
 
-def array(data: bytes, aval: Aval, name: str) -> jax.Array:
+def make_jax_array(data: bytes, aval: Aval, name: str) -> jax.Array:
     """Makes a JAX array from the bytes of a variable.
 
     Args:
@@ -112,7 +112,7 @@ def array(data: bytes, aval: Aval, name: str) -> jax.Array:
     except TypeError as e:
         raise DTypeError(f"{name} is {aval}, a dtype that JAX {jax.__version__} lacks") from e
     try:
-        shaped = np.frombuffer(data, dtype).reshape(concrete(aval))
+        shaped = np.frombuffer(data, dtype).reshape(concrete_op_shape(aval))
     except ValueError as e:
         raise FileFormatError(
             f"{name} is {aval}, and NumPy has no arrays of this shape: load the SavedModel with "
@@ -127,7 +127,7 @@ def array(data: bytes, aval: Aval, name: str) -> jax.Array:
     return values
 
 
-def key_of(value: Any, aval: Aval) -> Any:
+def make_typed_key(value: Any, aval: Aval) -> Any:
     """Makes a typed key from the words of a key or from a seed; other values are returned as is."""
     if not aval.is_key:
         return value

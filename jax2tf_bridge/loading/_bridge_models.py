@@ -9,12 +9,17 @@ from typing import Any
 import jax
 
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.loading._arrays import SavedVariables, array, concrete, key_of
+from jax2tf_bridge.loading._arrays import (
+    SavedVariables,
+    concrete_op_shape,
+    make_jax_array,
+    make_typed_key,
+)
 from jax2tf_bridge.loading._functions import (
     LoadedFunction,
     LoadedModel,
     LoadedSignature,
-    path_avals,
+    avals_by_path,
 )
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._portable_function import (
@@ -78,7 +83,7 @@ def _read_constants(
         aval = Aval(entry.shape, entry.dtype)
         content = variables.constant(entry.key, entry.digest, aval)
         data[entry.digest, entry.dtype, entry.shape] = content
-        arrays[_get_constant_name(entry)] = array(
+        arrays[_get_constant_name(entry)] = make_jax_array(
             content, aval, f"The captured array {_get_constant_name(entry)}"
         )
     return data, arrays
@@ -95,7 +100,7 @@ def _fill_constants(
     """Inserts the captured arrays into a function and its VJPs."""
     constants = tuple(
         # Constants of higher-order gradients may be missing: the signature does not use them.
-        replace(c, data=arrays.get((c.digest, c.aval.dtype, concrete(c.aval))))
+        replace(c, data=arrays.get((c.digest, c.aval.dtype, concrete_op_shape(c.aval))))
         for c in portable.lifted_constants
     )
     stored_vjp = portable.gradient.made
@@ -129,8 +134,8 @@ def _read_weights(
     for entry in sidecar.variables:
         aval = avals.get(entry.path)
         if aval is not None:
-            data = variables.data(entry.key, aval.op_dtype, concrete(aval))
-            arrays[entry.path] = array(data, aval, f"The weight {entry.path}")
+            data = variables.data(entry.key, aval.op_dtype, concrete_op_shape(aval))
+            arrays[entry.path] = make_jax_array(data, aval, f"The weight {entry.path}")
     missing = [path for path in avals if path not in arrays]
     if missing:
         raise FileFormatError(
@@ -150,7 +155,7 @@ def _make_signature(
     entry: SignatureEntry,
     weights: Mapping[str, jax.Array],
 ) -> LoadedSignature:
-    ins, outs = path_avals(function.portable)
+    ins, outs = avals_by_path(function.portable)
     weight_arrays = []
     if function.takes_params:
         tree = function.portable.in_tree.children[0].children[0]
@@ -166,8 +171,8 @@ def _make_signature(
         )
 
     def call(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        arguments = [key_of(inputs[names[path]], ins[path]) for path in input_paths]
-        values = function.flat(function.with_masks([*weight_arrays, *arguments]))
+        arguments = [make_typed_key(inputs[names[path]], ins[path]) for path in input_paths]
+        values = function.call_on_leaves(function.insert_masks([*weight_arrays, *arguments]))
         return {results[path]: value for path, value in zip(outs, values, strict=True)}
 
     inputs = {names[path]: _format_type(entry.inputs[names[path]]) for path in input_paths}

@@ -24,7 +24,7 @@ from jax2tf_bridge.saved_model._graph import Node, tensor_of
 _MAX_GRADIENT_ORDER = 50
 
 
-class NotCallable(Exception):
+class NotCallableError(Exception):
     """JAX cannot call a module as TensorFlow does; the text completes a sentence."""
 
 
@@ -66,9 +66,11 @@ def _read_module(
 ) -> CallableModule:
     node = called_module(0, call.scope.body.name, call.node)
     if node.has_tokens:
-        raise NotCallable(f"the module of {call.place} has effects, which exist in its JAX alone")
+        raise NotCallableError(
+            f"the module of {call.place} has effects, which exist in its JAX alone"
+        )
     if node.functions:
-        raise NotCallable(f"the module of {call.place} calls TensorFlow functions itself")
+        raise NotCallableError(f"the module of {call.place} calls TensorFlow functions itself")
     called = CallableModule(
         name,
         bytes(node.module),
@@ -79,7 +81,7 @@ def _read_module(
     )
     ins, outs = called.types()
     if len(ins) != len(kept) or len(outs) != len(node.results):
-        raise NotCallable(
+        raise NotCallableError(
             f"the operation {call.place} has {len(kept)} inputs and {len(node.results)} results, "
             f"and its module {len(ins)} and {len(outs)}"
         )
@@ -118,7 +120,7 @@ def _add_gradient(
     """Adds the VJP to a module, or the reason why the SavedModel has no usable VJP."""
     try:
         return replace(called, gradient=_read_gradient(called, call, references, order))
-    except NotCallable as e:
+    except NotCallableError as e:
         return replace(called, gradient_missing=str(e))
 
 
@@ -133,12 +135,12 @@ def _read_gradient(
         or tuple(flat) != tuple(references)
         or order > _MAX_GRADIENT_ORDER
     ):
-        raise NotCallable("the SavedModel has none for it")
+        raise NotCallableError("the SavedModel has none for it")
     vjp = _find_gradient_module(call, node, references)
     results = len(call.node.dtypes("Tout"))
     places = _find_argument_indices(vjp, len(references), call.node.dtypes("Tout"))
     if places != sorted(set(places)) or len(vjp.node.dtypes("Tout")) != len(references):
-        raise NotCallable("its gradient in the SavedModel has other arguments than JAX's")
+        raise NotCallableError("its gradient in the SavedModel has other arguments than JAX's")
     cotangents = tuple(f"the cotangent of result {i}" for i in range(results))
     gradient = _read_module(
         vjp, f"the gradient of {called.name}", tuple(places), (*called.labels, *cotangents)
@@ -166,7 +168,7 @@ def _find_argument_indices(vjp: ModuleCall, first: int, dtypes: Sequence[str]) -
             continue
         candidates = [place for place in float0_places if not places or place > places[-1]]
         if isinstance(value, Cast) or not candidates:
-            raise NotCallable("TensorFlow computes something between it and its gradient")
+            raise NotCallableError("TensorFlow computes something between it and its gradient")
         places.append(candidates[0])
     return places
 
@@ -176,7 +178,7 @@ def _find_gradient_module(call: ModuleCall, node: Node, references: Sequence[str
     model = call.scope.model
     function = model.graph.gradient_of(node.gradient_type)
     if function is None:
-        raise NotCallable(
+        raise NotCallableError(
             "it was saved without one (tf.saved_model.SaveOptions(experimental_custom_gradients="
             "True) saves it)"
         )
@@ -190,7 +192,7 @@ def _find_gradient_module(call: ModuleCall, node: Node, references: Sequence[str
     tensors = {tensor_of(reference): i for i, reference in reversed([*enumerate(references)])}
     captured = function.arguments[len(cotangents) :]
     if len(captures) != len(captured):
-        raise NotCallable("the SavedModel does not say what its gradient takes")
+        raise NotCallableError("the SavedModel does not say what its gradient takes")
     for name, capture in zip(captured, captures, strict=True):
         place = None
         if capture is not None and capture.function == call.scope.body.name:
@@ -199,7 +201,7 @@ def _find_gradient_module(call: ModuleCall, node: Node, references: Sequence[str
     scope = Scope(model, function, arguments)
     calls = {v.call for r in function.results if isinstance(v := scope.value(r), Result)}
     if len(calls) != 1:
-        raise NotCallable(f"its gradient in the SavedModel calls {len(calls)} modules")
+        raise NotCallableError(f"its gradient in the SavedModel calls {len(calls)} modules")
     return calls.pop()
 
 

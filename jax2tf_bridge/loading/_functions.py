@@ -74,14 +74,14 @@ class LoadedFunction:
           StructureError, ShapeError, DTypeError: the arguments do not fit.
           GradientError: the function is differentiated more often than gradients were saved.
         """
-        leaves = self.with_masks(self._arguments.flatten(args, kwargs))
-        return self.portable.out_tree.unflatten(iter(self.flat(leaves)))
+        leaves = self.insert_masks(self._arguments.flatten(args, kwargs))
+        return self.portable.out_tree.unflatten(iter(self.call_on_leaves(leaves)))
 
     @functools.cached_property
     def _arguments(self) -> Call:
         return Call.of(self.portable.in_tree, self.portable.argument_names).without(self.masks)
 
-    def with_masks(self, leaves: Sequence[Any]) -> list[Any]:
+    def insert_masks(self, leaves: Sequence[Any]) -> list[Any]:
         """Inserts masks of ones into the flat arguments.
 
         Raises:
@@ -98,14 +98,14 @@ class LoadedFunction:
             for path, aval in by_path.items()
         ]
 
-    def flat(self, leaves: Sequence[Any]) -> Sequence[Any]:
+    def call_on_leaves(self, leaves: Sequence[Any]) -> Sequence[Any]:
         """Runs the function on flat arguments, and returns flat results."""
-        check_leaves(self.portable, leaves)
+        check_argument_leaves(self.portable, leaves)
         results: Sequence[Any] = self._jitted(*leaves)
         return results
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name}: {signature_text(self.portable, self.masks)}>"
+        return f"<{type(self).__name__} {self.name}: {format_signature(self.portable, self.masks)}>"
 
 
 class _Sizes:
@@ -180,7 +180,7 @@ class LoadedSignature:
           StructureError: an input is missing or unknown.
           ShapeError, DTypeError: the inputs do not fit.
         """
-        problems = input_problems(self.inputs, inputs)
+        problems = list_input_problems(self.inputs, inputs)
         if problems:
             raise StructureError(
                 f"The inputs are not those of the signature {self.name}{self._format_types()}:"
@@ -197,7 +197,7 @@ class LoadedSignature:
         return f"<{type(self).__name__} {self.name}{self._format_types()}>"
 
 
-def input_problems(names: Collection[str], given: Collection[str]) -> list[str]:
+def list_input_problems(names: Collection[str], given: Collection[str]) -> list[str]:
     """Lists a problem for each missing and each unknown input."""
     problems = [f"the input {name} is missing" for name in names if name not in given]
     return problems + [
@@ -207,13 +207,13 @@ def input_problems(names: Collection[str], given: Collection[str]) -> list[str]:
     ]
 
 
-def signature_text(portable: PortableFunction, left_out: Collection[str] = ()) -> str:
+def format_signature(portable: PortableFunction, left_out: Collection[str] = ()) -> str:
     """Formats the arguments, without those at the paths in `left_out`, and the results."""
     arguments = ", ".join(str(port) for port in portable.inputs if port.path not in left_out)
     return f"({arguments}) -> ({', '.join(map(str, portable.out_avals))})"
 
 
-def check_leaves(portable: PortableFunction, leaves: Sequence[Any]) -> None:
+def check_argument_leaves(portable: PortableFunction, leaves: Sequence[Any]) -> None:
     """Compares arrays with the arguments of a function, without solving for symbolic sizes.
 
     Raises:
@@ -231,10 +231,10 @@ def check_leaves(portable: PortableFunction, leaves: Sequence[Any]) -> None:
             shapes.append(f"{path}: expected shape {expected}, got {shape_text(shape)}")
         if dtype != aval.dtype:
             dtypes.append(f"{path}: expected {aval.dtype}, got {dtype}")
-    refuse_misfits(portable.name, shapes, dtypes)
+    raise_mismatches(portable.name, shapes, dtypes)
 
 
-def refuse_misfits(name: str, shapes: Sequence[str], dtypes: Sequence[str]) -> None:
+def raise_mismatches(name: str, shapes: Sequence[str], dtypes: Sequence[str]) -> None:
     """Raises an error that lists all differences in shapes and dtypes, if there are any.
 
     Raises:
@@ -290,7 +290,7 @@ def _make_gradient(portable: PortableFunction, name: str, order: int) -> Gradien
     return GradientOnDemand(refuse)
 
 
-def path_avals(portable: PortableFunction) -> tuple[dict[str, Aval], dict[str, Aval]]:
+def avals_by_path(portable: PortableFunction) -> tuple[dict[str, Aval], dict[str, Aval]]:
     """Returns the avals of the arguments and of the results by path."""
     ins = {port.path: port.aval for port in portable.inputs}
     outs = {port.path: port.aval for port in portable.outputs}

@@ -10,13 +10,13 @@ import jax
 import jax.numpy as jnp
 
 from jax2tf_bridge.errors import FileFormatError, StructureError, bullet_list
-from jax2tf_bridge.loading._arrays import SavedVariables, array
+from jax2tf_bridge.loading._arrays import SavedVariables, make_jax_array
 from jax2tf_bridge.loading._called_modules import (
     BoundModule,
-    NotCallable,
+    NotCallableError,
     bind_module,
 )
-from jax2tf_bridge.loading._functions import LoadedModel, LoadedSignature, input_problems
+from jax2tf_bridge.loading._functions import LoadedModel, LoadedSignature, list_input_problems
 from jax2tf_bridge.loading._modules import CallableModule, ModuleFunction
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._dtypes import find_dtype
@@ -53,7 +53,7 @@ class _Step:
     arguments: tuple[Value, ...]
 
 
-class GraphFunction:
+class SavedGraphFunction:
     """A signature as a function of (params, **inputs), which returns its outputs by name.
 
     Attributes:
@@ -115,7 +115,7 @@ class GraphFunction:
         return {name: value_of(value) for name, value in self._values.items()}
 
     def _check(self, params: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
-        problems = input_problems(self.inputs, inputs)
+        problems = list_input_problems(self.inputs, inputs)
         needed = self._variables.values()
         problems += [f"params[{n!r}] is missing" for n in needed if n not in params]
         if problems:
@@ -138,12 +138,12 @@ def load_graph_model(folder: AnyPath, model: MetaGraph) -> LoadedModel:
     _check_has_modules(folder, model.graph)
     keys = _find_checkpoint_keys(model)
     names = {node: variable_name(key) for node, key in keys.items()}
-    functions: dict[str, GraphFunction] = {}
+    functions: dict[str, SavedGraphFunction] = {}
     problems: dict[str, str] = {}
     for name, signature in model.signatures.items():
         try:
             functions[name] = _make_function(model, name, signature, names)
-        except NotCallable as e:
+        except NotCallableError as e:
             problems[name] = str(e)
     if not functions:
         raise _nothing_loaded_error(folder, problems)
@@ -154,14 +154,14 @@ def load_graph_model(folder: AnyPath, model: MetaGraph) -> LoadedModel:
         entry = variables.entry(keys[node])
         aval = Aval(entry.shape, entry.dtype)
         data = variables.data(keys[node], entry.dtype, entry.shape)
-        params[names[node]] = array(data, aval, f"The variable {names[node]}")
+        params[names[node]] = make_jax_array(data, aval, f"The variable {names[node]}")
     signatures = {name: _make_signature(function, params) for name, function in functions.items()}
     return LoadedModel(folder, functions, signatures, params, {}, problems=problems)
 
 
 def _make_function(
     model: MetaGraph, name: str, signature: GraphSignature, names: Mapping[str, str]
-) -> GraphFunction:
+) -> SavedGraphFunction:
     """Makes a function of a signature.
 
     Raises:
@@ -187,16 +187,16 @@ def _make_function(
         for dtype in dtypes:
             _check_dtype(dtype, "a cast")
         if isinstance(leaf, Opaque):
-            raise NotCallable(f"it needs {leaf.reason}, which is TensorFlow's")
+            raise NotCallableError(f"it needs {leaf.reason}, which is TensorFlow's")
         if isinstance(leaf, Variable):
             if leaf.node not in names:
-                raise NotCallable(f"it reads the variable {leaf.node}, which is not restored")
+                raise NotCallableError(f"it reads the variable {leaf.node}, which is not restored")
             variables[leaf.node] = names[leaf.node]
         elif isinstance(leaf, Constant):
             constants[leaf] = _read_constant(leaf.node)
     if not steps:
-        raise NotCallable("it calls no JAX function")
-    return GraphFunction(name, signature, outputs, steps, variables, constants, missing)
+        raise NotCallableError("it calls no JAX function")
+    return SavedGraphFunction(name, signature, outputs, steps, variables, constants, missing)
 
 
 def _read_constant(node: Node) -> jax.Array:
@@ -220,7 +220,9 @@ def _check_dtype(name: str, what: str) -> None:
     except TypeError:
         known = None
     if known is None:
-        raise NotCallable(f"it needs {what}, whose dtype is {name}, and JAX has no such arrays")
+        raise NotCallableError(
+            f"it needs {what}, whose dtype is {name}, and JAX has no such arrays"
+        )
 
 
 def _sort_calls(
@@ -238,7 +240,7 @@ def _sort_calls(
             continue
         if call not in bound:
             if len(bound) == _MAX_CALLS:
-                raise NotCallable(f"it calls more than {_MAX_CALLS:,} modules, one by one")
+                raise NotCallableError(f"it calls more than {_MAX_CALLS:,} modules, one by one")
             bound[call] = bind_module(call, name, names)
         dependencies = [c for c in _find_calls(bound[call].arguments) if c not in ordered]
         if not dependencies:
@@ -256,7 +258,7 @@ def _find_calls(values: Iterable[Value]) -> list[ModuleCall]:
     return [v.call for v, _ in map(without_casts, values) if isinstance(v, Result)]
 
 
-def _make_signature(function: GraphFunction, params: Mapping[str, Any]) -> LoadedSignature:
+def _make_signature(function: SavedGraphFunction, params: Mapping[str, Any]) -> LoadedSignature:
     def call(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         return function(params, **inputs)
 

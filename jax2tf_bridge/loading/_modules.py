@@ -12,8 +12,8 @@ import numpy as np
 
 from jax2tf_bridge.errors import ModuleError, ShapeError
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.loading._functions import LoadedFunction, refuse_misfits
-from jax2tf_bridge.loading._refining import MisfitError, UnreadableError, refined
+from jax2tf_bridge.loading._functions import LoadedFunction, raise_mismatches
+from jax2tf_bridge.loading._refining import MisfitError, UnreadableError, refine_module
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._call_types import read_tensor_type
 from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES
@@ -139,7 +139,7 @@ class ModuleFunction:
                 portable = self._called.function(avals)
                 function = LoadedFunction(self._called.name, portable, takes_params=False)
                 self._functions[avals] = function
-        return function.flat(args)
+        return function.call_on_leaves(args)
 
     def _check(self, avals: Sequence[Aval]) -> None:
         """Compares the arguments with the module's argument types."""
@@ -156,7 +156,7 @@ class ModuleFunction:
                 wrong_shapes.append(f"{label}: expected shape ({', '.join(sizes)}), got ({got})")
             if dtype != aval.dtype:
                 wrong_dtypes.append(f"{label}: expected {dtype}, got {aval.dtype}")
-        refuse_misfits(self._called.name, wrong_shapes, wrong_dtypes)
+        raise_mismatches(self._called.name, wrong_shapes, wrong_dtypes)
 
 
 def _make_aval(value: Any) -> Aval:
@@ -177,7 +177,7 @@ def _refine(
         types.insert(0, ins[0])
     newest = _jax_compat.current_stablehlo_version()
     try:
-        module, results = refined(called.module, types)
+        module, results = refine_module(called.module, types)
     except UnreadableError as e:
         written = read_stablehlo_version(memoryview(called.module))
         raise ModuleError(

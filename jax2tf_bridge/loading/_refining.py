@@ -10,10 +10,10 @@ from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._jax_compat import ir
 from jax2tf_bridge.from_jax.stablehlo._operations import (
     attribute,
-    below,
+    find_main,
     function_type,
-    main_of,
     symbol_name,
+    walk_operations,
 )
 
 _REFINE_ARGUMENTS = (
@@ -30,7 +30,7 @@ class MisfitError(Exception):
     """A module does not take arguments of these types; the text is the reason, if it is known."""
 
 
-def refined(artifact: bytes, types: Sequence[str]) -> tuple[bytes, list[str]]:
+def refine_module(artifact: bytes, types: Sequence[str]) -> tuple[bytes, list[str]]:
     """Refines a module to arguments of these types.
 
     Main computes sizes from its arguments and passes them to inner functions as scalars. The
@@ -56,7 +56,7 @@ def refined(artifact: bytes, types: Sequence[str]) -> tuple[bytes, list[str]]:
         while _inline_constant_arguments(module):
             _run(module, _REFINE_SHAPES)
         _check_assertions(module)
-        results = [str(t) for t in function_type(main_of(module)).results]
+        results = [str(t) for t in function_type(find_main(module)).results]
         version = ".".join(map(str, _jax_compat.current_stablehlo_version()))
         return _jax_compat.serialize_module(module, version), results
 
@@ -75,7 +75,7 @@ def _inline_constant_arguments(module: Any) -> bool:
     """
     functions = {symbol_name(op.operation): op.operation for op in module.body.operations}
     arguments: dict[tuple[str, int], list[Any]] = {}
-    for op in below(module.operation):
+    for op in walk_operations(module.operation):
         if op.name != "func.call":
             continue
         callee = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
@@ -104,7 +104,7 @@ def _check_assertions(module: Any) -> None:
 
     XLA would report this when it compiles, but within a page of MLIR.
     """
-    for op in below(module.operation):
+    for op in walk_operations(module.operation):
         if op.name != "stablehlo.custom_call":
             continue
         if ir.StringAttr(op.attributes["call_target_name"]).value != "shape_assertion":

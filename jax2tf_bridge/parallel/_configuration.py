@@ -17,7 +17,7 @@ _PROCESS_WORDS = frozenset(
 )
 
 
-def configuration() -> dict[str, Any]:
+def read_configuration() -> dict[str, Any]:
     """Returns the JAX options that may affect tracing, with their values in this thread."""
     values: Mapping[str, Any] = jax.config.values
     return {
@@ -26,7 +26,7 @@ def configuration() -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def configured(values: Mapping[str, Any]) -> Iterator[None]:
+def use_configuration(values: Mapping[str, Any]) -> Iterator[None]:
     """Sets JAX options for the body, and restores them afterwards.
 
     Options that the installed JAX lacks are ignored. If JAX has a context manager for an option

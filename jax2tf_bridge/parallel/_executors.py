@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 import jax
 
 from jax2tf_bridge.errors import ExportError
-from jax2tf_bridge.parallel._configuration import configuration, configured
+from jax2tf_bridge.parallel._configuration import read_configuration, use_configuration
 from jax2tf_bridge.parallel._failures import Failure
 from jax2tf_bridge.parallel._worker_process import WorkerProcess
 
@@ -40,7 +40,7 @@ class _Call:
     function: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
-    configuration: Mapping[str, Any] = field(default_factory=configuration)
+    configuration: Mapping[str, Any] = field(default_factory=read_configuration)
 
 
 @dataclass
@@ -279,19 +279,19 @@ def _run_call(shared: _Shared, call: _Call, process: WorkerProcess | None) -> Wo
             process = _start_process(shared, call.name)
         try:
             process.forget_output()
-            with configured(call.configuration):
+            with use_configuration(call.configuration):
                 answer = process.call(call.name, call.function, call.args, call.kwargs, timeout)
         finally:
             call.future.output = process.output()
         if isinstance(answer, Failure):
-            error = answer.job_error(
+            error = answer.make_job_error(
                 call.name, call.future.output, action=f"The call of {call.name!r}"
             )
             raise error.__cause__ or error
         call.future.set_result(answer.value)
     except BaseException as e:
         call.future.set_exception(e)
-    if process is not None and not process.alive:
+    if process is not None and not process.is_alive:
         _discard(shared, process)
         process = None
     return process
@@ -306,7 +306,7 @@ def _start_process(shared: _Shared, name: str) -> WorkerProcess:
     try:
         ready = process.prepare(name, shared.initializer)
         if isinstance(ready, Failure):
-            raise ready.job_error(name, process.output(), action="The workers' initializer")
+            raise ready.make_job_error(name, process.output(), action="The workers' initializer")
     except BaseException:
         process.kill()
         _discard(shared, process)

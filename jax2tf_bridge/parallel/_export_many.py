@@ -20,12 +20,12 @@ from jax2tf_bridge.errors import (
 from jax2tf_bridge.parallel._executors import ExportWorkers
 from jax2tf_bridge.parallel._failures import (
     Failure,
-    cannot_be_named,
-    cannot_be_sent,
-    executor_error,
+    find_pickle_error,
+    find_plain_pickle_error,
+    make_executor_error,
 )
-from jax2tf_bridge.parallel._jobs import ExportJob, Jobs, named_jobs
-from jax2tf_bridge.parallel._sent_jobs import Answer, Pending, run_job
+from jax2tf_bridge.parallel._jobs import ExportJob, Jobs, name_jobs
+from jax2tf_bridge.parallel._sent_jobs import Answer, PendingJob, run_job
 from jax2tf_bridge.portable._portable_function import PortableFunction
 
 
@@ -73,7 +73,7 @@ def export_many(
     >>> {name: str(function.in_avals[0]) for name, function in functions.items()}
     {'one': 'float32[1,2]', 'any': 'float32[b,2]'}
     """
-    jobs_by_name = named_jobs(jobs)
+    jobs_by_name = name_jobs(jobs)
     if executor is not None and not (workers is None and environment is None):
         raise ExportError(
             "workers and environment cannot be combined with executor: they are for processes that "
@@ -112,13 +112,13 @@ def _run_jobs(
     """Runs the jobs; returns portable functions and errors by name, in the order of the jobs."""
     results: dict[str, PortableFunction] = {}
     errors: dict[str, BridgeError] = {}
-    pending: dict[Future[Answer], Pending] = {}
+    pending: dict[Future[Answer], PendingJob] = {}
     try:
         for name, job in jobs.items():
             try:
-                pending_job = Pending(name, job)
+                pending_job = PendingJob(name, job)
             except Exception as e:  # the user's objects may raise anything; other jobs go on
-                errors[name] = Failure.of(e).job_error(name, "", e)
+                errors[name] = Failure.of(e).make_job_error(name, "", e)
                 continue
             try:
                 pending[_submit(executor, pending_job)] = pending_job
@@ -143,13 +143,13 @@ def _run_jobs(
     )
 
 
-def _submit(executor: Executor, sent: Pending) -> Future[Answer]:
+def _submit(executor: Executor, sent: PendingJob) -> Future[Answer]:
     if isinstance(executor, ExportWorkers):
         return executor.submit_as(sent.name, run_job, sent.sent)
     return executor.submit(run_job, sent.sent)
 
 
-def _get_result(sent: Pending, future: Future[Answer], executor: Executor) -> PortableFunction:
+def _get_result(sent: PendingJob, future: Future[Answer], executor: Executor) -> PortableFunction:
     """Returns the portable function of a finished job.
 
     Raises:
@@ -169,20 +169,20 @@ def _get_result(sent: Pending, future: Future[Answer], executor: Executor) -> Po
 
 
 def _make_executor_error(
-    sent: Pending, executor: Executor, error: BaseException, output: str = ""
+    sent: PendingJob, executor: Executor, error: BaseException, output: str = ""
 ) -> BridgeError:
     """Makes the error for a job that the executor could not run; `run_job` itself never raises."""
     is_export_workers = isinstance(executor, ExportWorkers)
     if isinstance(error, (NotPicklableError, PicklingError, TypeError, AttributeError, ValueError)):
         function = sent.job.function
-        problem = cannot_be_sent(sent.name, [function, sent.sent])
+        problem = find_pickle_error(sent.name, [function, sent.sent])
         if problem is None and isinstance(executor, ProcessPoolExecutor):
-            problem = cannot_be_named(sent.name, function, sent.sent.job.function)
+            problem = find_plain_pickle_error(sent.name, function, sent.sent.job.function)
         if problem is not None:
             problem.__cause__ = error
             return problem
     if is_export_workers and isinstance(error, (JobError, MissingDependencyError)):
         return error
     if is_export_workers:  # unpickling the job in the worker raised it
-        return Failure.of(error).job_error(sent.name, output, error)
-    return executor_error(sent.name, error)
+        return Failure.of(error).make_job_error(sent.name, output, error)
+    return make_executor_error(sent.name, error)

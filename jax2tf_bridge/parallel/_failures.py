@@ -35,13 +35,13 @@ class ExceptionParts:
         attributes = {name: v for name, v in vars(error).items() if _is_picklable(v)}
         parts = ExceptionParts(type(error), error.args, attributes)
         try:
-            copy = loads(dumps(parts)).rebuilt()
+            copy = loads(dumps(parts)).rebuild()
             is_same = type(copy).__name__ == type(error).__name__ and str(copy) == str(error)
         except Exception:  # the user's exception classes may raise anything
             return None
         return parts if is_same else None
 
-    def rebuilt(self) -> BaseException:
+    def rebuild(self) -> BaseException:
         """Rebuilds the exception, without its traceback and causes."""
         error = self.kind.__new__(self.kind, *self.args)
         error.args = self.args
@@ -75,7 +75,7 @@ class Failure:
         parts = ExceptionParts.of(error)
         return Failure(type(error).__name__, _get_text(error), user_line(error), trace, parts)
 
-    def job_error(
+    def make_job_error(
         self, name: str, output: str, cause: BaseException | None = None, *, action: str = ""
     ) -> JobError:
         """Makes the error of a job, with the exception as its cause if it was sent.
@@ -87,7 +87,7 @@ class Failure:
           action: the action that failed, if that is not the export itself.
         """
         if cause is None and self.parts is not None:
-            cause = self.parts.rebuilt()
+            cause = self.parts.rebuild()
         place = f" (at {self.source})" if self.source and self.source not in self.text else ""
         failed = action or f"The export of {name!r}"
         text = f"{failed} failed{place}: {self.kind}: {self.text}"
@@ -116,7 +116,7 @@ def _get_text(error: BaseException) -> str:
         return f"(its text cannot be made: {type(e).__name__})"
 
 
-def worker_died(
+def make_worker_died_error(
     name: str, exit_code: int | None, output: str, *, starting: bool
 ) -> WorkerDiedError:
     """Makes the error for a process that ended without an answer.
@@ -146,7 +146,7 @@ def worker_died(
     )
 
 
-def out_of_time(name: str, timeout: float, output: str) -> JobError:
+def make_timeout_error(name: str, timeout: float, output: str) -> JobError:
     """Makes the error for a process that was killed after `timeout` seconds."""
     return JobError(
         f"{name!r} took longer than {timeout:g} s, and its process was ended.{_show(output)}",
@@ -162,7 +162,7 @@ def _show(output: str) -> str:
     return f" It had printed:\n{'...' if len(shown) > _MAX_SHOWN else ''}{shown[-_MAX_SHOWN:]}"
 
 
-def executor_error(name: str, error: BaseException) -> JobError:
+def make_executor_error(name: str, error: BaseException) -> JobError:
     """Makes the error for a job whose executor failed; the function itself did not raise."""
     text = f"The executor failed with the export of {name!r}: {type(error).__name__}: {error}"
     job_error: JobError
@@ -178,7 +178,7 @@ def executor_error(name: str, error: BaseException) -> JobError:
     return job_error
 
 
-def cannot_be_sent(name: str, parts: Sequence[object]) -> NotPicklableError | None:
+def find_pickle_error(name: str, parts: Sequence[object]) -> NotPicklableError | None:
     """Makes the error for a job that cannot be pickled; None if it can be.
 
     Tries `parts` in order; the parts that are most likely to fail come first.
@@ -191,7 +191,7 @@ def cannot_be_sent(name: str, parts: Sequence[object]) -> NotPicklableError | No
     return None
 
 
-def cannot_be_named(name: str, function: Any, sent: object) -> NotPicklableError | None:
+def find_plain_pickle_error(name: str, function: Any, sent: object) -> NotPicklableError | None:
     """Makes the error for a function that plain pickle cannot send; None if it can.
 
     `sent` replaces the function in a job, and is pickled here.

@@ -54,7 +54,7 @@ Jobs: TypeAlias = Sequence[ExportJob] | Mapping[str, ExportJob]
 """A list of jobs, or a mapping of jobs by name."""
 
 
-def named_jobs(jobs: Jobs) -> dict[str, ExportJob]:
+def name_jobs(jobs: Jobs) -> dict[str, ExportJob]:
     """Gives each job a unique name, and returns the jobs by name, in order.
 
     Raises:

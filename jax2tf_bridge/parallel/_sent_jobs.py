@@ -17,7 +17,7 @@ from jax2tf_bridge.errors import BridgeError, DTypeError, SerializationError, St
 from jax2tf_bridge.from_jax._export import export
 from jax2tf_bridge.from_jax.arguments._callables import JaxCallable
 from jax2tf_bridge.from_jax.trees._tree_specs import tree_spec
-from jax2tf_bridge.parallel._configuration import configuration, configured
+from jax2tf_bridge.parallel._configuration import read_configuration, use_configuration
 from jax2tf_bridge.parallel._failures import ExceptionParts, Failure
 from jax2tf_bridge.parallel._jobs import ExportJob
 from jax2tf_bridge.portable._portable_function import PortableFunction
@@ -54,7 +54,7 @@ class JittedFunction:
         return self.function
 
 
-def sendable(function: Any) -> Any:
+def make_sendable(function: Any) -> Any:
     """Replaces a jitted function by an object that every pickler sends completely."""
     if not type(function).__module__.startswith(("jax.", "jaxlib.")):
         return function
@@ -107,7 +107,7 @@ def run_job(sent: SentJob) -> Answer:
     channel = Channel(sent.token, end="worker")
     try:
         _check_precision(sent)
-        with configured(sent.configuration):
+        with use_configuration(sent.configuration):
             exported, data = _export(sent)
     except BaseException as e:  # the user's function may even call sys.exit()
         failure = Failure.of(e)
@@ -127,7 +127,7 @@ def _check_precision(sent: SentJob) -> None:
     Raises:
       DTypeError: jax_enable_x64 is on in the sender and was off when the job was unpickled here.
     """
-    x64_here = configuration()["jax_enable_x64"]
+    x64_here = read_configuration()["jax_enable_x64"]
     if sent.configuration["jax_enable_x64"] and not x64_here and sent.process != os.getpid():
         raise DTypeError(
             "jax_enable_x64 is on where the job was made, and off in the process that it came to: "
@@ -153,7 +153,7 @@ def _export(sent: SentJob) -> tuple[PortableFunction, bytes]:
     return exported, serialize(exported, vjp_order=job.vjp_order)
 
 
-class Pending:
+class PendingJob:
     """The sender's side of a job."""
 
     def __init__(self, name: str, job: ExportJob) -> None:
@@ -166,8 +166,8 @@ class Pending:
         self._channel = Channel.with_new_token()
         self._structure = _make_argument_structure(job)
         self.job = _remove_data(job)
-        sent = replace(self.job, function=sendable(job.function))
-        self.sent = SentJob(sent, self._structure, configuration(), self._channel.token)
+        sent = replace(self.job, function=make_sendable(job.function))
+        self.sent = SentJob(sent, self._structure, read_configuration(), self._channel.token)
 
     def exported(self, answer: Answer, output: str = "") -> PortableFunction:
         """Reads the portable function of an answer, with the pytree types of this process.
@@ -178,7 +178,7 @@ class Pending:
         """
         if answer.failure is not None:
             failure = replace(answer.failure, parts=self._exception_parts(answer))
-            raise failure.job_error(self.name, output)
+            raise failure.make_job_error(self.name, output)
         exported = deserialize(answer.function, file=self.name)
         out_tree = exported.out_tree
         reason = answer.not_sent
@@ -205,7 +205,7 @@ class Pending:
             return None
         try:
             parts: ExceptionParts = self._channel.unpack(answer.objects)
-            parts.rebuilt()
+            parts.rebuild()
         except Exception:  # this process does not know the exception's class
             return None
         return parts

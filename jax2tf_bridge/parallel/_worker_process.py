@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from jax2tf_bridge.colocated import Channel
-from jax2tf_bridge.parallel._configuration import configuration, configured
-from jax2tf_bridge.parallel._failures import Failure, out_of_time, worker_died
+from jax2tf_bridge.parallel._configuration import read_configuration, use_configuration
+from jax2tf_bridge.parallel._failures import Failure, make_timeout_error, make_worker_died_error
 
 _MAX_OUTPUT_BYTES = 1 << 16
 """Maximum number of bytes kept of a call's output; the last ones are kept."""
@@ -34,14 +34,14 @@ _PROGRAM = Path(__file__).with_name("_worker_main.py")
 
 
 @dataclass(frozen=True)
-class Options:
+class WorkerOptions:
     """JAX's configuration for unpickling and running the calls that follow."""
 
     values: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Returned:
+class ReturnedValue:
     """The value that a call returned. The answer of a call that raised is a Failure."""
 
     value: Any
@@ -71,7 +71,9 @@ class WorkerProcess:
             )
         self._out_of_time = False
 
-    def prepare(self, name: str, initializer: Callable[[], object] | None) -> Returned | Failure:
+    def prepare(
+        self, name: str, initializer: Callable[[], object] | None
+    ) -> ReturnedValue | Failure:
         """Sends sys.path, the token and the initializer, and waits until the worker is ready.
 
         Raises:
@@ -93,7 +95,7 @@ class WorkerProcess:
         timeout: float | None = None,
         *,
         starting: bool = False,
-    ) -> Returned | Failure:
+    ) -> ReturnedValue | Failure:
         """Calls a function in the worker, with the JAX configuration of this thread.
 
         Raises:
@@ -102,7 +104,7 @@ class WorkerProcess:
           NotPicklableError: the call cannot be sent; the process keeps running.
         """
         # The options come first, because unpickling the call's arrays depends on jax_enable_x64.
-        self._send(self._channel.pack(Options(configuration())))
+        self._send(self._channel.pack(WorkerOptions(read_configuration())))
         message = self._channel.pack((function, args, dict(kwargs or {})))
         with self._killed_after(timeout):
             self._send(message)
@@ -111,9 +113,9 @@ class WorkerProcess:
             self._process.kill()  # it may have closed its pipe without exiting
             exit_code = self._process.wait()
             if self._out_of_time and timeout is not None:
-                raise out_of_time(name, timeout, self.output())
-            raise worker_died(name, exit_code, self.output(), starting=starting)
-        answer: Returned | Failure = self._channel.unpack(reply)
+                raise make_timeout_error(name, timeout, self.output())
+            raise make_worker_died_error(name, exit_code, self.output(), starting=starting)
+        answer: ReturnedValue | Failure = self._channel.unpack(reply)
         return answer
 
     @contextlib.contextmanager
@@ -140,7 +142,7 @@ class WorkerProcess:
             self._connection.send_bytes(message)
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Returns whether the process runs."""
         return self._process.poll() is None and not self._out_of_time
 
@@ -210,11 +212,11 @@ def serve(connection: Connection) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=watch, daemon=True).start()
-    options = Options({})
+    options = WorkerOptions({})
     while (message := calls.get()) is not None:
-        with configured(options.values):
+        with use_configuration(options.values):
             reply = _handle_message(channel, message)
-        if isinstance(reply, Options):
+        if isinstance(reply, WorkerOptions):
             options = reply
             continue
         sys.stdout.flush()
@@ -223,12 +225,12 @@ def serve(connection: Connection) -> None:
         connection.send_bytes(reply)
 
 
-def _handle_message(channel: Channel, message: bytes) -> bytes | Options:
+def _handle_message(channel: Channel, message: bytes) -> bytes | WorkerOptions:
     try:
         request = channel.unpack(message)
-        if isinstance(request, Options):
+        if isinstance(request, WorkerOptions):
             return request
         function, args, kwargs = request
-        return channel.pack(Returned(function(*args, **kwargs)))
+        return channel.pack(ReturnedValue(function(*args, **kwargs)))
     except BaseException as e:  # includes sys.exit()
         return channel.pack(Failure.of(e))

@@ -20,7 +20,7 @@ class HoldsPortable(Protocol):
         ...
 
 
-def unwrapped(value: Any) -> Any:
+def unwrap_portable(value: Any) -> Any:
     """Returns the portable function of a `jax_export.Exported`, or `value` itself."""
     inner = getattr(value, "portable", None)
     return inner if isinstance(inner, PortableFunction) else value
@@ -32,7 +32,7 @@ def as_portable_function(value: object, caller: str) -> PortableFunction:
     Raises:
       FunctionError: `value` is not a portable function; the message says how to get one.
     """
-    function = unwrapped(value)
+    function = unwrap_portable(value)
     if isinstance(function, PortableFunction):
         return function
     raise FunctionError(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from jax2tf_bridge.errors import ModuleError
 from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.portable._dtypes import OF_ELEMENT_TYPES
+from jax2tf_bridge.portable._dtypes import DTYPES_BY_ELEMENT_TYPE
 from jax2tf_bridge.portable._module_types import check_types
 from shape_poly import Dim, parse_dimension
 
@@ -22,9 +22,9 @@ def read_tensor_type(text: str) -> tuple[list[str], str] | None:
     (['?', '3'], 'float32')
     """
     match = _WHOLE_TENSOR.fullmatch(text)
-    if match is None or match[2] not in OF_ELEMENT_TYPES:
+    if match is None or match[2] not in DTYPES_BY_ELEMENT_TYPE:
         return None
-    return match[1].split("x")[:-1], OF_ELEMENT_TYPES[match[2]]
+    return match[1].split("x")[:-1], DTYPES_BY_ELEMENT_TYPE[match[2]]
 
 
 def call_avals(

@@ -15,7 +15,7 @@ from jax2tf_bridge.portable._target import Target
 from jax2tf_bridge.portable.bytecode import read_main_types
 
 
-def called_function(
+def make_called_function(
     module: bytes,
     version: Version | None,
     *,

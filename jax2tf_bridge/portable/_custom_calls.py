@@ -14,7 +14,7 @@ from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck, is_vouche
 from jax2tf_bridge.portable._stablehlo_version import Version
 from jax2tf_bridge.portable._target import Target
 from jax2tf_bridge.portable._tensorflow_releases import TENSORFLOW_RELEASES, tensorflow_releases
-from jax2tf_bridge.portable.bytecode import read_module
+from jax2tf_bridge.portable.bytecode import read_summary
 
 _EXPANDED_FROM: Mapping[str, Version] = MappingProxyType(
     {
@@ -32,7 +32,7 @@ _KERNEL = "tpu_custom_call"
 """A Pallas kernel. Only TPU runtimes as new as its JAX read it, regardless of TensorFlow."""
 
 
-class Lowered(Protocol):
+class LoweredModule(Protocol):
     """A module that was lowered for some platforms; of a portable function or a SavedModel."""
 
     @property
@@ -44,7 +44,9 @@ class Lowered(Protocol):
         """The disabled safety checks."""
 
 
-def unhandled_calls(module: Lowered, names: Iterable[str], newest: Version) -> tuple[str, ...]:
+def unhandled_calls(
+    module: LoweredModule, names: Iterable[str], newest: Version
+) -> tuple[str, ...]:
     """Returns the custom calls that TensorFlow has no handler for.
 
     Args:
@@ -70,7 +72,7 @@ def no_handler_text(calls: Sequence[str]) -> str:
     return f"TensorFlow has no handler for the custom call{'s'[: len(calls) - 1]} {some(calls, 8)}"
 
 
-def unhandled_anywhere(module: Lowered, names: Iterable[str]) -> tuple[str, ...]:
+def unhandled_anywhere(module: LoweredModule, names: Iterable[str]) -> tuple[str, ...]:
     """Returns the custom calls for which no known TensorFlow release has a handler."""
     newest = max(version for version, _ in TENSORFLOW_RELEASES.values())
     return unhandled_calls(module, names, newest)
@@ -95,7 +97,7 @@ def releases_that_run(module: Module, names: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-def has_kernel(module: Lowered, names: Iterable[str]) -> bool:
+def has_kernel(module: LoweredModule, names: Iterable[str]) -> bool:
     """Returns whether a module runs only on TPUs, with a runtime for its Pallas kernels.
 
     Modules that were lowered for other platforms too have a branch without kernels.
@@ -127,7 +129,7 @@ def custom_calls_of(module: Module) -> tuple[str, ...]:
     known = _known_calls(module)
     if not known:
         try:
-            known.append(tuple(read_module(module.data).custom_calls))
+            known.append(tuple(read_summary(module.data).custom_calls))
         except FileFormatError:
             known.append(())  # to_tf reports the error
     return known[0]

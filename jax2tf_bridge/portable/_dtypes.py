@@ -182,7 +182,9 @@ ELEMENT_TYPES: Mapping[str, str] = MappingProxyType(
 )
 """Maps dtype names to MLIR element types."""
 
-OF_ELEMENT_TYPES: Mapping[str, str] = MappingProxyType({v: k for k, v in ELEMENT_TYPES.items()})
+DTYPES_BY_ELEMENT_TYPE: Mapping[str, str] = MappingProxyType(
+    {v: k for k, v in ELEMENT_TYPES.items()}
+)
 """Maps MLIR element types to dtype names."""
 
 WIDENED: Mapping[str, str] = MappingProxyType(

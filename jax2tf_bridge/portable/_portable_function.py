@@ -63,7 +63,7 @@ class Gradient(ABC):
           ShardingError: no mesh can express the VJP's sharding over devices.
         """
 
-    def changed(
+    def map_vjp(
         self, name: str, change: Callable[[PortableFunction], PortableFunction]
     ) -> Gradient:
         """Applies `change` to the VJP: at once if it exists, else when it is made.

@@ -105,10 +105,10 @@ class Inexpressible:
 
 def find_inexpressible(program: Program) -> Inexpressible | None:
     """Returns the first operation that TensorFlow's operations cannot express, or None."""
-    return next(inexpressible(program), None)
+    return next(iterate_inexpressible(program), None)
 
 
-def inexpressible(program: Program) -> Iterator[Inexpressible]:
+def iterate_inexpressible(program: Program) -> Iterator[Inexpressible]:
     """Yields the operations of a module that TensorFlow's operations cannot express."""
     return (p for o in _walk_operations(program) if (p := _find_problem(o)) is not None)
 

@@ -44,10 +44,10 @@ def installed_versions() -> tuple[str, Version, int]:
     release = str(tf.__version__)
     final = _FINAL_RELEASE.fullmatch(release)
     known = TENSORFLOW_RELEASES.get(final[1]) if final is not None else None
-    return release, *(known or asked_versions())
+    return release, *(known or ask_versions())
 
 
-def asked_versions() -> tuple[Version, int]:
+def ask_versions() -> tuple[Version, int]:
     """Asks the installed TF for its StableHLO version and newest calling convention."""
     current, convention = _CURRENT_VERSION.get(), _MAX_CONVENTION.get()
     version = current() if current is not None else "0.14.24"

@@ -27,5 +27,5 @@ def without_xla(portable: PortableFunction, target: Target | None = None) -> Por
     return replace(
         portable,
         target=new_target,
-        gradient=portable.gradient.changed(portable.name, lambda vjp: without_xla(vjp, target)),
+        gradient=portable.gradient.map_vjp(portable.name, lambda vjp: without_xla(vjp, target)),
     )

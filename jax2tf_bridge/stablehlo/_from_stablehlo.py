@@ -140,14 +140,14 @@ def _retarget_function(function: PortableFunction, target: Target | None) -> Por
         return replace(function, target=resolved)
     is_open = function.module.uses_shape_polymorphism
     try:
-        from jax2tf_bridge.from_jax.stablehlo._parsing import refined_by_tensorflow
+        from jax2tf_bridge.from_jax.stablehlo._parsing import mark_for_refinement
         from jax2tf_bridge.from_jax.stablehlo._retarget import retarget
     except MissingDependencyError as e:
         if target is None and not is_open and function.module.stablehlo_version <= newest:
             return function
         raise MissingDependencyError("JAX", "jax", f"Writing a module for {resolved.name}") from e
     if is_open:
-        artifact = refined_by_tensorflow(function.module.data)
+        artifact = mark_for_refinement(function.module.data)
         function = replace(function, module=replace(function.module, data=artifact))
     # Expanding removes the stop_gradient composite, and with it the stop.
     stops = _STOP_GRADIENT in function.module.data
@@ -169,12 +169,12 @@ def _make_artifact(module: str | bytes, name: str) -> bytes:
         if not data.startswith(_BYTECODE):
             data = _decode(data, name)
     try:
-        from jax2tf_bridge.from_jax.stablehlo._parsing import portable_artifact
+        from jax2tf_bridge.from_jax.stablehlo._parsing import make_portable_artifact
     except MissingDependencyError as e:
         raise MissingDependencyError(
             "JAX", "jax", "Reading StableHLO that is no portable artifact"
         ) from e
-    return portable_artifact(data, name)
+    return make_portable_artifact(data, name)
 
 
 def _decode(data: bytes, name: str) -> str:

@@ -45,7 +45,7 @@ def static_shape(value: Any) -> tuple[int | None, ...]:
     return tuple(value.shape.as_list())
 
 
-def fits_shape(tensor: tf.Tensor, aval: Aval) -> bool:
+def can_have_shape(tensor: tf.Tensor, aval: Aval) -> bool:
     """Returns whether the known part of a tensor's shape agrees with the shape of `aval`."""
     if tensor.shape.rank is None:
         return True  # checked at run time
@@ -56,14 +56,14 @@ def fits_shape(tensor: tf.Tensor, aval: Aval) -> bool:
     )
 
 
-def fits(value: object, dtype: tf.DType) -> bool:
+def is_in_range(value: object, dtype: tf.DType) -> bool:
     """Returns whether an integer is in the dtype's range; TF may wrap one that is too large."""
     if isinstance(value, bool) or not isinstance(value, int) or not dtype.is_integer:
         return True
     return bool(dtype.min <= value <= dtype.max)
 
 
-def fits_dtype(leaf: Any, dtype: str) -> bool:
+def is_accepted_as(leaf: Any, dtype: str) -> bool:
     """Returns whether an array or number is implicitly accepted as one of a dtype.
 
     The rules are those of JAX and `convert`: 64-bit values are accepted as 32-bit ones, and 8-bit
@@ -71,7 +71,7 @@ def fits_dtype(leaf: Any, dtype: str) -> bool:
     """
     actual = dtype_name(leaf)
     if actual is None:
-        return number_fits(leaf, dtype)
+        return can_hold_number(leaf, dtype)
     return can_become(actual, dtype) or WIDENED.get(actual) == dtype
 
 
@@ -83,7 +83,7 @@ def dtype_name(leaf: Any) -> str | None:
     return str(getattr(dtype, "name", dtype))
 
 
-def number_fits(number: complex, expected: str) -> bool:
+def can_hold_number(number: complex, expected: str) -> bool:
     """Returns whether a dtype can represent a Python number, up to rounding."""
     row = find_dtype(expected)
     if row is not None and row.is_integer:

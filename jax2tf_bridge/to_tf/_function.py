@@ -15,10 +15,10 @@ from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._without_xla import without_xla
 from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
 from jax2tf_bridge.to_tf._constants import EagerConstants
-from jax2tf_bridge.to_tf._dtypes import fits, fits_shape, op_dtype
+from jax2tf_bridge.to_tf._dtypes import can_have_shape, is_in_range, op_dtype
 from jax2tf_bridge.to_tf._gradient import call_flat
 from jax2tf_bridge.to_tf._op import check_function
-from jax2tf_bridge.to_tf._shape_guards import known_text
+from jax2tf_bridge.to_tf._shape_guards import format_known_shape
 from shape_poly import shape_text
 
 
@@ -76,7 +76,7 @@ def _as_tensor(leaf: Any, aval: Aval, path: str) -> tf.Tensor:
     # Python numbers have no dtype, so they take the one of the argument.
     dtype = op_dtype(aval, path) if isinstance(leaf, (bool, int, float, complex)) else None
     try:
-        if dtype is None or fits(leaf, dtype):
+        if dtype is None or is_in_range(leaf, dtype):
             return tf.convert_to_tensor(leaf, dtype)
         cause = None
     except (TypeError, ValueError) as e:
@@ -95,9 +95,11 @@ def _check_arguments(
         expected = op_dtype(aval, path)
         if tensor.dtype != expected:
             dtype_problems.append(f"{path}: expected {expected.name}, got {tensor.dtype.name}")
-        if not fits_shape(tensor, aval):
+        if not can_have_shape(tensor, aval):
             sizes = shape_text(aval.op_shape)
-            shape_problems.append(f"{path}: expected shape {sizes}, got {known_text(tensor)}")
+            shape_problems.append(
+                f"{path}: expected shape {sizes}, got {format_known_shape(tensor)}"
+            )
     if shape_problems or dtype_problems:
         raise mismatch(
             f"The arguments of {portable.name} are not those that it was exported with",

@@ -16,7 +16,7 @@ from jax2tf_bridge.to_tf._constants import Constants, Key, constant_key
 from jax2tf_bridge.to_tf._dtypes import op_dtype
 from jax2tf_bridge.to_tf._op import call_op, check_versions
 from jax2tf_bridge.to_tf._operations_call import call_operations
-from jax2tf_bridge.to_tf._shapes import CheckedBefore, ShapeContract
+from jax2tf_bridge.to_tf._shapes import EarlierShapeCheck, ShapeContract
 from jax2tf_bridge.to_tf._traced_once import TracedOnce
 
 _NO_GRADIENT = (
@@ -39,7 +39,7 @@ def call_flat(
     tensors: Sequence[tf.Tensor],
     with_gradient: bool,
     constants: Constants,
-    orders: StoredOrders | None = None,
+    orders: StoredGradients | None = None,
     known: Mapping[Key, tf.Tensor] | None = None,
 ) -> list[tf.Tensor]:
     """Calls a function on flat arguments of its dtypes, and names the results as jax2tf does.
@@ -71,7 +71,7 @@ def _is_in_branch() -> bool:
     return kind in ("CondBranchFuncGraph", "WhileBodyFuncGraph")
 
 
-class StoredOrders:
+class StoredGradients:
     """A function's gradients of several orders, as TF functions that a SavedModel can hold.
 
     TensorFlow saves the gradients of the functions that an object holds, but not the gradients of
@@ -96,7 +96,7 @@ class StoredOrders:
         self.functions: list[TracedOnce] = []
         self.order, self._name = order, portable.name
         # If TensorFlow differentiates the operations itself, no functions are needed.
-        order = self._order = 0 if differentiates_itself(portable) else order
+        order = self._order = 0 if has_tensorflow_gradient(portable) else order
         callees = [_Callee(portable, constants, orders=self)]
         for _ in range(order):
             callees.append(callees[-1].vjp())
@@ -139,7 +139,7 @@ class StoredOrders:
 
     def prevented(self, order: int) -> str | None:
         """Explains why the function of this order has no gradient; None if it has one."""
-        is_native = differentiates_itself(self._callees[0].portable)
+        is_native = has_tensorflow_gradient(self._callees[0].portable)
         return None if is_native or order < self._order else self.ended(order)
 
     def ended(self, order: int) -> str | None:
@@ -171,7 +171,7 @@ class StoredOrders:
         return TracedOnce(vjp, signature)
 
 
-def differentiates_itself(portable: PortableFunction) -> bool:
+def has_tensorflow_gradient(portable: PortableFunction) -> bool:
     """Returns whether TensorFlow differentiates the operations to any order, without a VJP."""
     return portable.tensorflow_differentiates and not portable.target.xla
 
@@ -187,7 +187,7 @@ class _Callee:
     constants: Constants
     primal: _Callee | None = None
     order: int = 0
-    orders: StoredOrders | None = None
+    orders: StoredGradients | None = None
     saving: Collection[Key] | None = None
     known: Mapping[Key, tf.Tensor] = field(default_factory=dict)
 
@@ -196,7 +196,7 @@ class _Callee:
         before = None
         if self.primal is not None:
             primal = self.primal.portable
-            before = CheckedBefore(len(primal.in_avals), ShapeContract.of(primal))
+            before = EarlierShapeCheck(len(primal.in_avals), ShapeContract.of(primal))
         tensors = self.constant_tensors()
         lifted = [tensors[constant_key(constant)] for constant in self.portable.lifted_constants]
         if self.portable.target.xla:
@@ -237,7 +237,7 @@ def _call_named(
 ) -> list[tf.Tensor]:
     """Implements `call_flat`; `prevented` is the error message if there should be no gradient."""
     named = [tf.identity(t, f"jax2tf_arg_{i}") for i, t in enumerate(tensors)]
-    if prevented is None and differentiates_itself(callee.portable):
+    if prevented is None and has_tensorflow_gradient(callee.portable):
         return [tf.identity(result, "jax2tf_out") for result in callee.call(named)]
     if prevented is None and callee.orders is None and not tf.executing_eagerly():
         # In a graph the gradient is checked early: TensorFlow saves a SavedModel with its
@@ -265,7 +265,7 @@ def _call_differentiable(callee: _Callee, args: Sequence[tf.Tensor]) -> list[tf.
     def call(*inputs: tf.Tensor) -> tuple[list[tf.Tensor], Callable[..., Any]]:
         primals, constants = inputs[: len(args)], inputs[len(args) :]
         inside = replace(callee, known=dict(zip(lifted, constants, strict=True)))
-        with _tf_compat.not_recorded():
+        with _tf_compat.pause_recording():
             results = inside.call(primals)
 
         @opaque_to_autograph

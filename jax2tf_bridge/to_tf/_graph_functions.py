@@ -49,7 +49,7 @@ def check_graph_functions(portable: PortableFunction, most_results: int | None) 
         )
 
 
-def function_names(portable: PortableFunction) -> list[str]:
+def register_graph_functions(portable: PortableFunction) -> list[str]:
     """Adds a portable function's graphs to the current graph, and returns their names."""
     functions = [_get_function(portable, function) for function in portable.graph_functions]
     if not tf.executing_eagerly():
@@ -58,7 +58,7 @@ def function_names(portable: PortableFunction) -> list[str]:
     return [_decode_name(function) for function in functions]
 
 
-def graph_functions(portable: PortableFunction) -> list[Any]:
+def get_graph_functions(portable: PortableFunction) -> list[Any]:
     """Returns a portable function's graphs as callable functions."""
     return [_get_function(portable, function) for function in portable.graph_functions]
 

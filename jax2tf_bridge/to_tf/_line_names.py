@@ -19,7 +19,7 @@ def line_scope(source: str) -> str:
     return f"at.{plain}.{line}/"
 
 
-def line_of(name: str) -> str | None:
+def find_source_line(name: str) -> str | None:
     """Returns the source line in an operation's name; None if there is none.
 
     >>> line_of("at.net.py.12/while/Add_1"), line_of("while/Add_1")

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from jax2tf_bridge.errors import ShardingError
 from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
-from jax2tf_bridge.to_tf._tf_compat_logical_devices import with_sharding
+from jax2tf_bridge.to_tf._tf_compat_logical_devices import annotate_sharding
 
 
 @opaque_to_autograph
@@ -46,7 +46,7 @@ def split_to_logical_devices(tensor: Any, partition_dimensions: Sequence[int] | 
             "one. Call it within the tf.function that is compiled for the devices."
         )
     tiles = None if partition_dimensions is None else _check_tiles(partition_dimensions, tensor)
-    annotated: tf.Tensor = with_sharding(tensor, tiles)
+    annotated: tf.Tensor = annotate_sharding(tensor, tiles)
     return annotated
 
 

@@ -16,14 +16,14 @@ from jax2tf_bridge.portable._stablehlo_version import version_text
 from jax2tf_bridge.portable._target import NO_XLA
 from jax2tf_bridge.portable._tensorflow_operations import find_inexpressible
 from jax2tf_bridge.portable._tf_compat import installed_versions
-from jax2tf_bridge.portable.bytecode import ModuleSummary, read_module
+from jax2tf_bridge.portable.bytecode import ModuleSummary, read_summary
 from jax2tf_bridge.to_tf import _tf_compat
 from jax2tf_bridge.to_tf._constants import constant_array
 from jax2tf_bridge.to_tf._dtypes import op_dtype
-from jax2tf_bridge.to_tf._graph_functions import check_graph_functions, function_names
-from jax2tf_bridge.to_tf._operations_call import program_of
-from jax2tf_bridge.to_tf._shapes import CheckedBefore, check_shapes
-from jax2tf_bridge.to_tf._sharding import annotated, check_devices
+from jax2tf_bridge.to_tf._graph_functions import check_graph_functions, register_graph_functions
+from jax2tf_bridge.to_tf._operations_call import get_program
+from jax2tf_bridge.to_tf._shapes import EarlierShapeCheck, check_shapes
+from jax2tf_bridge.to_tf._sharding import annotate_shardings, check_devices
 
 
 def check_versions(portable: PortableFunction) -> None:
@@ -130,7 +130,7 @@ def _check_custom_calls(
 
 def _check_operations(portable: PortableFunction, *, of: PortableFunction) -> None:
     """Raises unless TensorFlow's own operations can express the module."""
-    inexpressible = find_inexpressible(program_of(portable))
+    inexpressible = find_inexpressible(get_program(portable))
     if inexpressible is None:
         return
     raise ModuleError(
@@ -152,7 +152,7 @@ def _gradient_text(portable: PortableFunction, of: PortableFunction) -> str:
 def _read_summary(portable: PortableFunction) -> ModuleSummary:
     # The bridge has its own reader: TensorFlow has no public one, and MLIR's trusts the bytes.
     try:
-        return read_module(portable.module.data)
+        return read_summary(portable.module.data)
     except FileFormatError as e:
         raise ModuleError(f"The module of {portable.name} cannot be read: {e}") from e
 
@@ -162,7 +162,7 @@ def call_op(
     args: Sequence[tf.Tensor],
     constants: Sequence[tf.Tensor] = (),
     paths: Callable[[], Sequence[str]] | None = None,
-    before: CheckedBefore | None = None,
+    before: EarlierShapeCheck | None = None,
 ) -> list[tf.Tensor]:
     """Calls the module on the flat arguments.
 
@@ -187,12 +187,12 @@ def call_op(
         "Tout": [op_dtype(aval, "a result") for aval in portable.out_avals],
         "Sout": checked.results,
         "platforms": [p.upper() for p in portable.platforms],
-        "function_list": function_names(portable),
+        "function_list": register_graph_functions(portable),
         "has_token_input_output": False,
         "disabled_checks": [str(check) for check in shared_checks(portable.module.disabled_checks)],
     }
     with tf.control_dependencies(checked.guards):
-        spread = annotated(portable, args, portable.in_shardings, portable.in_avals)
+        spread = annotate_shardings(portable, args, portable.in_shardings, portable.in_avals)
         inputs = [*(spread[i] for i in portable.module.kept_arguments), *constants]
         results = _tf_compat.call_module(inputs, attributes)
-        return annotated(portable, results, portable.out_shardings, portable.out_avals)
+        return annotate_shardings(portable, results, portable.out_shardings, portable.out_avals)

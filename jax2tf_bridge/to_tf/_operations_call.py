@@ -15,8 +15,8 @@ from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable.bytecode import Program
 from jax2tf_bridge.to_tf._dtypes import op_dtype
 from jax2tf_bridge.to_tf._shapes import (
-    CheckedBefore,
     CheckedShapes,
+    EarlierShapeCheck,
     ShapeContract,
     check_shapes,
 )
@@ -24,7 +24,7 @@ from jax2tf_bridge.to_tf._sharding import check_devices
 
 
 @once_per_object
-def program_of(portable: PortableFunction) -> Program:
+def get_program(portable: PortableFunction) -> Program:
     """Returns the function's module as a program, which is read once and cached."""
     from jax2tf_bridge.to_tf.operations import read
 
@@ -36,7 +36,7 @@ def call_operations(
     args: Sequence[tf.Tensor],
     constants: Sequence[tf.Tensor] = (),
     paths: Callable[[], Sequence[str]] | None = None,
-    before: CheckedBefore | None = None,
+    before: EarlierShapeCheck | None = None,
     *,
     refuses_bits: bool = False,
 ) -> list[tf.Tensor]:
@@ -72,7 +72,7 @@ def _check_shapes(
     portable: PortableFunction,
     args: Sequence[tf.Tensor],
     paths: Callable[[], Sequence[str]] | None,
-    before: CheckedBefore | None,
+    before: EarlierShapeCheck | None,
 ) -> CheckedShapes:
     """Checks the shapes; for converter targets only the sizes that are known now.
 
@@ -117,7 +117,7 @@ def _call_in_graph(
             }
     inputs = [*(args[i] for i in portable.module.kept_arguments), *constants]
     results = make_operations(
-        portable, program_of(portable), inputs, variables, refuses_bits=refuses_bits
+        portable, get_program(portable), inputs, variables, refuses_bits=refuses_bits
     )
     for result, shape in zip(results, checked.results, strict=True):
         result.set_shape(shape)
@@ -181,7 +181,7 @@ def _trace(portable: PortableFunction) -> Any:
         assert function is not None, "the function is held by its caller"
         args, constants = tensors[:n_args], tensors[n_args:]
         # An eager caller knows all sizes, and has checked them.
-        before = CheckedBefore(n_args, ShapeContract.of(function))
+        before = EarlierShapeCheck(n_args, ShapeContract.of(function))
         return _call_in_graph(
             function, _check_shapes(function, args, None, before), args, constants
         )

@@ -17,7 +17,7 @@ _CALL_MODULE = "XlaCallModule"
 _CALL_OPS = ("PartitionedCall", "StatefulPartitionedCall")
 
 
-def with_operations(
+def replace_call_modules(
     saved_model: bytes,
     functions: Mapping[tuple[str, str], PortableFunction],
     *,

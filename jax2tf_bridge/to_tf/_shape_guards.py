@@ -23,7 +23,9 @@ _MAX_PRINTED_SIZES = 64
 """Number of elements of a shape that Assert prints: enough for all of them."""
 
 
-def sizes_dtype(shapes: Iterable[Sequence[Dim]], constraints: Iterable[Comparison]) -> tf.DType:
+def choose_size_dtype(
+    shapes: Iterable[Sequence[Dim]], constraints: Iterable[Comparison]
+) -> tf.DType:
     """Returns the dtype for computing with sizes: int32, unless a constant needs int64.
 
     TensorFlow's int32 kernels keep sizes on the host; its int64 kernels compute on the GPU.
@@ -136,7 +138,7 @@ class Guards:
           wrong_rank: makes the message for another rank from the tensor's shape.
         """
         if tensor.shape.is_fully_defined():
-            return static_shape(tensor), known_text(tensor)
+            return static_shape(tensor), format_known_shape(tensor)
         shape = tf.shape(tensor, self._algebra.dtype)
         if tensor.shape.rank is None:
             self.require(
@@ -182,7 +184,7 @@ def _join_texts(message: Sequence[Any]) -> Iterable[Any]:
         yield text.strip()
 
 
-def known_text(tensor: tf.Tensor) -> str:
+def format_known_shape(tensor: tf.Tensor) -> str:
     """Formats a tensor's shape for messages, with ? for each unknown size."""
     if tensor.shape.rank is None:
         return "an unknown rank"

@@ -12,7 +12,12 @@ import tensorflow as tf
 from jax2tf_bridge.errors import bullet_list
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.to_tf._result_sizes import ResultSizes
-from jax2tf_bridge.to_tf._shape_guards import Guards, SizeAlgebra, known_text, sizes_dtype
+from jax2tf_bridge.to_tf._shape_guards import (
+    Guards,
+    SizeAlgebra,
+    choose_size_dtype,
+    format_known_shape,
+)
 from shape_poly import (
     Check,
     Comparison,
@@ -86,12 +91,12 @@ def _make_contract(
 ) -> ShapeContract:
     own = SymbolicScope(constraints, check=False).constraints
     needed = SymbolicScope(requirements, check=False).constraints
-    algebra = SizeAlgebra(sizes_dtype(shapes, (*own, *needed)))
+    algebra = SizeAlgebra(choose_size_dtype(shapes, (*own, *needed)))
     return ShapeContract(name, shapes, own, needed, algebra)
 
 
 @dataclass(frozen=True)
-class CheckedBefore:
+class EarlierShapeCheck:
     """A check by an earlier call, which later calls need not repeat.
 
     Attributes:
@@ -130,7 +135,7 @@ def check_shapes(
     portable: PortableFunction,
     args: Sequence[tf.Tensor],
     paths: Callable[[], Sequence[str]] | None = None,
-    before: CheckedBefore | None = None,
+    before: EarlierShapeCheck | None = None,
 ) -> CheckedShapes:
     """Checks the known sizes of the arguments, and makes guards for the unknown ones.
 
@@ -197,7 +202,7 @@ class _CallShapes:
     def check_ranks(self) -> None:
         """Raises if a known rank is wrong."""
         problems = [
-            f"{self._expected(i)}{known_text(arg)}: {_rank_text(shape)}"
+            f"{self._expected(i)}{format_known_shape(arg)}: {_rank_text(shape)}"
             for i, (arg, shape) in enumerate(zip(self.args, self.contract.shapes, strict=True))
             if arg.shape.rank not in (None, len(shape))
         ]
@@ -220,7 +225,7 @@ class _CallShapes:
         """Raises an error that lists the failed checks, if there are any."""
         if not failed:
             return
-        known = [known_text(arg) for arg in self.args]
+        known = [format_known_shape(arg) for arg in self.args]
         shape_problems, texts = [], []
         for check in failed:
             text = "".join(map(str, self._message(check, known)))

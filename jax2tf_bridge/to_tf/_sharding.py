@@ -14,7 +14,7 @@ from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck
 from jax2tf_bridge.portable._sharding import CALLS_OF_PARTS, Sharding
-from jax2tf_bridge.portable.bytecode import ModuleSummary, read_module
+from jax2tf_bridge.portable.bytecode import ModuleSummary, read_summary
 from jax2tf_bridge.serialization.jax_exported._xla_shardings import (
     is_replicated,
     replace_device_grid,
@@ -56,7 +56,7 @@ def check_devices(portable: PortableFunction, *, is_gradient: bool = False) -> N
         return
     over = f"{portable.name} is sharded over {portable.module.nr_devices} devices"
     other_platforms = [platform for platform in portable.platforms if platform != "tpu"]
-    if _is_manual(read_module(portable.module.data)):
+    if _is_manual(read_summary(portable.module.data)):
         raise ShardingError(
             f"{over}, and computes on the part of each by itself (jax.shard_map), so that it "
             f"cannot run on one, as {_name_runtime(other_platforms)} would run it. Export it for "
@@ -115,7 +115,7 @@ def _is_library(frame: FrameType) -> bool:
     return package in _LIBRARIES or _AUTOGRAPH in frame.f_code.co_filename
 
 
-def annotated(
+def annotate_shardings(
     portable: PortableFunction,
     tensors: Sequence[tf.Tensor],
     shardings: Sequence[Sharding | None],
@@ -157,7 +157,7 @@ def _annotate(
     attributes = {_WITH_DEVICE_LIST: as_list}
     if as_list != as_grid:
         attributes[_AS_GRID] = as_grid
-    return _tf_compat.xla_sharding(tensor, as_list, attributes)
+    return _tf_compat.add_xla_sharding(tensor, as_list, attributes)
 
 
 def _is_manual(module: ModuleSummary) -> bool:

@@ -102,7 +102,9 @@ def call_module(args: Sequence[Any], attributes: Mapping[str, Any]) -> list[Any]
     return list(results)
 
 
-def xla_sharding(value: tf.Tensor, sharding: bytes, attributes: Mapping[str, bytes]) -> tf.Tensor:
+def add_xla_sharding(
+    value: tf.Tensor, sharding: bytes, attributes: Mapping[str, bytes]
+) -> tf.Tensor:
     """Adds an XlaSharding op to a tensor of a graph.
 
     Args:
@@ -124,7 +126,7 @@ def xla_sharding(value: tf.Tensor, sharding: bytes, attributes: Mapping[str, byt
     return result
 
 
-def dynamic_update_slice() -> Any:
+def get_dynamic_update_slice() -> Any:
     """Returns the function that adds an XlaDynamicUpdateSlice op, or None if this TF has none.
 
     It takes the tensor, the slice, and the start indices. LiteRT has a built-in for the op.
@@ -132,13 +134,13 @@ def dynamic_update_slice() -> Any:
     return _DYNAMIC_UPDATE_SLICE.get()
 
 
-def operation_definition(kind: str) -> Any:
+def find_op_definition(kind: str) -> Any:
     """Returns the OpDef of a kind of operation; None if this TF lacks it or its registry."""
     get = _OP_DEFINITIONS.get()
     return None if get is None else get(kind)
 
 
-def not_recorded() -> AbstractContextManager[Any]:
+def pause_recording() -> AbstractContextManager[Any]:
     """Returns a context in which gradient tapes record no operations.
 
     A custom gradient replaces their gradients. If a tape recorded them, TensorFlow would
@@ -148,7 +150,7 @@ def not_recorded() -> AbstractContextManager[Any]:
     return nullcontext() if stop is None else stop()
 
 
-def variable_without_value(
+def make_uninitialized_variable(
     shape: Sequence[int], dtype: tf.DType, *, trainable: bool, name: str
 ) -> tf.Variable | None:
     """Creates a variable that uses no memory until it is assigned; None if this TF cannot.
@@ -167,7 +169,7 @@ def _parameters(op: Any) -> frozenset[str]:
     return frozenset(inspect.signature(op).parameters)
 
 
-def unwrapped(value: Any) -> Any:
+def unwrap_containers(value: Any) -> Any:
     """Removes the wrappers that a tf.Module puts around containers, at any depth.
 
     Other values are returned unchanged.
@@ -178,9 +180,9 @@ def unwrapped(value: Any) -> Any:
     if isinstance(value, Mapping):
         # Copied to keep its type: an OrderedDict, or a defaultdict with its factory.
         plain = copy.copy(inner)
-        plain.update((k, unwrapped(v)) for k, v in value.items())
+        plain.update((k, unwrap_containers(v)) for k, v in value.items())
         return plain
-    children = [unwrapped(v) for v in value]
+    children = [unwrap_containers(v) for v in value]
     if isinstance(value, tuple):
         return type(inner)(*children) if hasattr(inner, "_fields") else tuple(children)
     return children

@@ -20,7 +20,7 @@ _REPLICATE = SeamName(
 SEAM: Sequence[SeamName] = (_TILE, _REPLICATE)
 
 
-def with_sharding(tensor: Any, tiles: Sequence[int] | None) -> Any:
+def annotate_sharding(tensor: Any, tiles: Sequence[int] | None) -> Any:
     """Passes a tensor through an XlaSharding op, which no public TensorFlow function creates.
 
     Args:

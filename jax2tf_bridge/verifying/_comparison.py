@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from jax2tf_bridge.errors import BridgeError
 from jax2tf_bridge.loading import LoadedFunction
-from jax2tf_bridge.loading._arrays import key_of
+from jax2tf_bridge.loading._arrays import make_typed_key
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._dtypes import kind_of
 from jax2tf_bridge.portable._plausible_inputs import DRAWS, PlausibleInputs, batch_variable
@@ -326,7 +326,7 @@ class Pair:
         """Makes the flat arguments of the JAX function."""
         own = []
         for name, aval in self._inputs.items():
-            value = key_of(inputs[name], aval)
+            value = make_typed_key(inputs[name], aval)
             own.append(value if _is_key(value) else jnp.asarray(value, aval.dtype))
         return [*self._weights, *own]
 

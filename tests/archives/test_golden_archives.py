@@ -16,7 +16,7 @@ import pytest
 from jax2tf_bridge import PortableFunction, Target, retarget, to_exported, to_tf
 from jax2tf_bridge.errors import ModuleError
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.portable.bytecode import read_module
+from jax2tf_bridge.portable.bytecode import read_summary
 from jax2tf_bridge.serialization import read_function
 from saved_models.sidecar import array_of
 from tests.archives.check_in_jax import compared
@@ -126,7 +126,7 @@ def test_calls_of_lapack_are_refused_until_they_are_replaced() -> None:
     for sidecar in MEMBERS:
         _, portable = _read(sidecar)
         called = [
-            name for name in read_module(portable.module.data).custom_calls if "lapack" in name
+            name for name in read_summary(portable.module.data).custom_calls if "lapack" in name
         ]
         newest = Target.installed().stablehlo_versions[0]
         if not called or portable.module.stablehlo_version > newest:

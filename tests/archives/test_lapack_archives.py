@@ -20,7 +20,7 @@ from jax import export as jax_export
 
 from jax2tf_bridge import PortableFunction, from_exported, retarget, to_exported, to_tf
 from jax2tf_bridge.errors import ModuleError, UnsupportedByTargetError
-from jax2tf_bridge.portable.bytecode import read_module
+from jax2tf_bridge.portable.bytecode import read_summary
 from jax2tf_bridge.serialization import deserialize, read_function
 from tests.consumers.comparison import differences
 
@@ -56,7 +56,7 @@ def _calls(member: Path) -> list[dict[str, list[npt.NDArray[Any]]]]:
 
 
 def _called(data: bytes) -> set[str]:
-    names = read_module(data).custom_calls
+    names = read_summary(data).custom_calls
     return {name for name in names if name.startswith(("lapack_", "blas_"))}
 
 

@@ -36,7 +36,7 @@ from jax2tf_bridge.errors import (
     UnsupportedByTargetError,
 )
 from jax2tf_bridge.portable._graph_function import GraphFunction
-from jax2tf_bridge.portable.bytecode import read_module
+from jax2tf_bridge.portable.bytecode import read_summary
 from shape_poly import shape_text
 from tests.call_tf.graph_models import KERNEL, Layers, X, layers
 from tests.sampling import sampled
@@ -88,9 +88,9 @@ def test_the_module_calls_the_graph_and_runs_on_every_platform() -> None:
     portable = export(as_graph(tf.sin), polymorphic_shapes=ROWS)(X)
     assert portable.platforms == ("cpu", "cuda", "rocm", "tpu")
     assert [function.name for function in portable.graph_functions] == ["sin"]
-    assert "tf.call_tf_function" in read_module(portable.module.data).custom_calls
+    assert "tf.call_tf_function" in read_summary(portable.module.data).custom_calls
     assert portable.tensorflow_releases[0] == "2.15"
-    assert "sine" not in str(read_module(portable.module.data))
+    assert "sine" not in str(read_summary(portable.module.data))
 
 
 def test_a_session_does_not_take_loops_apart() -> None:

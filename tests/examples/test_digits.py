@@ -105,7 +105,7 @@ def test_check_fails_where_nothing_blocks_jax() -> None:
     """The proof that JAX is blocked is one: without the blocker it fails."""
     with pytest.raises(AssertionError, match="jax could be imported"):
         serve._check_that_jax_is_blocked()
-    assert {"jax", "jax2tf_bridge"} <= {*serve._loaded_of_blocked()}
+    assert {"jax", "jax2tf_bridge"} <= {*serve._list_loaded_blocked()}
 
 
 @pytest.mark.parametrize("steps", ["0", "many"])

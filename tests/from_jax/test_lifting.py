@@ -17,10 +17,10 @@ import pytest
 import jax2tf_bridge as bridge
 from jax2tf_bridge import PortableFunction, Target
 from jax2tf_bridge.errors import ModuleError
-from jax2tf_bridge.from_jax.stablehlo._taken_arrays import LEAST_BYTES
+from jax2tf_bridge.from_jax.stablehlo._taken_arrays import MIN_LIFTED_BYTES
 from jax2tf_bridge.portable import LiftedConstant
 from jax2tf_bridge.portable._portable_function import are_types_checked
-from jax2tf_bridge.portable.bytecode import read_main_types, read_module
+from jax2tf_bridge.portable.bytecode import read_main_types, read_summary
 from tests.sampling import sampled
 
 SIZE = 32
@@ -155,8 +155,8 @@ def _holds(portable: PortableFunction, arrays: Sequence[Any]) -> None:
     assert {c.data for c in portable.lifted_constants} == {a.tobytes() for a in arrays}
     assert len(portable.lifted_constants) == len(arrays)
     assert all(
-        constant.size < LEAST_BYTES
-        for constant in read_module(portable.module.data).largest_constants
+        constant.size < MIN_LIFTED_BYTES
+        for constant in read_summary(portable.module.data).largest_constants
     )
     inputs, _ = read_main_types(portable.module.data)
     kept = len(portable.module.kept_arguments)
@@ -318,7 +318,7 @@ def test_small_arrays_and_repeated_values_stay() -> None:
 
 
 def test_4096_bytes_are_enough() -> None:
-    assert A.nbytes == LEAST_BYTES
+    assert A.nbytes == MIN_LIFTED_BYTES
     portable = bridge.export(lambda x: x @ A[:, :-1])(X)
     assert portable.lifted_constants == ()
 

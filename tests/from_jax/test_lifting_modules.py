@@ -16,9 +16,9 @@ from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._jax_compat import ir
 from jax2tf_bridge.from_jax.stablehlo._constants import ConstantPool
 from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule
-from jax2tf_bridge.from_jax.stablehlo._taken_arrays import CONSTANT, TakenArrays
+from jax2tf_bridge.from_jax.stablehlo._taken_arrays import PLACEHOLDER_TARGET, TakenArrays
 from jax2tf_bridge.portable import Aval
-from jax2tf_bridge.portable.bytecode import read_module
+from jax2tf_bridge.portable.bytecode import read_summary
 
 random = np.random.default_rng(0)
 WEIGHTS = random.normal(size=(1024,)).astype(np.float32)
@@ -50,7 +50,7 @@ def test_every_dtype_is_lifted_bit_by_bit() -> None:
         portable = bridge.export(f, platforms=["cpu"])(np.ones(3, np.float32))
         lifted = {constant.aval: constant.data for constant in portable.lifted_constants}
         assert lifted == {Aval((4099, 3), d): a.tobytes() for d, a in arrays.items()}
-        assert read_module(portable.module.data).constant_bytes < 100
+        assert read_summary(portable.module.data).constant_bytes < 100
         got, _ = bridge.to_exported(portable).call(np.ones(3, np.float32))
         for dtype, array in arrays.items():
             assert got[dtype].dtype == array.dtype
@@ -77,7 +77,7 @@ def test_dtypes_that_some_tensorflow_lacks_or_misreads_stay(dtype: str) -> None:
 
     portable = bridge.export(f)(np.ones(3, np.float32))
     assert portable.lifted_constants == ()
-    assert read_module(portable.module.data).constant_bytes >= 10_000
+    assert read_summary(portable.module.data).constant_bytes >= 10_000
     np.testing.assert_array_equal(
         bridge.to_exported(portable).call(np.ones(3, np.float32)), 1 + array[:3].astype(np.float32)
     )
@@ -100,7 +100,7 @@ def _lifted(text: str) -> tuple[StableHloModule, list[bytes | memoryview | None]
 
 def _left(module: StableHloModule) -> int:
     """Counts the bytes of constants that are left in a module; fails unless it is well-formed."""
-    return read_module(module.serialize((1, 1, 0))).constant_bytes
+    return read_summary(module.serialize((1, 1, 0))).constant_bytes
 
 
 T = "tensor<1024xf32>"
@@ -263,7 +263,10 @@ def _taken(array: np.ndarray) -> TakenArrays:
     return taken
 
 
-TAKEN = f'stablehlo.custom_call @{CONSTANT}() {{backend_config = "0"}} : () -> tensor<1024xf32>'
+TAKEN = (
+    f'stablehlo.custom_call @{PLACEHOLDER_TARGET}() {{backend_config = "0"}} '
+    ": () -> tensor<1024xf32>"
+)
 
 
 def test_taken_arrays_are_shared_without_copies() -> None:

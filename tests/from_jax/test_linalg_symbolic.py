@@ -11,7 +11,7 @@ from jax import export, lax
 
 from jax2tf_bridge import export as bridge_export
 from jax2tf_bridge.errors import InconclusiveShapeError
-from jax2tf_bridge.portable.bytecode import read_module
+from jax2tf_bridge.portable.bytecode import read_summary
 from tests.from_jax.lowered import (
     ALL,
     Function,
@@ -256,4 +256,4 @@ def test_the_tpu_has_our_algorithm_at_open_sizes_alone(name: str) -> None:
         portable = bridge_export(function, polymorphic_shapes="(n, n)", platforms=platforms)(x)
         assert "tpu" in portable.platforms, portable.dropped_platforms
     fixed = bridge_export(function, platforms=["tpu"])(x)
-    assert "Eigh" in read_module(fixed.module.data).custom_calls
+    assert "Eigh" in read_summary(fixed.module.data).custom_calls

@@ -24,7 +24,7 @@ with atheris.instrument_imports(include=["jax2tf_bridge", "shape_poly"]):
     from jax2tf_bridge import PortableFunction
     from jax2tf_bridge.errors import FileFormatError
     from jax2tf_bridge.portable._array_sizes import array_size
-    from jax2tf_bridge.portable.bytecode import read_module
+    from jax2tf_bridge.portable.bytecode import read_summary
     from jax2tf_bridge.serialization import deserialize, read_function
     from jax2tf_bridge.serialization.jax_exported._read import read_exported
     from jax2tf_bridge.serialization.jaxfn._format import HEADER_SIZE, IDENTIFIER, fill_header
@@ -67,7 +67,7 @@ def exported(data: bytes) -> None:
 
 def bytecode(data: bytes) -> None:
     """A StableHLO portable artifact."""
-    summary = read_module(data)
+    summary = read_summary(data)
     assert sum(summary.operations.values()) <= len(data)
 
 

@@ -12,9 +12,9 @@ import pytest
 
 from benchmarks import _page
 from benchmarks.__main__ import BENCHMARKS, main
-from benchmarks._chart import DARK, LIGHT, Bar, Theme, chart
-from benchmarks._measure import Spread, ratios
-from benchmarks._results import Report, add_report, changes, read_results
+from benchmarks._chart import DARK, LIGHT, Bar, Theme, draw_chart
+from benchmarks._measure import Spread, compute_ratios
+from benchmarks._results import Report, add_report, find_changes, read_results
 
 pytestmark = pytest.mark.checkout
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_page_and_its_chart_are_made_of_the_results() -> None:
     """`python -m benchmarks --page` writes them anew."""
-    for path, text in _page.pages(read_results(_page.RESULTS)).items():
+    for path, text in _page.make_pages(read_results(_page.RESULTS)).items():
         assert path.read_text() == text, f"{path.name}: run python -m benchmarks --page"
 
 
@@ -85,16 +85,16 @@ def test_changes_beyond_what_rounds_differ_by(
     before: tuple[float, float, float], after: tuple[float, float, float], expected: bool | None
 ) -> None:
     old, new = ({"Calls": report(Spread(*each))} for each in (before, after))
-    found = list(changes(old, new))
+    found = list(find_changes(old, new))
     assert [change.is_slower for change in found] == ([] if expected is None else [expected])
     for change in found:
         assert (change.row, change.name) == ("bridge, 32", "to jax2tf")
-    assert list(changes({}, new)) == []
-    assert list(changes({"Calls": report(Spread(9, 9, 9), who="another")}, new)) == []
+    assert list(find_changes({}, new)) == []
+    assert list(find_changes({"Calls": report(Spread(9, 9, 9), who="another")}, new)) == []
 
 
 def test_what_is_measured_as_ratios_is_compared() -> None:
-    found = ratios({"a": [1.0, 2.0], "b": [2.0, 2.0]}, "a", "b")
+    found = compute_ratios({"a": [1.0, 2.0], "b": [2.0, 2.0]}, "a", "b")
     assert found.is_ratio
     assert not Spread.of([1.0, 2.0]).is_ratio
 
@@ -146,7 +146,7 @@ def test_errors(words: list[str], text: str, capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.parametrize("theme", [LIGHT, DARK])
 def test_bars_go_from_one_to_their_ratio(theme: Theme) -> None:
-    svg = chart([Bar("less", 0.1, "jax2tf"), Bar("more & more", 2.0, "Flax")], theme)
+    svg = draw_chart([Bar("less", 0.1, "jax2tf"), Bar("more & more", 2.0, "Flax")], theme)
     root = ElementTree.fromstring(svg)
     space = "{http://www.w3.org/2000/svg}"
     bars = [

@@ -19,9 +19,9 @@ X = jnp.array([1.0, 2.0])
 
 @pytest.fixture(autouse=True)
 def _effects_are_made_anew() -> Iterator[None]:
-    _jax_compat._registered_effects.cache_clear()
+    _jax_compat._register_effects.cache_clear()
     yield
-    _jax_compat._registered_effects.cache_clear()
+    _jax_compat._register_effects.cache_clear()
 
 
 def draws(x: tf.Tensor) -> tf.Tensor:
@@ -41,7 +41,7 @@ def _is_kept() -> bool:
 
 def _again(without: Callable[[], None]) -> None:
     without()
-    _jax_compat._registered_effects.cache_clear()
+    _jax_compat._register_effects.cache_clear()
 
 
 def _effect(without: Callable[[], None]) -> None:

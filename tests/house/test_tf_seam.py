@@ -75,9 +75,9 @@ def _dict_wrapper(without: Callable[[], None], portable: PortableFunction) -> No
 
 def _wrapper_is_a_leaf(without: Callable[[], None], wrapper: object, plain: type) -> None:
     assert type(wrapper) is not plain
-    assert type(_tf_compat.unwrapped(wrapper)) is plain
+    assert type(_tf_compat.unwrap_containers(wrapper)) is plain
     without()
-    assert _tf_compat.unwrapped(wrapper) is wrapper
+    assert _tf_compat.unwrap_containers(wrapper) is wrapper
 
 
 def _saved_model(without: Callable[[], None], portable: PortableFunction) -> None:

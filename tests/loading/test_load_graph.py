@@ -22,8 +22,8 @@ from jax2tf_bridge.errors import (
     StructureError,
 )
 from jax2tf_bridge.loading import LoadedModel
-from jax2tf_bridge.loading._arrays import array
-from jax2tf_bridge.loading._graph_models import GraphFunction
+from jax2tf_bridge.loading._arrays import make_jax_array
+from jax2tf_bridge.loading._graph_models import SavedGraphFunction
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.saved_model._dataflow import Cast, Input, Value
 from jax2tf_bridge.saved_model._meta_graph import GraphSignature, MetaGraph, Port
@@ -186,7 +186,7 @@ def test_many_casts_one_after_the_other() -> None:
         y = Cast(y, "float32")
     ports = {name: Port(name, TensorType("int32", (3,)), "") for name in "xy"}
     signature = GraphSignature({"x": ports["x"]}, {"y": ports["y"]})
-    function = GraphFunction("f", signature, {"y": y}, [], {}, {}, ())
+    function = SavedGraphFunction("f", signature, {"y": y}, [], {}, {}, ())
     assert function({}, x=[1, 2, 3])["y"].tolist() == [1.0, 2.0, 3.0]
 
 
@@ -296,7 +296,7 @@ def test_a_model_without_signatures_says_so(tmp_path: Path) -> None:
 def test_a_variable_of_a_shape_that_numpy_lacks_is_told(shape: tuple[int, ...]) -> None:
     data = b"" if 0 in shape else bytes(4)
     with pytest.raises(FileFormatError, match=r"The variable w is float32\[.*NumPy has no"):
-        array(data, Aval(shape, "float32"), "The variable w")
+        make_jax_array(data, Aval(shape, "float32"), "The variable w")
 
 
 def test_a_missing_file_of_variables_is_told(tmp_path: Path) -> None:

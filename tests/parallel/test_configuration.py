@@ -6,11 +6,11 @@ from typing import Any
 import jax
 import pytest
 
-from jax2tf_bridge.parallel._configuration import configuration, configured
+from jax2tf_bridge.parallel._configuration import read_configuration, use_configuration
 
 
 def test_it_has_what_changes_a_trace_and_not_what_belongs_to_the_process() -> None:
-    names = set(configuration())
+    names = set(read_configuration())
     assert names >= {
         "jax_enable_x64",
         "jax_default_matmul_precision",
@@ -24,8 +24,8 @@ def test_it_has_what_changes_a_trace_and_not_what_belongs_to_the_process() -> No
 
 def test_it_is_that_of_the_thread() -> None:
     with jax.default_matmul_precision("float32"):
-        assert configuration()["jax_default_matmul_precision"] == "float32"
-    assert configuration()["jax_default_matmul_precision"] is None
+        assert read_configuration()["jax_default_matmul_precision"] == "float32"
+    assert read_configuration()["jax_default_matmul_precision"] is None
 
 
 @pytest.mark.parametrize(
@@ -40,28 +40,28 @@ def test_it_is_that_of_the_thread() -> None:
     ],
 )
 def test_options_are_set_and_put_back(name: str, value: Any) -> None:
-    before = configuration()
-    with configured({**before, name: value}):
+    before = read_configuration()
+    with use_configuration({**before, name: value}):
         assert jax.config.values[name] == value
-        others = {k: v for k, v in configuration().items() if k != name}
+        others = {k: v for k, v in read_configuration().items() if k != name}
         assert others == {k: v for k, v in before.items() if k != name}
-    assert configuration() == before
+    assert read_configuration() == before
 
 
 # JAX says so of options that a later release lacks.
 @pytest.mark.filterwarnings("ignore:.*will be removed in JAX:DeprecationWarning")
 def test_all_that_is_read_can_be_set() -> None:
     """Each option takes its own value; those of yes and no the other one as well."""
-    before = configuration()
+    before = read_configuration()
     for name, value in before.items():
-        with configured({name: not value if isinstance(value, bool) else value}):
+        with use_configuration({name: not value if isinstance(value, bool) else value}):
             pass
-    assert configuration() == before
+    assert read_configuration() == before
 
 
 def test_other_threads_do_not_see_it() -> None:
     seen = []
-    with configured({"jax_enable_x64": True}):
+    with use_configuration({"jax_enable_x64": True}):
         thread = threading.Thread(target=lambda: seen.append(jax.config.values["jax_enable_x64"]))
         thread.start()
         thread.join()
@@ -69,5 +69,5 @@ def test_other_threads_do_not_see_it() -> None:
 
 
 def test_options_of_another_release_are_left_out() -> None:
-    with configured({"jax_of_another_release": 1}):
+    with use_configuration({"jax_of_another_release": 1}):
         pass

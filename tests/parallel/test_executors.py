@@ -18,7 +18,7 @@ from jax2tf_bridge.errors import (
     WorkerDiedError,
 )
 from jax2tf_bridge.parallel import ExportJob, RayExecutor, export_many
-from jax2tf_bridge.parallel._configuration import configured
+from jax2tf_bridge.parallel._configuration import use_configuration
 from tests.fresh_process import run_script
 from tests.parallel import functions
 from tests.parallel.functions import Layer, Point, WrongSize
@@ -41,7 +41,7 @@ def _spawning(workers: int, **options: Any) -> ProcessPoolExecutor:
 
 def _check(executor: Executor) -> None:
     """Checks what every executor has to bring back."""
-    with configured({"jax_traceback_in_locations_limit": 0}):
+    with use_configuration({"jax_traceback_in_locations_limit": 0}):
         with pytest.raises(ExportManyError) as caught:
             export_many(JOBS, executor=executor)
         results = caught.value.results

@@ -22,7 +22,7 @@ from jax2tf_bridge.errors import (
     WorkerDiedError,
 )
 from jax2tf_bridge.parallel import ExportJob, ExportWorkers, export_many
-from jax2tf_bridge.parallel._configuration import configured
+from jax2tf_bridge.parallel._configuration import use_configuration
 from tests.fresh_process import run_script
 from tests.parallel import functions
 from tests.parallel.functions import Layer, Point, WrongSize
@@ -87,7 +87,7 @@ def _exported_here(job: ExportJob) -> PortableFunction:
 
 def test_functions_are_those_of_this_process(workers: ExportWorkers) -> None:
     """Byte for byte: but for the frames of the caller, which are in the locations of a module."""
-    with configured({"jax_traceback_in_locations_limit": 0}):
+    with use_configuration({"jax_traceback_in_locations_limit": 0}):
         portables = export_many(JOBS, executor=workers)
         assert list(portables) == list(JOBS)
         for name, job in JOBS.items():
@@ -118,7 +118,7 @@ def test_configuration_of_jax_goes_along(workers: ExportWorkers) -> None:
         jobs = [ExportJob(lambda x: x @ wide, [np.ones((3, 2))], name="wide")]
         portable = export_many(jobs, executor=workers)["wide"]
         assert str(portable.out_avals[0]) == "float64[3,2]"
-        with configured({"jax_traceback_in_locations_limit": 0}):
+        with use_configuration({"jax_traceback_in_locations_limit": 0}):
             far = export_many(jobs, executor=workers)["wide"].module
             assert far == _exported_here(jobs[0]).module
     narrow = export_many([ExportJob(functions.double, [np.ones(3)])], executor=workers)["double"]

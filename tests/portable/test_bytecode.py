@@ -21,7 +21,7 @@ from jax.extend.mlir.dialects import stablehlo
 import jax2tf_bridge as bridge
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.portable._stablehlo_version import version_text
-from jax2tf_bridge.portable.bytecode import ModuleSummary, read_main_types, read_module
+from jax2tf_bridge.portable.bytecode import ModuleSummary, read_main_types, read_summary
 from tests.fresh_process import run_python
 from tests.portable.exported_programs import portable_of
 from tests.program_cases.record import Program
@@ -106,7 +106,7 @@ def _constant(operation: Any) -> tuple[str, str, int]:
 
 def _check(artifact: bytes) -> ModuleSummary:
     """Compares all that a summary says with what MLIR says."""
-    summary = read_module(artifact)
+    summary = read_summary(artifact)
     with _jax_compat.make_ir_context():
         module = _jax_compat.deserialize_module(artifact)
         operations = list(_walk(module.operation))[1:]
@@ -212,7 +212,7 @@ def test_what_jax_writes_agrees_with_mlir(program: Program) -> None:
 )
 def test_every_version_of_stablehlo_and_of_bytecode(program: Program) -> None:
     artifact = _as_jax_writes_it(program)
-    if "stablehlo.composite" in read_module(artifact).operations:
+    if "stablehlo.composite" in read_summary(artifact).operations:
         artifact = portable_of(program).module.data
     expressed = 0
     for version in VERSIONS:
@@ -229,14 +229,14 @@ def test_every_version_of_stablehlo_and_of_bytecode(program: Program) -> None:
 
 def _check_bytecode_versions(artifact: bytes) -> set[int]:
     """Writes VHLO as it stands at every version of MLIR's bytecode."""
-    expected = read_module(artifact)
+    expected = read_summary(artifact)
     found = set()
     with _jax_compat.make_ir_context():
         module = ir.Module.parse(artifact)
         for version in BYTECODE_VERSIONS:
             buffer = io.BytesIO()
             module.operation.write_bytecode(buffer, desired_version=version)
-            summary = read_module(buffer.getvalue())
+            summary = read_summary(buffer.getvalue())
             assert summary.stablehlo_version is None
             for attribute in ("operations", "custom_calls", "inputs", "outputs", "functions"):
                 assert getattr(summary, attribute) == getattr(expected, attribute)
@@ -251,7 +251,7 @@ def test_types_as_mlir_prints_them() -> None:
     artifact = stablehlo.serialize_portable_artifact_str(
         f"func.func @main({parameters}) {{ return }}", stablehlo.get_current_version()
     )
-    summary = read_module(artifact)
+    summary = read_summary(artifact)
     assert summary.inputs == TYPES
     assert summary.outputs == ()
 
@@ -261,14 +261,14 @@ def test_types_of_older_versions(version: str) -> None:
     types = ("tensor<?xf32, #stablehlo.bounds<4>>", "tensor<2xui64>", "!stablehlo.token")
     parameters = ", ".join(f"%a{i}: {text}" for i, text in enumerate(types))
     text = f"func.func @main({parameters}) -> tensor<2xui64> {{ return %a1 : tensor<2xui64> }}"
-    summary = read_module(stablehlo.serialize_portable_artifact_str(text, version))
+    summary = read_summary(stablehlo.serialize_portable_artifact_str(text, version))
     assert summary.inputs == types
     assert summary.outputs == ("tensor<2xui64>",)
 
 
 def test_assertions_about_shapes_can_be_read() -> None:
     portable = bridge.export(lambda x: x.reshape(2, -1), polymorphic_shapes="(2*b,)")(jnp.ones(4))
-    summary = read_module(portable.module.data)
+    summary = read_summary(portable.module.data)
     assertions = summary.custom_call_attributes("shape_assertion")
     assert assertions
     assert summary.custom_calls["shape_assertion"] >= len(assertions)
@@ -303,13 +303,13 @@ def test_constants_are_counted_once_and_by_size() -> None:
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, lambda b: memoryview(b)[::1]])
 def test_kinds_of_buffers(kind: Any) -> None:
     artifact = bridge.export(jnp.sin)(jnp.ones(3)).module.data
-    assert read_module(kind(artifact)) == read_module(artifact)
+    assert read_summary(kind(artifact)) == read_summary(artifact)
     # Buffers, though NumPy's annotations say so from Python 3.12 on alone.
     words: Any = np.frombuffer(artifact + bytes(-len(artifact) % 4), np.uint32)
     if len(artifact) % 4 == 0:
-        assert read_module(memoryview(words)) == read_module(artifact)
+        assert read_summary(memoryview(words)) == read_summary(artifact)
     twice: Any = np.repeat(np.frombuffer(artifact, np.uint8), 2)
-    assert read_module(memoryview(twice)[::2]) == read_module(artifact)
+    assert read_summary(memoryview(twice)[::2]) == read_summary(artifact)
 
 
 def test_mapped_file_can_be_closed_while_the_summary_lives(tmp_path: Path) -> None:
@@ -317,7 +317,7 @@ def test_mapped_file_can_be_closed_while_the_summary_lives(tmp_path: Path) -> No
     path.write_bytes(bridge.export(jnp.sin)(jnp.ones(3)).module.data)
     with path.open("rb") as file:
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-            summary = read_module(mapped)
+            summary = read_summary(mapped)
         assert "main" in summary.strings()
 
 

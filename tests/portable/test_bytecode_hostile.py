@@ -18,7 +18,7 @@ from jax import lax
 import jax2tf_bridge as bridge
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.portable.bytecode import ModuleSummary, read_main_types, read_module
+from jax2tf_bridge.portable.bytecode import ModuleSummary, read_main_types, read_summary
 from jax2tf_bridge.portable.bytecode._cursor import Cursor
 from tests.sampling import examples, sampled, stride
 from tests.serialization.bytecode_by_hand import HUGE, Module, varint, varints
@@ -48,7 +48,7 @@ def _read(data: bytes) -> ModuleSummary | None:
     """The summary, with all that can be asked of it; None after FileFormatError."""
     try:
         types = read_main_types(data)
-        summary = read_module(data)
+        summary = read_summary(data)
     except FileFormatError:
         return None
     assert types == (summary.inputs, summary.outputs)
@@ -113,7 +113,7 @@ def test_module_written_by_hand() -> None:
 )
 def test_messages(data: bytes, message: str) -> None:
     with pytest.raises(FileFormatError, match=message):
-        read_module(data)
+        read_summary(data)
 
 
 # The oldest and the newest layout in every run.
@@ -198,21 +198,21 @@ def test_types_of_main(types: Callable[[Module], int], message: str) -> None:
     data = module.build()
     assert _bounded(data, 1) is None
     with pytest.raises(FileFormatError, match=message):
-        read_module(data)
+        read_summary(data)
 
 
 def test_mains_that_are_none() -> None:
     module = Module()
     module.body.append(module.function("helper", []))
     with pytest.raises(FileFormatError, match="it has 0 functions main, and one is expected"):
-        read_module(module.build())
+        read_summary(module.build())
     module.body += [module.function("main", []), module.function("main", [module.type(4)])]
     with pytest.raises(FileFormatError, match="it has 2 functions main"):
         read_main_types(module.build())
     newer = Module()
     newer.body.append(newer.operation("func_v2", properties=newer.property(1)))
     with pytest.raises(FileFormatError, match=r"one is expected \(not known: vhlo\.func_v2\)"):
-        read_module(newer.build())
+        read_summary(newer.build())
 
 
 def test_main_of_a_module_within_is_not_main() -> None:
@@ -221,7 +221,7 @@ def test_main_of_a_module_within_is_not_main() -> None:
     nested = varints(1) + varints(1, 0, 1 << 1) + inner
     module.body = [module.operation("block_v1", regions=varint(1 << 1) + nested[1:])]
     with pytest.raises(FileFormatError, match="it has 0 functions main"):
-        read_module(module.build())
+        read_summary(module.build())
 
 
 def test_name_given_twice() -> None:
@@ -232,7 +232,7 @@ def test_name_given_twice() -> None:
         module.custom_call(name, module.attribute(6, 1, name, name)),
     ]
     with pytest.raises(FileFormatError, match="two attributes 'call_target_name'"):
-        read_module(module.build())
+        read_summary(module.build())
 
 
 def test_what_is_not_known_is_passed_over() -> None:
@@ -282,7 +282,7 @@ def test_long_name_that_is_shared() -> None:
     module.body.append(module.function("main", []))
     module.operation("x" * 300 + "_v1")
     with pytest.raises(FileFormatError, match="a name has 303 characters"):
-        read_module(module.build())
+        read_summary(module.build())
 
 
 def test_dictionary_that_is_shared() -> None:
@@ -295,7 +295,7 @@ def test_dictionary_that_is_shared() -> None:
     data = module.build()
     assert _bounded(data, 60) is None
     with pytest.raises(FileFormatError, match="dictionaries have more entries together"):
-        read_module(data)
+        read_summary(data)
 
 
 def test_dictionary_that_holds_itself() -> None:
@@ -329,6 +329,6 @@ def test_mapped_file_can_be_closed_after_an_error(tmp_path: Path) -> None:
     with path.open("rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     with pytest.raises(FileFormatError) as info:
-        read_module(mapped)
+        read_summary(mapped)
     mapped.close()
     assert "cannot be read" in str(info.value)

@@ -14,10 +14,10 @@ from jax2tf_bridge.portable._array_sizes import array_size
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._dtypes import (
     ALL_DTYPES,
+    DTYPES_BY_ELEMENT_TYPE,
     ELEMENT_TYPES,
     KEYS,
     NEED_X64,
-    OF_ELEMENT_TYPES,
     WIDENED,
     DType,
     find_dtype,
@@ -37,7 +37,7 @@ each_row = pytest.mark.parametrize("row", ALL_DTYPES, ids=lambda row: row.name)
 def test_row_leads_there_and_back(row: DType) -> None:
     assert find_dtype(row.name) is row
     if row.element_type is not None:
-        assert OF_ELEMENT_TYPES[ELEMENT_TYPES[row.name]] == row.name
+        assert DTYPES_BY_ELEMENT_TYPE[ELEMENT_TYPES[row.name]] == row.name
         assert WRITTEN[row.name] == row.name
         assert ArgumentSpec.read(f"{row.name}[3]", "--args").dtype == row.name
     if row.tensorflow is not None:

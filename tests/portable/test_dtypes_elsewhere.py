@@ -11,7 +11,7 @@ import tensorflow as tf
 from jax import export as jax_export
 
 from jax2tf_bridge.errors import DTypeError
-from jax2tf_bridge.loading._arrays import key_of
+from jax2tf_bridge.loading._arrays import make_typed_key
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._dtypes import ALL_DTYPES, KEYS, DType
 from jax2tf_bridge.portable.bytecode import read_main_types
@@ -60,7 +60,7 @@ def test_keys(name: str) -> None:
     aval = read_exported(exported(key.dtype).serialize()).in_avals[0]
     assert (aval.dtype, aval.element_shape) == (name, (row.words,))
     # As a loaded signature with seed="scalar" takes it.
-    seeded = key_of(np.uint32(7), aval)
+    seeded = make_typed_key(np.uint32(7), aval)
     np.testing.assert_array_equal(jax.random.key_data(seeded), jax.random.key_data(key))
 
 

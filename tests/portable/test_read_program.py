@@ -33,8 +33,8 @@ from jax2tf_bridge.portable.bytecode import (
     TensorType,
     Unsupported,
     Value,
-    read_module,
     read_program,
+    read_summary,
 )
 from tests.fresh_process import run_python
 from tests.portable.exported_programs import portable_of
@@ -207,7 +207,7 @@ def dense(value: DenseElements) -> str:
 def check(artifact: bytes) -> tuple[Program, Comparison]:
     """Compares the tree with MLIR's, and its size with the summary's."""
     program = read_program(artifact)
-    assert count(program) == Counter(read_module(artifact).operations)
+    assert count(program) == Counter(read_summary(artifact).operations)
     comparison = Comparison()
     with _jax_compat.make_ir_context(), ir.Location.unknown():
         comparison.program(program, ir.Module.parse(artifact))
@@ -274,7 +274,7 @@ def test_agrees_with_mlir(artifact: bytes) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_older_versions_of_stablehlo(artifact: bytes, version: str) -> None:
     older = at_version(artifact, version)
-    assert version_text(read_module(older).stablehlo_version or (0, 0, 0)) == version
+    assert version_text(read_summary(older).stablehlo_version or (0, 0, 0)) == version
     _, comparison = check(older)
     assert comparison.sources > 100
 
@@ -311,7 +311,7 @@ def test_archives_of_other_releases(path: Path) -> None:
     assert starts
     for start in starts:
         module = data[start : start + int.from_bytes(data[start - 4 : start], "little")]
-        assert count(read_program(module)) == Counter(read_module(module).operations)
+        assert count(read_program(module)) == Counter(read_summary(module).operations)
 
 
 CONSTANTS: tuple[tuple[str, Any], ...] = (

@@ -9,7 +9,7 @@ from jax2tf_bridge.errors import TargetError
 from jax2tf_bridge.portable import _tf_compat
 from jax2tf_bridge.portable._target import as_target
 from jax2tf_bridge.portable._tensorflow_releases import tensorflow_releases
-from jax2tf_bridge.portable._tf_compat import asked_versions
+from jax2tf_bridge.portable._tf_compat import ask_versions
 
 
 def test_the_widest_prefers_the_oldest() -> None:
@@ -61,7 +61,7 @@ def test_the_table_says_what_the_installed_release_says() -> None:
     known = Target.tensorflow(tf.__version__)
     assert target.stablehlo_versions == known.stablehlo_versions
     assert target.calling_convention == known.calling_convention
-    assert asked_versions() == (known.stablehlo_versions[0], known.calling_convention)
+    assert ask_versions() == (known.stablehlo_versions[0], known.calling_convention)
 
 
 @pytest.mark.parametrize("release", ["2.99.0", "2.21.0-rc1", "2.21.0-dev20260301"])
@@ -70,7 +70,7 @@ def test_a_release_that_is_not_in_the_table_is_asked(
 ) -> None:
     tf = pytest.importorskip("tensorflow", reason="TensorFlow says what it reads")
     monkeypatch.setattr(tf, "__version__", release)
-    monkeypatch.setattr(_tf_compat, "asked_versions", lambda: ((7, 8, 9), 77))
+    monkeypatch.setattr(_tf_compat, "ask_versions", lambda: ((7, 8, 9), 77))
     target = Target.installed()
     assert target.name == f"the installed TensorFlow {release}"
     assert (target.stablehlo_versions, target.calling_convention) == (((7, 8, 9),), 77)

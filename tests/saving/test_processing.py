@@ -16,7 +16,7 @@ from jax2tf_bridge import Signature, save
 from jax2tf_bridge.errors import SavingError
 from jax2tf_bridge.saving import SavedModel
 from jax2tf_bridge.saving.serving._warm_up import read_warm_up
-from jax2tf_bridge.to_tf._dtypes import fits_dtype
+from jax2tf_bridge.to_tf._dtypes import is_accepted_as
 from tests.saving.saved_functions import contents
 from tests.saving.text_classifier import PARAMS, scores_of, signature
 
@@ -296,7 +296,7 @@ def test_what_is_cast_is_what_jax_takes_for_another_dtype() -> None:
         taken = {name: str(jax.dtypes.canonicalize_dtype(name)) for name in names}
     for given in names:
         tensor = tf.zeros((), given)
-        assert {n for n in names if fits_dtype(tensor, n)} == {given, taken[given]}
+        assert {n for n in names if is_accepted_as(tensor, n)} == {given, taken[given]}
 
 
 @pytest.mark.parametrize(

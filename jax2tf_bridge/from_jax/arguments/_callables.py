@@ -15,7 +15,7 @@ from jax import export as jax_export
 from jax2tf_bridge.errors import FunctionError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax.arguments._user_code import defined_at, written_function
-from jax2tf_bridge.portable._as_portable import unwrapped
+from jax2tf_bridge.portable._as_portable import unwrap_portable
 from jax2tf_bridge.portable._portable_function import PortableFunction
 
 
@@ -185,7 +185,7 @@ def _positional_count(signature: inspect.Signature | None) -> int:
 
 def _instead(value: object) -> str:
     """Tells how to call a function that was exported already."""
-    if isinstance(unwrapped(value), PortableFunction):
+    if isinstance(unwrap_portable(value), PortableFunction):
         return " It is exported already: to_tf(portable) makes a TensorFlow function of it."
     if isinstance(value, jax_export.Exported):
         return " It is exported already: from_exported(exported) makes a portable function of it."

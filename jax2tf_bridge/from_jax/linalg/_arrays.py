@@ -110,7 +110,7 @@ def epsilon(dtype: Any) -> float:
 
 def diagonal(a: Any) -> Any:
     """Returns the main diagonal of [..., n, n], as [..., n]."""
-    masked = where(below_diagonal(a.shape[-1]) == 0, a, 0)
+    masked = where(distance_below_diagonal(a.shape[-1]) == 0, a, 0)
     return lax.reduce(masked, np.zeros((), a.dtype), lax.add, (a.ndim - 1,))
 
 
@@ -146,7 +146,7 @@ def broadcast(x: Any, shape: tuple[Any, ...], dtype: Any = None) -> Any:
     return lax.broadcast_in_dim(x, shape, tuple(range(offset, len(shape))))
 
 
-def below_diagonal(m: int, n: int | None = None) -> Any:
+def distance_below_diagonal(m: int, n: int | None = None) -> Any:
     """Returns how many rows each entry of an [m, n] matrix is below the diagonal, int32.
 
     Comparisons of the result are triangular masks. A mask from numpy would be stored in the module
@@ -158,21 +158,21 @@ def below_diagonal(m: int, n: int | None = None) -> Any:
 
 def eye_like(a: Any, rows_count: int, columns_count: int) -> Any:
     """Returns identities [..., rows, columns] with the batch and dtype of `a` [..., m, n]."""
-    eye = lax.convert_element_type(below_diagonal(rows_count, columns_count) == 0, a.dtype)
+    eye = lax.convert_element_type(distance_below_diagonal(rows_count, columns_count) == 0, a.dtype)
     return broadcast(eye, (*a.shape[:-2], rows_count, columns_count))
 
 
-def block_size(n: int, least: int, most_blocks: int) -> int:
+def choose_block_width(n: int, least: int, most_blocks: int) -> int:
     """Returns a block width of at least `least` that splits n into at most `most_blocks` blocks."""
     return max(least, -(-n // most_blocks))
 
 
-def sizes_known(*sizes: Any) -> bool:
+def are_sizes_known(*sizes: Any) -> bool:
     """Returns whether all sizes are numbers, none of them symbolic."""
     return all(isinstance(size, int) for size in sizes)
 
 
-def multiple_of(width: int, size: Any) -> Any:
+def round_up_to_multiple(width: int, size: Any) -> Any:
     """Rounds a size, which may be symbolic, up to a multiple of `width`."""
     return (size + (width - 1)) // width * width
 
@@ -213,7 +213,7 @@ def loop(count: Any, step: Callable[[Any, State], State], state: State) -> State
     return result
 
 
-def each_matrix(function: Callable[[Any], Any], a: Any) -> Any:
+def map_matrices(function: Callable[[Any], Any], a: Any) -> Any:
     """Applies `function` to each matrix of [..., m, n] in turn, for loops of many small steps.
 
     Under jax.vmap, every matrix would take as many steps as the slowest one, and each would index

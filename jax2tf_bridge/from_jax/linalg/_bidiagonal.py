@@ -7,17 +7,17 @@ from jax import lax
 
 from jax2tf_bridge.from_jax.linalg._arrays import (
     Rows,
+    are_sizes_known,
     conj,
     loop,
     matmul,
-    multiple_of,
     real,
     resize,
+    round_up_to_multiple,
     rows,
-    sizes_known,
     where,
 )
-from jax2tf_bridge.from_jax.linalg._tridiagonal import reflection
+from jax2tf_bridge.from_jax.linalg._tridiagonal import make_reflection
 
 # Number of columns in a panel.
 _PANEL_WIDTH = 16
@@ -55,8 +55,8 @@ class _Panel(NamedTuple):
 def bidiagonalize(a: Any) -> Bidiagonal:
     """Reduces a [n, n], n >= 1 or symbolic, whose entries must be of order 1."""
     n = a.shape[0]
-    width = min(_PANEL_WIDTH, n) if sizes_known(n) else _PANEL_WIDTH
-    padded = multiple_of(width, n)
+    width = min(_PANEL_WIDTH, n) if are_sizes_known(n) else _PANEL_WIDTH
+    padded = round_up_to_multiple(width, n)
     count = padded // width
 
     def reduce(p: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -101,7 +101,7 @@ def _reduce_panel(a: Any, width: int, start: Any) -> _Panel:
         # Stored among the vectors so that one product also computes its squared length.
         left = left.write(column, position)
         products = conj(left.times(conj(column), transposed=True))
-        alpha, scale = reflection(_entry_at(column, k), real(_entry_at(products, position)))
+        alpha, scale = make_reflection(_entry_at(column, k), real(_entry_at(products, position)))
         # v = (column - alpha e_k) scale; its products are linear in it, so they change alike.
         products = where(
             positions == position, 0, (products - alpha * conj(left.column(k))) * scale
@@ -118,7 +118,7 @@ def _reduce_panel(a: Any, width: int, start: Any) -> _Panel:
         row = where(index >= k, row, 0)
         right = right.write(row, position)
         products = conj(right.times(conj(row), transposed=True))
-        beta, scale = reflection(_entry_at(row, k), real(_entry_at(products, position)))
+        beta, scale = make_reflection(_entry_at(row, k), real(_entry_at(products, position)))
         products = where(
             positions == position, 0, (products - beta * conj(right.column(k))) * scale
         )

@@ -15,6 +15,7 @@ import numpy as np
 from jax import lax
 
 from jax2tf_bridge.from_jax.linalg._arrays import (
+    are_sizes_known,
     columns,
     epsilon,
     eye_like,
@@ -22,21 +23,20 @@ from jax2tf_bridge.from_jax.linalg._arrays import (
     matmul,
     resize,
     rows,
-    sizes_known,
     where,
 )
 from jax2tf_bridge.from_jax.linalg._divide_and_conquer import (
     Pairs,
-    block_size,
+    choose_block_rows,
     find_roots,
-    fitting_weights,
-    on_diagonal,
+    fit_weights,
     pad,
-    pairs_of,
-    row_at_seam,
+    pair_parts,
+    place_on_diagonal,
     separate,
     sum_over,
     take_columns,
+    take_row_at_seam,
 )
 
 
@@ -65,7 +65,7 @@ def svd_bidiagonal(d: Any, e: Any) -> tuple[Any, Any]:
       s [n], not sorted; V and U, stacked as [2, n, n].
     """
     n = d.shape[0]
-    block = block_size(n)
+    block = choose_block_rows(n)
     diagonal, superdiagonal = pad(d, e, block)
     padded = diagonal.shape[0]
     shape = (padded // block, block)
@@ -77,9 +77,9 @@ def svd_bidiagonal(d: Any, e: Any) -> tuple[Any, Any]:
     single_rows = _Parts(eye_like(signs, block, block) * signs, where(last, lax.abs(values), 0))
     final = lax.reshape(lax.ge(index, int32(padded) - np.int32(block)), shape)
     parts = _merge_all(single_rows, values, lax.reshape(superdiagonal, shape), final, 1)
-    if not (sizes_known(n) and n == block):
+    if not (are_sizes_known(n) and n == block):
         values = lax.expand_dims(lax.reshape(parts.values, (padded,)), (0,))
-        blocks = _Parts(jax.vmap(on_diagonal)(parts.vectors), values)
+        blocks = _Parts(jax.vmap(place_on_diagonal)(parts.vectors), values)
         all_final = lax.full((1, padded), True, np.bool_)
         parts = _merge_all(blocks, rows(diagonal), rows(superdiagonal), all_final, block)
     vectors = resize(lax.squeeze(parts.vectors, (1,)), (2, n, n))
@@ -105,7 +105,7 @@ def _merge_all(parts: _Parts, d: Any, e: Any, final: Any, size: int) -> _Parts:
 
     def merge(state: tuple[_Parts, Any]) -> tuple[_Parts, Any]:
         parts, size = state
-        return _merge_pairs(parts, d, e, final, pairs_of(n, size)), size * np.int32(2)
+        return _merge_pairs(parts, d, e, final, pair_parts(n, size)), size * np.int32(2)
 
     start = (parts, np.int32(size))
     parts, _ = lax.while_loop(lambda state: state[1] < int32(n), merge, start)
@@ -125,7 +125,7 @@ def _merge_pairs(parts: _Parts, d: Any, e: Any, final: Any, pairs: Pairs) -> _Pa
 
     # z is the row between the parts, in the basis of their right vectors.
     upper = index <= seam
-    z = row_at_seam(parts.vectors[0], pairs) * where(
+    z = take_row_at_seam(parts.vectors[0], pairs) * where(
         upper, take_columns(d, seam), take_columns(e, seam)
     )
     # Raising an entry to this floor changes the matrix by less than a rounding error.
@@ -142,7 +142,7 @@ def _merge_pairs(parts: _Parts, d: Any, e: Any, final: Any, pairs: Pairs) -> _Pa
     origin, offset, difference = find_roots(poles, z * z, ordered, pairs, _difference_of_squares)
     true_roots = pairs._replace(same=same & ~rows(placeholder))
     fitted_z = lax.sqrt(
-        fitting_weights(poles, ordered, rank, difference, true_roots, _difference_of_squares)
+        fit_weights(poles, ordered, rank, difference, true_roots, _difference_of_squares)
     )
     z_first = take_columns(where(first_null, z, 0), pairs.first)
     z_second = take_columns(where(second_null, z, 0), second)

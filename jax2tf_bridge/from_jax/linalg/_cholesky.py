@@ -7,7 +7,7 @@ from jax import lax
 
 from jax2tf_bridge.from_jax.linalg._arrays import (
     adjoint,
-    block_size,
+    choose_block_width,
     columns,
     eye_like,
     is_complex,
@@ -26,7 +26,7 @@ def cholesky(a: Any) -> Any:
     positive definite gives NaN throughout.
     """
     n = a.shape[-1]
-    width = block_size(n, 32, 16)
+    width = choose_block_width(n, 32, 16)
     panels = []
     pivot_blocks = []
     trailing = a

@@ -17,6 +17,7 @@ import numpy as np
 from jax import lax
 
 from jax2tf_bridge.from_jax.linalg._arrays import (
+    are_sizes_known,
     broadcast,
     columns,
     epsilon,
@@ -24,10 +25,9 @@ from jax2tf_bridge.from_jax.linalg._arrays import (
     int32,
     loop,
     matmul,
-    multiple_of,
     resize,
+    round_up_to_multiple,
     rows,
-    sizes_known,
     where,
 )
 
@@ -50,20 +50,23 @@ def eigh_tridiagonal(d: Any, e: Any) -> Any:
     The largest absolute row sum of the matrix must be at most 1/2. n may be symbolic.
     """
     n = d.shape[0]
-    block = block_size(n)
+    block = choose_block_rows(n)
     d, e = pad(d, e, block)
     small, values = _solve_blocks(d, e, block)
-    if sizes_known(n) and n == block:
+    if are_sizes_known(n) and n == block:
         return lax.squeeze(small, (0,))
     vectors, _ = _merge_all(
-        on_diagonal(small), lax.expand_dims(lax.reshape(values, d.shape), (0,)), rows(e), block
+        place_on_diagonal(small),
+        lax.expand_dims(lax.reshape(values, d.shape), (0,)),
+        rows(e),
+        block,
     )
     return resize(lax.squeeze(vectors, (0,)), (n, n))
 
 
-def block_size(n: Any) -> int:
+def choose_block_rows(n: Any) -> int:
     """Returns the number of rows of the blocks that are solved first, for a matrix of n rows."""
-    if not sizes_known(n):
+    if not are_sizes_known(n):
         return _BLOCK_ROWS
     if n <= _MAX_BLOCK_ROWS:
         return int(n)
@@ -77,7 +80,7 @@ def pad(d: Any, e: Any, block: int) -> tuple[Any, Any]:
     matrix are below 1.
     """
     n = d.shape[0]
-    padded = multiple_of(block, n)
+    padded = round_up_to_multiple(block, n)
     if padded == n:
         return d, resize(e, (n,))
     index = lax.iota(np.int32, padded)
@@ -99,7 +102,7 @@ def _solve_blocks(d: Any, e: Any, size: int) -> tuple[Any, Any]:
     return _merge_all(eye, values, ties, 1)
 
 
-def on_diagonal(blocks: Any) -> Any:
+def place_on_diagonal(blocks: Any) -> Any:
     """Places blocks [p, s, s] on the diagonal of a matrix [1, p s, p s]."""
     count, size, _ = blocks.shape
     n = count * size
@@ -109,7 +112,7 @@ def on_diagonal(blocks: Any) -> Any:
     return lax.expand_dims(where(columns(number) == rows(number), repeated, 0), (0,))
 
 
-def rayleigh(d: Any, e: Any, v: Any) -> Any:
+def compute_rayleigh_quotients(d: Any, e: Any, v: Any) -> Any:
     """Computes the Rayleigh quotients of the columns of `v` [n, k].
 
     The matrix has diagonal `d` and subdiagonal `e`. The quotients have twice as many correct digits
@@ -145,7 +148,7 @@ class Pairs(NamedTuple):
     same: Any
 
 
-def pairs_of(n: Any, size: Any) -> Pairs:
+def pair_parts(n: Any, size: Any) -> Pairs:
     """Pairs parts of `size` rows; `size` is a traced scalar."""
     index = lax.iota(np.int32, n)
     number = lax.div(index, size * np.int32(2))
@@ -169,7 +172,7 @@ def _merge_all(vectors: Any, values: Any, ties: Any, size: int) -> tuple[Any, An
 
     def merge(state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
         vectors, values, size = state
-        vectors, values = _merge_pairs(vectors, values, ties, pairs_of(n, size))
+        vectors, values = _merge_pairs(vectors, values, ties, pair_parts(n, size))
         return vectors, values, size * np.int32(2)
 
     start = (vectors, values, np.int32(size))
@@ -181,7 +184,7 @@ def _merge_pairs(vectors: Any, values: Any, ties: Any, pairs: Pairs) -> tuple[An
     # T = diag(T1, T2) + |b| u u^T, u being the last unit vector of T1 joined to the (signed)
     # first one of T2. In the basis of the halves' eigenvectors, T is the poles plus a rank-one tie.
     upper = pairs.index <= pairs.seam
-    z = row_at_seam(vectors, pairs)
+    z = take_row_at_seam(vectors, pairs)
     # A part without a partner reads the last tie, which is zero.
     tie = take_columns(ties, pairs.seam)
     z = where(upper, z, lax.sign(tie) * z)
@@ -191,13 +194,13 @@ def _merge_pairs(vectors: Any, values: Any, ties: Any, pairs: Pairs) -> tuple[An
 
     poles, ordered, rank = separate(values, pairs)
     origin, offset, difference = find_roots(poles, weights, ordered, pairs, lax.sub)
-    fitted_z = lax.sqrt(fitting_weights(poles, ordered, rank, difference, pairs, lax.sub))
+    fitted_z = lax.sqrt(fit_weights(poles, ordered, rank, difference, pairs, lax.sub))
     s = where(pairs.same, columns(where(z < 0, -fitted_z, fitted_z)) / difference, 0)
     s = s * rows(lax.rsqrt(sum_over(s * s, 1)))
     return matmul(vectors, s), origin + offset
 
 
-def row_at_seam(vectors: Any, pairs: Pairs) -> Any:
+def take_row_at_seam(vectors: Any, pairs: Pairs) -> Any:
     """Returns [p, n], the entries of each part's vectors [p, n, n] in the row at the seam."""
     n = vectors.shape[1]
     row = where(pairs.index <= pairs.seam, pairs.seam, pairs.seam + np.int32(1))
@@ -296,7 +299,7 @@ def find_roots(
     return origin, offset, base - rows(offset)
 
 
-def fitting_weights(
+def fit_weights(
     poles: Any, ordered: Any, rank: Any, difference: Any, pairs: Pairs, gap: Gap
 ) -> Any:
     """Computes weights [p, n] whose secular equation has exactly these roots (Loewner's formula).

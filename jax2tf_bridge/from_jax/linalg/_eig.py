@@ -8,18 +8,18 @@ from jax import lax
 
 from jax2tf_bridge.from_jax.linalg._arrays import (
     adjoint,
-    below_diagonal,
+    are_sizes_known,
     columns,
     diagonal,
-    each_matrix,
+    distance_below_diagonal,
     eye_like,
     int32,
     is_complex,
     loop,
+    map_matrices,
     matmul,
     real_dtype,
     rows,
-    sizes_known,
     where,
 )
 from jax2tf_bridge.from_jax.linalg._schur import schur_of_matrix
@@ -43,7 +43,7 @@ def eig(
     function = functools.partial(
         _eig, left=compute_left_eigenvectors, right=compute_right_eigenvectors
     )
-    results: tuple[Any, ...] = each_matrix(function, a)
+    results: tuple[Any, ...] = map_matrices(function, a)
     return results
 
 
@@ -82,7 +82,7 @@ def _balance(a: Any) -> tuple[Any, Any]:
     n = a.shape[0]
     dtype = real_dtype(a.dtype)
     ones = lax.full((n,), 1, dtype)
-    if sizes_known(n) and n < 2:
+    if are_sizes_known(n) and n < 2:
         return a, ones
     index = lax.iota(np.int32, n)
 
@@ -128,7 +128,7 @@ def _to_complex_schur(t: Any, z: Any) -> tuple[Any, Any, Any]:
     """
     n = t.shape[0]
     dtype = np.result_type(t.dtype, np.complex64)
-    below = below_diagonal(n)
+    below = distance_below_diagonal(n)
     nothing = np.zeros(1, t.dtype)
 
     def off_diagonal(shift: int) -> Any:

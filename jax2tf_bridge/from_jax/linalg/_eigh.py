@@ -9,17 +9,20 @@ from jax import lax
 
 from jax2tf_bridge.from_jax.linalg._arrays import (
     adjoint,
-    below_diagonal,
     columns,
+    distance_below_diagonal,
     epsilon,
     is_complex,
     real,
     where,
 )
-from jax2tf_bridge.from_jax.linalg._divide_and_conquer import eigh_tridiagonal, rayleigh
+from jax2tf_bridge.from_jax.linalg._divide_and_conquer import (
+    compute_rayleigh_quotients,
+    eigh_tridiagonal,
+)
 from jax2tf_bridge.from_jax.linalg._tridiagonal import (
+    accumulate_phases,
     apply_reflections,
-    running_phases,
     tridiagonalize,
 )
 
@@ -27,7 +30,7 @@ from jax2tf_bridge.from_jax.linalg._tridiagonal import (
 _MAX_JACOBI_ROWS = 32
 
 
-def largest_jacobi(dtype: Any) -> int:
+def max_jacobi_rows(dtype: Any) -> int:
     """Returns the maximum number of rows of a matrix that the custom call Eigh decomposes.
 
     In 64 bits this is one, because Eigh leaves about 1e-8 of the norm off the diagonal, for any
@@ -62,7 +65,7 @@ def _decompose(a: Any, *, lower: bool) -> tuple[Any, Any]:
     phases = None
     if is_complex(a):
         # A diagonal unitary similarity makes the subdiagonal real.
-        phases = running_phases(e)
+        phases = accumulate_phases(e)
         e = lax.abs(e)
     size = lax.abs(e)
     sums = (
@@ -75,7 +78,7 @@ def _decompose(a: Any, *, lower: bool) -> tuple[Any, Any]:
     d, e = d / norm, e / norm
 
     vectors = eigh_tridiagonal(d, e)
-    values = rayleigh(d, e, vectors)
+    values = compute_rayleigh_quotients(d, e, vectors)
     values, order = lax.sort((values, lax.iota(np.int32, n)), dimension=0, num_keys=1)
     vectors = vectors.at[:, order].get(mode="promise_in_bounds", unique_indices=True)
 
@@ -88,7 +91,7 @@ def _decompose(a: Any, *, lower: bool) -> tuple[Any, Any]:
 
 
 def _make_hermitian(a: Any, lower: bool) -> Any:
-    below = below_diagonal(a.shape[0])
+    below = distance_below_diagonal(a.shape[0])
     a = where(below >= 0 if lower else below <= 0, a, adjoint(a))
     if is_complex(a):
         a = where(below == 0, lax.complex(lax.real(a), lax.full_like(lax.real(a), 0)), a)

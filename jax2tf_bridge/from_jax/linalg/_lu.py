@@ -8,15 +8,15 @@ import numpy as np
 from jax import lax
 
 from jax2tf_bridge.from_jax.linalg._arrays import (
-    block_size,
+    are_sizes_known,
+    choose_block_width,
     columns,
     int32,
     is_complex,
     loop,
-    multiple_of,
     resize,
+    round_up_to_multiple,
     rows,
-    sizes_known,
     where,
 )
 
@@ -31,7 +31,7 @@ def lu(a: Any, *, rank: Any) -> tuple[Any, Any, Any]:
       L below the diagonal and U on and above it [..., m, n]; the row that each step swapped
       with, int32 [..., min(m, n)]; the permutation that the swaps result in, int32 [..., m].
     """
-    known = sizes_known(*a.shape[-2:])
+    known = are_sizes_known(*a.shape[-2:])
     function = _factor_static if known else functools.partial(_factor_symbolic, rank=rank)
     for _ in a.shape[:-2]:
         function = jax.vmap(function)
@@ -42,7 +42,7 @@ def lu(a: Any, *, rank: Any) -> tuple[Any, Any, Any]:
 def _factor_static(a: Any) -> tuple[Any, Any, Any]:
     m, n = a.shape
     rank = min(m, n)
-    width = block_size(rank, 128, 16)
+    width = choose_block_width(rank, 128, 16)
     pivots = [np.zeros(0, np.int32)]
     permutation = lax.iota(np.int32, m)
     for start in range(0, rank, width):
@@ -69,8 +69,8 @@ def _factor_static(a: Any) -> tuple[Any, Any, Any]:
 def _factor_symbolic(a: Any, *, rank: Any) -> tuple[Any, Any, Any]:
     """Factors like `_factor_static`, but in a loop whose steps update the whole matrix."""
     m, n = a.shape
-    padded = multiple_of(_PANEL_WIDTH, rank)
-    a = resize(a, tuple(multiple_of(_PANEL_WIDTH, size) for size in (m, n)))
+    padded = round_up_to_multiple(_PANEL_WIDTH, rank)
+    a = resize(a, tuple(round_up_to_multiple(_PANEL_WIDTH, size) for size in (m, n)))
     row_index, column_index = (lax.iota(np.int32, size) for size in a.shape)
 
     def factor(p: Any, state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:

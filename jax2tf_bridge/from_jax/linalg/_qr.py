@@ -18,11 +18,11 @@ from jax2tf_bridge.from_jax._jax_compat_lowering import (
 )
 from jax2tf_bridge.from_jax.linalg._arrays import (
     adjoint,
-    below_diagonal,
+    are_sizes_known,
+    distance_below_diagonal,
     eye_like,
     matmul,
     resize,
-    sizes_known,
     where,
 )
 from jax2tf_bridge.from_jax.linalg._reflectors import pivoted_qr
@@ -68,7 +68,7 @@ def _unpack(packed: Any, taus: Any, *, rank: Any, full: bool) -> tuple[Any, Any]
     *batch, m, n = packed.shape
     k = m if full else rank
     q = lax.linalg.householder_product(resize(packed, (*batch, m, k)), taus)
-    return q, where(below_diagonal(k, n) > 0, 0, resize(packed, (*batch, k, n)))
+    return q, where(distance_below_diagonal(k, n) > 0, 0, resize(packed, (*batch, k, n)))
 
 
 def lower_qr(
@@ -76,7 +76,7 @@ def lower_qr(
 ) -> Sequence[Any]:
     """Lowers qr as JAX does, but also if it is unknown which of two symbolic sizes is smaller."""
     aval = ctx.avals_in[0]
-    if sizes_known(*aval.shape[-2:]):
+    if are_sizes_known(*aval.shape[-2:]):
         params = {"pivoting": pivoting, "full_matrices": full_matrices, **options}
         return common_rule(lax.linalg.qr_p)(ctx, a, **params)
     thin = jax.eval_shape(functools.partial(jnp.linalg.qr, mode="r"), aval)

@@ -8,11 +8,11 @@ from jax import lax
 
 from jax2tf_bridge.from_jax.linalg._arrays import (
     adjoint,
-    below_diagonal,
     columns,
-    each_matrix,
+    distance_below_diagonal,
     is_complex,
     loop,
+    map_matrices,
     matmul,
     real,
     rows,
@@ -20,7 +20,7 @@ from jax2tf_bridge.from_jax.linalg._arrays import (
 )
 
 
-def reflector(x: Any, k: Any) -> tuple[Any, Any, Any]:
+def make_reflector(x: Any, k: Any) -> tuple[Any, Any, Any]:
     """Returns v, tau and beta with (I - tau v v^H)^H x = beta e_k, for x [n] from entry k on.
 
     v is 0 before k and 1 at k, and beta is real. tau is 0 if x has the form beta e_k already.
@@ -64,7 +64,7 @@ def hessenberg(a: Any) -> tuple[Any, Any]:
       For a [..., n, n]: H on and above the first subdiagonal and the reflectors below it
       [..., n, n]; their taus [..., n - 1].
     """
-    packed, taus = each_matrix(_reduce_to_hessenberg, a)
+    packed, taus = map_matrices(_reduce_to_hessenberg, a)
     return packed, taus
 
 
@@ -77,7 +77,7 @@ def _reduce_to_hessenberg(a: Any) -> tuple[Any, Any]:
     def step(k: Any, state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
         h, taus, vectors = state
         column = lax.squeeze(lax.dynamic_slice_in_dim(h, k, 1, 1), (1,))
-        v, tau, beta = reflector(column, k + 1)
+        v, tau, beta = make_reflector(column, k + 1)
         h = reflect_columns(reflect_rows(h, v, tau), v, tau)
         here = rows(index == k)
         exact = where(index == k + 1, _cast_like(beta, a), where(index > k + 1, 0, column))
@@ -87,7 +87,7 @@ def _reduce_to_hessenberg(a: Any) -> tuple[Any, Any]:
 
     start = (a, lax.full((count,), 0, a.dtype), lax.full_like(a, 0))
     h, taus, vectors = loop(count, step, start) if count else start
-    return where(below_diagonal(n) > 1, vectors, h), taus
+    return where(distance_below_diagonal(n) > 1, vectors, h), taus
 
 
 def tridiagonal(a: Any, *, lower: bool) -> tuple[Any, Any, Any, Any]:
@@ -100,7 +100,7 @@ def tridiagonal(a: Any, *, lower: bool) -> tuple[Any, Any, Any, Any]:
       the off-diagonal of T, real [..., n] and [..., n - 1]; the taus [..., n - 1].
     """
     function = _reduce_lower if lower else _reduce_upper
-    packed, d, e, taus = each_matrix(function, a)
+    packed, d, e, taus = map_matrices(function, a)
     return packed, d, e, taus
 
 
@@ -112,7 +112,7 @@ def _reduce_upper(a: Any) -> tuple[Any, Any, Any, Any]:
 
 
 def _reduce_lower(a: Any) -> tuple[Any, Any, Any, Any]:
-    below = below_diagonal(a.shape[0])
+    below = distance_below_diagonal(a.shape[0])
     hermitian = where(below > 0, a, adjoint(a))
     hermitian = where(below == 0, _cast_like(real(a), a), hermitian)
     packed, taus = _reduce_to_hessenberg(hermitian)
@@ -136,7 +136,7 @@ def pivoted_qr(a: Any, pivots: Any, *, rank: Any = None, **options: Any) -> tupl
     """
     del options
     rank = min(a.shape[-2:]) if rank is None else rank
-    packed, order, taus = each_matrix(functools.partial(_factor_with_pivoting, rank=rank), a)
+    packed, order, taus = map_matrices(functools.partial(_factor_with_pivoting, rank=rank), a)
     return packed, lax.convert_element_type(order, pivots.dtype), taus
 
 
@@ -156,7 +156,7 @@ def _factor_with_pivoting(a: Any, *, rank: Any) -> tuple[Any, Any, Any]:
         a, order = _swap_columns(a, k, chosen), _swap_columns(rows(order), k, chosen)[0]
 
         column = lax.squeeze(lax.dynamic_slice_in_dim(a, k, 1, 1), (1,))
-        v, tau, beta = reflector(column, k)
+        v, tau, beta = make_reflector(column, k)
         reflected = reflect_rows(a, v, tau)
         a = where(rows(column_index > k), reflected, a)
         here = where(row_index == k, _cast_like(beta, a), where(row_index > k, v, column))
@@ -189,5 +189,5 @@ def _cast_like(x: Any, a: Any) -> Any:
 
 
 def _take_diagonal(a: Any) -> Any:
-    masked = where(below_diagonal(*a.shape) == 0, a, 0)
+    masked = where(distance_below_diagonal(*a.shape) == 0, a, 0)
     return lax.reduce(masked, np.zeros((), a.dtype), lax.add, (1,))

@@ -22,14 +22,14 @@ from jax2tf_bridge.from_jax._jax_compat_lowering import (
     lower_fun,
 )
 from jax2tf_bridge.from_jax.linalg import _eigh, _qr
-from jax2tf_bridge.from_jax.linalg._arrays import adjoint, real, sizes_known
+from jax2tf_bridge.from_jax.linalg._arrays import adjoint, are_sizes_known, real
 from jax2tf_bridge.from_jax.linalg._cholesky import cholesky
 from jax2tf_bridge.from_jax.linalg._eig import eig
 from jax2tf_bridge.from_jax.linalg._lu import lu
 from jax2tf_bridge.from_jax.linalg._reflectors import hessenberg, pivoted_qr, tridiagonal
 from jax2tf_bridge.from_jax.linalg._schur import schur
 from jax2tf_bridge.from_jax.linalg._svd import svd
-from jax2tf_bridge.from_jax.linalg._triangular import substitution_is_fast, triangular_solve
+from jax2tf_bridge.from_jax.linalg._triangular import is_substitution_fast, triangular_solve
 from jax2tf_bridge.from_jax.linalg._tridiagonal_solve import tridiagonal_solve
 
 # Platforms on which TensorFlow lacks the handlers that jaxlib registers. TPU and unknown platforms
@@ -122,14 +122,14 @@ def _lower_svd(ctx: Any, a: Any, **params: Any) -> Sequence[Any]:
 
 def _lower_svd_by_platform(ctx: Any, a: Any, **params: Any) -> Sequence[Any]:
     # JAX's TPU rule compares the two sizes, which fails if they are symbolic.
-    platforms = PLATFORMS if sizes_known(*ctx.avals_in[0].shape[-2:]) else _ALL_PLATFORMS
+    platforms = PLATFORMS if are_sizes_known(*ctx.avals_in[0].shape[-2:]) else _ALL_PLATFORMS
     rules = dict.fromkeys(platforms, _lower_svd)
     return lower_by_platform(ctx, lax.linalg.svd_p, rules, a, **params)
 
 
 def _lower_eigh_by_platform(ctx: Any, a: Any, **params: Any) -> Sequence[Any]:
     # JAX's TPU rule supports open sizes only in the batch.
-    platforms = PLATFORMS if sizes_known(*ctx.avals_in[0].shape[-2:]) else _ALL_PLATFORMS
+    platforms = PLATFORMS if are_sizes_known(*ctx.avals_in[0].shape[-2:]) else _ALL_PLATFORMS
     rules = dict.fromkeys(platforms, _lower_eigh_by_size)
     return lower_by_platform(ctx, lax.linalg.eigh_p, rules, a, **params)
 
@@ -153,7 +153,7 @@ def _lower_eigh_by_size(
         )
     if n == 0:
         return lower_fun(_decompose_empty)(ctx, a)
-    small = sizes_known(n) and n <= _eigh.largest_jacobi(aval.dtype)
+    small = are_sizes_known(n) and n <= _eigh.max_jacobi_rows(aval.dtype)
     if not (small and custom_calls_possible()):
         return _lower_eigh(ctx, a, lower=lower)
     if not lower:
@@ -183,14 +183,14 @@ def _lower_cholesky_by_platform(ctx: Any, a: Any) -> Sequence[Any]:
 def _lower_triangular_solve_by_platform(ctx: Any, a: Any, b: Any, **params: Any) -> Sequence[Any]:
     # XLA expands the op on CPU, and has solvers for it on GPUs.
     op = common_rule(lax.linalg.triangular_solve_p)
-    fast = substitution_is_fast(*ctx.avals_in, left_side=params["left_side"])
+    fast = is_substitution_fast(*ctx.avals_in, left_side=params["left_side"])
     rules = {"cpu": _lower_substitution if fast else op, **dict.fromkeys(_GPUS, op)}
     return lower_by_platform(ctx, lax.linalg.triangular_solve_p, rules, a, b, **params)
 
 
 def _lower_tridiagonal_solve_by_platform(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
     # JAX's TPU rule cannot perturb singular systems, and needs a known size.
-    known = sizes_known(ctx.avals_in[1].shape[-1])
+    known = are_sizes_known(ctx.avals_in[1].shape[-1])
     platforms = _ALL_PLATFORMS if params.get("perturb_singular") or not known else PLATFORMS
     rules = dict.fromkeys(platforms, _lower_tridiagonal_solve)
     return lower_by_platform(ctx, lax.linalg.tridiagonal_solve_p, rules, *args, **params)

@@ -7,12 +7,12 @@ from jax import lax
 
 from jax2tf_bridge.from_jax.linalg._arrays import (
     adjoint,
-    below_diagonal,
     columns,
-    each_matrix,
+    distance_below_diagonal,
     epsilon,
     int32,
     is_complex,
+    map_matrices,
     matmul,
     resize,
     rows,
@@ -26,7 +26,7 @@ _MAX_SWEEPS_PER_ROW = 30
 _MAX_SWEEPS_WITHOUT_PROGRESS = 12
 
 
-class State(NamedTuple):
+class SchurState(NamedTuple):
     """An unfinished decomposition A = Z H Z^H.
 
     h: Hessenberg, padded with two rows and columns of zeros so that every window fits.
@@ -54,7 +54,7 @@ def schur(a: Any, *, compute_schur_vectors: bool, sort_eig_vals: bool, **options
     del options
     if sort_eig_vals:
         raise NotImplementedError("schur with sort_eig_vals: JAX has it on no platform.")
-    t, z = each_matrix(schur_of_matrix, a)
+    t, z = map_matrices(schur_of_matrix, a)
     return (t, z) if compute_schur_vectors else (t,)
 
 
@@ -70,7 +70,7 @@ def schur_of_matrix(a: Any) -> tuple[Any, Any]:
     h, z = _reduce_to_hessenberg(where(finite, a, 0) / scale)
     padding = [(0, 2, 0)]
     zero = np.zeros((), a.dtype)
-    state = State(
+    state = SchurState(
         lax.pad(h, zero, padding * 2),
         lax.pad(z, zero, [(0, 0, 0), *padding]),
         int32(n) - np.int32(1),
@@ -88,19 +88,19 @@ def schur_of_matrix(a: Any) -> tuple[Any, Any]:
 def _reduce_to_hessenberg(a: Any) -> tuple[Any, Any]:
     n = a.shape[0]
     packed, taus = hessenberg(a)
-    h = where(below_diagonal(n) > 1, 0, packed)
+    h = where(distance_below_diagonal(n) > 1, 0, packed)
     # The reflectors begin in row 1. Shifted up to row 0, and with an identity reflector at the end,
     # they give a Q that is then moved one step down the diagonal. So no array is empty.
     zero = np.zeros((), a.dtype)
     vectors = lax.pad(packed, zero, [(-1, 1, 0), (0, 0, 0)])
-    vectors = where(below_diagonal(n) > 0, vectors, 0)
+    vectors = where(distance_below_diagonal(n) > 0, vectors, 0)
     product = lax.linalg.householder_product(vectors, resize(taus, (n,)))
     z = lax.pad(product, zero, [(1, -1, 0)] * 2)
     first = lax.iota(np.int32, n) == 0
     return h, where(columns(first) & rows(first), 1, z)
 
 
-def _iterate(state: State) -> State:
+def _iterate(state: SchurState) -> SchurState:
     """Marks the last block as finished if it is, or else makes one sweep over it."""
     # If sweeps do not help, entries that are negligible in the whole matrix are zeroed too.
     stuck = state.tried >= np.int32(_MAX_SWEEPS_WITHOUT_PROGRESS)
@@ -113,13 +113,13 @@ def _iterate(state: State) -> State:
     first = lax.reduce(where(starts, index, 0), np.int32(0), lax.max, (0,))
     rows_left = state.end - first
     done = (rows_left == 0) if is_complex(h) else (rows_left <= 1)
-    following: State = lax.cond(
+    following: SchurState = lax.cond(
         done, lambda s: _finish(s, first), lambda s: _sweep(s, first), state
     )
     return following
 
 
-def _finish(state: State, first: Any) -> State:
+def _finish(state: SchurState, first: Any) -> SchurState:
     if not is_complex(state.h):
         state = lax.cond(first < state.end, lambda s: _standardize(s, first), lambda s: s, state)
     return state._replace(end=first - np.int32(1), tried=np.array(0, np.int32))
@@ -127,7 +127,7 @@ def _finish(state: State, first: Any) -> State:
 
 def _take_subdiagonal(h: Any) -> Any:
     """Returns the subdiagonal, indexed by row; entry 0 is zero."""
-    masked = where(below_diagonal(h.shape[0]) == 1, h, 0)
+    masked = where(distance_below_diagonal(h.shape[0]) == 1, h, 0)
     return lax.reduce(masked, np.zeros((), h.dtype), lax.add, (1,))
 
 
@@ -136,7 +136,7 @@ def _zero_negligible(h: Any, stuck: Any) -> Any:
 
     If `stuck`, it zeroes those that are rounding errors of the largest entry of A, which is 1.
     """
-    below = below_diagonal(h.shape[0])
+    below = distance_below_diagonal(h.shape[0])
     size = lax.reduce(where(below == 0, _abs1(h), 0), np.zeros((), _abs1(h).dtype), lax.add, (1,))
     neighbours = size + lax.concatenate([size[:1], size[:-1]], 0)
     neighbours = where((neighbours > 0) & lax.bitwise_not(stuck), neighbours, 1)
@@ -152,7 +152,7 @@ def _entry_at(h: Any, i: Any, j: Any) -> Any:
     return lax.reshape(lax.dynamic_slice(h, (i, j), (1, 1)), ())
 
 
-def _sweep(state: State, first: Any) -> State:
+def _sweep(state: SchurState, first: Any) -> SchurState:
     """Chases a bulge from row `first` to row `end`."""
     h, end = state.h, state.end
     # Every tenth shift is exceptional, because the sweeps could cycle.
@@ -173,8 +173,8 @@ def _sweep(state: State, first: Any) -> State:
         return h, z, lax.squeeze(following, (1,))
 
     h, z, _ = lax.fori_loop(first, end, lambda k, c: chase(_int32(k), c), (h, state.z, window))
-    return State(
-        where(below_diagonal(h.shape[0]) > 1, 0, h),
+    return SchurState(
+        where(distance_below_diagonal(h.shape[0]) > 1, 0, h),
         z,
         end,
         state.sweep + np.int32(1),
@@ -255,7 +255,7 @@ def _make_vector(*entries: Any) -> Any:
     return lax.concatenate([lax.reshape(x, (1,)) for x in entries], 0)
 
 
-def _standardize(state: State, first: Any) -> State:
+def _standardize(state: SchurState, first: Any) -> SchurState:
     """Makes a real 2 x 2 block triangular, or if that is impossible, its diagonal constant."""
     second = first + np.int32(1)
     a, b, c, d = (_entry_at(state.h, i, j) for i in (first, second) for j in (first, second))

@@ -9,6 +9,7 @@ from jax import lax
 
 from jax2tf_bridge.from_jax.linalg._arrays import (
     adjoint,
+    are_sizes_known,
     columns,
     eye_like,
     int32,
@@ -17,13 +18,12 @@ from jax2tf_bridge.from_jax.linalg._arrays import (
     real,
     resize,
     rows,
-    sizes_known,
     where,
 )
 from jax2tf_bridge.from_jax.linalg._bidiagonal import bidiagonalize
 from jax2tf_bridge.from_jax.linalg._bidiagonal_svd import svd_bidiagonal
 from jax2tf_bridge.from_jax.linalg._qr import qr
-from jax2tf_bridge.from_jax.linalg._tridiagonal import apply_panels, running_phases
+from jax2tf_bridge.from_jax.linalg._tridiagonal import accumulate_phases, apply_panels
 
 
 def svd(
@@ -59,10 +59,10 @@ def svd(
 
 def _svd(a: Any, *, full: bool, rank: Any) -> tuple[Any, Any, Any]:
     m, n = a.shape
-    if m == n and not (sizes_known(n) and n == 0):
+    if m == n and not (are_sizes_known(n) and n == 0):
         s, u, v = _svd_square(a)
         return s, u, adjoint(v)
-    if not sizes_known(m, n):
+    if not are_sizes_known(m, n):
         left, r = qr(a, rank=rank, full=full)
         right, core = qr(adjoint(resize(r, (rank, n))), rank=rank, full=full)
         s, u, v = _svd_square(adjoint(resize(core, (rank, rank))))
@@ -105,7 +105,7 @@ def _svd_square(a: Any) -> tuple[Any, Any, Any]:
         # Diagonal unitary matrices on both sides make B real. If the rows and columns of
         # [[0, B^H], [B, 0]] are interleaved, they are one similarity of a tridiagonal matrix.
         pairs = lax.concatenate([columns(d), columns(resize(lax.conj(e), (n,)))], 1)
-        phases = running_phases(resize(lax.reshape(pairs, (2 * n,)), (2 * n - 1,)))
+        phases = accumulate_phases(resize(lax.reshape(pairs, (2 * n,)), (2 * n - 1,)))
         phases = lax.reshape(phases, (n, 2))
         d, e = lax.abs(d), lax.abs(e)
     larger_neighbour = lax.max(

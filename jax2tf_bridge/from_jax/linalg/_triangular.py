@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from jax import lax
 
-from jax2tf_bridge.from_jax.linalg._arrays import broadcast, conj, loop, rows, sizes_known
+from jax2tf_bridge.from_jax.linalg._arrays import are_sizes_known, broadcast, conj, loop, rows
 
 # Number of rows that a step solves; a single XLA kernel does their scalar arithmetic.
 _STEP_ROWS = 4
@@ -22,10 +22,10 @@ _MIN_ROWS_IN_BATCHES = 24
 _DTYPES = ("float32", "float64", "complex64", "complex128")
 
 
-def substitution_is_fast(a: Any, b: Any, *, left_side: bool) -> bool:
+def is_substitution_fast(a: Any, b: Any, *, left_side: bool) -> bool:
     """Returns whether `triangular_solve` is the faster choice for these shapes and dtypes."""
     n, count = a.shape[-1], b.shape[-1 if left_side else -2]
-    if not sizes_known(n, count) or a.dtype.name not in _DTYPES:
+    if not are_sizes_known(n, count) or a.dtype.name not in _DTYPES:
         return False
     min_rows = 1 if a.ndim == 2 else _MIN_ROWS_IN_BATCHES
     counts = range(1, _MAX_RIGHT_HAND_SIDES + 1)

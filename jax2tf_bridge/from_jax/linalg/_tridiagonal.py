@@ -8,20 +8,20 @@ from jax import lax
 from jax2tf_bridge.from_jax.linalg._arrays import (
     Rows,
     adjoint,
-    below_diagonal,
+    are_sizes_known,
     conj,
     diagonal,
+    distance_below_diagonal,
     epsilon,
     eye_like,
     int32,
     is_complex,
     loop,
     matmul,
-    multiple_of,
     real,
     resize,
+    round_up_to_multiple,
     rows,
-    sizes_known,
     where,
 )
 
@@ -57,7 +57,7 @@ def tridiagonalize(a: Any) -> tuple[Any, Any, list[Stage]]:
     n = a.shape[0]
     diagonals, off_diagonals, stages = [], [], []
     start = 0
-    if sizes_known(n) and n >= _MIN_CROPPED_ROWS:
+    if are_sizes_known(n) and n >= _MIN_CROPPED_ROWS:
         count = n // (2 * _PANEL_WIDTH)
         a, below, vectors = _reduce_panels(a, count, _PANEL_WIDTH)
         stages.append(Stage(start, vectors))
@@ -67,8 +67,8 @@ def tridiagonalize(a: Any) -> tuple[Any, Any, list[Stage]]:
         a = a[end:, end:]
         start = end
     remaining = n - start
-    width = min(_PANEL_WIDTH, remaining) if sizes_known(remaining) else _PANEL_WIDTH
-    padded = multiple_of(width, remaining)
+    width = min(_PANEL_WIDTH, remaining) if are_sizes_known(remaining) else _PANEL_WIDTH
+    padded = round_up_to_multiple(width, remaining)
     a, below, vectors = _reduce_panels(resize(a, (padded, padded)), padded // width, width)
     stages.append(Stage(start, vectors))
     diagonals.append(resize(real(diagonal(a)), (remaining,)))
@@ -134,7 +134,7 @@ def _reduce_panel(a: Any, width: int, start: Any) -> tuple[Rows, Any]:
         products = conj(pairs.times(conj(x), transposed=True))
         squares = real(lax.dynamic_slice_in_dim(products, position, 1, 1))
         k = k + np.int32(1)
-        new, scale = reflection(lax.dynamic_slice_in_dim(x, k, 1, 1), squares)
+        new, scale = make_reflection(lax.dynamic_slice_in_dim(x, k, 1, 1), squares)
 
         # v = (x - new e_k) scale; its products are linear in it, so they change alike.
         v = where(index == k, x - new, x) * scale
@@ -152,7 +152,7 @@ def _reduce_panel(a: Any, width: int, start: Any) -> tuple[Rows, Any]:
     return loop(width, step, (empty, lax.full((width,), 0, a.dtype)))
 
 
-def reflection(head: Any, squares: Any) -> tuple[Any, Any]:
+def make_reflection(head: Any, squares: Any) -> tuple[Any, Any]:
     """Returns `new` and `scale` of the reflection that maps x to a multiple of a unit vector e.
 
     v = (x - new e) scale has v^H v = 2, and (I - v v^H) x = new e. If x is
@@ -192,8 +192,8 @@ def apply_reflections(stages: list[Stage], z: Any) -> Any:
 def apply_panels(panels: Any, z: Any) -> Any:
     """Computes H_1 H_2 ... z for the vectors [panels, width, n] of reflections, and z [n, k]."""
     count, width, n = panels.shape
-    group = min(_PANELS_PER_STEP, count) if sizes_known(count) else _PANELS_PER_STEP
-    padded = multiple_of(group, count)
+    group = min(_PANELS_PER_STEP, count) if are_sizes_known(count) else _PANELS_PER_STEP
+    padded = round_up_to_multiple(group, count)
     count = padded // group
     panels = lax.reshape(resize(panels, (padded, width, n)), (count, group * width, n))
 
@@ -210,13 +210,13 @@ def _apply_panel(vectors: Any, z: Any) -> Any:
     width = gram.shape[0]
     # H_1 ... H_k = I - V T V^H. The inverse of T is upper triangular, with ones on the diagonal and
     # the products of the vectors above it.
-    inverse = where(below_diagonal(width) < 0, gram, eye_like(gram, width, width))
+    inverse = where(distance_below_diagonal(width) < 0, gram, eye_like(gram, width, width))
     product = matmul(conj(vectors), z)
     product = lax.linalg.triangular_solve(inverse, product, left_side=True, lower=False)
     return z - matmul(lax.transpose(vectors, (1, 0)), product)
 
 
-def running_phases(e: Any) -> Any:
+def accumulate_phases(e: Any) -> Any:
     """Returns unit numbers p [n] with p_0 = 1 and p_{k+1} / p_k the phase of e_k [n - 1]."""
     size = lax.abs(e)
     nonzero = size > 0

@@ -6,11 +6,11 @@ import numpy as np
 from jax import lax
 
 from jax2tf_bridge.from_jax.linalg._arrays import (
+    are_sizes_known,
     columns,
     epsilon,
     int32,
     resize,
-    sizes_known,
     where,
 )
 
@@ -25,7 +25,7 @@ def tridiagonal_solve(
     """
     del params
     m = d.shape[-1]
-    if not sizes_known(m):
+    if not are_sizes_known(m):
         dl, d, du, b = _append_row(dl, d, du, b)
     batch = d.ndim - 1
     dl, d, du = (columns(lax.transpose(x, (batch, *range(batch)))) for x in (dl, d, du))

@@ -9,8 +9,8 @@ import jax
 from jax2tf_bridge.from_jax._shardings import exported_shardings
 from jax2tf_bridge.from_jax.arguments._avals import portable_aval
 from jax2tf_bridge.from_jax.lowering._flat_functions import out_structure
-from jax2tf_bridge.from_jax.lowering._lowering import ExportOptions, Lowered, effect_names
-from jax2tf_bridge.from_jax.lowering._tf_gradients import tensorflow_differentiates
+from jax2tf_bridge.from_jax.lowering._lowering import ExportOptions, LoweredModule, effect_names
+from jax2tf_bridge.from_jax.lowering._tf_gradients import has_jax_gradient_in_tensorflow
 from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
 from jax2tf_bridge.from_jax.stablehlo._constants import ConstantPool
 from jax2tf_bridge.from_jax.stablehlo._retarget import retarget_module
@@ -22,9 +22,9 @@ from jax2tf_bridge.portable._tree_spec import TreeSpec
 from shape_poly import Dim, is_symbolic_dim
 
 
-def build(
+def build_portable_function(
     traced: jax.stages.Traced,
-    lowered: Lowered,
+    lowered: LoweredModule,
     name: str,
     options: ExportOptions,
     *,
@@ -98,7 +98,7 @@ def build(
         disabled_checks=options.disabled_checks,
         nr_devices=exported.nr_devices,
     )
-    is_native = not options.target.xla and tensorflow_differentiates(traced.jaxpr)
+    is_native = not options.target.xla and has_jax_gradient_in_tensorflow(traced.jaxpr)
     function = PortableFunction(
         name=name,
         in_tree=in_tree,

@@ -117,7 +117,7 @@ def debug_rules(traced: jax.stages.Traced) -> tuple[tuple[Any, Any], ...]:
     """Lists (primitive, lowering rule) pairs that leave out the debugging calls of a trace."""
     primitives = {
         equation.primitive: None
-        for equation in equations(traced.jaxpr.jaxpr)
+        for equation in iter_equations(traced.jaxpr.jaxpr)
         if equation.primitive.name in _DEBUG_CALLS
     }
     return tuple((primitive, _drop_call) for primitive in primitives)
@@ -142,7 +142,9 @@ def callback_rules(
     ]
     if runtime_checks != DROP:
         return tuple(rules)
-    checks = {e.primitive: None for e in equations(traced.jaxpr.jaxpr) if _is_checkify_check(e)}
+    checks = {
+        e.primitive: None for e in iter_equations(traced.jaxpr.jaxpr) if _is_checkify_check(e)
+    }
     rules += [(primitive, _drop_call) for primitive in checks]
     return (*rules, (jax.lax.cond_p, _lower_cond))
 
@@ -265,7 +267,7 @@ def _locate(equation: Any) -> str:
     return f" at {source}" if source else ""
 
 
-def equations(jaxpr: Any) -> Iterator[Any]:
+def iter_equations(jaxpr: Any) -> Iterator[Any]:
     """Yields every equation of a jaxpr and of the jaxprs inside it."""
     return (path[-1] for path in _iter_paths(jaxpr))
 

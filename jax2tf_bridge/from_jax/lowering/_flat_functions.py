@@ -34,7 +34,7 @@ def _spec(aval: Any, dtype: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(aval.shape, dtype, sharding=sharding if explicit else None)
 
 
-def widened(traced: jax.stages.Traced) -> jax.stages.Traced:
+def trace_with_wide_dtypes(traced: jax.stages.Traced) -> jax.stages.Traced:
     """Traces with int8 in place of the narrow arguments and results that TF's op would misread.
 
     Returns `traced` itself if there are none, which keeps its shardings and donations. But if a

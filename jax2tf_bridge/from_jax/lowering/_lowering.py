@@ -28,14 +28,14 @@ from jax2tf_bridge.from_jax.arguments._callables import AlreadyTraced
 from jax2tf_bridge.from_jax.lowering._effects import (
     callback_rules,
     debug_rules,
-    equations,
     is_effect_left_out,
+    iter_equations,
 )
 from jax2tf_bridge.from_jax.lowering._rules import lowering_overrides
 from jax2tf_bridge.from_jax.shapes._traced_function import POLYMORPHIC, SizeWords
 from jax2tf_bridge.from_jax.stablehlo._graph_calls import graph_call_rules, take_graph_functions
-from jax2tf_bridge.from_jax.stablehlo._module import FoundOperation, StableHloModule
-from jax2tf_bridge.from_jax.stablehlo._taken_arrays import CONSTANT, TakenArrays
+from jax2tf_bridge.from_jax.stablehlo._module import ModuleOperation, StableHloModule
+from jax2tf_bridge.from_jax.stablehlo._taken_arrays import PLACEHOLDER_TARGET, TakenArrays
 from jax2tf_bridge.portable._custom_calls import no_handler_text
 from jax2tf_bridge.portable._graph_function import GraphFunction
 from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck, is_vouched
@@ -79,7 +79,7 @@ class ExportOptions:
 
 
 @dataclass(frozen=True)
-class Lowered:
+class LoweredModule:
     """A lowered module, the functions it calls, and the default platforms it cannot run on.
 
     Attributes:
@@ -97,7 +97,7 @@ class Lowered:
     dropped_platforms: tuple[tuple[str, str], ...] = ()
 
 
-def lower(traced: jax.stages.Traced, name: str, options: ExportOptions) -> Lowered:
+def lower(traced: jax.stages.Traced, name: str, options: ExportOptions) -> LoweredModule:
     """Lowers the trace for the requested platforms, or for all that work.
 
     Without XLA, a module cannot choose a platform at run time. It is lowered for the CPU, whose
@@ -169,10 +169,10 @@ def _is_platform_specific(error: Exception) -> bool:
 
 def _lower_for_platforms(
     traced: jax.stages.Traced, name: str, platforms: tuple[str, ...], options: ExportOptions
-) -> Lowered:
+) -> LoweredModule:
     # Custom calls are checked here, against those that the target runs. JAX checks them against its
     # own stability guarantees: "ALL" turns that off since JAX 0.9, but 0.8 needs each name.
-    disabled = {"ALL", CONSTANT}
+    disabled = {"ALL", PLACEHOLDER_TARGET}
     captured = TakenArrays()
     rules = (
         *lowering_overrides(
@@ -213,13 +213,13 @@ def _lower_for_platforms(
     if not options.target.xla:
         # Composites are kept. Operations without a form are reported when the module is written.
         check_one_device(name, exported.nr_devices, options.target)
-        return Lowered(exported, module, captured, graph_functions)
+        return LoweredModule(exported, module, captured, graph_functions)
     module.expand()
     module.keep_nan()
     for call in module.custom_calls():
         if not options.allows_custom_call(call.name, platforms):
             raise _make_custom_call_error(name, call, platforms, options.target)
-    return Lowered(exported, module, captured, graph_functions)
+    return LoweredModule(exported, module, captured, graph_functions)
 
 
 def _finish_module(exported: jax_export.Exported, taken: TakenModule) -> StableHloModule:
@@ -227,7 +227,7 @@ def _finish_module(exported: jax_export.Exported, taken: TakenModule) -> StableH
     if taken.module is not None:
         module = StableHloModule(taken.module)
         module.simplify()
-        if module.becomes_final():
+        if module.finalize():
             return module
         artifact = taken.written()
     else:
@@ -243,7 +243,7 @@ def _lower_unused(*_: Any, **__: Any) -> Any:
 
 def _refuse_kernels(traced: jax.stages.Traced, name: str, target: Target, cause: Exception) -> None:
     """Raises if the function has a Pallas kernel, as the likely cause of a failed lowering."""
-    for equation in equations(traced.jaxpr.jaxpr):
+    for equation in iter_equations(traced.jaxpr.jaxpr):
         if equation.primitive.name == "pallas_call" and not equation.params.get("interpret"):
             source = source_of_equation(equation)
             raise UnsupportedByTargetError(
@@ -281,7 +281,7 @@ def check_one_device(name: str, nr_devices: int, target: Target) -> None:
 
 
 def _make_custom_call_error(
-    name: str, call: FoundOperation, platforms: Sequence[str], target: Target
+    name: str, call: ModuleOperation, platforms: Sequence[str], target: Target
 ) -> UnsupportedByTargetError:
     replacement = "it by JAX operations"
     if call.primitive == "pallas_call":

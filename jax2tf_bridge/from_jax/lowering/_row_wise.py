@@ -23,7 +23,7 @@ MAX_ELEMENTS = 2**22
 """Maximum number of argument elements for which the two forms are run and compared."""
 
 
-def row_wise(function: JaxCallable, specs: Specs) -> tuple[RowWise, ...]:
+def list_row_wise_forms(function: JaxCallable, specs: Specs) -> tuple[RowWise, ...]:
     """Lists rewrites of a function with jax.vmap, if its only open size is the leading one.
 
     They are equivalent to the function if it computes each row independently.

@@ -36,7 +36,7 @@ _RULE_OF_RELU = ("relu", "/jax/_src/nn/functions.py")
 _STOP_GRADIENT = "stop_gradient"
 
 
-def tensorflow_differentiates(jaxpr: Any) -> bool:
+def has_jax_gradient_in_tensorflow(jaxpr: Any) -> bool:
     """Returns whether TensorFlow's gradient of the function's operations equals JAX's.
 
     False for user-defined derivatives (jax.custom_jvp, jax.custom_vjp), loops, sorting, and other

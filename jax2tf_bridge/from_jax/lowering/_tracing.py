@@ -11,12 +11,12 @@ from jax2tf_bridge.errors import BridgeError, FunctionError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax.arguments._advice import value_note
 from jax2tf_bridge.from_jax.arguments._callables import JaxCallable
-from jax2tf_bridge.from_jax.lowering._row_wise import row_wise
+from jax2tf_bridge.from_jax.lowering._row_wise import list_row_wise_forms
 from jax2tf_bridge.from_jax.shapes._specs import Specs
 from jax2tf_bridge.from_jax.shapes._traced_function import POLYMORPHIC, SizeWords, TracedFunction
 
 
-def traced_function(
+def make_traced_function(
     function: JaxCallable, specs: Specs, words: SizeWords = POLYMORPHIC
 ) -> TracedFunction:
     """Returns an object that traces the function at `specs`; `words` are for messages."""
@@ -45,7 +45,7 @@ def traced_function(
         specs.example(),
         function.source,
         words,
-        row_wise=row_wise(function, specs),
+        row_wise=list_row_wise_forms(function, specs),
     )
 
 

@@ -13,11 +13,11 @@ from jax import export as jax_export
 
 from jax2tf_bridge.errors import GradientError, InconclusiveShapeError, Message, ShardingError
 from jax2tf_bridge.from_jax._shardings import vjp_shardings
-from jax2tf_bridge.from_jax.lowering._build import build
+from jax2tf_bridge.from_jax.lowering._build import build_portable_function
 from jax2tf_bridge.from_jax.lowering._differentiable import is_surely_differentiable
 from jax2tf_bridge.from_jax.lowering._effects import refuse_host_callbacks
-from jax2tf_bridge.from_jax.lowering._flat_functions import trace_vjp, widened
-from jax2tf_bridge.from_jax.lowering._lowering import ExportOptions, Lowered, lower
+from jax2tf_bridge.from_jax.lowering._flat_functions import trace_vjp, trace_with_wide_dtypes
+from jax2tf_bridge.from_jax.lowering._lowering import ExportOptions, LoweredModule, lower
 from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
 from jax2tf_bridge.from_jax.shapes._inference import Inferred, infer, infer_and_lower
 from jax2tf_bridge.from_jax.shapes._requirements import (
@@ -38,7 +38,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-def gradient_on_demand(
+def make_gradient_on_demand(
     function: TracedFunction,
     traced: jax.stages.Traced,
     in_shapes: Sequence[tuple[Dim, ...]],
@@ -101,8 +101,8 @@ def gradient_on_demand(
         check_requirements_allowed(assumptions, inferred.assumptions, vjp_function, options)
         return inferred
 
-    def to_module(vjp: jax.stages.Traced) -> Lowered:
-        return lower(widened(vjp), vjp_name, options)
+    def to_module(vjp: jax.stages.Traced) -> LoweredModule:
+        return lower(trace_with_wide_dtypes(vjp), vjp_name, options)
 
     def make() -> PortableFunction:
         inferred_vjp = infer_vjp()
@@ -115,7 +115,7 @@ def gradient_on_demand(
             return build_vjp(inferred.traced, inferred.result, inferred.assumptions)
 
     def build_vjp(
-        vjp: jax.stages.Traced, lowered: Lowered, known: SizeAssumptions
+        vjp: jax.stages.Traced, lowered: LoweredModule, known: SizeAssumptions
     ) -> PortableFunction:
         known = with_reshape_requirements(known, vjp, vjp_function)
         primals, cotangents = len(in_shapes), len(vjp.jaxpr.in_avals) - len(in_shapes)
@@ -124,7 +124,7 @@ def gradient_on_demand(
             *(f"cotangent_{i}" for i in range(cotangents)),
         )
         shapes = (*in_shapes, *map(known.shape_from_jax, vjp.jaxpr.in_avals[primals:]))
-        return build(
+        return build_portable_function(
             vjp,
             lowered,
             vjp_name,
@@ -134,7 +134,7 @@ def gradient_on_demand(
             argument_names=names,
             assumptions=known,
             constants=constants,
-            gradient=gradient_on_demand(
+            gradient=make_gradient_on_demand(
                 vjp_function,
                 vjp,
                 shapes,

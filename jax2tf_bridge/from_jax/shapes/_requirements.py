@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import jax
 
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.from_jax.lowering._effects import equations
+from jax2tf_bridge.from_jax.lowering._effects import iter_equations
 from jax2tf_bridge.from_jax.lowering._lowering import ExportOptions
 from jax2tf_bridge.from_jax.shapes._assumptions import Requirement, SizeAssumptions
 from jax2tf_bridge.from_jax.shapes._errors import (
@@ -115,7 +115,7 @@ def _reshapes(
 ) -> Iterator[tuple[Comparison, str | None]]:
     """Yields, for each reshape whose sizes are not plainly equal, that they are, and its line."""
     seen = set()
-    for equation in equations(traced.jaxpr.jaxpr):
+    for equation in iter_equations(traced.jaxpr.jaxpr):
         if equation.primitive.name != "reshape":
             continue
         before, after = equation.invars[0].aval.shape, equation.params["new_sizes"]

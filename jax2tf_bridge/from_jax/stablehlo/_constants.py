@@ -19,16 +19,16 @@ from jax2tf_bridge.from_jax.stablehlo._operations import (
     attribute,
     attributes_of,
     custom_call_target,
+    find_main,
     function_type,
-    main_of,
     replace_operation,
     set_function_type,
     symbol_name,
 )
 from jax2tf_bridge.from_jax.stablehlo._taken_arrays import (
-    CONSTANT,
-    LEAST_BYTES,
     LIFTED_DTYPES,
+    MIN_LIFTED_BYTES,
+    PLACEHOLDER_TARGET,
     TakenArrays,
 )
 from jax2tf_bridge.portable._aval import Aval, LiftedConstant
@@ -149,7 +149,7 @@ def may_be_large(operation: Any) -> bool:
     """Returns whether `lift` or `put_back` may replace an operation."""
     if operation.name == "stablehlo.constant":
         return _describe_large(operation, None) is not None
-    return custom_call_target(operation) == CONSTANT
+    return custom_call_target(operation) == PLACEHOLDER_TARGET
 
 
 def put_back(module: Any, taken: TakenArrays) -> None:
@@ -175,7 +175,7 @@ def embed(module: Any, arrays: Sequence[bytes | memoryview]) -> None:
       module: an ir.Module; its context must be the current one.
       arrays: the data of these arguments, in the form that `Intern` takes.
     """
-    main = main_of(module)
+    main = find_main(module)
     block = main.regions[0].blocks[0]
     first = len(block.arguments) - len(arrays)
     with ir.Location.unknown(), ir.InsertionPoint.at_block_begin(block):
@@ -323,10 +323,10 @@ def _describe_large(operation: Any, taken: np.ndarray | None) -> _Constant | Non
     """Describes a constant that is large enough to be lifted; None otherwise."""
     kind = ir.RankedTensorType(operation.results[0].type)
     shape = tuple(kind.shape)
-    if math.prod(shape) * 16 < LEAST_BYTES:
+    if math.prod(shape) * 16 < MIN_LIFTED_BYTES:
         return None
     dtype = LIFTED_DTYPES.get(str(kind.element_type))
-    if dtype is None or math.prod(shape) * jax.numpy.dtype(dtype).itemsize < LEAST_BYTES:
+    if dtype is None or math.prod(shape) * jax.numpy.dtype(dtype).itemsize < MIN_LIFTED_BYTES:
         return None
     return _Constant(operation, shape, dtype, taken)
 

@@ -10,9 +10,9 @@ from jax2tf_bridge.errors import FileFormatError, ModuleError
 from jax2tf_bridge.from_jax.arguments._avals import is_narrow
 from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule
 from jax2tf_bridge.from_jax.stablehlo._retarget import (
-    WIDE,
+    WIDE_ELEMENT_TYPES,
     kept_avals,
-    read_module,
+    read_stablehlo_module,
     retype_narrow_values,
 )
 from jax2tf_bridge.portable._aval import Aval, LiftedConstant
@@ -27,7 +27,7 @@ from jax2tf_bridge.portable.bytecode import read_main_types
 from jax2tf_bridge.serialization.jax_exported._limits import WritableFunction
 
 
-def as_jax_has_it(function: WritableFunction) -> WritableFunction:
+def convert_to_jax_form(function: WritableFunction) -> WritableFunction:
     """Rewrites a function's module to the form of jax.export; the VJPs stay unchanged.
 
     Raises:
@@ -37,13 +37,13 @@ def as_jax_has_it(function: WritableFunction) -> WritableFunction:
     if not function.needs_jax:
         return function
     check_stored_types(function.portable)
-    portable = embedded(function.portable)
+    portable = embed_lifted_constants(function.portable)
     if any(map(is_narrow, (*portable.in_avals, *portable.out_avals))):
-        module = read_module(portable)
+        module = read_stablehlo_module(portable)
         retype_narrow_values(module, portable, ELEMENT_TYPES)
         portable = _replace_module(portable, module)
     if not portable.target.xla:
-        module = read_module(portable)
+        module = read_stablehlo_module(portable)
         # JAX cannot refine the shapes of composites.
         module.expand()
         portable = _replace_module(portable, module)
@@ -80,12 +80,12 @@ def _widen_types(avals: Sequence[Aval], types: Sequence[str]) -> list[str]:
     # If the numbers of types and avals differ, check_types reports it.
     for i, aval in enumerate(avals, len(types) - len(avals)):
         if 0 <= i < len(types) and is_narrow(aval):
-            narrow, wide = ELEMENT_TYPES[aval.dtype], WIDE[aval.dtype]
+            narrow, wide = ELEMENT_TYPES[aval.dtype], WIDE_ELEMENT_TYPES[aval.dtype]
             widened[i] = re.sub(rf"(?<=[x<]){narrow}>$", f"{wide}>", types[i])
     return widened
 
 
-def embedded(portable: PortableFunction, vjp_order: int = 0) -> PortableFunction:
+def embed_lifted_constants(portable: PortableFunction, vjp_order: int = 0) -> PortableFunction:
     """Embeds the lifted constants in the module again, as in jax.export.
 
     Args:
@@ -98,11 +98,13 @@ def embedded(portable: PortableFunction, vjp_order: int = 0) -> PortableFunction
     """
     vjp = portable.gradient.made
     if vjp_order and vjp is not None:
-        portable = replace(portable, gradient=StoredGradient(embedded(vjp, vjp_order - 1)))
+        portable = replace(
+            portable, gradient=StoredGradient(embed_lifted_constants(vjp, vjp_order - 1))
+        )
     if not portable.lifted_constants:
         return portable
     arrays = [_read_data(portable, constant) for constant in portable.lifted_constants]
-    module = read_module(portable)
+    module = read_stablehlo_module(portable)
     module.embed_constants(arrays)
     return replace(_replace_module(portable, module), lifted_constants=())
 

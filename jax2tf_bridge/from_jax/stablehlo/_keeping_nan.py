@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 from jax2tf_bridge.from_jax._jax_compat import ir
-from jax2tf_bridge.from_jax.stablehlo._operations import below, replace_operation
+from jax2tf_bridge.from_jax.stablehlo._operations import replace_operation, walk_operations
 
 EXTREMES = {"stablehlo.maximum": "GE", "stablehlo.minimum": "LE"}
 """Maps each operation to the comparison that is true if its first operand is the result."""
@@ -33,7 +33,7 @@ def keep_nan(module: Any) -> None:
 
     The MLIR context of the module must be the current one.
     """
-    for op in list(below(module.operation)):
+    for op in list(walk_operations(module.operation)):
         if op.name not in EXTREMES or not _is_float(op.results[0].type) or _is_whole_reducer(op):
             continue
         left, right = op.operands

@@ -8,10 +8,10 @@ from jax2tf_bridge.errors import ModuleError
 from jax2tf_bridge.from_jax._jax_compat import ir
 from jax2tf_bridge.from_jax.stablehlo._operations import (
     attribute,
-    below,
     custom_call_target,
     replace_operation,
     symbol_name,
+    walk_operations,
 )
 
 MANUAL_COMPUTATION = b"xla.sdy.manual_computation_body"
@@ -37,7 +37,7 @@ def restore_manual_computations(module: Any) -> None:
     bodies = {n: f for f in functions if (n := symbol_name(f) or "").startswith(prefix)}
     callers = [f for f in functions if symbol_name(f) not in bodies]
     # An inlined body may contain further calls.
-    while calls := [op for f in callers for op in below(f) if _read_callee(op) in bodies]:
+    while calls := [op for f in callers for op in walk_operations(f) if _read_callee(op) in bodies]:
         for call in calls:
             _restore(call, bodies[_read_callee(call)])
     for body in bodies.values():

@@ -17,22 +17,22 @@ from jax2tf_bridge.from_jax.stablehlo._keeping_nan import EXTREMES, keep_nan
 from jax2tf_bridge.from_jax.stablehlo._operations import (
     attribute,
     attributes_of,
-    below,
+    create_zeros,
     custom_call_target,
     drop_empty_attributes,
+    find_main,
     function_type,
-    main_of,
     replace_operation,
     set_function_type,
     symbol_name,
-    zeros,
+    walk_operations,
 )
 from jax2tf_bridge.from_jax.stablehlo._simplifying import close_regions, merge_equal
 from jax2tf_bridge.from_jax.stablehlo._single_device_collectives import (
     drop_collectives,
     may_be_collectives,
 )
-from jax2tf_bridge.from_jax.stablehlo._taken_arrays import CONSTANT, TakenArrays
+from jax2tf_bridge.from_jax.stablehlo._taken_arrays import PLACEHOLDER_TARGET, TakenArrays
 from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES, WIDENED
 from jax2tf_bridge.portable._stablehlo_version import Version, version_text
 
@@ -75,7 +75,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class FoundOperation:
+class ModuleOperation:
     """An operation of the module.
 
     Attributes:
@@ -96,7 +96,7 @@ class FoundOperation:
 class LossyError(Exception):
     """A version cannot express the module; `operation` is the one that it lacks."""
 
-    def __init__(self, operation: FoundOperation, detail: str) -> None:
+    def __init__(self, operation: ModuleOperation, detail: str) -> None:
         """Stores the operation; `detail` is for tracebacks, not for users."""
         super().__init__(f"{operation}: {detail}")
         self.operation = operation
@@ -164,7 +164,7 @@ class StableHloModule:
         operations = self._contents().operations
         return [op for name in names for op in operations.get(name, ())]
 
-    def becomes_final(self) -> bool:
+    def finalize(self) -> bool:
         """Applies JAX's serialization rewrites in place; returns False if only JAX can do them.
 
         On serialization JAX replaces CHLO operations by calls, composites or StableHLO, depending
@@ -282,7 +282,7 @@ class StableHloModule:
 
     def narrow_platform_index(self) -> None:
         """Narrows main's platform index to int32, which TF 2.15 needs; with x64 it is int64."""
-        main = main_of(self._module)
+        main = find_main(self._module)
         attributes = attribute(main, "arg_attrs")
         block = main.regions[0].blocks[0]
         if not attributes or _PLATFORM_INDEX not in str(attributes[0]):
@@ -310,7 +310,7 @@ class StableHloModule:
           results: the same for result indices.
         """
         self._invalidate()
-        main = main_of(self._module)
+        main = find_main(self._module)
         block = main.regions[0].blocks[0]
         function = function_type(main)
         types = list(function.inputs), list(function.results)
@@ -363,11 +363,11 @@ class StableHloModule:
             for op in self._find_operations(*names)
         )
 
-    def custom_calls(self) -> tuple[FoundOperation, ...]:
+    def custom_calls(self) -> tuple[ModuleOperation, ...]:
         """Returns the first custom call of each target, in order of appearance."""
-        first_calls: dict[str, FoundOperation] = {}
+        first_calls: dict[str, ModuleOperation] = {}
         for op, name in self.custom_call_operations():
-            if name not in first_calls and name != CONSTANT:
+            if name not in first_calls and name != PLACEHOLDER_TARGET:
                 first_calls[name] = _describe(name, str(op.location))
         return tuple(first_calls.values())
 
@@ -408,7 +408,7 @@ class StableHloModule:
                     loc=call.location,
                 )
                 values = list(function_call.results)[: len(main_results)]
-                values += [zeros(kind) for kind in results[len(main_results) :]]
+                values += [create_zeros(kind) for kind in results[len(main_results) :]]
             replace_operation(call.operation, values)
 
     def uses_shardy(self) -> bool:
@@ -421,7 +421,7 @@ class StableHloModule:
 
     def main_types(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Returns the types of main's arguments and results, as MLIR prints them."""
-        function = function_type(main_of(self._module))
+        function = function_type(find_main(self._module))
         return tuple(map(str, function.inputs)), tuple(map(str, function.results))
 
     def serialize(self, version: Version) -> bytes:
@@ -457,7 +457,7 @@ class StableHloModule:
             line = next(old for old, new in pairs if old != new)
             match = re.search(r"(\w+\.\w+)", line)
             name = match.group(1) if match else "an operation"
-            raise LossyError(FoundOperation(name, None, None), f"{target} drops part of: {line}")
+            raise LossyError(ModuleOperation(name, None, None), f"{target} drops part of: {line}")
         return artifact
 
     def _has_open_sizes(self) -> bool:
@@ -465,7 +465,7 @@ class StableHloModule:
         return any("?" in kind for kind in inputs)
 
     def _walk(self) -> Iterator[Any]:
-        return below(self._module.operation)
+        return walk_operations(self._module.operation)
 
 
 def _may_have_shardings(data: bytes) -> bool:
@@ -484,7 +484,7 @@ def _copy_functions(other: Any, module: Any, name: str) -> Any:
         ir.SymbolTable.set_symbol_name(function, f"{prefix}_{old}")
         ir.SymbolTable.set_visibility(function, "private")
     copies = [f.clone(ir.InsertionPoint(module.body)) for f in functions]
-    for operation in [op for copy in copies for op in below(copy.operation)]:
+    for operation in [op for copy in copies for op in walk_operations(copy.operation)]:
         if custom_call_target(operation) == "shape_assertion":
             operation.erase()
     main_name = f"{prefix}_main"
@@ -520,11 +520,11 @@ def _replace_by_chlo(call: Any) -> None:
     replace_operation(call, operation.results)
 
 
-def _describe(name: str, location: str) -> FoundOperation:
+def _describe(name: str, location: str) -> ModuleOperation:
     primitive = _OPERATION_NAME.search(location)
     # The first location is the innermost one, and JAX leaves its own files out.
     source = _SOURCE.search(location)
-    return FoundOperation(
+    return ModuleOperation(
         name,
         primitive.group(1).rsplit("/", 1)[-1] if primitive else None,
         f"{source.group(1)}:{source.group(2)}" if source else None,
@@ -541,7 +541,7 @@ def _make_lossy_error(error: Exception) -> LossyError:
     before = detail.partition(": error")[0][-_MAX_LOCATION_CHARACTERS:]
     source = re.search(r"(\S+\.\w+):(\d+):\d+$", before)
     place = f"{source.group(1)}:{source.group(2)}" if source else None
-    return LossyError(FoundOperation(name, None, place), detail)
+    return LossyError(ModuleOperation(name, None, place), detail)
 
 
 def _say_the_same(left: str, right: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from jax2tf_bridge.from_jax._jax_compat import ir
 
 
-def below(operation: Any) -> Iterator[Any]:
+def walk_operations(operation: Any) -> Iterator[Any]:
     """Yields an operation and all nested operations, in order."""
     stack = [operation]
     while stack:
@@ -80,7 +80,7 @@ def replace_operation(operation: Any, values: Iterable[Any]) -> None:
     operation.erase()
 
 
-def main_of(module: Any) -> Any:
+def find_main(module: Any) -> Any:
     """Returns the function main of a module that JAX exported."""
     for op in module.body.operations:
         if symbol_name(op.operation) == "main":
@@ -88,13 +88,13 @@ def main_of(module: Any) -> Any:
     raise AssertionError("JAX exported a module without main")
 
 
-def zeros(kind: Any) -> Any:
+def create_zeros(kind: Any) -> Any:
     """Creates zeros of a statically shaped tensor type at the current insertion point."""
     tensor = ir.RankedTensorType(kind)
     element = tensor.element_type
     if isinstance(element, ir.ComplexType):
         # jaxlib's bindings fail on attributes with complex numbers.
-        part = zeros(ir.RankedTensorType.get(tensor.shape, element.element_type))
+        part = create_zeros(ir.RankedTensorType.get(tensor.shape, element.element_type))
         return ir.Operation.create(
             "stablehlo.complex", results=[kind], operands=[part, part]
         ).results[0]

@@ -12,7 +12,7 @@ _MAX_ERROR_LINES = 3
 _OPEN_SIZES = "jax.uses_shape_polymorphism"
 
 
-def portable_artifact(module: str | bytes, name: str) -> bytes:
+def make_portable_artifact(module: str | bytes, name: str) -> bytes:
     """Writes a module as a portable artifact at the StableHLO version of the installed JAX.
 
     If the module has no main, its only public function is renamed to main.
@@ -44,7 +44,7 @@ def portable_artifact(module: str | bytes, name: str) -> bytes:
             ) from e
 
 
-def refined_by_tensorflow(artifact: bytes) -> bytes:
+def mark_for_refinement(artifact: bytes) -> bytes:
     """Marks a portable artifact so that XlaCallModule infers open sizes from its arguments.
 
     JAX writes the same mark. Without it, XlaCallModule rejects open sizes.

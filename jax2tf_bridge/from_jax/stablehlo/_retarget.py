@@ -20,7 +20,7 @@ from jax2tf_bridge.from_jax.lowering._lowering import check_one_device
 from jax2tf_bridge.from_jax.stablehlo._module import LossyError, StableHloModule
 from jax2tf_bridge.portable._as_portable import HoldsPortable, as_portable_function
 from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.portable._called_function import called_function
+from jax2tf_bridge.portable._called_function import make_called_function
 from jax2tf_bridge.portable._custom_calls import no_handler_text
 from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES, WIDENED
 from jax2tf_bridge.portable._expressible import check_expressible
@@ -51,7 +51,7 @@ _NARROW_INTEGERS = TENSORFLOW_RELEASES["2.19"][0]
 
 
 @dataclass(frozen=True)
-class Retargeted:
+class RetargetedModule:
     """A module as the target reads it."""
 
     module: bytes
@@ -61,7 +61,7 @@ class Retargeted:
 
 def retarget_module(
     module: StableHloModule, target: Target, *, function_name: str, has_effects: bool
-) -> Retargeted:
+) -> RetargetedModule:
     """Writes a module at the first of the target's StableHLO versions that can express it.
 
     Raises:
@@ -90,7 +90,7 @@ def retarget_module(
         # An older jaxlib can only write up to its own version, which newer readers accept.
         written = min(version, newest)
         try:
-            retargeted = Retargeted(module.serialize(written), written, convention)
+            retargeted = RetargetedModule(module.serialize(written), written, convention)
         except LossyError as e:
             problem = e
             continue
@@ -180,7 +180,7 @@ def _advise_release(*, versions: Collection[Version] | None = None, convention: 
     )
 
 
-WIDE = {narrow: ELEMENT_TYPES[wide] for narrow, wide in WIDENED.items()}
+WIDE_ELEMENT_TYPES = {narrow: ELEMENT_TYPES[wide] for narrow, wide in WIDENED.items()}
 """Maps each narrow dtype to the MLIR element type that TensorFlow passes it as."""
 
 
@@ -210,7 +210,7 @@ def retarget(
     """
     portable = as_portable_function(portable, "retarget")
     target = as_target(target)
-    module = read_module(portable)
+    module = read_stablehlo_module(portable)
     rewrite_calls(module, portable.name, keep_current=False, target=target)
     if portable.module.nr_devices == 1:
         module.reduce_to_one_device(portable.name)
@@ -219,7 +219,7 @@ def retarget(
         module.expand()
     else:
         check_one_device(portable.name, portable.module.nr_devices, target)
-    retype_narrow_values(module, portable, WIDE)
+    retype_narrow_values(module, portable, WIDE_ELEMENT_TYPES)
     if target.xla:
         _check_custom_calls(module, portable, target)
     check_function_types(portable, *module.main_types())
@@ -243,7 +243,7 @@ def retarget(
     return result
 
 
-def read_module(portable: PortableFunction) -> StableHloModule:
+def read_stablehlo_module(portable: PortableFunction) -> StableHloModule:
     """Reads the function's module into memory.
 
     Raises:
@@ -325,7 +325,7 @@ def _retarget_vjp(portable: PortableFunction, target: Target) -> Gradient:
                 raise UnsupportedByTargetError(hint, operation=e.operation, source=e.source) from e
             raise ModuleError(hint) from e
 
-    return portable.gradient.changed(portable.name, retargeted)
+    return portable.gradient.map_vjp(portable.name, retargeted)
 
 
 # Module attributes whose product is the number of devices.
@@ -344,7 +344,7 @@ def retarget_call(
     has_tokens: bool,
     calling_convention_version: int,
     target: Target,
-) -> Retargeted:
+) -> RetargetedModule:
     """Rewrites the module of an XlaCallModule op, written by any tool, for a target.
 
     Args:
@@ -372,7 +372,7 @@ def retarget_call(
             operation=narrow[0],
             source=None,
         )
-    function = called_function(
+    function = make_called_function(
         module,
         read_stablehlo_version(memoryview(module)),
         name=name,
@@ -385,7 +385,7 @@ def retarget_call(
         nr_devices=_count_devices(module),
     )
     retargeted = retarget(function, target).module
-    return Retargeted(
+    return RetargetedModule(
         retargeted.data, retargeted.stablehlo_version, retargeted.calling_convention_version
     )
 

@@ -8,9 +8,9 @@ from jax2tf_bridge.from_jax._jax_compat import ir
 from jax2tf_bridge.from_jax.stablehlo._operations import (
     attribute,
     attributes_of,
-    below,
     custom_call_target,
     replace_operation,
+    walk_operations,
 )
 
 _SHAPES = "indices_of_shape_operands"
@@ -33,7 +33,7 @@ def add_sharding_shapes(module: Any) -> None:
     Args:
       module: an ir.Module that was read from an artifact; its context must be the current one.
     """
-    for op in list(below(module.operation)):
+    for op in list(walk_operations(module.operation)):
         if _is_open_sharding(op):
             _add_shapes(op)
 

@@ -12,7 +12,11 @@ from typing import Any
 
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._jax_compat import ir
-from jax2tf_bridge.from_jax.stablehlo._operations import attributes_of, below, replace_operation
+from jax2tf_bridge.from_jax.stablehlo._operations import (
+    attributes_of,
+    replace_operation,
+    walk_operations,
+)
 
 _CONTROL_FLOW = {f"stablehlo.{name}" for name in ("case", "if", "while")}
 """Operations whose regions may use outer values; readers reject this in all others."""
@@ -30,7 +34,7 @@ def merge_equal(module: Any) -> None:
     The MLIR context of the module must be the current one.
     """
     _jax_compat.run_passes(module, _MERGE_EQUAL)
-    cases = [op for op in below(module.operation) if op.name == "stablehlo.case"]
+    cases = [op for op in walk_operations(module.operation) if op.name == "stablehlo.case"]
     # Inner cases follow outer ones, and must be merged first.
     equal = [case for case in reversed(cases) if _merge_branches(case)]
     if equal:
@@ -64,7 +68,7 @@ def _close_operation(operation: Any) -> bool:
     copied = False
     for region in operation.regions:
         block = region.blocks[0]
-        within = [op for top in block.operations for op in below(top.operation)]
+        within = [op for top in block.operations for op in walk_operations(top.operation)]
         inside = set(block.arguments)
         for op in within:
             inside.update(op.results)

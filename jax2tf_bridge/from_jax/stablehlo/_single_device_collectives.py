@@ -10,10 +10,10 @@ from typing import Any
 from jax2tf_bridge.from_jax._jax_compat import ir
 from jax2tf_bridge.from_jax.stablehlo._operations import (
     attribute,
-    below,
+    create_zeros,
     custom_call_target,
     replace_operation,
-    zeros,
+    walk_operations,
 )
 from jax2tf_bridge.portable._sharding import CALLS_OF_PARTS
 
@@ -57,7 +57,7 @@ def drop_collectives(module: Any) -> str | None:
     """
     unsupported = None
     # Inner operations first, because erasing an operation erases its regions.
-    for op in reversed(list(below(module.operation))):
+    for op in reversed(list(walk_operations(module.operation))):
         name = custom_call_target(op) or str(op.name)
         if name == _MESH and _mesh_size(op) > 1:
             unsupported = name
@@ -114,4 +114,4 @@ def _create_zeros(op: Any) -> list[Any]:
     if not kind.has_static_shape:
         return []
     with ir.InsertionPoint(op), ir.Location.unknown():
-        return [zeros(kind)]
+        return [create_zeros(kind)]

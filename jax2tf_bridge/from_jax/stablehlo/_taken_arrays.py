@@ -18,10 +18,10 @@ from jax2tf_bridge.from_jax._jax_compat import ir
 from jax2tf_bridge.from_jax.stablehlo._operations import custom_call_target
 from jax2tf_bridge.portable._dtypes import ALL_DTYPES
 
-CONSTANT = "jax2tf_bridge.constant"
+PLACEHOLDER_TARGET = "jax2tf_bridge.constant"
 """Target of the placeholder custom call; its backend_config is the array's number."""
 
-LEAST_BYTES = 4096
+MIN_LIFTED_BYTES = 4096
 """Minimum size in bytes of constants that are taken or lifted."""
 
 # Every TF release that the bridge knows has the dtypes up to this number in types.proto.
@@ -58,7 +58,7 @@ class TakenArrays:
         array = self._arrays[number]
         kind = ir.RankedTensorType.get(array.shape, mlir.dtype_to_ir_type(array.dtype))
         attributes: dict[str, ir.Attribute] = {
-            "call_target_name": ir.StringAttr.get(CONSTANT),
+            "call_target_name": ir.StringAttr.get(PLACEHOLDER_TARGET),
             "backend_config": ir.StringAttr.get(str(number)),
         }
         return ir.Operation.create(
@@ -67,18 +67,18 @@ class TakenArrays:
 
     def array(self, operation: Any) -> np.ndarray | None:
         """Returns the array of a placeholder; None for other operations."""
-        if custom_call_target(operation) != CONSTANT:
+        if custom_call_target(operation) != PLACEHOLDER_TARGET:
             return None
         return self._arrays[int(ir.StringAttr(operation.attributes["backend_config"]).value)]
 
     def _large(self, value: Any) -> np.ndarray | None:
         # Checked before np.asarray, because copying from another device takes time.
         if isinstance(value, jax.Array) and (
-            not value.is_fully_addressable or value.nbytes < LEAST_BYTES
+            not value.is_fully_addressable or value.nbytes < MIN_LIFTED_BYTES
         ):
             return None
         array = np.asarray(value)
-        if array.nbytes < LEAST_BYTES:
+        if array.nbytes < MIN_LIFTED_BYTES:
             return None
         # JAX writes arrays that repeat values as broadcasts.
         if array.dtype.name not in _LIFTED_NAMES or 0 in array.strides:

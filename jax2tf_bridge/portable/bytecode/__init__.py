@@ -18,7 +18,7 @@ from jax2tf_bridge.portable.bytecode._summary import (
     Constant,
     ModuleSummary,
     read_main_types,
-    read_module,
+    read_summary,
 )
 
 __all__ = [
@@ -36,6 +36,6 @@ __all__ = [
     "Value",
     "ValueType",
     "read_main_types",
-    "read_module",
     "read_program",
+    "read_summary",
 ]

@@ -82,7 +82,7 @@ class Attributes:
             value = Dictionary(tuple(entries))
         else:
             return None
-        cursor.finished()
+        cursor.check_finished()
         return value
 
     def string(self, index: int) -> str | None:

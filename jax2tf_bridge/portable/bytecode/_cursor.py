@@ -95,7 +95,7 @@ class Cursor:
         """Reads a 64-bit float."""
         return as_float(self.bits(64), 64)
 
-    def flagged(self) -> tuple[int, bool]:
+    def read_flagged(self) -> tuple[int, bool]:
         """Reads a varint; returns it without its lowest bit, and that bit as a flag."""
         value = self.varint()
         return value >> 1, bool(value & 1)
@@ -130,12 +130,12 @@ class Cursor:
             self.fail(f"the alignment {alignment} is no power of two")
         self.skip(-(self.base + self.at) % alignment, "padding")
 
-    def part(self, size: int, what: str) -> Cursor:
+    def split_off(self, size: int, what: str) -> Cursor:
         """Skips the next `size` bytes; returns a cursor over them."""
         start = self.skip(size, what)
         return Cursor(self.data, what, start, start + size, self.base)
 
-    def finished(self) -> None:
+    def check_finished(self) -> None:
         """Raises FileFormatError if bytes are left."""
         if self.left:
             self.fail(f"{self.left} bytes are left over")

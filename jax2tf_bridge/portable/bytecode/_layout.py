@@ -64,7 +64,7 @@ class Strings:
                 section.fail("a string has no end")
             section.skip(size, "a string")
             self._starts.append(section.at)
-        section.finished()
+        section.check_finished()
 
     def __len__(self) -> int:
         return len(self._starts) - 1
@@ -127,7 +127,7 @@ class EntryTable:
             if not 0 < group_size <= count - len(self):
                 offsets.fail(f"{group_size} {of}s come where {count - len(self)} are left")
             for _ in range(group_size):
-                size, custom = offsets.flagged()
+                size, custom = offsets.read_flagged()
                 data.skip(size, of)
                 self._starts.append(data.at)
                 self._custom.append(custom)
@@ -157,7 +157,7 @@ class Properties:
             for _ in range(section.count("properties")):
                 self._starts.append(section.at)
                 section.skip(section.varint(), "properties")
-            section.finished()
+            section.check_finished()
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -167,7 +167,7 @@ class Properties:
             raise IndexError(index)
         section = self._section
         cursor = Cursor(section.data, section.what, self._starts[index], base=section.base)
-        return cursor.part(cursor.varint(), section.what)
+        return cursor.split_off(cursor.varint(), section.what)
 
 
 @dataclass(frozen=True)
@@ -216,8 +216,8 @@ def read_layout(data: memoryview) -> Layout:
     n_attributes, n_types = offsets.count("attributes"), offsets.count("types")
     attributes = EntryTable("attribute", n_attributes, offsets, entries, dialects)
     types = EntryTable("type", n_types, offsets, entries, dialects)
-    offsets.finished()
-    entries.finished()
+    offsets.check_finished()
+    entries.check_finished()
     return Layout(
         version=version,
         producer=producer,
@@ -245,7 +245,7 @@ def read_section(cursor: Cursor) -> tuple[int, Cursor]:
     size = cursor.varint()
     if number & 0x80:
         cursor.align(cursor.varint())
-    return number & 0x7F, cursor.part(size, f"section {number & 0x7F}")
+    return number & 0x7F, cursor.split_off(size, f"section {number & 0x7F}")
 
 
 def _read_sections(whole: Cursor) -> Mapping[Section, Cursor]:
@@ -282,7 +282,7 @@ def _read_dialects(
         if version < DIALECT_VERSIONS:
             dialects.append(strings.name(section.varint()))
             continue
-        name, has_version = section.flagged()
+        name, has_version = section.read_flagged()
         dialects.append(strings.name(name))
         if has_version:
             read_section(section)

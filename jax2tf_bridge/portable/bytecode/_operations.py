@@ -27,7 +27,7 @@ _MAX_MATCHES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class OperationMatch:
     """An operation that matched the search; operations with equal fields are one match.
 
     Attributes:
@@ -56,8 +56,8 @@ class Walk:
     """
 
     counts: list[int]
-    counts_in_sought: list[int]
-    found: Counter[Found] = field(default_factory=Counter)
+    child_counts: list[int]
+    found: Counter[OperationMatch] = field(default_factory=Counter)
 
 
 @dataclass(slots=True)
@@ -125,7 +125,7 @@ class _Walker:
                 if frame.end not in (None, cursor.at):
                     cursor.fail("regions do not end where their section does")
                 stack.pop()
-        cursor.finished()
+        cursor.check_finished()
         return self._walk
 
     def _begin_region(self, frame: _Frame) -> None:
@@ -158,10 +158,10 @@ class _Walker:
             skip_use_lists(cursor, n_results)
         self._walk.counts[name] += 1
         if parent in self._names:
-            self._walk.counts_in_sought[name] += 1
+            self._walk.child_counts[name] += 1
         if name in self._names:
             matches = self._walk.found
-            matches[Found(name, attributes, properties, depth, n_results)] += 1
+            matches[OperationMatch(name, attributes, properties, depth, n_results)] += 1
             if len(matches) > _MAX_MATCHES:
                 cursor.fail(f"there are more than {_MAX_MATCHES} functions, constants and calls")
         return self._enter_regions(name, depth) if mask & REGIONS else None
@@ -182,13 +182,13 @@ class _Walker:
 
 def read_block(cursor: Cursor, version: int) -> tuple[int, list[int]]:
     """Reads the header of a block: its number of operations, and its arguments' types."""
-    operations, has_arguments = cursor.flagged()
+    operations, has_arguments = cursor.read_flagged()
     types: list[int] = []
     if not has_arguments:
         return operations, types
     for _ in range(cursor.count("arguments")):
         if version >= _layout.OPTIONAL_LOCATIONS:
-            kind, has_location = cursor.flagged()
+            kind, has_location = cursor.read_flagged()
         else:
             kind, has_location = cursor.varint(), True
         types.append(kind)
@@ -206,7 +206,7 @@ def read_regions(cursor: Cursor, version: int) -> tuple[int, bool, Cursor | None
       The number of regions; whether they are isolated from outer values; and a cursor over their
       section, which is skipped, or None if they are not in a section.
     """
-    regions, isolated = cursor.flagged()
+    regions, isolated = cursor.read_flagged()
     if not isolated or version < _layout.LAZY_REGIONS:
         return regions, isolated, None
     number, section = _layout.read_section(cursor)
@@ -220,7 +220,7 @@ def skip_use_lists(cursor: Cursor, n_values: int) -> None:
     for _ in range(cursor.varint() if n_values > 1 else 1):
         if n_values > 1:
             skip_numbers(cursor, 1)  # the index of the value
-        skip_numbers(cursor, cursor.flagged()[0])
+        skip_numbers(cursor, cursor.read_flagged()[0])
 
 
 def skip_numbers(cursor: Cursor, count: int) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.portable._dtypes import OF_ELEMENT_TYPES, find_dtype
+from jax2tf_bridge.portable._dtypes import DTYPES_BY_ELEMENT_TYPE, find_dtype
 
 if TYPE_CHECKING:
     import numpy as np
@@ -246,7 +246,7 @@ class Operation:
 
 def _dtype(value: DenseElements) -> str:
     element = value.type.element
-    return "int64" if element == "index" else OF_ELEMENT_TYPES.get(element, "")
+    return "int64" if element == "index" else DTYPES_BY_ELEMENT_TYPE.get(element, "")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

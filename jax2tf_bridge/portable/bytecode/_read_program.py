@@ -119,12 +119,12 @@ class _Reader:
 
     def program(self) -> Program:
         cursor = self._cursor
-        n_operations, has_arguments = cursor.flagged()
+        n_operations, has_arguments = cursor.read_flagged()
         if n_operations != 1 or has_arguments:
             cursor.fail(f"{n_operations} operations stand in the place of one module")
         outermost = _Region(_Scope(), 0, cursor)
         module = self._operation(outermost, 0)
-        cursor.finished()
+        cursor.check_finished()
         if module.name != ops.MODULE:
             cursor.fail("the outermost operation is no module")
         functions: dict[str, Function] = {}
@@ -217,7 +217,7 @@ class _Reader:
             self._cursor.fail(f"the operation {full} is not known to this version")
         cursor = table[properties]
         values = {attribute: self._values.read(cursor.varint()) for attribute in PROPERTIES[full]}
-        cursor.finished()
+        cursor.check_finished()
         return MappingProxyType(values)
 
     def _regions(self, around: _Region, depth: int, name: str) -> tuple[Block, ...]:

@@ -24,7 +24,7 @@ from jax2tf_bridge.portable.bytecode._attributes import (
     TypeReference,
 )
 from jax2tf_bridge.portable.bytecode._layout import Layout, Strings, read_layout
-from jax2tf_bridge.portable.bytecode._operations import MODULE, Found, Walk, walk
+from jax2tf_bridge.portable.bytecode._operations import MODULE, OperationMatch, Walk, walk
 from jax2tf_bridge.portable.bytecode._types import Types, UnknownTypeError
 from jax2tf_bridge.portable.bytecode._vhlo import PROPERTIES, plain_name
 
@@ -107,7 +107,7 @@ class ModuleSummary:
         return [dict(attributes) for attributes in self._calls.get(name, ())]
 
 
-def read_module(data: Data) -> ModuleSummary:
+def read_summary(data: Data) -> ModuleSummary:
     """Summarizes a portable artifact.
 
     Raises:
@@ -191,10 +191,10 @@ class _Reader:
         except UnknownTypeError as e:
             _fail(f"its function main has types that are not known: {e}")
 
-    def _find_matches(self, kind: str) -> Iterator[Found]:
+    def _find_matches(self, kind: str) -> Iterator[OperationMatch]:
         return (op for op in self._walk.found if self._kinds[op.name] == kind)
 
-    def _attribute_indices(self, op: Found) -> dict[str, int]:
+    def _attribute_indices(self, op: OperationMatch) -> dict[str, int]:
         """Returns the indices of an operation's attributes, by name."""
         indices: dict[str, int] = {}
         name = self._layout.operation_names[op.name]
@@ -208,7 +208,7 @@ class _Reader:
             cursor = table[op.properties]
             for attribute in PROPERTIES[name]:
                 indices[attribute] = cursor.varint()
-            cursor.finished()
+            cursor.check_finished()
         if op.attributes is not None:
             dictionary = self._attributes.read(op.attributes)
             if not isinstance(dictionary, Dictionary):
@@ -230,11 +230,11 @@ class _Reader:
         if self._entries_left < 0:
             _fail("its dictionaries have more entries together than the module has bytes")
 
-    def _attribute(self, op: Found, name: str) -> Attribute:
+    def _attribute(self, op: OperationMatch, name: str) -> Attribute:
         index = self._attribute_indices(op).get(name)
         return None if index is None else self._attributes.read(index)
 
-    def _read_text(self, op: Found, name: str) -> str | None:
+    def _read_text(self, op: OperationMatch, name: str) -> str | None:
         value = self._attribute(op, name)
         return value if isinstance(value, str) else None
 
@@ -296,8 +296,8 @@ def _count_operations(layout: Layout, walked: Walk) -> Counter[str]:
         if plain == "return":
             # VHLO has a single return operation for functions and regions. Of the operations that
             # were searched for, only functions have regions.
-            counts["func.return"] += walked.counts_in_sought[i]
-            counts["stablehlo.return"] += walked.counts[i] - walked.counts_in_sought[i]
+            counts["func.return"] += walked.child_counts[i]
+            counts["stablehlo.return"] += walked.counts[i] - walked.child_counts[i]
         elif name not in _NOT_COUNTED:
             dialect = "func" if plain in _OF_FUNCTIONS else "stablehlo"
             counts[f"{dialect}.{plain}" if plain else name] += walked.counts[i]

@@ -61,7 +61,7 @@ class Types:
         if entry.kind != ("vhlo", _FUNCTION):
             raise UnknownTypeError(f"the type {entry.code} of {entry.dialect} for a function")
         inputs, outputs = self._read_list(entry.cursor, 0), self._read_list(entry.cursor, 0)
-        entry.cursor.finished()
+        entry.cursor.check_finished()
         return inputs, outputs
 
     def value(self, index: int) -> ValueType:
@@ -74,9 +74,9 @@ class Types:
         if value_type is None:
             entry = self._table[index]
             if entry.kind == ("vhlo", _TENSOR):
-                shape = sizes(entry.cursor)
+                shape = read_sizes(entry.cursor)
                 element = self._text(entry.cursor.index("type", len(self._table)), 1)
-                entry.cursor.finished()
+                entry.cursor.check_finished()
                 value_type = TensorType(tuple(shape), element)
             else:
                 value_type = OtherType(self.text(index))
@@ -101,7 +101,7 @@ class Types:
         if entry.dialect != "vhlo" or entry.code is None:
             raise UnknownTypeError(f"type {entry.code} of {entry.dialect}")
         text = self._vhlo(entry.code, entry.cursor, depth)
-        entry.cursor.finished()
+        entry.cursor.check_finished()
         return text
 
     def _vhlo(self, code: int, cursor: Cursor, depth: int) -> str:
@@ -168,12 +168,12 @@ class Types:
         if entry.kind != _BOUNDS:
             raise UnknownTypeError(f"a tensor with the encoding {entry.code} of {entry.dialect}")
         bounds = ", ".join(_print_sizes(entry.cursor))
-        entry.cursor.finished()
+        entry.cursor.check_finished()
         self._characters_left -= len(bounds)
         return f", #stablehlo.bounds<{bounds}>"
 
 
-def sizes(cursor: Cursor) -> list[int | None]:
+def read_sizes(cursor: Cursor) -> list[int | None]:
     """Reads the sizes of a tensor; None for an unknown size."""
     numbers = [cursor.signed_varint() for _ in range(cursor.count("sizes"))]
     if numbers and min(numbers) < 0 and any(_DYNAMIC != size < 0 for size in numbers):
@@ -182,7 +182,7 @@ def sizes(cursor: Cursor) -> list[int | None]:
 
 
 def _print_sizes(cursor: Cursor) -> list[str]:
-    return ["?" if size is None else str(size) for size in sizes(cursor)]
+    return ["?" if size is None else str(size) for size in read_sizes(cursor)]
 
 
 def _skip_range(cursor: Cursor) -> None:

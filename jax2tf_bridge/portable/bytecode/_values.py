@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from jax2tf_bridge.portable._dtypes import OF_ELEMENT_TYPES, find_dtype
+from jax2tf_bridge.portable._dtypes import DTYPES_BY_ELEMENT_TYPE, find_dtype
 from jax2tf_bridge.portable.bytecode._attributes import (
     Attributes,
     Dictionary,
@@ -102,12 +102,12 @@ class Values:
         cursor = entry.cursor
         if entry.kind in _ARRAYS:
             indices = [cursor.varint() for _ in range(cursor.count("attributes"))]
-            cursor.finished()
+            cursor.check_finished()
             values = [self._read(i, depth + 1) for i in indices]
             return tuple(value for value, _ in values), sum(1 + inner for _, inner in values)
         value = self._simple(entry)
         if not isinstance(value, Unsupported):
-            cursor.finished()
+            cursor.check_finished()
         return value, 20
 
     def _simple(self, entry: Entry) -> Attribute:
@@ -155,7 +155,7 @@ class Values:
         element = str(self.type(cursor.varint()))
         if element == "index":
             return cursor.signed_varint()
-        row = find_dtype(OF_ELEMENT_TYPES.get(element, ""))
+        row = find_dtype(DTYPES_BY_ELEMENT_TYPE.get(element, ""))
         if row is None or not row.is_integer:
             return Unsupported(f"an integer of type {element}")
         value = cursor.bits(row.bits)
@@ -178,7 +178,7 @@ class Values:
 
     def _float(self, cursor: Cursor) -> Attribute:
         element = str(self.type(cursor.varint()))
-        row = find_dtype(OF_ELEMENT_TYPES.get(element, ""))
+        row = find_dtype(DTYPES_BY_ELEMENT_TYPE.get(element, ""))
         if row is None or row.kind != "float":
             return Unsupported(f"a number of type {element}")
         bits = cursor.bits(row.bits)

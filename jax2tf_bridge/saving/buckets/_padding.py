@@ -20,7 +20,7 @@ from jax2tf_bridge.saving.buckets._batch_splitting import (
 from jax2tf_bridge.saving.buckets._buckets import Bucketing
 from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
 from jax2tf_bridge.to_tf._dtypes import cast_if_needed, static_shape
-from jax2tf_bridge.to_tf._shape_guards import Guards, SizeAlgebra, known_text
+from jax2tf_bridge.to_tf._shape_guards import Guards, SizeAlgebra, format_known_shape
 from shape_poly import Dim, DimExpr, evaluate_shape, shape_text, solve, variables_of
 
 Tensors: TypeAlias = Mapping[str, Any]
@@ -244,7 +244,7 @@ def _expected(bucketing: Bucketing, name: str) -> str:
 
 
 def _contradiction(bucketing: Bucketing, name: str, tensor: Any, reason: str) -> Exception:
-    text = f"{_expected(bucketing, name)}{known_text(tensor)}: {reason}"
+    text = f"{_expected(bucketing, name)}{format_known_shape(tensor)}: {reason}"
     error: Exception = tf.errors.InvalidArgumentError(None, None, text)
     return error
 

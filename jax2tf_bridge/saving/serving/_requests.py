@@ -23,7 +23,7 @@ from jax2tf_bridge.saving.signatures._endpoint import Endpoint
 from jax2tf_bridge.saving.signatures._inputs import NamedPort, avals_of, examples_of
 from jax2tf_bridge.saving.signatures._processing import arguments, check_preprocess
 from jax2tf_bridge.saving.signatures._served_arrays import ServedArray
-from jax2tf_bridge.to_tf._dtypes import fits_shape
+from jax2tf_bridge.to_tf._dtypes import can_have_shape
 from shape_poly import Integers, SymbolicScope, is_symbolic_dim, make_plan, solve, variables_of
 
 _MOST_SHOWN = 3
@@ -118,7 +118,7 @@ class _Probe:
                 f"({_text(example)}): {first_words(e.message)}"
             ) from e
         for name, aval in avals_of(self.endpoint.inputs).items():
-            if not fits_shape(found[name], aval):
+            if not can_have_shape(found[name], aval):
                 raise SavingError(
                     f"{place} does not give what {self.endpoint.portable.name} takes, for the "
                     f"example ({_text(example)}): {name}: expected {ServedArray.of_aval(aval)}, "

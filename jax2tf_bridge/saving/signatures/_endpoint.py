@@ -32,8 +32,8 @@ from jax2tf_bridge.saving.signatures._inputs import (
     named_ports,
 )
 from jax2tf_bridge.to_tf._constants import Constants
-from jax2tf_bridge.to_tf._dtypes import fits_dtype, op_dtype
-from jax2tf_bridge.to_tf._gradient import StoredOrders, call_flat
+from jax2tf_bridge.to_tf._dtypes import is_accepted_as, op_dtype
+from jax2tf_bridge.to_tf._gradient import StoredGradients, call_flat
 from jax2tf_bridge.to_tf._traced_once import TracedOnce
 from shape_poly import is_symbolic_dim
 
@@ -68,7 +68,7 @@ class Endpoint:
     weights: Sequence[tf.Variable]
     inputs: tuple[NamedPort, ...]
     outputs: tuple[NamedPort, ...]
-    orders: StoredOrders | None
+    orders: StoredGradients | None
     call: NamedCall
     held: Callable[[], dict[str, tf.Tensor]]
     pull: NamedPull | None = None
@@ -97,7 +97,7 @@ class Endpoint:
         paths = tuple(portable.out_tree.leaf_paths())
         outputs = named_ports("output", name, signature.output_names, paths, portable.out_avals)
         # Without orders, TensorFlow's PreventGradient says why there is no gradient.
-        orders = None if vjp_order is None else StoredOrders(portable, vjp_order, constants)
+        orders = None if vjp_order is None else StoredGradients(portable, vjp_order, constants)
         flat = _flat(portable, weights, constants, orders)
 
         def held() -> dict[str, tf.Tensor]:
@@ -250,7 +250,7 @@ class Endpoint:
             return value
         if not hasattr(value, "dtype"):
             return self.fitting("example for", name, value).numpy()
-        if fits_dtype(value, dtype):
+        if is_accepted_as(value, dtype):
             _refuse_overflow(self._place("example for", name), value, dtype)
             return np.asarray(value).astype(tf.as_dtype(dtype).as_numpy_dtype)
         return value
@@ -408,7 +408,7 @@ def _flat(
     portable: PortableFunction,
     weights: Sequence[tf.Variable],
     constants: Constants,
-    orders: StoredOrders | None,
+    orders: StoredGradients | None,
 ) -> Callable[..., Sequence[tf.Tensor]]:
     """Makes one TF function over weights, constants and the other flat arguments."""
     first = len(weights)

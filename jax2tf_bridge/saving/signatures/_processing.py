@@ -17,7 +17,7 @@ from jax2tf_bridge.saving.signatures._endpoint import Endpoint
 from jax2tf_bridge.saving.signatures._inputs import NamedPort
 from jax2tf_bridge.saving.signatures._served_arrays import ServedArray, Sides
 from jax2tf_bridge.to_tf import _tf_compat
-from jax2tf_bridge.to_tf._dtypes import cast_if_needed, fits_dtype, fits_shape, op_dtype
+from jax2tf_bridge.to_tf._dtypes import can_have_shape, cast_if_needed, is_accepted_as, op_dtype
 
 _NUMBERS = (bool, int, float, complex)
 _LIBRARIES = frozenset({"jax", "keras", "numpy", "tensorflow"})
@@ -179,10 +179,10 @@ def _problem(leaf: Any, port: NamedPort) -> str | None:
     got = f"{expected} {ServedArray.of_tensor(tensor)}"
     if tensor.dtype == tf.string:
         return f"{got}. Make numbers of it, by a lookup table or tf.strings.to_number."
-    if not fits_dtype(leaf if isinstance(leaf, _NUMBERS) else tensor, aval.op_dtype):
+    if not is_accepted_as(leaf if isinstance(leaf, _NUMBERS) else tensor, aval.op_dtype):
         return f"{got}. Cast it: tf.cast(..., tf.{aval.op_dtype})."
     rank = len(aval.op_shape)
-    if not fits_shape(tensor, aval):
+    if not can_have_shape(tensor, aval):
         if tensor.shape.rank != rank:
             return f"{got}. It must have {rank} dimension{'' if rank == 1 else 's'}."
         return f"{got}. Its sizes are fixed: open them with polymorphic_shapes."

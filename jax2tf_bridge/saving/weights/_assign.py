@@ -32,7 +32,7 @@ from jax2tf_bridge.saving.weights._model_variables import (
 )
 from jax2tf_bridge.saving.weights._params import PathWeights, opened
 from jax2tf_bridge.saving.weights._variables import names_of
-from jax2tf_bridge.to_tf._dtypes import dtype_name, fits_dtype
+from jax2tf_bridge.to_tf._dtypes import dtype_name, is_accepted_as
 from jax2tf_bridge.weights._paths import split_path
 from shape_poly import shape_text
 
@@ -240,7 +240,7 @@ def _check(pairs: Mapping[str, tuple[NamedVariable, Any]], given: PathWeights) -
             expected = shape_text(["?" if d is None else d for d in variable.shape])
             turned = " (transposed?)" if variable.shape == shape[::-1] else ""
             shapes.append(f"{path}: expected shape {expected}, got {shape_text(shape)}{turned}")
-        if not fits_dtype(leaf, variable.dtype.name):
+        if not is_accepted_as(leaf, variable.dtype.name):
             got = dtype_name(leaf) or repr(leaf)
             dtypes.append(f"{path}: expected {variable.dtype.name}, got {got}")
     if shapes or dtypes:

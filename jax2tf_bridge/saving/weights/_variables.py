@@ -22,9 +22,9 @@ from jax2tf_bridge.to_tf import _tf_compat
 from jax2tf_bridge.to_tf._constants import Key, constant_array, constant_key
 from jax2tf_bridge.to_tf._dtypes import (
     can_become,
+    can_hold_number,
     dtype_name,
-    fits_dtype,
-    number_fits,
+    is_accepted_as,
     op_dtype,
 )
 from jax2tf_bridge.weights.msgpack._array_bytes import host_array, is_jax_array
@@ -183,7 +183,7 @@ def _check_leaves(
                 f"{' (transposed?)' if expected.shape == shape[::-1] else ''}"
             )
         dtype = dtype_name(leaf)
-        if dtype is None and not number_fits(leaf, expected.dtype):
+        if dtype is None and not can_hold_number(leaf, expected.dtype):
             dtypes.append(f"{path}: expected {expected.dtype}, got {leaf!r}")
         elif dtype is not None and not can_become(dtype, expected.dtype):
             dtypes.append(f"{path}: expected {expected.dtype}, got {dtype}")
@@ -358,7 +358,7 @@ def new_variable(value: WeightLeaf | ConstantArray, *, trainable: bool, name: st
     to hold a copy, writes it in less time.
     """
     if is_fast():
-        made = _tf_compat.variable_without_value(
+        made = _tf_compat.make_uninitialized_variable(
             value.shape, value.dtype, trainable=trainable, name=name
         )
         if made is not None:
@@ -368,7 +368,7 @@ def new_variable(value: WeightLeaf | ConstantArray, *, trainable: bool, name: st
 
 def as_saved(leaf: Any, dtype: str) -> Any:
     """Casts a leaf to a variable's dtype, if `save` would take it; else returns it as it is."""
-    if dtype_name(leaf) == dtype or not fits_dtype(leaf, dtype):
+    if dtype_name(leaf) == dtype or not is_accepted_as(leaf, dtype):
         return leaf
     return np.asarray(leaf).astype(tf.as_dtype(dtype).as_numpy_dtype)
 

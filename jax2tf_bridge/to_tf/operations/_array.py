@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.portable._dtypes import OF_ELEMENT_TYPES, DType, find_dtype
+from jax2tf_bridge.portable._dtypes import DTYPES_BY_ELEMENT_TYPE, DType, find_dtype
 from jax2tf_bridge.to_tf._dtypes import static_shape
 from shape_poly import Dim
 
@@ -23,7 +23,7 @@ def row_of(element: str) -> DType:
     Raises:
       KeyError: the table has none.
     """
-    row = find_dtype(_COMPLEX.get(element) or OF_ELEMENT_TYPES[element])
+    row = find_dtype(_COMPLEX.get(element) or DTYPES_BY_ELEMENT_TYPE[element])
     if row is None:
         raise KeyError(element)
     return row

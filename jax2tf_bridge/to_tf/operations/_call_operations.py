@@ -14,7 +14,7 @@ from jax2tf_bridge.errors import FileFormatError, ModuleError
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable.bytecode import Program, TensorType, read_program
-from jax2tf_bridge.to_tf._graph_functions import graph_functions
+from jax2tf_bridge.to_tf._graph_functions import get_graph_functions
 from jax2tf_bridge.to_tf.operations import _sign_bits, _softmax
 from jax2tf_bridge.to_tf.operations._array import Array
 from jax2tf_bridge.to_tf.operations._extremes import with_extremes
@@ -86,7 +86,7 @@ def make_operations(
             if name not in numbers
         },
         constraints,
-        graph_functions(portable),
+        get_graph_functions(portable),
         asserts=not (portable.constraints_known or portable.target.for_converters),
         names_lines=portable.target.names_lines,
         for_converters=portable.target.for_converters,

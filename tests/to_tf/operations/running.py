@@ -11,7 +11,7 @@ import tensorflow as tf
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._jax_compat import ir
 from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.portable._dtypes import OF_ELEMENT_TYPES
+from jax2tf_bridge.portable._dtypes import DTYPES_BY_ELEMENT_TYPE
 from jax2tf_bridge.portable._module import Module
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._target import Target
@@ -67,7 +67,7 @@ def _aval(kind: str, names: Iterator[str]) -> Aval:
         )
     )
     dtype = {"complex<f32>": "complex64", "complex<f64>": "complex128"}.get(
-        element, OF_ELEMENT_TYPES.get(element, "")
+        element, DTYPES_BY_ELEMENT_TYPE.get(element, "")
     )
     shape = tuple(DimExpr.variable(next(names)) if s == "?" else int(s) for s in sizes)
     return Aval(shape, dtype)
