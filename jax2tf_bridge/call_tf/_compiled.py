@@ -99,7 +99,7 @@ def export_compiled(
       platform: the platform to compile for.
 
     Raises:
-      PlatformError, UnsupportedByTargetError: as `compiled`.
+      PlatformError, UnsupportedByTargetError: as `compile_function`.
     """
     module = compile_function(function, avals, platform)
     if module.results != tuple(results):

@@ -50,7 +50,7 @@ def _make_function_config(function: LayerFunction) -> dict[str, Any]:
 
 
 def read_model_config(config: Any, name: Any) -> LayerModel:
-    """Reads a config that `model_config` made; the weights have no values yet.
+    """Reads a config that `make_model_config` made; the weights have no values yet.
 
     Args:
       config: the parsed JSON.

@@ -71,7 +71,7 @@ class SentJob:
     """The message that sends a job.
 
     Attributes:
-      job: the job without its arguments' data, and with its function replaced by `sendable`.
+      job: the job without its arguments' data, and with its function replaced by `make_sendable`.
       structure: the pytree of its arguments.
       configuration: the JAX configuration of the sender.
       token: the token of the channel that returns the answer's objects.

@@ -124,7 +124,7 @@ def read_main_types(
     """Reads the types of main's arguments and results, without reading function bodies.
 
     Raises:
-      FileFormatError: as for `read_module`.
+      FileFormatError: as for `read_summary`.
     """
     with memoryview(data) as view, _flatten_view(view) as flat:
         return _Reader(flat, top_only=True).main_types()
