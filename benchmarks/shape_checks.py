@@ -12,9 +12,9 @@ import tensorflow as tf
 from benchmarks import _measure
 from benchmarks._models import mlp
 from jax2tf_bridge import PortableFunction, export
-from jax2tf_bridge.to_tf import _op
-from jax2tf_bridge.to_tf._op import call_op
-from jax2tf_bridge.to_tf._shapes import CheckedShapes, check_shapes
+from jax2tf_bridge.to_tensorflow import _op, check_shapes
+from jax2tf_bridge.to_tensorflow._op import call_op
+from jax2tf_bridge.to_tensorflow._shapes import CheckedShapes
 from shape_poly import evaluate_shape
 
 _COPIES = 100

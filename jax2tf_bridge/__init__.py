@@ -1,36 +1,60 @@
 """jax2tf-bridge: takes what people write in JAX to where TensorFlow runs.
 
 Names are imported when they are first used, so that `import jax2tf_bridge` works where only JAX,
-or only TensorFlow, is installed. `__init__.pyi` lists them.
+or only TensorFlow, is installed. `__init__.pyi` has the same names for type checkers.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import sys
-import types
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jax2tf_bridge._lazy_names import homes_of, lazy_getattr
+from jax2tf_bridge._lazy_names import make_lazy_getattr
 from jax2tf_bridge._version import __version__ as __version__
 
-_HOMES = homes_of(__spec__)
-_PACKAGES = {name for name, home in _HOMES.items() if home == __name__}
+_PACKAGES = (
+    *("colocated", "compat", "errors", "inspecting", "jax_export", "keras", "litert", "loading"),
+    *("parallel", "portable", "saving", "serve_checking", "verifying", "weights"),
+)
+_NAMES = {
+    "calling_tf": ("call_tf",),
+    "converting": ("convert", "dtype_of_val", "publish", "save", "serialize_exported"),
+    "errors": ("BridgeError",),
+    "from_jax": (
+        *("eval_polymorphic_shape", "export", "from_exported", "retarget", "to_exported"),
+    ),
+    "inspecting": ("inspect",),
+    "litert": ("save_litert",),
+    "loading": ("load",),
+    "parallel": ("ExportJob", "export_many"),
+    "portable": ("AUTO", "DisabledSafetyCheck", "PolyShape", "PortableFunction", "Target"),
+    "saved_model": ("Signature",),
+    "saving": ("assign_weights", "choose_buckets", "latest_version", "published_versions"),
+    "serialization": (
+        *("deserialize", "read_function", "serialize", "write_function"),
+        *("register_namedtuple_serialization", "register_pytree_node_serialization"),
+    ),
+    "serve_checking": ("serve_check",),
+    "stablehlo": ("from_stablehlo",),
+    "to_tensorflow": ("split_to_logical_devices", "to_tf"),
+    "verifying": ("verify",),
+    "weights": ("open_weights", "read_weights", "write_weights"),
+}
+"""The public names, by the package that has them."""
+
+_HOMES = {name: package for package, names in _NAMES.items() for name in names} | {
+    package: package for package in _PACKAGES
+}
 _NEEDED = {
     **dict.fromkeys(("from_jax", "loading", "parallel"), ("jax",)),
-    **dict.fromkeys(("converting._publish", "converting._save"), ("tensorflow",)),
-    **dict.fromkeys(("litert", "saving", "to_tf"), ("tensorflow",)),
-    **dict.fromkeys(("call_tf", "converting", "verifying"), ("jax", "tensorflow")),
-    "converting._serialize_exported": (),
+    **dict.fromkeys(("litert", "saving", "to_tensorflow"), ("tensorflow",)),
+    **dict.fromkeys(("calling_tf", "verifying"), ("jax", "tensorflow")),
+    **dict.fromkeys(("publish", "save"), ("tensorflow",)),
+    **dict.fromkeys(("convert", "dtype_of_val"), ("jax", "tensorflow")),
 }
-"""The packages that modules need; what a package needs, its modules need."""
+"""What packages need, and the names of those packages whose names differ in this."""
 
-__all__ = sorted(_HOMES.keys() - _PACKAGES - {"__version__"})
-__getattr__ = lazy_getattr(__name__, _HOMES)
-
-
-def __dir__() -> list[str]:
-    return sorted(_HOMES)
+_get_lazily = make_lazy_getattr(__name__, _HOMES)
 
 
 def _is_installed(package: str) -> bool:
@@ -40,23 +64,19 @@ def _is_installed(package: str) -> bool:
         return False
 
 
-def _needed(name: str) -> tuple[str, ...]:
-    module = _HOMES[name].removeprefix(f"{__name__}.")
-    return _NEEDED.get(module, _NEEDED.get(module.split(".")[0], ()))
+def _can_import(name: str) -> bool:
+    return all(map(_is_installed, _NEEDED.get(name, _NEEDED.get(_HOMES[name], ()))))
 
 
-class _Facade(types.ModuleType):
-    """Keeps the function to_tf in view when the subpackage of that name is imported."""
+if not TYPE_CHECKING:
 
-    @property
-    def __all__(self) -> list[str]:
-        """The public names, without those that need what is not installed: for `import *`."""
-        return [name for name in self.__dict__["__all__"] if all(map(_is_installed, _needed(name)))]
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if isinstance(value, types.ModuleType) and name in _HOMES and name not in _PACKAGES:
-            value = getattr(value, name)
-        super().__setattr__(name, value)
+    def __getattr__(name: str) -> Any:
+        if name == "__all__":
+            # For `import *`, which would fail at a name that needs what is not installed.
+            public = _HOMES.keys() - set(_PACKAGES)
+            return sorted(filter(_can_import, public))
+        return _get_lazily(name)
 
 
-sys.modules[__name__].__class__ = _Facade
+def __dir__() -> list[str]:
+    return sorted((*_HOMES, "__version__"))

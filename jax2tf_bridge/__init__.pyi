@@ -1,4 +1,4 @@
-# The public names: one line each. __init__.py reads this file, type checkers do, and the tests.
+# The public names of __init__.py, for type checkers and editors.
 
 from jax2tf_bridge import colocated as colocated
 from jax2tf_bridge import compat as compat
@@ -15,29 +15,29 @@ from jax2tf_bridge import serve_checking as serve_checking
 from jax2tf_bridge import verifying as verifying
 from jax2tf_bridge import weights as weights
 from jax2tf_bridge._version import __version__ as __version__
-from jax2tf_bridge.call_tf import call_tf as call_tf
-from jax2tf_bridge.converting._convert import convert as convert
-from jax2tf_bridge.converting._dtypes import dtype_of_val as dtype_of_val
-from jax2tf_bridge.converting._publish import publish as publish
-from jax2tf_bridge.converting._save import save as save
-from jax2tf_bridge.converting._serialize_exported import serialize_exported as serialize_exported
+from jax2tf_bridge.calling_tf import call_tf as call_tf
+from jax2tf_bridge.converting import convert as convert
+from jax2tf_bridge.converting import dtype_of_val as dtype_of_val
+from jax2tf_bridge.converting import publish as publish
+from jax2tf_bridge.converting import save as save
+from jax2tf_bridge.converting import serialize_exported as serialize_exported
 from jax2tf_bridge.errors import BridgeError as BridgeError
+from jax2tf_bridge.from_jax import eval_polymorphic_shape as eval_polymorphic_shape
 from jax2tf_bridge.from_jax import export as export
 from jax2tf_bridge.from_jax import from_exported as from_exported
 from jax2tf_bridge.from_jax import retarget as retarget
 from jax2tf_bridge.from_jax import to_exported as to_exported
-from jax2tf_bridge.from_jax._eval_shape import eval_polymorphic_shape as eval_polymorphic_shape
 from jax2tf_bridge.inspecting import inspect as inspect
 from jax2tf_bridge.litert import save_litert as save_litert
 from jax2tf_bridge.loading import load as load
 from jax2tf_bridge.parallel import ExportJob as ExportJob
 from jax2tf_bridge.parallel import export_many as export_many
-from jax2tf_bridge.portable._auto import AUTO as AUTO
-from jax2tf_bridge.portable._poly_shape import PolyShape as PolyShape
-from jax2tf_bridge.portable._portable_function import PortableFunction as PortableFunction
-from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck as DisabledSafetyCheck
-from jax2tf_bridge.portable._target import Target as Target
-from jax2tf_bridge.saved_model._signature import Signature as Signature
+from jax2tf_bridge.portable import AUTO as AUTO
+from jax2tf_bridge.portable import DisabledSafetyCheck as DisabledSafetyCheck
+from jax2tf_bridge.portable import PolyShape as PolyShape
+from jax2tf_bridge.portable import PortableFunction as PortableFunction
+from jax2tf_bridge.portable import Target as Target
+from jax2tf_bridge.saved_model import Signature as Signature
 from jax2tf_bridge.saving import assign_weights as assign_weights
 from jax2tf_bridge.saving import choose_buckets as choose_buckets
 from jax2tf_bridge.saving import latest_version as latest_version
@@ -54,10 +54,8 @@ from jax2tf_bridge.serialization import serialize as serialize
 from jax2tf_bridge.serialization import write_function as write_function
 from jax2tf_bridge.serve_checking import serve_check as serve_check
 from jax2tf_bridge.stablehlo import from_stablehlo as from_stablehlo
-from jax2tf_bridge.to_tf import to_tf as to_tf
-from jax2tf_bridge.to_tf._logical_devices import (
-    split_to_logical_devices as split_to_logical_devices,
-)
+from jax2tf_bridge.to_tensorflow import split_to_logical_devices as split_to_logical_devices
+from jax2tf_bridge.to_tensorflow import to_tf as to_tf
 from jax2tf_bridge.verifying import verify as verify
 from jax2tf_bridge.weights import open_weights as open_weights
 from jax2tf_bridge.weights import read_weights as read_weights

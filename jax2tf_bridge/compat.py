@@ -11,8 +11,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from jax2tf_bridge.portable._safety_checks import NOT_STRICT
-from jax2tf_bridge.portable._target import Target
+from jax2tf_bridge.portable import NOT_STRICT, Target
 
 _PACKAGE = "jax.experimental.jax2tf"
 _CONVERTER, _CALLER = f"{_PACKAGE}.jax2tf", f"{_PACKAGE}.call_tf"
@@ -61,14 +60,11 @@ def as_jax2tf() -> Iterator[types.ModuleType]:
 
 def _names_of_the_bridge() -> Mapping[str, Any]:
     """Returns the bridge's objects under jax2tf's public names."""
-    from jax2tf_bridge.call_tf import call_tf
-    from jax2tf_bridge.converting._convert import convert
-    from jax2tf_bridge.converting._dtypes import dtype_of_val
-    from jax2tf_bridge.from_jax._eval_shape import eval_polymorphic_shape
-    from jax2tf_bridge.portable._poly_shape import PolyShape
-    from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck
-    from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
-    from jax2tf_bridge.to_tf._logical_devices import split_to_logical_devices
+    from jax2tf_bridge.calling_tf import call_tf
+    from jax2tf_bridge.converting import convert, dtype_of_val
+    from jax2tf_bridge.from_jax import eval_polymorphic_shape
+    from jax2tf_bridge.portable import DisabledSafetyCheck, PolyShape
+    from jax2tf_bridge.to_tensorflow import opaque_to_autograph, split_to_logical_devices
 
     return {
         "DisabledSafetyCheck": DisabledSafetyCheck,
@@ -163,7 +159,7 @@ _STAND_INS = {name: _StandIn(name) for name in (_PACKAGE, _CONVERTER, _CALLER)}
 
 def _put(names: Mapping[str, Any], undo: contextlib.ExitStack) -> None:
     before = {name: module for name, module in sys.modules.items() if _is_part(name)}
-    from jax2tf_bridge.from_jax.trees._wrapper_nodes import can_import_jax2tf
+    from jax2tf_bridge.from_jax.trees import can_import_jax2tf
 
     if not can_import_jax2tf():
         undo.callback(_restore_modules, before)

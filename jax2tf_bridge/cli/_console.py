@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from jax2tf_bridge._utils._terminal_texts import one_line
+from jax2tf_bridge._utils import one_line
 
 PROGRAM = "jax2tf-bridge"
 

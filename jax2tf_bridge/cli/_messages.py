@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from jax2tf_bridge.errors import Argument, Blank, Message
-from jax2tf_bridge.portable._auto import AUTO
+from jax2tf_bridge.portable import AUTO
 
 _OPTIONS: Mapping[str, str] = MappingProxyType(
     {

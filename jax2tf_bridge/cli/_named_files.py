@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from jax2tf_bridge.cli._commands import UsageError, exported_path
-from jax2tf_bridge.saved_model._signature import SERVING_DEFAULT
-from jax2tf_bridge.storage._paths import AnyPath
+from jax2tf_bridge.saved_model import SERVING_DEFAULT
+from jax2tf_bridge.storage import AnyPath
 
 NamedPath: TypeAlias = tuple[str, AnyPath]
 """Name of a signature, or "" without one, and the file of its function."""

@@ -11,28 +11,28 @@ from importlib import metadata
 from typing import Any, NoReturn, Protocol
 
 import jax2tf_bridge
-from jax2tf_bridge._utils._suggestions import did_you_mean
+from jax2tf_bridge._utils import did_you_mean
 from jax2tf_bridge.cli._commands import Command, UsageError
 from jax2tf_bridge.cli._console import PROGRAM
-from jax2tf_bridge.cli.export import _command as _export
-from jax2tf_bridge.cli.inspect import _command as _inspect
-from jax2tf_bridge.cli.litert import _command as _litert
-from jax2tf_bridge.cli.retarget import _command as _retarget
-from jax2tf_bridge.cli.save import _command as _save
-from jax2tf_bridge.cli.serve_check import _command as _serve_check
-from jax2tf_bridge.cli.verify import _command as _verify
-from jax2tf_bridge.cli.weights import _command as _weights
+from jax2tf_bridge.cli.export import COMMAND as EXPORT
+from jax2tf_bridge.cli.inspect import COMMAND as INSPECT
+from jax2tf_bridge.cli.litert import COMMAND as LITERT
+from jax2tf_bridge.cli.retarget import COMMAND as RETARGET
+from jax2tf_bridge.cli.save import PUBLISH, SAVE
+from jax2tf_bridge.cli.serve_check import COMMAND as SERVE_CHECK
+from jax2tf_bridge.cli.verify import COMMAND as VERIFY
+from jax2tf_bridge.cli.weights import COMMAND as WEIGHTS
 
 _COMMANDS = (
-    _export.COMMAND,
-    _save.SAVE,
-    _save.PUBLISH,
-    _litert.COMMAND,
-    _weights.COMMAND,
-    _inspect.COMMAND,
-    _retarget.COMMAND,
-    _verify.COMMAND,
-    _serve_check.COMMAND,
+    EXPORT,
+    SAVE,
+    PUBLISH,
+    LITERT,
+    WEIGHTS,
+    INSPECT,
+    RETARGET,
+    VERIFY,
+    SERVE_CHECK,
 )
 
 _DESCRIPTION = """\

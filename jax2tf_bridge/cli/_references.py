@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from jax2tf_bridge._utils._suggestions import did_you_mean
+from jax2tf_bridge._utils import did_you_mean
 from jax2tf_bridge.cli._commands import UsageError
 from jax2tf_bridge.cli._console import first_line
 from jax2tf_bridge.errors import BridgeError

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 from jax.extend import backend as jax_backend
 
-from jax2tf_bridge._utils._private_names import SeamName
+from jax2tf_bridge._utils import SeamName
 
 _CACHE = SeamName(
     "jaxlib.weakref_lru_cache",

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
-from jax2tf_bridge._utils._array_texts import array_type_text
+from jax2tf_bridge._utils import array_type_text
 from jax2tf_bridge.colocated._channel import Channel
 from jax2tf_bridge.errors import (
     DeviceError,

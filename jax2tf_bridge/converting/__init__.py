@@ -1,1 +1,44 @@
-"""Both halves in one process: convert(), save(), publish()."""
+"""Both halves in one process: convert(), save(), publish().
+
+Names are imported when they are first used: `convert` needs JAX and TensorFlow, `save` and
+`publish` need JAX for JAX functions only, and `serialize_exported` needs neither.
+"""
+
+from typing import TYPE_CHECKING
+
+from jax2tf_bridge._lazy_names import make_lazy_getattr
+
+if TYPE_CHECKING:
+    from jax2tf_bridge.converting._convert import convert
+    from jax2tf_bridge.converting._dtypes import dtype_of_val
+    from jax2tf_bridge.converting._operations_graph import operations_graph
+    from jax2tf_bridge.converting._publish import publish
+    from jax2tf_bridge.converting._save import Signatures, keys_as_words, prepare, save
+    from jax2tf_bridge.converting._serialize_exported import serialize_exported
+else:
+    __getattr__ = make_lazy_getattr(
+        __name__,
+        {
+            "Signatures": "_save",
+            "convert": "_convert",
+            "dtype_of_val": "_dtypes",
+            "keys_as_words": "_save",
+            "operations_graph": "_operations_graph",
+            "prepare": "_save",
+            "publish": "_publish",
+            "save": "_save",
+            "serialize_exported": "_serialize_exported",
+        },
+    )
+
+__all__ = [
+    "Signatures",
+    "convert",
+    "dtype_of_val",
+    "keys_as_words",
+    "operations_graph",
+    "prepare",
+    "publish",
+    "save",
+    "serialize_exported",
+]

@@ -11,15 +11,17 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.errors import DTypeError, ExportError
-from jax2tf_bridge.from_jax.arguments._advice import close_over
-from jax2tf_bridge.from_jax.arguments._avals import is_key
-from jax2tf_bridge.from_jax.arguments._callables import JaxCallable
-from jax2tf_bridge.from_jax.arguments._types import jax_dtype, static_leaf_hint
-from jax2tf_bridge.from_jax.shapes._argument_specs import OpenSpec
-from jax2tf_bridge.from_jax.trees._tree_specs import rebuilt
-from jax2tf_bridge.portable._portable_function import PortableFunction
-from jax2tf_bridge.to_tf import _tf_compat
-from jax2tf_bridge.to_tf._dtypes import cast_if_needed, is_in_range
+from jax2tf_bridge.from_jax.arguments import (
+    JaxCallable,
+    close_over,
+    is_key,
+    jax_dtype,
+    static_leaf_hint,
+)
+from jax2tf_bridge.from_jax.shapes import OpenSpec
+from jax2tf_bridge.from_jax.trees import rebuilt
+from jax2tf_bridge.portable import PortableFunction
+from jax2tf_bridge.to_tensorflow import cast_if_needed, is_in_range, tf_compat
 
 _NUMBERS = (bool, int, float, complex)
 _ARRAYS = (tf.Tensor, np.ndarray, np.generic, jax.Array)
@@ -61,8 +63,8 @@ class CallArguments:
             {k: v for k, v in kwargs.items() if k not in static_kwargs},
         )
         tree: Any
-        leaves, tree = jax.tree_util.tree_flatten(dynamic, is_leaf=_tf_compat.is_wrapper)
-        if any(map(_tf_compat.is_wrapper, leaves)):
+        leaves, tree = jax.tree_util.tree_flatten(dynamic, is_leaf=tf_compat.is_wrapper)
+        if any(map(tf_compat.is_wrapper, leaves)):
             dynamic = tree.unflatten(map(_without_wrappers, leaves))
             leaves, tree = jax.tree_util.tree_flatten(dynamic)
         values = tuple(map(array_of, leaves))
@@ -119,10 +121,10 @@ class CallArguments:
 
 def _without_wrappers(leaf: Any) -> Any:
     """A leaf in which containers stand for TF's wrappers, also within containers within."""
-    if not _tf_compat.is_wrapper(leaf):
+    if not tf_compat.is_wrapper(leaf):
         return leaf
-    plain = _tf_compat.unwrap_containers(leaf)
-    return jax.tree_util.tree_map(_without_wrappers, plain, is_leaf=_tf_compat.is_wrapper)
+    plain = tf_compat.unwrap_containers(leaf)
+    return jax.tree_util.tree_map(_without_wrappers, plain, is_leaf=tf_compat.is_wrapper)
 
 
 def array_of(leaf: Any) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol, cast
 
 from jax2tf_bridge.errors import ExportError, MissingDependencyError
-from jax2tf_bridge.portable._target import Target
+from jax2tf_bridge.portable import Target
 
 try:
     import jax as _jax  # noqa: F401
@@ -20,19 +20,21 @@ except ModuleNotFoundError as e:
 from jax2tf_bridge.converting._arguments import CallArguments
 from jax2tf_bridge.converting._functions import FunctionCache, Requirements
 from jax2tf_bridge.converting._native_serialization import NOT_GIVEN, chosen_target
-from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.from_jax._export import call_text, export_options, export_specs
-from jax2tf_bridge.from_jax.arguments._callables import JaxCallable
-from jax2tf_bridge.from_jax.shapes._specs import symbolic_specs
-from jax2tf_bridge.from_jax.stablehlo._constants import ConstantPool
-from jax2tf_bridge.from_jax.trees._wrapper_nodes import register_wrappers
-from jax2tf_bridge.to_tf import _tf_compat
-from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
-from jax2tf_bridge.to_tf._constants import CapturedArrays, SharedConstants
-from jax2tf_bridge.to_tf._gradient import call_flat
+from jax2tf_bridge.from_jax import call_text, export_options, export_specs, jax_compat
+from jax2tf_bridge.from_jax.arguments import JaxCallable
+from jax2tf_bridge.from_jax.shapes import symbolic_specs
+from jax2tf_bridge.from_jax.stablehlo import ConstantPool
+from jax2tf_bridge.from_jax.trees import register_wrappers
+from jax2tf_bridge.to_tensorflow import (
+    CapturedArrays,
+    SharedConstants,
+    call_flat,
+    opaque_to_autograph,
+    tf_compat,
+)
 
 # Here, as jax2tf does: functions may close over containers that a tf.Module keeps.
-register_wrappers(*_tf_compat.wrapper_types())
+register_wrappers(*tf_compat.wrapper_types())
 
 
 @opaque_to_autograph
@@ -112,7 +114,7 @@ def convert(
     portables = FunctionCache(lambda specs: export_specs(function, specs, options, pool))
 
     def converted(*args: Any, **kwargs: Any) -> Any:
-        if _jax_compat.inside_transformation():
+        if jax_compat.inside_transformation():
             raise ExportError(
                 f"convert({function.name}) was called inside a JAX transformation (jit, grad, "
                 "vmap). It makes a TensorFlow function: call it outside all of them."

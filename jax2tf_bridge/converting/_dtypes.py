@@ -17,9 +17,8 @@ except ModuleNotFoundError as e:
 
 from jax2tf_bridge.converting._arguments import array_of, number_kind
 from jax2tf_bridge.errors import DTypeError
-from jax2tf_bridge.from_jax.arguments._avals import portable_aval
-from jax2tf_bridge.from_jax.arguments._types import jax_dtype
-from jax2tf_bridge.to_tf._dtypes import is_in_range, op_dtype
+from jax2tf_bridge.from_jax.arguments import jax_dtype, portable_aval
+from jax2tf_bridge.to_tensorflow import is_in_range, op_dtype
 
 
 def dtype_of_val(val: Any) -> tf.DType:

@@ -7,11 +7,10 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import overload
 
-from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.from_jax.shapes._argument_specs import AutoSpec
-from jax2tf_bridge.from_jax.shapes._specs import Specs
-from jax2tf_bridge.portable._portable_function import PortableFunction
-from jax2tf_bridge.to_tf._op import check_function
+from jax2tf_bridge.from_jax import jax_compat
+from jax2tf_bridge.from_jax.shapes import AutoSpec, Specs
+from jax2tf_bridge.portable import PortableFunction
+from jax2tf_bridge.to_tensorflow import check_function
 from shape_poly import evaluate_shape, solve_dimensions
 
 # One entry for each concrete shape that eager calls had: past this many they start anew.
@@ -46,7 +45,7 @@ class FunctionCache:
           static_key: equal for calls with equal static values.
           specs: what to trace them with; asked for a new key only.
         """
-        configuration = _jax_compat.configuration()
+        configuration = jax_compat.configuration()
         key = (call_key, configuration)
         portable = self._by_call.get(key)
         if portable is not None:

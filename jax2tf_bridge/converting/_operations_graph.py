@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from jax2tf_bridge.errors import ModuleError
-from jax2tf_bridge.portable._called_function import make_called_function
-from jax2tf_bridge.portable._portable_function import PortableFunction
-from jax2tf_bridge.portable._target import Target
-from jax2tf_bridge.saved_model._reading import GRAPH_FILE
-from jax2tf_bridge.saved_model._saved_model import CalledModule, SavedModelContents
+from jax2tf_bridge.portable import PortableFunction, Target, make_called_function
+from jax2tf_bridge.saved_model import GRAPH_FILE, CalledModule, SavedModelContents
 from jax2tf_bridge.storage import as_path
-from jax2tf_bridge.to_tf._replaced_modules import replace_call_modules
+from jax2tf_bridge.to_tensorflow import replace_call_modules
 
 
 def operations_graph(contents: SavedModelContents, target: Target) -> bytes:

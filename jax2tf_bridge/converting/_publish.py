@@ -11,8 +11,8 @@ from typing import Any, TypedDict, Unpack
 
 from jax2tf_bridge.converting._save import Signatures, keys_as_words, save
 from jax2tf_bridge.errors import Argument, Message, SavingError, path_error
-from jax2tf_bridge.portable._target import Target
-from jax2tf_bridge.saved_model._sidecar import read_sidecar
+from jax2tf_bridge.portable import Target
+from jax2tf_bridge.saved_model import read_sidecar
 from jax2tf_bridge.saving import (
     Buckets,
     ExpectedSizes,
@@ -30,7 +30,7 @@ from jax2tf_bridge.saving import (
     publish_weights,
     weights_by_name,
 )
-from jax2tf_bridge.storage._paths import AnyPath
+from jax2tf_bridge.storage import AnyPath
 
 
 class SaveOptions(TypedDict, total=False):
@@ -131,7 +131,7 @@ def _named(newest: AnyPath, params: Any) -> Mapping[str, Any]:
     # JAX knows the user's own node types, which the files may not.
     import jax
 
-    from jax2tf_bridge.from_jax.trees._tree_specs import tree_spec
+    from jax2tf_bridge.from_jax.trees import tree_spec
 
     names = leaf_names(tree_spec(params))
     if isinstance(params, Mapping) and not _are_of(newest, names):

@@ -10,14 +10,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from jax2tf_bridge._utils._interrupts import ended_by_interrupts
+from jax2tf_bridge._utils import ended_by_interrupts
 from jax2tf_bridge.errors import BridgeError, SavingError
-from jax2tf_bridge.portable._as_portable import unwrap_portable
-from jax2tf_bridge.portable._auto import AUTO
-from jax2tf_bridge.portable._portable_function import PortableFunction
-from jax2tf_bridge.portable._target import Target, as_target
-from jax2tf_bridge.portable._without_xla import without_xla
-from jax2tf_bridge.saved_model._signature import SERVING_DEFAULT, Signature
+from jax2tf_bridge.portable import (
+    AUTO,
+    PortableFunction,
+    Target,
+    as_target,
+    unwrap_portable,
+    without_xla,
+)
+from jax2tf_bridge.saved_model import SERVING_DEFAULT, Signature
 from jax2tf_bridge.saving import (
     BucketOptions,
     Buckets,
@@ -220,7 +223,7 @@ class PreparedSignature:
         function = self.function
         if not isinstance(function, PortableFunction):
             with _called_for(self.name, self.signature, takes=self.takes_params):
-                from jax2tf_bridge.from_jax.stablehlo._constants import ConstantPool
+                from jax2tf_bridge.from_jax.stablehlo import ConstantPool
 
                 # Nobody gets the function: its arrays go from where they are into the file.
                 function = function.run(ConstantPool(shares_memory=True))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from jax2tf_bridge.errors import MissingDependencyError, SerializationError
-from jax2tf_bridge.portable._as_portable import HoldsPortable, as_portable_function
-from jax2tf_bridge.portable._portable_function import PortableFunction
-from jax2tf_bridge.serialization.jax_exported._write import check_writable_chain, write_exported
+from jax2tf_bridge.portable import HoldsPortable, PortableFunction, as_portable_function
+from jax2tf_bridge.serialization.jax_exported import check_writable_chain, write_exported
 
 
 def serialize_exported(
@@ -40,7 +39,7 @@ def serialize_exported(
     if needs_jax is None:
         return write_exported(functions)
     try:
-        from jax2tf_bridge.from_jax.stablehlo._embedding import convert_to_jax_form
+        from jax2tf_bridge.from_jax.stablehlo import convert_to_jax_form
     except MissingDependencyError as e:
         raise SerializationError(
             f"{needs_jax.portable.name} cannot be written as JAX's exported function without JAX: "

@@ -9,17 +9,16 @@ import jax
 
 from jax2tf_bridge.errors import ShapeError
 from jax2tf_bridge.from_jax._export import call_text, export_options, given_assumptions
-from jax2tf_bridge.from_jax.arguments._callables import JaxCallable
-from jax2tf_bridge.from_jax.lowering._flat_functions import out_structure
-from jax2tf_bridge.from_jax.lowering._tracing import make_traced_function
-from jax2tf_bridge.from_jax.shapes._inference import infer
-from jax2tf_bridge.from_jax.shapes._requirements import (
+from jax2tf_bridge.from_jax._symbols import dim_to_jax
+from jax2tf_bridge.from_jax.arguments import JaxCallable
+from jax2tf_bridge.from_jax.lowering import make_traced_function, out_structure
+from jax2tf_bridge.from_jax.shapes import (
     check_requirements_allowed,
+    infer,
+    symbolic_specs,
     with_reshape_requirements,
 )
-from jax2tf_bridge.from_jax.shapes._specs import symbolic_specs
-from jax2tf_bridge.from_jax.shapes._symbols import dim_to_jax
-from jax2tf_bridge.from_jax.trees._tree_specs import rebuilt
+from jax2tf_bridge.from_jax.trees import rebuilt
 
 
 def eval_polymorphic_shape(

@@ -8,33 +8,48 @@ from typing import Any, Literal
 
 import jax
 
-from jax2tf_bridge._utils._suggestions import did_you_mean
+from jax2tf_bridge._utils import did_you_mean
 from jax2tf_bridge.errors import Argument, FunctionError, Message, ShapeError
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.from_jax.arguments._avals import portable_aval
-from jax2tf_bridge.from_jax.arguments._callables import JaxCallable
-from jax2tf_bridge.from_jax.lowering._build import build_portable_function
-from jax2tf_bridge.from_jax.lowering._effects import DROP, refuse_host_callbacks
-from jax2tf_bridge.from_jax.lowering._flat_functions import trace_with_wide_dtypes
-from jax2tf_bridge.from_jax.lowering._lowering import ExportOptions, LoweredModule, lower
-from jax2tf_bridge.from_jax.lowering._tracing import make_traced_function
-from jax2tf_bridge.from_jax.lowering._vjp import make_gradient_on_demand
-from jax2tf_bridge.from_jax.shapes._argument_specs import ArraySpec
-from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
-from jax2tf_bridge.from_jax.shapes._auto_shapes import Trial, auto_shapes
-from jax2tf_bridge.from_jax.shapes._inference import infer, infer_and_lower
-from jax2tf_bridge.from_jax.shapes._requirements import (
+from jax2tf_bridge.from_jax.arguments import JaxCallable, portable_aval
+from jax2tf_bridge.from_jax.lowering import (
+    DROP,
+    LoweredModule,
+    build_portable_function,
+    lower,
+    make_gradient_on_demand,
+    make_traced_function,
+    refuse_host_callbacks,
+    trace_with_wide_dtypes,
+)
+from jax2tf_bridge.from_jax.shapes import (
+    AUTO_SHAPES,
+    CONSTRAINTS,
+    INFER,
+    SHAPES,
+    ArraySpec,
+    ExportOptions,
+    SizeAssumptions,
+    Specs,
+    Trial,
+    auto_shapes,
     check_requirements_allowed,
     check_sizes_stay_open,
+    infer,
+    infer_and_lower,
+    scope_of,
+    symbolic_specs,
     with_reshape_requirements,
 )
-from jax2tf_bridge.from_jax.shapes._specs import Specs, scope_of, symbolic_specs
-from jax2tf_bridge.from_jax.shapes._traced_function import AUTO_SHAPES, CONSTRAINTS, INFER, SHAPES
-from jax2tf_bridge.from_jax.stablehlo._constants import ConstantPool
-from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.portable._portable_function import PortableFunction
-from jax2tf_bridge.portable._safety_checks import canonical_checks
-from jax2tf_bridge.portable._target import Target, as_target, canonical_platforms
+from jax2tf_bridge.from_jax.stablehlo import ConstantPool
+from jax2tf_bridge.portable import (
+    Aval,
+    PortableFunction,
+    Target,
+    as_target,
+    canonical_checks,
+    canonical_platforms,
+)
 from shape_poly import ContradictionError
 
 

@@ -14,56 +14,55 @@ import jax.extend.mlir as portable_artifacts
 import numpy as np
 from jax import export as jax_export
 
-from jax2tf_bridge._utils._once_per_object import once_per_object
+from jax2tf_bridge._utils import once_per_object
 from jax2tf_bridge.errors import (
     FunctionError,
     ShapeError,
     UnsupportedByTargetError,
 )
 from jax2tf_bridge.from_jax import _jax_compat
+from jax2tf_bridge.from_jax._retarget import retarget
 from jax2tf_bridge.from_jax._shardings import exported_shardings
-from jax2tf_bridge.from_jax.archives._calls import is_retired
-from jax2tf_bridge.from_jax.archives._rewriting import rewrite_calls
-from jax2tf_bridge.from_jax.arguments._avals import is_narrow, portable_aval
-from jax2tf_bridge.from_jax.lowering._lowering import effect_names
-from jax2tf_bridge.from_jax.shapes._symbols import dim_to_jax, scope_from_jax, scope_to_jax
-from jax2tf_bridge.from_jax.stablehlo._embedding import (
+from jax2tf_bridge.from_jax._symbols import dim_to_jax, scope_from_jax, scope_to_jax
+from jax2tf_bridge.from_jax.archives import is_retired, rewrite_calls
+from jax2tf_bridge.from_jax.arguments import is_narrow, portable_aval
+from jax2tf_bridge.from_jax.lowering import effect_names
+from jax2tf_bridge.from_jax.stablehlo import (
+    MANUAL_COMPUTATION,
     check_stored_types,
     convert_to_jax_form,
     embed_lifted_constants,
-)
-from jax2tf_bridge.from_jax.stablehlo._manual_computations import (
-    MANUAL_COMPUTATION,
-    restore_manual_computations,
-)
-from jax2tf_bridge.from_jax.stablehlo._retarget import (
     read_stablehlo_module,
-    retarget,
+    restore_manual_computations,
     retype_narrow_values,
 )
-from jax2tf_bridge.from_jax.trees._structures import jax_structures
-from jax2tf_bridge.from_jax.trees._tree_specs import spec_of_structure
-from jax2tf_bridge.portable._as_portable import HoldsPortable, as_portable_function, unwrap_portable
-from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES
-from jax2tf_bridge.portable._module import Module
-from jax2tf_bridge.portable._portable_function import GradientOnDemand, NoGradient, PortableFunction
-from jax2tf_bridge.portable._safety_checks import canonical_checks
-from jax2tf_bridge.portable._stablehlo_version import version_text
-from jax2tf_bridge.portable._target import Target
-from jax2tf_bridge.portable._tree_spec import (
+from jax2tf_bridge.from_jax.trees import jax_structures, spec_of_structure
+from jax2tf_bridge.portable import (
+    ELEMENT_TYPES,
+    Aval,
+    GradientOnDemand,
+    HoldsPortable,
+    Module,
+    NoGradient,
+    PortableFunction,
+    Target,
+    as_portable_function,
+    canonical_checks,
     flat_call,
     flat_names,
     flat_tuple,
+    unwrap_portable,
+    version_text,
 )
-from jax2tf_bridge.serialization._registry import forward_registrations
-from jax2tf_bridge.serialization.jax_exported._argument_names import make_argument_names
-from jax2tf_bridge.serialization.jax_exported._modules import (
+from jax2tf_bridge.serialization import forward_registrations
+from jax2tf_bridge.serialization.jax_exported import (
+    DTYPES,
+    check_writable_chain,
+    make_argument_names,
     read_asserted_constraints,
     read_stablehlo_version,
+    write_exported,
 )
-from jax2tf_bridge.serialization.jax_exported._schema import DTYPES
-from jax2tf_bridge.serialization.jax_exported._write import check_writable_chain, write_exported
 from shape_poly import SymbolicScope, is_symbolic_dim
 
 _LINEAR_ALGEBRA = re.compile(rb"(?:lapack|blas)_[sdcz][a-z]+")

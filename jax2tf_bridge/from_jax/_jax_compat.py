@@ -18,8 +18,8 @@ from jax.extend.mlir import ir, passmanager
 from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters.mlir import make_ir_context
 
-from jax2tf_bridge._utils._private_names import SeamName
-from jax2tf_bridge.portable._target import PLATFORMS
+from jax2tf_bridge._utils import SeamName
+from jax2tf_bridge.portable import PLATFORMS
 
 try:
     from jax.errors import InconclusiveDimensionOperation

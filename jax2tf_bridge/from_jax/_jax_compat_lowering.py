@@ -18,7 +18,7 @@ import jax
 from jax import export as jax_export
 from jax.interpreters import mlir
 
-from jax2tf_bridge._utils._private_names import SeamName
+from jax2tf_bridge._utils import SeamName
 
 # Takes an array that JAX lowers as a constant; returns its value in the module, or None.
 TakeConstant = Callable[[Any], Any]

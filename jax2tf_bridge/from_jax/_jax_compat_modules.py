@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 
-from jax2tf_bridge._utils._private_names import SeamName
+from jax2tf_bridge._utils import SeamName
 
 _READ = "modules are written as portable artifacts by JAX and read again by the bridge"
 _EXPORT = SeamName("jax._src.export._export", "_export_lowered", "0.8 to 0.12", _READ)

@@ -13,7 +13,7 @@ from typing import Any
 
 from jax import export as jax_export
 
-from jax2tf_bridge._utils._private_names import SeamName
+from jax2tf_bridge._utils import SeamName
 from jax2tf_bridge.from_jax._jax_compat import InconclusiveDimensionOperation
 
 Answer = Callable[[Exception], Iterable[Sequence[str]]]

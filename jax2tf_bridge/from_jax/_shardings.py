@@ -11,9 +11,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jax2tf_bridge.errors import ShardingError
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.from_jax.lowering._effects import iter_equations
-from jax2tf_bridge.portable._sharding import AbstractDevice, AbstractMesh, AxisType, Sharding
-from jax2tf_bridge.serialization.jax_exported._xla_shardings import REPLICATED, to_named_sharding
+from jax2tf_bridge.from_jax._equations import iter_equations
+from jax2tf_bridge.portable import AbstractDevice, AbstractMesh, AxisType, Sharding
+from jax2tf_bridge.serialization.jax_exported import REPLICATED, to_named_sharding
 
 _AXIS_TYPES: dict[str, AxisType] = {"Auto": "auto", "Explicit": "explicit", "Manual": "manual"}
 

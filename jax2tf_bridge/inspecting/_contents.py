@@ -8,21 +8,26 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from jax2tf_bridge.errors import BridgeError, FileFormatError
-from jax2tf_bridge.portable._call_types import call_problem
-from jax2tf_bridge.portable._custom_calls import (
+from jax2tf_bridge.portable import (
+    TENSORFLOW_RELEASES,
+    WIDENED,
+    PortableFunction,
+    call_problem,
     has_kernel,
+    tensorflow_releases,
     unhandled_anywhere,
     unhandled_calls,
 )
-from jax2tf_bridge.portable._dtypes import WIDENED
-from jax2tf_bridge.portable._portable_function import PortableFunction
-from jax2tf_bridge.portable._tensorflow_releases import TENSORFLOW_RELEASES, tensorflow_releases
 from jax2tf_bridge.portable.bytecode import ModuleSummary, read_summary
-from jax2tf_bridge.saved_model._saved_model import CalledModule, SavedModelContents
-from jax2tf_bridge.saved_model._sidecar import FILE_NAME, MOST_ORDERS, RECORDS
-from jax2tf_bridge.serialization import read_function
-from jax2tf_bridge.serialization._vjp_chain import collect_vjps
-from jax2tf_bridge.storage._paths import AnyPath, as_path
+from jax2tf_bridge.saved_model import (
+    FILE_NAME,
+    MOST_ORDERS,
+    RECORDS,
+    CalledModule,
+    SavedModelContents,
+)
+from jax2tf_bridge.serialization import collect_vjps, read_function
+from jax2tf_bridge.storage import AnyPath, as_path
 
 _FIRST_WITH_SHARDY = (2, 20)
 """TensorFlow release since which the op has the attribute `use_shardy_partitioner`."""

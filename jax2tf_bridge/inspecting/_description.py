@@ -12,16 +12,15 @@ from jax2tf_bridge.inspecting._contents import (
     sidecar_signatures,
 )
 from jax2tf_bridge.inspecting._findings import findings
-from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.portable._call_types import call_avals
-from jax2tf_bridge.portable._portable_function import PortableFunction
-from jax2tf_bridge.portable._stablehlo_version import version_text
-from jax2tf_bridge.portable._tensorflow_releases import TENSORFLOW_RELEASES
-from jax2tf_bridge.saved_model._meta_graph import Port
-from jax2tf_bridge.saved_model._saved_model import EntryPoint, SavedModelContents
-from jax2tf_bridge.saved_model._sidecar import MOST_ORDERS
-from jax2tf_bridge.saved_model._tensors import TensorType
-from jax2tf_bridge.serialization._vjp_chain import collect_vjps
+from jax2tf_bridge.portable import (
+    TENSORFLOW_RELEASES,
+    Aval,
+    PortableFunction,
+    call_avals,
+    version_text,
+)
+from jax2tf_bridge.saved_model import MOST_ORDERS, EntryPoint, Port, SavedModelContents, TensorType
+from jax2tf_bridge.serialization import collect_vjps
 from shape_poly import is_symbolic_dim
 
 SCHEMA = 1

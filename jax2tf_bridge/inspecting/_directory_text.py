@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from jax2tf_bridge._utils._array_texts import array_type_text
-from jax2tf_bridge._utils._lists import some
-from jax2tf_bridge._utils._number_texts import in_units
+from jax2tf_bridge._utils import array_type_text, in_units, some
 from jax2tf_bridge.inspecting._function_text import gradients_text, releases_text
 from jax2tf_bridge.inspecting._functions import custom_calls_text
-from jax2tf_bridge.saved_model._sidecar import bucket_texts, padding_texts
+from jax2tf_bridge.saved_model import bucket_texts, padding_texts
 
 _MANY = 40
 """How many of anything are listed; a model may have thousands."""

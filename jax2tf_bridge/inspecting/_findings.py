@@ -7,22 +7,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypeVar
 
-from jax2tf_bridge._utils._lists import some
-from jax2tf_bridge._utils._number_texts import in_units
+from jax2tf_bridge._utils import in_units, some
 from jax2tf_bridge.inspecting._contents import (
     FunctionsBeside,
     ModuleContents,
     is_linear_algebra,
     sidecar_signatures,
 )
-from jax2tf_bridge.portable._custom_calls import no_handler_text
-from jax2tf_bridge.portable._keys_in_weights import key_paths, keys_text
-from jax2tf_bridge.portable._sharding import CALLS_OF_PARTS
-from jax2tf_bridge.portable._stablehlo_version import version_text
-from jax2tf_bridge.portable._tensorflow_releases import TENSORFLOW_RELEASES
-from jax2tf_bridge.saved_model._saved_model import EntryPoint, Gradient, SavedModelContents
-from jax2tf_bridge.saved_model._sidecar import SIDECAR
-from jax2tf_bridge.saved_model._tensors import TensorType
+from jax2tf_bridge.portable import (
+    CALLS_OF_PARTS,
+    TENSORFLOW_RELEASES,
+    key_paths,
+    keys_text,
+    no_handler_text,
+    version_text,
+)
+from jax2tf_bridge.saved_model import SIDECAR, EntryPoint, Gradient, SavedModelContents, TensorType
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jax2tf_bridge._utils._lists import some
-from jax2tf_bridge.portable._portable_function import PortableFunction
+from jax2tf_bridge._utils import some
+from jax2tf_bridge.portable import PortableFunction
 
 
 def stored_functions(portable: PortableFunction) -> tuple[PortableFunction, ...]:

@@ -7,20 +7,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from jax2tf_bridge._utils._array_texts import array_type_text
-from jax2tf_bridge._utils._lists import some
+from jax2tf_bridge._utils import array_type_text, some
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.inspecting._function_text import releases_text, stored_functions
-from jax2tf_bridge.portable._array_sizes import array_size
-from jax2tf_bridge.portable._aval import Aval, LiftedConstant
-from jax2tf_bridge.portable._custom_calls import (
+from jax2tf_bridge.portable import (
+    Aval,
+    LiftedConstant,
+    PortableFunction,
+    array_size,
+    iterate_inexpressible,
     no_handler_text,
     releases_that_run,
     unhandled_anywhere,
+    version_text,
 )
-from jax2tf_bridge.portable._portable_function import PortableFunction
-from jax2tf_bridge.portable._stablehlo_version import version_text
-from jax2tf_bridge.portable._tensorflow_operations import iterate_inexpressible
 from jax2tf_bridge.portable.bytecode import read_program, read_summary
 from shape_poly import Dim, is_symbolic_dim
 

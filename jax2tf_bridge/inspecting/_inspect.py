@@ -15,12 +15,11 @@ from jax2tf_bridge.inspecting._function_text import stored_functions
 from jax2tf_bridge.inspecting._functions import describe, function_lines
 from jax2tf_bridge.inspecting._litert import describe_litert, is_litert, litert_lines
 from jax2tf_bridge.inspecting._weights import describe_weights, weights_lines
-from jax2tf_bridge.saved_model._reading import read_saved_model
-from jax2tf_bridge.serialization import read_function
-from jax2tf_bridge.serialization._flatbuffer import Reader
-from jax2tf_bridge.serialization.jax_exported._schema import ExportedField
-from jax2tf_bridge.serialization.jaxfn._format import HEADER_SIZE, IDENTIFIER, parse_header
-from jax2tf_bridge.storage._paths import AnyPath, as_path
+from jax2tf_bridge.saved_model import read_saved_model
+from jax2tf_bridge.serialization import Reader, read_function
+from jax2tf_bridge.serialization.jax_exported import ExportedField
+from jax2tf_bridge.serialization.jaxfn import HEADER_SIZE, IDENTIFIER, parse_header
+from jax2tf_bridge.storage import AnyPath, as_path
 
 DEFAULT_OPS = 10
 """Number of the commonest operations of a module that are shown."""

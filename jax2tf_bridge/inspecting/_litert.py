@@ -6,9 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from jax2tf_bridge._utils._array_texts import array_type_text
-from jax2tf_bridge._utils._lists import some
-from jax2tf_bridge._utils._number_texts import in_units
+from jax2tf_bridge._utils import array_type_text, in_units, some
 from jax2tf_bridge.inspecting._functions import SCHEMA
 from jax2tf_bridge.inspecting._litert_schema import (
     CUSTOM_OPERATOR,
@@ -25,8 +23,8 @@ from jax2tf_bridge.inspecting._litert_schema import (
     TensorField,
     TensorMapField,
 )
-from jax2tf_bridge.serialization._flatbuffer import Field, Reader, Table
-from jax2tf_bridge.storage._paths import AnyPath
+from jax2tf_bridge.serialization import Field, Reader, Table
+from jax2tf_bridge.storage import AnyPath
 
 FORMAT = "LiteRT"
 FLEX_PREFIX = "Flex"

@@ -5,7 +5,7 @@ Source: tflite/converter/schema/schema.fbs of https://github.com/google-ai-edge/
 
 from __future__ import annotations
 
-from jax2tf_bridge.serialization._flatbuffer import Field
+from jax2tf_bridge.serialization import Field
 
 IDENTIFIER = b"TFL3"
 

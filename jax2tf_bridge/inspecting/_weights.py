@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from jax2tf_bridge._utils._array_texts import array_type_text
-from jax2tf_bridge._utils._number_texts import in_units
+from jax2tf_bridge._utils import array_type_text, in_units
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.inspecting._functions import SCHEMA, natural_order
-from jax2tf_bridge.storage._paths import AnyPath
-from jax2tf_bridge.weights import open_weights
-from jax2tf_bridge.weights._magic_bytes import guess_format
+from jax2tf_bridge.storage import AnyPath
+from jax2tf_bridge.weights import guess_format, open_weights
 
 
 def describe_weights(path: AnyPath) -> dict[str, Any] | None:

@@ -11,14 +11,12 @@ from jax import export as jax_export
 
 from jax2tf_bridge import serialization
 from jax2tf_bridge.errors import TargetError
-from jax2tf_bridge.from_jax._export import export_options, export_specs
-from jax2tf_bridge.from_jax.arguments._callables import JaxCallable
-from jax2tf_bridge.from_jax.shapes._specs import Specs, symbolic_specs
-from jax2tf_bridge.from_jax.shapes._traced_function import SYMBOLIC
-from jax2tf_bridge.from_jax.trees._tree_specs import rebuilt
+from jax2tf_bridge.from_jax import export_options, export_specs
+from jax2tf_bridge.from_jax.arguments import JaxCallable
+from jax2tf_bridge.from_jax.shapes import SYMBOLIC, Specs, symbolic_specs
+from jax2tf_bridge.from_jax.trees import rebuilt
 from jax2tf_bridge.jax_export._exported import Exported
-from jax2tf_bridge.portable._safety_checks import NOT_STRICT
-from jax2tf_bridge.portable._tensorflow_releases import TENSORFLOW_RELEASES
+from jax2tf_bridge.portable import NOT_STRICT, TENSORFLOW_RELEASES
 from shape_poly import is_symbolic_dim
 
 minimum_supported_calling_convention_version: int = min(c for _, c in TENSORFLOW_RELEASES.values())

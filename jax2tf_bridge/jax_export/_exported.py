@@ -12,13 +12,10 @@ from jax import export as jax_export
 
 from jax2tf_bridge import serialization
 from jax2tf_bridge.errors import StructureError
-from jax2tf_bridge.from_jax import from_exported, to_exported
-from jax2tf_bridge.from_jax._exported import keep_exported
-from jax2tf_bridge.from_jax.trees._tree_specs import spec_of_structure
-from jax2tf_bridge.portable._as_portable import as_portable_function
-from jax2tf_bridge.portable._portable_function import PortableFunction
-from jax2tf_bridge.portable._safety_checks import canonical_checks
-from jax2tf_bridge.serialization.jax_exported._argument_names import make_argument_names
+from jax2tf_bridge.from_jax import from_exported, keep_exported, to_exported
+from jax2tf_bridge.from_jax.trees import spec_of_structure
+from jax2tf_bridge.portable import PortableFunction, as_portable_function, canonical_checks
+from jax2tf_bridge.serialization.jax_exported import make_argument_names
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(jax_export.Exported))
 

@@ -9,17 +9,15 @@ import jax
 from jax import export as jax_export
 
 from jax2tf_bridge.errors import ShapeError, StructureError
-from jax2tf_bridge.from_jax import to_exported
-from jax2tf_bridge.from_jax.arguments._types import shape_and_dtype
-from jax2tf_bridge.from_jax.shapes._entries import entry_text, is_entry
-from jax2tf_bridge.from_jax.shapes._symbols import dim_to_jax, scope_from_jax
+from jax2tf_bridge.from_jax import dim_to_jax, scope_from_jax, to_exported
+from jax2tf_bridge.from_jax.arguments import shape_and_dtype
+from jax2tf_bridge.from_jax.shapes import entry_text, is_entry
 from jax2tf_bridge.jax_export._export import (
     maximum_supported_calling_convention_version,
     minimum_supported_calling_convention_version,
 )
 from jax2tf_bridge.jax_export._exported import Exported
-from jax2tf_bridge.portable._as_portable import as_portable_function
-from jax2tf_bridge.portable._portable_function import PortableFunction
+from jax2tf_bridge.portable import PortableFunction, as_portable_function
 from shape_poly import symbolic_shape
 
 default_lowering_platform = jax_export.default_export_platform

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jax import export as jax_export
 
-import jax2tf_bridge.portable._safety_checks as of_the_bridge
+import jax2tf_bridge.portable as portable
 
 
 class DisabledSafetyCheck(jax_export.DisabledSafetyCheck):
@@ -22,7 +22,7 @@ class DisabledSafetyCheck(jax_export.DisabledSafetyCheck):
 
         The results are the same. JAX does not have this check, and its file format omits it.
         """
-        return cls(str(of_the_bridge.DisabledSafetyCheck.shardings()))
+        return cls(str(portable.DisabledSafetyCheck.shardings()))
 
     @classmethod
     def debug_effects(cls) -> DisabledSafetyCheck:
@@ -30,4 +30,4 @@ class DisabledSafetyCheck(jax_export.DisabledSafetyCheck):
 
         They do not affect the results. JAX does not have this check, and its file format omits it.
         """
-        return cls(str(of_the_bridge.DisabledSafetyCheck.debug_effects()))
+        return cls(str(portable.DisabledSafetyCheck.debug_effects()))

@@ -7,7 +7,7 @@ from typing import Any
 from jax import export as jax_export
 
 import shape_poly
-from jax2tf_bridge.from_jax.shapes._symbols import dim_from_jax, scope_from_jax
+from jax2tf_bridge.from_jax import dim_from_jax, scope_from_jax
 
 
 def is_symbolic_dim(p: Any) -> bool:

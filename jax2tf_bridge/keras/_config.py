@@ -11,12 +11,12 @@ import binascii
 import json
 from typing import Any
 
-from jax2tf_bridge._utils._json_values import JsonProblem, JsonValue
+from jax2tf_bridge._utils import JsonProblem, JsonValue
 from jax2tf_bridge._version import __version__
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.keras._functions import LayerFunction
 from jax2tf_bridge.keras._model import LayerModel, count_gradient_orders
-from jax2tf_bridge.saving.weights._variables import PARAMS, WeightLeaf
+from jax2tf_bridge.saving.weights import PARAMS, WeightLeaf
 from jax2tf_bridge.serialization import deserialize, serialize
 
 FORMAT = 1

@@ -10,17 +10,17 @@ from typing import Any
 import tensorflow as tf
 
 from jax2tf_bridge.errors import LayerError, ShapeError, StructureError, bullet_list, mismatch
-from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.portable._call import Call
-from jax2tf_bridge.portable._dtypes import find_dtype
-from jax2tf_bridge.portable._portable_function import PortableFunction
-from jax2tf_bridge.portable._tree_spec import TreeSpec
+from jax2tf_bridge.portable import Aval, Call, PortableFunction, TreeSpec, find_dtype
 from jax2tf_bridge.saving import leaf_names
-from jax2tf_bridge.saving.signatures._endpoint import to_plain_containers
-from jax2tf_bridge.to_tf._constants import Constants
-from jax2tf_bridge.to_tf._dtypes import can_become, cast_if_needed, op_dtype
-from jax2tf_bridge.to_tf._gradient import call_flat
-from jax2tf_bridge.to_tf._shapes import check_shapes
+from jax2tf_bridge.saving.signatures import to_plain_containers
+from jax2tf_bridge.to_tensorflow import (
+    Constants,
+    call_flat,
+    can_become,
+    cast_if_needed,
+    check_shapes,
+    op_dtype,
+)
 from shape_poly import shape_text
 
 KeyWords = Callable[[int], tf.Tensor]

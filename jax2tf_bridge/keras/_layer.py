@@ -16,12 +16,9 @@ from jax2tf_bridge.errors import DTypeError, LayerError, ShapeError, StructureEr
 from jax2tf_bridge.keras._config import make_model_config, read_model_config
 from jax2tf_bridge.keras._model import LayerConstants, LayerModel, LayerWeight
 from jax2tf_bridge.keras._sources import JaxFunction, LayerOptions, resolve_source
-from jax2tf_bridge.portable._as_portable import HoldsPortable
-from jax2tf_bridge.portable._portable_function import PortableFunction
-from jax2tf_bridge.saving.weights._matching import differences
-from jax2tf_bridge.saving.weights._variables import beginnings
-from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
-from jax2tf_bridge.to_tf._constants import EagerConstants
+from jax2tf_bridge.portable import HoldsPortable, PortableFunction
+from jax2tf_bridge.saving.weights import beginnings, differences
+from jax2tf_bridge.to_tensorflow import EagerConstants, opaque_to_autograph
 
 
 @keras.saving.register_keras_serializable(package="jax2tf_bridge")

@@ -16,17 +16,18 @@ from jax2tf_bridge.errors import (
     bullet_list,
 )
 from jax2tf_bridge.keras._functions import LayerFunction
-from jax2tf_bridge.portable._aval import LiftedConstant
-from jax2tf_bridge.portable._portable_function import PortableFunction
-from jax2tf_bridge.portable._tree_spec import TreeSpec
+from jax2tf_bridge.portable import LiftedConstant, PortableFunction, TreeSpec
 from jax2tf_bridge.saving import leaf_names
-from jax2tf_bridge.saving.signatures._endpoint import saved_orders
-from jax2tf_bridge.saving.weights._matching import differences
-from jax2tf_bridge.saving.weights._variables import WeightLeaf, begins
-from jax2tf_bridge.to_tf._constants import Key, constant_array, constant_key
-from jax2tf_bridge.to_tf._dtypes import op_dtype
-from jax2tf_bridge.to_tf._gradient import has_tensorflow_gradient
-from jax2tf_bridge.to_tf._op import check_function
+from jax2tf_bridge.saving.signatures import saved_orders
+from jax2tf_bridge.saving.weights import WeightLeaf, begins, differences
+from jax2tf_bridge.to_tensorflow import (
+    Key,
+    check_function,
+    constant_array,
+    constant_key,
+    has_tensorflow_gradient,
+    op_dtype,
+)
 
 Value = Callable[[], np.ndarray]
 """Reads the initial value of a weight."""

@@ -13,24 +13,30 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge._utils._array_texts import array_type_text
-from jax2tf_bridge._utils._suggestions import did_you_mean
-from jax2tf_bridge.converting._save import keys_as_words
+from jax2tf_bridge._utils import array_type_text, did_you_mean
+from jax2tf_bridge.converting import keys_as_words
 from jax2tf_bridge.errors import FileFormatError, FunctionError, LayerError, path_error
 from jax2tf_bridge.keras._functions import LayerFunction
 from jax2tf_bridge.keras._model import LayerModel, Value, make_array_reader
-from jax2tf_bridge.portable._as_portable import unwrap_portable
-from jax2tf_bridge.portable._aval import Aval, LiftedConstant
-from jax2tf_bridge.portable._dtypes import is_differentiable
-from jax2tf_bridge.portable._portable_function import PortableFunction
-from jax2tf_bridge.portable._target import Target
-from jax2tf_bridge.portable._without_xla import without_xla
-from jax2tf_bridge.saved_model._reading import read_serving_graph
-from jax2tf_bridge.saved_model._sidecar import Sidecar, SignatureEntry, read_sidecar
-from jax2tf_bridge.saved_model._signature import SERVING_DEFAULT
-from jax2tf_bridge.saved_model._tensor_bundle import TensorBundle
+from jax2tf_bridge.portable import (
+    Aval,
+    LiftedConstant,
+    PortableFunction,
+    Target,
+    is_differentiable,
+    unwrap_portable,
+    without_xla,
+)
+from jax2tf_bridge.saved_model import (
+    SERVING_DEFAULT,
+    Sidecar,
+    SignatureEntry,
+    TensorBundle,
+    read_serving_graph,
+    read_sidecar,
+)
 from jax2tf_bridge.saving import PathWeights, opened
-from jax2tf_bridge.saving.weights._variables import (
+from jax2tf_bridge.saving.weights import (
     PARAMS,
     WeightLeaf,
     check_prefixes,
@@ -453,7 +459,7 @@ def _make_spec(leaf: Any, shape: tuple[Any, ...]) -> Any:
     """Makes the argument spec of an input for export; 64-bit dtypes need jax_enable_x64."""
     import jax
 
-    from jax2tf_bridge.from_jax.shapes._argument_specs import OpenSpec
+    from jax2tf_bridge.from_jax.shapes import OpenSpec
 
     if isinstance(leaf, jax.Array):
         return leaf  # a PRNG key

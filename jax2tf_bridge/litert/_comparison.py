@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge._utils._array_texts import array_type_text
-from jax2tf_bridge._utils._lists import some
+from jax2tf_bridge._utils import array_type_text, some
 from jax2tf_bridge.errors import Argument, Message, SavingError, bullet_list
-from jax2tf_bridge.portable._tolerances import tolerance_of
-from jax2tf_bridge.saved_model._signature import Signature
+from jax2tf_bridge.portable import tolerance_of
+from jax2tf_bridge.saved_model import Signature
 from jax2tf_bridge.saving import ServedArray
 
 Arrays = Mapping[str, np.ndarray]

@@ -15,9 +15,9 @@ from jax2tf_bridge.litert._failures import conversion_error
 from jax2tf_bridge.litert._graph import with_built_ins
 from jax2tf_bridge.litert._quantization import Quantization
 from jax2tf_bridge.litert._report import LiteRTSignature
-from jax2tf_bridge.saved_model._reading import GRAPH_FILE
+from jax2tf_bridge.saved_model import GRAPH_FILE
 from jax2tf_bridge.saving import ServedArray
-from jax2tf_bridge.to_tf._tf_compat import saved_model_message
+from jax2tf_bridge.to_tensorflow import saved_model_message
 
 _DEPRECATED = r"\s*Warning: tf.lite.Interpreter is deprecated"
 _INTERNAL = "__saved_model"

@@ -15,7 +15,7 @@ from jax2tf_bridge.errors import (
     UnsupportedByTargetError,
     bullet_list,
 )
-from jax2tf_bridge.to_tf._line_names import find_source_line
+from jax2tf_bridge.to_tensorflow import find_source_line
 
 _MOST_TOLD = 8
 _NO_BUILT_IN = re.compile(r"'(tf\.\w+)' op is neither a custom op nor a flex op")

@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.to_tf._tf_compat import get_dynamic_update_slice
-from jax2tf_bridge.to_tf.operations._converter_forms import lgamma
+from jax2tf_bridge.to_tensorflow import get_dynamic_update_slice
+from jax2tf_bridge.to_tensorflow.operations import lgamma
 
 Kernel: TypeAlias = Callable[..., tf.Tensor]
 """Takes the operation's inputs."""

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from jax2tf_bridge.litert._forms import SCATTERS, Form
-from jax2tf_bridge.to_tf._tf_compat import find_op_definition
+from jax2tf_bridge.to_tensorflow import find_op_definition
 
 _MOVES = frozenset(
     {"GatherNd", "GatherV2", "Pad", "PadV2", "ReverseV2", "ScatterNd", "TensorScatterAdd"}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge._utils._array_texts import array_type_text
+from jax2tf_bridge._utils import array_type_text
 from jax2tf_bridge.errors import (
     Argument,
     DTypeError,

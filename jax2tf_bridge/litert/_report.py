@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from jax2tf_bridge.saving import ServedArray
-from jax2tf_bridge.saving.signatures._served_arrays import served_text
+from jax2tf_bridge.saving.signatures import served_text
 from jax2tf_bridge.storage import AnyPath
 
 

@@ -10,9 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from jax2tf_bridge._utils._interrupts import ended_by_interrupts
-from jax2tf_bridge.converting._operations_graph import operations_graph
-from jax2tf_bridge.converting._save import Signatures, keys_as_words, prepare
+from jax2tf_bridge._utils import ended_by_interrupts
+from jax2tf_bridge.converting import Signatures, keys_as_words, operations_graph, prepare
 from jax2tf_bridge.errors import Argument, Message, SavingError
 from jax2tf_bridge.litert._comparison import (
     Answers,
@@ -23,13 +22,10 @@ from jax2tf_bridge.litert._comparison import (
 from jax2tf_bridge.litert._convert import Model, converted
 from jax2tf_bridge.litert._quantization import Quantization
 from jax2tf_bridge.litert._report import LiteRTModel
-from jax2tf_bridge.portable._target import Target
-from jax2tf_bridge.saved_model._reading import GRAPH_FILE, read_saved_model
-from jax2tf_bridge.saved_model._signature import Signature
+from jax2tf_bridge.portable import Target
+from jax2tf_bridge.saved_model import GRAPH_FILE, Signature, read_saved_model
 from jax2tf_bridge.saving import opened, save_functions
-from jax2tf_bridge.storage import as_path
-from jax2tf_bridge.storage._directories import on_disk
-from jax2tf_bridge.storage._files import replaced_file
+from jax2tf_bridge.storage import as_path, on_disk, replaced_file
 
 Quantize: TypeAlias = Literal["dynamic_range", "float16", "int8"]
 

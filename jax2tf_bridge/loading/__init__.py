@@ -9,7 +9,13 @@ except ModuleNotFoundError as e:
         raise
     raise MissingDependencyError("JAX", "jax", "Loading a SavedModel as JAX functions") from e
 
+from jax2tf_bridge.loading._arrays import make_typed_key as make_typed_key
 from jax2tf_bridge.loading._functions import LoadedFunction, LoadedModel, LoadedSignature
 from jax2tf_bridge.loading._load import load
 
-__all__ = ["LoadedFunction", "LoadedModel", "LoadedSignature", "load"]
+__all__ = [
+    "LoadedFunction",
+    "LoadedModel",
+    "LoadedSignature",
+    "load",
+]

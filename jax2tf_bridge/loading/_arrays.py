@@ -10,12 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax2tf_bridge._utils._array_texts import array_type_text
+from jax2tf_bridge._utils import array_type_text
 from jax2tf_bridge.errors import DTypeError, FileFormatError
-from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.portable._dtypes import KEYS, NEED_X64, WIDENED
-from jax2tf_bridge.saved_model._tensor_bundle import BundleEntry, TensorBundle
-from jax2tf_bridge.storage._paths import as_path
+from jax2tf_bridge.portable import KEYS, NEED_X64, WIDENED, Aval
+from jax2tf_bridge.saved_model import BundleEntry, TensorBundle
+from jax2tf_bridge.storage import as_path
 
 
 class SavedVariables:

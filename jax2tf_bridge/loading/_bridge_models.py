@@ -21,21 +21,21 @@ from jax2tf_bridge.loading._functions import (
     LoadedSignature,
     avals_by_path,
 )
-from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.portable._portable_function import (
+from jax2tf_bridge.portable import (
+    Aval,
     Gradient,
     NoGradient,
     PortableFunction,
     StoredGradient,
 )
-from jax2tf_bridge.saved_model._sidecar import (
+from jax2tf_bridge.saved_model import (
     ArrayEntry,
     ConstantEntry,
     Sidecar,
     SignatureEntry,
+    variable_name,
 )
-from jax2tf_bridge.saved_model._tensor_bundle import variable_name
-from jax2tf_bridge.storage._paths import AnyPath
+from jax2tf_bridge.storage import AnyPath
 
 _NO_GRADIENT = "the SavedModel has none: the function has none, or it was saved with vjp_order=0"
 

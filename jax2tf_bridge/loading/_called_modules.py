@@ -6,20 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jax2tf_bridge.loading._modules import CallableModule
-from jax2tf_bridge.portable._dtypes import is_differentiable
-from jax2tf_bridge.saved_model._dataflow import (
+from jax2tf_bridge.portable import is_differentiable
+from jax2tf_bridge.saved_model import (
     Cast,
     Input,
     ModuleCall,
+    Node,
     Opaque,
     Placed,
     Result,
     Scope,
     Value,
     Variable,
+    called_module,
+    tensor_of,
 )
-from jax2tf_bridge.saved_model._entry_points import called_module
-from jax2tf_bridge.saved_model._graph import Node, tensor_of
 
 _MAX_GRADIENT_ORDER = 50
 

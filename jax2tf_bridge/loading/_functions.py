@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax2tf_bridge._utils._suggestions import did_you_mean
+from jax2tf_bridge._utils import did_you_mean
 from jax2tf_bridge.errors import (
     GradientError,
     ShapeError,
@@ -21,11 +21,17 @@ from jax2tf_bridge.errors import (
     mismatch,
 )
 from jax2tf_bridge.from_jax import to_exported
-from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.portable._call import Call
-from jax2tf_bridge.portable._portable_function import Gradient, GradientOnDemand, PortableFunction
-from jax2tf_bridge.portable._tree_spec import flat_call, flat_names, flat_tuple
-from jax2tf_bridge.storage._paths import AnyPath
+from jax2tf_bridge.portable import (
+    Aval,
+    Call,
+    Gradient,
+    GradientOnDemand,
+    PortableFunction,
+    flat_call,
+    flat_names,
+    flat_tuple,
+)
+from jax2tf_bridge.storage import AnyPath
 from shape_poly import Dim, shape_text, solve_dimensions
 
 Flat: TypeAlias = Callable[..., Sequence[Any]]

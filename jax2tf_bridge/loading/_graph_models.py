@@ -18,24 +18,30 @@ from jax2tf_bridge.loading._called_modules import (
 )
 from jax2tf_bridge.loading._functions import LoadedModel, LoadedSignature, list_input_problems
 from jax2tf_bridge.loading._modules import CallableModule, ModuleFunction
-from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.portable._dtypes import find_dtype
-from jax2tf_bridge.saved_model._dataflow import (
+from jax2tf_bridge.portable import Aval, find_dtype
+from jax2tf_bridge.saved_model import (
+    CALL_MODULE,
     Constant,
+    Graph,
+    GraphSignature,
     Input,
+    MetaGraph,
     ModuleCall,
+    Node,
     Opaque,
+    Port,
     Result,
     Scope,
     Value,
     Variable,
+    constant,
+    tensor_of,
+    tensor_type,
+    texts,
+    variable_name,
     without_casts,
 )
-from jax2tf_bridge.saved_model._graph import CALL_MODULE, Graph, Node, tensor_of
-from jax2tf_bridge.saved_model._meta_graph import GraphSignature, MetaGraph, Port
-from jax2tf_bridge.saved_model._tensor_bundle import variable_name
-from jax2tf_bridge.saved_model._tensors import constant, tensor_type, texts
-from jax2tf_bridge.storage._paths import AnyPath
+from jax2tf_bridge.storage import AnyPath
 
 _MAX_CALLS = 2000
 """Maximum number of module calls in a signature.

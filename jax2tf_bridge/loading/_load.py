@@ -7,9 +7,8 @@ import os
 from jax2tf_bridge.loading._bridge_models import load_bridge_model
 from jax2tf_bridge.loading._functions import LoadedModel
 from jax2tf_bridge.loading._graph_models import load_graph_model
-from jax2tf_bridge.saved_model._reading import read_serving_graph
-from jax2tf_bridge.saved_model._sidecar import read_sidecar
-from jax2tf_bridge.storage._paths import as_path
+from jax2tf_bridge.saved_model import read_serving_graph, read_sidecar
+from jax2tf_bridge.storage import as_path
 
 
 def load(path: str | os.PathLike[str]) -> LoadedModel:

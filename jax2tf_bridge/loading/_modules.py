@@ -11,22 +11,22 @@ import jax
 import numpy as np
 
 from jax2tf_bridge.errors import ModuleError, ShapeError
-from jax2tf_bridge.from_jax import _jax_compat
+from jax2tf_bridge.from_jax import jax_compat
 from jax2tf_bridge.loading._functions import LoadedFunction, raise_mismatches
 from jax2tf_bridge.loading._refining import MisfitError, UnreadableError, refine_module
-from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.portable._call_types import read_tensor_type
-from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES
-from jax2tf_bridge.portable._module import Module
-from jax2tf_bridge.portable._portable_function import (
+from jax2tf_bridge.portable import (
+    ELEMENT_TYPES,
+    Aval,
     GradientOnDemand,
+    Module,
     NoGradient,
     PortableFunction,
+    Target,
+    read_tensor_type,
+    version_text,
 )
-from jax2tf_bridge.portable._stablehlo_version import version_text
-from jax2tf_bridge.portable._target import Target
 from jax2tf_bridge.portable.bytecode import read_main_types
-from jax2tf_bridge.serialization.jax_exported._modules import read_stablehlo_version
+from jax2tf_bridge.serialization.jax_exported import read_stablehlo_version
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def _refine(
     ins, _ = read_main_types(called.module)
     if len(called.platforms) > 1:
         types.insert(0, ins[0])
-    newest = _jax_compat.current_stablehlo_version()
+    newest = jax_compat.current_stablehlo_version()
     try:
         module, results = refine_module(called.module, types)
     except UnreadableError as e:

@@ -6,9 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.from_jax._jax_compat import ir
-from jax2tf_bridge.from_jax.stablehlo._operations import (
+from jax2tf_bridge.from_jax import ir, jax_compat
+from jax2tf_bridge.from_jax.stablehlo import (
     attribute,
     find_main,
     function_type,
@@ -47,9 +46,9 @@ def refine_module(artifact: bytes, types: Sequence[str]) -> tuple[bytes, list[st
       UnreadableError: the installed jaxlib cannot read the module.
       MisfitError: the module does not take such arguments.
     """
-    with _jax_compat.make_ir_context():
+    with jax_compat.make_ir_context():
         try:
-            module = _jax_compat.deserialize_module(artifact)
+            module = jax_compat.deserialize_module(artifact)
         except Exception as e:  # the type differs between releases of jaxlib
             raise UnreadableError from e
         _run(module, _REFINE_ARGUMENTS.format(types=",".join(types)))
@@ -57,13 +56,13 @@ def refine_module(artifact: bytes, types: Sequence[str]) -> tuple[bytes, list[st
             _run(module, _REFINE_SHAPES)
         _check_assertions(module)
         results = [str(t) for t in function_type(find_main(module)).results]
-        version = ".".join(map(str, _jax_compat.current_stablehlo_version()))
-        return _jax_compat.serialize_module(module, version), results
+        version = ".".join(map(str, jax_compat.current_stablehlo_version()))
+        return jax_compat.serialize_module(module, version), results
 
 
 def _run(module: Any, pipeline: str) -> None:
     try:
-        _jax_compat.run_passes(module, pipeline)
+        jax_compat.run_passes(module, pipeline)
     except Exception as e:  # the type differs between releases of jaxlib
         raise MisfitError from e
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from pickle import PicklingError
 
-from jax2tf_bridge._utils._progress import progress_bar
+from jax2tf_bridge._utils import progress_bar
 from jax2tf_bridge.errors import (
     BridgeError,
     ExportError,
@@ -26,7 +26,7 @@ from jax2tf_bridge.parallel._failures import (
 )
 from jax2tf_bridge.parallel._jobs import ExportJob, Jobs, name_jobs
 from jax2tf_bridge.parallel._sent_jobs import Answer, PendingJob, run_job
-from jax2tf_bridge.portable._portable_function import PortableFunction
+from jax2tf_bridge.portable import PortableFunction
 
 
 def export_many(

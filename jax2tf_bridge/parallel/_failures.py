@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from signal import Signals
 from typing import Any
 
-from jax2tf_bridge.colocated._pickling import dumps, loads
+from jax2tf_bridge.colocated import dumps, loads
 from jax2tf_bridge.errors import JobError, NotPicklableError, WorkerDiedError
-from jax2tf_bridge.from_jax.arguments._user_code import user_line
+from jax2tf_bridge.from_jax.arguments import user_line
 
 _MAX_SHOWN = 4096
 """Maximum number of characters of a process's output in an error message."""

@@ -7,8 +7,8 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from jax2tf_bridge.errors import ExportError, FunctionError
-from jax2tf_bridge.from_jax.arguments._callables import JaxCallable
-from jax2tf_bridge.portable._target import Target
+from jax2tf_bridge.from_jax.arguments import JaxCallable
+from jax2tf_bridge.portable import Target
 
 
 @dataclass(frozen=True)

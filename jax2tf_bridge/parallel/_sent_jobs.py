@@ -11,17 +11,15 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from jax2tf_bridge.colocated import Channel
-from jax2tf_bridge.colocated._pickle_children import importable_name
+from jax2tf_bridge.colocated import Channel, importable_name
 from jax2tf_bridge.errors import BridgeError, DTypeError, SerializationError, StructureError
-from jax2tf_bridge.from_jax._export import export
-from jax2tf_bridge.from_jax.arguments._callables import JaxCallable
-from jax2tf_bridge.from_jax.trees._tree_specs import tree_spec
+from jax2tf_bridge.from_jax import export
+from jax2tf_bridge.from_jax.arguments import JaxCallable
+from jax2tf_bridge.from_jax.trees import tree_spec
 from jax2tf_bridge.parallel._configuration import read_configuration, use_configuration
 from jax2tf_bridge.parallel._failures import ExceptionParts, Failure
 from jax2tf_bridge.parallel._jobs import ExportJob
-from jax2tf_bridge.portable._portable_function import PortableFunction
-from jax2tf_bridge.portable._tree_spec import TreeSpec
+from jax2tf_bridge.portable import PortableFunction, TreeSpec
 from jax2tf_bridge.serialization import deserialize, serialize
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from jax2tf_bridge._utils._array_texts import array_type_text
+from jax2tf_bridge._utils import array_type_text
 from jax2tf_bridge.portable._dtypes import WIDENED, is_differentiable
 from jax2tf_bridge.portable._sharding import Sharding
 from shape_poly import Dim

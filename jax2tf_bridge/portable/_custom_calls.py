@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol
 
-from jax2tf_bridge._utils._lists import some
-from jax2tf_bridge._utils._once_per_object import once_per_object
+from jax2tf_bridge._utils import once_per_object, some
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.portable._module import Module
 from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck, is_vouched

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jax2tf_bridge._utils._lists import some
+from jax2tf_bridge._utils import some
 from jax2tf_bridge.portable._portable_function import PortableFunction
 
 

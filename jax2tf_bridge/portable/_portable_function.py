@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from jax2tf_bridge._utils._once_per_object import once_per_object
+from jax2tf_bridge._utils import once_per_object
 from jax2tf_bridge.errors import BridgeError, GradientError, InconclusiveShapeError
 from jax2tf_bridge.portable._aval import Aval, LiftedConstant, Port
 from jax2tf_bridge.portable._call import Call

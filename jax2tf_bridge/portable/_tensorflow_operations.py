@@ -40,7 +40,7 @@ OPERATIONS = frozenset(
 )
 """StableHLO operations, without dialect, that can become TensorFlow operations.
 
-A test compares the three tables with the emitters in `to_tf.operations`.
+A test compares the three tables with the emitters in `to_tensorflow.operations`.
 """
 
 _CHLO = ("acos", "acosh", "asin", "asinh", "atanh", "cosh", "erf", "sinh")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from jax2tf_bridge._utils._private_names import SeamName
+from jax2tf_bridge._utils import SeamName
 from jax2tf_bridge.errors import MissingDependencyError
 from jax2tf_bridge.portable._stablehlo_version import Version
 from jax2tf_bridge.portable._tensorflow_releases import TENSORFLOW_RELEASES

@@ -1,1 +1,131 @@
 """Reads and patches SavedModels; imports neither jax nor tensorflow."""
+
+from jax2tf_bridge.saved_model._bundle_writing import NewTensor, append_tensors
+from jax2tf_bridge.saved_model._crc32c import is_fast
+from jax2tf_bridge.saved_model._dataflow import (
+    Cast,
+    Constant,
+    Input,
+    ModuleCall,
+    Opaque,
+    Placed,
+    Result,
+    Scope,
+    Value,
+    Variable,
+    without_casts,
+)
+from jax2tf_bridge.saved_model._entry_points import called_module
+from jax2tf_bridge.saved_model._extras import WARM_UP, Request, read_requests
+from jax2tf_bridge.saved_model._graph import CALL_MODULE, Graph, Node, tensor_of
+from jax2tf_bridge.saved_model._meta_graph import GraphSignature, MetaGraph, Port
+from jax2tf_bridge.saved_model._new_directory import changed_copy, replace_file
+from jax2tf_bridge.saved_model._patching import NewModule, replaced_modules
+from jax2tf_bridge.saved_model._place import check_place
+from jax2tf_bridge.saved_model._protobuf import Message, bytes_field, varint_field
+from jax2tf_bridge.saved_model._reading import (
+    GRAPH_FILE,
+    read_message,
+    read_saved_model,
+    read_serving_graph,
+)
+from jax2tf_bridge.saved_model._saved_model import (
+    CalledModule,
+    EntryPoint,
+    Gradient,
+    SavedModelContents,
+)
+from jax2tf_bridge.saved_model._schema import ModelSpecField, PredictionLogField, RequestField
+from jax2tf_bridge.saved_model._sidecar import (
+    FILE_NAME,
+    MOST_ORDERS,
+    RECORDS,
+    SIDECAR,
+    ArrayEntry,
+    ConstantEntry,
+    Sidecar,
+    SignatureEntry,
+    VariableEntry,
+    bucket_texts,
+    needs_x64,
+    padding_texts,
+    read_sidecar,
+    write_sidecar,
+)
+from jax2tf_bridge.saved_model._signature import SERVING_DEFAULT, Signature
+from jax2tf_bridge.saved_model._tensor_bundle import BundleEntry, TensorBundle, variable_name
+from jax2tf_bridge.saved_model._tensors import TensorType, constant, tensor_type, texts
+from jax2tf_bridge.saved_model._tfrecord import write_records
+from jax2tf_bridge.saved_model._weights import read_saved_weights
+
+__all__ = [
+    "CALL_MODULE",
+    "FILE_NAME",
+    "GRAPH_FILE",
+    "MOST_ORDERS",
+    "RECORDS",
+    "SERVING_DEFAULT",
+    "SIDECAR",
+    "WARM_UP",
+    "ArrayEntry",
+    "BundleEntry",
+    "CalledModule",
+    "Cast",
+    "Constant",
+    "ConstantEntry",
+    "EntryPoint",
+    "Gradient",
+    "Graph",
+    "GraphSignature",
+    "Input",
+    "Message",
+    "MetaGraph",
+    "ModelSpecField",
+    "ModuleCall",
+    "NewModule",
+    "NewTensor",
+    "Node",
+    "Opaque",
+    "Placed",
+    "Port",
+    "PredictionLogField",
+    "Request",
+    "RequestField",
+    "Result",
+    "SavedModelContents",
+    "Scope",
+    "Sidecar",
+    "Signature",
+    "SignatureEntry",
+    "TensorBundle",
+    "TensorType",
+    "Value",
+    "Variable",
+    "VariableEntry",
+    "append_tensors",
+    "bucket_texts",
+    "bytes_field",
+    "called_module",
+    "changed_copy",
+    "check_place",
+    "constant",
+    "is_fast",
+    "needs_x64",
+    "padding_texts",
+    "read_message",
+    "read_requests",
+    "read_saved_model",
+    "read_saved_weights",
+    "read_serving_graph",
+    "read_sidecar",
+    "replace_file",
+    "replaced_modules",
+    "tensor_of",
+    "tensor_type",
+    "texts",
+    "variable_name",
+    "varint_field",
+    "without_casts",
+    "write_records",
+    "write_sidecar",
+]

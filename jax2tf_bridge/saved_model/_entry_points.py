@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck
+from jax2tf_bridge.portable import DisabledSafetyCheck
 from jax2tf_bridge.saved_model._graph import CALL_MODULE, Graph, Node, tensor_of
 from jax2tf_bridge.saved_model._meta_graph import GraphSignature, MetaGraph
 from jax2tf_bridge.saved_model._saved_model import (
@@ -16,7 +16,7 @@ from jax2tf_bridge.saved_model._saved_model import (
     GraphConstant,
 )
 from jax2tf_bridge.saved_model._tensors import TensorType, tensor_type
-from jax2tf_bridge.serialization.jax_exported._modules import read_stablehlo_version
+from jax2tf_bridge.serialization.jax_exported import read_stablehlo_version
 
 _MOST_ENTRIES = 256
 """Signatures and methods that are looked into at most: each may reach the whole graph."""

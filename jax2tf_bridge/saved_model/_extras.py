@@ -13,8 +13,7 @@ from jax2tf_bridge.saved_model._saved_model import WarmUp
 from jax2tf_bridge.saved_model._schema import ModelSpecField, PredictionLogField, RequestField
 from jax2tf_bridge.saved_model._signature import SERVING_DEFAULT
 from jax2tf_bridge.saved_model._tfrecord import count_records, read_records
-from jax2tf_bridge.storage import _paths as storage
-from jax2tf_bridge.storage._paths import AnyPath
+from jax2tf_bridge.storage import AnyPath, walk_files
 
 WARM_UP = Path("assets.extra", "tf_serving_warmup_requests")
 """Where TensorFlow Serving looks for requests, below the model's directory."""
@@ -99,7 +98,7 @@ def _messages(message: Message, number: int, place: str) -> Iterator[Message]:
 def files_below(folder: AnyPath) -> dict[str, int]:
     """Returns the sizes of the files in a folder and below, by their paths in it."""
     found: dict[str, int] = {}
-    for name, size in storage.files_below(folder):
+    for name, size in walk_files(folder):
         if len(found) == _MOST_FILES:
             break
         found[name] = size

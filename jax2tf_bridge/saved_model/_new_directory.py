@@ -10,8 +10,7 @@ from pathlib import Path
 
 from jax2tf_bridge.saved_model._place import check_place
 from jax2tf_bridge.saved_model._reading import GRAPH_FILE
-from jax2tf_bridge.storage._directories import on_disk, whole_directory
-from jax2tf_bridge.storage._paths import AnyPath
+from jax2tf_bridge.storage import AnyPath, on_disk, whole_directory
 
 
 @contextlib.contextmanager

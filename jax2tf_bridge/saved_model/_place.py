@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from jax2tf_bridge.errors import path_error
-from jax2tf_bridge.storage._paths import AnyPath
+from jax2tf_bridge.storage import AnyPath
 
 
 def check_place(path: AnyPath) -> None:

@@ -19,7 +19,7 @@ from jax2tf_bridge.saved_model._saved_model import (
 )
 from jax2tf_bridge.saved_model._schema import SavedModelField
 from jax2tf_bridge.saved_model._sidecar import SIDECAR, sidecar_facts
-from jax2tf_bridge.storage._paths import AnyPath, as_path
+from jax2tf_bridge.storage import AnyPath, as_path
 
 GRAPH_FILE = "saved_model.pb"
 MOST_BYTES = 2**31 - 1

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck
-from jax2tf_bridge.portable._stablehlo_version import Version
+from jax2tf_bridge.portable import DisabledSafetyCheck, Version
 from jax2tf_bridge.saved_model._meta_graph import Port, Variable
 from jax2tf_bridge.saved_model._tensors import TensorType
 

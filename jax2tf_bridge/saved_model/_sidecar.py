@@ -14,15 +14,11 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
-from jax2tf_bridge._utils._json_values import JsonProblem, JsonValue
-from jax2tf_bridge._utils._number_texts import number_of
+from jax2tf_bridge._utils import JsonProblem, JsonValue, number_of
 from jax2tf_bridge.errors import FileFormatError, SavingError
-from jax2tf_bridge.portable._consistency import is_digest
-from jax2tf_bridge.portable._dtypes import NEED_X64, dtype_holds
-from jax2tf_bridge.portable._portable_function import PortableFunction
-from jax2tf_bridge.serialization import read_function, write_function
-from jax2tf_bridge.serialization._vjp_chain import collect_vjps
-from jax2tf_bridge.storage._paths import AnyPath
+from jax2tf_bridge.portable import NEED_X64, PortableFunction, dtype_holds, is_digest
+from jax2tf_bridge.serialization import collect_vjps, read_function, write_function
+from jax2tf_bridge.storage import AnyPath
 
 FORMAT = 3
 """Version of the JSON; raised for every change, also for a field that is added."""

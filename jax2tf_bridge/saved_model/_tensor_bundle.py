@@ -19,7 +19,7 @@ from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.saved_model._crc32c import crc32c, unmasked
 from jax2tf_bridge.saved_model._protobuf import Message
 from jax2tf_bridge.saved_model._tensors import STRING, TensorType, dtype_name, read_known_shape
-from jax2tf_bridge.storage._paths import AnyPath, as_path
+from jax2tf_bridge.storage import AnyPath, as_path
 
 MAGIC = 0xDB4775248B80FB57
 _FOOTER_SIZE = 48

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
 from jax2tf_bridge.saved_model._crc32c import crc32c, masked
-from jax2tf_bridge.storage._paths import AnyPath
+from jax2tf_bridge.storage import AnyPath
 
 _HEAD, _CHECKSUM = struct.Struct("<QI"), struct.Struct("<I")
 

@@ -9,31 +9,32 @@ except ModuleNotFoundError as e:
         raise
     raise MissingDependencyError("TensorFlow", "tensorflow-cpu", "Saving a SavedModel") from e
 
+from jax2tf_bridge.saving._bucket_options import BucketOptions, Buckets, ExpectedSizes
+from jax2tf_bridge.saving._option_names import check_option_names
 from jax2tf_bridge.saving._report import Published, SavedModel, SavedSignature
 from jax2tf_bridge.saving._save import save_functions
-from jax2tf_bridge.saving.buckets._buckets import Oversize
-from jax2tf_bridge.saving.buckets._choice import choose_buckets
-from jax2tf_bridge.saving.buckets._options import BucketOptions, Buckets, ExpectedSizes
-from jax2tf_bridge.saving.publishing._publish import (
+from jax2tf_bridge.saving.buckets import Oversize, choose_buckets
+from jax2tf_bridge.saving.publishing import (
     NewVersion,
+    as_variables,
+    check_complete,
     latest_version,
     publish_version,
-    published_versions,
-)
-from jax2tf_bridge.saving.publishing._publish_weights import (
-    as_variables,
     publish_weights,
+    published_versions,
     weights_by_name,
 )
-from jax2tf_bridge.saving.publishing._read_back import check_complete
-from jax2tf_bridge.saving.serving._instructions import BatchingParameters, ServingInstructions
-from jax2tf_bridge.saving.signatures._checks import check_option_names, check_vjp_order
-from jax2tf_bridge.saving.signatures._inputs import SignatureInputs
-from jax2tf_bridge.saving.signatures._served_arrays import ServedArray
-from jax2tf_bridge.saving.weights._assign import Rename, WeightsReport, assign_weights
-from jax2tf_bridge.saving.weights._params import PathWeights, opened
-from jax2tf_bridge.saving.weights._variables import leaf_names
-from jax2tf_bridge.weights._paths import is_flat
+from jax2tf_bridge.saving.serving import BatchingParameters, ServingInstructions
+from jax2tf_bridge.saving.signatures import ServedArray, SignatureInputs, check_vjp_order
+from jax2tf_bridge.saving.weights import (
+    PathWeights,
+    Rename,
+    WeightsReport,
+    assign_weights,
+    leaf_names,
+    opened,
+)
+from jax2tf_bridge.weights import is_flat
 
 __all__ = [
     "BatchingParameters",

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from jax2tf_bridge._utils._number_texts import number_text
+from jax2tf_bridge._utils import number_text
 from jax2tf_bridge._version import __version__
 from jax2tf_bridge.errors import SavingError
-from jax2tf_bridge.saved_model._sidecar import (
+from jax2tf_bridge.saved_model import (
     ArrayEntry,
     ConstantEntry,
     Sidecar,
@@ -19,10 +19,9 @@ from jax2tf_bridge.saved_model._sidecar import (
     VariableEntry,
     write_sidecar,
 )
-from jax2tf_bridge.saving.signatures._endpoint import Endpoint
-from jax2tf_bridge.saving.signatures._inputs import NamedPort
-from jax2tf_bridge.saving.weights._variables import ConstantVariables, Weight, checkpoint_key
-from jax2tf_bridge.to_tf import _tf_compat
+from jax2tf_bridge.saving.signatures import Endpoint, NamedPort
+from jax2tf_bridge.saving.weights import ConstantVariables, Weight, checkpoint_key
+from jax2tf_bridge.to_tensorflow import tf_compat
 from shape_poly import shape_text
 
 
@@ -90,7 +89,7 @@ def write_defaults(folder: Path, defaults: Mapping[str, Mapping[str, tf.Tensor]]
     """
     if not any(defaults.values()):
         return
-    message = _tf_compat.saved_model_message()
+    message = tf_compat.saved_model_message()
     if message is None:
         raise SavingError(
             f"TensorFlow {tf.__version__} has no defaults for inputs: leave out `defaults`."

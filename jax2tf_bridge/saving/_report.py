@@ -7,17 +7,15 @@ from dataclasses import dataclass, field, replace
 
 import tensorflow as tf
 
-from jax2tf_bridge._utils._number_texts import number_text
+from jax2tf_bridge._utils import number_text
 from jax2tf_bridge.errors import Argument, Message
-from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.portable._keys_in_weights import key_paths, keys_text
-from jax2tf_bridge.saved_model._sidecar import bucket_texts, padding_texts
-from jax2tf_bridge.saving.buckets._buckets import Bucketing
-from jax2tf_bridge.saving.publishing._publish import NewVersion
-from jax2tf_bridge.saving.serving._instructions import ServingInstructions
-from jax2tf_bridge.saving.signatures._endpoint import Endpoint
-from jax2tf_bridge.saving.signatures._served_arrays import ServedArray, served_text
-from jax2tf_bridge.storage._paths import AnyPath
+from jax2tf_bridge.portable import Aval, key_paths, keys_text
+from jax2tf_bridge.saved_model import bucket_texts, padding_texts
+from jax2tf_bridge.saving.buckets import Bucketing
+from jax2tf_bridge.saving.publishing import NewVersion
+from jax2tf_bridge.saving.serving import ServingInstructions
+from jax2tf_bridge.saving.signatures import Endpoint, ServedArray, served_text
+from jax2tf_bridge.storage import AnyPath
 from shape_poly import is_symbolic_dim
 
 _NO_WEIGHTS = (

@@ -11,11 +11,11 @@ from typing import Any
 import tensorflow as tf
 
 from jax2tf_bridge.errors import Argument, Blank, GradientError, Message, SavingError
-from jax2tf_bridge.portable._as_portable import as_portable_function
-from jax2tf_bridge.portable._portable_function import PortableFunction
-from jax2tf_bridge.saved_model._place import check_place
-from jax2tf_bridge.saved_model._signature import SERVING_DEFAULT, Signature
+from jax2tf_bridge.portable import PortableFunction, as_portable_function
+from jax2tf_bridge.saved_model import SERVING_DEFAULT, Signature, check_place
+from jax2tf_bridge.saving._bucket_options import BucketOptions, with_buckets
 from jax2tf_bridge.saving._metadata import write_defaults, write_metadata
+from jax2tf_bridge.saving._option_names import check_option_names
 from jax2tf_bridge.saving._report import (
     SavedModel,
     SavedSignature,
@@ -24,29 +24,38 @@ from jax2tf_bridge.saving._report import (
     statistics_notes,
     variable_aval,
 )
-from jax2tf_bridge.saving.buckets._bucket_names import BUCKETS
-from jax2tf_bridge.saving.buckets._options import BucketOptions, with_buckets
-from jax2tf_bridge.saving.serving._instructions import instructions
-from jax2tf_bridge.saving.serving._precompile import precompile as precompiled
-from jax2tf_bridge.saving.serving._requests import warm_up_requests
-from jax2tf_bridge.saving.serving._shared_programs import share_programs
-from jax2tf_bridge.saving.serving._warm_up import write_warm_up
-from jax2tf_bridge.saving.signatures._checks import (
-    check_option_names,
+from jax2tf_bridge.saving.buckets import BUCKETS
+from jax2tf_bridge.saving.serving import (
+    instructions,
+    share_programs,
+    warm_up_requests,
+    write_warm_up,
+)
+from jax2tf_bridge.saving.serving import precompile as precompiled
+from jax2tf_bridge.saving.signatures import (
+    Endpoint,
+    Sides,
     check_size,
     check_takes_params,
     check_vjp_order,
     checked_names,
+    optional_subsets,
+    resources,
+    saved_orders,
+    served_arrays,
+    with_processing,
 )
-from jax2tf_bridge.saving.signatures._endpoint import Endpoint, optional_subsets, saved_orders
-from jax2tf_bridge.saving.signatures._processing import resources, served_arrays, with_processing
-from jax2tf_bridge.saving.signatures._served_arrays import Sides
-from jax2tf_bridge.saving.weights._params import opened
-from jax2tf_bridge.saving.weights._values import hold_values, variable_values, write_values
-from jax2tf_bridge.saving.weights._variables import ConstantVariables, Weight, Weights
-from jax2tf_bridge.storage._directories import whole_directory
-from jax2tf_bridge.storage._paths import as_path
-from jax2tf_bridge.to_tf._op import check_function
+from jax2tf_bridge.saving.weights import (
+    ConstantVariables,
+    Weight,
+    Weights,
+    hold_values,
+    opened,
+    variable_values,
+    write_values,
+)
+from jax2tf_bridge.storage import as_path, whole_directory
+from jax2tf_bridge.to_tensorflow import check_function
 
 _EXAMPLE = Argument("example", Blank("{...}"), code="Signature(..., example={...})")
 

@@ -6,12 +6,21 @@ import os
 from collections.abc import Sequence
 
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.portable._as_portable import HoldsPortable
-from jax2tf_bridge.portable._portable_function import PortableFunction
-from jax2tf_bridge.serialization.jax_exported._read import read_exported
-from jax2tf_bridge.serialization.jaxfn import _file_parts, _format
-from jax2tf_bridge.serialization.jaxfn._read import ValidatedStructure, read_structure
-from jax2tf_bridge.storage._files import opened_file, replaced_file
+from jax2tf_bridge.portable import HoldsPortable, PortableFunction
+from jax2tf_bridge.serialization.jax_exported import read_exported
+from jax2tf_bridge.serialization.jaxfn import (
+    IDENTIFIER,
+    MAX_STRUCTURE_SIZE,
+    ValidatedStructure,
+    copy_parts,
+    file_label,
+    file_parts,
+    parse_header,
+    read_part,
+    read_parts,
+    read_structure,
+)
+from jax2tf_bridge.storage import opened_file, replaced_file
 
 # Most structures are smaller, so a single read suffices for a file without large modules.
 _FIRST_READ_SIZE = 1 << 16
@@ -63,7 +72,7 @@ def deserialize(
         # VJPs are read from the bytes later, so the bytes must be immutable.
         return _read_jax_format(data if isinstance(data, bytes) else bytes(view), file)
     stored = _parse_structure(view, len(view), file)
-    return stored.portable(_file_parts.copy_parts(view, stored.parts, file))
+    return stored.portable(copy_parts(view, stored.parts, file))
 
 
 def write_function(
@@ -115,37 +124,34 @@ def read_function(path: str | os.PathLike[str]) -> PortableFunction:
             raise FileFormatError(
                 f"{name} is no regular file: read its bytes and use deserialize.", file=name
             )
-        start = _file_parts.read_part(handle, min(size, _FIRST_READ_SIZE), name)
+        start = read_part(handle, min(size, _FIRST_READ_SIZE), name)
         if len(start) == size:
             return deserialize(start, file=name)
         if not _is_jaxfn(memoryview(start)):
             _check_size(start, size, name)
             handle.seek(0)
-            return _read_jax_format(_file_parts.read_part(handle, size, name), name)
-        header = _format.parse_header(start, size, name)
+            return _read_jax_format(read_part(handle, size, name), name)
+        header = parse_header(start, size, name)
         if header.structure_size > len(start):
-            start += _file_parts.read_part(handle, header.structure_size - len(start), name)
+            start += read_part(handle, header.structure_size - len(start), name)
         stored = _parse_structure(memoryview(start), size, name)
         # Modules and arrays are read directly into the bytes that the function keeps.
         handle.seek(header.structure_size)
-        return stored.portable(_file_parts.read_parts(handle, stored.parts, name))
+        return stored.portable(read_parts(handle, stored.parts, name))
 
 
 def _serialize_parts(
     portable: PortableFunction | HoldsPortable, vjp_order: int | None, arrays: bool
 ) -> Sequence[bytes | bytearray]:
-    # Imported lazily: reading needs neither flatbuffers nor NumPy.
-    from jax2tf_bridge.serialization.jaxfn._write import file_parts
-
     return file_parts(portable, vjp_order=vjp_order, arrays=arrays)
 
 
 def _is_jaxfn(start: memoryview) -> bool:
-    return start[4:8] == _format.IDENTIFIER
+    return start[4:8] == IDENTIFIER
 
 
 def _parse_structure(start: memoryview, size: int, file: str | None) -> ValidatedStructure:
-    header = _format.parse_header(start, size, file)
+    header = parse_header(start, size, file)
     return read_structure(header, start[: header.structure_size], file)
 
 
@@ -154,7 +160,7 @@ def _read_jax_format(data: bytes, file: str | None) -> PortableFunction:
     _check_size(data[:8], len(data), file)
     if len(data) < 8:
         raise FileFormatError(
-            f"{_format.file_label(file)} has {len(data)} bytes, which is no function: neither a "
+            f"{file_label(file)} has {len(data)} bytes, which is no function: neither a "
             ".jaxfn file nor one of jax.export. Copy it anew, or write it again.",
             file=file,
         )
@@ -162,8 +168,8 @@ def _read_jax_format(data: bytes, file: str | None) -> PortableFunction:
         return read_exported(data, file=file)
     except FileFormatError as e:
         raise FileFormatError(
-            f"{_format.file_label(file)} is no .jaxfn file: its bytes 4 to 7 are {data[4:8]!r}, "
-            f"not {_format.IDENTIFIER!r}. Nor can it be read as what jax.export wrote: {e}"
+            f"{file_label(file)} is no .jaxfn file: its bytes 4 to 7 are {data[4:8]!r}, "
+            f"not {IDENTIFIER!r}. Nor can it be read as what jax.export wrote: {e}"
             f"{_weights_hint(data)}",
             file=file,
         ) from e
@@ -191,11 +197,11 @@ def _is_msgpack_of_names(data: bytes) -> bool:
 
 def _check_size(start: bytes, size: int, file: str | None) -> None:
     """Raises FileFormatError if a file is too large for the format of jax.export."""
-    if size > _format.MAX_STRUCTURE_SIZE:
+    if size > MAX_STRUCTURE_SIZE:
         raise FileFormatError(
-            f"{_format.file_label(file)} is no .jaxfn file: its bytes 4 to 7 are {start[4:8]!r}, "
-            f"not {_format.IDENTIFIER!r}. Nor is it what jax.export wrote: it has {size} bytes, "
-            f"and that format holds up to {_format.MAX_STRUCTURE_SIZE}. Check that it is the right "
+            f"{file_label(file)} is no .jaxfn file: its bytes 4 to 7 are {start[4:8]!r}, "
+            f"not {IDENTIFIER!r}. Nor is it what jax.export wrote: it has {size} bytes, "
+            f"and that format holds up to {MAX_STRUCTURE_SIZE}. Check that it is the right "
             "file.",
             file=file,
         )

@@ -1,7 +1,4 @@
-"""Writes FlatBuffers from the fields of their tables, with the builder of the flatbuffers package.
-
-The reader is a separate module because it needs neither that package nor NumPy.
-"""
+"""Writes FlatBuffers from the fields of their tables, with the flatbuffers package."""
 
 from __future__ import annotations
 

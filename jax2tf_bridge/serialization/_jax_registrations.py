@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, TypeGuard
 
 from jax2tf_bridge.errors import SerializationError
-from jax2tf_bridge.portable._tree_spec import LEAF, NodeCodec, TreeSpec
+from jax2tf_bridge.portable import LEAF, NodeCodec, TreeSpec
 
 
 def is_imported() -> bool:
@@ -226,7 +226,7 @@ def serialize_node_type_with_jax(spec: TreeSpec) -> tuple[str, bytes] | None:
     import jax
 
     from jax2tf_bridge.serialization._flatbuffer import Reader
-    from jax2tf_bridge.serialization.jax_exported._schema import ExportedField, TreeField
+    from jax2tf_bridge.serialization.jax_exported import ExportedField, TreeField
 
     assert spec.codec is not None
     leaves = [jax.tree_util.tree_structure(0)] * len(spec.children)
@@ -260,7 +260,7 @@ def _make_exported(in_tree: TreeSpec) -> Any:
     """Makes a jax.export.Exported that has this input structure and no module."""
     import jax.export
 
-    from jax2tf_bridge.serialization.jax_exported._tables import write_structure
+    from jax2tf_bridge.serialization.jax_exported import write_structure
 
     return jax.export.deserialize(write_structure(in_tree))
 

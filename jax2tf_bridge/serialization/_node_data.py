@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.portable._tree_spec import StoredType
+from jax2tf_bridge.portable import StoredType
 
 _MAX_DEPTH = 16
 """Maximum nesting depth of containers in static data."""

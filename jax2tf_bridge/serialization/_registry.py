@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from jax2tf_bridge.errors import FileFormatError, SerializationError, StructureError
-from jax2tf_bridge.portable._tree_spec import LEAF, NodeCodec, TreeSpec
+from jax2tf_bridge.portable import LEAF, NodeCodec, TreeSpec
 from jax2tf_bridge.serialization import _jax_registrations as in_jax
 from jax2tf_bridge.serialization._node_data import (
     import_names_of,

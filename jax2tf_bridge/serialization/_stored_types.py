@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from jax2tf_bridge.errors import FileFormatError, SerializationError
-from jax2tf_bridge.portable._tree_spec import NodeCodec, StoredType, TreeSpec
+from jax2tf_bridge.portable import NodeCodec, StoredType, TreeSpec
 from jax2tf_bridge.serialization import _jax_registrations as in_jax
 from jax2tf_bridge.serialization._node_data import (
     read_static,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from jax2tf_bridge.errors import Argument, GradientError, Message, SerializationError
-from jax2tf_bridge.portable._consistency import vjp_problem
-from jax2tf_bridge.portable._portable_function import PortableFunction
+from jax2tf_bridge.portable import PortableFunction, vjp_problem
 
 
 def collect_vjps(

@@ -1,6 +1,10 @@
 """Runs SavedModels in other TensorFlow releases. Imports neither jax nor tensorflow."""
 
 from jax2tf_bridge.serve_checking._outcome import ServeCheck
+from jax2tf_bridge.serve_checking._serve_check import check as check
 from jax2tf_bridge.serve_checking._serve_check import serve_check
 
-__all__ = ["ServeCheck", "serve_check"]
+__all__ = [
+    "ServeCheck",
+    "serve_check",
+]

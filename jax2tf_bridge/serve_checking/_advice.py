@@ -6,10 +6,9 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from jax2tf_bridge.inspecting._function_text import releases_text
-from jax2tf_bridge.portable._stablehlo_version import version_text
-from jax2tf_bridge.portable._tensorflow_releases import TENSORFLOW_RELEASES
-from jax2tf_bridge.storage._paths import AnyPath
+from jax2tf_bridge.inspecting import releases_text
+from jax2tf_bridge.portable import TENSORFLOW_RELEASES, version_text
+from jax2tf_bridge.storage import AnyPath
 
 
 def retarget_advice(

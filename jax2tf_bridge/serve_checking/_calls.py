@@ -9,13 +9,20 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from jax2tf_bridge.errors import BridgeError, ShapeError
-from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.portable._portable_function import PortableFunction
-from jax2tf_bridge.saved_model._extras import Request, read_requests
-from jax2tf_bridge.saved_model._saved_model import EntryPoint, Gradient, SavedModelContents
-from jax2tf_bridge.saved_model._sidecar import Sidecar, SignatureEntry, read_sidecar
-from jax2tf_bridge.saved_model._tensors import TensorType, tensor_type
-from jax2tf_bridge.storage._paths import as_path
+from jax2tf_bridge.portable import Aval, PortableFunction
+from jax2tf_bridge.saved_model import (
+    EntryPoint,
+    Gradient,
+    Request,
+    SavedModelContents,
+    Sidecar,
+    SignatureEntry,
+    TensorType,
+    read_requests,
+    read_sidecar,
+    tensor_type,
+)
+from jax2tf_bridge.storage import as_path
 from shape_poly import Dim, DimExpr, SymbolicScope, evaluate_shape, sample_sizes
 
 _SAMPLES = 3

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from jax2tf_bridge._utils._terminal_texts import one_line
+from jax2tf_bridge._utils import one_line
 
 _NO_WHEEL = re.compile(r"No solution found|No matching distribution found")
 _NO_NETWORK = re.compile(r"Retrying \(|[Cc]onnection|Failed to fetch|Name or service|ProxyError")

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from jax2tf_bridge._utils._array_texts import array_type_text
-from jax2tf_bridge.portable._tolerances import tolerance_of
+from jax2tf_bridge._utils import array_type_text
+from jax2tf_bridge.portable import tolerance_of
 from jax2tf_bridge.serve_checking import _script as _serve_check_script
 from jax2tf_bridge.serve_checking._calls import Call
 from jax2tf_bridge.serve_checking._tensorflow_environments import environment_variables

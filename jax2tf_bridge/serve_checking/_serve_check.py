@@ -13,7 +13,7 @@ from typing import Any
 
 from jax2tf_bridge.errors import Argument, Message, TargetError
 from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
-from jax2tf_bridge.portable._tensorflow_releases import TENSORFLOW_RELEASES
+from jax2tf_bridge.portable import TENSORFLOW_RELEASES
 from jax2tf_bridge.serve_checking._advice import retarget_advice
 from jax2tf_bridge.serve_checking._calls import Call, calls_of
 from jax2tf_bridge.serve_checking._outcome import ServeCheck
@@ -24,8 +24,7 @@ from jax2tf_bridge.serve_checking._tensorflow_environments import (
     environment_at,
     environment_of,
 )
-from jax2tf_bridge.storage._directories import on_disk
-from jax2tf_bridge.storage._paths import AnyPath, as_path
+from jax2tf_bridge.storage import AnyPath, as_path, on_disk
 
 
 def serve_check(

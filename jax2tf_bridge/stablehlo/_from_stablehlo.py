@@ -15,23 +15,27 @@ from jax2tf_bridge.errors import (
     ShapeError,
     StructureError,
 )
-from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.portable._call_types import read_tensor_type
-from jax2tf_bridge.portable._dtypes import WIDENED
-from jax2tf_bridge.portable._expressible import check_expressible
-from jax2tf_bridge.portable._module import Module
-from jax2tf_bridge.portable._portable_function import (
+from jax2tf_bridge.portable import (
+    LEAF,
+    TENSORFLOW_RELEASES,
+    WIDENED,
+    Aval,
+    DisabledSafetyCheck,
+    Module,
     NoGradient,
     PortableFunction,
+    Target,
+    TreeSpec,
+    Version,
+    as_target,
+    check_expressible,
+    flat_names,
+    flat_tuple,
     mark_types_checked,
+    read_tensor_type,
 )
-from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck
-from jax2tf_bridge.portable._stablehlo_version import Version
-from jax2tf_bridge.portable._target import Target, as_target
-from jax2tf_bridge.portable._tensorflow_releases import TENSORFLOW_RELEASES
-from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec, flat_names, flat_tuple
 from jax2tf_bridge.portable.bytecode import read_main_types
-from jax2tf_bridge.serialization.jax_exported._modules import read_stablehlo_version
+from jax2tf_bridge.serialization.jax_exported import read_stablehlo_version
 from shape_poly import Dim, ShapeSyntaxError, parse_dimension, symbolic_shape, variables_of
 
 _BYTECODE = b"ML\xefR"
@@ -140,8 +144,8 @@ def _retarget_function(function: PortableFunction, target: Target | None) -> Por
         return replace(function, target=resolved)
     is_open = function.module.uses_shape_polymorphism
     try:
-        from jax2tf_bridge.from_jax.stablehlo._parsing import mark_for_refinement
-        from jax2tf_bridge.from_jax.stablehlo._retarget import retarget
+        from jax2tf_bridge.from_jax import retarget
+        from jax2tf_bridge.from_jax.stablehlo import mark_for_refinement
     except MissingDependencyError as e:
         if target is None and not is_open and function.module.stablehlo_version <= newest:
             return function
@@ -169,7 +173,7 @@ def _make_artifact(module: str | bytes, name: str) -> bytes:
         if not data.startswith(_BYTECODE):
             data = _decode(data, name)
     try:
-        from jax2tf_bridge.from_jax.stablehlo._parsing import make_portable_artifact
+        from jax2tf_bridge.from_jax.stablehlo import make_portable_artifact
     except MissingDependencyError as e:
         raise MissingDependencyError(
             "JAX", "jax", "Reading StableHLO that is no portable artifact"

@@ -190,7 +190,7 @@ AnyPath: TypeAlias = Path | StoragePath
 """Path on disk, or with a scheme."""
 
 
-def files_below(folder: AnyPath) -> Iterator[tuple[str, int]]:
+def walk_files(folder: AnyPath) -> Iterator[tuple[str, int]]:
     """Yields the plain files in a folder and below, by their paths in it, with their sizes."""
     if isinstance(folder, StoragePath):
         yield from folder.files_below()

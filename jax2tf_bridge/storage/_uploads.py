@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from jax2tf_bridge._utils._interrupts import ended_by_interrupts
+from jax2tf_bridge._utils import ended_by_interrupts
 from jax2tf_bridge.errors import Argument, Message, path_error
 from jax2tf_bridge.storage._arrivals import has_size, wait_until
 from jax2tf_bridge.storage._claims import (

@@ -9,8 +9,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from jax2tf_bridge._utils._interrupts import ended_by_interrupts
-from jax2tf_bridge._utils._number_texts import in_units
+from jax2tf_bridge._utils import ended_by_interrupts, in_units
 from jax2tf_bridge.errors import Argument, Message, path_error
 from jax2tf_bridge.storage._atomic_rename import exchange
 from jax2tf_bridge.storage._staging import clear_leftovers, staging_folder

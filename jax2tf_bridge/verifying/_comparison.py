@@ -15,14 +15,10 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.errors import BridgeError
-from jax2tf_bridge.loading import LoadedFunction
-from jax2tf_bridge.loading._arrays import make_typed_key
-from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.portable._dtypes import kind_of
-from jax2tf_bridge.portable._plausible_inputs import DRAWS, PlausibleInputs, batch_variable
-from jax2tf_bridge.saved_model._sidecar import SignatureEntry
-from jax2tf_bridge.storage._directories import on_disk
-from jax2tf_bridge.storage._paths import AnyPath
+from jax2tf_bridge.loading import LoadedFunction, make_typed_key
+from jax2tf_bridge.portable import DRAWS, Aval, PlausibleInputs, batch_variable, kind_of
+from jax2tf_bridge.saved_model import SignatureEntry
+from jax2tf_bridge.storage import AnyPath, on_disk
 from jax2tf_bridge.verifying._containers import KnownTypes, unknown_types
 from jax2tf_bridge.verifying._differences import (
     SMALL_GRADIENT,

@@ -13,8 +13,8 @@ from typing import Any
 import jax
 
 from jax2tf_bridge.errors import Argument, Message, StructureError
-from jax2tf_bridge.from_jax.trees._tree_specs import tree_spec
-from jax2tf_bridge.portable._tree_spec import TreeSpec
+from jax2tf_bridge.from_jax.trees import tree_spec
+from jax2tf_bridge.portable import TreeSpec
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from jax2tf_bridge.errors import BridgeError
-from jax2tf_bridge.portable._tolerances import tolerance_of
+from jax2tf_bridge.portable import tolerance_of
 from jax2tf_bridge.verifying._samples import Sizes
 
 SMALL_GRADIENT = 0.1

@@ -9,9 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from jax2tf_bridge.errors import ShapeError
-from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.portable._dtypes import kind_of
-from jax2tf_bridge.portable._portable_function import PortableFunction
+from jax2tf_bridge.portable import Aval, PortableFunction, kind_of
 from shape_poly import (
     DimExpr,
     SymbolicScope,

@@ -9,13 +9,17 @@ from typing import Any
 import jax
 import tensorflow as tf
 
-from jax2tf_bridge._utils._suggestions import did_you_mean
+from jax2tf_bridge._utils import did_you_mean
 from jax2tf_bridge.errors import Argument, BridgeError, Message, ShapeError
 from jax2tf_bridge.loading import LoadedFunction, load
-from jax2tf_bridge.saved_model._reading import read_serving_graph
-from jax2tf_bridge.saved_model._sidecar import SIDECAR, needs_x64, read_sidecar
-from jax2tf_bridge.saved_model._signature import SERVING_DEFAULT
-from jax2tf_bridge.storage._paths import as_path
+from jax2tf_bridge.saved_model import (
+    SERVING_DEFAULT,
+    SIDECAR,
+    needs_x64,
+    read_serving_graph,
+    read_sidecar,
+)
+from jax2tf_bridge.storage import as_path
 from jax2tf_bridge.verifying._comparison import Latency, Pair
 from jax2tf_bridge.verifying._containers import KnownTypes
 from jax2tf_bridge.verifying._verification import Verification

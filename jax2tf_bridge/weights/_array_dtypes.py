@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jax2tf_bridge.errors import MissingDependencyError
-from jax2tf_bridge.portable._dtypes import find_dtype
+from jax2tf_bridge.portable import find_dtype
 
 MAX_RANK = 64 if int(np.__version__.split(".")[0]) >= 2 else 32
 """NumPy's limit of dimensions."""

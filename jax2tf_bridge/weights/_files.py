@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from jax2tf_bridge._utils._suggestions import did_you_mean
-from jax2tf_bridge.storage._paths import as_path
+from jax2tf_bridge._utils import did_you_mean
+from jax2tf_bridge.storage import as_path
 from jax2tf_bridge.weights._orbax import read_orbax
 from jax2tf_bridge.weights._safetensors import SafetensorsContents, looks_like_safetensors
 from jax2tf_bridge.weights._sources import FileSource, MemorySource, file_source
 from jax2tf_bridge.weights._state_dicts import from_state_dict, to_state_dict
 from jax2tf_bridge.weights._stored import Contents, LeafInfo
-from jax2tf_bridge.weights.msgpack._read import MsgpackContents
+from jax2tf_bridge.weights.msgpack import MsgpackContents
 
 _MOST_LISTED = 100
 # Comparing more words takes longer than anybody waits for a message.

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jax2tf_bridge._utils._array_texts import array_type_text
-from jax2tf_bridge._utils._suggestions import did_you_mean
+from jax2tf_bridge._utils import array_type_text, did_you_mean
 from jax2tf_bridge.errors import StateDictError, bullet_list
 from jax2tf_bridge.weights._paths import join_path, walk
 

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from jax2tf_bridge.errors import FileFormatError, MissingDependencyError
-from jax2tf_bridge.storage._directories import on_disk
-from jax2tf_bridge.storage._paths import AnyPath, as_path
+from jax2tf_bridge.storage import AnyPath, as_path, on_disk
 
 _METADATA = "_METADATA"
 """File in the directory of a tree of arrays."""

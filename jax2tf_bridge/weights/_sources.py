@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.storage._files import OpenedFile
-from jax2tf_bridge.storage._paths import StoragePath, as_path
+from jax2tf_bridge.storage import OpenedFile, StoragePath, as_path
 
 HEADER_ROOM = 2048
 """A window has at least this many bytes, or all that are left: enough for any array's headers."""

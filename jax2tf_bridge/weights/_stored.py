@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from jax2tf_bridge._utils._array_texts import array_type_text
+from jax2tf_bridge._utils import array_type_text
 from jax2tf_bridge.weights._sources import Source, Span
 
 

@@ -15,9 +15,8 @@ from jax import export as jax_export
 
 from jax2tf_bridge import from_exported, to_exported
 from jax2tf_bridge.errors import ModuleError
-from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.from_jax._jax_compat import ir
-from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule
+from jax2tf_bridge.from_jax import _jax_compat, ir
+from jax2tf_bridge.from_jax.stablehlo import StableHloModule
 from tests.program_cases.record import Array, normal
 from tests.sampling import sampled
 

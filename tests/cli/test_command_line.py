@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import jax2tf_bridge
-from jax2tf_bridge._utils._terminal_texts import one_line
+from jax2tf_bridge._utils import one_line
 from jax2tf_bridge.cli import main
 from jax2tf_bridge.cli._console import Console
 from jax2tf_bridge.cli.inspect import _command as _inspect
@@ -134,7 +134,7 @@ def test_starting_imports_neither_jax_nor_tensorflow() -> None:
     from jax2tf_bridge.cli import main
     for words in ("--version", "export --help"):
         assert main(words.split()) == 0, words
-    loaded = {"jax", "jaxlib", "tensorflow", "flatbuffers", "z3"} & set(sys.modules)
+    loaded = {"jax", "jaxlib", "tensorflow", "z3"} & set(sys.modules)
     assert not loaded, loaded
     """
     run_python(code, env=FINDS_PACKAGES)

@@ -11,10 +11,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jax2tf_bridge.inspecting._function_text import releases_text
+from jax2tf_bridge.inspecting import releases_text
 from jax2tf_bridge.inspecting._functions import function_lines
-from jax2tf_bridge.portable import Aval, LiftedConstant
-from jax2tf_bridge.portable._portable_function import StoredGradient
+from jax2tf_bridge.portable import Aval, LiftedConstant, StoredGradient
 from jax2tf_bridge.serialization import read_function, write_function
 from tests.cli import models
 from tests.cli.conftest import FINDS_PACKAGES, Ok, Run

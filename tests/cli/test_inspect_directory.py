@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 
 from jax2tf_bridge import export, inspect, write_function, write_weights
-from jax2tf_bridge._utils._terminal_texts import printable
+from jax2tf_bridge._utils import printable
 from jax2tf_bridge.cli.inspect import _module_texts
 from jax2tf_bridge.cli.inspect.html import _pages as _html_pages
+from jax2tf_bridge.cli.inspect.html import render
 from jax2tf_bridge.cli.inspect.html._charts import Bar, bar_chart, largest
-from jax2tf_bridge.cli.inspect.html._page import Fold, Page, Table, render
-from jax2tf_bridge.portable._tensorflow_releases import TENSORFLOW_RELEASES
+from jax2tf_bridge.cli.inspect.html._page import Fold, Page, Table
+from jax2tf_bridge.portable import TENSORFLOW_RELEASES
 from tests.cli.conftest import FINDS_PACKAGES, Ok, Run
 from tests.cli.directory_schema import DIRECTORY_SCHEMA
 from tests.fresh_process import run_python

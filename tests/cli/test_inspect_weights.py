@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from jax2tf_bridge import write_weights
-from jax2tf_bridge.inspecting._functions import natural_order
+from jax2tf_bridge.inspecting import natural_order
 from tests.cli.conftest import FINDS_PACKAGES, Ok, Run
 from tests.fresh_process import run_python
 

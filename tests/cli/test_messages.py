@@ -27,8 +27,8 @@ from jax2tf_bridge.errors import (
     message_of,
     path_error,
 )
-from jax2tf_bridge.portable._target import NO_XLA
-from jax2tf_bridge.saving.buckets._bucket_names import BUCKETS
+from jax2tf_bridge.portable import NO_XLA
+from jax2tf_bridge.saving.buckets import BUCKETS
 from tests.cli.conftest import Ok
 
 COMMAND = argparse.Namespace(command="save")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge.saved_model._sidecar import read_sidecar
+from jax2tf_bridge.saved_model import read_sidecar
 from jax2tf_bridge.saving.serving._warm_up import read_warm_up
 from tests.cli.conftest import Ok, Run
 

@@ -21,7 +21,7 @@ import tensorflow as tf
 from jax2tf_bridge import Signature, Target, convert, save, serve_check
 from jax2tf_bridge.errors import BridgeError, FileFormatError
 from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
-from jax2tf_bridge.saved_model._extras import WARM_UP
+from jax2tf_bridge.saved_model import WARM_UP
 from jax2tf_bridge.serve_checking import _runs as _serve_check_runs
 from jax2tf_bridge.serve_checking import _script as _serve_check_script
 from jax2tf_bridge.serve_checking._advice import retarget_advice

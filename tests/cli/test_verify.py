@@ -21,8 +21,8 @@ from jax2tf_bridge.cli._messages import for_command_line
 from jax2tf_bridge.cli.verify import _command as _verify
 from jax2tf_bridge.errors import BridgeError, ShapeError, StructureError
 from jax2tf_bridge.inspecting import read_saved_model
-from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec
-from jax2tf_bridge.saving.signatures._endpoint import Endpoint
+from jax2tf_bridge.portable import LEAF, TreeSpec
+from jax2tf_bridge.saving.signatures import Endpoint
 from jax2tf_bridge.verifying import _verify as verify_module
 from jax2tf_bridge.verifying._containers import KnownTypes
 from jax2tf_bridge.verifying._differences import started

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from jax2tf_bridge import convert, export
 from jax2tf_bridge.compat import as_jax2tf
-from jax2tf_bridge.converting._dtypes import dtype_of_val
+from jax2tf_bridge.converting import dtype_of_val
 from tests.fresh_process import run_python
 
 PACKAGE = "jax.experimental.jax2tf"

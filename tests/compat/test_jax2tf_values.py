@@ -13,10 +13,10 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge import AUTO, convert, export
-from jax2tf_bridge.converting._dtypes import dtype_of_val
+from jax2tf_bridge.converting import dtype_of_val
 from jax2tf_bridge.errors import DTypeError, InconclusiveShapeError, ShapeError
-from jax2tf_bridge.from_jax._eval_shape import eval_polymorphic_shape
-from jax2tf_bridge.portable._poly_shape import PolyShape
+from jax2tf_bridge.from_jax import eval_polymorphic_shape
+from jax2tf_bridge.portable import PolyShape
 from shape_poly import Comparison, Proven, parse_dimension, prove, shape_text, symbolic_shape
 
 # The dtypes in which they are taken, with 32 bits and with 64.

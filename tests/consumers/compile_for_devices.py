@@ -35,7 +35,7 @@ from jax.experimental import topologies
 from jax.sharding import SingleDeviceSharding
 
 from jax2tf_bridge import load, to_exported
-from jax2tf_bridge.portable._tree_spec import flat_call, flat_names, flat_tuple
+from jax2tf_bridge.portable import flat_call, flat_names, flat_tuple
 from tests.consumers.exchange import Report, read_arrays
 from tests.consumers.one_by_one import one_by_one
 from tests.programs import PROGRAMS

@@ -12,7 +12,7 @@ from jax2tf_bridge import write_function
 from tests.consumers.environments import process_environment
 from tests.consumers.harness import OLDEST_TENSORFLOW, Harness
 from tests.sampling import sampled
-from tests.to_tf.operations import pairs
+from tests.to_tensorflow.operations import pairs
 
 pytestmark = [pytest.mark.slow, pytest.mark.consumers]
 

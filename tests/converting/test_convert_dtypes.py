@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from jax2tf_bridge import convert, export
 from jax2tf_bridge.errors import DTypeError
-from jax2tf_bridge.to_tf import to_tf
+from jax2tf_bridge.to_tensorflow import to_tf
 from tests.sampling import sampled
 
 NARROW = ["bool", "int8", "int16", "int32", "uint8", "uint16", "uint32"]

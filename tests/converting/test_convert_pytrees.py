@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge import convert, export
-from jax2tf_bridge.to_tf import to_tf
+from jax2tf_bridge.to_tensorflow import to_tf
 from tests.checking_types import Strict
 
 X = np.array([1.0, 2.0], np.float32)

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge import convert, export
-from jax2tf_bridge.to_tf import to_tf
+from jax2tf_bridge.to_tensorflow import to_tf
 from tests.tensorflow_process import run_in_tensorflow
 
 X = np.array([[0.5, 1.0, 2.0]], np.float32)

@@ -186,7 +186,7 @@ BROKEN_IN_EACH_MODE = [(name, mode) for name in BROKEN for mode in MODES]
     ids=str,
 )
 def test_shapes_that_break_the_specification(case: tuple[str, str]) -> None:
-    """The texts in full, and after loading, are those of tests/to_tf/test_shape_checks.py."""
+    """The texts in full, and after loading, are in to_tensorflow/test_shape_checks.py."""
     name, mode = case
     spec, constraints, shapes, detail = BROKEN[name]
     f = convert(trip, polymorphic_shapes=spec, polymorphic_constraints=constraints)

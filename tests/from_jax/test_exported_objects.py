@@ -19,12 +19,13 @@ import jax2tf_bridge as bridge
 from jax2tf_bridge import PortableFunction, Target, from_exported, retarget, to_exported
 from jax2tf_bridge.errors import ModuleError, StructureError, UnsupportedByTargetError
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.portable._portable_function import (
+from jax2tf_bridge.portable import (
+    NodeCodec,
     StoredGradient,
+    TreeSpec,
     are_types_checked,
     mark_types_checked,
 )
-from jax2tf_bridge.portable._tree_spec import NodeCodec, TreeSpec
 from tests.serialization.records import changed
 
 x34 = np.arange(12, dtype=np.float32).reshape(3, 4) / 7

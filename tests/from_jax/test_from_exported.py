@@ -14,8 +14,8 @@ from jax import export as jax_export
 import jax2tf_bridge as bridge
 from jax2tf_bridge import PortableFunction, export, from_exported, to_exported
 from jax2tf_bridge.errors import FunctionError, NotExportableError, UnsupportedByTargetError
-from jax2tf_bridge.from_jax.arguments._avals import portable_aval
-from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule
+from jax2tf_bridge.from_jax.arguments import portable_aval
+from jax2tf_bridge.from_jax.stablehlo import StableHloModule
 from shape_poly import parse_dimension
 
 x34 = np.arange(12, dtype=np.float32).reshape(3, 4) / 7

@@ -14,7 +14,7 @@ from jax2tf_bridge import Target, from_exported, retarget
 from jax2tf_bridge import export as bridge_export
 from jax2tf_bridge.errors import UnsupportedByTargetError
 from jax2tf_bridge.from_jax.lowering._rules import lowering_overrides
-from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule
+from jax2tf_bridge.from_jax.stablehlo import StableHloModule
 from tests.from_jax.lowered import (
     ALL,
     WIDEST,

@@ -13,9 +13,9 @@ from jax import lax
 
 from jax2tf_bridge import convert, export
 from jax2tf_bridge.from_jax._jax_compat import make_ir_context
-from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule
+from jax2tf_bridge.from_jax.stablehlo import StableHloModule
 from jax2tf_bridge.portable.bytecode import read_program
-from jax2tf_bridge.to_tf import to_tf
+from jax2tf_bridge.to_tensorflow import to_tf
 
 NAN, INF = np.nan, np.inf
 X = np.array(
@@ -143,7 +143,7 @@ def test_a_constant_that_is_nan_is_no_number() -> None:
       %1 = stablehlo.maximum %0, %d : tensor<2xf32>
       return %1 : tensor<2xf32>
     }"""
-    from jax2tf_bridge.from_jax._jax_compat import ir
+    from jax2tf_bridge.from_jax import ir
 
     with make_ir_context():
         module = StableHloModule(ir.Module.parse(text))

@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 
 import jax2tf_bridge as bridge
-from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.from_jax._jax_compat import ir
-from jax2tf_bridge.from_jax.stablehlo._constants import ConstantPool
-from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule
-from jax2tf_bridge.from_jax.stablehlo._taken_arrays import PLACEHOLDER_TARGET, TakenArrays
+from jax2tf_bridge.from_jax import _jax_compat, ir
+from jax2tf_bridge.from_jax.stablehlo import (
+    PLACEHOLDER_TARGET,
+    ConstantPool,
+    StableHloModule,
+    TakenArrays,
+)
 from jax2tf_bridge.portable import Aval
 from jax2tf_bridge.portable.bytecode import read_summary
 

@@ -15,8 +15,7 @@ from jax.interpreters import mlir
 import jax2tf_bridge as bridge
 from jax2tf_bridge import DisabledSafetyCheck, Target
 from jax2tf_bridge.errors import PlatformError, TargetError, UnsupportedByTargetError
-from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule
-from jax2tf_bridge.from_jax.stablehlo._retarget import retarget_module
+from jax2tf_bridge.from_jax.stablehlo import StableHloModule, retarget_module
 
 x32 = np.ones((3, 3), np.float32)
 
@@ -245,7 +244,7 @@ def test_source_lines_are_the_users() -> None:
 
 
 def test_composites_and_chlo_are_inlined() -> None:
-    from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule
+    from jax2tf_bridge.from_jax.stablehlo import StableHloModule
 
     def f(x: Any) -> tuple[Any, ...]:
         return lax.top_k(x, 2)[0], lax.erf(x), jnp.arccos(x), lax.erfc(x), jnp.sinh(x)

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 import jax2tf_bridge as bridge
-from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.from_jax._jax_compat import ir
-from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule
+from jax2tf_bridge.from_jax import _jax_compat, ir
+from jax2tf_bridge.from_jax.stablehlo import StableHloModule
 
 V = "tensor<2xf32>"
 REDUCED = f"""

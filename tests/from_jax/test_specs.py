@@ -9,9 +9,8 @@ import tensorflow as tf
 
 import jax2tf_bridge as bridge
 from jax2tf_bridge.errors import DTypeError, InconclusiveShapeError, ShapeError, StructureError
-from jax2tf_bridge.from_jax.arguments._callables import JaxCallable
-from jax2tf_bridge.from_jax.shapes._argument_specs import OpenSpec
-from jax2tf_bridge.from_jax.shapes._specs import symbolic_specs
+from jax2tf_bridge.from_jax.arguments import JaxCallable
+from jax2tf_bridge.from_jax.shapes import OpenSpec, symbolic_specs
 
 x32 = np.ones((3, 4), np.float32)
 tree = {"a": x32, "b": (x32, x32)}

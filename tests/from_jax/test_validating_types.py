@@ -17,8 +17,7 @@ import jax2tf_bridge as bridge
 from jax2tf_bridge import PortableFunction, to_exported
 from jax2tf_bridge.errors import StructureError
 from jax2tf_bridge.jax_export import export as bridge_export
-from jax2tf_bridge.portable import TreeSpec
-from jax2tf_bridge.portable._tree_spec import LEAF
+from jax2tf_bridge.portable import LEAF, TreeSpec
 from tests.checking_types import Shaped, Strict, Stricter
 
 X = np.arange(3, dtype=np.float32)

@@ -17,7 +17,7 @@ from jax.experimental import pallas
 from jax2tf_bridge import PortableFunction, Target, export, from_exported, retarget, to_exported
 from jax2tf_bridge.errors import NotExportableError, UnsupportedByTargetError
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.portable._without_xla import without_xla
+from jax2tf_bridge.portable import without_xla
 from jax2tf_bridge.portable.bytecode import Block, Operation, read_program
 from tests.sharding.meshes import X, by_parts
 

@@ -14,8 +14,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("portable", "storage"),
     ("serialization",),
-    ("weights", "saved_model", "from_jax", "to_tf"),
-    ("colocated", "inspecting", "loading", "saving", "call_tf", "jax_export", "stablehlo"),
+    ("weights", "saved_model", "from_jax", "to_tensorflow"),
+    ("colocated", "inspecting", "loading", "saving", "calling_tf", "jax_export", "stablehlo"),
     ("parallel", "verifying", "converting", "serve_checking"),
     ("keras", "litert"),
     ("facade",),
@@ -29,8 +29,8 @@ TENSORFLOW = frozenset({"tensorflow", "keras", "tf_keras"})
 _STANDS_ON: dict[str, frozenset[str]] = {
     **dict.fromkeys(("from_jax", "colocated", "loading", "jax_export"), JAX),
     "parallel": JAX,
-    **dict.fromkeys(("to_tf", "saving"), TENSORFLOW),
-    **dict.fromkeys(("call_tf", "converting", "keras", "litert", "verifying"), JAX | TENSORFLOW),
+    **dict.fromkeys(("to_tensorflow", "saving"), TENSORFLOW),
+    **dict.fromkeys(("calling_tf", "converting", "keras", "litert", "verifying"), JAX | TENSORFLOW),
 }
 """Who needs what: a package imports only third parties, and packages, that need no more."""
 
@@ -40,8 +40,10 @@ _AT_CALLS = frozenset(
 )
 """Those that import either within functions, so that they can be imported without."""
 
-JAX_SEAM = re.compile(r"jax2tf_bridge\.(from_jax|call_tf|colocated)\._jax_compat(_\w+)?")
-TENSORFLOW_SEAM = re.compile(r"jax2tf_bridge\.(portable|to_tf|call_tf)\._tf_compat(_\w+)?")
+JAX_SEAM = re.compile(r"jax2tf_bridge\.(from_jax|calling_tf|colocated)\._jax_compat(_\w+)?")
+TENSORFLOW_SEAM = re.compile(
+    r"jax2tf_bridge\.(portable|to_tensorflow|calling_tf)\._tf_compat(_\w+)?"
+)
 JAX_PRIVATE = re.compile(r"(jax(\.\w+)*\._[a-z]\w*|jaxlib)(\.|$)")
 TENSORFLOW_PRIVATE = re.compile(
     r"tensorflow\.(python|compiler|core|lite\.python)(\.|$)|tensorflow(\.\w+)*\._[a-z]"
@@ -111,7 +113,7 @@ def _ours(entry: Import) -> bool:
 def _imported_package(entry: Import) -> str:
     package = package_of(entry.module)
     if package == "facade" and entry.name is not None and floor_of(entry.name) is not None:
-        return entry.name  # from jax2tf_bridge import to_tf: the package, or its function
+        return entry.name  # from jax2tf_bridge import to_tensorflow: the package, or its function
     return package
 
 
@@ -138,13 +140,18 @@ def _floors(found: ImportVisitor, module: str) -> Iterator[Violation]:
 
 
 def _private_modules(found: ImportVisitor, module: str) -> Iterator[Violation]:
-    """Yields imports of private modules of the other of our two packages."""
-    own = module.split(".")[0]
+    """Yields imports of private modules and names from outside the package that has them."""
     for entry in filter(_ours, found.imports):
-        top, *rest = entry.target.split(".")
-        if top != own and any(part.startswith("_") for part in rest):
-            rule = f"{entry.target} is private to {top}: import from {top}"
-            yield Violation(module, entry.line, rule)
+        parts = entry.target.split(".")
+        owners = [
+            ".".join(parts[:i])
+            for i, part in enumerate(parts)
+            if part.startswith("_") and not part.startswith("__")
+        ]
+        for owner in owners:
+            if module != owner and not module.startswith(f"{owner}."):
+                rule = f"{entry.target} is private to {owner}: import from {owner}"
+                yield Violation(module, entry.line, rule)
 
 
 def _chain(node: ast.expr, aliases: dict[str, str]) -> str | None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from jax2tf_bridge._utils._private_names import SeamName
+from jax2tf_bridge._utils import SeamName
 
 
 def take_away(monkeypatch: pytest.MonkeyPatch, seam: Sequence[SeamName], *names: str) -> None:

@@ -11,8 +11,8 @@ from jax.scipy.special import erf
 
 from jax2tf_bridge import export, retarget
 from jax2tf_bridge.from_jax._jax_compat_modules import SEAM, module_taken
-from jax2tf_bridge.from_jax.arguments._callables import AlreadyTraced
-from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule
+from jax2tf_bridge.from_jax.arguments import AlreadyTraced
+from jax2tf_bridge.from_jax.stablehlo import StableHloModule
 from tests.from_jax.inferring import module_text
 from tests.house.seams import take_away
 

@@ -18,8 +18,7 @@ import tensorflow as tf
 from jax2tf_bridge import Signature, export, save, write_function, write_weights
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.keras import Layer
-from jax2tf_bridge.storage import as_path
-from jax2tf_bridge.storage._directories import on_disk
+from jax2tf_bridge.storage import as_path, on_disk
 from tests.keras_layer.functions import (
     TABLE,
     X,

@@ -24,11 +24,20 @@ from jax2tf_bridge.errors import (
 from jax2tf_bridge.loading import LoadedModel
 from jax2tf_bridge.loading._arrays import make_jax_array
 from jax2tf_bridge.loading._graph_models import SavedGraphFunction
-from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.saved_model._dataflow import Cast, Input, Value
-from jax2tf_bridge.saved_model._meta_graph import GraphSignature, MetaGraph, Port
-from jax2tf_bridge.saved_model._protobuf import Message, bytes_field, varint_field
-from jax2tf_bridge.saved_model._tensors import TensorType, texts
+from jax2tf_bridge.portable import Aval
+from jax2tf_bridge.saved_model import (
+    Cast,
+    GraphSignature,
+    Input,
+    Message,
+    MetaGraph,
+    Port,
+    TensorType,
+    Value,
+    bytes_field,
+    texts,
+    varint_field,
+)
 from tests.saved_model import by_hand
 
 X = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)

@@ -5,9 +5,7 @@ import collections
 import pytest
 
 from jax2tf_bridge.errors import StructureError
-from jax2tf_bridge.portable import TreeSpec
-from jax2tf_bridge.portable._call import Call
-from jax2tf_bridge.portable._tree_spec import LEAF, NodeCodec
+from jax2tf_bridge.portable import LEAF, Call, NodeCodec, TreeSpec
 
 Masked = collections.namedtuple("Masked", "z mask a")
 MASKED = TreeSpec(

@@ -11,14 +11,19 @@ import pytest
 
 from jax2tf_bridge import PortableFunction, serialize_exported
 from jax2tf_bridge.errors import FileFormatError, SerializationError
-from jax2tf_bridge.portable import Aval, TreeSpec
-from jax2tf_bridge.portable._consistency import function_problem, vjp_problem
-from jax2tf_bridge.portable._portable_function import GradientOnDemand, StoredGradient
-from jax2tf_bridge.portable._symbolic_texts import Comparisons
-from jax2tf_bridge.portable._tree_spec import LEAF
+from jax2tf_bridge.portable import (
+    LEAF,
+    Aval,
+    Comparisons,
+    GradientOnDemand,
+    StoredGradient,
+    TreeSpec,
+    function_problem,
+    vjp_problem,
+)
 from jax2tf_bridge.serialization import _vjp_chain, deserialize, serialize
 from jax2tf_bridge.serialization.jax_exported import _limits as _exported_limits
-from jax2tf_bridge.serialization.jax_exported._modules import read_asserted_constraints
+from jax2tf_bridge.serialization.jax_exported import read_asserted_constraints
 from jax2tf_bridge.serialization.jaxfn import _write as _jaxfn_write
 from shape_poly import Comparison, DimExpr, parse_comparison
 from tests.serialization import records

@@ -3,7 +3,7 @@
 import pytest
 
 from jax2tf_bridge import DisabledSafetyCheck
-from jax2tf_bridge.portable._custom_calls import releases_that_run, unhandled_anywhere
+from jax2tf_bridge.portable import releases_that_run, unhandled_anywhere
 from tests.serialization.records import changed, simple
 
 ALL = ("2.15", "2.16", "2.17", "2.18", "2.19", "2.20", "2.21", "2.22")

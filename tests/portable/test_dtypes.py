@@ -10,23 +10,23 @@ import pytest
 
 from jax2tf_bridge.cli.export._argument_specs import DTYPES as WRITTEN
 from jax2tf_bridge.cli.export._argument_specs import ArgumentSpec
-from jax2tf_bridge.portable._array_sizes import array_size
-from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.portable._dtypes import (
+from jax2tf_bridge.portable import (
     ALL_DTYPES,
     DTYPES_BY_ELEMENT_TYPE,
     ELEMENT_TYPES,
     KEYS,
     NEED_X64,
     WIDENED,
+    Aval,
     DType,
+    array_size,
     find_dtype,
     kind_of,
+    tolerance_of,
 )
-from jax2tf_bridge.portable._tolerances import tolerance_of
+from jax2tf_bridge.saved_model import TensorType
 from jax2tf_bridge.saved_model import _tensors as tensorflows
-from jax2tf_bridge.saved_model._tensors import TensorType
-from jax2tf_bridge.serialization.jax_exported._schema import DTYPES as EXPORTED
+from jax2tf_bridge.serialization.jax_exported import DTYPES as EXPORTED
 from jax2tf_bridge.weights._array_dtypes import stored_dtype
 from jax2tf_bridge.weights._safetensors import DTYPES as SAFETENSORS
 

@@ -11,13 +11,12 @@ import tensorflow as tf
 from jax import export as jax_export
 
 from jax2tf_bridge.errors import DTypeError
-from jax2tf_bridge.loading._arrays import make_typed_key
-from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.portable._dtypes import ALL_DTYPES, KEYS, DType
+from jax2tf_bridge.loading import make_typed_key
+from jax2tf_bridge.portable import ALL_DTYPES, KEYS, Aval, DType
 from jax2tf_bridge.portable.bytecode import read_main_types
 from jax2tf_bridge.saved_model import _tensors as tensorflows
-from jax2tf_bridge.serialization.jax_exported._read import read_exported
-from jax2tf_bridge.to_tf._dtypes import op_dtype
+from jax2tf_bridge.serialization.jax_exported import read_exported
+from jax2tf_bridge.to_tensorflow import op_dtype
 
 _FIRST_REFERENCE = 101
 """TensorFlow's dtypes from here on are references to those before."""

@@ -28,8 +28,7 @@ from jax2tf_bridge import (
     write_function,
 )
 from jax2tf_bridge.errors import FunctionError, TargetError
-from jax2tf_bridge.portable._as_portable import as_portable_function
-from jax2tf_bridge.portable._portable_function import are_types_checked
+from jax2tf_bridge.portable import are_types_checked, as_portable_function
 from tests.house.imports import ROOT
 from tests.serialization.records import changed
 

@@ -22,7 +22,7 @@ from jax.extend.mlir.dialects import stablehlo
 import jax2tf_bridge as bridge
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.portable._stablehlo_version import version_text
+from jax2tf_bridge.portable import version_text
 from jax2tf_bridge.portable.bytecode import (
     Attribute,
     Block,

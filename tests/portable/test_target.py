@@ -6,9 +6,7 @@ import pytest
 
 from jax2tf_bridge import Target
 from jax2tf_bridge.errors import TargetError
-from jax2tf_bridge.portable import _tf_compat
-from jax2tf_bridge.portable._target import as_target
-from jax2tf_bridge.portable._tensorflow_releases import tensorflow_releases
+from jax2tf_bridge.portable import _tf_compat, as_target, tensorflow_releases
 from jax2tf_bridge.portable._tf_compat import ask_versions
 
 

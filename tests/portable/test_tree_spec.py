@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from jax2tf_bridge.errors import StructureError
-from jax2tf_bridge.portable import TreeSpec
-from jax2tf_bridge.portable._tree_spec import LEAF, NodeCodec
+from jax2tf_bridge.portable import LEAF, NodeCodec, TreeSpec
 
 NONE = TreeSpec("none")
 

@@ -14,8 +14,9 @@ import pytest
 from jax import lax
 
 import jax2tf_bridge as bridge
+from jax2tf_bridge.from_jax.linalg import pivoted_qr
 from jax2tf_bridge.from_jax.linalg._eig import eig
-from jax2tf_bridge.from_jax.linalg._reflectors import hessenberg, pivoted_qr, tridiagonal
+from jax2tf_bridge.from_jax.linalg._reflectors import hessenberg, tridiagonal
 from jax2tf_bridge.from_jax.linalg._schur import schur
 from jax2tf_bridge.from_jax.linalg._tridiagonal_solve import tridiagonal_solve
 from tests.sampling import sampled

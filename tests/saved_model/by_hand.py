@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from jax2tf_bridge.saved_model._protobuf import bytes_field, varint_field
+from jax2tf_bridge.saved_model import bytes_field, varint_field
 
 FLOAT32, INT32, INT4 = 1, 3, 29
 

@@ -10,10 +10,8 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge.errors import FileFormatError, SavingError
-from jax2tf_bridge.saved_model._bundle_writing import NewTensor, append_tensors
-from jax2tf_bridge.saved_model._tensor_bundle import TensorBundle
-from jax2tf_bridge.saved_model._tensors import TensorType
-from jax2tf_bridge.weights.msgpack._array_bytes import byte_blocks
+from jax2tf_bridge.saved_model import NewTensor, TensorBundle, TensorType, append_tensors
+from jax2tf_bridge.weights.msgpack import byte_blocks
 
 GENERATOR = np.random.default_rng(0)
 VALUES: Mapping[str, np.ndarray] = {

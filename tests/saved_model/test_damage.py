@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
-from jax2tf_bridge.saved_model._protobuf import bytes_field
+from jax2tf_bridge.saved_model import bytes_field
 from tests.sampling import examples
 from tests.saved_model.by_hand import (
     Call,

@@ -11,11 +11,19 @@ import numpy as np
 import pytest
 
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.saved_model._dataflow import Cast, Constant, Input, Result, Scope
+from jax2tf_bridge.saved_model import (
+    Cast,
+    Constant,
+    Input,
+    Message,
+    MetaGraph,
+    Result,
+    Scope,
+    bytes_field,
+    constant,
+    varint_field,
+)
 from jax2tf_bridge.saved_model._entry_points import called_modules
-from jax2tf_bridge.saved_model._meta_graph import MetaGraph
-from jax2tf_bridge.saved_model._protobuf import Message, bytes_field, varint_field
-from jax2tf_bridge.saved_model._tensors import constant
 from tests.saved_model import by_hand
 from tests.saved_model.by_hand import function
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jax2tf_bridge.saved_model._new_directory import changed_copy, replace_file
+from jax2tf_bridge.saved_model import changed_copy, replace_file
 from jax2tf_bridge.storage import _atomic_rename
 
 

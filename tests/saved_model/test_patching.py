@@ -9,10 +9,14 @@ import pytest
 
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.inspecting import read_saved_model
-from jax2tf_bridge.saved_model import _patching
-from jax2tf_bridge.saved_model._patching import NewModule, replaced_modules
-from jax2tf_bridge.saved_model._protobuf import bytes_field, varint_field
-from jax2tf_bridge.saved_model._reading import read_message
+from jax2tf_bridge.saved_model import (
+    NewModule,
+    _patching,
+    bytes_field,
+    read_message,
+    replaced_modules,
+    varint_field,
+)
 from tests.saved_model.by_hand import Call, Model, calling, constant, differentiable
 
 UNKNOWN = bytes_field(1000, b"of a newer version") + varint_field(1001, -5)

@@ -11,18 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.saved_model._protobuf import (
-    BYTES,
-    FIXED32,
-    FIXED64,
-    VARINT,
-    Message,
-    bytes_field,
-    signed,
-    tag,
-    varint,
-    varint_field,
-)
+from jax2tf_bridge.saved_model import Message, bytes_field, varint_field
+from jax2tf_bridge.saved_model._protobuf import BYTES, FIXED32, FIXED64, VARINT, signed, tag, varint
 
 
 def message(data: bytes) -> Message:

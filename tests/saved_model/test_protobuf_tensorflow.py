@@ -8,7 +8,8 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax2tf_bridge.saved_model._protobuf import Message, bytes_field, varint
+from jax2tf_bridge.saved_model import Message, bytes_field
+from jax2tf_bridge.saved_model._protobuf import varint
 
 
 def message(data: bytes) -> Message:

@@ -12,7 +12,7 @@ import tensorflow as tf
 from jax2tf_bridge import convert
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.inspecting import SavedModelContents, describe_saved_model, read_saved_model
-from jax2tf_bridge.saved_model._protobuf import bytes_field, varint_field
+from jax2tf_bridge.saved_model import bytes_field, varint_field
 from tests.fresh_process import run_python
 from tests.saved_model.by_hand import (
     INT32,

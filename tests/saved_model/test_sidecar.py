@@ -18,10 +18,8 @@ from hypothesis import strategies as st
 
 from jax2tf_bridge import PortableFunction
 from jax2tf_bridge.errors import FileFormatError, SavingError, SerializationError
-from jax2tf_bridge.portable import Aval
-from jax2tf_bridge.portable._portable_function import GradientOnDemand
-from jax2tf_bridge.saved_model import _sidecar
-from jax2tf_bridge.saved_model._sidecar import (
+from jax2tf_bridge.portable import Aval, GradientOnDemand
+from jax2tf_bridge.saved_model import (
     RECORDS,
     SIDECAR,
     ArrayEntry,
@@ -29,6 +27,7 @@ from jax2tf_bridge.saved_model._sidecar import (
     Sidecar,
     SignatureEntry,
     VariableEntry,
+    _sidecar,
     read_sidecar,
     write_sidecar,
 )

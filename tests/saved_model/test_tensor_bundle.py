@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jax2tf_bridge.errors import FileFormatError
+from jax2tf_bridge.saved_model import TensorBundle
 from jax2tf_bridge.saved_model._crc32c import (
     _byte_table,
     _crc32c_by_numpy,
@@ -20,7 +21,6 @@ from jax2tf_bridge.saved_model._crc32c import (
     crc32c,
     unmasked,
 )
-from jax2tf_bridge.saved_model._tensor_bundle import TensorBundle
 from jax2tf_bridge.saved_model._tensors import STRING
 
 SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"

@@ -9,10 +9,8 @@ from typing import Any
 import tensorflow as tf
 
 from jax2tf_bridge import export, to_tf
-from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.portable._portable_function import PortableFunction
-from jax2tf_bridge.saving.buckets._buckets import Bucketing, make_bucketing
-from jax2tf_bridge.saving.buckets._padding import bucketed
+from jax2tf_bridge.portable import Aval, PortableFunction
+from jax2tf_bridge.saving.buckets import Bucketing, bucketed, make_bucketing
 from jax2tf_bridge.saving.signatures._inputs import as_op_aval
 from jax2tf_bridge.saving.signatures._names import valid_names
 from shape_poly import symbolic_shape

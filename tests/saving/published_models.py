@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.saved_model._sidecar import Sidecar, VariableEntry, write_sidecar
+from jax2tf_bridge.saved_model import Sidecar, VariableEntry, write_sidecar
 from jax2tf_bridge.saving import published_versions
 from jax2tf_bridge.storage import AnyPath
 

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.saved_model._signature import SERVING_DEFAULT, Signature
+from jax2tf_bridge.saved_model import SERVING_DEFAULT, Signature
 from jax2tf_bridge.saving import publish_version, publish_weights, save_functions
 from jax2tf_bridge.serialization import read_function
 from jax2tf_bridge.storage import _atomic_rename

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from jax2tf_bridge.errors import DTypeError, ShapeError
-from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.saving.buckets._buckets import Bucketing, make_bucketing
+from jax2tf_bridge.portable import Aval
+from jax2tf_bridge.saving.buckets import Bucketing, make_bucketing
 from tests.saving.bucketed_functions import aval
 
 X, Y = {"x": aval("(b, 28)")}, {"y": aval("(b, 10)")}

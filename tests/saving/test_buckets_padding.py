@@ -12,8 +12,7 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge.errors import StructureError
-from jax2tf_bridge.saving.buckets._buckets import Bucketing
-from jax2tf_bridge.saving.buckets._padding import bucketed
+from jax2tf_bridge.saving.buckets import Bucketing, bucketed
 from tests.sampling import sampled
 from tests.saving.bucketed_functions import NamedFunction, named, traced
 

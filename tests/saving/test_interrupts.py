@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge import Signature, publish, save
-from jax2tf_bridge._utils._interrupts import ended_by_interrupts
+from jax2tf_bridge._utils import ended_by_interrupts
 from tests.fresh_process import run_python
 from tests.saving.saved_functions import contents
 

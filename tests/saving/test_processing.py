@@ -16,7 +16,7 @@ from jax2tf_bridge import Signature, save
 from jax2tf_bridge.errors import SavingError
 from jax2tf_bridge.saving import SavedModel
 from jax2tf_bridge.saving.serving._warm_up import read_warm_up
-from jax2tf_bridge.to_tf._dtypes import is_accepted_as
+from jax2tf_bridge.to_tensorflow import is_accepted_as
 from tests.saving.saved_functions import contents
 from tests.saving.text_classifier import PARAMS, scores_of, signature
 

@@ -12,8 +12,7 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge.errors import ShapeError, UnsoundBucketsError
-from jax2tf_bridge.saving.buckets.trials import _trial
-from jax2tf_bridge.saving.buckets.trials._trial import check_rows
+from jax2tf_bridge.saving.buckets.trials import _trial, check_rows
 from tests.sampling import sampled
 from tests.saving.bucketed_functions import named
 

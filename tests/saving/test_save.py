@@ -22,7 +22,7 @@ from jax2tf_bridge import (
 )
 from jax2tf_bridge.errors import FunctionError, GradientError
 from jax2tf_bridge.saving.signatures._names import valid_names
-from jax2tf_bridge.saving.weights._variables import Weights
+from jax2tf_bridge.saving.weights import Weights
 from tests.saving.saved_functions import DENSE, PARAMS, X, dense
 
 

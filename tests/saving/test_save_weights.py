@@ -15,13 +15,13 @@ import tensorflow as tf
 
 from jax2tf_bridge import Signature, export, publish, save
 from jax2tf_bridge.errors import DTypeError, SavingError
-from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec
-from jax2tf_bridge.saved_model._bundle_writing import append_tensors
+from jax2tf_bridge.portable import LEAF, TreeSpec
+from jax2tf_bridge.saved_model import append_tensors
 from jax2tf_bridge.saving import leaf_names
-from jax2tf_bridge.saving.publishing._fingerprint import renew_fingerprint
-from jax2tf_bridge.saving.weights import _variables
+from jax2tf_bridge.saving._fingerprint import renew_fingerprint
+from jax2tf_bridge.saving.weights import _variables, checkpoint_key
 from jax2tf_bridge.saving.weights._values import VariableValue, check_keys
-from jax2tf_bridge.saving.weights._variables import ConstantArray, checkpoint_key, new_variable
+from jax2tf_bridge.saving.weights._variables import ConstantArray, new_variable
 from tests.sampling import sampled
 
 X = np.ones((2, 3), np.float32)

@@ -17,12 +17,12 @@ import tensorflow as tf
 from jax2tf_bridge import Signature, save
 from jax2tf_bridge.errors import SavingError
 from jax2tf_bridge.saving import BatchingParameters
-from jax2tf_bridge.saving.buckets._buckets import Bucketing, make_bucketing
-from jax2tf_bridge.saving.serving import _precompile
+from jax2tf_bridge.saving.buckets import Bucketing, make_bucketing
+from jax2tf_bridge.saving.serving import _precompile, precompile
 from jax2tf_bridge.saving.serving._instructions import ServedSignature, serving_instructions
-from jax2tf_bridge.saving.serving._precompile import CACHE_FOLDER, CompileCache, precompile
+from jax2tf_bridge.saving.serving._precompile import CACHE_FOLDER, CompileCache
 from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, Zeros, requests_of
-from jax2tf_bridge.saving.signatures._served_arrays import ServedArray
+from jax2tf_bridge.saving.signatures import ServedArray
 from tests.fresh_process import run_python
 from tests.saving.bucketed_functions import aval, named
 from tests.saving.precompiling import in_this_process

@@ -19,8 +19,8 @@ from jax2tf_bridge.errors import SavingError, UnsoundBucketsError
 from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
 from jax2tf_bridge.inspecting._directory_text import signature_text
 from jax2tf_bridge.loading import LoadedFunction
-from jax2tf_bridge.saved_model._sidecar import read_sidecar
-from jax2tf_bridge.saving.buckets.trials._trial import check_rows
+from jax2tf_bridge.saved_model import read_sidecar
+from jax2tf_bridge.saving.buckets.trials import check_rows
 from jax2tf_bridge.verifying._comparison import Pair
 from jax2tf_bridge.verifying._containers import KnownTypes
 from tests.saving.bucketed_functions import NamedFunction, named

@@ -11,9 +11,9 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge.errors import FileFormatError, ShapeError
-from jax2tf_bridge.saved_model._extras import WARM_UP
-from jax2tf_bridge.saved_model._protobuf import bytes_field
-from jax2tf_bridge.saving.buckets._buckets import Bucketing, make_bucketing
+from jax2tf_bridge.saved_model import WARM_UP, bytes_field
+from jax2tf_bridge.saving.buckets import Bucketing, make_bucketing
+from jax2tf_bridge.saving.serving import write_warm_up
 from jax2tf_bridge.saving.serving._warm_up import (
     WarmUpRequest,
     Zeros,
@@ -21,7 +21,6 @@ from jax2tf_bridge.saving.serving._warm_up import (
     request_of_example,
     request_without_buckets,
     requests_of,
-    write_warm_up,
 )
 from shape_poly import parse_comparison
 from tests.sampling import stride

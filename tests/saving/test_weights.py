@@ -23,10 +23,10 @@ from jax2tf_bridge.errors import (
     ShapeError,
     StructureError,
 )
-from jax2tf_bridge.saved_model._sidecar import SIDECAR, Sidecar, VariableEntry, write_sidecar
+from jax2tf_bridge.saved_model import SIDECAR, Sidecar, VariableEntry, write_sidecar
 from jax2tf_bridge.saving import latest_version, publish_version, publish_weights
+from jax2tf_bridge.saving._fingerprint import with_checkpoint
 from jax2tf_bridge.saving.publishing import _publish_weights as _weights
-from jax2tf_bridge.saving.publishing._fingerprint import with_checkpoint
 from tests.fresh_process import run_python
 
 X = np.ones((2, 3), np.float32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from jax2tf_bridge import PortableFunction
-from jax2tf_bridge.portable._portable_function import are_types_checked
+from jax2tf_bridge.portable import are_types_checked
 from tests.serialization.strategies import same_tree
 
 # How a portable function was made known in this process is not in the file.

@@ -6,20 +6,19 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from jax2tf_bridge import PortableFunction
-from jax2tf_bridge.portable import Aval, TreeSpec
-from jax2tf_bridge.portable._tree_spec import LEAF
-from jax2tf_bridge.serialization._flatbuffer import Field, Fields, Value
+from jax2tf_bridge.portable import LEAF, Aval, TreeSpec
+from jax2tf_bridge.serialization import Field
+from jax2tf_bridge.serialization._flatbuffer import Fields, Value
 from jax2tf_bridge.serialization._flatbuffer_writer import Writer
+from jax2tf_bridge.serialization.jax_exported import ExportedField, TreeField
 from jax2tf_bridge.serialization.jax_exported._schema import (
     AvalField,
     DeviceField,
-    ExportedField,
     MeshField,
     NamedShardingField,
     PartitionField,
     ShardingField,
     SpecField,
-    TreeField,
 )
 from jax2tf_bridge.serialization.jax_exported._tables import (
     aval_table,

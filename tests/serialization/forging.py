@@ -10,9 +10,15 @@ import pytest
 
 from jax2tf_bridge import DisabledSafetyCheck, PortableFunction
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.portable import AbstractDevice, AbstractMesh, Aval, Sharding, TreeSpec
-from jax2tf_bridge.portable._graph_function import GraphFunction
-from jax2tf_bridge.portable._tree_spec import LEAF
+from jax2tf_bridge.portable import (
+    LEAF,
+    AbstractDevice,
+    AbstractMesh,
+    Aval,
+    GraphFunction,
+    Sharding,
+    TreeSpec,
+)
 from jax2tf_bridge.serialization import deserialize, serialize
 from jax2tf_bridge.serialization._flatbuffer import Fields, Value
 from jax2tf_bridge.serialization._flatbuffer_writer import Writer

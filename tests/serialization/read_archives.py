@@ -12,10 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from jax2tf_bridge.portable._portable_function import PortableFunction
-from jax2tf_bridge.portable._sharding import Sharding
-from jax2tf_bridge.portable._tree_spec import TreeSpec
-from jax2tf_bridge.serialization.jax_exported._read import read_exported
+from jax2tf_bridge.portable import PortableFunction, Sharding, TreeSpec
+from jax2tf_bridge.serialization.jax_exported import read_exported
 from shape_poly import parse_dimension
 
 ARCHIVES = Path(__file__).parent / "archives"

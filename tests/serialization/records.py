@@ -8,10 +8,15 @@ from dataclasses import replace
 from typing import Any
 
 from jax2tf_bridge import PortableFunction, Target
-from jax2tf_bridge.portable import Aval, LiftedConstant, TreeSpec
-from jax2tf_bridge.portable._module import Module
-from jax2tf_bridge.portable._portable_function import NoGradient, StoredGradient
-from jax2tf_bridge.portable._tree_spec import LEAF
+from jax2tf_bridge.portable import (
+    LEAF,
+    Aval,
+    LiftedConstant,
+    Module,
+    NoGradient,
+    StoredGradient,
+    TreeSpec,
+)
 from shape_poly import Dim, DimExpr
 
 MODULE_FIELDS = {field.name for field in dataclasses.fields(Module)}

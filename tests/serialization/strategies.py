@@ -11,18 +11,19 @@ from hypothesis import strategies as st
 
 from jax2tf_bridge import DisabledSafetyCheck, PortableFunction, Target
 from jax2tf_bridge.portable import (
+    LEAF,
     AbstractDevice,
     AbstractMesh,
     Aval,
+    GraphFunction,
     LiftedConstant,
+    Module,
+    NoGradient,
     Sharding,
+    StoredGradient,
     TreeSpec,
+    array_size,
 )
-from jax2tf_bridge.portable._array_sizes import array_size
-from jax2tf_bridge.portable._graph_function import GraphFunction
-from jax2tf_bridge.portable._module import Module
-from jax2tf_bridge.portable._portable_function import NoGradient, StoredGradient
-from jax2tf_bridge.portable._tree_spec import LEAF
 from shape_poly import Dim
 from tests.serialization.records import changed, constant, vjp_of, within
 from tests.strategies import comparisons, written

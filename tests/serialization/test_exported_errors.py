@@ -7,13 +7,9 @@ from typing import Any
 import pytest
 
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.portable._tree_spec import LEAF
-from jax2tf_bridge.serialization.jax_exported._read import read_exported
-from jax2tf_bridge.serialization.jax_exported._schema import (
-    CheckField,
-    ExportedField,
-    ShardingField,
-)
+from jax2tf_bridge.portable import LEAF
+from jax2tf_bridge.serialization.jax_exported import ExportedField, read_exported
+from jax2tf_bridge.serialization.jax_exported._schema import CheckField, ShardingField
 from tests.serialization.exported_by_hand import (
     aval,
     by_hand,

@@ -11,15 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.portable import Aval, TreeSpec
-from jax2tf_bridge.portable._tree_spec import LEAF
+from jax2tf_bridge.portable import LEAF, Aval, TreeSpec
 from jax2tf_bridge.serialization._flatbuffer import Value
 from jax2tf_bridge.serialization._flatbuffer_writer import Writer
-from jax2tf_bridge.serialization.jax_exported._read import read_exported
-from jax2tf_bridge.serialization.jax_exported._schema import (
-    ExportedField,
-    TreeField,
-)
+from jax2tf_bridge.serialization.jax_exported import ExportedField, TreeField, read_exported
 from jax2tf_bridge.serialization.jax_exported._tables import write_tree
 from tests.sampling import examples
 from tests.serialization.exported_by_hand import aval, avals, by_hand, tree

@@ -18,7 +18,7 @@ import pytest
 from jax2tf_bridge import PortableFunction
 from jax2tf_bridge.errors import GradientError
 from jax2tf_bridge.portable import AbstractMesh, Sharding
-from jax2tf_bridge.serialization.jax_exported._read import read_exported
+from jax2tf_bridge.serialization.jax_exported import read_exported
 from tests.fresh_process import several_devices
 from tests.program_cases.reference import jax_arguments
 from tests.programs import PROGRAMS, Program

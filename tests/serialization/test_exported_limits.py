@@ -9,9 +9,15 @@ import pytest
 
 from jax2tf_bridge import DisabledSafetyCheck, serialize_exported
 from jax2tf_bridge.errors import SerializationError
-from jax2tf_bridge.portable import AbstractMesh, Aval, LiftedConstant, Sharding, TreeSpec
-from jax2tf_bridge.portable._portable_function import StoredGradient
-from jax2tf_bridge.portable._tree_spec import LEAF
+from jax2tf_bridge.portable import (
+    LEAF,
+    AbstractMesh,
+    Aval,
+    LiftedConstant,
+    Sharding,
+    StoredGradient,
+    TreeSpec,
+)
 from tests.serialization import records
 from tests.serialization.exported_by_hand import writable
 

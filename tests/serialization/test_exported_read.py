@@ -10,17 +10,14 @@ import pytest
 
 from jax2tf_bridge import DisabledSafetyCheck
 from jax2tf_bridge.errors import GradientError
-from jax2tf_bridge.portable import AbstractDevice, AbstractMesh, Aval, Sharding, TreeSpec
-from jax2tf_bridge.portable._tree_spec import LEAF
-from jax2tf_bridge.serialization._flatbuffer import Field
-from jax2tf_bridge.serialization.jax_exported._read import read_exported
+from jax2tf_bridge.portable import LEAF, AbstractDevice, AbstractMesh, Aval, Sharding, TreeSpec
+from jax2tf_bridge.serialization import Field
+from jax2tf_bridge.serialization.jax_exported import DTYPES, ExportedField, read_exported
 from jax2tf_bridge.serialization.jax_exported._schema import (
-    DTYPES,
     KEY_SHAPES,
     AvalField,
     CheckField,
     EffectField,
-    ExportedField,
 )
 from tests.fresh_process import run_python
 from tests.serialization.exported_by_hand import avals, by_hand, inline, mesh, named, tree, vjp

@@ -17,17 +17,10 @@ from hypothesis import strategies as st
 
 from jax2tf_bridge import DisabledSafetyCheck, PortableFunction, export, serialize_exported
 from jax2tf_bridge.errors import SerializationError
-from jax2tf_bridge.portable import AbstractDevice, AbstractMesh, Aval, Sharding, TreeSpec
-from jax2tf_bridge.portable._tree_spec import LEAF
-from jax2tf_bridge.serialization import deserialize, serialize
-from jax2tf_bridge.serialization._flatbuffer import Reader
-from jax2tf_bridge.serialization.jax_exported._read import read_exported
-from jax2tf_bridge.serialization.jax_exported._schema import (
-    DTYPES,
-    KEY_SHAPES,
-    WRITTEN_VERSION,
-    ExportedField,
-)
+from jax2tf_bridge.portable import LEAF, AbstractDevice, AbstractMesh, Aval, Sharding, TreeSpec
+from jax2tf_bridge.serialization import Reader, deserialize, serialize
+from jax2tf_bridge.serialization.jax_exported import DTYPES, ExportedField, read_exported
+from jax2tf_bridge.serialization.jax_exported._schema import KEY_SHAPES, WRITTEN_VERSION
 from tests.archives.register_types import register_types
 from tests.consumers.comparison import differences
 from tests.fresh_process import run_python, several_devices

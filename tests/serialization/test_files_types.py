@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from jax2tf_bridge import PortableFunction, export
-from jax2tf_bridge.portable import TreeSpec
-from jax2tf_bridge.portable._tree_spec import LEAF
+from jax2tf_bridge.portable import LEAF, TreeSpec
 from jax2tf_bridge.serialization import (
     deserialize,
     register_namedtuple_serialization,

@@ -12,15 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from jax2tf_bridge.errors import FileFormatError, SerializationError
-from jax2tf_bridge.serialization._flatbuffer import (
-    CODES,
-    MAX_DEPTH,
-    Field,
-    Fields,
-    Reader,
-    Table,
-    Value,
-)
+from jax2tf_bridge.serialization import Field, Reader, Table
+from jax2tf_bridge.serialization._flatbuffer import CODES, MAX_DEPTH, Fields, Value
 from jax2tf_bridge.serialization._flatbuffer_writer import Writer
 from tests.serialization.mutations import mutated
 

@@ -10,8 +10,8 @@ import zlib
 import flatbuffers
 import pytest
 
-from jax2tf_bridge.serialization import serialize
-from jax2tf_bridge.serialization._flatbuffer import CODES, Field
+from jax2tf_bridge.serialization import Field, serialize
+from jax2tf_bridge.serialization._flatbuffer import CODES
 from jax2tf_bridge.serialization.jaxfn import _format
 from jax2tf_bridge.serialization.jaxfn import _schema as schema
 from tests.house.imports import ROOT

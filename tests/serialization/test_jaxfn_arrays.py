@@ -15,9 +15,7 @@ import pytest
 
 from jax2tf_bridge import PortableFunction
 from jax2tf_bridge.errors import FileFormatError, SerializationError
-from jax2tf_bridge.portable import Aval, LiftedConstant
-from jax2tf_bridge.portable._array_sizes import array_size
-from jax2tf_bridge.portable._portable_function import StoredGradient
+from jax2tf_bridge.portable import Aval, LiftedConstant, StoredGradient, array_size
 from jax2tf_bridge.serialization import deserialize, read_function, serialize, write_function
 from jax2tf_bridge.serialization.jaxfn import _format
 from shape_poly import DimExpr

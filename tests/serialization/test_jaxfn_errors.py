@@ -12,9 +12,15 @@ import pytest
 
 from jax2tf_bridge import PortableFunction, Target
 from jax2tf_bridge.errors import GradientError, InconclusiveShapeError, SerializationError
-from jax2tf_bridge.portable import AbstractMesh, Aval, Sharding, TreeSpec
-from jax2tf_bridge.portable._portable_function import GradientOnDemand, NoGradient
-from jax2tf_bridge.portable._tree_spec import LEAF
+from jax2tf_bridge.portable import (
+    LEAF,
+    AbstractMesh,
+    Aval,
+    GradientOnDemand,
+    NoGradient,
+    Sharding,
+    TreeSpec,
+)
 from jax2tf_bridge.serialization import serialize
 from jax2tf_bridge.serialization.jaxfn import _format
 from shape_poly import DimExpr

@@ -9,8 +9,7 @@ import pytest
 
 from jax2tf_bridge import PortableFunction, serialize_exported
 from jax2tf_bridge.errors import SerializationError
-from jax2tf_bridge.portable._graph_function import GraphFunction
-from jax2tf_bridge.portable._portable_function import StoredGradient
+from jax2tf_bridge.portable import GraphFunction, StoredGradient
 from jax2tf_bridge.serialization import deserialize, serialize
 from jax2tf_bridge.serialization.jaxfn import _format
 from tests.serialization.equality import assert_equal

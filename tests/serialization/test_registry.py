@@ -12,8 +12,8 @@ import pytest
 
 from jax2tf_bridge import register_namedtuple_serialization, register_pytree_node_serialization
 from jax2tf_bridge.errors import FileFormatError, SerializationError
-from jax2tf_bridge.from_jax.trees._tree_specs import tree_spec
-from jax2tf_bridge.portable._tree_spec import LEAF, NodeCodec, TreeSpec
+from jax2tf_bridge.from_jax.trees import tree_spec
+from jax2tf_bridge.portable import LEAF, NodeCodec, TreeSpec
 from jax2tf_bridge.serialization._registry import make_node_codec, serialize_node_type
 from tests.fresh_process import run_python
 

@@ -21,9 +21,8 @@ import pytest
 import jax2tf_bridge as bridge
 from jax2tf_bridge import PortableFunction, to_exported
 from jax2tf_bridge.errors import FileFormatError, StructureError
-from jax2tf_bridge.from_jax.trees._tree_specs import tree_spec
-from jax2tf_bridge.portable import TreeSpec
-from jax2tf_bridge.portable._tree_spec import LEAF, StoredType
+from jax2tf_bridge.from_jax.trees import tree_spec
+from jax2tf_bridge.portable import LEAF, StoredType, TreeSpec
 from jax2tf_bridge.serialization import _jax_registrations
 from jax2tf_bridge.serialization._node_data import (
     read_definition,

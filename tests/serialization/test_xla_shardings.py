@@ -12,11 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jax2tf_bridge.portable import AbstractMesh, Sharding
-from jax2tf_bridge.serialization.jax_exported._xla_shardings import (
-    REPLICATED,
-    to_named_sharding,
-    to_op_sharding,
-)
+from jax2tf_bridge.serialization.jax_exported import REPLICATED, to_named_sharding, to_op_sharding
 
 
 def places(sharding: Sharding) -> npt.NDArray[np.int64]:

@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.saved_model._protobuf import bytes_field
-from jax2tf_bridge.saved_model._schema import ModelSpecField, RequestField
+from jax2tf_bridge.saved_model import ModelSpecField, RequestField, bytes_field
 
 # In the environments that call, which other tests do without.
 grpc = importlib.import_module("grpc")

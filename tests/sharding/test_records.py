@@ -12,7 +12,7 @@ import jax2tf_bridge as bridge
 from jax2tf_bridge import PortableFunction
 from jax2tf_bridge.errors import ShardingError
 from jax2tf_bridge.portable import Sharding
-from jax2tf_bridge.serialization.jax_exported._xla_shardings import REPLICATED, to_op_sharding
+from jax2tf_bridge.serialization.jax_exported import REPLICATED, to_op_sharding
 from tests.sharding.meshes import X, by_parts, mesh, over, product, spread_product
 
 

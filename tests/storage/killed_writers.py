@@ -16,8 +16,7 @@ from typing import Any
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from jax2tf_bridge.storage import StoragePath, as_path
-from jax2tf_bridge.storage._directories import whole_directory
+from jax2tf_bridge.storage import StoragePath, as_path, whole_directory
 
 PB = "saved_model.pb"
 WHOLE = {PB: 5, "variables/data": 7}

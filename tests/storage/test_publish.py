@@ -16,9 +16,16 @@ import pytest
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.saving import latest_version, publish_version, published_versions
 from jax2tf_bridge.saving.publishing import _version_folders
-from jax2tf_bridge.storage import AnyPath, StoragePath, _arrivals, _claims, _uploads, as_path
+from jax2tf_bridge.storage import (
+    AnyPath,
+    StoragePath,
+    _arrivals,
+    _claims,
+    _uploads,
+    as_path,
+    whole_directory,
+)
 from jax2tf_bridge.storage._claims import PARTIAL, make_claim
-from jax2tf_bridge.storage._directories import whole_directory
 from tests.storage.flaky import TROUBLE, register
 
 ROOT = "flaky://root/models"

@@ -18,9 +18,17 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from jax2tf_bridge import open_weights, read_function, read_weights, write_weights
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.storage import StoragePath, _arrivals, _backend, _uploads, as_path
-from jax2tf_bridge.storage._directories import check_free, on_disk, whole_directory
-from jax2tf_bridge.storage._files import replaced_file
+from jax2tf_bridge.storage import (
+    StoragePath,
+    _arrivals,
+    _backend,
+    _uploads,
+    as_path,
+    check_free,
+    on_disk,
+    replaced_file,
+    whole_directory,
+)
 from tests.fresh_process import run_python
 from tests.storage import flaky
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jax2tf_bridge._utils._number_texts import in_units
+from jax2tf_bridge._utils import in_units
 from jax2tf_bridge.storage import _atomic_rename, _staging
 from jax2tf_bridge.storage._whole_directory import whole_directory
 from tests.saving.other_users import as_another_user, folder_for_all

@@ -9,8 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jax2tf_bridge.errors import StateDictError
-from jax2tf_bridge.weights import flatten_state, to_state_dict, unflatten_state
-from jax2tf_bridge.weights._paths import join_path, split_path
+from jax2tf_bridge.weights import (
+    flatten_state,
+    join_path,
+    split_path,
+    to_state_dict,
+    unflatten_state,
+)
 from tests.weights import trees
 
 

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from jax2tf_bridge._utils._suggestions import did_you_mean
+from jax2tf_bridge._utils import did_you_mean
 from jax2tf_bridge.cli._commands import UsageError
-from jax2tf_bridge.portable._auto import AUTO
-from jax2tf_bridge.portable._dtypes import ALL_DTYPES, Kind
+from jax2tf_bridge.portable import ALL_DTYPES, AUTO, Kind
 from shape_poly import Dim, is_symbolic_dim, symbolic_shape
 
 _LETTERS: Mapping[Kind, tuple[str, ...]] = MappingProxyType(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jax2tf_bridge._utils._terminal_texts import printable
+from jax2tf_bridge._utils import printable
 from jax2tf_bridge.cli._commands import (
     NOT_NEGATIVE,
     Command,
@@ -28,9 +28,10 @@ from jax2tf_bridge.cli.export._argument_specs import (
     read_shapes,
 )
 from jax2tf_bridge.errors import BridgeError, InconclusiveShapeError, Message
-from jax2tf_bridge.inspecting._function_text import summary
-from jax2tf_bridge.portable._dtypes import KEYS, NEED_X64
-from jax2tf_bridge.portable._portable_function import (
+from jax2tf_bridge.inspecting import summary
+from jax2tf_bridge.portable import (
+    KEYS,
+    NEED_X64,
     NoGradient,
     PortableFunction,
 )
@@ -270,7 +271,7 @@ def _exported(make: Callable[[], PortableFunction], name: str) -> PortableFuncti
         raise
     except Exception as e:
         # Here, since the package needs JAX, which is loaded by now.
-        from jax2tf_bridge.from_jax.arguments._user_code import user_line
+        from jax2tf_bridge.from_jax.arguments import user_line
 
         raise UserCodeError(f"tracing {name}", e, user_line(e)) from e
 

@@ -6,15 +6,18 @@ import argparse
 import json
 from pathlib import Path
 
-from jax2tf_bridge._utils._terminal_texts import printable
+from jax2tf_bridge._utils import printable
 from jax2tf_bridge._version import __version__
 from jax2tf_bridge.cli._commands import NOT_NEGATIVE, READABLE, Command, check_output, exported_path
 from jax2tf_bridge.cli._console import Console
 from jax2tf_bridge.cli.inspect._module_texts import module_texts
-from jax2tf_bridge.cli.inspect.html._litert_page import litert_page
-from jax2tf_bridge.cli.inspect.html._page import render
-from jax2tf_bridge.cli.inspect.html._pages import directory_page, file_page
-from jax2tf_bridge.cli.inspect.html._weights_page import weights_page
+from jax2tf_bridge.cli.inspect.html import (
+    directory_page,
+    file_page,
+    litert_page,
+    render,
+    weights_page,
+)
 from jax2tf_bridge.inspecting import inspect
 
 _DESCRIPTION = """\

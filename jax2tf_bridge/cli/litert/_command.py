@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jax2tf_bridge._utils._terminal_texts import printable
+from jax2tf_bridge._utils import printable
 from jax2tf_bridge.cli._commands import (
     Command,
     UsageError,
@@ -20,8 +20,7 @@ from jax2tf_bridge.cli._named_files import METAVAR, NamedPath, by_signature, nam
 from jax2tf_bridge.cli._packages import loading
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.serialization import read_function
-from jax2tf_bridge.storage import AnyPath, as_path
-from jax2tf_bridge.storage._directories import on_disk
+from jax2tf_bridge.storage import AnyPath, as_path, on_disk
 
 _DESCRIPTION = """\
 Writes functions in files, or the signatures of a SavedModel, as a LiteRT model (.tflite) of

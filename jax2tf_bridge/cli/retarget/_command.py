@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jax2tf_bridge._utils._terminal_texts import printable
+from jax2tf_bridge._utils import printable
 from jax2tf_bridge.cli._commands import (
     READABLE,
     Command,
@@ -23,19 +23,27 @@ from jax2tf_bridge.cli._commands import (
 from jax2tf_bridge.cli._console import Console
 from jax2tf_bridge.cli._packages import loading
 from jax2tf_bridge.errors import BridgeError, FileFormatError
-from jax2tf_bridge.inspecting import SavedModelContents, describe_saved_model, read_saved_model
-from jax2tf_bridge.inspecting._contents import function_files
-from jax2tf_bridge.inspecting._function_text import releases_text, stored_functions, summary
-from jax2tf_bridge.portable._portable_function import PortableFunction
-from jax2tf_bridge.portable._target import Target
-from jax2tf_bridge.portable._without_xla import without_xla
-from jax2tf_bridge.saved_model._new_directory import changed_copy, replace_file
-from jax2tf_bridge.saved_model._patching import NewModule, replaced_modules
-from jax2tf_bridge.saved_model._reading import GRAPH_FILE, read_message
-from jax2tf_bridge.saved_model._saved_model import CalledModule
+from jax2tf_bridge.inspecting import (
+    SavedModelContents,
+    describe_saved_model,
+    function_files,
+    read_saved_model,
+    releases_text,
+    stored_functions,
+    summary,
+)
+from jax2tf_bridge.portable import PortableFunction, Target, without_xla
+from jax2tf_bridge.saved_model import (
+    GRAPH_FILE,
+    CalledModule,
+    NewModule,
+    changed_copy,
+    read_message,
+    replace_file,
+    replaced_modules,
+)
 from jax2tf_bridge.serialization import read_function, write_function
-from jax2tf_bridge.storage._directories import check_free
-from jax2tf_bridge.storage._paths import AnyPath, StoragePath, as_path
+from jax2tf_bridge.storage import AnyPath, StoragePath, as_path, check_free
 
 _WITH_SHARDY = 10
 """The calling convention of modules with Shardy's operations, for which the op has a flag."""
@@ -82,7 +90,7 @@ def run(options: argparse.Namespace) -> None:
     check_output(output)
     portable = read_function(options.file)
     with loading("JAX", "retarget", console):
-        from jax2tf_bridge.from_jax.stablehlo._retarget import retarget
+        from jax2tf_bridge.from_jax import retarget
     with console.step(f"retargeting {portable.name}"):
         retargeted = retarget(portable, target)
         # The gradients that were there, which may be retargeted only now.
@@ -185,7 +193,7 @@ class _NewContents:
 
 def _for_release(contents: SavedModelContents, target: Target, console: Console) -> _NewContents:
     with loading("JAX", "retarget", console):
-        from jax2tf_bridge.from_jax.stablehlo._retarget import retarget, retarget_call
+        from jax2tf_bridge.from_jax import retarget, retarget_call
 
     def retargeted(called: CalledModule) -> NewModule:
         found = retarget_call(
@@ -214,7 +222,7 @@ def _for_release(contents: SavedModelContents, target: Target, console: Console)
 
 def _without_xla(contents: SavedModelContents, target: Target, console: Console) -> _NewContents:
     with loading("TensorFlow", "retarget --no-xla", console):
-        from jax2tf_bridge.converting._operations_graph import operations_graph
+        from jax2tf_bridge.converting import operations_graph
     with console.step(f"making operations of {len(contents.modules)} modules"):
         graph = operations_graph(contents, target)
         return _NewContents([graph], _portables(contents, lambda f: without_xla(f, target)))

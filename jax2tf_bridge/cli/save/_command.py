@@ -7,7 +7,7 @@ import errno
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from jax2tf_bridge._utils._terminal_texts import printable
+from jax2tf_bridge._utils import printable
 from jax2tf_bridge.cli._commands import POSITIVE, Command, UsageError, add_output
 from jax2tf_bridge.cli._console import Console
 from jax2tf_bridge.cli._messages import for_command_line
@@ -22,11 +22,10 @@ from jax2tf_bridge.cli.save._options import (
     trainable,
 )
 from jax2tf_bridge.errors import path_error
-from jax2tf_bridge.portable._portable_function import PortableFunction
-from jax2tf_bridge.saved_model._sidecar import read_sidecar
+from jax2tf_bridge.portable import PortableFunction
+from jax2tf_bridge.saved_model import read_sidecar
 from jax2tf_bridge.serialization import read_function
-from jax2tf_bridge.storage._directories import check_free
-from jax2tf_bridge.storage._paths import AnyPath
+from jax2tf_bridge.storage import AnyPath, check_free
 
 if TYPE_CHECKING:
     from jax2tf_bridge.saving import NewVersion, Published, SavedModel

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from jax2tf_bridge._utils._number_texts import number_of
+from jax2tf_bridge._utils import number_of
 from jax2tf_bridge.cli._commands import (
     NOT_NEGATIVE,
     UsageError,
@@ -20,11 +20,9 @@ from jax2tf_bridge.cli._commands import (
     add_no_xla,
 )
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.portable._portable_function import PortableFunction
-from jax2tf_bridge.portable._target import Target
-from jax2tf_bridge.portable._without_xla import without_xla
-from jax2tf_bridge.saved_model._signature import Signature
-from jax2tf_bridge.storage._paths import AnyPath, as_path
+from jax2tf_bridge.portable import PortableFunction, Target, without_xla
+from jax2tf_bridge.saved_model import Signature
+from jax2tf_bridge.storage import AnyPath, as_path
 
 if TYPE_CHECKING:
     from jax2tf_bridge.saving import BucketOptions, SignatureInputs

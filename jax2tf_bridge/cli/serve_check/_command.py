@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 
-from jax2tf_bridge._utils._terminal_texts import printable
+from jax2tf_bridge._utils import printable
 from jax2tf_bridge.cli._commands import Command
 from jax2tf_bridge.cli._console import Console
 from jax2tf_bridge.cli.serve_check._options import DESCRIPTION, EXAMPLES, add_options
 from jax2tf_bridge.errors import BridgeError
-from jax2tf_bridge.serve_checking._serve_check import check
+from jax2tf_bridge.serve_checking import check
 
 
 def run(options: argparse.Namespace) -> None:

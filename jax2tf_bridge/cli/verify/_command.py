@@ -9,7 +9,7 @@ import os
 import sys
 from typing import Any
 
-from jax2tf_bridge._utils._terminal_texts import printable
+from jax2tf_bridge._utils import printable
 from jax2tf_bridge.cli._commands import Command, UsageError, check_output
 from jax2tf_bridge.cli._console import Console
 from jax2tf_bridge.cli._messages import for_command_line
@@ -17,8 +17,8 @@ from jax2tf_bridge.cli._packages import loading, quiet_tensorflow
 from jax2tf_bridge.cli._references import UserCodeError, current_folder_first, import_reference
 from jax2tf_bridge.cli.verify._options import DESCRIPTION, EXAMPLES, add_options
 from jax2tf_bridge.errors import BridgeError
-from jax2tf_bridge.saved_model._sidecar import needs_x64, read_sidecar
-from jax2tf_bridge.storage._paths import as_path
+from jax2tf_bridge.saved_model import needs_x64, read_sidecar
+from jax2tf_bridge.storage import as_path
 
 _ROUNDS = 20
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from jax2tf_bridge._utils._terminal_texts import printable
+from jax2tf_bridge._utils import printable
 from jax2tf_bridge.cli._commands import Command, add_output, check_output
 from jax2tf_bridge.cli._console import Console
-from jax2tf_bridge.saved_model._weights import read_saved_weights
-from jax2tf_bridge.storage._paths import AnyPath, as_path
+from jax2tf_bridge.saved_model import read_saved_weights
+from jax2tf_bridge.storage import AnyPath, as_path
 from jax2tf_bridge.weights import flatten_state, read_weights, unflatten_state, write_weights
 
 _DESCRIPTION = """\

@@ -1,1 +1,9 @@
 """Functions that older JAX exported."""
+
+from jax2tf_bridge.from_jax.archives._calls import is_retired
+from jax2tf_bridge.from_jax.archives._rewriting import rewrite_calls
+
+__all__ = [
+    "is_retired",
+    "rewrite_calls",
+]

@@ -15,7 +15,7 @@ import jax
 
 from jax2tf_bridge.errors import ModuleError
 from jax2tf_bridge.from_jax._jax_compat import ir
-from jax2tf_bridge.from_jax.stablehlo._operations import attributes_of
+from jax2tf_bridge.from_jax.stablehlo import attributes_of
 
 _TARGET = re.compile(r"(?:lapack|blas)_([sdcz])([a-z]+\d?)(_ffi)?")
 

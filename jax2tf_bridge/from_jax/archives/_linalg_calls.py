@@ -9,9 +9,7 @@ import numpy as np
 from jax import lax
 
 from jax2tf_bridge.from_jax._jax_compat_lowering import geqrf_p
-from jax2tf_bridge.from_jax.linalg._arrays import adjoint, is_complex
-from jax2tf_bridge.from_jax.linalg._qr import ormqr
-from jax2tf_bridge.from_jax.linalg._reflectors import pivoted_qr
+from jax2tf_bridge.from_jax.linalg import adjoint, is_complex, ormqr, pivoted_qr
 
 Shapes = tuple[tuple[Any, ...], ...]
 Flags = Mapping[str, int]

@@ -13,10 +13,10 @@ from jax2tf_bridge.from_jax._jax_compat import ir
 from jax2tf_bridge.from_jax._jax_compat_lowering import newest_calling_convention
 from jax2tf_bridge.from_jax.archives._calls import ArchivedCall, archived_call
 from jax2tf_bridge.from_jax.archives._linalg_calls import routine_function
-from jax2tf_bridge.from_jax.lowering._lowering import ExportOptions, lower
-from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule
-from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES
-from jax2tf_bridge.portable._target import Target
+from jax2tf_bridge.from_jax.lowering import lower
+from jax2tf_bridge.from_jax.shapes import ExportOptions
+from jax2tf_bridge.from_jax.stablehlo import StableHloModule
+from jax2tf_bridge.portable import ELEMENT_TYPES, Target
 from shape_poly import SymbolicScope
 
 # LAPACK's, and its integers.

@@ -1,1 +1,28 @@
 """A user's function and its arguments: checked, named, and as JAX takes them."""
+
+from jax2tf_bridge.from_jax.arguments._advice import close_over, value_note
+from jax2tf_bridge.from_jax.arguments._avals import cotangent_spec, is_key, is_narrow, portable_aval
+from jax2tf_bridge.from_jax.arguments._callables import AlreadyTraced, JaxCallable
+from jax2tf_bridge.from_jax.arguments._types import jax_dtype, shape_and_dtype, static_leaf_hint
+from jax2tf_bridge.from_jax.arguments._user_code import (
+    library_line,
+    user_line,
+    user_line_of_equation,
+)
+
+__all__ = [
+    "AlreadyTraced",
+    "JaxCallable",
+    "close_over",
+    "cotangent_spec",
+    "is_key",
+    "is_narrow",
+    "jax_dtype",
+    "library_line",
+    "portable_aval",
+    "shape_and_dtype",
+    "static_leaf_hint",
+    "user_line",
+    "user_line_of_equation",
+    "value_note",
+]

@@ -7,9 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from jax2tf_bridge.from_jax.shapes._symbols import dim_from_jax
-from jax2tf_bridge.portable._aval import Aval, MemorySpace
-from jax2tf_bridge.portable._dtypes import WIDENED
+from jax2tf_bridge.from_jax._symbols import dim_from_jax
+from jax2tf_bridge.portable import WIDENED, Aval, MemorySpace
 from shape_poly import Dim
 
 # A ShapeDtypeStruct has none.

@@ -15,8 +15,7 @@ from jax import export as jax_export
 from jax2tf_bridge.errors import FunctionError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax.arguments._user_code import defined_at, written_function
-from jax2tf_bridge.portable._as_portable import unwrap_portable
-from jax2tf_bridge.portable._portable_function import PortableFunction
+from jax2tf_bridge.portable import PortableFunction, unwrap_portable
 
 
 @dataclass(frozen=True)

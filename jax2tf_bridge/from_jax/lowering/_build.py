@@ -7,18 +7,21 @@ from collections.abc import Sequence
 import jax
 
 from jax2tf_bridge.from_jax._shardings import exported_shardings
-from jax2tf_bridge.from_jax.arguments._avals import portable_aval
+from jax2tf_bridge.from_jax.arguments import portable_aval
 from jax2tf_bridge.from_jax.lowering._flat_functions import out_structure
-from jax2tf_bridge.from_jax.lowering._lowering import ExportOptions, LoweredModule, effect_names
+from jax2tf_bridge.from_jax.lowering._lowering import LoweredModule, effect_names
 from jax2tf_bridge.from_jax.lowering._tf_gradients import has_jax_gradient_in_tensorflow
-from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
-from jax2tf_bridge.from_jax.stablehlo._constants import ConstantPool
-from jax2tf_bridge.from_jax.stablehlo._retarget import retarget_module
-from jax2tf_bridge.from_jax.trees._tree_specs import spec_of_structure
-from jax2tf_bridge.portable._module import Module
-from jax2tf_bridge.portable._module_types import check_types
-from jax2tf_bridge.portable._portable_function import Gradient, PortableFunction, mark_types_checked
-from jax2tf_bridge.portable._tree_spec import TreeSpec
+from jax2tf_bridge.from_jax.shapes import ExportOptions, SizeAssumptions
+from jax2tf_bridge.from_jax.stablehlo import ConstantPool, retarget_module
+from jax2tf_bridge.from_jax.trees import spec_of_structure
+from jax2tf_bridge.portable import (
+    Gradient,
+    Module,
+    PortableFunction,
+    TreeSpec,
+    check_types,
+    mark_types_checked,
+)
 from shape_poly import Dim, is_symbolic_dim
 
 

@@ -19,7 +19,7 @@ from jax.interpreters import mlir
 from jax2tf_bridge.errors import NotExportableError
 from jax2tf_bridge.from_jax._jax_compat import ir
 from jax2tf_bridge.from_jax._jax_compat_lowering import Rule, by_platform, lower_fun
-from jax2tf_bridge.from_jax.stablehlo._operations import replace_operation
+from jax2tf_bridge.from_jax.stablehlo import replace_operation
 
 Attributes = Mapping[str, bool | int]
 # Converts an equation's parameters; returns None if the composite cannot express them.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,13 +13,14 @@ from jax.extend.core import jaxpr_as_fun
 
 from jax2tf_bridge.errors import Argument, Message, NotExportableError
 from jax2tf_bridge.from_jax import _jax_compat
+from jax2tf_bridge.from_jax._equations import iter_equation_paths, iter_equations
 from jax2tf_bridge.from_jax._jax_compat_lowering import (
     Rule,
     callback_primitives,
     lower_by_platform,
     lower_fun,
 )
-from jax2tf_bridge.from_jax.arguments._user_code import user_line_of_equation
+from jax2tf_bridge.from_jax.arguments import user_line_of_equation
 
 DROP = "drop"
 """Value of `runtime_checks` that leaves out runtime checks of values."""
@@ -73,7 +74,7 @@ def refuse_host_callbacks(
             f"{name} gives a token (jax.lax.create_token) as a result, which orders effects in JAX "
             "alone: TensorFlow has no type for it. Return the arrays without it."
         )
-    for path in _iter_paths(traced.jaxpr.jaxpr):
+    for path in iter_equation_paths(traced.jaxpr.jaxpr):
         equation = path[-1]
         primitive = equation.primitive.name
         if primitive in _DEBUG_CALLS:
@@ -265,20 +266,3 @@ def _make_error(name: str, equation: Any, help_text: str) -> NotExportableError:
 def _locate(equation: Any) -> str:
     source = _jax_compat.source_of_equation(equation)
     return f" at {source}" if source else ""
-
-
-def iter_equations(jaxpr: Any) -> Iterator[Any]:
-    """Yields every equation of a jaxpr and of the jaxprs inside it."""
-    return (path[-1] for path in _iter_paths(jaxpr))
-
-
-def _iter_paths(jaxpr: Any, outer: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yields every equation with its enclosing equations as a tuple, the outermost first."""
-    for equation in jaxpr.eqns:
-        path = (*outer, equation)
-        yield path
-        for value in equation.params.values():
-            for inner in value if isinstance(value, (tuple, list)) else (value,):
-                inner = getattr(inner, "jaxpr", inner)
-                if hasattr(inner, "eqns"):
-                    yield from _iter_paths(inner, path)

@@ -10,7 +10,7 @@ import jax.extend as jex
 import numpy as np
 
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.from_jax.arguments._avals import cotangent_spec, is_narrow, portable_aval
+from jax2tf_bridge.from_jax.arguments import cotangent_spec, is_narrow, portable_aval
 
 VjpShardings: TypeAlias = tuple[tuple[Any, ...], tuple[Any, ...]] | None
 """Shardings of the arguments and of the results of a VJP; None if it is not sharded."""

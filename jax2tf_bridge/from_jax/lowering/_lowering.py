@@ -21,61 +21,32 @@ from jax2tf_bridge.errors import (
     UnsupportedByTargetError,
     bullet_list,
 )
+from jax2tf_bridge.from_jax._equations import iter_equations
 from jax2tf_bridge.from_jax._jax_compat import source_of_equation
 from jax2tf_bridge.from_jax._jax_compat_lowering import constants_taken, newest_calling_convention
 from jax2tf_bridge.from_jax._jax_compat_modules import TakenModule, module_taken
-from jax2tf_bridge.from_jax.arguments._callables import AlreadyTraced
-from jax2tf_bridge.from_jax.lowering._effects import (
-    callback_rules,
-    debug_rules,
-    is_effect_left_out,
-    iter_equations,
-)
+from jax2tf_bridge.from_jax.arguments import AlreadyTraced
+from jax2tf_bridge.from_jax.lowering._effects import callback_rules, debug_rules, is_effect_left_out
 from jax2tf_bridge.from_jax.lowering._rules import lowering_overrides
-from jax2tf_bridge.from_jax.shapes._traced_function import POLYMORPHIC, SizeWords
-from jax2tf_bridge.from_jax.stablehlo._graph_calls import graph_call_rules, take_graph_functions
-from jax2tf_bridge.from_jax.stablehlo._module import ModuleOperation, StableHloModule
-from jax2tf_bridge.from_jax.stablehlo._taken_arrays import PLACEHOLDER_TARGET, TakenArrays
-from jax2tf_bridge.portable._custom_calls import no_handler_text
-from jax2tf_bridge.portable._graph_function import GraphFunction
-from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck, is_vouched
-from jax2tf_bridge.portable._target import NO_XLA, PLATFORMS, Target
-from shape_poly import SymbolicScope
+from jax2tf_bridge.from_jax.shapes import ExportOptions
+from jax2tf_bridge.from_jax.stablehlo import (
+    PLACEHOLDER_TARGET,
+    ModuleOperation,
+    StableHloModule,
+    TakenArrays,
+    check_one_device,
+    graph_call_rules,
+    take_graph_functions,
+)
+from jax2tf_bridge.portable import (
+    NO_XLA,
+    PLATFORMS,
+    GraphFunction,
+    Target,
+    no_handler_text,
+)
 
 _UNSOLVABLE = "Cannot solve for values of dimension variables"
-
-
-@dataclass(frozen=True)
-class ExportOptions:
-    """Validated options of an export, without the function and its arguments.
-
-    Attributes:
-      platforms: the requested platforms; None for all that work.
-      constraints: the user's constraints on the dimension variables; `scope` holds them.
-      infer: whether requirements may be added to the constraints.
-      call: start of the user's call, up to the constraints, for messages.
-      words: the user's notation for sizes and constraints, for messages.
-      runtime_checks: "drop" to leave out runtime checks, else None.
-    """
-
-    platforms: tuple[str, ...] | None
-    disabled_checks: tuple[DisabledSafetyCheck, ...]
-    target: Target
-    constraints: tuple[str, ...]
-    scope: SymbolicScope
-    infer: bool
-    call: str
-    words: SizeWords = POLYMORPHIC
-    runtime_checks: str | None = None
-
-    @property
-    def without_debug_effects(self) -> bool:
-        """Returns whether debugging calls are left out."""
-        return DisabledSafetyCheck.debug_effects() in self.disabled_checks
-
-    def allows_custom_call(self, call: str, platforms: Sequence[str]) -> bool:
-        """Returns whether the target can run a custom call, or the user vouches for it."""
-        return call in self.target.custom_calls(platforms) or is_vouched(call, self.disabled_checks)
 
 
 @dataclass(frozen=True)
@@ -260,26 +231,6 @@ def _refuse_kernels(traced: jax.stages.Traced, name: str, target: Target, cause:
             ) from cause
 
 
-def check_one_device(name: str, nr_devices: int, target: Target) -> None:
-    """Raises for a function over several devices, if the target has no XLA.
-
-    Raises:
-      UnsupportedByTargetError: the function runs on several devices.
-    """
-    if nr_devices == 1:
-        return
-    raise UnsupportedByTargetError(
-        Message(
-            f"{name} cannot run on {target.name}: it is spread over {nr_devices} devices, and "
-            "TensorFlow's own operations run on one. Export it for one device, or without ",
-            NO_XLA,
-            ".",
-        ),
-        operation="devices",
-        source=None,
-    )
-
-
 def _make_custom_call_error(
     name: str, call: ModuleOperation, platforms: Sequence[str], target: Target
 ) -> UnsupportedByTargetError:
@@ -331,7 +282,8 @@ def _first_line(error: Exception) -> str:
 
 # Effects that only keep JAX from dropping calls during tracing; the module does not have them.
 _TRACING_EFFECTS = frozenset(
-    f"jax2tf_bridge.call_tf._jax_compat.{name}" for name in ("CallTfEffect", "StatefulCallTfEffect")
+    f"jax2tf_bridge.calling_tf._jax_compat.{name}"
+    for name in ("CallTfEffect", "StatefulCallTfEffect")
 )
 
 

@@ -9,11 +9,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from jax2tf_bridge.from_jax.arguments._callables import JaxCallable
-from jax2tf_bridge.from_jax.shapes._argument_specs import ArraySpec
-from jax2tf_bridge.from_jax.shapes._specs import Specs
-from jax2tf_bridge.from_jax.shapes._traced_function import RowWise
-from jax2tf_bridge.portable._tolerances import tolerance_of
+from jax2tf_bridge.from_jax.arguments import JaxCallable
+from jax2tf_bridge.from_jax.shapes import ArraySpec, RowWise, Specs
+from jax2tf_bridge.portable import tolerance_of
 from shape_poly import is_symbolic_dim
 
 _ROWS = 3

@@ -24,12 +24,12 @@ from jax2tf_bridge.from_jax._jax_compat_lowering import (
     reduce_scatter_p,
     rules_possible,
 )
-from jax2tf_bridge.from_jax.linalg._rules import linalg_rules
+from jax2tf_bridge.from_jax.linalg import linalg_rules
 from jax2tf_bridge.from_jax.lowering._composites import composite_rules
 from jax2tf_bridge.from_jax.lowering._convolutions import convolution_rules
 from jax2tf_bridge.from_jax.lowering._extremes import extreme_rules
 from jax2tf_bridge.from_jax.lowering._indexing import BATCHING_DIMS_SINCE, indexing_rules
-from jax2tf_bridge.portable._target import PLATFORMS
+from jax2tf_bridge.portable import PLATFORMS
 
 # StableHLO has the attribute result_accuracy since 1.9 (TF 2.19). All operations below have it
 # since 1.10.

@@ -25,7 +25,7 @@ _AGREEING = frozenset(
 )
 """Primitives whose TensorFlow operations have JAX's derivatives of any order, also at
 ties and kinks. sqrt is left out: at a pole of rsqrt, the gradient for a zero cotangent is 0 in
-TensorFlow, but NaN in JAX. Tests in tests/to_tf compare each primitive with JAX."""
+TensorFlow, but NaN in JAX. Tests in tests/to_tensorflow compare each primitive with JAX."""
 
 CALLS = frozenset({"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"})
 """Primitives that only call a jaxpr."""

@@ -9,11 +9,9 @@ import jax
 
 from jax2tf_bridge.errors import BridgeError, FunctionError
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.from_jax.arguments._advice import value_note
-from jax2tf_bridge.from_jax.arguments._callables import JaxCallable
+from jax2tf_bridge.from_jax.arguments import JaxCallable, value_note
 from jax2tf_bridge.from_jax.lowering._row_wise import list_row_wise_forms
-from jax2tf_bridge.from_jax.shapes._specs import Specs
-from jax2tf_bridge.from_jax.shapes._traced_function import POLYMORPHIC, SizeWords, TracedFunction
+from jax2tf_bridge.from_jax.shapes import POLYMORPHIC, SizeWords, Specs, TracedFunction
 
 
 def make_traced_function(

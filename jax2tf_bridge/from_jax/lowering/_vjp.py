@@ -17,21 +17,24 @@ from jax2tf_bridge.from_jax.lowering._build import build_portable_function
 from jax2tf_bridge.from_jax.lowering._differentiable import is_surely_differentiable
 from jax2tf_bridge.from_jax.lowering._effects import refuse_host_callbacks
 from jax2tf_bridge.from_jax.lowering._flat_functions import trace_vjp, trace_with_wide_dtypes
-from jax2tf_bridge.from_jax.lowering._lowering import ExportOptions, LoweredModule, lower
-from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
-from jax2tf_bridge.from_jax.shapes._inference import Inferred, infer, infer_and_lower
-from jax2tf_bridge.from_jax.shapes._requirements import (
+from jax2tf_bridge.from_jax.lowering._lowering import LoweredModule, lower
+from jax2tf_bridge.from_jax.shapes import (
+    ExportOptions,
+    Inferred,
+    SizeAssumptions,
+    TracedFunction,
     check_requirements_allowed,
+    infer,
+    infer_and_lower,
     with_reshape_requirements,
 )
-from jax2tf_bridge.from_jax.shapes._traced_function import TracedFunction
-from jax2tf_bridge.from_jax.stablehlo._constants import ConstantPool
-from jax2tf_bridge.portable._portable_function import (
+from jax2tf_bridge.from_jax.stablehlo import ConstantPool
+from jax2tf_bridge.portable import (
     Gradient,
     GradientOnDemand,
     PortableFunction,
+    flat_call,
 )
-from jax2tf_bridge.portable._tree_spec import flat_call
 from shape_poly import Dim
 
 T = TypeVar("T")

@@ -1,1 +1,55 @@
 """Symbolic shapes: specifications of arguments, and questions that tracing asks about sizes."""
+
+from jax2tf_bridge.from_jax.shapes._argument_specs import ArraySpec, AutoSpec, OpenSpec
+from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
+from jax2tf_bridge.from_jax.shapes._auto_shapes import Trial, auto_shapes
+from jax2tf_bridge.from_jax.shapes._entries import entry_text, is_entry
+from jax2tf_bridge.from_jax.shapes._export_options import ExportOptions
+from jax2tf_bridge.from_jax.shapes._inference import Inferred, infer, infer_and_lower
+from jax2tf_bridge.from_jax.shapes._requirements import (
+    check_requirements_allowed,
+    check_sizes_stay_open,
+    with_reshape_requirements,
+)
+from jax2tf_bridge.from_jax.shapes._specs import Specs, scope_of, symbolic_specs
+from jax2tf_bridge.from_jax.shapes._traced_function import (
+    AUTO_SHAPES,
+    CONSTRAINTS,
+    INFER,
+    POLYMORPHIC,
+    SHAPES,
+    SYMBOLIC,
+    RowWise,
+    SizeWords,
+    TracedFunction,
+)
+
+__all__ = [
+    "AUTO_SHAPES",
+    "CONSTRAINTS",
+    "INFER",
+    "POLYMORPHIC",
+    "SHAPES",
+    "SYMBOLIC",
+    "ArraySpec",
+    "AutoSpec",
+    "ExportOptions",
+    "Inferred",
+    "OpenSpec",
+    "RowWise",
+    "SizeAssumptions",
+    "SizeWords",
+    "Specs",
+    "TracedFunction",
+    "Trial",
+    "auto_shapes",
+    "check_requirements_allowed",
+    "check_sizes_stay_open",
+    "entry_text",
+    "infer",
+    "infer_and_lower",
+    "is_entry",
+    "scope_of",
+    "symbolic_specs",
+    "with_reshape_requirements",
+]

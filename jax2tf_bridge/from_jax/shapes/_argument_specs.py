@@ -8,8 +8,8 @@ from typing import Any
 import jax
 from jax import export as jax_export
 
+from jax2tf_bridge.from_jax._symbols import dim_to_jax
 from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
-from jax2tf_bridge.from_jax.shapes._symbols import dim_to_jax
 from shape_poly import Dim
 
 

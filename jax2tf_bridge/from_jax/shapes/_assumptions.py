@@ -9,8 +9,8 @@ from typing import Any
 
 from jax import export as jax_export
 
+from jax2tf_bridge.from_jax._symbols import comparison_to_jax, dim_from_jax, is_variable
 from jax2tf_bridge.from_jax.shapes._progressions import Progression, known_remainder, progressions
-from jax2tf_bridge.from_jax.shapes._symbols import comparison_to_jax, dim_from_jax, is_variable
 from shape_poly import Comparison, Dim, DimExpr, Proven, SymbolicScope, prove
 
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jax2tf_bridge.errors import BridgeError, Message, ShapeError
+from jax2tf_bridge.from_jax._symbols import is_variable
 from jax2tf_bridge.from_jax.shapes._argument_specs import AutoSpec
 from jax2tf_bridge.from_jax.shapes._assumptions import Requirement
 from jax2tf_bridge.from_jax.shapes._specs import Specs
-from jax2tf_bridge.from_jax.shapes._symbols import is_variable
 from jax2tf_bridge.from_jax.shapes._traced_function import AUTO_SHAPES, CONSTRAINTS, INFER, SHAPES
 from shape_poly import Comparison, Dim, DimExpr, is_symbolic_dim
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import jax
 
-from jax2tf_bridge._utils._suggestions import did_you_mean
+from jax2tf_bridge._utils import did_you_mean
 from jax2tf_bridge.errors import Argument, BridgeError, Message, StructureError
-from jax2tf_bridge.from_jax.arguments._types import shape_and_dtype
+from jax2tf_bridge.from_jax.arguments import shape_and_dtype
 from jax2tf_bridge.from_jax.shapes._traced_function import AUTO_SHAPES, CONSTRAINTS, SHAPES
-from jax2tf_bridge.portable._auto import AUTO, Auto
+from jax2tf_bridge.portable import AUTO, Auto
 from shape_poly import Dim, symbolic_shape
 
 

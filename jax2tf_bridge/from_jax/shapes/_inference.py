@@ -14,7 +14,8 @@ from typing import Generic, TypeVar
 import jax
 
 from jax2tf_bridge.errors import BridgeError, InconclusiveShapeError, PlatformError
-from jax2tf_bridge.from_jax.arguments._user_code import user_line
+from jax2tf_bridge.from_jax._symbols import comparison_to_jax
+from jax2tf_bridge.from_jax.arguments import user_line
 from jax2tf_bridge.from_jax.shapes._answers import AnsweredTrace, facts_of
 from jax2tf_bridge.from_jax.shapes._assumptions import Requirement, SizeAssumptions
 from jax2tf_bridge.from_jax.shapes._errors import (
@@ -33,7 +34,6 @@ from jax2tf_bridge.from_jax.shapes._samples import (
     try_sizes,
     with_values,
 )
-from jax2tf_bridge.from_jax.shapes._symbols import comparison_to_jax
 from jax2tf_bridge.from_jax.shapes._traced_function import TracedFunction
 from shape_poly import (
     Comparison,

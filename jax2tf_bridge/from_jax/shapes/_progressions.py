@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from jax2tf_bridge.from_jax.shapes._symbols import is_variable
+from jax2tf_bridge.from_jax._symbols import is_variable
 from shape_poly import Comparison, Dim, DimExpr, Operation
 
 

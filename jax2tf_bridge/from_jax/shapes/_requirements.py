@@ -8,15 +8,15 @@ from collections.abc import Iterator
 import jax
 
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.from_jax.lowering._effects import iter_equations
-from jax2tf_bridge.from_jax.lowering._lowering import ExportOptions
+from jax2tf_bridge.from_jax._equations import iter_equations
+from jax2tf_bridge.from_jax._symbols import dim_from_jax
 from jax2tf_bridge.from_jax.shapes._assumptions import Requirement, SizeAssumptions
 from jax2tf_bridge.from_jax.shapes._errors import (
     never_holds_error,
     only_one_size_error,
     requirements_error,
 )
-from jax2tf_bridge.from_jax.shapes._symbols import dim_from_jax
+from jax2tf_bridge.from_jax.shapes._export_options import ExportOptions
 from jax2tf_bridge.from_jax.shapes._traced_function import TracedFunction
 from shape_poly import (
     Comparison,

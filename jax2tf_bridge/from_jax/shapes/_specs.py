@@ -10,11 +10,10 @@ from typing import Any
 import jax
 from jax import export as jax_export
 
-from jax2tf_bridge._utils._suggestions import did_you_mean
+from jax2tf_bridge._utils import did_you_mean
 from jax2tf_bridge.errors import Argument, DTypeError, Message, ShapeError, StructureError
-from jax2tf_bridge.from_jax.arguments._advice import close_over
-from jax2tf_bridge.from_jax.arguments._callables import JaxCallable
-from jax2tf_bridge.from_jax.arguments._types import shape_and_dtype
+from jax2tf_bridge.from_jax._symbols import scope_from_jax
+from jax2tf_bridge.from_jax.arguments import JaxCallable, close_over, shape_and_dtype
 from jax2tf_bridge.from_jax.shapes._argument_specs import ArraySpec, AutoSpec
 from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
 from jax2tf_bridge.from_jax.shapes._entries import (
@@ -25,11 +24,9 @@ from jax2tf_bridge.from_jax.shapes._entries import (
     shape_with_names,
     specs_of_arguments,
 )
-from jax2tf_bridge.from_jax.shapes._symbols import scope_from_jax
 from jax2tf_bridge.from_jax.shapes._traced_function import CONSTRAINTS, SHAPES
-from jax2tf_bridge.from_jax.trees._tree_specs import rebuilt, tree_spec
-from jax2tf_bridge.portable._auto import Auto
-from jax2tf_bridge.portable._tree_spec import TreeSpec
+from jax2tf_bridge.from_jax.trees import rebuilt, tree_spec
+from jax2tf_bridge.portable import Auto, TreeSpec
 from shape_poly import (
     Comparison,
     ContradictionError,

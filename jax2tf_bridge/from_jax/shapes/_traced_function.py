@@ -10,7 +10,7 @@ from jax import export as jax_export
 
 from jax2tf_bridge.errors import Argument, Message
 from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
-from jax2tf_bridge.portable._auto import AUTO
+from jax2tf_bridge.portable import AUTO
 
 
 @dataclass(frozen=True)

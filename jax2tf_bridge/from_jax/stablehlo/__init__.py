@@ -1,1 +1,70 @@
 """StableHLO modules in memory: constants, shardings, custom calls, versions."""
+
+from jax2tf_bridge.from_jax.stablehlo._constants import ConstantPool
+from jax2tf_bridge.from_jax.stablehlo._embedding import (
+    check_stored_types,
+    convert_to_jax_form,
+    embed_lifted_constants,
+)
+from jax2tf_bridge.from_jax.stablehlo._function_modules import (
+    WIDE_ELEMENT_TYPES,
+    read_stablehlo_module,
+    retype_narrow_values,
+)
+from jax2tf_bridge.from_jax.stablehlo._graph_calls import (
+    graph_call_p,
+    graph_call_rules,
+    take_graph_functions,
+)
+from jax2tf_bridge.from_jax.stablehlo._manual_computations import (
+    MANUAL_COMPUTATION,
+    restore_manual_computations,
+)
+from jax2tf_bridge.from_jax.stablehlo._module import ModuleOperation, StableHloModule
+from jax2tf_bridge.from_jax.stablehlo._operations import (
+    attribute,
+    attributes_of,
+    find_main,
+    function_type,
+    replace_operation,
+    symbol_name,
+    walk_operations,
+)
+from jax2tf_bridge.from_jax.stablehlo._parsing import make_portable_artifact, mark_for_refinement
+from jax2tf_bridge.from_jax.stablehlo._taken_arrays import PLACEHOLDER_TARGET, TakenArrays
+from jax2tf_bridge.from_jax.stablehlo._target_versions import (
+    RetargetedModule,
+    check_one_device,
+    retarget_module,
+)
+
+__all__ = [
+    "MANUAL_COMPUTATION",
+    "PLACEHOLDER_TARGET",
+    "WIDE_ELEMENT_TYPES",
+    "ConstantPool",
+    "ModuleOperation",
+    "RetargetedModule",
+    "StableHloModule",
+    "TakenArrays",
+    "attribute",
+    "attributes_of",
+    "check_one_device",
+    "check_stored_types",
+    "convert_to_jax_form",
+    "embed_lifted_constants",
+    "find_main",
+    "function_type",
+    "graph_call_p",
+    "graph_call_rules",
+    "make_portable_artifact",
+    "mark_for_refinement",
+    "read_stablehlo_module",
+    "replace_operation",
+    "restore_manual_computations",
+    "retarget_module",
+    "retype_narrow_values",
+    "symbol_name",
+    "take_graph_functions",
+    "walk_operations",
+]

@@ -31,9 +31,8 @@ from jax2tf_bridge.from_jax.stablehlo._taken_arrays import (
     PLACEHOLDER_TARGET,
     TakenArrays,
 )
-from jax2tf_bridge.portable._aval import Aval, LiftedConstant
-from jax2tf_bridge.portable._dtypes import ALL_DTYPES
-from jax2tf_bridge.portable.bytecode._layout import read_layout
+from jax2tf_bridge.portable import ALL_DTYPES, Aval, LiftedConstant
+from jax2tf_bridge.portable.bytecode import read_layout
 
 # MLIR's Python bindings offer no buffer for these dtypes.
 _WITHOUT_BUFFER = frozenset(row.name for row in ALL_DTYPES if row.in_ml_dtypes)

@@ -7,24 +7,25 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from jax2tf_bridge.errors import FileFormatError, ModuleError
-from jax2tf_bridge.from_jax.arguments._avals import is_narrow
-from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule
-from jax2tf_bridge.from_jax.stablehlo._retarget import (
+from jax2tf_bridge.from_jax.arguments import is_narrow
+from jax2tf_bridge.from_jax.stablehlo._function_modules import (
     WIDE_ELEMENT_TYPES,
     kept_avals,
     read_stablehlo_module,
     retype_narrow_values,
 )
-from jax2tf_bridge.portable._aval import Aval, LiftedConstant
-from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES
-from jax2tf_bridge.portable._module_types import check_function_types
-from jax2tf_bridge.portable._portable_function import (
+from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule
+from jax2tf_bridge.portable import (
+    ELEMENT_TYPES,
+    Aval,
+    LiftedConstant,
     PortableFunction,
     StoredGradient,
     are_types_checked,
+    check_function_types,
 )
 from jax2tf_bridge.portable.bytecode import read_main_types
-from jax2tf_bridge.serialization.jax_exported._limits import WritableFunction
+from jax2tf_bridge.serialization.jax_exported import WritableFunction
 
 
 def convert_to_jax_form(function: WritableFunction) -> WritableFunction:

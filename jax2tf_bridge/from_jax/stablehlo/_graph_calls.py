@@ -17,7 +17,7 @@ from jax2tf_bridge.errors import NotExportableError
 from jax2tf_bridge.from_jax import _jax_compat_lowering
 from jax2tf_bridge.from_jax._jax_compat import ir
 from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule
-from jax2tf_bridge.portable._graph_function import CUSTOM_CALL, GraphFunction
+from jax2tf_bridge.portable import CUSTOM_CALL, GraphFunction
 
 _CONFIG = "tf.backend_config"
 _NAME, _GRAPH = "name", "graph"

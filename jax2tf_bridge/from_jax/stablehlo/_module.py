@@ -33,8 +33,7 @@ from jax2tf_bridge.from_jax.stablehlo._single_device_collectives import (
     may_be_collectives,
 )
 from jax2tf_bridge.from_jax.stablehlo._taken_arrays import PLACEHOLDER_TARGET, TakenArrays
-from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES, WIDENED
-from jax2tf_bridge.portable._stablehlo_version import Version, version_text
+from jax2tf_bridge.portable import ELEMENT_TYPES, WIDENED, Version, version_text
 
 _INLINE_COMPOSITES = (
     "builtin.module(func.func(stablehlo-legalize-composite-to-call),inline,symbol-dce)"

@@ -15,7 +15,7 @@ from jax2tf_bridge.from_jax.stablehlo._operations import (
     replace_operation,
     walk_operations,
 )
-from jax2tf_bridge.portable._sharding import CALLS_OF_PARTS
+from jax2tf_bridge.portable import CALLS_OF_PARTS
 
 # On one device, the result of these collectives is the operand.
 _IDENTITIES = frozenset(

@@ -10,9 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax2tf_bridge.serialization._jax_registrations import find_jax_export_name
-from jax2tf_bridge.serialization._node_data import shortest_public_name
-from jax2tf_bridge.serialization._registry import find_from_children, find_serialized_name
+from jax2tf_bridge.serialization import (
+    find_from_children,
+    find_jax_export_name,
+    find_serialized_name,
+    shortest_public_name,
+)
 
 _LARGEST_EXAMPLE = 2**20
 

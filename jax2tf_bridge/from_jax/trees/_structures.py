@@ -9,11 +9,9 @@ from typing import Any
 import jax
 
 from jax2tf_bridge.errors import StructureError, bullet_list
-from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.portable._portable_function import PortableFunction
-from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec
-from jax2tf_bridge.serialization._jax_registrations import make_treedef as node_structure
-from jax2tf_bridge.serialization._stored_types import add_codecs, format_registration_call
+from jax2tf_bridge.portable import LEAF, Aval, PortableFunction, TreeSpec
+from jax2tf_bridge.serialization import add_codecs, format_registration_call
+from jax2tf_bridge.serialization import make_treedef as node_structure
 
 _UNKNOWN = object()
 

@@ -10,13 +10,13 @@ import jax
 
 from jax2tf_bridge.errors import StructureError
 from jax2tf_bridge.from_jax.trees._rebuilding_advice import from_children_advice
-from jax2tf_bridge.portable._tree_spec import LEAF, NodeCodec, TreeSpec
-from jax2tf_bridge.serialization._jax_registrations import make_treedef
-from jax2tf_bridge.serialization._node_data import shortest_public_name
-from jax2tf_bridge.serialization._registry import (
+from jax2tf_bridge.portable import LEAF, NodeCodec, TreeSpec
+from jax2tf_bridge.serialization import (
     find_from_children,
     has_any_from_children,
+    make_treedef,
     prefer_from_children,
+    shortest_public_name,
 )
 
 _LEAF_DEF = jax.tree_util.tree_structure(0)

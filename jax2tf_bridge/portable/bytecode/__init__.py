@@ -1,5 +1,6 @@
 """Reads StableHLO portable artifacts, which are MLIR bytecode, without MLIR."""
 
+from jax2tf_bridge.portable.bytecode._layout import read_layout
 from jax2tf_bridge.portable.bytecode._program import (
     Attribute,
     Block,
@@ -35,6 +36,7 @@ __all__ = [
     "Unsupported",
     "Value",
     "ValueType",
+    "read_layout",
     "read_main_types",
     "read_program",
     "read_summary",

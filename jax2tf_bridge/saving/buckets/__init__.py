@@ -1,1 +1,41 @@
 """Buckets: padding to sizes that are compiled beforehand."""
+
+from jax2tf_bridge.saving.buckets._batch_splitting import PieceGradients
+from jax2tf_bridge.saving.buckets._bucket_names import (
+    BUCKETS,
+    check_buckets,
+    check_inputs,
+    check_unchecked,
+    check_variables,
+    masks_of,
+)
+from jax2tf_bridge.saving.buckets._buckets import (
+    Bucketing,
+    Oversize,
+    is_plain,
+    make_bucketing,
+    values_text,
+)
+from jax2tf_bridge.saving.buckets._choice import choose_buckets
+from jax2tf_bridge.saving.buckets._likely_sizes import smallest_sizes
+from jax2tf_bridge.saving.buckets._padding import NamedCall, NamedPull, bucketed
+
+__all__ = [
+    "BUCKETS",
+    "Bucketing",
+    "NamedCall",
+    "NamedPull",
+    "Oversize",
+    "PieceGradients",
+    "bucketed",
+    "check_buckets",
+    "check_inputs",
+    "check_unchecked",
+    "check_variables",
+    "choose_buckets",
+    "is_plain",
+    "make_bucketing",
+    "masks_of",
+    "smallest_sizes",
+    "values_text",
+]

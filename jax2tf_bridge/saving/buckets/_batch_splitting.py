@@ -9,11 +9,9 @@ from typing import Any, Literal, TypeAlias
 
 import tensorflow as tf
 
-from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.portable._dtypes import NARROW_FLOATS, find_dtype
+from jax2tf_bridge.portable import NARROW_FLOATS, Aval, find_dtype
 from jax2tf_bridge.saving.buckets._buckets import Bucketing, is_plain
-from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
-from jax2tf_bridge.to_tf._traced_once import TracedOnce
+from jax2tf_bridge.to_tensorflow import TracedOnce, opaque_to_autograph
 from shape_poly import evaluate_shape
 
 Kind: TypeAlias = int | Literal["whole", "sum", "first", "size"]

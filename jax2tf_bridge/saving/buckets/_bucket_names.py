@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from jax2tf_bridge._utils._suggestions import did_you_mean
+from jax2tf_bridge._utils import did_you_mean
 from jax2tf_bridge.errors import Argument, Blank, Message, ShapeError
-from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.portable._plausible_inputs import variables_in
+from jax2tf_bridge.portable import Aval, variables_in
 
 BUCKETS = Argument("buckets", Blank("{...}"))
 """A part of messages: buckets, whatever they are."""

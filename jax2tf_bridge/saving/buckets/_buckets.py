@@ -8,12 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, get_args
 
-from jax2tf_bridge._utils._integers import as_integer
-from jax2tf_bridge._utils._suggestions import did_you_mean
+from jax2tf_bridge._utils import as_integer, did_you_mean
 from jax2tf_bridge.errors import Argument, DTypeError, Message, ShapeError
-from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.portable._dtypes import dtype_holds, kind_of
-from jax2tf_bridge.portable._plausible_inputs import batch_variable, variables_in
+from jax2tf_bridge.portable import Aval, batch_variable, dtype_holds, kind_of, variables_in
 from jax2tf_bridge.saving.buckets._bucket_names import (
     check_inputs,
     check_unchecked,

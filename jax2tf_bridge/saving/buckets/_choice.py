@@ -9,7 +9,7 @@ from typing import Any, SupportsIndex, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from jax2tf_bridge._utils._integers import as_integer
+from jax2tf_bridge._utils import as_integer
 from jax2tf_bridge.errors import ShapeError
 
 _Array: TypeAlias = npt.NDArray[Any]

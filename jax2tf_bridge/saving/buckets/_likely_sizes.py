@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from jax2tf_bridge.errors import ShapeError
-from jax2tf_bridge.portable._aval import Aval
+from jax2tf_bridge.portable import Aval
 from shape_poly import Comparison, SymbolicScope, sample_sizes, variables_of
 
 _TYPICAL = (4, 3, 5, 8, 2, 6, 7, 16, 1, 9, 10, 12, 15, 24, 32, 64, 128, 224, 256, 512)

@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge._utils._suggestions import did_you_mean
+from jax2tf_bridge._utils import did_you_mean
 from jax2tf_bridge.errors import StructureError, bullet_list
-from jax2tf_bridge.portable._aval import Aval
+from jax2tf_bridge.portable import Aval
 from jax2tf_bridge.saving.buckets._batch_splitting import (
     PieceGradients,
     Run,
@@ -18,9 +18,14 @@ from jax2tf_bridge.saving.buckets._batch_splitting import (
     in_pieces,
 )
 from jax2tf_bridge.saving.buckets._buckets import Bucketing
-from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
-from jax2tf_bridge.to_tf._dtypes import cast_if_needed, static_shape
-from jax2tf_bridge.to_tf._shape_guards import Guards, SizeAlgebra, format_known_shape
+from jax2tf_bridge.to_tensorflow import (
+    Guards,
+    SizeAlgebra,
+    cast_if_needed,
+    format_known_shape,
+    opaque_to_autograph,
+    static_shape,
+)
 from shape_poly import Dim, DimExpr, evaluate_shape, shape_text, solve, variables_of
 
 Tensors: TypeAlias = Mapping[str, Any]

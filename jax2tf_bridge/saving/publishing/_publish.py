@@ -16,17 +16,16 @@ from itertools import chain
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from jax2tf_bridge._utils._integers import as_integer
-from jax2tf_bridge._utils._interrupts import ended_by_interrupts
+from jax2tf_bridge._utils import as_integer, ended_by_interrupts
 from jax2tf_bridge.errors import BridgeError, path_error
-from jax2tf_bridge.saved_model._place import check_place
+from jax2tf_bridge.saved_model import check_place
 from jax2tf_bridge.saving.publishing._version_folders import VersionFolder, version_folder
-from jax2tf_bridge.saving.serving._shared_programs import (
+from jax2tf_bridge.saving.serving import (
     program_names,
     remove_programs,
     share_programs,
 )
-from jax2tf_bridge.storage._paths import AnyPath, StoragePath
+from jax2tf_bridge.storage import AnyPath, StoragePath
 
 T = TypeVar("T")
 

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge._utils._array_texts import array_type_text
-from jax2tf_bridge._utils._suggestions import did_you_mean
+from jax2tf_bridge._utils import array_type_text, did_you_mean
 from jax2tf_bridge.errors import (
     Argument,
     ArgumentsError,
@@ -29,15 +28,13 @@ from jax2tf_bridge.errors import (
     bullet_list,
     path_error,
 )
-from jax2tf_bridge.portable._portable_function import PortableFunction
-from jax2tf_bridge.saved_model._sidecar import SIDECAR, Sidecar, VariableEntry, read_sidecar
-from jax2tf_bridge.saving.publishing._fingerprint import renew_fingerprint
+from jax2tf_bridge.portable import PortableFunction
+from jax2tf_bridge.saved_model import SIDECAR, Sidecar, VariableEntry, read_sidecar
+from jax2tf_bridge.saving._fingerprint import renew_fingerprint
 from jax2tf_bridge.saving.publishing._publish import NewVersion, latest_version, publish_version
 from jax2tf_bridge.saving.publishing._read_back import check_complete
-from jax2tf_bridge.saving.weights._params import PathWeights, leaves_for
-from jax2tf_bridge.saving.weights._variables import PARAMS, as_saved, leaf_names
-from jax2tf_bridge.storage._directories import on_disk
-from jax2tf_bridge.storage._paths import AnyPath
+from jax2tf_bridge.saving.weights import PARAMS, PathWeights, as_saved, leaf_names, leaves_for
+from jax2tf_bridge.storage import AnyPath, on_disk
 
 _VARIABLES = "variables"
 # Tensors are handed to TensorFlow, which may copy them, in groups: as large as the largest tensor,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.saved_model._reading import read_saved_model
-from jax2tf_bridge.saved_model._tensor_bundle import TensorBundle
-from jax2tf_bridge.storage._paths import AnyPath
+from jax2tf_bridge.saved_model import TensorBundle, read_saved_model
+from jax2tf_bridge.storage import AnyPath
 
 _VARIABLES = "variables"
 

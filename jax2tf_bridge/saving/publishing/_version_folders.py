@@ -12,13 +12,25 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from jax2tf_bridge.errors import path_error
-from jax2tf_bridge.saved_model._reading import GRAPH_FILE
-from jax2tf_bridge.storage import _uploads
-from jax2tf_bridge.storage._atomic_rename import rename_to_new
-from jax2tf_bridge.storage._claims import Claim
-from jax2tf_bridge.storage._paths import AnyPath, StoragePath, as_path
-from jax2tf_bridge.storage._staging import locked_folder, remove_at_once
-from jax2tf_bridge.storage._whole_directory import local_path, staging, sync_folder, sync_tree
+from jax2tf_bridge.saved_model import GRAPH_FILE
+from jax2tf_bridge.storage import (
+    AnyPath,
+    Claim,
+    StoragePath,
+    as_path,
+    claim_number,
+    clear_dead_claims,
+    local_path,
+    locked_folder,
+    remove_at_once,
+    remove_visible,
+    rename_to_new,
+    send,
+    staged_upload,
+    staging,
+    sync_folder,
+    sync_tree,
+)
 
 # Part of the names of hidden folders.
 _NAME = "version"
@@ -151,8 +163,8 @@ class _BehindScheme(VersionFolder):
 
     @contextlib.contextmanager
     def staged(self, needed: int | None) -> Iterator[Path]:
-        _uploads.clear_dead_claims(self.path, _is_of_version, GRAPH_FILE)
-        with _uploads.staged_upload(needed) as place:
+        clear_dead_claims(self.path, _is_of_version, GRAPH_FILE)
+        with staged_upload(needed) as place:
             yield place
 
     def settle(self, new: Path) -> None:
@@ -163,10 +175,10 @@ class _BehindScheme(VersionFolder):
 
     def add(self, place: Path, notes: list[str]) -> int:
         self.path.mkdir(parents=True, exist_ok=True)
-        claim = _uploads.claim_number(self.path, place, _largest, _LARGEST)
+        claim = claim_number(self.path, place, _largest, _LARGEST)
         number = int(claim.name)
         record = self.path / _record_name(number)
-        notes += _uploads.send(place / "new", claim, GRAPH_FILE, record=record)
+        notes += send(place / "new", claim, GRAPH_FILE, record=record)
         with contextlib.suppress(OSError):
             for name in _older_records(self.path.names(), number):
                 self.path.backend.remove(str(self.path / name))
@@ -181,7 +193,7 @@ class _BehindScheme(VersionFolder):
 
     def remove(self, directory: AnyPath) -> None:
         assert isinstance(directory, StoragePath)
-        _uploads.remove_visible(directory, GRAPH_FILE)
+        remove_visible(directory, GRAPH_FILE)
 
 
 def version_folder(root: str | os.PathLike[str]) -> VersionFolder:

@@ -1,1 +1,29 @@
 """Files and settings that TensorFlow Serving needs beside the model."""
+
+from jax2tf_bridge.saving.serving._instructions import (
+    BatchingParameters,
+    ServingInstructions,
+    instructions,
+)
+from jax2tf_bridge.saving.serving._precompile import precompile
+from jax2tf_bridge.saving.serving._requests import example_arguments, warm_up_requests
+from jax2tf_bridge.saving.serving._shared_programs import (
+    program_names,
+    remove_programs,
+    share_programs,
+)
+from jax2tf_bridge.saving.serving._warm_up import check_example, write_warm_up
+
+__all__ = [
+    "BatchingParameters",
+    "ServingInstructions",
+    "check_example",
+    "example_arguments",
+    "instructions",
+    "precompile",
+    "program_names",
+    "remove_programs",
+    "share_programs",
+    "warm_up_requests",
+    "write_warm_up",
+]

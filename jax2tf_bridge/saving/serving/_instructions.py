@@ -7,13 +7,12 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from jax2tf_bridge.portable._plausible_inputs import variables_in
-from jax2tf_bridge.saving.buckets._buckets import Bucketing, is_plain
+from jax2tf_bridge.portable import variables_in
+from jax2tf_bridge.saving.buckets import Bucketing, is_plain
 from jax2tf_bridge.saving.serving._precompile import CompileCache
 from jax2tf_bridge.saving.serving._shared_programs import served_cache
-from jax2tf_bridge.saving.signatures._endpoint import Endpoint
-from jax2tf_bridge.saving.signatures._served_arrays import ServedArray, Sides
-from jax2tf_bridge.storage._paths import AnyPath, as_path
+from jax2tf_bridge.saving.signatures import Endpoint, ServedArray, Sides
+from jax2tf_bridge.storage import AnyPath, as_path
 
 BATCHING_FILE = "batching_parameters.txt"
 

@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from jax2tf_bridge.errors import SavingError, path_error
 from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, read_warm_up, write_warm_up
-from jax2tf_bridge.storage._paths import AnyPath, StoragePath, as_path
+from jax2tf_bridge.storage import AnyPath, StoragePath, as_path
 
 CACHE_FOLDER = Path("assets.extra", "xla_cache")
 """Where the cache lies, below the model's directory: it is published and copied with the model."""

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.errors import SavingError
-from jax2tf_bridge.saving.buckets._buckets import values_text
+from jax2tf_bridge.saving.buckets import values_text
 from jax2tf_bridge.saving.serving._precompile import first_words
 from jax2tf_bridge.saving.serving._warm_up import (
     WarmUpRequest,
@@ -19,11 +19,16 @@ from jax2tf_bridge.saving.serving._warm_up import (
     request_without_buckets,
     requests_of,
 )
-from jax2tf_bridge.saving.signatures._endpoint import Endpoint
-from jax2tf_bridge.saving.signatures._inputs import NamedPort, avals_of, examples_of
-from jax2tf_bridge.saving.signatures._processing import arguments, check_preprocess
-from jax2tf_bridge.saving.signatures._served_arrays import ServedArray
-from jax2tf_bridge.to_tf._dtypes import can_have_shape
+from jax2tf_bridge.saving.signatures import (
+    Endpoint,
+    NamedPort,
+    ServedArray,
+    arguments,
+    avals_of,
+    check_preprocess,
+    examples_of,
+)
+from jax2tf_bridge.to_tensorflow import can_have_shape
 from shape_poly import Integers, SymbolicScope, is_symbolic_dim, make_plan, solve, variables_of
 
 _MOST_SHOWN = 3

@@ -10,8 +10,7 @@ import contextlib
 from collections.abc import Iterable
 
 from jax2tf_bridge.saving.serving._precompile import CACHE_FOLDER
-from jax2tf_bridge.storage._files import replaced_file
-from jax2tf_bridge.storage._paths import AnyPath, StoragePath
+from jax2tf_bridge.storage import AnyPath, StoragePath, replaced_file
 
 SHARED_CACHE = "xla_cache"
 """Name of the folder beside the versions; TensorFlow Serving ignores names that are no numbers."""

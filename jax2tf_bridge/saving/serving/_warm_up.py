@@ -11,17 +11,20 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge._utils._array_texts import array_type_text
+from jax2tf_bridge._utils import array_type_text
 from jax2tf_bridge.errors import FileFormatError, ShapeError
-from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.portable._plausible_inputs import variables_in
-from jax2tf_bridge.saved_model._extras import WARM_UP, read_requests
-from jax2tf_bridge.saved_model._protobuf import bytes_field
-from jax2tf_bridge.saved_model._schema import ModelSpecField, PredictionLogField, RequestField
-from jax2tf_bridge.saved_model._tfrecord import write_records
-from jax2tf_bridge.saving.buckets._buckets import Bucketing
-from jax2tf_bridge.saving.buckets._likely_sizes import smallest_sizes
-from jax2tf_bridge.storage._paths import AnyPath, as_path
+from jax2tf_bridge.portable import Aval, variables_in
+from jax2tf_bridge.saved_model import (
+    WARM_UP,
+    ModelSpecField,
+    PredictionLogField,
+    RequestField,
+    bytes_field,
+    read_requests,
+    write_records,
+)
+from jax2tf_bridge.saving.buckets import Bucketing, smallest_sizes
+from jax2tf_bridge.storage import AnyPath, as_path
 from shape_poly import Comparison, Integers, evaluate_shape, make_plan, solve
 
 _MOST_ELEMENTS = 1 << 24

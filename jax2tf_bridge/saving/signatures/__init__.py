@@ -1,1 +1,51 @@
 """Signatures: named inputs and outputs around a portable function."""
+
+from jax2tf_bridge.saving.signatures._checks import (
+    check_size,
+    check_takes_params,
+    check_vjp_order,
+    checked_names,
+)
+from jax2tf_bridge.saving.signatures._endpoint import (
+    Endpoint,
+    optional_subsets,
+    saved_orders,
+    to_plain_containers,
+)
+from jax2tf_bridge.saving.signatures._inputs import (
+    NamedPort,
+    SignatureInputs,
+    avals_of,
+    examples_of,
+)
+from jax2tf_bridge.saving.signatures._processing import (
+    arguments,
+    check_preprocess,
+    resources,
+    served_arrays,
+    with_processing,
+)
+from jax2tf_bridge.saving.signatures._served_arrays import ServedArray, Sides, served_text
+
+__all__ = [
+    "Endpoint",
+    "NamedPort",
+    "ServedArray",
+    "Sides",
+    "SignatureInputs",
+    "arguments",
+    "avals_of",
+    "check_preprocess",
+    "check_size",
+    "check_takes_params",
+    "check_vjp_order",
+    "checked_names",
+    "examples_of",
+    "optional_subsets",
+    "resources",
+    "saved_orders",
+    "served_arrays",
+    "served_text",
+    "to_plain_containers",
+    "with_processing",
+]

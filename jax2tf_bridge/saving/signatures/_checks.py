@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import keyword
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import tensorflow as tf
 
 from jax2tf_bridge.errors import Argument, Message, SavingError
-from jax2tf_bridge.portable._portable_function import PortableFunction
-from jax2tf_bridge.saved_model._signature import Signature
-from jax2tf_bridge.saving.buckets._options import BucketOptions, check_bucket_options
-from jax2tf_bridge.saving.signatures._inputs import SignatureInputs
-from jax2tf_bridge.saving.signatures._processing import check_preprocess
+from jax2tf_bridge.portable import PortableFunction
+from jax2tf_bridge.saved_model import Signature
 
 _LARGEST_GRAPH = 2**31 - 1 - (1 << 20)
 """What saved_model.pb can hold, and a little room for what is not counted."""
@@ -90,20 +87,3 @@ def check_vjp_order(vjp_order: int | None) -> None:
         raise SavingError(
             Message(Argument("vjp_order"), f" must be an integer, 0 or more. Got: {vjp_order!r}")
         )
-
-
-def check_option_names(
-    signatures: Sequence[SignatureInputs], buckets: BucketOptions | None = None
-) -> None:
-    """Raises where an option names a signature, an input or a dimension variable wrongly.
-
-    What an export can take minutes for is not needed: the inputs' names and symbolic shapes are.
-
-    Raises:
-      SavingError, ShapeError: the text says what was probably meant.
-    """
-    checked_names({each.name: each.signature for each in signatures})
-    for each in signatures:
-        check_preprocess(each.name, each.signature)
-        each.check_names()
-    check_bucket_options(signatures, buckets or BucketOptions())

@@ -13,17 +13,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge._utils._array_texts import array_type_text
+from jax2tf_bridge._utils import array_type_text
 from jax2tf_bridge.errors import BridgeError, SavingError
-from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.portable._call import Call
-from jax2tf_bridge.portable._dtypes import KEYS, is_integer
-from jax2tf_bridge.portable._portable_function import PortableFunction
-from jax2tf_bridge.portable._tree_spec import TreeSpec
-from jax2tf_bridge.saved_model._signature import Signature
-from jax2tf_bridge.saving.buckets._batch_splitting import PieceGradients
-from jax2tf_bridge.saving.buckets._buckets import Bucketing
-from jax2tf_bridge.saving.buckets._padding import NamedCall, NamedPull
+from jax2tf_bridge.portable import KEYS, Aval, Call, PortableFunction, TreeSpec, is_integer
+from jax2tf_bridge.saved_model import Signature
+from jax2tf_bridge.saving.buckets import Bucketing, NamedCall, NamedPull, PieceGradients
 from jax2tf_bridge.saving.signatures._inputs import (
     NamedPort,
     SignatureInputs,
@@ -31,10 +25,14 @@ from jax2tf_bridge.saving.signatures._inputs import (
     examples_of,
     named_ports,
 )
-from jax2tf_bridge.to_tf._constants import Constants
-from jax2tf_bridge.to_tf._dtypes import is_accepted_as, op_dtype
-from jax2tf_bridge.to_tf._gradient import StoredGradients, call_flat
-from jax2tf_bridge.to_tf._traced_once import TracedOnce
+from jax2tf_bridge.to_tensorflow import (
+    Constants,
+    StoredGradients,
+    TracedOnce,
+    call_flat,
+    is_accepted_as,
+    op_dtype,
+)
 from shape_poly import is_symbolic_dim
 
 _MOST_TRIED = 5

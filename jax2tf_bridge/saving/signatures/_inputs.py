@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from jax2tf_bridge._utils._suggestions import did_you_mean
+from jax2tf_bridge._utils import did_you_mean
 from jax2tf_bridge.errors import SavingError
-from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.portable._dtypes import KEYS
-from jax2tf_bridge.portable._plausible_inputs import variables_in
-from jax2tf_bridge.saved_model._signature import Signature
-from jax2tf_bridge.saving.buckets._bucket_names import masks_of
+from jax2tf_bridge.portable import KEYS, Aval, variables_in
+from jax2tf_bridge.saved_model import Signature
+from jax2tf_bridge.saving.buckets import masks_of
 from jax2tf_bridge.saving.signatures._names import renamed, valid_names
 
 

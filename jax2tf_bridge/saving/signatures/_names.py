@@ -7,7 +7,7 @@ import keyword
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from jax2tf_bridge._utils._suggestions import did_you_mean
+from jax2tf_bridge._utils import did_you_mean
 from jax2tf_bridge.errors import SavingError
 
 

@@ -9,15 +9,20 @@ from typing import Any
 
 import tensorflow as tf
 
-from jax2tf_bridge._utils._suggestions import did_you_mean
+from jax2tf_bridge._utils import did_you_mean
 from jax2tf_bridge.errors import BridgeError, SavingError, StructureError, bullet_list
-from jax2tf_bridge.saved_model._signature import Signature
-from jax2tf_bridge.saving.buckets._padding import NamedCall
+from jax2tf_bridge.saved_model import Signature
+from jax2tf_bridge.saving.buckets import NamedCall
 from jax2tf_bridge.saving.signatures._endpoint import Endpoint
 from jax2tf_bridge.saving.signatures._inputs import NamedPort
 from jax2tf_bridge.saving.signatures._served_arrays import ServedArray, Sides
-from jax2tf_bridge.to_tf import _tf_compat
-from jax2tf_bridge.to_tf._dtypes import can_have_shape, cast_if_needed, is_accepted_as, op_dtype
+from jax2tf_bridge.to_tensorflow import (
+    can_have_shape,
+    cast_if_needed,
+    is_accepted_as,
+    op_dtype,
+    tf_compat,
+)
 
 _NUMBERS = (bool, int, float, complex)
 _LIBRARIES = frozenset({"jax", "keras", "numpy", "tensorflow"})
@@ -260,7 +265,7 @@ def resources(signature: Signature) -> list[Any]:
             continue
         seen[id(each)] = each
         used += _used_by(each)
-    found = [*signature.resources, *filter(_tf_compat.is_trackable, seen.values())]
+    found = [*signature.resources, *filter(tf_compat.is_trackable, seen.values())]
     return list({id(resource): resource for resource in found}.values())
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from jax2tf_bridge._utils._array_texts import array_type_text
-from jax2tf_bridge.portable._aval import Aval
+from jax2tf_bridge._utils import array_type_text
+from jax2tf_bridge.portable import Aval
 from shape_poly import Dim, is_symbolic_dim
 
 

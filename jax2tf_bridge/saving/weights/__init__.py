@@ -1,1 +1,47 @@
 """Weights as variables of a SavedModel, or for the variables of a model that is there."""
+
+from jax2tf_bridge.saving.weights._assign import Rename, WeightsReport, assign_weights
+from jax2tf_bridge.saving.weights._matching import differences
+from jax2tf_bridge.saving.weights._params import PathWeights, leaves_for, opened
+from jax2tf_bridge.saving.weights._values import hold_values, variable_values, write_values
+from jax2tf_bridge.saving.weights._variables import (
+    PARAMS,
+    ConstantVariables,
+    Weight,
+    WeightLeaf,
+    Weights,
+    as_saved,
+    beginnings,
+    begins,
+    check_prefixes,
+    checkpoint_key,
+    is_trainable,
+    leaf_names,
+    weight_leaves,
+)
+
+__all__ = [
+    "PARAMS",
+    "ConstantVariables",
+    "PathWeights",
+    "Rename",
+    "Weight",
+    "WeightLeaf",
+    "Weights",
+    "WeightsReport",
+    "as_saved",
+    "assign_weights",
+    "beginnings",
+    "begins",
+    "check_prefixes",
+    "checkpoint_key",
+    "differences",
+    "hold_values",
+    "is_trainable",
+    "leaf_names",
+    "leaves_for",
+    "opened",
+    "variable_values",
+    "weight_leaves",
+    "write_values",
+]

@@ -10,8 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge._utils._array_texts import array_type_text
-from jax2tf_bridge._utils._suggestions import did_you_mean
+from jax2tf_bridge._utils import array_type_text, did_you_mean
 from jax2tf_bridge.errors import (
     StateDictError,
     StructureError,
@@ -32,8 +31,8 @@ from jax2tf_bridge.saving.weights._model_variables import (
 )
 from jax2tf_bridge.saving.weights._params import PathWeights, opened
 from jax2tf_bridge.saving.weights._variables import names_of
-from jax2tf_bridge.to_tf._dtypes import dtype_name, is_accepted_as
-from jax2tf_bridge.weights._paths import split_path
+from jax2tf_bridge.to_tensorflow import dtype_name, is_accepted_as
+from jax2tf_bridge.weights import split_path
 from shape_poly import shape_text
 
 Rename: TypeAlias = Mapping[str, str | None] | Callable[[str], str | None]

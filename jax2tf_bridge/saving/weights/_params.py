@@ -11,12 +11,20 @@ from typing import Any
 import numpy as np
 
 from jax2tf_bridge.errors import StateDictError, StructureError, bullet_list
-from jax2tf_bridge.portable._tree_spec import TreeSpec
+from jax2tf_bridge.portable import TreeSpec
 from jax2tf_bridge.saving.weights._matching import differences, match, shifted
-from jax2tf_bridge.storage._paths import as_path
-from jax2tf_bridge.weights import LeafInfo, WeightsFile, open_weights, read_weights
-from jax2tf_bridge.weights._paths import flatten_state, is_flat, join_path, unflatten_state
-from jax2tf_bridge.weights._state_dicts import to_state_dict
+from jax2tf_bridge.storage import as_path
+from jax2tf_bridge.weights import (
+    LeafInfo,
+    WeightsFile,
+    flatten_state,
+    is_flat,
+    join_path,
+    open_weights,
+    read_weights,
+    to_state_dict,
+    unflatten_state,
+)
 
 
 class ArrayInFile:

@@ -16,10 +16,8 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.errors import SavingError, bullet_list
-from jax2tf_bridge.saved_model._bundle_writing import NewTensor, append_tensors
-from jax2tf_bridge.saved_model._protobuf import Message
-from jax2tf_bridge.saved_model._tensors import TensorType
-from jax2tf_bridge.saving.publishing._fingerprint import renew_fingerprint
+from jax2tf_bridge.saved_model import Message, NewTensor, TensorType, append_tensors
+from jax2tf_bridge.saving._fingerprint import renew_fingerprint
 from jax2tf_bridge.saving.weights._variables import (
     ConstantArray,
     ConstantVariables,
@@ -27,7 +25,7 @@ from jax2tf_bridge.saving.weights._variables import (
     WeightLeaf,
     checkpoint_key,
 )
-from jax2tf_bridge.weights.msgpack._array_bytes import byte_blocks
+from jax2tf_bridge.weights.msgpack import byte_blocks
 
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 # trackable_object_graph.proto

@@ -10,24 +10,23 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge._utils._suggestions import did_you_mean
+from jax2tf_bridge._utils import did_you_mean
 from jax2tf_bridge.errors import BridgeError, DTypeError, SavingError, mismatch
-from jax2tf_bridge.portable._aval import Aval, LiftedConstant
-from jax2tf_bridge.portable._dtypes import NARROW_FLOATS
-from jax2tf_bridge.portable._portable_function import PortableFunction
-from jax2tf_bridge.portable._tree_spec import TreeSpec
-from jax2tf_bridge.saved_model._crc32c import is_fast
+from jax2tf_bridge.portable import NARROW_FLOATS, Aval, LiftedConstant, PortableFunction, TreeSpec
+from jax2tf_bridge.saved_model import is_fast
 from jax2tf_bridge.saving.weights._params import PathWeights, leaf_keys, leaves_for
-from jax2tf_bridge.to_tf import _tf_compat
-from jax2tf_bridge.to_tf._constants import Key, constant_array, constant_key
-from jax2tf_bridge.to_tf._dtypes import (
+from jax2tf_bridge.to_tensorflow import (
+    Key,
     can_become,
     can_hold_number,
+    constant_array,
+    constant_key,
     dtype_name,
     is_accepted_as,
     op_dtype,
+    tf_compat,
 )
-from jax2tf_bridge.weights.msgpack._array_bytes import host_array, is_jax_array
+from jax2tf_bridge.weights.msgpack import host_array, is_jax_array
 from shape_poly import shape_text
 
 PARAMS = "params"
@@ -358,7 +357,7 @@ def new_variable(value: WeightLeaf | ConstantArray, *, trainable: bool, name: st
     to hold a copy, writes it in less time.
     """
     if is_fast():
-        made = _tf_compat.make_uninitialized_variable(
+        made = tf_compat.make_uninitialized_variable(
             value.shape, value.dtype, trainable=trainable, name=name
         )
         if made is not None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from jax2tf_bridge.portable._portable_function import PortableFunction
-from jax2tf_bridge.portable._tree_spec import TreeSpec
+from jax2tf_bridge.portable import PortableFunction, TreeSpec
 
 
 def make_argument_names(in_tree: TreeSpec, primal: PortableFunction | None) -> tuple[str, ...]:

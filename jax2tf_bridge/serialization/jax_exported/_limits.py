@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from jax2tf_bridge.errors import FileFormatError, SerializationError, bullet_list
-from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.portable._consistency import function_problem
-from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES, WIDENED
-from jax2tf_bridge.portable._portable_function import PortableFunction
-from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck, shared_checks
-from jax2tf_bridge.portable._symbolic_texts import Comparisons
-from jax2tf_bridge.portable._tree_spec import TreeSpec
+from jax2tf_bridge.portable import (
+    ELEMENT_TYPES,
+    WIDENED,
+    Aval,
+    Comparisons,
+    DisabledSafetyCheck,
+    PortableFunction,
+    TreeSpec,
+    function_problem,
+    shared_checks,
+)
 from jax2tf_bridge.portable.bytecode import read_main_types
 from jax2tf_bridge.serialization._flatbuffer import MAX_DEPTH
 from jax2tf_bridge.serialization._registry import serialize_node_type

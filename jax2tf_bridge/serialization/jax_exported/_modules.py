@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.portable._stablehlo_version import Version
-from jax2tf_bridge.portable._symbolic_texts import Comparisons
+from jax2tf_bridge.portable import Aval, Comparisons, Version
 from shape_poly import Comparison, DimExpr, Operation, is_symbolic_dim, operation
 
 # MLIR bytecode begins with its own version, a number of one byte, and the name of its producer.

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.portable._consistency import function_problem, vjp_problem
-from jax2tf_bridge.portable._module import Module
-from jax2tf_bridge.portable._portable_function import GradientOnDemand, NoGradient, PortableFunction
-from jax2tf_bridge.portable._stablehlo_version import Version
-from jax2tf_bridge.portable._symbolic_texts import Comparisons
-from jax2tf_bridge.portable._target import Target
-from jax2tf_bridge.portable._tree_spec import TreeSpec
+from jax2tf_bridge.portable import (
+    Aval,
+    Comparisons,
+    GradientOnDemand,
+    Module,
+    NoGradient,
+    PortableFunction,
+    Target,
+    TreeSpec,
+    Version,
+    function_problem,
+    vjp_problem,
+)
 from jax2tf_bridge.serialization._flatbuffer import Readable, Reader, Table
 from jax2tf_bridge.serialization.jax_exported._argument_names import make_argument_names
 from jax2tf_bridge.serialization.jax_exported._modules import (

@@ -22,9 +22,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from jax2tf_bridge.portable._aval import MemorySpace
-from jax2tf_bridge.portable._dtypes import ALL_DTYPES, KEYS
-from jax2tf_bridge.portable._sharding import AxisType
+from jax2tf_bridge.portable import ALL_DTYPES, KEYS, AxisType, MemorySpace
 from jax2tf_bridge.serialization._flatbuffer import Field
 
 FIRST_VERSION = 2

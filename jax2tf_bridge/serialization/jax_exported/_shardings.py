@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jax2tf_bridge.portable._sharding import AbstractDevice, AbstractMesh, Sharding
+from jax2tf_bridge.portable import AbstractDevice, AbstractMesh, Sharding
 from jax2tf_bridge.serialization._flatbuffer import Table
 from jax2tf_bridge.serialization.jax_exported._schema import (
     AXIS_TYPES,

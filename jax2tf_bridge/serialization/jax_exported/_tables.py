@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck
-from jax2tf_bridge.portable._sharding import AbstractDevice, AbstractMesh, Sharding
-from jax2tf_bridge.portable._tree_spec import TreeSpec
+from jax2tf_bridge.portable import (
+    AbstractDevice,
+    AbstractMesh,
+    Aval,
+    DisabledSafetyCheck,
+    Sharding,
+    TreeSpec,
+)
 from jax2tf_bridge.serialization._flatbuffer import Field, Fields, Offset, Value
 from jax2tf_bridge.serialization._flatbuffer_writer import Writer
 from jax2tf_bridge.serialization.jax_exported._schema import (

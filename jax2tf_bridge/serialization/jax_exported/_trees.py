@@ -6,10 +6,15 @@ import keyword
 from collections.abc import Sequence
 
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck
-from jax2tf_bridge.portable._symbolic_texts import MAX_TEXT, has_own_parentheses
-from jax2tf_bridge.portable._tree_spec import LEAF, NodeCodec, TreeSpec
+from jax2tf_bridge.portable import (
+    LEAF,
+    MAX_TEXT,
+    Aval,
+    DisabledSafetyCheck,
+    NodeCodec,
+    TreeSpec,
+    has_own_parentheses,
+)
 from jax2tf_bridge.serialization._flatbuffer import Table
 from jax2tf_bridge.serialization._node_data import read_fields, write_fields
 from jax2tf_bridge.serialization._registry import make_node_codec

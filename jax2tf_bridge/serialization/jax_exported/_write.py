@@ -7,10 +7,7 @@ from collections.abc import Iterator, Sequence
 from flatbuffers.builder import BuilderSizeError
 
 from jax2tf_bridge.errors import SerializationError
-from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.portable._portable_function import PortableFunction
-from jax2tf_bridge.portable._safety_checks import shared_checks
-from jax2tf_bridge.portable._sharding import Sharding
+from jax2tf_bridge.portable import Aval, PortableFunction, Sharding, shared_checks
 from jax2tf_bridge.serialization._flatbuffer import MAX_DEPTH, Field, Offset, Value
 from jax2tf_bridge.serialization._flatbuffer_writer import Writer
 from jax2tf_bridge.serialization._vjp_chain import collect_vjps

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from jax2tf_bridge.portable._sharding import AbstractMesh, Sharding
+from jax2tf_bridge.portable import AbstractMesh, Sharding
 
 # Field numbers and values of the protocol buffer xla.OpSharding.
 _TYPE, _TILE_DIMENSIONS, _TILE_DEVICES, _REPLICATE_ON_LAST = 1, 3, 4, 6

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jax2tf_bridge.errors import SerializationError
-from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.portable._symbolic_texts import MAX_TEXT, has_own_parentheses
+from jax2tf_bridge.portable import MAX_TEXT, Aval, has_own_parentheses
 from jax2tf_bridge.serialization._flatbuffer import Fields, Table
 from jax2tf_bridge.serialization.jaxfn import _schema as schema
 from jax2tf_bridge.serialization.jaxfn._pools import Pool, look_up_all

@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 
 from jax2tf_bridge.errors import FileFormatError, SerializationError
-from jax2tf_bridge.portable._array_sizes import array_size
-from jax2tf_bridge.portable._aval import LiftedConstant
+from jax2tf_bridge.portable import LiftedConstant, array_size
 from jax2tf_bridge.serialization._flatbuffer import Table
 from jax2tf_bridge.serialization.jaxfn import _format
 from jax2tf_bridge.serialization.jaxfn import _schema as schema
 from jax2tf_bridge.serialization.jaxfn._pools import look_up_all
-from jax2tf_bridge.storage._files import OpenedFile
+from jax2tf_bridge.storage import OpenedFile
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor

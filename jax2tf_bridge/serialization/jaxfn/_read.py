@@ -8,22 +8,26 @@ from itertools import chain
 from typing import Any
 
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.portable._aval import Aval, LiftedConstant
-from jax2tf_bridge.portable._consistency import function_problem, vjp_problem
-from jax2tf_bridge.portable._graph_function import GraphFunction
-from jax2tf_bridge.portable._module import Module
-from jax2tf_bridge.portable._portable_function import (
+from jax2tf_bridge.portable import (
+    AbstractDevice,
+    AbstractMesh,
+    Aval,
+    Comparisons,
+    DisabledSafetyCheck,
     Gradient,
+    GraphFunction,
+    LiftedConstant,
+    Module,
     NoGradient,
     PortableFunction,
+    Sharding,
     StoredGradient,
+    Target,
+    TreeSpec,
+    Version,
+    function_problem,
+    vjp_problem,
 )
-from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck
-from jax2tf_bridge.portable._sharding import AbstractDevice, AbstractMesh, Sharding
-from jax2tf_bridge.portable._stablehlo_version import Version
-from jax2tf_bridge.portable._symbolic_texts import Comparisons
-from jax2tf_bridge.portable._target import Target
-from jax2tf_bridge.portable._tree_spec import TreeSpec
 from jax2tf_bridge.serialization._flatbuffer import Reader, Table
 from jax2tf_bridge.serialization.jaxfn import _format
 from jax2tf_bridge.serialization.jaxfn import _schema as schema

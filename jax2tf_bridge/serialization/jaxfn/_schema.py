@@ -6,9 +6,7 @@ the two. Enums are ubytes here.
 
 from __future__ import annotations
 
-from jax2tf_bridge.portable._aval import MemorySpace
-from jax2tf_bridge.portable._sharding import AxisType
-from jax2tf_bridge.portable._tree_spec import NodeKind
+from jax2tf_bridge.portable import AxisType, MemorySpace, NodeKind
 from jax2tf_bridge.serialization._flatbuffer import Field
 
 NODE_KINDS: tuple[NodeKind, ...] = (

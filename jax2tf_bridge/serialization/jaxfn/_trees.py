@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from jax2tf_bridge.errors import SerializationError
-from jax2tf_bridge.portable._tree_spec import LEAF, NodeCodec, TreeSpec
+from jax2tf_bridge.portable import LEAF, NodeCodec, TreeSpec
 from jax2tf_bridge.serialization._flatbuffer import MAX_DEPTH, Fields, Table
 from jax2tf_bridge.serialization._node_data import read_definition, write_definition
 from jax2tf_bridge.serialization._stored_types import StoredNames, make_fitting_codec

@@ -11,13 +11,17 @@ from flatbuffers.builder import BuilderSizeError
 
 from jax2tf_bridge._version import __version__
 from jax2tf_bridge.errors import SerializationError
-from jax2tf_bridge.portable._as_portable import HoldsPortable, as_portable_function
-from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.portable._consistency import function_problem
-from jax2tf_bridge.portable._graph_function import GraphFunction
-from jax2tf_bridge.portable._portable_function import PortableFunction
-from jax2tf_bridge.portable._sharding import AbstractMesh, Sharding
-from jax2tf_bridge.portable._symbolic_texts import Comparisons
+from jax2tf_bridge.portable import (
+    AbstractMesh,
+    Aval,
+    Comparisons,
+    GraphFunction,
+    HoldsPortable,
+    PortableFunction,
+    Sharding,
+    as_portable_function,
+    function_problem,
+)
 from jax2tf_bridge.serialization._flatbuffer import Field, Fields, Offset, Value
 from jax2tf_bridge.serialization._flatbuffer_writer import Writer
 from jax2tf_bridge.serialization._vjp_chain import collect_vjps

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, TypeAlias
 import msgpack
 import numpy as np
 
-from jax2tf_bridge._utils._progress import progress_bar
+from jax2tf_bridge._utils import progress_bar
 from jax2tf_bridge.errors import MissingDependencyError, SerializationError
-from jax2tf_bridge.storage._files import replaced_file
+from jax2tf_bridge.storage import replaced_file
 from jax2tf_bridge.weights._array_dtypes import stored_dtype
 from jax2tf_bridge.weights._state_dicts import to_state_dict
 from jax2tf_bridge.weights._tensorflow_trees import without_tensorflow

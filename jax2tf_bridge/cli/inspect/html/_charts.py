@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from jax2tf_bridge._utils._terminal_texts import printable
+from jax2tf_bridge._utils import printable
 
 _WIDTH, _VALUES = 900, 110
 _ROW, _BAR = 26, 14

@@ -5,25 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jax2tf_bridge._utils._lists import some
-from jax2tf_bridge._utils._number_texts import in_units
+from jax2tf_bridge._utils import in_units, some
 from jax2tf_bridge.cli.inspect._module_texts import ModuleTexts
 from jax2tf_bridge.cli.inspect.html._charts import Bar, bar_chart, largest
 from jax2tf_bridge.cli.inspect.html._page import Fold, Page, Table
-from jax2tf_bridge.inspecting._directory_text import (
+from jax2tf_bridge.inspecting import (
+    custom_calls_text,
     gradients_run_on_text,
+    gradients_text,
     module_facts,
     module_title,
+    natural_order,
     padding_text,
+    releases_text,
     runs_on_text,
     type_text,
     variables_text,
     warm_up_text,
     written_by,
 )
-from jax2tf_bridge.inspecting._function_text import gradients_text, releases_text
-from jax2tf_bridge.inspecting._functions import custom_calls_text, natural_order
-from jax2tf_bridge.portable._custom_calls import no_handler_text
+from jax2tf_bridge.portable import no_handler_text
 
 _MOST_BARS = 12
 _WRITTEN_SO = "its file was written with vjp_order="

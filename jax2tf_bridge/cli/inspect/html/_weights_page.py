@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from jax2tf_bridge._utils._number_texts import in_units
+from jax2tf_bridge._utils import in_units
 from jax2tf_bridge.cli.inspect._module_texts import ModuleTexts
 from jax2tf_bridge.cli.inspect.html._charts import Bar, bar_chart, largest
 from jax2tf_bridge.cli.inspect.html._page import Page, Table
-from jax2tf_bridge.inspecting._weights import count_text, weights_row
+from jax2tf_bridge.inspecting import count_text, weights_row
 
 MAX_BARS = 20
 

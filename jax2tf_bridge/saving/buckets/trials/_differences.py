@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.errors import Message, UnsoundBucketsError
-from jax2tf_bridge.portable._dtypes import find_dtype
+from jax2tf_bridge.portable import find_dtype
 from jax2tf_bridge.saving.buckets._buckets import Bucketing
 
 SAME_PROGRAM = {"float64": 1e-10, "float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}

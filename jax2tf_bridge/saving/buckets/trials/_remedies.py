@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jax2tf_bridge.errors import Argument, Blank, Message, bullet_list
-from jax2tf_bridge.portable._dtypes import is_integer
-from jax2tf_bridge.portable._plausible_inputs import PlausibleInputs, variables_in
+from jax2tf_bridge.portable import PlausibleInputs, is_integer, variables_in
 from jax2tf_bridge.saving.buckets._buckets import Bucketing
 
 

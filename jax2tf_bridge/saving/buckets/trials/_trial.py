@@ -13,10 +13,10 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.errors import Argument, Message, UnsoundBucketsError
-from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.portable._plausible_inputs import (
+from jax2tf_bridge.portable import (
     DRAWS,
     FULL_DRAWS,
+    Aval,
     Draw,
     PlausibleInputs,
 )

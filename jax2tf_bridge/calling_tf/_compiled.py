@@ -1,0 +1,235 @@
+"""Compiles TensorFlow functions to StableHLO, and wraps it as exported JAX functions."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+import tensorflow as tf
+from jax import export as jax_export
+from jax.extend import mlir as jax_mlir
+
+from jax2tf_bridge.calling_tf._failures import make_not_compilable_error
+from jax2tf_bridge.calling_tf._functions import FlatFunction, FunctionTrace, suspend_tracing
+from jax2tf_bridge.calling_tf._values import uses_64_bits
+from jax2tf_bridge.errors import PlatformError, ShapeError, UnsupportedByTargetError
+from jax2tf_bridge.from_jax import ir, jax_compat, to_exported
+from jax2tf_bridge.from_jax.stablehlo import walk_operations
+from jax2tf_bridge.portable import (
+    Aval,
+    LiftedConstant,
+    Module,
+    PortableFunction,
+    Target,
+    read_tensor_type,
+)
+from jax2tf_bridge.portable.bytecode import read_main_types, read_summary
+
+_CONVENTION = 9
+_UPDATING_OPERATION = re.compile(
+    r"Assign\w*VariableOp|Resource(?!Gather)\w+|RngReadAndSkip|RngSkip|Stateful(?!Partitioned)\w+"
+)
+
+
+@dataclass(frozen=True)
+class CompiledModule:
+    """A function compiled to StableHLO for one platform.
+
+    Attributes:
+      module: StableHLO as a portable artifact; it takes the arguments, and then the captures.
+      captured: the captures of the graph: handles of variables, and tensors.
+      captures: the types of the captures.
+      results: the types of the results.
+    """
+
+    module: bytes
+    captured: tuple[Any, ...]
+    captures: tuple[Aval, ...]
+    results: tuple[Aval, ...]
+
+
+def find_tensorflow_device(platform: str) -> str | None:
+    """Returns the TensorFlow device that compiles for a platform; None without one."""
+    built = {"cuda": tf.test.is_built_with_cuda, "rocm": tf.test.is_built_with_rocm}
+    if platform in built and not built[platform]():
+        return None
+    kind = {"cpu": "CPU", "cuda": "GPU", "rocm": "GPU", "tpu": "TPU"}.get(platform)
+    with suspend_tracing():
+        devices = tf.config.list_logical_devices(kind) if kind else []
+    return devices[0].name if devices else None
+
+
+def compile_function(
+    function: FlatFunction, avals: Sequence[Aval], platform: str
+) -> CompiledModule:
+    """Compiles the function to StableHLO, for a platform and arguments of these shapes.
+
+    TensorFlow compiles only for devices that it has. Other platforms use the module for the CPU
+    if it has no custom calls; all other operations of StableHLO are platform-independent.
+
+    Raises:
+      PlatformError: TensorFlow has no such device, and the module has custom calls.
+      UnsupportedByTargetError: XLA cannot compile the function; the error names the operation.
+    """
+    device = find_tensorflow_device(platform)
+    if device is None:
+        return _check_platform_independent(
+            function.name, compile_function(function, avals, "cpu"), platform
+        )
+    key = (*avals, platform, uses_64_bits())
+    module: CompiledModule = function.module(
+        key, lambda: _compile(function.name, function.traced(avals), platform, device)
+    )
+    return module
+
+
+def export_compiled(
+    function: FlatFunction, avals: Sequence[Aval], results: Sequence[Aval], platform: str
+) -> jax_export.Exported:
+    """Makes a jax.export.Exported from the function, with the current values of its variables.
+
+    Args:
+      function: the function.
+      avals: the avals of its arguments.
+      results: the results that the caller expects.
+      platform: the platform to compile for.
+
+    Raises:
+      PlatformError, UnsupportedByTargetError: as `compile_function`.
+    """
+    module = compile_function(function, avals, platform)
+    if module.results != tuple(results):
+        raise ShapeError(
+            f"The TensorFlow function {function.name} gives {', '.join(map(str, module.results))} "
+            f"when it is compiled, and output_shape_dtype declares {', '.join(map(str, results))}."
+        )
+    constants = tuple(map(_read_capture, module.captured, module.captures))
+    version = jax_compat.current_stablehlo_version()
+    portable = PortableFunction.over_leaves(
+        function.name,
+        Module(module.module, version, _CONVENTION, tuple(range(len(avals))), (platform,)),
+        avals,
+        results,
+        target=Target(f"JAX {jax.__version__}", (version,), _CONVENTION),
+        producer=f"TensorFlow {tf.__version__}",
+    )
+    return to_exported(replace(portable, lifted_constants=constants))
+
+
+def _check_platform_independent(name: str, module: CompiledModule, platform: str) -> CompiledModule:
+    """Returns the module for the CPU if it also runs on another platform.
+
+    Raises:
+      PlatformError: the module has custom calls.
+    """
+    calls = sorted(read_summary(module.module).custom_calls)
+    if not calls:
+        return module
+    raise PlatformError(
+        f"The TensorFlow function {name} cannot be compiled for {platform}: it calls "
+        f"{', '.join(calls)}, which each platform has in its own way, and the installed TensorFlow "
+        f"{tf.__version__} has no device of that platform. Carry the graph along "
+        "(call_tf_graph=True), which TensorFlow compiles where the model runs",
+        reasons={platform: "no device"},
+    )
+
+
+def _compile(name: str, traced: FunctionTrace, platform: str, device: str) -> CompiledModule:
+    check_no_updates(name, traced)
+    try:
+        with suspend_tracing():
+            # Uses HLO, because its format is stable; TensorFlow's StableHLO text is not.
+            function = tf.function(traced, autograph=False, jit_compile=True)
+            captured = tuple(function.get_concrete_function(*traced.specs).captured_inputs)
+            make = function.experimental_get_compiler_ir(*traced.specs)
+            if platform == "cpu":
+                hlo = make(stage="hlo_serialized", platform_name="CPU")
+            else:
+                # With platform_name, get_compiler_ir does not accept captured variables.
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", "device_name is being deprecated")
+                    hlo = make(stage="hlo_serialized", device_name=device)
+        stablehlo = jax_mlir.hlo_to_stablehlo(hlo)
+    except Exception as e:  # the type depends on the failure
+        raise make_not_compilable_error(name, e) from e
+    module = _make_portable(stablehlo)
+    ins, outs = read_main_types(module)
+    if any("?" in text.partition(",")[0] for text in outs):
+        raise _make_dynamic_result_error(name, traced)
+    captures = tuple(_parse_type(text) for text in ins[len(traced.specs) :])
+    return CompiledModule(module, captured, captures, tuple(map(_parse_type, outs)))
+
+
+def check_no_updates(name: str, traced: FunctionTrace) -> None:
+    """Rejects functions that change variables.
+
+    Raises:
+      UnsupportedByTargetError: the function changes a variable.
+    """
+    updates = [kind for kind in traced.stateful_operations() if _UPDATING_OPERATION.fullmatch(kind)]
+    if updates:
+        raise _make_update_error(name, updates[0])
+
+
+def _make_portable(bytecode: bytes) -> bytes:
+    with jax_compat.make_ir_context():
+        module = ir.Module.parse(bytecode)
+        for op in [op for op in walk_operations(module.operation) if op.name == "mhlo.copy"]:
+            # A copy is an identity, which StableHLO does not have.
+            op.results[0].replace_all_uses_with(op.operands[0])
+            op.erase()
+        version = ".".join(map(str, jax_compat.current_stablehlo_version()))
+        return jax_compat.serialize_module(module, version)
+
+
+def _parse_type(text: str) -> Aval:
+    parts = read_tensor_type(text)
+    assert parts is not None, text
+    sizes, dtype = parts
+    return Aval(tuple(map(int, sizes)), dtype)
+
+
+def _read_capture(captured: Any, aval: Aval) -> LiftedConstant:
+    """Reads the current value of a captured variable or tensor."""
+    with suspend_tracing():
+        value = captured
+        if captured.dtype == tf.resource:
+            value = tf.raw_ops.ReadVariableOp(resource=captured, dtype=tf.as_dtype(aval.dtype))
+        data = np.ascontiguousarray(value.numpy()).tobytes()
+    return LiftedConstant(aval, hashlib.sha256(data).hexdigest(), data=data)
+
+
+def _make_update_error(name: str, operation: str) -> UnsupportedByTargetError:
+    return UnsupportedByTargetError(
+        f"The TensorFlow function {name} changes a tf.Variable ({operation}), which a JAX program "
+        "cannot. Return the new value, and assign it outside; or call the function outside of "
+        "jax.jit, scan, cond, while_loop and convert, where it runs operation by operation.",
+        operation=operation,
+        source=None,
+    )
+
+
+def _make_dynamic_result_error(name: str, traced: FunctionTrace) -> UnsupportedByTargetError:
+    operation = _find_unknown_size(traced)
+    return UnsupportedByTargetError(
+        f"The TensorFlow function {name} gives a result whose size depends on the values of its "
+        f"arguments, by the operation {operation}, and sizes in a JAX program are fixed. Give a "
+        "result of fixed size, for instance padded (tf.pad, tf.where with three arguments); or "
+        "call the function outside of jax.jit, scan, cond, while_loop and convert.",
+        operation=operation,
+        source=None,
+    )
+
+
+def _find_unknown_size(traced: FunctionTrace) -> str:
+    for op in traced.concrete.graph.get_operations():
+        unknown = any(not t.shape.is_fully_defined() for t in op.outputs)
+        if unknown and all(t.shape.is_fully_defined() for t in op.inputs):
+            return str(op.type)
+    return "that gives it"

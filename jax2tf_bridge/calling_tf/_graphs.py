@@ -1,0 +1,281 @@
+"""Makes the graphs of TensorFlow functions that portable functions embed."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from jax2tf_bridge.calling_tf import _tf_compat
+from jax2tf_bridge.calling_tf._compiled import check_no_updates
+from jax2tf_bridge.calling_tf._functions import FlatFunction, FunctionTrace, suspend_tracing
+from jax2tf_bridge.calling_tf._values import canonical_dtype, uses_64_bits
+from jax2tf_bridge.calling_tf._variable_values import (
+    NotAValueError,
+    iterate_callees,
+    replace_variables,
+)
+from jax2tf_bridge.errors import ShapeError, UnsupportedByTargetError
+from jax2tf_bridge.portable import Aval, GraphFunction
+from jax2tf_bridge.to_tensorflow import SizeAlgebra
+from shape_poly import Dim, make_plan, solve
+
+_INVALID_IN_NAMES = re.compile(r"\W+", re.ASCII)
+
+
+class SizeChecks:
+    """Checks of the sizes of results, for arguments of symbolic shapes.
+
+    XLA drops assertions, but knows all sizes when it compiles. The check is therefore a reshape of
+    zeros from the actual to the expected size: it fails to compile if the sizes differ, and leaves
+    nothing in the program otherwise. TensorFlow's error message contains its name.
+    """
+
+    def __init__(self, name: str, arguments: Sequence[tf.Tensor], avals: Sequence[Aval]) -> None:
+        """Stores the arguments of the function, which are tensors of the current graph."""
+        self._name, self._arguments = name, arguments
+        self._shapes = [aval.shape for aval in avals]
+
+    def checked(self, result: tf.Tensor, i: int, aval: Aval) -> tf.Tensor:
+        """Returns the i-th result with checks: it compiles only if it has the shape of `aval`.
+
+        Raises:
+          ShapeError: a size does not follow from the sizes of the arguments.
+        """
+        known = result.shape
+        rank = len(aval.shape)
+        if known.rank is None:
+            with tf.control_dependencies([self._check(tf.rank(result), rank, i, "rank")]):
+                result = tf.ensure_shape(result, [None] * rank)
+            known = result.shape
+        checks = [
+            self._check(tf.shape(result)[axis], self._expected(size, i), i, f"size_{axis}")
+            for axis, size in enumerate(aval.shape)
+            if known[axis] is None
+        ]
+        with tf.control_dependencies(checks):
+            return tf.identity(result)
+
+    def _check(self, size: Any, expected: Any, i: int, what: str) -> tf.Operation:
+        name = _INVALID_IN_NAMES.sub("_", self._name).strip("_")
+        label = f"{what}_of_result_{i}_of_{name}_is_not_as_declared"
+        return tf.reshape(tf.zeros([size], tf.bool), [expected], name=label).op
+
+    def _expected(self, size: Dim, i: int) -> Any:
+        if isinstance(size, int):
+            return size
+        for argument, shape in zip(self._arguments, self._shapes, strict=True):
+            if size in shape:
+                return tf.shape(argument)[shape.index(size)]
+        missing = size.variables() - self._values.keys()
+        if missing:
+            raise ShapeError(
+                f"The result {i} of the TensorFlow function {self._name} is to have the size "
+                f"{size}, which does not follow from the sizes of its arguments: none determines "
+                f"{', '.join(sorted(missing))}. Declare another size in output_shape_dtype."
+            )
+        return size.evaluate_with(self._values, SizeAlgebra(tf.int32))
+
+    @functools.cached_property
+    def _values(self) -> Mapping[str, Any]:
+        sizes = [
+            [d if isinstance(d, int) else tf.shape(argument)[axis] for axis, d in enumerate(shape)]
+            for argument, shape in zip(self._arguments, self._shapes, strict=True)
+        ]
+        plan = make_plan(self._shapes, sizes)
+        return solve(plan, sizes, SizeAlgebra(tf.int32)).values
+
+
+# Attributes that are removed from embedded graphs: process-local ids, names of gradients (the
+# gradient is a separate graph), and the lowering of loops to v1, which XLA cannot compile.
+_REMOVED_ATTRIBUTES = (
+    "_gradient_op_type",
+    "forward_function_name",
+    "backward_function_name",
+    "_construction_context",
+    "_collective_manager_ids",
+    "config_proto",
+    "_XlaMustCompile",
+    "_lower_using_switch_merge",
+)
+
+
+@dataclass(frozen=True)
+class EmbeddedGraph:
+    """A graph, and the values of its extra arguments.
+
+    Attributes:
+      function: the graph.
+      values: the current values of variables, which follow the function's arguments.
+    """
+
+    function: GraphFunction
+    values: tuple[np.ndarray, ...] = ()
+
+
+def make_embedded_graph(
+    function: FlatFunction, avals: Sequence[Aval], results: Sequence[Aval]
+) -> EmbeddedGraph:
+    """Makes the graph of the function, with the current values of its variables.
+
+    Args:
+      function: the function to embed.
+      avals: the avals of its arguments; sizes may be symbolic.
+      results: the results that the caller expects.
+
+    Raises:
+      ShapeError: a size of a result does not follow from the sizes of the arguments.
+      CallTfError: the function raised.
+      UnsupportedByTargetError: the function changes variables, or captures other resources.
+    """
+    traced = function.traced(avals)
+    check_no_updates(function.name, traced)
+    if traced.concrete.captured_inputs:
+        return _make_carried_graph(function.name, traced, avals, results)
+    carried: EmbeddedGraph = function.module(
+        ("graph", *avals, *results, uses_64_bits()),
+        lambda: _make_carried_graph(function.name, traced, avals, results),
+    )
+    return carried
+
+
+def _make_carried_graph(
+    name: str, traced: FunctionTrace, avals: Sequence[Aval], results: Sequence[Aval]
+) -> EmbeddedGraph:
+    concrete = traced.concrete
+    graph_def = concrete.graph.as_graph_def()
+    inputs = [tensor.op.name for tensor in concrete.inputs]
+    captures = list(zip(inputs[len(traced.specs) :], concrete.captured_inputs, strict=True))
+    values, constants = _read_captures(name, concrete, captures)
+    specs = {place: tf.TensorSpec(value.shape, value.dtype) for place, value in values.items()}
+    try:
+        replace_variables(graph_def, specs)
+    except NotAValueError as e:
+        raise _make_not_constant_error(name, f"a tf.Variable that {e.operation} uses") from e
+    _drop_control_inputs(graph_def, inputs)
+    passed = {place: value for place, value in values.items() if _is_jax_dtype(value)}
+    constants |= {place: value for place, value in values.items() if place not in passed}
+    with suspend_tracing(), tf.Graph().as_default() as graph:
+        arguments = [
+            tf.compat.v1.placeholder(spec.dtype, spec.shape, f"x{i}")
+            for i, spec in enumerate([*traced.specs, *(specs[place] for place in passed)])
+        ]
+        replacements = dict(zip(inputs, arguments, strict=False))
+        replacements |= dict(zip(passed, arguments[len(traced.specs) :], strict=True))
+        replacements |= {place: tf.constant(value) for place, value in constants.items()}
+        imported = tf.graph_util.import_graph_def(
+            graph_def,
+            input_map={f"{place}:0": tensor for place, tensor in replacements.items()},
+            return_elements=[tensor.name for tensor in concrete.outputs[: len(results)]],
+            name="f",
+        )
+        checks = SizeChecks(name, arguments[: len(avals)], avals)
+        for i, (result, aval) in enumerate(zip(imported, results, strict=True)):
+            tf.identity(checks.checked(result, i, aval), f"y{i}")
+    carried = GraphFunction(name, _make_portable(graph.as_graph_def()))
+    return EmbeddedGraph(carried, tuple(passed.values()))
+
+
+def _drop_control_inputs(graph_def: Any, placeholders: Sequence[str]) -> None:
+    """Removes control inputs that name replaced placeholders."""
+    control_inputs = {f"^{place}" for place in placeholders}
+    for node in graph_def.node:
+        remaining = [reference for reference in node.input if reference not in control_inputs]
+        if len(remaining) < len(node.input):
+            node.input[:] = remaining
+
+
+def _read_captures(
+    name: str, concrete: Any, captures: Sequence[tuple[str, Any]]
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Reads the captured variables and tensors of a function, by placeholder."""
+    values: dict[str, np.ndarray] = {}
+    constants: dict[str, np.ndarray] = {}
+    with suspend_tracing():
+        for place, tensor in captures:
+            variable = next((v for v in concrete.variables if v.handle is tensor), None)
+            if variable is not None:
+                values[place] = variable.numpy()
+            elif tensor.dtype in (tf.resource, tf.variant):
+                raise _make_not_constant_error(
+                    name, f"a resource that is no tf.Variable ({tensor!r:.80})"
+                )
+            else:
+                constants[place] = tensor.numpy()
+    return values, constants
+
+
+def _is_jax_dtype(value: np.ndarray) -> bool:
+    """Returns whether JAX keeps the dtype; it lacks strings and may narrow 64-bit values."""
+    try:
+        return bool(canonical_dtype(tf.as_dtype(value.dtype)) == tf.as_dtype(value.dtype))
+    except TypeError:
+        return False
+
+
+def _make_not_constant_error(name: str, what: str) -> UnsupportedByTargetError:
+    return UnsupportedByTargetError(
+        f"The TensorFlow function {name} cannot be carried along as a graph (call_tf_graph=True), "
+        f"since it captures {what}. Pass it as an argument; or call the TensorFlow function around "
+        "the converted one.",
+        operation="",
+        source=None,
+    )
+
+
+def _make_portable(graph_def: Any) -> bytes:
+    """Removes process-local parts of a graph: devices, gradients and function names.
+
+    New function names contain a hash of the graph. Graphs of several processes can therefore be
+    part of one program without name conflicts.
+    """
+    library = {function.signature.name: function for function in graph_def.library.function}
+    reached: dict[str, Any] = {}
+    waiting = [graph_def.node]
+    while waiting:
+        for node in waiting.pop():
+            for name in (
+                node.op,
+                *(callee.name for callee in iterate_callees(node, sorted(node.attr))),
+            ):
+                if name in library and name not in reached:
+                    reached[name] = library[name]
+                    waiting.append(library[name].node_def)
+    del graph_def.library.gradient[:], graph_def.library.registered_gradients[:]
+    del graph_def.library.function[:]
+    for function in reached.values():
+        for key in _REMOVED_ATTRIBUTES:
+            function.attr.pop(key, None)
+    functions = [*reached.values()]
+    for node in [*graph_def.node, *(n for function in functions for n in function.node_def)]:
+        node.device = ""
+        node.ClearField("experimental_debug_info")
+        node.ClearField("experimental_type")
+        for key in _REMOVED_ATTRIBUTES:
+            node.attr.pop(key, None)
+        _tf_compat.drop_defaults(node)
+    names = {name: f"f{i}" for i, name in enumerate(reached)}
+    _rename(graph_def.node, functions, names)
+    content = b"".join(
+        part.SerializeToString(deterministic=True) for part in (graph_def, *functions)
+    )
+    digest = hashlib.sha256(content).hexdigest()[:32]
+    final = {name: f"call_tf_{digest}_{name}" for name in names.values()}
+    _rename(graph_def.node, functions, final)
+    graph_def.library.function.extend(functions)
+    return bytes(graph_def.SerializeToString(deterministic=True))
+
+
+def _rename(nodes: Sequence[Any], functions: Sequence[Any], names: Mapping[str, str]) -> None:
+    for function in functions:
+        function.signature.name = names[function.signature.name]
+    for node in [*nodes, *(n for function in functions for n in function.node_def)]:
+        node.op = names.get(node.op, node.op)
+        for callee in iterate_callees(node, node.attr):
+            callee.name = names.get(callee.name, callee.name)

@@ -1,0 +1,127 @@
+"""Lists the private TensorFlow API that call_tf uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import tensorflow as tf
+
+from jax2tf_bridge._utils import SeamName
+from jax2tf_bridge.errors import GradientError
+
+_OP_DEFINITIONS = SeamName(
+    "tensorflow.python.framework.op_def_registry",
+    "get",
+    "2.20 to 2.22",
+    "every function counts as one that changes or draws something where has_side_effects is set, "
+    "which jax.checkpoint refuses, and graphs keep attributes at their defaults, which an older "
+    "TensorFlow may not know",
+)
+_STOP_TAPES = SeamName(
+    "tensorflow.python.pywrap_tfe",
+    "TFE_Py_TapeSetStopOnThread",
+    "2.20 to 2.22",
+    "a gradient that is asked for while a tf.function is traced is an error",
+)
+_RESTART_TAPES = SeamName(
+    "tensorflow.python.pywrap_tfe",
+    "TFE_Py_TapeSetRestartOnThread",
+    "2.20 to 2.22",
+    _STOP_TAPES.without,
+)
+SEAM: Sequence[SeamName] = (_OP_DEFINITIONS, _STOP_TAPES, _RESTART_TAPES)
+
+# Operations that are stateful by definition but harmless to repeat: calls, whose bodies are
+# inspected separately; reads of variables; and assertions, which XLA drops.
+_HARMLESS = frozenset(
+    {
+        "StatefulPartitionedCall",
+        "While",
+        "If",
+        "Case",
+        "ReadVariableOp",
+        "ResourceGather",
+        "ResourceGatherNd",
+        "VarHandleOp",
+        "VarIsInitializedOp",
+        "VariableShape",
+        "Assert",
+        "XlaCallModule",
+    }
+)
+_UNKNOWN_OPERATION = "an operation that is not known"
+
+
+@contextmanager
+def suspend_graphs() -> Iterator[None]:
+    """Suspends graph tracing in this thread; a GradientTape in the body still records."""
+    if tf.executing_eagerly():
+        yield
+        return
+    stop, restart = _STOP_TAPES.get(), _RESTART_TAPES.get()
+    with tf.init_scope():
+        # init_scope stops all tapes of the thread, even those that are created in the body.
+        if stop is None or restart is None:
+            yield
+            return
+        restart()
+        try:
+            yield
+        finally:
+            stop()
+
+
+def check_tapes_record(name: str) -> None:
+    """Checks that tapes record; otherwise every gradient would be zero.
+
+    Raises:
+      GradientError: `name` is differentiated while a tf.function is traced.
+    """
+    probe = tf.constant(1.0)
+    with tf.GradientTape() as tape:
+        tape.watch(probe)
+        result = probe * 1.0
+    if tape.gradient(result, probe) is None:
+        raise GradientError(
+            f"The TensorFlow function {name} cannot be differentiated while TensorFlow traces "
+            "another function: this TensorFlow records no gradients then. Convert and trace the "
+            "JAX function in eager mode first."
+        )
+
+
+def list_operation_types(graph: Any) -> frozenset[str]:
+    """Returns the types of the operations in a graph and in its functions."""
+    return frozenset(node.op for node in _iterate_nodes(graph.as_graph_def()))
+
+
+def list_stateful_operation_types(graph: Any) -> tuple[str, ...]:
+    """Lists the types of the stateful operations in a graph and in its functions."""
+    kinds = sorted(list_operation_types(graph) - _HARMLESS)
+    definition: Callable[[str], Any] | None = _OP_DEFINITIONS.get()
+    if definition is None:
+        return (_UNKNOWN_OPERATION,)
+    return tuple(kind for kind in kinds if _is_stateful(definition(kind)))
+
+
+def drop_defaults(node: Any) -> None:
+    """Removes attributes with default values, which an older TensorFlow may not know."""
+    definition: Callable[[str], Any] | None = _OP_DEFINITIONS.get()
+    known = definition(node.op) if definition is not None else None
+    for attribute in known.attr if known is not None else ():
+        name = attribute.name
+        has_default = attribute.HasField("default_value") and name in node.attr
+        if has_default and node.attr[name] == attribute.default_value:
+            del node.attr[name]
+
+
+def _is_stateful(definition: Any) -> bool:
+    # A call of a function by name has no definition; the function is inspected separately.
+    return definition is not None and bool(definition.is_stateful)
+
+
+def _iterate_nodes(graph_def: Any) -> Iterator[Any]:
+    yield from graph_def.node
+    for function in graph_def.library.function:
+        yield from function.node_def

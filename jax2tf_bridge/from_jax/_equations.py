@@ -1,0 +1,23 @@
+"""Walks over the equations of jaxprs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+
+def iter_equations(jaxpr: Any) -> Iterator[Any]:
+    """Yields every equation of a jaxpr and of the jaxprs inside it."""
+    return (path[-1] for path in iter_equation_paths(jaxpr))
+
+
+def iter_equation_paths(jaxpr: Any, outer: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yields every equation with its enclosing equations as a tuple, the outermost first."""
+    for equation in jaxpr.eqns:
+        path = (*outer, equation)
+        yield path
+        for value in equation.params.values():
+            for inner in value if isinstance(value, (tuple, list)) else (value,):
+                inner = getattr(inner, "jaxpr", inner)
+                if hasattr(inner, "eqns"):
+                    yield from iter_equation_paths(inner, path)

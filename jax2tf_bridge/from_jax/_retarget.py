@@ -1,0 +1,209 @@
+"""Rewrites StableHLO modules for a target: those of functions and of XlaCallModule ops."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from jax2tf_bridge.errors import (
+    Message,
+    ModuleError,
+    UnsupportedByTargetError,
+)
+from jax2tf_bridge.from_jax import _jax_compat
+from jax2tf_bridge.from_jax.archives import rewrite_calls
+from jax2tf_bridge.from_jax.stablehlo import (
+    WIDE_ELEMENT_TYPES,
+    RetargetedModule,
+    StableHloModule,
+    check_one_device,
+    read_stablehlo_module,
+    retarget_module,
+    retype_narrow_values,
+)
+from jax2tf_bridge.portable import (
+    WIDENED,
+    DisabledSafetyCheck,
+    Gradient,
+    HoldsPortable,
+    PortableFunction,
+    Target,
+    as_portable_function,
+    as_target,
+    check_function_types,
+    is_vouched,
+    make_called_function,
+    mark_types_checked,
+    no_handler_text,
+)
+from jax2tf_bridge.serialization.jax_exported import read_stablehlo_version
+
+
+def retarget(
+    portable: PortableFunction | HoldsPortable, target: Target | None = None
+) -> PortableFunction:
+    """Rewrites a portable function for another target, such as an older TensorFlow.
+
+    Composites and CHLO operations are expanded, LAPACK calls become StableHLO, and 4-bit integers
+    are passed as 8-bit integers. The module is written at the first StableHLO version of the target
+    that can express it without loss. This needs JAX.
+
+    Args:
+      portable: a function from an export, a file or a JAX archive.
+      target: the consumer's capabilities; `Target.widest()` by default.
+
+    Returns:
+      The rewritten function. Existing VJPs are retargeted at once, others on demand.
+
+    Raises:
+      ShardingError: the function is for one device but uses a mesh of several.
+      UnsupportedByTargetError: the target cannot run an operation or custom call of the module.
+      ModuleError: the installed JAX cannot read the module, a LAPACK call has no equivalent in
+        StableHLO, or the types of the module and the function differ.
+      FunctionError: `portable` is not a portable function.
+      TargetError: `target` is not a Target.
+    """
+    portable = as_portable_function(portable, "retarget")
+    target = as_target(target)
+    module = read_stablehlo_module(portable)
+    rewrite_calls(module, portable.name, keep_current=False, target=target)
+    if portable.module.nr_devices == 1:
+        module.reduce_to_one_device(portable.name)
+    module.narrow_platform_index()
+    if target.xla:
+        module.expand()
+    else:
+        check_one_device(portable.name, portable.module.nr_devices, target)
+    retype_narrow_values(module, portable, WIDE_ELEMENT_TYPES)
+    if target.xla:
+        _check_custom_calls(module, portable, target)
+    check_function_types(portable, *module.main_types())
+    retargeted = retarget_module(
+        module, target, function_name=portable.name, has_effects=bool(portable.ordered_effects)
+    )
+    result = replace(
+        portable,
+        module=replace(
+            portable.module,
+            data=retargeted.module,
+            stablehlo_version=retargeted.stablehlo_version,
+            calling_convention_version=retargeted.calling_convention_version,
+        ),
+        target=target,
+        gradient=_retarget_vjp(portable, target),
+        # For XLA composites are expanded; the stop_gradient composite then disappears.
+        tensorflow_differentiates=portable.tensorflow_differentiates and not target.xla,
+    )
+    mark_types_checked(result)
+    return result
+
+
+def _check_custom_calls(
+    module: StableHloModule, portable: PortableFunction, target: Target
+) -> None:
+    handled = target.custom_calls(portable.platforms)
+    for call in module.custom_calls():
+        if call.name not in handled and not is_vouched(call.name, portable.module.disabled_checks):
+            raise UnsupportedByTargetError(
+                f"{portable.name} cannot run on {target.name}: {no_handler_text([str(call)])}, and "
+                "it has no form in StableHLO alone. Export the function again with "
+                "jax2tf_bridge.export, if need be without what made this call.",
+                operation=call.name,
+                source=call.source,
+            )
+
+
+def _retarget_vjp(portable: PortableFunction, target: Target) -> Gradient:
+    # An existing VJP is retargeted at once because files contain it; others on demand.
+    is_there = portable.gradient.made is not None
+
+    def retargeted(vjp: PortableFunction) -> PortableFunction:
+        try:
+            return retarget(vjp, target)
+        except (ModuleError, UnsupportedByTargetError) as e:
+            if not is_there:
+                raise
+            behind = (
+                f" This is the gradient of {portable.name}: portable.with_vjp(0) leaves it behind."
+            )
+            hint = Message(e, behind)
+            if isinstance(e, UnsupportedByTargetError):
+                raise UnsupportedByTargetError(hint, operation=e.operation, source=e.source) from e
+            raise ModuleError(hint) from e
+
+    return portable.gradient.map_vjp(portable.name, retargeted)
+
+
+# Module attributes whose product is the number of devices.
+_DEVICE_COUNTS = ("mhlo.num_partitions", "mhlo.num_replicas")
+_INTEGER = re.compile(r"\d+")
+
+
+def retarget_call(
+    module: bytes,
+    *,
+    name: str,
+    argument_dtypes: Sequence[str],
+    result_dtypes: Sequence[str],
+    platforms: Sequence[str],
+    disabled_checks: Sequence[DisabledSafetyCheck],
+    has_tokens: bool,
+    calling_convention_version: int,
+    target: Target,
+) -> RetargetedModule:
+    """Rewrites the module of an XlaCallModule op, written by any tool, for a target.
+
+    Args:
+      module: a portable artifact of any StableHLO version that the installed JAX reads.
+      name: the name in error messages.
+      argument_dtypes: the op's argument dtypes (Tin), by TensorFlow's names.
+      result_dtypes: the op's result dtypes (Tout).
+      platforms: the platforms that the module was lowered for.
+      disabled_checks: custom calls that these name are assumed to have a handler.
+      has_tokens: whether the op passes tokens.
+      calling_convention_version: the op's calling convention.
+      target: the consumer.
+
+    Raises:
+      ModuleError: the installed JAX cannot read the module, it does not match the op, or a LAPACK
+        call has no equivalent in StableHLO.
+      UnsupportedByTargetError: the target cannot run the module.
+    """
+    narrow = sorted({*argument_dtypes, *result_dtypes} & WIDENED.keys())
+    if narrow:
+        raise UnsupportedByTargetError(
+            f"{name} takes or gives {', '.join(narrow)}, which no TensorFlow hands over to a "
+            "module rightly. Export the function again with jax2tf_bridge.export, which passes "
+            "them as 8-bit integers.",
+            operation=narrow[0],
+            source=None,
+        )
+    function = make_called_function(
+        module,
+        read_stablehlo_version(memoryview(module)),
+        name=name,
+        argument_dtypes=argument_dtypes,
+        result_dtypes=result_dtypes,
+        platforms=platforms,
+        disabled_checks=disabled_checks,
+        has_tokens=has_tokens,
+        calling_convention_version=calling_convention_version,
+        nr_devices=_count_devices(module),
+    )
+    retargeted = retarget(function, target).module
+    return RetargetedModule(
+        retargeted.data, retargeted.stablehlo_version, retargeted.calling_convention_version
+    )
+
+
+def _count_devices(module: bytes) -> int:
+    """Returns the number of devices that the module is partitioned over."""
+    with _jax_compat.make_ir_context():
+        try:
+            attributes = _jax_compat.deserialize_module(module).operation.attributes
+        except Exception:  # types differ between releases; retarget reports the error
+            return 1
+        texts = [str(attributes[name]) for name in _DEVICE_COUNTS if name in attributes]
+    return math.prod(int(_INTEGER.findall(text)[0]) for text in texts if _INTEGER.match(text))

@@ -1,0 +1,284 @@
+"""Options that say which signatures of a SavedModel run in which buckets."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal, TypeAlias
+
+from jax2tf_bridge._utils import did_you_mean, progress_bar
+from jax2tf_bridge.errors import Argument, Message, SavingError, ShapeError
+from jax2tf_bridge.saving.buckets import (
+    BUCKETS,
+    Bucketing,
+    Oversize,
+    PieceGradients,
+    bucketed,
+    check_buckets,
+    check_inputs,
+    check_unchecked,
+    check_variables,
+    choose_buckets,
+    make_bucketing,
+)
+from jax2tf_bridge.saving.buckets.trials import (
+    Step,
+    check_rows,
+    randomized_degenerate_weights,
+    trial_steps,
+)
+from jax2tf_bridge.saving.serving import check_example, example_arguments
+from jax2tf_bridge.saving.signatures import Endpoint, SignatureInputs, avals_of
+
+Buckets: TypeAlias = Mapping[str, Sequence[int]] | Literal["auto"]
+ExpectedSizes: TypeAlias = Mapping[str, Iterable[int]] | Iterable[int]
+
+
+@dataclass(frozen=True)
+class BucketOptions:
+    """Options of `save` for buckets, for all signatures.
+
+    Attributes:
+      buckets: by dimension variable; "auto": chosen from `expected_sizes`.
+      oversize: what becomes of larger sizes; by variable, for all, or as `make_bucketing` has it.
+      expected_sizes: of requests, by variable; or of the only one that there is.
+    """
+
+    buckets: Buckets | None = None
+    oversize: Oversize | Mapping[str, Oversize] | None = None
+    expected_sizes: ExpectedSizes | None = None
+
+    @cached_property
+    def chosen(self) -> Mapping[str, Sequence[int]] | tuple[int, ...]:
+        """Buckets by variable; or those for the only variable that there is.
+
+        Chosen once: sizes may be many, and may come from an iterator.
+
+        Raises:
+          ShapeError, SavingError: options contradict each other, or sizes are none.
+        """
+        buckets, expected = self.buckets, self.expected_sizes
+        if buckets is None:
+            if expected is not None:
+                raise SavingError("expected_sizes are for buckets='auto': give that, or no sizes.")
+            return {}
+        if isinstance(buckets, str):
+            if buckets != "auto":
+                raise SavingError(
+                    f"buckets must be a mapping, as {{'b': [1, 8, 32]}}, or 'auto'. Got: "
+                    f"{buckets!r}"
+                )
+            if expected is None:
+                raise SavingError(
+                    "buckets='auto' needs expected_sizes, as [1, 1, 3, 8, 120]: of requests, as "
+                    "often as they come; or a mapping of them by variable."
+                )
+            if isinstance(expected, Mapping):
+                return {variable: choose_buckets(sizes) for variable, sizes in expected.items()}
+            return choose_buckets(expected)
+        if expected is not None:
+            raise SavingError("expected_sizes are for buckets='auto', and buckets were given.")
+        if not isinstance(buckets, Mapping):
+            raise ShapeError(f"buckets={buckets!r}: expected a mapping, as {{'b': [1, 8, 32]}}")
+        return buckets
+
+
+def with_buckets(
+    endpoints: Sequence[Endpoint],
+    options: BucketOptions | None,
+    *,
+    before_trials: Callable[[], None],
+) -> list[Endpoint]:
+    """Pads the endpoints that have variables with buckets, after trying that this is sound.
+
+    Args:
+      endpoints: of all signatures.
+      options: for all signatures.
+      before_trials: called before the first endpoint is run, if any is.
+
+    Raises:
+      ShapeError: the buckets do not fit a signature, or none has their variable.
+      UnsoundBucketsError: padding would change results.
+      SavingError: "auto" without sizes, or the like; a mask without buckets.
+    """
+    options = options or BucketOptions()
+    common = _common_buckets([e.signature_inputs() for e in endpoints], options)
+    bucketings = [_bucketing(endpoint, common, options.oversize) for endpoint in endpoints]
+    if any(bucketing is not None for bucketing in bucketings):
+        before_trials()
+    steps = sum(trial_steps(bucketing) for bucketing in bucketings if bucketing is not None)
+    with progress_bar("trying buckets", steps, "trial") as advance:
+        return [
+            endpoint if bucketing is None else _tried(endpoint, bucketing, lambda: advance(1))
+            for endpoint, bucketing in zip(endpoints, bucketings, strict=True)
+        ]
+
+
+def check_bucket_options(signatures: Sequence[SignatureInputs], options: BucketOptions) -> None:
+    """Raises where options for buckets name what is not there, or contradict each other.
+
+    Where AUTO has still to find variables, what names these is left for later.
+
+    Raises:
+      ShapeError, SavingError: the text says what was probably meant.
+    """
+    decided = all(each.is_decided for each in signatures)
+    common = _common_buckets(signatures, options)
+    if decided and common is not None:
+        known = frozenset[str]().union(*(each.variables for each in signatures))
+        if not set(common) <= known:
+            every = [(s.name, name, aval) for s in signatures for name, aval in s.inputs.items()]
+            labels = len(signatures) > 1
+            inputs = {f"{s}.{name}" if labels else name: aval for s, name, aval in every}
+            check_variables("save", common, inputs)
+    bucketed = [_check_signature(each, common) for each in signatures]
+    if decided:
+        _check_oversize(options.oversize, list(itertools.chain(*bucketed)))
+
+
+def _check_signature(
+    each: SignatureInputs, common: Mapping[str, Sequence[int]] | None
+) -> list[str]:
+    """Checks what names the inputs of a signature, and lists its variables with buckets."""
+    name, signature = each.name, each.signature
+    check_inputs(name, each.inputs, each.masks, signature.pad_values, signature.inputs)
+    if signature.buckets is not None:
+        check_buckets(name, signature.buckets)
+    chosen = _chosen(each, common)
+    if chosen is None or not each.is_decided:
+        return []
+    if not chosen:
+        for option, given in (
+            ("mask", signature.mask),
+            ("pad_values", dict(signature.pad_values)),
+            ("unchecked_padding", signature.unchecked_padding),
+        ):
+            if given:
+                raise SavingError(
+                    Message(
+                        f"The signature {name} has ",
+                        Argument(option, given),
+                        ", and no buckets: it is for what is padded. Give save ",
+                        BUCKETS,
+                        ", or leave it out.",
+                    )
+                )
+        return []
+    check_variables(name, chosen, each.inputs)
+    check_unchecked(name, signature.unchecked_padding, chosen)
+    return list(chosen)
+
+
+def _chosen(
+    each: SignatureInputs, common: Mapping[str, Sequence[int]] | None
+) -> Mapping[str, Sequence[int]] | None:
+    """Returns the buckets of a signature: its own, or those for all that it has variables for.
+
+    None where these are not known yet.
+    """
+    own = each.signature.buckets
+    if own is not None or common is None:
+        return own
+    return {v: b for v, b in common.items() if v in each.variables}
+
+
+def _bucketing(
+    endpoint: Endpoint,
+    common: Mapping[str, Sequence[int]] | None,
+    oversize: Oversize | Mapping[str, Oversize] | None,
+) -> Bucketing | None:
+    """Returns how a signature is padded; None for one without buckets."""
+    chosen = _chosen(endpoint.signature_inputs(), common)
+    if not chosen:
+        return None
+    signature, portable = endpoint.signature, endpoint.portable
+    return make_bucketing(
+        endpoint.name,
+        avals_of(endpoint.inputs),
+        avals_of(endpoint.outputs),
+        chosen,
+        oversize=oversize,
+        mask=signature.mask,
+        constraints=(*portable.constraints, *portable.requirements),
+        pad_values=signature.pad_values,
+        unchecked=signature.unchecked_padding,
+    )
+
+
+def _check_oversize(
+    oversize: Oversize | Mapping[str, Oversize] | None, bucketed: Collection[str]
+) -> None:
+    """Raises if `oversize` is said of what no signature has buckets for."""
+    if oversize is None:
+        return
+    if not bucketed:
+        raise SavingError(
+            Message(
+                Argument("oversize", oversize),
+                " is for sizes above the largest bucket, and no signature has buckets. Give save ",
+                BUCKETS,
+                ", or leave it out.",
+            )
+        )
+    for variable in oversize if isinstance(oversize, Mapping) else ():
+        if variable not in bucketed:
+            near = did_you_mean(str(variable), dict.fromkeys(bucketed), quoted=True)
+            problem = f" names {variable!r}, which has no buckets{near}"
+            raise SavingError(Message(Argument("oversize"), problem))
+
+
+def _tried(endpoint: Endpoint, bucketing: Bucketing, step: Step) -> Endpoint:
+    """Pads an endpoint, and tries that this changes none of its results."""
+    padded = _bucketed_endpoint(endpoint, bucketing)
+    example = _example(padded, bucketing)
+    with randomized_degenerate_weights(endpoint.weights):
+        held = endpoint.held()  # read once, not for each of some twenty calls
+
+        def call(tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+            return endpoint.call({**tensors, **held})
+
+        trial = check_rows(call, bucketing, example=example, step=step)
+    bucketing = replace(bucketing, any_padding=trial.any_padding)
+    return replace(padded, bucketing=bucketing, notes=trial.notes)
+
+
+def _example(endpoint: Endpoint, bucketing: Bucketing) -> Mapping[str, Any]:
+    """Returns the user's example as arguments of the function, to try buckets with."""
+    if endpoint.signature.preprocess is not None:
+        return example_arguments(endpoint)
+    example = endpoint.example()
+    check_example(bucketing, example)
+    return example
+
+
+def _bucketed_endpoint(endpoint: Endpoint, bucketing: Bucketing) -> Endpoint:
+    gradients = PieceGradients(endpoint.prevented)
+    by_name = {port.name: port for port in endpoint.inputs}
+    return replace(
+        endpoint,
+        inputs=tuple(by_name[name] for name in bucketing.given()),
+        masks=tuple(by_name[name] for name in bucketing.masks),
+        call=bucketed(endpoint.call, bucketing, endpoint.held, gradients, endpoint.pull),
+        bucketing=bucketing,
+        piece_gradients=gradients,
+    )
+
+
+def _common_buckets(
+    signatures: Sequence[SignatureInputs], options: BucketOptions
+) -> Mapping[str, Sequence[int]] | None:
+    """Returns the buckets for all signatures; None while AUTO has still to find whose they are."""
+    chosen = options.chosen
+    if isinstance(chosen, Mapping):
+        return chosen
+    if not all(each.is_decided for each in signatures):
+        return None
+    variables = sorted({variable for each in signatures for variable in each.variables})
+    if len(variables) != 1:
+        raise SavingError(
+            f"expected_sizes is one list, and the signatures have {len(variables)} dimension "
+            f"variables ({', '.join(variables) or 'none'}): give a mapping of lists by variable."
+        )
+    return {variables[0]: chosen}

@@ -1,0 +1,58 @@
+"""Converts portable functions to TensorFlow functions. Never imports jax."""
+
+from jax2tf_bridge.errors import MissingDependencyError
+
+try:
+    import tensorflow as _tf  # noqa: F401
+except ModuleNotFoundError as e:
+    if e.name != "tensorflow":
+        raise
+    raise MissingDependencyError(
+        "TensorFlow", "tensorflow-cpu", "Making a TensorFlow function"
+    ) from e
+
+from jax2tf_bridge.to_tensorflow import _tf_compat
+from jax2tf_bridge.to_tensorflow._autograph import opaque_to_autograph as opaque_to_autograph
+from jax2tf_bridge.to_tensorflow._constants import CapturedArrays as CapturedArrays
+from jax2tf_bridge.to_tensorflow._constants import Constants as Constants
+from jax2tf_bridge.to_tensorflow._constants import EagerConstants as EagerConstants
+from jax2tf_bridge.to_tensorflow._constants import Key as Key
+from jax2tf_bridge.to_tensorflow._constants import SharedConstants as SharedConstants
+from jax2tf_bridge.to_tensorflow._constants import constant_array as constant_array
+from jax2tf_bridge.to_tensorflow._constants import constant_key as constant_key
+from jax2tf_bridge.to_tensorflow._dtypes import can_become as can_become
+from jax2tf_bridge.to_tensorflow._dtypes import can_have_shape as can_have_shape
+from jax2tf_bridge.to_tensorflow._dtypes import can_hold_number as can_hold_number
+from jax2tf_bridge.to_tensorflow._dtypes import cast_if_needed as cast_if_needed
+from jax2tf_bridge.to_tensorflow._dtypes import dtype_name as dtype_name
+from jax2tf_bridge.to_tensorflow._dtypes import is_accepted_as as is_accepted_as
+from jax2tf_bridge.to_tensorflow._dtypes import is_in_range as is_in_range
+from jax2tf_bridge.to_tensorflow._dtypes import op_dtype as op_dtype
+from jax2tf_bridge.to_tensorflow._dtypes import static_shape as static_shape
+from jax2tf_bridge.to_tensorflow._function import to_tf
+from jax2tf_bridge.to_tensorflow._gradient import StoredGradients as StoredGradients
+from jax2tf_bridge.to_tensorflow._gradient import call_flat as call_flat
+from jax2tf_bridge.to_tensorflow._gradient import has_tensorflow_gradient as has_tensorflow_gradient
+from jax2tf_bridge.to_tensorflow._line_names import find_source_line as find_source_line
+from jax2tf_bridge.to_tensorflow._logical_devices import (
+    split_to_logical_devices as split_to_logical_devices,
+)
+from jax2tf_bridge.to_tensorflow._op import check_function as check_function
+from jax2tf_bridge.to_tensorflow._replaced_modules import (
+    replace_call_modules as replace_call_modules,
+)
+from jax2tf_bridge.to_tensorflow._shape_guards import Guards as Guards
+from jax2tf_bridge.to_tensorflow._shape_guards import SizeAlgebra as SizeAlgebra
+from jax2tf_bridge.to_tensorflow._shape_guards import format_known_shape as format_known_shape
+from jax2tf_bridge.to_tensorflow._shapes import check_shapes as check_shapes
+from jax2tf_bridge.to_tensorflow._tf_compat import find_op_definition as find_op_definition
+from jax2tf_bridge.to_tensorflow._tf_compat import (
+    get_dynamic_update_slice as get_dynamic_update_slice,
+)
+from jax2tf_bridge.to_tensorflow._tf_compat import saved_model_message as saved_model_message
+from jax2tf_bridge.to_tensorflow._traced_once import TracedOnce as TracedOnce
+
+# The seam to TensorFlow's private names, for the packages that stand on this one.
+tf_compat = _tf_compat
+
+__all__ = ["to_tf"]

@@ -1,0 +1,158 @@
+"""Tensors of captured arrays: one tensor for each array, shared by all ops that take it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Hashable
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import tensorflow as tf
+
+from jax2tf_bridge.errors import FunctionError, ModuleError
+from jax2tf_bridge.portable import LiftedConstant, PortableFunction
+from jax2tf_bridge.to_tensorflow._dtypes import op_dtype
+
+Key: TypeAlias = Hashable
+
+
+def constant_key(constant: LiftedConstant) -> Key:
+    """Returns a key that is equal for constants with the same array."""
+    return constant.digest, constant.aval.op_dtype, constant.aval.op_shape
+
+
+class Constants(Protocol):
+    """A source of the tensors of lifted constants."""
+
+    def tensors(
+        self, portable: PortableFunction, saving: Collection[Key] | None
+    ) -> list[tf.Tensor]:
+        """Returns the tensors of the function's lifted constants, for the current graph.
+
+        While TensorFlow saves a gradient, `saving` has the keys of the constants of the
+        differentiated function; otherwise it is None. TensorFlow cannot save an eager tensor that
+        only the gradient captures.
+        """
+        ...
+
+
+class EagerConstants:
+    """Eager tensors, created when first needed and shared by all graphs. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._known: dict[Key, tf.Tensor] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def made(self) -> bool:
+        """Returns whether any tensor was created so far."""
+        return bool(self._known)
+
+    def tensors(
+        self, portable: PortableFunction, saving: Collection[Key] | None
+    ) -> list[tf.Tensor]:
+        return [self._tensor(portable, constant, saving) for constant in portable.lifted_constants]
+
+    def _tensor(
+        self, portable: PortableFunction, constant: LiftedConstant, saving: Collection[Key] | None
+    ) -> tf.Tensor:
+        key = constant_key(constant)
+        if saving is not None and key not in saving:
+            return tf.constant(constant_array(portable, constant))
+        with tf.init_scope():
+            if not tf.executing_eagerly():
+                # The tensors of a TensorFlow 1 graph cannot be used in other graphs.
+                return tf.constant(constant_array(portable, constant))
+            with self._lock:
+                if key not in self._known:
+                    self._known[key] = tf.constant(constant_array(portable, constant))
+                return self._known[key]
+
+
+class CapturedArrays(tf.Module):  # type: ignore[misc]
+    """Non-trainable variables of captured arrays, for a model to hold.
+
+    Attributes:
+      arrays: the variables by name, created when the functions are traced.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arrays: dict[str, tf.Variable] = {}
+        # Maps to names, not variables: tf.Module would track a dict of variables and reject
+        # these keys.
+        self._names: dict[Key, str] = {}
+        self._lock = threading.RLock()
+
+    def tensors(
+        self, portable: PortableFunction, saving: Collection[Key] | None
+    ) -> list[tf.Tensor]:
+        if portable.lifted_constants and saving is None and portable.gradient_problem() is None:
+            # The gradient's variables must exist before TensorFlow saves the model.
+            self._variables(portable.vjp())
+        return [variable.read_value() for variable in self._variables(portable)]
+
+    def _variables(self, portable: PortableFunction) -> list[tf.Variable]:
+        with self._lock, tf.init_scope():
+            return [self._variable(portable, constant) for constant in portable.lifted_constants]
+
+    def _variable(self, portable: PortableFunction, constant: LiftedConstant) -> tf.Variable:
+        key = constant_key(constant)
+        if key not in self._names:
+            name = f"captured_{len(self.arrays)}"
+            variable = tf.Variable(constant_array(portable, constant), trainable=False, name=name)
+            self.arrays[name], self._names[key] = variable, name
+        return self.arrays[self._names[key]]
+
+
+class SharedConstants:
+    """Eager tensors, or variables once `captured` was called."""
+
+    def __init__(self, name: str) -> None:
+        """Stores the function's name, for messages."""
+        self._name = name
+        self._eager = EagerConstants()
+        self._captured: CapturedArrays | None = None
+        self._lock = threading.Lock()
+
+    def tensors(
+        self, portable: PortableFunction, saving: Collection[Key] | None
+    ) -> list[tf.Tensor]:
+        return (self._captured or self._eager).tensors(portable, saving)
+
+    def captured(self) -> CapturedArrays:
+        """Switches to variables, and returns the module that holds them.
+
+        Raises:
+          FunctionError: eager tensors exist already, in functions that were traced.
+        """
+        with self._lock:
+            if self._captured is None:
+                if self._eager.made:
+                    raise FunctionError(
+                        f"captured_arrays() of {self._name} was called after the function: what "
+                        "was traced has its captured arrays as constants. Call it, and hold what "
+                        "it gives in your model, before the first call."
+                    )
+                self._captured = CapturedArrays()
+            return self._captured
+
+
+def constant_array(portable: PortableFunction, constant: LiftedConstant) -> np.ndarray:
+    """Returns a constant's array, read-only, in the dtype that the op takes.
+
+    Raises:
+      ModuleError: the portable function does not hold the array.
+      DTypeError: TF lacks its dtype.
+    """
+    dtype = op_dtype(constant.aval, f"The constant {constant.name} of {portable.name}")
+    if constant.data is None:
+        raise ModuleError(
+            f"{portable.name} captured the array {constant.name or constant.digest} "
+            f"({constant.aval}), which its portable function does not hold: it was written "
+            "without arrays. Write the file with arrays=True, or pass the weights as an argument."
+        )
+    stored = tf.as_dtype(constant.aval.module_dtype).as_numpy_dtype
+    array = np.frombuffer(constant.data, dtype=stored).astype(dtype.as_numpy_dtype, copy=False)
+    # All sizes of a constant are ints; the filter is for the type checker.
+    return array.reshape([size for size in constant.aval.op_shape if isinstance(size, int)])

@@ -1,0 +1,106 @@
+"""Conversions between dtype names in portable functions and TensorFlow dtypes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from jax2tf_bridge.errors import DTypeError
+from jax2tf_bridge.portable import WIDENED, Aval, find_dtype
+
+_CONVERT = "Convert it inside the JAX function, for instance with x.astype('float32')."
+
+
+def op_dtype(aval: Aval, path: str) -> tf.DType:
+    """Returns the TF dtype in which a value of type `aval` is passed to the op.
+
+    Raises:
+      DTypeError: the installed TF lacks the dtype, or cannot hand it to XLA. The message names the
+        value by `path`.
+    """
+    row = find_dtype(aval.dtype)
+    if row is not None and not row.crosses:
+        raise DTypeError(
+            f"{path} has dtype {aval.dtype}, which TensorFlow {tf.__version__} cannot hand to XLA. "
+            f"{_CONVERT}"
+        )
+    try:
+        return tf.as_dtype(aval.op_dtype)
+    except TypeError as e:
+        raise DTypeError(
+            f"{path} has dtype {aval.dtype}, which TensorFlow {tf.__version__} does not have. "
+            f"{_CONVERT}"
+        ) from e
+
+
+def static_shape(value: Any) -> tuple[int | None, ...]:
+    """Returns a tensor's shape, with None for each unknown size.
+
+    Raises:
+      ValueError: the rank is unknown.
+    """
+    return tuple(value.shape.as_list())
+
+
+def can_have_shape(tensor: tf.Tensor, aval: Aval) -> bool:
+    """Returns whether the known part of a tensor's shape agrees with the shape of `aval`."""
+    if tensor.shape.rank is None:
+        return True  # checked at run time
+    shape = static_shape(tensor)
+    return len(shape) == len(aval.op_shape) and all(
+        size is None or not isinstance(d, int) or size == d
+        for size, d in zip(shape, aval.op_shape, strict=True)
+    )
+
+
+def is_in_range(value: object, dtype: tf.DType) -> bool:
+    """Returns whether an integer is in the dtype's range; TF may wrap one that is too large."""
+    if isinstance(value, bool) or not isinstance(value, int) or not dtype.is_integer:
+        return True
+    return bool(dtype.min <= value <= dtype.max)
+
+
+def is_accepted_as(leaf: Any, dtype: str) -> bool:
+    """Returns whether an array or number is implicitly accepted as one of a dtype.
+
+    The rules are those of JAX and `convert`: 64-bit values are accepted as 32-bit ones, and 8-bit
+    dtypes hold the values that JAX stores in fewer bits.
+    """
+    actual = dtype_name(leaf)
+    if actual is None:
+        return can_hold_number(leaf, dtype)
+    return can_become(actual, dtype) or WIDENED.get(actual) == dtype
+
+
+def dtype_name(leaf: Any) -> str | None:
+    """Returns JAX's name of the dtype; None for a Python number, which has no dtype."""
+    if isinstance(leaf, (bool, int, float, complex)):
+        return None
+    dtype = leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype
+    return str(getattr(dtype, "name", dtype))
+
+
+def can_hold_number(number: complex, expected: str) -> bool:
+    """Returns whether a dtype can represent a Python number, up to rounding."""
+    row = find_dtype(expected)
+    if row is not None and row.is_integer:
+        is_signed = row.kind == "int"
+        bits = row.bits - is_signed
+        minimum = -(1 << bits) if is_signed else 0
+        return isinstance(number, int) and minimum <= number < 1 << bits
+    if expected == "bool":
+        return isinstance(number, bool)
+    return not isinstance(number, complex) or (row is not None and row.kind == "complex")
+
+
+def cast_if_needed(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Casts the tensor to `dtype` unless it has that dtype."""
+    return tensor if tensor.dtype == dtype else tf.cast(tensor, dtype)
+
+
+def can_become(given: str, expected: str) -> bool:
+    """Returns whether JAX implicitly accepts dtype `given` as `expected`: 64 bits as 32 bits."""
+    row = find_dtype(given)
+    return given == expected or (row is not None and row.without_x64 == expected)

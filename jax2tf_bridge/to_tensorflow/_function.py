@@ -1,0 +1,113 @@
+"""to_tf(): converts a portable function to a TensorFlow function, without JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from jax2tf_bridge.errors import DTypeError, mismatch
+from jax2tf_bridge.portable import (
+    Aval,
+    Call,
+    HoldsPortable,
+    PortableFunction,
+    as_portable_function,
+    without_xla,
+)
+from jax2tf_bridge.to_tensorflow._autograph import opaque_to_autograph
+from jax2tf_bridge.to_tensorflow._constants import EagerConstants
+from jax2tf_bridge.to_tensorflow._dtypes import can_have_shape, is_in_range, op_dtype
+from jax2tf_bridge.to_tensorflow._gradient import call_flat
+from jax2tf_bridge.to_tensorflow._op import check_function
+from jax2tf_bridge.to_tensorflow._shape_guards import format_known_shape
+from shape_poly import shape_text
+
+
+@opaque_to_autograph
+def to_tf(
+    portable: PortableFunction | HoldsPortable, *, with_gradient: bool = True, xla: bool = True
+) -> Callable[..., Any]:
+    """Converts a portable function to a TF function. JAX is not needed.
+
+    Args:
+      portable: the result of `export`, from this or another process.
+      with_gradient: whether the portable function's VJPs become its gradient. If False, asking for
+        a gradient raises an error.
+      xla: False converts the module to TensorFlow's own operations, even if the function was
+        exported for XLA. A function exported for a target without XLA always becomes TensorFlow's
+        own operations.
+
+    Returns:
+      A function over tensors, tf.Variables, arrays and scalars, with the arguments and the
+      result structure of the JAX function. It casts nothing: the arguments must have the
+      portable function's dtypes. It works in eager mode, tf.function and SavedModels. Calling it
+      raises StructureError, ShapeError or DTypeError for arguments that do not fit, each named by
+      its path. If symbolic sizes contradict each other at run time, it raises
+      tf.errors.InvalidArgumentError.
+
+    Raises:
+      ModuleError: the installed TF cannot run the module, the portable function does not match the
+        module, or, without XLA, TensorFlow has no operation for one of the module's operations.
+      DTypeError: TF lacks a dtype of an argument or result.
+      FunctionError: `portable` is not a portable function.
+    """
+    function = as_portable_function(portable, "to_tf")
+    if not xla:
+        function = without_xla(function)
+    check_function(function)
+    arguments = Call.of(function.in_tree, function.argument_names)
+    paths = arguments.paths()
+    constants = EagerConstants()
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        leaves = arguments.flatten(args, kwargs)
+        tensors = list(map(_as_tensor, leaves, function.in_avals, paths))
+        _check_arguments(function, tensors, paths)
+        results = call_flat(function, tensors, with_gradient, constants)
+        return function.out_tree.unflatten(iter(results))
+
+    call.__name__ = call.__qualname__ = function.name
+    call.__doc__ = repr(function)
+    return opaque_to_autograph(call)
+
+
+def _as_tensor(leaf: Any, aval: Aval, path: str) -> tf.Tensor:
+    if tf.is_tensor(leaf) or isinstance(leaf, tf.Variable):
+        return tf.convert_to_tensor(leaf)
+    # Python numbers have no dtype, so they take the one of the argument.
+    dtype = op_dtype(aval, path) if isinstance(leaf, (bool, int, float, complex)) else None
+    try:
+        if dtype is None or is_in_range(leaf, dtype):
+            return tf.convert_to_tensor(leaf, dtype)
+        cause = None
+    except (TypeError, ValueError) as e:
+        cause = e
+    raise DTypeError(
+        f"The argument {path} must be a tensor, an array or a scalar for {aval}. "
+        f"Got: {leaf!r} of type {type(leaf).__name__}"
+    ) from cause
+
+
+def _check_arguments(
+    portable: PortableFunction, tensors: Sequence[tf.Tensor], paths: Sequence[str]
+) -> None:
+    shape_problems, dtype_problems = [], []
+    for tensor, aval, path in zip(tensors, portable.in_avals, paths, strict=True):
+        expected = op_dtype(aval, path)
+        if tensor.dtype != expected:
+            dtype_problems.append(f"{path}: expected {expected.name}, got {tensor.dtype.name}")
+        if not can_have_shape(tensor, aval):
+            sizes = shape_text(aval.op_shape)
+            shape_problems.append(
+                f"{path}: expected shape {sizes}, got {format_known_shape(tensor)}"
+            )
+    if shape_problems or dtype_problems:
+        raise mismatch(
+            f"The arguments of {portable.name} are not those that it was exported with",
+            shape_problems,
+            dtype_problems,
+            "Nothing is cast or reshaped for you: use tf.cast or tf.reshape, or export the "
+            "function for these.",
+        )

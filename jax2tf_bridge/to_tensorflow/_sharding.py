@@ -1,0 +1,167 @@
+"""Functions over several devices: checks that TensorFlow can run them, and TPU annotations."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Sequence
+from types import FrameType
+
+import tensorflow as tf
+
+from jax2tf_bridge.errors import ShardingError
+from jax2tf_bridge.portable import (
+    CALLS_OF_PARTS,
+    Aval,
+    DisabledSafetyCheck,
+    PortableFunction,
+    Sharding,
+)
+from jax2tf_bridge.portable.bytecode import ModuleSummary, read_summary
+from jax2tf_bridge.serialization.jax_exported import (
+    is_replicated,
+    replace_device_grid,
+    to_op_sharding,
+)
+from jax2tf_bridge.to_tensorflow import _tf_compat
+
+# Attributes that TensorFlow's TPU bridge reads; the second one takes precedence.
+_WITH_DEVICE_LIST, _AS_GRID = "_XlaSharding", "_XlaShardingV2"
+
+# Calls and operations of jax.shard_map, whose functions compute on the part of one device.
+_MANUAL_OPERATIONS = CALLS_OF_PARTS | {"sdy.manual_computation"}
+
+_ON_TPU = 'on TPU, inside tf.function, with the platforms ["tpu"] alone'
+_LIBRARIES = frozenset({"tensorflow", "keras", "jax2tf_bridge"})
+# AutoGraph writes converted user functions into temporary files with this name.
+_AUTOGRAPH = "__autograph_generated_file"
+
+
+def check_devices(portable: PortableFunction, *, is_gradient: bool = False) -> None:
+    """Warns if TensorFlow runs a sharded function on one device, and raises if it cannot.
+
+    TensorFlow shards functions on the TPU, in a graph. Elsewhere it runs them on one device. The
+    values are the same, unless the function computes on parts (jax.shard_map). The warning is shown
+    once for each function and line of the user's code.
+
+    Args:
+      portable: the function.
+      is_gradient: whether it is called as the gradient of a function that was warned about.
+
+    Raises:
+      ShardingError: the function computes on the parts of devices (jax.shard_map), or, in eager
+        mode, it has sharded arguments or results.
+    """
+    if portable.module.nr_devices == 1:
+        return
+    for_tpu = set(portable.platforms) == {"tpu"} and not tf.executing_eagerly()
+    if for_tpu and portable.target.xla:
+        return
+    over = f"{portable.name} is sharded over {portable.module.nr_devices} devices"
+    other_platforms = [platform for platform in portable.platforms if platform != "tpu"]
+    if _is_manual(read_summary(portable.module.data)):
+        raise ShardingError(
+            f"{over}, and computes on the part of each by itself (jax.shard_map), so that it "
+            f"cannot run on one, as {_name_runtime(other_platforms)} would run it. Export it for "
+            f"serving {_ON_TPU}; or over a mesh of one device; or without jax.shard_map, with "
+            "shardings alone."
+        )
+    if DisabledSafetyCheck.shardings() in portable.module.disabled_checks:
+        return
+    if tf.executing_eagerly() and _is_spread(portable):
+        # Programs written for jax2tf match the message up to the word "context".
+        raise ShardingError(
+            f"{over}, and was called in eager mode: a function with sharded arguments or results "
+            "must be used under a `tf.function` context. Wrap what calls it in tf.function. If "
+            "the memory and time of one device are enough, eager mode runs it too with "
+            "DisabledSafetyCheck.shardings() among the disabled checks."
+        )
+    if not is_gradient:
+        warnings.warn(
+            f"{over}, and {_name_runtime(other_platforms)} runs it as a whole on one device. The "
+            "values are the same. If the memory and time of one device are enough, "
+            "DisabledSafetyCheck.shardings() among the disabled checks turns this warning off. "
+            f"To run it on all of them, serve it {_ON_TPU}.",
+            UserWarning,
+            stacklevel=_find_user_stacklevel(),
+        )
+
+
+def _is_spread(portable: PortableFunction) -> bool:
+    """Returns whether an argument that the module takes, or a result, is split over devices."""
+    inputs = portable.inputs
+    return any(
+        port.sharding is not None and not is_replicated(port.sharding, len(port.aval.op_shape))
+        for port in (*(inputs[i] for i in portable.module.kept_arguments), *portable.outputs)
+    )
+
+
+def _name_runtime(platforms: Sequence[str]) -> str:
+    if tf.executing_eagerly():
+        return "eager TensorFlow"
+    if not platforms:
+        return "TensorFlow without XLA"
+    *first, last = platforms
+    return f"TensorFlow on {', '.join(first) + ' and ' * bool(first)}{last}"
+
+
+def _find_user_stacklevel() -> int:
+    """Returns the stacklevel with which the caller's warning shows the user's line."""
+    frame, level = inspect.currentframe(), 0
+    while frame is not None and _is_library(frame):
+        frame, level = frame.f_back, level + 1
+    return max(level, 1)
+
+
+def _is_library(frame: FrameType) -> bool:
+    package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return package in _LIBRARIES or _AUTOGRAPH in frame.f_code.co_filename
+
+
+def annotate_shardings(
+    portable: PortableFunction,
+    tensors: Sequence[tf.Tensor],
+    shardings: Sequence[Sharding | None],
+    avals: Sequence[Aval],
+) -> list[tf.Tensor]:
+    """Annotates graph tensors with their shardings, for TensorFlow's TPU tools.
+
+    The tools do not read the module. Eager tensors and tensors without a sharding are returned
+    unchanged.
+
+    Args:
+      portable: the function, for messages.
+      tensors: arguments or results of the function.
+      shardings: the sharding of each tensor, or None.
+      avals: the type of each tensor.
+
+    Raises:
+      ShardingError: XLA's annotations cannot express a sharding.
+    """
+    if portable.module.nr_devices == 1 or tf.executing_eagerly():
+        return list(tensors)
+    return [
+        tensor if sharding is None else _annotate(portable, tensor, sharding, aval)
+        for tensor, sharding, aval in zip(tensors, shardings, avals, strict=True)
+    ]
+
+
+def _annotate(
+    portable: PortableFunction, tensor: tf.Tensor, sharding: Sharding, aval: Aval
+) -> tf.Tensor:
+    as_grid = to_op_sharding(sharding, len(aval.op_shape))
+    if as_grid is None:
+        raise ShardingError(
+            f"{portable.name} has an argument or a result {aval} that is spread as {sharding}, "
+            "which XLA's annotations have no words for. Use a sharding without unreduced and "
+            "reduced axes."
+        )
+    as_list = replace_device_grid(as_grid)
+    attributes = {_WITH_DEVICE_LIST: as_list}
+    if as_list != as_grid:
+        attributes[_AS_GRID] = as_grid
+    return _tf_compat.add_xla_sharding(tensor, as_list, attributes)
+
+
+def _is_manual(module: ModuleSummary) -> bool:
+    return not _MANUAL_OPERATIONS.isdisjoint({*module.custom_calls, *module.operations})

@@ -1,0 +1,250 @@
+"""The private names of TensorFlow that this package uses; no other module of it uses any."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import tensorflow as tf
+
+from jax2tf_bridge._utils import SeamName
+from jax2tf_bridge.errors import ModuleError
+
+_XLA = "tensorflow.compiler.tf2xla.python.xla"
+_WRAPPERS = "tensorflow.python.trackable.data_structures"
+
+_CALL_MODULE = SeamName(_XLA, "call_module", "2.15 to 2.22", "nothing can be run: ModuleError")
+_LIST_WRAPPER = SeamName(_WRAPPERS, "ListWrapper", "2.15 to 2.22", "it counts as a leaf")
+_TUPLE_WRAPPER = SeamName(_WRAPPERS, "_TupleWrapper", "2.15 to 2.22", "it counts as a leaf")
+_DICT_WRAPPER = SeamName(_WRAPPERS, "_DictWrapper", "2.15 to 2.22", "it counts as a leaf")
+
+_SAVED_MODEL = SeamName(
+    "tensorflow.core.protobuf.saved_model_pb2",
+    "SavedModel",
+    "2.15 to 2.22",
+    "defaults of inputs cannot be saved: SavingError",
+)
+
+_SHARDING = SeamName(
+    _XLA,
+    "sharding",
+    "2.15 to 2.22",
+    "sharded functions cannot be called in graphs: ModuleError",
+)
+_DYNAMIC_UPDATE_SLICE = SeamName(
+    _XLA,
+    "dynamic_update_slice",
+    "2.15 to 2.22",
+    "updates of slices at computed places have no form in LiteRT: UnsupportedByTargetError",
+)
+_OP_DEFINITIONS = SeamName(
+    "tensorflow.python.framework.op_def_registry",
+    "get",
+    "2.15 to 2.22",
+    "LiteRT models of dtypes that LiteRT moves no elements of are refused: "
+    "UnsupportedByTargetError",
+)
+_STOP_RECORDING = SeamName(
+    "tensorflow.python.eager.record",
+    "stop_recording",
+    "2.15 to 2.22",
+    "TensorFlow differentiates loops in vain, and XLA cannot compile them",
+)
+_WITHOUT_VALUE = SeamName(
+    "tensorflow.python.ops.resource_variable_ops",
+    "UninitializedVariable",
+    "2.15 to 2.22",
+    "while a model is saved, memory holds its weights a second time",
+)
+_SET_ATTRIBUTE = "_set_attr"
+"""Method of graph operations that sets any attribute, TensorFlow 2.15 to 2.22."""
+
+_TRACKABLE = "_trackable_children"
+"""Method of every trackable object, TensorFlow 2.15 to 2.22. In other releases the user must name
+the objects that functions need in `resources`."""
+
+_REGISTERED_GRADIENT = "internal_grad_fn"
+"""Name of the function under which tf.custom_gradient registers gradients, TensorFlow 2.15 to 2.22.
+With another name, a SavedModel's second-order gradient fails with TF's own message, "No gradient
+defined for operation"."""
+
+SEAM: Sequence[SeamName] = (
+    _CALL_MODULE,
+    _LIST_WRAPPER,
+    _TUPLE_WRAPPER,
+    _DICT_WRAPPER,
+    _SAVED_MODEL,
+    _SHARDING,
+    _DYNAMIC_UPDATE_SLICE,
+    _OP_DEFINITIONS,
+    _STOP_RECORDING,
+    _WITHOUT_VALUE,
+)
+
+
+def call_module(args: Sequence[Any], attributes: Mapping[str, Any]) -> list[Any]:
+    """Adds an XlaCallModule op on `args`, and omits attributes that this TF does not know.
+
+    Raises:
+      ModuleError: this TF has no XlaCallModule.
+    """
+    op = _CALL_MODULE.get()
+    if op is None:
+        raise ModuleError(
+            f"TensorFlow {tf.__version__} has no XlaCallModule op. Use TensorFlow 2.15 or newer."
+        )
+    known = _parameters(op)
+    results = op(args, **{k: v for k, v in attributes.items() if k in known})
+    return list(results)
+
+
+def add_xla_sharding(
+    value: tf.Tensor, sharding: bytes, attributes: Mapping[str, bytes]
+) -> tf.Tensor:
+    """Adds an XlaSharding op to a tensor of a graph.
+
+    Args:
+      value: the tensor.
+      sharding: a serialized xla.OpSharding.
+      attributes: more serialized shardings, by the attribute names that TensorFlow's passes read.
+
+    Raises:
+      ModuleError: this TF has no XlaSharding.
+    """
+    op = _SHARDING.get()
+    if op is None:
+        raise ModuleError(
+            f"TensorFlow {tf.__version__} has no XlaSharding op, which sharded functions need."
+        )
+    result = op(value, sharding=sharding)
+    for name, content in attributes.items():
+        getattr(result.op, _SET_ATTRIBUTE)(name, tf.compat.v1.AttrValue(s=content))
+    return result
+
+
+def get_dynamic_update_slice() -> Any:
+    """Returns the function that adds an XlaDynamicUpdateSlice op, or None if this TF has none.
+
+    It takes the tensor, the slice, and the start indices. LiteRT has a built-in for the op.
+    """
+    return _DYNAMIC_UPDATE_SLICE.get()
+
+
+def find_op_definition(kind: str) -> Any:
+    """Returns the OpDef of a kind of operation; None if this TF lacks it or its registry."""
+    get = _OP_DEFINITIONS.get()
+    return None if get is None else get(kind)
+
+
+def pause_recording() -> AbstractContextManager[Any]:
+    """Returns a context in which gradient tapes record no operations.
+
+    A custom gradient replaces their gradients. If a tape recorded them, TensorFlow would
+    differentiate each loop and branch when it is created.
+    """
+    stop = _STOP_RECORDING.get()
+    return nullcontext() if stop is None else stop()
+
+
+def make_uninitialized_variable(
+    shape: Sequence[int], dtype: tf.DType, *, trainable: bool, name: str
+) -> tf.Variable | None:
+    """Creates a variable that uses no memory until it is assigned; None if this TF cannot.
+
+    Functions that read the variable can be traced. tf.saved_model.save adds it to the object graph,
+    but writes no value.
+    """
+    make = _WITHOUT_VALUE.get()
+    if make is None:
+        return None
+    return make(shape=list(shape), dtype=dtype, trainable=trainable, name=name)
+
+
+@functools.lru_cache(maxsize=1)
+def _parameters(op: Any) -> frozenset[str]:
+    return frozenset(inspect.signature(op).parameters)
+
+
+def unwrap_containers(value: Any) -> Any:
+    """Removes the wrappers that a tf.Module puts around containers, at any depth.
+
+    Other values are returned unchanged.
+    """
+    if not is_wrapper(value):
+        return value
+    inner = getattr(value, "__wrapped__", value)
+    if isinstance(value, Mapping):
+        # Copied to keep its type: an OrderedDict, or a defaultdict with its factory.
+        plain = copy.copy(inner)
+        plain.update((k, unwrap_containers(v)) for k, v in value.items())
+        return plain
+    children = [unwrap_containers(v) for v in value]
+    if isinstance(value, tuple):
+        return type(inner)(*children) if hasattr(inner, "_fields") else tuple(children)
+    return children
+
+
+def is_wrapper(value: Any) -> bool:
+    """Returns whether a value is a wrapper that TF puts around a container in a module."""
+    if type(value) in (tuple, list, dict) or not isinstance(value, (tuple, list, dict)):
+        return False
+    return isinstance(value, tuple(kind for kind in wrapper_types() if kind is not None))
+
+
+def wrapper_types() -> tuple[type | None, type | None, type | None]:
+    """Returns the wrapper classes of lists, tuples and dicts; None for those that this TF lacks."""
+    return _LIST_WRAPPER.get(), _TUPLE_WRAPPER.get(), _DICT_WRAPPER.get()
+
+
+def is_tracing_gradient_to_save() -> bool:
+    """Returns whether tf.saved_model.save is tracing a tf.custom_gradient to save it.
+
+    It does so by wrapping the registered gradient function in a tf.function.
+    """
+    # The default graph of eager mode is not a FuncGraph, and has no name.
+    return getattr(tf.compat.v1.get_default_graph(), "name", "") == _REGISTERED_GRADIENT
+
+
+def is_trackable(value: object) -> bool:
+    """Returns whether TensorFlow can save an object with a model: a table, variable or module."""
+    return hasattr(value, _TRACKABLE)
+
+
+class _IdentityIndexedList(list[Any]):
+    """The inputs of a graph, a list whose `index` finds tensors by identity.
+
+    Graph tensors are equal only if they are identical, but TensorFlow's comparison of two tensors
+    is slow.
+    """
+
+    def index(self, value: Any, *bounds: Any) -> int:
+        if bounds or not isinstance(value, tf.Tensor):
+            return super().index(value, *bounds)
+        places: dict[int, int] = getattr(self, "places", {})
+        if len(places) != len(self):
+            places = self.places = {id(tensor): i for i, tensor in enumerate(self)}
+        place = places.get(id(value))
+        if place is None or self[place] is not value:
+            raise ValueError(f"{value!r} is not in the list")
+        return place
+
+
+def find_inputs_by_identity(tensors: Iterable[Any]) -> None:
+    """Makes the lookup of inputs fast in the graphs of the given tensors.
+
+    tf.saved_model.save looks up each tensor that a gradient needs among the inputs. With an
+    ordinary list, the time grows with the square of the number of weights.
+    """
+    for tensor in tensors:
+        graph: Any = None if hasattr(tensor, "numpy") else getattr(tensor, "graph", None)
+        if type(getattr(graph, "inputs", None)) is list:
+            graph.inputs = _IdentityIndexedList(graph.inputs)
+
+
+def saved_model_message() -> Any:
+    """Returns the protobuf class of saved_model.pb; None if this TF has none."""
+    return _SAVED_MODEL.get()

@@ -1,0 +1,94 @@
+"""Batch normalization, which PyTorch/XLA writes as operations of its own.
+
+Formulas: https://openxla.org/stablehlo/spec#batch_norm_grad and its neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+import tensorflow as tf
+
+from jax2tf_bridge.portable.bytecode import Operation
+from jax2tf_bridge.to_tensorflow.operations import _converter_forms
+from jax2tf_bridge.to_tensorflow.operations._array import Array
+from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
+from jax2tf_bridge.to_tensorflow.operations._shapes import broadcast
+
+
+class _Features:
+    """An operand with many values of each feature, and what there is one of for each."""
+
+    def __init__(self, scope: Scope, operation: Operation, operand: Array) -> None:
+        self.scope, self.operand = scope, operand
+        self.axis = operation.int("feature_index")
+        epsilon = operation.attributes["epsilon"]
+        if not isinstance(epsilon, float) or not 0 <= self.axis < operand.rank:
+            scope.fail(operation, f"its epsilon is {epsilon!r} and its feature_index {self.axis}")
+        self.epsilon = epsilon
+        self.x = scope.tensor(operand)
+        self.others = [axis for axis in range(operand.rank) if axis != self.axis]
+
+    def along(self, array: Array) -> tf.Tensor:
+        """Returns an array of the features' values as a tensor that broadcasts to the operand."""
+        return self.scope.compact(broadcast(self.scope, array, self.operand.sizes, [self.axis]))
+
+    def mean(self, tensor: tf.Tensor) -> Array:
+        """Averages over all but the features."""
+        return self._array(tf.reduce_mean(tensor, self.others))
+
+    def sum(self, tensor: tf.Tensor) -> Array:
+        """Sums over all but the features."""
+        return self._array(tf.reduce_sum(tensor, self.others))
+
+    def result(self, tensor: tf.Tensor) -> Array:
+        """Returns a tensor of the operand's sizes as an array."""
+        return self.scope.made(tensor, self.operand.element, self.operand.sizes)
+
+    def _array(self, tensor: tf.Tensor) -> Array:
+        return self.scope.made(tensor, self.operand.element, [self.operand.sizes[self.axis]])
+
+
+def _normalized(
+    features: _Features, scale: Array, offset: Array, mean: Array, variance: Array
+) -> Array:
+    deviation = tf.sqrt(features.along(variance) + features.epsilon)
+    centered = features.x - features.along(mean)
+    return features.result(centered / deviation * features.along(scale) + features.along(offset))
+
+
+def _inference(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    operand, scale, offset, mean, variance = operands
+    return _normalized(_Features(scope, operation, operand), scale, offset, mean, variance)
+
+
+def _training(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
+    operand, scale, offset = operands
+    features = _Features(scope, operation, operand)
+    mean = features.mean(features.x)
+    square = _converter_forms.square if scope.for_converters else tf.square
+    variance = features.mean(square(features.x - features.along(mean)))
+    return _normalized(features, scale, offset, mean, variance), mean, variance
+
+
+def _grad(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
+    operand, scale, mean, variance, cotangent = operands
+    features = _Features(scope, operation, operand)
+    ct = scope.tensor(cotangent)
+    inverse = tf.math.rsqrt(features.along(variance) + features.epsilon)
+    normalized = (features.x - features.along(mean)) * inverse
+    d_scale, d_offset = features.sum(ct * normalized), features.sum(ct)
+    # What an element changes in the mean and the variance is taken away from its own part.
+    own = ct - features.along(features.mean(ct))
+    own -= normalized * features.along(features.mean(ct * normalized))
+    return features.result(own * inverse * features.along(scale)), d_scale, d_offset
+
+
+EMITTERS: Mapping[str, Emitter] = MappingProxyType(
+    {
+        "batch_norm_inference": _inference,
+        "batch_norm_training": _training,
+        "batch_norm_grad": _grad,
+    }
+)

@@ -1,0 +1,384 @@
+"""Recognises what regions compute: reducers, selectors and comparators that TensorFlow has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from jax2tf_bridge.portable.bytecode import Block, DenseElements, Operation, Program, Value
+from jax2tf_bridge.to_tensorflow.operations._array import Array, row_of, tf_dtype
+from jax2tf_bridge.to_tensorflow.operations._scope import Scope
+from jax2tf_bridge.to_tensorflow.operations._shapes import broadcast
+from shape_poly import Dim
+
+_OF_FLAGS: Mapping[str, str] = MappingProxyType(
+    {"add": "or", "multiply": "and", "maximum": "or", "minimum": "and"}
+)
+_REDUCERS = frozenset({"add", "multiply", "maximum", "minimum", "and", "or", "xor"})
+"""All of them are commutative and associative."""
+
+
+@dataclass(frozen=True)
+class Reducer:
+    """A reducer that is one of StableHLO's binary operations.
+
+    Attributes:
+      name: of the operation; that of bool is "and", "or" or "xor".
+      element: the type in which it is computed, which may be a wider one than the operand's.
+    """
+
+    name: str
+    element: str
+
+
+@dataclass(frozen=True)
+class SortKey:
+    """A number by which a comparator orders.
+
+    Attributes:
+      block: computes it from one element of each operand.
+      descending: whether the greatest number comes first.
+      total_order: whether -0 comes before 0, and NaNs by their signs; otherwise zeros are equal.
+    """
+
+    block: Block
+    descending: bool
+    total_order: bool
+
+
+def sized(scope: Scope, array: Array, sizes: Sequence[Dim]) -> Array:
+    """Gives a result of a body the sizes of its operands, where it depends on none of them."""
+    if array.sizes == tuple(sizes):
+        return array
+    if array.rank != len(sizes):
+        return broadcast(scope, array, sizes, ())
+    return Array(array.element, tuple(sizes), array.computed, array.known, array.parts)
+
+
+class _Body:
+    """A block whose values can be followed back to what made them."""
+
+    def __init__(self, block: Block, scope: Scope | None = None) -> None:
+        """`scope` has the values of the blocks around it."""
+        self.block, self.scope = block, scope
+        self.makers: dict[Value, tuple[Operation, int]] = {
+            value: (operation, i)
+            for operation in block.operations
+            for i, value in enumerate(operation.results)
+        }
+
+    def maker(self, value: Value, *names: str) -> Operation | None:
+        """Returns the operation that made a value, if it is one of these."""
+        operation = self.makers[value][0] if value in self.makers else None
+        return operation if operation is not None and operation.name in names else None
+
+    def argument(self, value: Value) -> int | None:
+        """Returns which argument a value is, if it is one."""
+        arguments = self.block.arguments
+        return arguments.index(value) if value in arguments else None
+
+    def unconverted(self, value: Value) -> Value:
+        """Follows a value back through conversions."""
+        while (operation := self.maker(value, "convert")) is not None:
+            (value,) = operation.operands
+        return value
+
+    def comparison(self, value: Value) -> tuple[str, Value, Value] | None:
+        """Returns the direction and the operands of the comparison that made a value."""
+        operation = self.maker(value, "compare")
+        if operation is None:
+            return None
+        left, right = operation.operands
+        return operation.text("comparison_direction"), left, right
+
+    def either(self, value: Value, name: str) -> tuple[tuple[Value, Value], ...]:
+        """Returns the operands of `and` or `or`, in both orders; nothing if it is none."""
+        operation = self.maker(value, name)
+        if operation is None:
+            return ()
+        left, right = operation.operands
+        return (left, right), (right, left)
+
+    def mirrored(self, left: Value, right: Value, pairs: Mapping[Value, Value]) -> bool:
+        """Tells whether `right` is computed as `left`, but from the other elements."""
+        if left in pairs or right in pairs.values():
+            return pairs.get(left) is right
+        if left is right:
+            return self._is_fixed(left, pairs)
+        if left not in self.makers or right not in self.makers:
+            return self._is_same_constant(left, right)
+        (one, i), (other, j) = self.makers[left], self.makers[right]
+        return (
+            one.name == other.name
+            and i == j
+            and not one.regions
+            and not other.regions
+            and _attributes_equal(one.attributes, other.attributes)
+            and len(one.operands) == len(other.operands)
+            and all(
+                self.mirrored(a, b, pairs)
+                for a, b in zip(one.operands, other.operands, strict=True)
+            )
+        )
+
+    def _is_fixed(self, value: Value, pairs: Mapping[Value, Value]) -> bool:
+        if value in self.block.arguments:
+            return pairs.get(value) is value
+        if value not in self.makers:
+            return True
+        return all(self._is_fixed(operand, pairs) for operand in self.makers[value][0].operands)
+
+    def _is_same_constant(self, left: Value, right: Value) -> bool:
+        if self.scope is None or any(
+            v in self.makers or v in self.block.arguments for v in (left, right)
+        ):
+            return False
+        one, other = self.scope.array(left), self.scope.array(right)
+        if one.known is None or other.known is None or one.element != other.element:
+            return False
+        return one.sizes == other.sizes and one.known.tobytes() == other.known.tobytes()
+
+    def computing(self, value: Value, arguments: Sequence[Value]) -> Block:
+        """Makes the block that computes a value from some of the arguments."""
+        needed: set[Value] = {value}
+        for operation in reversed(self.block.operations):
+            if any(result in needed for result in operation.results):
+                needed.update(operation.operands)
+        kept = [op for op in self.block.operations if any(v in needed for v in op.results)]
+        end = Operation("return", (value,), (), {})
+        return Block(tuple(arguments), (*kept, end))
+
+
+def _attributes_equal(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
+    return left.keys() == right.keys() and all(_equal(left[key], right[key]) for key in left)
+
+
+def _equal(left: Any, right: Any) -> bool:
+    if isinstance(left, DenseElements) and isinstance(right, DenseElements):
+        # Bits, as a NaN is not equal to itself.
+        return left.type == right.type and bytes(left.data) == bytes(right.data)
+    return bool(left == right)
+
+
+def reducers(block: Block) -> list[Reducer] | None:
+    """Recognises a reducer each of whose results is made of its own operand alone.
+
+    Returns one for each operand; None if an operand has another one.
+    """
+    body = _Body(block)
+    n_operands = len(block.arguments) // 2
+    found: list[Reducer] = []
+    for i, value in enumerate(block.returned):
+        operation = body.maker(body.unconverted(value), *_REDUCERS)
+        if operation is None:
+            return None
+        left, right = (body.argument(body.unconverted(v)) for v in operation.operands)
+        if {left, right} != {i, i + n_operands}:
+            return None
+        argument, result = block.arguments[i].tensor.element, operation.results[0].tensor.element
+        if not _holds(result, argument) or value.tensor.element != argument:
+            return None
+        name = _OF_FLAGS.get(operation.name, operation.name) if result == "i1" else operation.name
+        found.append(Reducer(name, result))
+    return found
+
+
+def _holds(wide: str, narrow: str) -> bool:
+    """Tells whether a type has all numbers of another one."""
+    if wide == narrow:
+        return True
+    return (wide, narrow) in {
+        *((f"f{bits}", small) for bits in (32, 64) for small in ("f16", "bf16")),
+        ("f64", "f32"),
+        ("complex<f64>", "complex<f32>"),
+    }
+
+
+def identity(reducer: Reducer) -> Any:
+    """Returns the number that changes nothing when it is reduced with others."""
+    dtype = tf_dtype(reducer.element)
+    row = row_of(reducer.element)
+    zero = dtype.as_numpy_dtype(0)
+    match reducer.name:
+        case "add" | "or" | "xor":
+            return zero
+        case "multiply":
+            return dtype.as_numpy_dtype(1)
+        case "and":
+            return _extreme(reducer.element, least=False) if row.kind == "uint" else ~zero
+        case name:
+            return _extreme(reducer.element, least=name == "maximum")
+
+
+def _extreme(element: str, *, least: bool) -> Any:
+    row, dtype = row_of(element), tf_dtype(element).as_numpy_dtype
+    if row.kind == "float":
+        return dtype(-np.inf if least else np.inf)
+    bits = row.bits - (row.kind == "int")
+    lowest = -(2**bits) if row.kind == "int" else 0
+    return dtype(lowest if least else 2**bits - 1)
+
+
+def is_identity(scope: Scope, reducer: Reducer, init: Array) -> bool:
+    """Tells whether an initial value is known to change nothing."""
+    known = scope.scalar(init)
+    if known is None:
+        return False
+    neutral = identity(reducer)
+    # 0 is as good as -0 for sums, but for a sum of -0 alone, which XLA makes 0 then.
+    return bool(known == neutral)
+
+
+def selected_extreme(block: Block) -> str | None:
+    """Recognises a selector that keeps its first argument if it is the greatest or least one.
+
+    Returns "maximum" or "minimum", of which the first one is selected; or None.
+    """
+    body = _Body(block)
+    found = body.comparison(block.returned[0])
+    if found is None:
+        return None
+    direction, left, right = found
+    match direction, body.argument(left), body.argument(right):
+        case ("GE", 0, 1) | ("LE", 1, 0):
+            return "maximum"
+        case ("LE", 0, 1) | ("GE", 1, 0):
+            return "minimum"
+    return None
+
+
+def extreme_index(block: Block) -> str | None:
+    """Recognises the reducer of a number and its index that finds the first extreme one.
+
+    A NaN comes before all others. Returns "maximum" or "minimum", or None.
+    """
+    if len(block.arguments) != 4 or len(block.returned) != 2:
+        return None
+    body = _Body(block)
+    chosen, index = (body.maker(value, "select") for value in block.returned)
+    if chosen is None or index is None:
+        return None
+    if [body.argument(v) for v in chosen.operands[1:]] != [0, 2]:
+        return None
+    if [body.argument(v) for v in index.operands[1:]] != [1, 3]:
+        return None
+    flag = chosen.operands[0]
+    found = _first_or_nan(body, flag)
+    if found is None:
+        return None
+    for same, tie in body.either(index.operands[0], "or"):
+        if same is flag and _is_tie(body, tie):
+            return found
+    return None
+
+
+def _first_or_nan(body: _Body, flag: Value) -> str | None:
+    """Recognises `a > b or isnan(a)`, or with < ; that of integers may do without the NaN."""
+    is_float = row_of(body.block.arguments[0].tensor.element).kind == "float"
+    candidates = [strict for strict, nan in body.either(flag, "or") if _is_nan(body, nan)]
+    for candidate in candidates or ([] if is_float else [flag]):
+        found = body.comparison(candidate)
+        if found is None:
+            continue
+        direction, left, right = found
+        match direction, body.argument(left), body.argument(right):
+            case ("GT", 0, 2) | ("LT", 2, 0):
+                return "maximum"
+            case ("LT", 0, 2) | ("GT", 2, 0):
+                return "minimum"
+    return None
+
+
+def _is_nan(body: _Body, value: Value) -> bool:
+    found = body.comparison(value)
+    return (
+        found is not None
+        and found[0] == "NE"
+        and body.argument(found[1]) == body.argument(found[2]) == 0
+    )
+
+
+def _is_tie(body: _Body, value: Value) -> bool:
+    for equal, before in body.either(value, "and"):
+        one, other = body.comparison(equal), body.comparison(before)
+        if one is None or other is None:
+            continue
+        if one[0] != "EQ" or {body.argument(one[1]), body.argument(one[2])} != {0, 2}:
+            continue
+        match other[0], body.argument(other[1]), body.argument(other[2]):
+            case ("LT", 1, 3) | ("GT", 3, 1):
+                return True
+    return False
+
+
+def sort_keys(scope: Scope, block: Block) -> list[SortKey] | None:
+    """Recognises a comparator that compares numbers of both sides, one after the other.
+
+    Its first number decides where it differs, the next one where the first is equal, and so on.
+    """
+    body = _Body(block, scope)
+    left, right = block.arguments[::2], block.arguments[1::2]
+    pairs = dict(zip(left, right, strict=True))
+    return _keys(body, block.returned[0], pairs)
+
+
+def _keys(body: _Body, value: Value, pairs: Mapping[Value, Value]) -> list[SortKey] | None:
+    found = _key(body, value, pairs)
+    if found is not None:
+        return [found[0]]
+    for decided, undecided in body.either(value, "or"):
+        first = _key(body, decided, pairs)
+        if first is None:
+            continue
+        key, compared = first
+        for equal, rest in body.either(undecided, "and"):
+            same = body.comparison(equal)
+            if same is None or same[0] != "EQ" or not _are_same(body, same[1:], compared):
+                continue
+            others = _keys(body, rest, pairs)
+            if others is not None:
+                return [key, *others]
+    return None
+
+
+def _key(
+    body: _Body, value: Value, pairs: Mapping[Value, Value]
+) -> tuple[SortKey, tuple[Value, Value]] | None:
+    operation = body.maker(value, "compare")
+    if operation is None:
+        return None
+    direction = operation.text("comparison_direction")
+    one, other = operation.operands
+    if direction not in ("LT", "GT"):
+        return None
+    if not body.mirrored(one, other, pairs):
+        one, other = other, one
+        direction = "GT" if direction == "LT" else "LT"
+        if not body.mirrored(one, other, pairs):
+            return None
+    total = operation.attributes.get("compare_type") == "TOTALORDER"
+    block = body.computing(one, tuple(pairs))
+    return SortKey(block, direction == "GT", total), (one, other)
+
+
+def _are_same(body: _Body, found: Sequence[Value], wanted: Sequence[Value]) -> bool:
+    one, other = found
+    itself: dict[Value, Value] = {value: value for value in body.block.arguments}
+    return any(
+        all(body.mirrored(a, b, itself) for a, b in zip(order, wanted, strict=True))
+        for order in ((one, other), (other, one))
+    )
+
+
+def called_block(scope: Scope, operation: Operation, program: Program) -> Block:
+    """Returns the body of the function that a custom call is given as its computation."""
+    names = operation.attributes.get("called_computations")
+    if isinstance(names, tuple) and len(names) == 1 and isinstance(names[0], str):
+        function = program.functions.get(names[0].removeprefix("@"))
+        if function is not None:
+            return function.body
+    scope.fail(operation, f"its computation is {names!r:.100}")

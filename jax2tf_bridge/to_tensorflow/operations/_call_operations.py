@@ -1,0 +1,146 @@
+"""Calls a portable function as TensorFlow's own operations."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from jax2tf_bridge.errors import FileFormatError, ModuleError
+from jax2tf_bridge.portable import Aval, PortableFunction
+from jax2tf_bridge.portable.bytecode import Program, TensorType, read_program
+from jax2tf_bridge.to_tensorflow._graph_functions import get_graph_functions
+from jax2tf_bridge.to_tensorflow.operations import _sign_bits, _softmax
+from jax2tf_bridge.to_tensorflow.operations._array import Array
+from jax2tf_bridge.to_tensorflow.operations._extremes import with_extremes
+from jax2tf_bridge.to_tensorflow.operations._platform import with_platform
+from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope, typed
+from jax2tf_bridge.to_tensorflow.operations._sign_bits import with_sign_bits
+from jax2tf_bridge.to_tensorflow.operations._table import EMITTERS, FOR_CONVERTERS
+from jax2tf_bridge.to_tensorflow.operations._widening import widened
+from shape_poly import Dim, DimExpr, SymbolicScope
+
+_EMITTERS: Mapping[str, Emitter] = MappingProxyType({**EMITTERS, **_softmax.EMITTERS})
+"""Emitters of StableHLO's operations, and of those that some of them are together."""
+
+_FOR_CONVERTERS: Mapping[str, Emitter] = MappingProxyType(
+    {**FOR_CONVERTERS, **_softmax.EMITTERS, **_sign_bits.EMITTERS}
+)
+
+
+def read(portable: PortableFunction) -> Program:
+    """Reads the function's module.
+
+    Raises:
+      ModuleError: it cannot be read.
+    """
+    with _errors_named(portable):
+        return read_program(portable.module.data)
+
+
+def make_operations(
+    portable: PortableFunction,
+    program: Program,
+    args: Sequence[tf.Tensor],
+    variables: Mapping[str, Any],
+    *,
+    refuses_bits: bool = False,
+) -> list[tf.Tensor]:
+    """Makes TensorFlow's operations of a module's main function, in the current graph.
+
+    Args:
+      portable: the function.
+      program: its module.
+      args: for each argument that main takes, but the platform index; lifted constants come last.
+      variables: of the function's symbolic shapes: ints where they are known, else scalar tensors,
+        or functions that make a scalar tensor of int32.
+      refuses_bits: whether Bitcast is an error for a target for converters.
+
+    Returns:
+      A tensor for each result.
+
+    Raises:
+      ModuleError: an operation has no form in TensorFlow's.
+    """
+    with _errors_named(portable):
+        if portable.target.for_converters:
+            program = with_sign_bits(widened(program))
+        if len(portable.platforms) > 1 and program.main.body.arguments:
+            program = with_platform(program, _platform_index(portable))
+        program = _softmax.with_softmax(with_extremes(program))
+    numbers = {name: value for name, value in variables.items() if isinstance(value, int)}
+    constraints = SymbolicScope(portable.constraints, check=False)
+    scope = Scope(
+        portable.name,
+        program,
+        _FOR_CONVERTERS if portable.target.for_converters else _EMITTERS,
+        # With great numbers in its constraints a function's sizes are computed in 64 bits.
+        {
+            name: size if callable(size) else tf.cast(size, tf.int32)
+            for name, size in variables.items()
+            if name not in numbers
+        },
+        constraints,
+        get_graph_functions(portable),
+        asserts=not (portable.constraints_known or portable.target.for_converters),
+        names_lines=portable.target.names_lines,
+        for_converters=portable.target.for_converters,
+        refuses_bits=refuses_bits and portable.target.for_converters,
+    )
+    avals = [portable.in_avals[i] for i in portable.module.kept_arguments]
+    avals += [constant.aval for constant in portable.lifted_constants]
+    main = program.main.body
+    arrays: list[Array] = []
+    values = list(main.arguments)
+    if len(portable.platforms) > 1:
+        element = values.pop(0).tensor.element
+        index = np.array(_platform_index(portable), np.int64 if element == "i64" else np.int32)
+        arrays.append(Array(element, (), known=index))
+    if len(values) != len(avals) or len(main.returned) != len(portable.out_avals):
+        raise ModuleError(
+            f"The module of {portable.name} takes {len(values)} arrays and gives "
+            f"{len(main.returned)}: its portable function says {len(avals)} and "
+            f"{len(portable.out_avals)}."
+        )
+    for value, aval, tensor in zip(values, avals, args, strict=True):
+        arrays.append(_argument(scope, value.tensor, aval, tensor, numbers))
+    with _errors_named(portable):
+        return [scope.tensor(array) for array in scope.run(main, arrays)]
+
+
+@contextlib.contextmanager
+def _errors_named(portable: PortableFunction) -> Iterator[None]:
+    """Names the function in errors of its module.
+
+    Raises:
+      ModuleError: in the place of others.
+    """
+    try:
+        yield
+    except FileFormatError as e:
+        raise ModuleError(f"The module of {portable.name} cannot be read: {e}") from e
+    except RecursionError as e:
+        raise ModuleError(
+            f"{portable.name} cannot be made of TensorFlow's own operations: its loops and "
+            "branches are nested too deep for Python's stack. Nest fewer, or raise the limit with "
+            "sys.setrecursionlimit."
+        ) from e
+
+
+def _platform_index(portable: PortableFunction) -> int:
+    """Returns the index of the platform whose lowering is nearest to plain StableHLO."""
+    return portable.platforms.index("cpu") if "cpu" in portable.platforms else 0
+
+
+def _argument(
+    scope: Scope, kind: TensorType, aval: Aval, tensor: tf.Tensor, numbers: Mapping[str, int]
+) -> Array:
+    sizes = [
+        size.substitute(numbers) if isinstance(size, DimExpr) else size for size in aval.op_shape
+    ]
+    found: tuple[Dim, ...] = typed(tensor.shape.as_list(), typed(kind.shape, sizes))
+    return scope.made(tensor, kind.element, found)

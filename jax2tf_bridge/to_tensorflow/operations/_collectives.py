@@ -1,0 +1,62 @@
+"""Operations between devices, for functions over one device: they give what they take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+
+from jax2tf_bridge.portable.bytecode import DenseElements, Operation
+from jax2tf_bridge.to_tensorflow.operations._array import Array, tf_dtype
+from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
+
+
+def _check_one_device(scope: Scope, operation: Operation, name: str) -> list[int]:
+    """Returns an attribute that lists devices.
+
+    Raises:
+      ModuleError: there are more than one of them.
+    """
+    value = operation.attributes.get(name)
+    devices = value.array().reshape(-1).tolist() if isinstance(value, DenseElements) else []
+    if any(device > 0 for device in devices):
+        scope.fail(operation, f"it is between the devices {sorted(set(devices))}")
+    return [int(device) for device in devices]
+
+
+def _same(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
+    _check_one_device(scope, operation, "replica_groups")
+    # The operands may be followed by the root's number.
+    return operands[: len(operation.results)]
+
+
+def _received(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
+    """Gives what the device sends to itself, or zeros if it sends nothing."""
+    name = "replica_groups" if operation.name == "collective_broadcast" else "source_target_pairs"
+    if _check_one_device(scope, operation, name):
+        return operands[:1]
+    array = operands[0]
+    zero = np.zeros((), tf_dtype(array.element).as_numpy_dtype)
+    return [Array(array.element, array.sizes, known=zero)]
+
+
+def _number(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    """Gives the number of the device that computes."""
+    return Array("ui32", (), known=np.zeros((), np.uint32))
+
+
+EMITTERS: Mapping[str, Emitter] = MappingProxyType(
+    {
+        "all_gather": _same,
+        "all_reduce": _same,
+        "all_to_all": _same,
+        "collective_broadcast": _received,
+        "collective_permute": _received,
+        "collective_reduce": _same,
+        "cross-replica-sum": _same,
+        "partition_id": _number,
+        "reduce_scatter": _same,
+        "replica_id": _number,
+    }
+)

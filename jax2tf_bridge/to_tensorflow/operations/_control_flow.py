@@ -1,0 +1,294 @@
+"""Control flow: while, if and case."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import tensorflow as tf
+
+from jax2tf_bridge.portable.bytecode import Block, DenseElements, Operation, Value
+from jax2tf_bridge.to_tensorflow.operations import _converter_forms
+from jax2tf_bridge.to_tensorflow.operations._array import Array
+from jax2tf_bridge.to_tensorflow.operations._folding import compared
+from jax2tf_bridge.to_tensorflow.operations._functions import TOKEN, is_token
+from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope, typed
+from shape_poly import Dim
+
+
+class _SizesChange(Exception):
+    """Axes of a loop's state whose sizes the body changes, as pairs of a place and an axis."""
+
+    def __init__(self, axes: frozenset[tuple[int, int]]) -> None:
+        super().__init__(axes)
+        self.axes = axes
+
+
+class _Loop:
+    """A while operation: which of its values are state, and which stay as they are.
+
+    A value that the body returns as it took it is captured from outside of the loop, as JAX's
+    constants and scanned arrays are: as state it would be copied, and its elements unknown.
+    """
+
+    def __init__(self, scope: Scope, operation: Operation, operands: Sequence[Array]) -> None:
+        self._scope, self._operation, self._operands = scope, operation, operands
+        condition, body = operation.regions
+        self._condition, self._body = condition, body
+        self._state = [
+            i
+            for i, (given, taken) in enumerate(zip(body.returned, body.arguments, strict=True))
+            if given is not taken and not is_token(taken)
+        ]
+        self._counter = self._find_counter()
+
+    def _find_counter(self) -> tuple[int, int, Dim] | None:
+        """Finds a counter: which value it is, where it starts, and before what it ends.
+
+        JAX's scan and fori_loop have one: while i < n, i becomes i + 1. Within the body it is a
+        size whose bounds are known, so that indices need no checks.
+        """
+        compare = _maker(self._condition, self._condition.returned[0])
+        if compare is None or compare.name != "compare":
+            return None
+        counter, limit = compare.operands
+        if compare.text("comparison_direction") != "LT" or counter not in self._condition.arguments:
+            return None
+        place = self._condition.arguments.index(counter)
+        array, step = self._operands[place], _maker(self._body, self._body.returned[place])
+        if array.element != "i32" or step is None or step.name != "add":
+            return None
+        taken = self._body.arguments[place]
+        others = [value for value in step.operands if value is not taken]
+        if len(others) != 1 or self._integer(self._body, others[0]) != 1:
+            return None
+        start, end = array.integers, self._integer(self._condition, limit)
+        if start is None or not isinstance(start[0], int) or end is None:
+            return None
+        return place, start[0], end
+
+    def _integer(self, block: Block, value: Value) -> Dim | None:
+        """Returns a scalar that is the same in all iterations, if it is known."""
+        made = _maker(block, value)
+        if made is not None:
+            constant = made.attributes.get("value")
+            if made.name != "constant" or not isinstance(constant, DenseElements):
+                return None
+            return int(constant.array().reshape(-1)[0]) if constant.type.shape == () else None
+        if value in block.arguments:
+            place = block.arguments.index(value)
+            if place in self._state:
+                return None
+            array = self._operands[place]
+        else:
+            array = self._scope.array(value)
+        integers = array.integers if array.rank == 0 else None
+        return None if integers is None else integers[0]
+
+    def run(self) -> list[Array]:
+        """Makes the loop, again with more sizes left open where the body turns out to change them.
+
+        A size that is fixed makes a better graph, and is what nearly all loops have.
+        """
+        changing: frozenset[tuple[int, int]] = frozenset()
+        while self._state:
+            try:
+                return self._run(changing)
+            except _SizesChange as e:
+                changing |= e.axes
+        return list(self._operands)
+
+    def _run(self, changing: frozenset[tuple[int, int]]) -> list[Array]:
+        scope = self._scope
+        sizes = {
+            i: [None if (i, axis) in changing else size for axis, size in self._sizes(i)]
+            for i in self._state
+        }
+
+        def condition(*state: tf.Tensor) -> tf.Tensor:
+            inner = scope.inner(other_graph=True)
+            (flag,) = inner.run(self._condition, self._arrays(inner, state, sizes))
+            _check_scalar(inner, self._operation, flag)
+            return inner.tensor(flag)
+
+        def body(*state: tf.Tensor) -> list[tf.Tensor]:
+            inner = scope.inner(other_graph=True)
+            arrays = self._arrays(inner, state, sizes)
+            if self._counter is not None:
+                place, start, end = self._counter
+                counter = inner.counter(inner.tensor(arrays[place]), start, end)
+                arrays[place] = Array("i32", (), parts=(counter,))
+            results = inner.run(self._body, arrays)
+            self._check_sizes(results, sizes)
+            tensors = [inner.tensor(results[i]) for i in self._state]
+            if scope.for_converters:
+                # OpenVINO writes them one by one into the loop's variables.
+                moved = [any(new is old for old in state) for new in tensors]
+                pairs = zip(tensors, moved, strict=True)
+                tensors = [_converter_forms.copy(x) if is_moved else x for x, is_moved in pairs]
+            return tensors
+
+        shapes = [
+            tf.TensorShape([size if isinstance(size, int) else None for size in sizes[i]])
+            for i in self._state
+        ]
+        initial = [scope.tensor(self._operands[i]) for i in self._state]
+        results = tf.while_loop(condition, body, initial, shape_invariants=shapes)
+        return self._arrays(scope, results, sizes)
+
+    def _sizes(self, place: int) -> list[tuple[int, Dim]]:
+        kind = self._operation.results[place].tensor
+        return list(enumerate(typed(kind.shape, self._operands[place].sizes)))
+
+    def _arrays(
+        self,
+        scope: Scope,
+        state: Sequence[tf.Tensor],
+        sizes: Mapping[int, Sequence[Dim | None]],
+    ) -> list[Array]:
+        """Returns what the loop's values stand for, in the graph of the state's tensors."""
+        arrays = list(self._operands)
+        for i, tensor in zip(self._state, state, strict=True):
+            arrays[i] = scope.measured(tensor, arrays[i].element, sizes[i])
+        return arrays
+
+    def _check_sizes(
+        self, results: Sequence[Array], sizes: Mapping[int, Sequence[Dim | None]]
+    ) -> None:
+        changed = {
+            (i, axis)
+            for i in self._state
+            for axis, (before, after) in enumerate(zip(sizes[i], results[i].sizes, strict=True))
+            if before is not None and not _is_same(self._scope, before, after)
+        }
+        if changed:
+            raise _SizesChange(frozenset(changed))
+
+
+def _maker(block: Block, value: Value) -> Operation | None:
+    """Finds the operation of a block that makes a value."""
+    return next((o for o in block.operations if any(r is value for r in o.results)), None)
+
+
+def _while(scope: Scope, operation: Operation, operands: Sequence[Array]) -> list[Array]:
+    return _Loop(scope, operation, operands).run()
+
+
+def _if(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
+    on_true, on_false = operation.regions
+    _check_scalar(scope, operation, operands[0])
+    flag = scope.scalar(operands[0])
+    if flag is not None:
+        return scope.inner().run(on_true if flag else on_false, [])
+    return _branches(scope, operation, scope.tensor(operands[0]), [on_false, on_true])
+
+
+def _case(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
+    blocks = operation.regions
+    _check_scalar(scope, operation, operands[0])
+    number = scope.scalar(operands[0])
+    last = len(blocks) - 1
+    if last == 0 or number is not None:
+        place = int(number) if number is not None and 0 <= number <= last else last
+        return scope.inner().run(blocks[place], [])
+    index = scope.tensor(operands[0])
+    if last > 1:
+        return _branches(scope, operation, index, blocks)
+    return _branches(scope, operation, _as_flag(index), blocks)
+
+
+def _check_scalar(scope: Scope, operation: Operation, array: Array) -> None:
+    """Raises in a body that is applied to many elements at once, which would go separate ways."""
+    if array.sizes:
+        scope.fail(operation, "it is in a body that is applied to each element of an array")
+
+
+def _as_flag(index: tf.Tensor) -> tf.Tensor:
+    """Returns whether an index means the second of two branches."""
+    if index.op.type == "Cast" and index.op.inputs[0].dtype == tf.bool:
+        return index.op.inputs[0]  # as JAX writes lax.cond
+    return tf.not_equal(index, 0)
+
+
+def _nested(index: tf.Tensor, functions: Sequence[Callable[[], Any]]) -> Callable[[], Any]:
+    """Returns the choice of one of many branches by choices of two.
+
+    LiteRT, OpenVINO and tf2onnx have no operation for more.
+    """
+    last = len(functions) - 1
+    # Every other number chooses the last branch.
+    index = tf.where(tf.less(index, tf.zeros_like(index)), tf.constant(last, index.dtype), index)
+
+    def choice(low: int, high: int) -> Callable[[], Any]:
+        if high - low == 1:
+            return functions[low]
+        middle = (low + high) // 2
+        before, after = choice(low, middle), choice(middle, high)
+
+        def choose() -> list[tf.Tensor]:
+            is_before = tf.less(index, tf.constant(middle, index.dtype))
+            made = tf.cond(is_before, before, after)
+            return [made] if tf.is_tensor(made) else list(made)
+
+        return choose
+
+    return choice(0, len(functions))
+
+
+def _branches(
+    scope: Scope, operation: Operation, index: tf.Tensor, blocks: Sequence[Block]
+) -> list[Array]:
+    """Makes a branch of each block; `index` chooses, or tells whether it is the second of two."""
+    results = operation.results
+    tensors = [i for i, result in enumerate(results) if not is_token(result)]
+    sizes: list[list[tuple[Dim, ...]]] = []
+
+    def branch(block: Block) -> Any:
+        def run() -> list[tf.Tensor]:
+            inner = scope.inner(other_graph=True)
+            arrays = inner.run(block, [])
+            sizes.append([arrays[i].sizes for i in tensors])
+            return [inner.tensor(arrays[i]) for i in tensors]
+
+        return run
+
+    functions = [branch(block) for block in blocks]
+    if not tensors:
+        made: Sequence[tf.Tensor] = ()
+    elif index.dtype == tf.bool:
+        made = tf.cond(index, functions[1], functions[0])
+    else:
+        made = _nested(index, functions)()
+    arrays = [TOKEN for _ in results]
+    # With one result alone TensorFlow may return the tensor itself.
+    listed = [made] if tf.is_tensor(made) else list(made)
+    for place, (i, tensor) in enumerate(zip(tensors, listed, strict=True)):
+        kind = results[i].tensor
+        agreed = _agreed(scope, kind.shape, [of_branch[place] for of_branch in sizes])
+        arrays[i] = scope.measured(tensor, kind.element, agreed)
+    return arrays
+
+
+def _agreed(
+    scope: Scope, known: Sequence[int | None], shapes: Sequence[Sequence[Dim]]
+) -> list[Dim | None]:
+    """Returns the sizes that a result has after any of the branches; None for one that differs."""
+    agreed: list[Dim | None] = []
+    for number, first, *others in zip(known, *shapes, strict=True):
+        if number is not None:
+            agreed.append(number)
+        elif scope.knows(first) and all(_is_same(scope, first, other) for other in others):
+            agreed.append(first)
+        else:
+            agreed.append(None)
+    return agreed
+
+
+def _is_same(scope: Scope, left: Dim, right: Dim) -> bool:
+    if left == right:
+        return True
+    return scope.knows(left) and scope.knows(right) and bool(compared(scope, "EQ", left, right))
+
+
+EMITTERS: Mapping[str, Emitter] = MappingProxyType({"while": _while, "if": _if, "case": _case})

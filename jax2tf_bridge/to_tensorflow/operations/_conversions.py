@@ -1,0 +1,113 @@
+"""Conversions between dtypes, by StableHLO's rules."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from jax2tf_bridge.to_tensorflow.operations._array import row_of, tf_dtype
+from jax2tf_bridge.to_tensorflow.operations._integers import constant_like, wrap
+
+
+def convert(source: str, target: str, x: tf.Tensor) -> tf.Tensor:
+    """Converts to another element type.
+
+    Integers wrap around. Floats become integers towards zero, the nearest one if there is none, and
+    NaN becomes 0. Complex numbers lose their imaginary parts. What is not zero becomes true.
+    """
+    if source == target:
+        return x
+    given, wanted = row_of(source), row_of(target)
+    dtype = tf_dtype(target)
+    if wanted.kind == "bool":
+        x = tf.cast(x, tf.float32) if _is_tiny(source) else x
+        return tf.not_equal(x, constant_like(x, 0))
+    if given.kind == "complex" and wanted.kind != "complex":
+        x, source = tf.math.real(x), "f32" if given.bits == 64 else "f64"
+        return convert(source, target, x)
+    if wanted.is_integer and given.kind == "float":
+        return _float_to_integer(target, x)
+    if (_is_tiny(source) or _is_tiny(target)) and x.dtype != tf.float32:
+        x = tf.cast(x, tf.float32)  # other pairs have no kernel
+    return wrap(target, x if x.dtype == dtype else tf.cast(x, dtype))
+
+
+def _is_tiny(element: str) -> bool:
+    row = row_of(element)
+    return row.kind == "float" and row.bits <= 8
+
+
+def _float_to_integer(target: str, x: tf.Tensor) -> tf.Tensor:
+    row, dtype = row_of(target), tf_dtype(target)
+    least = -(2 ** (row.bits - 1)) if row.kind == "int" else 0
+    most = least + 2**row.bits - 1
+    if x.dtype.size < 4:
+        x = tf.cast(x, tf.float32)
+    is_nan = tf.math.is_nan(x)
+    if row.bits <= 16:
+        number = tf.where(is_nan, constant_like(x, 0), x)
+        nearest = tf.clip_by_value(number, constant_like(x, least), constant_like(x, most))
+        return tf.cast(nearest, dtype)
+    # The greatest integer may be no float, but the power of two after it is one. Below the least
+    # one, machines agree on the least one, if it is not 0.
+    low = tf.maximum(x, constant_like(x, 0)) if least == 0 else x
+    nearest = tf.where(is_nan, tf.constant(0, dtype), tf.constant(most, dtype))
+    return tf.where(tf.less(x, constant_like(x, float(most + 1))), tf.cast(low, dtype), nearest)
+
+
+def bitcast(source: str, target: str, x: tf.Tensor) -> tf.Tensor:
+    """Reads the bits of the elements as others.
+
+    Of narrower ones there is a new last axis, low bits first; the last axis makes wider ones.
+    """
+    given, wanted = row_of(source), row_of(target)
+    dtype = tf_dtype(target)
+    if _is_octet_float(source):
+        return bitcast("ui8", target, _octets(source, x))
+    if _is_octet_float(target):
+        return _of_octets(target, bitcast(source, "ui8", x))
+    if min(given.bits, wanted.bits) >= 8 or given.bits == wanted.bits:
+        return wrap(target, x if x.dtype == dtype else tf.bitcast(x, dtype))
+    narrow = min(given.bits, wanted.bits)
+    per_byte = 8 // narrow
+    if given.bits < wanted.bits:
+        parts = tf.bitwise.bitwise_and(
+            tf.bitcast(x, tf.uint8), tf.constant(2**narrow - 1, tf.uint8)
+        )
+        octets = parts[..., ::per_byte]
+        for i in range(1, per_byte):
+            places = tf.constant(i * narrow, tf.uint8)
+            part = tf.bitwise.left_shift(parts[..., i::per_byte], places)
+            octets = tf.bitwise.bitwise_or(octets, part)
+        return tf.bitcast(octets[..., 0] if wanted.bits == 8 else octets, dtype)
+    places = tf.constant([i * narrow for i in range(per_byte)], tf.uint8)
+    parts = tf.bitwise.right_shift(tf.bitcast(x, tf.uint8)[..., tf.newaxis], places)
+    if given.bits > 8:
+        shape = tf.concat([tf.shape(parts)[:-2], [given.bits // narrow]], 0)
+        parts = tf.reshape(parts, shape)
+    return wrap(target, tf.bitcast(parts, dtype))
+
+
+def _is_octet_float(element: str) -> bool:
+    row = row_of(element)
+    return row.kind == "float" and row.bits == 8
+
+
+def _octets(element: str, x: tf.Tensor) -> tf.Tensor:
+    """Reads floats of 8 bits as these, for which TensorFlow has no operation."""
+    dtype = tf_dtype(element).as_numpy_dtype
+    # What the bits without the sign stand for, in ascending order; NaNs are behind them.
+    numbers = np.arange(128, dtype=np.uint8).view(dtype).astype(np.float32)
+    numbers = numbers[~np.isnan(numbers)]
+    nan = int(np.array(np.nan, dtype).view(np.uint8))
+    wide = tf.cast(x, tf.float32)
+    found = tf.searchsorted(numbers, tf.reshape(tf.abs(wide), [-1]))
+    found = tf.reshape(found, tf.shape(wide))
+    found = tf.where(tf.bitcast(wide, tf.int32) < 0, found + 128, found)
+    return tf.cast(tf.where(tf.math.is_nan(wide), nan, found), tf.uint8)
+
+
+def _of_octets(element: str, octets: tf.Tensor) -> tf.Tensor:
+    dtype = tf_dtype(element)
+    numbers = np.arange(256, dtype=np.uint8).view(dtype.as_numpy_dtype).astype(np.float32)
+    return tf.cast(tf.gather(numbers, tf.cast(octets, tf.int32)), dtype)

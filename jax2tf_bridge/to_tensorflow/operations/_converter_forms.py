@@ -1,0 +1,217 @@
+"""Forms of operations that tf2onnx and OpenVINO know, where TensorFlow has others.
+
+They know no operation that reads bits.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TypeAlias
+
+import numpy as np
+import tensorflow as tf
+
+from jax2tf_bridge.to_tensorflow.operations import _converter_integers, _floats
+from jax2tf_bridge.to_tensorflow.operations._array import row_of
+from jax2tf_bridge.to_tensorflow.operations._integers import constant_like
+
+_ONE = 0x3F80
+"""The highest 16 bits of 1 as float32, and all of it as bfloat16; fractions are below them."""
+
+
+def random_unit(bits: tf.Tensor, *, fraction_bits: int) -> tf.Tensor | None:
+    """Computes float32 from 1 to 2 of their random fractions; None of other bits.
+
+    So jax.random makes floats of bits.
+
+    Args:
+      bits: of numbers with a sign, 8 bits of an exponent, and a fraction.
+      fraction_bits: of the fraction.
+    """
+    made = getattr(bits, "op", None)
+    if made is None or made.type != "BitwiseOr":
+        return None
+    limit = 1 << fraction_bits
+    for fraction, one in (made.inputs, list(made.inputs)[::-1]):
+        known = tf.get_static_value(one)
+        is_one = known is not None and np.all(known == _ONE >> 7 << fraction_bits)
+        if is_one and _most_bits(fraction) <= fraction_bits:
+            # Exact, as integers with a sign too.
+            number = tf.cast(tf.cast(fraction, tf.int32), tf.float32)
+            return number * tf.constant(1 / limit) + tf.constant(1.0)
+    return None
+
+
+def _most_bits(tensor: tf.Tensor) -> int:
+    """Returns how many bits unsigned integers have at most, by what made them."""
+    operation = tensor.op
+    if operation.type == "BitwiseAnd":
+        mask = tf.get_static_value(operation.inputs[1])
+        return 64 if mask is None else int(np.max(mask)).bit_length()
+    if operation.type == "Cast" and operation.inputs[0].dtype.is_unsigned:
+        return min(8 * int(tensor.dtype.size), _most_bits(operation.inputs[0]))
+    if operation.type == "RightShift":
+        places = tf.get_static_value(operation.inputs[1])
+        return 64 if places is None else _most_bits(operation.inputs[0]) - int(np.min(places))
+    return 8 * int(tensor.dtype.size) if tensor.dtype.is_unsigned else 64
+
+
+def expm1(x: tf.Tensor) -> tf.Tensor:
+    """Subtracts 1 without losing digits near 0; tf2onnx does not know Expm1.
+
+    Not as Kahan does: Grappler takes (1 + x) - 1 for x.
+    """
+    if x.dtype.is_complex:
+        return _floats.expm1(x)
+    return tf.tanh(x * constant_like(x, 0.5)) * (tf.exp(x) + constant_like(x, 1))
+
+
+def log1p(x: tf.Tensor) -> tf.Tensor:
+    """Adds 1 without losing digits near 0; tf2onnx does not know Log1p."""
+    if x.dtype.is_complex:
+        return _floats.log1p(x)
+    two = constant_like(x, 2)
+    is_near = tf.less(tf.abs(x), constant_like(x, 0.5))
+    small = tf.where(is_near, x, constant_like(x, 0))
+    near = two * tf.atanh(small / (two + small))
+    return tf.where(is_near, near, tf.math.log(constant_like(x, 1) + x))
+
+
+def is_negative(x: tf.Tensor) -> tf.Tensor:
+    """Returns whether the sign bit is set, also of -0; False for NaN, whose sign is lost."""
+    zero = constant_like(x, 0)
+    return tf.logical_or(tf.less(x, zero), tf.less(constant_like(x, 1) / x, zero))
+
+
+def _is_before(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Compares floats in the order -inf < ... < -0 < 0 < ... < inf < NaN."""
+    is_last = tf.logical_and(tf.math.is_nan(y), tf.logical_not(tf.math.is_nan(x)))
+    of_zeros = tf.logical_and(is_negative(x), tf.logical_not(is_negative(y)))
+    of_zeros = tf.logical_and(tf.equal(x, y), of_zeros)
+    return tf.logical_or(tf.logical_or(tf.less(x, y), of_zeros), is_last)
+
+
+_Comparison: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+
+ORDERED_COMPARISONS: Mapping[str, _Comparison] = MappingProxyType(
+    {
+        "EQ": lambda x, y: tf.logical_not(tf.logical_or(_is_before(x, y), _is_before(y, x))),
+        "NE": lambda x, y: tf.logical_or(_is_before(x, y), _is_before(y, x)),
+        "LT": _is_before,
+        "LE": lambda x, y: tf.logical_not(_is_before(y, x)),
+        "GT": lambda x, y: _is_before(y, x),
+        "GE": lambda x, y: tf.logical_not(_is_before(x, y)),
+    }
+)
+"""Comparisons of floats in total order, without their bits."""
+
+
+def next_after(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Returns the float next to x in the direction of y, without its bits.
+
+    Adds or subtracts a little more than half of the last digit, which rounding makes one digit
+    (Rump et al., 2009, "Computing predecessor and successor in rounding to nearest"). Subnormal
+    numbers are zeros, as TensorFlow and the runtimes take them.
+    """
+    info = np.finfo(x.dtype.as_numpy_dtype)
+    size = tf.abs(x)
+    # The last digit of small numbers is no normal number.
+    is_small = tf.less(size, constant_like(x, float(info.tiny) * 2.0 ** (info.nmant + 2)))
+    scale = tf.where(is_small, constant_like(x, 2.0 ** (info.nmant + 4)), constant_like(x, 1))
+    scaled = size * scale
+    half = float(info.eps) / 2
+    step = scaled * constant_like(x, half * (1 + 2 * half))
+    is_up = tf.less(x, y)
+    grows = tf.equal(is_up, tf.less(constant_like(x, 0), x))
+    moved = tf.where(grows, scaled + step, scaled - step) / scale
+    is_infinite = tf.equal(size, constant_like(x, np.inf))
+    moved = tf.where(is_infinite, tf.where(grows, size, constant_like(x, info.max)), moved)
+    moved = tf.where(tf.less(x, constant_like(x, 0)), -moved, moved)
+    smallest = constant_like(x, info.smallest_subnormal)
+    from_zero = tf.where(is_up, smallest, -smallest)
+    moved = tf.where(tf.equal(x, constant_like(x, 0)), from_zero, moved)
+    moved = tf.where(tf.equal(x, y), y, moved)
+    return tf.where(tf.logical_or(tf.math.is_nan(x), tf.math.is_nan(y)), x + y, moved)
+
+
+# Lanczos' approximation with g = 7 and nine terms, as Godfrey computed it.
+_LANCZOS = (
+    *(676.520368121885098567009190444019, -1259.13921672240287047156078755283),
+    *(771.3234287776530788486528258894, -176.61502916214059906584551354),
+    *(12.507343278686904814458936853, -0.13857109526572011689554707),
+    *(9.984369578019570859563e-6, 1.50563273514931155834e-7),
+)
+_LANCZOS_FIRST = 0.99999999999980993227684700473478
+_LANCZOS_G = 7.0
+
+
+def lgamma(x: tf.Tensor, log1p: Callable[[tf.Tensor], tf.Tensor] = log1p) -> tf.Tensor:
+    """Computes log|gamma(x)|; tf2onnx does not know Lgamma, and JAX's formula may read bits.
+
+    Args:
+      x: floats.
+      log1p: computes log(1 + x) by operations that the runtime has.
+    """
+    half, one = constant_like(x, 0.5), constant_like(x, 1)
+    is_reflected = tf.less(x, half)
+    z = tf.where(is_reflected, -x, x - one)
+    total: tf.Tensor = constant_like(x, _LANCZOS_FIRST)
+    for i, coefficient in enumerate(_LANCZOS, 1):
+        total += constant_like(x, coefficient) / (z + constant_like(x, i))
+    g = constant_like(x, _LANCZOS_G + 0.5)
+    # Logarithms of sums, of which one part may be much the smaller one.
+    log_t = constant_like(x, np.log(_LANCZOS_G + 0.5)) + log1p(z / g)
+    found = (z + half - (g + z) / log_t) * log_t + tf.math.log(total)
+    found += constant_like(x, np.log(2 * np.pi) / 2)
+    # log(pi / |sin(pi x)|), of the distance from the nearest integer: exact for great numbers.
+    fraction = tf.abs(x) - tf.floor(tf.abs(x))
+    distance = tf.minimum(fraction, one - fraction)
+    sine = tf.math.log(tf.sin(constant_like(x, np.pi) * distance))
+    is_pole = tf.equal(distance, constant_like(x, 0))
+    infinite = constant_like(x, np.inf)
+    reflected = tf.where(is_pole, infinite, constant_like(x, np.log(np.pi)) - sine - found)
+    found = tf.where(is_reflected, reflected, found)
+    return tf.where(tf.equal(tf.abs(x), infinite), infinite, found)
+
+
+def combination(kind: str, element: str) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+    """Returns the function of "maximum", "minimum" or "multiply"."""
+    is_maximum = kind == "maximum"
+    found: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] = tf.multiply
+    if element == "i1":
+        found = tf.logical_or if is_maximum else tf.logical_and
+    elif kind == "multiply":
+        pass
+    elif row_of(element).kind == "float":
+        found = tf.maximum if is_maximum else tf.minimum
+    else:
+        of_integers = _converter_integers.maximum if is_maximum else _converter_integers.minimum
+        found = functools.partial(of_integers, element)
+    return found
+
+
+def chosen(flag: tf.Tensor, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Returns x where the flag is set, else y."""
+    is_wide = x.dtype.is_integer and x.dtype.size >= 4
+    return _converter_integers.select(flag, x, y) if is_wide else tf.where(flag, x, y)
+
+
+def square(x: tf.Tensor) -> tf.Tensor:
+    """Squares; of a square of images tf2onnx keeps the shape while it transposes the values."""
+    is_image = x.shape.rank in (4, 5) and x.dtype.is_floating
+    return tf.pow(x, constant_like(x, 2)) if is_image else tf.square(x)
+
+
+def reverse(x: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
+    """Reverses axes: OpenVINO fails with ReverseV2 of several, and in some loops of one."""
+    every = tuple(slice(None, None, -1 if i in axes else None) for i in range(x.shape.rank))
+    return x[every]
+
+
+def copy(x: tf.Tensor) -> tf.Tensor:
+    """Copies an array by an operation that no converter takes for none."""
+    if x.dtype == tf.bool:
+        return tf.logical_or(x, x)
+    return x if x.dtype.is_complex else tf.maximum(x, x)

@@ -1,0 +1,255 @@
+"""Arithmetic on integers of 32 bits and more that tf2onnx and OpenVINO compute exactly.
+
+OpenVINO has integers of 32 bits with a sign alone. It compares, divides and selects them as
+float32, and takes 2**31 - 1 for constants above it; only sums, products, shifts and bitwise
+operations keep every bit. ONNX Runtime compares integers as floats, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import numpy as np
+import tensorflow as tf
+
+from jax2tf_bridge.to_tensorflow.operations import _integers
+from jax2tf_bridge.to_tensorflow.operations._array import Array, row_of
+from jax2tf_bridge.to_tensorflow.operations._integers import constant_like
+
+_SIGN = 1 << 31
+_EXACT = 1 << 24
+"""Integers below it are float32 numbers, and no other integer is rounded to them."""
+
+
+def is_wide(element: str) -> bool:
+    """Tells integers that float32 does not hold."""
+    row = row_of(element)
+    return row.is_integer and row.bits >= 32
+
+
+def is_small(array: Array) -> bool:
+    """Tells integers that are known to be float32 numbers, as sizes are taken to be."""
+    if array.known is None:
+        return array.parts is not None
+    return bool(np.all(np.abs(array.known.astype(np.float64)) < _EXACT))
+
+
+def constant(array: np.ndarray) -> tf.Tensor:
+    """Makes a constant; the highest bits of uint32 come from an operation that nobody folds."""
+    if array.dtype != np.uint32 or not np.any(array >= _SIGN):
+        return tf.constant(array)
+    if np.all(array >= _SIGN):
+        return tf.bitwise.invert(tf.constant(~array))
+    sign = tf.bitwise.invert(tf.constant(np.uint32(_SIGN - 1)))
+    has_sign = tf.constant(array >> np.uint32(31))
+    return tf.bitwise.bitwise_or(tf.constant(array & np.uint32(_SIGN - 1)), has_sign * sign)
+
+
+def select(flag: tf.Tensor, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Returns x where the flag is set, else y."""
+    return y + (x - y) * tf.cast(flag, x.dtype)
+
+
+def _kept(flag: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    """Returns x where the flag is set, else 0."""
+    return x * tf.cast(flag, x.dtype)
+
+
+def _zero(x: tf.Tensor) -> tf.Tensor:
+    return constant_like(x, 0)
+
+
+def equal(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Compares all bits: no integer but 0 is 0 as a float."""
+    return tf.equal(tf.bitwise.bitwise_xor(x, y), _zero(x))
+
+
+def less(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Compares by the sign of the difference, or by what it borrows."""
+    difference = x - y
+    bitwise = tf.bitwise
+    if x.dtype.is_unsigned:
+        not_x = bitwise.invert(x)
+        borrows = bitwise.bitwise_and(bitwise.bitwise_or(not_x, y), difference)
+        borrows = bitwise.bitwise_or(bitwise.bitwise_and(not_x, y), borrows)
+        return _has_sign(borrows)
+    overflows = bitwise.bitwise_xor(difference, x)
+    overflows = bitwise.bitwise_and(bitwise.bitwise_xor(x, y), overflows)
+    return tf.less(bitwise.bitwise_xor(difference, overflows), _zero(x))
+
+
+def _has_sign(x: tf.Tensor) -> tf.Tensor:
+    """Tells whether the highest bit of an unsigned integer is set."""
+    signed = tf.cast(x, tf.int32 if x.dtype.size == 4 else tf.int64)
+    return tf.less(signed, _zero(signed))
+
+
+_Comparison = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+COMPARISONS: Mapping[str, _Comparison] = MappingProxyType(
+    {
+        "EQ": equal,
+        "NE": lambda x, y: tf.logical_not(equal(x, y)),
+        "LT": less,
+        "LE": lambda x, y: tf.logical_not(less(y, x)),
+        "GT": lambda x, y: less(y, x),
+        "GE": lambda x, y: tf.logical_not(less(x, y)),
+    }
+)
+
+
+def maximum(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Returns the greater one."""
+    return select(less(x, y), y, x) if _integers.is_unsigned(element) else tf.maximum(x, y)
+
+
+def minimum(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Returns the lesser one."""
+    return select(less(x, y), x, y) if _integers.is_unsigned(element) else tf.minimum(x, y)
+
+
+# Division.
+
+
+def divide(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Divides, rounding towards zero; the quotient by zero has all bits set."""
+    if row_of(element).bits != 32:
+        return _integers.divide(element, x, y)
+    is_zero = tf.equal(y, _zero(y))
+    quotient, _ = _divided(x, select(is_zero, constant_like(y, 1), y))
+    return select(is_zero, tf.bitwise.invert(tf.zeros_like(x)), quotient)
+
+
+def remainder(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Returns the remainder with the dividend's sign; that by zero is the dividend.
+
+    tf2onnx does not know TruncateMod, and rounds FloorMod's quotient towards zero.
+    """
+    if row_of(element).bits == 32:
+        is_zero = tf.equal(y, _zero(y))
+        _, rest = _divided(x, select(is_zero, constant_like(y, 1), y))
+        return select(is_zero, x, rest)
+    divisor, zero = _integers.safe_divisor(element, x, y)
+    wide = tf.int32 if x.dtype.size < 4 else x.dtype
+    dividend, divisor = tf.cast(x, wide), tf.cast(divisor, wide)
+    found = tf.cast(dividend - tf.truncatediv(dividend, divisor) * divisor, x.dtype)
+    return found if zero is None else tf.where(zero, x, found)
+
+
+def _divided(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the quotient and the remainder of 32 bits."""
+    if x.dtype.is_unsigned:
+        signed = [tf.cast(each, tf.int32) for each in (x, y)]
+        found = _divided_bits(*signed)
+        return tf.cast(found[0], x.dtype), tf.cast(found[1], x.dtype)
+    below = [tf.less(each, _zero(x)) for each in (x, y)]
+    sizes = [select(flag, -each, each) for flag, each in zip(below, (x, y), strict=True)]
+    quotient, rest = _divided_bits(*sizes)
+    quotient = select(tf.not_equal(*below), -quotient, quotient)
+    return quotient, select(below[0], -rest, rest)
+
+
+def _divided_bits(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Divides unsigned integers whose bits are those of int32, of which y is not 0."""
+    one, most = constant_like(x, 1), constant_like(x, _SIGN - 1)
+    # A divisor with the highest bit goes into the dividend once at most.
+    is_large = tf.less(y, _zero(y))
+    divisor = select(is_large, most, y)
+    half = tf.bitwise.bitwise_and(tf.bitwise.right_shift(x, one), most)
+    quotient, rest = _divided_halves(half, divisor)
+    # Twice the half, and the lowest bit.
+    rest = rest + rest + tf.bitwise.bitwise_and(x, one)
+    goes_in = tf.cast(tf.logical_not(_less_bits(rest, divisor)), x.dtype)
+    quotient, rest = quotient + quotient + goes_in, rest - goes_in * divisor
+    once = tf.cast(tf.logical_not(_less_bits(x, y)), x.dtype)
+    return select(is_large, once, quotient), select(is_large, x - once * y, rest)
+
+
+def _less_bits(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Compares the bits of int32 as unsigned integers."""
+    sign = constant_like(x, -_SIGN)
+    return less(tf.bitwise.bitwise_xor(x, sign), tf.bitwise.bitwise_xor(y, sign))
+
+
+def _divided_halves(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Divides integers from 0 on, of which y is not 0, by floats.
+
+    Their error of some 2**-22 leaves 512 and a divisor after the first step, and one divisor after
+    the second.
+    """
+    divisor = tf.cast(y, tf.float32)
+    quotient, rest = _zero(x), x
+    for _ in range(2):
+        step = tf.cast(tf.floor(tf.cast(rest, tf.float32) / divisor), x.dtype)
+        quotient, rest = quotient + step, rest - step * y
+    below = tf.cast(tf.less(rest, _zero(rest)), x.dtype)
+    quotient, rest = quotient - below, rest + below * y
+    above = tf.cast(tf.logical_not(less(rest, y)), x.dtype)
+    return quotient + above, rest - above * y
+
+
+# Shifts.
+
+
+def _clipped(y: tf.Tensor, least: int, most: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns places within the limits, and where they are the given ones."""
+    places = tf.clip_by_value(y, constant_like(y, least), constant_like(y, most))
+    return places, tf.equal(places, y)
+
+
+def shift_left(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Shifts left; beyond the width nothing is left."""
+    if row_of(element).bits < 32 or _integers.is_in_width(element, y):
+        return _integers.shift_left(element, x, y)
+    places, is_within = _clipped(y, 0, row_of(element).bits - 1)
+    return _kept(is_within, tf.bitwise.left_shift(x, places))
+
+
+def shift_right_arithmetic(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Shifts right; copies of the sign bit come from the left."""
+    if _integers.is_unsigned(element) or _integers.is_in_width(element, y):
+        return _integers.shift_right_arithmetic(element, x, y)
+    places, is_within = _clipped(y, 0, row_of(element).bits - 1)
+    most = constant_like(y, row_of(element).bits - 1)
+    return tf.bitwise.right_shift(x, select(is_within, places, most))
+
+
+def shift_right_logical(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Shifts the bits right, and clears what a sign would have brought from the left."""
+    bits = row_of(element).bits
+    if element == "ui16":
+        # ONNX Runtime shifts integers of 8, 32 and 64 bits.
+        wide = [tf.cast(each, tf.uint32) for each in (x, y)]
+        return tf.cast(_integers.shift_right_logical("ui32", *wide), tf.uint16)
+    if bits < 32:
+        return _integers.shift_right_logical(element, x, y)
+    known = tf.get_static_value(y)
+    if known is not None and known.size and _integers.is_in_width(element, y):
+        return _shifted_by(x, np.asarray(known), bits)
+    # By 1 first: a mask for all places would be a difference, which OpenVINO takes in float32.
+    most = tf.constant((1 << (bits - 1)) - 1, x.dtype)
+    once = tf.bitwise.bitwise_and(tf.bitwise.right_shift(x, constant_like(x, 1)), most)
+    places, is_within = _clipped(y, 1, bits - 1)
+    found = _kept(is_within, tf.bitwise.right_shift(once, places - constant_like(y, 1)))
+    return found + _kept(tf.equal(y, _zero(y)), x)
+
+
+def _shifted_by(x: tf.Tensor, places: np.ndarray, bits: int) -> tf.Tensor:
+    limits = [(1 << (bits - int(place))) - 1 for place in places.reshape(-1)]
+    wrapped = np.array(limits, f"uint{bits}").astype(x.dtype.as_numpy_dtype)
+    mask = constant(wrapped.reshape(places.shape))
+    if np.all(places >= 32):
+        # OpenVINO has 32 bits for 64, and machines do not shift these by 32 at once.
+        half = constant_like(x, 16)
+        x = tf.bitwise.right_shift(tf.bitwise.right_shift(x, half), half)
+        places = places - places.dtype.type(32)
+    return tf.bitwise.bitwise_and(tf.bitwise.right_shift(x, tf.constant(places)), mask)
+
+
+def to_float(x: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Converts uint32 by its halves, each of which has no sign."""
+    low = tf.bitwise.bitwise_and(x, constant_like(x, 0xFFFF))
+    high = tf.bitwise.right_shift(x, constant_like(x, 16))
+    high = tf.bitwise.bitwise_and(high, constant_like(x, 0xFFFF))
+    parts = [tf.cast(tf.cast(part, tf.int32), dtype) for part in (high, low)]
+    return parts[0] * constant_like(parts[0], 1 << 16) + parts[1]

@@ -1,0 +1,418 @@
+"""Convolutions with any dimension numbers, strides, dilations, groups and dtypes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import numpy as np
+import tensorflow as tf
+
+from jax2tf_bridge.portable.bytecode import Operation
+from jax2tf_bridge.to_tensorflow.operations._accumulation import (
+    accumulation_dtype,
+    from_accumulation,
+    to_accumulation,
+)
+from jax2tf_bridge.to_tensorflow.operations._array import Array, tf_dtype
+from jax2tf_bridge.to_tensorflow.operations._convolution_forms import (
+    ELEMENTS,
+    Axis,
+    convolve,
+    convolve_by_positions,
+    convolve_transposed,
+    correlate,
+    in_planes,
+    result_size,
+    with_row,
+    with_sizes,
+)
+from jax2tf_bridge.to_tensorflow.operations._folding import greatest
+from jax2tf_bridge.to_tensorflow.operations._scope import MOST_NEGATIVE, Emitter, Scope, typed
+from jax2tf_bridge.to_tensorflow.operations._shapes import (
+    backwards,
+    cut,
+    grown,
+    reshape,
+    transpose,
+    with_ones,
+)
+from shape_poly import Dim
+
+_MOST_POSITIONS = 4096
+"""Of a window whose elements get a product of their own each."""
+_MOST_GROUPS = 64
+"""Of groups that get an operation of their own each, where there is another way."""
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """Dimension numbers: which axis of each array is which.
+
+    Attributes:
+      image: batch, *spatial, feature.
+      kernel: *spatial, in, out.
+      result: batch, *spatial, feature.
+    """
+
+    image: tuple[int, ...]
+    kernel: tuple[int, ...]
+    result: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Convolution:
+    """A convolution of real numbers or integers, before its arrays are in TensorFlow's layouts.
+
+    Attributes:
+      image: the left operand.
+      kernel: the right one, before it was reversed.
+      kernel_sizes: of `kernel`.
+      image_sizes: of `image`.
+      backwards: the axes along which the kernel is reversed before it is applied.
+      numbers: which axis is which.
+      axes: the spatial axes.
+      groups: of the features.
+      batch_groups: of the batch.
+    """
+
+    image: tf.Tensor
+    kernel: tf.Tensor
+    image_sizes: tuple[Dim, ...]
+    kernel_sizes: tuple[Dim, ...]
+    backwards: frozenset[int]
+    numbers: _Numbers
+    axes: tuple[Axis, ...]
+    groups: int
+    batch_groups: int
+
+    @property
+    def is_float(self) -> bool:
+        """Tells dtypes for which TensorFlow has all forms of convolutions."""
+        return bool(self.image.dtype.is_floating)
+
+
+def _convolution(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    left, right, *padding = operands
+    element = operation.results[0].tensor.element
+    numbers = _numbers(operation)
+    axes = _axes(scope, operation, numbers, left, right, _padding(scope, operation, padding))
+    batch_groups = operation.int("batch_group_count")
+    groups = operation.int("feature_group_count")
+    batch = left.sizes[numbers.image[0]]
+    batch = batch if batch_groups == 1 else batch // batch_groups
+    found = (batch, *(axis.result for axis in axes), right.sizes[numbers.kernel[-1]])
+    known = operation.results[0].tensor.shape
+    rows = typed([known[axis] for axis in numbers.result], found)
+    axes = tuple(replace(a, result=n) for a, n in zip(axes, rows[1:-1], strict=True))
+    sizes = tuple(rows[numbers.result.index(axis)] for axis in range(len(rows)))
+    if 0 in (*rows, *left.sizes, *right.sizes):
+        zero = np.zeros((), tf_dtype(element).as_numpy_dtype)
+        return Array(element, sizes, known=zero)
+    left, right, axes = _with_windows(scope, numbers, left, right, axes, (groups, batch_groups))
+
+    def convolved(image: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+        source, backwards = _before_reverse(kernel, numbers.kernel[:-2])
+        flags = operation.flags("window_reversal")
+        backwards ^= {axis for axis, flag in zip(numbers.kernel, flags, strict=False) if flag}
+        backwards -= {axis for axis in backwards if right.sizes[axis] == 1}
+        whole = _Convolution(
+            image,
+            source,
+            left.sizes,
+            right.sizes,
+            frozenset(backwards),
+            numbers,
+            axes,
+            groups,
+            batch_groups,
+        )
+        return scope.tensor(_convolved(scope, operation, whole))
+
+    dtype = accumulation_dtype(left.element, right.element, element)
+    image, kernel = (to_accumulation(scope.tensor(array), dtype) for array in (left, right))
+    if dtype.is_complex:
+        (a, b), (c, d) = ((tf.math.real(x), tf.math.imag(x)) for x in (image, kernel))
+        real = tf.subtract(convolved(a, c), convolved(b, d))
+        tensor = tf.complex(real, tf.add(convolved(a, d), convolved(b, c)))
+    else:
+        tensor = convolved(image, kernel)
+    batch = left.sizes[numbers.image[0]]
+    made = (
+        batch if batch_groups == 1 else batch // batch_groups,
+        *(axis.result for axis in axes),
+        right.sizes[numbers.kernel[-1]],
+    )
+    whole = [made[numbers.result.index(axis)] for axis in range(len(made))]
+    return cut(scope, scope.made(from_accumulation(tensor, element), element, whole), sizes)
+
+
+def _with_windows(
+    scope: Scope,
+    numbers: _Numbers,
+    left: Array,
+    right: Array,
+    axes: Sequence[Axis],
+    groups: tuple[int, int],
+) -> tuple[Array, Array, tuple[Axis, ...]]:
+    """Grows arrays that may be empty, or smaller than a window, so that there is a result.
+
+    What is added are zeros, at the end. So the first elements of the result are what they were.
+    """
+    of_image, of_kernel = [1] * left.rank, [1] * right.rank
+    least: list[Dim] = list(of_image)
+    least[numbers.image[0]], least[numbers.image[-1]] = groups[1], groups[0]
+    of_kernel[numbers.kernel[-1]] = math.prod(groups)
+    right = grown(scope, right, of_kernel)
+    found: list[Axis] = []
+    for axis, place, window in zip(axes, numbers.image[1:-1], numbers.kernel[:-2], strict=True):
+        wide = replace(axis, window=right.sizes[window])
+        if wide.window != axis.window:
+            # As much for the image as for the window: the result stays as it is.
+            more = -((axis.extent - wide.extent) // axis.spread)
+            wide = replace(wide, size=axis.size + more)
+        if min(scope.bounds(size)[0] for size in (wide.size, axis.result)) < 1:
+            # The size with which the window is within the image once.
+            needed = 1 - (axis.low + axis.high + 1 - wide.extent) // axis.spread
+            size = greatest(scope, wide.size, greatest(scope, needed, 1))
+            wide = replace(wide, size=size, result=1)
+            wide = replace(wide, result=result_size(scope, wide))
+        least[place] = wide.size
+        found.append(wide)
+    return grown(scope, left, least), right, tuple(found)
+
+
+def _numbers(operation: Operation) -> _Numbers:
+    def number(name: str) -> int:
+        return operation.int(f"{name}_dimension")
+
+    def spatial(name: str) -> tuple[int, ...]:
+        return operation.ints(f"{name}_spatial_dimensions")
+
+    return _Numbers(
+        (number("input_batch"), *spatial("input"), number("input_feature")),
+        (*spatial("kernel"), number("kernel_input_feature"), number("kernel_output_feature")),
+        (number("output_batch"), *spatial("output"), number("output_feature")),
+    )
+
+
+def _padding(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Dim]:
+    if not operands:
+        return operation.ints("padding")
+    n = 2 * len(operation.ints("input_spatial_dimensions"))
+    flat = reshape(scope, operands[0], (n,))
+    return scope.sizes_of(flat, [None] * n, least=MOST_NEGATIVE)
+
+
+def _axes(
+    scope: Scope,
+    operation: Operation,
+    numbers: _Numbers,
+    left: Array,
+    right: Array,
+    padding: Sequence[Dim],
+) -> tuple[Axis, ...]:
+    columns = zip(
+        [left.sizes[axis] for axis in numbers.image[1:-1]],
+        [right.sizes[axis] for axis in numbers.kernel[:-2]],
+        operation.ints("window_strides"),
+        padding[::2],
+        padding[1::2],
+        operation.ints("lhs_dilation"),
+        operation.ints("rhs_dilation"),
+        strict=True,
+    )
+    found = []
+    for size, window, stride, low, high, spread, dilation in columns:
+        # A single element has no distance to others.
+        spread, dilation = 1 if size == 1 else spread, 1 if window == 1 else dilation
+        axis = Axis(size, window, stride, low, high, spread, dilation)
+        found.append(replace(axis, result=result_size(scope, axis)))
+    return tuple(found)
+
+
+def _convolved(scope: Scope, operation: Operation, whole: _Convolution) -> Array:
+    """Chooses among TensorFlow's operations; the result is as the dimension numbers say."""
+    numbers, axes = whole.numbers, whole.axes
+    n = len(axes)
+    if _is_gradient_for_kernel(whole):
+        return _gradient_for_kernel(scope, whole)
+    image = _ordered(scope, whole.image, whole.image_sizes, numbers.image)
+    groups = whole.groups
+    if whole.batch_groups > 1:
+        image, groups = _groups_to_features(scope, image, whole.batch_groups), whole.batch_groups
+    if _is_transposed(whole, image, groups):
+        # TensorFlow wants the kernel the other way around.
+        places = [i for i in range(n) if axes[i].window != 1]
+        reverse = [i for i in places if numbers.kernel[i] not in whole.backwards]
+        order = (*range(n), n + 1, n) if groups == 1 else range(n + 2)
+        kernel = _kernel(scope, whole, order, reverse)
+        found = convolve_transposed(*_planes(scope, image, kernel, axes), groups)
+    else:
+        reverse = [i for i in range(n) if numbers.kernel[i] in whole.backwards]
+        kernel = _kernel(scope, whole, range(n + 2), reverse)
+        is_flat = (whole.is_float and 1 <= n <= 3) or (
+            image.element == "i32" and 1 <= n <= 2 and groups == 1
+        )
+        if is_flat:
+            found = convolve(*_planes(scope, image, kernel, axes), groups)
+        else:
+            windows = [axis.window for axis in axes]
+            count = math.prod(windows)
+            if not isinstance(count, int) or count > _MOST_POSITIONS:
+                scope.fail(
+                    operation,
+                    f"a window of {' x '.join(map(str, windows))} over {n} axes of {image.element}",
+                )
+            found = convolve_by_positions(scope, image, kernel, axes, groups)
+    if n == 1 and found.rank == 4:
+        found = with_sizes(scope, found, (found.sizes[0], *found.sizes[2:]))
+    return _result(scope, found, range(n + 2), numbers)
+
+
+def _planes(
+    scope: Scope, image: Array, kernel: Array, axes: Sequence[Axis]
+) -> tuple[Scope, Array, Array, tuple[Axis, ...]]:
+    return (scope, *in_planes(scope, image, kernel, axes))
+
+
+def _kernel(
+    scope: Scope, whole: _Convolution, order: Sequence[int], reverse: Sequence[int]
+) -> Array:
+    axes = [whole.numbers.kernel[i] for i in order]
+    return _ordered(scope, whole.kernel, whole.kernel_sizes, axes, reverse)
+
+
+def _result(scope: Scope, found: Array, layout: Sequence[int], numbers: _Numbers) -> Array:
+    """Orders the axes of a result, whose axis i is batch, *spatial, feature number layout[i]."""
+    places = [numbers.result[i] for i in layout]
+    return transpose(scope, found, [places.index(axis) for axis in range(len(places))])
+
+
+def _is_transposed(whole: _Convolution, image: Array, groups: int) -> bool:
+    """Tells what TensorFlow has a gradient of a convolution for, which skips the holes."""
+    axes, numbers = whole.axes, whole.numbers
+    if not whole.is_float or not 1 <= len(axes) <= 3:
+        return False
+    if any(axis.stride != 1 or axis.dilation != 1 for axis in axes):
+        return False
+    spread = {axis.spread for axis in axes if not axis.size == axis.window == axis.result == 1}
+    if groups > 1:
+        out = whole.kernel_sizes[numbers.kernel[-1]]
+        is_deep = groups == image.sizes[-1] == out and len(axes) <= 2
+        return is_deep and len(spread) == 1 and spread != {1}
+    if spread - {1}:
+        return True
+    # As good as a convolution, if that spares transposing and reversing the kernel.
+    live = {axis for axis in numbers.kernel[:-2] if whole.kernel_sizes[axis] != 1}
+    swapped = (*numbers.kernel[:-2], numbers.kernel[-1], numbers.kernel[-2])
+    is_reversed = bool(live) and whole.backwards == live
+    return is_reversed and _is_sorted(whole.kernel, whole.kernel_sizes, swapped)
+
+
+def _is_gradient_for_kernel(whole: _Convolution) -> bool:
+    """Tells a window of many places, as of gradients for kernels: their images are transposed."""
+    axes, groups = whole.axes, whole.batch_groups
+    if not whole.is_float or not 1 <= len(axes) <= 3 or whole.groups > 1 or whole.backwards:
+        return False
+    if any(axis.stride != 1 or axis.spread != 1 for axis in axes):
+        return False
+    if whole.numbers.image[-1] > whole.numbers.image[0]:
+        return False
+    if groups > 1 and not (
+        groups <= _MOST_GROUPS
+        or (groups == whole.image_sizes[whole.numbers.image[0]] and len(axes) <= 2)
+    ):
+        return False
+    windows = math.prod(axis.extent for axis in axes)
+    results = math.prod(axis.result for axis in axes)
+    if isinstance(windows, int) and isinstance(results, int):
+        return windows > results
+    return isinstance(results, int)
+
+
+def _gradient_for_kernel(scope: Scope, whole: _Convolution) -> Array:
+    n = len(whole.axes)
+    batch, *spatial, feature = whole.numbers.image
+    *window, inner, out = whole.numbers.kernel
+    # What is summed over is the batch of the convolution whose gradient it is.
+    image = _ordered(scope, whole.image, whole.image_sizes, (feature, *spatial, batch))
+    cotangent = _ordered(scope, whole.kernel, whole.kernel_sizes, (inner, *window, out))
+    axes = whole.axes
+    if n == 1:
+        image, cotangent = with_row(scope, image, 1), with_row(scope, cotangent, 1)
+        axes = (Axis(1, 1), *axes)
+    found = correlate(scope, image, cotangent, axes, whole.batch_groups)
+    if n == 1:
+        found = with_sizes(scope, found, found.sizes[1:])
+    return _result(scope, found, (*range(1, n + 1), 0, n + 1), whole.numbers)
+
+
+def _groups_to_features(scope: Scope, image: Array, groups: int) -> Array:
+    """Moves groups of the batch into the features: group i gets the i-th features."""
+    batch, *spatial, features = image.sizes
+    each = batch // groups
+    apart = reshape(scope, image, (groups, each, *spatial, features))
+    last = apart.rank - 1
+    moved = transpose(scope, apart, (*range(1, last), 0, last))
+    return reshape(scope, moved, (each, *spatial, features * groups))
+
+
+def _before_reverse(tensor: tf.Tensor, allowed: Sequence[int]) -> tuple[tf.Tensor, set[int]]:
+    """Returns what was reversed to a tensor, and the axes along which it was."""
+    if tensor.op.type == "ReverseV2":
+        axes = tf.get_static_value(tensor.op.inputs[1])
+        if axes is not None and {int(axis) for axis in axes} <= set(allowed):
+            return tensor.op.inputs[0], {int(axis) for axis in axes}
+    return tensor, set()
+
+
+def _before_transpose(tensor: tf.Tensor, order: Sequence[int]) -> tuple[tf.Tensor, tuple[int, ...]]:
+    """Returns what was transposed to a tensor, and the order of its axes that is wanted."""
+    if tensor.op.type == "Transpose":
+        permutation = tf.get_static_value(tensor.op.inputs[1])
+        if permutation is not None:
+            return tensor.op.inputs[0], tuple(int(permutation[axis]) for axis in order)
+    return tensor, tuple(order)
+
+
+def _live(
+    tensor: tf.Tensor, sizes: Sequence[Dim], order: Sequence[int]
+) -> tuple[tf.Tensor, tuple[int, ...], list[int]]:
+    """Returns a tensor, the order in which its axes are wanted, and those with many elements."""
+    source, axes = _before_transpose(tensor, order)
+    live = [axis for axis, before in zip(axes, order, strict=True) if sizes[before] != 1]
+    return source, axes, live
+
+
+def _is_sorted(tensor: tf.Tensor, sizes: Sequence[Dim], order: Sequence[int]) -> bool:
+    """Tells whether axes are in an order already."""
+    live = _live(tensor, sizes, order)[2]
+    return live == sorted(live)
+
+
+def _ordered(
+    scope: Scope,
+    tensor: tf.Tensor,
+    sizes: Sequence[Dim],
+    order: Sequence[int],
+    reverse: Sequence[int] = (),
+) -> Array:
+    """Makes an array of a tensor's axes in an order, then reversed along some of them."""
+    wanted = tuple(sizes[axis] for axis in order)
+    source, axes, live = _live(tensor, sizes, order)
+    if live == sorted(live):
+        of_source = dict(zip(axes, wanted, strict=True))
+        moved = with_ones(scope, source, [of_source[i] for i in range(len(axes))], wanted)
+    else:
+        moved = tf.transpose(source, axes)
+    if reverse:
+        moved = backwards(scope, moved, reverse)
+    return Array(ELEMENTS[tensor.dtype.name], wanted, scope.shaped(moved, wanted))
+
+
+EMITTERS: Mapping[str, Emitter] = MappingProxyType(
+    {"convolution": _convolution, "dynamic_conv": _convolution}
+)

@@ -1,0 +1,436 @@
+"""Convolutions of arrays in TensorFlow's layouts, as the operation that is made for each.
+
+Images are [batch, *spatial, feature] and kernels [*spatial, in, out].
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from jax2tf_bridge.to_tensorflow.operations._accumulation import exact_dtype
+from jax2tf_bridge.to_tensorflow.operations._array import Array
+from jax2tf_bridge.to_tensorflow.operations._dot_general import contract
+from jax2tf_bridge.to_tensorflow.operations._folding import greatest
+from jax2tf_bridge.to_tensorflow.operations._scope import Scope
+from jax2tf_bridge.to_tensorflow.operations._shapes import (
+    pad,
+    reshape,
+    slice_array,
+    transpose,
+    with_ones,
+)
+from shape_poly import Dim
+
+ELEMENTS = {
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "float32": "f32",
+    "float64": "f64",
+    "int32": "i32",
+    "int64": "i64",
+}
+"""StableHLO's names of the dtypes in which convolutions are computed."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A spatial axis of a convolution.
+
+    Attributes:
+      size: of the image.
+      window: size of the kernel.
+      stride: of the window.
+      low: zeros before the image; negative if elements are left out.
+      high: zeros behind it.
+      spread: distance of the image's elements.
+      dilation: distance of the kernel's elements.
+      result: size of the result.
+    """
+
+    size: Dim
+    window: Dim
+    stride: int = 1
+    low: Dim = 0
+    high: Dim = 0
+    spread: int = 1
+    dilation: int = 1
+    result: Dim = 1
+
+    @property
+    def extent(self) -> Dim:
+        """The size of the window with the holes that dilation makes."""
+        return (self.window - 1) * self.dilation + 1
+
+
+def result_size(scope: Scope, axis: Axis) -> Dim:
+    """Computes how many places a window has."""
+    spread = axis.size if axis.spread == 1 else (axis.size - 1) * axis.spread + 1
+    if scope.bounds(spread)[0] < 0:
+        spread = greatest(scope, spread, 0)
+    room = spread + axis.low + axis.high - axis.extent
+    count = room + 1 if axis.stride == 1 else room // axis.stride + 1
+    return count if scope.bounds(room)[0] >= -1 else greatest(scope, count, 0)
+
+
+def in_planes(
+    scope: Scope, image: Array, kernel: Array, axes: Sequence[Axis]
+) -> tuple[Array, Array, tuple[Axis, ...]]:
+    """Adds a spatial axis of size 1 to a convolution over one axis."""
+    if len(axes) != 1:
+        return image, kernel, tuple(axes)
+    return with_row(scope, image, 1), with_row(scope, kernel, 0), (Axis(1, 1), *axes)
+
+
+def with_row(scope: Scope, array: Array, place: int) -> Array:
+    """Adds an axis of size 1."""
+    return with_sizes(scope, array, (*array.sizes[:place], 1, *array.sizes[place:]))
+
+
+def with_sizes(scope: Scope, array: Array, sizes: Sequence[Dim]) -> Array:
+    """Gives a tensor other sizes, and the result all of them."""
+    tensor = scope.tensor(array)
+    if [size for size in array.sizes if size != 1] == [size for size in sizes if size != 1]:
+        tensor = with_ones(scope, tensor, array.sizes, sizes)
+    else:
+        tensor = tf.reshape(tensor, scope.reshape_shape(sizes))
+    return Array(array.element, tuple(sizes), scope.shaped(tensor, sizes))
+
+
+def convolve(scope: Scope, image: Array, kernel: Array, axes: Sequence[Axis], groups: int) -> Array:
+    """Convolves over two or three axes as Conv2D, DepthwiseConv2dNative or Conv3D."""
+    sizes = (image.sizes[0], *(axis.result for axis in axes), kernel.sizes[-1])
+    if len(axes) == 3:
+        kernel, axes = _with_holes(scope, kernel, axes)
+    image, axes, padding = _padded(scope, image, axes)
+    strides, dilations = [axis.stride for axis in axes], [axis.dilation for axis in axes]
+    if len(axes) == 3:
+        tensor = _by_groups(
+            lambda x, w: tf.nn.conv3d(x, w, _around(strides), padding),
+            scope.tensor(image),
+            scope.tensor(kernel),
+            groups,
+        )
+        return _array(scope, image, tensor, sizes)
+    stride = _shared(axes, strides)
+    if groups > 1 and kernel.sizes[-2] == 1 and stride is not None and max(dilations) == 1:
+        x = tf.cast(scope.tensor(image), exact_dtype(image.tf_dtype))
+        w = tf.cast(_deep_kernel(scope, kernel, groups), x.dtype)
+        tensor = tf.nn.depthwise_conv2d(x, w, _around([stride, stride]), padding)
+        return _array(scope, image, tensor, sizes)
+    tensor = tf.nn.conv2d(
+        scope.tensor(image),
+        scope.tensor(kernel),
+        _around(strides),
+        padding,
+        dilations=_around(dilations),
+    )
+    return _array(scope, image, tensor, sizes)
+
+
+def convolve_transposed(
+    scope: Scope, image: Array, kernel: Array, axes: Sequence[Axis], groups: int
+) -> Array:
+    """Convolves over an image with holes, as the gradient of a convolution with strides.
+
+    Args:
+      scope: of the operation.
+      image: [batch, *spatial, in].
+      kernel: [*spatial, out, in], of the convolution whose gradient it is, so that it is the other
+        way around than it is applied.
+      axes: without strides and dilation.
+      groups: 1, or as many as there are features, in and out.
+    """
+    batch, features = image.sizes[0], kernel.sizes[-2] if groups == 1 else groups
+    sizes = (batch, *(axis.result for axis in axes), features)
+    strides = [axis.spread for axis in axes]
+    # Of the other convolution, whose results the image has, and whose images the result.
+    others = [
+        Axis(
+            size=axis.result,
+            window=axis.window,
+            stride=axis.spread,
+            low=axis.window - 1 - axis.low,
+            high=axis.window - 1 - axis.high,
+        )
+        for axis in axes
+    ]
+    padding = _name_of_gradient(others, remainder=True)
+    if padding is None:
+        made = [(axis.size - 1) * axis.spread + axis.window for axis in axes]
+    else:
+        made = [axis.result for axis in axes]
+    made_sizes = (batch, *made, features)
+    arguments: dict[str, Any] = {
+        "input_sizes": scope.shape(made_sizes),
+        "padding": padding or "VALID",
+    }
+    if groups == 1:
+        function = (
+            tf.raw_ops.Conv2DBackpropInput if len(axes) == 2 else tf.raw_ops.Conv3DBackpropInputV2
+        )
+        tensor = function(
+            filter=scope.tensor(kernel),
+            out_backprop=scope.tensor(image),
+            strides=_around(strides),
+            **arguments,
+        )
+    else:
+        stride = _shared(axes, strides)
+        assert stride is not None, "who calls it has asked"
+        x = tf.cast(scope.tensor(image), exact_dtype(image.tf_dtype))
+        tensor = tf.raw_ops.DepthwiseConv2dNativeBackpropInput(
+            filter=tf.cast(_deep_kernel(scope, kernel, groups), x.dtype),
+            out_backprop=x,
+            strides=_around([stride, stride]),
+            **arguments,
+        )
+    found = _array(scope, image, tensor, made_sizes)
+    if padding is not None:
+        return found
+    low = [0, *(axis.low - axis.window + 1 for axis in axes), 0]
+    high = [0, *(axis.high - axis.window + 1 for axis in axes), 0]
+    cut = pad(scope, found, _zero(found), low, high, [0] * found.rank)
+    return Array(cut.element, sizes, cut.computed, cut.known)
+
+
+def correlate(
+    scope: Scope, image: Array, cotangent: Array, axes: Sequence[Axis], groups: int
+) -> Array:
+    """Convolves over many places with a result of few, as the gradient for a kernel.
+
+    Args:
+      scope: of the operation.
+      image: [batch, *spatial, in].
+      cotangent: [batch, *spatial, out]: what is the kernel in the convolution that it is.
+      axes: without strides and holes in the image.
+      groups: of the features, in and out.
+
+    Returns:
+      [*spatial, in / groups, out].
+    """
+    window = [axis.result for axis in axes]
+    features, out = image.sizes[-1], cotangent.sizes[-1]
+    strides = [axis.dilation for axis in axes]
+    others = [Axis(axis.size, axis.result, axis.dilation, axis.low, axis.high) for axis in axes]
+    padding = _name_of_gradient(others, remainder=False)
+    if padding is None:
+        padding = "VALID"
+        image = _with_zeros(scope, image, axes)
+    sizes = (*window, features if groups == 1 else features // groups, out)
+    x, y = scope.tensor(image), scope.tensor(cotangent)
+    stride = _shared(axes, strides)
+    if groups > 1 and groups == features and len(axes) == 2 and stride is not None:
+        exact = exact_dtype(x.dtype)
+        tensor = tf.raw_ops.DepthwiseConv2dNativeBackpropFilter(
+            input=tf.cast(x, exact),
+            filter_sizes=scope.shape((*window, features, out // groups)),
+            out_backprop=tf.cast(y, exact),
+            strides=_around([stride, stride]),
+            padding=padding,
+        )
+        deep = _array(scope, image, tensor, (*window, features, out // groups))
+        return with_sizes(scope, deep, sizes)
+    function = (
+        tf.raw_ops.Conv2DBackpropFilter if len(axes) == 2 else tf.raw_ops.Conv3DBackpropFilterV2
+    )
+    each = scope.shape((*sizes[:-1], out if groups == 1 else out // groups))
+    tensor = _by_groups(
+        lambda a, b: function(
+            input=a, filter_sizes=each, out_backprop=b, strides=_around(strides), padding=padding
+        ),
+        x,
+        y,
+        groups,
+    )
+    return _array(scope, image, tensor, sizes)
+
+
+def convolve_by_positions(
+    scope: Scope, image: Array, kernel: Array, axes: Sequence[Axis], groups: int
+) -> Array:
+    """Convolves in any dtype over any number of axes: a product for each element of the window.
+
+    Args:
+      scope: of the operation.
+      image: [batch, *spatial, in].
+      kernel: [*spatial, in / groups, out], whose spatial sizes are known.
+      axes: the spatial ones.
+      groups: of the features.
+    """
+    sizes = (image.sizes[0], *(axis.result for axis in axes), kernel.sizes[-1])
+    exact = ELEMENTS[exact_dtype(image.tf_dtype).name]
+    padded = _with_zeros(scope, image, axes)
+    places = [range(axis.window) if isinstance(axis.window, int) else () for axis in axes]
+    strides = [1, *(axis.stride for axis in axes), 1]
+    tensors = []
+    for place in itertools.product(*places):
+        starts = [0, *(i * axis.dilation for i, axis in zip(place, axes, strict=True)), 0]
+        lengths = [(axis.result - 1) * axis.stride + 1 for axis in axes]
+        limits = [
+            padded.sizes[0],
+            *(a + b for a, b in zip(starts[1:-1], lengths, strict=True)),
+            padded.sizes[-1],
+        ]
+        part = slice_array(scope, padded, starts, limits, strides)
+        part = Array(part.element, (*sizes[:-1], padded.sizes[-1]), part.computed, part.known)
+        weights = Array(kernel.element, kernel.sizes[-2:], scope.tensor(kernel)[place])
+        tensors.append(scope.tensor(_grouped_product(scope, part, weights, exact, groups)))
+    tensor = tensors[0] if len(tensors) == 1 else tf.add_n(tensors)
+    return _array(scope, image, tensor, sizes)
+
+
+def _grouped_product(
+    scope: Scope, image: Array, weights: Array, element: str, groups: int
+) -> Array:
+    last = image.rank - 1
+    if groups == 1:
+        return contract(scope, image, weights, element, batch=((), ()), contracting=((last,), (0,)))
+    inner, out = weights.sizes
+    left = reshape(scope, image, (*image.sizes[:-1], groups, inner))
+    right = reshape(scope, weights, (inner, groups, out // groups))
+    product = contract(
+        scope, left, right, element, batch=((last,), (1,)), contracting=((last + 1,), (0,))
+    )
+    moved = transpose(scope, product, (*range(1, last + 1), 0, last + 1))
+    return reshape(scope, moved, (*image.sizes[:-1], out))
+
+
+def _by_groups(
+    function: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+    left: tf.Tensor,
+    right: tf.Tensor,
+    groups: int,
+) -> tf.Tensor:
+    """Applies a function to each group of the last axes, for which there is no operation."""
+    if groups == 1:
+        return function(left, right)
+    pairs = zip(tf.split(left, groups, -1), tf.split(right, groups, -1), strict=True)
+    return tf.concat([function(one, other) for one, other in pairs], -1)
+
+
+def _shared(axes: Sequence[Axis], strides: Sequence[int]) -> int | None:
+    """Returns the one stride of all axes, as kernels of depthwise convolutions want it."""
+    found = {
+        stride
+        for axis, stride in zip(axes, strides, strict=True)
+        if not (axis.size == axis.window == axis.result == 1)
+    }
+    return None if len(found) > 1 else next(iter(found), 1)
+
+
+def _deep_kernel(scope: Scope, kernel: Array, groups: int) -> tf.Tensor:
+    """Gives a kernel for one feature in a group the layout [*spatial, in, multiplier]."""
+    each = math.prod(kernel.sizes[-2:]) // groups
+    return scope.tensor(with_sizes(scope, kernel, (*kernel.sizes[:-2], groups, each)))
+
+
+def _with_holes(
+    scope: Scope, kernel: Array, axes: Sequence[Axis]
+) -> tuple[Array, tuple[Axis, ...]]:
+    """Dilates a kernel, as TensorFlow's own code for Conv3D on CPUs cannot."""
+    if all(axis.dilation == 1 for axis in axes):
+        return kernel, tuple(axes)
+    nothing = [0] * kernel.rank
+    holes = [*(axis.dilation - 1 for axis in axes), 0, 0]
+    spaced = pad(scope, kernel, _zero(kernel), nothing, nothing, holes)
+    return spaced, tuple(replace(axis, window=axis.extent, dilation=1) for axis in axes)
+
+
+def _padded(
+    scope: Scope, image: Array, axes: Sequence[Axis]
+) -> tuple[Array, tuple[Axis, ...], str]:
+    """Pads an image, unless the padding has a name, which all consumers of graphs know."""
+    if all(axis.spread == 1 for axis in axes):
+        padding = _name_of_padding(axes)
+        if padding is None and _is_same(scope, axes):
+            padding = "SAME"
+        if padding is not None:
+            return image, tuple(axes), padding
+    padded = _with_zeros(scope, image, axes)
+    rest = tuple(
+        replace(axis, size=size, low=0, high=0, spread=1)
+        for axis, size in zip(axes, padded.sizes[1:-1], strict=True)
+    )
+    return padded, rest, "VALID"
+
+
+def _with_zeros(scope: Scope, image: Array, axes: Sequence[Axis]) -> Array:
+    low, high = [0, *(axis.low for axis in axes), 0], [0, *(axis.high for axis in axes), 0]
+    return pad(scope, image, _zero(image), low, high, [0, *(a.spread - 1 for a in axes), 0])
+
+
+def _name_of_padding(axes: Sequence[Axis]) -> str | None:
+    """Recognises padding that TensorFlow has a name for, where it does not depend on open sizes."""
+    if all(axis.low == 0 and axis.high == 0 for axis in axes):
+        return "VALID"
+    for axis in axes:
+        low, high, extent = axis.low, axis.high, axis.extent
+        if not (isinstance(low, int) and isinstance(high, int) and isinstance(extent, int)):
+            return None
+        # The last window ends where the padding does, or before it by less than a stride.
+        if isinstance(axis.size, int):
+            count = -(-axis.size // axis.stride)
+            total = max((count - 1) * axis.stride + extent - axis.size, 0)
+            is_same = low + high == total
+        else:
+            is_same = axis.stride == 1 and low + high == extent - 1
+        if not is_same or low != (low + high) // 2 or low < 0:
+            return None
+    return "SAME"
+
+
+def _name_of_gradient(axes: Sequence[Axis], *, remainder: bool) -> str | None:
+    """Recognises the padding of a convolution from that of its gradient.
+
+    There the last window ends where the padding does.
+
+    Args:
+      axes: of the convolution.
+      remainder: whether elements behind the last window are allowed.
+    """
+    if all(
+        axis.low == 0
+        and isinstance(axis.high, int)
+        and (-axis.stride < axis.high <= 0 if remainder else axis.high == 0)
+        for axis in axes
+    ):
+        return "VALID"
+    for axis in axes:
+        low, high, window = axis.low, axis.high, axis.window
+        if not (isinstance(low, int) and isinstance(high, int) and isinstance(window, int)):
+            return None
+        total = low + high
+        if low < 0 or low != total // 2 or not 1 <= window - total <= axis.stride:
+            return None
+    return "SAME"
+
+
+def _is_same(scope: Scope, axes: Sequence[Axis]) -> bool:
+    """Tells whether padding is computed from open sizes as SAME does it."""
+    for axis in axes:
+        count = -(-axis.size // axis.stride)
+        total = greatest(scope, (count - 1) * axis.stride + axis.extent - axis.size, 0)
+        if axis.low != total // 2 or axis.high != total - total // 2:
+            return False
+    return True
+
+
+def _around(numbers: Sequence[int]) -> list[int]:
+    return [1, *numbers, 1]
+
+
+def _zero(array: Array) -> Array:
+    return Array(array.element, (), known=np.zeros((), array.tf_dtype.as_numpy_dtype))
+
+
+def _array(scope: Scope, like: Array, tensor: tf.Tensor, sizes: Sequence[Dim]) -> Array:
+    """Makes an array of another one's elements."""
+    tensor = tf.cast(tensor, like.tf_dtype)
+    return Array(like.element, tuple(sizes), scope.shaped(tensor, sizes))

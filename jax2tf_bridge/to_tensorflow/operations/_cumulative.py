@@ -1,0 +1,165 @@
+"""Running reductions along an axis: sums, products, maxima and any other reducer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import tensorflow as tf
+
+from jax2tf_bridge.portable.bytecode import Operation
+from jax2tf_bridge.to_tensorflow.operations._array import Array
+from jax2tf_bridge.to_tensorflow.operations._reductions import Combine, wrapped
+from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
+from jax2tf_bridge.to_tensorflow.operations._shapes import transpose
+
+_MOST_UNROLLED = 32
+"""The longest axis whose steps are made one by one, and not in a loop."""
+
+
+def running_sum(scope: Scope, array: Array, axis: int, backwards: bool) -> Array:
+    """Sums up to each element, or from each one to the end.
+
+    It is the only running reduction that LiteRT and ONNX know as well.
+    """
+    tensor = tf.cumsum(scope.tensor(array), axis, reverse=backwards)
+    return scope.made(wrapped(tensor, array.element), array.element, array.sizes)
+
+
+def run_along(
+    scope: Scope, combine: Combine, arrays: Sequence[Array], axis: int, backwards: bool
+) -> list[Array]:
+    """Reduces up to each element, or from each one to the end, with any associative reducer.
+
+    After k steps each element is reduced with those that are up to 2**k - 1 places away.
+    """
+    rank = arrays[0].rank
+    order = [axis, *(a for a in range(rank) if a != axis)]
+    back = [order.index(a) for a in range(rank)]
+    columns = [scope.full(transpose(scope, array, order)) for array in arrays]
+    length = columns[0].sizes[0]
+    if isinstance(length, int) and length <= _MOST_UNROLLED:
+        step = 1
+        while step < length:
+            columns = _stepped(scope, combine, columns, step, length - step, backwards)
+            step *= 2
+    else:
+        columns = _stepped_while(scope, combine, columns, backwards)
+    return [transpose(scope, column, back) for column in columns]
+
+
+def _stepped(
+    scope: Scope,
+    combine: Combine,
+    columns: Sequence[Array],
+    step: Any,
+    rest: Any,
+    backwards: bool,
+) -> list[Array]:
+    """Combines each element with the one `step` places away; `rest` elements have one."""
+    tensors = [scope.tensor(column) for column in columns]
+    number = rest if isinstance(rest, int) else scope.new_size(rest)
+
+    def parts(begin: Any, end: Any) -> list[Array]:
+        return [
+            scope.made(tensor[begin:end], column.element, (number, *column.sizes[1:]))
+            for tensor, column in zip(tensors, columns, strict=True)
+        ]
+
+    combined = combine(scope, parts(None, rest), parts(step, None))
+    found: list[Array] = []
+    for tensor, column, part in zip(tensors, columns, combined, strict=True):
+        kept = tensor[rest:] if backwards else tensor[:step]
+        pair = [scope.tensor(part), kept] if backwards else [kept, scope.tensor(part)]
+        found.append(scope.made(tf.concat(pair, 0), column.element, column.sizes))
+    return found
+
+
+def _stepped_while(
+    scope: Scope, combine: Combine, columns: Sequence[Array], backwards: bool
+) -> list[Array]:
+    length = tf.convert_to_tensor(scope.size(columns[0].sizes[0]), tf.int32)
+
+    def step(width: tf.Tensor, *tensors: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        inner = scope.inner(other_graph=True)
+        arrays = [
+            inner.made(tensor, column.element, column.sizes)
+            for tensor, column in zip(tensors, columns, strict=True)
+        ]
+        found = _stepped(inner, combine, arrays, width, length - width, backwards)
+        return (width * 2, *(array.computed for array in found))
+
+    tensors = [scope.tensor(column) for column in columns]
+    _, *ended = tf.while_loop(
+        lambda width, *_: width < length,
+        step,
+        (tf.constant(1), *tensors),
+        shape_invariants=(tf.TensorShape([]), *(tensor.shape for tensor in tensors)),
+    )
+    return [
+        scope.made(tensor, column.element, column.sizes)
+        for tensor, column in zip(ended, columns, strict=True)
+    ]
+
+
+# Calls of the cumulative functions by name.
+
+
+def _elementwise(function: Callable[..., tf.Tensor]) -> Combine:
+    def combine(scope: Scope, left: Sequence[Array], right: Sequence[Array]) -> list[Array]:
+        return [
+            scope.made(
+                wrapped(function(scope.compact(a), scope.compact(b)), a.element),
+                a.element,
+                a.sizes,
+            )
+            for a, b in zip(left, right, strict=True)
+        ]
+
+    return combine
+
+
+def _log_add_exp(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+    """Computes log(exp(a) + exp(b)) without overflow, and for infinities as jax.numpy does."""
+    if left.dtype.is_complex:
+        swaps = tf.math.real(left) < tf.math.real(right)
+        greater, less = tf.where(swaps, right, left), tf.where(swaps, left, right)
+        return greater + tf.math.log1p(tf.exp(less - greater))
+    difference = left - right
+    found = tf.maximum(left, right) + tf.math.log1p(tf.exp(-tf.abs(difference)))
+    return tf.where(tf.math.is_nan(difference), left + right, found)
+
+
+def _sum(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    (array,) = operands
+    axis, backwards = _direction(scope, operation, array.rank)
+    return running_sum(scope, array, axis, backwards)
+
+
+def _stepwise(function: Callable[..., tf.Tensor]) -> Emitter:
+    def emit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
+        axis, backwards = _direction(scope, operation, operands[0].rank)
+        return run_along(scope, _elementwise(function), operands, axis, backwards)
+
+    return emit
+
+
+def _direction(scope: Scope, operation: Operation, rank: int) -> tuple[int, bool]:
+    attributes = operation.attributes.get("composite_attributes")
+    match attributes:
+        case {"axis": int(axis), "reverse": bool(backwards)} if 0 <= axis < rank:
+            return axis, backwards
+    scope.fail(operation, f"its axis and direction are {attributes!r:.100}")
+
+
+COMPOSITES: Mapping[str, Emitter] = MappingProxyType(
+    {
+        "jax2tf.cumsum": _sum,
+        "jax2tf.cumprod": _stepwise(tf.multiply),
+        "jax2tf.cummax": _stepwise(tf.maximum),
+        "jax2tf.cummin": _stepwise(tf.minimum),
+        "jax2tf.cumlogsumexp": _stepwise(_log_add_exp),
+    }
+)
+"""The export keeps these functions whole, with the attributes axis and reverse."""

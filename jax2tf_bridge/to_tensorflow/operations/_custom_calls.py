@@ -1,0 +1,154 @@
+"""Custom calls, by their targets, and composites that TensorFlow has an operation for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+import tensorflow as tf
+
+from jax2tf_bridge.portable import CALLS_OF_PARTS, CUSTOM_CALL
+from jax2tf_bridge.portable.bytecode import Operation
+from jax2tf_bridge.to_tensorflow.operations import (
+    _cumulative,
+    _linalg,
+    _random,
+    _sorting,
+    _special_functions,
+    _windows,
+)
+from jax2tf_bridge.to_tensorflow.operations._array import Array
+from jax2tf_bridge.to_tensorflow.operations._functions import TOKEN, decomposed, is_token
+from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Inlined, Scope
+
+_PLACE = re.compile(r"\{(\d{1,3})\}")
+"""Where a size stands in the message of an assertion."""
+
+
+def _shape_assertion(
+    scope: Scope, operation: Operation, operands: Sequence[Array]
+) -> Sequence[Array]:
+    """Checks a condition on sizes, where the portable function does not know all of them.
+
+    The guards that to_tf makes of those that it knows say it with the arguments' names.
+    """
+    holds, *sizes = operands
+    if scope.asserts and not scope.scalar(holds):
+        text = operation.attributes.get("error_message")
+        pieces = _PLACE.split(text if isinstance(text, str) else "the sizes do not fit")
+        # Every other piece is the number of a size.
+        message = [
+            scope.tensor(sizes[int(piece)]) if i % 2 and int(piece) < len(sizes) else piece
+            for i, piece in enumerate(pieces)
+        ]
+        tf.debugging.Assert(scope.tensor(holds), message)
+    return ()
+
+
+def _on_one_device(
+    scope: Scope, operation: Operation, operands: Sequence[Array]
+) -> Sequence[Array]:
+    """Goes between the whole array and the part of a device, which is the whole one if it is alone.
+
+    Raises:
+      ModuleError: it is not alone.
+    """
+    if any(a.type != b.type for a, b in zip(operation.operands, operation.results, strict=True)):
+        scope.fail(operation, "it computes on the part of each of several devices (jax.shard_map)")
+    return operands
+
+
+def _graph_function(
+    scope: Scope, operation: Operation, operands: Sequence[Array]
+) -> Sequence[Array]:
+    """Calls a TensorFlow function, as call_tf with call_tf_graph=True writes it."""
+    config = operation.attributes.get("tf.backend_config")
+    number = config.get("called_index") if isinstance(config, Mapping) else None
+    if not isinstance(number, int) or not 0 <= number < len(scope.graph_functions):
+        scope.fail(operation, f"there is no TensorFlow function of the number {number}")
+    # Open sizes of results are operands too, which the function does not take.
+    has_shapes = "indices_of_shape_operands" in operation.attributes
+    shapes = operation.ints("indices_of_shape_operands") if has_shapes else ()
+    taken = [
+        scope.tensor(array)
+        for i, (value, array) in enumerate(zip(operation.operands, operands, strict=True))
+        if i not in shapes and not is_token(value)
+    ]
+    results = [value for value in operation.results if not is_token(value)]
+    tensors = scope.graph_functions[number](*taken)[: len(results)]
+    arrays = {}
+    for i, (value, tensor) in enumerate(zip(results, tensors, strict=True)):
+        kind = value.tensor
+        if shapes:
+            sizes = scope.sizes_of(operands[shapes[i]], kind.shape)
+            arrays[value] = scope.made(tensor, kind.element, sizes)
+        else:
+            arrays[value] = scope.measured(tensor, kind.element, kind.shape)
+    return [arrays.get(value, TOKEN) for value in operation.results]
+
+
+def _same(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
+    return operands
+
+
+TARGETS: Mapping[str, Emitter] = MappingProxyType(
+    {
+        "shape_assertion": _shape_assertion,
+        "Sharding": _same,
+        "annotate_device_placement": _same,
+        "xla.sdy.FuncResultSharding": _same,
+        **dict.fromkeys(CALLS_OF_PARTS, _on_one_device),
+        CUSTOM_CALL: _graph_function,
+        **_linalg.TARGETS,
+        **_random.TARGETS,
+        **_sorting.TARGETS,
+        **_special_functions.TARGETS,
+        **_windows.TARGETS,
+    }
+)
+
+
+def _stop_gradient(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    (array,) = operands
+    if array.computed is None:
+        return array
+    return Array(array.element, array.sizes, tf.stop_gradient(array.computed))
+
+
+COMPOSITES: Mapping[str, Emitter] = MappingProxyType(
+    {
+        "jax2tf.stop_gradient": _stop_gradient,
+        **_cumulative.COMPOSITES,
+        **_linalg.COMPOSITES,
+        **_sorting.COMPOSITES,
+        **_special_functions.COMPOSITES,
+    }
+)
+
+
+def _custom_call(
+    scope: Scope, operation: Operation, operands: Sequence[Array]
+) -> Sequence[Array] | Array | Inlined:
+    target = operation.text("call_target_name")
+    emitter = TARGETS.get(target)
+    if emitter is None:
+        scope.fail(operation, f"the custom call {target!r} has no form in TensorFlow's operations")
+    return emitter(scope, operation, operands)
+
+
+def _composite(
+    scope: Scope, operation: Operation, operands: Sequence[Array]
+) -> Sequence[Array] | Array | Inlined:
+    emitter = COMPOSITES.get(operation.text("name"))
+    if emitter is not None:
+        attributes = operation.attributes.get("composite_attributes")
+        n_sizes = attributes.get("sizes", 0) if isinstance(attributes, Mapping) else 0
+        # The sizes before the operands are for the decomposition alone.
+        return emitter(scope, operation, operands[n_sizes if isinstance(n_sizes, int) else 0 :])
+    return decomposed(scope, operation)
+
+
+EMITTERS: Mapping[str, Emitter] = MappingProxyType(
+    {"custom_call": _custom_call, "composite": _composite}
+)

@@ -1,0 +1,338 @@
+"""Contractions: dot_general, dot and einsum, as MatMul wherever it does."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import tensorflow as tf
+
+from jax2tf_bridge.portable.bytecode import Operation
+from jax2tf_bridge.to_tensorflow.operations._accumulation import (
+    accumulation_dtype,
+    exact_dtype,
+    from_accumulation,
+    to_accumulation,
+)
+from jax2tf_bridge.to_tensorflow.operations._array import Array
+from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
+from jax2tf_bridge.to_tensorflow.operations._shapes import with_ones
+from shape_poly import Dim
+
+_FEWEST_ROWS = 8
+"""Below this many rows to a matrix, one product of all rows is faster than one of each matrix."""
+
+
+@dataclass(frozen=True)
+class _Labelled:
+    """A tensor whose axes have labels.
+
+    Attributes:
+      labels: a letter for each axis: the same in both operands where they are multiplied along it.
+      sizes: of the axes; 1 also for one that is repeated.
+    """
+
+    tensor: tf.Tensor
+    labels: tuple[str, ...]
+    sizes: tuple[Dim, ...]
+
+    def size(self, label: str) -> Dim:
+        """Returns the size along a label, 1 where the tensor has no such axis."""
+        return self.sizes[self.labels.index(label)] if label in self.labels else 1
+
+    @property
+    def live(self) -> tuple[str, ...]:
+        """The labels of the axes that have more than one element."""
+        return tuple(
+            label for label, size in zip(self.labels, self.sizes, strict=True) if size != 1
+        )
+
+    def live_of(self, labels: Sequence[str]) -> tuple[str, ...]:
+        """Picks the labels along which there is more than one element."""
+        return tuple(label for label in labels if self.size(label) != 1)
+
+
+def _dot_general(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    return contract(
+        scope,
+        operands[0],
+        operands[1],
+        operation.results[0].tensor.element,
+        batch=(
+            operation.ints("lhs_batching_dimensions"),
+            operation.ints("rhs_batching_dimensions"),
+        ),
+        contracting=(
+            operation.ints("lhs_contracting_dimensions"),
+            operation.ints("rhs_contracting_dimensions"),
+        ),
+    )
+
+
+def _dot(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    left, right = operands
+    element = operation.results[0].tensor.element
+    return contract(
+        scope, left, right, element, batch=((), ()), contracting=((left.rank - 1,), (0,))
+    )
+
+
+def contract(
+    scope: Scope,
+    left: Array,
+    right: Array,
+    element: str,
+    *,
+    batch: tuple[Sequence[int], Sequence[int]],
+    contracting: tuple[Sequence[int], Sequence[int]],
+) -> Array:
+    """Multiplies arrays and sums along axes, as StableHLO's dot_general.
+
+    The result has the batch axes, the other axes of the left one, those of the right one.
+
+    Args:
+      scope: of the operation.
+      left: the left operand.
+      right: the right operand.
+      element: the result's; sums are at least as wide.
+      batch: the axes of each that are multiplied element by element.
+      contracting: the axes of each along which the products are summed.
+    """
+    dtype = accumulation_dtype(left.element, right.element, element)
+    letters = iter(map(chr, range(ord("a"), 0x10FFFF)))
+    batch_labels = [next(letters) for _ in batch[0]]
+    sum_labels = [next(letters) for _ in contracting[0]]
+    axes: list[list[str]] = []
+    free: list[list[str]] = []
+    sizes: dict[str, Dim] = {}
+    for i, array in enumerate((left, right)):
+        named = dict(zip(batch[i], batch_labels, strict=True))
+        named |= dict(zip(contracting[i], sum_labels, strict=True))
+        axes.append([named[axis] if axis in named else next(letters) for axis in range(array.rank)])
+        free.append([label for axis, label in enumerate(axes[i]) if axis not in named])
+        for label, size in zip(axes[i], array.sizes, strict=True):
+            sizes[label] = _known(sizes.get(label, size), size)
+    one, other = (
+        _labelled(scope, array, labels, sizes, sum_labels, dtype)
+        for array, labels in zip((left, right), axes, strict=True)
+    )
+    product = _product(scope, one, other, batch_labels, free[0], free[1], sum_labels)
+    wanted = [*batch_labels, *free[0], *free[1]]
+    while wanted and product.size(wanted[0]) == 1 and sizes[wanted[0]] != 1:
+        del wanted[0]  # repeated leading axes are left out
+    tensor = _laid_out(scope, product, wanted)
+    result = tuple(sizes[label] for label in (*batch_labels, *free[0], *free[1]))
+    return scope.made(from_accumulation(tensor, element), element, result)
+
+
+def _labelled(
+    scope: Scope,
+    array: Array,
+    labels: Sequence[str],
+    sizes: Mapping[str, Dim],
+    summed: Sequence[str],
+    dtype: tf.DType,
+) -> _Labelled:
+    """Takes an operand in its compact form, unless it is repeated along what is summed."""
+    places = dict(zip(labels, range(array.rank), strict=True))
+    if any(array.repeats(places[x]) and sizes[x] != 1 for x in summed):
+        array = scope.full(array)
+    tensor = to_accumulation(scope.compact(array), dtype)
+    labels = tuple(labels[array.rank - tensor.shape.rank :])
+    found = tuple(1 if array.repeats(places[x]) else sizes[x] for x in labels)
+    return _Labelled(tensor, labels, found)
+
+
+def _product(
+    scope: Scope,
+    left: _Labelled,
+    right: _Labelled,
+    batch: Sequence[str],
+    left_free: Sequence[str],
+    right_free: Sequence[str],
+    summed: Sequence[str],
+) -> _Labelled:
+    """Multiplies and sums; the result may lack axes along which there is one element."""
+    both = tuple(x for x in batch if left.size(x) != 1 and right.size(x) != 1)
+    left_alone = left.live_of((*(x for x in batch if right.size(x) == 1), *left_free))
+    right_alone = right.live_of((*(x for x in batch if left.size(x) == 1), *right_free))
+    sums = left.live_of(summed)
+    if not sums or not (left_alone or right_alone):
+        return _by_element(scope, left, right, (*both, *left_alone, *right_alone), sums)
+    if left.tensor.dtype == tf.float16 and not (left_alone and right_alone):
+        # With a vector, MatMul of TensorFlow 2.15 adds 16 bits in 16.
+        one, other = (replace(x, tensor=tf.cast(x.tensor, tf.float32)) for x in (left, right))
+        product = _product(scope, one, other, batch, left_free, right_free, summed)
+        return replace(product, tensor=tf.cast(product.tensor, tf.float16))
+    left, right, sums = _least_moved(left, right, both, left_alone, right_alone, sums)
+
+    left_flipped = _is_flipped(left, both, left_alone, sums)
+    right_flipped = _is_flipped(right, both, sums, right_alone)
+    left = _moved(left, (*both, *(sums + left_alone if left_flipped else left_alone + sums)))
+    right = _moved(right, (*both, *(right_alone + sums if right_flipped else sums + right_alone)))
+    rows: tuple[str, ...] = left_alone
+    batches: tuple[str, ...] = ()
+    if not both and not left_flipped and len(sums) == 1 and len(left_alone) > 1:
+        few = left.size(left_alone[-1])
+        if not (isinstance(few, int) and few < _FEWEST_ROWS):
+            batches, rows = left_alone[:-1], left_alone[-1:]
+    left_groups = [sums, rows] if left_flipped else [rows, sums]
+    right_groups = [right_alone, sums] if right_flipped else [sums, right_alone]
+    tensor = tf.linalg.matmul(
+        _grouped(scope, left, (*both, *batches), left_groups),
+        _grouped(scope, right, both, right_groups),
+        transpose_a=left_flipped,
+        transpose_b=right_flipped,
+    )
+    labels = (*both, *left_alone, *right_alone)
+    sizes = {x: _size_of_both(left, right, x) for x in labels}
+    wanted = tuple(sizes[x] for x in labels)
+    outer = tuple(sizes[x] for x in (*both, *batches))
+    found = (*outer, math.prod(sizes[x] for x in rows), math.prod(sizes[x] for x in right_alone))
+    return _Labelled(_reshaped(scope, tensor, found, wanted), labels, wanted)
+
+
+def _known(left: Dim, right: Dim) -> Dim:
+    """Returns the size that two operands have along an axis: a number says more."""
+    return right if isinstance(right, int) else left
+
+
+def _size_of_both(left: _Labelled, right: _Labelled, label: str) -> Dim:
+    """Returns the size along an axis of a result; one of the operands may be repeated."""
+    size = left.size(label)
+    return right.size(label) if size == 1 else size
+
+
+def _by_element(
+    scope: Scope, left: _Labelled, right: _Labelled, kept: Sequence[str], sums: Sequence[str]
+) -> _Labelled:
+    labels = (*kept, *sums)
+    dtype = left.tensor.dtype
+    exact = exact_dtype(dtype) if sums else dtype
+    factors = [
+        tf.cast(_laid_out(scope, side, labels, leading=False), exact) for side in (left, right)
+    ]
+    product = tf.multiply(*factors)
+    if sums:
+        product = tf.cast(tf.reduce_sum(product, list(range(len(kept), len(labels)))), dtype)
+    sizes = tuple(_size_of_both(left, right, x) for x in kept)
+    return _Labelled(product, tuple(kept), sizes)
+
+
+def _least_moved(
+    left: _Labelled,
+    right: _Labelled,
+    both: tuple[str, ...],
+    left_alone: tuple[str, ...],
+    right_alone: tuple[str, ...],
+    sums: tuple[str, ...],
+) -> tuple[_Labelled, _Labelled, tuple[str, ...]]:
+    """Chooses forms of the operands, and the order of what is summed, that need few transposes."""
+    lefts, rights = _forms(left), _forms(right)
+    orders = [tuple(x for x in side.labels if x in sums) for side in (*lefts, *rights)]
+
+    def moves(choice: tuple[_Labelled, _Labelled, tuple[str, ...]]) -> int:
+        one, other, order = choice
+        return _is_moved(one, both, left_alone, order) + _is_moved(other, both, right_alone, order)
+
+    return min(((a, b, order) for order in orders for a in lefts for b in rights), key=moves)
+
+
+def _forms(side: _Labelled) -> list[_Labelled]:
+    """Lists the tensor, and first, if it was transposed, the one before: MatMul may read either."""
+    operation = side.tensor.op
+    if operation.type != "Transpose":
+        return [side]
+    order = tf.get_static_value(operation.inputs[1])
+    if order is None:
+        return [side]
+    back = [list(order).index(axis) for axis in range(len(order))]
+    before = _Labelled(
+        operation.inputs[0],
+        tuple(side.labels[i] for i in back),
+        tuple(side.sizes[i] for i in back),
+    )
+    return [before, side]
+
+
+def _is_moved(
+    side: _Labelled, both: tuple[str, ...], alone: tuple[str, ...], sums: tuple[str, ...]
+) -> bool:
+    return side.live not in ((*both, *alone, *sums), (*both, *sums, *alone))
+
+
+def _is_flipped(
+    side: _Labelled, both: tuple[str, ...], rows: tuple[str, ...], columns: tuple[str, ...]
+) -> bool:
+    """Tells whether the columns are best kept before the rows."""
+    if side.live == (*both, *rows, *columns):
+        return False
+    # A transpose that leaves the last axis where it is moves blocks.
+    return side.live == (*both, *columns, *rows) or side.live[-1:] == rows[-1:]
+
+
+def _moved(side: _Labelled, order: Sequence[str]) -> _Labelled:
+    """Transposes, if the axes with more than one element are in another order."""
+    if side.live == tuple(order):
+        return side
+    labels = (*(x for x in side.labels if x not in order), *order)
+    tensor = tf.transpose(side.tensor, [side.labels.index(x) for x in labels])
+    return _Labelled(tensor, labels, tuple(side.size(x) for x in labels))
+
+
+def _laid_out(
+    scope: Scope, side: _Labelled, labels: Sequence[str], *, leading: bool = True
+) -> tf.Tensor:
+    """Gives a tensor an axis for each label; without the leading ones of size 1 if wished."""
+    side = _moved(side, side.live_of(labels))
+    wanted = [side.size(x) for x in labels]
+    while not leading and wanted and wanted[0] == 1:
+        del wanted[0]
+    return with_ones(scope, side.tensor, side.sizes, wanted)
+
+
+def _grouped(
+    scope: Scope, side: _Labelled, outer: Sequence[str], groups: Sequence[Sequence[str]]
+) -> tf.Tensor:
+    sizes = [side.size(x) for x in outer]
+    sizes += [math.prod(side.size(x) for x in group) for group in groups]
+    return _reshaped(scope, side.tensor, side.sizes, sizes)
+
+
+def _reshaped(
+    scope: Scope, tensor: tf.Tensor, sizes: Sequence[Dim], wanted: Sequence[Dim]
+) -> tf.Tensor:
+    if [size for size in sizes if size != 1] == [size for size in wanted if size != 1]:
+        return with_ones(scope, tensor, sizes, wanted)
+    return scope.shaped(tf.reshape(tensor, scope.reshape_shape(wanted)), wanted)
+
+
+def _einsum(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    element = operation.results[0].tensor.element
+    dtype = exact_dtype(accumulation_dtype(operands[0].element, operands[-1].element, element))
+    tensors = [to_accumulation(scope.tensor(array), dtype) for array in operands]
+    equation = operation.text("einsum_config")
+    named = _sizes_of_equation(scope, operation, equation, operands)
+    tensor = from_accumulation(tf.einsum(equation, *tensors), element)
+    return scope.result(operation, tensor, named)
+
+
+def _sizes_of_equation(
+    scope: Scope, operation: Operation, equation: str, operands: Sequence[Array]
+) -> tuple[Dim, ...]:
+    inputs, _, output = equation.replace(" ", "").partition("->")
+    terms = inputs.split(",")
+    if "." in equation or len(terms) != len(operands):
+        scope.fail(operation, f"its equation {equation!r} is none of letters for each axis")
+    sizes: dict[str, Dim] = {}
+    for term, array in zip(terms, operands, strict=True):
+        for letter, size in zip(term, array.sizes, strict=True):
+            sizes[letter] = _known(sizes.get(letter, size), size)
+    return tuple(sizes[letter] for letter in output)
+
+
+EMITTERS: Mapping[str, Emitter] = MappingProxyType(
+    {"dot_general": _dot_general, "dot": _dot, "einsum": _einsum, "unary_einsum": _einsum}
+)

@@ -1,0 +1,255 @@
+"""Slices, and updates of slices, that start where an operand says."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+
+from jax2tf_bridge.portable.bytecode import Operation
+from jax2tf_bridge.to_tensorflow.operations._array import Array
+from jax2tf_bridge.to_tensorflow.operations._indices import clamped, scalar_index
+from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
+from jax2tf_bridge.to_tensorflow.operations._shapes import (
+    compact_sizes,
+    concatenate,
+    iota,
+    move,
+    reshape,
+    resized,
+    slice_array,
+)
+from shape_poly import Dim, DimExpr
+
+_Start: TypeAlias = "Dim | tf.Tensor"
+
+_MOST_COPIED = 1 << 18
+"""Bytes of an array that is put together anew for an update. TensorStridedSliceUpdate writes into
+the array where nothing else reads it, as in loops, but not all consumers of graphs know it; for an
+array as small as this a copy takes no longer than another operation."""
+
+
+def _dynamic_slice(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    array, *starts = operands
+    sizes = operation.ints("slice_sizes")
+    return slice_at(scope, array, clamped_starts(scope, array, starts, sizes), sizes)
+
+
+def clamped_starts(
+    scope: Scope, array: Array, starts: Sequence[Array], sizes: Sequence[Dim]
+) -> dict[int, Array]:
+    """Moves starts so that slices lie within an array; leaves out axes that are taken whole."""
+    return {
+        axis: clamped(scope, start, array.sizes[axis] - sizes[axis])
+        for axis, start in enumerate(starts)
+        if array.sizes[axis] != sizes[axis]
+    }
+
+
+def slice_at(
+    scope: Scope,
+    array: Array,
+    starts: Mapping[int, Array],
+    sizes: Sequence[Dim],
+    wanted: Sequence[Dim] | None = None,
+) -> Array:
+    """Takes a slice whose starts lie within the array; those that are not given are 0.
+
+    It gets the sizes `wanted`, if there are any, which differ by ones.
+    """
+    array = shrink_repeated(array, sizes)
+    computed: dict[int, tf.Tensor] = {}
+    firsts: list[Dim] = [0] * array.rank
+    limits = list(array.sizes)
+    for axis, size in enumerate(sizes):
+        if array.sizes[axis] == size:
+            continue
+        start = scalar_index(scope, starts[axis]) if axis in starts else 0
+        if not isinstance(start, int):
+            computed[axis] = scope.size(start) if isinstance(start, DimExpr) else start
+        else:
+            firsts[axis], limits[axis] = start, start + size
+    array = slice_array(scope, array, firsts, limits, [1] * array.rank)
+    if computed:
+        array = _slice_computed(scope, array, computed, sizes)
+    return reshape(scope, array, sizes if wanted is None else wanted)
+
+
+def shrink_repeated(array: Array, sizes: Sequence[Dim]) -> Array:
+    """Gives axes that repeat one element other sizes: any slice of them is the same."""
+    found = tuple(
+        size if array.repeats(axis) else array.sizes[axis] for axis, size in enumerate(sizes)
+    )
+    return array if found == array.sizes or array.parts is not None else resized(array, found)
+
+
+def _slice_computed(
+    scope: Scope, array: Array, starts: Mapping[int, tf.Tensor], sizes: Sequence[Dim]
+) -> Array:
+    compact = scope.compact(array)
+    own = list(compact_sizes(array))
+    first = array.rank - len(own)
+    if len(starts) == 1:
+        ((axis, start),) = starts.items()
+        if sizes[axis] == 1:
+            # Without the axis, of which nothing is left.
+            taken = tf.gather(compact, start, axis=axis - first)
+            dropped = [size for place, size in enumerate(own) if place != axis - first]
+            left = [size for place, size in enumerate(sizes) if place != axis]
+            return Array(array.element, tuple(left), scope.shaped(taken, dropped))
+    if scope.for_converters:
+        ends = {axis: start + scope.size(sizes[axis]) for axis, start in starts.items()}
+        taken = _window(compact, first, starts, ends)
+        for axis in starts:
+            own[axis - first] = sizes[axis]
+        return Array(array.element, tuple(sizes), scope.shaped(taken, own))
+    begin = [starts.get(axis, 0) for axis in range(first, array.rank)]
+    # What is left whole begins at 0.
+    lengths = [
+        scope.size(sizes[axis]) if axis in starts else -1 for axis in range(first, array.rank)
+    ]
+    taken = tf.slice(compact, tf.stack(begin), lengths)
+    for axis in starts:
+        own[axis - first] = sizes[axis]
+    return Array(array.element, tuple(sizes), scope.shaped(taken, own))
+
+
+def _window(
+    tensor: tf.Tensor, first: int, starts: Mapping[int, Any], ends: Mapping[int, Any]
+) -> tf.Tensor:
+    """Slices by StridedSlice: tf2onnx gets computed lengths of Slice wrong where some are -1.
+
+    Axes are counted with `first` ones that the tensor has not.
+    """
+    rank = tensor.shape.rank
+    return tensor[tuple(slice(starts.get(i + first), ends.get(i + first)) for i in range(rank))]
+
+
+def _dynamic_update_slice(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    array, update, *starts = operands
+    return update_at(scope, array, update, clamped_starts(scope, array, starts, update.sizes))
+
+
+def update_at(scope: Scope, array: Array, update: Array, starts: Mapping[int, Array]) -> Array:
+    """Puts a slice in the place of another one, which lies within the array."""
+    if 0 in update.sizes:
+        return array
+    found = {
+        axis: scalar_index(scope, start)
+        for axis, start in starts.items()
+        if array.sizes[axis] != update.sizes[axis]
+    }
+    if not found:
+        return resized(update, array.sizes)
+    if all(isinstance(start, int) for start in found.values()):
+        return _assembled(scope, array, update, found)
+    if array.is_static and _bytes(array) <= _MOST_COPIED:
+        if all(update.sizes[axis] == 1 for axis in found):
+            return _selected(scope, array, update, found)
+        return _assembled(scope, array, update, found)
+    if scope.for_converters:
+        if set(found) == {0} and update.sizes[0] == 1:
+            return _row_written(scope, array, update, found[0])
+        return _assembled(scope, array, update, found)
+    return _written(scope, array, update, found)
+
+
+def _bytes(array: Array) -> int:
+    return math.prod(array.static_sizes()) * int(array.tf_dtype.size)
+
+
+def _written(scope: Scope, array: Array, update: Array, starts: Mapping[int, _Start]) -> Array:
+    last = max(starts) + 1
+    whole = sum(1 << axis for axis in range(last) if axis not in starts)
+    begin = [_scalar(scope, starts.get(axis, 0)) for axis in range(last)]
+    ends = [
+        begin[axis] + scope.size(update.sizes[axis]) if axis in starts else 0
+        for axis in range(last)
+    ]
+    tensor = tf.raw_ops.TensorStridedSliceUpdate(
+        input=scope.tensor(array),
+        begin=tf.stack(begin),
+        end=tf.stack(ends),
+        strides=[1] * last,
+        value=scope.tensor(update),
+        begin_mask=whole,
+        end_mask=whole,
+    )
+    return scope.made(tensor, array.element, array.sizes)
+
+
+def _row_written(scope: Scope, array: Array, update: Array, start: _Start) -> Array:
+    index = tf.reshape(_scalar(scope, start), [1, 1])
+    tensor = tf.tensor_scatter_nd_update(scope.tensor(array), index, scope.tensor(update))
+    return scope.made(tensor, array.element, array.sizes)
+
+
+def _scalar(scope: Scope, start: _Start) -> Any:
+    return start if tf.is_tensor(start) else scope.size(start)
+
+
+def _selected(scope: Scope, array: Array, update: Array, starts: Mapping[int, _Start]) -> Array:
+    """Takes the update where all indices are its own."""
+    flags = [
+        tf.equal(scope.compact(iota(scope, "i32", array.sizes, axis)), _scalar(scope, start))
+        for axis, start in starts.items()
+    ]
+    mask = functools.reduce(tf.logical_and, flags)
+    tensor = move(
+        lambda new, old: tf.where(mask, new, old), scope.compact(update), scope.tensor(array)
+    )
+    return scope.made(tensor, array.element, array.sizes)
+
+
+def _assembled(scope: Scope, array: Array, update: Array, starts: Mapping[int, _Start]) -> Array:
+    """Joins what is before an update, the update and what is behind it, axis by axis."""
+    (axis, start), *others = starts.items()
+    size = update.sizes[axis]
+    if tf.is_tensor(start):
+        array = scope.full(array)
+    if others:
+        window = _part(scope, array, axis, start, size)
+        update = _assembled(scope, window, update, dict(others))
+    if not tf.is_tensor(start):
+        end = start + size
+        around = [
+            _part(scope, array, axis, 0, start),
+            _part(scope, array, axis, end, array.sizes[axis] - end),
+        ]
+        return concatenate(scope, [around[0], update, around[1]], axis)
+    tensor = scope.tensor(array)
+    if scope.for_converters:
+        before = _window(tensor, 0, {}, {axis: start})
+        behind = _window(tensor, 0, {axis: start + scope.size(size)}, {})
+        joined = tf.concat([before, scope.tensor(update), behind], axis)
+        return scope.made(joined, array.element, array.sizes)
+    lengths = [start if i == axis else -1 for i in range(array.rank)]
+    ends = [start + scope.size(size) if i == axis else 0 for i in range(array.rank)]
+    none = [0] * array.rank
+    pieces = [
+        tf.slice(tensor, none, tf.stack(lengths)),
+        scope.tensor(update),
+        tf.slice(tensor, tf.stack(ends), [-1] * array.rank),
+    ]
+    return scope.made(tf.concat(pieces, axis), array.element, array.sizes)
+
+
+def _part(scope: Scope, array: Array, axis: int, start: _Start, size: Dim) -> Array:
+    sizes = [size if i == axis else own for i, own in enumerate(array.sizes)]
+    if array.parts is None and array.repeats(axis):
+        return shrink_repeated(array, sizes)
+    if tf.is_tensor(start):
+        return reshape(scope, _slice_computed(scope, array, {axis: start}, sizes), sizes)
+    firsts: list[Dim] = [0] * array.rank
+    limits = list(array.sizes)
+    firsts[axis], limits[axis] = start, start + size
+    return slice_array(scope, array, firsts, limits, [1] * array.rank)
+
+
+EMITTERS: Mapping[str, Emitter] = MappingProxyType(
+    {"dynamic_slice": _dynamic_slice, "dynamic_update_slice": _dynamic_update_slice}
+)

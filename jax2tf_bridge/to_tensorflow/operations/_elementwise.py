@@ -1,0 +1,376 @@
+"""Elementwise operations: arithmetic, comparisons, select and conversions, in every dtype.
+
+Results are those of StableHLO's rules. Of the greatest and least of zeros of both signs, it may be
+either, as machines differ there.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import tensorflow as tf
+
+from jax2tf_bridge.portable.bytecode import Operation
+from jax2tf_bridge.to_tensorflow.operations import (
+    _converter_forms,
+    _converter_integers,
+    _floats,
+    _integers,
+)
+from jax2tf_bridge.to_tensorflow.operations._array import Array, has_dtype, row_of, tf_dtype
+from jax2tf_bridge.to_tensorflow.operations._comparisons import compare
+from jax2tf_bridge.to_tensorflow.operations._conversions import bitcast, convert
+from jax2tf_bridge.to_tensorflow.operations._folding import converted, folded, postponed
+from jax2tf_bridge.to_tensorflow.operations._plain_forms import plain_form
+from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope, broadcast_sizes
+from jax2tf_bridge.to_tensorflow.operations._widening import NARROW_BITS
+from shape_poly import Dim
+
+TensorFunction = Callable[..., tf.Tensor]
+Kernel = Callable[..., tf.Tensor]
+"""Takes the operands' element type, and their tensors."""
+
+
+def emit_elementwise(
+    scope: Scope, operation: Operation, operands: Sequence[Array], function: TensorFunction
+) -> Array:
+    """Applies a function of tensors that broadcasts, on compact forms; sizes are folded."""
+    found = folded(scope, operation, operands)
+    if found is not None:
+        return found
+    if (found := plain_form(scope, operation, operands)) is not None:
+        return found
+    element = operation.results[0].tensor.element
+
+    def make(scope: Scope) -> tf.Tensor:
+        return _in_wider_floats(element, function, [scope.compact(array) for array in operands])
+
+    found = postponed(operation, operands, make)
+    if found is not None:
+        return found
+    return scope.made(make(scope), element, broadcast_sizes(operands))
+
+
+def _in_wider_floats(
+    element: str, function: TensorFunction, tensors: Sequence[tf.Tensor]
+) -> tf.Tensor:
+    """Applies a function; floats of 8 bits go by float32, as they have no arithmetic."""
+    if not any(_is_tiny(tensor) for tensor in tensors):
+        return function(*tensors)
+    wide = (tf.cast(tensor, tf.float32) if _is_tiny(tensor) else tensor for tensor in tensors)
+    return tf.cast(function(*wide), tf_dtype(element))
+
+
+def _is_tiny(tensor: tf.Tensor) -> bool:
+    return bool(tensor.dtype.is_floating and tensor.dtype.size == 1)
+
+
+def _by_kind(
+    *,
+    flags: TensorFunction | None = None,
+    integers: Kernel | None = None,
+    floats: TensorFunction | None = None,
+    complexes: TensorFunction | None = None,
+) -> Emitter:
+    """Chooses a function by the kind of the operands' dtype.
+
+    Complex numbers have that of floats, where they have none of their own.
+    """
+
+    def emit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+        element = operands[-1].element
+        kind = row_of(element).kind
+        found: TensorFunction | None
+        if kind in ("int", "uint"):
+            found = None if integers is None else functools.partial(integers, element)
+        elif kind == "bool":
+            found = flags
+        else:
+            found = (complexes or floats) if kind == "complex" else floats
+        if found is None:
+            scope.fail(operation, f"there is none of {element}")
+        return emit_elementwise(scope, operation, operands, found)
+
+    return emit
+
+
+def _wrapping(function: TensorFunction) -> Kernel:
+    """Makes a kernel of integers, which wrap around."""
+    return lambda element, *tensors: _integers.wrap(element, function(*tensors))
+
+
+def _any(function: TensorFunction) -> Emitter:
+    def emit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+        return emit_elementwise(scope, operation, operands, function)
+
+    return emit
+
+
+def _of_floats(function: TensorFunction, complexes: TensorFunction | None = None) -> Emitter:
+    return _by_kind(floats=function, complexes=complexes)
+
+
+def _of_integers(kernel: Kernel) -> Emitter:
+    return _by_kind(integers=kernel)
+
+
+def _bitwise(flags: TensorFunction, function: TensorFunction) -> Emitter:
+    return _by_kind(flags=flags, integers=lambda element, *tensors: function(*tensors))
+
+
+def _is_total_order(operation: Operation) -> bool:
+    return operation.attributes.get("compare_type") == "TOTALORDER"
+
+
+def _compare(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    direction = operation.text("comparison_direction")
+    total_order = _is_total_order(operation)
+
+    def function(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        return compare(direction, x, y, total_order=total_order)
+
+    return emit_elementwise(scope, operation, operands, function)
+
+
+def _clamp(low: tf.Tensor, x: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
+    return tf.minimum(tf.maximum(x, low), high)
+
+
+def _convert(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    (array,) = operands
+    element = operation.results[0].tensor.element
+    found = converted(scope, array, element)
+    if found is not None:
+        return found
+
+    def make(scope: Scope) -> tf.Tensor:
+        return convert(array.element, element, scope.compact(array))
+
+    found = postponed(operation, operands, make)
+    return found or scope.made(make(scope), element, array.sizes)
+
+
+def _has_bits(element: str) -> bool:
+    """Tells dtypes whose bits are read: not flags, and not what TensorFlow has no dtype for."""
+    row = row_of(element)
+    return row.is_integer or (row.kind == "float" and has_dtype(element))
+
+
+def _bitcast_convert(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    (array,) = operands
+    kind = operation.results[0].tensor
+    given, wanted = array.row.bits, row_of(kind.element).bits
+    if array.element == kind.element:
+        return array
+    if not (_has_bits(array.element) and _has_bits(kind.element)):
+        scope.fail(operation, f"the bits of {array.element} are not read as {kind.element}")
+    if given == wanted:
+        return scope.made(
+            bitcast(array.element, kind.element, scope.compact(array)), kind.element, array.sizes
+        )
+    if min(given, wanted) < 8 and max(given, wanted) % 8:
+        scope.fail(operation, f"the bits of {array.element} are not read as {kind.element}")
+    narrowed = wanted < given
+    sizes = (*array.sizes, given // wanted) if narrowed else array.sizes[:-1]
+    tensor = bitcast(array.element, kind.element, scope.tensor(array))
+    return scope.result(operation, scope.shaped(tensor, sizes), sizes)
+
+
+def _random_or_bits(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    (array,) = operands
+    element = operation.results[0].tensor.element
+    if (array.element, element) == ("ui32", "f32"):
+        unit = _converter_forms.random_unit(scope.compact(array), fraction_bits=23)
+        if unit is not None:
+            return scope.made(unit, element, array.sizes)
+    return _bitcast_convert(scope, operation, operands)
+
+
+def _bits_of_bfloat16(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    (array,) = operands
+    if (array.element, operation.results[0].tensor.element) == ("ui16", "f32"):
+        unit = _converter_forms.random_unit(scope.compact(array), fraction_bits=7)
+        if unit is not None:
+            return scope.made(unit, "f32", array.sizes)
+    scope.fail(operation, "for converters bfloat16 is float32, which has other bits")
+
+
+def _reduce_precision(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    bits = operation.int("exponent_bits"), operation.int("mantissa_bits")
+
+    def function(x: tf.Tensor) -> tf.Tensor:
+        return _floats.reduce_precision(x, *bits)
+
+    return emit_elementwise(scope, operation, operands, function)
+
+
+def _real(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    if operands[0].row.kind != "complex":
+        return operands[0]
+    return emit_elementwise(scope, operation, operands, tf.math.real)
+
+
+def _map(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
+    sizes = broadcast_sizes(operands)
+    found = scope.inner().run(operation.regions[0], operands)
+    return [_repeated(scope, array, sizes) for array in found]
+
+
+def _repeated(scope: Scope, array: Array, sizes: tuple[Dim, ...]) -> Array:
+    if array.sizes == sizes:
+        return array
+    if array.known is not None:
+        return Array(array.element, sizes, known=array.known)
+    return Array(array.element, sizes, scope.compact(array))
+
+
+def _extremum(flags: TensorFunction, function: TensorFunction, *, greater: bool) -> Emitter:
+    return _by_kind(
+        flags=flags,
+        integers=lambda element, *tensors: function(*tensors),
+        floats=function,
+        complexes=functools.partial(_floats.complex_extremum, greater=greater),
+    )
+
+
+EMITTERS: Mapping[str, Emitter] = MappingProxyType(
+    {
+        "abs": _by_kind(integers=_integers.absolute, floats=tf.abs),
+        "add": _by_kind(flags=tf.logical_or, integers=_wrapping(tf.add), floats=tf.add),
+        "and": _bitwise(tf.logical_and, tf.bitwise.bitwise_and),
+        "atan2": _of_floats(_floats.arctan2),
+        "bitcast_convert": _bitcast_convert,
+        "cbrt": _of_floats(_floats.cube_root),
+        "ceil": _of_floats(tf.math.ceil),
+        "clamp": _any(_clamp),
+        "compare": _compare,
+        "complex": _of_floats(tf.complex),
+        "convert": _convert,
+        "cosine": _of_floats(tf.cos),
+        "count_leading_zeros": _of_integers(_integers.count_leading_zeros),
+        "divide": _by_kind(
+            integers=_integers.divide, floats=tf.divide, complexes=_floats.complex_divide
+        ),
+        "exponential": _of_floats(tf.exp),
+        "exponential_minus_one": _of_floats(_floats.expm1),
+        "floor": _of_floats(tf.floor),
+        "imag": _of_floats(tf.zeros_like, tf.math.imag),
+        "is_finite": _of_floats(tf.math.is_finite),
+        "log": _of_floats(tf.math.log),
+        "log_plus_one": _of_floats(_floats.log1p),
+        "logistic": _of_floats(tf.sigmoid),
+        "map": _map,
+        "maximum": _extremum(tf.logical_or, tf.maximum, greater=True),
+        "minimum": _extremum(tf.logical_and, tf.minimum, greater=False),
+        "multiply": _by_kind(
+            flags=tf.logical_and, integers=_wrapping(tf.multiply), floats=tf.multiply
+        ),
+        "negate": _by_kind(integers=_integers.negative, floats=tf.negative),
+        "not": _by_kind(flags=tf.logical_not, integers=_integers.invert),
+        "or": _bitwise(tf.logical_or, tf.bitwise.bitwise_or),
+        "popcnt": _of_integers(_integers.population_count),
+        "power": _by_kind(integers=_integers.power, floats=_floats.power),
+        "real": _real,
+        "reduce_precision": _reduce_precision,
+        "remainder": _by_kind(integers=_integers.remainder, floats=_floats.remainder),
+        "round_nearest_afz": _of_floats(_floats.round_away_from_zero),
+        "round_nearest_even": _of_floats(tf.round),
+        "rsqrt": _of_floats(_floats.inverse_root),
+        "select": _any(tf.where),
+        "shift_left": _of_integers(_integers.shift_left),
+        "shift_right_arithmetic": _of_integers(_integers.shift_right_arithmetic),
+        "shift_right_logical": _of_integers(_integers.shift_right_logical),
+        "sign": _by_kind(integers=_integers.sign, floats=_floats.sign),
+        "sine": _of_floats(tf.sin),
+        "sqrt": _of_floats(tf.sqrt),
+        "subtract": _by_kind(integers=_integers.subtract, floats=tf.subtract),
+        "tan": _of_floats(tf.tan),
+        "tanh": _of_floats(tf.tanh),
+        "xor": _bitwise(tf.not_equal, tf.bitwise.bitwise_xor),
+    }
+)
+
+
+def _compare_exactly(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    """Compares great integers, and floats in total order, as converters need it."""
+    element = operands[0].element
+    direction = operation.text("comparison_direction")
+    if row_of(element).kind == "float" and _is_total_order(operation):
+        compare = _converter_forms.ORDERED_COMPARISONS[direction]
+        return emit_elementwise(scope, operation, operands, compare)
+    is_ordered = _integers.is_unsigned(element) and direction not in ("EQ", "NE")
+    is_small = not is_ordered and any(map(_converter_integers.is_small, operands))
+    if not _converter_integers.is_wide(element) or is_small:
+        return _compare(scope, operation, operands)
+    return emit_elementwise(scope, operation, operands, _converter_integers.COMPARISONS[direction])
+
+
+def _select_exactly(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    is_wide = _converter_integers.is_wide(operands[1].element)
+    function = _converter_integers.select if is_wide else tf.where
+    return emit_elementwise(scope, operation, operands, function)
+
+
+def _clamp_exactly(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    low, x, high = operands
+    is_small = all(map(_converter_integers.is_small, (low, high)))
+    if not _converter_integers.is_wide(x.element):
+        return emit_elementwise(scope, operation, operands, _clamp)
+    if is_small and not _integers.is_unsigned(x.element):
+        return emit_elementwise(scope, operation, operands, _clamp)
+
+    def function(low: tf.Tensor, x: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
+        # Not by the extremes, of which OpenVINO makes a clamp of float32.
+        least = _converter_integers.select(_converter_integers.less(x, low), low, x)
+        return _converter_integers.select(_converter_integers.less(high, least), high, least)
+
+    return emit_elementwise(scope, operation, operands, function)
+
+
+def _extremum_exactly(function: Kernel, otherwise: Emitter) -> Emitter:
+    def emit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Any:
+        element = operands[0].element
+        if not _converter_integers.is_wide(element):
+            return otherwise(scope, operation, operands)
+        return emit_elementwise(scope, operation, operands, functools.partial(function, element))
+
+    return emit
+
+
+def _convert_exactly(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Any:
+    (array,) = operands
+    element = operation.results[0].tensor.element
+    if array.element != "ui32" or row_of(element).kind != "float" or array.known is not None:
+        return _convert(scope, operation, operands)
+    function = functools.partial(_converter_integers.to_float, dtype=tf_dtype(element))
+    return emit_elementwise(scope, operation, operands, function)
+
+
+FOR_CONVERTERS: Mapping[str, Emitter] = MappingProxyType(
+    {
+        "bitcast_convert": _random_or_bits,
+        NARROW_BITS: _bits_of_bfloat16,
+        "clamp": _clamp_exactly,
+        "compare": _compare_exactly,
+        "convert": _convert_exactly,
+        "divide": _by_kind(
+            integers=_converter_integers.divide,
+            floats=tf.divide,
+            complexes=_floats.complex_divide,
+        ),
+        "exponential_minus_one": _of_floats(_converter_forms.expm1),
+        "log_plus_one": _of_floats(_converter_forms.log1p),
+        "maximum": _extremum_exactly(_converter_integers.maximum, EMITTERS["maximum"]),
+        "minimum": _extremum_exactly(_converter_integers.minimum, EMITTERS["minimum"]),
+        "remainder": _by_kind(integers=_converter_integers.remainder, floats=_floats.remainder),
+        "select": _select_exactly,
+        "shift_left": _of_integers(_converter_integers.shift_left),
+        "shift_right_arithmetic": _of_integers(_converter_integers.shift_right_arithmetic),
+        "shift_right_logical": _of_integers(_converter_integers.shift_right_logical),
+        "subtract": _by_kind(integers=_wrapping(tf.subtract), floats=tf.subtract),
+    }
+)
+"""Those that are others for converters of TensorFlow's graphs."""

@@ -1,0 +1,416 @@
+"""Folds arithmetic on sizes and small integers, so that no operation is made for what is known."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from jax2tf_bridge.portable.bytecode import Operation
+from jax2tf_bridge.to_tensorflow.operations._array import Array, Formula, row_of, tf_dtype
+from jax2tf_bridge.to_tensorflow.operations._scope import Scope, broadcast_sizes
+from shape_poly import Dim
+from shape_poly import operation as size_operation
+
+_MOST_ELEMENTS = 64
+"""Of arrays that are folded: more than any shape has."""
+_MOST_CONVERTED = 1024
+_SIZES = frozenset({"i32", "i64"})
+
+
+def folded(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array | None:
+    """Computes an elementwise operation on integers or flags that are known; None if it cannot."""
+    constants = [_small_constant(scope, array) for array in operands]
+    element = operation.results[0].tensor.element
+    sizes = broadcast_sizes(operands)
+    if operation.name == "negate" and operands[0].row.kind in ("float", "complex"):
+        return _negated(operands[0])
+    if all(constant is not None for constant in constants):
+        found = _of_numbers(operation, constants, element)
+        return None if found is None else Array(element, sizes, known=found)
+    if (neutral := _other_flag(scope, operation, operands)) is not None:
+        return neutral
+    return _of_sizes(scope, operation, operands, element, sizes)
+
+
+def _negated(array: Array) -> Array | None:
+    if array.known is None or array.known.size > _MOST_ELEMENTS:
+        return None
+    return Array(array.element, array.sizes, known=-array.known)
+
+
+def _small_constant(scope: Scope, array: Array) -> np.ndarray[Any, Any] | None:
+    if array.row.kind not in ("bool", "int", "uint"):
+        return None
+    if array.known is not None:
+        return array.known if array.known.size <= _MOST_ELEMENTS else None
+    return scope.constant(array) if array.parts is not None else None
+
+
+def _truncated_quotient(left: Any, right: Any) -> Any:
+    if not np.all(right):
+        return None
+    return (left - np.fmod(left, right)) // right  # this division leaves nothing
+
+
+def _truncated_remainder(left: Any, right: Any) -> Any:
+    quotient = _truncated_quotient(left, right)
+    return None if quotient is None else left - right * quotient
+
+
+def _shifted(shift: Callable[..., Any], left: Any, right: Any) -> Any:
+    """Shifts bits that have no sign; beyond the width nothing is left."""
+    if np.any(left < 0) or np.any(right < 0):
+        return None
+    return np.where(right < 64, shift(left, np.minimum(right, 63)), 0)
+
+
+_BINARY: Mapping[str, Callable[..., Any]] = MappingProxyType(
+    {
+        "add": np.add,
+        "subtract": np.subtract,
+        "multiply": np.multiply,
+        "divide": _truncated_quotient,
+        "remainder": _truncated_remainder,
+        "maximum": np.maximum,
+        "minimum": np.minimum,
+        "negate": np.negative,
+        "abs": np.abs,
+        "sign": np.sign,
+        "shift_left": functools.partial(_shifted, np.left_shift),
+        "shift_right_logical": functools.partial(_shifted, np.right_shift),
+        "select": np.where,
+        "clamp": lambda low, x, high: np.minimum(np.maximum(x, low), high),
+    }
+)
+_LOGIC: Mapping[str, Callable[..., Any]] = MappingProxyType(
+    {
+        "and": np.bitwise_and,
+        "or": np.bitwise_or,
+        "xor": np.bitwise_xor,
+        "not": np.invert,
+    }
+)
+_COMPARISONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
+    {
+        "EQ": np.equal,
+        "NE": np.not_equal,
+        "LT": np.less,
+        "LE": np.less_equal,
+        "GT": np.greater,
+        "GE": np.greater_equal,
+    }
+)
+
+
+def _of_numbers(
+    operation: Operation, constants: Sequence[Any], element: str
+) -> np.ndarray[Any, Any] | None:
+    if operation.name == "compare":
+        function = _COMPARISONS[operation.text("comparison_direction")]
+    else:
+        of_flags = all(constant.dtype == bool for constant in constants)
+        table = _LOGIC if operation.name in _LOGIC else {} if of_flags else _BINARY
+        if operation.name not in table:
+            return None
+        function = table[operation.name]
+    # In 64 bits and back, as integers of any width wrap around; unsigned ones of 64 bits are
+    # nobody's sizes.
+    wide = [c if c.dtype == bool else c.astype(np.int64) for c in constants]
+    if any(constant.dtype == np.uint64 for constant in constants):
+        return None
+    with np.errstate(over="ignore"):
+        found = function(*wide)
+    return None if found is None else _in_element(element, np.asarray(found))
+
+
+def _in_element(element: str, numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Converts integers or flags to another element type; they wrap around."""
+    row = row_of(element)
+    if row.is_integer and row.bits < 8:
+        span = 2**row.bits
+        numbers = numbers.astype(np.int64) % span
+        if row.kind == "int":
+            numbers = np.where(numbers < span // 2, numbers, numbers - span)
+    return numbers.astype(tf_dtype(element).as_numpy_dtype)
+
+
+def _of_sizes(
+    scope: Scope,
+    operation: Operation,
+    operands: Sequence[Array],
+    element: str,
+    sizes: tuple[Dim, ...],
+) -> Array | None:
+    if any(array.element not in _SIZES for array in operands if array.element != "i1"):
+        return None
+    if operation.name == "select":
+        return _selected(scope, operands)
+    if operation.name in ("and", "or"):
+        return _decided(scope, operation.name == "or", operands)
+    columns = [array.integers for array in operands]
+    if len(sizes) > 1 or any(column is None for column in columns):
+        return None
+    count = max((len(column) for column in columns if column is not None), default=0)
+    rows = [
+        [column[0] if len(column) == 1 else column[i] for column in columns if column is not None]
+        for i in range(count)
+    ]
+    if operation.name == "compare":
+        direction = operation.text("comparison_direction")
+        verdicts = [compared(scope, direction, *row) for row in rows]
+        if any(verdict is None for verdict in verdicts):
+            return None
+        known = np.array(verdicts, bool).reshape(() if not sizes else (count,))
+        return Array(element, sizes, known=known)
+    parts: list[Dim] = []
+    for row in rows:
+        part = _computed(scope, operation.name, row)
+        if part is None or not scope.fits(part, element):
+            return None
+        parts.append(part)
+    return Array(element, sizes, parts=tuple(parts))
+
+
+def _selected(scope: Scope, operands: Sequence[Array]) -> Array | None:
+    flag = scope.scalar(operands[0])
+    if flag is None and _never_holds(scope, operands[0]):
+        return operands[2]
+    if flag is None:
+        return _rounded_down(scope, operands)
+    if operands[1].sizes != operands[2].sizes:
+        return None
+    return operands[1] if flag else operands[2]
+
+
+def _decided(scope: Scope, deciding: bool, operands: Sequence[Array]) -> Array | None:
+    """Finds the operand, a flag, that decides `and` or `or` whatever the other one is."""
+    for array in operands:
+        if any(other.sizes for other in operands):
+            return None
+        if array.element == "i1" and not array.sizes and scope.scalar(array) == deciding:
+            return array
+    return None
+
+
+def _other_flag(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array | None:
+    """Finds the flag that is the result, as the other one, which is known, changes nothing."""
+    name = _name(operation)
+    neutral = {"and": True, "or": False, "xor": False, "compare NE": False, "compare EQ": True}
+    if name not in neutral or any(a.element != "i1" or a.sizes for a in operands):
+        return None
+    for array, other in (operands, operands[::-1]):
+        if (flag := scope.scalar(array)) is not None and bool(flag) == neutral[name]:
+            return other
+    return None
+
+
+def _name(operation: Operation) -> str:
+    if operation.name == "compare":
+        return f"compare {operation.text('comparison_direction')}"
+    return operation.name
+
+
+def postponed(
+    operation: Operation, operands: Sequence[Array], make: Callable[[Scope], Any]
+) -> Array | None:
+    """Makes a formula of an operation on scalars that sizes are made of; None for others.
+
+    Such as JAX writes for sizes are several for one; others check sizes for what is checked before.
+    """
+    element = operation.results[0].tensor.element
+    elements = {element, *(array.element for array in operands)}
+    if elements - _SIZES - {"i1"} or any(array.sizes for array in operands):
+        return None
+    if any(a.known is None and a.parts is None and a.formula is None for a in operands):
+        return None
+    return Array(element, (), formula=Formula(_name(operation), tuple(operands), make))
+
+
+def _rounded_down(scope: Scope, operands: Sequence[Array]) -> Array | None:
+    """Recognises what JAX writes for `x // y` and `x % y` of operations that round towards zero.
+
+    They are select(flag, x / y - 1, x / y) and select(flag, rem(x, y) + y, rem(x, y)), with a flag
+    that says that something is left, and that the signs of x and y differ.
+    """
+    flag, adjusted, plain = operands
+    division = plain.formula
+    if division is None or division.name not in ("divide", "remainder"):
+        return None
+    x, y = (array.integers for array in division.operands)
+    if x is None or y is None or scope.bounds(y[0])[0] < 1:
+        return None
+    is_quotient = division.name == "divide"
+    if not _is_formula(
+        adjusted, "subtract" if is_quotient else "add", plain, 1 if is_quotient else y
+    ):
+        return None
+    signs = is_left = False
+    for array in _conjuncts(flag):
+        if _is_remainder(array, "compare NE", x, y):
+            is_left = True
+        elif _is_remainder(array, "compare LT", x, y) or _is_sign(array, x):
+            signs = True
+        else:
+            return None
+    if not is_left or not (signs or scope.bounds(x[0])[1] <= 0):
+        return None
+    part = x[0] // y[0] if is_quotient else x[0] % y[0]
+    return Array(plain.element, (), parts=(part,))
+
+
+_GREATEST_DIVISOR = 64
+"""Strides and the like; a greater one leaves arithmetic in the graph, which is right as well."""
+
+
+def _never_holds(scope: Scope, flag: Array) -> bool:
+    """Recognises the flag of `_rounded_down` for x that is not negative.
+
+    It says that x is not positive, and that something is left of it.
+    """
+    conditions = _conjuncts(flag)
+    for array in conditions:
+        found = None if array.formula is None else array.formula.operands[0].formula
+        if found is None or found.name != "sign":
+            continue
+        x = found.operands[0].integers
+        if x is None or not _is_sign(array, x) or scope.bounds(x[0])[0] < 0:
+            continue
+        for other in conditions:
+            if other.formula is None or other.formula.name != "compare NE":
+                continue
+            left, zero = (operand.integers for operand in other.formula.operands)
+            if zero != (0,) or left is None:
+                continue
+            if left == x or any(left[0] == x[0] % n for n in range(2, _GREATEST_DIVISOR)):
+                return True
+    return False
+
+
+def _conjuncts(flag: Array) -> list[Array]:
+    if flag.formula is not None and flag.formula.name == "and":
+        return [found for array in flag.formula.operands for found in _conjuncts(array)]
+    return [flag]
+
+
+def _is_formula(array: Array, name: str, first: Array, second: int | tuple[Dim, ...]) -> bool:
+    formula = array.formula
+    wanted = (second,) if isinstance(second, int) else second
+    return (
+        formula is not None
+        and formula.name == name
+        and formula.operands[0] is first
+        and formula.operands[1].integers == wanted
+    )
+
+
+def _is_remainder(array: Array, name: str, x: tuple[Dim, ...], y: tuple[Dim, ...]) -> bool:
+    """Tells whether a flag is a comparison of the remainder of x by y with 0."""
+    if array.formula is None:
+        return False
+    found = array.formula.operands[0].formula
+    return (
+        _is_formula(array, name, array.formula.operands[0], 0)
+        and found is not None
+        and found.name == "remainder"
+        and tuple(operand.integers for operand in found.operands) == (x, y)
+    )
+
+
+def _is_sign(array: Array, x: tuple[Dim, ...]) -> bool:
+    """Tells whether a flag says that the sign of x is not that of a positive number."""
+    if array.formula is None:
+        return False
+    found = array.formula.operands[0].formula
+    return (
+        _is_formula(array, "compare NE", array.formula.operands[0], 1)
+        and found is not None
+        and found.name == "sign"
+        and found.operands[0].integers == x
+    )
+
+
+def converted(scope: Scope, array: Array, element: str) -> Array | None:
+    """Converts what is known to another element type, if that is exact or rounds in one way."""
+    if element == array.element:
+        return array
+    if array.parts is not None and element in _SIZES and array.element in _SIZES:
+        fits = scope.is_within if element == "i64" else scope.fits
+        if not all(fits(part, "i32") for part in array.parts):
+            return None
+        return Array(element, array.sizes, parts=array.parts)
+    if array.known is None or array.known.size > _MOST_CONVERTED:
+        return None
+    kinds = array.row.kind, row_of(element).kind
+    match kinds:
+        case (("bool" | "int" | "uint"), "bool"):
+            known = array.known != 0
+        case (("bool" | "int" | "uint"), _):
+            known = _in_element(element, array.known)
+        case "float", ("float" | "complex"):
+            with np.errstate(over="ignore", invalid="ignore"):
+                known = array.known.astype(tf_dtype(element).as_numpy_dtype)
+        case _:
+            return None
+    return Array(element, array.sizes, known=known)
+
+
+def compared(scope: Scope, direction: str, left: Dim, right: Dim) -> bool | None:
+    """Compares sizes; None where it is not known for all of them."""
+    lower, upper = scope.bounds(left - right)
+    verdicts: Mapping[str, tuple[bool, bool]] = {
+        "EQ": (lower == upper == 0, lower > 0 or upper < 0),
+        "NE": (lower > 0 or upper < 0, lower == upper == 0),
+        "LT": (upper < 0, lower >= 0),
+        "LE": (upper <= 0, lower > 0),
+        "GT": (lower > 0, upper <= 0),
+        "GE": (lower >= 0, upper < 0),
+    }
+    holds, fails = verdicts[direction]
+    return True if holds else False if fails else None
+
+
+def _computed(scope: Scope, name: str, row: Sequence[Dim]) -> Dim | None:
+    match name, row:
+        case "add", (left, right):
+            return left + right
+        case "subtract", (left, right):
+            return left - right
+        case "multiply", (left, right):
+            return left * right
+        case "negate", (only,):
+            return -only
+        case "maximum", (left, right):
+            return greatest(scope, left, right)
+        case "minimum", (left, right):
+            return -greatest(scope, -left, -right)
+        case "clamp", (low, x, high):
+            return -greatest(scope, -greatest(scope, x, low), -high)
+        case "divide", (left, right) if _is_positive(scope, left, right):
+            return left // right
+        case "remainder", (left, right) if _is_positive(scope, left, right):
+            return left % right
+        case "sign", (only,):
+            lower, upper = scope.bounds(only)
+            return 1 if lower > 0 else -1 if upper < 0 else None
+        case "abs", (only,):
+            lower, upper = scope.bounds(only)
+            return only if lower >= 0 else -only if upper <= 0 else None
+    return None
+
+
+def _is_positive(scope: Scope, left: Dim, right: Dim) -> bool:
+    # Rounding down and towards zero agree there.
+    return scope.bounds(left)[0] >= 0 and scope.bounds(right)[0] >= 1
+
+
+def greatest(scope: Scope, left: Dim, right: Dim) -> Dim:
+    at_least = compared(scope, "GE", left, right)
+    if at_least is not None:
+        return left if at_least else right
+    found = size_operation("max", left, right)
+    number = found.constant_value()
+    return found if number is None else number

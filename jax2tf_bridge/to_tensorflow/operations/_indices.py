@@ -1,0 +1,179 @@
+"""Indices of gather, scatter and dynamic slices: their components, kept within bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from jax2tf_bridge.portable.bytecode import Operation
+from jax2tf_bridge.to_tensorflow.operations._array import Array
+from jax2tf_bridge.to_tensorflow.operations._folding import compared, greatest
+from jax2tf_bridge.to_tensorflow.operations._scope import Scope
+from jax2tf_bridge.to_tensorflow.operations._shapes import concatenated, product, reshape, resized
+from shape_poly import Dim
+
+_DEEPEST = 7
+"""How many components an index of tf.gather_nd and its like may have."""
+
+
+def ints_or_none(operation: Operation, name: str) -> tuple[int, ...]:
+    """Reads a vector of integers that older modules lack; it is empty there."""
+    return operation.ints(name) if name in operation.attributes else ()
+
+
+def component(scope: Scope, indices: Array, axis: int, number: int) -> Array:
+    """Takes one component of indices, whose vectors are along an axis; without one, they are it."""
+    if axis == indices.rank:
+        return indices
+    sizes = (*indices.sizes[:axis], *indices.sizes[axis + 1 :])
+    joined = concatenated(scope, indices)
+    if joined is not None and joined[0] == axis:
+        for array in joined[1]:
+            count = array.sizes[axis]
+            assert isinstance(count, int), "index vectors have a known length"
+            if number < count:
+                return component(scope, array, axis, number)
+            number -= count
+    if indices.sizes[axis] == 1:
+        return reshape(scope, indices, sizes)
+    if indices.integers is not None:
+        return Array(indices.element, (), parts=(indices.integers[number],))
+    if indices.repeats(axis):
+        one = resized(indices, (*indices.sizes[:axis], 1, *indices.sizes[axis + 1 :]))
+        return reshape(scope, one, sizes)
+    place = axis - (indices.rank - len(indices.compact_shape))
+    if indices.known is not None:
+        return Array(indices.element, sizes, known=indices.known.take(number, place))
+    before = (slice(None),) * place
+    return Array(indices.element, sizes, scope.compact(indices)[(*before, number)])
+
+
+def clamped(scope: Scope, index: Array, limit: Dim) -> Array:
+    """Moves indices to the nearest ones from 0 to a limit, inclusive; they become i32 or i64."""
+    if limit == 0:
+        return Array("i32", index.sizes, known=np.zeros((), np.int32))
+    known = index.known
+    if known is not None and known.size:
+        if isinstance(limit, int):
+            # Unsigned ones of 64 bits are compared as Python's.
+            kept = np.minimum(np.maximum(known.astype(object), 0), limit)
+            return Array("i32", index.sizes, known=kept.astype(np.int32))
+        if known.min() >= 0 and compared(scope, "GE", limit, int(known.max())):
+            return Array("i32", index.sizes, known=known.astype(np.int32))
+    if index.parts is not None and index.rank == 0:
+        at_most = -greatest(scope, -index.parts[0], -limit)
+        return Array("i32", (), parts=(greatest(scope, at_most, 0),))
+    wide = widened(scope, index)
+    tensor = scope.compact(wide)
+    if index.row.kind != "uint":
+        # In this order, as LiteRT's converter takes the other one, and a limit of 6, for Relu6.
+        tensor = tf.maximum(tensor, tf.constant(0, tensor.dtype))
+    tensor = tf.minimum(tensor, tf.cast(scope.size(limit), tensor.dtype))
+    if wide.element in ("ui32", "ui64"):
+        return Array("i32", index.sizes, tf.cast(tensor, tf.int32))
+    return Array(wide.element, index.sizes, tensor)
+
+
+def widened(scope: Scope, index: Array) -> Array:
+    """Makes integers of at least 32 bits of those of fewer."""
+    if index.row.bits >= 32:
+        return index
+    if index.known is not None:
+        return Array("i32", index.sizes, known=index.known.astype(np.int32))
+    return Array("i32", index.sizes, tf.cast(scope.compact(index), tf.int32))
+
+
+def within(scope: Scope, index: Array, kept: Array) -> Array | None:
+    """Tells which indices `clamped` has left as they were; None if it is known of all."""
+    if kept is index or (index.parts is not None and index.parts == kept.parts):
+        return None
+    if index.known is not None and kept.known is not None:
+        same = np.asarray(index.known.astype(object) == kept.known.astype(object), bool)
+        return None if same.all() else Array("i1", index.sizes, known=same)
+    wide = scope.compact(widened(scope, index))
+    return Array("i1", index.sizes, tf.equal(wide, tf.cast(scope.compact(kept), wide.dtype)))
+
+
+def all_of(scope: Scope, flags: Sequence[Array | None], sizes: Sequence[Dim]) -> Array | None:
+    """Joins flags that are all to be true; None are."""
+    found: Array | None = None
+    for flag in flags:
+        if flag is None or found is None:
+            found = found or flag
+        else:
+            both = tf.logical_and(scope.compact(found), scope.compact(flag))
+            found = Array("i1", tuple(sizes), both)
+    return found
+
+
+def whole_vectors(scope: Scope, indices: Array, axis: int) -> tf.Tensor | None:
+    """Returns indices that are computed and stand in the last axis, to be used as they are."""
+    if (
+        axis != indices.rank - 1
+        or axis == 0
+        or indices.computed is None
+        or indices.row.kind == "uint"
+    ):
+        return None
+    joined = concatenated(scope, indices)
+    if joined is not None and any(array.computed is None for array in joined[1]):
+        return None
+    if is_too_deep(indices.sizes[axis]):
+        return None
+    return scope.tensor(widened(scope, indices))
+
+
+def clamped_vectors(scope: Scope, vectors: tf.Tensor, limits: Sequence[Dim]) -> tf.Tensor:
+    """Does as `clamped`, with all components at once."""
+    return tf.minimum(
+        tf.maximum(vectors, tf.constant(0, vectors.dtype)),
+        tf.cast(scope.shape(limits), vectors.dtype),
+    )
+
+
+def index_vectors(scope: Scope, components: Sequence[Array]) -> tf.Tensor:
+    """Stacks components, all of the same sizes, as tf.gather_nd takes them."""
+    constants = [scope.constant(component) for component in components]
+    if all(constant is not None for constant in constants):
+        return tf.constant(np.stack([np.asarray(c) for c in constants], -1))
+    (sizes,) = {component.sizes for component in components}
+    wide = any(component.element == "i64" for component in components)
+    dtype = tf.int64 if wide else tf.int32
+    tensors = [tf.cast(scope.tensor(component), dtype) for component in components]
+    if len(tensors) == 1:
+        return scope.shaped(tf.expand_dims(tensors[0], -1), (*sizes, 1))
+    return scope.shaped(tf.stack(tensors, -1), (*sizes, len(tensors)))
+
+
+def is_too_deep(count: Dim) -> bool:
+    """Tells whether an index has more components than TensorFlow's operations take."""
+    return not isinstance(count, int) or count > _DEEPEST
+
+
+def flat_index(scope: Scope, components: Sequence[Array], sizes: Sequence[Dim]) -> Array:
+    """Makes one index of several, of axes with these sizes that are to be one.
+
+    It has 64 bits where their product is open or does not fit into 32, as arrays may be as large.
+    """
+    first, *others = components
+    total = first
+    positions = product(sizes)
+    is_wide = not isinstance(positions, int) or positions > tf.int32.max
+    dtype = tf.int64 if is_wide or any(c.element == "i64" for c in components) else tf.int32
+    for component, size in zip(others, sizes[1:], strict=True):
+        tensor = tf.cast(scope.compact(total), dtype) * tf.cast(scope.size(size), dtype)
+        tensor += tf.cast(scope.compact(component), dtype)
+        total = Array("i64" if dtype == tf.int64 else "i32", first.sizes, tensor)
+    return total
+
+
+def scalar_index(scope: Scope, index: Array) -> Dim | tf.Tensor:
+    """Returns an index of one element: a size, or a scalar of int32."""
+    if index.integers is not None:
+        return index.integers[0]
+    if index.known is not None:
+        return int(index.known.reshape(-1)[0])
+    tensor = tf.cast(scope.compact(index), tf.int32)
+    return tensor if tensor.shape.rank == 0 else tf.reshape(tensor, [])

@@ -1,0 +1,234 @@
+"""Arithmetic on integers and flags, by StableHLO's rules, of tensors of every width.
+
+TensorFlow lacks kernels for some widths, fails on division by zero and leaves shifts beyond the
+width to the machine. Integers of fewer than 8 bits are in 8, and wrap around as theirs do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from jax2tf_bridge.to_tensorflow.operations._array import row_of
+
+_NARROWEST = 8
+
+
+def is_unsigned(element: str) -> bool:
+    """Tells unsigned integers."""
+    return row_of(element).kind == "uint"
+
+
+def constant_like(x: tf.Tensor, value: Any) -> tf.Tensor:
+    """Makes a scalar constant of a tensor's dtype."""
+    return tf.constant(np.array(value, x.dtype.as_numpy_dtype))
+
+
+def wrap(element: str, x: tf.Tensor) -> tf.Tensor:
+    """Wraps integers of fewer than 8 bits around, whose dtype has 8; others do it by themselves."""
+    bits = row_of(element).bits
+    if bits >= _NARROWEST or not row_of(element).is_integer:
+        return x
+    if is_unsigned(element):
+        return tf.bitwise.bitwise_and(x, constant_like(x, 2**bits - 1))
+    places = constant_like(x, _NARROWEST - bits)
+    return tf.bitwise.right_shift(tf.bitwise.left_shift(x, places), places)
+
+
+def _view(x: tf.Tensor, kind: str) -> tf.Tensor:
+    dtype = tf.as_dtype(f"{kind}{x.dtype.size * 8}")
+    return x if x.dtype == dtype else tf.bitcast(x, dtype)
+
+
+def _bits_of(element: str, x: tf.Tensor) -> tf.Tensor:
+    """Returns the bits as an unsigned integer, which has no more of them than the element."""
+    bits = row_of(element).bits
+    view = _view(x, "uint")
+    if bits >= _NARROWEST or is_unsigned(element):
+        return view
+    return tf.bitwise.bitwise_and(view, constant_like(view, 2**bits - 1))
+
+
+def _from_bits(element: str, bits: tf.Tensor) -> tf.Tensor:
+    return wrap(element, bits if is_unsigned(element) else _view(bits, "int"))
+
+
+# TensorFlow's graph optimizer (Grappler) does not ask whether the operation that it makes has a
+# kernel. In releases 2.15 to 2.21 it makes three that lack kernels for some integers:
+# - Neg of Sub(0, x), which has none for unsigned integers;
+# - SquaredDifference of the square of a Sub, or of Add(x, Neg(y)), which has none for integers of
+#   fewer than 32 bits, and none for unsigned ones;
+# - Tile of a Pack of one tensor, which has none for uint16.
+# So these dtypes have no Sub, Neg and Pack.
+
+
+def subtract(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Subtracts; the difference wraps around."""
+    if x.dtype.size < 4:
+        difference = tf.subtract(tf.cast(x, tf.int32), tf.cast(y, tf.int32))
+        return wrap(element, tf.cast(difference, x.dtype))
+    return _as_signed(tf.subtract, x, y)
+
+
+def negative(element: str, x: tf.Tensor) -> tf.Tensor:
+    """Negates; unsigned integers and the least one wrap around."""
+    if is_unsigned(element) or x.dtype.size < 4:
+        return wrap(element, tf.add(tf.bitwise.invert(x), constant_like(x, 1)))
+    return tf.negative(x)
+
+
+def repeated(function: Callable[..., tf.Tensor], *tensors: tf.Tensor) -> tf.Tensor:
+    """Applies a function that repeats or stacks tensors, in a dtype that Tile has a kernel for."""
+    if tensors[0].dtype != tf.uint16:
+        return function(*tensors)
+    return _as_signed(function, *tensors)
+
+
+def _as_signed(function: Callable[..., tf.Tensor], *tensors: tf.Tensor) -> tf.Tensor:
+    """Applies a function that has the same bits for integers with and without a sign."""
+    return _view(function(*(_view(x, "int") for x in tensors)), _kind(tensors[0]))
+
+
+def _kind(x: tf.Tensor) -> str:
+    return "uint" if x.dtype.is_unsigned else "int"
+
+
+def absolute(element: str, x: tf.Tensor) -> tf.Tensor:
+    """Returns the absolute value; the least integer keeps its own."""
+    return x if is_unsigned(element) else wrap(element, tf.abs(x))
+
+
+def sign(element: str, x: tf.Tensor) -> tf.Tensor:
+    """Returns -1, 0 or 1."""
+    return tf.minimum(x, constant_like(x, 1)) if is_unsigned(element) else tf.sign(x)
+
+
+def divide(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Divides, rounding towards zero; the quotient by zero has all bits set."""
+    divisor, zero = safe_divisor(element, x, y)
+    quotient = wrap(element, tf.truncatediv(x, divisor))
+    if zero is None:
+        return quotient
+    return tf.where(zero, wrap(element, tf.bitwise.invert(tf.zeros_like(x))), quotient)
+
+
+def remainder(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Returns the remainder with the dividend's sign; that by zero is the dividend."""
+    divisor, zero = safe_divisor(element, x, y)
+    if is_unsigned(element):
+        found = tf.math.floormod(x, divisor)
+    elif x.dtype.size < 4:
+        found = tf.cast(tf.truncatemod(tf.cast(x, tf.int32), tf.cast(divisor, tf.int32)), x.dtype)
+    else:
+        found = tf.truncatemod(x, divisor)
+    return found if zero is None else tf.where(zero, x, found)
+
+
+def safe_divisor(element: str, x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
+    """Returns a divisor that no kernel fails with, and where the given one is zero.
+
+    It is 1 there, and where the least integer is divided by -1, whose quotient it is itself.
+    """
+    known = tf.get_static_value(y)
+    if known is not None and np.all(known) and (is_unsigned(element) or np.all(known != -1)):
+        return y, None
+    zero = tf.equal(y, constant_like(y, 0))
+    unsafe = zero
+    if not is_unsigned(element) and row_of(element).bits >= _NARROWEST:
+        least = tf.equal(x, constant_like(x, x.dtype.min))
+        unsafe = tf.logical_or(zero, tf.logical_and(least, tf.equal(y, constant_like(y, -1))))
+    return tf.where(unsafe, constant_like(y, 1), y), zero
+
+
+def power(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Raises to a power, which wraps around; a negative one of other bases than 1 and -1 is 0."""
+    base, exponent = _view(x, "int"), _view(y, "int")
+    # TensorFlow fails on negative exponents. What the sign bit adds to an unsigned one changes
+    # nothing for odd bases, whose powers repeat, and makes 0 of even ones.
+    is_large = tf.less(exponent, constant_like(exponent, 0))
+    small = tf.bitwise.bitwise_and(exponent, constant_like(exponent, exponent.dtype.max))
+    if is_unsigned(element):
+        odd = tf.bitwise.bitwise_and(base, constant_like(base, 1))
+        vanishes = tf.logical_and(is_large, tf.equal(odd, constant_like(base, 0)))
+    else:
+        vanishes = tf.logical_and(is_large, tf.not_equal(tf.abs(base), constant_like(base, 1)))
+    raised = tf.where(vanishes, constant_like(base, 0), tf.pow(base, small))
+    return wrap(element, _view(raised, row_of(element).kind))
+
+
+def invert(element: str, x: tf.Tensor) -> tf.Tensor:
+    """Inverts each bit."""
+    return wrap(element, tf.bitwise.invert(x))
+
+
+def is_in_width(element: str, y: tf.Tensor) -> bool:
+    known = tf.get_static_value(y)
+    return known is not None and bool(np.all((known >= 0) & (known < row_of(element).bits)))
+
+
+def shift_left(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Shifts left; beyond the width nothing is left."""
+    shifted = wrap(element, tf.bitwise.left_shift(x, y))
+    return shifted if is_in_width(element, y) else _zero_beyond(element, y, shifted)
+
+
+def shift_right_logical(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Shifts the bits right; zeros come from the left, also into the sign."""
+    shifted = tf.bitwise.right_shift(_bits_of(element, x), _view(y, "uint"))
+    found = _from_bits(element, shifted)
+    return found if is_in_width(element, y) else _zero_beyond(element, y, found)
+
+
+def _zero_beyond(element: str, y: tf.Tensor, shifted: tf.Tensor) -> tf.Tensor:
+    # As unsigned ones, negative amounts are beyond the width as well.
+    places = _bits_of(element, y)
+    is_beyond = tf.greater_equal(places, constant_like(places, row_of(element).bits))
+    return tf.where(is_beyond, constant_like(shifted, 0), shifted)
+
+
+def shift_right_arithmetic(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Shifts right; copies of the sign bit come from the left, and beyond the width are all."""
+    bits = row_of(element).bits
+    if is_unsigned(element) and bits < _NARROWEST:
+        places = constant_like(
+            x, _NARROWEST - bits
+        )  # the sign bit goes where the dtype has its own
+        x = _view(
+            tf.bitwise.right_shift(
+                _view(tf.bitwise.left_shift(x, places), "int"), _view(places, "int")
+            ),
+            "uint",
+        )
+    if not is_in_width(element, y):
+        places = _bits_of(element, y)
+        y = tf.minimum(places, constant_like(places, bits - 1))
+    shifted = tf.bitwise.right_shift(_view(x, "int"), _view(y, "int"))
+    return wrap(element, _view(shifted, row_of(element).kind))
+
+
+def population_count(element: str, x: tf.Tensor) -> tf.Tensor:
+    """Counts the bits that are set."""
+    return tf.cast(tf.raw_ops.PopulationCount(x=_bits_of(element, x)), x.dtype)
+
+
+def count_leading_zeros(element: str, x: tf.Tensor) -> tf.Tensor:
+    """Counts the zeros before the highest bit that is set."""
+    width = row_of(element).bits
+    bits = _bits_of(element, x)
+    if width <= 32:
+        # As a float64 they have the place of that bit in the exponent, which is 0 for 0.
+        exponent = tf.bitwise.right_shift(
+            tf.bitcast(tf.cast(bits, tf.float64), tf.int64), tf.constant(52, tf.int64)
+        )
+        count = tf.minimum(tf.constant(1022 + width, tf.int64) - exponent, width)
+        return tf.cast(count, x.dtype)
+    places = 1
+    while places < width:
+        bits = tf.bitwise.bitwise_or(
+            bits, tf.bitwise.right_shift(bits, constant_like(bits, places))
+        )
+        places *= 2
+    return tf.cast(tf.raw_ops.PopulationCount(x=tf.bitwise.invert(bits)), x.dtype)

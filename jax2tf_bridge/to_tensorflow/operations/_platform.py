@@ -1,0 +1,105 @@
+"""Chooses one platform in a module for several: only its branches remain.
+
+JAX writes `case(platform_index)` with a branch for each platform, also around parts of a softmax.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from jax2tf_bridge.portable.bytecode import Block, Function, Operation, Program, Value
+from jax2tf_bridge.to_tensorflow.operations._patterns import every_operation, number_of
+
+
+def with_platform(program: Program, index: int) -> Program:
+    """Returns the module with one platform's branches in the place of choices between platforms.
+
+    Args:
+      program: main takes the platform's index as its first argument.
+      index: of the platform.
+    """
+    places = _index_places(program)
+    functions = {
+        name: _Choice({function.body.arguments[i]: index for i in places[name]}).function(function)
+        if places[name]
+        else function
+        for name, function in program.functions.items()
+    }
+    return dataclasses.replace(program, functions=functions)
+
+
+def _index_places(program: Program) -> dict[str, set[int]]:
+    """Returns the places of the arguments that are the platform's index in every call."""
+    functions = program.functions
+    calls = {
+        name: [op for op in every_operation(function.body.operations) if op.name == "call"]
+        for name, function in functions.items()
+    }
+    called = {op.attributes.get("callee") for each in calls.values() for op in each}
+    # Assume it of all arguments of functions that are called, and drop what a call contradicts.
+    places = {
+        name: set(range(len(function.body.arguments))) if name in called else set()
+        for name, function in functions.items()
+    }
+    main = next(name for name, function in functions.items() if function is program.main)
+    places[main] = {0}
+    while True:
+        before = {name: set(each) for name, each in places.items()}
+        for name, function in functions.items():
+            indices = {function.body.arguments[i] for i in places[name]}
+            for call in calls[name]:
+                callee = call.attributes.get("callee")
+                if isinstance(callee, str) and callee in places and callee != main:
+                    places[callee] &= {i for i, v in enumerate(call.operands) if v in indices}
+        if places == before:
+            return places
+
+
+class _Choice:
+    """Chooses branches in one function.
+
+    Attributes:
+      indices: values that are the platform's index, with that index.
+    """
+
+    def __init__(self, indices: dict[Value, int]) -> None:
+        self.indices = indices
+        self._makers: dict[Value, Operation] = {}
+        self._replaced: dict[Value, Value] = {}
+
+    def function(self, function: Function) -> Function:
+        return dataclasses.replace(function, body=self._block(function.body))
+
+    def _block(self, block: Block) -> Block:
+        operations: list[Operation] = []
+        for operation in block.operations:
+            operands = tuple(self._replaced.get(value, value) for value in operation.operands)
+            operation = dataclasses.replace(operation, operands=operands)
+            branch = self._branch(operation)
+            if branch is not None:
+                chosen = self._block(branch)
+                operations += chosen.operations[:-1]
+                self._replaced.update(zip(operation.results, chosen.returned, strict=True))
+                continue
+            if operation.regions:
+                regions = tuple(map(self._block, operation.regions))
+                operation = dataclasses.replace(operation, regions=regions)
+            self._makers.update(dict.fromkeys(operation.results, operation))
+            operations.append(operation)
+        return dataclasses.replace(block, operations=tuple(operations))
+
+    def _branch(self, operation: Operation) -> Block | None:
+        """Returns the branch of a choice that is known; None for anything else."""
+        if operation.name != "case" or not operation.regions or len(operation.operands) != 1:
+            return None
+        (choice,) = operation.operands
+        number = self.indices.get(choice)
+        if number is None:
+            constant = number_of(choice, self._makers)
+            if constant is None:
+                return None
+            number = int(constant)
+        # The last branch stands for every index out of range.
+        branch = operation.regions[number if 0 <= number < len(operation.regions) else -1]
+        fits = branch.operations and len(branch.returned) == len(operation.results)
+        return branch if fits and not branch.arguments else None

@@ -1,0 +1,265 @@
+"""Random bits as XLA generates them on the CPU, and random numbers without a key.
+
+Philox is an operation of TensorFlow with the same counters and order. ThreeFry is not (TensorFlow
+has no kernel of it for the CPU), so that it is written out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from jax2tf_bridge.portable.bytecode import Operation
+from jax2tf_bridge.to_tensorflow.operations._array import Array, tf_dtype
+from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope, type_sizes
+from shape_poly import Dim
+
+_PHILOX = 1
+"""TensorFlow's number of the algorithm."""
+_LOW_WORD = 0xFFFFFFFF
+
+
+def _rng_bit_generator(
+    scope: Scope, operation: Operation, operands: Sequence[Array]
+) -> list[Array]:
+    state, *shape = operands
+    kind = operation.results[1].tensor
+    sizes = scope.sizes_of(shape[0], kind.shape) if shape else type_sizes(kind)
+    if sizes is None:
+        scope.fail(operation, f"its type {kind} leaves sizes open")
+    bits = _bits(scope, operation, kind.element)
+    given = scope.tensor(state)
+    algorithm = operation.text("rng_algorithm")
+    if algorithm in ("DEFAULT", "PHILOX"):  # which XLA takes by default on the CPU
+        after, tensor = _philox(scope, given, sizes, bits)
+    elif algorithm == "THREE_FRY":
+        after, tensor = _three_fry(scope, given, sizes, bits)
+    else:
+        scope.fail(operation, f"the algorithm {algorithm} is not known")
+    return [
+        scope.made(after, state.element, state.sizes),
+        scope.made(_narrowed(tensor, kind.element, bits), kind.element, sizes),
+    ]
+
+
+def _bits(scope: Scope, operation: Operation, element: str) -> int:
+    """Returns how many bits an element has.
+
+    Raises:
+      ModuleError: it is of a type that XLA generates no bits for.
+    """
+    kinds = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64}
+    kinds |= {f"{sign}i{width}": width for sign in ("", "u") for width in (4, 8, 16, 32, 64)}
+    if element not in kinds:
+        scope.fail(operation, f"there are no random bits for elements of {element}")
+    return kinds[element]
+
+
+def _narrowed(tensor: tf.Tensor, element: str, bits: int) -> tf.Tensor:
+    """Returns bits of a type of the element's width, of words of 32 or 64 bits: the lowest ones."""
+    if element == "i4":
+        # Kept in 8 bits, with the sign.
+        high = tf.bitwise.left_shift(
+            tf.bitcast(tf.cast(tensor, tf.uint8), tf.int8), _of(4, tf.int8)
+        )
+        return tf.bitwise.right_shift(high, _of(4, tf.int8))
+    if element == "ui4":
+        return tf.cast(tf.bitwise.bitwise_and(tensor, _of(15, tensor.dtype)), tf.uint8)
+    if bits < 32:
+        tensor = tf.cast(tensor, tf.uint8 if bits == 8 else tf.uint16)
+    dtype = tf_dtype(element)
+    return tensor if dtype == tensor.dtype else tf.bitcast(tensor, dtype)
+
+
+def _of(value: int, dtype: tf.DType) -> tf.Tensor:
+    return tf.constant(value, dtype)
+
+
+def _product(sizes: Sequence[Dim]) -> Dim:
+    product: Dim = 1
+    for size in sizes:
+        product = product * size
+    return product
+
+
+def _count(scope: Scope, size: Dim) -> Any:
+    """Returns a size as uint64."""
+    found = scope.size(size)
+    return _of(found, tf.uint64) if isinstance(found, int) else tf.cast(found, tf.uint64)
+
+
+def _philox(
+    scope: Scope, state: tf.Tensor, sizes: tuple[Dim, ...], bits: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Generates words by Philox4x32 with 10 rounds.
+
+    The state is the key and a counter of 128 bits, the lower half first. Of a state of two
+    elements the upper half is the key, and is not kept.
+    """
+    has_upper = state.shape.as_list() == [3]
+    counter = state[1:] if has_upper else tf.reverse(state, [0])
+    words = tf.raw_ops.StatelessRandomUniformFullIntV2(
+        shape=scope.shape(sizes) if sizes else tf.constant([], tf.int32),
+        key=state[:1],
+        counter=counter,
+        alg=_PHILOX,
+        dtype=tf.uint64 if bits == 64 else tf.uint32,
+    )
+    # Each count gives 128 bits.
+    per_count = 2 if bits == 64 else 4
+    used = _count(scope, (_product(sizes) + (per_count - 1)) // per_count)
+    if not has_upper:
+        return tf.add(state, tf.stack([_of(0, tf.uint64), used])), words
+    key, lower, upper = tf.unstack(state)
+    sum_ = tf.add(lower, used)
+    carry = tf.cast(tf.less(sum_, lower), tf.uint64)
+    return tf.stack([key, sum_, tf.add(upper, carry)]), words
+
+
+def _three_fry(
+    scope: Scope, state: tf.Tensor, sizes: tuple[Dim, ...], bits: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Generates words by ThreeFry2x32 with 20 rounds; the state is the key and a counter."""
+    key, counter = tf.unstack(state)
+    if bits == 64:
+        total = _product(sizes)
+        first, second = _blocks(scope, key, counter, total)
+        high = tf.bitwise.left_shift(tf.cast(second, tf.uint64), _of(32, tf.uint64))
+        words = tf.bitwise.bitwise_or(tf.cast(first, tf.uint64), high)
+    else:
+        before, size, after = _halved_axis(scope, sizes)
+        half = (size + 1) // 2
+        total = before * half * after
+        # The two words of a block are neighbors along the axis.
+        parts = [
+            tf.reshape(part, scope.reshape_shape((before, half, 1, after)))
+            for part in _blocks(scope, key, counter, total)
+        ]
+        words = tf.reshape(tf.concat(parts, 2), scope.reshape_shape((before, 2 * half, after)))
+        if 2 * half != size:
+            words = words[:, : scope.size(size)]
+    words = tf.reshape(words, scope.reshape_shape(sizes))
+    return tf.stack([key, tf.add(counter, _count(scope, total))]), words
+
+
+def _halved_axis(scope: Scope, sizes: tuple[Dim, ...]) -> tuple[Dim, Dim, Dim]:
+    """Finds the axis whose elements come in pairs: the first of an even size, or the largest one.
+
+    Returns the number of elements before it, its size, and the number of elements after it.
+    """
+    if not sizes:
+        return 1, 1, 1
+    for axis, size in enumerate(sizes):
+        lower, upper = scope.bounds(size % 2)
+        if lower == upper == 0:
+            return _around(sizes, axis)
+        if not lower == upper == 1:
+            return _halved_axis_at_run_time(scope, sizes)
+    if all(isinstance(size, int) for size in sizes):
+        return _around(sizes, int(np.argmax(np.array(sizes))))
+    return _halved_axis_at_run_time(scope, sizes)
+
+
+def _around(sizes: tuple[Dim, ...], axis: int) -> tuple[Dim, Dim, Dim]:
+    return _product(sizes[:axis]), sizes[axis], _product(sizes[axis + 1 :])
+
+
+def _halved_axis_at_run_time(scope: Scope, sizes: tuple[Dim, ...]) -> tuple[Dim, Dim, Dim]:
+    if len(sizes) == 1:
+        return 1, sizes[0], 1
+    shape = tf.convert_to_tensor(scope.shape(sizes), tf.int32)
+    # Any even size is more than any odd one, and the first of them is the most.
+    weights = tf.where(tf.equal(shape % 2, 0), tf.int32.max, shape)
+    axis = tf.argmax(weights, output_type=tf.int32)
+    before = tf.reduce_prod(shape[:axis])
+    after = tf.reduce_prod(shape[axis + 1 :])
+    return scope.new_size(before), scope.new_size(shape[axis]), scope.new_size(after)
+
+
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_PARITY = 0x1BD11BDA
+
+
+def _blocks(
+    scope: Scope, key: tf.Tensor, counter: tf.Tensor, total: Dim
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the two words of each of the blocks that follow from a key and a counter."""
+    constants: dict[int, tf.Tensor] = {}
+
+    def word(value: int) -> tf.Tensor:
+        if value not in constants:
+            constants[value] = _of(value, tf.uint32)
+        return constants[value]
+
+    counts = tf.add(tf.cast(tf.range(scope.size(total)), tf.uint64), counter)
+    first, second = _words(counts)
+    low, high = _words(key)
+    parity = tf.bitwise.bitwise_xor(tf.bitwise.bitwise_xor(low, high), word(_PARITY))
+    keys = (low, high, parity)
+    first, second = tf.add(first, low), tf.add(second, high)
+    for step in range(5):
+        for distance in _ROTATIONS[step % 2]:
+            first = tf.add(first, second)
+            left = tf.bitwise.left_shift(second, word(distance))
+            right = tf.bitwise.right_shift(second, word(32 - distance))
+            second = tf.bitwise.bitwise_xor(tf.bitwise.bitwise_or(left, right), first)
+        first = tf.add(first, keys[(step + 1) % 3])
+        second = tf.add(second, tf.add(keys[(step + 2) % 3], word(step + 1)))
+    return first, second
+
+
+def _words(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Splits elements of 64 bits into their lower and upper words."""
+    low = tf.bitwise.bitwise_and(values, _of(_LOW_WORD, tf.uint64))
+    high = tf.bitwise.right_shift(values, _of(32, tf.uint64))
+    return tf.cast(low, tf.uint32), tf.cast(high, tf.uint32)
+
+
+def _rng(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    """Draws numbers without a key: others at each run, as in XLA."""
+    low, high, shape = operands
+    kind = operation.results[0].tensor
+    distribution = operation.text("rng_distribution")
+    draw = _DISTRIBUTIONS.get((distribution, kind.element))
+    if draw is None:
+        scope.fail(operation, f"no {distribution} numbers of {kind.element} can be drawn")
+    sizes = scope.sizes_of(shape, kind.shape)
+    tensor = draw(scope.shape(sizes), scope.tensor(low), scope.tensor(high))
+    return scope.made(tensor, kind.element, sizes)
+
+
+def _uniform(shape: Any, low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
+    return tf.random.uniform(shape, low, high, low.dtype)
+
+
+def _uniform_narrow(shape: Any, low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
+    wide = _uniform(shape, tf.cast(low, tf.int64), tf.cast(high, tf.int64))
+    return tf.cast(wide, low.dtype)
+
+
+def _normal(shape: Any, mean: tf.Tensor, deviation: tf.Tensor) -> tf.Tensor:
+    return tf.random.normal(shape, mean, deviation, mean.dtype)
+
+
+_FLOATS = ("f16", "bf16", "f32", "f64")
+_DISTRIBUTIONS: Mapping[tuple[str, str], Callable[..., tf.Tensor]] = MappingProxyType(
+    {
+        **{("NORMAL", element): _normal for element in _FLOATS},
+        **{("UNIFORM", element): _uniform for element in (*_FLOATS, "i32", "i64")},
+        **{
+            ("UNIFORM", element): _uniform_narrow
+            for element in ("i8", "i16", "ui8", "ui16", "ui32")
+        },
+    }
+)
+
+DYNAMIC = "stablehlo.dynamic_rng_bit_generator"
+"""The custom call that generates bits of a shape that is an operand."""
+TARGETS: Mapping[str, Emitter] = MappingProxyType({DYNAMIC: _rng_bit_generator})
+EMITTERS: Mapping[str, Emitter] = MappingProxyType(
+    {"rng_bit_generator": _rng_bit_generator, "rng": _rng}
+)

@@ -1,0 +1,384 @@
+"""Reductions with any body: the usual ones are TensorFlow's, others halve the axis in steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import numpy as np
+import tensorflow as tf
+
+from jax2tf_bridge.portable.bytecode import Block, Operation
+from jax2tf_bridge.to_tensorflow.operations._array import Array, Postponed, row_of, tf_dtype
+from jax2tf_bridge.to_tensorflow.operations._bodies import (
+    Reducer,
+    extreme_index,
+    is_identity,
+    reducers,
+    sized,
+)
+from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
+from jax2tf_bridge.to_tensorflow.operations._shapes import (
+    broadcast,
+    note_reduced,
+    reshape,
+    transpose,
+)
+from shape_poly import Dim
+
+Combine: TypeAlias = "Callable[[Scope, Sequence[Array], Sequence[Array]], list[Array]]"
+"""Applies a reducer to arrays of the same sizes, element by element, in the given order."""
+
+_OF_FLAGS: Mapping[str, Callable[..., tf.Tensor]] = MappingProxyType(
+    {"and": tf.reduce_all, "or": tf.reduce_any}
+)
+_OF_NUMBERS: Mapping[str, Callable[..., tf.Tensor]] = MappingProxyType(
+    {
+        "add": tf.reduce_sum,
+        "multiply": tf.reduce_prod,
+        "maximum": tf.reduce_max,
+        "minimum": tf.reduce_min,
+    }
+)
+_IDEMPOTENT = frozenset({"and", "or", "maximum", "minimum"})
+
+
+def _reduce(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
+    half = len(operands) // 2
+    arrays, inits = operands[:half], operands[half:]
+    axes = operation.ints("dimensions")
+    (block,) = operation.regions
+    found = reducers(block)
+    if found is not None and all(
+        has_reduction(reducer, array) for reducer, array in zip(found, arrays, strict=True)
+    ):
+        return [
+            _reduce_from(scope, reducer, block, operands, i, axes)
+            for i, reducer in enumerate(found)
+        ]
+    extreme = extreme_index(block)
+    if extreme is not None and len(axes) == 1 and counts(scope, arrays[1], axes[0]):
+        results = _extreme_and_index(scope, extreme, arrays, inits, axes[0])
+        if results is not None:
+            return results
+    return reduce_by(scope, combining(block), arrays, inits, axes)
+
+
+def combining(block: Block) -> Combine:
+    """Returns what applies a reducer's block."""
+
+    def combine(scope: Scope, left: Sequence[Array], right: Sequence[Array]) -> list[Array]:
+        sizes = max((array.sizes for array in (*left, *right)), key=len)
+        results = scope.inner().run(block, [*left, *right])
+        return [sized(scope, result, sizes) for result in results]
+
+    return combine
+
+
+# Reducers that TensorFlow has.
+
+
+def has_reduction(reducer: Reducer, array: Array) -> bool:
+    """Tells whether TensorFlow has an operation that reduces an array so."""
+    if array.element == "i1":
+        return reducer.name in ("and", "or", "xor")
+    if row_of(array.element).kind == "complex":
+        return reducer.name in ("add", "multiply")
+    return reducer.name in _OF_NUMBERS
+
+
+def _reduce_from(
+    scope: Scope,
+    reducer: Reducer,
+    block: Block,
+    operands: Sequence[Array],
+    i: int,
+    axes: Sequence[int],
+) -> Array:
+    half = len(operands) // 2
+    array, init = operands[i], operands[half + i]
+    found = reduced(scope, reducer, array, axes)
+    if is_identity(scope, reducer, init):
+        return found
+    # The body's other operands have no part in this result.
+    left = [init if j == i else operands[half + j] for j in range(half)]
+    right = [found if j == i else operands[half + j] for j in range(half)]
+    return combining(block)(scope, left, right)[i]
+
+
+def reduced(scope: Scope, reducer: Reducer, array: Array, axes: Sequence[int]) -> Array:
+    """Reduces axes with an operation of TensorFlow, from the reducer's identity."""
+    wide = converted(scope, array, reducer.element)
+    found = _reduced_compact(scope, reducer.name, wide, sorted(axes))
+    return converted(scope, found, array.element)
+
+
+def converted(scope: Scope, array: Array, element: str) -> Array:
+    """Converts between floating-point types."""
+    if element == array.element:
+        return array
+    return scope.made(tf.cast(scope.compact(array), tf_dtype(element)), element, array.sizes)
+
+
+def _reduced_compact(scope: Scope, name: str, array: Array, axes: Sequence[int]) -> Array:
+    sizes = tuple(size for axis, size in enumerate(array.sizes) if axis not in axes)
+    repeated = [axis for axis in axes if array.repeats(axis) and array.sizes[axis] != 1]
+    times: Dim = 1
+    for axis in repeated:
+        times = times * array.sizes[axis]
+    if not _may_be_compact(scope, name, array, times):
+        array, times = scope.full(array), 1
+    compact = scope.compact(array)
+    first = array.rank - compact.shape.rank
+    there = [axis - first for axis in axes if axis >= first]
+    if not any(not array.repeats(axis) for axis in axes):
+        tensor = tf.squeeze(compact, there) if there else compact
+    elif first or repeated or name not in _OF_NUMBERS or compact.dtype == tf.bool:
+        tensor = reduce_tensor(name, compact, there)
+    else:
+        return _either_way(scope, name, array, compact, axes, sizes)
+    if name == "add" and times != 1:
+        tensor = tensor * _as_number(scope.size(times), tensor.dtype)
+    return scope.made(wrapped(tensor, array.element), array.element, sizes)
+
+
+def _either_way(
+    scope: Scope,
+    name: str,
+    array: Array,
+    compact: tf.Tensor,
+    axes: Sequence[int],
+    sizes: tuple[Dim, ...],
+) -> Array:
+    """Reduces axes; with sizes of 1 in their places where a broadcast puts these there."""
+
+    def reduced(keepdims: bool) -> tf.Tensor:
+        found = _OF_NUMBERS[name](compact, list(axes), keepdims=keepdims)
+        return wrapped(found, array.element)
+
+    # An axis that is left may repeat one element still.
+    left = [axis for axis in range(array.rank) if axis not in axes]
+    shape = tuple(
+        1 if array.repeats(axis) else size if isinstance(size, int) else None
+        for axis, size in zip(left, sizes, strict=True)
+    )
+    found = Array(array.element, sizes, Postponed(shape, lambda: reduced(False)))
+    note_reduced(scope, found, tuple(axes), Postponed((), lambda: reduced(True)).tensor)
+    return found
+
+
+def _as_number(size: Any, dtype: tf.DType) -> tf.Tensor:
+    if isinstance(size, int):
+        return tf.constant(np.array(size).astype(dtype.as_numpy_dtype), dtype)
+    return tf.cast(size, dtype)
+
+
+def _may_be_compact(scope: Scope, name: str, array: Array, times: Dim) -> bool:
+    """Tells whether repeated elements need not be there to be reduced."""
+    if times == 1:
+        return True
+    if name in _IDEMPOTENT:
+        return scope.bounds(times)[0] >= 1
+    # A product is as exact as a sum, or more; but 0 times infinity is not the sum of nothing.
+    is_wide = array.row.is_integer or array.row.bits >= 32
+    return name == "add" and is_wide and scope.bounds(times)[0] >= 1
+
+
+def reduce_tensor(name: str, tensor: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
+    """Reduces axes of a tensor with a reducer that TensorFlow has."""
+    if tensor.dtype == tf.bool:
+        if name == "xor":
+            ones = tf.reduce_sum(tf.cast(tensor, tf.int32), axes)
+            return tf.not_equal(tf.bitwise.bitwise_and(ones, 1), 0)
+        return _OF_FLAGS[name](tensor, axes)
+    return _OF_NUMBERS[name](tensor, axes)
+
+
+def wrapped(tensor: tf.Tensor, element: str) -> tf.Tensor:
+    """Wraps integers of fewer than 8 bits, which are in 8, around as theirs."""
+    row = row_of(element)
+    if not row.is_integer or row.bits >= 8:
+        return tensor
+    if row.kind == "uint":
+        return tf.bitwise.bitwise_and(tensor, tf.constant(2**row.bits - 1, tensor.dtype))
+    shift = tf.constant(8 - row.bits, tensor.dtype)
+    return tf.bitwise.right_shift(tf.bitwise.left_shift(tensor, shift), shift)
+
+
+# The first extreme number and its index.
+
+
+def counts(scope: Scope, array: Array, axis: int) -> bool:
+    """Tells whether an array is known to count along an axis from 0."""
+    if any(not array.repeats(other) for other in range(array.rank) if other != axis):
+        return False
+    if array.known is not None:
+        flat = array.known.reshape(-1)
+        return bool(flat.size == array.sizes[axis]) and flat.tolist() == list(range(flat.size))
+    if array.computed is None or array.repeats(axis):
+        return False
+    return _is_range(array.computed)
+
+
+def _is_range(tensor: tf.Tensor) -> bool:
+    operation = tensor.op
+    while operation.type in ("Cast", "Reshape", "ExpandDims", "Identity"):
+        operation = operation.inputs[0].op
+    if operation.type != "Range":
+        return False
+    start, _, step = (tf.get_static_value(value) for value in operation.inputs)
+    return start is not None and step is not None and int(start) == 0 and int(step) == 1
+
+
+def _extreme_and_index(
+    scope: Scope, name: str, arrays: Sequence[Array], inits: Sequence[Array], axis: int
+) -> list[Array] | None:
+    array, indices = arrays
+    element = array.element
+    reducer = Reducer(
+        {"maximum": "or", "minimum": "and"}[name] if element == "i1" else name, element
+    )
+    if not is_identity(scope, reducer, inits[0]) or scope.bounds(array.sizes[axis])[0] < 1:
+        return None
+    if array.repeats(axis):
+        array = scope.full(array)
+    compact = scope.compact(array)
+    place = axis - (array.rank - compact.shape.rank)
+    sizes = tuple(size for i, size in enumerate(array.sizes) if i != axis)
+    dtype = tf.int64 if tf_dtype(indices.element).size == 8 else tf.int32
+    search = tf.argmin if name == "minimum" else tf.argmax
+    if array.row.kind == "float":
+        # TensorFlow's argmax does not find NaN, which is extreme; nothing is equal to it.
+        extreme = tf.math.reduce_min if name == "minimum" else tf.math.reduce_max
+        best = extreme(compact, place, keepdims=True)
+        is_best = tf.logical_or(tf.equal(compact, best), tf.math.is_nan(compact))
+        if scope.for_converters:  # ONNX has none of flags
+            is_best = tf.cast(is_best, tf.int32)
+        index = tf.argmax(is_best, place, output_type=dtype)
+        value = tf.squeeze(best, place)
+    else:
+        index = search(compact, place, output_type=dtype)
+        value = reduce_tensor(reducer.name, compact, [place])
+    if index.dtype != tf_dtype(indices.element):
+        index = tf.cast(index, tf_dtype(indices.element))
+    return [scope.made(value, element, sizes), scope.made(index, indices.element, sizes)]
+
+
+# Any other reducer.
+
+
+def reduce_by(
+    scope: Scope,
+    combine: Combine,
+    arrays: Sequence[Array],
+    inits: Sequence[Array],
+    axes: Sequence[int],
+) -> list[Array]:
+    """Reduces axes with any reducer: neighbours are combined until one element is left."""
+    kept = [axis for axis in range(arrays[0].rank) if axis not in axes]
+    rest = tuple(arrays[0].sizes[axis] for axis in kept)
+    length: Dim = 1
+    for axis in axes:
+        length = length * arrays[0].sizes[axis]
+    columns = [
+        reshape(scope, transpose(scope, array, [*sorted(axes), *kept]), (length, *rest))
+        for array in arrays
+    ]
+    starts = [sized(scope, broadcast(scope, init, rest, ()), rest) for init in inits]
+    if length == 0:
+        return starts
+    if isinstance(length, int):
+        rows = _halved(scope, combine, columns, length)
+        return combine(scope, starts, [_first(scope, row) for row in rows])
+    # The initial value comes first, so that there is one element at least.
+    long = [
+        scope.made(
+            tf.concat([scope.tensor(_stacked(scope, start)), scope.tensor(column)], 0),
+            column.element,
+            (length + 1, *rest),
+        )
+        for start, column in zip(starts, columns, strict=True)
+    ]
+    return _halved_while(scope, combine, long)
+
+
+def _stacked(scope: Scope, array: Array) -> Array:
+    return reshape(scope, array, (1, *array.sizes))
+
+
+def _first(scope: Scope, array: Array) -> Array:
+    return reshape(scope, array, array.sizes[1:])
+
+
+def _rows(scope: Scope, array: Array, index: slice, size: Dim) -> Array:
+    """Takes a part of the first axis."""
+    sizes = (size, *array.sizes[1:])
+    if array.repeats(0):
+        return Array(array.element, sizes, array.computed, array.known)
+    return scope.made(scope.compact(array)[index], array.element, sizes)
+
+
+def _halved(
+    scope: Scope, combine: Combine, columns: Sequence[Array], length: int
+) -> Sequence[Array]:
+    while length > 1:
+        half = length // 2
+        even = [_rows(scope, column, slice(0, 2 * half, 2), half) for column in columns]
+        odd = [_rows(scope, column, slice(1, 2 * half, 2), half) for column in columns]
+        found = combine(scope, even, odd)
+        if length % 2:
+            last = [_rows(scope, column, slice(2 * half, None), 1) for column in columns]
+            found = [joined(scope, pair) for pair in zip(found, last, strict=True)]
+        columns, length = found, half + length % 2
+    return columns
+
+
+def joined(scope: Scope, arrays: Sequence[Array]) -> Array:
+    """Puts arrays behind each other along the first axis."""
+    size: Dim = 0
+    for array in arrays:
+        size = size + array.sizes[0]
+    tensor = tf.concat([scope.tensor(array) for array in arrays], 0)
+    return scope.made(tensor, arrays[0].element, (size, *arrays[0].sizes[1:]))
+
+
+def _halved_while(scope: Scope, combine: Combine, columns: Sequence[Array]) -> list[Array]:
+    rest = columns[0].sizes[1:]
+
+    def more(length: tf.Tensor, *_: tf.Tensor) -> tf.Tensor:
+        return length > 1
+
+    def step(length: tf.Tensor, *tensors: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        inner = scope.inner(other_graph=True)
+        half = length // 2
+        size = inner.new_size(half)
+
+        def arrays(parts: Sequence[tf.Tensor]) -> list[Array]:
+            return [
+                inner.made(part, column.element, (size, *rest))
+                for part, column in zip(parts, columns, strict=True)
+            ]
+
+        even = arrays([tensor[0 : 2 * half : 2] for tensor in tensors])
+        odd = arrays([tensor[1 : 2 * half : 2] for tensor in tensors])
+        found = combine(inner, even, odd)
+        last = [tensor[2 * half :] for tensor in tensors]
+        following = [
+            tf.concat([inner.tensor(array), row], 0) for array, row in zip(found, last, strict=True)
+        ]
+        return (length - half, *following)
+
+    length = tf.convert_to_tensor(scope.size(columns[0].sizes[0]), tf.int32)
+    tensors = [scope.tensor(column) for column in columns]
+    open_shapes = [tf.TensorShape([None, *tensor.shape[1:]]) for tensor in tensors]
+    _, *ended = tf.while_loop(
+        more, step, (length, *tensors), shape_invariants=(length.shape, *open_shapes)
+    )
+    return [
+        scope.made(tensor[0], column.element, rest)
+        for tensor, column in zip(ended, columns, strict=True)
+    ]
+
+
+EMITTERS: Mapping[str, Emitter] = MappingProxyType({"reduce": _reduce})

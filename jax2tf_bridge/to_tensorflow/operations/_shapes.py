@@ -1,0 +1,798 @@
+"""Operations that move elements: broadcast, reshape, transpose, slice, pad, concatenate, iota."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from jax2tf_bridge.portable.bytecode import DenseElements, Operation
+from jax2tf_bridge.to_tensorflow.operations import _converter_forms, _integers
+from jax2tf_bridge.to_tensorflow.operations._array import Array, plain, tf_dtype
+from jax2tf_bridge.to_tensorflow.operations._folding import greatest
+from jax2tf_bridge.to_tensorflow.operations._scope import (
+    MOST_NEGATIVE,
+    Emitter,
+    Scope,
+    type_sizes,
+    typed,
+)
+from shape_poly import Dim
+
+_MOST_FOLDED = 1 << 10
+"""Elements of a constant that is moved when the graph is made; larger ones would be there twice."""
+
+
+def _constant(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    value = operation.attributes.get("value")
+    if not isinstance(value, DenseElements):
+        scope.fail(operation, f"its value is {value!r}")
+    kind = operation.results[0].tensor
+    array = value.array()
+    if array.size and all(stride == 0 for stride in array.strides):
+        array = array.reshape(-1)[0].reshape(())  # one element, repeated
+    known = np.asarray(array).astype(tf_dtype(kind.element).as_numpy_dtype, copy=False)
+    return Array(kind.element, static_sizes(scope, operation), known=known)
+
+
+def static_sizes(scope: Scope, operation: Operation) -> tuple[int, ...]:
+    """Returns the sizes of an operation's result, which its type has to say."""
+    sizes = type_sizes(operation.results[0].tensor)
+    if sizes is None:
+        scope.fail(operation, f"its type {operation.results[0].type} leaves sizes open")
+    return sizes
+
+
+def _empty(element: str, sizes: Sequence[Dim]) -> Array:
+    """Makes an array without elements."""
+    return Array(element, tuple(sizes), known=np.zeros((), tf_dtype(element).as_numpy_dtype))
+
+
+def resized(array: Array, sizes: Sequence[Dim]) -> Array:
+    """Gives other sizes to axes that repeat one element; the compact form stays as it is."""
+    return dataclasses.replace(array, sizes=tuple(sizes))
+
+
+def move(function: Callable[..., tf.Tensor], *tensors: tf.Tensor) -> tf.Tensor:
+    """Applies a function that only moves elements.
+
+    Floats of 8 bits, which lack kernels of many such operations, go by those of 16 bits, which are
+    as exact.
+    """
+    dtype = tensors[0].dtype
+    if dtype.size > 1 or not dtype.is_floating:
+        return function(*tensors)
+    return tf.cast(function(*(tf.cast(tensor, tf.float16) for tensor in tensors)), dtype)
+
+
+def _origin(scope: Scope, array: Array) -> Array:
+    """Returns the array that one is a reshape of; else the array itself."""
+    return scope.once(("origin", array), lambda: array)  # type: ignore[no-any-return]
+
+
+def _derived(scope: Scope, array: Array, origin: Array) -> Array:
+    if array is not origin:
+        scope.once(("origin", array), lambda: _origin(scope, origin))
+    return array
+
+
+def product(sizes: Iterable[Dim]) -> Dim:
+    """Multiplies sizes."""
+    total: Dim = 1
+    for size in sizes:
+        total = plain(total * size)
+    return total
+
+
+# Broadcasts and reshapes.
+
+
+def _broadcast_in_dim(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    array, *shape = operands
+    kind = operation.results[0].tensor
+    sizes = scope.sizes_of(shape[0], kind.shape) if shape else static_sizes(scope, operation)
+    return broadcast(scope, array, sizes, operation.ints("broadcast_dimensions"))
+
+
+def _broadcast_leading(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    (array,) = operands
+    sizes = (*operation.ints("broadcast_sizes"), *array.sizes)
+    return broadcast(scope, array, sizes, range(len(sizes) - array.rank, len(sizes)))
+
+
+def broadcast(scope: Scope, array: Array, sizes: Sequence[Dim], dimensions: Sequence[int]) -> Array:
+    """Broadcasts an array, whose axis i becomes axis dimensions[i], without an operation if it can.
+
+    The compact form gets sizes of 1 where the result repeats it; its leading ones are left out.
+    """
+    sizes = tuple(map(plain, sizes))
+    if sizes == array.sizes and list(dimensions) == list(range(array.rank)):
+        return array
+    if 0 in sizes:
+        return _empty(array.element, sizes)
+    if array.parts is not None and not array.sizes and len(sizes) == 1:
+        (count,) = sizes
+        if isinstance(count, int) and count <= _MOST_FOLDED:
+            return Array(array.element, sizes, parts=array.parts * count)
+    if list(dimensions) != sorted(dimensions):
+        order = sorted(range(array.rank), key=lambda i: dimensions[i])
+        array, dimensions = transpose(scope, array, order), sorted(dimensions)
+    found = _with_reduced_axes(scope, array, sizes, dimensions)
+    if found is None:
+        found = _placed(scope, array, sizes, dimensions)
+    kept = set(dimensions)
+    if all(size == 1 for axis, size in enumerate(sizes) if axis not in kept) and all(
+        sizes[place] == size for place, size in zip(dimensions, array.sizes, strict=True)
+    ):
+        return _derived(scope, found, array)
+    return found
+
+
+def note_reduced(
+    scope: Scope, array: Array, axes: tuple[int, ...], with_ones: Callable[[], tf.Tensor]
+) -> None:
+    """Notes of the result of a reduction how to make it with sizes of 1 in its axes' places.
+
+    A broadcast that puts them back is written so, as softmax and layer normalization are: what
+    knows these by their operations finds them, and with open sizes nothing is reshaped.
+    """
+    scope.once(("reduced", array), lambda: (axes, with_ones))
+
+
+def _with_reduced_axes(
+    scope: Scope, array: Array, sizes: tuple[Dim, ...], dimensions: Sequence[int]
+) -> Array | None:
+    found = scope.once(("reduced", array), lambda: None)
+    if found is None:
+        return None
+    axes, with_ones = found
+    rank = array.rank + len(axes)
+    kept = [axis for axis in range(rank) if axis not in axes]
+    if len(sizes) != rank or list(dimensions) != kept:
+        return None
+    if any(sizes[place] != size for place, size in zip(kept, array.sizes, strict=True)):
+        return None
+    tensor = scope.once(("with ones", array), with_ones)
+    return Array(array.element, sizes, tensor)
+
+
+def _placed(scope: Scope, array: Array, sizes: tuple[Dim, ...], dimensions: Sequence[int]) -> Array:
+    """Moves axes to places that are in the same order; the others repeat the elements."""
+    own = compact_sizes(array)
+    first = array.rank - len(own)
+    live = [axis for axis in range(first, array.rank) if own[axis - first] != 1]
+    start = dimensions[live[0]] if live else len(sizes)
+    wanted: list[Dim] = [1] * (len(sizes) - start)
+    for axis in live:
+        wanted[dimensions[axis] - start] = own[axis - first]
+    known = scope.constant(array) if array.parts is not None else array.known
+    if known is not None:
+        shape = [1] * len(wanted)
+        for axis in live:
+            shape[dimensions[axis] - start] = known.shape[axis - first]
+        return Array(array.element, sizes, known=known.reshape(shape))
+    return Array(array.element, sizes, with_ones(scope, scope.compact(array), own, wanted))
+
+
+def compact_sizes(array: Array) -> tuple[Dim, ...]:
+    """Returns the sizes of an array's compact form."""
+    first = array.rank - len(array.compact_shape)
+    return tuple(
+        1 if array.repeats(axis) else array.sizes[axis] for axis in range(first, array.rank)
+    )
+
+
+def with_ones(
+    scope: Scope, tensor: tf.Tensor, sizes: Sequence[Dim], wanted: Sequence[Dim]
+) -> tf.Tensor:
+    """Gives a tensor other sizes that differ by ones alone, without computing with sizes."""
+    # Ones that were added before need not be taken away.
+    tensor, sizes = scope.once(("without ones", tensor.ref()), lambda: (tensor, tuple(sizes)))
+    if tuple(sizes) == tuple(wanted):
+        return tensor
+    if sum(not isinstance(size, int) for size in wanted) <= 1 and 0 not in wanted:
+        found = tf.reshape(tensor, scope.reshape_shape(wanted))
+    else:
+        drop, add = _other_ones(sizes, wanted)
+        found = tf.squeeze(tensor, drop) if drop else tensor
+        for axis in add:
+            found = tf.expand_dims(found, axis)
+    scope.once(("without ones", found.ref()), lambda: (tensor, sizes))
+    return scope.shaped(found, wanted)
+
+
+def _other_ones(sizes: Sequence[Dim], wanted: Sequence[Dim]) -> tuple[list[int], list[int]]:
+    """Finds the sizes of 1 that are too many, and the places of those that are missing."""
+    drop: list[int] = []
+    add: list[int] = []
+    at = 0
+    for place, size in enumerate(wanted):
+        while at < len(sizes) and sizes[at] == 1 != size:
+            drop.append(at)
+            at += 1
+        if at < len(sizes) and sizes[at] == size:
+            at += 1
+        else:
+            add.append(place)
+    return drop + list(range(at, len(sizes))), add
+
+
+def _reshape(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    array, *shape = operands
+    kind = operation.results[0].tensor
+    if shape:
+        return reshape(scope, array, scope.sizes_of(shape[0], kind.shape))
+    return reshape(scope, array, static_sizes(scope, operation))
+
+
+def reshape(scope: Scope, array: Array, sizes: Sequence[Dim]) -> Array:
+    """Gives the elements other sizes."""
+    sizes = tuple(map(plain, sizes))
+    array = _origin(scope, array)
+    if sizes == array.sizes:
+        return array
+    return _derived(scope, _reshaped(scope, array, sizes), array)
+
+
+def _reshaped(scope: Scope, array: Array, sizes: tuple[Dim, ...]) -> Array:
+    if 0 in sizes or 0 in array.sizes:
+        return _empty(array.element, sizes)
+    if array.parts is not None:
+        return Array(array.element, sizes, parts=array.parts)
+    groups = _groups(array.sizes, sizes)
+    # Axes of the result that repeat all of theirs repeat as well.
+    repeated = [all(array.repeats(axis) for axis in own) for own, _ in groups]
+    spread = [
+        axis
+        for (own, _), is_repeated in zip(groups, repeated, strict=True)
+        if not is_repeated
+        for axis in own
+    ]
+    wanted: list[Dim] = list(sizes)
+    for (_, places), is_repeated in zip(groups, repeated, strict=True):
+        for place in places if is_repeated else ():
+            wanted[place] = 1
+    while wanted and wanted[0] == 1:
+        del wanted[0]
+    known = array.known
+    if known is not None:
+        own_sizes = [size if axis in spread else 1 for axis, size in enumerate(array.sizes)]
+        static = [size for size in own_sizes if isinstance(size, int)]
+        numbers = [size for size in wanted if isinstance(size, int)]
+        is_static = len(static) == array.rank and len(numbers) == len(wanted)
+        if is_static and math.prod(static) <= max(_MOST_FOLDED, known.size):
+            whole = np.broadcast_to(known, static)
+            return Array(array.element, sizes, known=whole.reshape(numbers))
+    if all(_differ_by_ones(array.sizes, sizes, group) for group in groups):
+        compact, own = scope.compact(array), compact_sizes(array)
+        return Array(array.element, sizes, with_ones(scope, compact, own, wanted))
+    tensor = _tiled(scope, array, groups, len(wanted))
+    if tensor is None:
+        tensor = partly_spread(scope, array, spread)
+        tensor = tf.reshape(tensor, scope.reshape_shape(wanted))
+    return Array(array.element, sizes, scope.shaped(tensor, wanted))
+
+
+def _tiled(
+    scope: Scope, array: Array, groups: Sequence[tuple[list[int], list[int]]], rank: int
+) -> tf.Tensor | None:
+    """Repeats whole axes behind themselves, if that is all that a reshape of an array does."""
+    counts: list[Dim] = []
+    axes: list[int] = []
+    for own, places in groups:
+        live = [axis for axis in own if not array.repeats(axis)]
+        if not live:
+            counts += [1] * len(places)
+            axes += [-1] * len(places)
+            continue
+        more = [axis for axis in own if axis not in live and array.sizes[axis] != 1]
+        if len(places) != 1 or len(live) != 1 or any(axis > live[0] for axis in more):
+            return None
+        counts.append(product(array.sizes[axis] for axis in more))
+        axes.append(live[0])
+    skipped = len(axes) - rank
+    wanted = [1 if axis < 0 else array.sizes[axis] for axis in axes[skipped:]]
+    tensor = with_ones(scope, scope.compact(array), compact_sizes(array), wanted)
+    multiples = scope.shape(counts[skipped:])
+    return _integers.repeated(lambda x: tf.tile(x, multiples), tensor)
+
+
+def _differ_by_ones(
+    sizes: Sequence[Dim], wanted: Sequence[Dim], group: tuple[list[int], list[int]]
+) -> bool:
+    own, places = group
+    return [sizes[axis] for axis in own if sizes[axis] != 1] == [
+        wanted[place] for place in places if wanted[place] != 1
+    ]
+
+
+def _groups(sizes: Sequence[Dim], wanted: Sequence[Dim]) -> list[tuple[list[int], list[int]]]:
+    """Splits two shapes of as many elements into runs of axes that have as many each."""
+    groups: list[tuple[list[int], list[int]]] = []
+    totals: dict[Dim, int] = {}
+    total: Dim = 1
+    for axis, size in enumerate(sizes):
+        total = plain(total * size)
+        totals[total] = axis + 1
+    begin = end = 0
+    total = 1
+    for place, size in enumerate(wanted):
+        total = plain(total * size)
+        cut = totals.get(total, -1)
+        if size != 1 and cut > begin:
+            groups.append((list(range(begin, cut)), list(range(end, place + 1))))
+            begin, end = cut, place + 1
+    rest = (list(range(begin, len(sizes))), list(range(end, len(wanted))))
+    if not groups or product(sizes[axis] for axis in rest[0]) != 1:
+        return [*groups, rest]
+    # Ones at the end belong to those before.
+    own, places = groups[-1]
+    return [*groups[:-1], (own + rest[0], places + rest[1])]
+
+
+def partly_spread(scope: Scope, array: Array, axes: Sequence[int]) -> tf.Tensor:
+    """Returns an array's tensor with all its axes, of which those not in `axes` have sizes of 1.
+
+    Those must repeat one element.
+    """
+    if len(axes) == array.rank:
+        return scope.tensor(array)
+    own = compact_sizes(array)
+    padded = [*(1 for _ in range(array.rank - len(own))), *own]
+    wanted = [size if axis in axes else 1 for axis, size in enumerate(array.sizes)]
+    # What broadcasting adds in front needs no operation of its own.
+    compact = scope.compact(array)
+    if padded == wanted:
+        return with_ones(scope, compact, own, wanted)
+    return scope.shaped(tf.broadcast_to(compact, scope.shape(wanted)), wanted)
+
+
+def _transpose(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    return transpose(scope, operands[0], operation.ints("permutation"))
+
+
+def transpose(scope: Scope, array: Array, order: Sequence[int]) -> Array:
+    """Permutes the axes: axis i of the result is axis order[i] of the array."""
+    if list(order) == list(range(array.rank)):
+        return array
+    sizes = tuple(array.sizes[axis] for axis in order)
+    known = array.known
+    if known is not None and (known.ndim == 0 or known.size <= _MOST_FOLDED):
+        if known.ndim:
+            known = known.reshape((1,) * (array.rank - known.ndim) + known.shape).transpose(order)
+        return Array(array.element, sizes, known=known)
+    compact = scope.compact(array)
+    own = compact_sizes(array)
+    padded = [*(1 for _ in range(array.rank - len(own))), *own]
+    wanted = [padded[axis] for axis in order]
+    live = [axis for axis in range(array.rank) if padded[axis] != 1]
+    if [axis for axis in order if axis in live] == live:
+        # Sizes of 1 move past others without moving an element.
+        while wanted and wanted[0] == 1:
+            del wanted[0]
+        return Array(array.element, sizes, with_ones(scope, compact, own, wanted))
+    # Leading axes that stay in front are repeated without being there.
+    start = 0
+    while order[start] == start and padded[start] == 1:
+        start += 1
+    tensor = with_ones(scope, compact, own, padded[start:])
+    tensor = tf.transpose(tensor, [axis - start for axis in order[start:]])
+    return Array(array.element, sizes, scope.shaped(tensor, wanted[start:]))
+
+
+# Sizes as values.
+
+
+def _dimension_size(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    kind = operation.results[0].tensor
+    return Array(kind.element, (), parts=(operands[0].sizes[operation.int("dimension")],))
+
+
+def _set_dimension_size(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    axis = operation.int("dimension")
+    size = operands[1].integers
+    if size is None or size[0] != operands[0].sizes[axis]:
+        scope.fail(
+            operation, "TensorFlow's tensors have no sizes below those that they are made with"
+        )
+    return operands[0]
+
+
+# Slices.
+
+
+def _slice(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    array, *bounds = operands
+    if not bounds:
+        starts = operation.ints("start_indices")
+        limits = operation.ints("limit_indices")
+        return slice_array(scope, array, starts, limits, operation.ints("strides"))
+    known = [bound.integers for bound in bounds]
+    found = [column for column in known if column is not None]
+    if len(found) == 3:
+        return slice_array(scope, array, *found)
+    kind = operation.results[0].tensor
+    vectors = [tf.cast(scope.tensor(bound), tf.int32) for bound in bounds]
+    tensor = tf.strided_slice(scope.tensor(array), *vectors)
+    tensor.set_shape(kind.shape)
+    sizes: Sequence[Dim] | None = type_sizes(kind)
+    if sizes is None:
+        shape = tf.shape(tensor)
+        sizes = [
+            scope.new_size(shape[axis], least=0) if size is None else size
+            for axis, size in enumerate(kind.shape)
+        ]
+    return scope.made(tensor, array.element, sizes)
+
+
+def slice_array(
+    scope: Scope,
+    array: Array,
+    starts: Sequence[Dim],
+    limits: Sequence[Dim],
+    steps: Sequence[Dim],
+) -> Array:
+    """Takes every steps[i]-th element of axis i from starts[i] up to limits[i], exclusive."""
+    sizes = tuple(
+        own if start == 0 and limit == own and step == 1 else _sliced_size(start, limit, step)
+        for own, start, limit, step in zip(array.sizes, starts, limits, steps, strict=True)
+    )
+    if sizes == array.sizes:
+        return array
+    if 0 in sizes:
+        return _empty(array.element, sizes)
+    first = array.rank - len(array.compact_shape)
+    if array.parts is not None:
+        part = tuple(
+            _as_slice(scope, *place)
+            for place in zip(array.sizes, starts, limits, steps, strict=True)
+        )
+        if all(n is None or isinstance(n, int) for p in part for n in (p.start, p.stop, p.step)):
+            return Array(array.element, sizes, parts=tuple(_objects(array)[part].reshape(-1)))
+    places: list[Any] = [
+        slice(None)
+        if array.repeats(axis)
+        else _as_slice(scope, array.sizes[axis], starts[axis], limits[axis], steps[axis])
+        for axis in range(first, array.rank)
+    ]
+    if all(place == slice(None) for place in places):
+        return resized(array, sizes)
+    if array.known is not None:
+        numbers = all(
+            n is None or isinstance(n, int) for p in places for n in (p.start, p.stop, p.step)
+        )
+        if numbers and array.known.size <= _MOST_FOLDED:
+            return Array(array.element, sizes, known=array.known[tuple(places)])
+    # Of leading axes that one element is left of nothing is left.
+    kept = first
+    while kept < array.rank and sizes[kept] == 1:
+        kept += 1
+    for axis in range(first, kept):
+        places[axis - first] = (
+            0 if places[axis - first].start is None else places[axis - first].start
+        )
+    tensor = scope.compact(array)[tuple(places)]
+    wanted = [1 if array.repeats(axis) else sizes[axis] for axis in range(kept, array.rank)]
+    return Array(array.element, sizes, scope.shaped(tensor, wanted))
+
+
+def _objects(array: Array) -> np.ndarray[Any, Any]:
+    """Returns elements that are sizes as an array of them."""
+    return np.array([*(array.parts or ()), None], object)[:-1].reshape(array.static_sizes())
+
+
+def _as_slice(scope: Scope, size: Dim, start: Dim, limit: Dim, step: Dim) -> slice:
+    """Says where a slice is, from the end of the axis where that is a number."""
+    begin = None if start == 0 else _from_an_end(scope, size, start)
+    end = None if limit == size else _from_an_end(scope, size, limit)
+    return slice(begin, end, None if step == 1 else scope.size(step))
+
+
+def _from_an_end(scope: Scope, size: Dim, place: Dim) -> Any:
+    behind = plain(place - size)
+    if not isinstance(place, int) and isinstance(behind, int) and behind < 0:
+        return behind
+    return scope.size(place)
+
+
+def _sliced_size(start: Dim, limit: Dim, step: Dim) -> Dim:
+    span = limit - start
+    return plain(span if step == 1 else (span + step - 1) // step)
+
+
+# Several arrays in one.
+
+
+def _concatenate(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    axis = operation.int("dimension")
+    joined = concatenate(scope, operands, axis)
+    if all(joined is not array for array in operands):
+        scope.once(("concatenated", joined), lambda: (axis, tuple(operands)))
+    return joined
+
+
+def concatenate(scope: Scope, arrays: Sequence[Array], axis: int) -> Array:
+    """Joins arrays along an axis."""
+    kept = [array for array in arrays if array.sizes[axis] != 0] or list(arrays[:1])
+    if len(kept) == 1:
+        return kept[0]
+    element = kept[0].element
+    total: Dim = 0
+    for array in kept:
+        total = plain(total + array.sizes[axis])
+    sizes = (*kept[0].sizes[:axis], total, *kept[0].sizes[axis + 1 :])
+    if 0 in sizes:
+        return _empty(element, sizes)
+    if axis == 0 and any(array.parts is not None for array in kept):
+        columns = [_elements(scope, array) for array in kept]
+        parts = [part for column in columns if column is not None for part in column]
+        if all(column is not None for column in columns):
+            return Array(element, sizes, parts=tuple(parts))
+    # Axes that all of them repeat are repeated afterwards.
+    spread = [
+        i for i in range(len(sizes)) if i == axis or not all(array.repeats(i) for array in kept)
+    ]
+    if all(array.known is not None for array in kept):
+        wholes = [_spread_constant(array, spread) for array in kept]
+        numbers = [whole for whole in wholes if whole is not None]
+        if len(numbers) == len(kept) and sum(n.size for n in numbers) <= _MOST_FOLDED:
+            return Array(element, sizes, known=np.concatenate(numbers, axis))
+    tensor = _stacked(scope, kept, axis, spread)
+    if tensor is None:
+        tensor = tf.concat([partly_spread(scope, array, spread) for array in kept], axis)
+    wanted = [size if i in spread else 1 for i, size in enumerate(sizes)]
+    return Array(element, sizes, scope.shaped(tensor, wanted))
+
+
+def _stacked(
+    scope: Scope, arrays: Sequence[Array], axis: int, spread: Sequence[int]
+) -> tf.Tensor | None:
+    """Joins arrays that got the axis for it alone."""
+    origins = [_origin(scope, array) for array in arrays]
+    if any(
+        origin.sizes != (*array.sizes[:axis], *array.sizes[axis + 1 :])
+        for origin, array in zip(origins, arrays, strict=True)
+    ):
+        return None
+    axes = [i - (i > axis) for i in spread if i != axis]
+    tensors = [partly_spread(scope, origin, axes) for origin in origins]
+    return _integers.repeated(lambda *pieces: tf.stack(pieces, axis), *tensors)
+
+
+def _spread_constant(array: Array, axes: Sequence[int]) -> np.ndarray[Any, Any] | None:
+    sizes = [size if axis in axes else 1 for axis, size in enumerate(array.sizes)]
+    numbers = [size for size in sizes if isinstance(size, int)]
+    if array.known is None or len(numbers) < len(sizes):
+        return None
+    return np.broadcast_to(array.known, numbers)
+
+
+def concatenated(scope: Scope, array: Array) -> tuple[int, tuple[Array, ...]] | None:
+    """Returns the axis along which an array was joined, and of what; None if it was not."""
+    found = scope.once(("concatenated", array), lambda: None)
+    return found  # type: ignore[no-any-return]
+
+
+def _elements(scope: Scope, array: Array) -> Sequence[Dim] | None:
+    """Lists the elements of integers that are known as sizes, row by row."""
+    if array.parts is not None:
+        return array.parts
+    constant = scope.constant(array)
+    return None if constant is None else [int(element) for element in constant.reshape(-1)]
+
+
+def _iota(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    kind = operation.results[0].tensor
+    sizes = scope.sizes_of(operands[0], kind.shape) if operands else static_sizes(scope, operation)
+    return iota(scope, kind.element, sizes, operation.int("iota_dimension"))
+
+
+def iota(scope: Scope, element: str, sizes: Sequence[Dim], axis: int) -> Array:
+    """Counts along an axis from 0; the other axes repeat it."""
+    if 0 in sizes:
+        return _empty(element, sizes)
+    size = sizes[axis]
+    trailing = (1,) * (len(sizes) - axis - 1)
+    dtype = tf_dtype(element)
+    narrow = {"i4": 8, "ui4": 0}.get(element)  # they wrap around, as wider ones do by themselves
+    if isinstance(size, int) and (size <= _MOST_FOLDED or narrow is not None):
+        known = np.arange(size)
+        if narrow is not None:
+            known = (known + narrow) % 16 - narrow
+        shaped = known.astype(dtype.as_numpy_dtype).reshape((size, *trailing))
+        return Array(element, tuple(sizes), known=shaped)
+    numbers = scope.once(("range", size), lambda: tf.range(scope.size(size)))
+    if narrow is not None:
+        numbers = tf.math.floormod(numbers + narrow, 16) - narrow
+    counted = numbers if dtype == tf.int32 else tf.cast(numbers, dtype)
+    if trailing:
+        counted = tf.reshape(counted, [-1, *trailing])
+    return Array(element, tuple(sizes), counted)
+
+
+def _reverse(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    (array,) = operands
+    first = array.rank - len(array.compact_shape)
+    axes = tuple(axis - first for axis in operation.ints("dimensions") if not array.repeats(axis))
+    if not axes or 0 in array.sizes:
+        return array
+    if array.parts is not None:
+        turned = np.flip(_objects(array), axes)
+        return Array(array.element, array.sizes, parts=tuple(turned.reshape(-1)))
+    if array.known is not None and array.known.size <= _MOST_FOLDED:
+        return Array(array.element, array.sizes, known=np.flip(array.known, axes))
+    tensor = move(lambda x: backwards(scope, x, axes), scope.compact(array))
+    return Array(array.element, array.sizes, tensor)
+
+
+def backwards(scope: Scope, tensor: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
+    """Reverses axes of a tensor."""
+    reverse = _converter_forms.reverse if scope.for_converters else tf.reverse
+    return reverse(tensor, list(axes))
+
+
+# Padding.
+
+
+def _pad(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    array, value, *amounts = operands
+    if not amounts:
+        low = operation.ints("edge_padding_low")
+        high = operation.ints("edge_padding_high")
+        return pad(scope, array, value, low, high, operation.ints("interior_padding"))
+    unknown = [None] * array.rank
+    columns = [scope.sizes_of(amount, unknown, least=MOST_NEGATIVE) for amount in amounts]
+    found = pad(scope, array, value, *columns)
+    kind = operation.results[0].tensor
+    return resized(found, typed(kind.shape, found.sizes))
+
+
+def pad(
+    scope: Scope,
+    array: Array,
+    value: Array,
+    low: Sequence[Dim],
+    high: Sequence[Dim],
+    interior: Sequence[Dim],
+) -> Array:
+    """Puts a value before, behind and between the elements; negative amounts take elements away."""
+    for axis, amount in enumerate(interior):
+        if amount != 0 and array.sizes[axis] != 1:
+            array = _spaced(scope, array, value, axis, amount)
+    before = [_positive_part(scope, amount) for amount in low]
+    behind = [_positive_part(scope, amount) for amount in high]
+    sizes = tuple(
+        plain(size + left + right)
+        for size, left, right in zip(array.sizes, before, behind, strict=True)
+    )
+    if sizes != array.sizes:
+        array = _padded(scope, array, value, before, behind, sizes)
+    # What is taken away is taken from the padded array.
+    starts = [plain(left - amount) for left, amount in zip(before, low, strict=True)]
+    limits = [
+        plain(size - (right - amount))
+        for size, right, amount in zip(sizes, behind, high, strict=True)
+    ]
+    return slice_array(scope, array, starts, limits, [1] * array.rank)
+
+
+def _padded(
+    scope: Scope,
+    array: Array,
+    value: Array,
+    before: Sequence[Dim],
+    behind: Sequence[Dim],
+    sizes: tuple[Dim, ...],
+) -> Array:
+    if 0 in array.sizes or _are_one(array, value):
+        return broadcast(scope, value, sizes, ())
+    # Axes that repeat one element, and get no other one, are repeated afterwards.
+    spread = [
+        axis
+        for axis in range(array.rank)
+        if before[axis] != 0 or behind[axis] != 0 or not array.repeats(axis)
+    ]
+    tensor = partly_spread(scope, array, spread)
+    paddings = [[scope.size(a), scope.size(b)] for a, b in zip(before, behind, strict=True)]
+    if value.known is not None and not any(value.known.tobytes()):
+        padded = move(lambda x: tf.pad(x, paddings), tensor)
+    elif value.known is not None:
+        padded = move(
+            lambda x, filler: tf.pad(x, paddings, constant_values=filler),
+            tensor,
+            scope.tensor(reshape(scope, value, ())),
+        )
+    else:  # PadV2 has no gradient for the value
+        inside = tf.pad(tf.ones(tf.shape(tensor), tf.bool), paddings)
+        filler = scope.tensor(reshape(scope, value, ()))
+        padded = move(lambda x, v: tf.where(inside, tf.pad(x, paddings), v), tensor, filler)
+    wanted = [size if axis in spread else 1 for axis, size in enumerate(sizes)]
+    return Array(array.element, sizes, scope.shaped(padded, wanted))
+
+
+def grown(scope: Scope, array: Array, least: Sequence[Dim]) -> Array:
+    """Puts zeros behind the elements of axes whose open sizes may be less than `least`.
+
+    Kernels of TensorFlow fail, or worse, where an array is empty or smaller than a window. Where
+    nothing is lacking no element is moved: a kernel that pads by nothing returns its operand.
+    """
+    sizes = tuple(
+        plain(greatest(scope, size, number))
+        for size, number in zip(array.sizes, least, strict=True)
+    )
+    if sizes == array.sizes:
+        return array
+    zero = Array(array.element, (), known=np.zeros((), array.tf_dtype.as_numpy_dtype))
+    if _are_one(array, zero):
+        return broadcast(scope, zero, sizes, ())
+    behind = [plain(size - own) for size, own in zip(sizes, array.sizes, strict=True)]
+    amounts = [[0, scope.size(amount)] for amount in behind]
+    filler = scope.compact(zero)
+    # Not Pad: oneDNN's convolutions take it into theirs, without the batch.
+    tensor = move(
+        lambda x: tf.raw_ops.PadV2(
+            input=x, paddings=amounts, constant_values=tf.cast(filler, x.dtype)
+        ),
+        scope.tensor(array),
+    )
+    return Array(array.element, sizes, scope.shaped(tensor, sizes))
+
+
+def cut(scope: Scope, array: Array, sizes: Sequence[Dim]) -> Array:
+    """Takes the first elements of each axis, as many as `sizes` says; undoes `grown`."""
+    return slice_array(scope, array, [0] * array.rank, sizes, [1] * array.rank)
+
+
+def _are_one(array: Array, value: Array) -> bool:
+    """Tells whether all elements of an array are a value, bit by bit."""
+    if array.known is None or value.known is None or array.known.size != 1:
+        return False
+    return array.known.tobytes() == value.known.tobytes()
+
+
+def _positive_part(scope: Scope, amount: Dim) -> Dim:
+    return plain(greatest(scope, amount, 0))
+
+
+def _spaced(scope: Scope, array: Array, value: Array, axis: int, amount: Dim) -> Array:
+    """Puts an amount of values between the elements along an axis."""
+    size = array.sizes[axis]
+    # Each element gets its padding behind it; that of the last is taken away.
+    apart = reshape(scope, array, (*array.sizes[: axis + 1], 1, *array.sizes[axis + 1 :]))
+    none: list[Dim] = [0] * apart.rank
+    behind = [amount if i == axis + 1 else 0 for i in range(apart.rank)]
+    filled = pad(scope, apart, value, none, behind, none)
+    joined = (*array.sizes[:axis], size * (amount + 1), *array.sizes[axis + 1 :])
+    whole = reshape(scope, filled, joined)
+    # An empty axis stays empty.
+    limits = list(joined)
+    limits[axis] = _positive_part(scope, size * (amount + 1) - amount)
+    return slice_array(scope, whole, [0] * array.rank, limits, [1] * array.rank)
+
+
+EMITTERS: Mapping[str, Emitter] = MappingProxyType(
+    {
+        "constant": _constant,
+        "broadcast_in_dim": _broadcast_in_dim,
+        "broadcast": _broadcast_leading,
+        "dynamic_broadcast_in_dim": _broadcast_in_dim,
+        "reshape": _reshape,
+        "dynamic_reshape": _reshape,
+        "transpose": _transpose,
+        "get_dimension_size": _dimension_size,
+        "set_dimension_size": _set_dimension_size,
+        "slice": _slice,
+        "real_dynamic_slice": _slice,
+        "concatenate": _concatenate,
+        "iota": _iota,
+        "dynamic_iota": _iota,
+        "reverse": _reverse,
+        "pad": _pad,
+        "dynamic_pad": _pad,
+    }
+)

@@ -1,0 +1,289 @@
+"""Sorting with any comparator, and the greatest numbers of an axis.
+
+What JAX sorts by, numbers one after the other, goes by tf.math.top_k: the numbers become integers
+in the same order, NaNs and -0 included. Any other comparator merges runs in a loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import tensorflow as tf
+
+from jax2tf_bridge.portable.bytecode import Block, Operation
+from jax2tf_bridge.to_tensorflow.operations._array import Array, row_of
+from jax2tf_bridge.to_tensorflow.operations._bodies import SortKey, called_block, sized, sort_keys
+from jax2tf_bridge.to_tensorflow.operations._reductions import counts
+from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
+from jax2tf_bridge.to_tensorflow.operations._shapes import transpose
+from shape_poly import Dim
+
+
+def _sort(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
+    axis = operation.int("dimension") % operands[0].rank
+    (block,) = operation.regions
+    return sort(scope, block, operands, axis, operands[0].sizes[axis])
+
+
+def sort(
+    scope: Scope, block: Block, operands: Sequence[Array], axis: int, count: Dim
+) -> Sequence[Array]:
+    """Sorts arrays together along an axis, stably, and keeps the first `count` elements."""
+    if operands[0].sizes[axis] in (0, 1):
+        return operands
+    if axis != operands[0].rank - 1:
+        order = [i for i in range(operands[0].rank) if i != axis] + [axis]
+        moved = [transpose(scope, array, order) for array in operands]
+        back = [order.index(i) for i in range(len(order))]
+        results = sort(scope, block, moved, len(order) - 1, count)
+        return [transpose(scope, array, back) for array in results]
+    keys = sort_keys(scope, block)
+    if keys is None:
+        index = _merged(scope, block, operands)
+        length = operands[0].sizes[-1]
+        if count != length:
+            index = index[..., : scope.size(count)]
+    else:
+        index = _index_by_keys(scope, keys, operands, count)
+    return [_taken(scope, array, index, count) for array in operands]
+
+
+def _taken(scope: Scope, array: Array, index: tf.Tensor, count: Dim) -> Array:
+    """Takes the elements of the last axis at an index, which is another one for each row."""
+    sizes = (*array.sizes[:-1], count)
+    if array.repeats(array.rank - 1) and array.sizes[-1] != 1:
+        return Array(array.element, sizes, array.computed, array.known)
+    if counts(scope, array, array.rank - 1):
+        return scope.made(tf.cast(index, array.tf_dtype), array.element, sizes)
+    if all(array.repeats(axis) for axis in range(array.rank - 1)):
+        row = scope.compact(array)
+        row = row if row.shape.rank == 1 else tf.reshape(row, [-1])
+        return scope.made(tf.gather(row, index), array.element, sizes)
+    found = tf.gather(scope.tensor(array), index, batch_dims=array.rank - 1)
+    return scope.made(found, array.element, sizes)
+
+
+# Numbers to sort by.
+
+
+def _index_by_keys(
+    scope: Scope, keys: Sequence[SortKey], operands: Sequence[Array], count: Dim
+) -> tf.Tensor:
+    sizes = operands[0].sizes
+    index: tf.Tensor | None = None
+    # Sorting by the last key first and stably by the others leaves what these leave undecided.
+    for key in reversed(keys):
+        (number,) = scope.inner().run(key.block, operands)
+        number = sized(scope, number, sizes)
+        tensor = _ordered(scope, number, key)
+        if index is not None:
+            tensor = tf.gather(tensor, index, batch_dims=len(sizes) - 1)
+        wanted = count if key is keys[0] else sizes[-1]
+        found = tf.math.top_k(tensor, scope.size(wanted)).indices
+        index = found if index is None else tf.gather(index, found, batch_dims=len(sizes) - 1)
+    assert index is not None, "there is a key"
+    return index
+
+
+def _ordered(scope: Scope, number: Array, key: SortKey) -> tf.Tensor:
+    """Makes integers of which the greatest is that of the number that comes first."""
+    tensor = scope.tensor(number)
+    row = number.row
+    if row.kind == "bool":
+        tensor = tf.cast(tensor, tf.int8)
+    if tensor.dtype.is_unsigned and tensor.dtype.size >= 4 and not scope.for_converters:
+        # LiteRT sorts integers with a sign alone.
+        signed = tf.int32 if tensor.dtype.size == 4 else tf.int64
+        tensor = tf.bitwise.bitwise_xor(tf.bitcast(tensor, signed), tf.constant(signed.min, signed))
+    if row.kind != "float":
+        return tensor if key.descending else _all_bits(tensor.dtype) - tensor
+    if not key.total_order:
+        tensor = tf.where(tf.equal(tensor, 0), tf.zeros([], tensor.dtype), tensor)
+    if scope.for_converters:
+        # They cannot read bits. In their order NaN may be anywhere.
+        return tensor if key.descending else tf.negative(tensor)
+    return float_order(tensor, descending=key.descending)
+
+
+def _all_bits(dtype: tf.DType) -> tf.Tensor:
+    """Makes -1, or the greatest unsigned integer: what is left of it has opposite order."""
+    return tf.constant(-1 if dtype.min < 0 else dtype.max, dtype)
+
+
+def float_order(tensor: tf.Tensor, *, descending: bool) -> tf.Tensor:
+    """Makes integers in the total order of floating-point numbers, or in its opposite.
+
+    The total order is -NaN, -inf, ..., -0, 0, ..., inf, NaN.
+    """
+    if tensor.dtype.size == 1:
+        tensor = tf.cast(tensor, tf.float32)
+    integer = {2: tf.int16, 4: tf.int32, 8: tf.int64}[tensor.dtype.size]
+    bits = tf.bitcast(tensor, integer)
+    least = tf.constant(integer.min, integer)
+    # The bits of negative numbers grow as these fall.
+    opposite = tf.constant(-1, integer) - bits
+    if descending:
+        return tf.where(bits < 0, opposite + least, bits)
+    return tf.where(bits < 0, bits - least, opposite)
+
+
+# Any other comparator.
+
+
+def _merged(scope: Scope, block: Block, operands: Sequence[Array]) -> tf.Tensor:
+    """Finds the order of the last axis by merging runs of 1, 2, 4, ... elements.
+
+    An element's place in the merged run is its place in its own run and the number of elements of
+    the other run that come before it, which is found by bisection, of all elements at once.
+    """
+    sizes = operands[0].sizes
+    flat = [tf.reshape(scope.tensor(array), [-1]) for array in operands]
+    length = tf.convert_to_tensor(scope.size(sizes[-1]), tf.int32)
+    total = tf.size(flat[0])
+    place = tf.reshape(tf.broadcast_to(tf.range(length), scope.shape(sizes)), [-1])
+    first = tf.range(total) - place
+
+    def comes_before(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+        inner = scope.inner(other_graph=True)
+        size = inner.new_size(total)
+        arguments = [
+            inner.made(tf.gather(tensor, at), array.element, (size,))
+            for tensor, array in zip(flat, operands, strict=True)
+            for at in (left, right)
+        ]
+        (verdict,) = inner.run(block, arguments)
+        return inner.tensor(sized(inner, verdict, (size,)))
+
+    def merge(width: tf.Tensor, order: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        is_left = tf.equal(place // width % 2, 0)
+        start = tf.minimum(
+            tf.where(is_left, (place // width + 1), place // width - 1) * width, length
+        )
+        end = tf.minimum(start + width, length)
+        steps = width * 2
+
+        def narrow(
+            span: tf.Tensor, low: tf.Tensor, high: tf.Tensor
+        ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            middle = (low + high) // 2
+            is_open = low < high
+            other = tf.gather(order, tf.where(is_open, first + middle, first + place))
+            before = comes_before(tf.where(is_left, other, order), tf.where(is_left, order, other))
+            # Of equal elements those of the left run come first.
+            goes_right = tf.logical_and(is_open, tf.equal(before, is_left))
+            goes_left = tf.logical_and(is_open, tf.not_equal(before, is_left))
+            return (
+                span // 2,
+                tf.where(goes_right, middle + 1, low),
+                tf.where(goes_left, middle, high),
+            )
+
+        _, found, _ = tf.while_loop(lambda span, *_: span > 0, narrow, (steps, start, end))
+        run = place // (2 * width) * (2 * width)
+        target = run + place % width + found - start
+        back = tf.math.top_k(-tf.reshape(target, scope.shape(sizes)), length).indices
+        moved = tf.gather(order, tf.reshape(back, [-1]) + first)
+        return width * 2, moved
+
+    _, order = tf.while_loop(
+        lambda width, _: width < length,
+        merge,
+        (tf.constant(1), tf.range(total)),
+        shape_invariants=(tf.TensorShape([]), tf.TensorShape([None])),
+    )
+    return tf.reshape(order - first, scope.shape(sizes))
+
+
+# The greatest numbers.
+
+
+def _top_k(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
+    parameters = _parameters(operation)
+    count = parameters.get("k")
+    if not isinstance(count, int):
+        scope.fail(operation, f"its k is {count!r:.100}")
+    largest = parameters.get("largest")
+    return top_k(scope, operation, operands[0], count, descending=largest is not False)
+
+
+def _parameters(operation: Operation) -> Mapping[str, Any]:
+    for name in ("composite_attributes", "mhlo.attributes", "mhlo.backend_config"):
+        found = operation.attributes.get(name)
+        if isinstance(found, Mapping):
+            return found
+    return operation.attributes
+
+
+def _dynamic_top_k(
+    scope: Scope, operation: Operation, operands: Sequence[Array]
+) -> Sequence[Array]:
+    array, count = operands
+    return top_k(scope, operation, array, _number(scope, count), descending=True)
+
+
+def _number(scope: Scope, array: Array) -> Dim:
+    """Reads the one element of an array as a size."""
+    if array.integers is not None:
+        return array.integers[0]
+    return scope.new_size(tf.reshape(scope.tensor(array), []))
+
+
+def top_k(
+    scope: Scope, operation: Operation, array: Array, count: Dim, *, descending: bool
+) -> Sequence[Array]:
+    """Finds the greatest numbers of the last axis, and where they are; the first of equal ones."""
+    index_element = operation.results[1].tensor.element
+    sizes = (*array.sizes[:-1], count)
+    if row_of(array.element).kind in ("int", "uint") and descending:
+        values, index = tf.math.top_k(scope.tensor(array), scope.size(count))
+        return [
+            scope.made(values, array.element, sizes),
+            scope.made(_cast(index, index_element), index_element, sizes),
+        ]
+    key = SortKey(Block((), ()), descending, total_order=True)
+    index = tf.math.top_k(_ordered(scope, array, key), scope.size(count)).indices
+    return [
+        _taken(scope, array, index, count),
+        scope.made(_cast(index, index_element), index_element, sizes),
+    ]
+
+
+def _cast(index: tf.Tensor, element: str) -> tf.Tensor:
+    dtype = tf.as_dtype(row_of(element).op_dtype)
+    return index if index.dtype == dtype else tf.cast(index, dtype)
+
+
+def _approx_top_k(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
+    parameters = _parameters(operation)
+    axis, count = parameters.get("reduction_dim"), parameters.get("top_k")
+    n_arrays = len(operation.results)
+    arrays = operands[:n_arrays]
+    if not isinstance(axis, int):
+        scope.fail(operation, f"its reduction_dim is {axis!r:.100}")
+    # What may be approximate is exact here.
+    kept: Dim | None
+    if operation.text("call_target_name") == "stablehlo.dynamic_approx_top_k":
+        kept = _number(scope, operands[2 * n_arrays])
+    else:
+        # Without aggregate_to_topk the result has more elements than top_k.
+        kept = operation.results[0].tensor.shape[axis]
+        if kept is None and isinstance(count, int):
+            kept = count
+    if kept is None:
+        scope.fail(operation, f"its top_k is {count!r:.100}")
+    block = called_block(scope, operation, scope.program)
+    return sort(scope, block, arrays, axis % arrays[0].rank, kept)
+
+
+TARGETS: Mapping[str, Emitter] = MappingProxyType(
+    {
+        "mhlo.topk": _top_k,
+        "stablehlo.dynamic_top_k": _dynamic_top_k,
+        "ApproxTopK": _approx_top_k,
+        "stablehlo.dynamic_approx_top_k": _approx_top_k,
+    }
+)
+COMPOSITES: Mapping[str, Emitter] = MappingProxyType({"chlo.top_k": _top_k})
+EMITTERS: Mapping[str, Emitter] = MappingProxyType({"sort": _sort})

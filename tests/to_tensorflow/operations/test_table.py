@@ -1,0 +1,17 @@
+"""What exports are told of TensorFlow's own operations is what there are emitters for."""
+
+from jax2tf_bridge.portable import _tensorflow_operations as told
+from jax2tf_bridge.to_tensorflow.operations._custom_calls import COMPOSITES, TARGETS
+from jax2tf_bridge.to_tensorflow.operations._table import EMITTERS
+
+
+def test_operations() -> None:
+    assert set(EMITTERS) == told.OPERATIONS
+
+
+def test_custom_calls() -> None:
+    assert set(TARGETS) == told.CUSTOM_CALLS
+
+
+def test_composites() -> None:
+    assert set(COMPOSITES) == told.COMPOSITES
