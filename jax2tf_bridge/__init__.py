@@ -18,16 +18,17 @@ _PACKAGES = (
 )
 _NAMES = {
     "calling_tf": ("call_tf",),
-    "converting": ("convert", "dtype_of_val", "publish", "save", "serialize_exported"),
-    "errors": ("BridgeError",),
-    "from_jax": (
-        *("eval_polymorphic_shape", "export", "from_exported", "retarget", "to_exported"),
+    "compat": (
+        *("PolyShape", "dtype_of_val", "eval_polymorphic_shape", "split_to_logical_devices"),
     ),
+    "converting": ("convert", "publish", "save", "serialize_exported"),
+    "errors": ("BridgeError",),
+    "from_jax": ("export", "from_exported", "retarget", "to_exported"),
     "inspecting": ("inspect",),
     "litert": ("save_litert",),
     "loading": ("load",),
     "parallel": ("ExportJob", "export_many"),
-    "portable": ("AUTO", "DisabledSafetyCheck", "PolyShape", "PortableFunction", "Target"),
+    "portable": ("AUTO", "DisabledSafetyCheck", "PortableFunction", "Target"),
     "saved_model": ("Signature",),
     "saving": ("assign_weights", "choose_buckets", "latest_version", "published_versions"),
     "serialization": (
@@ -36,7 +37,7 @@ _NAMES = {
     ),
     "serve_checking": ("serve_check",),
     "stablehlo": ("from_stablehlo",),
-    "to_tensorflow": ("split_to_logical_devices", "to_tf"),
+    "to_tensorflow": ("to_tf",),
     "verifying": ("verify",),
     "weights": ("open_weights", "read_weights", "write_weights"),
 }
@@ -49,7 +50,8 @@ _NEEDED = {
     **dict.fromkeys(("from_jax", "loading", "parallel"), ("jax",)),
     **dict.fromkeys(("litert", "saving", "to_tensorflow"), ("tensorflow",)),
     **dict.fromkeys(("calling_tf", "verifying"), ("jax", "tensorflow")),
-    **dict.fromkeys(("publish", "save"), ("tensorflow",)),
+    **dict.fromkeys(("publish", "save", "split_to_logical_devices"), ("tensorflow",)),
+    "eval_polymorphic_shape": ("jax",),
     **dict.fromkeys(("convert", "dtype_of_val"), ("jax", "tensorflow")),
 }
 """What packages need, and the names of those packages whose names differ in this."""

@@ -16,13 +16,15 @@ from jax2tf_bridge import verifying as verifying
 from jax2tf_bridge import weights as weights
 from jax2tf_bridge._version import __version__ as __version__
 from jax2tf_bridge.calling_tf import call_tf as call_tf
+from jax2tf_bridge.compat import PolyShape as PolyShape
+from jax2tf_bridge.compat import dtype_of_val as dtype_of_val
+from jax2tf_bridge.compat import eval_polymorphic_shape as eval_polymorphic_shape
+from jax2tf_bridge.compat import split_to_logical_devices as split_to_logical_devices
 from jax2tf_bridge.converting import convert as convert
-from jax2tf_bridge.converting import dtype_of_val as dtype_of_val
 from jax2tf_bridge.converting import publish as publish
 from jax2tf_bridge.converting import save as save
 from jax2tf_bridge.converting import serialize_exported as serialize_exported
 from jax2tf_bridge.errors import BridgeError as BridgeError
-from jax2tf_bridge.from_jax import eval_polymorphic_shape as eval_polymorphic_shape
 from jax2tf_bridge.from_jax import export as export
 from jax2tf_bridge.from_jax import from_exported as from_exported
 from jax2tf_bridge.from_jax import retarget as retarget
@@ -34,7 +36,6 @@ from jax2tf_bridge.parallel import ExportJob as ExportJob
 from jax2tf_bridge.parallel import export_many as export_many
 from jax2tf_bridge.portable import AUTO as AUTO
 from jax2tf_bridge.portable import DisabledSafetyCheck as DisabledSafetyCheck
-from jax2tf_bridge.portable import PolyShape as PolyShape
 from jax2tf_bridge.portable import PortableFunction as PortableFunction
 from jax2tf_bridge.portable import Target as Target
 from jax2tf_bridge.saved_model import Signature as Signature
@@ -54,7 +55,6 @@ from jax2tf_bridge.serialization import serialize as serialize
 from jax2tf_bridge.serialization import write_function as write_function
 from jax2tf_bridge.serve_checking import serve_check as serve_check
 from jax2tf_bridge.stablehlo import from_stablehlo as from_stablehlo
-from jax2tf_bridge.to_tensorflow import split_to_logical_devices as split_to_logical_devices
 from jax2tf_bridge.to_tensorflow import to_tf as to_tf
 from jax2tf_bridge.verifying import verify as verify
 from jax2tf_bridge.weights import open_weights as open_weights

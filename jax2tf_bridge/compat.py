@@ -1,4 +1,7 @@
-"""Lets code that calls jax.experimental.jax2tf use the bridge within a `with` block."""
+"""For code written for jax2tf: names that only such code needs, and as_jax2tf().
+
+`as_jax2tf` lets code that calls jax.experimental.jax2tf use the bridge within a `with` block.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,34 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jax2tf_bridge.portable import NOT_STRICT, Target
+from jax2tf_bridge._lazy_names import make_lazy_getattr
+from jax2tf_bridge.portable import NOT_STRICT, PolyShape, Target
+
+if TYPE_CHECKING:
+    from jax2tf_bridge.converting import dtype_of_val
+    from jax2tf_bridge.from_jax import eval_polymorphic_shape
+    from jax2tf_bridge.to_tensorflow import split_to_logical_devices
+else:
+    # Each needs JAX or TensorFlow, and as_jax2tf() can be imported without them.
+    __getattr__ = make_lazy_getattr(
+        __package__,
+        {
+            "dtype_of_val": "converting",
+            "eval_polymorphic_shape": "from_jax",
+            "split_to_logical_devices": "to_tensorflow",
+        },
+        module=__name__,
+    )
+
+__all__ = [
+    "PolyShape",
+    "as_jax2tf",
+    "dtype_of_val",
+    "eval_polymorphic_shape",
+    "split_to_logical_devices",
+]
 
 _PACKAGE = "jax.experimental.jax2tf"
 _CONVERTER, _CALLER = f"{_PACKAGE}.jax2tf", f"{_PACKAGE}.call_tf"
@@ -63,7 +91,7 @@ def _names_of_the_bridge() -> Mapping[str, Any]:
     from jax2tf_bridge.calling_tf import call_tf
     from jax2tf_bridge.converting import convert, dtype_of_val
     from jax2tf_bridge.from_jax import eval_polymorphic_shape
-    from jax2tf_bridge.portable import DisabledSafetyCheck, PolyShape
+    from jax2tf_bridge.portable import DisabledSafetyCheck
     from jax2tf_bridge.to_tensorflow import opaque_to_autograph, split_to_logical_devices
 
     return {

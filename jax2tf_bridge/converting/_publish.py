@@ -22,7 +22,6 @@ from jax2tf_bridge.saving import (
     SavedModel,
     as_variables,
     check_complete,
-    is_flat,
     latest_version,
     leaf_names,
     opened,
@@ -31,6 +30,7 @@ from jax2tf_bridge.saving import (
     weights_by_name,
 )
 from jax2tf_bridge.storage import AnyPath
+from jax2tf_bridge.weights import is_flat
 
 
 class SaveOptions(TypedDict, total=False):

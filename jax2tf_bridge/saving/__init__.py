@@ -9,36 +9,28 @@ except ModuleNotFoundError as e:
         raise
     raise MissingDependencyError("TensorFlow", "tensorflow-cpu", "Saving a SavedModel") from e
 
-from jax2tf_bridge.saving._bucket_options import BucketOptions, Buckets, ExpectedSizes
-from jax2tf_bridge.saving._option_names import check_option_names
+from jax2tf_bridge.saving._bucket_options import BucketOptions as BucketOptions
+from jax2tf_bridge.saving._bucket_options import Buckets, ExpectedSizes
+from jax2tf_bridge.saving._option_names import check_option_names as check_option_names
 from jax2tf_bridge.saving._report import Published, SavedModel, SavedSignature
-from jax2tf_bridge.saving._save import save_functions
+from jax2tf_bridge.saving._save import save_functions as save_functions
 from jax2tf_bridge.saving.buckets import Oversize, choose_buckets
-from jax2tf_bridge.saving.publishing import (
-    NewVersion,
-    as_variables,
-    check_complete,
-    latest_version,
-    publish_version,
-    publish_weights,
-    published_versions,
-    weights_by_name,
-)
+from jax2tf_bridge.saving.publishing import NewVersion, latest_version, published_versions
+from jax2tf_bridge.saving.publishing import as_variables as as_variables
+from jax2tf_bridge.saving.publishing import check_complete as check_complete
+from jax2tf_bridge.saving.publishing import publish_version as publish_version
+from jax2tf_bridge.saving.publishing import publish_weights as publish_weights
+from jax2tf_bridge.saving.publishing import weights_by_name as weights_by_name
 from jax2tf_bridge.saving.serving import BatchingParameters, ServingInstructions
-from jax2tf_bridge.saving.signatures import ServedArray, SignatureInputs, check_vjp_order
-from jax2tf_bridge.saving.weights import (
-    PathWeights,
-    Rename,
-    WeightsReport,
-    assign_weights,
-    leaf_names,
-    opened,
-)
-from jax2tf_bridge.weights import is_flat
+from jax2tf_bridge.saving.signatures import ServedArray
+from jax2tf_bridge.saving.signatures import SignatureInputs as SignatureInputs
+from jax2tf_bridge.saving.signatures import check_vjp_order as check_vjp_order
+from jax2tf_bridge.saving.weights import PathWeights, Rename, WeightsReport, assign_weights
+from jax2tf_bridge.saving.weights import leaf_names as leaf_names
+from jax2tf_bridge.saving.weights import opened as opened
 
 __all__ = [
     "BatchingParameters",
-    "BucketOptions",
     "Buckets",
     "ExpectedSizes",
     "NewVersion",
@@ -50,21 +42,9 @@ __all__ = [
     "SavedSignature",
     "ServedArray",
     "ServingInstructions",
-    "SignatureInputs",
     "WeightsReport",
-    "as_variables",
     "assign_weights",
-    "check_complete",
-    "check_option_names",
-    "check_vjp_order",
     "choose_buckets",
-    "is_flat",
     "latest_version",
-    "leaf_names",
-    "opened",
-    "publish_version",
-    "publish_weights",
     "published_versions",
-    "save_functions",
-    "weights_by_name",
 ]

@@ -17,9 +17,9 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("weights", "saved_model", "from_jax", "to_tensorflow"),
     ("colocated", "inspecting", "loading", "saving", "calling_tf", "jax_export", "stablehlo"),
     ("parallel", "verifying", "converting", "serve_checking"),
-    ("keras", "litert"),
+    ("keras", "litert", "compat"),
     ("facade",),
-    ("compat", "cli"),
+    ("cli",),
 )
 """The packages, from the lowest floor up: a package imports from lower floors only, and nothing
 beside it. "facade" is jax2tf_bridge itself."""
