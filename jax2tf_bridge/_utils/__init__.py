@@ -1,16 +1,21 @@
 """Small helpers that know nothing of the bridge."""
 
-from jax2tf_bridge._utils._array_texts import array_type_text
 from jax2tf_bridge._utils._integers import as_integer
 from jax2tf_bridge._utils._interrupts import ended_by_interrupts
 from jax2tf_bridge._utils._json_values import JsonProblem, JsonValue
-from jax2tf_bridge._utils._lists import some
-from jax2tf_bridge._utils._number_texts import in_units, number_of, number_text
 from jax2tf_bridge._utils._once_per_object import once_per_object
 from jax2tf_bridge._utils._private_names import SeamName
 from jax2tf_bridge._utils._progress import progress_bar
-from jax2tf_bridge._utils._suggestions import did_you_mean
-from jax2tf_bridge._utils._terminal_texts import one_line, printable
+from jax2tf_bridge._utils._texts import (
+    array_type_text,
+    did_you_mean,
+    in_units,
+    number_of,
+    number_text,
+    one_line,
+    printable,
+    some,
+)
 
 __all__ = [
     "JsonProblem",

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from jax2tf_bridge._utils._number_texts import number_of, number_text
+from jax2tf_bridge._utils._texts import number_of, number_text
 
 _LARGEST = 2**63 - 1
 

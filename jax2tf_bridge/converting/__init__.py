@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from jax2tf_bridge._lazy_names import make_lazy_getattr
 
 if TYPE_CHECKING:
+    from jax2tf_bridge.converting._arguments import dtype_of_val
     from jax2tf_bridge.converting._convert import convert
-    from jax2tf_bridge.converting._dtypes import dtype_of_val
     from jax2tf_bridge.converting._operations_graph import operations_graph
     from jax2tf_bridge.converting._publish import publish
     from jax2tf_bridge.converting._save import Signatures, keys_as_words, prepare, save
@@ -21,7 +21,7 @@ else:
         {
             "Signatures": "_save",
             "convert": "_convert",
-            "dtype_of_val": "_dtypes",
+            "dtype_of_val": "_arguments",
             "keys_as_words": "_save",
             "operations_graph": "_operations_graph",
             "prepare": "_save",

@@ -7,19 +7,19 @@
 'float32[2,3]'
 """
 
-from jax2tf_bridge.portable._array_sizes import array_size as array_size
 from jax2tf_bridge.portable._as_portable import HoldsPortable as HoldsPortable
 from jax2tf_bridge.portable._as_portable import as_portable_function as as_portable_function
 from jax2tf_bridge.portable._as_portable import unwrap_portable as unwrap_portable
-from jax2tf_bridge.portable._auto import AUTO
-from jax2tf_bridge.portable._auto import Auto as Auto
 from jax2tf_bridge.portable._aval import Aval, LiftedConstant, Port
 from jax2tf_bridge.portable._aval import MemorySpace as MemorySpace
+from jax2tf_bridge.portable._aval import array_size as array_size
 from jax2tf_bridge.portable._call import Call as Call
-from jax2tf_bridge.portable._call_types import call_avals as call_avals
-from jax2tf_bridge.portable._call_types import call_problem as call_problem
-from jax2tf_bridge.portable._call_types import read_tensor_type as read_tensor_type
+from jax2tf_bridge.portable._called_function import call_avals as call_avals
+from jax2tf_bridge.portable._called_function import call_problem as call_problem
 from jax2tf_bridge.portable._called_function import make_called_function as make_called_function
+from jax2tf_bridge.portable._called_function import read_tensor_type as read_tensor_type
+from jax2tf_bridge.portable._consistency import check_function_types as check_function_types
+from jax2tf_bridge.portable._consistency import check_types as check_types
 from jax2tf_bridge.portable._consistency import function_problem as function_problem
 from jax2tf_bridge.portable._consistency import is_digest as is_digest
 from jax2tf_bridge.portable._consistency import vjp_problem as vjp_problem
@@ -43,20 +43,19 @@ from jax2tf_bridge.portable._dtypes import is_differentiable as is_differentiabl
 from jax2tf_bridge.portable._dtypes import is_integer as is_integer
 from jax2tf_bridge.portable._dtypes import kind_of as kind_of
 from jax2tf_bridge.portable._expressible import check_expressible as check_expressible
-from jax2tf_bridge.portable._graph_function import CUSTOM_CALL as CUSTOM_CALL
-from jax2tf_bridge.portable._graph_function import GraphFunction as GraphFunction
 from jax2tf_bridge.portable._keys_in_weights import key_paths as key_paths
 from jax2tf_bridge.portable._keys_in_weights import keys_text as keys_text
+from jax2tf_bridge.portable._module import CUSTOM_CALL as CUSTOM_CALL
+from jax2tf_bridge.portable._module import GraphFunction as GraphFunction
 from jax2tf_bridge.portable._module import Module
-from jax2tf_bridge.portable._module_types import check_function_types as check_function_types
-from jax2tf_bridge.portable._module_types import check_types as check_types
 from jax2tf_bridge.portable._plausible_inputs import DRAWS as DRAWS
 from jax2tf_bridge.portable._plausible_inputs import FULL_DRAWS as FULL_DRAWS
 from jax2tf_bridge.portable._plausible_inputs import Draw as Draw
 from jax2tf_bridge.portable._plausible_inputs import PlausibleInputs as PlausibleInputs
 from jax2tf_bridge.portable._plausible_inputs import batch_variable as batch_variable
 from jax2tf_bridge.portable._plausible_inputs import variables_in as variables_in
-from jax2tf_bridge.portable._poly_shape import PolyShape
+from jax2tf_bridge.portable._polymorphic_shapes import AUTO, PolyShape
+from jax2tf_bridge.portable._polymorphic_shapes import Auto as Auto
 from jax2tf_bridge.portable._portable_function import (
     Gradient,
     GradientOnDemand,
@@ -74,8 +73,6 @@ from jax2tf_bridge.portable._safety_checks import shared_checks as shared_checks
 from jax2tf_bridge.portable._sharding import CALLS_OF_PARTS as CALLS_OF_PARTS
 from jax2tf_bridge.portable._sharding import AbstractDevice, AbstractMesh, Sharding
 from jax2tf_bridge.portable._sharding import AxisType as AxisType
-from jax2tf_bridge.portable._stablehlo_version import Version as Version
-from jax2tf_bridge.portable._stablehlo_version import version_text as version_text
 from jax2tf_bridge.portable._symbolic_texts import MAX_TEXT as MAX_TEXT
 from jax2tf_bridge.portable._symbolic_texts import Comparisons as Comparisons
 from jax2tf_bridge.portable._symbolic_texts import has_own_parentheses as has_own_parentheses
@@ -89,7 +86,9 @@ from jax2tf_bridge.portable._tensorflow_operations import (
     iterate_inexpressible as iterate_inexpressible,
 )
 from jax2tf_bridge.portable._tensorflow_releases import TENSORFLOW_RELEASES as TENSORFLOW_RELEASES
+from jax2tf_bridge.portable._tensorflow_releases import Version as Version
 from jax2tf_bridge.portable._tensorflow_releases import tensorflow_releases as tensorflow_releases
+from jax2tf_bridge.portable._tensorflow_releases import version_text as version_text
 from jax2tf_bridge.portable._tf_compat import installed_versions as installed_versions
 from jax2tf_bridge.portable._tolerances import tolerance_of as tolerance_of
 from jax2tf_bridge.portable._tree_spec import LEAF as LEAF

@@ -1,4 +1,4 @@
-"""Abstract values, captured arrays, and the arguments and results of portable functions."""
+"""Abstract values and their sizes in bytes, captured arrays, and a function's ports."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from jax2tf_bridge._utils import array_type_text
-from jax2tf_bridge.portable._dtypes import WIDENED, is_differentiable
+from jax2tf_bridge.portable._dtypes import WIDENED, find_dtype, is_differentiable
 from jax2tf_bridge.portable._sharding import Sharding
-from shape_poly import Dim
+from shape_poly import Dim, DimExpr
 
 _OP_DTYPES = {"float0": "bool", **WIDENED}
 
@@ -108,3 +108,29 @@ class Port:
 
     def __str__(self) -> str:
         return f"{self.path}: {self.aval}"
+
+
+_MAX_BYTES = 2**63 - 1
+
+
+def array_size(aval: Aval) -> int | str:
+    """Returns the size of an array in bytes, or the reason why it has none as a clause.
+
+    >>> array_size(Aval((2, 3), "bfloat16")), array_size(Aval((3,), "int4"))
+    (12, 'its dtype is int4, of which an element is not a known number of bytes')
+    """
+    row = find_dtype(aval.dtype)
+    size = None if row is None else row.itemsize
+    if size is None:
+        return f"its dtype is {aval.dtype:.40}, of which an element is not a known number of bytes"
+    sizes = [int(dim) for dim in aval.shape if not isinstance(dim, DimExpr) and dim >= 0]
+    if len(sizes) != len(aval.shape):
+        return "its sizes are not all known"
+    if 0 in sizes:
+        return 0
+    for dim in sizes:
+        size *= dim
+        # Checked in every step, because a product of a million large numbers takes hours.
+        if size > _MAX_BYTES:
+            return f"it has more than {_MAX_BYTES} bytes"
+    return size

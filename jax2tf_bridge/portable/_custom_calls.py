@@ -10,9 +10,12 @@ from jax2tf_bridge._utils import once_per_object, some
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.portable._module import Module
 from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck, is_vouched
-from jax2tf_bridge.portable._stablehlo_version import Version
 from jax2tf_bridge.portable._target import Target
-from jax2tf_bridge.portable._tensorflow_releases import TENSORFLOW_RELEASES, tensorflow_releases
+from jax2tf_bridge.portable._tensorflow_releases import (
+    TENSORFLOW_RELEASES,
+    Version,
+    tensorflow_releases,
+)
 from jax2tf_bridge.portable.bytecode import read_summary
 
 _EXPANDED_FROM: Mapping[str, Version] = MappingProxyType(

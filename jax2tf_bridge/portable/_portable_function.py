@@ -20,12 +20,10 @@ from jax2tf_bridge.portable._custom_calls import (
     releases_that_run,
     unhandled_anywhere,
 )
-from jax2tf_bridge.portable._graph_function import GraphFunction
-from jax2tf_bridge.portable._module import Module
+from jax2tf_bridge.portable._module import GraphFunction, Module
 from jax2tf_bridge.portable._sharding import Sharding
-from jax2tf_bridge.portable._stablehlo_version import version_text
 from jax2tf_bridge.portable._target import Target
-from jax2tf_bridge.portable._tensorflow_releases import TENSORFLOW_RELEASES
+from jax2tf_bridge.portable._tensorflow_releases import TENSORFLOW_RELEASES, version_text
 from jax2tf_bridge.portable._tree_spec import TreeSpec, flat_call, flat_names, flat_tuple
 from shape_poly import is_symbolic_dim, shape_text
 

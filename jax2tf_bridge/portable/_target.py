@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from jax2tf_bridge.errors import Argument, Message, TargetError
-from jax2tf_bridge.portable._stablehlo_version import Version
 from jax2tf_bridge.portable._tensorflow_operations import CUSTOM_CALLS
-from jax2tf_bridge.portable._tensorflow_releases import TENSORFLOW_RELEASES
+from jax2tf_bridge.portable._tensorflow_releases import TENSORFLOW_RELEASES, Version
 from jax2tf_bridge.portable._tf_compat import installed_versions
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from jax2tf_bridge._utils import SeamName
 from jax2tf_bridge.errors import MissingDependencyError
-from jax2tf_bridge.portable._stablehlo_version import Version
-from jax2tf_bridge.portable._tensorflow_releases import TENSORFLOW_RELEASES
+from jax2tf_bridge.portable._tensorflow_releases import TENSORFLOW_RELEASES, Version
 
 _FINAL_RELEASE = re.compile(r"(\d+\.\d+)\.\d+")
 

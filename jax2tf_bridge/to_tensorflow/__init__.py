@@ -12,7 +12,6 @@ except ModuleNotFoundError as e:
     ) from e
 
 from jax2tf_bridge.to_tensorflow import _tf_compat
-from jax2tf_bridge.to_tensorflow._autograph import opaque_to_autograph as opaque_to_autograph
 from jax2tf_bridge.to_tensorflow._constants import CapturedArrays as CapturedArrays
 from jax2tf_bridge.to_tensorflow._constants import Constants as Constants
 from jax2tf_bridge.to_tensorflow._constants import EagerConstants as EagerConstants
@@ -34,9 +33,6 @@ from jax2tf_bridge.to_tensorflow._gradient import StoredGradients as StoredGradi
 from jax2tf_bridge.to_tensorflow._gradient import call_flat as call_flat
 from jax2tf_bridge.to_tensorflow._gradient import has_tensorflow_gradient as has_tensorflow_gradient
 from jax2tf_bridge.to_tensorflow._line_names import find_source_line as find_source_line
-from jax2tf_bridge.to_tensorflow._logical_devices import (
-    split_to_logical_devices as split_to_logical_devices,
-)
 from jax2tf_bridge.to_tensorflow._op import check_function as check_function
 from jax2tf_bridge.to_tensorflow._replaced_modules import (
     replace_call_modules as replace_call_modules,
@@ -45,12 +41,16 @@ from jax2tf_bridge.to_tensorflow._shape_guards import Guards as Guards
 from jax2tf_bridge.to_tensorflow._shape_guards import SizeAlgebra as SizeAlgebra
 from jax2tf_bridge.to_tensorflow._shape_guards import format_known_shape as format_known_shape
 from jax2tf_bridge.to_tensorflow._shapes import check_shapes as check_shapes
+from jax2tf_bridge.to_tensorflow._sharding import (
+    split_to_logical_devices as split_to_logical_devices,
+)
 from jax2tf_bridge.to_tensorflow._tf_compat import find_op_definition as find_op_definition
 from jax2tf_bridge.to_tensorflow._tf_compat import (
     get_dynamic_update_slice as get_dynamic_update_slice,
 )
 from jax2tf_bridge.to_tensorflow._tf_compat import saved_model_message as saved_model_message
-from jax2tf_bridge.to_tensorflow._traced_once import TracedOnce as TracedOnce
+from jax2tf_bridge.to_tensorflow._tf_functions import TracedOnce as TracedOnce
+from jax2tf_bridge.to_tensorflow._tf_functions import opaque_to_autograph as opaque_to_autograph
 
 # The seam to TensorFlow's private names, for the packages that stand on this one.
 tf_compat = _tf_compat

@@ -16,12 +16,12 @@ from jax2tf_bridge.portable import (
     as_portable_function,
     without_xla,
 )
-from jax2tf_bridge.to_tensorflow._autograph import opaque_to_autograph
 from jax2tf_bridge.to_tensorflow._constants import EagerConstants
 from jax2tf_bridge.to_tensorflow._dtypes import can_have_shape, is_in_range, op_dtype
 from jax2tf_bridge.to_tensorflow._gradient import call_flat
 from jax2tf_bridge.to_tensorflow._op import check_function
 from jax2tf_bridge.to_tensorflow._shape_guards import format_known_shape
+from jax2tf_bridge.to_tensorflow._tf_functions import opaque_to_autograph
 from shape_poly import shape_text
 
 

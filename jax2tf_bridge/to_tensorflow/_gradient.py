@@ -10,13 +10,12 @@ import tensorflow as tf
 
 from jax2tf_bridge.portable import Aval, PortableFunction
 from jax2tf_bridge.to_tensorflow import _tf_compat
-from jax2tf_bridge.to_tensorflow._autograph import opaque_to_autograph
 from jax2tf_bridge.to_tensorflow._constants import Constants, Key, constant_key
 from jax2tf_bridge.to_tensorflow._dtypes import op_dtype
 from jax2tf_bridge.to_tensorflow._op import call_op, check_versions
 from jax2tf_bridge.to_tensorflow._operations_call import call_operations
 from jax2tf_bridge.to_tensorflow._shapes import EarlierShapeCheck, ShapeContract
-from jax2tf_bridge.to_tensorflow._traced_once import TracedOnce
+from jax2tf_bridge.to_tensorflow._tf_functions import TracedOnce, opaque_to_autograph
 
 _NO_GRADIENT = (
     "{name} was converted with with_gradient=False, so that it has no gradient. "

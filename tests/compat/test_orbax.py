@@ -97,4 +97,4 @@ def test_module_that_orbax_keeps_is_jax2tf_again() -> None:
         print(vars(orbax.jax2tf) == before)
         """
     )
-    assert out.splitlines() == ["jax2tf_bridge.converting._dtypes", "True"]
+    assert out.splitlines() == ["jax2tf_bridge.converting._arguments", "True"]

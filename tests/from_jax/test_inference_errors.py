@@ -16,7 +16,7 @@ from jax2tf_bridge import export
 from jax2tf_bridge.errors import InconclusiveShapeError, ShapeError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax.arguments import _user_code
-from jax2tf_bridge.from_jax.lowering import _row_wise
+from jax2tf_bridge.from_jax.lowering import _tracing
 from jax2tf_bridge.from_jax.shapes import _inference, _samples
 from tests.from_jax.inferring import (
     best_five,
@@ -205,7 +205,7 @@ class TestRowWise:
         assert "Or export jax.vmap(lambda x: halves(x[None])[0]): it can be traced" in text
 
     def test_large_arguments_are_not_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(_row_wise, "MAX_ELEMENTS", 5)
+        monkeypatch.setattr(_tracing, "MAX_ELEMENTS", 5)
 
         def halves(x: Any) -> Any:
             return jnp.stack([x[i, :1] for i in range(x.shape[0])])

@@ -9,7 +9,7 @@ import pytest
 from jax import export, lax
 
 from jax2tf_bridge import convert
-from jax2tf_bridge.from_jax.lowering._convolutions import _known_factor
+from jax2tf_bridge.from_jax.lowering._operation_rules import _known_factor
 from tests.from_jax.lowered import export_function, matrix
 from tests.sampling import sampled
 

@@ -146,7 +146,7 @@ REJECTED = [
         "from jax2tf_bridge.saving.buckets._choice import f",
         "private to jax2tf_bridge.saving.buckets",
     ),
-    ("jax2tf_bridge.errors", "from jax2tf_bridge._utils._lists import some", "private to"),
+    ("jax2tf_bridge.errors", "from jax2tf_bridge._utils._texts import some", "private to"),
     # Private names.
     ("jax2tf_bridge.from_jax._x", "from jax._src import core", "private to JAX"),
     ("jax2tf_bridge.from_jax._x", "from jax import _src", "private to JAX"),

@@ -8,7 +8,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jax2tf_bridge.portable import AbstractMesh, AxisType, Sharding
 from jax2tf_bridge.serialization.jax_exported import REPLICATED, replace_device_grid, to_op_sharding
-from jax2tf_bridge.serialization.jax_exported._xla_shardings import _parse_fields
+from jax2tf_bridge.serialization.jax_exported._shardings import _parse_fields
 from tests.sharding.meshes import mesh
 
 _TYPE, _TILES, _DEVICES, _COPIES, _GRID = 1, 3, 4, 6, 9

@@ -8,9 +8,9 @@ import jax
 
 from jax2tf_bridge.from_jax._shardings import exported_shardings
 from jax2tf_bridge.from_jax.arguments import portable_aval
+from jax2tf_bridge.from_jax.lowering._differentiable import has_jax_gradient_in_tensorflow
 from jax2tf_bridge.from_jax.lowering._flat_functions import out_structure
 from jax2tf_bridge.from_jax.lowering._lowering import LoweredModule, effect_names
-from jax2tf_bridge.from_jax.lowering._tf_gradients import has_jax_gradient_in_tensorflow
 from jax2tf_bridge.from_jax.shapes import ExportOptions, SizeAssumptions
 from jax2tf_bridge.from_jax.stablehlo import ConstantPool, retarget_module
 from jax2tf_bridge.from_jax.trees import spec_of_structure

@@ -1,13 +1,17 @@
-"""Finds functions that JAX can certainly differentiate, without tracing a VJP, which is slow."""
+"""Decides whether JAX can differentiate a function, and whether TensorFlow agrees."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
-
-from jax2tf_bridge.from_jax.lowering._tf_gradients import CALLS, custom_rule_source, inner_jaxprs
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend.core import Literal
 
 _SAFE_AT_ALL_SIZES = frozenset(
     {
@@ -76,3 +80,164 @@ def _has_only_open_batch(var: Any) -> bool:
 def _open_axes(var: Any) -> list[int]:
     shape = getattr(var.aval, "shape", ())
     return [axis for axis, size in enumerate(shape) if not isinstance(size, int)]
+
+
+_AGREEING = frozenset(
+    {
+        *("add", "sub", "mul", "div", "neg", "add_any", "square", "integer_pow"),
+        *("exp", "exp2", "log", "log1p", "expm1", "tanh", "logistic", "sin", "cos", "erf"),
+        *("rsqrt", "dot_general", "reduce_sum", "reduce_max"),
+        *("broadcast_in_dim", "reshape", "transpose", "squeeze", "expand_dims", "slice", "rev"),
+        *("concatenate", "pad", "convert_element_type", "copy", "copy_p", "select_n", "split"),
+        *("gather", "dynamic_slice", "cumsum", "real", "imag", "complex", "conj"),
+        *("abs", "stop_gradient"),
+    }
+)
+"""Primitives whose TensorFlow operations have JAX's derivatives of any order, also at
+ties and kinks. sqrt is left out: at a pole of rsqrt, the gradient for a zero cotangent is 0 in
+TensorFlow, but NaN in JAX. Tests in tests/to_tensorflow compare each primitive with JAX."""
+
+CALLS = frozenset({"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"})
+"""Primitives that only call a jaxpr."""
+
+_RULE_OF_RELU = ("relu", "/jax/_src/nn/functions.py")
+"""Name and file of jax.nn.relu's derivative rule: it is 0 at 0, as that of tf.nn.relu."""
+
+_STOP_GRADIENT = "stop_gradient"
+
+
+def has_jax_gradient_in_tensorflow(jaxpr: Any) -> bool:
+    """Returns whether TensorFlow's gradient of the function's operations equals JAX's.
+
+    False for user-defined derivatives (jax.custom_jvp, jax.custom_vjp), loops, sorting, and other
+    operations with a different gradient in TensorFlow. Operations behind stop_gradient and on
+    integers are ignored.
+
+    Args:
+      jaxpr: the jaxpr of the function.
+    """
+    return _has_same_gradients(getattr(jaxpr, "jaxpr", jaxpr), None)
+
+
+def _has_same_gradients(jaxpr: Any, needed_results: list[bool] | None) -> bool:
+    """Checks the equations that the gradient reaches from the needed results; None means all."""
+    outs = jaxpr.outvars
+    flags = [True] * len(outs) if needed_results is None else needed_results
+    needed = {
+        var
+        for var, is_needed in zip(outs, flags, strict=True)
+        if is_needed and not isinstance(var, Literal) and _is_differentiable(var)
+    }
+    for equation in reversed(jaxpr.eqns):
+        needed_outputs = [var in needed for var in equation.outvars]
+        if not any(needed_outputs):
+            continue
+        name = equation.primitive.name
+        inner = [*inner_jaxprs(equation.params)]
+        if name in CALLS and inner:
+            if not all(_has_same_gradients(jaxpr, needed_outputs) for jaxpr in inner):
+                return False
+        elif _has_narrow_floats(equation) or not (
+            _has_same_gradient(equation) or _is_relu(equation) or _is_plain_convolution(equation)
+        ):
+            return False
+        if name == "convert_element_type" and any(
+            map(_has_8_bits, (*equation.invars, *equation.outvars))
+        ):
+            return False
+        if name != _STOP_GRADIENT:
+            needed |= {
+                var
+                for var in equation.invars
+                if not isinstance(var, Literal) and _is_differentiable(var)
+            }
+    return True
+
+
+def _has_same_gradient(equation: Any) -> bool:
+    name = equation.primitive.name
+    # At a pole TensorFlow's gradient is NaN; JAX's is infinite.
+    has_pole = name == "integer_pow" and equation.params["y"] < -1
+    return (
+        name in _AGREEING
+        and not has_pole
+        and not (_promises_in_bounds(equation) and _has_false_promises())
+    )
+
+
+def _promises_in_bounds(equation: Any) -> bool:
+    return bool(equation.params.get("mode") == lax.GatherScatterMode.PROMISE_IN_BOUNDS)
+
+
+@functools.cache
+def _has_false_promises() -> bool:
+    """Returns whether the installed JAX promises that every vmap of dynamic_slice is in bounds.
+
+    JAX 0.8 does. For a slice out of bounds, JAX then drops the gradient, while TensorFlow passes it
+    to the elements that were read.
+    """
+    x, starts = np.zeros((2, 3), np.float32), np.zeros(2, np.int32)
+    sliced = jax.vmap(lambda x, start: lax.dynamic_slice(x, (start,), (2,)))
+    equations = jax.make_jaxpr(sliced)(x, starts).jaxpr.eqns
+    return any(map(_promises_in_bounds, equations))
+
+
+def _has_narrow_floats(equation: Any) -> bool:
+    """Returns whether 8-bit floats are differentiated, whose casts have no gradient."""
+    values = filter(_is_differentiable, (*equation.invars, *equation.outvars))
+    return any(value.aval.dtype.itemsize < 2 for value in values)
+
+
+def _is_relu(equation: Any) -> bool:
+    if equation.primitive.name != "custom_jvp_call":
+        return False
+    name, file = _RULE_OF_RELU
+    function, place = custom_rule_source(equation)
+    return function == name and file in place.replace("\\", "/")
+
+
+def custom_rule_source(equation: Any) -> tuple[str, str]:
+    """Returns name and place ("file:line") of a function with a custom derivative."""
+    inner = getattr(equation.params.get("call_jaxpr"), "jaxpr", None)
+    source = str(getattr(getattr(inner, "debug_info", None), "func_src_info", ""))
+    function, _, place = source.partition(" at ")
+    return function, place
+
+
+def _is_plain_convolution(equation: Any) -> bool:
+    """Returns whether TensorFlow has CPU gradients for the operation of a convolution.
+
+    It has none for Conv2D with groups or with dilated kernels, but it has one for
+    DepthwiseConv2dNative.
+    """
+    if equation.primitive.name != "conv_general_dilated":
+        return False
+    params = equation.params
+    strides, groups = params["window_strides"], params["feature_group_count"]
+    if params["batch_group_count"] != 1:
+        return False
+    if len(strides) not in (
+        1,
+        2,
+    ):  # lowered to one convolution per group, with zeros in dilated kernels
+        return True
+    kernel = equation.invars[1].aval.shape
+    is_depthwise = kernel[params["dimension_numbers"].rhs_spec[1]] == 1 and len(set(strides)) == 1
+    return all(d == 1 for d in params["rhs_dilation"]) and (groups == 1 or is_depthwise)
+
+
+def inner_jaxprs(params: Mapping[str, Any]) -> Iterator[Any]:
+    """Yields the jaxpr that an equation with one of CALLS, or a loop, runs."""
+    for key in ("jaxpr", "call_jaxpr"):
+        if key in params:
+            yield getattr(params[key], "jaxpr", params[key])
+
+
+def _has_8_bits(var: Any) -> bool:
+    """Returns whether a value has 8-bit floats, which TensorFlow 2.15 casts without a gradient."""
+    return _is_differentiable(var) and var.aval.dtype.itemsize == 1
+
+
+def _is_differentiable(var: Any) -> bool:
+    dtype = getattr(var.aval, "dtype", None)
+    return dtype is not None and bool(jnp.issubdtype(dtype, jnp.inexact))

@@ -26,9 +26,12 @@ from jax2tf_bridge.from_jax._jax_compat_lowering import (
 )
 from jax2tf_bridge.from_jax.linalg import linalg_rules
 from jax2tf_bridge.from_jax.lowering._composites import composite_rules
-from jax2tf_bridge.from_jax.lowering._convolutions import convolution_rules
-from jax2tf_bridge.from_jax.lowering._extremes import extreme_rules
-from jax2tf_bridge.from_jax.lowering._indexing import BATCHING_DIMS_SINCE, indexing_rules
+from jax2tf_bridge.from_jax.lowering._operation_rules import (
+    BATCHING_DIMS_SINCE,
+    convolution_rules,
+    extreme_rules,
+    indexing_rules,
+)
 from jax2tf_bridge.portable import PLATFORMS
 
 # StableHLO has the attribute result_accuracy since 1.9 (TF 2.19). All operations below have it

@@ -16,7 +16,7 @@ from jax2tf_bridge.portable.bytecode import _operations as ops
 from jax2tf_bridge.portable.bytecode._attributes import Attributes, Dictionary
 from jax2tf_bridge.portable.bytecode._cursor import Cursor
 from jax2tf_bridge.portable.bytecode._layout import read_layout
-from jax2tf_bridge.portable.bytecode._locations import Locations
+from jax2tf_bridge.portable.bytecode._operations import Locations
 from jax2tf_bridge.portable.bytecode._program import (
     Attribute,
     Block,

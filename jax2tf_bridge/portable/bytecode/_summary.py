@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import NoReturn, TypeAlias
 
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.portable._stablehlo_version import Version
+from jax2tf_bridge.portable._tensorflow_releases import Version
 from jax2tf_bridge.portable.bytecode._attributes import (
     Attribute,
     Attributes,

@@ -8,15 +8,15 @@ from jax2tf_bridge.serialization.jax_exported._modules import (
 )
 from jax2tf_bridge.serialization.jax_exported._read import read_exported
 from jax2tf_bridge.serialization.jax_exported._schema import DTYPES, ExportedField, TreeField
-from jax2tf_bridge.serialization.jax_exported._tables import write_structure
-from jax2tf_bridge.serialization.jax_exported._write import check_writable_chain, write_exported
-from jax2tf_bridge.serialization.jax_exported._xla_shardings import (
+from jax2tf_bridge.serialization.jax_exported._shardings import (
     REPLICATED,
     is_replicated,
     replace_device_grid,
     to_named_sharding,
     to_op_sharding,
 )
+from jax2tf_bridge.serialization.jax_exported._tables import write_structure
+from jax2tf_bridge.serialization.jax_exported._write import check_writable_chain, write_exported
 
 __all__ = [
     "DTYPES",

@@ -1,6 +1,9 @@
-"""Reads the shardings in files of jax.export."""
+"""Reads the shardings in files of jax.export, and converts them to XLA's form and back."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
 
 from jax2tf_bridge.portable import AbstractDevice, AbstractMesh, Sharding
 from jax2tf_bridge.serialization._flatbuffer import Table
@@ -14,7 +17,6 @@ from jax2tf_bridge.serialization.jax_exported._schema import (
     ShardingField,
     SpecField,
 )
-from jax2tf_bridge.serialization.jax_exported._xla_shardings import REPLICATED
 
 _UNSPECIFIED = 0
 _INDEX_FIELDS = {
@@ -141,3 +143,189 @@ def _read_device(table: Table) -> AbstractDevice:
         lower = kind.lower()
         platform = next((name for part, name in _PLATFORM_BY_DEVICE_KIND if part in lower), "")
     return AbstractDevice(kind, platform, table.optional_integer(DeviceField.NUM_CORES))
+
+
+# Field numbers and values of the protocol buffer xla.OpSharding.
+_TYPE, _TILE_DIMENSIONS, _TILE_DEVICES, _REPLICATE_ON_LAST = 1, 3, 4, 6
+_LAST_TILE_KINDS = 8
+_IOTA_RESHAPE, _IOTA_PERMUTATION = 9, 10
+_REPLICATED, _OTHER = 0, 3
+_SUPPORTED_FIELDS = {_TYPE, _TILE_DIMENSIONS, _REPLICATE_ON_LAST, _IOTA_RESHAPE, _IOTA_PERMUTATION}
+_VARINT, _BYTES = 0, 2
+
+REPLICATED = b"\x08\x00"
+"""Message for a fully replicated array. An empty message means the same, by its defaults."""
+
+
+def to_op_sharding(sharding: Sharding, rank: int) -> bytes | None:
+    """Returns a sharding as an xla.OpSharding message; None if XLA cannot express it.
+
+    `rank` is the rank of the array.
+    """
+    if sharding.mesh is None:
+        return sharding.hlo
+    if sharding.unreduced or sharding.reduced or len(sharding.partitions) > rank:
+        return None
+    names, sizes = sharding.mesh.axis_names, sharding.mesh.axis_sizes
+    used = [axis for axes in sharding.partitions for axis in axes]
+    if len(set(used)) != len(used):
+        return None
+    size_of = dict(zip(names, sizes, strict=True))
+    tiles = [math.prod(size_of[axis] for axis in axes) for axes in sharding.partitions]
+    if all(tile == 1 for tile in tiles):
+        return REPLICATED
+    tiles += [1] * (rank - len(tiles))
+    # Devices are numbered along the mesh. The permutation sorts the axes of the mesh by the
+    # dimensions of the array.
+    unused = [name for name in names if name not in used]
+    copies = math.prod(size_of[name] for name in unused)
+    permutation = [names.index(name) for name in (*used, *unused)]
+    message = _encode_integer(_TYPE, _OTHER)
+    message += _encode_integers(_TILE_DIMENSIONS, tiles + [copies] * (copies > 1))
+    if copies > 1:
+        message += _encode_integer(_REPLICATE_ON_LAST, 1)
+    message += _encode_integers(_IOTA_RESHAPE, sizes)
+    return message + _encode_integers(_IOTA_PERMUTATION, permutation)
+
+
+def is_replicated(sharding: Sharding, rank: int) -> bool:
+    """Returns whether every device holds the whole array; `rank` is the rank of the array."""
+    hlo = to_op_sharding(sharding, rank)
+    fields = None if hlo is None else _parse_fields(hlo)
+    return fields is not None and fields.get(_TYPE, [_REPLICATED]) == [_REPLICATED]
+
+
+def replace_device_grid(hlo: bytes) -> bytes:
+    """Replaces the device grid of an xla.OpSharding with a list of all devices.
+
+    JAX writes the sizes of the grid and a permutation of its axes, which readers from before 2022
+    do not understand.
+
+    Returns:
+      The new message; `hlo` itself if it has such a list already, or has no grid.
+    """
+    fields = _parse_fields(hlo) or {}
+    sizes = fields.pop(_IOTA_RESHAPE, [])
+    axes = fields.pop(_IOTA_PERMUTATION, [])
+    if not sizes or _TILE_DEVICES in fields:
+        return hlo
+    strides = [math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
+    devices = [0]
+    for axis in axes or range(len(sizes)):
+        devices = [d + i * strides[axis] for d in devices for i in range(sizes[axis])]
+    message = b""
+    for field, values in sorted({**fields, _TILE_DEVICES: devices}.items()):
+        is_vector = field in (_TILE_DIMENSIONS, _TILE_DEVICES, _LAST_TILE_KINDS)
+        message += (
+            _encode_integers(field, values) if is_vector else _encode_integer(field, values[-1])
+        )
+    return message
+
+
+def to_named_sharding(hlo: bytes, rank: int, devices: int) -> Sharding | None:
+    """Converts an xla.OpSharding to a sharding over a mesh whose axes have made-up names.
+
+    Args:
+      hlo: the message.
+      rank: the rank of the array.
+      devices: the number of devices.
+
+    Returns:
+      The sharding; None if `hlo` is not a valid message, or if no mesh can express it.
+    """
+    fields = _parse_fields(hlo)
+    if fields is None or not set(fields) <= _SUPPORTED_FIELDS:
+        return None
+    kind = fields.get(_TYPE, [_REPLICATED])
+    if kind == [_REPLICATED]:
+        return Sharding(_make_mesh([devices]), ((),) * rank)
+    tiles, sizes = fields.get(_TILE_DIMENSIONS, []), fields.get(_IOTA_RESHAPE, [])
+    permutation = fields.get(_IOTA_PERMUTATION, list(range(len(sizes))))
+    has_copies = fields.get(_REPLICATE_ON_LAST, [0]) == [1]
+    if (
+        kind != [_OTHER]
+        or not sizes
+        or sorted(permutation) != list(range(len(sizes)))
+        or math.prod(sizes) != devices
+        or math.prod(tiles) != devices
+        or len(tiles) != rank + has_copies
+    ):
+        return None
+    # XLA merges adjacent axes. If a dimension uses only a part of one, split the axis into parts.
+    remaining = [(axis, sizes[axis]) for axis in permutation]
+    part_sizes: dict[tuple[int, int], int] = {}
+    partitions: list[list[tuple[int, int]]] = []
+    for tile in tiles:
+        partitions.append([])
+        while tile > 1:
+            axis, size = remaining.pop(0)
+            part = math.gcd(tile, size)
+            if part not in (tile, size):
+                return None
+            if part < size:
+                remaining.insert(0, (axis, size // part))
+            if part > 1:
+                key = axis, len(part_sizes)
+                part_sizes[key] = part
+                partitions[-1].append(key)
+            tile //= part
+    order = sorted(part_sizes)
+    mesh = _make_mesh([part_sizes[key] for key in order])
+    named = [tuple(mesh.axis_names[order.index(key)] for key in keys) for keys in partitions]
+    return Sharding(mesh, tuple(named[:rank]))
+
+
+def _make_mesh(sizes: Sequence[int]) -> AbstractMesh:
+    names = tuple(f"axis_{i}" for i in range(len(sizes)))
+    return AbstractMesh(names, tuple(sizes), tuple("auto" for _ in sizes))
+
+
+def _parse_fields(message: bytes) -> dict[int, list[int]] | None:
+    """Returns the integers of a protocol buffer by field; None if it holds anything else."""
+    values_by_field: dict[int, list[int]] = {}
+    position = 0
+    try:
+        while position < len(message):
+            tag, position = _read_varint(message, position)
+            values = values_by_field.setdefault(tag >> 3, [])
+            end = position + 1
+            if tag & 7 == _BYTES:
+                length, position = _read_varint(message, position)
+                end = position + length
+            elif tag & 7 != _VARINT:
+                return None
+            while position < end:
+                value, position = _read_varint(message, position)
+                values.append(value)
+    except IndexError:
+        return None
+    return values_by_field
+
+
+def _read_varint(message: bytes, position: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 64, 7):
+        byte = message[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+    raise IndexError
+
+
+def _encode_integer(field: int, value: int) -> bytes:
+    return _encode_varint(field << 3 | _VARINT) + _encode_varint(value)
+
+
+def _encode_integers(field: int, values: Iterable[int]) -> bytes:
+    content = b"".join(map(_encode_varint, values))
+    return _encode_varint(field << 3 | _BYTES) + _encode_varint(len(content)) + content
+
+
+def _encode_varint(value: int) -> bytes:
+    result = bytearray()
+    while value > 0x7F:
+        result.append(value & 0x7F | 0x80)
+        value >>= 7
+    result.append(value)
+    return bytes(result)

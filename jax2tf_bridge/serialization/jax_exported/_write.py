@@ -13,6 +13,10 @@ from jax2tf_bridge.serialization._flatbuffer_writer import Writer
 from jax2tf_bridge.serialization._vjp_chain import collect_vjps
 from jax2tf_bridge.serialization.jax_exported._limits import WritableFunction, check_writable
 from jax2tf_bridge.serialization.jax_exported._schema import WRITTEN_VERSION, ExportedField
+from jax2tf_bridge.serialization.jax_exported._shardings import (
+    to_named_sharding,
+    to_op_sharding,
+)
 from jax2tf_bridge.serialization.jax_exported._tables import (
     aval_table,
     check_table,
@@ -21,10 +25,6 @@ from jax2tf_bridge.serialization.jax_exported._tables import (
     write_mesh,
     write_named_sharding,
     write_tree,
-)
-from jax2tf_bridge.serialization.jax_exported._xla_shardings import (
-    to_named_sharding,
-    to_op_sharding,
 )
 
 # JAX 0.4.30 and later read this version. It differs from 8 only for functions with effects.

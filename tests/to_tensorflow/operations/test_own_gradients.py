@@ -21,7 +21,10 @@ from jax2tf_bridge import (
     serialize,
     to_tf,
 )
-from jax2tf_bridge.from_jax.lowering._tf_gradients import _AGREEING, has_jax_gradient_in_tensorflow
+from jax2tf_bridge.from_jax.lowering._differentiable import (
+    _AGREEING,
+    has_jax_gradient_in_tensorflow,
+)
 
 _WITHOUT_XLA = Target.widest(xla=False)
 _X = np.array([[0.5, -1.25, 2.0, 0.75], [1.5, 0.25, -0.5, 3.0], [2.5, 1.0, 0.125, -2.0]], "f4")

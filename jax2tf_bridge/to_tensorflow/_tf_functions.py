@@ -1,10 +1,10 @@
-"""TF functions that are traced only once, even if they are saved."""
+"""TF functions that AutoGraph leaves alone, or that are traced only once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import tensorflow as tf
 
@@ -28,3 +28,15 @@ class TracedOnce:
     def __call__(self, *args: tf.Tensor) -> Any:
         """Calls the concrete function, eagerly or in a graph."""
         return self.concrete(*args)
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def opaque_to_autograph(function: _Function) -> _Function:
+    """Returns `function`, marked so that AutoGraph does not convert it.
+
+    AutoGraph would rewrite everything that a tf.function calls: the bridge, JAX and the user's JAX
+    function. This takes seconds, and hides where an error comes from.
+    """
+    return cast(_Function, tf.autograph.experimental.do_not_convert(function))

@@ -1,0 +1,126 @@
+"""Texts for messages: types, numbers, lists of names, suggestions, safe terminal output."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+
+def some(names: Sequence[str], most: int = 4) -> str:
+    """Lists the names, or the first of them.
+
+    >>> some(["a", "b", "c"], 2)
+    'a, b and 1 more'
+    """
+    shown = ", ".join(names[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+
+
+def array_type_text(dtype: object, shape: Iterable[object] | None) -> str:
+    """Writes a dtype and a shape, in which None stands for what is not known.
+
+    >>> array_type_text("float32", (None, 28)), array_type_text("bool", ())
+    ('float32[?,28]', 'bool[]')
+    >>> array_type_text("int32", None)
+    'int32[...]'
+    """
+    if shape is None:
+        return f"{dtype}[...]"
+    return f"{dtype}[{','.join('?' if size is None else str(size) for size in shape)}]"
+
+
+def number_text(number: Any) -> str:
+    """Writes a number of Python or NumPy as Python does; booleans as 0 and 1.
+
+    >>> number_text(np.float32(0.5)), number_text(True), number_text(-np.inf)
+    ('0.5', '1', '-inf')
+    >>> number_text(np.longdouble(0.5)), number_text(np.clongdouble(0.5j))
+    ('0.5', '0.5j')
+    """
+    plain = np.asarray(number).item()
+    if isinstance(plain, np.generic):  # extended precision, for which Python has no type
+        plain = complex(plain) if isinstance(plain, np.complexfloating) else float(plain)
+    return repr(int(plain) if isinstance(plain, bool) else plain)
+
+
+def number_of(text: str) -> complex:
+    """Reads a number that `number_text` wrote.
+
+    Raises:
+      ValueError: the text is no number.
+
+    >>> number_of("-1"), number_of("-inf"), number_of("(1+2j)")
+    (-1, -inf, (1+2j))
+    """
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return complex(text)
+
+
+def in_units(size: int) -> str:
+    """Writes a number of bytes for people.
+
+    >>> in_units(999), in_units(12_345_678)
+    ('999 bytes', '12.3 MB')
+    """
+    if size < 1000:
+        return f"{size} bytes"
+    power = 3 if size >= 10**9 else 2 if size >= 10**6 else 1
+    return f"{size / 1000**power:.1f} {'kMG'[power - 1]}B"
+
+
+def did_you_mean(given: str, known: Iterable[str], *, quoted: bool = False) -> str:
+    """Suggests the nearest known words as the end of a message; "" if none is near.
+
+    Args:
+      given: the unknown word.
+      known: the words it could be.
+      quoted: whether to write suggestions as strings of Python.
+
+    >>> did_you_mean("exprot", ["export", "save"])
+    ': did you mean export?'
+    """
+    near = difflib.get_close_matches(given, list(dict.fromkeys(known)), n=2, cutoff=0.65)
+    likeness = [difflib.SequenceMatcher(None, given, word).ratio() for word in near]
+    if len(near) == 2 and likeness[0] - likeness[1] > 0.05:
+        near.pop()  # the other one is far nearer
+    return f": did you mean {' or '.join(map(repr, near) if quoted else near)}?" if near else ""
+
+
+def printable(text: str) -> str:
+    r"""Escapes what a terminal would act upon, in a text from a file.
+
+    >>> printable("a name\x1b[31m")
+    'a name\\x1b[31m'
+    """
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+
+
+def one_line(text: str) -> str:
+    r"""Joins the lines of a text.
+
+    >>> one_line("Two things differ:\n  - x: a\n  - y: b\n")
+    'Two things differ: x: a; y: b'
+    >>> one_line("Any helps:\n  - this\n  - that\nTried with x.")
+    'Any helps: this; that. Tried with x.'
+    """
+    joined, after_item = "", False
+    for line in filter(None, map(str.strip, text.splitlines())):
+        is_item = line.startswith("- ")
+        line = line.removeprefix("- ")
+        if not joined:
+            joined = line
+        elif is_item and not joined.endswith((":", ".")):
+            joined += f"; {line}"
+        elif after_item and not is_item and not joined.endswith((".", "?", "!", ":", ";")):
+            joined += f". {line}"
+        else:
+            joined += f" {line}"
+        after_item = is_item
+    return printable(joined)
