@@ -1,1 +1,1 @@
-"""Versions of a model in a directory, each complete or not there at all."""
+"""Publishes versions of a model in a directory, each complete or invisible."""
