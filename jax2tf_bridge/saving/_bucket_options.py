@@ -1,4 +1,4 @@
-"""Options that say which signatures of a SavedModel run in which buckets."""
+"""Options of `save` for buckets, and their application to the signatures of a SavedModel."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class BucketOptions:
     """Options of `save` for buckets, for all signatures.
 
     Attributes:
-      buckets: by dimension variable; "auto": chosen from `expected_sizes`.
-      oversize: what becomes of larger sizes; by variable, for all, or as `make_bucketing` has it.
-      expected_sizes: of requests, by variable; or of the only one that there is.
+      buckets: the buckets by dimension variable, or "auto" to choose them from `expected_sizes`.
+      oversize: the treatment of larger sizes, by variable or for all, as for `make_bucketing`.
+      expected_sizes: the sizes of requests, by variable, or a list for the only variable.
     """
 
     buckets: Buckets | None = None
@@ -52,12 +52,12 @@ class BucketOptions:
 
     @cached_property
     def chosen(self) -> Mapping[str, Sequence[int]] | tuple[int, ...]:
-        """Buckets by variable; or those for the only variable that there is.
+        """Buckets by variable, or the buckets of the only variable.
 
-        Chosen once: sizes may be many, and may come from an iterator.
+        Chosen once, since the sizes may be many and may come from an iterator.
 
         Raises:
-          ShapeError, SavingError: options contradict each other, or sizes are none.
+          ShapeError, SavingError: the options contradict each other, or a size is invalid.
         """
         buckets, expected = self.buckets, self.expected_sizes
         if buckets is None:
@@ -72,8 +72,8 @@ class BucketOptions:
                 )
             if expected is None:
                 raise SavingError(
-                    "buckets='auto' needs expected_sizes, as [1, 1, 3, 8, 120]: of requests, as "
-                    "often as they come; or a mapping of them by variable."
+                    "buckets='auto' needs expected_sizes: the sizes of requests, each as often as "
+                    "it occurs, as [1, 1, 3, 8, 120]; or a mapping of such lists by variable."
                 )
             if isinstance(expected, Mapping):
                 return {variable: choose_buckets(sizes) for variable, sizes in expected.items()}
@@ -91,47 +91,50 @@ def with_buckets(
     *,
     before_trials: Callable[[], None],
 ) -> list[Endpoint]:
-    """Pads the endpoints that have variables with buckets, after trying that this is sound.
+    """Pads the endpoints that have buckets, after trials that padding changes no result.
 
     Args:
-      endpoints: of all signatures.
-      options: for all signatures.
-      before_trials: called before the first endpoint is run, if any is.
+      endpoints: the endpoints of all signatures.
+      options: the options for all signatures.
+      before_trials: called before the first trial, if there is one.
 
     Raises:
-      ShapeError: the buckets do not fit a signature, or none has their variable.
+      ShapeError: the buckets do not fit a signature, or no signature has their variable.
       UnsoundBucketsError: padding would change results.
-      SavingError: "auto" without sizes, or the like; a mask without buckets.
+      SavingError: options contradict each other, such as "auto" without sizes, or a mask without
+        buckets.
     """
     options = options or BucketOptions()
-    common = _common_buckets([e.signature_inputs() for e in endpoints], options)
-    bucketings = [_bucketing(endpoint, common, options.oversize) for endpoint in endpoints]
+    common = _get_common_buckets([e.signature_inputs() for e in endpoints], options)
+    bucketings = [
+        _make_endpoint_bucketing(endpoint, common, options.oversize) for endpoint in endpoints
+    ]
     if any(bucketing is not None for bucketing in bucketings):
         before_trials()
     steps = sum(trial_steps(bucketing) for bucketing in bucketings if bucketing is not None)
     with progress_bar("trying buckets", steps, "trial") as advance:
         return [
-            endpoint if bucketing is None else _tried(endpoint, bucketing, lambda: advance(1))
+            endpoint if bucketing is None else _pad_and_try(endpoint, bucketing, lambda: advance(1))
             for endpoint, bucketing in zip(endpoints, bucketings, strict=True)
         ]
 
 
 def check_bucket_options(signatures: Sequence[SignatureInputs], options: BucketOptions) -> None:
-    """Raises where options for buckets name what is not there, or contradict each other.
+    """Raises if options for buckets name missing inputs or variables, or contradict each other.
 
-    Where AUTO has still to find variables, what names these is left for later.
+    Options that name variables are checked later where AUTO has not found the variables yet.
 
     Raises:
-      ShapeError, SavingError: the text says what was probably meant.
+      ShapeError, SavingError: an option is wrong; the message suggests what was probably meant.
     """
     decided = all(each.is_decided for each in signatures)
-    common = _common_buckets(signatures, options)
+    common = _get_common_buckets(signatures, options)
     if decided and common is not None:
         known = frozenset[str]().union(*(each.variables for each in signatures))
         if not set(common) <= known:
             every = [(s.name, name, aval) for s in signatures for name, aval in s.inputs.items()]
-            labels = len(signatures) > 1
-            inputs = {f"{s}.{name}" if labels else name: aval for s, name, aval in every}
+            has_prefix = len(signatures) > 1
+            inputs = {f"{s}.{name}" if has_prefix else name: aval for s, name, aval in every}
             check_variables("save", common, inputs)
     bucketed = [_check_signature(each, common) for each in signatures]
     if decided:
@@ -141,26 +144,26 @@ def check_bucket_options(signatures: Sequence[SignatureInputs], options: BucketO
 def _check_signature(
     each: SignatureInputs, common: Mapping[str, Sequence[int]] | None
 ) -> list[str]:
-    """Checks what names the inputs of a signature, and lists its variables with buckets."""
+    """Checks the options of a signature, and lists its variables with buckets."""
     name, signature = each.name, each.signature
     check_inputs(name, each.inputs, each.masks, signature.pad_values, signature.inputs)
     if signature.buckets is not None:
         check_buckets(name, signature.buckets)
-    chosen = _chosen(each, common)
+    chosen = _get_buckets(each, common)
     if chosen is None or not each.is_decided:
         return []
     if not chosen:
-        for option, given in (
+        for option, value in (
             ("mask", signature.mask),
             ("pad_values", dict(signature.pad_values)),
             ("unchecked_padding", signature.unchecked_padding),
         ):
-            if given:
+            if value:
                 raise SavingError(
                     Message(
                         f"The signature {name} has ",
-                        Argument(option, given),
-                        ", and no buckets: it is for what is padded. Give save ",
+                        Argument(option, value),
+                        " but no buckets; the option is for padded inputs. Give save ",
                         BUCKETS,
                         ", or leave it out.",
                     )
@@ -171,12 +174,12 @@ def _check_signature(
     return list(chosen)
 
 
-def _chosen(
+def _get_buckets(
     each: SignatureInputs, common: Mapping[str, Sequence[int]] | None
 ) -> Mapping[str, Sequence[int]] | None:
-    """Returns the buckets of a signature: its own, or those for all that it has variables for.
+    """Returns the buckets of a signature: its own, or the common ones for its variables.
 
-    None where these are not known yet.
+    Returns None while the common buckets are not known.
     """
     own = each.signature.buckets
     if own is not None or common is None:
@@ -184,13 +187,13 @@ def _chosen(
     return {v: b for v, b in common.items() if v in each.variables}
 
 
-def _bucketing(
+def _make_endpoint_bucketing(
     endpoint: Endpoint,
     common: Mapping[str, Sequence[int]] | None,
     oversize: Oversize | Mapping[str, Oversize] | None,
 ) -> Bucketing | None:
-    """Returns how a signature is padded; None for one without buckets."""
-    chosen = _chosen(endpoint.signature_inputs(), common)
+    """Makes the bucketing of a signature; None without buckets."""
+    chosen = _get_buckets(endpoint.signature_inputs(), common)
     if not chosen:
         return None
     signature, portable = endpoint.signature, endpoint.portable
@@ -210,7 +213,7 @@ def _bucketing(
 def _check_oversize(
     oversize: Oversize | Mapping[str, Oversize] | None, bucketed: Collection[str]
 ) -> None:
-    """Raises if `oversize` is said of what no signature has buckets for."""
+    """Raises if `oversize` is for a variable without buckets."""
     if oversize is None:
         return
     if not bucketed:
@@ -229,12 +232,12 @@ def _check_oversize(
             raise SavingError(Message(Argument("oversize"), problem))
 
 
-def _tried(endpoint: Endpoint, bucketing: Bucketing, step: Step) -> Endpoint:
-    """Pads an endpoint, and tries that this changes none of its results."""
-    padded = _bucketed_endpoint(endpoint, bucketing)
-    example = _example(padded, bucketing)
+def _pad_and_try(endpoint: Endpoint, bucketing: Bucketing, step: Step) -> Endpoint:
+    """Pads an endpoint, and runs trials that this changes no result."""
+    padded = _pad_endpoint(endpoint, bucketing)
+    example = _example_inputs(padded, bucketing)
     with randomized_degenerate_weights(endpoint.weights):
-        held = endpoint.held()  # read once, not for each of some twenty calls
+        held = endpoint.held()  # read once, not for each of about twenty calls
 
         def call(tensors: Mapping[str, Any]) -> Mapping[str, Any]:
             return endpoint.call({**tensors, **held})
@@ -244,8 +247,8 @@ def _tried(endpoint: Endpoint, bucketing: Bucketing, step: Step) -> Endpoint:
     return replace(padded, bucketing=bucketing, notes=trial.notes)
 
 
-def _example(endpoint: Endpoint, bucketing: Bucketing) -> Mapping[str, Any]:
-    """Returns the user's example as arguments of the function, to try buckets with."""
+def _example_inputs(endpoint: Endpoint, bucketing: Bucketing) -> Mapping[str, Any]:
+    """Returns the user's example as arguments of the function, for the trial of buckets."""
     if endpoint.signature.preprocess is not None:
         return example_arguments(endpoint)
     example = endpoint.example()
@@ -253,7 +256,7 @@ def _example(endpoint: Endpoint, bucketing: Bucketing) -> Mapping[str, Any]:
     return example
 
 
-def _bucketed_endpoint(endpoint: Endpoint, bucketing: Bucketing) -> Endpoint:
+def _pad_endpoint(endpoint: Endpoint, bucketing: Bucketing) -> Endpoint:
     gradients = PieceGradients(endpoint.prevented)
     by_name = {port.name: port for port in endpoint.inputs}
     return replace(
@@ -266,10 +269,10 @@ def _bucketed_endpoint(endpoint: Endpoint, bucketing: Bucketing) -> Endpoint:
     )
 
 
-def _common_buckets(
+def _get_common_buckets(
     signatures: Sequence[SignatureInputs], options: BucketOptions
 ) -> Mapping[str, Sequence[int]] | None:
-    """Returns the buckets for all signatures; None while AUTO has still to find whose they are."""
+    """Returns the buckets for all signatures; None while AUTO has not found their variable."""
     chosen = options.chosen
     if isinstance(chosen, Mapping):
         return chosen

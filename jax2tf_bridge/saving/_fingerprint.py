@@ -1,7 +1,7 @@
 """Renews fingerprint.pb of a SavedModel for another checkpoint beside the same graph.
 
-A protocol buffer of TensorFlow; field 5 is the digest of the checkpoint's index, field 7 (since
-TensorFlow 2.18) a random number in decimal, which tells two writings of the same model apart.
+The file is a protocol buffer of TensorFlow. Field 5 is the digest of the checkpoint's index. Field
+7 (since TensorFlow 2.18) is a random decimal number, so that each saved model has its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def with_checkpoint(fingerprint: bytes, index: bytes) -> bytes:
     """Renews the fingerprint of a model for another index file of its checkpoint.
 
     Raises:
-      FileFormatError: it is no fingerprint.
+      FileFormatError: `fingerprint` is not a fingerprint.
     """
     message = Message(fingerprint, "the fingerprint", "fingerprint.pb")
     parts: list[bytes] = []
@@ -38,13 +38,13 @@ def with_checkpoint(fingerprint: bytes, index: bytes) -> bytes:
 
 
 def renew_fingerprint(folder: Path) -> None:
-    """Gives a SavedModel, if it has a fingerprint, one of the checkpoint that it has now."""
+    """Updates the fingerprint of a SavedModel, if it has one, to its current checkpoint."""
     file = folder / "fingerprint.pb"
     if not file.exists():
         return
     index = (folder / "variables" / "variables.index").read_bytes()
     data = with_checkpoint(file.read_bytes(), index)
-    file.unlink()  # it may be a link to that of another version
+    file.unlink()  # it may be a hard link to the file of another version
     file.write_bytes(data)
 
 

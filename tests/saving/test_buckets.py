@@ -147,7 +147,7 @@ def test_dimensions_that_shrink_cannot_be_padded() -> None:
         make({"b": (1, 4)}, {"x": aval("(b,)"), "rest": aval("(10 - b,)")}, Y, oversize="as is")
     assert str(caught.value) == (
         "serving_default: rest: float32[- b + 10]: the dimension - b + 10 is 9 for b = 1 and 6 for "
-        "the bucket b = 4: only what grows can be padded."
+        "the bucket b = 4: padding cannot shrink a dimension."
     )
 
 
@@ -229,7 +229,7 @@ def test_a_mask_whose_size_nothing_tells() -> None:
         make({"b": (1, 4)}, inputs, mask="mask")
     assert str(caught.value) == (
         "serving_default: mask='mask': its size m does not follow from the size of any other "
-        "input, so that save cannot fill it."
+        "input, so save cannot fill it."
     )
 
 

@@ -143,9 +143,8 @@ def preprocessed(**options: Any) -> Signature:
         (
             text(mask="token_mask"),
             {},
-            "The signature serving_default has mask='token_mask', and no buckets: it is "
-            "for what is "
-            "padded. Give save buckets={...}, or leave it out.",
+            "The signature serving_default has mask='token_mask' but no buckets; the "
+            "option is for padded inputs. Give save buckets={...}, or leave it out.",
         ),
         (
             preprocessed(example={"txt": [[1]]}),
@@ -156,8 +155,8 @@ def preprocessed(**options: Any) -> Signature:
         (
             preprocessed(pad_values={"text": 1}),
             BUCKETS,
-            "serving_default: pad_values={'text': 1}: preprocess takes that. Name what it gives to "
-            "the function: 'ids', 'token_mask'",
+            "serving_default: pad_values={'text': 1}: that is an input of preprocess. Name an "
+            "input of the function: 'ids', 'token_mask'",
         ),
         (
             text(preprocess=lambda words: words, inputs={"word": tf.TensorSpec([None])}),

@@ -195,7 +195,7 @@ def test_sizes_that_preprocess_gives_must_agree(
     assert str(caught.value) == (
         "preprocess of the signature serving_default gives sizes that contradict each other, for "
         f"the example (text: float32[1,6]): {problem} Make them agree in preprocess, or give the "
-        "arguments variables of their own with polymorphic_shapes."
+        "arguments different variables in polymorphic_shapes."
     )
     assert contents(tmp_path) == []
 

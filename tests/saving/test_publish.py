@@ -400,7 +400,7 @@ def test_nothing_is_left_of_a_version_that_fails(tmp_path: Path, error: BaseExce
     "nothing", [lambda path: None, lambda path: path.mkdir(), lambda path: path.write_text("x")]
 )
 def test_writer_that_writes_nothing(tmp_path: Path, nothing: Callable[[Path], None]) -> None:
-    text = "is not published: what writes it left no folder with something in it"
+    text = "is not published: the writer made no folder, or an empty one"
     with pytest.raises(FileNotFoundError, match=text):
         publish_version(tmp_path, nothing)
     assert names(tmp_path) == []

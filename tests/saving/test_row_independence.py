@@ -220,7 +220,7 @@ def test_constraints_are_respected() -> None:
     )
     bucketing = function.bucketing({"b": (8, 16)}, oversize="as is")
     # Groups of eight rows: 8 in a bucket of 16 is sound, and what fills no group is not.
-    with pytest.raises(UnsoundBucketsError, match="what stands beyond b = 10 in the bucket 16"):
+    with pytest.raises(UnsoundBucketsError, match="the content beyond b = 10 in the bucket 16"):
         check_rows(function, bucketing)
     function = named(lambda x: x[3:] * 2, X, shapes="(b, 6)", polymorphic_constraints=["b >= 4"])
     check_rows(function, function.bucketing({"b": (4, 8)}, oversize="as is"))
@@ -243,8 +243,8 @@ def test_padding_that_is_not_finite_is_noted() -> None:
     function = named(lambda x: x / jnp.linalg.norm(x, axis=1, keepdims=True), X, shapes="(b, 6)")
     (note,) = check_rows(function, function.bucketing({"b": (2, 8)})).notes
     assert note == (
-        "f: the output 'output_0' is not finite where b is padded (0 in x). No result is changed "
-        "by it, but gradients with respect to weights are NaN for sizes that are no bucket. To "
+        "f: the output 'output_0' is not finite where b is padded (0 in x). No result changes, "
+        "but gradients with respect to weights are NaN for sizes that are no bucket. To "
         "train the saved model, divide by jnp.maximum(count, 1) there, or pad with other numbers "
         "(pad_values)."
     )

@@ -239,7 +239,7 @@ def test_requests_whose_rows_may_influence_each_other_are_not_joined() -> None:
         ({"mask": "mask"}, "a mask says which rows are real, so rows may influence each other"),
         (
             {"unchecked": ["b"]},
-            "unchecked_padding names b, so rows were not checked to leave each other alone",
+            "unchecked_padding names b, so the independence of rows was not checked",
         ),
     ):
         made = bucketing(inputs={"x": "(b, 28)", "mask": "(b,)"}, **options)

@@ -163,10 +163,10 @@ def test_rows_beside_others_are_tried_though_zeros_hide_them() -> None:
     summed = named(lambda ids, x: x - x.sum(0), IDS, X, shapes=["(b, n)", "(b, n, 4)"])
     with pytest.raises(UnsoundBucketsError) as caught:
         check_rows(summed, summed.bucketing(BUCKETS))
-    assert "what stands beyond b = 2 in the bucket 4 changes" in str(caught.value)
+    assert "the content beyond b = 2 in the bucket 4 changes" in str(caught.value)
     assert (
-        "The function mixes rows along b, and in a batch others' rows stand there. Any of these "
-        "mends it:\n  - compute each row by itself\n"
+        "The function mixes rows along b, and a batch has rows of other requests there. Any of "
+        "these mends it:\n  - compute each row by itself\n"
     ) in str(caught.value)
 
 

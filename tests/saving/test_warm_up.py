@@ -215,8 +215,8 @@ def test_an_example_whose_sizes_do_not_follow(size: int) -> None:
     with pytest.raises(ShapeError) as info:
         request_of_example("f", inputs, (), {"x": np.zeros(size, np.float32)})
     assert str(info.value) == (
-        f"f: the example for x is float32[{size}], and from float32[a + b] alone its sizes do not "
-        "follow. Give y as well."
+        f"f: the example for x is float32[{size}]; its sizes do not follow from float32[a + b] "
+        "alone. Give y as well."
     )
 
 

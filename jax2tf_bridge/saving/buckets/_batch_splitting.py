@@ -15,11 +15,11 @@ from jax2tf_bridge.to_tensorflow import TracedOnce, opaque_to_autograph
 from shape_poly import evaluate_shape
 
 Kind: TypeAlias = int | Literal["whole", "sum", "first", "size"]
-"""What a piece has of a tensor.
+"""Way to cut an argument into pieces, or to join a result.
 
-An int is the axis that is cut, or joined. As an argument, "whole" is all of it for each piece,
-"first" all of it for the first piece and zeros for the others, and "size" the size of the piece. As
-a result, "sum" is the sum over the pieces, and "first" the result of the first piece.
+An int is the axis along which a tensor is cut or joined. For an argument, "whole" passes all of it
+to each piece, "first" passes it to the first piece and zeros to the others, and "size" passes the
+size of the piece. For a result, "sum" adds the pieces, and "first" takes that of the first piece.
 """
 
 _DUAL: dict[Kind, Kind] = {"whole": "sum", "sum": "whole", "first": "first"}
@@ -30,8 +30,8 @@ class Slot:
     """Argument or result of a function over pieces.
 
     Attributes:
-      kind: what a piece has of it.
-      spec: its dtype, and what is known of its shape.
+      kind: the way to cut or join it.
+      spec: its dtype and the known part of its shape.
     """
 
     kind: Kind
@@ -39,12 +39,12 @@ class Slot:
 
     @property
     def is_differentiable(self) -> bool:
-        """True if TensorFlow has gradients for the dtype; it has none for 8-bit floats."""
+        """Whether TensorFlow has gradients for the dtype; it has none for 8-bit floats."""
         row = find_dtype(self.spec.dtype.name)
         return row is not None and row.is_differentiable and row.bits > 8
 
     def dual(self) -> Slot:
-        """Turns an argument into its cotangent, a result of the gradient; and back."""
+        """Returns the slot of the cotangent: arguments become results of the gradient, and back."""
         return Slot(_DUAL.get(self.kind, self.kind), self.spec)
 
 
@@ -53,27 +53,27 @@ class PieceGradients:
     """Gradients of functions over pieces, as TF functions that a SavedModel can hold.
 
     Attributes:
-      prevented: why the gradient of this order has no gradient; None if it has one.
+      prevented: returns the reason why the gradient of an order has no gradient, or None.
     """
 
     prevented: Callable[[int], str | None]
-    _known: dict[tuple[str, tuple[Any, ...]], Piecewise] = field(default_factory=dict)
+    _by_key: dict[tuple[str, tuple[Any, ...]], Piecewise] = field(default_factory=dict)
     _untraced: list[Piecewise] = field(default_factory=list)
 
     def piecewise(
         self, variable: str, arguments: tuple[Any, ...], make: Callable[[], Piecewise]
     ) -> Piecewise:
-        """Returns the function that cuts these arguments along a variable: the same each time."""
+        """Returns the function that cuts these arguments along a variable, made once and cached."""
         key = variable, arguments
-        if key not in self._known:
-            self._known[key] = make()
-            self._untraced.append(self._known[key])
-        return self._known[key]
+        if key not in self._by_key:
+            self._by_key[key] = make()
+            self._untraced.append(self._by_key[key])
+        return self._by_key[key]
 
     def concrete_functions(self) -> list[Any]:
-        """Traces the gradients of all functions, and of those that are met in tracing them.
+        """Traces the gradients of all functions, also of functions that this tracing adds.
 
-        Pieces along one variable may be cut into pieces along another one.
+        Pieces along one variable may be cut into pieces along another.
         """
         functions = []
         while self._untraced:
@@ -86,20 +86,20 @@ class PieceGradients:
 
 @dataclass(frozen=True)
 class Piecewise:
-    """Function that runs over pieces of its arguments, as does its gradient.
+    """Function that runs over pieces of its arguments, and so does its gradient.
 
-    TensorFlow never differentiates the loop. Under two tapes it would not come to an end: it asks
-    for gradients of all that a gradient keeps, and that of a loop keeps new tensors each time.
+    TensorFlow never differentiates the loop. Under two tapes this would not terminate: TensorFlow
+    asks for gradients of all that a gradient keeps, and that of a loop keeps new tensors each time.
 
     Attributes:
       of_piece: the function of one piece.
-      largest: the size of the pieces.
-      arguments: of which one has the kind "size": that of the whole.
-      results: of the function.
-      prevented: as `PieceGradients` has it.
+      largest: the maximum size of a piece.
+      arguments: the arguments; one has the kind "size", the size of the whole.
+      results: the results.
+      prevented: as in `PieceGradients`.
       order: 0 for the function itself, 1 for its gradient, ...
-      pull: gradient of `of_piece`, from its arguments and the cotangents of its results; without
-        it TensorFlow differentiates `of_piece`, which then runs once more.
+      pull: the gradient of `of_piece`, from its arguments and the cotangents of its results;
+        without it TensorFlow differentiates `of_piece`, which then runs once more.
     """
 
     of_piece: Callable[..., Sequence[tf.Tensor]]
@@ -119,15 +119,15 @@ class Piecewise:
         def call(*args: tf.Tensor) -> tuple[list[tf.Tensor], Callable[..., Any]]:
             @opaque_to_autograph
             def gradient(*cotangents: Any) -> list[Any]:
-                given = [
+                dense = [
                     tf.zeros_like(results[i])
                     if cotangents[i] is None
                     else tf.convert_to_tensor(cotangents[i])
-                    for i in _differentiable(self.results)
+                    for i in _list_differentiable(self.results)
                 ]
-                pulled = self.vjp_function(*args, *given)
-                found = dict(zip(_differentiable(self.arguments), pulled, strict=True))
-                return [found.get(i) for i in range(len(args))]
+                pulled = self.vjp_function(*args, *dense)
+                by_argument = dict(zip(_list_differentiable(self.arguments), pulled, strict=True))
+                return [by_argument.get(i) for i in range(len(args))]
 
             results = self._run(args)
             return results, gradient
@@ -136,8 +136,8 @@ class Piecewise:
 
     @functools.cached_property
     def vjp(self) -> Piecewise:
-        """VJP: from the arguments and the cotangents of the results to those of the arguments."""
-        sources, targets = _differentiable(self.arguments), _differentiable(self.results)
+        """VJP: maps the arguments and the cotangents of results to the cotangents of arguments."""
+        sources, targets = _list_differentiable(self.arguments), _list_differentiable(self.results)
         count = len(self.arguments)
 
         @opaque_to_autograph
@@ -165,7 +165,7 @@ class Piecewise:
 
     @functools.cached_property
     def vjp_function(self) -> TracedOnce:
-        """VJP as a TF function of its own."""
+        """VJP as a TF function."""
         vjp = self.vjp
         signature = [slot.spec for slot in vjp.arguments]
 
@@ -177,16 +177,16 @@ class Piecewise:
 
     def _run(self, args: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Computes the results without a gradient."""
-        place = next(i for i, slot in enumerate(self.arguments) if slot.kind == "size")
-        size = args[place]
-        # The first piece is computed outside of the branches, so that one of them computes nothing.
+        position = next(i for i, slot in enumerate(self.arguments) if slot.kind == "size")
+        size = args[position]
+        # The first piece runs outside of the branches, so that one branch computes nothing.
         first = list(self.of_piece(*self._piece(args, 0, tf.minimum(size, self.largest))))
         longer = [i for i, slot in enumerate(self.results) if slot.kind != "first"]
         if longer:
             joined = tf.cond(
                 size <= self.largest,
                 lambda: {str(i): first[i] for i in longer},
-                lambda: self._continued(args, size, first),
+                lambda: self._run_rest(args, size, first),
             )
             for i in longer:
                 first[i] = joined[str(i)]
@@ -201,19 +201,19 @@ class Piecewise:
             if isinstance(slot.kind, int):
                 key = tensor.shape.rank, slot.kind
                 if key not in bounds:
-                    bounds[key] = _bounds(*key, start, size)
+                    bounds[key] = _slice_bounds(*key, start, size)
                 piece.append(_cut(tensor, slot.kind, size, *bounds[key]))
             elif slot.kind == "size":
                 piece.append(size)
             else:
-                others = slot.kind == "first" and not isinstance(start, int)
-                piece.append(tf.zeros_like(tensor) if others else tensor)
+                is_zero = slot.kind == "first" and not isinstance(start, int)
+                piece.append(tf.zeros_like(tensor) if is_zero else tensor)
         return piece
 
-    def _continued(
+    def _run_rest(
         self, args: Sequence[tf.Tensor], size: tf.Tensor, first: Sequence[tf.Tensor]
     ) -> dict[str, tf.Tensor]:
-        """Computes the other pieces, and joins them to the results of the first."""
+        """Runs the other pieces, and joins their results to those of the first."""
         largest = self.largest
         count = tf.math.floordiv(size + (largest - 1), largest)
         axes = {i: slot.kind for i, slot in enumerate(self.results) if isinstance(slot.kind, int)}
@@ -221,7 +221,8 @@ class Piecewise:
 
         def write(arrays: dict[int, Any], step: Any, part: Sequence[tf.Tensor]) -> dict[int, Any]:
             return {
-                i: array.write(step, _rows_first(part[i], axes[i])) for i, array in arrays.items()
+                i: array.write(step, _move_to_front(part[i], axes[i]))
+                for i, array in arrays.items()
             }
 
         def body(step: Any, arrays: Any, sums: Any) -> tuple[Any, Any, Any]:
@@ -238,7 +239,7 @@ class Piecewise:
                 self.results[i].spec.dtype,
                 size=count,
                 infer_shape=False,
-                element_shape=_rows_shape(self.results[i].spec, axis),
+                element_shape=_front_shape(self.results[i].spec, axis),
             )
             for i, axis in axes.items()
         }
@@ -248,17 +249,17 @@ class Piecewise:
             (tf.constant(1), write(arrays, 0, first), {i: first[i] for i in summed}),
             parallel_iterations=1,
         )
-        joined = {i: _rows_back(array.concat(), axes[i]) for i, array in arrays.items()}
+        joined = {i: _move_from_front(array.concat(), axes[i]) for i, array in arrays.items()}
         return {str(i): result for i, result in {**joined, **sums}.items()}
 
 
 def cut(tensor: Any, axis: int, start: Any, size: Any) -> Any:
-    """Cuts a part of the tensor along an axis."""
-    return _cut(tensor, axis, size, *_bounds(tensor.shape.rank, axis, start, size))
+    """Slices a tensor along an axis."""
+    return _cut(tensor, axis, size, *_slice_bounds(tensor.shape.rank, axis, start, size))
 
 
-def _bounds(rank: int, axis: int, start: Any, size: Any) -> tuple[Any, Any]:
-    """Makes the begin and the sizes of a slice along an axis."""
+def _slice_bounds(rank: int, axis: int, start: Any, size: Any) -> tuple[Any, Any]:
+    """Returns `begin` and `size` of tf.slice along an axis."""
     begin = tf.stack([start if i == axis else 0 for i in range(rank)])
     sizes = tf.stack([size if i == axis else -1 for i in range(rank)])
     return begin, sizes
@@ -272,24 +273,24 @@ def _cut(tensor: Any, axis: int, size: Any, begin: Any, sizes: Any) -> Any:
     return part
 
 
-def _differentiable(slots: Sequence[Slot]) -> list[int]:
+def _list_differentiable(slots: Sequence[Slot]) -> list[int]:
     return [i for i, slot in enumerate(slots) if slot.is_differentiable]
 
 
-def _rows_shape(spec: tf.TensorSpec, axis: int) -> list[int | None]:
+def _front_shape(spec: tf.TensorSpec, axis: int) -> list[int | None]:
     known = list(spec.shape)
     del known[axis]
     return [None, *known]
 
 
-def _rows_first(tensor: Any, axis: int) -> Any:
+def _move_to_front(tensor: Any, axis: int) -> Any:
     if not axis:
         return tensor
     rank = tensor.shape.rank
     return tf.transpose(tensor, [axis, *(i for i in range(rank) if i != axis)])
 
 
-def _rows_back(tensor: Any, axis: int) -> Any:
+def _move_from_front(tensor: Any, axis: int) -> Any:
     if not axis:
         return tensor
     rank = tensor.shape.rank
@@ -297,25 +298,24 @@ def _rows_back(tensor: Any, axis: int) -> Any:
 
 
 Run: TypeAlias = Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]
-"""From named tensors and the variables' values to named tensors.
+"""Function from named tensors and the values of variables to named tensors.
 
-Tensors beside the inputs, as weights, are for all pieces the same.
+All pieces use the same tensors beside the inputs, such as weights.
 """
-
 
 Pull: TypeAlias = Callable[
     [Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]
 ]
-"""Gradient of a `Run`, from what it takes and the cotangents of results to those of the tensors.
+"""Gradient of a `Run`, from its arguments and the cotangents of results to those of the tensors.
 
-What it leaves out is zeros.
+Missing cotangents are zeros.
 """
 
 
 def carried_dtype(aval: Aval) -> tf.DType:
-    """Returns the dtype in which a tensor is padded, sliced and joined: mostly its own.
+    """Returns the dtype in which a tensor is padded, sliced and joined, mostly its own.
 
-    TensorFlow has no kernels for that of 8-bit floating point numbers; float16 holds all of them.
+    TensorFlow has no such kernels for 8-bit floats; float16 holds all their values.
     """
     return tf.float16 if aval.op_dtype in NARROW_FLOATS else tf.as_dtype(aval.op_dtype)
 
@@ -331,26 +331,26 @@ def in_pieces(
 
     Args:
       run: the function for sizes up to the largest bucket.
-      bucketing: of which each input and output has the variable at most once, alone in its
+      bucketing: the buckets; each input and output has the variable at most once, alone in its
         dimension.
-      variable: along which to cut.
-      gradients: where those of the pieces are collected, if they are saved.
+      variable: the variable along which to cut.
+      gradients: collects the gradients of the pieces, if they are saved.
       pull: the gradient of `run`, if there is one.
     """
     largest = bucketing.sizes[variable][-1]
     inputs, outputs = bucketing.given(), bucketing.outputs
-    axes = {name: _axis(aval, variable) for name, aval in outputs.items()}
+    axes = {name: _find_axis(aval, variable) for name, aval in outputs.items()}
 
-    def whole_or_pieces(tensors: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    def run_any_size(tensors: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
         size = values[variable]
         if isinstance(size, int):
-            return run(tensors, values) if size <= largest else unrolled(tensors, values)
+            return run(tensors, values) if size <= largest else run_unrolled(tensors, values)
         known = {name: value for name, value in values.items() if isinstance(value, int)}
         unknown = {name: value for name, value in values.items() if name not in known}
 
         arguments = {
-            **{name: argument(name, tensor) for name, tensor in tensors.items()},
-            **{f"sizes/{name}": size_argument(name, value) for name, value in unknown.items()},
+            **{name: make_argument(name, tensor) for name, tensor in tensors.items()},
+            **{f"sizes/{name}": make_size_argument(name, value) for name, value in unknown.items()},
         }
 
         def of_piece(*args: tf.Tensor) -> list[tf.Tensor]:
@@ -359,7 +359,7 @@ def in_pieces(
             results = run(part, {**known, **sizes})
             return [results[name] for name in outputs]
 
-        results = {name: result(name, known) for name in outputs}
+        results = {name: make_result(name, known) for name in outputs}
 
         @opaque_to_autograph
         def pull_of_piece(*args: tf.Tensor) -> list[tf.Tensor]:
@@ -389,27 +389,27 @@ def in_pieces(
         joined = piecewise(*tensors.values(), *unknown.values())
         return dict(zip(outputs, joined, strict=True))
 
-    def argument(name: str, tensor: Any) -> Slot:
-        axis = _axis(inputs[name], variable) if name in inputs else None
+    def make_argument(name: str, tensor: Any) -> Slot:
+        axis = _find_axis(inputs[name], variable) if name in inputs else None
         return Slot("whole" if axis is None else axis, tf.TensorSpec(tensor.shape, tensor.dtype))
 
-    def size_argument(name: str, value: Any) -> Slot:
+    def make_size_argument(name: str, value: Any) -> Slot:
         kind: Kind = "size" if name == variable else "whole"
         return Slot(kind, tf.TensorSpec((), value.dtype))
 
-    def result(name: str, known: Mapping[str, int]) -> Slot:
+    def make_result(name: str, known: Mapping[str, int]) -> Slot:
         aval, axis = outputs[name], axes[name]
         spec = tf.TensorSpec(evaluate_shape(aval.op_shape, known), carried_dtype(aval))
         return Slot("first" if axis is None else axis, spec)
 
-    def unrolled(tensors: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    def run_unrolled(tensors: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
         size = values[variable]
         pieces = []
         for start in range(0, size, largest):
             part = dict(tensors)
             rows = min(largest, size - start)
             for name, aval in inputs.items():
-                if (axis := _axis(aval, variable)) is not None:
+                if (axis := _find_axis(aval, variable)) is not None:
                     part[name] = cut(tensors[name], axis, start, rows)
             pieces.append(run(part, {**values, variable: rows}))
         joined = {}
@@ -418,8 +418,8 @@ def in_pieces(
             joined[name] = parts[0] if axis is None else tf.concat(parts, axis)
         return joined
 
-    return whole_or_pieces
+    return run_any_size
 
 
-def _axis(aval: Aval, variable: str) -> int | None:
+def _find_axis(aval: Aval, variable: str) -> int | None:
     return next((i for i, d in enumerate(aval.op_shape) if is_plain(d, variable)), None)

@@ -1,4 +1,4 @@
-"""Checks that the options for buckets name inputs and dimension variables that are there."""
+"""Checks that options for buckets name existing inputs and dimension variables."""
 
 from __future__ import annotations
 
@@ -10,30 +10,28 @@ from jax2tf_bridge.errors import Argument, Blank, Message, ShapeError
 from jax2tf_bridge.portable import Aval, variables_in
 
 BUCKETS = Argument("buckets", Blank("{...}"))
-"""A part of messages: buckets, whatever they are."""
+"""Placeholder for buckets in messages."""
 
 
 def check_buckets(name: str, buckets: Any) -> None:
     """Raises unless buckets are a mapping.
 
     Raises:
-      ShapeError: they are none.
+      ShapeError: they are not.
     """
     if not isinstance(buckets, Mapping):
-        elsewhere = (
-            ". 'auto' is for all signatures: save(..., buckets='auto', expected_sizes=[...])"
-        )
+        hint = ". 'auto' is for all signatures: save(..., buckets='auto', expected_sizes=[...])"
         raise ShapeError(
             f"{name}: buckets={buckets!r}: expected a dict, as {{'b': [1, 8, 32]}}"
-            f"{elsewhere if buckets == 'auto' else ''}"
+            f"{hint if buckets == 'auto' else ''}"
         )
 
 
 def masks_of(name: str, mask: Any) -> tuple[str, ...]:
-    """Lists the inputs that are masks.
+    """Lists the names in the `mask` option.
 
     Raises:
-      ShapeError: it is none of these.
+      ShapeError: `mask` is neither a name, a list of names nor None.
     """
     if isinstance(mask, str):
         return (mask,)
@@ -46,10 +44,10 @@ def masks_of(name: str, mask: Any) -> tuple[str, ...]:
 
 
 def check_variables(name: str, buckets: Iterable[str], inputs: Mapping[str, Aval]) -> None:
-    """Raises if there are buckets for what is no dimension variable.
+    """Raises if buckets are for a name that is not a dimension variable.
 
     Raises:
-      ShapeError: it says what was probably meant.
+      ShapeError: the message suggests what was probably meant.
     """
     known = sorted({v for aval in inputs.values() for v in variables_in(aval)})
     shapes = ", ".join(f"{n}: {aval}" for n, aval in inputs.items()) or "none"
@@ -57,12 +55,12 @@ def check_variables(name: str, buckets: Iterable[str], inputs: Mapping[str, Aval
         if variable in known:
             continue
         if not known:
-            opened = Argument("polymorphic_shapes", f"({variable}, ...)")
+            shapes_argument = Argument("polymorphic_shapes", f"({variable}, ...)")
             raise ShapeError(
                 Message(
                     f"{name}: buckets are for dimension variables, and its inputs have none "
                     f"({shapes}). Export the function with ",
-                    opened,
+                    shapes_argument,
                     ".",
                 )
             )
@@ -83,25 +81,27 @@ def check_inputs(
     pad_values: Mapping[str, Any],
     before: Collection[str] = (),
 ) -> None:
-    """Raises if masks or pad values are for what is no input of the function.
+    """Raises if masks or pad values are for a name that is not an input of the function.
+
+    `before` are the inputs of preprocess, if there is one.
 
     Raises:
-      ShapeError: it says what was probably meant.
+      ShapeError: the message suggests what was probably meant.
     """
     if not isinstance(pad_values, Mapping):
         raise ShapeError(f"{name}: pad_values={pad_values!r}: expected a dict, as {{'ids': 1}}")
     places = [(mask, Argument("mask", mask)) for mask in masks]
     places += [(n, Argument("pad_values", {n: value})) for n, value in pad_values.items()]
     listed = ", ".join(map(repr, inputs))
-    for given, place in places:
-        if given in inputs:
+    for input_name, place in places:
+        if input_name in inputs:
             continue
-        if given in before:
+        if input_name in before:
             raise ShapeError(
-                f"{name}: {place}: preprocess takes that. Name what it gives to the function: "
+                f"{name}: {place}: that is an input of preprocess. Name an input of the function: "
                 f"{listed}"
             )
-        near = did_you_mean(str(given), inputs, quoted=True) or f": {listed}"
+        near = did_you_mean(str(input_name), inputs, quoted=True) or f": {listed}"
         raise ShapeError(Message(f"{name}: ", place, f": there is no such input{near}"))
 
 
@@ -109,7 +109,7 @@ def check_unchecked(name: str, given: Sequence[str], bucketed: Collection[str]) 
     """Lists the variables of unchecked_padding, each once.
 
     Raises:
-      ShapeError: one has no buckets, or it is no list.
+      ShapeError: a variable has no buckets, or the option is not a list.
     """
     if isinstance(given, str) or not isinstance(given, Collection):
         shown = [given if isinstance(given, str) else "n"]

@@ -1,4 +1,4 @@
-"""Sizes that a served function runs at, and checks that they fit the function."""
+"""Buckets, the sizes that a served function runs at, and checks that they fit the function."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from shape_poly import Comparison, Dim, Plan, SymbolicScope, make_plan, shape_te
 Oversize: TypeAlias = Literal["split", "as is"]
 """Treatments of sizes above the largest bucket."""
 
-_MOST_TRIED = 64
-"""Sizes of a variable that are tried to see whether a dimension grows with it."""
+_MAX_PADDING_STEPS = 64
+"""Maximum number of sizes below a bucket that are checked for padding to it."""
 
-_NEAREST = 1024
-"""Limits the search for a size that would do."""
+_MAX_SEARCH = 1024
+"""Maximum distance at which a valid size is searched to suggest it."""
 
 
 @dataclass(frozen=True)
 class Bucketing:
-    """Sizes to which one signature is padded, and how; made and checked by `make_bucketing`.
+    """Buckets and padding of one signature; made and checked by `make_bucketing`.
 
     Attributes:
-      name: the signature's, for messages.
-      inputs, outputs: what the function takes and gives, by name, with symbolic shapes as the
-        op takes and gives them. The masks are among the inputs.
-      sizes: for each bucketed variable its buckets, increasing.
-      oversize: for each of them what becomes of larger sizes: "split" runs pieces of the largest
-        bucket and joins the results, "as is" runs (and compiles) the size itself.
-      masks: the inputs that the caller does not give: 1 where a row is real, 0 where it is padding.
-      constraints: what the function demands of the variables.
-      pad_values: what inputs are padded with, by name, where that is not 0.
+      name: the name of the signature, for messages.
+      inputs, outputs: the avals of the function by name, with the symbolic shapes of the op. The
+        inputs include the masks.
+      sizes: the buckets of each bucketed variable, increasing.
+      oversize: the treatment of larger sizes for each bucketed variable: "split" runs pieces of the
+        largest bucket and joins the results, "as is" runs (and compiles) the size itself.
+      masks: the inputs that callers leave out: 1 where a row is real, 0 where it is padding.
+      constraints: the constraints of the function on the variables.
+      pad_values: the values with which inputs are padded, by name, where they are not 0.
       unchecked: the variables for which the user vouches that padding changes no result.
-      any_padding: whether beyond a sequence anything may stand, not only what inputs are padded
-        with; found by trial.
+      any_padding: whether sequences may be padded with any values, not only with their pad values;
+        determined by the trial.
     """
 
     name: str
@@ -65,30 +65,31 @@ class Bucketing:
         object.__setattr__(self, "plan", make_plan(shapes, None, self.constraints))
 
     def given(self) -> dict[str, Aval]:
-        """Returns the inputs that the caller gives: all but the masks."""
+        """Returns the inputs that callers pass: all but the masks."""
         return {name: aval for name, aval in self.inputs.items() if name not in self.masks}
 
     @property
     def batch(self) -> str | None:
-        """Bucketed variable of the rows: in a batch, rows of other requests stand beside them."""
-        found = batch_variable(self.given())
-        return found if found in self.sizes else None
+        """Bucketed variable of the rows; a batch may include rows of other requests."""
+        variable = batch_variable(self.given())
+        return variable if variable in self.sizes else None
 
     @property
     def sequences(self) -> tuple[str, ...]:
-        """Other bucketed variables: behind a sequence stands what inputs are padded with."""
+        """Other bucketed variables; only pad values follow a sequence."""
         return tuple(variable for variable in self.sizes if variable != self.batch)
 
     def is_masked(self, variable: str) -> bool:
-        """True if a mask tells the function what is real along this variable, and no other.
+        """Returns whether a mask marks what is real along this variable and no other.
 
-        Then what lies along it may influence each other: in a batch, others' rows would be real.
+        Then the function may mix positions along it, so a batch must not include rows of other
+        requests, which would be real.
         """
-        ours = (variables_in(self.inputs[mask]) & set(self.sizes) for mask in self.masks)
-        return any(variables == {variable} for variables in ours)
+        masked = (variables_in(self.inputs[mask]) & set(self.sizes) for mask in self.masks)
+        return any(variables == {variable} for variables in masked)
 
     def choices(self) -> tuple[dict[str, int], ...]:
-        """Lists a bucket for each variable, in every combination: what is compiled at most."""
+        """Lists all combinations of one bucket for each variable; no others are compiled."""
         return tuple(
             dict(zip(self.sizes, sizes, strict=True))
             for sizes in itertools.product(*self.sizes.values())
@@ -99,13 +100,13 @@ class Bucketing:
         return {variable: sizes[-1] for variable, sizes in self.sizes.items()}
 
     def bucket_of(self, variable: str, size: int) -> int | None:
-        """Finds the first bucket that is not smaller; None above the largest."""
+        """Returns the smallest bucket that holds a size; None above the largest."""
         sizes = self.sizes[variable]
-        place = bisect.bisect_left(sizes, size)
-        return sizes[place] if place < len(sizes) else None
+        index = bisect.bisect_left(sizes, size)
+        return sizes[index] if index < len(sizes) else None
 
     def depends(self, dimension: Dim) -> bool:
-        """True if a dimension changes with a bucketed variable."""
+        """Returns whether a dimension contains a bucketed variable."""
         return not variables_of(dimension).isdisjoint(self.sizes)
 
 
@@ -121,33 +122,33 @@ def make_bucketing(
     pad_values: Mapping[str, Any] | None = None,
     unchecked: Sequence[str] = (),
 ) -> Bucketing:
-    """Checks buckets against the signature that they are for.
+    """Checks buckets against their signature.
 
     Args:
-      name: the signature's, for messages.
-      inputs: what the function takes, by name, with symbolic shapes.
-      outputs: what it gives.
-      buckets: for each dimension variable its buckets, as `{"b": (1, 8, 32)}`.
+      name: the name of the signature, for messages.
+      inputs: the inputs of the function by name, with symbolic shapes.
+      outputs: the outputs of the function by name.
+      buckets: the buckets of each dimension variable, such as `{"b": (1, 8, 32)}`.
       oversize: "split" or "as is", for all variables or by name. Names of other variables are
-        passed over; by default it is "split" for the rows, and "as is" for every other variable.
-      mask: an input, or several, of a shape as `(b,)` or `(b, 1, 1, n)`: the caller no longer gives
-        it, and the function sees true (1) for what is real and false (0) for padding.
+        ignored. The default is "split" for the rows and "as is" for every other variable.
+      mask: one or several inputs of a shape such as `(b,)` or `(b, 1, 1, n)`. Callers no longer
+        pass them; the function sees true (1) for what is real and false (0) for padding.
       constraints: the function's constraints and requirements. The buckets must satisfy them; the
         sizes that are padded to them need not.
-      pad_values: numbers by the inputs that are padded with them; the result leaves out zeros,
-        which is what all else is padded with.
-      unchecked: variables whose padding is not tried.
+      pad_values: the number with which each input is padded. Zero is the default, so the result
+        leaves zeros out.
+      unchecked: the variables whose padding is not tried.
 
     Raises:
-      ShapeError: they do not fit; the text says which of them, why, and what would.
-      DTypeError: an input cannot hold what it is to be padded with.
+      ShapeError: the buckets do not fit; the message says which, why, and what would fit.
+      DTypeError: the dtype of an input cannot hold its pad value.
     """
     if not isinstance(buckets, Mapping) or not buckets:
         raise ShapeError(f"{name}: buckets={buckets!r}: expected a dict, as {{'b': (1, 8, 32)}}")
     masks = masks_of(name, mask)
     check_variables(name, buckets, inputs)
     check_inputs(name, inputs, masks, pad_values or {})
-    sizes = {v: _checked_sizes(name, v, given) for v, given in buckets.items()}
+    sizes = {v: _validate_sizes(name, v, values) for v, values in buckets.items()}
     bucketing = Bucketing(
         name,
         inputs,
@@ -159,34 +160,34 @@ def make_bucketing(
         dict(pad_values or {}),
         check_unchecked(name, unchecked, sizes),
     )
-    bucketing = replace(bucketing, oversize=_checked_oversize(bucketing, oversize))
+    bucketing = replace(bucketing, oversize=_complete_oversize(bucketing, oversize))
     _check_masks(bucketing)
     _check_pad_values(bucketing)
-    _check_that_sizes_tell(bucketing)
+    _check_variables_known(bucketing)
     _check_constraints(bucketing)
     _check_growth(bucketing)
     for variable, kind in bucketing.oversize.items():
         if kind == "split":
             _check_splittable(bucketing, variable)
-    other = {name: value for name, value in bucketing.pad_values.items() if value != 0}
-    return replace(bucketing, pad_values=other)
+    nonzero = {name: value for name, value in bucketing.pad_values.items() if value != 0}
+    return replace(bucketing, pad_values=nonzero)
 
 
 def is_plain(dimension: Dim, variable: str) -> bool:
-    """Checks that a dimension is this variable and nothing else."""
+    """Returns whether a dimension is this variable and nothing else."""
     return str(dimension) == variable
 
 
-def _variables(avals: Mapping[str, Aval]) -> list[str]:
+def _list_variables(avals: Mapping[str, Aval]) -> list[str]:
     return sorted({v for aval in avals.values() for v in variables_in(aval)})
 
 
-def _checked_sizes(name: str, variable: str, given: Any) -> tuple[int, ...]:
-    place = Message(f"{name}: ", Argument("buckets", {variable: given}))
-    if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
+def _validate_sizes(name: str, variable: str, values: Any) -> tuple[int, ...]:
+    place = Message(f"{name}: ", Argument("buckets", {variable: values}))
+    if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
         raise ShapeError(Message(place, ": expected a sequence of sizes, as (1, 8, 32)"))
     sizes = []
-    for size in given:
+    for size in values:
         if (number := as_integer(size)) is None:
             raise ShapeError(Message(place, f": {size!r} is no integer"))
         sizes.append(number)
@@ -205,7 +206,7 @@ def _checked_sizes(name: str, variable: str, given: Any) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def _checked_oversize(bucketing: Bucketing, oversize: Any) -> dict[str, Oversize]:
+def _complete_oversize(bucketing: Bucketing, oversize: Any) -> dict[str, Oversize]:
     name, sizes = bucketing.name, bucketing.sizes
     if oversize is None:
         oversize = {}
@@ -214,9 +215,9 @@ def _checked_oversize(bucketing: Bucketing, oversize: Any) -> dict[str, Oversize
         if kind not in get_args(Oversize):
             near = did_you_mean(str(kind), get_args(Oversize), quoted=True)
             raise ShapeError(f"{name}: oversize={kind!r}: expected 'split' or 'as is'{near}")
-    # Where a sequence ends matters to what stands before it: it is never cut unless that is asked.
-    usual: dict[str, Oversize] = {v: "split" if v == bucketing.batch else "as is" for v in sizes}
-    return {variable: by_variable.get(variable, usual[variable]) for variable in sizes}
+    # Positions may depend on the whole sequence: it is cut only if the user asks for it.
+    defaults: dict[str, Oversize] = {v: "split" if v == bucketing.batch else "as is" for v in sizes}
+    return {variable: by_variable.get(variable, defaults[variable]) for variable in sizes}
 
 
 def _check_masks(bucketing: Bucketing) -> None:
@@ -247,32 +248,32 @@ def _check_pad_values(bucketing: Bucketing) -> None:
         if not any(map(bucketing.depends, aval.op_shape)):
             problem = f": {aval} has no size with buckets, and is never padded."
             raise ShapeError(Message(place, problem))
-        # The function's own dtype, which is narrower than that of the op for 4-bit integers.
+        # The dtype of the function, which is narrower than that of the op for 4-bit integers.
         dtype = aval.op_dtype if aval.is_key else aval.dtype
         if not dtype_holds(dtype, value):
             raise DTypeError(Message(place, f": expected one number that {dtype} holds."))
 
 
-def _check_that_sizes_tell(bucketing: Bucketing) -> None:
-    """Raises unless the variables follow from what the caller still gives."""
-    followed = {step.variable for step in bucketing.plan.steps}
-    missing = sorted(set(bucketing.sizes) - followed)
+def _check_variables_known(bucketing: Bucketing) -> None:
+    """Raises unless the variables follow from the inputs without the masks."""
+    known = {step.variable for step in bucketing.plan.steps}
+    missing = sorted(set(bucketing.sizes) - known)
     if missing:
         rest = f" beside the mask {bucketing.masks[0]!r}" if bucketing.masks else ""
         raise ShapeError(
             f"{bucketing.name}: buckets for {missing[0]!r}, which does not follow from the size of "
             f"any input{rest}: let it stand alone in some dimension."
         )
-    followed |= {definition.variable for definition in bucketing.plan.definitions}
+    known |= {definition.variable for definition in bucketing.plan.definitions}
     for mask in bucketing.masks:
-        unknown = sorted(set(_variables({mask: bucketing.inputs[mask]})) - followed)
+        unknown = sorted(set(_list_variables({mask: bucketing.inputs[mask]})) - known)
         if unknown:
             raise ShapeError(
                 Message(
                     f"{bucketing.name}: ",
                     Argument("mask", mask),
                     f": its size {unknown[0]} does not follow from the size of any other input, "
-                    "so that save cannot fill it.",
+                    "so save cannot fill it.",
                 )
             )
 
@@ -280,23 +281,23 @@ def _check_that_sizes_tell(bucketing: Bucketing) -> None:
 def _check_constraints(bucketing: Bucketing) -> None:
     for constraint in bucketing.constraints:
         names = constraint.variables()
-        ours = sorted(names & set(bucketing.sizes))
-        if not ours:
+        bucketed = sorted(names & set(bucketing.sizes))
+        if not bucketed:
             continue
         if names - set(bucketing.sizes):
-            _check_that_padding_keeps(bucketing, constraint)
+            _check_kept_by_padding(bucketing, constraint)
             continue
-        for sizes in itertools.product(*(bucketing.sizes[v] for v in ours)):
-            values = dict(zip(ours, sizes, strict=True))
+        for sizes in itertools.product(*(bucketing.sizes[v] for v in bucketed)):
+            values = dict(zip(bucketed, sizes, strict=True))
             if not constraint.holds(values):
                 raise ShapeError(
                     f"{bucketing.name}: the bucket {values_text(values)} violates {constraint}, "
-                    f"which the function demands.{_nearest(bucketing, values)}"
+                    f"which the function demands.{_suggest_size(bucketing, values)}"
                 )
 
 
-def _check_that_padding_keeps(bucketing: Bucketing, constraint: Comparison) -> None:
-    for smaller, values in _paddings(bucketing, sorted(constraint.variables())):
+def _check_kept_by_padding(bucketing: Bucketing, constraint: Comparison) -> None:
+    for smaller, values in _iterate_paddings(bucketing, sorted(constraint.variables())):
         if constraint.holds(smaller) and not constraint.holds(values):
             others = " and ".join(sorted(constraint.variables() - set(bucketing.sizes)))
             raise ShapeError(
@@ -306,42 +307,42 @@ def _check_that_padding_keeps(bucketing: Bucketing, constraint: Comparison) -> N
             )
 
 
-def _nearest(bucketing: Bucketing, values: Mapping[str, int]) -> str:
+def _suggest_size(bucketing: Bucketing, values: Mapping[str, int]) -> str:
     if len(values) != 1:
         return ""
     ((variable, size),) = values.items()
     own = [c for c in bucketing.constraints if c.variables() == {variable}]
-    for larger in range(size + 1, size + _NEAREST):
+    for larger in range(size + 1, size + _MAX_SEARCH):
         if all(c.holds({variable: larger}) for c in own):
             return f" The next size that satisfies it is {larger}."
     return ""
 
 
 def _check_growth(bucketing: Bucketing) -> None:
-    """Raises where a dimension of an input is larger before padding than after it."""
+    """Raises if a dimension of an input is larger before padding than after it."""
     for name, aval in bucketing.inputs.items():
         for dimension in aval.op_shape:
             if not bucketing.depends(dimension):
                 continue
-            for smaller, values in _paddings(bucketing, sorted(variables_of(dimension))):
+            for smaller, values in _iterate_paddings(bucketing, sorted(variables_of(dimension))):
                 before, after = (dimension.evaluate(v) for v in (smaller, values))  # type: ignore[union-attr]
                 if before > after or after < 0:
                     raise ShapeError(
                         f"{bucketing.name}: {name}: {aval}: the dimension {dimension} is {before} "
                         f"for {values_text(smaller)} and {after} for the bucket "
-                        f"{values_text(values)}: only what grows can be padded."
+                        f"{values_text(values)}: padding cannot shrink a dimension."
                     )
 
 
-def _paddings(
+def _iterate_paddings(
     bucketing: Bucketing, names: Sequence[str]
 ) -> Iterator[tuple[dict[str, int], dict[str, int]]]:
-    """Yields sizes of some variables, and with one of them padded to its bucket."""
+    """Yields sizes of some variables, each time before and after one is padded to its bucket."""
     for buckets in itertools.product(*(bucketing.sizes.get(n, (1, 2, 3, 8)) for n in names)):
         values = dict(zip(names, buckets, strict=True))
         for name in names:
             if name in bucketing.sizes:
-                lowest = max(1, values[name] - _MOST_TRIED)
+                lowest = max(1, values[name] - _MAX_PADDING_STEPS)
                 for size in range(lowest, values[name]):
                     yield {**values, name: size}, values
 
@@ -349,9 +350,9 @@ def _paddings(
 def _check_splittable(bucketing: Bucketing, variable: str) -> None:
     for kind, avals in (("input", bucketing.given()), ("output", bucketing.outputs)):
         for name, aval in avals.items():
-            having = [d for d in aval.op_shape if variable in variables_of(d)]
-            plain = [d for d in having if is_plain(d, variable)]
-            if len(having) > 1 or plain != having:
+            affected = [d for d in aval.op_shape if variable in variables_of(d)]
+            plain = [d for d in affected if is_plain(d, variable)]
+            if len(affected) > 1 or plain != affected:
                 raise ShapeError(
                     Message(
                         f"{bucketing.name}: sizes of {variable} above "
@@ -365,5 +366,5 @@ def _check_splittable(bucketing: Bucketing, variable: str) -> None:
 
 
 def values_text(values: Mapping[str, int]) -> str:
-    """Writes sizes for a message: "b = 3, l = 8"."""
+    """Formats sizes for a message: "b = 3, l = 8"."""
     return ", ".join(f"{variable} = {size}" for variable, size in values.items())

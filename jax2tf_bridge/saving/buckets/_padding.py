@@ -30,12 +30,12 @@ from shape_poly import Dim, DimExpr, evaluate_shape, shape_text, solve, variable
 
 Tensors: TypeAlias = Mapping[str, Any]
 NamedCall: TypeAlias = Callable[[Tensors], Tensors]
-"""From named tensors to named tensors."""
+"""Function from named tensors to named tensors."""
 NamedPull: TypeAlias = Callable[[Tensors, Tensors], Mapping[str, Any]]
-"""From named tensors and the cotangents of all results to those of the tensors; None for zeros."""
+"""Function from tensors and cotangents of all results to cotangents of tensors; None for zeros."""
 
 Values: TypeAlias = Mapping[str, Any]
-"""The variables' values: ints where they are known, else int32 tensors."""
+"""Values of the variables: ints where they are known, else int32 tensors."""
 
 _ALGEBRA = SizeAlgebra(tf.int32)
 
@@ -47,73 +47,73 @@ def bucketed(
     gradients: PieceGradients | None = None,
     pull: NamedPull | None = None,
 ) -> NamedCall:
-    """Makes `call` run at the sizes of its buckets alone, for any sizes.
+    """Extends `call` to inputs of any size, while it runs at the sizes of its buckets only.
 
-    Each input is padded to the next bucket, with zeros or what `bucketing.pad_values` say, and each
-    result sliced to what it would be without. A size that is a bucket is not copied. Size 0 gives
-    empty results, from the smallest bucket. `bucketing.oversize` says how larger sizes run.
+    Pads each input to the next bucket, with zeros or its number in `bucketing.pad_values`, and
+    slices each result to its size without padding. A size that is a bucket is not copied. Size 0
+    gives empty results, from the smallest bucket. `bucketing.oversize` says how larger sizes run.
 
     It works eagerly, in a tf.function with known and with unknown sizes, under a gradient tape of
-    any order, and in a SavedModel; not within jit_compile=True, where each size would be compiled.
+    any order, and in a SavedModel; not within jit_compile=True, which would compile each size.
 
     Args:
-      call: takes a dict with all of `bucketing.inputs`, gives a dict with all of its outputs.
-      bucketing: from `make_bucketing`.
-      held: tensors that `call` takes beside the inputs, as weights. What runs in pieces has
-        gradients with respect to what it is given, and not to variables that it reads by itself.
-      gradients: where those of the pieces are collected, if they are saved.
+      call: takes a dict with all of `bucketing.inputs`, returns a dict with all of its outputs.
+      bucketing: the buckets, from `make_bucketing`.
+      held: tensors that `call` takes beside the inputs, such as weights. Pieces have gradients with
+        respect to tensors that are passed to them, but not to variables that they read.
+      gradients: collects the gradients of the pieces, if they are saved.
       pull: the gradient of `call`, for pieces; without it TensorFlow differentiates them.
 
     Returns:
       A function from a dict with `bucketing.given()` to a dict with the outputs. It raises
-      StructureError for other names, and tf.errors.InvalidArgumentError, when it is called or,
-      where the sizes are known only then, when it runs, for sizes that contradict each other.
+      StructureError for other names. For sizes that contradict each other it raises
+      tf.errors.InvalidArgumentError, when called or, if sizes are unknown then, when it runs.
     """
 
-    def padded(tensors: Tensors, values: Values) -> dict[str, Any]:
-        return run_padded(call, bucketing, tensors, values, _targets(bucketing, values))
+    def run_call(tensors: Tensors, values: Values) -> dict[str, Any]:
+        return run_padded(call, bucketing, tensors, values, _choose_targets(bucketing, values))
 
-    def pulled(tensors: Tensors, values: Values, cotangents: Tensors) -> Mapping[str, Any]:
+    def pull_call(tensors: Tensors, values: Values, cotangents: Tensors) -> Mapping[str, Any]:
         assert pull is not None
-        targets = _targets(bucketing, values)
+        targets = _choose_targets(bucketing, values)
         return pull_padded(pull, bucketing, tensors, values, targets, cotangents)
 
-    run: Run = padded
-    pull_run = None if pull is None else pulled
+    run: Run = run_call
+    pull_run = None if pull is None else pull_call
     for variable, kind in bucketing.oversize.items():
         if kind == "split":
             run = in_pieces(run, bucketing, variable, gradients, pull_run)
             pull_run = None
 
-    def of_any_size(tensors: Tensors) -> dict[str, Any]:
-        given = _checked(bucketing, tensors)
-        values, guards = _measured(bucketing, given)
+    def run_any_size(tensors: Tensors) -> dict[str, Any]:
+        inputs = _convert_inputs(bucketing, tensors)
+        values, guards = _solve_sizes(bucketing, inputs)
         if guards:
             with tf.control_dependencies(guards):
-                given = {name: tf.identity(x) for name, x in given.items()}
-        results = run({**given, **held()}, values)
+                inputs = {name: tf.identity(x) for name, x in inputs.items()}
+        results = run({**inputs, **held()}, values)
         return {
             name: cast_if_needed(results[name], tf.as_dtype(aval.op_dtype))
             for name, aval in bucketing.outputs.items()
         }
 
-    return opaque_to_autograph(of_any_size)
+    return opaque_to_autograph(run_any_size)
 
 
 def run_padded(
     call: NamedCall, bucketing: Bucketing, tensors: Tensors, values: Values, targets: Values
 ) -> dict[str, Any]:
-    """Runs one call, padded.
+    """Runs a function on padded inputs, and slices its results.
 
     Args:
-      call: takes all of `bucketing.inputs`, gives all of its outputs.
-      bucketing: of the signature.
-      tensors: what the caller gives, of sizes that fit each other.
+      call: takes all of `bucketing.inputs`, returns all of its outputs.
+      bucketing: the buckets of the signature.
+      tensors: the inputs of the caller, of sizes that fit each other.
       values: the value of each variable.
-      targets: for each bucketed variable to what it is padded.
+      targets: the size to which each bucketed variable is padded.
 
     Returns:
-      The results as `carried_dtype` has them.
+      The results in their `carried_dtype`.
     """
     results = call(pad_inputs(bucketing, tensors, values, targets))
     return {
@@ -134,8 +134,8 @@ def pull_padded(
 ) -> dict[str, Any]:
     """Computes the gradient of `run_padded`, without running the function itself.
 
-    Beside the arguments of `run_padded`, it takes the gradient of the function at padded sizes, and
-    the cotangents of the results that have some. It returns those of `tensors` that are not zeros.
+    Beside the arguments of `run_padded`, it takes the gradient of the function at padded sizes and
+    the known cotangents of the results. Returns the cotangents of `tensors` that are not zeros.
     """
     targets = {**values, **targets}
     padded = {}
@@ -143,19 +143,19 @@ def pull_padded(
         if name in cotangents:
             tensor = _pad(bucketing, aval, cotangents[name], targets)
         else:
-            sizes = [_value(dimension, targets) for dimension in aval.op_shape]
+            sizes = [_evaluate(dimension, targets) for dimension in aval.op_shape]
             tensor = tf.zeros(sizes, carried_dtype(aval))
         padded[name] = cast_if_needed(tensor, tf.as_dtype(aval.op_dtype))
     pulled = pull(pad_inputs(bucketing, tensors, values, targets), padded)
-    found = {name: pulled.get(name) for name in tensors}
-    given = bucketing.given()
+    pulled_tensors = {name: pulled.get(name) for name in tensors}
+    avals = bucketing.given()
     return {
         name: tensor
-        if name not in given
+        if name not in avals
         else slice_result(
-            bucketing, given[name], cast_if_needed(tensor, carried_dtype(given[name])), values
+            bucketing, avals[name], cast_if_needed(tensor, carried_dtype(avals[name])), values
         )
-        for name, tensor in found.items()
+        for name, tensor in pulled_tensors.items()
         if tensor is not None
     }
 
@@ -163,7 +163,7 @@ def pull_padded(
 def pad_inputs(
     bucketing: Bucketing, tensors: Tensors, values: Values, targets: Values
 ) -> dict[str, Any]:
-    """Pads the inputs and fills the masks; arguments as for `run_padded`."""
+    """Pads the inputs and fills in the masks; the arguments are those of `run_padded`."""
     targets = {**values, **targets}
     full = {
         name: _pad(
@@ -176,7 +176,7 @@ def pad_inputs(
         for name, aval in bucketing.given().items()
     }
     for mask in bucketing.masks:
-        full[mask] = _mask(bucketing.inputs[mask], values, targets)
+        full[mask] = _make_mask(bucketing.inputs[mask], values, targets)
     held = {name: tensor for name, tensor in tensors.items() if name not in bucketing.inputs}
     return held | {
         name: cast_if_needed(full[name], tf.as_dtype(aval.op_dtype))
@@ -184,58 +184,65 @@ def pad_inputs(
     }
 
 
-def _checked(bucketing: Bucketing, tensors: Tensors) -> dict[str, Any]:
+def _convert_inputs(bucketing: Bucketing, tensors: Tensors) -> dict[str, Any]:
     """Converts the inputs to tensors of the expected ranks and dtypes."""
-    given = bucketing.given()
-    problems = [f"the input {name!r} is missing" for name in given if name not in tensors]
+    avals = bucketing.given()
+    problems = [f"the input {name!r} is missing" for name in avals if name not in tensors]
     for name in tensors:
         if name in bucketing.masks:
             problems.append(f"the mask {name!r} is filled in, and must not be given")
-        elif name not in given:
-            near = did_you_mean(name, given, quoted=True)
+        elif name not in avals:
+            near = did_you_mean(name, avals, quoted=True)
             problems.append(f"the input {name!r} is not expected{near}")
     if problems:
         raise StructureError(f"{bucketing.name}:{bullet_list(problems)}")
-    checked = {}
-    for name, aval in given.items():
+    converted = {}
+    for name, aval in avals.items():
         tensor = tf.convert_to_tensor(tensors[name], tf.as_dtype(aval.op_dtype))
         rank = len(aval.op_shape)
         if tensor.shape.rank is None:
             tensor = tf.ensure_shape(tensor, [None] * rank)
         elif tensor.shape.rank != rank:
-            raise _contradiction(bucketing, name, tensor, f"the rank must be {rank}")
-        checked[name] = cast_if_needed(tensor, carried_dtype(aval))
-    return checked
+            raise _contradiction_error(bucketing, name, tensor, f"the rank must be {rank}")
+        converted[name] = cast_if_needed(tensor, carried_dtype(aval))
+    return converted
 
 
-def _measured(
+def _solve_sizes(
     bucketing: Bucketing, tensors: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[tf.Operation]]:
     """Solves for the variables, and adds guards against sizes that contradict each other.
 
-    Only what padding would hide is guarded; the function itself checks the rest.
+    Guards only what padding would hide; the function itself checks the rest.
     """
-    given = bucketing.given()
-    sizes = [_sizes(tensors[name], aval) for name, aval in given.items()]
-    # Without any row the results are empty: size 0 needs no bucket.
+    avals = bucketing.given()
+    sizes = [_list_sizes(tensors[name], aval) for name, aval in avals.items()]
+    # Without rows the results are empty: size 0 needs no bucket.
     solution = solve(bucketing.plan, sizes, _ALGEBRA, smallest=0)
     guards = Guards(_ALGEBRA)
     for check in solution.checks:
         (place, *_) = check.places
-        name = list(given)[place.argument]
-        dimension = given[name].op_shape[place.axis]
+        name = list(avals)[place.argument]
+        dimension = avals[name].op_shape[place.axis]
         if check.holds is False:
-            raise _contradiction(bucketing, name, tensors[name], "".join(map(str, check.reason)))
+            raise _contradiction_error(
+                bucketing, name, tensors[name], "".join(map(str, check.reason))
+            )
         # A size is never negative.
         is_sure = check.operator == ">=" and str(dimension) in variables_of(dimension)
         if bucketing.depends(dimension) and check.comparison is None and not is_sure:
-            message = [_expected(bucketing, name), tf.shape(tensors[name]), ": ", *check.reason]
+            message = [
+                _format_expected(bucketing, name),
+                tf.shape(tensors[name]),
+                ": ",
+                *check.reason,
+            ]
             guards.require(check.operator, check.left, check.right, message)
     return dict(solution.values), guards.operations()
 
 
-def _sizes(tensor: Any, aval: Aval) -> Sequence[Any]:
-    """Lists the sizes of a tensor: ints where they are known, or where no variable is in them."""
+def _list_sizes(tensor: Any, aval: Aval) -> Sequence[Any]:
+    """Lists the sizes of a tensor: ints where they are known or contain no variable."""
     known = static_shape(tensor)
     if all(k is not None or isinstance(d, int) for k, d in zip(known, aval.op_shape, strict=True)):
         return [d if k is None else k for k, d in zip(known, aval.op_shape, strict=True)]
@@ -243,35 +250,36 @@ def _sizes(tensor: Any, aval: Aval) -> Sequence[Any]:
     return [shape[axis] if size is None else size for axis, size in enumerate(known)]
 
 
-def _expected(bucketing: Bucketing, name: str) -> str:
+def _format_expected(bucketing: Bucketing, name: str) -> str:
     shape = shape_text(bucketing.inputs[name].op_shape)
     return f"{bucketing.name}: {name}: expected shape {shape}, got "
 
 
-def _contradiction(bucketing: Bucketing, name: str, tensor: Any, reason: str) -> Exception:
-    text = f"{_expected(bucketing, name)}{format_known_shape(tensor)}: {reason}"
+def _contradiction_error(bucketing: Bucketing, name: str, tensor: Any, reason: str) -> Exception:
+    text = f"{_format_expected(bucketing, name)}{format_known_shape(tensor)}: {reason}"
     error: Exception = tf.errors.InvalidArgumentError(None, None, text)
     return error
 
 
-def _value(dimension: Dim, values: Values) -> Any:
+def _evaluate(dimension: Dim, values: Values) -> Any:
     if isinstance(dimension, int):
         return dimension
     return dimension.evaluate_with(values, _ALGEBRA)
 
 
-def _targets(bucketing: Bucketing, values: Values) -> dict[str, Any]:
+def _choose_targets(bucketing: Bucketing, values: Values) -> dict[str, Any]:
     return {
-        variable: _bucket(bucketing, variable, values[variable]) for variable in bucketing.sizes
+        variable: _choose_bucket(bucketing, variable, values[variable])
+        for variable in bucketing.sizes
     }
 
 
-def _bucket(bucketing: Bucketing, variable: str, size: Any) -> Any:
-    """Finds the first bucket that is not smaller; above the largest, the size itself."""
+def _choose_bucket(bucketing: Bucketing, variable: str, size: Any) -> Any:
+    """Returns the smallest bucket that holds a size; above the largest, the size itself."""
     if isinstance(size, int):
         return bucketing.bucket_of(variable, size) or size
     buckets = bucketing.sizes[variable]
-    # On the host, where sizes are: otherwise a GPU would be asked, and waited for.
+    # On the host, which has the sizes: the op on a GPU would make the host wait for it.
     with tf.device("/device:CPU:0"):
         too_small = tf.constant((-1, *buckets[:-1])) < size
         bucket = tf.reduce_max(tf.where(too_small, tf.constant(buckets), 0))
@@ -279,45 +287,45 @@ def _bucket(bucketing: Bucketing, variable: str, size: Any) -> Any:
 
 
 def _pad(bucketing: Bucketing, aval: Aval, tensor: Any, targets: Values, value: Any = 0) -> Any:
-    """Pads a tensor to the target sizes along its dimensions that have buckets."""
+    """Pads a tensor to the target sizes along its bucketed dimensions."""
     is_padded = [bucketing.depends(dimension) for dimension in aval.op_shape]
     if not any(is_padded):
         return tensor
     known: Sequence[Any] = static_shape(tensor)
     sizes: Sequence[Any] = [
-        _value(dimension, targets) if padded else size
+        _evaluate(dimension, targets) if padded else size
         for dimension, size, padded in zip(aval.op_shape, known, is_padded, strict=True)
     ]
-    none = np.zeros(len(sizes), np.int32)
-    rows: Any
+    before = np.zeros(len(sizes), np.int32)
+    paddings: Any
     if all(isinstance(size, int) for size in (*sizes, *known)):
         amounts = np.subtract(sizes, known, dtype=np.int32)
         if not amounts.any():
             return tensor
-        rows = np.stack([none, amounts], axis=1)
+        paddings = np.stack([before, amounts], axis=1)
     else:
-        # Nothing is copied where the amounts come out as 0.
-        unknown = tf.stack([0 if size is None else size for size in sizes]) - tf.shape(tensor)
-        # A session takes tensors of other sizes than the graph says: these must not be padded.
-        unknown *= np.array(is_padded, np.int32)
-        rows = tf.stack([none, unknown], axis=1)
+        # tf.pad copies nothing where all amounts are 0.
+        extra = tf.stack([0 if size is None else size for size in sizes]) - tf.shape(tensor)
+        # A session accepts other sizes than the graph states: fixed dimensions are never padded.
+        extra *= np.array(is_padded, np.int32)
+        paddings = tf.stack([before, extra], axis=1)
     number = np.asarray(value).astype(tensor.dtype.as_numpy_dtype)
-    padded = tf.pad(tensor, rows, constant_values=tf.constant(number) if value else 0)
+    padded = tf.pad(tensor, paddings, constant_values=tf.constant(number) if value else 0)
     padded.set_shape(_known_shape(aval, targets))
     return padded
 
 
 def slice_result(bucketing: Bucketing, aval: Aval, tensor: Any, values: Values) -> Any:
-    """Cuts a result that was computed for larger sizes down to these values of the variables."""
+    """Slices a result for padded sizes to its size for these values of the variables."""
     if not any(map(bucketing.depends, aval.op_shape)):
         return tensor
     known = _known_shape(aval, values)
     sizes, static = [], []
     for dimension, size in zip(aval.op_shape, known, strict=True):
         if bucketing.depends(dimension):
-            cut = _size(dimension, values)
-            sizes.append(cut)
-            static.append(cut if isinstance(cut, int) else None)
+            target = _evaluate_result_size(dimension, values)
+            sizes.append(target)
+            static.append(target if isinstance(target, int) else None)
         else:
             sizes.append(-1)  # all of it
             static.append(size)
@@ -326,9 +334,9 @@ def slice_result(bucketing: Bucketing, aval: Aval, tensor: Any, values: Values) 
     return sliced
 
 
-def _size(dimension: Dim, values: Values) -> Any:
-    """Returns a size of a result; 0 where sizes that the function itself refuses give less."""
-    size = _value(dimension, values)
+def _evaluate_result_size(dimension: Dim, values: Values) -> Any:
+    """Returns a size of a result; 0 where it is negative, for sizes that the function refuses."""
+    size = _evaluate(dimension, values)
     may_be_negative = isinstance(dimension, DimExpr) and any(c < 0 for _, c in dimension.terms)
     return _ALGEBRA.maximum(0, size) if may_be_negative else size
 
@@ -338,15 +346,15 @@ def _known_shape(aval: Aval, values: Values) -> tuple[int | None, ...]:
     return evaluate_shape(aval.op_shape, known)
 
 
-def _mask(aval: Aval, values: Values, targets: Values) -> Any:
-    """Makes a mask that is 1 where each index is below the size of its dimension, else 0."""
+def _make_mask(aval: Aval, values: Values, targets: Values) -> Any:
+    """Makes a mask: 1 where each index is below the size of its dimension, else 0."""
     rank = len(aval.op_shape)
     mask: Any = tf.ones([1] * rank, tf.bool)
-    sizes = [_value(dimension, targets) for dimension in aval.op_shape]
+    sizes = [_evaluate(dimension, targets) for dimension in aval.op_shape]
     for axis, dimension in enumerate(aval.op_shape):
-        row = tf.sequence_mask(_value(dimension, values), sizes[axis])
-        along = [-1 if a == axis else 1 for a in range(rank)]
-        mask = tf.logical_and(mask, tf.reshape(row, along))
+        row = tf.sequence_mask(_evaluate(dimension, values), sizes[axis])
+        shape = [-1 if a == axis else 1 for a in range(rank)]
+        mask = tf.logical_and(mask, tf.reshape(row, shape))
     mask = tf.cast(mask, tf.as_dtype(aval.op_dtype))
     mask.set_shape(_known_shape(aval, targets))
     return mask

@@ -1,4 +1,4 @@
-"""Versions of a model in a directory, each complete or not there at all."""
+"""Publishes versions of a model in a directory, each complete or invisible."""
 
 from jax2tf_bridge.saving.publishing._publish import (
     NewVersion,

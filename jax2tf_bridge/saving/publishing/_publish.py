@@ -1,9 +1,9 @@
-"""publish_version(): writes the next version below a root, as TensorFlow Serving takes it up.
+"""publish_version(): writes the next version below a root, where TensorFlow Serving finds it.
 
-TensorFlow Serving looks again and again for names that are integers, of files and of folders, and
-passes over all others. On disk, a version is written under a hidden name, and renamed when it is
-complete and on the disk; one that is removed gets a hidden name first. Behind a scheme, where
-folders cannot be renamed at once, its graph is written last, and removed first.
+TensorFlow Serving polls for files and folders whose names are integers, and ignores all others. On
+disk, a version is written under a hidden name, and renamed when it is complete and synced; before
+its removal it is renamed to a hidden name. Behind a scheme, where folders cannot be renamed
+atomically, the graph is written last and removed first.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class NewVersion(Generic[T]):
     """Version that `publish_version` wrote.
 
     Attributes:
-      version: its number.
-      path: its directory.
-      result: what the writer returned.
-      removed: the numbers of the versions that were removed for it.
-      notes: what did not go well after it was there, for people.
+      version: the number of the version.
+      path: the directory of the version.
+      result: the result of the writer.
+      removed: the numbers of the older versions that were removed.
+      notes: problems after the version was published, for people.
     """
 
     version: int
@@ -59,36 +59,36 @@ def publish_version(
 ) -> NewVersion[T]:
     """Writes the directory `root/N` for the next N, complete or not at all.
 
-    N is one more than the largest number that was ever published there, or 1: a server keeps the
-    weights that it has when a removed number appears again. A hidden file in `root` keeps the
-    number. Nothing but a complete version is ever seen,
-    also if the process is killed, the machine stops or the disk is full. Several may publish at
-    the same time, from several machines as well: each gets a number of its own. What a dead
-    publisher left is removed: on the same machine when its lock is free, so at once; of another
-    machine, whose locks may not be seen, when it also has not changed for a day.
+    N is one more than the largest number that was ever published there, or 1: if a removed number
+    is used again, a server keeps its old weights. A hidden file in `root` records the number.
+    Only complete versions are ever visible, even if the process is killed, the machine stops or
+    the disk is full. Several processes and machines may publish at the same time; each gets a
+    different number. Leftovers of a dead publisher are removed: on the same machine as soon as its
+    lock is free; of another machine, whose locks may be invisible, if they also have not changed
+    for a day.
 
     Args:
-      root: the folder of all versions, on disk or behind a scheme; made if it is not there.
-      write: is given the path at which it makes the directory; what it returns is handed on.
-      keep: how many of the newest versions stay; older ones are removed when the new one is
-        there. None keeps all. Keep 2 or more where a server may just be loading the one before.
-      needed: about how many bytes are written, for the message if the disk is full.
-      check: raises if the directory it is given is damaged. It is called before the version is
-        visible, which it prevents, and again before older versions are removed; these stay if it
-        raises then.
+      root: the folder of all versions, on disk or behind a scheme; created if missing.
+      write: takes the path at which it makes the directory; its result is returned.
+      keep: the number of newest versions that stay; older ones are removed after the new one is
+        published. None keeps all. Keep 2 or more if a server may still load the version before.
+      needed: the approximate number of bytes to write, for the message if the disk is full.
+      check: raises if a directory is damaged. It is called before the version is visible, and
+        prevents that if it raises. It is called again before older versions are removed; they
+        stay if it raises then.
 
     Raises:
       ValueError: `keep` is less than 1, or there is no next number.
-      TypeError: `keep` is no integer.
+      TypeError: `keep` is not an integer.
       NotADirectoryError: `root` is a file, or below one.
       FileExistsError: `root` is a SavedModel itself.
-      FileNotFoundError: `root` is a link to what is not there, or `write` made no directory.
+      FileNotFoundError: `root` is a broken link, or `write` made no directory.
       PermissionError: `root` cannot be written to.
-      OSError: nothing that is installed has the scheme of `root`, `root` is a scheme alone, or the
+      OSError: no installed library supports the scheme of `root`, `root` is a scheme alone, or the
         disk is full.
     """
-    count = _checked_keep(keep)
-    folder = _folder(root)
+    count = _validate_keep(keep)
+    folder = _open_folder(root)
     notes: list[str] = []
     with (
         folder.staged(needed) as place,
@@ -97,7 +97,7 @@ def publish_version(
         partial = place / "new"
         result = write(partial)
         if not partial.is_dir() or not any(partial.iterdir()):
-            text = "is not published: what writes it left no folder with something in it"
+            text = "is not published: the writer made no folder, or an empty one"
             raise path_error(FileNotFoundError, errno.ENOENT, text, partial)
         if check is not None:
             check(partial)
@@ -105,23 +105,23 @@ def publish_version(
         removable: dict[int, list[AnyPath]] = {}
         with folder.locked():
             check_interrupts()
-            # Before the version is visible: a server that sees it compiles what it does not find.
+            # Before the version is visible, since a server compiles programs that it does not find.
             share_programs(partial, folder.path)
             version = folder.add(place, notes)
             if count is not None:
-                versions = _directories(folder, notes)
+                versions = _list_directories(folder, notes)
                 removable = {number: versions[number] for number in sorted(versions)[:-count]}
         path = folder.path / str(version)
         if removable and check is not None and not _is_readable(path, check, notes):
             removable = {}
         removed, programs = [], set[str]()
         for number, paths in removable.items():
-            names = {name for each in paths for name in program_names(each)}
-            if _removed(folder, paths, notes):
+            names = {name for directory in paths for name in program_names(directory)}
+            if _remove_version(folder, paths, notes):
                 removed.append(number)
                 programs |= names
         if programs:
-            remaining = _directories(folder, notes).values()
+            remaining = _list_directories(folder, notes).values()
             remove_programs(folder.path, programs, chain.from_iterable(remaining))
     return NewVersion(version, path, result, tuple(removed), tuple(notes))
 
@@ -129,7 +129,7 @@ def publish_version(
 def published_versions(root: str | os.PathLike[str]) -> dict[int, AnyPath]:
     """Returns the directories of the versions below a root by number, the newest last.
 
-    They are those that TensorFlow Serving takes for versions; empty if there is no such root.
+    These are the versions for TensorFlow Serving. The result is empty if there is no such root.
 
     Raises:
       NotADirectoryError: `root` is a file.
@@ -139,8 +139,8 @@ def published_versions(root: str | os.PathLike[str]) -> dict[int, AnyPath]:
     if not folder.path.exists():
         return {}
     folder.check()
-    found = folder.directories()
-    return {number: found[number][-1] for number in sorted(found)}
+    directories = folder.directories()
+    return {number: directories[number][-1] for number in sorted(directories)}
 
 
 def latest_version(root: str | os.PathLike[str]) -> AnyPath | None:
@@ -150,15 +150,15 @@ def latest_version(root: str | os.PathLike[str]) -> AnyPath | None:
       NotADirectoryError: `root` is a file.
       OSError: `root` cannot be read.
     """
-    found = published_versions(root)
-    return found[max(found)] if found else None
+    versions = published_versions(root)
+    return versions[max(versions)] if versions else None
 
 
-def _checked_keep(keep: int | None) -> int | None:
+def _validate_keep(keep: int | None) -> int | None:
     if keep is None:
         return None
     if (count := as_integer(keep)) is None:
-        raise TypeError(f"keep is how many versions stay, so an integer, and not {keep!r}")
+        raise TypeError(f"keep is the number of versions that stay, an integer, and not {keep!r}")
     if count < 1:
         raise ValueError(
             f"keep is {count}, but the newest version always stays: give 1 or more, or None to "
@@ -167,24 +167,24 @@ def _checked_keep(keep: int | None) -> int | None:
     return count
 
 
-def _folder(root: str | os.PathLike[str]) -> VersionFolder:
+def _open_folder(root: str | os.PathLike[str]) -> VersionFolder:
     folder = version_folder(root)
     if isinstance(folder.path, StoragePath):
         folder.path.check_is_below(least=1)
     check_place(folder.path)
-    there = folder.path.exists()
-    if os.path.islink(root) and not there:
+    exists = folder.path.exists()
+    if os.path.islink(root) and not exists:
         text = f"is a link to {folder.path}, which is not there: make that folder, or mend the link"
         raise path_error(FileNotFoundError, errno.ENOENT, text, root)
-    if there:
+    if exists:
         folder.check()
     return folder
 
 
-def _directories(folder: VersionFolder, notes: list[str]) -> dict[int, list[AnyPath]]:
+def _list_directories(folder: VersionFolder, notes: list[str]) -> dict[int, list[AnyPath]]:
     try:
         return folder.directories()
-    except OSError as e:  # the new version is there, so this is no failure to publish
+    except OSError as e:  # the new version exists, so publishing has not failed
         notes.append(f"older versions could not be listed, and stay: {e}")
         return {}
 
@@ -193,14 +193,14 @@ def _is_readable(path: AnyPath, check: Callable[[AnyPath], object], notes: list[
     try:
         check(path)
     except (OSError, BridgeError) as e:
-        # Another publisher may have removed it after it published a newer version.
+        # Another publisher may have removed it after publishing a newer version.
         if path.exists():
             notes.append(f"older versions stay, because {path} cannot be read back: {e}")
         return False
     return True
 
 
-def _removed(folder: VersionFolder, paths: list[AnyPath], notes: list[str]) -> bool:
+def _remove_version(folder: VersionFolder, paths: list[AnyPath], notes: list[str]) -> bool:
     for path in paths:
         try:
             folder.remove(path)

@@ -37,15 +37,15 @@ from jax2tf_bridge.saving.weights import PARAMS, PathWeights, as_saved, leaf_nam
 from jax2tf_bridge.storage import AnyPath, on_disk
 
 _VARIABLES = "variables"
-# Tensors are handed to TensorFlow, which may copy them, in groups: as large as the largest tensor,
-# or as this, so that small ones do not make many files.
+# TensorFlow may copy the tensors that it writes, so they are written in groups. A group is as large
+# as the largest tensor, or as this, so that small tensors do not make many files.
 _GROUP_BYTES = 32 << 20
-_ALIGNMENT = 64  # bytes, of memory that TensorFlow's vector instructions read
+_ALIGNMENT = 64  # bytes; TensorFlow's vector instructions need aligned memory
 
 
 @dataclass(frozen=True)
 class _Entry:
-    """Tensor of the checkpoint: `value` replaces it, or it is copied."""
+    """Tensor of the checkpoint; replaced by `value`, or copied if that is None."""
 
     key: str
     dtype: tf.DType
@@ -62,36 +62,36 @@ def publish_weights(
 ) -> NewVersion[AnyPath]:
     """Publishes the newest version below `root` again, with other weights.
 
-    Nothing is traced and no model is loaded. Files of the graph are not written again: the new
-    version has them by hard links, or as copies where the file system has none. This is sound
-    since nothing changes a published file: versions are replaced and removed as a whole. (Who
-    edits one by hand should write a new file under its name, as most tools do.)
+    Nothing is traced and no model is loaded. The new version shares the files of the graph by hard
+    links, or has copies if the file system has no hard links. This is sound since nothing changes
+    a published file: versions are replaced and removed as a whole. (If you edit one by hand, write
+    a new file under its name, as most tools do.)
 
-    Besides what `tensors` holds, memory for one copy of the largest tensor is used, or 32 MiB.
+    Besides `tensors`, this needs memory for one copy of the largest tensor, or 32 MiB.
 
     Args:
       root: a folder with a version that `save` wrote.
-      tensors: arrays or tensors by variable name ("dense/kernel"), of the same shapes and
-        dtypes as the variables have.
-      keep: how many of the newest versions stay, see `publish_version`.
-      partial: whether variables may be missing in `tensors`, and keep their values.
+      tensors: arrays or tensors by variable name ("dense/kernel"), with the shapes and dtypes of
+        the variables.
+      keep: the number of newest versions that stay, see `publish_version`.
+      partial: whether `tensors` may lack variables, which then keep their values.
 
     Returns:
-      The version; its `result` is the directory whose graph it has.
+      The version; its `result` is the directory of the version that it was made from.
 
     Raises:
-      StructureError: a name is no variable's, or (unless `partial`) a variable is not given.
-      ShapeError, DTypeError: values differ in shape, in dtype; ArgumentsError: in both.
+      StructureError: a name is not that of a variable, or (unless `partial`) a variable is missing.
+      ShapeError, DTypeError: values differ in shape or in dtype; ArgumentsError: in both.
       FileNotFoundError: there is no version below `root`.
       FileFormatError: the newest version was not written by `save`, or is damaged.
-      OSError: as `publish_version`.
+      OSError: as for `publish_version`.
     """
     while True:
-        base = _base(root)
+        base = _find_base(root)
         try:
             return _publish(root, base, tensors, keep, partial)
         except (OSError, FileFormatError, tf.errors.OpError):
-            # Another publisher may have removed it meanwhile, after it published a newer one.
+            # Another publisher may have removed the version after publishing a newer one.
             if base.is_dir() or latest_version(root) in (None, base):
                 raise
 
@@ -103,10 +103,10 @@ def _publish(
     keep: int | None,
     partial: bool,
 ) -> NewVersion[AnyPath]:
-    variables = _sidecar_of(base)[0].variables
-    given = _checked(tensors, variables, base, partial)
+    variables = _read_required_sidecar(base)[0].variables
+    values = _check_tensors(tensors, variables, base, partial)
     with on_disk(base) as source, tf.init_scope(), tf.device("CPU:0"):
-        entries = _entries(base, source, variables, given)
+        entries = _list_entries(base, source, variables, values)
 
         def write(folder: Path) -> AnyPath:
             folder.mkdir()
@@ -119,7 +119,7 @@ def _publish(
         return publish_version(root, write, keep=keep, needed=needed, check=check_complete)
 
 
-def _base(root: str | os.PathLike[str]) -> AnyPath:
+def _find_base(root: str | os.PathLike[str]) -> AnyPath:
     base = latest_version(root)
     if base is None:
         text = "has no published version yet: publish the model once with its signatures"
@@ -127,7 +127,7 @@ def _base(root: str | os.PathLike[str]) -> AnyPath:
     return base
 
 
-def _sidecar_of(folder: AnyPath) -> tuple[Sidecar, Mapping[str, PortableFunction]]:
+def _read_required_sidecar(folder: AnyPath) -> tuple[Sidecar, Mapping[str, PortableFunction]]:
     try:
         check_complete(folder)
     except FileFormatError as e:
@@ -146,10 +146,10 @@ def _sidecar_of(folder: AnyPath) -> tuple[Sidecar, Mapping[str, PortableFunction
     return contents
 
 
-def _checked(
+def _check_tensors(
     tensors: Mapping[str, Any], variables: Sequence[VariableEntry], base: AnyPath, partial: bool
 ) -> dict[str, Any]:
-    """Checks weights against the variables, and returns them by key of the checkpoint."""
+    """Checks weights against the variables, and returns them by their checkpoint keys."""
     by_name = {v.name: v for v in variables}
     unknown = [name for name in tensors if name not in by_name]
     missing = [name for name in by_name if name not in tensors]
@@ -158,7 +158,9 @@ def _checked(
         for name in unknown
     ]
     if not partial:
-        problems += [f"{name!r} is missing: it is {_described(by_name[name])}" for name in missing]
+        problems += [
+            f"{name!r} is missing: it is {_format_type(by_name[name])}" for name in missing
+        ]
     if problems:
         hint = "" if partial or not missing else "\nTo keep the values of some, give partial=True."
         raise StructureError(
@@ -170,14 +172,14 @@ def _checked(
     for name, value in tensors.items():
         variable = by_name[name]
         value = value if hasattr(value, "dtype") and hasattr(value, "shape") else np.asarray(value)
-        shape, dtype = tuple(value.shape), _dtype_name(value)
+        shape, dtype = tuple(value.shape), _get_dtype_name(value)
         if shape != variable.shape:
             errors.add(ShapeError)
         if dtype != variable.dtype:
             errors.add(DTypeError)
         if shape != variable.shape or dtype != variable.dtype:
             got = array_type_text(dtype, shape)
-            lines.append(f"{variable.path}: expected {_described(variable)}, got {got}")
+            lines.append(f"{variable.path}: expected {_format_type(variable)}, got {got}")
         values[variable.key] = value
     if errors:
         error = errors.pop() if len(errors) == 1 else ArgumentsError
@@ -188,34 +190,34 @@ def _checked(
     return values
 
 
-def _described(variable: VariableEntry) -> str:
+def _format_type(variable: VariableEntry) -> str:
     return array_type_text(variable.dtype, variable.shape)
 
 
-def _dtype_name(value: Any) -> str:
+def _get_dtype_name(value: Any) -> str:
     try:
         return str(tf.as_dtype(value.dtype).name)
     except TypeError:  # such as JAX's key types
         return str(value.dtype)
 
 
-def _entries(
-    base: AnyPath, source: Path, variables: Sequence[VariableEntry], given: Mapping[str, Any]
+def _list_entries(
+    base: AnyPath, source: Path, variables: Sequence[VariableEntry], values: Mapping[str, Any]
 ) -> list[_Entry]:
-    """Lists what the new checkpoint holds: every key of the old one, `base`, of which is a copy."""
+    """Lists the entries of the new checkpoint; `source` is a copy of `base` on disk."""
     try:
         reader = tf.train.load_checkpoint(str(source / _VARIABLES / "variables"))
         shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
     except (tf.errors.OpError, ValueError) as e:
         raise _unreadable_variables(base, e) from e
     for v in variables:
-        found = "nothing"
+        held = "nothing"
         if v.key in shapes:
-            found = array_type_text(dtypes[v.key].name, shapes[v.key])
-        if found != _described(v):
+            held = array_type_text(dtypes[v.key].name, shapes[v.key])
+        if held != _format_type(v):
             raise FileFormatError(
                 f"{base / SIDECAR} does not belong to the variables beside it: {v.path} is "
-                f"{_described(v)}, and {v.key!r} holds {found}. Publish the whole model instead.",
+                f"{_format_type(v)}, and {v.key!r} holds {held}. Publish the whole model instead.",
                 file=str(base / SIDECAR),
             )
     return [
@@ -223,14 +225,14 @@ def _entries(
             key,
             dtypes[key],
             int(np.prod(shapes[key], dtype=np.int64)) * dtypes[key].size,
-            given.get(key),
+            values.get(key),
         )
         for key in sorted(shapes)
     ]
 
 
 def _link_tree(source: Path, target: Path) -> None:
-    """Gives `target` the files of `source`, but its variables."""
+    """Links the files of `source`, except for its variables, into `target`."""
     for path, folders, files in os.walk(source, onerror=_raise, followlinks=True):
         relative = Path(path).relative_to(source)
         if relative == Path("."):
@@ -250,16 +252,16 @@ def _link(source: Path, target: Path) -> None:
         os.link(os.path.realpath(source), target)
     except FileNotFoundError:
         raise
-    except OSError:  # not on this file system, too many, or another user's file
+    except OSError:  # no hard links here, too many links, or another user's file
         shutil.copy2(source, target)
 
 
 def _write_checkpoint(base: AnyPath, source: Path, folder: Path, entries: Sequence[_Entry]) -> None:
     folder.mkdir()
     parts = []
-    for i, group in enumerate(_groups(entries)):
+    for i, group in enumerate(_iterate_groups(entries)):
         parts.append(str(folder / "parts" / f"{i:05}"))
-        _save_group(parts[-1], group, _restored(base, source, group))
+        _save_group(parts[-1], group, _read_copied(base, source, group))
     tf.raw_ops.MergeV2Checkpoints(
         checkpoint_prefixes=parts, destination_prefix=str(folder / "variables")
     )
@@ -267,7 +269,7 @@ def _write_checkpoint(base: AnyPath, source: Path, folder: Path, entries: Sequen
         (folder / "parts").rmdir()
 
 
-def _groups(entries: Sequence[_Entry]) -> Iterator[list[_Entry]]:
+def _iterate_groups(entries: Sequence[_Entry]) -> Iterator[list[_Entry]]:
     limit = max([_GROUP_BYTES, *(entry.size for entry in entries)])
     group: list[_Entry] = []
     size = 0
@@ -281,8 +283,8 @@ def _groups(entries: Sequence[_Entry]) -> Iterator[list[_Entry]]:
         yield group
 
 
-def _restored(base: AnyPath, source: Path, group: Sequence[_Entry]) -> dict[str, tf.Tensor]:
-    """Reads the tensors that are copied from `base`, of which `source` is a copy on disk."""
+def _read_copied(base: AnyPath, source: Path, group: Sequence[_Entry]) -> dict[str, tf.Tensor]:
+    """Reads the tensors that stay as in `base`; `source` is its copy on disk."""
     copied = [entry for entry in group if entry.value is None]
     if not copied:
         return {}
@@ -311,28 +313,29 @@ def _save_group(prefix: str, group: Sequence[_Entry], restored: Mapping[str, tf.
         tensor_names=[entry.key for entry in group],
         shape_and_slices=[""] * len(group),
         tensors=[
-            restored[entry.key] if entry.value is None else _tensor(entry.value) for entry in group
+            restored[entry.key] if entry.value is None else _to_tensor(entry.value)
+            for entry in group
         ],
     )
 
 
-def _tensor(value: Any) -> tf.Tensor:
-    """Makes a tensor with one copy of the memory at most.
+def _to_tensor(value: Any) -> tf.Tensor:
+    """Makes a tensor with at most one copy of the memory.
 
-    `tf.convert_to_tensor` copies an array, and its copy once more where that is not aligned.
+    `tf.convert_to_tensor` copies an array, and copies the copy if that is not aligned.
     """
     if isinstance(value, tf.Tensor | tf.Variable):
         return tf.convert_to_tensor(value)
     array = np.asarray(value)
     if array.dtype == tf.bfloat16.as_numpy_dtype:
-        return tf.bitcast(_tensor(array.view(np.uint16)), tf.bfloat16)
+        return tf.bitcast(_to_tensor(array.view(np.uint16)), tf.bfloat16)
     if array.dtype.kind not in "iufc":
         return tf.convert_to_tensor(array)
-    return tf.experimental.dlpack.from_dlpack(_aligned_copy(array).__dlpack__())
+    return tf.experimental.dlpack.from_dlpack(_copy_aligned(array).__dlpack__())
 
 
-def _aligned_copy(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Copies numbers to memory that TensorFlow takes as it is."""
+def _copy_aligned(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Copies an array to memory that TensorFlow uses without another copy."""
     memory = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _ALIGNMENT
     native = array.dtype.newbyteorder("=")
@@ -346,20 +349,20 @@ def weights_by_name(folder: AnyPath, params: Any) -> dict[str, Any]:
     """Returns the leaves of `params` by the names that `save` gave to their variables.
 
     Args:
-      folder: of the SavedModel.
-      params: what `leaves_for` takes: of the structure that was saved, or by paths; containers
-        that stand for custom nodes are dicts and tuples where their types are not registered. Or a
-        mapping by these names, as `params` of the loaded model.
+      folder: the folder of the SavedModel.
+      params: weights as for `leaves_for`, in the structure that was saved or by paths; custom nodes
+        are dicts and tuples if their types are not registered. Or a mapping by these names, like
+        `params` of the loaded model.
 
     Raises:
-      FileFormatError: `save` has not written the model, or it is damaged.
-      SavingError: it has no weights.
+      FileFormatError: `save` has not written the model, or the model is damaged.
+      SavingError: the model has no weights.
       StructureError: `params` have another structure; each difference is listed.
     """
-    sidecar, portables = _sidecar_of(folder)
+    sidecar, portables = _read_required_sidecar(folder)
     leaves = params.leaves if isinstance(params, PathWeights) else params
-    names_there = {variable.name for variable in sidecar.variables}
-    if names_there and isinstance(leaves, Mapping) and set(leaves) == names_there:
+    variable_names = {variable.name for variable in sidecar.variables}
+    if variable_names and isinstance(leaves, Mapping) and set(leaves) == variable_names:
         return dict(leaves)  # `params` of the loaded model has these names
     names: dict[str, Any] = {}
     for name, entry in sidecar.signatures.items():
@@ -388,7 +391,7 @@ def as_variables(folder: AnyPath, named: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
       FileFormatError: the model's sidecar is damaged.
     """
-    found = read_sidecar(folder)
-    variables = () if found is None else found[0].variables
+    contents = read_sidecar(folder)
+    variables = () if contents is None else contents[0].variables
     dtypes = {variable.name: variable.dtype for variable in variables}
     return {n: as_saved(leaf, dtypes[n]) if n in dtypes else leaf for n, leaf in named.items()}

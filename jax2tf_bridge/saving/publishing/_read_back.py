@@ -1,4 +1,4 @@
-"""Reads a SavedModel back before another version is made of it, or older versions are removed."""
+"""Checks a SavedModel before a version is made from it, or older versions are removed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _VARIABLES = "variables"
 def check_complete(folder: AnyPath) -> None:
     """Reads the graph of a SavedModel, and compares the sizes of its files with their indexes.
 
-    Reads none of the arrays, so that it is quick for large models and in remote storage.
+    Does not read arrays, so it is fast for large models and in remote storage.
 
     Raises:
       FileNotFoundError: there is no such folder.
-      FileFormatError: the graph is missing, empty or cut short, the variables are, or other files
+      FileFormatError: the graph or the variables are missing, empty or truncated, or other files
         are missing that TensorFlow needs.
       OSError: a file cannot be read.
     """

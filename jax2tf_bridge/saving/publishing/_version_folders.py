@@ -35,59 +35,59 @@ from jax2tf_bridge.storage import (
 # Part of the names of hidden folders.
 _NAME = "version"
 _INTEGER = re.compile(r"\s*\+?([0-9]+)\s*", re.ASCII)
-# A file whose name keeps the largest number in use after its version was removed by hand. The
-# number is in the name, because some storage can neither lock nor replace a file.
+# Prefix of a file that records the largest number, so that it stays used when its version is
+# removed by hand. The name has the number, because some storage cannot lock or replace files.
 _RECORD_PREFIX = ".versions-used-up-to-"
 _RECORD = re.compile(re.escape(_RECORD_PREFIX) + r"([0-9]+)", re.ASCII)
-_LARGEST = 2**63 - 1
-# Others hold the lock while they rename, so for milliseconds, unless they are stopped.
+_MAX_VERSION = 2**63 - 1
+# Publishers hold the lock for a rename only: for milliseconds, unless they are stopped.
 _LOCK_SECONDS = 10.0
 
 
 class VersionFolder(ABC):
-    """Folder with directories that are named by their versions' numbers.
+    """Folder of versions, whose directories have their numbers as names.
 
     Attributes:
-      path: of the folder.
+      path: the path of the folder.
     """
 
     path: AnyPath
 
     @abstractmethod
     def staged(self, needed: int | None) -> AbstractContextManager[Path]:
-        """Yields a staging folder on disk, whose `new` is to be filled."""
+        """Yields a staging folder on disk; the caller makes and fills its `new` folder."""
 
     @abstractmethod
     def settle(self, new: Path) -> None:
-        """Has the system write what was filled to the disk, if it stays there."""
+        """Syncs `new` to the disk, if the versions are on disk."""
 
     @abstractmethod
     def add(self, place: Path, notes: list[str]) -> int:
-        """Makes `new` of a staging folder the next version, and returns its number.
+        """Makes the `new` folder in a staging folder the next version, and returns its number.
 
-        A record of the number is written before the version is visible, so that the number is
-        not used again when the version is removed.
+        Records the number before the version is visible, so that the number is not used again
+        when the version is removed.
         """
 
     @abstractmethod
     def directories(self) -> dict[int, list[AnyPath]]:
-        """Finds the directories of each number; the one that is written as usual is last."""
+        """Returns the directories of each number, last the one with the usual name (7, not 007)."""
 
     @abstractmethod
     def locked(self) -> AbstractContextManager[None]:
-        """Keeps numbers in order, where there are locks."""
+        """Locks the folder so that numbers are assigned in order, if the storage has locks."""
 
     @abstractmethod
     def remove(self, directory: AnyPath) -> None:
         """Removes a version.
 
         Raises:
-          FileNotFoundError: it is not there any more.
+          FileNotFoundError: it no longer exists.
           OSError: it cannot be removed.
         """
 
     def check(self) -> None:
-        """Raises if it is a file, or a SavedModel itself."""
+        """Raises if the path is a file, or a SavedModel itself."""
         if not self.path.is_dir():
             text = "is a file, and not the folder of the versions: name the folder above it"
             raise path_error(NotADirectoryError, errno.ENOTDIR, text, self.path)
@@ -97,7 +97,7 @@ class VersionFolder(ABC):
 
 
 class _OnDisk(VersionFolder):
-    """Folder on disk: a version is renamed to its number."""
+    """Folder on disk, where a version is renamed to its number."""
 
     def __init__(self, path: Path) -> None:
         self.path: Path = path
@@ -109,16 +109,16 @@ class _OnDisk(VersionFolder):
         sync_tree(new)
 
     def locked(self) -> AbstractContextManager[None]:
-        # The rename alone makes numbers unique, also while others remove versions.
+        # Not needed for uniqueness: the rename ensures it, also while others remove versions.
         return locked_folder(self.path, _LOCK_SECONDS)
 
     def add(self, place: Path, notes: list[str]) -> int:
-        tried = 0
+        taken = 0
         while True:
-            largest = _largest(os.listdir(self.path))
-            # On a shared file system a name may be taken before it is listed.
-            number = max(largest, tried) + 1
-            if number > _LARGEST:
+            largest = _find_largest(os.listdir(self.path))
+            # On a shared file system, a name may be taken before it is listed.
+            number = max(largest, taken) + 1
+            if number > _MAX_VERSION:
                 text = f"{self.path} has the version {largest}, and there is no larger number for "
                 raise ValueError(text + "the next")
             # Empty, so that it fits on a full disk.
@@ -126,44 +126,44 @@ class _OnDisk(VersionFolder):
             try:
                 rename_to_new(place / "new", self.path / str(number))
             except FileExistsError:
-                tried = number
+                taken = number
             else:
                 break
         with contextlib.suppress(OSError):
-            for name in _older_records(os.listdir(self.path), number):
+            for name in _list_older_records(os.listdir(self.path), number):
                 (self.path / name).unlink(missing_ok=True)
         try:
             sync_folder(self.path)
-        except OSError as e:  # it is there, so this is no failure to publish
+        except OSError as e:  # the version exists, so publishing has not failed
             notes.append(f"version {number} may be lost if the machine stops now: {e}")
         return number
 
     def directories(self) -> dict[int, list[AnyPath]]:
         for _ in range(100):
-            found: dict[int, list[AnyPath]] = {}
-            for number, name in _numbered(os.listdir(self.path)):
+            directories: dict[int, list[AnyPath]] = {}
+            for number, name in _iterate_versions(os.listdir(self.path)):
                 path = self.path / name
                 if path.is_dir():
-                    found.setdefault(number, []).append(path)
+                    directories.setdefault(number, []).append(path)
                 elif not os.path.lexists(path):
-                    break  # removed since it was listed; others may have come as well
+                    break  # removed since the listing; others may be new
             else:
                 break
-        return _usual_last(found)
+        return _sort_usual_last(directories)
 
     def remove(self, directory: AnyPath) -> None:
         remove_at_once(Path(directory), _NAME)
 
 
 class _BehindScheme(VersionFolder):
-    """Folder in storage without atomic renames: a version is seen when it has its graph."""
+    """Folder in storage without atomic renames, where a version is visible with its graph."""
 
     def __init__(self, path: StoragePath) -> None:
         self.path: StoragePath = path
 
     @contextlib.contextmanager
     def staged(self, needed: int | None) -> Iterator[Path]:
-        clear_dead_claims(self.path, _is_of_version, GRAPH_FILE)
+        clear_dead_claims(self.path, _is_version_claim, GRAPH_FILE)
         with staged_upload(needed) as place:
             yield place
 
@@ -175,21 +175,21 @@ class _BehindScheme(VersionFolder):
 
     def add(self, place: Path, notes: list[str]) -> int:
         self.path.mkdir(parents=True, exist_ok=True)
-        claim = claim_number(self.path, place, _largest, _LARGEST)
+        claim = claim_number(self.path, place, _find_largest, _MAX_VERSION)
         number = int(claim.name)
         record = self.path / _record_name(number)
         notes += send(place / "new", claim, GRAPH_FILE, record=record)
         with contextlib.suppress(OSError):
-            for name in _older_records(self.path.names(), number):
+            for name in _list_older_records(self.path.names(), number):
                 self.path.backend.remove(str(self.path / name))
         return number
 
     def directories(self) -> dict[int, list[AnyPath]]:
-        found: dict[int, list[AnyPath]] = {}
-        for number, name in _numbered(self.path.names()):
+        directories: dict[int, list[AnyPath]] = {}
+        for number, name in _iterate_versions(self.path.names()):
             if (self.path / name / GRAPH_FILE).is_file():
-                found.setdefault(number, []).append(self.path / name)
-        return _usual_last(found)
+                directories.setdefault(number, []).append(self.path / name)
+        return _sort_usual_last(directories)
 
     def remove(self, directory: AnyPath) -> None:
         assert isinstance(directory, StoragePath)
@@ -197,48 +197,48 @@ class _BehindScheme(VersionFolder):
 
 
 def version_folder(root: str | os.PathLike[str]) -> VersionFolder:
-    """Finds the folder of versions that a path names; it need not be there.
+    """Returns the folder of versions at a path, which need not exist.
 
     Raises:
-      OSError: nothing that is installed has its scheme.
+      OSError: no installed library supports its scheme.
     """
     path = as_path(root)
     return _BehindScheme(path) if isinstance(path, StoragePath) else _OnDisk(local_path(path))
 
 
-def _numbered(names: list[str]) -> Iterator[tuple[int, str]]:
-    """Yields all that TensorFlow Serving would take for a version: it reads 007 as 7."""
+def _iterate_versions(names: list[str]) -> Iterator[tuple[int, str]]:
+    """Yields each name that is a version for TensorFlow Serving, which reads 007 as 7."""
     for name in sorted(names):
         match = _INTEGER.fullmatch(name)
-        if match and int(match[1]) <= _LARGEST:
+        if match and int(match[1]) <= _MAX_VERSION:
             yield int(match[1]), name
 
 
-def _largest(names: list[str]) -> int:
-    """Returns the largest number that is or was a version's; 0 if there was none."""
-    versions = (number for number, _ in _numbered(names))
-    return max((*versions, *_recorded(names).values()), default=0)
+def _find_largest(names: list[str]) -> int:
+    """Returns the largest number that a version has or had; 0 if there was none."""
+    versions = (number for number, _ in _iterate_versions(names))
+    return max((*versions, *_parse_records(names).values()), default=0)
 
 
 def _record_name(number: int) -> str:
     return f"{_RECORD_PREFIX}{number}"
 
 
-def _recorded(names: list[str]) -> dict[str, int]:
-    """Maps the names of records to their numbers."""
+def _parse_records(names: list[str]) -> dict[str, int]:
+    """Maps the names of record files to their numbers."""
     matches = filter(None, map(_RECORD.fullmatch, names))
-    return {match[0]: n for match in matches if (n := int(match[1])) <= _LARGEST}
+    return {match[0]: n for match in matches if (n := int(match[1])) <= _MAX_VERSION}
 
 
-def _older_records(names: list[str], number: int) -> list[str]:
-    return [name for name, recorded in _recorded(names).items() if recorded < number]
+def _list_older_records(names: list[str], number: int) -> list[str]:
+    return [name for name, recorded in _parse_records(names).items() if recorded < number]
 
 
-def _is_of_version(claim: Claim) -> bool:
-    return any(_numbered([claim.name]))
+def _is_version_claim(claim: Claim) -> bool:
+    return any(_iterate_versions([claim.name]))
 
 
-def _usual_last(found: dict[int, list[AnyPath]]) -> dict[int, list[AnyPath]]:
-    for paths in found.values():
+def _sort_usual_last(directories: dict[int, list[AnyPath]]) -> dict[int, list[AnyPath]]:
+    for paths in directories.values():
         paths.sort(key=lambda path: path.name == str(int(path.name)))
-    return found
+    return directories

@@ -1,4 +1,4 @@
-"""Instructions for TensorFlow Serving: the command, and the file for its batching."""
+"""Instructions for TensorFlow Serving: the command and the batching file."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from jax2tf_bridge.storage import AnyPath, as_path
 
 BATCHING_FILE = "batching_parameters.txt"
 
-_TIMEOUT_MICROSECONDS = 0
-"""TensorFlow Serving's guide begins with 0, and then tries 1000 to 10000."""
+_DEFAULT_TIMEOUT_MICROSECONDS = 0
+"""Default time that a request waits for others, in microseconds.
+
+TensorFlow Serving's guide recommends to begin with 0, and then to try 1000 to 10000.
+"""
 
 MIN_GRPC_THREADS = 256
 """Minimum number of gRPC requests that may run or wait at once. A waiting request costs a thread.
@@ -31,20 +34,20 @@ _THREADS_PER_CORE = 4
 
 @dataclass(frozen=True)
 class BatchingParameters:
-    """Parameters by which TensorFlow Serving joins requests; prints as its file's text.
+    """TensorFlow Serving's parameters for joining requests; str() gives the text of its file.
 
     Attributes:
-      allowed_batch_sizes: to which joined requests are padded, increasing.
-      num_batch_threads: how many batches run at the same time.
-      max_enqueued_batches: how many batches may wait; TensorFlow Serving refuses what does not fit.
-      batch_timeout_micros: how long a request may wait for others.
+      allowed_batch_sizes: the sizes to which joined requests are padded, increasing.
+      num_batch_threads: the number of batches that run at the same time.
+      max_enqueued_batches: the number of batches that may wait; TensorFlow Serving refuses others.
+      batch_timeout_micros: how long a request may wait for others, in microseconds.
       pad_variable_length_inputs: whether requests of different lengths may be joined.
     """
 
     allowed_batch_sizes: tuple[int, ...]
     num_batch_threads: int
     max_enqueued_batches: int
-    batch_timeout_micros: int = _TIMEOUT_MICROSECONDS
+    batch_timeout_micros: int = _DEFAULT_TIMEOUT_MICROSECONDS
     pad_variable_length_inputs: bool = False
 
     def __str__(self) -> str:
@@ -62,14 +65,14 @@ class BatchingParameters:
 
 @dataclass(frozen=True)
 class ServingInstructions:
-    """Instructions to serve a model; prints as text for people.
+    """Instructions to serve a model; str() gives text for people.
 
     Attributes:
-      command: the command line, in words.
-      environment: the variables that it is started with.
-      batching: what to write into `batching_file`, where requests may be joined.
-      batching_file: where the command looks for it.
-      notes: what to know beside.
+      command: the words of the command line.
+      environment: the environment variables of the command.
+      batching: the content of `batching_file`, if requests may be joined.
+      batching_file: the path at which the command expects that file.
+      notes: further notes.
     """
 
     command: tuple[str, ...]
@@ -79,15 +82,15 @@ class ServingInstructions:
     notes: tuple[str, ...] = ()
 
     def command_line(self) -> str:
-        """Writes the command for a shell, with the variables in front."""
+        """Formats the command for a shell, with the environment variables in front."""
         variables = (f"{name}={shlex.quote(value)}" for name, value in self.environment.items())
         program, *options = map(shlex.quote, self.command)
         return " \\\n    ".join([" ".join([*variables, program]), *options])
 
     def __str__(self) -> str:
-        parts = [f"Start TensorFlow Serving with\n\n{_indented(self.command_line())}"]
+        parts = [f"Start TensorFlow Serving with\n\n{_indent(self.command_line())}"]
         if self.batching is not None:
-            text = _indented(str(self.batching).rstrip())
+            text = _indent(str(self.batching).rstrip())
             parts.append(f"after writing to {self.batching_file}\n\n{text}")
         if self.notes:
             parts.append("\n".join(f"- {note}" for note in self.notes))
@@ -96,15 +99,15 @@ class ServingInstructions:
 
 @dataclass(frozen=True)
 class ServedSignature:
-    """A saved signature as requests meet it.
+    """A saved signature as requests see it.
 
     Attributes:
-      name: under which requests ask for it.
-      inputs: what requests hold, by name.
-      outputs: what answers hold, by name.
-      bucketing: its buckets; None without any.
-      is_preprocessed: whether the user's own TensorFlow takes the inputs.
-      is_postprocessed: whether the user's own TensorFlow gives the outputs.
+      name: the name of the signature in requests.
+      inputs: the arrays in requests, by name.
+      outputs: the arrays in responses, by name.
+      bucketing: its buckets, or None.
+      is_preprocessed: whether the user's own TensorFlow code takes the inputs.
+      is_postprocessed: whether the user's own TensorFlow code returns the outputs.
     """
 
     name: str
@@ -115,35 +118,36 @@ class ServedSignature:
     is_postprocessed: bool = False
 
     def obstacle(self) -> str | None:
-        """Finds the reason why its requests cannot be joined; None where they can."""
+        """Returns the reason why its requests cannot be joined; None if they can."""
         if self.bucketing is None:
             return "it has no buckets"
-        batch = _batch_variable(self.bucketing)
+        batch = _find_batch_variable(self.bucketing)
         if batch is None:
-            return _obstacle_to_rows(self.bucketing)
+            return _find_row_obstacle(self.bucketing)
         if self.bucketing.is_masked(batch):
             return "a mask says which rows are real, so rows may influence each other"
         if batch in self.bucketing.unchecked:
-            return (
-                f"unchecked_padding names {batch}, so rows were not checked to leave each other "
-                "alone"
-            )
-        return self._obstacle_around() or _obstacle_to_lengths(self.bucketing, self.lengths())
+            return f"unchecked_padding names {batch}, so the independence of rows was not checked"
+        return self._find_processing_obstacle() or _find_length_obstacle(
+            self.bucketing, self.lengths()
+        )
 
     def batch_sizes(self) -> tuple[int, ...]:
-        """Returns the buckets of the rows; empty where requests cannot be joined."""
-        batch = None if self.bucketing is None else _batch_variable(self.bucketing)
+        """Returns the buckets of the rows; empty if requests cannot be joined."""
+        batch = None if self.bucketing is None else _find_batch_variable(self.bucketing)
         return () if self.bucketing is None or batch is None else self.bucketing.sizes[batch]
 
     def lengths(self) -> set[str]:
-        """Returns the sizes of the function that requests choose beside their rows."""
+        """Returns the variables, other than the rows, that requests choose."""
         if self.bucketing is None or self.is_preprocessed:
             return set()
         avals = self.bucketing.given().values()
-        return {v for aval in avals for v in variables_in(aval)} - {_batch_variable(self.bucketing)}
+        return {v for aval in avals for v in variables_in(aval)} - {
+            _find_batch_variable(self.bucketing)
+        }
 
-    def _obstacle_around(self) -> str | None:
-        """Finds what the user's own TensorFlow takes or gives that is not rows of a fixed size."""
+    def _find_processing_obstacle(self) -> str | None:
+        """Finds an array of preprocess or postprocess that is not rows of a fixed size."""
         arrays: dict[str, ServedArray] = {}
         if self.is_preprocessed:
             arrays.update(self.inputs)
@@ -166,15 +170,15 @@ def serving_instructions(
     environment: Mapping[str, str] | None = None,
     cores: int | None = None,
 ) -> ServingInstructions:
-    """Writes instructions to serve what lies in a folder with versions.
+    """Writes instructions to serve the model in a folder with versions.
 
     Args:
-      root: the folder that holds the versions, as 1/.
-      model_name: under which clients ask for it.
-      signatures: of the model. TensorFlow Serving joins requests of all of them or of none.
-      platforms: what the modules that XLA compiles were lowered for.
-      environment: variables to start it with, as `CompileCache.environment` gives them.
-      cores: of the machine that serves; this one's by default.
+      root: the folder that holds the versions, such as 1/.
+      model_name: the name of the model in requests.
+      signatures: the signatures of the model. TensorFlow Serving joins requests of all or of none.
+      platforms: the platforms that the modules for XLA were lowered for.
+      environment: environment variables for the server, such as `CompileCache.environment`.
+      cores: the number of cores of the serving machine; by default that of this machine.
     """
     signatures = tuple(signatures)
     cores = cores or os.cpu_count() or 1
@@ -204,33 +208,33 @@ def serving_instructions(
         reasons = "; and of ".join(f"{name}: {reason}" for name, reason in obstacles.items())
         notes.append(f"Requests are not joined (--enable_batching) because of {reasons}.")
     elif signatures:
-        batching = _batching(signatures, cores, grpc_threads)
+        batching = _choose_batching(signatures, cores, grpc_threads)
         command += ["--enable_batching=true", f"--batching_parameters_file={BATCHING_FILE}"]
-        notes += _batching_notes(batching, grpc_threads)
+        notes += _write_batching_notes(batching, grpc_threads)
     return ServingInstructions(
         tuple(command), dict(environment or {}), batching, BATCHING_FILE, tuple(notes)
     )
 
 
-def _batching(
+def _choose_batching(
     signatures: Sequence[ServedSignature], cores: int, grpc_threads: int
 ) -> BatchingParameters:
     """Chooses parameters for signatures whose requests can be joined.
 
-    The parameters are for all signatures: where their buckets differ, a size that one of them does
-    not have is padded once more.
+    All signatures share the parameters: if their buckets differ, a size that a signature does not
+    have is padded once more.
     """
     sizes = {size for signature in signatures for size in signature.batch_sizes()}
     return BatchingParameters(
         tuple(sorted(sizes)),
         num_batch_threads=cores,
-        # A thread waits with one request, which may fill a batch.
+        # Each thread waits with one request, which may fill a batch.
         max_enqueued_batches=grpc_threads + _THREADS_PER_CORE * cores,
         pad_variable_length_inputs=any(signature.lengths() for signature in signatures),
     )
 
 
-def _batching_notes(batching: BatchingParameters, grpc_threads: int) -> list[str]:
+def _write_batching_notes(batching: BatchingParameters, grpc_threads: int) -> list[str]:
     notes = [
         f"With batching, a request of more than {batching.allowed_batch_sizes[-1]} rows is "
         "refused; without the last two options it is not, and requests are not joined.",
@@ -248,8 +252,8 @@ def _batching_notes(batching: BatchingParameters, grpc_threads: int) -> list[str
     return notes
 
 
-def _batch_variable(bucketing: Bucketing) -> str | None:
-    """Finds the bucketed variable that is the first dimension of each input and output."""
+def _find_batch_variable(bucketing: Bucketing) -> str | None:
+    """Returns the bucketed variable that is the first dimension of each input and output."""
     avals = [*bucketing.given().values(), *bucketing.outputs.values()]
     for variable in bucketing.sizes:
         if all(aval.op_shape and is_plain(aval.op_shape[0], variable) for aval in avals):
@@ -257,8 +261,8 @@ def _batch_variable(bucketing: Bucketing) -> str | None:
     return None
 
 
-def _obstacle_to_rows(bucketing: Bucketing) -> str:
-    """Names an array without bucketed rows, where there is no batch variable."""
+def _find_row_obstacle(bucketing: Bucketing) -> str:
+    """Returns the reason why a signature has no batch variable."""
     for name, aval in (*bucketing.given().items(), *bucketing.outputs.items()):
         shape = aval.op_shape
         if not shape or not any(is_plain(shape[0], variable) for variable in bucketing.sizes):
@@ -266,24 +270,24 @@ def _obstacle_to_rows(bucketing: Bucketing) -> str:
     return "its inputs and outputs do not all begin with the same size"
 
 
-def _obstacle_to_lengths(bucketing: Bucketing, lengths: set[str]) -> str | None:
-    """Finds the reason why TensorFlow Serving must not pad lengths; None where it may.
+def _find_length_obstacle(bucketing: Bucketing, lengths: set[str]) -> str | None:
+    """Returns the reason why TensorFlow Serving must not pad lengths; None if it may.
 
-    It pads inputs with the first number of each, does not slice the results, and knows nothing of
-    masks (tensorflow_serving/batching/batching_util.cc).
+    It pads each input with its first number, does not slice the results, and does not know masks
+    (tensorflow_serving/batching/batching_util.cc).
     """
     if not lengths:
         return None
     unbucketed = sorted(lengths - bucketing.sizes.keys())
-    lengthy = [
+    unsliced = [
         f"{name}: {ServedArray.of_aval(aval)}"
         for name, aval in bucketing.outputs.items()
         if lengths & variables_in(aval)
     ]
     if unbucketed:
         reason = f"{', '.join(unbucketed)} has no buckets"
-    elif lengthy:
-        reason = f"it would pad, and not slice {', '.join(lengthy)}"
+    elif unsliced:
+        reason = f"it would pad, and not slice {', '.join(unsliced)}"
     elif not bucketing.any_padding:
         reason = "it would pad with the first number of each input, and that may change results"
     else:
@@ -294,7 +298,7 @@ def _obstacle_to_lengths(bucketing: Bucketing, lengths: set[str]) -> str | None:
     )
 
 
-def _indented(text: str) -> str:
+def _indent(text: str) -> str:
     return "\n".join(f"    {line}" for line in text.splitlines())
 
 
@@ -309,14 +313,14 @@ def instructions(
 
     Args:
       path: the directory of the model.
-      endpoints: its signatures.
+      endpoints: the signatures.
       served: the inputs and outputs of each signature, with its preprocess and postprocess.
       programs: the number of programs that were compiled for it; None if none were.
     """
-    whole = path.absolute()
-    cache = None if programs is None else CompileCache(served_cache(whole), programs)
-    # TensorFlow Serving wants a folder of versions.
-    root = whole.parent if whole.name.isdecimal() else whole
+    model = path.absolute()
+    cache = None if programs is None else CompileCache(served_cache(model), programs)
+    # TensorFlow Serving expects a folder of versions.
+    root = model.parent if model.name.isdecimal() else model
     # TensorFlow's own operations are not compiled.
     platforms = sorted(
         {p for e in endpoints if e.portable.target.xla for p in e.portable.platforms}

@@ -1,8 +1,8 @@
-"""Leaves XLA's compile cache beside a model, by running it once for each request.
+"""Writes XLA's compile cache beside a model, by running the model once for each request.
+
+`precompile` starts another process, since TensorFlow reads the setting when it starts:
 
     python -m jax2tf_bridge.saving.serving._precompile MODEL FOLDER_WITH_REQUESTS
-
-is what `precompile` starts, in a process of its own: TensorFlow reads the setting when it starts.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, read_warm_up, w
 from jax2tf_bridge.storage import AnyPath, StoragePath, as_path
 
 CACHE_FOLDER = Path("assets.extra", "xla_cache")
-"""Where the cache lies, below the model's directory: it is published and copied with the model."""
+"""Path of the cache in the model's directory, so that it is published and copied with the model."""
 
 _FLAGS = "TF_XLA_FLAGS"
 _HEADINGS = ("Graph execution error:", "Detected at node", "Node:")
 _NODES = re.compile(r"\{\{[^}]*\}\} ?")
-"""TensorFlow's names of nodes of graphs, which are none of the user's."""
-_CHARACTERS_SHOWN = 500
+"""TensorFlow's names of graph nodes, which mean nothing to users."""
+_MAX_CHARACTERS = 500
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class CompileCache:
     """XLA's compile cache beside a model.
 
     Attributes:
-      folder: where it lies.
-      programs: how many compiled programs it holds.
+      folder: the folder of the cache.
+      programs: the number of compiled programs in it.
     """
 
     folder: AnyPath
@@ -50,7 +50,7 @@ class CompileCache:
         """Returns the environment variable with which TensorFlow uses the cache.
 
         Args:
-          folder: where it lies on the machine that serves, if it lies elsewhere there.
+          folder: the folder of the cache on the serving machine, if it differs.
         """
         return {_FLAGS: _cache_flags(as_path(folder or self.folder), read_only=True)}
 
@@ -69,46 +69,50 @@ def precompile(
     *,
     cache: str | os.PathLike[str] | None = None,
 ) -> CompileCache:
-    """Runs a SavedModel once for each request, and keeps what XLA compiled.
+    """Runs a SavedModel once for each request, and stores the programs that XLA compiled.
 
-    Each is run as TensorFlow Serving and C++ programs run it (in a session), and as Python does
-    (by tf.saved_model.load), since TensorFlow tells the two apart. What is compiled is for the
-    TensorFlow that is installed and for the devices of this machine.
+    Each request runs in a session, as in TensorFlow Serving and C++ programs, and by
+    tf.saved_model.load, as in Python, since TensorFlow compiles these separately. The programs are
+    for the installed TensorFlow and for the devices of this machine.
 
     Args:
-      folder: the SavedModel's.
-      requests: what to run, as `requests_of` makes them.
-      cache: where to keep it; assets.extra/xla_cache of the model by default. A folder that is
-        shared by the versions of a model serves all that differ in their weights alone.
+      folder: the folder of the SavedModel.
+      requests: the requests to run, from `requests_of`.
+      cache: the folder of the cache, by default assets.extra/xla_cache of the model. Versions that
+        differ only in their weights may share a folder.
 
     Raises:
-      SavingError: the model cannot be loaded or run; with TensorFlow's error.
+      SavingError: the model cannot be loaded or run; has TensorFlow's error.
     """
-    model = _on_disk(folder)
-    kept = model / CACHE_FOLDER if cache is None else _on_disk(cache)
-    kept.mkdir(parents=True, exist_ok=True)
+    model = _require_on_disk(folder)
+    cache_folder = model / CACHE_FOLDER if cache is None else _require_on_disk(cache)
+    cache_folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary:
         write_warm_up(temporary, requests)
         command = [sys.executable, "-m", __name__, str(model), temporary]
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, env=_environment(kept)
+        process = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            env=_make_environment(cache_folder),
         )
-    if done.returncode != 0:
-        said = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
-        raise SavingError(f"{model} could not be run to compile it ahead: {said[-1]}")
-    return CompileCache(kept, sum(1 for _ in kept.iterdir()))
+    if process.returncode != 0:
+        lines = process.stderr.strip().splitlines() or [f"it ended with {process.returncode}"]
+        raise SavingError(f"{model} could not be run to compile it ahead: {lines[-1]}")
+    return CompileCache(cache_folder, sum(1 for _ in cache_folder.iterdir()))
 
 
-def _on_disk(folder: str | os.PathLike[str]) -> Path:
+def _require_on_disk(folder: str | os.PathLike[str]) -> Path:
     path = as_path(folder)
     if isinstance(path, StoragePath):
-        text = "has a scheme, and programs are compiled for what is on disk: copy the SavedModel"
+        text = "has a scheme, but only SavedModels on disk can be compiled: copy the SavedModel"
         raise path_error(OSError, errno.EINVAL, text, path)
     return path.absolute()
 
 
-def _environment(cache: Path) -> dict[str, str]:
-    """Returns this process' environment, with the cache, and with the bridge that runs here."""
+def _make_environment(cache: Path) -> dict[str, str]:
+    """Returns this process' environment with the cache, and with this bridge in PYTHONPATH."""
     flags = f"{os.environ.get(_FLAGS, '')} {_cache_flags(cache, read_only=False)}".strip()
     packages = str(Path(__file__).parents[3])
     paths = [packages, *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -142,22 +146,22 @@ def _run_loaded(model: str, requests: Sequence[WarmUpRequest]) -> None:
 
 
 def _main(model: str, folder: str) -> str | None:
-    """Runs the requests in the folder; returns what went wrong, if something did."""
+    """Runs the requests in the folder; returns an error message, or None."""
     try:
         requests = read_warm_up(folder)
         _run_loaded(model, requests)
         _run_in_session(model, requests)
-    except Exception as e:  # whatever it is, the process that started this one reports it
+    except Exception as e:  # the process that started this one reports any error
         return f"{type(e).__name__}: {first_words(str(e))}"
     return None
 
 
 def first_words(message: str) -> str:
-    """Picks the line of TensorFlow's message that says something."""
+    """Returns the first meaningful line of TensorFlow's message."""
     lines = [line for line in message.splitlines() if line.strip()]
-    telling = [line for line in lines if not line.startswith(_HEADINGS)]
-    plain = _NODES.sub("", next(iter(telling or lines), "it says nothing"))
-    return plain[:_CHARACTERS_SHOWN]
+    meaningful = [line for line in lines if not line.startswith(_HEADINGS)]
+    plain = _NODES.sub("", next(iter(meaningful or lines), "it says nothing"))
+    return plain[:_MAX_CHARACTERS]
 
 
 if __name__ == "__main__":

@@ -31,26 +31,26 @@ from jax2tf_bridge.saving.signatures import (
 from jax2tf_bridge.to_tensorflow import can_have_shape
 from shape_poly import Integers, SymbolicScope, is_symbolic_dim, make_plan, solve, variables_of
 
-_MOST_SHOWN = 3
-"""Choices of buckets in a note."""
+_MAX_SHOWN = 3
+"""Maximum number of bucket combinations listed in a note."""
 
 _Tensors = Mapping[str, tf.Tensor]
 
 
 def example_requests(endpoint: Endpoint) -> tuple[tuple[WarmUpRequest, ...], tuple[str, ...]]:
-    """Makes the requests for a signature with a preprocess; and notes what they leave out.
+    """Makes the requests for a signature with a preprocess, and notes on what they leave out.
 
-    Without buckets each example is one. With buckets there is one for each choice of them that an
-    example reaches: as it is, or with its rows repeated or cut, where these are rows of the
-    function's arguments as well.
+    Without buckets each example is a request. With buckets there is a request for each combination
+    of buckets that an example reaches, either as it is or with its rows repeated or cut, if rows
+    of the example are rows of the function's arguments.
 
     Raises:
-      SavingError: an example is none of what preprocess takes, or preprocess fails on it, or what
-        it gives then is nothing that the function takes.
+      SavingError: an example does not fit preprocess, preprocess fails on it, or the result does
+        not fit the function.
     """
-    examples = _examples(endpoint)
+    examples = _convert_examples(endpoint)
     if not examples:
-        code = f"Signature(..., example={{{', '.join(_example_code(endpoint))}}})"
+        code = f"Signature(..., example={{{', '.join(_yield_example_code(endpoint))}}})"
         return (), (
             f"no warm-up requests for {endpoint.name}: they need an example of what its preprocess "
             f"takes, as {code}",
@@ -58,101 +58,102 @@ def example_requests(endpoint: Endpoint) -> tuple[tuple[WarmUpRequest, ...], tup
     probe = _Probe.of(endpoint)
     if endpoint.bucketing is None:
         for example in examples:
-            probe.sizes(example)
-        return tuple(_request(endpoint.name, example) for example in examples), ()
-    found: dict[tuple[int, ...], _Tensors] = {}
-    for example in (e for given in examples for e in (given, *_resized(probe, given))):
-        choice = _choice(endpoint, probe.sizes(example))
+            probe.solve_sizes(example)
+        return tuple(_make_request(endpoint.name, example) for example in examples), ()
+    by_choice: dict[tuple[int, ...], _Tensors] = {}
+    for example in (e for original in examples for e in (original, *_resize(probe, original))):
+        choice = _choose_buckets(endpoint, probe.solve_sizes(example))
         if choice is not None:
-            found.setdefault(choice, example)
+            by_choice.setdefault(choice, example)
     choices = [tuple(choice.values()) for choice in endpoint.bucketing.choices()]
-    requests = tuple(_request(endpoint.name, found[c]) for c in choices if c in found)
+    requests = tuple(_make_request(endpoint.name, by_choice[c]) for c in choices if c in by_choice)
     missing = [
         values_text(choice)
         for choice in endpoint.bucketing.choices()
-        if tuple(choice.values()) not in found
+        if tuple(choice.values()) not in by_choice
     ]
-    return requests, _missing_note(endpoint.name, missing)
+    return requests, _write_missing_note(endpoint.name, missing)
 
 
 def example_arguments(endpoint: Endpoint) -> dict[str, np.ndarray[Any, Any]]:
     """Returns the function's inputs for the first example of a preprocess; empty without one.
 
-    Examples that become arrays without a number are passed over.
+    Ignores examples that become empty arrays.
 
     Raises:
-      SavingError: as `example_requests`.
+      SavingError: as for `example_requests`.
     """
     check_preprocess(endpoint.name, endpoint.signature)
-    examples = _examples(endpoint)
+    examples = _convert_examples(endpoint)
     if not examples:
         return {}
     probe = _Probe.of(endpoint)
     for example in examples:
-        given = probe.arguments(example)
-        if all(0 not in tensor.shape for tensor in given.values()):
-            return {name: np.asarray(tensor.numpy()) for name, tensor in given.items()}
+        tensors = probe.run(example)
+        if all(0 not in tensor.shape for tensor in tensors.values()):
+            return {name: np.asarray(tensor.numpy()) for name, tensor in tensors.items()}
     return {}
 
 
 @dataclass(frozen=True)
 class _Probe:
-    """Preprocess as it is served, run to see which sizes its results have."""
+    """Preprocess as it is served; runs to determine the sizes of its results."""
 
     endpoint: Endpoint
     call: Any
 
     @staticmethod
     def of(endpoint: Endpoint) -> _Probe:
-        function = tf.function(lambda **given: arguments(endpoint, given), autograph=False)
+        function = tf.function(lambda **inputs: arguments(endpoint, inputs), autograph=False)
         return _Probe(endpoint, function.get_concrete_function(**endpoint.taken()))
 
-    def arguments(self, example: _Tensors) -> dict[str, tf.Tensor]:
-        """Returns the function's inputs that preprocess gives for an example.
+    def run(self, example: _Tensors) -> dict[str, tf.Tensor]:
+        """Runs preprocess on an example, and returns the function's inputs.
 
         Raises:
-          SavingError: preprocess fails on it, or gives sizes that the function does not take, or
-            that contradict each other.
+          SavingError: preprocess fails, or returns sizes that the function does not take or that
+            contradict each other.
         """
         place = f"preprocess of the signature {self.endpoint.name}"
         try:
-            found: dict[str, tf.Tensor] = self.call(**example)
+            results: dict[str, tf.Tensor] = self.call(**example)
         except tf.errors.OpError as e:
             raise SavingError(
                 f"{place} fails on the example that is given for warm-up requests "
-                f"({_text(example)}): {first_words(e.message)}"
+                f"({_format_types(example)}): {first_words(e.message)}"
             ) from e
         for name, aval in avals_of(self.endpoint.inputs).items():
-            if not can_have_shape(found[name], aval):
+            if not can_have_shape(results[name], aval):
                 raise SavingError(
                     f"{place} does not give what {self.endpoint.portable.name} takes, for the "
-                    f"example ({_text(example)}): {name}: expected {ServedArray.of_aval(aval)}, "
-                    f"got {ServedArray.of_tensor(found[name])}. Its sizes are fixed: open them "
-                    "with polymorphic_shapes, or pad to them in preprocess."
+                    f"example ({_format_types(example)}): {name}: expected "
+                    f"{ServedArray.of_aval(aval)}, got {ServedArray.of_tensor(results[name])}. "
+                    "Its sizes are fixed: open them with polymorphic_shapes, or pad to them in "
+                    "preprocess."
                 )
-        _, problem = _solve(self.endpoint.inputs, found)
+        _, problem = _solve(self.endpoint.inputs, results)
         if problem:
             raise SavingError(
                 f"{place} gives sizes that contradict each other, for the example "
-                f"({_text(example)}): {problem} Make them agree in preprocess, or give the "
-                "arguments variables of their own with polymorphic_shapes."
+                f"({_format_types(example)}): {problem} Make them agree in preprocess, or give the "
+                "arguments different variables in polymorphic_shapes."
             )
-        return found
+        return results
 
-    def sizes(self, example: _Tensors) -> dict[str, int]:
+    def solve_sizes(self, example: _Tensors) -> dict[str, int]:
         """Solves for the dimension variables of the function, for an example.
 
         Raises:
-          SavingError: as `arguments`.
+          SavingError: as for `run`.
         """
-        values, _ = _solve(self.endpoint.inputs, self.arguments(example))
+        values, _ = _solve(self.endpoint.inputs, self.run(example))
         return values
 
 
 def _solve(
     ports: Sequence[NamedPort], tensors: Mapping[str, tf.Tensor]
 ) -> tuple[dict[str, int], str]:
-    """Solves for the dimension variables; and says which sizes contradict each other, or ""."""
+    """Solves for the dimension variables; also returns the contradiction of sizes, or ""."""
     shapes = [port.aval.op_shape for port in ports]
     texts = [f"{port.name}: {ServedArray.of_tensor(tensors[port.name])}" for port in ports]
     plan = make_plan(shapes)
@@ -170,8 +171,8 @@ def _solve(
     )
 
 
-def _examples(endpoint: Endpoint) -> list[dict[str, tf.Tensor]]:
-    """Converts the examples to tensors, with defaults for what is left out."""
+def _convert_examples(endpoint: Endpoint) -> list[dict[str, tf.Tensor]]:
+    """Converts the examples to tensors, with defaults for missing inputs."""
     specs, defaults = endpoint.taken(), endpoint.defaults()
     examples = []
     for values in examples_of(endpoint.name, endpoint.signature):
@@ -181,13 +182,13 @@ def _examples(endpoint: Endpoint) -> list[dict[str, tf.Tensor]]:
                 f"example of the signature {endpoint.name} has no value for {', '.join(missing)}, "
                 "which preprocess takes as well."
             )
-        fitting = {name: endpoint.fitting("example for", name, v) for name, v in values.items()}
-        examples.append({name: fitting.get(name, defaults.get(name)) for name in specs})
+        tensors = {name: endpoint.fitting("example for", name, v) for name, v in values.items()}
+        examples.append({name: tensors.get(name, defaults.get(name)) for name in specs})
     return examples
 
 
-def _example_code(endpoint: Endpoint) -> Iterator[str]:
-    """Yields the code of an example: for each input without a default a value of its type."""
+def _yield_example_code(endpoint: Endpoint) -> Iterator[str]:
+    """Yields the code of an example: a value for each input without a default."""
     defaults = endpoint.defaults()
     for name, spec in endpoint.taken().items():
         if name in defaults:
@@ -200,8 +201,8 @@ def _example_code(endpoint: Endpoint) -> Iterator[str]:
         yield f"{name!r}: {value}"
 
 
-def _resized(probe: _Probe, example: _Tensors) -> Iterator[dict[str, tf.Tensor]]:
-    """Yields the example with as many rows as each bucket of the variables that rows decide."""
+def _resize(probe: _Probe, example: _Tensors) -> Iterator[dict[str, tf.Tensor]]:
+    """Yields the example with the rows of each bucket, for variables that equal its row count."""
     endpoint, specs = probe.endpoint, probe.endpoint.taken()
     bucketing = endpoint.bucketing
     assert bucketing is not None
@@ -212,13 +213,13 @@ def _resized(probe: _Probe, example: _Tensors) -> Iterator[dict[str, tf.Tensor]]
     (rows,) = counts
 
     def with_rows(count: int) -> dict[str, tf.Tensor]:
-        taken = np.arange(count) % rows
-        return {n: tf.gather(x, taken) if n in open_rows else x for n, x in example.items()}
+        indices = np.arange(count) % rows
+        return {n: tf.gather(x, indices) if n in open_rows else x for n, x in example.items()}
 
-    once = probe.sizes(example)
+    once = probe.solve_sizes(example)
     try:
-        twice = probe.sizes(with_rows(2 * rows))
-    except SavingError:  # what is first are no rows to preprocess
+        twice = probe.solve_sizes(with_rows(2 * rows))
+    except SavingError:  # the first axis is not that of rows
         return
     buckets = [
         sizes
@@ -229,8 +230,8 @@ def _resized(probe: _Probe, example: _Tensors) -> Iterator[dict[str, tf.Tensor]]
         yield with_rows(count)
 
 
-def _choice(endpoint: Endpoint, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
-    """Chooses the buckets that a request of such sizes runs at; None if it is above the largest."""
+def _choose_buckets(endpoint: Endpoint, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
+    """Returns the buckets for a request of these sizes; None above the largest bucket."""
     assert endpoint.bucketing is not None
     chosen = [
         endpoint.bucketing.bucket_of(variable, sizes.get(variable, buckets[0]))
@@ -239,36 +240,36 @@ def _choice(endpoint: Endpoint, sizes: Mapping[str, int]) -> tuple[int, ...] | N
     return None if None in chosen else tuple(filter(None, chosen))
 
 
-def _request(name: str, example: _Tensors) -> WarmUpRequest:
+def _make_request(name: str, example: _Tensors) -> WarmUpRequest:
     return WarmUpRequest(name, {key: np.asarray(x.numpy()) for key, x in example.items()})
 
 
-def _missing_note(name: str, missing: Sequence[str]) -> tuple[str, ...]:
+def _write_missing_note(name: str, missing: Sequence[str]) -> tuple[str, ...]:
     if not missing:
         return ()
-    shown = "; ".join(missing[:_MOST_SHOWN])
-    more = f"; and {len(missing) - _MOST_SHOWN} more" if len(missing) > _MOST_SHOWN else ""
+    shown = "; ".join(missing[:_MAX_SHOWN])
+    more = f"; and {len(missing) - _MAX_SHOWN} more" if len(missing) > _MAX_SHOWN else ""
     return (
         f"no warm-up requests for {name} with the buckets {shown}{more}: no example has such sizes "
         "after preprocess; give more of them, as Signature(..., example=[{...}, {...}])",
     )
 
 
-def _text(example: _Tensors) -> str:
+def _format_types(example: _Tensors) -> str:
     return ", ".join(f"{name}: {ServedArray.of_tensor(x)}" for name, x in example.items())
 
 
 def warm_up_requests(
     endpoints: Iterable[Endpoint],
 ) -> tuple[tuple[WarmUpRequest, ...], tuple[str, ...]]:
-    """Makes the requests that compile all that will be needed; and notes what they leave out.
+    """Makes the requests that compile all needed programs, and notes on what they leave out.
 
-    A signature with open sizes and no buckets, or with a preprocess, has those that its examples
-    give: no other request stands for the rest.
+    A signature with open sizes and no buckets, or with a preprocess, has only requests from its
+    examples.
 
     Raises:
       ShapeError: an example does not fit its input.
-      SavingError: it does not fit the preprocess, or is no mapping.
+      SavingError: an example does not fit the preprocess, or is not a mapping.
     """
     requests: list[WarmUpRequest] = []
     notes: list[str] = []
@@ -280,11 +281,11 @@ def warm_up_requests(
         elif endpoint.bucketing is not None:
             requests += requests_of(endpoint.bucketing, endpoint.example())
         else:
-            requests += _requests_without_buckets(endpoint)
+            requests += _make_requests_without_buckets(endpoint)
     return tuple(requests), tuple(notes)
 
 
-def _requests_without_buckets(endpoint: Endpoint) -> list[WarmUpRequest]:
+def _make_requests_without_buckets(endpoint: Endpoint) -> list[WarmUpRequest]:
     name, avals, portable = endpoint.name, avals_of(endpoint.inputs), endpoint.portable
     scope = SymbolicScope((*portable.constraints, *portable.requirements), check=False)
     if any(is_symbolic_dim(d) for port in endpoint.inputs for d in port.aval.shape):

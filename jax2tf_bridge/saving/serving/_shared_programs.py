@@ -1,7 +1,7 @@
-"""Keeps compiled programs beside the versions of a model, where they outlive each version.
+"""Stores compiled programs beside the versions of a model, where they outlive each version.
 
-Every version has its own programs, so that it can be copied alone. A server reads those beside the
-versions: the setting that it was started with stays right when `keep` removes a version.
+Every version has its own programs, so that it can be copied alone. A server reads the programs
+beside the versions, so its setting stays valid when `keep` removes a version.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from jax2tf_bridge.saving.serving._precompile import CACHE_FOLDER
 from jax2tf_bridge.storage import AnyPath, StoragePath, replaced_file
 
 SHARED_CACHE = "xla_cache"
-"""Name of the folder beside the versions; TensorFlow Serving ignores names that are no numbers."""
+"""Name of the folder beside the versions; TensorFlow Serving ignores it, since it is no number."""
 
 
 def served_cache(model: AnyPath) -> AnyPath:
     """Returns the folder from which a server reads the programs of a model.
 
-    It lies beside the versions if the model is one, so that its name is a number; else within it.
+    It is beside the versions if the model is a version, that is if its name is a number; else it
+    is in the model.
     """
     is_version = model.name.isdecimal()
     return model.parent / SHARED_CACHE if is_version else model / CACHE_FOLDER
@@ -28,10 +29,10 @@ def served_cache(model: AnyPath) -> AnyPath:
 def share_programs(model: AnyPath, root: AnyPath) -> None:
     """Copies the programs of a version to the folder beside the versions below `root`.
 
-    A server may read the folder meanwhile: each file appears complete.
+    A server may read the folder meanwhile, so files appear only when complete.
 
     Raises:
-      OSError: they cannot be written.
+      OSError: the programs cannot be written.
     """
     for name in program_names(model):
         data = (model / CACHE_FOLDER / name).read_bytes()

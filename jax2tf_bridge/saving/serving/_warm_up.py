@@ -1,4 +1,4 @@
-"""Requests that TensorFlow Serving replays when it loads a model, so that users need not wait."""
+"""Warm-up requests, which TensorFlow Serving replays at load time to spare users the wait."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from jax2tf_bridge.saving.buckets import Bucketing, smallest_sizes
 from jax2tf_bridge.storage import AnyPath, as_path
 from shape_poly import Comparison, Integers, evaluate_shape, make_plan, solve
 
-_MOST_ELEMENTS = 1 << 24
-"""How many elements a file may stand for that it does not hold."""
+_MAX_EXPANDED_ELEMENTS = 1 << 24
+"""Maximum number of elements that a compressed request may expand to."""
 
 MOST_REQUESTS = 1000
-"""TensorFlow Serving refuses to load a model with more."""
+"""Maximum number of requests with which TensorFlow Serving loads a model."""
 
 
 @dataclass(frozen=True)
 class Zeros:
-    """Array of zeros, or empty strings, that takes no memory, neither here nor in a file."""
+    """Array of zeros or empty strings that takes no space in memory or in a file."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -47,8 +47,8 @@ class WarmUpRequest:
     """Call of a signature.
 
     Attributes:
-      signature: its name.
-      inputs: what it is called with, by name: zeros, or values.
+      signature: the name of the signature.
+      inputs: the arguments by name: zeros, or values.
     """
 
     signature: str
@@ -56,18 +56,20 @@ class WarmUpRequest:
 
     def arrays(self) -> dict[str, np.ndarray[Any, Any]]:
         """Returns the inputs as arrays."""
-        return {name: _values(x) for name, x in self.inputs.items()}
+        return {name: _to_array(x) for name, x in self.inputs.items()}
 
     def tensors(self) -> dict[str, tf.Tensor]:
         """Returns the inputs as tensors."""
         return {name: tf.constant(x) for name, x in self.arrays().items()}
 
     def __str__(self) -> str:
-        inputs = (f"{n}: {array_type_text(_dtype(x), x.shape)}" for n, x in self.inputs.items())
+        inputs = (
+            f"{n}: {array_type_text(_get_dtype_name(x), x.shape)}" for n, x in self.inputs.items()
+        )
         return f"{self.signature}({', '.join(inputs)})"
 
 
-def _values(array: Zeros | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _to_array(array: Zeros | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     if isinstance(array, Zeros):
         if array.dtype == "string":
             return np.full(array.shape, b"", object)
@@ -75,29 +77,29 @@ def _values(array: Zeros | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return array
 
 
-def _dtype(array: Zeros | np.ndarray[Any, Any]) -> str:
-    """Returns TensorFlow's name of a dtype: NumPy has strings as objects."""
+def _get_dtype_name(array: Zeros | np.ndarray[Any, Any]) -> str:
+    """Returns TensorFlow's name of the dtype; NumPy stores strings as objects."""
     return array.dtype if isinstance(array, Zeros) else str(tf.as_dtype(array.dtype).name)
 
 
 def requests_of(
     bucketing: Bucketing, example: Mapping[str, Any] | None = None
 ) -> tuple[WarmUpRequest, ...]:
-    """Makes a request for each choice of buckets of a signature.
+    """Makes a request for each combination of buckets of a signature.
 
     Variables without buckets have the smallest sizes that the constraints allow.
 
     Args:
-      bucketing: the signature's.
-      example: values for some or all of the inputs, for a function that fails on zeros or takes
-        long on them. They are repeated, or cut, to each bucket.
+      bucketing: the buckets of the signature.
+      example: values for some or all of the inputs, for a function that fails on zeros or is slow
+        on them. They are repeated or cut to the size of each bucket.
 
     Raises:
       ShapeError: an example does not fit its input, or no sizes satisfy the constraints.
     """
     avals = (*bucketing.inputs.values(), *bucketing.outputs.values())
     return tuple(
-        _request(
+        _make_request(
             bucketing.name,
             bucketing.given(),
             smallest_sizes(bucketing.name, avals, bucketing.constraints, choice),
@@ -113,7 +115,7 @@ def check_example(bucketing: Bucketing, example: Mapping[str, Any]) -> None:
         avals = (*bucketing.inputs.values(), *bucketing.outputs.values())
         choice = next(iter(bucketing.choices()))
         sizes = smallest_sizes(bucketing.name, avals, bucketing.constraints, choice)
-        _request(bucketing.name, bucketing.given(), sizes, example)
+        _make_request(bucketing.name, bucketing.given(), sizes, example)
 
 
 def request_without_buckets(
@@ -122,13 +124,13 @@ def request_without_buckets(
     constraints: Sequence[Comparison] = (),
     example: Mapping[str, Any] | None = None,
 ) -> WarmUpRequest:
-    """Makes a request for a signature without buckets, of the smallest sizes that are allowed.
+    """Makes a request for a signature without buckets, of the smallest valid sizes.
 
     Raises:
       ShapeError: as for `requests_of`.
     """
     sizes = smallest_sizes(signature, tuple(inputs.values()), constraints, {})
-    return _request(signature, inputs, sizes, example or {})
+    return _make_request(signature, inputs, sizes, example or {})
 
 
 def request_of_example(
@@ -137,18 +139,18 @@ def request_of_example(
     constraints: Sequence[Comparison],
     example: Mapping[str, Any],
 ) -> WarmUpRequest:
-    """Makes a request of an example of a signature with open sizes and no buckets, as it is.
+    """Makes a request from an example for a signature with open sizes and no buckets.
 
-    Inputs that the example leaves out are zeros, of the smallest sizes that go with the others.
+    Missing inputs are zeros, of the smallest sizes that fit the example.
 
     Raises:
-      ShapeError: it does not fit the inputs or the constraints.
+      ShapeError: the example does not fit the inputs or the constraints.
     """
-    given = {name: np.asarray(example[name]) for name in inputs if name in example}
-    for name, array in given.items():
+    arrays = {name: np.asarray(example[name]) for name in inputs if name in example}
+    for name, array in arrays.items():
         _check_fits(signature, name, inputs[name], array)
-    shapes = [inputs[name].op_shape for name in given]
-    sizes = [array.shape for array in given.values()]
+    shapes = [inputs[name].op_shape for name in arrays]
+    sizes = [array.shape for array in arrays.values()]
     solution = solve(
         make_plan(shapes, constraints=constraints), sizes, Integers(), constraints, smallest=0
     )
@@ -156,42 +158,42 @@ def request_of_example(
     if failed is not None:
         texts = (
             f"{name} is {array_type_text(array.dtype, array.shape)}, expected {inputs[name]}"
-            for name, array in given.items()
+            for name, array in arrays.items()
         )
         raise ShapeError(
-            f"{signature}: the example's sizes cannot be: {'; '.join(texts)}: "
+            f"{signature}: the sizes of the example are impossible: {'; '.join(texts)}: "
             f"{''.join(map(str, failed.reason))}"
         )
     values = smallest_sizes(signature, tuple(inputs.values()), constraints, solution.values)
-    request = _request(signature, inputs, values, example)
-    for name, array in given.items():
+    request = _make_request(signature, inputs, values, example)
+    for name, array in arrays.items():
         if request.inputs[name].shape != array.shape:
-            others = [n for n in inputs if n not in given and variables_in(inputs[n])]
+            others = [n for n in inputs if n not in arrays and variables_in(inputs[n])]
             raise ShapeError(
                 f"{signature}: the example for {name} is "
-                f"{array_type_text(array.dtype, array.shape)}, and from {inputs[name]} alone its "
-                f"sizes do not follow. Give {' and '.join(others)} as well."
+                f"{array_type_text(array.dtype, array.shape)}; its sizes do not follow from "
+                f"{inputs[name]} alone. Give {' and '.join(others)} as well."
             )
     return request
 
 
-def _request(
+def _make_request(
     signature: str,
     inputs: Mapping[str, Aval],
     values: Mapping[str, int],
     example: Mapping[str, Any],
 ) -> WarmUpRequest:
-    made: dict[str, Zeros | np.ndarray[Any, Any]] = {}
+    arrays: dict[str, Zeros | np.ndarray[Any, Any]] = {}
     for name, aval in inputs.items():
         shape = tuple(size or 0 for size in evaluate_shape(aval.op_shape, values))
         if name in example:
-            made[name] = _resized(signature, name, aval, np.asarray(example[name]), shape)
+            arrays[name] = _resize(signature, name, aval, np.asarray(example[name]), shape)
         else:
-            made[name] = Zeros(shape, aval.op_dtype)
-    return WarmUpRequest(signature, made)
+            arrays[name] = Zeros(shape, aval.op_dtype)
+    return WarmUpRequest(signature, arrays)
 
 
-def _resized(
+def _resize(
     signature: str, name: str, aval: Aval, array: Any, shape: tuple[int, ...]
 ) -> np.ndarray[Any, Any]:
     """Repeats or cuts an array along each dimension that is not fixed."""
@@ -205,12 +207,12 @@ def _resized(
 def _check_fits(
     signature: str, name: str, aval: Aval, array: Any, shape: tuple[int, ...] | None = None
 ) -> None:
-    """Raises unless an array is one for an input, or can be repeated to be one of this shape."""
+    """Raises unless an array fits an input, or can be repeated to this shape."""
     dtype = tf.as_dtype(aval.op_dtype).as_numpy_dtype
-    wanted = array.shape if shape is None else shape
+    target = array.shape if shape is None else shape
     fits = array.ndim == len(aval.op_shape) and all(
-        given == d if isinstance(d, int) else given > 0 or size == 0
-        for given, size, d in zip(array.shape, wanted, aval.op_shape, strict=True)
+        actual == d if isinstance(d, int) else actual > 0 or size == 0
+        for actual, size, d in zip(array.shape, target, aval.op_shape, strict=True)
     )
     if not fits or array.dtype != dtype:
         raise ShapeError(
@@ -227,17 +229,16 @@ def write_warm_up(
     """Writes the file with requests that TensorFlow Serving replays when it loads the model.
 
     Args:
-      folder: the SavedModel's.
-      requests: at most 1000, in the order in which they are to run.
-      model_name: under which the model will be served; when replaying, TensorFlow Serving does not
-        look at it.
+      folder: the folder of the SavedModel.
+      requests: at most 1000 requests, in the order in which they run.
+      model_name: the name of the model on the server, which TensorFlow Serving ignores in replays.
 
     Returns:
-      Where it is written: assets.extra/tf_serving_warmup_requests.
+      The path of the file: assets.extra/tf_serving_warmup_requests.
 
     Raises:
-      ShapeError: there are more than 1000.
-      OSError: it cannot be written.
+      ShapeError: there are more than 1000 requests.
+      OSError: the file cannot be written.
     """
     requests = tuple(requests)
     if len(requests) > MOST_REQUESTS:
@@ -247,28 +248,28 @@ def write_warm_up(
         )
     path = as_path(folder) / WARM_UP
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_records(path, (_as_log(request, model_name) for request in requests))
+    write_records(path, (_encode_log(request, model_name) for request in requests))
     return path
 
 
-def _as_log(request: WarmUpRequest, model_name: str | None) -> bytes:
+def _encode_log(request: WarmUpRequest, model_name: str | None) -> bytes:
     spec = bytes_field(ModelSpecField.NAME, model_name) if model_name else b""
     spec += bytes_field(ModelSpecField.SIGNATURE_NAME, request.signature)
     message = bytes_field(RequestField.MODEL_SPEC, spec)
     for name, array in request.inputs.items():
-        entry = bytes_field(1, name) + bytes_field(2, _tensor_proto(array))
+        entry = bytes_field(1, name) + bytes_field(2, _encode_tensor(array))
         message += bytes_field(RequestField.INPUTS, entry)
     predict_log = bytes_field(PredictionLogField.REQUEST, message)
     return bytes_field(PredictionLogField.PREDICT_LOG, predict_log)
 
 
-def _tensor_proto(array: Zeros | np.ndarray[Any, Any]) -> bytes:
+def _encode_tensor(array: Zeros | np.ndarray[Any, Any]) -> bytes:
     if not isinstance(array, Zeros):
         return bytes(tf.make_tensor_proto(array).SerializeToString())
     dtype = tf.as_dtype(array.dtype)
     zero = b"" if dtype == tf.string else np.zeros((), dtype.as_numpy_dtype)
     proto = tf.make_tensor_proto(zero, dtype)
-    # One value and a shape mean that value everywhere; with no value at all, it is 0.
+    # A proto with a shape and a single value repeats that value; without a value, it is 0.
     proto.ClearField("tensor_content")
     for size in array.shape:
         proto.tensor_shape.dim.add(size=size)
@@ -276,18 +277,18 @@ def _tensor_proto(array: Zeros | np.ndarray[Any, Any]) -> bytes:
 
 
 def read_warm_up(folder: str | os.PathLike[str]) -> tuple[WarmUpRequest, ...]:
-    """Reads the requests in a SavedModel's warm-up file; none where there is no such file.
+    """Reads the requests in a SavedModel's warm-up file; none if there is no such file.
 
-    Requests to classify, and to regress, and those of other kinds are left out.
+    Only predict requests are read; others, such as classify and regress requests, are ignored.
 
     Raises:
-      FileFormatError: it is no warm-up file, or damaged.
+      FileFormatError: the file is not a warm-up file, or is damaged.
     """
     requests = []
     for request in read_requests(as_path(folder)):
         try:
             inputs = {
-                name: _read_tensor(tensor.data[tensor.start : tensor.end])
+                name: _decode_tensor(tensor.data[tensor.start : tensor.end])
                 for name, tensor in request.inputs.items()
             }
         except (ValueError, TypeError, tf.errors.OpError) as e:
@@ -299,7 +300,7 @@ def read_warm_up(folder: str | os.PathLike[str]) -> tuple[WarmUpRequest, ...]:
     return tuple(requests)
 
 
-def _read_tensor(serialized: bytes) -> Zeros | np.ndarray[Any, Any]:
+def _decode_tensor(serialized: bytes) -> Zeros | np.ndarray[Any, Any]:
     proto = tf.make_tensor_proto(0)
     proto.Clear()
     try:
@@ -310,15 +311,15 @@ def _read_tensor(serialized: bytes) -> Zeros | np.ndarray[Any, Any]:
     dtype = tf.as_dtype(proto.dtype)
     if min(shape, default=0) < 0:
         raise ValueError(f"an input has the shape {list(shape)}")
-    if not _holds_numbers(proto):
+    if not _has_nonzero(proto):
         return Zeros(shape, dtype.name)
-    if math.prod(shape) > max(_MOST_ELEMENTS, len(serialized)):
+    if math.prod(shape) > max(_MAX_EXPANDED_ELEMENTS, len(serialized)):
         raise ValueError(f"an input has the shape {list(shape)}, and few numbers")
     return np.asarray(tf.io.parse_tensor(serialized, dtype).numpy())
 
 
-def _holds_numbers(proto: Any) -> bool:
-    """True if a TensorProto holds anything but zeros."""
+def _has_nonzero(proto: Any) -> bool:
+    """Returns whether a TensorProto holds anything but zeros."""
     if proto.tensor_content:
         return True
     repeated = (values for _, values in proto.ListFields() if hasattr(values, "__len__"))

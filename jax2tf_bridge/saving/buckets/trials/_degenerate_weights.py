@@ -1,4 +1,4 @@
-"""Replaces weights that would hide in a trial what a function does."""
+"""Replaces weights that would hide the effect of padding in a trial."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _SCALE = 0.1
 
 @contextlib.contextmanager
 def randomized_degenerate_weights(weights: Sequence[tf.Variable], seed: int = 0) -> Iterator[bool]:
-    """Puts small random numbers for weights that are zero, or not finite, throughout.
+    """Replaces weights without a finite nonzero number by small random numbers, and restores them.
 
-    A head that begins at zero gives zeros whatever its rows do to each other; the weights of the
-    next version do not. Afterwards all are as before.
+    A layer that is initialized to zero gives zeros even if it mixes rows; the weights of the next
+    version do not.
 
     Yields:
       Whether there are such weights.
     """
     rng = np.random.default_rng(seed)
-    before = [(variable, variable.read_value()) for variable in weights if _hides(variable)]
+    before = [(variable, variable.read_value()) for variable in weights if _is_degenerate(variable)]
     try:
         for variable, _ in before:
             numbers = rng.standard_normal(variable.shape.as_list()) * _SCALE
@@ -36,7 +36,7 @@ def randomized_degenerate_weights(weights: Sequence[tf.Variable], seed: int = 0)
             variable.assign(value)
 
 
-def _hides(variable: Any) -> bool:
+def _is_degenerate(variable: Any) -> bool:
     if not (variable.dtype.is_floating or variable.dtype.is_complex):
         return False
     if variable.dtype.name in NARROW_FLOATS:  # TensorFlow has no kernels for them

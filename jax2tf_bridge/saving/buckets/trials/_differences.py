@@ -1,4 +1,4 @@
-"""Compares results: they may differ by noise, and not by more."""
+"""Compares results, which may differ by rounding noise only."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from jax2tf_bridge.portable import find_dtype
 from jax2tf_bridge.saving.buckets._buckets import Bucketing
 
 SAME_PROGRAM = {"float64": 1e-10, "float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
-"""What two results of one program may differ by, relative to the largest number in them.
+"""Tolerance for two results of one program, relative to the largest number in them.
 
-The same instructions run on the same rows: there is next to no noise, unless a loop ends by what is
-in all rows. A few hundred roundings of the dtype are allowed; a few, where that is little.
+The same instructions run on the same rows, so there is almost no noise, unless the end of a loop
+depends on all rows. The tolerance is a few hundred roundings; for narrow dtypes it is a few.
 """
 
 OTHER_PROGRAM = {"float64": 1e-3, "float32": 2e-2, "float16": 2e-2, "bfloat16": 5e-2}
-"""The same, where the programs were compiled for different sizes.
+"""Tolerance for results of programs that were compiled for different sizes, also relative.
 
-Sums are taken in another order then, in a precision that cannot be seen from outside: functions of
-float32 often compute in bfloat16, a rounding of which is 0.8 percent. What is looked for is far
-larger: a division by the number of rows changes by that number's ratio to the bucket, 1.5 or more.
+Such programs add in different orders and in an unknown precision: functions of float32 often
+compute in bfloat16, which rounds by 0.8 percent. Errors are far larger: a division by the number of
+rows changes by the ratio of the bucket to that number, 1.5 or more.
 """
 
-_FLIPPED = 0.1
-"""Which part of integers and bools may differ between programs: where noise decides, as in argmax.
+_MAX_FLIPPED_FRACTION = 0.1
+"""Maximum fraction of integers and bools that noise may flip between programs, as in argmax.
 
-Where there are fewer than ten of them, that is none.
+With fewer than ten numbers, none may differ.
 """
 
 
@@ -40,11 +40,11 @@ class Difference:
     """Change of a result by more than noise.
 
     Attributes:
-      output: its name.
+      output: the name of the output.
       largest: the largest change.
-      ratio: that to the largest number; or the part of integers that changed.
-      index: where it changed most.
-      values: from what to what.
+      ratio: its ratio to the largest number, or the fraction of integers that changed.
+      index: the index of the largest change.
+      values: the number there, before and after.
     """
 
     output: str
@@ -61,13 +61,13 @@ class Difference:
         what: str,
         remedy: str,
     ) -> UnsoundBucketsError:
-        """Makes the error that says what changed the result, and what to do."""
-        place = f"[{', '.join(map(str, self.index))}]" if self.index else ""
+        """Makes the error, with the cause of the change and a remedy."""
+        index = f"[{', '.join(map(str, self.index))}]" if self.index else ""
         before, after = self.values
         return UnsoundBucketsError(
             Message(
                 f"{bucketing.name}: {what} the output {self.output!r} by up to {self.largest:.3g} "
-                f"({self.output}{place}: {before:.6g} became {after:.6g}). ",
+                f"({self.output}{index}: {before:.6g} became {after:.6g}). ",
                 remedy,
             ),
             output=self.output,
@@ -82,13 +82,13 @@ def difference(
 ) -> Difference | None:
     """Compares two results; None if they differ by no more than noise."""
     dtype = tf.as_dtype(dtype_name)
-    a, b = _numbers(expected), _numbers(got)
+    a, b = _to_numbers(expected), _to_numbers(got)
     if a.size == 0:
         return None
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     with np.errstate(invalid="ignore", over="ignore"):
         distance = np.where(same, 0, np.abs(a - b))
-    distance = np.where(np.isnan(distance), np.inf, distance)  # one of them is NaN
+    distance = np.where(np.isnan(distance), np.inf, distance)  # one number is NaN
     index = np.unravel_index(int(distance.argmax()), distance.shape)
     largest = float(distance[index])
     if dtype.is_floating or dtype.is_complex:
@@ -98,36 +98,42 @@ def difference(
         is_noise = largest <= _tolerance(dtype, allowed) * scale
     else:
         ratio = float((~same).mean())
-        is_noise = ratio <= (_FLIPPED if allowed is OTHER_PROGRAM else 0)
+        is_noise = ratio <= (_MAX_FLIPPED_FRACTION if allowed is OTHER_PROGRAM else 0)
     if is_noise:
         return None
     place = tuple(map(int, index))
-    return Difference(name, largest, ratio, place, (_shown(a[place]), _shown(b[place])))
+    return Difference(
+        name,
+        largest,
+        ratio,
+        place,
+        (_drop_zero_imaginary(a[place]), _drop_zero_imaginary(b[place])),
+    )
 
 
 def _tolerance(dtype: tf.DType, allowed: Mapping[str, float]) -> float:
     row = find_dtype(dtype.name)
-    return allowed.get(row.real if row else "", 0.15)  # of 8 bits and fewer: about one rounding
+    return allowed.get(row.real if row else "", 0.15)  # 8 bits and fewer: about one rounding
 
 
-def _numbers(tensor: Any) -> Any:
-    """Converts a tensor to a dtype in which differences can be taken."""
+def _to_numbers(tensor: Any) -> Any:
+    """Converts a tensor to a dtype that can be subtracted."""
     array = np.asarray(tensor.numpy())
     return array.astype(np.complex128 if tensor.dtype.is_complex else np.float64)
 
 
 def is_finite(tensor: Any) -> bool:
-    """Checks that no number in a tensor is infinity or NaN."""
+    """Returns whether no number in a tensor is infinity or NaN."""
     if not (tensor.dtype.is_floating or tensor.dtype.is_complex):
         return True
-    return bool(np.isfinite(_numbers(tensor)).all())
+    return bool(np.isfinite(_to_numbers(tensor)).all())
 
 
 def says_something(tensor: Any) -> bool:
-    """Checks that some finite number in a tensor is not zero."""
-    numbers = _numbers(tensor)
+    """Returns whether some finite number in a tensor is not zero."""
+    numbers = _to_numbers(tensor)
     return bool((np.isfinite(numbers) & (numbers != 0)).any())
 
 
-def _shown(number: Any) -> Any:
+def _drop_zero_imaginary(number: Any) -> Any:
     return number if np.iscomplexobj(number) and number.imag else float(number.real)

@@ -1,4 +1,4 @@
-"""Advice on padding that changes results, in the words of the error."""
+"""Writes the advice in errors about padding that changes results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def remedy(
     *,
     beside: bool = False,
 ) -> Message:
-    """Writes what the function mixes, what mends it, and with which inputs it was tried."""
+    """Writes what the function mixes, how to fix it, and the inputs of the trial."""
     names = " and ".join(variables)
     masks = ", ".join(map(repr, bucketing.masks))
     mask = Argument("mask", Blank("'...'"), "Signature(..., mask='...')")
@@ -26,7 +26,7 @@ def remedy(
         why = f"The mask {masks} does not keep padding out of it"
         fixes = ["have the function use it there"]
     elif beside:
-        why = f"The function mixes rows along {names}, and in a batch others' rows stand there"
+        why = f"The function mixes rows along {names}, and a batch has rows of other requests there"
         fixes = [
             "compute each row by itself",
             Message("take an argument that is 1 for real rows, and name it: ", mask),
@@ -42,7 +42,7 @@ def remedy(
                 "function, and name it: ",
                 mask,
             ),
-            *_pad_fixes(bucketing, plausible, variables),
+            *_suggest_pad_value(bucketing, plausible, variables),
         ]
     fixes += [
         Message(
@@ -61,26 +61,26 @@ def remedy(
     )
 
 
-def _pad_fixes(
+def _suggest_pad_value(
     bucketing: Bucketing, plausible: PlausibleInputs, variables: Sequence[str]
 ) -> list[str]:
-    """Advises other padding for ids, of which one may be the function's own padding."""
+    """Advises another pad value for ids, since one of them may mean padding to the function."""
     for name, aval in bucketing.given().items():
         is_ids = is_integer(aval.op_dtype)
         if is_ids and not variables_in(aval).isdisjoint(variables):
-            other = 1 if plausible.pad_value(name) == 0 else 0
-            code = f"Signature(..., pad_values={{{name!r}: {other}}})"
+            pad_value = 1 if plausible.pad_value(name) == 0 else 0
+            code = f"Signature(..., pad_values={{{name!r}: {pad_value}}})"
             return [
                 Message(
                     "if the function knows padding by a number, pad with that: ",
-                    Argument("pad_values", {name: other}, code),
+                    Argument("pad_values", {name: pad_value}, code),
                 )
             ]
     return []
 
 
 def pad_text(bucketing: Bucketing, plausible: PlausibleInputs, variables: Sequence[str]) -> str:
-    """Writes what the inputs are padded with along some variables."""
+    """Formats the pad values of the inputs along some variables."""
     values: dict[str, list[str]] = {}
     for name, aval in bucketing.given().items():
         if not variables_in(aval).isdisjoint(variables):

@@ -1,4 +1,4 @@
-"""Sizes at which a function with buckets is tried."""
+"""Sizes for the trial of a function with buckets."""
 
 from __future__ import annotations
 
@@ -8,64 +8,64 @@ from collections.abc import Iterator, Mapping
 from jax2tf_bridge.saving.buckets._buckets import Bucketing
 from jax2tf_bridge.saving.buckets._likely_sizes import typical_sizes
 
-_NEARBY = 256
-"""How far below a bucket a size is looked for at which the function runs by itself."""
+_MAX_SEARCH = 256
+"""Maximum distance below a bucket at which a valid size of the function is searched."""
 
-_LARGE_ENOUGH = 8
-"""Padding to larger buckets than this is tried at this size, which takes less time.
+_MIN_TRIAL_BUCKET = 8
+"""Size that replaces larger buckets in the trial, to save time.
 
-What mixes positions does so at every size at which the function gives numbers.
+A function that mixes positions does so at every size at which its results are finite.
 """
 
 
 class TrialSizes:
-    """Sizes at which one signature is tried."""
+    """Sizes for the trial of one signature."""
 
     def __init__(
         self, bucketing: Bucketing, others: Mapping[str, int], *, small: bool = True
     ) -> None:
-        """Chooses sizes for a signature."""
+        """Makes the sizes; `others` are the sizes of variables without buckets."""
         self._bucketing, self._others, self._small = bucketing, others, small
 
     def checked(self) -> list[str]:
-        """Lists the variables along which something is padded and nobody vouches for it."""
+        """Lists the padded variables for which the user does not vouch."""
         unchecked = self._bucketing.unchecked
         return [v for v in self._bucketing.sizes if v not in unchecked and self.bucket(v) > 1]
 
     def bucket(self, variable: str) -> int:
-        """Returns the size to which is padded here: the smallest bucket or less; 1 for none."""
+        """Returns the bucket of the trial: the user's smallest or less; 1 without padding."""
         return self._buckets[variable]
 
     @functools.cached_property
     def _buckets(self) -> dict[str, int]:
         sizes = self._bucketing.sizes
         known = [c for c in self._bucketing.constraints if c.variables() <= set(sizes)]
-        found = {variable: self._find_bucket(variable, _LARGE_ENOUGH) for variable in sizes}
-        if self._small and all(constraint.holds(found) for constraint in known):
-            return found
+        buckets = {variable: self._find_bucket(variable, _MIN_TRIAL_BUCKET) for variable in sizes}
+        if self._small and all(constraint.holds(buckets) for constraint in known):
+            return buckets
         return {variable: self._find_bucket(variable, None) for variable in sizes}
 
-    def _find_bucket(self, variable: str, enough: int | None) -> int:
+    def _find_bucket(self, variable: str, lowest: int | None) -> int:
         larger = [size for size in self._bucketing.sizes[variable] if size > 1]
         own = [c for c in self._bucketing.constraints if c.variables() == {variable}]
-        most: int = larger[0] if larger else 1
+        smallest: int = larger[0] if larger else 1
 
-        def runs(size: int) -> bool:
+        def is_valid(size: int) -> bool:
             return all(c.holds({variable: size}) for c in own)
 
-        smaller = range(most if enough is None else enough, most)
+        smaller = range(smallest if lowest is None else lowest, smallest)
         candidates: list[int] = [*smaller, *larger]
         for bucket in candidates:
-            sizes = range(bucket - 1, max(0, bucket - _NEARBY), -1)
-            if runs(bucket) and any(map(runs, sizes)):
+            sizes = range(bucket - 1, max(0, bucket - _MAX_SEARCH), -1)
+            if is_valid(bucket) and any(map(is_valid, sizes)):
                 return bucket
-        return most
+        return smallest
 
     def larger_buckets(self) -> Iterator[tuple[dict[str, int], dict[str, int]]]:
-        """Yields the buckets that the trial leaves out since they are larger than its own.
+        """Yields the buckets that are larger than the trial's.
 
-        Each bucket of each variable comes once, with the least sizes that are padded to it: sizes
-        of all variables, then the same with the buckets in their place.
+        Each bucket of each variable comes once. Yields the smallest sizes of all variables that are
+        padded to the buckets, and the sizes of all variables with the buckets.
         """
         by_variable = self._bucketing.sizes
         for i in range(max(map(len, by_variable.values()))):
@@ -87,39 +87,39 @@ class TrialSizes:
             yield least, full
 
     def bucket_text(self, variable: str) -> str:
-        """Names the bucket in a message: it may be none of the user's."""
+        """Names the bucket in a message; the trial may use a size that is not the user's bucket."""
         bucket = self.bucket(variable)
-        is_one = bucket in self._bucketing.sizes[variable]
-        return f"the bucket {bucket}" if is_one else f"a bucket of {bucket}"
+        is_users = bucket in self._bucketing.sizes[variable]
+        return f"the bucket {bucket}" if is_users else f"a bucket of {bucket}"
 
     def size_below(self, variable: str) -> int | None:
-        """Finds a size at which the function runs by itself, with the others at a bucket."""
+        """Finds a valid size below the bucket, with the other variables at their buckets."""
         bucket = self.bucket(variable)
         full = self.all({})
-        likely = [max(1, bucket * 2 // 3), 1, *range(bucket - 1, max(0, bucket - _NEARBY), -1)]
+        likely = [max(1, bucket * 2 // 3), 1, *range(bucket - 1, max(0, bucket - _MAX_SEARCH), -1)]
         return next((n for n in likely if self.allows({**full, variable: n})), None)
 
     def below(self) -> dict[str, int]:
-        """Finds a size for each variable along which something is padded, where there is one."""
-        found = {variable: self.size_below(variable) for variable in self.checked()}
-        return {variable: size for variable, size in found.items() if size is not None}
+        """Finds a valid size below the bucket for each checked variable that has one."""
+        sizes = {variable: self.size_below(variable) for variable in self.checked()}
+        return {variable: size for variable, size in sizes.items() if size is not None}
 
     def allows(self, values: Mapping[str, int]) -> bool:
-        """Checks that the function runs at these sizes."""
+        """Returns whether these sizes satisfy the constraints of the function."""
         return all(c.holds(values) for c in self._bucketing.constraints)
 
     def valid(self, variable: str, sizes: range) -> int:
-        """Finds the first of some sizes at which it runs; the first of all if there is none."""
+        """Returns the first of these sizes that is valid, or the first of all if none is."""
         full = self.all({})
         return next((n for n in sizes if self.allows({**full, variable: n})), sizes.start)
 
     def all(self, given: Mapping[str, int]) -> dict[str, int]:
-        """Completes sizes by a bucket for each variable that has some, and typical sizes."""
+        """Completes sizes by the trial's buckets and by typical sizes of other variables."""
         bucketing = self._bucketing
         avals = (*bucketing.inputs.values(), *bucketing.outputs.values())
         fixed = {**self._buckets, **given, **self._others}
         return typical_sizes(bucketing.name, avals, bucketing.constraints, fixed)
 
     def are_buckets(self, values: Mapping[str, int]) -> bool:
-        """Checks that sizes are buckets of the user's."""
+        """Returns whether the sizes are buckets of the user."""
         return all(size in self._bucketing.sizes[variable] for variable, size in values.items())

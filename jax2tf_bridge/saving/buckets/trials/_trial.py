@@ -1,4 +1,4 @@
-"""Tries on numbers that padding changes no result, before a function with buckets is saved."""
+"""Runs a function with buckets on numbers before it is saved: padding must change no result."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from jax2tf_bridge.saving.buckets.trials._remedies import pad_text, remedy
 from jax2tf_bridge.saving.buckets.trials._sizes import TrialSizes
 from shape_poly import variables_of
 
-_MOST_KEPT = 2**26
-"""Bytes of results that are kept while a function is tried."""
+_MAX_CACHED_BYTES = 2**26
+"""Maximum size of the results that one trial caches, in bytes."""
 
-_BESIDE_DRAWS: tuple[Draw, ...] = ("full", "negative", "prefix", "short")
-"""Of what kind the other rows are beside those of `DRAWS`: numbers of other signs, for one."""
+_NEIGHBOR_DRAWS: tuple[Draw, ...] = ("full", "negative", "prefix", "short")
+"""Draw of the neighboring rows for each draw of `DRAWS`, such as numbers of the other sign."""
 
 Step: TypeAlias = Callable[[], None]
 """Called after each part of a trial."""
@@ -46,12 +46,12 @@ Step: TypeAlias = Callable[[], None]
 
 @dataclass(frozen=True)
 class Trial:
-    """Findings of a trial that are no errors.
+    """Findings of a trial that are not errors.
 
     Attributes:
-      any_padding: whether anything may stand beyond a sequence.
-      notes: for people: where padding comes out as infinity or NaN. That touches no result, and
-        makes the gradients with respect to weights NaN.
+      any_padding: whether sequences may be padded with any values.
+      notes: warnings for people, where padding yields infinity or NaN. No result changes, but
+        gradients with respect to weights become NaN.
     """
 
     any_padding: bool
@@ -72,66 +72,66 @@ def check_rows(
     step: Step = lambda: None,
     seed: int = 0,
 ) -> Trial:
-    """Raises if what a bucket holds beside what is real changes the results.
+    """Raises if the padding of a bucket changes the results.
 
-    Sizes below a bucket are run as they are, and padded with what will really stand there, and the
-    results compared. Rows, beside which TensorFlow Serving puts those of others, are run beside
+    Compares the results for sizes below a bucket without padding and with the padding that is used
+    later. TensorFlow Serving batches rows with rows of other requests, so rows also run beside
     other rows, in one program, unless a mask tells the function which are real. Where larger sizes
-    are to be split, a whole is compared with its pieces. All this happens at small sizes, with two
-    programs. Then each larger bucket runs once, and must give no NaN or infinity that the small
-    sizes do not give. Inputs are drawn as requests could have them (`PlausibleInputs`).
+    are split, compares a whole with its pieces. All this uses small sizes and two programs. Then
+    each larger bucket runs once, and must give no NaN or infinity that the small sizes do not
+    give. The inputs are drawn to resemble requests (`PlausibleInputs`).
 
     Args:
-      call: as `bucketed` takes it, with the weights that are to be saved.
-      bucketing: of the signature.
-      sizes: of variables without buckets, where the usual ones will not do.
-      example: values of inputs, where drawn ones will not do.
+      call: the function as for `bucketed`, with the weights to be saved.
+      bucketing: the buckets of the signature.
+      sizes: sizes of variables without buckets, in place of the typical ones.
+      example: values of inputs, in place of the drawn ones.
       step: called `trial_steps(bucketing)` times, as the trial goes on.
-      seed: of the random inputs.
+      seed: the seed of the random inputs.
 
     Raises:
-      UnsoundBucketsError: with the output, the size, the bucket and the largest difference.
+      UnsoundBucketsError: a result changes; has the output, size, bucket and largest difference.
       ShapeError: no sizes satisfy the constraints.
       tf.errors.OpError: the function cannot run here.
     """
     others = dict(sizes or {})
     trial = _Trial(
-        _remembered(call), bucketing, TrialSizes(bucketing, others), dict(example or {}), seed
+        _cache_results(call), bucketing, TrialSizes(bucketing, others), dict(example or {}), seed
     )
-    if trial.silent_outputs():
+    if trial.list_silent_outputs():
         sizes_of_user = TrialSizes(bucketing, others, small=False)
         trial = dataclasses.replace(trial, sizes=sizes_of_user)
-    trial.padding()
+    trial.check_padding()
     step()
-    trial.rows()
+    trial.check_row_independence()
     step()
     for variable, kind in bucketing.oversize.items():
         if kind == "split":
-            trial.pieces(variable)
+            trial.check_pieces(variable)
             step()
-    trial.larger_buckets()
+    trial.check_larger_buckets()
     step()
-    return Trial(trial.takes_any_padding(), trial.notes())
+    return Trial(trial.allows_any_padding(), trial.list_notes())
 
 
-def _remembered(call: NamedCall) -> NamedCall:
-    """Makes a function that runs once for the same numbers: some are compared with several others.
+def _cache_results(call: NamedCall) -> NamedCall:
+    """Caches the results of a function, since some are compared several times.
 
-    Results are kept up to `_MOST_KEPT`; beyond it functions run as often as they are called.
+    Beyond `_MAX_CACHED_BYTES` results are not cached, and the function runs again.
     """
-    kept: dict[Hashable, Mapping[str, Any]] = {}
-    room = _MOST_KEPT
+    cache: dict[Hashable, Mapping[str, Any]] = {}
+    room = _MAX_CACHED_BYTES
 
     def run(tensors: Mapping[str, Any]) -> Mapping[str, Any]:
         nonlocal room
         key = tuple((name, tuple(x.shape), _digest(x)) for name, x in tensors.items())
-        if key in kept:
-            return kept[key]
+        if key in cache:
+            return cache[key]
         results = call(tensors)
-        needed = sum(x.shape.num_elements() * x.dtype.size for x in results.values())
-        if needed <= room:
-            room -= needed
-            kept[key] = results
+        result_bytes = sum(x.shape.num_elements() * x.dtype.size for x in results.values())
+        if result_bytes <= room:
+            room -= result_bytes
+            cache[key] = results
         return results
 
     return run
@@ -160,8 +160,8 @@ class _Trial:
             self.example,
         )
 
-    def silent_outputs(self) -> list[str]:
-        """Lists the outputs in which padding could change nothing, at the sizes tried."""
+    def list_silent_outputs(self) -> list[str]:
+        """Lists the outputs that padding cannot change, since all their finite numbers are 0."""
         full, below = self.sizes.all({}), self.sizes.below()
         values = {**full, **below}
         if not below:
@@ -169,33 +169,33 @@ class _Trial:
         if not self.sizes.allows(values):
             values = full
         silent = list(self.bucketing.outputs)
-        for tensors in self._inputs(values, DRAWS):
+        for tensors in self._draw_inputs(values, DRAWS):
             results = run_padded(self.call, self.bucketing, tensors, values, values)
             silent = [name for name in silent if not says_something(results[name])]
             if not silent:
                 break
         return silent
 
-    def padding(self) -> None:
-        """Pads all variables at once; if that changes something, each alone, to say which."""
+    def check_padding(self) -> None:
+        """Pads all variables at once; if a result changes, pads each alone to name the cause."""
         full, below = self.sizes.all({}), self.sizes.below()
         if below and self.sizes.allows({**full, **below}):
-            error = self._padding_error(below)
+            error = self._find_padding_error(below)
             if error is None:
                 return
             if len(below) > 1:
                 for variable, size in below.items():
-                    alone = self._padding_error({variable: size})
+                    alone = self._find_padding_error({variable: size})
                     if alone is not None:
                         raise alone
             raise error
         for variable, size in below.items():
-            error = self._padding_error({variable: size})
+            error = self._find_padding_error({variable: size})
             if error is not None:
                 raise error
 
-    def rows(self) -> None:
-        """Puts other rows beside rows, and anything behind sequences that run at no other size."""
+    def check_row_independence(self) -> None:
+        """Puts other rows beside rows, and any values behind sequences of a single valid size."""
         batch = self.bucketing.batch
         for variable in self.sizes.checked():
             size = self.sizes.size_below(variable)
@@ -204,22 +204,22 @@ class _Trial:
             bucket = self.sizes.bucket(variable)
             # A size that the function does not take by itself may be padded to one that it takes.
             usual = max(1, bucket * 2 // 3)
-            for each in dict.fromkeys((usual if size is None else size, usual)):
-                found = self._beside_others({variable: each})
-                if found is not None:
-                    raise found.error(
+            for smaller in dict.fromkeys((usual if size is None else size, usual)):
+                worst = self._find_change_by_neighbors({variable: smaller})
+                if worst is not None:
+                    raise worst.error(
                         self.bucketing,
-                        {variable: each},
+                        {variable: smaller},
                         {variable: bucket},
-                        f"what stands beyond {variable} = {each} in "
+                        f"the content beyond {variable} = {smaller} in "
                         f"{self.sizes.bucket_text(variable)} changes",
                         remedy(
                             self.bucketing, self.plausible, [variable], beside=variable == batch
                         ),
                     )
 
-    def takes_any_padding(self) -> bool:
-        """Checks that anything may stand beyond all sequences."""
+    def allows_any_padding(self) -> bool:
+        """Returns whether all sequences may be padded with any values."""
         checked, sequences = self.sizes.checked(), self.bucketing.sequences
         if (
             self.bucketing.batch is None
@@ -228,10 +228,10 @@ class _Trial:
         ):
             return False
         below = {v: max(1, self.sizes.bucket(v) * 2 // 3) for v in sequences}
-        return not below or self._beside_others(below) is None
+        return not below or self._find_change_by_neighbors(below) is None
 
-    def pieces(self, variable: str) -> None:
-        """Compares a whole with its pieces."""
+    def check_pieces(self, variable: str) -> None:
+        """Compares the results for a whole with those for its pieces."""
         bucket = self.sizes.bucket(variable)
         if bucket == 1:
             self._compare_in_pieces(variable, self.sizes.valid(variable, range(2, 1024)), 1)
@@ -241,39 +241,39 @@ class _Trial:
             variable, bucket, max(1, bucket * 2 // 3) if below is None else below
         )
 
-    def larger_buckets(self) -> None:
-        """Raises if a bucket gives NaN or infinity, and the small sizes of the trial do not.
+    def check_larger_buckets(self) -> None:
+        """Raises if a larger bucket gives NaN or infinity where the small trial sizes do not.
 
-        Small sizes do not reach the limits of a function, such as the rows of a table of positions.
+        Small sizes do not reach the limits of a function, such as the length of a position table.
         """
         buckets = list(self.sizes.larger_buckets())
         if not buckets:
             return
         small = self.sizes.all({})
-        finite = self._finite_outputs(small, small, self.bucketing.outputs)
+        finite = self._find_finite_outputs(small, small, self.bucketing.outputs)
         for least, full in buckets:
             for sizes in (least, full):
-                bad = finite - self._finite_outputs(sizes, full, finite)
+                bad = finite - self._find_finite_outputs(sizes, full, finite)
                 if bad:
-                    alone = self._finite_outputs(sizes, sizes, bad)
-                    raise self._not_finite_error(min(bad), sizes, full, bad <= alone)
+                    alone = self._find_finite_outputs(sizes, sizes, bad)
+                    raise self._make_not_finite_error(min(bad), sizes, full, bad <= alone)
 
-    def _finite_outputs(
+    def _find_finite_outputs(
         self, values: Mapping[str, int], targets: Mapping[str, int], names: Iterable[str]
     ) -> set[str]:
-        """Returns the outputs without NaN and infinity at some sizes, padded to others."""
-        (tensors,) = self._inputs(values, ("full",))
+        """Returns the outputs without NaN and infinity at `values`, padded to `targets`."""
+        (tensors,) = self._draw_inputs(values, ("full",))
         results = run_padded(self.call, self.bucketing, tensors, values, targets)
         return {name for name in names if is_finite(results[name])}
 
-    def _not_finite_error(
+    def _make_not_finite_error(
         self, output: str, sizes: Mapping[str, int], full: Mapping[str, int], is_padding: bool
     ) -> UnsoundBucketsError:
         trial = self.sizes.all({})
         variables = [v for v in self.bucketing.sizes if full[v] > trial[v]]
         for variable in variables if len(variables) > 1 else ():
             alone, target = ({**trial, variable: s[variable]} for s in (sizes, full))
-            if self.sizes.allows(target) and not self._finite_outputs(alone, target, [output]):
+            if self.sizes.allows(target) and not self._find_finite_outputs(alone, target, [output]):
                 variables = [variable]
                 break
         size, bucket, small = ({v: values[v] for v in variables} for values in (sizes, full, trial))
@@ -302,32 +302,32 @@ class _Trial:
             difference=float("nan"),
         )
 
-    def notes(self) -> tuple[str, ...]:
-        """Warns of outputs that are infinite or NaN for padding, where they are finite without."""
-        found: dict[str, list[str]] = {}
+    def list_notes(self) -> tuple[str, ...]:
+        """Warns of outputs that are infinite or NaN only with padding."""
+        by_output: dict[str, list[str]] = {}
         for variable in self.sizes.checked():
-            output = self._not_finite(variable)
+            output = self._find_not_finite_output(variable)
             if output is not None:
-                found.setdefault(output, []).append(variable)
+                by_output.setdefault(output, []).append(variable)
         return tuple(
             Message(
                 f"{self.bucketing.name}: the output {output!r} is not finite where "
                 f"{' or '.join(names)} is padded "
-                f"({pad_text(self.bucketing, self.plausible, names)}). No result is changed by "
-                "it, but gradients with respect to weights are NaN for sizes that are no bucket. "
+                f"({pad_text(self.bucketing, self.plausible, names)}). No result changes, "
+                "but gradients with respect to weights are NaN for sizes that are no bucket. "
                 "To train the saved model, divide by jnp.maximum(count, 1) there, or pad with "
                 "other numbers (",
                 Argument("pad_values"),
                 ").",
             )
-            for output, names in found.items()
+            for output, names in by_output.items()
         )
 
-    def _not_finite(self, variable: str) -> str | None:
+    def _find_not_finite_output(self, variable: str) -> str | None:
         """Finds an output that padding along a variable makes infinite or NaN."""
         full = self.sizes.all({})
         values = {**full, variable: max(1, self.sizes.bucket(variable) * 2 // 3)}
-        real = next(self._inputs(full, ("prefix",)))
+        real = next(self._draw_inputs(full, ("prefix",)))
         padded = self.call(pad_inputs(self.bucketing, self._part(real, values), values, full))
         without = run_padded(self.call, self.bucketing, real, full, full)
         for name in self.bucketing.outputs:
@@ -335,17 +335,17 @@ class _Trial:
                 return name
         return None
 
-    def _padding_error(self, smaller: Mapping[str, int]) -> UnsoundBucketsError | None:
+    def _find_padding_error(self, smaller: Mapping[str, int]) -> UnsoundBucketsError | None:
         full = self.sizes.all({})
         values = {**full, **smaller}
-        for tensors in self._inputs(values, DRAWS):
+        for tensors in self._draw_inputs(values, DRAWS):
             whole = run_padded(self.call, self.bucketing, tensors, values, values)
             padded = run_padded(self.call, self.bucketing, tensors, values, full)
-            found = self._worst(whole, padded, OTHER_PROGRAM)
-            if found is not None:
+            worst = self._find_worst(whole, padded, OTHER_PROGRAM)
+            if worst is not None:
                 bucket = {variable: full[variable] for variable in smaller}
                 target = "the bucket " if self.sizes.are_buckets(bucket) else ""
-                return found.error(
+                return worst.error(
                     self.bucketing,
                     smaller,
                     bucket,
@@ -354,43 +354,45 @@ class _Trial:
                 )
         return None
 
-    def _beside_others(self, smaller: Mapping[str, int]) -> Difference | None:
-        """Compares results with those for other numbers beyond these sizes, in one program."""
+    def _find_change_by_neighbors(self, smaller: Mapping[str, int]) -> Difference | None:
+        """Compares results with those for other numbers behind these sizes, in one program."""
         full = self.sizes.all({})
         values = {**full, **smaller}
-        # The others' rows are drawn anew, and those of examples come in another order.
-        along = {v: int(size) for v, size in smaller.items()}
-        for tensors, others in zip(
-            self._inputs(values, DRAWS),
-            self._inputs(full, _BESIDE_DRAWS, seed=1, moved=along),
+        # Neighbors are drawn anew, and rows of examples come in another order.
+        shifts = {v: int(size) for v, size in smaller.items()}
+        for tensors, neighbors in zip(
+            self._draw_inputs(values, DRAWS),
+            self._draw_inputs(full, _NEIGHBOR_DRAWS, seed=1, shifts=shifts),
             strict=True,
         ):
-            filled = {name: _beside(tensors[name], others[name]) for name in tensors}
-            # A mask says that rows of others are real, and that what is behind a sequence is not.
+            filled = {name: _fill_up(tensors[name], neighbors[name]) for name in tensors}
+            # For a mask, rows of other requests are real; values behind a sequence are not.
             real = {v: size for v, size in values.items() if v != self.bucketing.batch}
             beside = run_padded(self.call, self.bucketing, filled, {**full, **real}, full)
             alone = run_padded(self.call, self.bucketing, tensors, values, full)
-            found = self._worst(self._cut(beside, values), alone, SAME_PROGRAM)
-            if found is not None:
-                return found
+            worst = self._find_worst(self._cut(beside, values), alone, SAME_PROGRAM)
+            if worst is not None:
+                return worst
         return None
 
     def _compare_in_pieces(self, variable: str, size: int, first: int) -> None:
-        """Compares a whole of some size with its first part, and the rest."""
+        """Compares a whole of some size with its first part and the rest."""
         full = self.sizes.all({variable: size})
         bucket = {**full, variable: self.sizes.bucket(variable)}
-        # With buckets of 1 the whole was compiled for another size than the pieces.
+        # With a bucket of 1, whole and pieces are compiled for different sizes.
         allowed = SAME_PROGRAM if size == bucket[variable] else OTHER_PROGRAM
-        for tensors in self._inputs(full, FULL_DRAWS):
+        for tensors in self._draw_inputs(full, FULL_DRAWS):
             whole = run_padded(self.call, self.bucketing, tensors, full, full)
             for start, stop in ((0, first), (first, min(size, first + bucket[variable]))):
                 values = {**full, variable: stop - start}
                 part = self._part(tensors, values, {variable: start})
                 piece = run_padded(self.call, self.bucketing, part, values, bucket)
-                found = self._worst(self._cut(whole, values, {variable: start}), piece, allowed)
-                if found is None:
+                worst = self._find_worst(
+                    self._cut(whole, values, {variable: start}), piece, allowed
+                )
+                if worst is None:
                     continue
-                raise found.error(
+                raise worst.error(
                     self.bucketing,
                     {variable: size},
                     {variable: bucket[variable]},
@@ -403,19 +405,19 @@ class _Trial:
                     ),
                 )
 
-    def _inputs(
+    def _draw_inputs(
         self,
         values: Mapping[str, int],
         draws: Iterable[Draw],
         *,
         seed: int = 0,
-        moved: Mapping[str, int] | None = None,
+        shifts: Mapping[str, int] | None = None,
     ) -> Iterator[dict[str, Any]]:
-        """Yields tensors for all inputs, of each kind of draw."""
+        """Yields tensors for all inputs, for each kind of draw."""
         plausible = self.plausible
-        if moved:
-            given = self.bucketing.given()
-            examples = {n: _others(given[n], x, moved) for n, x in self.example.items()}
+        if shifts:
+            avals = self.bucketing.given()
+            examples = {n: _vary(avals[n], x, shifts) for n, x in self.example.items()}
             plausible = dataclasses.replace(plausible, examples=examples)
         rng = np.random.default_rng((self.seed, seed))
         for draw in draws:
@@ -447,30 +449,30 @@ class _Trial:
             for name, aval in self.bucketing.outputs.items()
         }
 
-    def _worst(
+    def _find_worst(
         self, expected: Mapping[str, Any], got: Mapping[str, Any], allowed: Mapping[str, float]
     ) -> Difference | None:
-        """Finds the output that differs most, of those that differ by more than is allowed."""
-        found = (
+        """Finds the output that differs most; None if no difference is larger than allowed."""
+        differences = (
             difference(name, aval.op_dtype, expected[name], got[name], allowed)
             for name, aval in self.bucketing.outputs.items()
         )
-        return max(filter(None, found), key=lambda d: d.ratio, default=None)
+        return max(filter(None, differences), key=lambda d: d.ratio, default=None)
 
 
-def _others(aval: Aval, example: Any, moved: Mapping[str, int]) -> Any:
-    """Draws values like an example's: rows in another order, and numbers but 0 and 1 scaled."""
+def _vary(aval: Aval, example: Any, shifts: Mapping[str, int]) -> Any:
+    """Rolls the rows of an example, and scales its floats unless all are 0 or 1."""
     array = np.asarray(example)
     for axis, dimension in enumerate(aval.op_shape):
-        for variable in variables_of(dimension) & set(moved):
-            array = np.roll(array, -(moved[variable] % array.shape[axis]) - 1, axis)
+        for variable in variables_of(dimension) & set(shifts):
+            array = np.roll(array, -(shifts[variable] % array.shape[axis]) - 1, axis)
     is_flags = array.dtype.kind not in "fc" or bool(np.isin(array, (0, 1)).all())
     return array if is_flags else (array * 1.5).astype(array.dtype)
 
 
-def _beside(tensor: Any, others: Any) -> Any:
-    """Extends a tensor to the others' shape, with the others' numbers beyond it."""
-    array = np.array(others.numpy())  # a scalar is a number for numpy()
+def _fill_up(tensor: Any, neighbors: Any) -> Any:
+    """Extends a tensor to the shape of `neighbors`, with their numbers."""
+    array = np.array(neighbors.numpy())  # a scalar is a number for numpy()
     array[tuple(slice(size) for size in tensor.shape)] = tensor.numpy()
     return tf.constant(array)
 
@@ -482,7 +484,7 @@ def _cut(
     values: Mapping[str, int],
     start: Mapping[str, int] | None,
 ) -> Any:
-    """Cuts a tensor from `start` of a variable, as long as `values` say."""
+    """Cuts the part of size `values` from a tensor, beginning at the `start` of a variable."""
     if start and aval.op_shape:  # tf.slice takes no scalars
         (variable,) = start
         begin = [start[variable] if str(d) == variable else 0 for d in aval.op_shape]
