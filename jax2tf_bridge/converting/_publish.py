@@ -20,14 +20,14 @@ from jax2tf_bridge.saving import (
     PathWeights,
     Published,
     SavedModel,
-    as_variables,
+    cast_to_variable_dtypes,
     check_complete,
     latest_version,
     leaf_names,
+    map_weights_by_name,
     opened,
     publish_version,
     publish_weights,
-    weights_by_name,
 )
 from jax2tf_bridge.storage import AnyPath
 from jax2tf_bridge.weights import is_flat
@@ -119,7 +119,7 @@ def publish(
         raise path_error(FileNotFoundError, errno.ENOENT, text, root)
     with opened(params) as weights:
         named = _named(newest, keys_as_words(weights))
-        made = publish_weights(root, as_variables(newest, named), keep=keep)
+        made = publish_weights(root, cast_to_variable_dtypes(newest, named), keep=keep)
     return Published.with_weights(made)
 
 
@@ -127,7 +127,7 @@ def _named(newest: AnyPath, params: Any) -> Mapping[str, Any]:
     """Names the leaves as their variables."""
     by_path = isinstance(params, PathWeights) or (isinstance(params, Mapping) and is_flat(params))
     if by_path or "jax" not in sys.modules:
-        return weights_by_name(newest, params)
+        return map_weights_by_name(newest, params)
     # JAX knows the user's own node types, which the files may not.
     import jax
 
@@ -136,7 +136,7 @@ def _named(newest: AnyPath, params: Any) -> Mapping[str, Any]:
     names = leaf_names(tree_spec(params))
     if isinstance(params, Mapping) and not _are_of(newest, names):
         # A state dict may lack what boxes around single values add to the names.
-        return weights_by_name(newest, params)
+        return map_weights_by_name(newest, params)
     return dict(zip(names, jax.tree_util.tree_leaves(params), strict=True))
 
 

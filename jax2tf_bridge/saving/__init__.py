@@ -16,11 +16,11 @@ from jax2tf_bridge.saving._report import Published, SavedModel, SavedSignature
 from jax2tf_bridge.saving._save import save_functions as save_functions
 from jax2tf_bridge.saving.buckets import Oversize, choose_buckets
 from jax2tf_bridge.saving.publishing import NewVersion, latest_version, published_versions
-from jax2tf_bridge.saving.publishing import as_variables as as_variables
+from jax2tf_bridge.saving.publishing import cast_to_variable_dtypes as cast_to_variable_dtypes
 from jax2tf_bridge.saving.publishing import check_complete as check_complete
+from jax2tf_bridge.saving.publishing import map_weights_by_name as map_weights_by_name
 from jax2tf_bridge.saving.publishing import publish_version as publish_version
 from jax2tf_bridge.saving.publishing import publish_weights as publish_weights
-from jax2tf_bridge.saving.publishing import weights_by_name as weights_by_name
 from jax2tf_bridge.saving.serving import BatchingParameters, ServingInstructions
 from jax2tf_bridge.saving.signatures import ServedArray
 from jax2tf_bridge.saving.signatures import SignatureInputs as SignatureInputs

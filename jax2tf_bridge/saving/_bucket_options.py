@@ -26,10 +26,10 @@ from jax2tf_bridge.saving.buckets import (
 from jax2tf_bridge.saving.buckets.trials import (
     Step,
     check_rows,
-    randomized_degenerate_weights,
-    trial_steps,
+    count_trial_steps,
+    randomize_degenerate_weights,
 )
-from jax2tf_bridge.saving.serving import check_example, example_arguments
+from jax2tf_bridge.saving.serving import check_example, make_example_arguments
 from jax2tf_bridge.saving.signatures import Endpoint, SignatureInputs, avals_of
 
 Buckets: TypeAlias = Mapping[str, Sequence[int]] | Literal["auto"]
@@ -85,7 +85,7 @@ class BucketOptions:
         return buckets
 
 
-def with_buckets(
+def add_buckets(
     endpoints: Sequence[Endpoint],
     options: BucketOptions | None,
     *,
@@ -111,7 +111,7 @@ def with_buckets(
     ]
     if any(bucketing is not None for bucketing in bucketings):
         before_trials()
-    steps = sum(trial_steps(bucketing) for bucketing in bucketings if bucketing is not None)
+    steps = sum(count_trial_steps(bucketing) for bucketing in bucketings if bucketing is not None)
     with progress_bar("trying buckets", steps, "trial") as advance:
         return [
             endpoint if bucketing is None else _pad_and_try(endpoint, bucketing, lambda: advance(1))
@@ -236,7 +236,7 @@ def _pad_and_try(endpoint: Endpoint, bucketing: Bucketing, step: Step) -> Endpoi
     """Pads an endpoint, and runs trials that this changes no result."""
     padded = _pad_endpoint(endpoint, bucketing)
     example = _example_inputs(padded, bucketing)
-    with randomized_degenerate_weights(endpoint.weights):
+    with randomize_degenerate_weights(endpoint.weights):
         held = endpoint.held()  # read once, not for each of about twenty calls
 
         def call(tensors: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -250,7 +250,7 @@ def _pad_and_try(endpoint: Endpoint, bucketing: Bucketing, step: Step) -> Endpoi
 def _example_inputs(endpoint: Endpoint, bucketing: Bucketing) -> Mapping[str, Any]:
     """Returns the user's example as arguments of the function, for the trial of buckets."""
     if endpoint.signature.preprocess is not None:
-        return example_arguments(endpoint)
+        return make_example_arguments(endpoint)
     example = endpoint.example()
     check_example(bucketing, example)
     return example

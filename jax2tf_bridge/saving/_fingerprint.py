@@ -17,7 +17,7 @@ from jax2tf_bridge.saved_model import Message, bytes_field, varint_field
 _CHECKPOINT, _UUID = 5, 7
 
 
-def with_checkpoint(fingerprint: bytes, index: bytes) -> bytes:
+def replace_checkpoint_digest(fingerprint: bytes, index: bytes) -> bytes:
     """Renews the fingerprint of a model for another index file of its checkpoint.
 
     Raises:
@@ -43,7 +43,7 @@ def renew_fingerprint(folder: Path) -> None:
     if not file.exists():
         return
     index = (folder / "variables" / "variables.index").read_bytes()
-    data = with_checkpoint(file.read_bytes(), index)
+    data = replace_checkpoint_digest(file.read_bytes(), index)
     file.unlink()  # it may be a hard link to the file of another version
     file.write_bytes(data)
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from jax2tf_bridge.errors import Argument, Blank, GradientError, Message, SavingError
 from jax2tf_bridge.portable import PortableFunction, as_portable_function
 from jax2tf_bridge.saved_model import SERVING_DEFAULT, Signature, check_place
-from jax2tf_bridge.saving._bucket_options import BucketOptions, with_buckets
+from jax2tf_bridge.saving._bucket_options import BucketOptions, add_buckets
 from jax2tf_bridge.saving._metadata import write_defaults, write_metadata
 from jax2tf_bridge.saving._option_names import check_option_names
 from jax2tf_bridge.saving._report import (
@@ -27,8 +27,8 @@ from jax2tf_bridge.saving._report import (
 from jax2tf_bridge.saving.buckets import BUCKETS
 from jax2tf_bridge.saving.serving import (
     instructions,
+    make_warm_up_requests,
     share_programs,
-    warm_up_requests,
     write_warm_up,
 )
 from jax2tf_bridge.saving.serving import precompile as precompiled
@@ -119,7 +119,7 @@ def save_functions(
         check_option_names([e.signature_inputs() for e in plain], buckets)
         check_size({e.name: _stored(e.portable, e.order) for e in plain})
         values = variable_values(weights.weights(), constants)
-        endpoints = with_buckets(plain, buckets, before_trials=lambda: hold_values(values))
+        endpoints = add_buckets(plain, buckets, before_trials=lambda: hold_values(values))
         if precompile and not any(e.portable.target.xla for e in endpoints):
             raise SavingError(
                 Message(
@@ -128,7 +128,7 @@ def save_functions(
                     "Leave it out.",
                 )
             )
-        requests, notes = warm_up_requests(endpoints) if warm_up or precompile else ((), ())
+        requests, notes = make_warm_up_requests(endpoints) if warm_up or precompile else ((), ())
         root = _root(endpoints, weights.weights(), constants)
         served = _save(root, endpoints, folder)
         write_values(folder, values)

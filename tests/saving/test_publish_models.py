@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from jax2tf_bridge import Signature, latest_version, publish, save
 from jax2tf_bridge.errors import SavingError, StructureError
-from jax2tf_bridge.saving import _save, publish_version, weights_by_name
-from jax2tf_bridge.saving.serving import program_names
+from jax2tf_bridge.saving import _save, map_weights_by_name, publish_version
+from jax2tf_bridge.saving.serving import list_program_names
 from jax2tf_bridge.saving.serving._precompile import CACHE_FOLDER, CompileCache
 from jax2tf_bridge.storage import AnyPath, as_path
 from tests.fresh_process import run_python
@@ -96,7 +96,7 @@ def test_programs_outlive_the_version_that_was_compiled(tmp_path: Path, scheme: 
     assert programs() == {"a": b"2", "b": b"3"}
     assert publish_program("b", b"3", 2) == (3,)
     assert programs() == {"b": b"3"}
-    assert program_names(root / "5") == {"b"}
+    assert list_program_names(root / "5") == {"b"}
 
 
 RUN = """
@@ -157,9 +157,9 @@ def test_weights_in_nodes_of_the_users_own(tmp_path: Path) -> None:
 
 def test_weights_by_the_names_of_their_variables(tmp_path: Path) -> None:
     newest = publish(tmp_path / "m", DENSE, params=W).path
-    assert list(weights_by_name(newest, W)) == ["w"]
+    assert list(map_weights_by_name(newest, W)) == ["w"]
     with pytest.raises(StructureError, match="'v'"):
-        weights_by_name(newest, {"v": W["w"]})
+        map_weights_by_name(newest, {"v": W["w"]})
 
 
 def test_what_cannot_be_published(tmp_path: Path) -> None:

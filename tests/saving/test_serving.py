@@ -19,9 +19,9 @@ from jax2tf_bridge.errors import SavingError
 from jax2tf_bridge.saving import BatchingParameters
 from jax2tf_bridge.saving.buckets import Bucketing, make_bucketing
 from jax2tf_bridge.saving.serving import _precompile, precompile
-from jax2tf_bridge.saving.serving._instructions import ServedSignature, serving_instructions
+from jax2tf_bridge.saving.serving._instructions import ServedSignature, make_serving_instructions
 from jax2tf_bridge.saving.serving._precompile import CACHE_FOLDER, CompileCache
-from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, Zeros, requests_of
+from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, Zeros, make_bucket_requests
 from jax2tf_bridge.saving.signatures import ServedArray
 from tests.fresh_process import run_python
 from tests.saving.bucketed_functions import aval, named
@@ -52,7 +52,7 @@ def served(bucketing: Bucketing, **options: Any) -> ServedSignature:
 
 def reason_to_stay_apart(*signatures: ServedSignature) -> str:
     """Returns what the instructions say after "not joined"; there must be no batching."""
-    made = serving_instructions("/m", "mlp", signatures)
+    made = make_serving_instructions("/m", "mlp", signatures)
     assert made.batching is None
     assert not any("batching" in word for word in made.command)
     (note,) = (note for note in made.notes if note.startswith("Requests are not joined"))
@@ -60,7 +60,7 @@ def reason_to_stay_apart(*signatures: ServedSignature) -> str:
 
 
 def test_the_text_is_a_command_a_file_and_notes() -> None:
-    text = str(serving_instructions("/models/my mlp", "mlp", [served(bucketing())], cores=6))
+    text = str(make_serving_instructions("/models/my mlp", "mlp", [served(bucketing())], cores=6))
     assert (
         text
         == """\
@@ -102,7 +102,7 @@ holds 10 batches, and TensorFlow Serving refuses what does not fit.
 
 def test_the_command_line_survives_a_shell() -> None:
     environment = {"TF_XLA_FLAGS": "--a=/x y --b=true"}
-    made = serving_instructions(
+    made = make_serving_instructions(
         "/models/my mlp", "mlp", [served(bucketing())], environment=environment
     )
     words = shlex.split(made.command_line().replace("\\\n", ""))
@@ -110,13 +110,13 @@ def test_the_command_line_survives_a_shell() -> None:
 
 
 def test_models_that_were_not_lowered_for_the_cpu() -> None:
-    made = serving_instructions("/m", "mlp", [served(bucketing())], platforms=["cuda"])
+    made = make_serving_instructions("/m", "mlp", [served(bucketing())], platforms=["cuda"])
     assert "--xla_cpu_compilation_enabled=true" not in made.command
     assert not any("CPU" in note for note in made.notes)
 
 
 def test_a_large_machine_keeps_the_threads_of_tensorflow_serving() -> None:
-    made = serving_instructions("/m", "mlp", [served(bucketing())], cores=100)
+    made = make_serving_instructions("/m", "mlp", [served(bucketing())], cores=100)
     assert "--grpc_max_threads=400" in made.command
     assert made.batching is not None
     assert made.batching.max_enqueued_batches == 800
@@ -124,7 +124,7 @@ def test_a_large_machine_keeps_the_threads_of_tensorflow_serving() -> None:
 
 def test_signatures_with_other_buckets_share_one_file() -> None:
     other = served(bucketing(buckets={"b": (4, 64)}))
-    made = serving_instructions("/m", "mlp", [served(bucketing()), other], cores=2)
+    made = make_serving_instructions("/m", "mlp", [served(bucketing()), other], cores=2)
     assert made.batching == BatchingParameters(
         (1, 4, 8, 32, 64), num_batch_threads=2, max_enqueued_batches=264
     )
@@ -164,8 +164,8 @@ def test_requests_that_cannot_be_joined(given: Bucketing, reason: str) -> None:
 def test_a_signature_without_buckets_keeps_requests_apart() -> None:
     plain = replace(served(bucketing()), name="embed", bucketing=None)
     assert reason_to_stay_apart(served(bucketing()), plain) == "of embed: it has no buckets."
-    assert serving_instructions("/m", "mlp").batching is None
-    assert "Requests are not joined" not in str(serving_instructions("/m", "mlp"))
+    assert make_serving_instructions("/m", "mlp").batching is None
+    assert "Requests are not joined" not in str(make_serving_instructions("/m", "mlp"))
 
 
 TEXT_BUCKETS: dict[str, tuple[int, ...]] = {"b": (1, 8), "l": (16, 64)}
@@ -183,12 +183,12 @@ def test_lengths_that_tensorflow_serving_may_pad() -> None:
         [text_model(inputs={"x": "(b, l)"})],
         [text_model(inputs={"x": "(b, l)"}), dense],
     ):
-        made = serving_instructions("/m", "mlp", signatures)
+        made = make_serving_instructions("/m", "mlp", signatures)
         assert made.batching is not None
         assert made.batching.pad_variable_length_inputs
         assert "pad_variable_length_inputs: true" in str(made)
         assert "also pads requests of a wrong size" in made.notes[-1]
-    assert "pad_variable_length_inputs" not in str(serving_instructions("/m", "mlp", [dense]))
+    assert "pad_variable_length_inputs" not in str(make_serving_instructions("/m", "mlp", [dense]))
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_lengths_around_the_users_own_functions_are_not_joined() -> None:
     rows = served(bucketing(), is_preprocessed=True, is_postprocessed=True)
     words = ServedArray("string", (None, None))
     text = ServedArray("string", (None,))
-    assert serving_instructions("/m", "mlp", [replace(rows, inputs={"text": text})]).batching
+    assert make_serving_instructions("/m", "mlp", [replace(rows, inputs={"text": text})]).batching
     for inputs, outputs, reason in [
         ({"words": words}, {"y": text}, "words: string[?,?] has an open size beside its rows"),
         ({"text": text}, {"y": words}, "y: string[?,?] has an open size beside its rows"),
@@ -260,7 +260,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[WarmUpR
     )
     path = tmp_path_factory.mktemp("model")
     tf.saved_model.save(module, str(path), signatures={"f": module.f})
-    return path, requests_of(buckets)
+    return path, make_bucket_requests(buckets)
 
 
 RUN = """

@@ -17,10 +17,10 @@ from jax2tf_bridge.saving.serving import write_warm_up
 from jax2tf_bridge.saving.serving._warm_up import (
     WarmUpRequest,
     Zeros,
+    make_bucket_requests,
+    make_request_from_example,
+    make_request_without_buckets,
     read_warm_up,
-    request_of_example,
-    request_without_buckets,
-    requests_of,
 )
 from shape_poly import parse_comparison
 from tests.sampling import stride
@@ -149,35 +149,35 @@ def test_strings_are_read_back(tmp_path: Path) -> None:
 
 
 def test_a_request_for_each_bucket() -> None:
-    assert [str(r) for r in requests_of(bucketing())] == [
+    assert [str(r) for r in make_bucket_requests(bucketing())] == [
         "score(x: float32[1,1,3], n: int32[])",
         "score(x: float32[8,1,3], n: int32[])",
     ]
-    assert [str(r) for r in requests_of(bucketing(("l >= 5", "mod(l, 4) == 0")))] == [
+    assert [str(r) for r in make_bucket_requests(bucketing(("l >= 5", "mod(l, 4) == 0")))] == [
         "score(x: float32[1,8,3], n: int32[])",
         "score(x: float32[8,8,3], n: int32[])",
     ]
     constraint = parse_comparison("b >= 2")
-    request = request_without_buckets("f", {"x": aval("(b, 3)")}, [constraint])
+    request = make_request_without_buckets("f", {"x": aval("(b, 3)")}, [constraint])
     assert str(request) == "f(x: float32[2,3])"
     with pytest.raises(ShapeError, match="no sizes of l were found that satisfy l >= 5000"):
-        requests_of(bucketing(("l >= 5000",)))
+        make_bucket_requests(bucketing(("l >= 5000",)))
 
 
 def test_an_example_of_open_sizes_is_a_request_as_it_is() -> None:
     inputs = {"x": aval("(b, l, 3)"), "ids": aval("(2*b,)", "int32"), "n": aval("()", "int32")}
     constraint = [parse_comparison("l >= b + 1")]
     x = np.ones((2, 4, 3), np.float32)
-    request = request_of_example("f", inputs, constraint, {"x": x})
+    request = make_request_from_example("f", inputs, constraint, {"x": x})
     assert str(request) == "f(x: float32[2,4,3], ids: int32[4], n: int32[])"
     assert request.inputs["x"] is x
     np.testing.assert_array_equal(
-        request_of_example("f", inputs, (), {"n": np.int32(7)}).arrays()["n"],
+        make_request_from_example("f", inputs, (), {"n": np.int32(7)}).arrays()["n"],
         np.int32(7),
         strict=True,
     )
     # The length follows from nothing that is given.
-    request = request_of_example("f", inputs, constraint, {"ids": np.zeros(6, np.int32)})
+    request = make_request_from_example("f", inputs, constraint, {"ids": np.zeros(6, np.int32)})
     assert str(request) == "f(x: float32[3,4,3], ids: int32[6], n: int32[])"
 
 
@@ -204,7 +204,7 @@ def test_examples_of_sizes_that_cannot_be(example: dict[str, Any], message: str)
     inputs = {"x": aval("(b, l, 3)"), "ids": aval("(2*b,)", "int32")}
     arrays = {name: array(*of) for name, of in example.items()}
     with pytest.raises(ShapeError, match=message) as info:
-        request_of_example("f", inputs, [parse_comparison("l >= b + 1")], arrays)
+        make_request_from_example("f", inputs, [parse_comparison("l >= b + 1")], arrays)
     assert str(info.value).startswith("f: the example")
 
 
@@ -213,7 +213,7 @@ def test_an_example_whose_sizes_do_not_follow(size: int) -> None:
     """Neither a nor b is known: what is given would be cut, or cannot be."""
     inputs = {"x": aval("(a + b,)"), "y": aval("(a,)"), "n": aval("()", "int32")}
     with pytest.raises(ShapeError) as info:
-        request_of_example("f", inputs, (), {"x": np.zeros(size, np.float32)})
+        make_request_from_example("f", inputs, (), {"x": np.zeros(size, np.float32)})
     assert str(info.value) == (
         f"f: the example for x is float32[{size}]; its sizes do not follow from float32[a + b] "
         "alone. Give y as well."
@@ -222,7 +222,7 @@ def test_an_example_whose_sizes_do_not_follow(size: int) -> None:
 
 def test_an_example_is_repeated_and_cut() -> None:
     x = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
-    small, large = requests_of(bucketing(), {"x": x, "n": np.int32(7)})
+    small, large = make_bucket_requests(bucketing(), {"x": x, "n": np.int32(7)})
     np.testing.assert_array_equal(small.arrays()["x"], x[:1, :1])
     np.testing.assert_array_equal(large.arrays()["x"], np.tile(x[:, :1], (4, 1, 1)))
     np.testing.assert_array_equal(small.arrays()["n"], np.int32(7), strict=True)
@@ -242,7 +242,7 @@ def test_an_example_is_repeated_and_cut() -> None:
 )
 def test_examples_that_do_not_fit(example: Any, message: str) -> None:
     with pytest.raises(ShapeError) as caught:
-        requests_of(bucketing(), example)
+        make_bucket_requests(bucketing(), example)
     assert message in str(caught.value)
 
 

@@ -25,7 +25,7 @@ from jax2tf_bridge.errors import (
 )
 from jax2tf_bridge.saved_model import SIDECAR, Sidecar, VariableEntry, write_sidecar
 from jax2tf_bridge.saving import latest_version, publish_version, publish_weights
-from jax2tf_bridge.saving._fingerprint import with_checkpoint
+from jax2tf_bridge.saving._fingerprint import replace_checkpoint_digest
 from jax2tf_bridge.saving.publishing import _publish_weights as _weights
 from tests.fresh_process import run_python
 
@@ -168,14 +168,14 @@ def test_fingerprint_is_that_of_the_new_checkpoint(root: Path) -> None:
     for version in "12":
         written = (root / version / "fingerprint.pb").read_bytes()
         index = (root / version / "variables" / "variables.index").read_bytes()
-        (root / version / "fingerprint.pb").write_bytes(with_checkpoint(written, index))
+        (root / version / "fingerprint.pb").write_bytes(replace_checkpoint_digest(written, index))
     assert tf.saved_model.experimental.read_fingerprint(str(root / "1")) == old
     assert tf.saved_model.experimental.read_fingerprint(str(root / "2")) == new
 
 
 def test_fingerprint_keeps_what_a_newer_tensorflow_says() -> None:
     of_any_kind = b"\x49" + bytes(8) + b"\x55" + bytes(4) + b"\x58\x07"
-    written = with_checkpoint(b"\x28\x01" + of_any_kind, b"an index")
+    written = replace_checkpoint_digest(b"\x28\x01" + of_any_kind, b"an index")
     assert written.startswith(b"\x28")
     assert written.endswith(of_any_kind)
     assert len(written) > 2 + len(of_any_kind)
@@ -475,7 +475,7 @@ def test_sidecar_of_another_model(root: Path, field: str, value: Any, text: str)
 
 
 def test_base_that_is_removed_meanwhile(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    entries, taken = _weights._entries, []
+    entries, taken = _weights._list_entries, []
 
     def is_removed(base: Path, *args: Any) -> Any:
         taken.append(base.name)
@@ -483,7 +483,7 @@ def test_base_that_is_removed_meanwhile(root: Path, monkeypatch: pytest.MonkeyPa
             publish_version(root, lambda folder: shutil.copytree(base, folder), keep=1)
         return entries(base, *args)
 
-    monkeypatch.setattr(_weights, "_entries", is_removed)
+    monkeypatch.setattr(_weights, "_list_entries", is_removed)
     published = publish_weights(root, SECOND)
     assert taken == ["1", "2"]
     assert (published.version, published.result) == (3, root / "2")

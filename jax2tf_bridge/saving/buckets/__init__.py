@@ -7,17 +7,17 @@ from jax2tf_bridge.saving.buckets._bucket_names import (
     check_inputs,
     check_unchecked,
     check_variables,
-    masks_of,
+    list_masks,
 )
 from jax2tf_bridge.saving.buckets._buckets import (
     Bucketing,
     Oversize,
+    format_sizes,
     is_plain,
     make_bucketing,
-    values_text,
 )
 from jax2tf_bridge.saving.buckets._choice import choose_buckets
-from jax2tf_bridge.saving.buckets._likely_sizes import smallest_sizes
+from jax2tf_bridge.saving.buckets._likely_sizes import find_smallest_sizes
 from jax2tf_bridge.saving.buckets._padding import NamedCall, NamedPull, bucketed
 
 __all__ = [
@@ -33,9 +33,9 @@ __all__ = [
     "check_unchecked",
     "check_variables",
     "choose_buckets",
+    "find_smallest_sizes",
+    "format_sizes",
     "is_plain",
+    "list_masks",
     "make_bucketing",
-    "masks_of",
-    "smallest_sizes",
-    "values_text",
 ]

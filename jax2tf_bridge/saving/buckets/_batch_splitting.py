@@ -14,7 +14,7 @@ from jax2tf_bridge.saving.buckets._buckets import Bucketing, is_plain
 from jax2tf_bridge.to_tensorflow import TracedOnce, opaque_to_autograph
 from shape_poly import evaluate_shape
 
-Kind: TypeAlias = int | Literal["whole", "sum", "first", "size"]
+PieceKind: TypeAlias = int | Literal["whole", "sum", "first", "size"]
 """Way to cut an argument into pieces, or to join a result.
 
 An int is the axis along which a tensor is cut or joined. For an argument, "whole" passes all of it
@@ -22,7 +22,7 @@ to each piece, "first" passes it to the first piece and zeros to the others, and
 size of the piece. For a result, "sum" adds the pieces, and "first" takes that of the first piece.
 """
 
-_DUAL: dict[Kind, Kind] = {"whole": "sum", "sum": "whole", "first": "first"}
+_DUAL: dict[PieceKind, PieceKind] = {"whole": "sum", "sum": "whole", "first": "first"}
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Slot:
       spec: its dtype and the known part of its shape.
     """
 
-    kind: Kind
+    kind: PieceKind
     spec: tf.TensorSpec
 
     @property
@@ -43,7 +43,7 @@ class Slot:
         row = find_dtype(self.spec.dtype.name)
         return row is not None and row.is_differentiable and row.bits > 8
 
-    def dual(self) -> Slot:
+    def to_cotangent(self) -> Slot:
         """Returns the slot of the cotangent: arguments become results of the gradient, and back."""
         return Slot(_DUAL.get(self.kind, self.kind), self.spec)
 
@@ -57,12 +57,12 @@ class PieceGradients:
     """
 
     prevented: Callable[[int], str | None]
-    _by_key: dict[tuple[str, tuple[Any, ...]], Piecewise] = field(default_factory=dict)
-    _untraced: list[Piecewise] = field(default_factory=list)
+    _by_key: dict[tuple[str, tuple[Any, ...]], PiecewiseFunction] = field(default_factory=dict)
+    _untraced: list[PiecewiseFunction] = field(default_factory=list)
 
     def piecewise(
-        self, variable: str, arguments: tuple[Any, ...], make: Callable[[], Piecewise]
-    ) -> Piecewise:
+        self, variable: str, arguments: tuple[Any, ...], make: Callable[[], PiecewiseFunction]
+    ) -> PiecewiseFunction:
         """Returns the function that cuts these arguments along a variable, made once and cached."""
         key = variable, arguments
         if key not in self._by_key:
@@ -85,7 +85,7 @@ class PieceGradients:
 
 
 @dataclass(frozen=True)
-class Piecewise:
+class PiecewiseFunction:
     """Function that runs over pieces of its arguments, and so does its gradient.
 
     TensorFlow never differentiates the loop. Under two tapes this would not terminate: TensorFlow
@@ -135,7 +135,7 @@ class Piecewise:
         return list(call(*args))
 
     @functools.cached_property
-    def vjp(self) -> Piecewise:
+    def vjp(self) -> PiecewiseFunction:
         """VJP: maps the arguments and the cotangents of results to the cotangents of arguments."""
         sources, targets = _list_differentiable(self.arguments), _list_differentiable(self.results)
         count = len(self.arguments)
@@ -154,11 +154,11 @@ class Piecewise:
             )
             return [tf.convert_to_tensor(gradient) for gradient in pulled]
 
-        return Piecewise(
+        return PiecewiseFunction(
             tf.function(of_piece if self.pull is None else self.pull, autograph=False),
             self.largest,
-            (*self.arguments, *(self.results[i].dual() for i in targets)),
-            tuple(self.arguments[i].dual() for i in sources),
+            (*self.arguments, *(self.results[i].to_cotangent() for i in targets)),
+            tuple(self.arguments[i].to_cotangent() for i in sources),
             self.prevented,
             self.order + 1,
         )
@@ -297,22 +297,22 @@ def _move_from_front(tensor: Any, axis: int) -> Any:
     return tf.transpose(tensor, [*range(1, axis + 1), 0, *range(axis + 1, rank)])
 
 
-Run: TypeAlias = Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]
+RunFunction: TypeAlias = Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]
 """Function from named tensors and the values of variables to named tensors.
 
 All pieces use the same tensors beside the inputs, such as weights.
 """
 
-Pull: TypeAlias = Callable[
+PullFunction: TypeAlias = Callable[
     [Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]
 ]
-"""Gradient of a `Run`, from its arguments and the cotangents of results to those of the tensors.
+"""Maps the arguments of a `RunFunction` and its results' cotangents to its tensors' cotangents.
 
 Missing cotangents are zeros.
 """
 
 
-def carried_dtype(aval: Aval) -> tf.DType:
+def get_carried_dtype(aval: Aval) -> tf.DType:
     """Returns the dtype in which a tensor is padded, sliced and joined, mostly its own.
 
     TensorFlow has no such kernels for 8-bit floats; float16 holds all their values.
@@ -320,13 +320,13 @@ def carried_dtype(aval: Aval) -> tf.DType:
     return tf.float16 if aval.op_dtype in NARROW_FLOATS else tf.as_dtype(aval.op_dtype)
 
 
-def in_pieces(
-    run: Run,
+def split_into_pieces(
+    run: RunFunction,
     bucketing: Bucketing,
     variable: str,
     gradients: PieceGradients | None,
-    pull: Pull | None = None,
-) -> Run:
+    pull: PullFunction | None = None,
+) -> RunFunction:
     """Extends `run` to sizes of a variable above its largest bucket.
 
     Args:
@@ -374,8 +374,8 @@ def in_pieces(
                 pulled[name] if name in pulled else tf.zeros_like(part[name]) for name in sources
             ]
 
-        def make() -> Piecewise:
-            return Piecewise(
+        def make() -> PiecewiseFunction:
+            return PiecewiseFunction(
                 tf.function(of_piece, autograph=False),
                 largest,
                 tuple(arguments.values()),
@@ -394,12 +394,12 @@ def in_pieces(
         return Slot("whole" if axis is None else axis, tf.TensorSpec(tensor.shape, tensor.dtype))
 
     def make_size_argument(name: str, value: Any) -> Slot:
-        kind: Kind = "size" if name == variable else "whole"
+        kind: PieceKind = "size" if name == variable else "whole"
         return Slot(kind, tf.TensorSpec((), value.dtype))
 
     def make_result(name: str, known: Mapping[str, int]) -> Slot:
         aval, axis = outputs[name], axes[name]
-        spec = tf.TensorSpec(evaluate_shape(aval.op_shape, known), carried_dtype(aval))
+        spec = tf.TensorSpec(evaluate_shape(aval.op_shape, known), get_carried_dtype(aval))
         return Slot("first" if axis is None else axis, spec)
 
     def run_unrolled(tensors: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def check_buckets(name: str, buckets: Any) -> None:
         )
 
 
-def masks_of(name: str, mask: Any) -> tuple[str, ...]:
+def list_masks(name: str, mask: Any) -> tuple[str, ...]:
     """Lists the names in the `mask` option.
 
     Raises:

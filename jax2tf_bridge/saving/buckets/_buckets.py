@@ -15,7 +15,7 @@ from jax2tf_bridge.saving.buckets._bucket_names import (
     check_inputs,
     check_unchecked,
     check_variables,
-    masks_of,
+    list_masks,
 )
 from shape_poly import Comparison, Dim, Plan, SymbolicScope, make_plan, shape_text, variables_of
 
@@ -99,13 +99,13 @@ class Bucketing:
         """Returns the largest bucket of each variable."""
         return {variable: sizes[-1] for variable, sizes in self.sizes.items()}
 
-    def bucket_of(self, variable: str, size: int) -> int | None:
+    def find_bucket(self, variable: str, size: int) -> int | None:
         """Returns the smallest bucket that holds a size; None above the largest."""
         sizes = self.sizes[variable]
         index = bisect.bisect_left(sizes, size)
         return sizes[index] if index < len(sizes) else None
 
-    def depends(self, dimension: Dim) -> bool:
+    def has_bucketed_variable(self, dimension: Dim) -> bool:
         """Returns whether a dimension contains a bucketed variable."""
         return not variables_of(dimension).isdisjoint(self.sizes)
 
@@ -145,7 +145,7 @@ def make_bucketing(
     """
     if not isinstance(buckets, Mapping) or not buckets:
         raise ShapeError(f"{name}: buckets={buckets!r}: expected a dict, as {{'b': (1, 8, 32)}}")
-    masks = masks_of(name, mask)
+    masks = list_masks(name, mask)
     check_variables(name, buckets, inputs)
     check_inputs(name, inputs, masks, pad_values or {})
     sizes = {v: _validate_sizes(name, v, values) for v, values in buckets.items()}
@@ -224,7 +224,7 @@ def _check_masks(bucketing: Bucketing) -> None:
     for mask in bucketing.masks:
         place = Message(f"{bucketing.name}: ", Argument("mask", mask))
         aval = bucketing.inputs[mask]
-        if not any(map(bucketing.depends, aval.op_shape)):
+        if not any(map(bucketing.has_bucketed_variable, aval.op_shape)):
             first = next(iter(bucketing.sizes))
             raise ShapeError(
                 Message(
@@ -245,7 +245,7 @@ def _check_pad_values(bucketing: Bucketing) -> None:
             problem = ": it is a mask, which is 1 for what is real and 0 beyond."
             raise ShapeError(Message(place, problem))
         aval = bucketing.inputs[name]
-        if not any(map(bucketing.depends, aval.op_shape)):
+        if not any(map(bucketing.has_bucketed_variable, aval.op_shape)):
             problem = f": {aval} has no size with buckets, and is never padded."
             raise ShapeError(Message(place, problem))
         # The dtype of the function, which is narrower than that of the op for 4-bit integers.
@@ -291,7 +291,7 @@ def _check_constraints(bucketing: Bucketing) -> None:
             values = dict(zip(bucketed, sizes, strict=True))
             if not constraint.holds(values):
                 raise ShapeError(
-                    f"{bucketing.name}: the bucket {values_text(values)} violates {constraint}, "
+                    f"{bucketing.name}: the bucket {format_sizes(values)} violates {constraint}, "
                     f"which the function demands.{_suggest_size(bucketing, values)}"
                 )
 
@@ -302,8 +302,8 @@ def _check_kept_by_padding(bucketing: Bucketing, constraint: Comparison) -> None
             others = " and ".join(sorted(constraint.variables() - set(bucketing.sizes)))
             raise ShapeError(
                 f"{bucketing.name}: the function demands {constraint}, which holds for "
-                f"{values_text(smaller)}, but no longer when that is padded to "
-                f"{values_text(values)}. Give {others} buckets too."
+                f"{format_sizes(smaller)}, but no longer when that is padded to "
+                f"{format_sizes(values)}. Give {others} buckets too."
             )
 
 
@@ -322,15 +322,15 @@ def _check_growth(bucketing: Bucketing) -> None:
     """Raises if a dimension of an input is larger before padding than after it."""
     for name, aval in bucketing.inputs.items():
         for dimension in aval.op_shape:
-            if not bucketing.depends(dimension):
+            if not bucketing.has_bucketed_variable(dimension):
                 continue
             for smaller, values in _iterate_paddings(bucketing, sorted(variables_of(dimension))):
                 before, after = (dimension.evaluate(v) for v in (smaller, values))  # type: ignore[union-attr]
                 if before > after or after < 0:
                     raise ShapeError(
                         f"{bucketing.name}: {name}: {aval}: the dimension {dimension} is {before} "
-                        f"for {values_text(smaller)} and {after} for the bucket "
-                        f"{values_text(values)}: padding cannot shrink a dimension."
+                        f"for {format_sizes(smaller)} and {after} for the bucket "
+                        f"{format_sizes(values)}: padding cannot shrink a dimension."
                     )
 
 
@@ -365,6 +365,6 @@ def _check_splittable(bucketing: Bucketing, variable: str) -> None:
                 )
 
 
-def values_text(values: Mapping[str, int]) -> str:
+def format_sizes(values: Mapping[str, int]) -> str:
     """Formats sizes for a message: "b = 3, l = 8"."""
     return ", ".join(f"{variable} = {size}" for variable, size in values.items())

@@ -14,7 +14,7 @@ _MAX_SIZE = 1024
 """Maximum size that is chosen; larger sizes take long to run, so users have to name them."""
 
 
-def typical_sizes(
+def find_typical_sizes(
     name: str, avals: Iterable[Aval], constraints: Sequence[Comparison], given: Mapping[str, int]
 ) -> dict[str, int]:
     """Finds small sizes for all variables.
@@ -31,10 +31,10 @@ def typical_sizes(
     return _find_sizes(name, avals, constraints, given, _TYPICAL)
 
 
-def smallest_sizes(
+def find_smallest_sizes(
     name: str, avals: Iterable[Aval], constraints: Sequence[Comparison], given: Mapping[str, int]
 ) -> dict[str, int]:
-    """Finds the smallest sizes for all variables; the arguments are those of `typical_sizes`."""
+    """Finds the smallest sizes for all variables; arguments as in `find_typical_sizes`."""
     return _find_sizes(name, avals, constraints, given, _SMALLEST)
 
 

@@ -13,9 +13,9 @@ from jax2tf_bridge.errors import StructureError, bullet_list
 from jax2tf_bridge.portable import Aval
 from jax2tf_bridge.saving.buckets._batch_splitting import (
     PieceGradients,
-    Run,
-    carried_dtype,
-    in_pieces,
+    RunFunction,
+    get_carried_dtype,
+    split_into_pieces,
 )
 from jax2tf_bridge.saving.buckets._buckets import Bucketing
 from jax2tf_bridge.to_tensorflow import (
@@ -78,11 +78,11 @@ def bucketed(
         targets = _choose_targets(bucketing, values)
         return pull_padded(pull, bucketing, tensors, values, targets, cotangents)
 
-    run: Run = run_call
+    run: RunFunction = run_call
     pull_run = None if pull is None else pull_call
     for variable, kind in bucketing.oversize.items():
         if kind == "split":
-            run = in_pieces(run, bucketing, variable, gradients, pull_run)
+            run = split_into_pieces(run, bucketing, variable, gradients, pull_run)
             pull_run = None
 
     def run_any_size(tensors: Tensors) -> dict[str, Any]:
@@ -113,12 +113,12 @@ def run_padded(
       targets: the size to which each bucketed variable is padded.
 
     Returns:
-      The results in their `carried_dtype`.
+      The results in their `get_carried_dtype`.
     """
     results = call(pad_inputs(bucketing, tensors, values, targets))
     return {
         name: slice_result(
-            bucketing, aval, cast_if_needed(results[name], carried_dtype(aval)), values
+            bucketing, aval, cast_if_needed(results[name], get_carried_dtype(aval)), values
         )
         for name, aval in bucketing.outputs.items()
     }
@@ -144,7 +144,7 @@ def pull_padded(
             tensor = _pad(bucketing, aval, cotangents[name], targets)
         else:
             sizes = [_evaluate(dimension, targets) for dimension in aval.op_shape]
-            tensor = tf.zeros(sizes, carried_dtype(aval))
+            tensor = tf.zeros(sizes, get_carried_dtype(aval))
         padded[name] = cast_if_needed(tensor, tf.as_dtype(aval.op_dtype))
     pulled = pull(pad_inputs(bucketing, tensors, values, targets), padded)
     pulled_tensors = {name: pulled.get(name) for name in tensors}
@@ -153,7 +153,7 @@ def pull_padded(
         name: tensor
         if name not in avals
         else slice_result(
-            bucketing, avals[name], cast_if_needed(tensor, carried_dtype(avals[name])), values
+            bucketing, avals[name], cast_if_needed(tensor, get_carried_dtype(avals[name])), values
         )
         for name, tensor in pulled_tensors.items()
         if tensor is not None
@@ -169,7 +169,7 @@ def pad_inputs(
         name: _pad(
             bucketing,
             aval,
-            cast_if_needed(tensors[name], carried_dtype(aval)),
+            cast_if_needed(tensors[name], get_carried_dtype(aval)),
             targets,
             bucketing.pad_values.get(name, 0),
         )
@@ -204,7 +204,7 @@ def _convert_inputs(bucketing: Bucketing, tensors: Tensors) -> dict[str, Any]:
             tensor = tf.ensure_shape(tensor, [None] * rank)
         elif tensor.shape.rank != rank:
             raise _contradiction_error(bucketing, name, tensor, f"the rank must be {rank}")
-        converted[name] = cast_if_needed(tensor, carried_dtype(aval))
+        converted[name] = cast_if_needed(tensor, get_carried_dtype(aval))
     return converted
 
 
@@ -230,7 +230,7 @@ def _solve_sizes(
             )
         # A size is never negative.
         is_sure = check.operator == ">=" and str(dimension) in variables_of(dimension)
-        if bucketing.depends(dimension) and check.comparison is None and not is_sure:
+        if bucketing.has_bucketed_variable(dimension) and check.comparison is None and not is_sure:
             message = [
                 _format_expected(bucketing, name),
                 tf.shape(tensors[name]),
@@ -277,7 +277,7 @@ def _choose_targets(bucketing: Bucketing, values: Values) -> dict[str, Any]:
 def _choose_bucket(bucketing: Bucketing, variable: str, size: Any) -> Any:
     """Returns the smallest bucket that holds a size; above the largest, the size itself."""
     if isinstance(size, int):
-        return bucketing.bucket_of(variable, size) or size
+        return bucketing.find_bucket(variable, size) or size
     buckets = bucketing.sizes[variable]
     # On the host, which has the sizes: the op on a GPU would make the host wait for it.
     with tf.device("/device:CPU:0"):
@@ -288,7 +288,7 @@ def _choose_bucket(bucketing: Bucketing, variable: str, size: Any) -> Any:
 
 def _pad(bucketing: Bucketing, aval: Aval, tensor: Any, targets: Values, value: Any = 0) -> Any:
     """Pads a tensor to the target sizes along its bucketed dimensions."""
-    is_padded = [bucketing.depends(dimension) for dimension in aval.op_shape]
+    is_padded = [bucketing.has_bucketed_variable(dimension) for dimension in aval.op_shape]
     if not any(is_padded):
         return tensor
     known: Sequence[Any] = static_shape(tensor)
@@ -317,12 +317,12 @@ def _pad(bucketing: Bucketing, aval: Aval, tensor: Any, targets: Values, value: 
 
 def slice_result(bucketing: Bucketing, aval: Aval, tensor: Any, values: Values) -> Any:
     """Slices a result for padded sizes to its size for these values of the variables."""
-    if not any(map(bucketing.depends, aval.op_shape)):
+    if not any(map(bucketing.has_bucketed_variable, aval.op_shape)):
         return tensor
     known = _known_shape(aval, values)
     sizes, static = [], []
     for dimension, size in zip(aval.op_shape, known, strict=True):
-        if bucketing.depends(dimension):
+        if bucketing.has_bucketed_variable(dimension):
             target = _evaluate_result_size(dimension, values)
             sizes.append(target)
             static.append(target if isinstance(target, int) else None)

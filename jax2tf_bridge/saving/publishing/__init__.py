@@ -7,19 +7,19 @@ from jax2tf_bridge.saving.publishing._publish import (
     published_versions,
 )
 from jax2tf_bridge.saving.publishing._publish_weights import (
-    as_variables,
+    cast_to_variable_dtypes,
+    map_weights_by_name,
     publish_weights,
-    weights_by_name,
 )
 from jax2tf_bridge.saving.publishing._read_back import check_complete
 
 __all__ = [
     "NewVersion",
-    "as_variables",
+    "cast_to_variable_dtypes",
     "check_complete",
     "latest_version",
+    "map_weights_by_name",
     "publish_version",
     "publish_weights",
     "published_versions",
-    "weights_by_name",
 ]

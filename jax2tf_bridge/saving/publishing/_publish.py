@@ -19,9 +19,9 @@ from typing import Generic, TypeVar
 from jax2tf_bridge._utils import as_integer, ended_by_interrupts
 from jax2tf_bridge.errors import BridgeError, path_error
 from jax2tf_bridge.saved_model import check_place
-from jax2tf_bridge.saving.publishing._version_folders import VersionFolder, version_folder
+from jax2tf_bridge.saving.publishing._version_folders import VersionFolder, open_version_folder
 from jax2tf_bridge.saving.serving import (
-    program_names,
+    list_program_names,
     remove_programs,
     share_programs,
 )
@@ -116,7 +116,7 @@ def publish_version(
             removable = {}
         removed, programs = [], set[str]()
         for number, paths in removable.items():
-            names = {name for directory in paths for name in program_names(directory)}
+            names = {name for directory in paths for name in list_program_names(directory)}
             if _remove_version(folder, paths, notes):
                 removed.append(number)
                 programs |= names
@@ -135,7 +135,7 @@ def published_versions(root: str | os.PathLike[str]) -> dict[int, AnyPath]:
       NotADirectoryError: `root` is a file.
       OSError: `root` cannot be read.
     """
-    folder = version_folder(root)
+    folder = open_version_folder(root)
     if not folder.path.exists():
         return {}
     folder.check()
@@ -168,7 +168,7 @@ def _validate_keep(keep: int | None) -> int | None:
 
 
 def _open_folder(root: str | os.PathLike[str]) -> VersionFolder:
-    folder = version_folder(root)
+    folder = open_version_folder(root)
     if isinstance(folder.path, StoragePath):
         folder.path.check_is_below(least=1)
     check_place(folder.path)

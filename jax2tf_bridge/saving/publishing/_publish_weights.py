@@ -345,7 +345,7 @@ def _copy_aligned(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return copy
 
 
-def weights_by_name(folder: AnyPath, params: Any) -> dict[str, Any]:
+def map_weights_by_name(folder: AnyPath, params: Any) -> dict[str, Any]:
     """Returns the leaves of `params` by the names that `save` gave to their variables.
 
     Args:
@@ -385,7 +385,7 @@ def weights_by_name(folder: AnyPath, params: Any) -> dict[str, Any]:
     return names
 
 
-def as_variables(folder: AnyPath, named: Mapping[str, Any]) -> dict[str, Any]:
+def cast_to_variable_dtypes(folder: AnyPath, named: Mapping[str, Any]) -> dict[str, Any]:
     """Casts leaves to the dtypes of their variables, where `save` would.
 
     Raises:

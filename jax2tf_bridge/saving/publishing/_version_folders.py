@@ -196,7 +196,7 @@ class _BehindScheme(VersionFolder):
         remove_visible(directory, GRAPH_FILE)
 
 
-def version_folder(root: str | os.PathLike[str]) -> VersionFolder:
+def open_version_folder(root: str | os.PathLike[str]) -> VersionFolder:
     """Returns the folder of versions at a path, which need not exist.
 
     Raises:

@@ -6,9 +6,9 @@ from jax2tf_bridge.saving.serving._instructions import (
     instructions,
 )
 from jax2tf_bridge.saving.serving._precompile import precompile
-from jax2tf_bridge.saving.serving._requests import example_arguments, warm_up_requests
+from jax2tf_bridge.saving.serving._requests import make_example_arguments, make_warm_up_requests
 from jax2tf_bridge.saving.serving._shared_programs import (
-    program_names,
+    list_program_names,
     remove_programs,
     share_programs,
 )
@@ -18,12 +18,12 @@ __all__ = [
     "BatchingParameters",
     "ServingInstructions",
     "check_example",
-    "example_arguments",
     "instructions",
+    "list_program_names",
+    "make_example_arguments",
+    "make_warm_up_requests",
     "precompile",
-    "program_names",
     "remove_programs",
     "share_programs",
-    "warm_up_requests",
     "write_warm_up",
 ]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from jax2tf_bridge.portable import variables_in
 from jax2tf_bridge.saving.buckets import Bucketing, is_plain
 from jax2tf_bridge.saving.serving._precompile import CompileCache
-from jax2tf_bridge.saving.serving._shared_programs import served_cache
+from jax2tf_bridge.saving.serving._shared_programs import locate_served_cache
 from jax2tf_bridge.saving.signatures import Endpoint, ServedArray, Sides
 from jax2tf_bridge.storage import AnyPath, as_path
 
@@ -161,7 +161,7 @@ class ServedSignature:
         return None
 
 
-def serving_instructions(
+def make_serving_instructions(
     root: str | os.PathLike[str],
     model_name: str,
     signatures: Iterable[ServedSignature] = (),
@@ -318,14 +318,14 @@ def instructions(
       programs: the number of programs that were compiled for it; None if none were.
     """
     model = path.absolute()
-    cache = None if programs is None else CompileCache(served_cache(model), programs)
+    cache = None if programs is None else CompileCache(locate_served_cache(model), programs)
     # TensorFlow Serving expects a folder of versions.
     root = model.parent if model.name.isdecimal() else model
     # TensorFlow's own operations are not compiled.
     platforms = sorted(
         {p for e in endpoints if e.portable.target.xla for p in e.portable.platforms}
     )
-    return serving_instructions(
+    return make_serving_instructions(
         root,
         root.name,
         [

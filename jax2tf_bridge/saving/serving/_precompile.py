@@ -152,11 +152,11 @@ def _main(model: str, folder: str) -> str | None:
         _run_loaded(model, requests)
         _run_in_session(model, requests)
     except Exception as e:  # the process that started this one reports any error
-        return f"{type(e).__name__}: {first_words(str(e))}"
+        return f"{type(e).__name__}: {extract_first_line(str(e))}"
     return None
 
 
-def first_words(message: str) -> str:
+def extract_first_line(message: str) -> str:
     """Returns the first meaningful line of TensorFlow's message."""
     lines = [line for line in message.splitlines() if line.strip()]
     meaningful = [line for line in lines if not line.startswith(_HEADINGS)]

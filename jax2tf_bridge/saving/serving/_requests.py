@@ -11,13 +11,13 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.errors import SavingError
-from jax2tf_bridge.saving.buckets import values_text
-from jax2tf_bridge.saving.serving._precompile import first_words
+from jax2tf_bridge.saving.buckets import format_sizes
+from jax2tf_bridge.saving.serving._precompile import extract_first_line
 from jax2tf_bridge.saving.serving._warm_up import (
     WarmUpRequest,
-    request_of_example,
-    request_without_buckets,
-    requests_of,
+    make_bucket_requests,
+    make_request_from_example,
+    make_request_without_buckets,
 )
 from jax2tf_bridge.saving.signatures import (
     Endpoint,
@@ -37,7 +37,7 @@ _MAX_SHOWN = 3
 _Tensors = Mapping[str, tf.Tensor]
 
 
-def example_requests(endpoint: Endpoint) -> tuple[tuple[WarmUpRequest, ...], tuple[str, ...]]:
+def make_example_requests(endpoint: Endpoint) -> tuple[tuple[WarmUpRequest, ...], tuple[str, ...]]:
     """Makes the requests for a signature with a preprocess, and notes on what they leave out.
 
     Without buckets each example is a request. With buckets there is a request for each combination
@@ -68,20 +68,20 @@ def example_requests(endpoint: Endpoint) -> tuple[tuple[WarmUpRequest, ...], tup
     choices = [tuple(choice.values()) for choice in endpoint.bucketing.choices()]
     requests = tuple(_make_request(endpoint.name, by_choice[c]) for c in choices if c in by_choice)
     missing = [
-        values_text(choice)
+        format_sizes(choice)
         for choice in endpoint.bucketing.choices()
         if tuple(choice.values()) not in by_choice
     ]
     return requests, _write_missing_note(endpoint.name, missing)
 
 
-def example_arguments(endpoint: Endpoint) -> dict[str, np.ndarray[Any, Any]]:
+def make_example_arguments(endpoint: Endpoint) -> dict[str, np.ndarray[Any, Any]]:
     """Returns the function's inputs for the first example of a preprocess; empty without one.
 
     Ignores examples that become empty arrays.
 
     Raises:
-      SavingError: as for `example_requests`.
+      SavingError: as for `make_example_requests`.
     """
     check_preprocess(endpoint.name, endpoint.signature)
     examples = _convert_examples(endpoint)
@@ -120,7 +120,7 @@ class _Probe:
         except tf.errors.OpError as e:
             raise SavingError(
                 f"{place} fails on the example that is given for warm-up requests "
-                f"({_format_types(example)}): {first_words(e.message)}"
+                f"({_format_types(example)}): {extract_first_line(e.message)}"
             ) from e
         for name, aval in avals_of(self.endpoint.inputs).items():
             if not can_have_shape(results[name], aval):
@@ -234,7 +234,7 @@ def _choose_buckets(endpoint: Endpoint, sizes: Mapping[str, int]) -> tuple[int, 
     """Returns the buckets for a request of these sizes; None above the largest bucket."""
     assert endpoint.bucketing is not None
     chosen = [
-        endpoint.bucketing.bucket_of(variable, sizes.get(variable, buckets[0]))
+        endpoint.bucketing.find_bucket(variable, sizes.get(variable, buckets[0]))
         for variable, buckets in endpoint.bucketing.sizes.items()
     ]
     return None if None in chosen else tuple(filter(None, chosen))
@@ -259,7 +259,7 @@ def _format_types(example: _Tensors) -> str:
     return ", ".join(f"{name}: {ServedArray.of_tensor(x)}" for name, x in example.items())
 
 
-def warm_up_requests(
+def make_warm_up_requests(
     endpoints: Iterable[Endpoint],
 ) -> tuple[tuple[WarmUpRequest, ...], tuple[str, ...]]:
     """Makes the requests that compile all needed programs, and notes on what they leave out.
@@ -275,11 +275,11 @@ def warm_up_requests(
     notes: list[str] = []
     for endpoint in endpoints:
         if endpoint.signature.preprocess is not None:
-            own, own_notes = example_requests(endpoint)
+            own, own_notes = make_example_requests(endpoint)
             requests += own
             notes += own_notes
         elif endpoint.bucketing is not None:
-            requests += requests_of(endpoint.bucketing, endpoint.example())
+            requests += make_bucket_requests(endpoint.bucketing, endpoint.example())
         else:
             requests += _make_requests_without_buckets(endpoint)
     return tuple(requests), tuple(notes)
@@ -290,7 +290,7 @@ def _make_requests_without_buckets(endpoint: Endpoint) -> list[WarmUpRequest]:
     scope = SymbolicScope((*portable.constraints, *portable.requirements), check=False)
     if any(is_symbolic_dim(d) for port in endpoint.inputs for d in port.aval.shape):
         return [
-            request_of_example(name, avals, scope.constraints, example)
+            make_request_from_example(name, avals, scope.constraints, example)
             for example in endpoint.examples()
         ]
-    return [request_without_buckets(name, avals, scope.constraints, endpoint.example())]
+    return [make_request_without_buckets(name, avals, scope.constraints, endpoint.example())]

@@ -16,7 +16,7 @@ SHARED_CACHE = "xla_cache"
 """Name of the folder beside the versions; TensorFlow Serving ignores it, since it is no number."""
 
 
-def served_cache(model: AnyPath) -> AnyPath:
+def locate_served_cache(model: AnyPath) -> AnyPath:
     """Returns the folder from which a server reads the programs of a model.
 
     It is beside the versions if the model is a version, that is if its name is a number; else it
@@ -34,7 +34,7 @@ def share_programs(model: AnyPath, root: AnyPath) -> None:
     Raises:
       OSError: the programs cannot be written.
     """
-    for name in program_names(model):
+    for name in list_program_names(model):
         data = (model / CACHE_FOLDER / name).read_bytes()
         shared = root / SHARED_CACHE
         shared.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,7 @@ def share_programs(model: AnyPath, root: AnyPath) -> None:
                 file.write(data)
 
 
-def program_names(model: AnyPath) -> set[str]:
+def list_program_names(model: AnyPath) -> set[str]:
     """Returns the names of the programs that a version has."""
     folder = model / CACHE_FOLDER
     return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
@@ -54,7 +54,7 @@ def remove_programs(root: AnyPath, names: Iterable[str], remaining: Iterable[Any
     """Removes programs beside the versions that no remaining version has, as far as possible."""
     unused = set(names)
     for model in remaining if unused else ():
-        unused -= program_names(model)
+        unused -= list_program_names(model)
     for name in unused:
         path = root / SHARED_CACHE / name
         with contextlib.suppress(OSError):

@@ -23,14 +23,14 @@ from jax2tf_bridge.saved_model import (
     read_requests,
     write_records,
 )
-from jax2tf_bridge.saving.buckets import Bucketing, smallest_sizes
+from jax2tf_bridge.saving.buckets import Bucketing, find_smallest_sizes
 from jax2tf_bridge.storage import AnyPath, as_path
 from shape_poly import Comparison, Integers, evaluate_shape, make_plan, solve
 
 _MAX_EXPANDED_ELEMENTS = 1 << 24
 """Maximum number of elements that a compressed request may expand to."""
 
-MOST_REQUESTS = 1000
+MAX_REQUESTS = 1000
 """Maximum number of requests with which TensorFlow Serving loads a model."""
 
 
@@ -82,7 +82,7 @@ def _get_dtype_name(array: Zeros | np.ndarray[Any, Any]) -> str:
     return array.dtype if isinstance(array, Zeros) else str(tf.as_dtype(array.dtype).name)
 
 
-def requests_of(
+def make_bucket_requests(
     bucketing: Bucketing, example: Mapping[str, Any] | None = None
 ) -> tuple[WarmUpRequest, ...]:
     """Makes a request for each combination of buckets of a signature.
@@ -102,7 +102,7 @@ def requests_of(
         _make_request(
             bucketing.name,
             bucketing.given(),
-            smallest_sizes(bucketing.name, avals, bucketing.constraints, choice),
+            find_smallest_sizes(bucketing.name, avals, bucketing.constraints, choice),
             example or {},
         )
         for choice in bucketing.choices()
@@ -110,15 +110,15 @@ def requests_of(
 
 
 def check_example(bucketing: Bucketing, example: Mapping[str, Any]) -> None:
-    """Raises if an example does not fit a signature with buckets, as `requests_of` does."""
+    """Raises, as `make_bucket_requests` does, if an example does not fit the buckets."""
     if example:
         avals = (*bucketing.inputs.values(), *bucketing.outputs.values())
         choice = next(iter(bucketing.choices()))
-        sizes = smallest_sizes(bucketing.name, avals, bucketing.constraints, choice)
+        sizes = find_smallest_sizes(bucketing.name, avals, bucketing.constraints, choice)
         _make_request(bucketing.name, bucketing.given(), sizes, example)
 
 
-def request_without_buckets(
+def make_request_without_buckets(
     signature: str,
     inputs: Mapping[str, Aval],
     constraints: Sequence[Comparison] = (),
@@ -127,13 +127,13 @@ def request_without_buckets(
     """Makes a request for a signature without buckets, of the smallest valid sizes.
 
     Raises:
-      ShapeError: as for `requests_of`.
+      ShapeError: as for `make_bucket_requests`.
     """
-    sizes = smallest_sizes(signature, tuple(inputs.values()), constraints, {})
+    sizes = find_smallest_sizes(signature, tuple(inputs.values()), constraints, {})
     return _make_request(signature, inputs, sizes, example or {})
 
 
-def request_of_example(
+def make_request_from_example(
     signature: str,
     inputs: Mapping[str, Aval],
     constraints: Sequence[Comparison],
@@ -164,7 +164,7 @@ def request_of_example(
             f"{signature}: the sizes of the example are impossible: {'; '.join(texts)}: "
             f"{''.join(map(str, failed.reason))}"
         )
-    values = smallest_sizes(signature, tuple(inputs.values()), constraints, solution.values)
+    values = find_smallest_sizes(signature, tuple(inputs.values()), constraints, solution.values)
     request = _make_request(signature, inputs, values, example)
     for name, array in arrays.items():
         if request.inputs[name].shape != array.shape:
@@ -241,10 +241,10 @@ def write_warm_up(
       OSError: the file cannot be written.
     """
     requests = tuple(requests)
-    if len(requests) > MOST_REQUESTS:
+    if len(requests) > MAX_REQUESTS:
         raise ShapeError(
             f"{len(requests)} warm-up requests, one for each signature and choice of buckets: "
-            f"TensorFlow Serving loads a model with at most {MOST_REQUESTS}. Give fewer buckets."
+            f"TensorFlow Serving loads a model with at most {MAX_REQUESTS}. Give fewer buckets."
         )
     path = as_path(folder) / WARM_UP
     path.parent.mkdir(parents=True, exist_ok=True)

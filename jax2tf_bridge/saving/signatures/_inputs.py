@@ -11,7 +11,7 @@ from jax2tf_bridge._utils import did_you_mean
 from jax2tf_bridge.errors import SavingError
 from jax2tf_bridge.portable import KEYS, Aval, variables_in
 from jax2tf_bridge.saved_model import Signature
-from jax2tf_bridge.saving.buckets import masks_of
+from jax2tf_bridge.saving.buckets import list_masks
 from jax2tf_bridge.saving.signatures._names import renamed, valid_names
 
 
@@ -105,7 +105,7 @@ class SignatureInputs:
     @property
     def masks(self) -> tuple[str, ...]:
         """Names of the inputs that the buckets fill."""
-        return masks_of(self.name, self.signature.mask)
+        return list_masks(self.name, self.signature.mask)
 
     @property
     def variables(self) -> frozenset[str]:

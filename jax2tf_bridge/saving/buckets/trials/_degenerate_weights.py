@@ -15,7 +15,7 @@ _SCALE = 0.1
 
 
 @contextlib.contextmanager
-def randomized_degenerate_weights(weights: Sequence[tf.Variable], seed: int = 0) -> Iterator[bool]:
+def randomize_degenerate_weights(weights: Sequence[tf.Variable], seed: int = 0) -> Iterator[bool]:
     """Replaces weights without a finite nonzero number by small random numbers, and restores them.
 
     A layer that is initialized to zero gives zeros even if it mixes rows; the weights of the next

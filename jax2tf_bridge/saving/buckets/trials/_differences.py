@@ -13,14 +13,14 @@ from jax2tf_bridge.errors import Message, UnsoundBucketsError
 from jax2tf_bridge.portable import find_dtype
 from jax2tf_bridge.saving.buckets._buckets import Bucketing
 
-SAME_PROGRAM = {"float64": 1e-10, "float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
+SAME_PROGRAM_TOLERANCE = {"float64": 1e-10, "float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
 """Tolerance for two results of one program, relative to the largest number in them.
 
 The same instructions run on the same rows, so there is almost no noise, unless the end of a loop
 depends on all rows. The tolerance is a few hundred roundings; for narrow dtypes it is a few.
 """
 
-OTHER_PROGRAM = {"float64": 1e-3, "float32": 2e-2, "float16": 2e-2, "bfloat16": 5e-2}
+OTHER_PROGRAM_TOLERANCE = {"float64": 1e-3, "float32": 2e-2, "float16": 2e-2, "bfloat16": 5e-2}
 """Tolerance for results of programs that were compiled for different sizes, also relative.
 
 Such programs add in different orders and in an unknown precision: functions of float32 often
@@ -36,7 +36,7 @@ With fewer than ten numbers, none may differ.
 
 
 @dataclass(frozen=True)
-class Difference:
+class ResultChange:
     """Change of a result by more than noise.
 
     Attributes:
@@ -79,7 +79,7 @@ class Difference:
 
 def difference(
     name: str, dtype_name: str, expected: Any, got: Any, allowed: Mapping[str, float]
-) -> Difference | None:
+) -> ResultChange | None:
     """Compares two results; None if they differ by no more than noise."""
     dtype = tf.as_dtype(dtype_name)
     a, b = _to_numbers(expected), _to_numbers(got)
@@ -98,11 +98,11 @@ def difference(
         is_noise = largest <= _tolerance(dtype, allowed) * scale
     else:
         ratio = float((~same).mean())
-        is_noise = ratio <= (_MAX_FLIPPED_FRACTION if allowed is OTHER_PROGRAM else 0)
+        is_noise = ratio <= (_MAX_FLIPPED_FRACTION if allowed is OTHER_PROGRAM_TOLERANCE else 0)
     if is_noise:
         return None
     place = tuple(map(int, index))
-    return Difference(
+    return ResultChange(
         name,
         largest,
         ratio,
@@ -129,7 +129,7 @@ def is_finite(tensor: Any) -> bool:
     return bool(np.isfinite(_to_numbers(tensor)).all())
 
 
-def says_something(tensor: Any) -> bool:
+def has_nonzero(tensor: Any) -> bool:
     """Returns whether some finite number in a tensor is not zero."""
     numbers = _to_numbers(tensor)
     return bool((np.isfinite(numbers) & (numbers != 0)).any())

@@ -34,7 +34,7 @@ def remedy(
     else:
         why = (
             f"The function mixes positions along {names}, and padding "
-            f"({pad_text(bucketing, plausible, variables)}) counts there"
+            f"({format_pad_values(bucketing, plausible, variables)}) counts there"
         )
         fixes = [
             Message(
@@ -79,7 +79,9 @@ def _suggest_pad_value(
     return []
 
 
-def pad_text(bucketing: Bucketing, plausible: PlausibleInputs, variables: Sequence[str]) -> str:
+def format_pad_values(
+    bucketing: Bucketing, plausible: PlausibleInputs, variables: Sequence[str]
+) -> str:
     """Formats the pad values of the inputs along some variables."""
     values: dict[str, list[str]] = {}
     for name, aval in bucketing.given().items():

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterator, Mapping
 
 from jax2tf_bridge.saving.buckets._buckets import Bucketing
-from jax2tf_bridge.saving.buckets._likely_sizes import typical_sizes
+from jax2tf_bridge.saving.buckets._likely_sizes import find_typical_sizes
 
 _MAX_SEARCH = 256
 """Maximum distance below a bucket at which a valid size of the function is searched."""
@@ -74,7 +74,7 @@ class TrialSizes:
             full = self.all(buckets)
             if all(size <= self._buckets[v] for v, size in buckets.items()):
                 continue
-            if not self.allows(full):
+            if not self.satisfies_constraints(full):
                 continue
             least = dict(full)
             for variable, place in places.items():
@@ -82,7 +82,7 @@ class TrialSizes:
                     continue
                 before = by_variable[variable][place - 1] if place else 0
                 sizes = range(before + 1, buckets[variable])
-                fitting = (n for n in sizes if self.allows({**least, variable: n}))
+                fitting = (n for n in sizes if self.satisfies_constraints({**least, variable: n}))
                 least[variable] = next(fitting, buckets[variable])
             yield least, full
 
@@ -92,33 +92,35 @@ class TrialSizes:
         is_users = bucket in self._bucketing.sizes[variable]
         return f"the bucket {bucket}" if is_users else f"a bucket of {bucket}"
 
-    def size_below(self, variable: str) -> int | None:
+    def find_size_below(self, variable: str) -> int | None:
         """Finds a valid size below the bucket, with the other variables at their buckets."""
         bucket = self.bucket(variable)
         full = self.all({})
         likely = [max(1, bucket * 2 // 3), 1, *range(bucket - 1, max(0, bucket - _MAX_SEARCH), -1)]
-        return next((n for n in likely if self.allows({**full, variable: n})), None)
+        return next((n for n in likely if self.satisfies_constraints({**full, variable: n})), None)
 
     def below(self) -> dict[str, int]:
         """Finds a valid size below the bucket for each checked variable that has one."""
-        sizes = {variable: self.size_below(variable) for variable in self.checked()}
+        sizes = {variable: self.find_size_below(variable) for variable in self.checked()}
         return {variable: size for variable, size in sizes.items() if size is not None}
 
-    def allows(self, values: Mapping[str, int]) -> bool:
+    def satisfies_constraints(self, values: Mapping[str, int]) -> bool:
         """Returns whether these sizes satisfy the constraints of the function."""
         return all(c.holds(values) for c in self._bucketing.constraints)
 
     def valid(self, variable: str, sizes: range) -> int:
         """Returns the first of these sizes that is valid, or the first of all if none is."""
         full = self.all({})
-        return next((n for n in sizes if self.allows({**full, variable: n})), sizes.start)
+        return next(
+            (n for n in sizes if self.satisfies_constraints({**full, variable: n})), sizes.start
+        )
 
     def all(self, given: Mapping[str, int]) -> dict[str, int]:
         """Completes sizes by the trial's buckets and by typical sizes of other variables."""
         bucketing = self._bucketing
         avals = (*bucketing.inputs.values(), *bucketing.outputs.values())
         fixed = {**self._buckets, **given, **self._others}
-        return typical_sizes(bucketing.name, avals, bucketing.constraints, fixed)
+        return find_typical_sizes(bucketing.name, avals, bucketing.constraints, fixed)
 
     def are_buckets(self, values: Mapping[str, int]) -> bool:
         """Returns whether the sizes are buckets of the user."""

@@ -20,17 +20,17 @@ from jax2tf_bridge.portable import (
     Draw,
     PlausibleInputs,
 )
-from jax2tf_bridge.saving.buckets._buckets import Bucketing, values_text
+from jax2tf_bridge.saving.buckets._buckets import Bucketing, format_sizes
 from jax2tf_bridge.saving.buckets._padding import NamedCall, pad_inputs, run_padded, slice_result
 from jax2tf_bridge.saving.buckets.trials._differences import (
-    OTHER_PROGRAM,
-    SAME_PROGRAM,
-    Difference,
+    OTHER_PROGRAM_TOLERANCE,
+    SAME_PROGRAM_TOLERANCE,
+    ResultChange,
     difference,
+    has_nonzero,
     is_finite,
-    says_something,
 )
-from jax2tf_bridge.saving.buckets.trials._remedies import pad_text, remedy
+from jax2tf_bridge.saving.buckets.trials._remedies import format_pad_values, remedy
 from jax2tf_bridge.saving.buckets.trials._sizes import TrialSizes
 from shape_poly import variables_of
 
@@ -45,7 +45,7 @@ Step: TypeAlias = Callable[[], None]
 
 
 @dataclass(frozen=True)
-class Trial:
+class TrialReport:
     """Findings of a trial that are not errors.
 
     Attributes:
@@ -58,7 +58,7 @@ class Trial:
     notes: tuple[str, ...] = ()
 
 
-def trial_steps(bucketing: Bucketing) -> int:
+def count_trial_steps(bucketing: Bucketing) -> int:
     """Counts how often `check_rows` calls its `step`."""
     return 3 + sum(kind == "split" for kind in bucketing.oversize.values())
 
@@ -71,7 +71,7 @@ def check_rows(
     example: Mapping[str, Any] | None = None,
     step: Step = lambda: None,
     seed: int = 0,
-) -> Trial:
+) -> TrialReport:
     """Raises if the padding of a bucket changes the results.
 
     Compares the results for sizes below a bucket without padding and with the padding that is used
@@ -86,7 +86,7 @@ def check_rows(
       bucketing: the buckets of the signature.
       sizes: sizes of variables without buckets, in place of the typical ones.
       example: values of inputs, in place of the drawn ones.
-      step: called `trial_steps(bucketing)` times, as the trial goes on.
+      step: called `count_trial_steps(bucketing)` times, as the trial goes on.
       seed: the seed of the random inputs.
 
     Raises:
@@ -111,7 +111,7 @@ def check_rows(
             step()
     trial.check_larger_buckets()
     step()
-    return Trial(trial.allows_any_padding(), trial.list_notes())
+    return TrialReport(trial.allows_any_padding(), trial.list_notes())
 
 
 def _cache_results(call: NamedCall) -> NamedCall:
@@ -166,12 +166,12 @@ class _Trial:
         values = {**full, **below}
         if not below:
             return []
-        if not self.sizes.allows(values):
+        if not self.sizes.satisfies_constraints(values):
             values = full
         silent = list(self.bucketing.outputs)
         for tensors in self._draw_inputs(values, DRAWS):
             results = run_padded(self.call, self.bucketing, tensors, values, values)
-            silent = [name for name in silent if not says_something(results[name])]
+            silent = [name for name in silent if not has_nonzero(results[name])]
             if not silent:
                 break
         return silent
@@ -179,7 +179,7 @@ class _Trial:
     def check_padding(self) -> None:
         """Pads all variables at once; if a result changes, pads each alone to name the cause."""
         full, below = self.sizes.all({}), self.sizes.below()
-        if below and self.sizes.allows({**full, **below}):
+        if below and self.sizes.satisfies_constraints({**full, **below}):
             error = self._find_padding_error(below)
             if error is None:
                 return
@@ -198,7 +198,7 @@ class _Trial:
         """Puts other rows beside rows, and any values behind sequences of a single valid size."""
         batch = self.bucketing.batch
         for variable in self.sizes.checked():
-            size = self.sizes.size_below(variable)
+            size = self.sizes.find_size_below(variable)
             if self.bucketing.is_masked(variable) or not (variable == batch or size is None):
                 continue
             bucket = self.sizes.bucket(variable)
@@ -236,7 +236,7 @@ class _Trial:
         if bucket == 1:
             self._compare_in_pieces(variable, self.sizes.valid(variable, range(2, 1024)), 1)
             return
-        below = self.sizes.size_below(variable)
+        below = self.sizes.find_size_below(variable)
         self._compare_in_pieces(
             variable, bucket, max(1, bucket * 2 // 3) if below is None else below
         )
@@ -273,19 +273,21 @@ class _Trial:
         variables = [v for v in self.bucketing.sizes if full[v] > trial[v]]
         for variable in variables if len(variables) > 1 else ():
             alone, target = ({**trial, variable: s[variable]} for s in (sizes, full))
-            if self.sizes.allows(target) and not self._find_finite_outputs(alone, target, [output]):
+            if self.sizes.satisfies_constraints(target) and not self._find_finite_outputs(
+                alone, target, [output]
+            ):
                 variables = [variable]
                 break
         size, bucket, small = ({v: values[v] for v in variables} for values in (sizes, full, trial))
         if is_padding:
             problem = (
-                f"padding {values_text(size)} to the bucket {values_text(bucket)} makes the output "
-                f"{output!r} infinite or NaN; without padding it is finite"
+                f"padding {format_sizes(size)} to the bucket {format_sizes(bucket)} makes the "
+                f"output {output!r} infinite or NaN; without padding it is finite"
             )
         else:
             problem = (
-                f"the output {output!r} is infinite or NaN at {values_text(size)}, in the bucket "
-                f"{values_text(bucket)}; at {values_text(small)} it is finite"
+                f"the output {output!r} is infinite or NaN at {format_sizes(size)}, in the bucket "
+                f"{format_sizes(bucket)}; at {format_sizes(small)} it is finite"
             )
         names = " and ".join(variables)
         return UnsoundBucketsError(
@@ -313,7 +315,7 @@ class _Trial:
             Message(
                 f"{self.bucketing.name}: the output {output!r} is not finite where "
                 f"{' or '.join(names)} is padded "
-                f"({pad_text(self.bucketing, self.plausible, names)}). No result changes, "
+                f"({format_pad_values(self.bucketing, self.plausible, names)}). No result changes, "
                 "but gradients with respect to weights are NaN for sizes that are no bucket. "
                 "To train the saved model, divide by jnp.maximum(count, 1) there, or pad with "
                 "other numbers (",
@@ -341,7 +343,7 @@ class _Trial:
         for tensors in self._draw_inputs(values, DRAWS):
             whole = run_padded(self.call, self.bucketing, tensors, values, values)
             padded = run_padded(self.call, self.bucketing, tensors, values, full)
-            worst = self._find_worst(whole, padded, OTHER_PROGRAM)
+            worst = self._find_worst(whole, padded, OTHER_PROGRAM_TOLERANCE)
             if worst is not None:
                 bucket = {variable: full[variable] for variable in smaller}
                 target = "the bucket " if self.sizes.are_buckets(bucket) else ""
@@ -349,12 +351,12 @@ class _Trial:
                     self.bucketing,
                     smaller,
                     bucket,
-                    f"padding {values_text(smaller)} to {target}{values_text(bucket)} changes",
+                    f"padding {format_sizes(smaller)} to {target}{format_sizes(bucket)} changes",
                     remedy(self.bucketing, self.plausible, list(smaller)),
                 )
         return None
 
-    def _find_change_by_neighbors(self, smaller: Mapping[str, int]) -> Difference | None:
+    def _find_change_by_neighbors(self, smaller: Mapping[str, int]) -> ResultChange | None:
         """Compares results with those for other numbers behind these sizes, in one program."""
         full = self.sizes.all({})
         values = {**full, **smaller}
@@ -370,7 +372,7 @@ class _Trial:
             real = {v: size for v, size in values.items() if v != self.bucketing.batch}
             beside = run_padded(self.call, self.bucketing, filled, {**full, **real}, full)
             alone = run_padded(self.call, self.bucketing, tensors, values, full)
-            worst = self._find_worst(self._cut(beside, values), alone, SAME_PROGRAM)
+            worst = self._find_worst(self._cut(beside, values), alone, SAME_PROGRAM_TOLERANCE)
             if worst is not None:
                 return worst
         return None
@@ -380,7 +382,7 @@ class _Trial:
         full = self.sizes.all({variable: size})
         bucket = {**full, variable: self.sizes.bucket(variable)}
         # With a bucket of 1, whole and pieces are compiled for different sizes.
-        allowed = SAME_PROGRAM if size == bucket[variable] else OTHER_PROGRAM
+        allowed = SAME_PROGRAM_TOLERANCE if size == bucket[variable] else OTHER_PROGRAM_TOLERANCE
         for tensors in self._draw_inputs(full, FULL_DRAWS):
             whole = run_padded(self.call, self.bucketing, tensors, full, full)
             for start, stop in ((0, first), (first, min(size, first + bucket[variable]))):
@@ -451,7 +453,7 @@ class _Trial:
 
     def _find_worst(
         self, expected: Mapping[str, Any], got: Mapping[str, Any], allowed: Mapping[str, float]
-    ) -> Difference | None:
+    ) -> ResultChange | None:
         """Finds the output that differs most; None if no difference is larger than allowed."""
         differences = (
             difference(name, aval.op_dtype, expected[name], got[name], allowed)
