@@ -278,7 +278,7 @@ def test_no_run_is_done_twice_while_results_are_small(monkeypatch: pytest.Monkey
     assert len(set(runs)) == len(runs)
     once = set(runs)
     runs.clear()
-    monkeypatch.setattr(_trial, "_MOST_KEPT", 0)
+    monkeypatch.setattr(_trial, "_MAX_CACHED_BYTES", 0)
     check_rows(call, bucketing)
     assert set(runs) == once
     assert len(runs) > len(once)

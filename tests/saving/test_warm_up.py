@@ -186,7 +186,7 @@ def test_an_example_of_open_sizes_is_a_request_as_it_is() -> None:
     [
         (
             {"x": ((2, 2, 3), "float32")},
-            r"cannot be: x is float32\[2,2,3\], expected float32\[b,l,3\]",
+            r"are impossible: x is float32\[2,2,3\], expected float32\[b,l,3\]",
         ),
         (
             {"x": ((2, 3, 3), "float32"), "ids": ((2,), "int32")},
@@ -205,7 +205,7 @@ def test_examples_of_sizes_that_cannot_be(example: dict[str, Any], message: str)
     arrays = {name: array(*of) for name, of in example.items()}
     with pytest.raises(ShapeError, match=message) as info:
         make_request_from_example("f", inputs, [parse_comparison("l >= b + 1")], arrays)
-    assert str(info.value).startswith("f: the example")
+    assert str(info.value).startswith("f: the sizes of the example are impossible")
 
 
 @pytest.mark.parametrize("size", [5, 1])
