@@ -54,7 +54,7 @@ _NEEDED = {
     "eval_polymorphic_shape": ("jax",),
     **dict.fromkeys(("convert", "dtype_of_val"), ("jax", "tensorflow")),
 }
-"""What packages need, and the names of those packages whose names differ in this."""
+"""The libraries that each package needs, and exceptions for single names."""
 
 _get_lazily = make_lazy_getattr(__name__, _HOMES)
 

@@ -14,7 +14,7 @@ from shape_poly._scope import SymbolicScope
 _ROUNDS = 3
 """How often bounds found for one variable are used to find those of others."""
 _MAX_TERMS = 20
-"""Of a constraint from which bounds of variables are taken."""
+"""Maximum number of terms of a constraint from which bounds of variables are taken."""
 _MAX_WORK = 5000
 """Terms of the dimension times constraints, up to which it is compared with each."""
 _MAX_FACTOR = 1000

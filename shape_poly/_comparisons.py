@@ -64,7 +64,7 @@ class Comparison:
 
     def __post_init__(self) -> None:
         for name in ("left", "right"):
-            # So that equal comparisons are equal objects.
+            # Normalized, so that equal comparisons are equal objects.
             side = getattr(self, name)
             value = side.constant_value() if isinstance(side, DimExpr) else None
             if value is not None:

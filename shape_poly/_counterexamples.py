@@ -17,7 +17,7 @@ _TERMS_A_STATEMENT = 40
 _STEPS_BETWEEN_LOOKS_AT_THE_CLOCK = 256
 
 _MANY_VARIABLES = 50
-"""Of more, only the least values of each are tried."""
+"""With more variables, only the least values of each are tried."""
 
 _VALUES_SKIPPED = 1000
 """How far the smallest value of a variable is looked for beforehand."""
@@ -153,7 +153,7 @@ def _domain(name: str, bounds: Interval, constraints: Sequence[Comparison]) -> _
     if not own:
         return _Domain(lower, upper, lambda value: True)
     allowed = compiled(own, None, [name])
-    # Where small values are not allowed, sums start higher.
+    # If small values are not allowed, sums start higher.
     end = lower + _VALUES_SKIPPED
     while lower < min(end, upper) and not allowed(lower):
         lower += 1

@@ -24,7 +24,7 @@ _ASSIGNMENTS = 4000
 _ENUMERATION_SECONDS = 0.1
 
 _HIGHEST_DEGREE = 200
-"""Of powers beyond this the values themselves take too long to compute."""
+"""Maximum degree; values of higher powers take too long to compute."""
 
 _NEVER = Comparison(">=", 0, 1)
 

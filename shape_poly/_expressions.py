@@ -64,10 +64,10 @@ MAX_SIZE = 200_000
 MAX_COEFFICIENT = 2**128
 """Far above any size (2**63), and low enough that nothing slows down."""
 MAX_PRODUCTS = 300_000
-"""Of terms with terms, when sums are multiplied: about a second."""
+"""Maximum number of products of terms when sums are multiplied: about a second."""
 
 NOT_VARIABLES = frozenset({"floordiv", "mod", "max", "min", "_"})
-"""What reads as an operation or as a placeholder."""
+"""Names that are operations or the placeholder."""
 
 
 @dataclass(frozen=True)
@@ -810,7 +810,7 @@ def _shifted_monomial(
 
 _EFFORT = 2
 _MAX_COMPARED = 12
-"""Of how many operands of nested max or min it is asked which one exceeds which."""
+"""Maximum number of operands of a nested max or min that are compared with each other."""
 _DIVISION_STEPS = 50
 """How many terms a division of polynomials takes away at most: it need not end by itself."""
 

@@ -57,7 +57,7 @@ def divisibility(fact: Fact, ranges: Ranges) -> tuple[DimExpr, DimExpr] | None:
         return None
     _, x, y = without_common_factor(*remainder, signs_in(ranges))
     match operation("mod", x, y).terms:
-        # What is a factor of the divisor too is not 0.
+        # A factor of the divisor is not 0.
         case ((monomial, _),):
             remainders = [a for a, e in monomial if isinstance(a, Operation) and a.kind == "mod"]
             others = [a for a, _ in monomial if a not in remainders]
@@ -109,7 +109,7 @@ def exact_quotient(
     if max(len(u.terms), len(v.terms)) > _TERMS_LOOKED_INTO:
         return None
     for x, y in divisible:
-        # That what is multiplied has as many terms is no condition, but makes it quick.
+        # Equal numbers of terms are not required; the check is a shortcut.
         alike = u.variables() == x.variables() and len(u.terms) == len(x.terms)
         if (x, y) == (u, v) or not x.terms or not alike or not sign(v, ranges):
             continue

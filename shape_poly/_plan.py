@@ -153,7 +153,7 @@ def _substituted(dimension: Dim, replaced: Mapping[str, Dim]) -> Dim:
     try:
         return dimension.substitute(replaced)
     except (ZeroDivisionError, OverflowError):
-        # What never holds, or is too large, is of no help.
+        # A constraint that never holds, or is too large, does not help.
         return dimension
 
 

@@ -14,7 +14,7 @@ CANDIDATES = (1, 2, 3, 4, 5, 7, 8, 12, 16, 17, 24, 32, 33, 48, 64, 6, 9, 10, 128
 """Sizes to try: small ones, powers of two and their neighbours, then others."""
 
 _MAX_CHECKS = 100_000
-"""Of a size with the constraints that it completes: half a second, at worst."""
+"""Maximum number of checks of sizes with the constraints that they complete: half a second."""
 _SCANNED = 256
 """Up to here all sizes are tried of a variable that no candidate fits."""
 _MAX_REPEATED = 100

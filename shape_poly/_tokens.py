@@ -12,7 +12,7 @@ TokenKind: TypeAlias = Literal["name", "number", "symbol", "end"]
 
 MAX_CHARACTERS = 1_000_000
 _MAX_DIGITS = 39
-"""Of a number up to 2**128, the largest that expressions hold."""
+"""Maximum number of digits; 2**128, the largest number in expressions, has 39."""
 _SHOWN = 200
 
 _SPACE = re.compile(r"\s+")

@@ -129,7 +129,7 @@ class _Search:
 
     @property
     def is_exact(self) -> bool:
-        """Tells whether a model of it is one of the problem."""
+        """Returns whether its models are models of the problem."""
         return self._encoding.is_exact
 
     def add(self, condition: Any) -> None:

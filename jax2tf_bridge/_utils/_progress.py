@@ -28,7 +28,7 @@ def progress_bar(
     if not (sys.stderr.isatty() if show is None else show):
         yield lambda amount: None
         return
-    # Here, since most work is too short for a bar.
+    # Imported late: most work is too short for a bar.
     from tqdm import tqdm
 
     scaled = unit == "B"

@@ -19,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       141 if what reads the output ended.
     """
     try:
-        # Here, since Ctrl-C may come while modules are loaded.
+        # Imported late: Ctrl-C may come while modules are loaded.
         from jax2tf_bridge.cli._main import run
 
         return run(argv)

@@ -37,7 +37,7 @@ def run(argv: Sequence[str] | None) -> int:
     except SystemExit as e:  # --help and --version
         return int(e.code or 0)
     except BrokenPipeError:
-        # What Python writes at its end would fail again.
+        # Python flushes stdout when it exits, which would fail again.
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
@@ -54,7 +54,7 @@ def _is_missing_path(error: Exception, options: argparse.Namespace) -> bool:
     """Returns whether the error is that a path on the command line does not exist."""
     if not isinstance(error, (FileNotFoundError, NotADirectoryError)) or not error.filename:
         return False
-    # What is written need not be there.
+    # The output need not exist yet.
     read = [value for key, value in vars(options).items() if key != "output"]
     # [NAME=]PATH, as often as there are signatures.
     read += [path for value in read if isinstance(value, list) for path in value]

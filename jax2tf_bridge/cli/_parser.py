@@ -146,7 +146,7 @@ def _added(commands: _Subparsers, command: Command) -> _Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    # What stands before the command counts as well.
+    # Options before the command count as well.
     _add_common(parser, default=argparse.SUPPRESS)
     command.add_options(parser)
     parser.set_defaults(run=command.run)

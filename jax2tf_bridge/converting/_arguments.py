@@ -145,7 +145,7 @@ def _key(value: Any) -> Hashable:
         return (tuple(shape.as_list()) if shape.rank is not None else None, value.dtype)
     if isinstance(value, _ARRAYS):
         return (*value.shape, value.dtype)
-    # Of a number the type alone decides.
+    # For a number, the type alone decides.
     return (type(value),)
 
 

@@ -33,7 +33,7 @@ from jax2tf_bridge.to_tensorflow import (
     tf_compat,
 )
 
-# Here, as jax2tf does: functions may close over containers that a tf.Module keeps.
+# At import, as in jax2tf: functions may close over containers that a tf.Module wraps.
 register_wrappers(*tf_compat.wrapper_types())
 
 
@@ -166,9 +166,9 @@ class ConvertedFunction(Protocol):
 
 
 def _has_defaults(function: JaxCallable) -> bool:
-    """Tells whether parameters have defaults: tf.function would pass them on as arrays.
+    """Returns whether parameters have defaults.
 
-    Left out, they stay what they are to JAX: values of Python.
+    tf.function would pass defaults on as arrays; omitted, they stay Python values for JAX.
     """
     parameters = function.signature.parameters.values() if function.signature else ()
     return any(p.default is not p.empty for p in parameters)

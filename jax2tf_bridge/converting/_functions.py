@@ -66,7 +66,7 @@ class FunctionCache:
 
 
 def _serves(portable: PortableFunction, specs: Specs) -> bool:
-    """Tells whether the function takes the sizes that AUTO found a specification for."""
+    """Returns whether the function takes the sizes that AUTO found a specification for."""
     pairs = [
         (aval.shape, leaf.shape)
         for aval, leaf in zip(portable.in_avals, specs.leaves(), strict=True)

@@ -141,6 +141,6 @@ def _named(newest: AnyPath, params: Any) -> Mapping[str, Any]:
 
 
 def _are_of(newest: AnyPath, names: Sequence[str]) -> bool:
-    """Tells whether the weights of a version have these names."""
+    """Returns whether the weights of a version have these names."""
     found = read_sidecar(newest)
     return found is None or set(names) == {v.name for v in found[0].variables}

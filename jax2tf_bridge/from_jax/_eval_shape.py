@@ -82,7 +82,7 @@ def eval_polymorphic_shape(
             jax.ShapeDtypeStruct(tuple(dim_to_jax(d, scope) for d in shape), leaf.dtype)
             for shape, leaf in zip(shapes, traced.jaxpr.out_avals, strict=True)
         ]
-        # As JAX prints them, so that the texts are those of the structs' shapes, and jax2tf's.
+        # Printed by JAX, so that the texts equal those of the structs' shapes and of jax2tf.
         return rebuilt(tree, results), rebuilt(tree, [str(r.shape) for r in results])
 
     return evaluate

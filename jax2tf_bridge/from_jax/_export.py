@@ -101,7 +101,7 @@ def export(
     >>> portable.out_avals[0].shape, portable.module.stablehlo_version
     ((DimExpr('b'), 2), (0, 14, 24))
     """
-    # What is wrong with these is said before there are arguments.
+    # Checked first: errors in options do not wait for arguments.
     function, options = _function_and_options(
         f,
         polymorphic_shapes,

@@ -218,7 +218,7 @@ def _portable(
         out_shardings=out_shardings,
         target=Target(producer, (version,), convention),
         producer=producer,
-        # What its module checks need not be all.
+        # The module's checks may be incomplete.
         constraints_known=bool(written) or not symbolic,
         uses_global_constants=exported.uses_global_constants,
         gradient=NoGradient("the exported function was made without one"),

@@ -85,7 +85,7 @@ integers as arguments loses its shardings, and in 0.8 and 0.9 a gradient takes t
 
 
 def inside_transformation() -> bool:
-    """Tells whether a JAX transformation (jit, grad, vmap) is tracing in this thread."""
+    """Returns whether a JAX transformation (jit, grad, vmap) is tracing in this thread."""
     clean = _TRACE_STATE.get()
     return clean is not None and not clean()
 

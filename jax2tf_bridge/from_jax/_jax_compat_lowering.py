@@ -136,7 +136,7 @@ geqp3_p: Any = _GEQP3.get()
 # In jax.lax only as functions.
 ragged_dot_general_p: Any = _RAGGED.get()
 
-# What psum_scatter is made of.
+# The primitive behind psum_scatter.
 reduce_scatter_p: Any = _REDUCE_SCATTER.get()
 
 # In jax.lax only as a function.

@@ -52,7 +52,7 @@ def dim_from_jax(dimension: Any, *, simplify: bool = False) -> Dim:
 
 
 def is_variable(dimension: Dim) -> bool:
-    """Tells a dimension that is a single variable from other expressions and sizes."""
+    """Returns whether a dimension is a single variable."""
     return isinstance(dimension, DimExpr) and dimension.variables() == {str(dimension)}
 
 
@@ -109,7 +109,7 @@ def _equality_to_jax(comparison: Comparison) -> list[str]:
                 (
                     # JAX would replace what the replacement contains.
                     _occurs(rest, {atom for atom, _ in monomial}),
-                    # As the comparison says it, if it can be said so.
+                    # Keeps the sides of the comparison if possible.
                     (replaced, rest) != (comparison.left, comparison.right),
                     abs(coefficient) != 1,
                     not any(isinstance(atom, Operation) for atom, _ in monomial),
@@ -121,9 +121,9 @@ def _equality_to_jax(comparison: Comparison) -> list[str]:
 
 
 def _may_be_replaced(monomial: _Product, difference: DimExpr) -> bool:
-    """Tells whether JAX's division ends where it replaces this by the rest of an equality.
+    """Returns whether JAX's division terminates if it replaces `monomial` by `difference`.
 
-    It may not where a product is replaced by variables, or a factor by its products.
+    It may loop if a product is replaced by variables, or a factor by its products.
     """
     others = [other for other, _ in difference.terms if other != monomial]
     if not any(others):
@@ -204,9 +204,9 @@ def scope_from_jax(scope: jax_export.SymbolicScope) -> SymbolicScope:
 
 
 def _is_derived(constraint: Comparison, following: Comparison) -> bool:
-    """Tells k*floordiv(x, k) == x, which JAX puts before mod(x, k) == 0.
+    """Returns whether a constraint is the k*floordiv(x, k) == x that JAX adds to mod(x, k) == 0.
 
-    x need not be written as in the latter: earlier equalities are applied to it.
+    JAX applies earlier equalities to x, so the two may spell x differently.
     """
     match _expression(following.left).terms:
         case (((((Operation("mod", (_, k)), 1),), 1)),) if following.right == 0:

@@ -192,7 +192,7 @@ def _without_vouched_lapack(called: CalledModule) -> CalledModule:
 
 
 def is_linear_algebra(call: str) -> bool:
-    """Tells whether a custom call is one of JAX's to LAPACK and the like.
+    """Returns whether a custom call is one of JAX's to LAPACK or a similar library.
 
     >>> is_linear_algebra("lapack_sgeqrf_ffi"), is_linear_algebra("Qr")
     (True, False)

@@ -61,7 +61,7 @@ def describe_saved_model(contents: SavedModelContents) -> dict[str, Any]:
         ],
         "methods": [_entry(e) for e in methods],
         "more_methods": contents.more_entries,
-        # What is called first, then gradients, then what nothing runs.
+        # Called modules come first, then gradients, then unused modules.
         "modules": [_module(m) for m in sorted(modules, key=_place)],
         "variables": {
             "count": len(contents.variables),

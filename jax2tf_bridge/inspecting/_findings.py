@@ -336,7 +336,7 @@ def _serving(contents: SavedModelContents) -> Iterator[Finding]:
             "Write the file again, or remove it.",
         )
     sidecar = sidecar_signatures(contents)
-    # What is to be said of several signatures stands once.
+    # A finding that several signatures share appears once.
     same = _grouped(
         (said, entry)
         for entry in contents.entries
@@ -446,7 +446,7 @@ def _keys(contents: SavedModelContents, beside: FunctionsBeside) -> Iterator[Fin
 
 
 def _is_default(gradient: Gradient) -> bool:
-    """Tells whether gradients end only because no more were saved."""
+    """Returns whether gradients end only because no more were saved."""
     return gradient.orders > 0 and (not gradient.then or _SAVED_SO in gradient.then)
 
 

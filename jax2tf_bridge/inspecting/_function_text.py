@@ -33,7 +33,7 @@ def summary(portable: PortableFunction) -> str:
 
 
 def gradients_text(orders: int) -> str:
-    """Tells how many orders of gradients there are.
+    """Describes how many orders of gradients there are.
 
     >>> gradients_text(0), gradients_text(2)
     ('no gradient', 'gradients to order 2')

@@ -42,7 +42,7 @@ def crc32c(data: _Bytes, checksum: int = 0) -> int:
 
 
 def is_fast() -> bool:
-    """Tells whether checksums take no longer than reading memory."""
+    """Returns whether checksums take no longer than reading memory."""
     return _extend_of_google() is not None
 
 

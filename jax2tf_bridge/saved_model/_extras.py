@@ -16,7 +16,7 @@ from jax2tf_bridge.saved_model._tfrecord import count_records, read_records
 from jax2tf_bridge.storage import AnyPath, walk_files
 
 WARM_UP = Path("assets.extra", "tf_serving_warmup_requests")
-"""Where TensorFlow Serving looks for requests, below the model's directory."""
+"""Path below the model's directory where TensorFlow Serving looks for requests."""
 
 _MOST_REQUESTS = 100_000
 """TensorFlow Serving itself replays 1000."""

@@ -30,7 +30,7 @@ def changed_copy(source: AnyPath, path: AnyPath, *, overwrite: bool) -> Iterator
         whole_directory(path, overwrite=overwrite, has=GRAPH_FILE) as new,
         on_disk(source) as here,
     ):
-        # What is replaced, or is a copy already, needs no second copy of its weights.
+        # A replaced model, or one that is a copy already, needs no second copy of its weights.
         linked = here != source or (path.exists() and os.path.samefile(path, source))
         shutil.copytree(here, new, copy_function=_link if linked else shutil.copy2)
         yield new

@@ -60,7 +60,7 @@ def read_saved_model(
         entries += found.entries
         more += found.more
         missing |= dict.fromkeys(found.missing)
-    # What save() makes for a target without XLA has none.
+    # A model that save() wrote for a target without XLA has no modules.
     if not (modules or of_any_tool or (folder / SIDECAR).exists()):
         raise FileFormatError(
             f"The SavedModel {folder} has no XlaCallModule op: nothing in it was made by JAX's or "

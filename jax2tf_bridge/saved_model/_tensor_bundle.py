@@ -112,7 +112,7 @@ class TensorBundle:
                 )
             file.seek(entry.start)
             data = file.read(entry.size)
-        # That of texts covers their lengths in another form.
+        # The checksum of strings covers their lengths in another form.
         if entry.dtype != STRING and crc32c(data) != entry.checksum:
             raise FileFormatError(
                 f"{name} is damaged: the checksum of {key} is not that of its {entry.size} bytes. "

@@ -194,7 +194,7 @@ def constant(tensor: Message, dtype_of: Callable[[str], Any]) -> np.ndarray[Any,
     if len(values) < size and size * dtype.itemsize > _MOST_BYTES:
         raise tensor.error(tensor.start, f"a constant has {size} elements")
     if kind_of(name) == "float" and dtype.itemsize < 4:
-        # Of short floats the file has the bits.
+        # The file holds short floats as bits.
         values = values.astype(f"u{dtype.itemsize}").view(dtype)
     array = np.zeros(size, dtype)
     array[: len(values)] = values[:size].astype(dtype)

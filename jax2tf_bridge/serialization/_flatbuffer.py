@@ -364,7 +364,7 @@ class Table:
         if place is None:
             return None
         (offset,) = _U32.unpack_from(self._reader.view, place)
-        # As in __init__: follow() is only called to raise the error, since paths are slow to build.
+        # Like __init__: follow() is only called to raise the error, since paths are slow to build.
         return place + int(offset) if offset else self._reader.follow(place, self.field_path(field))
 
     def _find_elements(self, field: Field, width: int) -> range:

@@ -163,7 +163,7 @@ def _result(file: Path, facts: Mapping[str, Any]) -> Result:
 
 
 def _end(ended: subprocess.CompletedProcess[str]) -> str:
-    """Tells how a process ended that failed, with its last line."""
+    """Describes how a failed process ended, with its last line."""
     lines = [line.strip() for line in ended.stderr.splitlines() if line.strip()]
     how = f"exit code {ended.returncode}"
     if ended.returncode < 0 and os.name == "posix":

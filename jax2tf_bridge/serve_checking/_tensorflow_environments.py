@@ -192,7 +192,7 @@ def _make(folder: Path, installer: Installer, base: str, requirement: str) -> No
         if _query(_python_in(folder)) is not None:
             return  # another process was faster
         with contextlib.suppress(FileNotFoundError):
-            # What does not start, since its Python is gone.
+            # Replaces an environment that does not start because its Python is gone.
             folder.rename(Path(temporary, "outdated"))
         try:
             made.rename(folder)

@@ -31,6 +31,6 @@ def wait_until(
 
 
 def has_size(path: StoragePath, size: int) -> bool:
-    """Tells whether a file is there with so many bytes."""
+    """Returns whether a file is there with so many bytes."""
     found = path.find()
     return found is not None and not found.is_folder and found.size == size

@@ -15,7 +15,7 @@ from jax2tf_bridge.errors import path_error
 # Linux' renameat2(2): flags, and "relative to the current folder".
 _NO_REPLACE, _EXCHANGE = 1, 2
 _AT_FDCWD = -100
-# What kernels and file systems without the flag answer. The plain rename that is then tried says
+# Errors of kernels and file systems without the flag. The plain rename that is then tried says
 # what else is wrong.
 _WITHOUT_FLAG = {
     errno.EINVAL,

@@ -18,7 +18,7 @@ from typing import Any
 
 from jax2tf_bridge.errors import path_error
 
-# So much is read or written in one call.
+# Bytes to read or write in one call.
 _MOST_AT_ONCE = 16 << 20
 _BUFFER = 1 << 20
 
@@ -37,7 +37,7 @@ _PACKAGES = {
     "sftp": "paramiko",
     "ssh": "paramiko",
 }
-"""What fsspec needs beside itself."""
+"""Packages that fsspec needs, by scheme."""
 
 _TENSORFLOW_ONLY = frozenset({"ram"})
 
@@ -65,7 +65,7 @@ class Backend(ABC):
 
     @abstractmethod
     def find(self, path: str) -> Found | None:
-        """Tells what is at a path; None if nothing is."""
+        """Returns the status of a path; None if nothing is there."""
 
     @abstractmethod
     def names(self, path: str) -> list[str]:

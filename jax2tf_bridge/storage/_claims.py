@@ -54,7 +54,7 @@ class Claim:
         return self.file.with_name(self.name)
 
     def is_dead(self) -> bool:
-        """Tells whether its writer surely does not live any more."""
+        """Returns whether its writer has certainly ended."""
         if self.machine == machine():
             return is_unlocked(Path(tempfile.gettempdir(), self.place))
         return self.time < time.time() - _HOLDS_S
@@ -117,6 +117,6 @@ def machine() -> str:
     try:
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text())
     except OSError:
-        # What else names it may name others as well: then only time says that a writer died.
+        # Without a unique name, only time shows that a writer died.
         parts.append(secrets.token_hex(16))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:8]

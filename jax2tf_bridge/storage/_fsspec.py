@@ -12,7 +12,7 @@ import fsspec.core
 
 from jax2tf_bridge.storage._backend import NO_FOLDER, Backend, Failed, Found, Writer, buffered
 
-# What tells versions of a file apart, by the file systems that have it.
+# Fields that identify the version of a file; file systems have different ones.
 _STATES = ("ETag", "etag", "generation", "mtime", "modified", "LastModified", "created")
 
 # For these, making a folder would make its bucket.
@@ -87,7 +87,7 @@ class FsspecBackend(Backend):
     def rename(self, path: str, target: str) -> None:
         with Failed(target):
             if has_magic(path) and type(self._files).mv is fsspec.AbstractFileSystem.mv:
-                # That one takes the name for a pattern.
+                # AbstractFileSystem.mv would treat the name as a pattern.
                 self._files.cp_file(path, target)
                 self._files.rm_file(path)
             else:

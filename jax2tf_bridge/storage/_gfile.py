@@ -8,7 +8,7 @@ from typing import Any
 
 from jax2tf_bridge.storage._backend import NO_FOLDER, Backend, Failed, Found, Writer, buffered
 
-# By the names in tf.errors.
+# Keyed by the names in tf.errors.
 _ERRORS = {
     "NotFoundError": errno.ENOENT,
     "PermissionDeniedError": errno.EACCES,

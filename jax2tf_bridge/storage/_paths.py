@@ -123,20 +123,20 @@ class StoragePath:
         self.backend.make_folder(self._text)
 
     def find(self) -> Found | None:
-        """Tells what is there; None if nothing is."""
+        """Returns the status of the path; None if nothing is there."""
         return self.backend.find(self._text)
 
     def exists(self) -> bool:
-        """Tells whether something is there."""
+        """Returns whether something is there."""
         return self.find() is not None
 
     def is_file(self) -> bool:
-        """Tells whether it is a file."""
+        """Returns whether it is a file."""
         found = self.find()
         return found is not None and not found.is_folder
 
     def is_dir(self) -> bool:
-        """Tells whether it is a folder."""
+        """Returns whether it is a folder."""
         found = self.find()
         return found is not None and found.is_folder
 

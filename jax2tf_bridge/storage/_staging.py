@@ -97,9 +97,9 @@ def remove_at_once(path: Path, name: str) -> None:
 
 
 def is_unlocked(place: Path) -> bool:
-    """Tells whether no writer holds the lock of a staging folder, or the folder is gone.
+    """Returns whether no writer holds the lock of a staging folder, or the folder is gone.
 
-    False where that cannot be known.
+    False if that cannot be known.
     """
     try:
         handle = os.open(place / _LOCK, os.O_RDWR)

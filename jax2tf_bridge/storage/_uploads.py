@@ -75,7 +75,7 @@ def whole_upload(path: StoragePath, *, overwrite: bool, last: str) -> Iterator[P
             with contextlib.suppress(OSError):
                 _withdraw(claim)
             raise
-        # What is left over when it is there, the next writer removes.
+        # The next writer removes what is left over once the directory is there.
         send(place / "new", claim, last)
 
 

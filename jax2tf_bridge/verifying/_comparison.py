@@ -129,7 +129,7 @@ class Pair:
             raise BridgeError(_without_inner(name, "gives", self._call.structured_outputs))
         self._variables = [self._root.params[name] for name in weight_names[:first]]
         self._jax_function = function
-        # As it is served for latency; compiled quickly for values, each of which is computed once.
+        # Compiled as when served, for latency; compiled quickly for values, computed once each.
         self._jitted: Any = jax.jit(self._flat)
         quick = _quick_options()
         self._values: Any = jax.jit(self._flat, compiler_options=quick)
@@ -365,7 +365,7 @@ def _quick_options() -> dict[str, Any] | None:
 
 
 def _is_of(spec: tf.TensorSpec, aval: Aval) -> bool:
-    """Tells whether an input of the signature is the JAX function's, and not a preprocess's."""
+    """Returns whether an input of the signature is the JAX function's, not a preprocess's."""
     return aval.is_key or spec.dtype.name == aval.op_dtype
 
 

@@ -49,7 +49,7 @@ class Difference:
 
     @property
     def within(self) -> bool:
-        """Tells whether it is within the tolerance."""
+        """Returns whether it is within the tolerance."""
         return self.relative <= self.tolerance
 
     def add(self, expected: Any, found: Any, sizes: Sizes, least_scale: float = 0.0) -> None:

@@ -60,7 +60,7 @@ def stored_dtype(name: str, file: str | None) -> np.dtype[Any] | str:
 
 
 def fits_numpy(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
-    """Tells whether NumPy can have an array of this shape, whose rank is checked already.
+    """Returns whether NumPy can hold an array of this shape; its rank is checked already.
 
     >>> fits_numpy((0, 2**40), np.dtype("int8")), fits_numpy((0, 2**64), np.dtype("int8"))
     (True, False)

@@ -74,7 +74,7 @@ class Container:
 
 
 def is_named_tuple(target: Any) -> bool:
-    """Tells whether an object looks like a named tuple."""
+    """Returns whether an object looks like a named tuple."""
     return isinstance(target, tuple) and hasattr(target, "_fields")
 
 
@@ -110,12 +110,12 @@ def container_of(target: Any) -> Container | None:
 
 
 def is_container(target: Any) -> bool:
-    """Tells whether container_of takes an object apart."""
+    """Returns whether container_of takes an object apart."""
     return is_built_in(type(target)) or is_named_tuple(target)
 
 
 def has_text_keys(target: dict[Any, Any]) -> bool:
-    """Tells whether all keys of a dict are plain text, as they are in its state."""
+    """Returns whether all keys of a dict are plain text, as in its state."""
     return _TEXT.issuperset(map(type, target))
 
 
@@ -125,7 +125,7 @@ def index_keys(count: int) -> list[str]:
 
 
 def is_built_in(ty: type) -> bool:
-    """Tells whether container_of knows a type; named tuples do not count."""
+    """Returns whether container_of knows a type; named tuples do not count."""
     return ty in (dict, list, tuple) or ty is partial_type()
 
 

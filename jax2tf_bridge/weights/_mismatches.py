@@ -99,7 +99,7 @@ def mismatch(lines: Sequence[tuple[str, str]], advice: str) -> StateDictError:
 
 
 def is_mapping(state: Any) -> bool:
-    """Tells whether a state has keys: a Mapping, or what behaves like one."""
+    """Returns whether a state has keys: a Mapping, or an object that behaves like one."""
     return isinstance(state, Mapping) or (
         hasattr(state, "keys") and hasattr(state, "__getitem__") and not isinstance(state, type)
     )

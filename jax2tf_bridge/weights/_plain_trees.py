@@ -99,6 +99,6 @@ class PlainTrees:
             return
         if handlers_of(target) is not None or is_container(target) or is_registered_with_flax(kind):
             raise NotPlain
-        # Whether a tuple is a leaf may be a matter of the object.
+        # A tuple may be a leaf depending on the object, not only on its type.
         if not issubclass(kind, tuple):
             self._leaf_types.add(kind)

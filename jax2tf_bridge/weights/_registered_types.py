@@ -106,7 +106,7 @@ def register_serialization_state(
 
 
 def is_serializable(target: Any) -> bool:
-    """Tells whether a type has a state: it is registered, here or with Flax, or is built in.
+    """Returns whether a type has a state: registered, here or with Flax, or built in.
 
     Args:
       target: a type, or an object, whose type is meant.

@@ -82,7 +82,7 @@ class SafetensorsContents:
 
 
 def looks_like_safetensors(start: bytes | memoryview) -> bool:
-    """Tells whether a file that begins with these 9 or more bytes can only be of this format.
+    """Returns whether a file that begins with these 9 or more bytes must be safetensors.
 
     >>> looks_like_safetensors(bytes([2, 0, 0, 0, 0, 0, 0, 0]) + b"{}")
     True

@@ -165,7 +165,7 @@ class FileSource(Source):
 
     @property
     def closed(self) -> bool:
-        """Tells whether `close` was called."""
+        """Returns whether `close` was called."""
         return self._handle.closed
 
     def close(self) -> None:

@@ -245,17 +245,17 @@ class _Walk(ABC):
         """Returns a frame for a container with children that are no leaves, else the result."""
 
     def _has_only_leaves(self, values: Iterable[Any]) -> bool:
-        """Tells whether all values are leaves, of types that were met before."""
+        """Returns whether all values are leaves of types that were met before."""
         return self._leaf_types.issuperset(map(type, values))
 
     def _is_leaf(self, value: Any) -> bool:
-        """Tells whether a value is a leaf, and remembers its type."""
+        """Returns whether a value is a leaf, and remembers its type."""
         kind = type(value)
         if kind in self._leaf_types:
             return True
         if handlers_of(value) is not None or is_container(value) or is_registered_with_flax(kind):
             return False
-        # Whether a tuple is a leaf may be a matter of the object.
+        # A tuple may be a leaf depending on the object, not only on its type.
         if not issubclass(kind, tuple):
             self._leaf_types.add(kind)
         return True

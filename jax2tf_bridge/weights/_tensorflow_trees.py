@@ -41,7 +41,7 @@ def _plain(value: Any, tf: Any, depth: int) -> Any:
     if isinstance(value, (tf.Variable, tf.Tensor)):
         return np.asarray(tf.convert_to_tensor(value))
     kind = type(value)
-    # What tf.Module and loaded objects make of dicts, lists and tuples.
+    # Wrappers of dicts, lists and tuples in tf.Module and loaded objects.
     is_wrapper = kind.__module__.startswith("tensorflow.")
     if depth > _MAX_DEPTH:
         return value

@@ -205,7 +205,7 @@ def test_examples_of_sizes_that_cannot_be(example: dict[str, Any], message: str)
     arrays = {name: array(*of) for name, of in example.items()}
     with pytest.raises(ShapeError, match=message) as info:
         make_request_from_example("f", inputs, [parse_comparison("l >= b + 1")], arrays)
-    assert str(info.value).startswith("f: the sizes of the example are impossible")
+    assert str(info.value).startswith(("f: the example for x", "f: the sizes of the example are"))
 
 
 @pytest.mark.parametrize("size", [5, 1])

@@ -32,7 +32,7 @@ DTYPES: Mapping[str, str] = MappingProxyType({**_SHORT, **{name: name for name i
 
 _ARRAY = re.compile(r"\s*(?P<dtype>key<\w+>|[A-Za-z]\w*)\s*(?:\[(?P<shape>.*)\])?\s*", re.DOTALL)
 _UNNAMED = re.compile(r"(?:^|,)\s*(None|\?|-\s*1)\s*(?=,|$)")
-"""What other tools write for a size that stays open."""
+"""Notations of other tools for an open size."""
 _FORM = "a dtype and sizes or names of sizes, as 'f32[b,28]', 'int32[4]' or 'bool' for a scalar"
 
 

@@ -270,7 +270,7 @@ def _exported(make: Callable[[], PortableFunction], name: str) -> PortableFuncti
     except BridgeError:
         raise
     except Exception as e:
-        # Here, since the package needs JAX, which is loaded by now.
+        # Imported late: the package needs JAX, which is loaded by now.
         from jax2tf_bridge.from_jax.arguments import user_line
 
         raise UserCodeError(f"tracing {name}", e, user_line(e)) from e

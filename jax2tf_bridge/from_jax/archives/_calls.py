@@ -21,7 +21,7 @@ _TARGET = re.compile(r"(?:lapack|blas)_([sdcz])([a-z]+\d?)(_ffi)?")
 
 _NUMBER = re.compile(r"dense<([^>]*)>")
 
-# On GPUs only the form since 2025 can be read: flags were bytes of a C struct before.
+# On GPUs, only the form since 2025 can be read; before, flags were bytes of a C struct.
 _GPU_TARGET = re.compile(r"(?:cu|hip)(?:solver|blas)_([a-z]+)(?:_batched)?_ffi")
 _GPU_ROUTINES = {
     "geqrf": "geqrf",
@@ -38,7 +38,7 @@ _PERMUTATIONS = ("cu_lu_pivots_to_permutation", "hip_lu_pivots_to_permutation")
 # The Hermitian and unitary forms have names of their own.
 _ROUTINES = {"heevd": "syevd", "hetrd": "sytrd", "ungqr": "orgqr", "unmqr": "ormqr"}
 
-# Of another order of results since their flags are attributes.
+# Their results have another order since their flags are attributes.
 _FFI_ROUTINES = {"gees": "gees_ffi"}
 
 # For each routine, how many results its call has today, of real and of complex matrices; more were
@@ -137,7 +137,7 @@ def _gpu_call(call: Any, target: str) -> ArchivedCall | None:
         routine = "lu_pivots_to_permutation"
     if routine is None:
         return None
-    # On other platforms its branch is never compiled, and jaxlib has it for GPUs.
+    # Other platforms never compile this branch, and jaxlib registers the call for GPUs.
     arrays = tuple(_operands(call))
     return ArchivedCall(target, routine, arrays, _flags_of_attributes(call), None, True)
 
@@ -149,7 +149,7 @@ def _operands(call: Any) -> list[Any]:
 
 
 def is_retired(target: str) -> bool:
-    """Tells LAPACK and BLAS calls of the form that jaxlib registers no longer."""
+    """Returns whether a LAPACK or BLAS target is one that jaxlib no longer registers."""
     match = _TARGET.fullmatch(target)
     return match is not None and match.group(3) is None
 
@@ -160,7 +160,7 @@ def constant(value: Any) -> complex | None:
     operation = getattr(owner, "operation", owner)
     if getattr(operation, "name", "") != "stablehlo.constant":
         return None
-    # As text, since the bindings fail on attributes with complex numbers.
+    # Read from the text: the bindings fail on attributes with complex numbers.
     number = _NUMBER.search(operation.get_asm(enable_debug_info=False))
     if number is None:
         return None
@@ -185,7 +185,7 @@ def _flags_of(routine: str, scalars: Sequence[Any], target: str) -> dict[str, in
                 f"The custom call {target!r} takes its flag {name!r} from a computation, where "
                 "JAX writes a constant: it cannot be rewritten. Export the function again."
             )
-        # Whether vectors are wanted is a character: V if they are, N if not.
+        # A character says whether to compute vectors: V if so, N if not.
         flags[name] = int(value == ord("V")) if name.endswith("vectors") else int(value.real)
     return flags
 

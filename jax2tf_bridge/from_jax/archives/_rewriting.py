@@ -24,7 +24,7 @@ _DTYPES = {
     ELEMENT_TYPES[name]: name for name in ("float32", "float64", "complex64", "complex128", "int32")
 }
 
-# What the sizes of a routine's arrays are called, behind the batch dimensions.
+# Names of the sizes of each routine's arrays, after the batch dimensions.
 _SIZES = {
     "gees": ("nn",),
     "gees_ffi": ("nn",),

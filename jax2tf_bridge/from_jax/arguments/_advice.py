@@ -12,7 +12,7 @@ _WRITTEN_AS_CODE = (bool, int, float, str)
 
 
 def close_over(function: JaxCallable, names: Sequence[str], argument: str, value: Any) -> str:
-    """Tells how to give an argument before the function is exported, with code for it.
+    """Returns advice, with code, to pass an argument before the function is exported.
 
     Args:
       function: whose argument it is.
@@ -32,7 +32,7 @@ def close_over(function: JaxCallable, names: Sequence[str], argument: str, value
     parameter = parameters.get(argument)
     by_position = parameter is not None and parameter.kind is parameter.POSITIONAL_ONLY
     if argument in names[:-1] or by_position:
-        # What comes behind it by position would take its place.
+        # Later positional arguments would take its place.
         others = [name for name in names if name != argument]
         if not all(map(str.isidentifier, others)):
             return "Close over it."

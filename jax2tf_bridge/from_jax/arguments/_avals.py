@@ -28,7 +28,7 @@ def portable_aval(aval: Any, shape: tuple[Dim, ...] | None = None) -> Aval:
 
 
 def is_key(dtype: Any) -> bool:
-    """Tells the dtype of typed PRNG keys from others."""
+    """Returns whether a dtype is that of typed PRNG keys."""
     return bool(jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key))
 
 
@@ -43,5 +43,5 @@ def cotangent_spec(aval: Any) -> jax.ShapeDtypeStruct:
 
 
 def is_narrow(aval: Aval) -> bool:
-    """Tells values of fewer than 8 bits, which cross TF's op as wider ones."""
+    """Returns whether values have fewer than 8 bits; TF's op passes them as wider ones."""
     return aval.dtype in WIDENED

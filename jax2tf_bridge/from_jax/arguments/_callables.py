@@ -81,7 +81,7 @@ class JaxCallable:
         )
 
     def is_static(self, position: int) -> bool:
-        """Tells whether the positional argument is a value and not an array."""
+        """Returns whether the positional argument is a value and not an array."""
         return position in self.static_argnums
 
     def argument_names(self, count: int) -> tuple[str, ...]:
@@ -102,13 +102,13 @@ class JaxCallable:
 
 
 def _is_jitted(function: object) -> bool:
-    # What flax.nnx.jit gives looks like it, and is traced to objects of Flax's own.
+    # The result of flax.nnx.jit looks like one, but traces to objects of Flax.
     is_of_flax = type(function).__module__.partition(".")[0] == "flax"
     return isinstance(function, jax.stages.Wrapped) and not is_of_flax
 
 
 def _is_linen_module(value: object) -> bool:
-    # By name, so that Flax is not imported for those who do not use it.
+    # Compared by name, so that Flax need not be imported.
     kinds = [(kind.__module__, kind.__name__) for kind in type(value).__mro__]
     return ("flax.linen.module", "Module") in kinds
 
@@ -150,7 +150,7 @@ def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
         call.__signature__ = signature  # type: ignore[attr-defined]
     written = written_function(function)
     if hasattr(written, "__code__"):
-        # Where JAX's messages say that the function is.
+        # JAX's messages name the place of the wrapped function.
         call.__wrapped__ = written  # type: ignore[attr-defined]
     return call
 
@@ -183,7 +183,7 @@ def _positional_count(signature: inspect.Signature | None) -> int:
 
 
 def _instead(value: object) -> str:
-    """Tells how to call a function that was exported already."""
+    """Returns advice to call a function that was exported already."""
     if isinstance(unwrap_portable(value), PortableFunction):
         return " It is exported already: to_tf(portable) makes a TensorFlow function of it."
     if isinstance(value, jax_export.Exported):

@@ -31,9 +31,9 @@ def shape_and_dtype(leaf: Any, path: str) -> tuple[tuple[Any, ...], Any]:
 
 
 def static_leaf_hint(leaf: Any, path: str) -> str:
-    """Tells what to do with a leaf of a model that is no array, as its activation.
+    """Returns advice for a leaf of a model that is not an array, such as its activation.
 
-    The end of a message that ends without a full stop; "" for any other leaf.
+    The text continues a message without a full stop; "" for any other leaf.
 
     >>> static_leaf_hint(None, "model.bias"), static_leaf_hint(len, "model.activation")[:25]
     ('', '. Close over model, or pa')
@@ -73,7 +73,7 @@ def jax_dtype(dtype: Any, path: str, *, shown: str | None = None) -> Any:
 
 
 def _conversion(dtype: Any) -> str:
-    """Tells how an array of a dtype that JAX lacks becomes numbers, as far as that is known."""
+    """Returns advice to convert an array of a dtype that JAX lacks; "" if there is none."""
     if np.dtype(dtype).kind in "SUO":
         return ", in TensorFlow for instance with tf.strings.to_number or a table of tf.lookup"
     if np.dtype(dtype).kind in "mM":

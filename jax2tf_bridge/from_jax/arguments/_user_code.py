@@ -72,7 +72,7 @@ def user_line_of_equation(equation: Any) -> str | None:
 
 
 def defined_at(function: object) -> str | None:
-    """Tells where a function was defined, in the form of `user_line`."""
+    """Returns where a function was defined, in the form of `user_line`."""
     inner = written_function(function)
     code = getattr(inner, "__code__", None)
     if code is None or str(getattr(inner, "__module__", "")).partition(".")[0] in _LIBRARIES:

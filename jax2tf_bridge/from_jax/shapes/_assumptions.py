@@ -265,7 +265,7 @@ def _resolved(text: str, scope: jax_export.SymbolicScope) -> str:
         return text
     left, _, right = text.partition(" == ")
     (replaced,) = jax_export.symbolic_shape(right, scope=scope)
-    # What a term is replaced by must not hold the term.
+    # The replacement of a term must not contain the term.
     return text if left in str(replaced) else f"{left} == {replaced}"
 
 

@@ -20,7 +20,7 @@ logger = logging.getLogger("jax2tf_bridge")
 Place = tuple[int, int]
 """A dimension of an argument: which flat argument, and which axis of it."""
 Choice = Mapping[Place, Dim]
-"""What stands for each dimension of the arguments that AUTO decides on."""
+"""Maps each dimension that AUTO decides on to a size or a variable."""
 
 _MAX_REFINEMENTS = 16
 

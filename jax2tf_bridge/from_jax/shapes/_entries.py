@@ -55,7 +55,7 @@ def specs_of_arguments(
 
 
 def is_entry(value: Any) -> bool:
-    """Tells one specification from a pytree of them."""
+    """Returns whether a value is one specification rather than a pytree of them."""
     # jax2tf's PolyShape is a tuple of dimensions of a type of its own.
     return isinstance(value, (str, Auto, type(None))) or type(value).__name__ == "PolyShape"
 
@@ -161,7 +161,7 @@ def shape_with_names(shape: Sequence[int | None]) -> str:
 
 
 def _is_plain(tree: Any) -> bool:
-    """Tells whether a tree is made of Python's own containers alone."""
+    """Returns whether a tree consists of Python's own containers only."""
     if isinstance(tree, dict):
         return type(tree) is dict and all(map(_is_plain, tree.values()))
     if isinstance(tree, (list, tuple)):
@@ -172,7 +172,7 @@ def _is_plain(tree: Any) -> bool:
 def shape_problem(
     shape: Sequence[int | None], shape_spec: str | None, path: str, error: ValueError
 ) -> Message:
-    """Tells what is wrong with the entry of an argument.
+    """Describes what is wrong with the entry of an argument.
 
     Args:
       shape: the argument's, None where a size is not known.
@@ -226,7 +226,7 @@ def _dimensions_named(shape_spec: str) -> tuple[Dim, ...] | None:
 def _difference(
     shape: Sequence[int | None], named: Sequence[Dim], *, open_ended: bool
 ) -> str | None:
-    """Tells how an argument's sizes differ from those of its entry; None if they do not."""
+    """Describes how an argument's sizes differ from its entry; None if they do not."""
     if len(named) > len(shape) or (len(named) < len(shape) and not open_ended):
         dimensions = "dimension" if len(named) == 1 else "dimensions"
         return f"the entry has {len(named)} {dimensions}, the argument {len(shape)}"

@@ -92,7 +92,7 @@ def not_convinced_error(
     )
 
 
-# By what JAX says where its own functions need numbers: the way around it.
+# Maps messages of JAX functions that need numbers to ways around them.
 _OTHER_WAYS = {
     "shape polymorphism for `permutation` or `shuffle`": (
         "draw in a way that needs no number: jax.random.choice without replacement takes equal "

@@ -168,7 +168,7 @@ def _answered(
 
 
 def _other_forms(assumptions: SizeAssumptions, question: Question) -> list[SizeAssumptions]:
-    """Tells a fact that JAX did not see in another way."""
+    """States a fact in other forms, because JAX did not use it in the first one."""
     asked = {comparison for option in question.options for comparison in option}
     for i, fact in enumerate(assumptions.facts):
         if fact.comparison in asked and len(comparison_to_jax(fact.comparison)) > fact.form + 1:
@@ -207,7 +207,7 @@ def _by_experiment(
         return [], error
     if not found.failed:
         if isinstance(error, RecursionError) and assumptions.facts:
-            # Of JAX's, over constraints that it rewrites by each other.
+            # JAX recurses without end if it rewrites constraints by each other.
             told = assumptions.comparison_from_jax(assumptions.facts[-1].comparison)
             return [], not_convinced_error(function, told, source, error)
         question = question_of(error, assumptions.variables_of_jax(function.variables))

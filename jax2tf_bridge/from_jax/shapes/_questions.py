@@ -107,7 +107,7 @@ def _uneven_division(text: str, variables: frozenset[str]) -> Question | None:
 
 def _said_to_differ(text: str, variables: frozenset[str]) -> Question | None:
     found = _MUST_EQUAL.search(text)
-    # Here JAX writes out a division that it has not done.
+    # JAX prints a division here that it has not computed.
     sides = [_dimension(found[i], variables, simplify=True) for i in (1, 2)] if found else []
     known = [side for side in sides if side is not None]
     return _equal([(known[0], known[1])]) if len(known) == 2 else None
@@ -293,7 +293,7 @@ def _shapes(text: str, variables: frozenset[str], depth: int = 0) -> Iterator[Sh
 
 
 def _may_be_shape(text: str, start: int, end: int) -> bool:
-    """Tells a tuple from the arguments of a call, and sizes after a dtype from other brackets."""
+    """Returns whether brackets may hold a shape, not the arguments of a call or an index."""
     before = _WORD_BEFORE.search(text, max(0, start - 40), start)
     if text[start] == "(":
         return before is None and "," in text[start:end]

@@ -71,7 +71,7 @@ def _new(before: SizeAssumptions, after: SizeAssumptions) -> list[Requirement]:
 
 def _only_sizes(scope: SymbolicScope, variables: frozenset[str]) -> dict[str, int] | None:
     """Finds the sizes that a scope leaves if it leaves one for each variable; None if more."""
-    # That some variable is 0 is refuted by the smallest sizes that there are.
+    # Refuting "sum == 0" makes the prover return the smallest sizes.
     found = prove(
         Comparison("==", sum(map(DimExpr.variable, sorted(variables)), start=0), 0), scope
     )

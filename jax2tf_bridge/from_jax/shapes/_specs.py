@@ -69,7 +69,7 @@ class Specs:
 
     @property
     def decided(self) -> bool:
-        """Tells that AUTO has nothing left to decide."""
+        """True if AUTO has nothing left to decide."""
         return not any(isinstance(leaf, AutoSpec) for leaf in self.leaves())
 
     def arguments(self) -> list[tuple[str, Any]]:
@@ -339,7 +339,7 @@ def _symbolic_leaf(leaf: Any, shape_spec: Any, path: str) -> ArraySpec | AutoSpe
         number = leaf if isinstance(leaf, complex | float | int) else getattr(leaf, "number", None)
         fixed = _symbolic(shape_spec, shape, path)
         return ArraySpec(fixed, dtype, sharding, shape, weak, number)
-    # Of JAX's own making: by jax.export.symbolic_shape.
+    # The user made these with jax.export.symbolic_shape.
     open_shape = _symbolic(", ".join(map(str, shape)), None, path)
     return ArraySpec(open_shape, dtype, sharding, weak_type=weak)
 

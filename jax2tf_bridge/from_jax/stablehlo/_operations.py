@@ -31,7 +31,7 @@ def attributes_of(holder: Any) -> dict[str, Any]:
     Complex constants are left out, because jaxlib has no Python object for them.
     """
     attributes = holder if isinstance(holder, ir.DictAttr) else holder.attributes
-    # By number, because iterating yields names in some releases of jaxlib.
+    # Indexed, because iterating yields names in some releases of jaxlib.
     names = [str(attributes[i].name) for i in range(len(attributes))]
     readable = {}
     for name in names:

@@ -39,7 +39,7 @@ class Slot:
 
     @property
     def is_differentiable(self) -> bool:
-        """Whether TensorFlow has gradients for the dtype; it has none for 8-bit floats."""
+        """True if TensorFlow has gradients for the dtype; it has none for 8-bit floats."""
         row = find_dtype(self.spec.dtype.name)
         return row is not None and row.is_differentiable and row.bits > 8
 

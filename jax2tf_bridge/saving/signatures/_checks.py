@@ -12,7 +12,7 @@ from jax2tf_bridge.portable import PortableFunction
 from jax2tf_bridge.saved_model import Signature
 
 _LARGEST_GRAPH = 2**31 - 1 - (1 << 20)
-"""What saved_model.pb can hold, and a little room for what is not counted."""
+"""Maximum size of saved_model.pb in bytes, less some room for what is not counted."""
 
 _TAKEN = frozenset(
     {"params", "constants", "gradients", "signatures", "resources"}

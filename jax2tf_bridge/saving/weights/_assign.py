@@ -209,10 +209,10 @@ def _does_not_match(
     hints = ["partial=True assigns what fits."] if matching.pairs else []
     if not given.leaves or "" in given.leaves:
         hints = ["Give a state dict, or the path of a file: they are no tree of weights."]
-    # Of each variable the last name is the shortest: without the name of a model of Keras.
+    # The last name of a variable is the shortest; it lacks the name of a Keras model.
     for missing in (matching.missing, [variables[name].names[-1] for name in matching.missing]):
         before, lacking = shifted(missing, matching.unexpected)
-        # What is put before all paths would be before those that fit as well.
+        # A prefix is added to all paths, so those that fit already would no longer fit.
         if not before and (not lacking or matching.pairs):
             continue
         name = missing[0]

@@ -101,7 +101,7 @@ def differences(
     lines = []
     for name, described in list(missing.items())[:_MOST_SHOWN]:
         near = did_you_mean(name, _nearest(name, proposals))
-        # What is proposed for one name is not meant by another.
+        # A path proposed for one name is not proposed for another.
         proposals = [path for path in proposals if not near or path not in near]
         # Weights that are an array without a container have no name.
         label = f"{name:.200}" or "a single array"

@@ -16,7 +16,7 @@ from jax2tf_bridge.errors import StructureError
 _TRACKABLE: type = tf.Module.__bases__[0]
 # Keras exports a second variable for each below this attribute, which nothing reads.
 _SECOND = "_all_variables"
-# What a box around a single value calls it: nnx.Variable, linen.Partitioned.
+# Attribute of boxes around a single value: nnx.Variable, linen.Partitioned.
 _IN_A_BOX = "/value"
 
 
@@ -109,7 +109,7 @@ def _is_second(variable: NamedVariable) -> bool:
 def _walk(root: Any) -> Iterator[tuple[Sequence[str], Any]]:
     """Yields every variable that can be reached, with its names; by fewer attributes first."""
     count = itertools.count()
-    # By private attributes last: trackers keep what public ones name there as well.
+    # Private attributes come last: trackers keep what public ones name there as well.
     queue: list[tuple[int, int, int, str, Any]] = [(0, 0, next(count), "", root)]
     entered = set()
     while queue:

@@ -198,7 +198,7 @@ def _check_leaves(
 
 
 def is_trainable(name: str, aval: Aval, trainable: bool | Sequence[str]) -> bool:
-    """Tells whether a weight is trained; `trainable`: all, none, or the beginnings of names."""
+    """Returns whether a weight is trained; `trainable` is all, none, or prefixes of names."""
     # TensorFlow has no gradients of the narrow ones.
     if not aval.is_differentiable or aval.dtype in NARROW_FLOATS:
         return False
@@ -345,7 +345,7 @@ def names_of(paths: Sequence[Sequence[Any]]) -> tuple[str, ...]:
 
 
 def begins(name: str, prefix: str) -> bool:
-    """Tells whether a weight's name begins with the keys of a prefix, as "dense" or "dense/"."""
+    """Returns whether a weight's name begins with the keys of a prefix ("dense" or "dense/")."""
     prefix = prefix.rstrip("/")
     return name == prefix or name.startswith(f"{prefix}/") or not prefix
 

@@ -39,7 +39,7 @@ def tf_dtype(element: str) -> tf.DType:
 
 @functools.cache
 def has_dtype(element: str) -> bool:
-    """Tells whether TensorFlow has a dtype for an element type of StableHLO."""
+    """Returns whether TensorFlow has a dtype for an element type of StableHLO."""
     try:
         tf_dtype(element)
     except (KeyError, TypeError):
@@ -162,7 +162,7 @@ class Array:
 
     @property
     def is_static(self) -> bool:
-        """Tells whether all sizes are numbers."""
+        """Returns whether all sizes are numbers."""
         return all(isinstance(size, int) for size in self.sizes)
 
     @property
@@ -178,7 +178,7 @@ class Array:
         return () if self.parts is None else self.static_sizes()
 
     def repeats(self, axis: int) -> bool:
-        """Tells whether the compact form has a single element along an axis, repeated or not."""
+        """Returns whether the compact form has a single element along an axis, repeated or not."""
         shape = self.compact_shape
         place = axis - (self.rank - len(shape))
         return place < 0 or shape[place] == 1

@@ -104,7 +104,7 @@ class _Body:
         return (left, right), (right, left)
 
     def mirrored(self, left: Value, right: Value, pairs: Mapping[Value, Value]) -> bool:
-        """Tells whether `right` is computed as `left`, but from the other elements."""
+        """Returns whether `right` is computed as `left`, but from the other elements."""
         if left in pairs or right in pairs.values():
             return pairs.get(left) is right
         if left is right:
@@ -188,7 +188,7 @@ def reducers(block: Block) -> list[Reducer] | None:
 
 
 def _holds(wide: str, narrow: str) -> bool:
-    """Tells whether a type has all numbers of another one."""
+    """Returns whether a type has all numbers of another one."""
     if wide == narrow:
         return True
     return (wide, narrow) in {
@@ -224,7 +224,7 @@ def _extreme(element: str, *, least: bool) -> Any:
 
 
 def is_identity(scope: Scope, reducer: Reducer, init: Array) -> bool:
-    """Tells whether an initial value is known to change nothing."""
+    """Returns whether an initial value is known to change nothing."""
     known = scope.scalar(init)
     if known is None:
         return False

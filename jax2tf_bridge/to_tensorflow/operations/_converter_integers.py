@@ -80,7 +80,7 @@ def less(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
 
 
 def _has_sign(x: tf.Tensor) -> tf.Tensor:
-    """Tells whether the highest bit of an unsigned integer is set."""
+    """Returns whether the highest bit of an unsigned integer is set."""
     signed = tf.cast(x, tf.int32 if x.dtype.size == 4 else tf.int64)
     return tf.less(signed, _zero(signed))
 

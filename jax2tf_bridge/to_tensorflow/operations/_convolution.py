@@ -388,7 +388,7 @@ def _live(
 
 
 def _is_sorted(tensor: tf.Tensor, sizes: Sequence[Dim], order: Sequence[int]) -> bool:
-    """Tells whether axes are in an order already."""
+    """Returns whether axes are in an order already."""
     live = _live(tensor, sizes, order)[2]
     return live == sorted(live)
 

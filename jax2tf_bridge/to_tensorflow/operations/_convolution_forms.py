@@ -413,7 +413,7 @@ def _name_of_gradient(axes: Sequence[Axis], *, remainder: bool) -> str | None:
 
 
 def _is_same(scope: Scope, axes: Sequence[Axis]) -> bool:
-    """Tells whether padding is computed from open sizes as SAME does it."""
+    """Returns whether padding is computed from open sizes as SAME does it."""
     for axis in axes:
         count = -(-axis.size // axis.stride)
         total = greatest(scope, (count - 1) * axis.stride + axis.extent - axis.size, 0)

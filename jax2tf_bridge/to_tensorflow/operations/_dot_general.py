@@ -266,7 +266,7 @@ def _is_moved(
 def _is_flipped(
     side: _Labelled, both: tuple[str, ...], rows: tuple[str, ...], columns: tuple[str, ...]
 ) -> bool:
-    """Tells whether the columns are best kept before the rows."""
+    """Returns whether the columns are best kept before the rows."""
     if side.live == (*both, *rows, *columns):
         return False
     # A transpose that leaves the last axis where it is moves blocks.

@@ -308,7 +308,7 @@ def _is_formula(array: Array, name: str, first: Array, second: int | tuple[Dim, 
 
 
 def _is_remainder(array: Array, name: str, x: tuple[Dim, ...], y: tuple[Dim, ...]) -> bool:
-    """Tells whether a flag is a comparison of the remainder of x by y with 0."""
+    """Returns whether a flag is a comparison of the remainder of x by y with 0."""
     if array.formula is None:
         return False
     found = array.formula.operands[0].formula
@@ -321,7 +321,7 @@ def _is_remainder(array: Array, name: str, x: tuple[Dim, ...], y: tuple[Dim, ...
 
 
 def _is_sign(array: Array, x: tuple[Dim, ...]) -> bool:
-    """Tells whether a flag says that the sign of x is not that of a positive number."""
+    """Returns whether a flag says that the sign of x is not that of a positive number."""
     if array.formula is None:
         return False
     found = array.formula.operands[0].formula

@@ -15,7 +15,7 @@ TOKEN = Array("token", ())
 
 
 def is_token(value: Value) -> bool:
-    """Tells whether a value is a token."""
+    """Returns whether a value is a token."""
     return isinstance(value.type, OtherType) and value.type.text == "!stablehlo.token"
 
 

@@ -148,7 +148,7 @@ def index_vectors(scope: Scope, components: Sequence[Array]) -> tf.Tensor:
 
 
 def is_too_deep(count: Dim) -> bool:
-    """Tells whether an index has more components than TensorFlow's operations take."""
+    """Returns whether an index has more components than TensorFlow's operations take."""
     return not isinstance(count, int) or count > _DEEPEST
 
 

@@ -80,7 +80,7 @@ def combining(block: Block) -> Combine:
 
 
 def has_reduction(reducer: Reducer, array: Array) -> bool:
-    """Tells whether TensorFlow has an operation that reduces an array so."""
+    """Returns whether TensorFlow has an operation that reduces an array so."""
     if array.element == "i1":
         return reducer.name in ("and", "or", "xor")
     if row_of(array.element).kind == "complex":
@@ -175,7 +175,7 @@ def _as_number(size: Any, dtype: tf.DType) -> tf.Tensor:
 
 
 def _may_be_compact(scope: Scope, name: str, array: Array, times: Dim) -> bool:
-    """Tells whether repeated elements need not be there to be reduced."""
+    """Returns whether repeated elements need not be there to be reduced."""
     if times == 1:
         return True
     if name in _IDEMPOTENT:
@@ -210,7 +210,7 @@ def wrapped(tensor: tf.Tensor, element: str) -> tf.Tensor:
 
 
 def counts(scope: Scope, array: Array, axis: int) -> bool:
-    """Tells whether an array is known to count along an axis from 0."""
+    """Returns whether an array is known to count along an axis from 0."""
     if any(not array.repeats(other) for other in range(array.rank) if other != axis):
         return False
     if array.known is not None:

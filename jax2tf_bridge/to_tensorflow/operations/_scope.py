@@ -446,7 +446,7 @@ class Scope:
         raise AssertionError(f"the size {name} comes before what defines it")
 
     def knows(self, dimension: Dim) -> bool:
-        """Tells whether a size can be computed here: it may be one that a region made."""
+        """Returns whether a size can be computed here: it may be one that a region made."""
         if not isinstance(dimension, DimExpr):
             return True
         names = set(dimension.variables())

@@ -749,7 +749,7 @@ def cut(scope: Scope, array: Array, sizes: Sequence[Dim]) -> Array:
 
 
 def _are_one(array: Array, value: Array) -> bool:
-    """Tells whether all elements of an array are a value, bit by bit."""
+    """Returns whether all elements of an array are a value, bit by bit."""
     if array.known is None or value.known is None or array.known.size != 1:
         return False
     return array.known.tobytes() == value.known.tobytes()

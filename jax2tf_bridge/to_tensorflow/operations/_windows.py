@@ -85,7 +85,7 @@ class Windows:
         return [axis for axis in range(len(self.sizes)) if not self.is_plain(axis)]
 
     def is_plain(self, axis: int) -> bool:
-        """Tells whether a window along an axis is one element, and each element has one."""
+        """Returns whether a window along an axis is one element, and each element has one."""
         return (
             self.sizes[axis] == self.strides[axis] == 1
             and self.holes[axis] == self.low[axis] == self.high[axis] == 0
@@ -101,7 +101,7 @@ class Windows:
 
     @property
     def has_padding(self) -> bool:
-        """Tells whether windows may have elements that are none of the array."""
+        """Returns whether windows may have elements that are none of the array."""
         amounts = (*self.holes, *self.low, *self.high)
         return any(not (isinstance(amount, int) and amount <= 0) for amount in amounts)
 
@@ -404,7 +404,7 @@ def _exact_max_pool(
 
 
 def _is_same(scope: Scope, array: Array, windows: Windows) -> bool:
-    """Tells whether the padding is TensorFlow's SAME, and not nothing at all."""
+    """Returns whether the padding is TensorFlow's SAME, and not nothing at all."""
     found = False
     for axis in windows.axes:
         size, window, stride = array.sizes[axis], windows.sizes[axis], windows.strides[axis]

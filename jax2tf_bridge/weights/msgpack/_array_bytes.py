@@ -13,7 +13,7 @@ _PIECE = 2**22
 
 
 def is_jax_array(value: object) -> bool:
-    """Tells whether a value is a jax.Array; without JAX there can be none."""
+    """Returns whether a value is a jax.Array; without JAX there can be none."""
     array = getattr(sys.modules.get("jax"), "Array", None)
     return array is not None and isinstance(value, array)
 
@@ -85,5 +85,5 @@ def _copied(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> Iterator[memor
 
 
 def _bytes_of(array: np.ndarray[Any, Any]) -> memoryview:
-    # As bytes, since buffers cannot describe the dtypes of ml_dtypes.
+    # Viewed as bytes, since buffers cannot describe the dtypes of ml_dtypes.
     return array.reshape(-1).view(np.uint8).data

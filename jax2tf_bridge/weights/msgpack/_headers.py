@@ -73,7 +73,7 @@ def _with_argument(kind: int, codes: str) -> Iterator[Header]:
 
 
 HEADERS: Final = tuple(_table())
-"""By first byte."""
+"""Headers by their first byte."""
 
 
 def read_header(data: bytes, at: int, end: int, base: int = 0) -> tuple[int, Any, int]:

@@ -24,7 +24,7 @@ LARGEST: Final = 1 << 16
 _LONGEST_LIST: Final = 1 << 10
 _LARGEST_MAP: Final = 1 << 15
 _LEAST_BYTES_PER_ITEM: Final = 32
-# What precedes the elements: (shape, name, and the header of a bin).
+# The bytes before the elements: (shape, name, and the header of a bin).
 _PRELUDE: Final = re.compile(
     rb"\x93[\x90-\x9f](?:[\0-\x7f]|\xcc.|\xcd..|\xce.{4})*[\xa1-\xbf][\w\[\]]+"
     rb"(?:\xc4.|\xc5..|\xc6.{4})",
@@ -58,7 +58,7 @@ class QuickReader:
         Raises:
           NotOrdinary: it is to be read in the other way.
         """
-        # Here, since the other way does without it.
+        # Imported late: the other way does without it.
         from msgpack import unpackb
 
         try:
@@ -74,7 +74,7 @@ class QuickReader:
                 max_array_len=_LONGEST_LIST,
                 max_map_len=min(_LARGEST_MAP, len(self._data) // _LEAST_BYTES_PER_ITEM + 1),
             )
-        # Of msgpack, for what it does not read or is not to; UnicodeDecodeError is one, too.
+        # Errors of msgpack for input that it cannot or must not read; UnicodeDecodeError is one.
         except (ValueError, TypeError, OverflowError):
             raise NotOrdinary from None
 

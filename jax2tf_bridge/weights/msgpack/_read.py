@@ -203,7 +203,7 @@ def _read(source: Source, stored: list[tuple[Any, Any]], stack: list[_Frame]) ->
                 safe = size if base + len(data) == size else base + len(data) - HEADER_ROOM
             if at >= size:
                 raise Fault(at, "a msgpack object", "the end")
-            # As read_header, inlined: this runs for every object.
+            # Inlines read_header: this runs for every object.
             kind, value, unpack, width = HEADERS[data[at - base]]
             start = at
             at += 1
@@ -314,7 +314,7 @@ def _extension_leaf(source: Source, window: Window, code_at: int, size: int) -> 
         return _array(window, start, start + size, code == NUMPY_SCALAR, source.file)
     if code == COMPLEX:
         return _complex(window, start, start + size)
-    # Here, since msgpack is needed for its own types alone.
+    # Imported late: msgpack is needed for its own types only.
     from msgpack import ExtType
 
     if code < 0x80:

@@ -295,7 +295,7 @@ class _Entered(NamedTuple):
     container: dict[Any, Any] | list[Any]
     items: Iterator[tuple[Any, Any]]
     only_dicts: bool
-    """Whether it and all containers around it are dicts: readers join chunks nowhere else."""
+    """True if it and all containers around it are dicts; readers join chunks only there."""
     keys: tuple[Any, ...]
     """Those that lead to it."""
 
@@ -321,7 +321,7 @@ class _Encoder:
     headers: dict[tuple[tuple[int, ...], np.dtype[Any]], tuple[bytes, int]] = field(
         default_factory=dict
     )
-    """What precedes the elements of arrays in one chunk, and their size, by shape and dtype."""
+    """Bytes before the elements of arrays in one chunk, and their size, by shape and dtype."""
     written_keys: dict[str, bytes] = field(default_factory=dict)
     """Most layers have parameters of the same names."""
 

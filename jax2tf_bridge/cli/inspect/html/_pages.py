@@ -284,7 +284,7 @@ def _file_findings(facts: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     if facts["devices"] > 1:
         found.append(("warning", f"It is spread over {facts['devices']} devices.", ""))
     orders, then = facts["gradient"]["orders"], facts["gradient"]["then"]
-    # That no more were written than were asked for is no news.
+    # Users know already how many orders they asked for.
     if then and not (orders and _WRITTEN_SO in then):
         text = f"{gradients_text(orders).capitalize()}: {then}"
         found.append(("note", text, ""))
