@@ -22,7 +22,7 @@ from shape_poly._expressions import (
     Algebra,
     Dim,
     DimExpr,
-    Operation,
+    DimOperation,
     OperationKind,
     Variable,
     evaluate_shape,
@@ -30,7 +30,7 @@ from shape_poly._expressions import (
     variables_of,
 )
 from shape_poly._parser import parse_dimension
-from shape_poly._plan import Place, Plan, Step, is_linear, make_plan, shape_text, undetermined
+from shape_poly._plan import Place, Plan, PlanStep, is_linear, make_plan, shape_text, undetermined
 from shape_poly._prover import prove
 from shape_poly._requirements import weakest_requirement
 from shape_poly._sampling import sample_sizes
@@ -54,18 +54,18 @@ __all__ = [
     "ContradictionError",
     "Dim",
     "DimExpr",
+    "DimOperation",
     "DimensionSyntaxError",
     "Integers",
-    "Operation",
     "OperationKind",
     "Place",
     "Plan",
+    "PlanStep",
     "Proven",
     "Refuted",
     "ShapeSpec",
     "ShapeSyntaxError",
     "Solution",
-    "Step",
     "SymbolicScope",
     "Unknown",
     "Variable",

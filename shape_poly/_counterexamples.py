@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from shape_poly._comparisons import Comparison
-from shape_poly._expressions import Dim, DimExpr, Operation, Variable
+from shape_poly._expressions import Dim, DimExpr, DimOperation, Variable
 from shape_poly._intervals import Bound, Interval
 
 _TERMS_A_STATEMENT = 40
@@ -24,7 +24,7 @@ _VALUES_SKIPPED = 1000
 
 
 @dataclass(frozen=True)
-class Found:
+class Assignment:
     """An assignment that is accepted: the smallest by sum, then lexicographically."""
 
     values: Mapping[str, int]
@@ -49,7 +49,7 @@ def smallest_assignment(
     *,
     count: int,
     deadline: float,
-) -> Found | Exhausted | OutOfBudget:
+) -> Assignment | Exhausted | OutOfBudget:
     """Finds the smallest assignment that satisfies the constraints and refutes `refuted`.
 
     Args:
@@ -67,7 +67,7 @@ def smallest_assignment(
             return OutOfBudget(total - 1)
         for values in assignments:
             if values is not None:
-                return Found(values)
+                return Assignment(values)
             steps += 1
             if steps >= count or (
                 steps % _STEPS_BETWEEN_LOOKS_AT_THE_CLOCK == 0 and time.monotonic() > deadline
@@ -186,7 +186,7 @@ def compiled(
 
     Its source is made of integers and of names of its own: nothing of the user's text is in it.
     """
-    source = _Source({name: f"v{i}" for i, name in enumerate(names)})
+    source = _Statements({name: f"v{i}" for i, name in enumerate(names)})
     source.lines.append("  try:")
     for constraint in constraints:
         source.lines.append(f"    if not ({source.comparison(constraint)}): return False")
@@ -204,13 +204,13 @@ def compiled(
     return namespace["accepts"]
 
 
-class _Source:
+class _Statements:
     """Statements that compute dimensions, each operation once."""
 
     def __init__(self, variables: Mapping[str, str]) -> None:
         self.variables = variables
         self.lines: list[str] = []
-        self._operations: dict[Operation, str] = {}
+        self._operations: dict[DimOperation, str] = {}
         self._temporaries = 0
 
     def comparison(self, comparison: Comparison) -> str:
@@ -235,7 +235,7 @@ class _Source:
             self.lines.append(f"    {result} {'+=' if start else '='} {part}")
         return result
 
-    def _atom(self, atom: Variable | Operation) -> str:
+    def _atom(self, atom: Variable | DimOperation) -> str:
         if isinstance(atom, Variable):
             return self.variables[atom.name]
         known = self._operations.get(atom)
@@ -272,7 +272,7 @@ def degree(dimension: Dim) -> int:
     )
 
 
-def _atom_degree(atom: Variable | Operation) -> int:
+def _atom_degree(atom: Variable | DimOperation) -> int:
     if isinstance(atom, Variable):
         return 1
     return max(1, *(degree(operand) for operand in atom.operands))

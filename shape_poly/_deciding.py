@@ -9,8 +9,8 @@ from typing import TypeAlias
 
 from shape_poly._comparisons import Comparison
 from shape_poly._counterexamples import (
+    Assignment,
     Exhausted,
-    Found,
     degree,
     smallest_assignment,
 )
@@ -124,7 +124,7 @@ def _decided(
                 deadline=enumerate_until,
             )
         match searched:
-            case Found(values):
+            case Assignment(values):
                 return Refuted(values if smallest else problem.original_values(values))
             case Exhausted():
                 return Proven()

@@ -9,8 +9,8 @@ from typing import Any
 from shape_poly._expressions import (
     Atom,
     DimExpr,
+    DimOperation,
     Monomial,
-    Operation,
     Variable,
     atom_expression,
     enclosure,
@@ -51,9 +51,9 @@ class Encoding:
         self._problem, self._exact, self._deadline = problem, exact, deadline
         self.is_exact = True
         self.variables: dict[str, Any] = {}
-        self._operations: dict[Operation, Any] = {}
+        self._operations: dict[DimOperation, Any] = {}
         self._products: dict[Monomial, Any] = {}
-        self._quotients: list[tuple[Operation, Any]] = []
+        self._quotients: list[tuple[DimOperation, Any]] = []
         self._definitions: list[Any] = []
         for index, name in enumerate(sorted(problem.ranges)):
             variable = self.variables[name] = z3.Int(f"v{index}", context)
@@ -116,7 +116,7 @@ class Encoding:
             self._define_operation(atom, known)
         return known
 
-    def _define_operation(self, atom: Operation, result: Any) -> None:
+    def _define_operation(self, atom: DimOperation, result: Any) -> None:
         z3 = self._z3
         x, y = atom.operands
         match atom.kind:
@@ -129,7 +129,7 @@ class Encoding:
                 if y.constant_value() is None and self._bounds(y)[0] >= 1:
                     self._relate_quotients(atom, result)
             case "mod":
-                quotient = atom_expression(Operation("floordiv", (x, y)))
+                quotient = atom_expression(DimOperation("floordiv", (x, y)))
                 self._definitions.append(result == self.dimension(x - y * quotient))
 
     def _define_remainder(self, remainder: DimExpr, divisor: DimExpr) -> None:
@@ -148,7 +148,7 @@ class Encoding:
         else:
             self._definitions += [z3.Implies(by > 0, positive), z3.Implies(by < 0, negative)]
 
-    def _relate_quotients(self, atom: Operation, result: Any) -> None:
+    def _relate_quotients(self, atom: DimOperation, result: Any) -> None:
         """States that a quotient grows with its dividend, and shrinks with a divisor if positive.
 
         Follows from the definitions, but from products, of which z3 knows little.
@@ -205,10 +205,10 @@ class Encoding:
                 z3.Implies(x <= -1, product <= -y),
                 z3.Implies(x == 0, product == 0),
             ]
-        if isinstance(atom, Operation) and y_low >= 0:
+        if isinstance(atom, DimOperation) and y_low >= 0:
             self._relate_operation(product, atom, others)
 
-    def _relate_operation(self, product: Any, atom: Operation, others: DimExpr) -> None:
+    def _relate_operation(self, product: Any, atom: DimOperation, others: DimExpr) -> None:
         """States the atom's definition, multiplied by `others`, which is not negative."""
         z3 = self._z3
         x, y = atom.operands

@@ -81,7 +81,7 @@ class Variable:
 
 
 @dataclass(frozen=True)
-class Operation:
+class DimOperation:
     """An operation on two dimensions that a sum of products cannot express.
 
     Raises:
@@ -123,10 +123,10 @@ class Operation:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Without what is cached: the hash of a string is another one in another process.
-        return Operation, (self.kind, self.operands)
+        return DimOperation, (self.kind, self.operands)
 
 
-Atom: TypeAlias = Variable | Operation
+Atom: TypeAlias = Variable | DimOperation
 Monomial: TypeAlias = tuple[tuple[Atom, int], ...]
 """Atoms with their exponents (at least 1), sorted by how they print; () is the constant 1."""
 
@@ -335,10 +335,10 @@ class DimExpr:
         (monomial, coefficient), *rest = self.terms
         return coefficient if not rest and not monomial else None
 
-    def as_operation(self) -> Operation | None:
+    def as_operation(self) -> DimOperation | None:
         """Returns the operation that this is, as `mod(b, 2)`; None if it is anything else."""
         match self.terms:
-            case ((((Operation() as found, 1),), 1),):
+            case ((((DimOperation() as found, 1),), 1),):
                 return found
         return None
 
@@ -362,12 +362,12 @@ class DimExpr:
     @lazily
     def depth(self) -> int:
         """Counts the levels of nested operations; 0 without any."""
-        return max((a.depth for a in self._atoms() if isinstance(a, Operation)), default=0)
+        return max((a.depth for a in self._atoms() if isinstance(a, DimOperation)), default=0)
 
     @lazily
     def size(self) -> int:
         """Counts its variables and constants, repeated ones included."""
-        atoms = sum(a.size if isinstance(a, Operation) else 1 for a in self._atoms())
+        atoms = sum(a.size if isinstance(a, DimOperation) else 1 for a in self._atoms())
         return len(self.terms) + atoms
 
     def sort_key(self) -> tuple[int, int, int, str]:
@@ -523,14 +523,14 @@ def operation(kind: OperationKind, left: Dim, right: Dim, *, simplify: bool = Tr
             return _simplified(kind, x, y)
         except OverflowError:
             pass  # as it is, it may be small enough
-    return atom_expression(Operation(kind, (x, y)))
+    return atom_expression(DimOperation(kind, (x, y)))
 
 
 def atoms(dimension: DimExpr) -> Iterator[Atom]:
     """Yields the variables and operations in it, operands before the operation."""
     for monomial, _ in dimension.terms:
         for atom, _ in monomial:
-            if isinstance(atom, Operation):
+            if isinstance(atom, DimOperation):
                 for operand in atom.operands:
                     yield from atoms(operand)
             yield atom
@@ -539,7 +539,7 @@ def atoms(dimension: DimExpr) -> Iterator[Atom]:
 def divisors_in(dimension: DimExpr) -> Iterator[DimExpr]:
     """Yields the divisors in it that depend on variables, those within others first."""
     for atom in atoms(dimension):
-        if isinstance(atom, Operation) and atom.kind in ("floordiv", "mod"):
+        if isinstance(atom, DimOperation) and atom.kind in ("floordiv", "mod"):
             divisor = atom.operands[1]
             if divisor.constant_value() is None:
                 yield divisor
@@ -729,7 +729,7 @@ class _Enclosing:
             for monomial, c in x.terms
             if len(monomial) == 1
             for atom, exponent in monomial
-            if exponent == 1 and isinstance(atom, Operation)
+            if exponent == 1 and isinstance(atom, DimOperation)
         ]
         operations.sort(key=lambda found: -found[0].depth)
         for atom, c in operations[:_MAX_OPERATIONS]:
@@ -740,7 +740,7 @@ class _Enclosing:
                 continue  # taken apart it would be too large
         return best
 
-    def _without(self, atom: Operation, c: int, rest: DimExpr, effort: int) -> Bound:
+    def _without(self, atom: DimOperation, c: int, rest: DimExpr, effort: int) -> Bound:
         """Bounds c*atom + rest from below by an expression without the operation."""
         x, y = atom.operands
         if atom.kind in ("max", "min"):
@@ -836,7 +836,7 @@ def _simplified(kind: OperationKind, x: DimExpr, y: DimExpr) -> DimExpr:
 
 
 def _kept(kind: OperationKind, x: DimExpr, y: DimExpr) -> DimExpr:
-    return atom_expression(Operation(kind, (x, y)))
+    return atom_expression(DimOperation(kind, (x, y)))
 
 
 # floordiv and mod.
@@ -940,11 +940,11 @@ def _reduced(x: DimExpr, k: int) -> DimExpr:
     return DimExpr.of_terms((m, (c + half) % k - half if m else c % k) for m, c in x.terms)
 
 
-def _operations_in(x: DimExpr, kind: OperationKind) -> Iterator[tuple[Operation, int, DimExpr]]:
+def _operations_in(x: DimExpr, kind: OperationKind) -> Iterator[tuple[DimOperation, int, DimExpr]]:
     """Yields operations that are a term of x up to a factor: (operation, factor, other terms)."""
     for monomial, c in x.terms:
         match monomial:
-            case ((Operation() as atom, 1),) if atom.kind == kind:
+            case ((DimOperation() as atom, 1),) if atom.kind == kind:
                 yield atom, c, x - atom_expression(atom) * c
 
 
@@ -1039,7 +1039,7 @@ def _extremum(kind: OperationKind, x: DimExpr, y: DimExpr) -> DimExpr:
 def _flat(kind: OperationKind, x: DimExpr) -> Iterator[DimExpr]:
     """Yields the operands of max(a, max(b, c)): a, b and c."""
     match x.terms:
-        case ((((Operation() as atom, 1),), 1),) if atom.kind == kind:
+        case ((((DimOperation() as atom, 1),), 1),) if atom.kind == kind:
             for operand in atom.operands:
                 yield from _flat(kind, operand)
         case _:

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from shape_poly._expressions import (
     Atom,
     DimExpr,
-    Operation,
+    DimOperation,
     atom_expression,
     common_factors,
     divided,
@@ -47,7 +47,7 @@ def simplest(fact: Fact, ranges: Ranges) -> Fact:
     if divided is None:
         return fact
     x, y = divided
-    return Fact(fact.relation, x - y * atom_expression(Operation("floordiv", (x, y))))
+    return Fact(fact.relation, x - y * atom_expression(DimOperation("floordiv", (x, y))))
 
 
 def divisibility(fact: Fact, ranges: Ranges) -> tuple[DimExpr, DimExpr] | None:
@@ -59,7 +59,7 @@ def divisibility(fact: Fact, ranges: Ranges) -> tuple[DimExpr, DimExpr] | None:
     match operation("mod", x, y).terms:
         # A factor of the divisor is not 0.
         case ((monomial, _),):
-            remainders = [a for a, e in monomial if isinstance(a, Operation) and a.kind == "mod"]
+            remainders = [a for a, e in monomial if isinstance(a, DimOperation) and a.kind == "mod"]
             others = [a for a, _ in monomial if a not in remainders]
             if len(remainders) == 1 and all(sign(atom_expression(a), ranges) for a in others):
                 x, y = remainders[0].operands
@@ -79,7 +79,7 @@ def _as_remainder(x: DimExpr, ranges: Ranges) -> tuple[DimExpr, DimExpr] | None:
     """Returns (u, v) if x is mod(u, v) times a nonzero factor f: f*u - f*v*floordiv(u, v)."""
     for monomial, c in x.terms if len(x.terms) <= _TERMS_LOOKED_INTO else ():
         for atom, exponent in monomial:
-            if exponent != 1 or not isinstance(atom, Operation):
+            if exponent != 1 or not isinstance(atom, DimOperation):
                 continue
             u, v = atom.operands
             if max(len(u.terms), len(v.terms)) > _TERMS_LOOKED_INTO:
@@ -96,7 +96,7 @@ def _as_remainder(x: DimExpr, ranges: Ranges) -> tuple[DimExpr, DimExpr] | None:
 
 
 def exact_quotient(
-    atom: Operation, divisible: Sequence[tuple[DimExpr, DimExpr]], ranges: Ranges
+    atom: DimOperation, divisible: Sequence[tuple[DimExpr, DimExpr]], ranges: Ranges
 ) -> DimExpr | None:
     """Simplifies floordiv(u, v), where a multiple of v is known to divide a multiple of u.
 
@@ -117,7 +117,7 @@ def exact_quotient(
         left, right = u * y, x * v
         times, rest = divmod(left.terms[0][1], right.terms[0][1])
         if not rest and left == right * times:
-            return atom_expression(Operation("floordiv", (x, y))) * times
+            return atom_expression(DimOperation("floordiv", (x, y))) * times
     return None
 
 

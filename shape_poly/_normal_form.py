@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from shape_poly._expressions import (
     Atom,
     DimExpr,
+    DimOperation,
     Monomial,
-    Operation,
     OperationKind,
     Variable,
     atom_expression,
@@ -76,7 +76,7 @@ class Normalizer:
             known = self._known[atom] = self._operation(atom, x, y)
         return known
 
-    def _operation(self, atom: Operation, x: DimExpr, y: DimExpr) -> DimExpr:
+    def _operation(self, atom: DimOperation, x: DimExpr, y: DimExpr) -> DimExpr:
         match atom.kind:
             case "max":
                 return y + self._non_negative(x - y)
@@ -110,7 +110,7 @@ class Normalizer:
 
     def _known_quotient(self, atom: Atom) -> DimExpr:
         """Replaces a quotient by its value where bounds of the variables tell it."""
-        if isinstance(atom, Operation) and atom.kind == "floordiv":
+        if isinstance(atom, DimOperation) and atom.kind == "floordiv":
             x, y = atom.operands
             divisor = y.constant_value()
             if divisor is None:
@@ -126,7 +126,7 @@ class Normalizer:
 
 
 def _raw(kind: OperationKind, x: DimExpr, y: DimExpr) -> DimExpr:
-    return atom_expression(Operation(kind, (x, y)))
+    return atom_expression(DimOperation(kind, (x, y)))
 
 
 def mapped(dimension: DimExpr, replacement: Callable[[Atom], DimExpr]) -> DimExpr:

@@ -15,7 +15,7 @@ from shape_poly._expressions import (
 )
 from shape_poly._tokens import DimensionSyntaxError, Token, integer, tokens
 
-__all__ = ["DimensionSyntaxError", "Reader", "parse_dimension"]
+__all__ = ["DimParser", "DimensionSyntaxError", "parse_dimension"]
 
 _FUNCTIONS: dict[str, OperationKind] = {
     "floordiv": "floordiv",
@@ -47,7 +47,7 @@ def parse_dimension(text: str, *, simplify: bool = False) -> Dim:
     >>> parse_dimension("(4*b + 1) // 2"), parse_dimension("(4*b + 1) // 2", simplify=True)
     (DimExpr('floordiv(4*b + 1, 2)'), DimExpr('2*b'))
     """
-    reader = Reader(text, tokens(text), simplify=simplify)
+    reader = DimParser(text, tokens(text), simplify=simplify)
     result = reader.dimension()
     reader.expect_end()
     return result
@@ -59,7 +59,7 @@ def _near(name: str) -> str:
     return f" (did you mean {near[0]}?)" if near else ""
 
 
-class Reader:
+class DimParser:
     """Recursive descent parser of dimensions.
 
     Args:

@@ -18,7 +18,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Step:
+class PlanStep:
     """Equation for a variable: `slope * variable + offset` is the size at `place`."""
 
     variable: str
@@ -48,7 +48,7 @@ class Plan:
       undetermined: the variables that do not follow.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[PlanStep, ...]
     definitions: tuple[Definition, ...]
     equations: tuple[tuple[Place, Dim], ...]
     undetermined: frozenset[str]
@@ -110,10 +110,10 @@ def make_plan(
 
 def _steps(
     equations: Mapping[Place, Dim], ints: Collection[Place], constant_slopes: bool
-) -> tuple[Step, ...]:
+) -> tuple[PlanStep, ...]:
     """Solves one equation in one unknown after another."""
     remaining = {p: d for p, d in equations.items() if isinstance(d, DimExpr)}
-    steps: list[Step] = []
+    steps: list[PlanStep] = []
     found: set[str] = set()
     while True:
         candidates = [
@@ -157,7 +157,9 @@ def _substituted(dimension: Dim, replaced: Mapping[str, Dim]) -> Dim:
         return dimension
 
 
-def _step(place: Place, dimension: DimExpr, found: set[str], constant_slopes: bool) -> Step | None:
+def _step(
+    place: Place, dimension: DimExpr, found: set[str], constant_slopes: bool
+) -> PlanStep | None:
     """Solves for the variable that is not found yet, if it is one and follows."""
     unknown = dimension.variables() - found
     if len(unknown) != 1:
@@ -172,11 +174,11 @@ def _step(place: Place, dimension: DimExpr, found: set[str], constant_slopes: bo
         for monomial, coefficient in dimension.terms
         if variable in dict(monomial)
     )
-    step = Step(name, place, dimension, as_dim(slope), as_dim(offset))
+    step = PlanStep(name, place, dimension, as_dim(slope), as_dim(offset))
     return None if constant_slopes and isinstance(step.slope, DimExpr) else step
 
 
-def _effort(step: Step) -> int:
+def _effort(step: PlanStep) -> int:
     """Ranks equations: the simpler, the simpler the message where it has no solution."""
     if isinstance(step.slope, DimExpr):
         return 3

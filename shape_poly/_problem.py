@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from shape_poly._expressions import (
     Atom,
     DimExpr,
-    Operation,
+    DimOperation,
     Variable,
     atom_expression,
     atoms,
@@ -99,7 +99,7 @@ def _substituted(dimension: DimExpr, values: Mapping[str, DimExpr]) -> DimExpr:
         if isinstance(atom, Variable):
             return values.get(atom.name) or atom_expression(atom)
         x, y = (_substituted(operand, values) for operand in atom.operands)
-        return atom_expression(Operation(atom.kind, (x, y)))
+        return atom_expression(DimOperation(atom.kind, (x, y)))
 
     return mapped(dimension, replacement)
 
@@ -133,7 +133,7 @@ def _elimination(
             return _Elimination(name, value)
         # v - 8*floordiv(v, 8) == 0: v is 8*q, with a new variable for the quotient.
         (holder, *others) = holders
-        if others or not isinstance(holder, Operation) or holder.kind != "floordiv":
+        if others or not isinstance(holder, DimOperation) or holder.kind != "floordiv":
             continue
         low, _ = enclosure(atom_expression(holder), ranges)
         divisor = holder.operands[1]
@@ -188,7 +188,7 @@ def _definitions(dimension: DimExpr, ranges: Mapping[str, Interval]) -> Iterator
     """Yields facts that define the quotients and maxima in an expression."""
     for monomial, _ in dimension.terms[:_TERMS_LOOKED_INTO]:
         for atom, _ in monomial:
-            if isinstance(atom, Operation):
+            if isinstance(atom, DimOperation):
                 x, y = atom.operands
                 value = atom_expression(atom)
                 if atom.kind == "max":
@@ -211,8 +211,8 @@ def residue_classes(problem: Problem, deadline: float) -> Iterator[Problem]:
     moduli = dict.fromkeys(sorted(problem.ranges), 1)
     for fact in (*problem.facts, *problem.goals):
         for atom in atoms(fact.expression):
-            divisor = atom.operands[1].constant_value() if isinstance(atom, Operation) else None
-            if divisor and isinstance(atom, Operation) and atom.kind == "floordiv":
+            divisor = atom.operands[1].constant_value() if isinstance(atom, DimOperation) else None
+            if divisor and isinstance(atom, DimOperation) and atom.kind == "floordiv":
                 for name in atom.operands[0].variables():
                     moduli[name] = math.lcm(moduli[name], divisor)
     if not 1 < math.prod(moduli.values()) <= _RESIDUE_CLASSES:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from shape_poly._comparisons import Comparison
 from shape_poly._counterexamples import small_assignments
 from shape_poly._deciding import Proven, Refuted, decide, touching, witness
-from shape_poly._expressions import DimExpr, Operation, Variable, as_dim, enclosure
+from shape_poly._expressions import DimExpr, DimOperation, Variable, as_dim, enclosure
 from shape_poly._facts import Fact, facts_of
 from shape_poly._intervals import Interval
 from shape_poly._normal_form import Normalizer, OutOfTimeError
@@ -190,7 +190,7 @@ def _without_a_quotient(fact: Fact, ranges: Mapping[str, Interval]) -> Fact | No
         return None
     for monomial, coefficient in fact.expression.terms:
         match monomial:
-            case ((Operation(kind, (x, y)), 1),) if abs(coefficient) == 1:
+            case ((DimOperation(kind, (x, y)), 1),) if abs(coefficient) == 1:
                 rest = fact.expression - DimExpr(((monomial, coefficient),))
             case _:
                 continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from shape_poly._comparisons import Comparison
-from shape_poly._expressions import DimExpr, Operation, Variable, as_dim, atom_expression, atoms
+from shape_poly._expressions import DimExpr, DimOperation, Variable, as_dim, atom_expression, atoms
 from shape_poly._factors import divisibility, sign
 from shape_poly._facts import Fact, facts_of
 from shape_poly._intervals import Interval
@@ -44,7 +44,7 @@ def rewritten(
 
 def _complexity(comparison: Comparison) -> tuple[int, int, int]:
     sides = [side for side in (comparison.left, comparison.right) if isinstance(side, DimExpr)]
-    operations = sum(isinstance(a, Operation) for side in sides for a in atoms(side))
+    operations = sum(isinstance(a, DimOperation) for side in sides for a in atoms(side))
     return operations, str(comparison).count("-"), sum(side.size for side in sides)
 
 
@@ -93,7 +93,7 @@ def _without_exact_quotient(
     """Multiplies the fact by the divisor of a quotient that is known to have no remainder."""
     for monomial, coefficient in fact.expression.terms:
         for atom, exponent in monomial:
-            if exponent != 1 or not isinstance(atom, Operation) or atom.kind != "floordiv":
+            if exponent != 1 or not isinstance(atom, DimOperation) or atom.kind != "floordiv":
                 continue
             x, y = atom.operands
             factor = DimExpr.of_terms([(tuple(p for p in monomial if p[0] != atom), coefficient)])
@@ -118,7 +118,7 @@ def readable(fact: Fact, ranges: Mapping[str, Interval]) -> Comparison:
 
 def remainder(x: DimExpr, y: DimExpr) -> DimExpr:
     """Makes mod(x, y), not simplified."""
-    return atom_expression(Operation("mod", (x, y)))
+    return atom_expression(DimOperation("mod", (x, y)))
 
 
 def _with_remainders(fact: Fact) -> Fact:
@@ -126,7 +126,7 @@ def _with_remainders(fact: Fact) -> Fact:
     expression = fact.expression
     for monomial, coefficient in expression.terms:
         match monomial:
-            case ((Operation("floordiv", (x, y)), 1),):
+            case ((DimOperation("floordiv", (x, y)), 1),):
                 divisor = y.constant_value()
             case _:
                 continue

@@ -57,7 +57,7 @@ def sample_sizes(
     names = tuple(dict.fromkeys(variables))
     dims = (d for shape in nonempty for d in shape if isinstance(d, DimExpr))
     constraints = dict.fromkeys((*scope.constraints, *(Comparison(">=", d, 1) for d in dims)))
-    search = _Search(names, [*constraints], among or {}, candidates, largest)
+    search = _SizeSearch(names, [*constraints], among or {}, candidates, largest)
     if seed is None:
         yield from search.found()
         return
@@ -77,7 +77,7 @@ def sample_sizes(
             yield sizes
 
 
-class _Search:
+class _SizeSearch:
     """Gives the variables sizes one after the other, and goes back where none is left."""
 
     def __init__(

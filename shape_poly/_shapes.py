@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 from shape_poly._bounds import symbolic_dim_bounds
 from shape_poly._comparisons import Comparison
 from shape_poly._expressions import Dim, DimExpr
-from shape_poly._parser import Reader
+from shape_poly._parser import DimParser
 from shape_poly._scope import SymbolicScope
 from shape_poly._tokens import DimensionSyntaxError, Token, tokens
 
@@ -110,7 +110,7 @@ class _ShapeReader:
         self._dimensions: list[Dim] = []
         found = tokens(text, ShapeSyntaxError)
         found, self._closing = _without_outer_parentheses(found)
-        self._reader = Reader(text, found, simplify=True, error=ShapeSyntaxError)
+        self._reader = DimParser(text, found, simplify=True, error=ShapeSyntaxError)
 
     def shape(self) -> tuple[Dim, ...]:
         reader = self._reader

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from shape_poly._comparisons import COMPARE, Comparison, ComparisonOperator
 from shape_poly._expressions import Algebra, Dim, DimExpr, divisors_in, variables_of
-from shape_poly._plan import Definition, Place, Plan, Step, make_plan
+from shape_poly._plan import Definition, Place, Plan, PlanStep, make_plan
 
 T = TypeVar("T")
 
@@ -79,7 +79,7 @@ def solve(
       A variable has no value if it came out fractional or below `smallest`: then one of the checks
       does not hold. What depends on such a variable is left out.
     """
-    run = _Run(sizes, algebra, smallest)
+    run = _PlanRun(sizes, algebra, smallest)
     for step in plan.steps:
         run.step(step)
     for definition in plan.definitions:
@@ -111,7 +111,7 @@ def solve_dimensions(
     return dict(solve(make_plan(shapes, sizes), sizes, Integers()).values)
 
 
-class _Run(Generic[T]):
+class _PlanRun(Generic[T]):
     """One evaluation of a plan."""
 
     def __init__(self, sizes: Sequence[Sequence[Any]], algebra: Algebra[T], smallest: int) -> None:
@@ -120,7 +120,7 @@ class _Run(Generic[T]):
         self._sizes, self._algebra, self._smallest = sizes, algebra, smallest
         self._places: dict[str, tuple[Place, ...]] = {}
 
-    def step(self, step: Step) -> None:
+    def step(self, step: PlanStep) -> None:
         place, name, algebra = step.place, step.variable, self._algebra
         offset = self._value(step.offset, (place,))
         slope = self._value(step.slope, (place,))

@@ -86,7 +86,7 @@ def find_model(
         for exact in (False, True):
             # Products are unknowns at first, of which only some inequalities are told: linear
             # arithmetic is fast, and often enough.
-            search = _Search(z3, problem, exact=exact, deadline=deadline)
+            search = _SolverSearch(z3, problem, exact=exact, deadline=deadline)
             outcome = search.check(seconds=math.inf if search.is_exact else _LINEAR_SECONDS)
             if outcome == "unsat":
                 return NoModel()
@@ -96,7 +96,7 @@ def find_model(
                     if least_sum is None:
                         return Model(values)
                     if not search.is_exact:
-                        search = _Search(z3, problem, exact=True, deadline=deadline)
+                        search = _SolverSearch(z3, problem, exact=True, deadline=deadline)
                     return Model(_smallest(search, values, accepts, least_sum))
                 if search.is_exact:
                     return Undecided(f"the solver's answer {values} is wrong")
@@ -109,7 +109,7 @@ def find_model(
     raise AssertionError("the second search is exact")
 
 
-class _Search:
+class _SolverSearch:
     """Solver with the problem in it."""
 
     def __init__(self, z3: Any, problem: Problem, *, exact: bool, deadline: float) -> None:
@@ -181,7 +181,7 @@ class _Search:
 
 
 def _smallest(
-    search: _Search,
+    search: _SolverSearch,
     values: Mapping[str, int],
     accepts: Callable[[Mapping[str, int]], bool],
     least_sum: int,

@@ -37,10 +37,12 @@ def make_vjp(function: FlatFunction, places: Sequence[int], results: Sequence[in
       A function of the n arguments and the cotangents, which returns a cotangent per place.
     """
     key = ("gradient", tuple(places), tuple(results))
-    return function.derive_function(key, lambda: _Gradient(function, tuple(places), tuple(results)))
+    return function.derive_function(
+        key, lambda: _GradientFunction(function, tuple(places), tuple(results))
+    )
 
 
-class _Gradient(FlatFunction):
+class _GradientFunction(FlatFunction):
     def __init__(
         self, function: FlatFunction, places: tuple[int, ...], results: tuple[int, ...]
     ) -> None:

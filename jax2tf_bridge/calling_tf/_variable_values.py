@@ -42,7 +42,7 @@ class NotAValueError(Exception):
 
 
 @dataclass
-class _Scope:
+class _GraphScope:
     """A graph or a function of its library.
 
     Attributes:
@@ -85,7 +85,7 @@ def replace_variables(graph_def: Any, variables: Mapping[str, tf.TensorSpec]) ->
             dtype, shape = types[f"{node.name}:0"]
             node.attr["dtype"].type = dtype
             node.attr["shape"].shape.CopyFrom(shape)
-    _Rewriter(graph_def.library).rewrite(_Scope(graph_def.node, types, of_function=False))
+    _Rewriter(graph_def.library).rewrite(_GraphScope(graph_def.node, types, of_function=False))
 
 
 class _Rewriter:
@@ -94,7 +94,7 @@ class _Rewriter:
         self._functions = {f.signature.name: f for f in library.function}
         self._specialized: dict[Any, tuple[str, dict[int, _Value]]] = {}
 
-    def rewrite(self, scope: _Scope) -> None:
+    def rewrite(self, scope: _GraphScope) -> None:
         """Rewrites the users of values, and the users of their results, until none is left."""
         has_changed = True
         rewritten: set[str] = set()
@@ -111,7 +111,7 @@ class _Rewriter:
                     has_changed = True
                     self._rewrite_node(scope, node, values)
 
-    def _rewrite_node(self, scope: _Scope, node: Any, values: Mapping[int, _Value]) -> None:
+    def _rewrite_node(self, scope: _GraphScope, node: Any, values: Mapping[int, _Value]) -> None:
         for key in [k for k in node.attr if k.startswith(("_handle", "_read_only_resource"))]:
             del node.attr[key]
         if node.op == "Identity":
@@ -125,7 +125,7 @@ class _Rewriter:
         else:
             raise NotAValueError(node.op)
 
-    def _rewrite_read(self, scope: _Scope, node: Any, value: _Value) -> None:
+    def _rewrite_read(self, scope: _GraphScope, node: Any, value: _Value) -> None:
         old = node.op
         node.op, attribute, removed = _READS[old]
         for key in removed:
@@ -136,7 +136,7 @@ class _Rewriter:
             _replace_inputs(scope.nodes, old_reference, f"{node.name}:output:0")
             scope.renamed[old_reference] = f"{node.name}:output:0"
 
-    def _rewrite_call(self, scope: _Scope, node: Any, values: Mapping[int, _Value]) -> None:
+    def _rewrite_call(self, scope: _GraphScope, node: Any, values: Mapping[int, _Value]) -> None:
         keys, first, in_types, out_types = _CALLS[node.op]
         if any(i < first for i in values):
             raise NotAValueError(node.op)
@@ -178,7 +178,7 @@ class _Rewriter:
             argument.ClearField("handle_data")
             function.arg_attr[i].attr.pop("_output_shapes", None)
             typed[argument.name] = argument_value
-        scope = _Scope(function.node_def, typed, of_function=True)
+        scope = _GraphScope(function.node_def, typed, of_function=True)
         self.rewrite(scope)
         results: dict[int, _Value] = {}
         for i, result in enumerate(function.signature.output_arg):

@@ -33,7 +33,7 @@ class _Culprit:
     error: Exception
 
 
-class _Search:
+class _PickleSearch:
     """Search for the smallest object that cannot be pickled. It stops after ten seconds."""
 
     def __init__(self, dump: Callable[[Any, Any], None], depth: int) -> None:
@@ -102,7 +102,7 @@ def make_not_picklable_error(
     """
     # cloudpickle wraps a RecursionError in another exception.
     is_too_deep = isinstance(error, RecursionError) or isinstance(error.__cause__, RecursionError)
-    search = _Search(dump, _MAX_DEPTH_IN_NESTED if is_too_deep else _MAX_DEPTH)
+    search = _PickleSearch(dump, _MAX_DEPTH_IN_NESTED if is_too_deep else _MAX_DEPTH)
     culprit = search.descend(obj, error, (), {}) or _Culprit((), error)
     name = display_name(obj)
     smallest = culprit.path[-1].value if culprit.path else obj

@@ -31,7 +31,7 @@ from jax2tf_bridge.from_jax.shapes import (
     ExportOptions,
     SizeAssumptions,
     Specs,
-    Trial,
+    TracedTrial,
     auto_shapes,
     check_requirements_allowed,
     check_sizes_stay_open,
@@ -324,12 +324,12 @@ def export_specs(
     )
 
 
-def _trial(function: JaxCallable, specs: Specs, options: ExportOptions) -> Trial:
+def _trial(function: JaxCallable, specs: Specs, options: ExportOptions) -> TracedTrial:
     tracing = make_traced_function(function, specs, options.words)
     inferred = infer(tracing, given_assumptions(specs, options, function.name))
     assumptions = with_reshape_requirements(inferred.assumptions, inferred.traced, tracing)
     results = [assumptions.shape_from_jax(aval) for aval in inferred.traced.jaxpr.out_avals]
-    return Trial(assumptions.requirements, results)
+    return TracedTrial(assumptions.requirements, results)
 
 
 def given_assumptions(specs: Specs, options: ExportOptions, name: str) -> SizeAssumptions:

@@ -19,7 +19,7 @@ from shape_poly import (
     Dim,
     DimensionSyntaxError,
     DimExpr,
-    Operation,
+    DimOperation,
     SymbolicScope,
     Variable,
     operation,
@@ -27,7 +27,7 @@ from shape_poly import (
     parse_dimension,
 )
 
-_Product: TypeAlias = tuple[tuple[Variable | Operation, int], ...]
+_Product: TypeAlias = tuple[tuple[Variable | DimOperation, int], ...]
 
 _CONSTRAINTS = " with constraints:\n"
 
@@ -112,7 +112,7 @@ def _equality_to_jax(comparison: Comparison) -> list[str]:
                     # Keeps the sides of the comparison if possible.
                     (replaced, rest) != (comparison.left, comparison.right),
                     abs(coefficient) != 1,
-                    not any(isinstance(atom, Operation) for atom, _ in monomial),
+                    not any(isinstance(atom, DimOperation) for atom, _ in monomial),
                 ),
                 f"{replaced} == {rest}",
             )
@@ -132,10 +132,10 @@ def _may_be_replaced(monomial: _Product, difference: DimExpr) -> bool:
     return is_single and all(monomial[0][0] not in dict(other) for other in others)
 
 
-def _occurs(expression: DimExpr, atoms: set[Variable | Operation]) -> bool:
+def _occurs(expression: DimExpr, atoms: set[Variable | DimOperation]) -> bool:
     return any(
         atom in atoms
-        or (isinstance(atom, Operation) and any(_occurs(o, atoms) for o in atom.operands))
+        or (isinstance(atom, DimOperation) and any(_occurs(o, atoms) for o in atom.operands))
         for monomial, _ in expression.terms
         for atom, _ in monomial
     )
@@ -209,7 +209,7 @@ def _is_derived(constraint: Comparison, following: Comparison) -> bool:
     JAX applies earlier equalities to x, so the two may spell x differently.
     """
     match _expression(following.left).terms:
-        case (((((Operation("mod", (_, k)), 1),), 1)),) if following.right == 0:
+        case (((((DimOperation("mod", (_, k)), 1),), 1)),) if following.right == 0:
             divisor = k.constant_value()
         case _:
             return False

@@ -19,7 +19,13 @@ from jax2tf_bridge.portable import (
     call_avals,
     version_text,
 )
-from jax2tf_bridge.saved_model import MOST_ORDERS, EntryPoint, Port, SavedModelContents, TensorType
+from jax2tf_bridge.saved_model import (
+    MOST_ORDERS,
+    EntryPoint,
+    SavedModelContents,
+    SignaturePort,
+    TensorType,
+)
 from jax2tf_bridge.serialization import collect_vjps
 from shape_poly import is_symbolic_dim
 
@@ -178,7 +184,7 @@ def _entry(entry: EntryPoint) -> dict[str, Any]:
     }
 
 
-def _port(port: Port, known: object) -> dict[str, Any]:
+def _port(port: SignaturePort, known: object) -> dict[str, Any]:
     described = {"name": port.name, **_type(port.type)}
     entry = known.get(port.name) if isinstance(known, dict) else None
     names = _sizes(entry.get("shape")) if isinstance(entry, dict) else None

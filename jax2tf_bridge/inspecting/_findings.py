@@ -22,7 +22,13 @@ from jax2tf_bridge.portable import (
     no_handler_text,
     version_text,
 )
-from jax2tf_bridge.saved_model import SIDECAR, EntryPoint, Gradient, SavedModelContents, TensorType
+from jax2tf_bridge.saved_model import (
+    SIDECAR,
+    EntryPoint,
+    GradientOrders,
+    SavedModelContents,
+    TensorType,
+)
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -445,12 +451,12 @@ def _keys(contents: SavedModelContents, beside: FunctionsBeside) -> Iterator[Fin
             yield Finding("note", text[0].upper() + text[1:])
 
 
-def _is_default(gradient: Gradient) -> bool:
+def _is_default(gradient: GradientOrders) -> bool:
     """Returns whether gradients end only because no more were saved."""
     return gradient.orders > 0 and (not gradient.then or _SAVED_SO in gradient.then)
 
 
-def _gradient(gradient: Gradient) -> tuple[str, str]:
+def _gradient(gradient: GradientOrders) -> tuple[str, str]:
     text = f"gradients are stored to order {gradient.orders}" if gradient.orders else "no gradient"
     if gradient.then:
         text += f", and then: {shortened(gradient.then).rstrip('.')}"

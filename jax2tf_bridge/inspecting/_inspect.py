@@ -16,7 +16,7 @@ from jax2tf_bridge.inspecting._functions import describe, function_lines
 from jax2tf_bridge.inspecting._litert import describe_litert, is_litert, litert_lines
 from jax2tf_bridge.inspecting._weights import describe_weights, weights_lines
 from jax2tf_bridge.saved_model import read_saved_model
-from jax2tf_bridge.serialization import Reader, read_function
+from jax2tf_bridge.serialization import FlatBufferReader, read_function
 from jax2tf_bridge.serialization.jax_exported import ExportedField
 from jax2tf_bridge.serialization.jaxfn import HEADER_SIZE, IDENTIFIER, parse_header
 from jax2tf_bridge.storage import AnyPath, as_path
@@ -141,7 +141,9 @@ def _file(path: AnyPath) -> dict[str, Any]:
     if start[4:8] == IDENTIFIER:
         format_name, version = "jaxfn", parse_header(start, size, str(path)).version
     else:
-        root = Reader(path.read_bytes(), what="A function exported by JAX", file=str(path)).root()
+        root = FlatBufferReader(
+            path.read_bytes(), what="A function exported by JAX", file=str(path)
+        ).root()
         format_name = "jax.export"
         version = root.integer(ExportedField.SERIALIZATION_VERSION)
     return {"path": str(path), "format": format_name, "version": version, "bytes": size}

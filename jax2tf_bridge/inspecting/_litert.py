@@ -14,16 +14,16 @@ from jax2tf_bridge.inspecting._litert_schema import (
     IDENTIFIER,
     OPERATORS,
     BufferField,
+    LiteRTTensorField,
     MetadataField,
     ModelField,
     OperatorCodeField,
     OperatorField,
     SignatureDefField,
     SubGraphField,
-    TensorField,
     TensorMapField,
 )
-from jax2tf_bridge.serialization import Field, Reader, Table
+from jax2tf_bridge.serialization import Field, FlatBufferReader, FlatBufferTable
 from jax2tf_bridge.storage import AnyPath
 
 FORMAT = "LiteRT"
@@ -46,7 +46,7 @@ def describe_litert(path: AnyPath) -> dict[str, Any]:
       OSError: the file cannot be read.
     """
     data = path.read_bytes()
-    return _Description(Reader(data, what="A LiteRT model", file=str(path)).root()).facts(
+    return _Description(FlatBufferReader(data, what="A LiteRT model", file=str(path)).root()).facts(
         str(path), len(data)
     )
 
@@ -54,7 +54,7 @@ def describe_litert(path: AnyPath) -> dict[str, Any]:
 class _Description:
     """Reads the tables of one model."""
 
-    def __init__(self, model: Table) -> None:
+    def __init__(self, model: FlatBufferTable) -> None:
         self.model = model
         self.buffers = model.tables(ModelField.BUFFERS)
         self.subgraphs = model.tables(ModelField.SUBGRAPHS)
@@ -109,15 +109,15 @@ class _Description:
             }
         ]
 
-    def _ports(self, main: Table, field: Field) -> list[dict[str, Any]]:
+    def _ports(self, main: FlatBufferTable, field: Field) -> list[dict[str, Any]]:
         tensors = [_entry(self.tensors[0], index, main, field) for index in main.integers(field)]
-        return [_port(t.string(TensorField.NAME) or "", t) for t in tensors]
+        return [_port(t.string(LiteRTTensorField.NAME) or "", t) for t in tensors]
 
-    def _signature(self, signature: Table) -> dict[str, Any]:
+    def _signature(self, signature: FlatBufferTable) -> dict[str, Any]:
         field = SignatureDefField.SUBGRAPH_INDEX
         tensors = _entry(self.tensors, signature.integer(field), signature, field)
 
-        def ports(maps: Sequence[Table]) -> list[dict[str, Any]]:
+        def ports(maps: Sequence[FlatBufferTable]) -> list[dict[str, Any]]:
             index = TensorMapField.TENSOR_INDEX
             return [
                 _port(
@@ -138,8 +138,8 @@ class _Description:
         sizes = {}
         for tensors in self.tensors:
             for tensor in tensors:
-                number = tensor.integer(TensorField.BUFFER)
-                buffer = _entry(self.buffers, number, tensor, TensorField.BUFFER)
+                number = tensor.integer(LiteRTTensorField.BUFFER)
+                buffer = _entry(self.buffers, number, tensor, LiteRTTensorField.BUFFER)
                 sizes[number] = _buffer_size(buffer)
         used = [size for size in sizes.values() if size]
         return {"count": len(used), "bytes": sum(used)}
@@ -154,13 +154,13 @@ class _Description:
         return None
 
 
-def _entry(entries: Sequence[Any], index: int, table: Table, field: Field) -> Any:
+def _entry(entries: Sequence[Any], index: int, table: FlatBufferTable, field: Field) -> Any:
     if not 0 <= index < len(entries):
         raise table.error(field, f"a number below {len(entries)}", f"{index}")
     return entries[index]
 
 
-def _operator_name(code: Table) -> tuple[str, bool]:
+def _operator_name(code: FlatBufferTable) -> tuple[str, bool]:
     """Returns the name, and whether the operator is not one of LiteRT's own."""
     number = code.integer(OperatorCodeField.BUILTIN_CODE)
     # The newer field is 0 where the older one is enough.
@@ -171,9 +171,11 @@ def _operator_name(code: Table) -> tuple[str, bool]:
     return name, False
 
 
-def _port(name: str, tensor: Table) -> dict[str, Any]:
-    number = tensor.integer(TensorField.TYPE)
-    sizes = tensor.integers(TensorField.SHAPE_SIGNATURE) or tensor.integers(TensorField.SHAPE)
+def _port(name: str, tensor: FlatBufferTable) -> dict[str, Any]:
+    number = tensor.integer(LiteRTTensorField.TYPE)
+    sizes = tensor.integers(LiteRTTensorField.SHAPE_SIGNATURE) or tensor.integers(
+        LiteRTTensorField.SHAPE
+    )
     return {
         "name": name,
         "dtype": DTYPES[number] if 0 <= number < len(DTYPES) else f"dtype {number}",
@@ -181,7 +183,7 @@ def _port(name: str, tensor: Table) -> dict[str, Any]:
     }
 
 
-def _buffer_size(buffer: Table) -> int:
+def _buffer_size(buffer: FlatBufferTable) -> int:
     data = buffer.bytes(BufferField.DATA)
     return buffer.integer(BufferField.SIZE) if data is None else len(data)
 

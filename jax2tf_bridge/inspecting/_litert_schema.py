@@ -45,7 +45,7 @@ class SubGraphField(Field):
     NAME = "string"
 
 
-class TensorField(Field):
+class LiteRTTensorField(Field):
     """Tensor. Open sizes are -1 in `shape_signature`, and 1 in `shape`."""
 
     SHAPE = "[int]"

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from jax2tf_bridge.errors import LayerError, ShapeError, StructureError, bullet_list, mismatch
-from jax2tf_bridge.portable import Aval, Call, PortableFunction, TreeSpec, find_dtype
+from jax2tf_bridge.portable import Aval, CallStructure, PortableFunction, TreeSpec, find_dtype
 from jax2tf_bridge.saving import leaf_names
 from jax2tf_bridge.saving.signatures import to_plain_containers
 from jax2tf_bridge.to_tensorflow import (
@@ -78,7 +78,7 @@ class LayerFunction:
     @cached_property
     def _arguments(self) -> tuple[tuple[str, TreeSpec], ...]:
         portable = self.portable
-        whole = Call.of(portable.in_tree, portable.argument_names)
+        whole = CallStructure.of(portable.in_tree, portable.argument_names)
         data_call = replace(whole, args=whole.args[1:]) if self.takes_params else whole
         keys = [path for path, aval in self._data_arguments if aval.is_key]
         return data_call.without(keys).map(to_plain_containers).arguments()

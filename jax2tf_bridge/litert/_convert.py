@@ -25,7 +25,7 @@ _INTERNAL = "__saved_model"
 
 
 @dataclass(frozen=True)
-class Model:
+class ConvertedModel:
     """SavedModel to convert, whose graph is in built-in operations as far as possible.
 
     Attributes:
@@ -39,7 +39,7 @@ class Model:
     callers: Mapping[str, str]
 
     @staticmethod
-    def read(folder: Path, served: Mapping[str, Any] | None = None) -> Model:
+    def read(folder: Path, served: Mapping[str, Any] | None = None) -> ConvertedModel:
         """Rewrites the graph of a SavedModel in its place.
 
         Args:
@@ -75,7 +75,7 @@ class Model:
             signatures[name] = LiteRTSignature(*sides)
             sources = {info.name.partition(":")[0] for info in definition.outputs.values()}
             callers[name] = next((called.get(source, "") for source in sources), "")
-        return Model(folder, signatures, callers)
+        return ConvertedModel(folder, signatures, callers)
 
 
 def _side(arrays: Mapping[str, Any]) -> dict[str, ServedArray]:
@@ -87,7 +87,7 @@ def _side(arrays: Mapping[str, Any]) -> dict[str, ServedArray]:
     return found
 
 
-def converted(model: Model, quantization: Quantization) -> bytes:
+def converted(model: ConvertedModel, quantization: Quantization) -> bytes:
     """Converts a SavedModel.
 
     Raises:

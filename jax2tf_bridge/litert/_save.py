@@ -19,7 +19,7 @@ from jax2tf_bridge.litert._comparison import (
     check_model,
     example_of,
 )
-from jax2tf_bridge.litert._convert import Model, converted
+from jax2tf_bridge.litert._convert import ConvertedModel, converted
 from jax2tf_bridge.litert._quantization import Quantization
 from jax2tf_bridge.litert._report import LiteRTModel
 from jax2tf_bridge.portable import Target
@@ -129,7 +129,7 @@ def _saved(
     platforms: Sequence[str] | None,
     *,
     verify: bool,
-) -> tuple[Model, dict[str, Answers]]:
+) -> tuple[ConvertedModel, dict[str, Answers]]:
     """Saves functions as a SavedModel without gradients."""
     with opened(params) as weights:
         prepared = prepare(signatures, weights, platforms, _TARGET)
@@ -156,7 +156,7 @@ def _saved(
             for name, (inputs, _) in served.items()
         }
         answers = answers_of_tensorflow(folder, examples)
-    return Model.read(folder, served), answers
+    return ConvertedModel.read(folder, served), answers
 
 
 _OF_SERVING = ("buckets", "mask", "pad_values", "unchecked_padding", "defaults")
@@ -172,7 +172,9 @@ def _check(name: str, signature: Signature) -> None:
         )
 
 
-def _copied(source: Path, folder: Path, *, verify: bool) -> tuple[Model, dict[str, Answers]]:
+def _copied(
+    source: Path, folder: Path, *, verify: bool
+) -> tuple[ConvertedModel, dict[str, Answers]]:
     """Makes a SavedModel with the graph of another in operations, and its variables."""
     contents = read_saved_model(source, of_any_tool=True)
     folder.mkdir()
@@ -185,7 +187,7 @@ def _copied(source: Path, folder: Path, *, verify: bool) -> tuple[Model, dict[st
     for name in ("variables", "assets"):
         if (source / name).is_dir():
             os.symlink((source / name).absolute(), folder / name)
-    model = Model.read(folder)
+    model = ConvertedModel.read(folder)
     answers: dict[str, Answers] = {}
     if verify:
         examples = {

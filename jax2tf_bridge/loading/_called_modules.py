@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 from jax2tf_bridge.loading._modules import CallableModule
 from jax2tf_bridge.portable import is_differentiable
 from jax2tf_bridge.saved_model import (
+    CallScope,
     Cast,
+    GraphVariable,
     Input,
     ModuleCall,
+    ModuleResult,
     Node,
     Opaque,
     Placed,
-    Result,
-    Scope,
     Value,
-    Variable,
     called_module,
     tensor_of,
 )
@@ -199,8 +199,8 @@ def _find_gradient_module(call: ModuleCall, node: Node, references: Sequence[str
         if capture is not None and capture.function == call.scope.body.name:
             place = tensors.get(tensor_of(capture.tensor))
         arguments[name] = Opaque("a captured value") if place is None else Placed(place)
-    scope = Scope(model, function, arguments)
-    calls = {v.call for r in function.results if isinstance(v := scope.value(r), Result)}
+    scope = CallScope(model, function, arguments)
+    calls = {v.call for r in function.results if isinstance(v := scope.value(r), ModuleResult)}
     if len(calls) != 1:
         raise NotCallableError(f"its gradient in the SavedModel calls {len(calls)} modules")
     return calls.pop()
@@ -209,6 +209,6 @@ def _find_gradient_module(call: ModuleCall, node: Node, references: Sequence[str
 def _describe_argument(value: Value, index: int, variables: Mapping[str, str]) -> str:
     if isinstance(value, Input):
         return value.name
-    if isinstance(value, Variable) and value.node in variables:
+    if isinstance(value, GraphVariable) and value.node in variables:
         return f"params[{variables[value.node]!r}]"
     return f"argument {index}"

@@ -23,7 +23,7 @@ from jax2tf_bridge.errors import (
 from jax2tf_bridge.from_jax import to_exported
 from jax2tf_bridge.portable import (
     Aval,
-    Call,
+    CallStructure,
     Gradient,
     GradientOnDemand,
     PortableFunction,
@@ -84,8 +84,10 @@ class LoadedFunction:
         return self.portable.out_tree.unflatten(iter(self.call_on_leaves(leaves)))
 
     @functools.cached_property
-    def _arguments(self) -> Call:
-        return Call.of(self.portable.in_tree, self.portable.argument_names).without(self.masks)
+    def _arguments(self) -> CallStructure:
+        return CallStructure.of(self.portable.in_tree, self.portable.argument_names).without(
+            self.masks
+        )
 
     def insert_masks(self, leaves: Sequence[Any]) -> list[Any]:
         """Inserts masks of ones into the flat arguments.

@@ -21,19 +21,19 @@ from jax2tf_bridge.loading._modules import CallableModule, ModuleFunction
 from jax2tf_bridge.portable import Aval, find_dtype
 from jax2tf_bridge.saved_model import (
     CALL_MODULE,
-    Constant,
+    CallScope,
     Graph,
+    GraphConstant,
     GraphSignature,
+    GraphVariable,
     Input,
     MetaGraph,
     ModuleCall,
+    ModuleResult,
     Node,
     Opaque,
-    Port,
-    Result,
-    Scope,
+    SignaturePort,
     Value,
-    Variable,
     constant,
     tensor_of,
     tensor_type,
@@ -51,7 +51,7 @@ A small file can make 2^n calls, if each of its n functions calls the next one t
 
 
 @dataclass(frozen=True)
-class _Step:
+class _ModuleStep:
     """A call of a module; it follows the calls that it depends on."""
 
     call: ModuleCall
@@ -76,9 +76,9 @@ class SavedGraphFunction:
         name: str,
         signature: GraphSignature,
         outputs: Mapping[str, Value],
-        steps: Sequence[_Step],
+        steps: Sequence[_ModuleStep],
         variables: Mapping[str, str],
-        constants: Mapping[Constant, Any],
+        constants: Mapping[GraphConstant, Any],
         gradient_missing: Sequence[str],
     ) -> None:
         self.name, self.inputs, self.outputs = name, signature.inputs, signature.outputs
@@ -108,11 +108,11 @@ class SavedGraphFunction:
             match value:
                 case Input(name):
                     return arrays[name]
-                case Variable(node):
+                case GraphVariable(node):
                     return params[self._variables[node]]
-                case Constant():
+                case GraphConstant():
                     return self._constants[value]
-                case Result(call, index):
+                case ModuleResult(call, index):
                     return results[call][index]
             raise AssertionError(value)
 
@@ -174,9 +174,9 @@ def _make_function(
       NotCallable: the signature does more than calling modules.
       FileFormatError: the graph is damaged.
     """
-    scope = Scope.of_graph(model, {n: port.tensor for n, port in signature.inputs.items()})
+    scope = CallScope.of_graph(model, {n: port.tensor for n, port in signature.inputs.items()})
     outputs = {n: scope.value(port.tensor) for n, port in signature.outputs.items()}
-    steps: list[_Step] = []
+    steps: list[_ModuleStep] = []
     functions: dict[CallableModule, ModuleFunction] = {}
     missing: list[str] = []
     values = list(outputs.values())
@@ -184,21 +184,21 @@ def _make_function(
         values += bound.arguments
         if bound.called not in functions:
             functions[bound.called] = ModuleFunction(bound.called)
-        steps.append(_Step(call, functions[bound.called], bound.arguments))
+        steps.append(_ModuleStep(call, functions[bound.called], bound.arguments))
         if bound.called.gradient is None:
             missing.append(bound.called.gradient_missing)
     variables: dict[str, str] = {}
-    constants: dict[Constant, Any] = {}
+    constants: dict[GraphConstant, Any] = {}
     for leaf, dtypes in map(without_casts, values):
         for dtype in dtypes:
             _check_dtype(dtype, "a cast")
         if isinstance(leaf, Opaque):
             raise NotCallableError(f"it needs {leaf.reason}, which is TensorFlow's")
-        if isinstance(leaf, Variable):
+        if isinstance(leaf, GraphVariable):
             if leaf.node not in names:
                 raise NotCallableError(f"it reads the variable {leaf.node}, which is not restored")
             variables[leaf.node] = names[leaf.node]
-        elif isinstance(leaf, Constant):
+        elif isinstance(leaf, GraphConstant):
             constants[leaf] = _read_constant(leaf.node)
     if not steps:
         raise NotCallableError("it calls no JAX function")
@@ -261,7 +261,7 @@ def _sort_calls(
 
 
 def _find_calls(values: Iterable[Value]) -> list[ModuleCall]:
-    return [v.call for v, _ in map(without_casts, values) if isinstance(v, Result)]
+    return [v.call for v, _ in map(without_casts, values) if isinstance(v, ModuleResult)]
 
 
 def _make_signature(function: SavedGraphFunction, params: Mapping[str, Any]) -> LoadedSignature:
@@ -275,12 +275,12 @@ def _make_signature(function: SavedGraphFunction, params: Mapping[str, Any]) -> 
     return LoadedSignature(function.name, inputs, outputs, call)
 
 
-def _format_type(port: Port) -> str:
+def _format_type(port: SignaturePort) -> str:
     """Formats a type as in other loaded models, such as float32[?,3]."""
     return str(port.type).replace(", ", ",")
 
 
-def _to_array(value: Any, port: Port) -> Any:
+def _to_array(value: Any, port: SignaturePort) -> Any:
     """Converts Python numbers and lists to the input's dtype, as TensorFlow does."""
     if isinstance(value, jax.Array) or hasattr(value, "dtype"):
         return value
@@ -326,23 +326,23 @@ def _find_checkpoint_keys(model: MetaGraph) -> dict[str, str]:
     for argument, reference in zip(function.arguments, node.inputs, strict=False):
         source = nodes.get(tensor_of(reference)[0])
         if source is not None and source.op == "VarHandleOp":
-            inputs[argument] = Variable(source.name)
+            inputs[argument] = GraphVariable(source.name)
         else:
             inputs[argument] = Opaque("a file")
-    scope = Scope(model, function, inputs)
+    scope = CallScope(model, function, inputs)
     names_of: dict[Node, Sequence[str]] = {}
     for assignment in function.nodes:
         if assignment.op != "AssignVariableOp" or len(assignment.inputs) != 2:
             continue
         handle = scope.value(assignment.inputs[0])
         key = _find_restored_key(scope, assignment.inputs[1], names_of)
-        if isinstance(handle, Variable) and key is not None:
+        if isinstance(handle, GraphVariable) and key is not None:
             keys[handle.node] = key
     return keys
 
 
 def _find_restored_key(
-    scope: Scope, reference: str, names_of: dict[Node, Sequence[str]]
+    scope: CallScope, reference: str, names_of: dict[Node, Sequence[str]]
 ) -> str | None:
     """Finds the key that a tensor is restored from.
 
@@ -359,7 +359,7 @@ def _find_restored_key(
         if node.op == "RestoreV2" and len(node.inputs) > 1:
             if node not in names_of:
                 names = scope.value(node.inputs[1])
-                tensor = names.node.tensor("value") if isinstance(names, Constant) else None
+                tensor = names.node.tensor("value") if isinstance(names, GraphConstant) else None
                 names_of[node] = () if tensor is None else texts(tensor)
             keys = names_of[node]
             return keys[index] if index < len(keys) else None

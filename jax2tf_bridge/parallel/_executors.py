@@ -34,7 +34,7 @@ class WorkerFuture(Future[T]):
 
 
 @dataclass(frozen=True)
-class _Call:
+class _SubmittedCall:
     future: WorkerFuture[Any]
     name: str
     function: Callable[..., Any]
@@ -50,7 +50,7 @@ class _Shared:
     environment: Mapping[str, str]
     initializer: Callable[[], object] | None
     timeout: float | None
-    calls: queue.SimpleQueue[_Call | None] = field(default_factory=queue.SimpleQueue)
+    calls: queue.SimpleQueue[_SubmittedCall | None] = field(default_factory=queue.SimpleQueue)
     lock: threading.Lock = field(default_factory=threading.Lock)
     idle: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     processes: set[WorkerProcess] = field(default_factory=set)
@@ -142,7 +142,7 @@ class ExportWorkers(Executor):
         with self._lock:
             if self._is_shut_down:
                 raise RuntimeError("these ExportWorkers were shut down, and take no further calls")
-            self._shared.calls.put(_Call(future, name, fn, args, kwargs))
+            self._shared.calls.put(_SubmittedCall(future, name, fn, args, kwargs))
             idle = self._shared.idle.acquire(blocking=False)
             if not idle and len(self._threads) < self._count:
                 thread = threading.Thread(target=_serve, args=(self._shared,), daemon=True)
@@ -263,7 +263,7 @@ def _serve(shared: _Shared) -> None:
         _discard(shared, process)
 
 
-def _wait_for_call(shared: _Shared) -> _Call | None:
+def _wait_for_call(shared: _Shared) -> _SubmittedCall | None:
     """Waits for the next call; None after shutdown."""
     with contextlib.suppress(queue.Empty):
         return shared.calls.get_nowait()
@@ -271,7 +271,9 @@ def _wait_for_call(shared: _Shared) -> _Call | None:
     return shared.calls.get()
 
 
-def _run_call(shared: _Shared, call: _Call, process: WorkerProcess | None) -> WorkerProcess | None:
+def _run_call(
+    shared: _Shared, call: _SubmittedCall, process: WorkerProcess | None
+) -> WorkerProcess | None:
     """Runs a call, and returns the process for the next one, or None if it must be replaced."""
     timeout = shared.timeout
     try:

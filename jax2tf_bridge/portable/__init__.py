@@ -13,7 +13,7 @@ from jax2tf_bridge.portable._as_portable import unwrap_portable as unwrap_portab
 from jax2tf_bridge.portable._aval import Aval, LiftedConstant, Port
 from jax2tf_bridge.portable._aval import MemorySpace as MemorySpace
 from jax2tf_bridge.portable._aval import array_size as array_size
-from jax2tf_bridge.portable._call import Call as Call
+from jax2tf_bridge.portable._call import CallStructure as CallStructure
 from jax2tf_bridge.portable._called_function import call_avals as call_avals
 from jax2tf_bridge.portable._called_function import call_problem as call_problem
 from jax2tf_bridge.portable._called_function import make_called_function as make_called_function

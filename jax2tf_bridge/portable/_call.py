@@ -10,7 +10,7 @@ from jax2tf_bridge.portable._tree_spec import NodeKind, TreeSpec, refuse_differe
 
 
 @dataclass(frozen=True)
-class Call:
+class CallStructure:
     """The structure of a function's arguments, by name.
 
     Attributes:
@@ -18,7 +18,8 @@ class Call:
       kwargs: (name, structure) for each keyword argument, in JAX's order.
 
     >>> leaf = TreeSpec("leaf")
-    >>> call = Call((("x", leaf), ("p", TreeSpec("dict", keys=("w", "b"), children=(leaf, leaf)))))
+    >>> weights = TreeSpec("dict", keys=("w", "b"), children=(leaf, leaf))
+    >>> call = CallStructure((("x", leaf), ("p", weights)))
     >>> call.paths(), call.flatten([1, {"b": 3, "w": 2}])
     (('x', "p['w']", "p['b']"), [1, 2, 3])
     >>> call.without(["p['w']", "x"]).unflatten([3])
@@ -29,11 +30,11 @@ class Call:
     kwargs: tuple[tuple[str, TreeSpec], ...] = ()
 
     @staticmethod
-    def of(in_tree: TreeSpec, argument_names: Sequence[str]) -> Call:
+    def of(in_tree: TreeSpec, argument_names: Sequence[str]) -> CallStructure:
         """Creates a Call from the structure of (args, kwargs) of a portable function."""
         args, kwargs = in_tree.children
         keys = map(str, kwargs.keys)
-        return Call(
+        return CallStructure(
             tuple(zip(argument_names, args.children, strict=True)),
             tuple(zip(keys, kwargs.children, strict=True)),
         )
@@ -83,20 +84,20 @@ class Call:
         args = tuple(tree.unflatten(rest) for _, tree in self.args)
         return args, {name: tree.unflatten(rest) for name, tree in self.kwargs}
 
-    def without(self, paths: Collection[str]) -> Call:
+    def without(self, paths: Collection[str]) -> CallStructure:
         """Drops the leaves at some paths, and arguments that have no other leaves."""
         return self._map_arguments(lambda name, tree: _drop_leaves(tree, name, paths))
 
-    def map(self, change: Callable[[TreeSpec], TreeSpec]) -> Call:
+    def map(self, change: Callable[[TreeSpec], TreeSpec]) -> CallStructure:
         """Applies a function to the structure of each argument."""
         return self._map_arguments(lambda _, tree: change(tree))
 
-    def _map_arguments(self, change: Callable[[str, TreeSpec], TreeSpec | None]) -> Call:
+    def _map_arguments(self, change: Callable[[str, TreeSpec], TreeSpec | None]) -> CallStructure:
         args, kwargs = (
             tuple((name, new) for name, tree in side if (new := change(name, tree)) is not None)
             for side in (self.args, self.kwargs)
         )
-        return Call(args, kwargs)
+        return CallStructure(args, kwargs)
 
 
 def _drop_leaves(tree: TreeSpec, path: str, left_out: Collection[str]) -> TreeSpec | None:

@@ -34,7 +34,7 @@ _KERNEL = "tpu_custom_call"
 """A Pallas kernel. Only TPU runtimes as new as its JAX read it, regardless of TensorFlow."""
 
 
-class LoweredModule(Protocol):
+class ModuleForPlatforms(Protocol):
     """A module that was lowered for some platforms; of a portable function or a SavedModel."""
 
     @property
@@ -47,7 +47,7 @@ class LoweredModule(Protocol):
 
 
 def unhandled_calls(
-    module: LoweredModule, names: Iterable[str], newest: Version
+    module: ModuleForPlatforms, names: Iterable[str], newest: Version
 ) -> tuple[str, ...]:
     """Returns the custom calls that TensorFlow has no handler for.
 
@@ -74,7 +74,7 @@ def no_handler_text(calls: Sequence[str]) -> str:
     return f"TensorFlow has no handler for the custom call{'s'[: len(calls) - 1]} {some(calls, 8)}"
 
 
-def unhandled_anywhere(module: LoweredModule, names: Iterable[str]) -> tuple[str, ...]:
+def unhandled_anywhere(module: ModuleForPlatforms, names: Iterable[str]) -> tuple[str, ...]:
     """Returns the custom calls for which no known TensorFlow release has a handler."""
     newest = max(version for version, _ in TENSORFLOW_RELEASES.values())
     return unhandled_calls(module, names, newest)
@@ -99,7 +99,7 @@ def releases_that_run(module: Module, names: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-def has_kernel(module: LoweredModule, names: Iterable[str]) -> bool:
+def has_kernel(module: ModuleForPlatforms, names: Iterable[str]) -> bool:
     """Returns whether a module runs only on TPUs, with a runtime for its Pallas kernels.
 
     Modules that were lowered for other platforms too have a branch without kernels.

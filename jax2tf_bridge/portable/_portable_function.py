@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from jax2tf_bridge._utils import once_per_object
 from jax2tf_bridge.errors import BridgeError, GradientError, InconclusiveShapeError
 from jax2tf_bridge.portable._aval import Aval, LiftedConstant, Port
-from jax2tf_bridge.portable._call import Call
+from jax2tf_bridge.portable._call import CallStructure
 from jax2tf_bridge.portable._custom_calls import (
     custom_calls_of,
     has_kernel,
@@ -357,7 +357,7 @@ class PortableFunction:
 
     def in_paths(self) -> tuple[str, ...]:
         """Returns the Python expression for each flat argument: "x", "params['w']"."""
-        return Call.of(self.in_tree, self.argument_names).paths()
+        return CallStructure.of(self.in_tree, self.argument_names).paths()
 
     @property
     def inputs(self) -> tuple[Port, ...]:

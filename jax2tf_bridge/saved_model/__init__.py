@@ -3,26 +3,26 @@
 from jax2tf_bridge.saved_model._bundle_writing import NewTensor, append_tensors
 from jax2tf_bridge.saved_model._crc32c import is_fast
 from jax2tf_bridge.saved_model._dataflow import (
+    CallScope,
     Cast,
-    Constant,
+    GraphConstant,
+    GraphVariable,
     Input,
     ModuleCall,
+    ModuleResult,
     Opaque,
     Placed,
-    Result,
-    Scope,
     Value,
-    Variable,
     without_casts,
 )
 from jax2tf_bridge.saved_model._entry_points import called_module
 from jax2tf_bridge.saved_model._extras import WARM_UP, Request, read_requests
 from jax2tf_bridge.saved_model._graph import CALL_MODULE, Graph, Node, tensor_of
-from jax2tf_bridge.saved_model._meta_graph import GraphSignature, MetaGraph, Port
+from jax2tf_bridge.saved_model._meta_graph import GraphSignature, MetaGraph, SignaturePort
 from jax2tf_bridge.saved_model._new_directory import changed_copy, replace_file
 from jax2tf_bridge.saved_model._patching import NewModule, replaced_modules
 from jax2tf_bridge.saved_model._place import check_place
-from jax2tf_bridge.saved_model._protobuf import Message, bytes_field, varint_field
+from jax2tf_bridge.saved_model._protobuf import ProtoMessage, bytes_field, varint_field
 from jax2tf_bridge.saved_model._reading import (
     GRAPH_FILE,
     read_message,
@@ -32,7 +32,7 @@ from jax2tf_bridge.saved_model._reading import (
 from jax2tf_bridge.saved_model._saved_model import (
     CalledModule,
     EntryPoint,
-    Gradient,
+    GradientOrders,
     SavedModelContents,
 )
 from jax2tf_bridge.saved_model._schema import ModelSpecField, PredictionLogField, RequestField
@@ -69,38 +69,38 @@ __all__ = [
     "WARM_UP",
     "ArrayEntry",
     "BundleEntry",
+    "CallScope",
     "CalledModule",
     "Cast",
-    "Constant",
     "ConstantEntry",
     "EntryPoint",
-    "Gradient",
+    "GradientOrders",
     "Graph",
+    "GraphConstant",
     "GraphSignature",
+    "GraphVariable",
     "Input",
-    "Message",
     "MetaGraph",
     "ModelSpecField",
     "ModuleCall",
+    "ModuleResult",
     "NewModule",
     "NewTensor",
     "Node",
     "Opaque",
     "Placed",
-    "Port",
     "PredictionLogField",
+    "ProtoMessage",
     "Request",
     "RequestField",
-    "Result",
     "SavedModelContents",
-    "Scope",
     "Sidecar",
     "Signature",
     "SignatureEntry",
+    "SignaturePort",
     "TensorBundle",
     "TensorType",
     "Value",
-    "Variable",
     "VariableEntry",
     "append_tensors",
     "bucket_texts",

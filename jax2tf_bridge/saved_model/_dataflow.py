@@ -10,7 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from jax2tf_bridge.saved_model._graph import CALL_MODULE, Body, Function, Node, tensor_of
+from jax2tf_bridge.saved_model._graph import (
+    CALL_MODULE,
+    GraphBody,
+    LibraryFunction,
+    Node,
+    tensor_of,
+)
 from jax2tf_bridge.saved_model._meta_graph import MetaGraph
 
 _PASSED_ON = frozenset(
@@ -32,14 +38,14 @@ class Input:
 
 
 @dataclass(frozen=True)
-class Variable:
+class GraphVariable:
     """A variable, by the node of the graph that names it."""
 
     node: str
 
 
 @dataclass(frozen=True)
-class Constant:
+class GraphConstant:
     """A constant, by its node."""
 
     node: Node
@@ -68,7 +74,7 @@ class Cast:
 
 
 @dataclass(frozen=True)
-class Result:
+class ModuleResult:
     """A result of a module."""
 
     call: ModuleCall
@@ -86,7 +92,7 @@ class ModuleCall:
     """
 
     node: Node
-    scope: Scope = field(repr=False)
+    scope: CallScope = field(repr=False)
     differentiated: Node | None = None
 
     @property
@@ -96,7 +102,7 @@ class ModuleCall:
         return f"{function}/{self.node.name}" if function else self.node.name
 
 
-Value: TypeAlias = "Input | Variable | Constant | Opaque | Placed | Cast | Result"
+Value: TypeAlias = "Input | GraphVariable | GraphConstant | Opaque | Placed | Cast | ModuleResult"
 
 
 def without_casts(value: Value) -> tuple[Value, list[str]]:
@@ -109,7 +115,7 @@ def without_casts(value: Value) -> tuple[Value, list[str]]:
 
 
 @dataclass(eq=False)
-class Scope:
+class CallScope:
     """A graph, or a call of a function with the values of its arguments.
 
     Attributes:
@@ -123,21 +129,21 @@ class Scope:
     """
 
     model: MetaGraph
-    body: Body
+    body: GraphBody
     arguments: dict[str, Value]
-    caller: Scope | None = field(default=None, repr=False)
+    caller: CallScope | None = field(default=None, repr=False)
     passed: Mapping[str, str] = field(default_factory=dict)
     depth: int = 0
-    _called: dict[str, Scope] = field(default_factory=dict)
+    _called: dict[str, CallScope] = field(default_factory=dict)
     _modules: dict[str, ModuleCall] = field(default_factory=dict)
 
     @staticmethod
-    def of_graph(model: MetaGraph, inputs: Mapping[str, str]) -> Scope:
+    def of_graph(model: MetaGraph, inputs: Mapping[str, str]) -> CallScope:
         """Makes the scope of the graph itself."""
         given: dict[str, Value] = {
             tensor_of(tensor)[0]: Input(name) for name, tensor in inputs.items()
         }
-        return Scope(model, model.graph.main, given)
+        return CallScope(model, model.graph.main, given)
 
     def value(self, reference: str) -> Value:
         """Finds what a tensor of this graph or function is.
@@ -145,7 +151,7 @@ class Scope:
         Raises:
           FileFormatError: the graph is damaged.
         """
-        way: list[str | tuple[Scope, str]] = []
+        way: list[str | tuple[CallScope, str]] = []
         value = self._source(reference, way)
         for step in reversed(way):
             if isinstance(step, str):
@@ -155,7 +161,7 @@ class Scope:
                 scope.arguments[argument] = value
         return value
 
-    def _source(self, reference: str, way: list[str | tuple[Scope, str]]) -> Value:
+    def _source(self, reference: str, way: list[str | tuple[CallScope, str]]) -> Value:
         """Follows a tensor to what it comes from.
 
         Calls that follow each other are followed without recursion: there may be many.
@@ -164,7 +170,7 @@ class Scope:
           reference: the tensor.
           way: gets the dtypes to which it is cast on the way, and the arguments of functions.
         """
-        scope: Scope = self
+        scope: CallScope = self
         for _ in range(_MOST_STEPS):
             name, index = tensor_of(reference)
             if name in scope.arguments:
@@ -179,11 +185,11 @@ class Scope:
             if node.op == CALL_MODULE:
                 if index >= len(node.dtypes("Tout")):
                     raise scope.body.error(f"the operation {name!r} has no result {index}")
-                return Result(scope._module(node), index)
+                return ModuleResult(scope._module(node), index)
             if node.op == "VarHandleOp":
-                return Variable(node.name)
+                return GraphVariable(node.name)
             if node.op == "Const":
-                return Constant(node)
+                return GraphConstant(node)
             if node.op == "Cast" and node.inputs:
                 way.append(node.dtype("DstT"))
                 reference = node.inputs[0]
@@ -216,7 +222,7 @@ class Scope:
         if first is not None and first.op == CALL_MODULE:
             self._module(first).differentiated = node
 
-    def _call(self, node: Node) -> tuple[Function, Scope] | None:
+    def _call(self, node: Node) -> tuple[LibraryFunction, CallScope] | None:
         """Finds the function that a node calls; None if it does something else."""
         names: Sequence[str] = (node.op,)
         if node.op in _CALLS:
@@ -231,6 +237,6 @@ class Scope:
                 problem = f"{node.name!r} calls {function.name} with other arguments"
                 raise self.body.error(problem)
             passed = dict(zip(function.arguments, node.inputs, strict=True))
-            called = Scope(self.model, function, {}, self, passed, self.depth + 1)
+            called = CallScope(self.model, function, {}, self, passed, self.depth + 1)
             self._called[node.name] = called
         return function, self._called[node.name]

@@ -12,7 +12,7 @@ from jax2tf_bridge.saved_model._meta_graph import GraphSignature, MetaGraph
 from jax2tf_bridge.saved_model._saved_model import (
     CalledModule,
     EntryPoint,
-    Gradient,
+    GradientOrders,
     GraphConstant,
 )
 from jax2tf_bridge.saved_model._tensors import TensorType, tensor_type
@@ -219,13 +219,13 @@ def _entry(
     )
 
 
-def _gradient(graph: Graph, found: Reached, modules: Mapping[int, int]) -> Gradient:
+def _gradient(graph: Graph, found: Reached, modules: Mapping[int, int]) -> GradientOrders:
     highest = max(modules.values())
     if highest in found.unregistered:
-        return Gradient(highest, "", is_left_out=True)
+        return GradientOrders(highest, "", is_left_out=True)
     for function, order in found.orders.items():
         if order == highest:
             for node in graph.functions.get(function, graph.main).nodes:
                 if node.op == "PreventGradient" and (text := node.text("message")):
-                    return Gradient(highest, text)
-    return Gradient(highest, "")
+                    return GradientOrders(highest, text)
+    return GradientOrders(highest, "")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.saved_model._protobuf import BYTES, Message
+from jax2tf_bridge.saved_model._protobuf import BYTES, ProtoMessage
 from jax2tf_bridge.saved_model._saved_model import WarmUp
 from jax2tf_bridge.saved_model._schema import ModelSpecField, PredictionLogField, RequestField
 from jax2tf_bridge.saved_model._signature import SERVING_DEFAULT
@@ -47,10 +47,10 @@ class Request:
     """
 
     signature: str
-    inputs: Mapping[str, Message]
+    inputs: Mapping[str, ProtoMessage]
 
 
-def requests_in(record: Message) -> Iterator[Request]:
+def requests_in(record: ProtoMessage) -> Iterator[Request]:
     """Yields the requests to predict in an entry of the warm-up file, and skips other kinds.
 
     Raises:
@@ -80,7 +80,7 @@ def read_requests(folder: AnyPath) -> Iterator[Request]:
         return
     try:
         for record in read_records(path):
-            yield from requests_in(Message(record, "a request to warm up", str(path)))
+            yield from requests_in(ProtoMessage(record, "a request to warm up", str(path)))
     except FileFormatError:
         raise  # it says more
     except ValueError as e:
@@ -88,7 +88,7 @@ def read_requests(folder: AnyPath) -> Iterator[Request]:
         raise FileFormatError(text, file=str(path)) from e
 
 
-def _messages(message: Message, number: int, place: str) -> Iterator[Message]:
+def _messages(message: ProtoMessage, number: int, place: str) -> Iterator[ProtoMessage]:
     """Yields the messages in the fields of a number, and skips what else has that number."""
     for field in message.fields():
         if field.number == number and field.kind == BYTES:

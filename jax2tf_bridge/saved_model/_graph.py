@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.saved_model._protobuf import BYTES, Field, Message
+from jax2tf_bridge.saved_model._protobuf import BYTES, ProtoField, ProtoMessage
 from jax2tf_bridge.saved_model._schema import (
     AttributeField,
     FunctionField,
@@ -21,7 +21,7 @@ from jax2tf_bridge.saved_model._tensors import Shape, dtype_name, read_shape
 
 _NUMBERS = frozenset({AttributeField.INTEGER, AttributeField.FLAG})
 _NO_LINKS: tuple[tuple[str, ...], str] = ((), "")
-_MISSING = Message(b"", "an attribute")
+_MISSING = ProtoMessage(b"", "an attribute")
 
 
 class Node:
@@ -40,7 +40,7 @@ class Node:
 
     __slots__ = ("_attributes", "_links", "controls", "inputs", "message", "name", "op")
 
-    def __init__(self, message: Message) -> None:
+    def __init__(self, message: ProtoMessage) -> None:
         """Reads a NodeDef.
 
         Raises:
@@ -48,7 +48,7 @@ class Node:
         """
         self.message = message
         self.name = self.op = ""
-        self._attributes: dict[str, Message] | None = None
+        self._attributes: dict[str, ProtoMessage] | None = None
         self._links: tuple[tuple[str, ...], str] | None = None
         inputs: list[str] = []
         controls: list[str] = []
@@ -69,7 +69,7 @@ class Node:
         return f"<{type(self).__name__} {self.name}: {self.op}>"
 
     @property
-    def attributes(self) -> Mapping[str, Message]:
+    def attributes(self) -> Mapping[str, ProtoMessage]:
         """Returns the attributes by name, as AttrValue messages."""
         if self._attributes is None:
             self._attributes = self._read_attributes()
@@ -113,7 +113,7 @@ class Node:
         field = value.last(AttributeField.SHAPE)
         return () if field is None else read_shape(value.message(field, "a shape"))
 
-    def tensor(self, name: str) -> Message | None:
+    def tensor(self, name: str) -> ProtoMessage | None:
         """Finds an attribute that is a TensorProto; None if it is missing."""
         value = self._attribute(name)
         field = value.last(AttributeField.TENSOR)
@@ -141,10 +141,10 @@ class Node:
         """Makes the error for a node that does not fit its graph."""
         return self.message.error(self.message.start, f"{self.name} {problem}")
 
-    def _attribute(self, name: str) -> Message:
+    def _attribute(self, name: str) -> ProtoMessage:
         return self.attributes.get(name, _MISSING)
 
-    def _read_attributes(self) -> dict[str, Message]:
+    def _read_attributes(self) -> dict[str, ProtoMessage]:
         place = f"an attribute of {self.name}"
         return dict(
             self.message.entry(field, place)
@@ -162,7 +162,7 @@ class Node:
             self._links = (calls, gradient) if calls or gradient else _NO_LINKS
         return self._links
 
-    def _list(self, name: str, number: int) -> Iterator[tuple[Message, Field]]:
+    def _list(self, name: str, number: int) -> Iterator[tuple[ProtoMessage, ProtoField]]:
         value = self._attribute(name)
         for values in value.messages(AttributeField.LIST, value.place):
             for field in values.fields():
@@ -170,7 +170,7 @@ class Node:
                     yield values, field
 
 
-def _functions(value: Message) -> Iterator[str]:
+def _functions(value: ProtoMessage) -> Iterator[str]:
     for field in value.fields():
         if field.number == AttributeField.FUNCTION:
             yield value.message(field, value.place).text_of(1)
@@ -199,14 +199,16 @@ def tensor_of(reference: str) -> tuple[str, int]:
     return name, int(rest[-1])
 
 
-class Body:
+class GraphBody:
     """Operations of a graph itself, or of a function.
 
     Attributes:
       name: of the function; "" of the graph itself.
     """
 
-    def __init__(self, name: str, whole: Message, parts: Sequence[Message], number: int) -> None:
+    def __init__(
+        self, name: str, whole: ProtoMessage, parts: Sequence[ProtoMessage], number: int
+    ) -> None:
         """Takes messages with NodeDefs, which are read when they are asked for.
 
         Args:
@@ -240,10 +242,10 @@ class Body:
         return self._whole.error(self._whole.start, problem)
 
 
-class Function(Body):
+class LibraryFunction(GraphBody):
     """A function of the library."""
 
-    def __init__(self, name: str, message: Message) -> None:
+    def __init__(self, name: str, message: ProtoMessage) -> None:
         """Takes a FunctionDef."""
         message.place = f"the function {name}"
         super().__init__(name, message, (message,), FunctionField.NODES)
@@ -288,15 +290,15 @@ class Graph:
       function_gradients: the same by the function that they are the gradient of.
     """
 
-    def __init__(self, meta_graph: Message) -> None:
+    def __init__(self, meta_graph: ProtoMessage) -> None:
         """Reads the names in a MetaGraphDef's library.
 
         Raises:
           FileFormatError: it is damaged.
         """
         parts = list(meta_graph.messages(MetaGraphField.GRAPH, "the graph"))
-        self.main = Body("", meta_graph, parts, GraphField.NODES)
-        self.functions: dict[str, Function] = {}
+        self.main = GraphBody("", meta_graph, parts, GraphField.NODES)
+        self.functions: dict[str, LibraryFunction] = {}
         self.gradients: dict[str, str] = {}
         self.function_gradients: dict[str, str] = {}
         for part in parts:
@@ -309,11 +311,11 @@ class Graph:
             for node in body.nodes:
                 yield body.name, node
 
-    def gradient_of(self, gradient_type: str) -> Function | None:
+    def gradient_of(self, gradient_type: str) -> LibraryFunction | None:
         """Finds the function that is registered as the gradient of an operation."""
         return self.functions.get(self.gradients.get(gradient_type, ""))
 
-    def _read(self, library: Message) -> None:
+    def _read(self, library: ProtoMessage) -> None:
         for part in library.fields():
             if part.number == LibraryField.FUNCTIONS:
                 message = library.message(part, "a function")
@@ -321,7 +323,7 @@ class Graph:
                 # It is the first field: the rest is not read.
                 first = next(signatures, None)
                 name = "" if first is None else first.text_of(OpField.NAME)
-                self.functions[name] = Function(name, message)
+                self.functions[name] = LibraryFunction(name, message)
             elif part.number == LibraryField.GRADIENTS:
                 # GradientDef has the function first, and RegisteredGradient the gradient.
                 entry = library.message(part, "a gradient's entry")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from jax2tf_bridge.saved_model._graph import Graph
-from jax2tf_bridge.saved_model._protobuf import Message
+from jax2tf_bridge.saved_model._protobuf import ProtoMessage
 from jax2tf_bridge.saved_model._schema import (
     CapturedTensorField,
     ConcreteFunctionField,
@@ -31,7 +31,7 @@ _LONGEST_PATH = 1000
 
 
 @dataclass(frozen=True)
-class Variable:
+class ModelVariable:
     """A variable of the model.
 
     Attributes:
@@ -56,7 +56,7 @@ class Objects:
       methods: the names of the concrete functions by the path to the function.
     """
 
-    variables: tuple[Variable, ...]
+    variables: tuple[ModelVariable, ...]
     methods: Mapping[str, tuple[str, ...]]
 
 
@@ -72,10 +72,10 @@ class Capture:
 class _Object:
     children: tuple[tuple[str, int], ...]
     functions: tuple[str, ...] | None
-    variable: Message | None
+    variable: ProtoMessage | None
 
 
-def read_objects(meta_graph: Message) -> Objects | None:
+def read_objects(meta_graph: ProtoMessage) -> Objects | None:
     objects = [
         _object(message)
         for graph in meta_graph.messages(MetaGraphField.OBJECT_GRAPH, "the object graph")
@@ -94,7 +94,7 @@ def read_objects(meta_graph: Message) -> Objects | None:
     return Objects(tuple(variables), methods)
 
 
-def _capture(concrete: Message, objects: Sequence[Message], index: int) -> Capture | None:
+def _capture(concrete: ProtoMessage, objects: Sequence[ProtoMessage], index: int) -> Capture | None:
     if not 0 <= index < len(objects):
         problem = f"it names the object {index} of {len(objects)}"
         raise concrete.error(concrete.start, problem)
@@ -109,7 +109,7 @@ def _is_method(path: str) -> bool:
     return path != _SIGNATURES and not path.startswith(f"{_SIGNATURES}/")
 
 
-def _object(message: Message) -> _Object:
+def _object(message: ProtoMessage) -> _Object:
     children: list[tuple[str, int]] = []
     functions: list[str] | None = None
     variable = None
@@ -144,9 +144,9 @@ def _paths(objects: list[_Object]) -> Iterator[tuple[int, str]]:
             waiting.append((child, below[:_LONGEST_PATH]))
 
 
-def _variable(message: Message, path: str | None) -> Variable:
+def _variable(message: ProtoMessage, path: str | None) -> ModelVariable:
     name = message.text_of(VariableField.NAME)
-    return Variable(
+    return ModelVariable(
         path or name,
         name,
         typed(message, VariableField.DTYPE, VariableField.SHAPE),
@@ -159,7 +159,7 @@ _INTERNAL = frozenset({"__saved_model_init_op", "__saved_model_train_op"})
 
 
 @dataclass(frozen=True)
-class Port:
+class SignaturePort:
     """An input or output of a signature.
 
     Attributes:
@@ -179,8 +179,8 @@ class Port:
 class GraphSignature:
     """A signature: what it takes and gives, by name."""
 
-    inputs: Mapping[str, Port]
-    outputs: Mapping[str, Port]
+    inputs: Mapping[str, SignaturePort]
+    outputs: Mapping[str, SignaturePort]
 
 
 class MetaGraph:
@@ -192,7 +192,7 @@ class MetaGraph:
       restore: the node that restores its variables; "" without any.
     """
 
-    def __init__(self, message: Message) -> None:
+    def __init__(self, message: ProtoMessage) -> None:
         """Reads the tags and the version of a MetaGraphDef.
 
         Raises:
@@ -251,12 +251,12 @@ class MetaGraph:
                     )
         return ()
 
-    def variables(self) -> tuple[Variable, ...]:
+    def variables(self) -> tuple[ModelVariable, ...]:
         """Returns the variables: of the objects, or of the nodes that hold them."""
         if self.objects is not None:
             return self.objects.variables
         return tuple(
-            Variable(
+            ModelVariable(
                 node.name, node.name, TensorType(node.dtype("dtype"), node.shape("shape")), None
             )
             for node in self.graph.main.nodes
@@ -269,16 +269,16 @@ class MetaGraph:
             yield asset.text_of(2)
 
 
-def _signature(message: Message) -> GraphSignature:
-    inputs: dict[str, Port] = {}
-    outputs: dict[str, Port] = {}
+def _signature(message: ProtoMessage) -> GraphSignature:
+    inputs: dict[str, SignaturePort] = {}
+    outputs: dict[str, SignaturePort] = {}
     defaults = []
     for field in message.fields():
         if field.number in (SignatureField.INPUTS, SignatureField.OUTPUTS):
             name, info = message.entry(field, "an entry of a signature")
             found = inputs if field.number == SignatureField.INPUTS else outputs
             kind = typed(info, TensorInfoField.DTYPE, TensorInfoField.SHAPE)
-            found[name] = Port(name, kind, info.text_of(TensorInfoField.NAME))
+            found[name] = SignaturePort(name, kind, info.text_of(TensorInfoField.NAME))
         elif field.number == SignatureField.DEFAULTS:
             defaults.append(message.entry(field, "an entry of a signature")[0])
     for name in inputs.keys() & set(defaults):

@@ -10,7 +10,7 @@ from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.saved_model._graph import CALL_MODULE, Graph
 from jax2tf_bridge.saved_model._protobuf import (
     BYTES,
-    Message,
+    ProtoMessage,
     bytes_field,
     tag,
     varint,
@@ -64,11 +64,11 @@ class Pieces:
             file.write(part)
 
 
-_Edits: TypeAlias = "Mapping[int, Callable[[Message], Pieces | None] | _Edits]"
+_Edits: TypeAlias = "Mapping[int, Callable[[ProtoMessage], Pieces | None] | _Edits]"
 """Functions that give what a message becomes, None if it stays, by the fields that lead to it."""
 
 
-def replaced_modules(saved_model: Message, modules: Sequence[NewModule]) -> Pieces:
+def replaced_modules(saved_model: ProtoMessage, modules: Sequence[NewModule]) -> Pieces:
     """Puts other modules into a SavedModel.
 
     Args:
@@ -82,7 +82,7 @@ def replaced_modules(saved_model: Message, modules: Sequence[NewModule]) -> Piec
     if len(of_nodes) != len(modules):
         raise ValueError(f"the model has {len(of_nodes)} modules, and not {len(modules)}")
 
-    def node(message: Message) -> Pieces | None:
+    def node(message: ProtoMessage) -> Pieces | None:
         number = of_nodes.get(message.start)
         return None if number is None else _with_module(message, modules[number])
 
@@ -101,7 +101,7 @@ def replaced_modules(saved_model: Message, modules: Sequence[NewModule]) -> Piec
     return whole
 
 
-def _numbers(saved_model: Message) -> dict[int, int]:
+def _numbers(saved_model: ProtoMessage) -> dict[int, int]:
     """Numbers the modules, by where their nodes begin, as `read_saved_model` does."""
     found: dict[int, int] = {}
     for meta_graph in saved_model.messages(SavedModelField.META_GRAPHS, "a graph of the model"):
@@ -111,7 +111,7 @@ def _numbers(saved_model: Message) -> dict[int, int]:
     return found
 
 
-def _edited(message: Message, edits: _Edits) -> Pieces | None:
+def _edited(message: ProtoMessage, edits: _Edits) -> Pieces | None:
     """Edits the messages in some fields of a message; returns None if all stay."""
     parts: list[bytes | memoryview] = []
     view = memoryview(message.data)
@@ -134,7 +134,7 @@ def _edited(message: Message, edits: _Edits) -> Pieces | None:
     return Pieces.of(parts)
 
 
-def _with_module(node: Message, new: NewModule) -> Pieces:
+def _with_module(node: ProtoMessage, new: NewModule) -> Pieces:
     replaced = {"module", "version", *(() if new.uses_shardy else (_SHARDY,))}
     parts: list[bytes | memoryview] = []
     view = memoryview(node.data)

@@ -21,7 +21,7 @@ _LONGEST_VARINT = 10
 _new = tuple.__new__
 
 
-class Field(NamedTuple):
+class ProtoField(NamedTuple):
     """A field of a message, where it stands.
 
     Attributes:
@@ -39,7 +39,7 @@ class Field(NamedTuple):
     end: int
 
 
-class Message:
+class ProtoMessage:
     """A message within a file.
 
     Every method raises FileFormatError for bytes that are no message, or hold something else than
@@ -77,7 +77,7 @@ class Message:
             file=self.file,
         )
 
-    def fields(self) -> Iterator[Field]:
+    def fields(self) -> Iterator[ProtoField]:
         """Yields the fields in the order in which they stand."""
         data, at, end = self.data, self.start, self.end
         while at < end:
@@ -110,7 +110,7 @@ class Message:
             else:
                 raise self.error(start, f"a field is of the kind {kind}, which is not used")
             # Field's own constructor is slow, and there are many fields.
-            yield _new(Field, (number, kind, value, start, at))
+            yield _new(ProtoField, (number, kind, value, start, at))
 
     def varint(self, at: int, end: int | None = None) -> tuple[int, int]:
         """Reads the number that begins at a byte, and returns where the next byte is.
@@ -132,35 +132,35 @@ class Message:
             shift += 7
         raise self.error(at, "a number is longer than 64 bits")
 
-    def message(self, field: Field, place: str) -> Message:
+    def message(self, field: ProtoField, place: str) -> ProtoMessage:
         """Returns the message that a field holds."""
         self._expect(field, BYTES)
-        return Message(self.data, place, self.file, field.value, field.end)
+        return ProtoMessage(self.data, place, self.file, field.value, field.end)
 
-    def messages(self, number: int, place: str) -> Iterator[Message]:
+    def messages(self, number: int, place: str) -> Iterator[ProtoMessage]:
         """Yields the messages in the fields of a number."""
         return (self.message(field, place) for field in self.fields() if field.number == number)
 
-    def content(self, field: Field) -> bytes:
+    def content(self, field: ProtoField) -> bytes:
         """Copies the bytes that a field holds."""
         self._expect(field, BYTES)
         return self.data[field.value : field.end]
 
-    def view(self, field: Field) -> memoryview:
+    def view(self, field: ProtoField) -> memoryview:
         """Returns the bytes that a field holds, where they are: nothing is copied."""
         self._expect(field, BYTES)
         return memoryview(self.data)[field.value : field.end]
 
-    def text(self, field: Field) -> str:
+    def text(self, field: ProtoField) -> str:
         """Reads the text that a field holds; bytes that are no text are replaced."""
         return self.content(field).decode(errors="replace")
 
-    def integer(self, field: Field) -> int:
+    def integer(self, field: ProtoField) -> int:
         """Reads the signed number of 64 bits that a field holds."""
         self._expect(field, VARINT)
         return signed(field.value)
 
-    def integers(self, field: Field) -> Iterator[int]:
+    def integers(self, field: ProtoField) -> Iterator[int]:
         """Reads the signed numbers that a field holds, packed or alone."""
         if field.kind == VARINT:
             yield signed(field.value)
@@ -171,12 +171,12 @@ class Message:
             value, at = self.varint(at, field.end)
             yield signed(value)
 
-    def fixed32(self, field: Field) -> int:
+    def fixed32(self, field: ProtoField) -> int:
         """Reads the number without a sign that a field of 4 bytes holds."""
         self._expect(field, FIXED32)
         return int.from_bytes(self.data[field.value : field.end], "little")
 
-    def last(self, number: int) -> Field | None:
+    def last(self, number: int) -> ProtoField | None:
         """Finds the last field of a number, which is the one that counts."""
         found = None
         for field in self.fields():
@@ -194,21 +194,21 @@ class Message:
         field = self.last(number)
         return 0 if field is None else self.integer(field)
 
-    def entry(self, field: Field, place: str) -> tuple[str, Message]:
+    def entry(self, field: ProtoField, place: str) -> tuple[str, ProtoMessage]:
         """Reads the key and the value of a field that is an entry of a map to messages."""
         entry = self.message(field, place)
         key = ""
-        value: Message | None = None
+        value: ProtoMessage | None = None
         for part in entry.fields():
             if part.number == 1:
                 key = entry.text(part)
             elif part.number == 2:
                 value = entry.message(part, place)
         if value is None:
-            value = Message(self.data, place, self.file, field.end, field.end)
+            value = ProtoMessage(self.data, place, self.file, field.end, field.end)
         return key, value
 
-    def _expect(self, field: Field, kind: int) -> None:
+    def _expect(self, field: ProtoField, kind: int) -> None:
         if field.kind != kind:
             raise self.error(
                 field.start,

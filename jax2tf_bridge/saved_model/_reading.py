@@ -10,7 +10,7 @@ from jax2tf_bridge.errors import FileFormatError, path_error
 from jax2tf_bridge.saved_model._entry_points import called_modules, constants, entry_points
 from jax2tf_bridge.saved_model._extras import files_below, read_warm_up
 from jax2tf_bridge.saved_model._meta_graph import MetaGraph
-from jax2tf_bridge.saved_model._protobuf import Message
+from jax2tf_bridge.saved_model._protobuf import ProtoMessage
 from jax2tf_bridge.saved_model._saved_model import (
     CalledModule,
     EntryPoint,
@@ -91,7 +91,7 @@ def read_saved_model(
     )
 
 
-def read_message(folder: AnyPath) -> Message:
+def read_message(folder: AnyPath) -> ProtoMessage:
     """Reads saved_model.pb, and looks at nothing in it.
 
     Raises:
@@ -108,7 +108,7 @@ def read_message(folder: AnyPath) -> Message:
             "with its weights and constants as variables.",
             file=str(file),
         )
-    return Message(file.read_bytes(), "the SavedModel", str(file))
+    return ProtoMessage(file.read_bytes(), "the SavedModel", str(file))
 
 
 def read_serving_graph(path: str | os.PathLike[str]) -> MetaGraph:
@@ -123,7 +123,7 @@ def read_serving_graph(path: str | os.PathLike[str]) -> MetaGraph:
     return next((graph for graph in graphs if "serve" in graph.tags), graphs[0])
 
 
-def _meta_graphs(message: Message) -> list[MetaGraph]:
+def _meta_graphs(message: ProtoMessage) -> list[MetaGraph]:
     graphs = message.messages(SavedModelField.META_GRAPHS, "a graph of the model")
     found = [MetaGraph(graph) for graph in graphs]
     if not found:

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from jax2tf_bridge.portable import DisabledSafetyCheck, Version
-from jax2tf_bridge.saved_model._meta_graph import Port, Variable
+from jax2tf_bridge.saved_model._meta_graph import ModelVariable, SignaturePort
 from jax2tf_bridge.saved_model._tensors import TensorType
 
 
 @dataclass(frozen=True)
-class Gradient:
+class GradientOrders:
     """Orders of gradients that the file has, and the reason why they end.
 
     Attributes:
@@ -39,10 +39,10 @@ class EntryPoint:
 
     name: str
     is_signature: bool
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
+    inputs: tuple[SignaturePort, ...]
+    outputs: tuple[SignaturePort, ...]
     modules: Mapping[int, int]
-    gradient: Gradient | None
+    gradient: GradientOrders | None
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class SavedModelContents:
     modules: tuple[CalledModule, ...]
     constants: tuple[GraphConstant, ...]
     constants_size: int
-    variables: tuple[Variable, ...]
+    variables: tuple[ModelVariable, ...]
     assets: tuple[str, ...]
     warm_up: WarmUp | None
     sidecar: Mapping[str, object]

@@ -97,7 +97,7 @@ class ListField(IntEnum):
     FUNCTIONS = 9
 
 
-class TensorField(IntEnum):
+class TensorProtoField(IntEnum):
     """TensorProto."""
 
     DTYPE = 1

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.saved_model._crc32c import crc32c, unmasked
-from jax2tf_bridge.saved_model._protobuf import Message
+from jax2tf_bridge.saved_model._protobuf import ProtoMessage
 from jax2tf_bridge.saved_model._tensors import STRING, TensorType, dtype_name, read_known_shape
 from jax2tf_bridge.storage import AnyPath, as_path
 
@@ -75,7 +75,7 @@ class TensorBundle:
                 "damaged, or of another format. Copy or write it again.",
                 file=self.index,
             )
-        index = Message(file.read_bytes(), "the index of variables", self.index)
+        index = ProtoMessage(file.read_bytes(), "the index of variables", self.index)
         table = _table(index)
         key, header = next(table, (b"", None))
         if key or header is None:
@@ -132,7 +132,7 @@ def variable_name(key: str) -> str:
     return re.sub(r"\.([S.])", lambda match: "/" if match[1] == "S" else ".", path)
 
 
-def _table(index: Message) -> Iterator[tuple[bytes, Message]]:
+def _table(index: ProtoMessage) -> Iterator[tuple[bytes, ProtoMessage]]:
     """Yields the names of a table and what they stand for."""
     if len(index) < _FOOTER_SIZE:
         raise index.error(0, f"it has {len(index)} bytes")
@@ -163,7 +163,7 @@ def _table(index: Message) -> Iterator[tuple[bytes, Message]]:
             yield key, value
 
 
-def _block(index: Message, handle: Message, at: int) -> tuple[Message, int]:
+def _block(index: ProtoMessage, handle: ProtoMessage, at: int) -> tuple[ProtoMessage, int]:
     """Finds the block that two numbers at a byte of `handle` name, and where the next byte is."""
     start, after = handle.varint(at)
     size, after = handle.varint(after)
@@ -176,10 +176,10 @@ def _block(index: Message, handle: Message, at: int) -> tuple[Message, int]:
     if kind != 0:
         problem = f"a block is compressed (kind {kind}), which TensorFlow never does"
         raise index.error(start, problem)
-    return Message(index.data, index.place, index.file, start, end), after
+    return ProtoMessage(index.data, index.place, index.file, start, end), after
 
 
-def _entries(block: Message) -> Iterator[tuple[bytes, Message]]:
+def _entries(block: ProtoMessage) -> Iterator[tuple[bytes, ProtoMessage]]:
     """Yields what a block holds; each name shares its beginning with the one before."""
     if len(block) < 4:
         raise block.error(block.start, "a block has no end")
@@ -199,11 +199,11 @@ def _entries(block: Message) -> Iterator[tuple[bytes, Message]]:
             raise block.error(begin, "a name is longer than any that TensorFlow writes")
         key = key[:shared] + block.data[at : at + own]
         at += own
-        yield key, Message(block.data, "the entry of a variable", block.file, at, at + size)
+        yield key, ProtoMessage(block.data, "the entry of a variable", block.file, at, at + size)
         at += size
 
 
-def _entry(message: Message, shards: int) -> BundleEntry:
+def _entry(message: ProtoMessage, shards: int) -> BundleEntry:
     dtype = shard = start = size = checksum = 0
     shape: tuple[int, ...] = ()
     for field in message.fields():
@@ -231,7 +231,7 @@ def _entry(message: Message, shards: int) -> BundleEntry:
     return BundleEntry(kind.dtype, shape, shard, start, size, unmasked(checksum))
 
 
-def _shards(header: Message) -> int:
+def _shards(header: ProtoMessage) -> int:
     shards = 1
     for field in header.fields():
         if field.number == 1:

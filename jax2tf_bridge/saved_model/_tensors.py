@@ -12,8 +12,8 @@ import numpy as np
 
 from jax2tf_bridge._utils import array_type_text
 from jax2tf_bridge.portable import ALL_DTYPES, kind_of
-from jax2tf_bridge.saved_model._protobuf import VARINT, Field, Message
-from jax2tf_bridge.saved_model._schema import ShapeField, TensorField
+from jax2tf_bridge.saved_model._protobuf import VARINT, ProtoField, ProtoMessage
+from jax2tf_bridge.saved_model._schema import ShapeField, TensorProtoField
 
 STRING = "string"
 """Dtype of texts, whose elements have no fixed size."""
@@ -83,7 +83,7 @@ def dtype_name(number: int) -> str:
     return DTYPES.get(plain, f"dtype {number}")
 
 
-def read_shape(message: Message) -> Shape:
+def read_shape(message: ProtoMessage) -> Shape:
     """Reads a TensorShapeProto."""
     sizes: list[int | None] = []
     unknown_rank = False
@@ -98,7 +98,7 @@ def read_shape(message: Message) -> Shape:
     return None if unknown_rank else tuple(sizes)
 
 
-def read_known_shape(message: Message) -> tuple[int, ...]:
+def read_known_shape(message: ProtoMessage) -> tuple[int, ...]:
     """Reads a TensorShapeProto in which nothing may be open."""
     shape = read_shape(message)
     if shape is None or None in shape:
@@ -106,7 +106,7 @@ def read_known_shape(message: Message) -> tuple[int, ...]:
     return tuple(size for size in shape if size is not None)
 
 
-def typed(message: Message, dtype: int, shape: int) -> TensorType:
+def typed(message: ProtoMessage, dtype: int, shape: int) -> TensorType:
     """Reads a dtype and a shape from two fields of a message.
 
     Args:
@@ -114,7 +114,7 @@ def typed(message: Message, dtype: int, shape: int) -> TensorType:
       dtype: the number of the field.
       shape: likewise.
     """
-    found: Field | None = None
+    found: ProtoField | None = None
     number = 0
     for field in message.fields():
         if field.number == dtype:
@@ -125,9 +125,9 @@ def typed(message: Message, dtype: int, shape: int) -> TensorType:
     return TensorType(dtype_name(number), sizes)
 
 
-def tensor_type(tensor: Message) -> TensorType:
+def tensor_type(tensor: ProtoMessage) -> TensorType:
     """Reads the type of the array that a TensorProto holds."""
-    return typed(tensor, TensorField.DTYPE, TensorField.SHAPE)
+    return typed(tensor, TensorProtoField.DTYPE, TensorProtoField.SHAPE)
 
 
 _MOST_BYTES = 1 << 28
@@ -137,7 +137,7 @@ _SIGNED, _UNSIGNED, _STRINGS = frozenset({7, 10, 11, 13}), frozenset({16, 17}), 
 _BYTES, _VERSION = 18, 3
 
 
-def texts(tensor: Message) -> tuple[str, ...]:
+def texts(tensor: ProtoMessage) -> tuple[str, ...]:
     """Reads the texts of a constant.
 
     Raises:
@@ -146,7 +146,7 @@ def texts(tensor: Message) -> tuple[str, ...]:
     return tuple(tensor.text(field) for field in tensor.fields() if field.number == _STRINGS)
 
 
-def constant(tensor: Message, dtype_of: Callable[[str], Any]) -> np.ndarray[Any, Any]:
+def constant(tensor: ProtoMessage, dtype_of: Callable[[str], Any]) -> np.ndarray[Any, Any]:
     """Reads the array of a constant; a large one is a view into the file's bytes.
 
     Args:
@@ -161,11 +161,11 @@ def constant(tensor: Message, dtype_of: Callable[[str], Any]) -> np.ndarray[Any,
     content = memoryview(b"")
     found: list[np.ndarray[Any, Any]] = []
     for field in tensor.fields():
-        if field.number == TensorField.DTYPE:
+        if field.number == TensorProtoField.DTYPE:
             number = tensor.integer(field)
-        elif field.number == TensorField.SHAPE:
+        elif field.number == TensorProtoField.SHAPE:
             shape = read_known_shape(tensor.message(field, "a shape"))
-        elif field.number == TensorField.CONTENT:
+        elif field.number == TensorProtoField.CONTENT:
             content = tensor.view(field)
         elif field.number in _FLOATS:
             found.append(_floats(tensor, field))
@@ -205,7 +205,7 @@ def constant(tensor: Message, dtype_of: Callable[[str], Any]) -> np.ndarray[Any,
 
 
 def _shaped(
-    tensor: Message, array: np.ndarray[Any, Any], shape: tuple[int, ...]
+    tensor: ProtoMessage, array: np.ndarray[Any, Any], shape: tuple[int, ...]
 ) -> np.ndarray[Any, Any]:
     """Gives an array its shape; TensorFlow has some that NumPy lacks."""
     try:
@@ -215,7 +215,7 @@ def _shaped(
         raise tensor.error(tensor.start, problem) from e
 
 
-def _floats(tensor: Message, field: Field) -> np.ndarray[Any, Any]:
+def _floats(tensor: ProtoMessage, field: ProtoField) -> np.ndarray[Any, Any]:
     """Reads the values of a field, packed or alone."""
     dtype = np.dtype(_FLOATS[field.number])
     size = 0 if field.kind == VARINT else field.end - field.value

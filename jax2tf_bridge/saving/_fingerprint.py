@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.saved_model import Message, bytes_field, varint_field
+from jax2tf_bridge.saved_model import ProtoMessage, bytes_field, varint_field
 
 _CHECKPOINT, _UUID = 5, 7
 
@@ -23,7 +23,7 @@ def replace_checkpoint_digest(fingerprint: bytes, index: bytes) -> bytes:
     Raises:
       FileFormatError: `fingerprint` is not a fingerprint.
     """
-    message = Message(fingerprint, "the fingerprint", "fingerprint.pb")
+    message = ProtoMessage(fingerprint, "the fingerprint", "fingerprint.pb")
     parts: list[bytes] = []
     for field in message.fields():
         if field.number == _CHECKPOINT:

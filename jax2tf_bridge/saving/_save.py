@@ -206,7 +206,7 @@ def _stored(portable: PortableFunction, order: int) -> Iterator[PortableFunction
         yield portable
 
 
-class _Root(tf.Module):  # type: ignore[misc]
+class _SavedObject(tf.Module):  # type: ignore[misc]
     """Object that tf.saved_model.save writes."""
 
     # tf.Module collects these itself, for Python alone; here they are saved.
@@ -216,8 +216,8 @@ class _Root(tf.Module):  # type: ignore[misc]
 
 def _root(
     endpoints: Sequence[Endpoint], weights: Sequence[Weight], constants: ConstantVariables
-) -> _Root:
-    root = _Root()
+) -> _SavedObject:
+    root = _SavedObject()
     # Checkpoints name variables by the first of the shortest paths: these, by the alphabet.
     root.params = {w.name: w.variable for w in weights}
     root.constants = dict(constants.variables)
@@ -227,7 +227,7 @@ def _root(
     return root
 
 
-def _save(root: _Root, endpoints: Sequence[Endpoint], folder: Path) -> dict[str, Sides]:
+def _save(root: _SavedObject, endpoints: Sequence[Endpoint], folder: Path) -> dict[str, Sides]:
     """Writes the SavedModel; gives the inputs and outputs of its signatures."""
     concrete, served = {}, {}
     for endpoint in endpoints:

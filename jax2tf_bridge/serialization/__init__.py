@@ -10,8 +10,8 @@ from jax2tf_bridge.serialization._files import (
     write_function,
 )
 from jax2tf_bridge.serialization._flatbuffer import Field as Field
-from jax2tf_bridge.serialization._flatbuffer import Reader as Reader
-from jax2tf_bridge.serialization._flatbuffer import Table as Table
+from jax2tf_bridge.serialization._flatbuffer import FlatBufferReader as FlatBufferReader
+from jax2tf_bridge.serialization._flatbuffer import FlatBufferTable as FlatBufferTable
 from jax2tf_bridge.serialization._jax_registrations import (
     find_jax_export_name as find_jax_export_name,
 )

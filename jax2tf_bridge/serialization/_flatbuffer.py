@@ -105,7 +105,7 @@ If the field is not a scalar, an integer is the offset of a value that was writt
 """
 
 
-class Reader:
+class FlatBufferReader:
     """Reader of one FlatBuffer.
 
     All methods of Reader and Table raise FileFormatError if the bytes are not a FlatBuffer, or do
@@ -132,13 +132,13 @@ class Reader:
             raise self.error("", "at least 8 bytes", f"{self.size}")
         return bytes(self.view[4:8])
 
-    def root(self) -> Table:
+    def root(self) -> FlatBufferTable:
         """Returns the root table."""
-        return Table(self, self.follow(0, ""), "", 1)
+        return FlatBufferTable(self, self.follow(0, ""), "", 1)
 
-    def again(self) -> Reader:
+    def again(self) -> FlatBufferReader:
         """Returns a reader of the same bytes with a full budget."""
-        return Reader(self.view, what=self.what, file=self.file)
+        return FlatBufferReader(self.view, what=self.what, file=self.file)
 
     def error(
         self, path: str, expected: str, got: str, position: int | None = None
@@ -213,7 +213,7 @@ class Reader:
             raise self.error(path, "text in UTF-8", e.reason, start + e.start) from e
 
 
-class Table:
+class FlatBufferTable:
     """Table of a FlatBuffer. Its values are read by the fields of its schema.
 
     Attributes:
@@ -222,7 +222,7 @@ class Table:
 
     __slots__ = ("_depth", "_fields", "_position", "_reader", "_size", "_vtable", "path")
 
-    def __init__(self, reader: Reader, position: int, path: str, depth: int) -> None:
+    def __init__(self, reader: FlatBufferReader, position: int, path: str, depth: int) -> None:
         """Wraps the table at `position`. Other modules call Reader.root or Table.table instead."""
         self._reader, self._position, self.path, self._depth = reader, position, path, depth
         if depth > MAX_DEPTH:
@@ -322,25 +322,27 @@ class Table:
         code = CODES[field.element]
         return struct.unpack_from(f"<{len(places)}{code}", self._reader.view, places[0])
 
-    def table(self, field: Field) -> Table | None:
+    def table(self, field: Field) -> FlatBufferTable | None:
         """Reads a nested table; None if it was not written."""
         position = self._find_target(field)
         if position is None:
             return None
-        return Table(self._reader, position, self.field_path(field), self._depth + 1)
+        return FlatBufferTable(self._reader, position, self.field_path(field), self._depth + 1)
 
-    def tables(self, field: Field) -> tuple[Table, ...]:
+    def tables(self, field: Field) -> tuple[FlatBufferTable, ...]:
         """Reads a vector of tables; () if it was not written."""
         path, reader, depth = self.field_path(field), self._reader, self._depth + 1
-        nested: list[Table] = []
+        nested: list[FlatBufferTable] = []
         for i, place in enumerate(self._find_elements(field, 4)):
             element_path = f"{path}[{i}]"
-            nested.append(Table(reader, reader.follow(place, element_path), element_path, depth))
+            nested.append(
+                FlatBufferTable(reader, reader.follow(place, element_path), element_path, depth)
+            )
         return tuple(nested)
 
-    def again(self) -> Table:
+    def again(self) -> FlatBufferTable:
         """Returns this table with a full budget, to read a part of it later."""
-        return Table(self._reader.again(), self._position, self.path, self._depth)
+        return FlatBufferTable(self._reader.again(), self._position, self.path, self._depth)
 
     def _find_value(self, field: Field, width: int) -> int | None:
         """Returns the position of a field's value; None if it was not written."""

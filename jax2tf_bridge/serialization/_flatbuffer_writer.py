@@ -25,13 +25,13 @@ _PREPEND_METHODS = {
 _DTYPES = {name: np.dtype(f"<{code}") for name, code in CODES.items()}
 
 
-class Writer:
+class FlatBufferWriter:
     """Writer of one FlatBuffer. The root table is written last.
 
     >>> class Mesh(Field):
     ...     AXIS_NAMES = "[string]"
     ...     DEVICES = "uint", 1
-    >>> writer = Writer()
+    >>> writer = FlatBufferWriter()
     >>> mesh = writer.table({Mesh.AXIS_NAMES: ["x", "y"], Mesh.DEVICES: 8})
     >>> len(writer.finish(mesh))
     52

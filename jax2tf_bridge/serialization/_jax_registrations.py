@@ -225,7 +225,7 @@ def serialize_node_type_with_jax(spec: TreeSpec) -> tuple[str, bytes] | None:
     """
     import jax
 
-    from jax2tf_bridge.serialization._flatbuffer import Reader
+    from jax2tf_bridge.serialization._flatbuffer import FlatBufferReader
     from jax2tf_bridge.serialization.jax_exported import ExportedField, TreeField
 
     assert spec.codec is not None
@@ -239,7 +239,7 @@ def serialize_node_type_with_jax(spec: TreeSpec) -> tuple[str, bytes] | None:
         raise SerializationError(
             f"jax.export cannot write a {spec.name}: {type(e).__name__}: {e}"
         ) from e
-    table = Reader(data, what="What jax.export wrote").root().table(ExportedField.IN_TREE)
+    table = FlatBufferReader(data, what="What jax.export wrote").root().table(ExportedField.IN_TREE)
     assert table is not None
     name, auxdata = table.string(TreeField.CUSTOM_NAME), table.bytes(TreeField.CUSTOM_AUXDATA)
     return None if name is None else (name, bytes(auxdata or b""))

@@ -43,7 +43,7 @@ class Registration:
         return self.serialize_auxdata is serialize_no_auxdata
 
 
-class _Registry:
+class _NodeTypeRegistry:
     """Registrations of this process; each type and each serialized name occurs once.
 
     Attributes:
@@ -57,7 +57,7 @@ class _Registry:
         self.known_to_jax = {"collections.OrderedDict"}
 
 
-_REGISTRY = _Registry()
+_REGISTRY = _NodeTypeRegistry()
 
 
 def register_pytree_node_serialization(

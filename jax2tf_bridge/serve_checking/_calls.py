@@ -12,7 +12,7 @@ from jax2tf_bridge.errors import BridgeError, ShapeError
 from jax2tf_bridge.portable import Aval, PortableFunction
 from jax2tf_bridge.saved_model import (
     EntryPoint,
-    Gradient,
+    GradientOrders,
     Request,
     SavedModelContents,
     Sidecar,
@@ -34,7 +34,7 @@ Shapes: TypeAlias = Mapping[str, tuple[Dim, ...]]
 
 
 @dataclass(frozen=True)
-class Call:
+class SignatureCall:
     """One call of a signature.
 
     Attributes:
@@ -53,7 +53,7 @@ class Call:
     gradients: bool
 
 
-def calls_of(contents: SavedModelContents) -> list[Call]:
+def calls_of(contents: SavedModelContents) -> list[SignatureCall]:
     """Lists the calls of all signatures, one signature's after another's.
 
     Raises:
@@ -68,7 +68,7 @@ def calls_of(contents: SavedModelContents) -> list[Call]:
         entries = [_with_own_gradient(entry, *known) for entry in entries]
     has_gradient = {entry.name: _has_gradient(entry) for entry in entries}
     requests = [_request(request, has_gradient) for request in read_requests(folder)]
-    found: list[Call] = []
+    found: list[SignatureCall] = []
     for entry in entries:
         if known is not None and entry.name in known[0].signatures:
             portable = known[1][entry.name]
@@ -93,7 +93,9 @@ def _with_own_gradient(
     if entry.gradient is not None or portable is None or portable.target.xla:
         return entry
     orders = sidecar.signatures[entry.name].vjp_order
-    return replace(entry, gradient=Gradient(max(orders, portable.tensorflow_differentiates), ""))
+    return replace(
+        entry, gradient=GradientOrders(max(orders, portable.tensorflow_differentiates), "")
+    )
 
 
 def _has_gradient(entry: EntryPoint) -> bool:
@@ -120,7 +122,9 @@ def _op_or_own(aval: Aval) -> tuple[tuple[Dim, ...], ...]:
     return aval.op_shape, aval.shape
 
 
-def _samples(entry: EntryPoint, portable: PortableFunction, shapes: Shapes) -> Iterator[Call]:
+def _samples(
+    entry: EntryPoint, portable: PortableFunction, shapes: Shapes
+) -> Iterator[SignatureCall]:
     """Yields calls at a few sizes that the function allows, the smallest first."""
     scope = SymbolicScope((*portable.constraints, *portable.requirements), check=False)
     every = [*shapes.values(), *(aval.shape for aval in (*portable.in_avals, *portable.out_avals))]
@@ -137,7 +141,7 @@ def _samples(entry: EntryPoint, portable: PortableFunction, shapes: Shapes) -> I
         yield _call(entry, concrete, "sizes")
 
 
-def _guesses(entry: EntryPoint) -> Iterator[Call]:
+def _guesses(entry: EntryPoint) -> Iterator[SignatureCall]:
     """Yields calls where nothing says which of the open sizes are allowed."""
     types = {port.name: port.type for port in entry.inputs}
     is_open = any(t.shape is None or None in t.shape for t in types.values())
@@ -149,9 +153,9 @@ def _guesses(entry: EntryPoint) -> Iterator[Call]:
         yield _call(entry, concrete, "guess" if is_open else "sizes")
 
 
-def _call(entry: EntryPoint, shapes: Mapping[str, list[int]], kind: str) -> Call:
+def _call(entry: EntryPoint, shapes: Mapping[str, list[int]], kind: str) -> SignatureCall:
     dtypes = {port.name: port.type.dtype for port in entry.inputs}
-    return Call(
+    return SignatureCall(
         entry.name,
         {name: {"dtype": dtypes[name], "shape": shape} for name, shape in shapes.items()},
         _text((name, TensorType(dtypes[name], tuple(s))) for name, s in shapes.items()),
@@ -164,11 +168,11 @@ def _text(inputs: Iterator[tuple[str, TensorType]] | Sequence[tuple[str, TensorT
     return ", ".join(f"{name}: {kind}" for name, kind in inputs) or "no inputs"
 
 
-def _request(request: Request, has_gradient: Mapping[str, bool]) -> Call:
+def _request(request: Request, has_gradient: Mapping[str, bool]) -> SignatureCall:
     inputs, types = {}, []
     for key, value in request.inputs.items():
         kind, content = tensor_type(value), value.data[value.start : value.end]
         inputs[key] = {"dtype": kind.dtype, "proto": base64.b64encode(content).decode()}
         types.append((key, kind))
     name = request.signature
-    return Call(name, inputs, _text(types), "warm-up", has_gradient.get(name, False))
+    return SignatureCall(name, inputs, _text(types), "warm-up", has_gradient.get(name, False))

@@ -16,12 +16,12 @@ import numpy as np
 from jax2tf_bridge._utils import array_type_text
 from jax2tf_bridge.portable import tolerance_of
 from jax2tf_bridge.serve_checking import _script as _serve_check_script
-from jax2tf_bridge.serve_checking._calls import Call
+from jax2tf_bridge.serve_checking._calls import SignatureCall
 from jax2tf_bridge.serve_checking._tensorflow_environments import environment_variables
 
 
 @dataclass(frozen=True)
-class Result:
+class CallResult:
     """Outcome of a call.
 
     Attributes:
@@ -34,7 +34,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Run:
+class EnvironmentRun:
     """Outcome of all calls in an environment.
 
     Attributes:
@@ -45,11 +45,11 @@ class Run:
 
     tensorflow: str
     error: str | None
-    results: tuple[Result, ...] = ()
+    results: tuple[CallResult, ...] = ()
 
 
 @dataclass(frozen=True)
-class Difference:
+class CallDifference:
     """Difference of an output or a gradient of a call.
 
     Attributes:
@@ -73,7 +73,9 @@ class Difference:
     problem: str = ""
 
 
-def run_calls(python: Path, saved_model: Path, calls: Sequence[Call], *, other: bool) -> Run:
+def run_calls(
+    python: Path, saved_model: Path, calls: Sequence[SignatureCall], *, other: bool
+) -> EnvironmentRun:
     """Makes the calls in a process of an interpreter; `other` if it is not the running one's."""
     with tempfile.TemporaryDirectory(prefix="jax2tf-bridge-") as name:
         folder = Path(name)
@@ -97,24 +99,26 @@ def run_calls(python: Path, saved_model: Path, calls: Sequence[Call], *, other: 
         index = folder / "index.jsonl"
         lines = index.read_text().splitlines() if index.exists() else []
         if not lines:
-            return Run("", f"TensorFlow does not start: {_end(ended)}")
+            return EnvironmentRun("", f"TensorFlow does not start: {_end(ended)}")
         first, *rest = map(json.loads, lines)
         if first["error"] is not None:
-            return Run(first["tensorflow"], first["error"])
+            return EnvironmentRun(first["tensorflow"], first["error"])
         results = [_result(folder / f"call-{n}.npz", facts) for n, facts in enumerate(rest)]
     if len(results) < len(calls):
-        results.append(Result(f"the process ended: {_end(ended)}"))
-    unreached = Result("not run, since the process had ended before")
-    return Run(first["tensorflow"], None, (*results, *[unreached] * (len(calls) - len(results))))
+        results.append(CallResult(f"the process ended: {_end(ended)}"))
+    unreached = CallResult("not run, since the process had ended before")
+    return EnvironmentRun(
+        first["tensorflow"], None, (*results, *[unreached] * (len(calls) - len(results)))
+    )
 
 
-def differences(expected: Result, found: Result) -> list[Difference]:
+def differences(expected: CallResult, found: CallResult) -> list[CallDifference]:
     """Compares the arrays of a call that ran in both."""
     told = []
     for key in dict.fromkeys([*expected.arrays, *found.arrays]):
         if key not in found.arrays or key not in expected.arrays:
             where = "is missing" if key in expected.arrays else "is there in addition"
-            told.append(Difference(*key, "", None, None, 0.0, False, where))
+            told.append(CallDifference(*key, "", None, None, 0.0, False, where))
             continue
         (dtype, wanted), (other, got) = expected.arrays[key], found.arrays[key]
         tolerance = tolerance_of(dtype)
@@ -123,19 +127,19 @@ def differences(expected: Result, found: Result) -> list[Difference]:
                 f"is {array_type_text(other, got.shape)} instead of "
                 f"{array_type_text(dtype, wanted.shape)}"
             )
-            told.append(Difference(*key, dtype, None, None, tolerance, False, text))
+            told.append(CallDifference(*key, dtype, None, None, tolerance, False, text))
         elif wanted.dtype.kind == "S":
             same = bool((wanted == got).all())
             problem = "" if same else "is another text"
-            told.append(Difference(*key, dtype, None, None, tolerance, same, problem))
+            told.append(CallDifference(*key, dtype, None, None, tolerance, same, problem))
         else:
             absolute, relative = _largest(wanted, got)
             if np.isfinite(relative):
                 within = relative <= tolerance
-                told.append(Difference(*key, dtype, absolute, relative, tolerance, within))
+                told.append(CallDifference(*key, dtype, absolute, relative, tolerance, within))
             else:
                 text = "is NaN, infinite, or 0 everywhere in one of the two alone"
-                told.append(Difference(*key, dtype, None, None, tolerance, False, text))
+                told.append(CallDifference(*key, dtype, None, None, tolerance, False, text))
     return told
 
 
@@ -154,12 +158,12 @@ def _largest(expected: Any, found: Any) -> tuple[float, float]:
     return largest, 0.0 if largest == 0 else largest / scale if scale else float("inf")
 
 
-def _result(file: Path, facts: Mapping[str, Any]) -> Result:
+def _result(file: Path, facts: Mapping[str, Any]) -> CallResult:
     arrays = {}
     with np.load(file, allow_pickle=False) as held:
         for number, (what, name, dtype) in enumerate(facts["arrays"]):
             arrays[what, name] = dtype, held[f"a{number}"]
-    return Result(facts["error"], arrays)
+    return CallResult(facts["error"], arrays)
 
 
 def _end(ended: subprocess.CompletedProcess[str]) -> str:

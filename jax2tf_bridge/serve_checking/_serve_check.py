@@ -15,9 +15,9 @@ from jax2tf_bridge.errors import Argument, Message, TargetError
 from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
 from jax2tf_bridge.portable import TENSORFLOW_RELEASES
 from jax2tf_bridge.serve_checking._advice import retarget_advice
-from jax2tf_bridge.serve_checking._calls import Call, calls_of
+from jax2tf_bridge.serve_checking._calls import SignatureCall, calls_of
 from jax2tf_bridge.serve_checking._outcome import ServeCheck
-from jax2tf_bridge.serve_checking._runs import Run, differences, run_calls
+from jax2tf_bridge.serve_checking._runs import EnvironmentRun, differences, run_calls
 from jax2tf_bridge.serve_checking._tensorflow_environments import (
     Environment,
     Step,
@@ -119,9 +119,9 @@ def _facts(
     directory: AnyPath,
     environment: Environment,
     description: Mapping[str, Any],
-    calls: Sequence[Call],
-    there: Run,
-    here: Run | None,
+    calls: Sequence[SignatureCall],
+    there: EnvironmentRun,
+    here: EnvironmentRun | None,
 ) -> dict[str, Any]:
     """Collects what `as_json` returns."""
     release = environment.tensorflow or ""
@@ -151,7 +151,9 @@ def _facts(
     }
 
 
-def _call(call: Call, number: int, there: Run, here: Run | None) -> dict[str, Any]:
+def _call(
+    call: SignatureCall, number: int, there: EnvironmentRun, here: EnvironmentRun | None
+) -> dict[str, Any]:
     result = there.results[number] if there.error is None else None
     other = here.results[number] if here is not None and here.error is None else None
     compared = []

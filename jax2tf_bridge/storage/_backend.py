@@ -43,7 +43,7 @@ _TENSORFLOW_ONLY = frozenset({"ram"})
 
 
 @dataclass(frozen=True)
-class Found:
+class FileStatus:
     """File or folder that is there.
 
     Attributes:
@@ -64,7 +64,7 @@ class Backend(ABC):
     """
 
     @abstractmethod
-    def find(self, path: str) -> Found | None:
+    def find(self, path: str) -> FileStatus | None:
         """Returns the status of a path; None if nothing is there."""
 
     @abstractmethod
@@ -76,7 +76,7 @@ class Backend(ABC):
         """Opens a file for reading, from any position."""
 
     @abstractmethod
-    def writer(self, path: str) -> Writer:
+    def writer(self, path: str) -> FileWriter:
         """Opens a new file for writing; the folder above is there."""
 
     @abstractmethod
@@ -96,7 +96,7 @@ class Backend(ABC):
         """Removes a folder and what is left in it, if it is there."""
 
 
-class Writer(io.RawIOBase):
+class FileWriter(io.RawIOBase):
     """Hands pieces to an open file of a backend, and closes it."""
 
     def __init__(self, file: Any, failed: Failed) -> None:
@@ -126,7 +126,7 @@ class Writer(io.RawIOBase):
                 super().close()
 
 
-class _Reader(io.RawIOBase):
+class _FileReader(io.RawIOBase):
     """Reads an open file of a backend at a position of its own, since others may share the file."""
 
     def __init__(self, file: Any, size: int, failed: Failed) -> None:
@@ -162,7 +162,7 @@ class _Reader(io.RawIOBase):
 
 def buffered(file: Any, size: int, failed: Failed) -> io.BufferedReader:
     """Makes a reader of a file that has `seek` and `read`."""
-    return io.BufferedReader(_Reader(file, size, failed), _BUFFER)
+    return io.BufferedReader(_FileReader(file, size, failed), _BUFFER)
 
 
 NO_FOLDER = "cannot be written: the folder, or the bucket, does not exist"

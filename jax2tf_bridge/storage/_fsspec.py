@@ -10,7 +10,14 @@ from typing import Any
 import fsspec
 import fsspec.core
 
-from jax2tf_bridge.storage._backend import NO_FOLDER, Backend, Failed, Found, Writer, buffered
+from jax2tf_bridge.storage._backend import (
+    NO_FOLDER,
+    Backend,
+    Failed,
+    FileStatus,
+    FileWriter,
+    buffered,
+)
 
 # Fields that identify the version of a file; file systems have different ones.
 _STATES = ("ETag", "etag", "generation", "mtime", "modified", "LastModified", "created")
@@ -44,7 +51,7 @@ class FsspecBackend(Backend):
         protocols = files.protocol if isinstance(files.protocol, tuple) else (files.protocol,)
         self._has_folders = _WITHOUT_FOLDERS.isdisjoint(protocols)
 
-    def find(self, path: str) -> Found | None:
+    def find(self, path: str) -> FileStatus | None:
         try:
             with Failed(path):
                 self._files.invalidate_cache()  # others write, too
@@ -52,9 +59,9 @@ class FsspecBackend(Backend):
         except FileNotFoundError:
             return None
         if found["type"] == "directory":
-            return Found(0, True)
+            return FileStatus(0, True)
         state = next((str(found[key]) for key in _STATES if found.get(key)), "")
-        return Found(int(found["size"] or 0), False, state)
+        return FileStatus(int(found["size"] or 0), False, state)
 
     def names(self, path: str) -> list[str]:
         try:
@@ -73,10 +80,10 @@ class FsspecBackend(Backend):
             file = self._files.open(path, "rb")
             return buffered(file, int(self._files.size(path) or 0), Failed(path))
 
-    def writer(self, path: str) -> Writer:
+    def writer(self, path: str) -> FileWriter:
         failed = Failed(path, missing=NO_FOLDER)
         with failed:
-            return Writer(self._files.open(path, "wb"), failed)
+            return FileWriter(self._files.open(path, "wb"), failed)
 
     def make_folder(self, path: str) -> None:
         if not self._has_folders:

@@ -6,7 +6,14 @@ import errno
 import io
 from typing import Any
 
-from jax2tf_bridge.storage._backend import NO_FOLDER, Backend, Failed, Found, Writer, buffered
+from jax2tf_bridge.storage._backend import (
+    NO_FOLDER,
+    Backend,
+    Failed,
+    FileStatus,
+    FileWriter,
+    buffered,
+)
 
 # Keyed by the names in tf.errors.
 _ERRORS = {
@@ -34,15 +41,15 @@ class GFileBackend(Backend):
         """Uses tf.io.gfile."""
         self._gfile = gfile
 
-    def find(self, path: str) -> Found | None:
+    def find(self, path: str) -> FileStatus | None:
         try:
             with _failed(path):
                 found = self._gfile.stat(path)
         except FileNotFoundError:
             return None
         if found.is_directory:
-            return Found(0, True)
-        return Found(found.length, False, str(found.mtime_nsec))
+            return FileStatus(0, True)
+        return FileStatus(found.length, False, str(found.mtime_nsec))
 
     def names(self, path: str) -> list[str]:
         try:
@@ -56,10 +63,10 @@ class GFileBackend(Backend):
             file = self._gfile.GFile(path, "rb")
             return buffered(file, file.size(), _failed(path))
 
-    def writer(self, path: str) -> Writer:
+    def writer(self, path: str) -> FileWriter:
         failed = Failed(path, _code, NO_FOLDER)
         with failed:
-            return Writer(self._gfile.GFile(path, "wb"), failed)
+            return FileWriter(self._gfile.GFile(path, "wb"), failed)
 
     def make_folder(self, path: str) -> None:
         with _failed(path):
@@ -91,7 +98,7 @@ class _RamBackend(GFileBackend):
     ram://m beside ram://models removes what is in it and then raises NotFoundError.
     """
 
-    def find(self, path: str) -> Found | None:
+    def find(self, path: str) -> FileStatus | None:
         found = super().find(path)
         if found is None or not found.is_folder:
             return found

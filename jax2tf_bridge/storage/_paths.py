@@ -14,7 +14,7 @@ from pathlib import Path, PurePath
 from typing import Literal, NamedTuple, TypeAlias, overload
 
 from jax2tf_bridge.errors import path_error
-from jax2tf_bridge.storage._backend import Backend, Found, Writer, backend_for
+from jax2tf_bridge.storage._backend import Backend, FileStatus, FileWriter, backend_for
 
 # One letter is a drive of Windows.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(/?)")
@@ -122,7 +122,7 @@ class StoragePath:
         """Makes the folder and those above it, where there are folders."""
         self.backend.make_folder(self._text)
 
-    def find(self) -> Found | None:
+    def find(self) -> FileStatus | None:
         """Returns the status of the path; None if nothing is there."""
         return self.backend.find(self._text)
 
@@ -173,8 +173,8 @@ class StoragePath:
     @overload
     def open(self, mode: Literal["rb"]) -> io.BufferedReader: ...
     @overload
-    def open(self, mode: Literal["wb"]) -> Writer: ...
-    def open(self, mode: Literal["rb", "wb"]) -> io.BufferedReader | Writer:
+    def open(self, mode: Literal["wb"]) -> FileWriter: ...
+    def open(self, mode: Literal["rb", "wb"]) -> io.BufferedReader | FileWriter:
         """Opens the file to read it from any position, or a new one to write it."""
         if mode == "rb":
             return self.backend.reader(self._text)

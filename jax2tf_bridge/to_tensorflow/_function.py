@@ -10,7 +10,7 @@ import tensorflow as tf
 from jax2tf_bridge.errors import DTypeError, mismatch
 from jax2tf_bridge.portable import (
     Aval,
-    Call,
+    CallStructure,
     HoldsPortable,
     PortableFunction,
     as_portable_function,
@@ -57,7 +57,7 @@ def to_tf(
     if not xla:
         function = without_xla(function)
     check_function(function)
-    arguments = Call.of(function.in_tree, function.argument_names)
+    arguments = CallStructure.of(function.in_tree, function.argument_names)
     paths = arguments.paths()
     constants = EagerConstants()
 

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from jax2tf_bridge.to_tensorflow._dtypes import static_shape
-from shape_poly import Comparison, ComparisonOperator, Dim, Operation, shape_text
+from shape_poly import Comparison, ComparisonOperator, Dim, DimOperation, shape_text
 
 _COMPARE: Mapping[ComparisonOperator, Callable[[Any, Any], Any]] = {
     ">=": tf.greater_equal,
@@ -47,7 +47,7 @@ def _constants(dimension: Dim) -> Iterable[int]:
     for monomial, coefficient in dimension.terms:
         yield coefficient
         for atom, _ in monomial:
-            if isinstance(atom, Operation):
+            if isinstance(atom, DimOperation):
                 for operand in atom.operands:
                     yield from _constants(operand)
 

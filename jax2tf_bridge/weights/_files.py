@@ -13,7 +13,7 @@ from jax2tf_bridge.weights._orbax import read_orbax
 from jax2tf_bridge.weights._safetensors import SafetensorsContents, looks_like_safetensors
 from jax2tf_bridge.weights._sources import FileSource, MemorySource, file_source
 from jax2tf_bridge.weights._state_dicts import from_state_dict, to_state_dict
-from jax2tf_bridge.weights._stored import Contents, LeafInfo
+from jax2tf_bridge.weights._stored import LeafInfo, StoredContents
 from jax2tf_bridge.weights.msgpack import MsgpackContents
 
 _MOST_LISTED = 100
@@ -132,7 +132,7 @@ def open_weights(path: str | os.PathLike[str]) -> WeightsFile:
         raise
 
 
-def _contents(source: FileSource) -> Contents:
+def _contents(source: FileSource) -> StoredContents:
     if looks_like_safetensors(source.window(0).data[:16]):
         return SafetensorsContents(source)
     return MsgpackContents(source)
@@ -166,7 +166,7 @@ class WeightsFile(Mapping[str, Any]):
     ['dense/bias', 'step'] 7 float64[4], 32 bytes
     """
 
-    def __init__(self, source: FileSource, contents: Contents) -> None:
+    def __init__(self, source: FileSource, contents: StoredContents) -> None:
         """Takes over `source`, which `close` closes, and its `contents`."""
         self.file = source.file
         self.format_name, self.metadata = contents.format_name, contents.metadata

@@ -33,7 +33,7 @@ class Handlers:
     from_state: Callable[[Any, Any], Any]
 
 
-class _Registry:
+class _StateRegistry:
     """A process's registrations."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class _Registry:
         self.handlers: dict[type, Handlers] = {}
 
 
-_REGISTRY = _Registry()
+_REGISTRY = _StateRegistry()
 
 
 def register_serialization_state(

@@ -45,7 +45,7 @@ class Window(NamedTuple):
     data: bytes
 
 
-class Source(ABC):
+class ByteSource(ABC):
     """Bytes, and arrays made of them.
 
     Attributes:
@@ -89,7 +89,7 @@ class Source(ABC):
         return out
 
 
-class MemorySource(Source):
+class MemorySource(ByteSource):
     """Bytes in memory; arrays are read-only views of them."""
 
     def __init__(self, data: bytes | bytearray | memoryview) -> None:
@@ -117,7 +117,7 @@ class MemorySource(Source):
         out[:] = self._view[span.start : span.start + span.size]
 
 
-class FileSource(Source):
+class FileSource(ByteSource):
     """A file that is read piece by piece; arrays are new, aligned and may be written to.
 
     The file is held open, so that another one may take its name. If its size or time of

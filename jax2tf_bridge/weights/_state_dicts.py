@@ -121,7 +121,7 @@ def from_state_dict(target: Any, state: Any, name: str = ".", *, strict: bool = 
         # A registered function names a key; whoever else calls names a place in their own words.
         own_path = join_path([name]) if outer.places else name
         path = outer.path if name == "." else path_below(outer.path, own_path)
-        call = _Call((*outer.places, name), path, outer.entered)
+        call = _CallPlace((*outer.places, name), path, outer.entered)
         if strict:
             found = differences(_Making(call).run(target), state)
             if found:
@@ -145,7 +145,7 @@ def current_path() -> str:
 
 
 @dataclass(frozen=True)
-class _Call:
+class _CallPlace:
     """A call's place, for calls of to_state_dict and from_state_dict.
 
     Attributes:
@@ -159,18 +159,18 @@ class _Call:
     entered: frozenset[int] = frozenset()
 
 
-_CALL: ContextVar[_Call | None] = ContextVar("jax2tf_bridge_state_dicts", default=None)
+_CALL: ContextVar[_CallPlace | None] = ContextVar("jax2tf_bridge_state_dicts", default=None)
 
 
 @contextmanager
-def _this_call() -> Iterator[_Call]:
+def _this_call() -> Iterator[_CallPlace]:
     """Yields this call's place: below the registered function that makes it, or at the top."""
     outer = _CALL.get()
     if outer is not None:
         yield outer
         return
     try:
-        yield _Call()
+        yield _CallPlace()
     except RecursionError as error:
         raise StateDictError(
             "Objects of registered types are nested too deeply for Python's recursion limit of "
@@ -179,7 +179,7 @@ def _this_call() -> Iterator[_Call]:
         ) from error
 
 
-class _Frame(NamedTuple):
+class _ContainerFrame(NamedTuple):
     """A container on the stack of a walk.
 
     Attributes:
@@ -199,14 +199,14 @@ class _Frame(NamedTuple):
     build: Callable[[Any], Any] | None
 
 
-class _Walk(ABC):
+class _ObjectWalk(ABC):
     """A walk through an object of any depth, without recursion.
 
     Most of an object are leaves: their types are known after the first of each, and a container
     takes all its leaves at once.
     """
 
-    def __init__(self, call: _Call) -> None:
+    def __init__(self, call: _CallPlace) -> None:
         self._call = call
         self._keys: list[str] = []
         self._entered = set(call.entered)
@@ -215,9 +215,9 @@ class _Walk(ABC):
     def run(self, root: Any) -> Any:
         """Returns the result for the root."""
         opened = self._open(None, root)
-        if not isinstance(opened, _Frame):
+        if not isinstance(opened, _ContainerFrame):
             return opened
-        frames: list[_Frame] = []
+        frames: list[_ContainerFrame] = []
         self._enter(opened.target)
         frames.append(opened)
         while True:
@@ -225,7 +225,7 @@ class _Walk(ABC):
             for place, item in below:
                 self._keys.append(place if keys is None else keys[place])
                 opened = self._open(place, item)
-                if isinstance(opened, _Frame):
+                if isinstance(opened, _ContainerFrame):
                     self._enter(opened.target)
                     frames.append(opened)
                     break
@@ -275,7 +275,7 @@ class _Walk(ABC):
         self._enter(target)
         places = (*self._call.places, *self._keys)
         path = path_below(self._path(), within)
-        token = _CALL.set(_Call(places, path, frozenset(self._entered)))
+        token = _CALL.set(_CallPlace(places, path, frozenset(self._entered)))
         try:
             yield
         finally:
@@ -287,9 +287,9 @@ class _Walk(ABC):
         if not has_registrations():
             return None
 
-        def call_at(keys: Sequence[str]) -> _Call:
+        def call_at(keys: Sequence[str]) -> _CallPlace:
             places = (*self._call.places, *self._keys, *keys)
-            return _Call(places, self._path(keys), frozenset(self._entered))
+            return _CallPlace(places, self._path(keys), frozenset(self._entered))
 
         return NestedHandlers(
             has=lambda leaf: handlers_of(leaf) is not None,
@@ -298,7 +298,7 @@ class _Walk(ABC):
         )
 
 
-class _Making(_Walk):
+class _Making(_ObjectWalk):
     """Makes the state of an object."""
 
     def _open(self, place: Any, item: Any) -> Any:
@@ -314,7 +314,7 @@ class _Making(_Walk):
             if self._has_only_leaves(slots.values()):
                 return slots
             below = [each for each in slots.items() if not self._is_leaf(each[1])]
-            return _Frame(item, place, iter(below), None, slots, None) if below else slots
+            return _ContainerFrame(item, place, iter(below), None, slots, None) if below else slots
         if is_registered_with_flax(type(item)):
             with self._registered_function(item):
                 return flax_state(item, path=self._path(), nested=self._nested_handlers())
@@ -347,10 +347,10 @@ class _Making(_Walk):
                 )
 
 
-class _Restoring(_Walk):
+class _Restoring(_ObjectWalk):
     """Restores an object; its items are pairs of a target and its state."""
 
-    def __init__(self, call: _Call) -> None:
+    def __init__(self, call: _CallPlace) -> None:
         super().__init__(call)
         self._mismatches: list[tuple[str, str]] = []
 
@@ -408,7 +408,7 @@ class _Restoring(_Walk):
         below = [
             (key, (child, slots[key])) for key, child in target.items() if not self._is_leaf(child)
         ]
-        return _Frame(target, place, iter(below), None, slots, None) if below else slots
+        return _ContainerFrame(target, place, iter(below), None, slots, None) if below else slots
 
     def _open_children(
         self,
@@ -428,7 +428,7 @@ class _Restoring(_Walk):
                 if not self._is_leaf(child)
             ]
         if below:
-            return _Frame(target, place, iter(below), keys, states, build)
+            return _ContainerFrame(target, place, iter(below), keys, states, build)
         return states if build is None else build(states)
 
     def _tuple(self, results: list[Any]) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from jax2tf_bridge._utils import array_type_text
-from jax2tf_bridge.weights._sources import Source, Span
+from jax2tf_bridge.weights._sources import ByteSource, Span
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class StoredArray:
     def info(self) -> LeafInfo:
         return LeafInfo(self.shape, self.dtype, prod(self.shape) * self.dtype.itemsize)
 
-    def read(self, source: Source) -> Any:
+    def read(self, source: ByteSource) -> Any:
         """Returns the array, or the scalar."""
         if self.chunks:
             return source.joined(self.chunks, self.dtype, self.shape)
@@ -75,14 +75,14 @@ class StoredValue:
     def info(self) -> LeafInfo:
         return LeafInfo()
 
-    def read(self, source: Source) -> Any:
+    def read(self, source: ByteSource) -> Any:
         return self.value
 
 
 StoredLeaf: TypeAlias = StoredArray | StoredValue
 
 
-class Contents(Protocol):
+class StoredContents(Protocol):
     """A reader of one format, which has checked the structure of a source as a whole.
 
     Attributes:

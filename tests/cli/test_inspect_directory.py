@@ -19,7 +19,7 @@ from jax2tf_bridge.cli.inspect import _module_texts
 from jax2tf_bridge.cli.inspect.html import _pages as _html_pages
 from jax2tf_bridge.cli.inspect.html import render
 from jax2tf_bridge.cli.inspect.html._charts import Bar, bar_chart, largest
-from jax2tf_bridge.cli.inspect.html._page import Fold, Page, Table
+from jax2tf_bridge.cli.inspect.html._page import Fold, Page, PageTable
 from jax2tf_bridge.portable import TENSORFLOW_RELEASES
 from tests.cli.conftest import FINDS_PACKAGES, Ok, Run
 from tests.cli.directory_schema import DIRECTORY_SCHEMA
@@ -369,7 +369,7 @@ def test_labels_are_not_cut_by_the_edge(label: str) -> None:
 
 
 def test_a_page_with_nothing_to_say() -> None:
-    tables = [Table("none", ["a"], [])]
+    tables = [PageTable("none", ["a"], [])]
     page = Page("empty", "of all", folds=[Fold("a fold")], tables=tables)
     elements = assert_stands_alone(render(page))
     assert "Nothing that will go wrong was found." in elements.text

@@ -26,7 +26,7 @@ from jax2tf_bridge.serve_checking import _runs as _serve_check_runs
 from jax2tf_bridge.serve_checking import _script as _serve_check_script
 from jax2tf_bridge.serve_checking._advice import retarget_advice
 from jax2tf_bridge.serve_checking._calls import calls_of
-from jax2tf_bridge.serve_checking._runs import Result, differences
+from jax2tf_bridge.serve_checking._runs import CallResult, differences
 from jax2tf_bridge.serve_checking._tensorflow_environments import environment_of
 from tests.cli import models
 from tests.cli.conftest import Ok, Run
@@ -212,8 +212,8 @@ def test_modules_for_a_newer_release_are_mended_by_retarget(newest: Path, model:
     assert retarget_advice(model, "2.17.1", other, "serving_default") is None
 
 
-def _floats(*values: float, dtype: str = "float32") -> Result:
-    return Result(None, {("output", "y"): (dtype, np.array(values, np.float32))})
+def _floats(*values: float, dtype: str = "float32") -> CallResult:
+    return CallResult(None, {("output", "y"): (dtype, np.array(values, np.float32))})
 
 
 @pytest.mark.parametrize(
@@ -226,12 +226,12 @@ def _floats(*values: float, dtype: str = "float32") -> Result:
         (_floats(1, np.nan), _floats(1, np.nan), True, ""),
         (_floats(1, 2), _floats(1, np.nan), False, "NaN"),
         (_floats(1, 2), _floats(1), False, "is float32[1] instead of float32[2]"),
-        (_floats(1), Result(None), False, "is missing"),
-        (Result(None), _floats(1), False, "is there in addition"),
+        (_floats(1), CallResult(None), False, "is missing"),
+        (CallResult(None), _floats(1), False, "is there in addition"),
     ],
 )
 def test_differences_are_judged_by_dtype(
-    expected: Result, found: Result, within: bool, problem: str
+    expected: CallResult, found: CallResult, within: bool, problem: str
 ) -> None:
     (told,) = differences(expected, found)
     assert told.within is within

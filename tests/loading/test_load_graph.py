@@ -29,9 +29,9 @@ from jax2tf_bridge.saved_model import (
     Cast,
     GraphSignature,
     Input,
-    Message,
     MetaGraph,
-    Port,
+    ProtoMessage,
+    SignaturePort,
     TensorType,
     Value,
     bytes_field,
@@ -162,7 +162,7 @@ def test_two_functions_one_after_the_other(tmp_path: Path) -> None:
 def test_names_of_variables_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[tuple[str, ...]] = []
 
-    def counted(tensor: Message) -> tuple[str, ...]:
+    def counted(tensor: ProtoMessage) -> tuple[str, ...]:
         read.append(texts(tensor))
         return read[-1]
 
@@ -193,7 +193,7 @@ def test_many_casts_one_after_the_other() -> None:
     y: Value = Input("x")
     for _ in range(1500):
         y = Cast(y, "float32")
-    ports = {name: Port(name, TensorType("int32", (3,)), "") for name in "xy"}
+    ports = {name: SignaturePort(name, TensorType("int32", (3,)), "") for name in "xy"}
     signature = GraphSignature({"x": ports["x"]}, {"y": ports["y"]})
     function = SavedGraphFunction("f", signature, {"y": y}, [], {}, {}, ())
     assert function({}, x=[1, 2, 3])["y"].tolist() == [1.0, 2.0, 3.0]
@@ -370,7 +370,7 @@ def test_models_that_jax2tf_saved(tmp_path: Path) -> None:
 def test_a_captured_object_that_is_not_there(index: int) -> None:
     concrete = bytes_field(1, "f") + bytes_field(2, varint_field(2, index))
     objects = bytes_field(1, b"") + bytes_field(2, concrete)
-    graph = MetaGraph(Message(bytes_field(7, objects), "a graph", "saved_model.pb"))
+    graph = MetaGraph(ProtoMessage(bytes_field(7, objects), "a graph", "saved_model.pb"))
     with pytest.raises(
         FileFormatError,
         match=rf"saved_model\.pb .* in a concrete function, at byte 11, it names the object {index}"

@@ -5,7 +5,7 @@ import collections
 import pytest
 
 from jax2tf_bridge.errors import StructureError
-from jax2tf_bridge.portable import LEAF, Call, NodeCodec, TreeSpec
+from jax2tf_bridge.portable import LEAF, CallStructure, NodeCodec, TreeSpec
 
 Masked = collections.namedtuple("Masked", "z mask a")
 MASKED = TreeSpec(
@@ -24,7 +24,7 @@ def test_a_call_of_a_portable_function_is_flattened_and_made_again() -> None:
         TreeSpec("tuple", children=(LEAF,)),
         TreeSpec("dict", "", ("b", "a"), (LEAF,) * 2),
     )
-    call = Call.of(TreeSpec("tuple", children=(args, kwargs)), ("x",))
+    call = CallStructure.of(TreeSpec("tuple", children=(args, kwargs)), ("x",))
     assert call.paths() == ("x", "b", "a")
     assert call.flatten([1], {"a": 3, "b": 2}) == [1, 2, 3]
     assert call.unflatten([1, 2, 3]) == ((1,), {"b": 2, "a": 3})
@@ -39,7 +39,7 @@ def test_a_call_of_a_portable_function_is_flattened_and_made_again() -> None:
 
 
 def test_a_field_that_is_left_out_leaves_the_others_by_name_and_in_order() -> None:
-    call = Call((("batch", MASKED), ("x", LEAF))).without(["batch.mask"])
+    call = CallStructure((("batch", MASKED), ("x", LEAF))).without(["batch.mask"])
     assert call.names == ("batch", "x")
     batch = call.args[0][1]
     # Not a dict, whose keys JAX would sort: the leaves are in the order of the fields.
@@ -52,8 +52,8 @@ def test_a_field_that_is_left_out_leaves_the_others_by_name_and_in_order() -> No
 
 def test_keys_of_a_dict_stay_sorted_without_one() -> None:
     spec = TreeSpec("dict", "", ("a", "mask", "z"), (LEAF,) * 3)
-    call = Call((("batch", spec),)).without(["batch['mask']"])
-    assert call == Call((("batch", TreeSpec("dict", "", ("a", "z"), (LEAF,) * 2)),))
+    call = CallStructure((("batch", spec),)).without(["batch['mask']"])
+    assert call == CallStructure((("batch", TreeSpec("dict", "", ("a", "z"), (LEAF,) * 2)),))
 
 
 @pytest.mark.parametrize(
@@ -67,11 +67,11 @@ def test_keys_of_a_dict_stay_sorted_without_one() -> None:
 )
 def test_an_argument_of_which_nothing_is_left_is_left_out(argument: TreeSpec) -> None:
     paths = list(argument.leaf_paths("masks"))
-    call = Call((("x", LEAF), ("masks", argument)), (("n", LEAF),))
-    assert call.without(paths) == Call((("x", LEAF),), (("n", LEAF),))
+    call = CallStructure((("x", LEAF), ("masks", argument)), (("n", LEAF),))
+    assert call.without(paths) == CallStructure((("x", LEAF),), (("n", LEAF),))
     assert call.without(["n"]).kwargs == ()
 
 
 def test_an_element_that_is_left_out_is_none() -> None:
-    call = Call((("x", TreeSpec("tuple", children=(LEAF, LEAF))),)).without(["x[0]"])
-    assert call == Call((("x", TreeSpec("tuple", children=(TreeSpec("none"), LEAF))),))
+    call = CallStructure((("x", TreeSpec("tuple", children=(LEAF, LEAF))),)).without(["x[0]"])
+    assert call == CallStructure((("x", TreeSpec("tuple", children=(TreeSpec("none"), LEAF))),))

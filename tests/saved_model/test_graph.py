@@ -12,13 +12,13 @@ import pytest
 
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.saved_model import (
+    CallScope,
     Cast,
-    Constant,
+    GraphConstant,
     Input,
-    Message,
     MetaGraph,
-    Result,
-    Scope,
+    ModuleResult,
+    ProtoMessage,
     bytes_field,
     constant,
     varint_field,
@@ -31,7 +31,7 @@ from tests.saved_model.by_hand import function
 def meta_graph(*nodes: bytes, functions: bytes = b"", signatures: bytes = b"") -> MetaGraph:
     graph = b"".join(bytes_field(1, node) for node in nodes) + bytes_field(2, functions)
     data = bytes_field(2, graph) + signatures
-    return MetaGraph(Message(data, "a graph", "saved_model.pb"))
+    return MetaGraph(ProtoMessage(data, "a graph", "saved_model.pb"))
 
 
 def test_modules_and_constants_are_not_copied() -> None:
@@ -117,17 +117,17 @@ def test_what_does_not_belong_together_is_told(
     monkeypatch.setattr("jax2tf_bridge.saved_model._dataflow._MOST_STEPS", 1000)
     model = meta_graph(*nodes, functions=LIBRARY)
     with pytest.raises(FileFormatError, match=rf"saved_model\.pb cannot be read: .*{problem}"):
-        Scope.of_graph(model, {}).value(tensor)
+        CallScope.of_graph(model, {}).value(tensor)
 
 
 def test_outputs_are_followed_to_modules_and_constants() -> None:
     two = (by_hand.FLOAT32, by_hand.FLOAT32)
     nodes = (by_hand.Call(b"a module", results=two).node(), by_hand.constant("k", (3,)))
-    scope = Scope.of_graph(meta_graph(*nodes), {})
+    scope = CallScope.of_graph(meta_graph(*nodes), {})
     value = scope.value("XlaCallModule:1")
-    assert isinstance(value, Result)
+    assert isinstance(value, ModuleResult)
     assert (value.call.place, value.index) == ("XlaCallModule", 1)
-    assert isinstance(scope.value("k"), Constant)
+    assert isinstance(scope.value("k"), GraphConstant)
 
 
 def test_calls_and_casts_one_after_the_other_are_followed() -> None:
@@ -135,7 +135,7 @@ def test_calls_and_casts_one_after_the_other_are_followed() -> None:
     body = by_hand.node("c", "Cast", ["x"], cast)
     nodes = [by_hand.node(f"n{i + 1}", "f", [f"n{i}"]) for i in range(3000)]
     functions = function("f", body, results="y", returned="c:y:0")
-    scope = Scope.of_graph(meta_graph(*nodes, functions=functions), {"input": "n0"})
+    scope = CallScope.of_graph(meta_graph(*nodes, functions=functions), {"input": "n0"})
     value = scope.value("n3000")
     casts = 0
     while isinstance(value, Cast):
@@ -145,7 +145,7 @@ def test_calls_and_casts_one_after_the_other_are_followed() -> None:
 
 def test_functions_that_call_each_other_twice_are_followed() -> None:
     model = meta_graph(by_hand.node("n", "f9", ["k"]), functions=by_hand.doubling(9))
-    assert Scope.of_graph(model, {"input": "k"}).value("n") == Input("input")
+    assert CallScope.of_graph(model, {"input": "k"}).value("n") == Input("input")
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_functions_that_call_each_other_twice_are_followed() -> None:
     ],
 )
 def test_constants_that_are_damaged(tensor: bytes, problem: str) -> None:
-    message = Message(tensor, "a constant", "saved_model.pb")
+    message = ProtoMessage(tensor, "a constant", "saved_model.pb")
     with pytest.raises(FileFormatError, match=problem):
         constant(message, np.dtype)
 
@@ -189,7 +189,7 @@ def test_constants_as_numbers(
     number: int, values: Callable[[], bytes], expected: np.ndarray[Any, Any]
 ) -> None:
     shape = bytes_field(2, by_hand.shape([2]))
-    message = Message(varint_field(1, number) + shape + values(), "a constant")
+    message = ProtoMessage(varint_field(1, number) + shape + values(), "a constant")
     np.testing.assert_array_equal(constant(message, np.dtype), expected, strict=True)
 
 
@@ -200,8 +200,8 @@ def test_only_constants_that_few_bytes_make_large_are_bounded(
     start = varint_field(1, 1) + bytes_field(2, by_hand.shape([3]))
     numbers = np.array([1, 2, 3], np.float32)
     for field in (4, 5):
-        whole = Message(start + bytes_field(field, numbers.tobytes()), "a constant")
+        whole = ProtoMessage(start + bytes_field(field, numbers.tobytes()), "a constant")
         np.testing.assert_array_equal(constant(whole, np.dtype), numbers, strict=True)
-    repeated = Message(start + bytes_field(5, numbers[:1].tobytes()), "a constant")
+    repeated = ProtoMessage(start + bytes_field(5, numbers[:1].tobytes()), "a constant")
     with pytest.raises(FileFormatError, match="a constant has 3 elements"):
         constant(repeated, np.dtype)

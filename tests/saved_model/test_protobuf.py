@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.saved_model import Message, bytes_field, varint_field
+from jax2tf_bridge.saved_model import ProtoMessage, bytes_field, varint_field
 from jax2tf_bridge.saved_model._protobuf import BYTES, FIXED32, FIXED64, VARINT, signed, tag, varint
 
 
-def message(data: bytes) -> Message:
-    return Message(data, "the test", "model.pb")
+def message(data: bytes) -> ProtoMessage:
+    return ProtoMessage(data, "the test", "model.pb")
 
 
 def test_fields_on_the_wire() -> None:
@@ -119,7 +119,7 @@ def test_damage_is_told_with_its_place(data: bytes, problem: str) -> None:
     assert caught.value.file == "model.pb"
 
 
-READS: list[Callable[[Message], object]] = [
+READS: list[Callable[[ProtoMessage], object]] = [
     lambda m: m.text_of(1),
     lambda m: m.integer_of(1),
     lambda m: [list(m.integers(field)) for field in m.fields()],
@@ -130,7 +130,7 @@ READS: list[Callable[[Message], object]] = [
 
 
 @given(st.binary(max_size=60), st.sampled_from(READS))
-def test_any_bytes_are_read_or_refused(data: bytes, read: Callable[[Message], object]) -> None:
+def test_any_bytes_are_read_or_refused(data: bytes, read: Callable[[ProtoMessage], object]) -> None:
     with contextlib.suppress(FileFormatError):
         read(message(data))
 

@@ -8,12 +8,12 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax2tf_bridge.saved_model import Message, bytes_field
+from jax2tf_bridge.saved_model import ProtoMessage, bytes_field
 from jax2tf_bridge.saved_model._protobuf import varint
 
 
-def message(data: bytes) -> Message:
-    return Message(data, "the test", "model.pb")
+def message(data: bytes) -> ProtoMessage:
+    return ProtoMessage(data, "the test", "model.pb")
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1))

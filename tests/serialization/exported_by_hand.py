@@ -9,7 +9,7 @@ from jax2tf_bridge import PortableFunction
 from jax2tf_bridge.portable import LEAF, Aval, TreeSpec
 from jax2tf_bridge.serialization import Field
 from jax2tf_bridge.serialization._flatbuffer import Fields, Value
-from jax2tf_bridge.serialization._flatbuffer_writer import Writer
+from jax2tf_bridge.serialization._flatbuffer_writer import FlatBufferWriter
 from jax2tf_bridge.serialization.jax_exported import ExportedField, TreeField
 from jax2tf_bridge.serialization.jax_exported._schema import (
     AvalField,
@@ -27,7 +27,7 @@ from jax2tf_bridge.serialization.jax_exported._tables import (
 from tests.serialization.records import call_tree, changed, simple
 
 MODULE = b"ML\xefR\x0dStableHLO_v1.13.1\x00and so on"
-ByHand: TypeAlias = "Value | Callable[[Writer], Value]"
+ByHand: TypeAlias = "Value | Callable[[FlatBufferWriter], Value]"
 """What stands in a field, or a function that writes it."""
 
 
@@ -35,11 +35,11 @@ def avals(*them: Aval) -> list[Fields]:
     return [aval_table(aval) for aval in them]
 
 
-def tree(spec: TreeSpec) -> Callable[[Writer], Value]:
+def tree(spec: TreeSpec) -> Callable[[FlatBufferWriter], Value]:
     return lambda writer: write_tree(writer, spec)
 
 
-def exported(writer: Writer, fields: Mapping[Field, ByHand]) -> Value:
+def exported(writer: FlatBufferWriter, fields: Mapping[Field, ByHand]) -> Value:
     """Writes a function of one float32 array; the fields that are given replace its own."""
     array = Aval((2,), "float32")
     everything: dict[Field, ByHand] = {
@@ -63,7 +63,7 @@ def exported(writer: Writer, fields: Mapping[Field, ByHand]) -> Value:
 
 def by_hand(fields: Mapping[Any, ByHand] | None = None) -> bytes:
     """Writes the bytes of a function of one array, with these fields in the place of its own."""
-    writer = Writer()
+    writer = FlatBufferWriter()
     root = exported(writer, fields or {})
     assert isinstance(root, int)
     return bytes(writer.finish(root))
@@ -121,7 +121,7 @@ def aval(shape: str = "2", dtype: int = 1, space: int = 0, kind: int = 0) -> lis
     ]
 
 
-def vjp(outs: int = 1, version: int = 3) -> Callable[[Writer], Value]:
+def vjp(outs: int = 1, version: int = 3) -> Callable[[FlatBufferWriter], Value]:
     array = Aval((2,), "float32")
     fields: dict[Field, ByHand] = {
         ExportedField.IN_TREE: tree(call_tree(LEAF, LEAF)),

@@ -21,7 +21,7 @@ from jax2tf_bridge.portable import (
 )
 from jax2tf_bridge.serialization import deserialize, serialize
 from jax2tf_bridge.serialization._flatbuffer import Fields, Value
-from jax2tf_bridge.serialization._flatbuffer_writer import Writer
+from jax2tf_bridge.serialization._flatbuffer_writer import FlatBufferWriter
 from jax2tf_bridge.serialization.jaxfn import _format
 from jax2tf_bridge.serialization.jaxfn import _schema as schema
 from shape_poly import DimExpr
@@ -137,9 +137,9 @@ def rows(table: str, **values: Value) -> Fields:
     return {fields[name.upper()]: value for name, value in values.items()}
 
 
-def file_of(writer: Writer | None = None, **values: Value) -> bytes:
+def file_of(writer: FlatBufferWriter | None = None, **values: Value) -> bytes:
     """Writes a file with these fields in its root, and without modules."""
-    writer = writer or Writer(skip_empty=True)
+    writer = writer or FlatBufferWriter(skip_empty=True)
     root = writer.table(rows("File", **values))
     structure = bytearray(writer.finish(root, _format.IDENTIFIER, _format.HEADER_ROOM))
     _format.fill_header(structure, 0)

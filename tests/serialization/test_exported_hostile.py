@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.portable import LEAF, Aval, TreeSpec
 from jax2tf_bridge.serialization._flatbuffer import Value
-from jax2tf_bridge.serialization._flatbuffer_writer import Writer
+from jax2tf_bridge.serialization._flatbuffer_writer import FlatBufferWriter
 from jax2tf_bridge.serialization.jax_exported import ExportedField, TreeField, read_exported
 from jax2tf_bridge.serialization.jax_exported._tables import write_tree
 from tests.sampling import examples
@@ -25,10 +25,10 @@ F = ExportedField
 SECONDS = 5
 
 
-def nested(depth: int, times: int) -> Callable[[Writer], Value]:
+def nested(depth: int, times: int) -> Callable[[FlatBufferWriter], Value]:
     """Tuples in tuples, each of which has the next one so many times."""
 
-    def write(writer: Writer) -> Value:
+    def write(writer: FlatBufferWriter) -> Value:
         place = write_tree(writer, LEAF)
         for _ in range(depth):
             place = writer.table({TreeField.CHILDREN: [place] * times, TreeField.KIND: 2})
@@ -37,7 +37,7 @@ def nested(depth: int, times: int) -> Callable[[Writer], Value]:
     return write
 
 
-def equal_nodes(writer: Writer) -> Value:
+def equal_nodes(writer: FlatBufferWriter) -> Value:
     """Twenty thousand nodes that share a megabyte of static data."""
     shared = writer.written(
         {TreeField.CUSTOM_NAME: "nobody", TreeField.CUSTOM_AUXDATA: b"[" + b" " * 1_000_000}

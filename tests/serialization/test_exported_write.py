@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from jax2tf_bridge import DisabledSafetyCheck, PortableFunction, export, serialize_exported
 from jax2tf_bridge.errors import SerializationError
 from jax2tf_bridge.portable import LEAF, AbstractDevice, AbstractMesh, Aval, Sharding, TreeSpec
-from jax2tf_bridge.serialization import Reader, deserialize, serialize
+from jax2tf_bridge.serialization import FlatBufferReader, deserialize, serialize
 from jax2tf_bridge.serialization.jax_exported import DTYPES, ExportedField, read_exported
 from jax2tf_bridge.serialization.jax_exported._schema import KEY_SHAPES, WRITTEN_VERSION
 from tests.archives.register_types import register_types
@@ -186,7 +186,7 @@ def described(portable: PortableFunction) -> dict[str, Any]:
 
 def test_what_is_written() -> None:
     data = serialize_exported(writable(platforms=("cpu", "tpu"), nr_devices=3))
-    root = Reader(data, what="it").root()
+    root = FlatBufferReader(data, what="it").root()
     assert root.integer(ExportedField.SERIALIZATION_VERSION) == WRITTEN_VERSION == 12
     # It is not JAX that wrote it.
     assert not root.has(ExportedField.JAX_VERSION)

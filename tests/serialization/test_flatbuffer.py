@@ -12,9 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from jax2tf_bridge.errors import FileFormatError, SerializationError
-from jax2tf_bridge.serialization import Field, Reader, Table
+from jax2tf_bridge.serialization import Field, FlatBufferReader, FlatBufferTable
 from jax2tf_bridge.serialization._flatbuffer import CODES, MAX_DEPTH, Fields, Value
-from jax2tf_bridge.serialization._flatbuffer_writer import Writer
+from jax2tf_bridge.serialization._flatbuffer_writer import FlatBufferWriter
 from tests.serialization.mutations import mutated
 
 INTEGERS = [name for name in CODES if name != "bool"]
@@ -51,7 +51,7 @@ def node(name: str, *children: Value) -> Fields:
 
 
 def written(fields: Fields) -> bytes:
-    writer = Writer()
+    writer = FlatBufferWriter()
     return bytes(writer.finish(writer.table(fields), b"TEST"))
 
 
@@ -70,13 +70,13 @@ def everything() -> bytes:
     )
 
 
-def root(data: bytes | bytearray | memoryview) -> Table:
-    return Reader(data, what="The test's file").root()
+def root(data: bytes | bytearray | memoryview) -> FlatBufferTable:
+    return FlatBufferReader(data, what="The test's file").root()
 
 
 def test_reads_what_the_builder_wrote() -> None:
     table = root(everything())
-    assert Reader(everything(), what="it").identifier == b"TEST"
+    assert FlatBufferReader(everything(), what="it").identifier == b"TEST"
     assert table.string(Node.NAME) == "größe"
     assert table.integer(Node.COUNT) == -(2**60)
     assert table.boolean(Node.FLAG) is True
@@ -236,7 +236,7 @@ def test_a_bool_is_zero_or_one() -> None:
 
 def test_the_identifier_needs_eight_bytes() -> None:
     with pytest.raises(FileFormatError, match="expected at least 8 bytes, got 5"):
-        _ = Reader(b"abcde", what="it").identifier
+        _ = FlatBufferReader(b"abcde", what="it").identifier
 
 
 @pytest.mark.parametrize("kind", INTEGERS)
@@ -256,14 +256,14 @@ def test_a_vector_cannot_be_longer_than_the_bytes(kind: str) -> None:
 
 def nested(depth: int, times: int = 1) -> bytes:
     """Tables within each other, each of which has the next one so many times."""
-    writer = Writer()
+    writer = FlatBufferWriter()
     inner = writer.table(node(""))
     for _ in range(depth - 1):
         inner = writer.table(node("", *[inner] * times))
     return bytes(writer.finish(inner))
 
 
-def visit(table: Table) -> int:
+def visit(table: FlatBufferTable) -> int:
     """Counts the tables, each read by every accessor."""
     table.has(Node.COUNT)
     table.string(Node.NAME)
@@ -298,7 +298,7 @@ def test_shared_tables_do_not_multiply() -> None:
 
 def sharing(text: str, times: int) -> bytes:
     """A table of names that are all the same string."""
-    writer = Writer()
+    writer = FlatBufferWriter()
     shared = writer.written({Node.NAME: text})[Node.NAME]
     return bytes(writer.finish(writer.table({Node.NAMES: [shared] * times})))
 
@@ -336,7 +336,7 @@ def check_only_the_documented_error(data: bytes) -> None:
     start = time.process_time()
     try:
         visit(root(data))
-        assert len(Reader(data, what="it").identifier) == 4
+        assert len(FlatBufferReader(data, what="it").identifier) == 4
     except FileFormatError:
         pass
     assert time.process_time() - start < 2

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from jax2tf_bridge.portable import Aval
 from jax2tf_bridge.serialization import deserialize
-from jax2tf_bridge.serialization._flatbuffer_writer import Writer
+from jax2tf_bridge.serialization._flatbuffer_writer import FlatBufferWriter
 from jax2tf_bridge.serialization.jaxfn import _avals as _jaxfn_avals
 from jax2tf_bridge.serialization.jaxfn import _format
 from tests.sampling import examples
@@ -159,7 +159,7 @@ def test_trees_that_are_too_deep() -> None:
 )
 def test_work_is_bounded(table: str, field: str, fields: dict[str, int]) -> None:
     """Parts that are shared a million times: the file is small, what it means is not."""
-    writer = Writer(skip_empty=True)
+    writer = FlatBufferWriter(skip_empty=True)
     shared = writer.written(rows(table, **fields, **{field: b"k" * 100_000}))
     tables = [writer.table(shared) for _ in range(20_000)]
     file = {"Key": "keys", "NodeType": "node_types", "Sharding": "shardings"}[table]
@@ -180,7 +180,7 @@ def test_parsing_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nested_keys_are_bounded() -> None:
-    writer = Writer()
+    writer = FlatBufferWriter()
     key = writer.table(rows("Key", kind=0))
     for _ in range(40):
         key = writer.table(rows("Key", kind=6, items=[key, key]))

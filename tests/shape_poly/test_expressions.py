@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from shape_poly import (
     Dim,
     DimExpr,
+    DimOperation,
     Integers,
-    Operation,
     Variable,
     evaluate_shape,
     operation,
@@ -306,7 +306,7 @@ def test_shapes_are_evaluated_as_far_as_they_are_known() -> None:
 def test_the_parts_of_an_expression() -> None:
     ((monomial, coefficient),) = (2 * b * (b // 2)).terms
     assert (monomial, coefficient) == (
-        ((Variable("b"), 1), (Operation("floordiv", (b, DimExpr.constant(2))), 1)),
+        ((Variable("b"), 1), (DimOperation("floordiv", (b, DimExpr.constant(2))), 1)),
         2,
     )
     assert (b // 2 + a).variables() == {"a", "b"}

@@ -22,8 +22,8 @@ from shape_poly import (
     prove,
 )
 from shape_poly._counterexamples import (
+    Assignment,
     Exhausted,
-    Found,
     OutOfBudget,
     small_assignments,
     smallest_assignment,
@@ -102,7 +102,7 @@ def test_enumeration_finds_the_smallest(
         if all(c.holds(v) for c in constraints) and (refuted is None or not refuted.holds(v))
     ]
     match found:
-        case Found(values):
+        case Assignment(values):
             assert all(c.holds(values) for c in constraints)
             assert refuted is None or not refuted.holds(values)
             assert not wanted or _order(values) <= _order(wanted[0])

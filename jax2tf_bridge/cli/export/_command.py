@@ -95,7 +95,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 @dataclass(frozen=True)
-class _Array:
+class _ArrayOption:
     """Array argument of `export`: a shape, which may have names, and a dtype."""
 
     shape: tuple[Dim, ...]
@@ -218,7 +218,7 @@ def _value(spec: Any) -> Any:
                 raise UserCodeError(f"{spec.option}: calling {spec.name}()", e) from e
         return value
     if isinstance(spec, ArgumentSpec):
-        return _Array(spec.shape, _dtype(spec.dtype))
+        return _ArrayOption(spec.shape, _dtype(spec.dtype))
     if isinstance(spec, dict):
         return {key: _value(child) for key, child in spec.items()}
     if isinstance(spec, (list, tuple)):

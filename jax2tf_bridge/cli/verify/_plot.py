@@ -24,8 +24,8 @@ def latency_plot(title: str, variable: str, points: Sequence[Latency]) -> str:
     sizes = [point.size or 1 for point in points]
     times = [t for p in points for t in (p.jax_ms, p.saved_model_ms)]
     low, high = _decades(min(times), max(times))
-    across = _Axis(math.log2(min(sizes)), math.log2(max(sizes)), _LEFT, _WIDTH - _RIGHT)
-    up = _Axis(math.log10(low), math.log10(high), _HEIGHT - _BOTTOM, _TOP)
+    across = _PlotAxis(math.log2(min(sizes)), math.log2(max(sizes)), _LEFT, _WIDTH - _RIGHT)
+    up = _PlotAxis(math.log10(low), math.log10(high), _HEIGHT - _BOTTOM, _TOP)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
         f'width="{_WIDTH}" height="{_HEIGHT}" font-family="sans-serif" font-size="13">',
@@ -70,7 +70,7 @@ def latency_plot(title: str, variable: str, points: Sequence[Latency]) -> str:
     return "\n".join([*parts, "</svg>", ""])
 
 
-class _Axis:
+class _PlotAxis:
     """Axis that maps numbers to places; numbers that are all one are in the middle."""
 
     def __init__(self, low: float, high: float, begin: float, end: float) -> None:

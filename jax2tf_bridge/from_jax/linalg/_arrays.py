@@ -22,7 +22,7 @@ def matmul(a: Any, b: Any) -> Any:
     )
 
 
-class Rows:
+class RowMatrix:
     """A matrix [m, n] that a loop writes row by row and multiplies with vectors.
 
     A complex matrix is stored as its real and imaginary parts: on CPU, XLA multiplies vectors and
@@ -33,18 +33,18 @@ class Rows:
         self.parts = parts
 
     @classmethod
-    def of(cls, a: Any) -> "Rows":
+    def of(cls, a: Any) -> "RowMatrix":
         return cls((lax.real(a), lax.imag(a)) if is_complex(a) else (a,))
 
     def whole(self) -> Any:
         """Returns the matrix as one array."""
         return _combine([*self.parts])
 
-    def write(self, values: Any, first: Any) -> "Rows":
+    def write(self, values: Any, first: Any) -> "RowMatrix":
         """Returns these rows with `values` in place of the rows from `first` on."""
-        values = Rows.of(values).parts
+        values = RowMatrix.of(values).parts
         pairs = zip(self.parts, values, strict=True)
-        return Rows(tuple(lax.dynamic_update_slice_in_dim(x, v, first, 0) for x, v in pairs))
+        return RowMatrix(tuple(lax.dynamic_update_slice_in_dim(x, v, first, 0) for x, v in pairs))
 
     def row(self, k: Any) -> Any:
         """Returns row k [1, n]."""
@@ -71,7 +71,9 @@ class Rows:
         )
 
 
-jax.tree_util.register_pytree_node(Rows, lambda r: (r.parts, None), lambda _, parts: Rows(parts))
+jax.tree_util.register_pytree_node(
+    RowMatrix, lambda r: (r.parts, None), lambda _, parts: RowMatrix(parts)
+)
 
 
 def _combine(parts: list[Any]) -> Any:

@@ -6,7 +6,7 @@ import numpy as np
 from jax import lax
 
 from jax2tf_bridge.from_jax.linalg._arrays import (
-    Rows,
+    RowMatrix,
     are_sizes_known,
     conj,
     loop,
@@ -46,8 +46,8 @@ class _Panel(NamedTuple):
     d, e: [width], the diagonal and superdiagonal of these columns and rows.
     """
 
-    left: Rows
-    right: Rows
+    left: RowMatrix
+    right: RowMatrix
     d: Any
     e: Any
 
@@ -90,7 +90,7 @@ def _reduce_panel(a: Any, width: int, start: Any) -> _Panel:
     index = rows(lax.iota(np.int32, n))
     positions = rows(lax.iota(np.int32, 2 * width))
     steps = lax.iota(np.int32, width)
-    matrix = Rows.of(a)
+    matrix = RowMatrix.of(a)
 
     def step(j: Any, panel: _Panel) -> _Panel:
         k = start + j
@@ -130,7 +130,7 @@ def _reduce_panel(a: Any, width: int, start: Any) -> _Panel:
         e = where(steps == j, lax.reshape(conj(beta), (1,)), panel.e)
         return _Panel(left, right, d, e)
 
-    empty = Rows.of(lax.full((2 * width, n), 0, a.dtype))
+    empty = RowMatrix.of(lax.full((2 * width, n), 0, a.dtype))
     entries = lax.full((width,), 0, a.dtype)
     return loop(width, step, _Panel(empty, empty, entries, entries))
 

@@ -40,7 +40,7 @@ from jax2tf_bridge.from_jax.linalg._divide_and_conquer import (
 )
 
 
-class _Parts(NamedTuple):
+class _DiagonalParts(NamedTuple):
     """SVDs of the parts of p matrices; the parts follow each other along the diagonal of [n, n].
 
     Each part except the last one of a matrix has one row less than columns. Its first singular
@@ -74,12 +74,14 @@ def svd_bidiagonal(d: Any, e: Any) -> tuple[Any, Any]:
     last = lax.reshape(index == int32(padded) - np.int32(1), shape)
     signs = where(last & (values < 0), np.array(-1, d.dtype), np.array(1, d.dtype))
     signs = rows(_stack_sides(lax.full_like(signs, 1), signs))
-    single_rows = _Parts(eye_like(signs, block, block) * signs, where(last, lax.abs(values), 0))
+    single_rows = _DiagonalParts(
+        eye_like(signs, block, block) * signs, where(last, lax.abs(values), 0)
+    )
     final = lax.reshape(lax.ge(index, int32(padded) - np.int32(block)), shape)
     parts = _merge_all(single_rows, values, lax.reshape(superdiagonal, shape), final, 1)
     if not (are_sizes_known(n) and n == block):
         values = lax.expand_dims(lax.reshape(parts.values, (padded,)), (0,))
-        blocks = _Parts(jax.vmap(place_on_diagonal)(parts.vectors), values)
+        blocks = _DiagonalParts(jax.vmap(place_on_diagonal)(parts.vectors), values)
         all_final = lax.full((1, padded), True, np.bool_)
         parts = _merge_all(blocks, rows(diagonal), rows(superdiagonal), all_final, block)
     vectors = resize(lax.squeeze(parts.vectors, (1,)), (2, n, n))
@@ -91,7 +93,7 @@ def svd_bidiagonal(d: Any, e: Any) -> tuple[Any, Any]:
     return sum_over(u * product, 0) * lax.rsqrt(lengths[0] * lengths[1]), vectors
 
 
-def _merge_all(parts: _Parts, d: Any, e: Any, final: Any, size: int) -> _Parts:
+def _merge_all(parts: _DiagonalParts, d: Any, e: Any, final: Any, size: int) -> _DiagonalParts:
     """Merges neighbouring parts in pairs until each matrix is a single part.
 
     Args:
@@ -103,7 +105,7 @@ def _merge_all(parts: _Parts, d: Any, e: Any, final: Any, size: int) -> _Parts:
     """
     n = d.shape[1]
 
-    def merge(state: tuple[_Parts, Any]) -> tuple[_Parts, Any]:
+    def merge(state: tuple[_DiagonalParts, Any]) -> tuple[_DiagonalParts, Any]:
         parts, size = state
         return _merge_pairs(parts, d, e, final, pair_parts(n, size)), size * np.int32(2)
 
@@ -112,7 +114,7 @@ def _merge_all(parts: _Parts, d: Any, e: Any, final: Any, size: int) -> _Parts:
     return parts
 
 
-def _merge_pairs(parts: _Parts, d: Any, e: Any, final: Any, pairs: Pairs) -> _Parts:
+def _merge_pairs(parts: _DiagonalParts, d: Any, e: Any, final: Any, pairs: Pairs) -> _DiagonalParts:
     n = d.shape[1]
     index, same, seam = pairs.index, pairs.same, pairs.seam
     second = seam + np.int32(1)
@@ -167,7 +169,7 @@ def _merge_pairs(parts: _Parts, d: Any, e: Any, final: Any, pairs: Pairs) -> _Pa
     vectors = where(same, vectors, 0)
     vectors = vectors * rows(lax.rsqrt(sum_over(vectors * vectors, 2)))
     values = where(placeholder, 0, where(is_unpaired, parts.values, values))
-    return _Parts(matmul(parts.vectors, vectors), values)
+    return _DiagonalParts(matmul(parts.vectors, vectors), values)
 
 
 def _stack_sides(right: Any, left: Any) -> Any:

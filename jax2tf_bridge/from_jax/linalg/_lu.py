@@ -120,7 +120,7 @@ def _factor_panel(a: Any, start: Any = 0, count: Any = None) -> tuple[Any, Any, 
     start = int32(start)
     zero = np.zeros((), a.dtype)
 
-    def update(j: Any, state: _Panel) -> Any:
+    def update(j: Any, state: _LUPanel) -> Any:
         """Subtracts the update of step j - 1."""
         below = rows(state.position >= start + j) & (j > 0)
         right = columns(column_index >= j)
@@ -129,7 +129,7 @@ def _factor_panel(a: Any, start: Any = 0, count: Any = None) -> tuple[Any, Any, 
         changed = where(is_previous, rows(state.multipliers), difference)
         return where(below & (right | is_previous), changed, state.columns)
 
-    def eliminate(j: Any, state: _Panel) -> _Panel:
+    def eliminate(j: Any, state: _LUPanel) -> _LUPanel:
         k = start + j
         by_column = update(j, state)
         column = lax.squeeze(lax.dynamic_slice_in_dim(by_column, j, 1, 0), (0,))
@@ -141,11 +141,11 @@ def _factor_panel(a: Any, start: Any = 0, count: Any = None) -> tuple[Any, Any, 
         new_position = where(state.position == k, pivot_position, state.position)
         position = where(row_index == row, k, new_position)
         swaps = where(column_index == j, pivot_position, state.swaps)
-        return _Panel(by_column, pivot_row, multipliers, position, swaps)
+        return _LUPanel(by_column, pivot_row, multipliers, position, swaps)
 
     by_column = lax.transpose(a, (1, 0))
     zeros = lax.full((n,), 0, a.dtype), lax.full((m,), 0, a.dtype)
-    state = _Panel(by_column, *zeros, row_index, lax.full((n,), 0, np.int32))
+    state = _LUPanel(by_column, *zeros, row_index, lax.full((n,), 0, np.int32))
     state = loop(count, eliminate, state)
     by_column = update(int32(count), state)
     order = lax.full_like(row_index, 0)
@@ -153,7 +153,7 @@ def _factor_panel(a: Any, start: Any = 0, count: Any = None) -> tuple[Any, Any, 
     return _take_rows(lax.transpose(by_column, (1, 0)), order), state.swaps, order
 
 
-class _Panel(NamedTuple):
+class _LUPanel(NamedTuple):
     """A partly factored panel, whose last step is not subtracted yet.
 
     columns: [n, m], the columns, with rows in their original order.

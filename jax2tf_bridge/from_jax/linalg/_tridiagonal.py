@@ -6,7 +6,7 @@ import numpy as np
 from jax import lax
 
 from jax2tf_bridge.from_jax.linalg._arrays import (
-    Rows,
+    RowMatrix,
     adjoint,
     are_sizes_known,
     conj,
@@ -101,7 +101,7 @@ def _reduce_panels(a: Any, count: Any, width: int) -> tuple[Any, Any, Any]:
     return loop(count, reduce, (a, lax.full((count * width,), 0, a.dtype), panels))
 
 
-def _reduce_panel(a: Any, width: int, start: Any) -> tuple[Rows, Any]:
+def _reduce_panel(a: Any, width: int, start: Any) -> tuple[RowMatrix, Any]:
     """Finds the reflections that make `width` columns of `a` [n, n] from `start` on tridiagonal.
 
     Vectors are stored as rows of one array, and each step writes its own in place. Products with
@@ -115,13 +115,13 @@ def _reduce_panel(a: Any, width: int, start: Any) -> tuple[Rows, Any]:
     index = rows(lax.iota(np.int32, n))
     positions = rows(lax.iota(np.int32, 2 * width))
     steps = lax.iota(np.int32, width)
-    row_parts = Rows.of(a)
+    row_parts = RowMatrix.of(a)
 
     def exchange(coefficients: Any) -> Any:
         pairs = lax.reshape(coefficients, (width, 2))
         return lax.reshape(lax.rev(pairs, (1,)), (1, 2 * width))
 
-    def step(j: Any, state: tuple[Rows, Any]) -> tuple[Rows, Any]:
+    def step(j: Any, state: tuple[RowMatrix, Any]) -> tuple[RowMatrix, Any]:
         pairs, below = state
         position = j * np.int32(2)
         k = start + j
@@ -148,7 +148,7 @@ def _reduce_panel(a: Any, width: int, start: Any) -> tuple[Rows, Any]:
         pairs = pairs.write(lax.concatenate([v, w], 0), position)
         return pairs, where(steps == j, lax.reshape(new, (1,)), below)
 
-    empty = Rows.of(lax.full((2 * width, n), 0, a.dtype))
+    empty = RowMatrix.of(lax.full((2 * width, n), 0, a.dtype))
     return loop(width, step, (empty, lax.full((width,), 0, a.dtype)))
 
 

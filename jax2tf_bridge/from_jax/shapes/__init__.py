@@ -2,7 +2,7 @@
 
 from jax2tf_bridge.from_jax.shapes._argument_specs import ArraySpec, AutoSpec, OpenSpec
 from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
-from jax2tf_bridge.from_jax.shapes._auto_shapes import Trial, auto_shapes
+from jax2tf_bridge.from_jax.shapes._auto_shapes import TracedTrial, auto_shapes
 from jax2tf_bridge.from_jax.shapes._entries import entry_text, is_entry
 from jax2tf_bridge.from_jax.shapes._export_options import ExportOptions
 from jax2tf_bridge.from_jax.shapes._inference import Inferred, infer, infer_and_lower
@@ -41,7 +41,7 @@ __all__ = [
     "SizeWords",
     "Specs",
     "TracedFunction",
-    "Trial",
+    "TracedTrial",
     "auto_shapes",
     "check_requirements_allowed",
     "check_sizes_stay_open",

@@ -15,7 +15,7 @@ from shape_poly import Comparison, Dim, DimExpr, Proven, SymbolicScope, prove
 
 
 @dataclass(frozen=True)
-class Fact:
+class JaxFact:
     """A comparison that follows from the scope, in JAX's own words.
 
     Attributes:
@@ -59,7 +59,7 @@ class SizeAssumptions:
     scope: SymbolicScope
     constraints: tuple[str, ...] = ()
     requirements: tuple[Requirement, ...] = ()
-    facts: tuple[Fact, ...] = ()
+    facts: tuple[JaxFact, ...] = ()
     progressions: tuple[Progression, ...] = ()
 
     @property
@@ -87,7 +87,7 @@ class SizeAssumptions:
     def with_facts(self, comparisons: Iterable[Comparison]) -> SizeAssumptions:
         """Adds comparisons that follow from the rest, in JAX's own words."""
         known = {f.comparison for f in self.facts}
-        new = [Fact(c) for c in dict.fromkeys(comparisons) if c not in known]
+        new = [JaxFact(c) for c in dict.fromkeys(comparisons) if c not in known]
         return replace(self, facts=(*self.facts, *new))
 
     def with_progression(self, variables: frozenset[str]) -> SizeAssumptions | None:
@@ -168,8 +168,8 @@ class SizeAssumptions:
             yield firsts
         yield self.constraints_of_jax()
 
-    def _told(self) -> list[Fact]:
-        told = [*map(Fact, self.scope_of_jax().constraints), *self.facts]
+    def _told(self) -> list[JaxFact]:
+        told = [*map(JaxFact, self.scope_of_jax().constraints), *self.facts]
         # Bounds first: JAX must know that a divisor is not 0 before it comes to the quotient.
         told.sort(key=lambda fact: fact.comparison.operator == "==")
         return told
@@ -199,7 +199,7 @@ def _with_variable_left(comparison: Comparison) -> Comparison:
     return comparison
 
 
-def _kind(fact: Fact) -> tuple[bool, bool, int]:
+def _kind(fact: JaxFact) -> tuple[bool, bool, int]:
     comparison = fact.comparison
     is_remainder = known_remainder(comparison) is not None
     return comparison.operator == "==", is_remainder, len(str(comparison))
@@ -213,7 +213,7 @@ class _Taken:
     scope: jax_export.SymbolicScope
 
 
-def _accepted(facts: Sequence[Fact]) -> _Taken:
+def _accepted(facts: Sequence[JaxFact]) -> _Taken:
     """Lists texts of the facts that JAX takes together, each in the first form that it takes."""
     forms = _forms(facts)
     firsts = _first_forms(forms)
@@ -231,7 +231,7 @@ def _accepted(facts: Sequence[Fact]) -> _Taken:
     return best
 
 
-def _forms(facts: Sequence[Fact]) -> list[Sequence[str]]:
+def _forms(facts: Sequence[JaxFact]) -> list[Sequence[str]]:
     return [comparison_to_jax(fact.comparison)[fact.form :] for fact in facts]
 
 

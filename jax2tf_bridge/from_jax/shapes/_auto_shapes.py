@@ -26,7 +26,7 @@ _MAX_REFINEMENTS = 16
 
 
 @dataclass(frozen=True)
-class Trial:
+class TracedTrial:
     """A function as it was traced at some specs.
 
     Attributes:
@@ -38,7 +38,7 @@ class Trial:
     results: Sequence[tuple[Dim, ...]]
 
 
-def auto_shapes(specs: Specs, trace: Callable[[Specs], Trial], *, infer: bool) -> Specs:
+def auto_shapes(specs: Specs, trace: Callable[[Specs], TracedTrial], *, infer: bool) -> Specs:
     """Puts a specification in the place of each AUTO, as open as tracing allows.
 
     Where sizes are not known, these dimensions are open. Of examples, the leading dimensions are
@@ -56,15 +56,15 @@ def auto_shapes(specs: Specs, trace: Callable[[Specs], Trial], *, infer: bool) -
       ShapeError: no dimension can stay open, or one that is not known cannot.
       Exception: what tracing raises where all examples keep their sizes.
     """
-    return _Search(specs, trace, infer).result()
+    return _PlaceSearch(specs, trace, infer).result()
 
 
-class _Search:
+class _PlaceSearch:
     """A search over the places that AUTO decides on; remembers what was traced."""
 
-    def __init__(self, specs: Specs, trace: Callable[[Specs], Trial], infer: bool) -> None:
+    def __init__(self, specs: Specs, trace: Callable[[Specs], TracedTrial], infer: bool) -> None:
         self.specs, self.trace, self.infer = specs, trace, infer
-        self.trials: dict[tuple[tuple[Dim, ...] | None, ...], Trial] = {}
+        self.trials: dict[tuple[tuple[Dim, ...] | None, ...], TracedTrial] = {}
         self.sizes: dict[Place, int | None] = {
             (i, axis): size
             for i, leaf in enumerate(specs.leaves())
@@ -134,7 +134,7 @@ class _Search:
         others = [result for result in results if result not in arguments]
         return _first_variables(results if _first_variables(others) or not others else ())
 
-    def trial(self, choice: Choice) -> Trial:
+    def trial(self, choice: Choice) -> TracedTrial:
         """Traces with a choice; each is traced once."""
         shapes = tuple(self.shapes(choice))
         if shapes not in self.trials:

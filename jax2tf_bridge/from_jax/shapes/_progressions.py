@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from jax2tf_bridge.from_jax._symbols import is_variable
-from shape_poly import Comparison, Dim, DimExpr, Operation
+from shape_poly import Comparison, Dim, DimExpr, DimOperation
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def progressions(constraints: Sequence[Comparison]) -> Iterator[Progression]:
             yield Progression(str(dividend), factor, remainder)
 
 
-def known_remainder(comparison: Comparison) -> tuple[Operation, int] | None:
+def known_remainder(comparison: Comparison) -> tuple[DimOperation, int] | None:
     """Reads a mod and the value that a comparison gives it; None if it says something else."""
     left, right = comparison.left, comparison.right
     found = left.as_operation() if isinstance(left, DimExpr) else None

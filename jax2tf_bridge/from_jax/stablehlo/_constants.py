@@ -55,7 +55,7 @@ The data is in C order and little-endian, with one byte per bool. It may be free
 
 
 @dataclass(frozen=True)
-class _Constant:
+class _LargeConstant:
     """A large constant of a function."""
 
     operation: Any
@@ -66,14 +66,14 @@ class _Constant:
 
 
 @dataclass(frozen=True)
-class _Call:
+class _FunctionCall:
     """A func.call whose caller can pass additional operands."""
 
     operation: Any
     callee: str
 
 
-class _Function:
+class _ModuleFunction:
     """A function of the module.
 
     Attributes:
@@ -84,14 +84,14 @@ class _Function:
 
     def __init__(self, operation: Any, taken: TakenArrays) -> None:
         self.operation = operation
-        self.contents: list[_Constant | _Call] = []
+        self.contents: list[_LargeConstant | _FunctionCall] = []
         self.fixed: set[str] = set()
         for op, captures in _walk_operations(operation):
             name = op.name
             if name == "func.call":
                 callee = str(ir.FlatSymbolRefAttr(op.attributes["callee"]).value)
                 if captures:
-                    self.contents.append(_Call(op, callee))
+                    self.contents.append(_FunctionCall(op, callee))
                 else:
                     self.fixed.add(callee)
             elif name == "stablehlo.constant" or taken.array(op) is not None:
@@ -105,7 +105,7 @@ class _Function:
 
     @property
     def callees(self) -> set[str]:
-        return {part.callee for part in self.contents if isinstance(part, _Call)}
+        return {part.callee for part in self.contents if isinstance(part, _FunctionCall)}
 
 
 def lift(
@@ -132,12 +132,12 @@ def lift(
     """
     taken = taken or TakenArrays()
     functions = {
-        symbol_name(op.operation) or "": _Function(op.operation, taken)
+        symbol_name(op.operation) or "": _ModuleFunction(op.operation, taken)
         for op in module.body.operations
         if op.operation.name == "func.func"
     }
     lifted: list[T] = []
-    if any(isinstance(part, _Constant) for f in functions.values() for part in f.contents):
+    if any(isinstance(part, _LargeConstant) for f in functions.values() for part in f.contents):
         lifting = _Lifting(functions, intern, share or intern)
         lifted = list(lifting.of("main"))
     put_back(module, taken)
@@ -197,7 +197,7 @@ class _Lifting(Generic[T]):
     """Replaces constants by function arguments, callees first."""
 
     def __init__(
-        self, functions: Mapping[str, _Function], intern: Intern[T], share: Intern[T]
+        self, functions: Mapping[str, _ModuleFunction], intern: Intern[T], share: Intern[T]
     ) -> None:
         self._functions, self._intern, self._share = functions, intern, share
         # Keyed by the id of the array.
@@ -216,12 +216,12 @@ class _Lifting(Generic[T]):
             self._done[name] = self._lift(self._functions[name])
         return self._done[name]
 
-    def _lift(self, function: _Function) -> tuple[T, ...]:
+    def _lift(self, function: _ModuleFunction) -> tuple[T, ...]:
         needed: dict[T, None] = {}
         constants: list[tuple[Any, T]] = []
         calls: list[tuple[Any, tuple[T, ...]]] = []
         for part in function.contents:
-            if isinstance(part, _Call):
+            if isinstance(part, _FunctionCall):
                 of_callee = self.of(part.callee)
                 if of_callee:
                     calls.append((part.operation, of_callee))
@@ -241,7 +241,7 @@ class _Lifting(Generic[T]):
                 _add_operands(call, [arguments[token] for token in tokens])
         return tuple(needed)
 
-    def _find_token(self, constant: _Constant) -> T | None:
+    def _find_token(self, constant: _LargeConstant) -> T | None:
         """Returns the token of a constant; None if it has to stay."""
         shape, dtype, operation = constant.shape, constant.dtype, constant.operation
         taken = constant.taken
@@ -274,7 +274,7 @@ class _Lifting(Generic[T]):
         return added
 
 
-def _fixed(functions: Mapping[str, _Function]) -> set[str]:
+def _fixed(functions: Mapping[str, _ModuleFunction]) -> set[str]:
     """Returns the names of functions whose arguments cannot change."""
     reached = _find_reachable({"main"}, functions)
     unused = functions.keys() - reached
@@ -283,7 +283,7 @@ def _fixed(functions: Mapping[str, _Function]) -> set[str]:
     return _find_reachable(unused | (used_otherwise & functions.keys()), functions)
 
 
-def _find_reachable(names: set[str], functions: Mapping[str, _Function]) -> set[str]:
+def _find_reachable(names: set[str], functions: Mapping[str, _ModuleFunction]) -> set[str]:
     reached: set[str] = set()
     ahead = set(names)
     while ahead:
@@ -318,7 +318,7 @@ def _can_be_argument(constant: Any) -> bool:
     return True
 
 
-def _describe_large(operation: Any, taken: np.ndarray | None) -> _Constant | None:
+def _describe_large(operation: Any, taken: np.ndarray | None) -> _LargeConstant | None:
     """Describes a constant that is large enough to be lifted; None otherwise."""
     kind = ir.RankedTensorType(operation.results[0].type)
     shape = tuple(kind.shape)
@@ -327,7 +327,7 @@ def _describe_large(operation: Any, taken: np.ndarray | None) -> _Constant | Non
     dtype = LIFTED_DTYPES.get(str(kind.element_type))
     if dtype is None or math.prod(shape) * jax.numpy.dtype(dtype).itemsize < MIN_LIFTED_BYTES:
         return None
-    return _Constant(operation, shape, dtype, taken)
+    return _LargeConstant(operation, shape, dtype, taken)
 
 
 def _find_symbols(operation: Any) -> set[str]:
@@ -345,7 +345,7 @@ def _view_buffer(value: Any) -> memoryview:
     return np.asarray(memoryview(value)).reshape(-1).view(np.uint8).data
 
 
-def _read_from_bytecode(constant: _Constant) -> memoryview | None:
+def _read_from_bytecode(constant: _LargeConstant) -> memoryview | None:
     """Reads a constant without buffer from its bytecode; None if it repeats one value."""
     operation = constant.operation
     module = ir.Module.create(ir.Location.unknown())

@@ -101,7 +101,7 @@ class LossyError(Exception):
         self.operation = operation
 
 
-class _Contents:
+class _OperationIndex:
     """An index of a module's operations; cached because walking the module is slow.
 
     Attributes:
@@ -133,7 +133,7 @@ class StableHloModule:
         """
         self._context = module.context
         self._module = module
-        self._known: _Contents | None = None
+        self._known: _OperationIndex | None = None
         if may_be_sharded is None:
             may_be_sharded = _may_have_shardings(_jax_compat.module_bytecode(module))
         self._may_be_sharded = may_be_sharded
@@ -149,10 +149,10 @@ class StableHloModule:
             module = _jax_compat.deserialize_module(artifact)
         return cls(module, may_be_sharded=_may_have_shardings(artifact))
 
-    def _contents(self) -> _Contents:
+    def _contents(self) -> _OperationIndex:
         # Call `_invalidate` before every change, and do not use earlier contents afterwards.
         if self._known is None:
-            self._known = _Contents(self._module)
+            self._known = _OperationIndex(self._module)
         return self._known
 
     def _invalidate(self) -> None:

@@ -16,7 +16,7 @@ from jax2tf_bridge.portable.bytecode._program import (
 )
 from jax2tf_bridge.portable.bytecode._read_program import read_program
 from jax2tf_bridge.portable.bytecode._summary import (
-    Constant,
+    ModuleConstant,
     ModuleSummary,
     read_main_types,
     read_summary,
@@ -25,9 +25,9 @@ from jax2tf_bridge.portable.bytecode._summary import (
 __all__ = [
     "Attribute",
     "Block",
-    "Constant",
     "DenseElements",
     "Function",
+    "ModuleConstant",
     "ModuleSummary",
     "Operation",
     "OtherType",

@@ -87,7 +87,7 @@ class Strings:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class AttributeEntry:
     """An attribute or a type.
 
     Attributes:
@@ -137,14 +137,14 @@ class EntryTable:
     def __len__(self) -> int:
         return len(self._custom)
 
-    def __getitem__(self, index: int) -> Entry:
+    def __getitem__(self, index: int) -> AttributeEntry:
         self._data.checked_index(index, self._of, len(self))
         dialect = self._group_dialects[bisect_right(self._group_ends, index)]
         data = self._data
         cursor = Cursor(
             data.data, data.what, self._starts[index], self._starts[index + 1], data.base
         )
-        return Entry(dialect, cursor.varint() if self._custom[index] else None, cursor)
+        return AttributeEntry(dialect, cursor.varint() if self._custom[index] else None, cursor)
 
 
 class Properties:

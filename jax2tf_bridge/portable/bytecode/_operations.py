@@ -48,7 +48,7 @@ class OperationMatch:
 
 
 @dataclass(slots=True)
-class Walk:
+class ModuleWalk:
     """The result of a walk over a module's operations.
 
     Attributes:
@@ -63,7 +63,7 @@ class Walk:
 
 
 @dataclass(slots=True)
-class _Frame:
+class _OperationFrame:
     """The remaining regions, blocks and operations of an operation that is being read."""
 
     name: int
@@ -73,7 +73,7 @@ class _Frame:
     operations: int = 0
 
 
-def walk(layout: Layout, names: frozenset[int], *, top_only: bool = False) -> Walk:
+def walk(layout: Layout, names: frozenset[int], *, top_only: bool = False) -> ModuleWalk:
     """Walks over all operations.
 
     Args:
@@ -101,11 +101,11 @@ class _Walker:
         self._version, self._n_names = layout.version, len(layout.operation_names)
         self._module = next((i for i, n in enumerate(layout.operation_names) if n == MODULE), None)
         self._names, self._top_only = names, top_only
-        self._walk = Walk([0] * self._n_names, [0] * self._n_names)
+        self._walk = ModuleWalk([0] * self._n_names, [0] * self._n_names)
 
-    def run(self) -> Walk:
+    def run(self) -> ModuleWalk:
         cursor = self._cursor
-        outermost = _Frame(-1, 0)
+        outermost = _OperationFrame(-1, 0)
         stack = [outermost]
         self._begin_block(outermost)
         if outermost.operations != 1:
@@ -130,15 +130,15 @@ class _Walker:
         cursor.check_finished()
         return self._walk
 
-    def _begin_region(self, frame: _Frame) -> None:
+    def _begin_region(self, frame: _OperationFrame) -> None:
         frame.blocks = self._cursor.varint()
         if frame.blocks:
             self._cursor.varint()  # the number of values in the region
 
-    def _begin_block(self, frame: _Frame) -> None:
+    def _begin_block(self, frame: _OperationFrame) -> None:
         frame.operations, _ = read_block(self._cursor, self._version)
 
-    def _read_operation(self, parent: int, depth: int) -> _Frame | None:
+    def _read_operation(self, parent: int, depth: int) -> _OperationFrame | None:
         cursor = self._cursor
         name = cursor.index("operation", self._n_names)
         mask = cursor.byte()
@@ -168,15 +168,15 @@ class _Walker:
                 cursor.fail(f"there are more than {_MAX_MATCHES} functions, constants and calls")
         return self._enter_regions(name, depth) if mask & REGIONS else None
 
-    def _enter_regions(self, name: int, depth: int) -> _Frame | None:
+    def _enter_regions(self, name: int, depth: int) -> _OperationFrame | None:
         # Regions that are isolated from outer values are in a section, so they can be skipped.
         regions, _, section = read_regions(self._cursor, self._version)
         if section is None:
-            return _Frame(name, regions)
+            return _OperationFrame(name, regions)
         if self._top_only and depth:
             return None
         self._cursor.at = section.at
-        return _Frame(name, regions, section.end)
+        return _OperationFrame(name, regions, section.end)
 
     def _skip(self, count: int) -> None:
         skip_numbers(self._cursor, count)

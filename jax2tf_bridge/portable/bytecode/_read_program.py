@@ -56,7 +56,7 @@ def read_program(data: Data) -> Program:
         flat = view.cast("B") if view.c_contiguous else memoryview(view.tobytes())
         with flat, flat.toreadonly() as readonly:
             try:
-                return _Reader(readonly).program()
+                return _ProgramReader(readonly).program()
             except FileFormatError as e:
                 # The traceback's frames hold views, and a mapped file with views cannot be closed.
                 raise e.with_traceback(None) from None
@@ -67,7 +67,7 @@ def read_program(data: Data) -> Program:
                 ) from None
 
 
-class _Scope:
+class _ValueScope:
     """The values that operations can use: those of the enclosing regions, up to a function.
 
     Each region reserves a number for each of its values, after those of the enclosing region.
@@ -81,7 +81,7 @@ class _Scope:
 class _Region:
     """The value numbers of one region."""
 
-    def __init__(self, scope: _Scope, n_values: int, cursor: Cursor) -> None:
+    def __init__(self, scope: _ValueScope, n_values: int, cursor: Cursor) -> None:
         self.scope, self._cursor = scope, cursor
         self._first = self._next = scope.size
         scope.size = self._end = scope.size + n_values
@@ -104,7 +104,7 @@ class _Region:
         self.scope.size = self._first
 
 
-class _Reader:
+class _ProgramReader:
     def __init__(self, view: memoryview) -> None:
         self._layout = layout = read_layout(view)
         self._cursor, self._version = layout.operations, layout.version
@@ -122,7 +122,7 @@ class _Reader:
         n_operations, has_arguments = cursor.read_flagged()
         if n_operations != 1 or has_arguments:
             cursor.fail(f"{n_operations} operations stand in the place of one module")
-        outermost = _Region(_Scope(), 0, cursor)
+        outermost = _Region(_ValueScope(), 0, cursor)
         module = self._operation(outermost, 0)
         cursor.check_finished()
         if module.name != ops.MODULE:
@@ -226,7 +226,7 @@ class _Reader:
         if depth > _MAX_DEPTH:
             cursor.fail(f"regions are nested more than {_MAX_DEPTH} deep")
         count, isolated, section = ops.read_regions(cursor, self._version)
-        scope = _Scope() if isolated else around.scope
+        scope = _ValueScope() if isolated else around.scope
         if section is not None:
             cursor.at = section.at
         if count > cursor.left:
@@ -242,7 +242,7 @@ class _Reader:
                 cursor.fail(f"a region of {name} ends with {last[:100]} instead of return")
         return blocks
 
-    def _block(self, scope: _Scope, depth: int) -> Block | None:
+    def _block(self, scope: _ValueScope, depth: int) -> Block | None:
         """Reads a region; VHLO's regions have one block."""
         cursor = self._cursor
         n_blocks = cursor.varint()

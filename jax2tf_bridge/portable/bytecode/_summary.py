@@ -24,7 +24,7 @@ from jax2tf_bridge.portable.bytecode._attributes import (
     TypeReference,
 )
 from jax2tf_bridge.portable.bytecode._layout import Layout, Strings, read_layout
-from jax2tf_bridge.portable.bytecode._operations import MODULE, OperationMatch, Walk, walk
+from jax2tf_bridge.portable.bytecode._operations import MODULE, ModuleWalk, OperationMatch, walk
 from jax2tf_bridge.portable.bytecode._types import Types, UnknownTypeError
 from jax2tf_bridge.portable.bytecode._vhlo import PROPERTIES, plain_name
 
@@ -52,7 +52,7 @@ _MAX_UNKNOWN = 20
 
 
 @dataclass(frozen=True)
-class Constant:
+class ModuleConstant:
     """A constant of the module: its type, and its size in bytes there.
 
     A constant that repeats a single value is stored as that value.
@@ -88,7 +88,7 @@ class ModuleSummary:
     outputs: tuple[str, ...]
     functions: tuple[str, ...]
     constant_bytes: int
-    largest_constants: tuple[Constant, ...]
+    largest_constants: tuple[ModuleConstant, ...]
     unknown: tuple[str, ...]
     _calls: Mapping[str, tuple[Mapping[str, str], ...]] = field(repr=False, compare=False)
     _strings: Strings = field(repr=False, compare=False)
@@ -115,7 +115,7 @@ def read_summary(data: Data) -> ModuleSummary:
         main's signature.
     """
     with memoryview(data) as view, _flatten_view(view) as flat:
-        return _Reader(flat).summary()
+        return _SummaryReader(flat).summary()
 
 
 def read_main_types(
@@ -127,7 +127,7 @@ def read_main_types(
       FileFormatError: as for `read_summary`.
     """
     with memoryview(data) as view, _flatten_view(view) as flat:
-        return _Reader(flat, top_only=True).main_types()
+        return _SummaryReader(flat, top_only=True).main_types()
 
 
 def _flatten_view(view: memoryview) -> memoryview:
@@ -135,7 +135,7 @@ def _flatten_view(view: memoryview) -> memoryview:
     return view.cast("B") if view.c_contiguous else memoryview(view.tobytes())
 
 
-class _Reader:
+class _SummaryReader:
     def __init__(self, view: memoryview, *, top_only: bool = False) -> None:
         self._layout = layout = read_layout(view)
         characters = min(_SMALL + _CHARACTERS_PER_BYTE * len(view), _MAX_CHARACTERS)
@@ -238,7 +238,7 @@ class _Reader:
         value = self._attribute(op, name)
         return value if isinstance(value, str) else None
 
-    def _constants(self) -> list[Constant]:
+    def _constants(self) -> list[ModuleConstant]:
         indices = {
             index: None
             for op in self._find_matches(_CONSTANT)
@@ -250,7 +250,7 @@ class _Reader:
             value = self._attributes.read(index)
             if isinstance(value, Tensor):
                 constants.append((value.size, value.type))
-        return [Constant(self._type_text(type_index), size) for size, type_index in constants]
+        return [ModuleConstant(self._type_text(type_index), size) for size, type_index in constants]
 
     def _type_text(self, index: int) -> str:
         try:
@@ -288,7 +288,7 @@ class _Reader:
                         yield f"{name[:_MAX_KEY_LENGTH]}.{inner[:_MAX_KEY_LENGTH]}", text
 
 
-def _count_operations(layout: Layout, walked: Walk) -> Counter[str]:
+def _count_operations(layout: Layout, walked: ModuleWalk) -> Counter[str]:
     """Counts the operations by their names in StableHLO."""
     counts: Counter[str] = Counter()
     for i, name in enumerate(layout.operation_names):

@@ -12,7 +12,7 @@ from jax2tf_bridge.portable.bytecode._attributes import (
     TypeReference,
 )
 from jax2tf_bridge.portable.bytecode._cursor import Cursor, as_float
-from jax2tf_bridge.portable.bytecode._layout import Entry, EntryTable
+from jax2tf_bridge.portable.bytecode._layout import AttributeEntry, EntryTable
 from jax2tf_bridge.portable.bytecode._program import (
     Attribute,
     DenseElements,
@@ -85,7 +85,7 @@ class Values:
                 entry.cursor.fail("an attribute stands for more than a module of this size can")
         return weighted
 
-    def _value(self, index: int, entry: Entry, depth: int) -> tuple[Attribute, int]:
+    def _value(self, index: int, entry: AttributeEntry, depth: int) -> tuple[Attribute, int]:
         raw = self._attributes.read(index)
         if isinstance(raw, str):
             return raw, 1 + len(raw)
@@ -110,7 +110,7 @@ class Values:
             cursor.check_finished()
         return value, 20
 
-    def _simple(self, entry: Entry) -> Attribute:
+    def _simple(self, entry: AttributeEntry) -> Attribute:
         kind, cursor = entry.kind, entry.cursor
         if kind in ENUMS:
             number = cursor.varint()
@@ -144,7 +144,7 @@ class Values:
             return self._builtin_integer(cursor)
         return Unsupported(f"attribute {entry.code} of {entry.dialect}")
 
-    def _tensor(self, entry: Entry, tensor: Tensor) -> Attribute:
+    def _tensor(self, entry: AttributeEntry, tensor: Tensor) -> Attribute:
         kind = self.type(tensor.type)
         if not isinstance(kind, TensorType):
             return Unsupported(f"a constant of type {kind}")

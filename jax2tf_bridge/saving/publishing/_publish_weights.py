@@ -44,7 +44,7 @@ _ALIGNMENT = 64  # bytes; TensorFlow's vector instructions need aligned memory
 
 
 @dataclass(frozen=True)
-class _Entry:
+class _TensorEntry:
     """Tensor of the checkpoint; replaced by `value`, or copied if that is None."""
 
     key: str
@@ -203,7 +203,7 @@ def _get_dtype_name(value: Any) -> str:
 
 def _list_entries(
     base: AnyPath, source: Path, variables: Sequence[VariableEntry], values: Mapping[str, Any]
-) -> list[_Entry]:
+) -> list[_TensorEntry]:
     """Lists the entries of the new checkpoint; `source` is a copy of `base` on disk."""
     try:
         reader = tf.train.load_checkpoint(str(source / _VARIABLES / "variables"))
@@ -221,7 +221,7 @@ def _list_entries(
                 file=str(base / SIDECAR),
             )
     return [
-        _Entry(
+        _TensorEntry(
             key,
             dtypes[key],
             int(np.prod(shapes[key], dtype=np.int64)) * dtypes[key].size,
@@ -256,7 +256,9 @@ def _link(source: Path, target: Path) -> None:
         shutil.copy2(source, target)
 
 
-def _write_checkpoint(base: AnyPath, source: Path, folder: Path, entries: Sequence[_Entry]) -> None:
+def _write_checkpoint(
+    base: AnyPath, source: Path, folder: Path, entries: Sequence[_TensorEntry]
+) -> None:
     folder.mkdir()
     parts = []
     for i, group in enumerate(_iterate_groups(entries)):
@@ -269,9 +271,9 @@ def _write_checkpoint(base: AnyPath, source: Path, folder: Path, entries: Sequen
         (folder / "parts").rmdir()
 
 
-def _iterate_groups(entries: Sequence[_Entry]) -> Iterator[list[_Entry]]:
+def _iterate_groups(entries: Sequence[_TensorEntry]) -> Iterator[list[_TensorEntry]]:
     limit = max([_GROUP_BYTES, *(entry.size for entry in entries)])
-    group: list[_Entry] = []
+    group: list[_TensorEntry] = []
     size = 0
     for entry in entries:
         if group and size + entry.size > limit:
@@ -283,7 +285,9 @@ def _iterate_groups(entries: Sequence[_Entry]) -> Iterator[list[_Entry]]:
         yield group
 
 
-def _read_copied(base: AnyPath, source: Path, group: Sequence[_Entry]) -> dict[str, tf.Tensor]:
+def _read_copied(
+    base: AnyPath, source: Path, group: Sequence[_TensorEntry]
+) -> dict[str, tf.Tensor]:
     """Reads the tensors that stay as in `base`; `source` is its copy on disk."""
     copied = [entry for entry in group if entry.value is None]
     if not copied:
@@ -307,7 +311,9 @@ def _unreadable_variables(base: AnyPath, error: Exception) -> FileFormatError:
     )
 
 
-def _save_group(prefix: str, group: Sequence[_Entry], restored: Mapping[str, tf.Tensor]) -> None:
+def _save_group(
+    prefix: str, group: Sequence[_TensorEntry], restored: Mapping[str, tf.Tensor]
+) -> None:
     tf.raw_ops.SaveV2(
         prefix=prefix,
         tensor_names=[entry.key for entry in group],

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from jax2tf_bridge._utils import array_type_text
 from jax2tf_bridge.errors import BridgeError, SavingError
-from jax2tf_bridge.portable import KEYS, Aval, Call, PortableFunction, TreeSpec, is_integer
+from jax2tf_bridge.portable import KEYS, Aval, CallStructure, PortableFunction, TreeSpec, is_integer
 from jax2tf_bridge.saved_model import Signature
 from jax2tf_bridge.saving.buckets import Bucketing, NamedCall, NamedPull, PieceGradients
 from jax2tf_bridge.saving.signatures._inputs import (
@@ -281,9 +281,9 @@ class Endpoint:
         return f"The {what} the input {name} of the signature {self.name}"
 
     @cached_property
-    def arguments(self) -> Call:
+    def arguments(self) -> CallStructure:
         """Structure of the arguments without weights and masks, in containers that can be saved."""
-        whole = Call.of(self.portable.in_tree, self.portable.argument_names)
+        whole = CallStructure.of(self.portable.in_tree, self.portable.argument_names)
         given = replace(whole, args=whole.args[1 if self.takes_params else 0 :])
         return given.without([mask.path for mask in self.masks]).map(to_plain_containers)
 
@@ -320,7 +320,7 @@ class Endpoint:
         return self.signature.takes_params is True
 
 
-def _python_signature(arguments: Call, optional: Collection[str]) -> inspect.Signature:
+def _python_signature(arguments: CallStructure, optional: Collection[str]) -> inspect.Signature:
     """Returns the arguments as Python says them, so that they can be given by name, too."""
     names: Sequence[str] = arguments.names
     if not all(name.isidentifier() and not iskeyword(name) for name in names):

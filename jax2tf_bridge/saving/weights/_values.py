@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.errors import SavingError, bullet_list
-from jax2tf_bridge.saved_model import Message, NewTensor, TensorType, append_tensors
+from jax2tf_bridge.saved_model import NewTensor, ProtoMessage, TensorType, append_tensors
 from jax2tf_bridge.saving._fingerprint import renew_fingerprint
 from jax2tf_bridge.saving.weights._variables import (
     ConstantArray,
@@ -100,7 +100,7 @@ def check_keys(prefix: str, values: Sequence[VariableValue]) -> None:
       SavingError: TensorFlow has written it otherwise.
     """
     reader = tf.train.load_checkpoint(prefix)
-    graph = Message(reader.get_tensor(_OBJECT_GRAPH), "the object graph of the variables")
+    graph = ProtoMessage(reader.get_tensor(_OBJECT_GRAPH), "the object graph of the variables")
     written = reader.get_variable_to_shape_map().keys() & set(_noted_keys(graph))
     missing = [f"{each.name}: {each.key}" for each in values if each.key not in written]
     if missing:
@@ -119,7 +119,7 @@ def _blocks(value: WeightLeaf | ConstantArray) -> Iterator[memoryview]:
     return byte_blocks(value.given(), np.dtype(value.dtype.as_numpy_dtype))
 
 
-def _noted_keys(graph: Message) -> Iterator[str]:
+def _noted_keys(graph: ProtoMessage) -> Iterator[str]:
     for node in graph.messages(_NODES, "an object"):
         for attribute in node.messages(_ATTRIBUTES, "an attribute"):
             yield attribute.text_of(_CHECKPOINT_KEY)

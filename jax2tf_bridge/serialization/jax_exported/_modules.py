@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from jax2tf_bridge.portable import Aval, Comparisons, Version
-from shape_poly import Comparison, DimExpr, Operation, is_symbolic_dim, operation
+from shape_poly import Comparison, DimExpr, DimOperation, is_symbolic_dim, operation
 
 # MLIR bytecode begins with its own version, a number of one byte, and the name of its producer.
 _ARTIFACT = re.compile(
@@ -107,7 +107,7 @@ def _implied_multiples(comparison: Comparison) -> Iterator[Comparison]:
     if comparison.operator != "==" or comparison.right != 0 or isinstance(left, int):
         return
     match left.terms:
-        case ((((Operation(kind="mod", operands=(value, divisor)), 1),), 1),):
+        case ((((DimOperation(kind="mod", operands=(value, divisor)), 1),), 1),):
             number = divisor.constant_value()
             if number:
                 for simplify in (False, True):

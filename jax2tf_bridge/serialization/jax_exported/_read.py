@@ -18,7 +18,7 @@ from jax2tf_bridge.portable import (
     function_problem,
     vjp_problem,
 )
-from jax2tf_bridge.serialization._flatbuffer import Readable, Reader, Table
+from jax2tf_bridge.serialization._flatbuffer import FlatBufferReader, FlatBufferTable, Readable
 from jax2tf_bridge.serialization.jax_exported._argument_names import make_argument_names
 from jax2tf_bridge.serialization.jax_exported._modules import (
     read_asserted_constraints,
@@ -72,7 +72,7 @@ def read_exported(data: Readable, *, file: str | None = None) -> PortableFunctio
       FileFormatError: the bytes are not such a function, have the withdrawn version 7, or contain
         something that this version of the bridge does not support.
     """
-    root = Reader(data, what=_FORMAT_NAME, file=file).root()
+    root = FlatBufferReader(data, what=_FORMAT_NAME, file=file).root()
     try:
         return _read_function(root, None)
     except RecursionError:
@@ -80,7 +80,7 @@ def read_exported(data: Readable, *, file: str | None = None) -> PortableFunctio
         raise root.error(None, "fewer trees within each other", "too many to follow") from None
 
 
-def _check_version(root: Table) -> None:
+def _check_version(root: FlatBufferTable) -> None:
     version = root.integer(ExportedField.SERIALIZATION_VERSION)
     if version == WITHDRAWN_VERSION:
         raise root.error(
@@ -98,7 +98,7 @@ def _check_version(root: Table) -> None:
 
 
 def _read_function(
-    table: Table,
+    table: FlatBufferTable,
     primal: PortableFunction | None,
     *,
     only_check: bool = False,
@@ -165,7 +165,7 @@ def _read_function(
     return portable if only_check else _add_vjp(portable, vjp)
 
 
-def _add_vjp(portable: PortableFunction, vjp: Table) -> PortableFunction:
+def _add_vjp(portable: PortableFunction, vjp: FlatBufferTable) -> PortableFunction:
     def make() -> PortableFunction:
         return _read_function(vjp.again(), portable, checked=True)
 
@@ -175,7 +175,7 @@ def _add_vjp(portable: PortableFunction, vjp: Table) -> PortableFunction:
 class _FunctionAvals:
     """Reader of the abstract values of one function, stored inline or as indices into a list."""
 
-    def __init__(self, exported: Table) -> None:
+    def __init__(self, exported: FlatBufferTable) -> None:
         self._exported = exported
         self._reader = AvalReader()
         self._shared = tuple(map(self._read, exported.tables(ExportedField.UNIQUE_AVALS)))
@@ -195,12 +195,12 @@ class _FunctionAvals:
             pairs = tuple(map(self._read, self._exported.tables(field)))
         return tuple(aval for aval, _ in pairs), tuple(shape for _, shape in pairs)
 
-    def _read(self, table: Table) -> tuple[Aval, tuple[str, ...]]:
+    def _read(self, table: FlatBufferTable) -> tuple[Aval, tuple[str, ...]]:
         return self._reader.aval(table), table.strings(AvalField.SHAPE)
 
 
 def _read_tree(
-    trees: ExportedTreeReader, table: Table, field: ExportedField, leaves: int
+    trees: ExportedTreeReader, table: FlatBufferTable, field: ExportedField, leaves: int
 ) -> TreeSpec:
     tree_table = table.table(field)
     if tree_table is None:
@@ -212,7 +212,7 @@ def _read_tree(
 
 
 def _check_call(
-    table: Table,
+    table: FlatBufferTable,
     in_tree: TreeSpec,
     in_avals: Sequence[Aval],
     out_avals: Sequence[Aval],
@@ -230,7 +230,7 @@ def _check_call(
         raise table.error(None, f"the VJP of {primal.name}", problem)
 
 
-def _read_module(table: Table) -> tuple[memoryview, Version]:
+def _read_module(table: FlatBufferTable) -> tuple[memoryview, Version]:
     module = table.bytes(ExportedField.MODULE)
     version = None if module is None else read_stablehlo_version(module)
     if module is None or version is None:
@@ -239,7 +239,7 @@ def _read_module(table: Table) -> tuple[memoryview, Version]:
     return module, version
 
 
-def _describe_producer(table: Table) -> str:
+def _describe_producer(table: FlatBufferTable) -> str:
     version = table.string(ExportedField.JAX_VERSION)
     if version:
         return f"JAX {version}"
@@ -247,18 +247,18 @@ def _describe_producer(table: Table) -> str:
     return f"JAX (serialization version {stamp})"
 
 
-def _read_nr_devices(table: Table) -> int:
+def _read_nr_devices(table: FlatBufferTable) -> int:
     count = table.integer(ExportedField.NR_DEVICES) or table.integer(ExportedField.NR_DEVICES_SHORT)
     if count < 1:
         raise table.error(ExportedField.NR_DEVICES, "at least one device", f"{count}")
     return count
 
 
-def _read_effects(table: Table, field: ExportedField) -> tuple[str, ...]:
+def _read_effects(table: FlatBufferTable, field: ExportedField) -> tuple[str, ...]:
     return tuple(map(_read_effect_name, table.tables(field)))
 
 
-def _read_effect_name(table: Table) -> str:
+def _read_effect_name(table: FlatBufferTable) -> str:
     """Returns the class of an effect, such as "jax._src.debugging.OrderedDebugEffect"."""
     text = table.string(EffectField.TYPE_NAME)
     if not text:

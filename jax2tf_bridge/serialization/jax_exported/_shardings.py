@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from jax2tf_bridge.portable import AbstractDevice, AbstractMesh, Sharding
-from jax2tf_bridge.serialization._flatbuffer import Table
+from jax2tf_bridge.serialization._flatbuffer import FlatBufferTable
 from jax2tf_bridge.serialization.jax_exported._schema import (
     AXIS_TYPES,
     DeviceField,
@@ -36,7 +36,7 @@ _PLATFORM_BY_DEVICE_KIND = (
 class ShardingReader:
     """Reader of the shardings of one function, stored inline or as indices into a list."""
 
-    def __init__(self, exported: Table) -> None:
+    def __init__(self, exported: FlatBufferTable) -> None:
         """Wraps the table of a function: the root, or a VJP."""
         self._exported = exported
         meshes = exported.tables(ExportedField.UNIQUE_ABSTRACT_MESHES)
@@ -63,7 +63,7 @@ class ShardingReader:
             raise exported.error(field, f"{count} shardings, one a value", f"{len(result)}")
         return result
 
-    def _read_sharding(self, table: Table) -> Sharding | None:
+    def _read_sharding(self, table: FlatBufferTable) -> Sharding | None:
         named = table.table(ShardingField.NAMED_SHARDING)
         if named is not None:
             return self._read_named(named)
@@ -75,7 +75,7 @@ class ShardingReader:
             raise table.error(ShardingField.KIND, "0 where there is no sharding", f"{kind}")
         return None
 
-    def _read_named(self, table: Table) -> Sharding:
+    def _read_named(self, table: FlatBufferTable) -> Sharding:
         if self._meshes:
             index = table.integer(NamedShardingField.ABSTRACT_MESH_IDX)
             if index >= len(self._meshes):
@@ -110,7 +110,7 @@ class ShardingReader:
         return sharding
 
 
-def _read_mesh(table: Table) -> AbstractMesh:
+def _read_mesh(table: FlatBufferTable) -> AbstractMesh:
     sizes = table.integers(MeshField.AXIS_SIZES)
     names = table.strings(MeshField.AXIS_NAMES)
     types = table.integers(MeshField.AXIS_TYPES) or (0,) * len(names)
@@ -135,7 +135,7 @@ def _read_mesh(table: Table) -> AbstractMesh:
     )
 
 
-def _read_device(table: Table) -> AbstractDevice:
+def _read_device(table: FlatBufferTable) -> AbstractDevice:
     kind = table.string(DeviceField.DEVICE_KIND, "")
     assert kind is not None
     platform = table.string(DeviceField.PLATFORM)

@@ -13,7 +13,7 @@ from jax2tf_bridge.portable import (
     TreeSpec,
 )
 from jax2tf_bridge.serialization._flatbuffer import Field, Fields, Offset, Value
-from jax2tf_bridge.serialization._flatbuffer_writer import Writer
+from jax2tf_bridge.serialization._flatbuffer_writer import FlatBufferWriter
 from jax2tf_bridge.serialization.jax_exported._schema import (
     AXIS_TYPES,
     DTYPES,
@@ -46,7 +46,7 @@ _TREE_KINDS = {
 _UNSPECIFIED, _HLO = 0, 1
 
 
-def write_tree(writer: Writer, spec: TreeSpec) -> Offset:
+def write_tree(writer: FlatBufferWriter, spec: TreeSpec) -> Offset:
     """Writes a pytree. Its named tuples and custom nodes must have serialized names."""
     is_custom = spec.kind in ("namedtuple", "custom")
     return writer.table(
@@ -70,7 +70,7 @@ def aval_table(aval: Aval) -> Fields:
     }
 
 
-def write_mesh(writer: Writer, mesh: AbstractMesh) -> Offset:
+def write_mesh(writer: FlatBufferWriter, mesh: AbstractMesh) -> Offset:
     """Writes an abstract mesh."""
     device = mesh.device
     device_offset = None if device is None else writer.table(_device_table(device))
@@ -93,7 +93,7 @@ def _device_table(device: AbstractDevice) -> Fields:
 
 
 def write_named_sharding(
-    writer: Writer, sharding: Sharding, meshes: Sequence[AbstractMesh]
+    writer: FlatBufferWriter, sharding: Sharding, meshes: Sequence[AbstractMesh]
 ) -> Offset:
     """Writes a sharding over a mesh. `meshes` must contain the mesh."""
     assert sharding.mesh is not None
@@ -115,7 +115,10 @@ def write_named_sharding(
 
 
 def sharding_table(
-    writer: Writer, hlo: bytes | None, named: Sharding | None, meshes: Sequence[AbstractMesh]
+    writer: FlatBufferWriter,
+    hlo: bytes | None,
+    named: Sharding | None,
+    meshes: Sequence[AbstractMesh],
 ) -> Iterator[tuple[Field, Value]]:
     """Yields the fields of the sharding of an array, in XLA's form and over a named mesh.
 
@@ -145,7 +148,7 @@ def check_table(check: DisabledSafetyCheck) -> Fields:
 
 def write_structure(in_tree: TreeSpec) -> bytearray:
     """Writes a file that stores `in_tree`; all its other fields are placeholders."""
-    writer = Writer()
+    writer = FlatBufferWriter()
     leaves = in_tree.leaf_count
     fields: Fields = {
         ExportedField.FUNCTION_NAME: "structure",

@@ -15,7 +15,7 @@ from jax2tf_bridge.portable import (
     TreeSpec,
     has_own_parentheses,
 )
-from jax2tf_bridge.serialization._flatbuffer import Table
+from jax2tf_bridge.serialization._flatbuffer import FlatBufferTable
 from jax2tf_bridge.serialization._node_data import read_fields, write_fields
 from jax2tf_bridge.serialization._registry import make_node_codec
 from jax2tf_bridge.serialization.jax_exported._schema import (
@@ -39,7 +39,7 @@ class ExportedTreeReader:
     def __init__(self) -> None:
         self._codecs: dict[tuple[str, bytes, int], NodeCodec | None] = {}
 
-    def tree(self, table: Table) -> TreeSpec:
+    def tree(self, table: FlatBufferTable) -> TreeSpec:
         """Reads the pytree whose root is this node."""
         kind = table.integer(TreeField.KIND)
         if kind == TreeKind.LEAF:
@@ -62,7 +62,7 @@ class ExportedTreeReader:
                 return self._read_custom(table, children)
         raise table.error(TreeField.KIND, f"0 to {max(TreeKind)}", f"{kind}")
 
-    def _read_custom(self, table: Table, children: tuple[TreeSpec, ...]) -> TreeSpec:
+    def _read_custom(self, table: FlatBufferTable, children: tuple[TreeSpec, ...]) -> TreeSpec:
         name = table.string(TreeField.CUSTOM_NAME)
         if not name:
             raise table.error(TreeField.CUSTOM_NAME, "the name of a registered type", "none")
@@ -92,7 +92,7 @@ class ExportedTreeReader:
         return self._codecs[key]
 
 
-def _read_keys(table: Table, count: int) -> tuple[str, ...]:
+def _read_keys(table: FlatBufferTable, count: int) -> tuple[str, ...]:
     keys = table.strings(TreeField.CHILDREN_NAMES)
     if len(keys) != count:
         raise table.error(TreeField.CHILDREN_NAMES, f"{count} keys, one a child", f"{len(keys)}")
@@ -122,7 +122,7 @@ class AvalReader:
         self._dims: dict[str, Dim] = {}
         self._characters = 0
 
-    def aval(self, table: Table) -> Aval:
+    def aval(self, table: FlatBufferTable) -> Aval:
         """Reads the abstract value in a table."""
         kind = table.integer(AvalField.KIND)
         if kind != 0:
@@ -147,7 +147,7 @@ class AvalReader:
         )
         return Aval(shape, dtype, KEY_SHAPES.get(dtype, ()), MEMORY_SPACES[space])
 
-    def _parse_dim(self, table: Table, index: int, text: str) -> Dim:
+    def _parse_dim(self, table: FlatBufferTable, index: int, text: str) -> Dim:
         if text not in self._dims:
             self._check_text(table, index, text)
             try:
@@ -162,7 +162,7 @@ class AvalReader:
             self._dims[text] = dim
         return self._dims[text]
 
-    def _check_text(self, table: Table, index: int, text: str) -> None:
+    def _check_text(self, table: FlatBufferTable, index: int, text: str) -> None:
         """Raises an error for sizes that would take too long to parse; JAX prints none of them."""
         self._characters += len(text)
         if self._characters > MAX_TEXT:
@@ -177,7 +177,7 @@ class AvalReader:
             )
 
 
-def read_disabled_checks(tables: Sequence[Table]) -> tuple[DisabledSafetyCheck, ...]:
+def read_disabled_checks(tables: Sequence[FlatBufferTable]) -> tuple[DisabledSafetyCheck, ...]:
     """Reads the disabled safety checks. Skips shape assertions, which can no longer be disabled."""
     checks: list[DisabledSafetyCheck] = []
     for table in tables:

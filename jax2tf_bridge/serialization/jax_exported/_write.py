@@ -9,7 +9,7 @@ from flatbuffers.builder import BuilderSizeError
 from jax2tf_bridge.errors import SerializationError
 from jax2tf_bridge.portable import Aval, PortableFunction, Sharding, shared_checks
 from jax2tf_bridge.serialization._flatbuffer import MAX_DEPTH, Field, Offset, Value
-from jax2tf_bridge.serialization._flatbuffer_writer import Writer
+from jax2tf_bridge.serialization._flatbuffer_writer import FlatBufferWriter
 from jax2tf_bridge.serialization._vjp_chain import collect_vjps
 from jax2tf_bridge.serialization.jax_exported._limits import WritableFunction, check_writable
 from jax2tf_bridge.serialization.jax_exported._schema import WRITTEN_VERSION, ExportedField
@@ -64,7 +64,7 @@ def write_exported(functions: Sequence[WritableFunction]) -> bytes:
     """
     size = sum(len(f.portable.module.data) for f in functions)
     try:
-        writer = Writer(size + _ROOM_FOR_FIELDS)
+        writer = FlatBufferWriter(size + _ROOM_FOR_FIELDS)
         offset: Offset | None = None
         for function in reversed(functions):
             offset = writer.table(_exported_fields(writer, function, offset))
@@ -79,7 +79,7 @@ def write_exported(functions: Sequence[WritableFunction]) -> bytes:
 
 
 def _exported_fields(
-    writer: Writer, function: WritableFunction, vjp: Offset | None
+    writer: FlatBufferWriter, function: WritableFunction, vjp: Offset | None
 ) -> Iterator[tuple[Field, Value]]:
     portable = function.portable
     avals = tuple(dict.fromkeys((*portable.in_avals, *portable.out_avals)))
@@ -121,7 +121,9 @@ def _exported_fields(
     yield ExportedField.NR_DEVICES, portable.module.nr_devices
 
 
-def _sharding_fields(writer: Writer, portable: PortableFunction) -> Iterator[tuple[Field, Value]]:
+def _sharding_fields(
+    writer: FlatBufferWriter, portable: PortableFunction
+) -> Iterator[tuple[Field, Value]]:
     """Yields the shardings of one function in three forms: XLA's, named inline, named by index.
 
     Older releases of JAX read XLA's form; JAX 0.11 and later read only the named forms. If only

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from jax2tf_bridge.errors import SerializationError
 from jax2tf_bridge.portable import MAX_TEXT, Aval, has_own_parentheses
-from jax2tf_bridge.serialization._flatbuffer import Fields, Table
+from jax2tf_bridge.serialization._flatbuffer import Fields, FlatBufferTable
 from jax2tf_bridge.serialization.jaxfn import _schema as schema
 from jax2tf_bridge.serialization.jaxfn._pools import Pool, look_up_all
 from shape_poly import Dim, DimensionSyntaxError, DimExpr, parse_dimension
@@ -65,7 +65,7 @@ def _format_dimension(dimension: DimExpr) -> str:
     return text
 
 
-def decode_avals(table: Table, texts: Sequence[str]) -> list[Aval]:
+def decode_avals(table: FlatBufferTable, texts: Sequence[str]) -> list[Aval]:
     """Reads the abstract values in a table.
 
     Raises:
@@ -97,7 +97,9 @@ def decode_avals(table: Table, texts: Sequence[str]) -> list[Aval]:
     return avals
 
 
-def _read_optional_numbers(table: Table, field: schema.Avals, count: int) -> Sequence[int]:
+def _read_optional_numbers(
+    table: FlatBufferTable, field: schema.Avals, count: int
+) -> Sequence[int]:
     numbers = table.integers(field)
     if not numbers:
         return (0,) * count
@@ -106,7 +108,7 @@ def _read_optional_numbers(table: Table, field: schema.Avals, count: int) -> Seq
     return numbers
 
 
-def _read_sizes(table: Table, texts: Sequence[str]) -> tuple[Dim, ...]:
+def _read_sizes(table: FlatBufferTable, texts: Sequence[str]) -> tuple[Dim, ...]:
     sizes = table.integers(schema.Avals.SIZES)
     dimension_texts = look_up_all(table, schema.Avals.DIMENSIONS, texts)
     characters = sum(map(len, dimension_texts))
@@ -125,7 +127,7 @@ def _read_sizes(table: Table, texts: Sequence[str]) -> tuple[Dim, ...]:
     return tuple(size if size >= 0 else dimensions[-1 - size] for size in sizes)
 
 
-def _parse_dimension(text: str, table: Table) -> DimExpr:
+def _parse_dimension(text: str, table: FlatBufferTable) -> DimExpr:
     problem = "it has parentheses of its own"
     if not has_own_parentheses(text):
         try:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 
 from jax2tf_bridge.errors import FileFormatError, SerializationError
 from jax2tf_bridge.portable import LiftedConstant, array_size
-from jax2tf_bridge.serialization._flatbuffer import Table
+from jax2tf_bridge.serialization._flatbuffer import FlatBufferTable
 from jax2tf_bridge.serialization.jaxfn import _format
 from jax2tf_bridge.serialization.jaxfn import _schema as schema
 from jax2tf_bridge.serialization.jaxfn._pools import look_up_all
@@ -108,7 +108,7 @@ class Part(NamedTuple):
         raise _format.damaged_error(problem, file)
 
 
-def locate_modules(tables: Sequence[Table], end: int) -> list[Part]:
+def locate_modules(tables: Sequence[FlatBufferTable], end: int) -> list[Part]:
     """Returns the modules of the functions. The first begins at `end`, after the structure."""
     parts = []
     for order, table in enumerate(tables):
@@ -165,7 +165,7 @@ def pad_arrays(arrays: Iterable[bytes], end: int) -> list[bytes]:
 
 
 def locate_arrays(
-    root: Table, texts: Sequence[str], constants: Iterable[LiftedConstant], end: int
+    root: FlatBufferTable, texts: Sequence[str], constants: Iterable[LiftedConstant], end: int
 ) -> list[Part]:
     """Returns the arrays in a file.
 
@@ -202,7 +202,7 @@ def locate_arrays(
 
 
 def _names_by_digest(
-    root: Table, constants: Iterable[LiftedConstant], stored: Mapping[str, int]
+    root: FlatBufferTable, constants: Iterable[LiftedConstant], stored: Mapping[str, int]
 ) -> dict[str, str]:
     """Returns the names of the stored arrays by digest, after checking their sizes."""
     names: dict[str, str] = {}

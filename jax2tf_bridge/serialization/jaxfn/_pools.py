@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import Generic, TypeVar
 
 from jax2tf_bridge.errors import SerializationError
-from jax2tf_bridge.serialization._flatbuffer import Field, Table
+from jax2tf_bridge.serialization._flatbuffer import Field, FlatBufferTable
 from jax2tf_bridge.serialization.jaxfn import _schema as schema
 
 T = TypeVar("T")
@@ -60,7 +60,7 @@ def encode_texts(texts: Sequence[str]) -> list[bytes]:
         ) from e
 
 
-def decode_texts(file: Table) -> list[str]:
+def decode_texts(file: FlatBufferTable) -> list[str]:
     """Reads the texts of a file; `file` is the root table.
 
     Raises:
@@ -86,7 +86,7 @@ def decode_texts(file: Table) -> list[str]:
     return texts
 
 
-def look_up_all(table: Table, field: Field, pool: Sequence[T]) -> tuple[T, ...]:
+def look_up_all(table: FlatBufferTable, field: Field, pool: Sequence[T]) -> tuple[T, ...]:
     """Returns the values in `pool` at the indices in a field.
 
     Raises:
@@ -101,7 +101,7 @@ def look_up_all(table: Table, field: Field, pool: Sequence[T]) -> tuple[T, ...]:
         raise table.error(field, f"indices below {len(pool)}", f"{max(indices)}") from None
 
 
-def look_up(table: Table, field: Field, pool: Sequence[T]) -> T:
+def look_up(table: FlatBufferTable, field: Field, pool: Sequence[T]) -> T:
     """Returns the value in `pool` at the index in a field.
 
     Raises:
@@ -113,7 +113,7 @@ def look_up(table: Table, field: Field, pool: Sequence[T]) -> T:
     return pool[index]
 
 
-def look_up_optional(table: Table, field: Field, pool: Sequence[T]) -> T | None:
+def look_up_optional(table: FlatBufferTable, field: Field, pool: Sequence[T]) -> T | None:
     """Returns the value in `pool` at the index in a field; None if the field was not written.
 
     Raises:
@@ -122,7 +122,7 @@ def look_up_optional(table: Table, field: Field, pool: Sequence[T]) -> T | None:
     return look_up(table, field, pool) if table.has(field) else None
 
 
-def optional_bytes(table: Table, field: Field) -> bytes | None:
+def optional_bytes(table: FlatBufferTable, field: Field) -> bytes | None:
     """Returns a copy of the bytes in a field; None if the field was not written.
 
     Charges the budget, since a hostile file may refer to the same bytes a million times.

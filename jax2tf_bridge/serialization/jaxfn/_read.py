@@ -28,7 +28,7 @@ from jax2tf_bridge.portable import (
     function_problem,
     vjp_problem,
 )
-from jax2tf_bridge.serialization._flatbuffer import Reader, Table
+from jax2tf_bridge.serialization._flatbuffer import FlatBufferReader, FlatBufferTable
 from jax2tf_bridge.serialization.jaxfn import _format
 from jax2tf_bridge.serialization.jaxfn import _schema as schema
 from jax2tf_bridge.serialization.jaxfn._avals import decode_avals
@@ -98,7 +98,7 @@ def read_structure(
     """
     _format.check_structure(header, structure, file)
     try:
-        root = Reader(structure, what=_format.file_label(file)).root()
+        root = FlatBufferReader(structure, what=_format.file_label(file)).root()
         return _FileReader(root, header.version).stored(header)
     except FileFormatError as e:
         e.file = file
@@ -108,7 +108,7 @@ def read_structure(
 class _FileReader:
     """Reader of the tables of one file."""
 
-    def __init__(self, root: Table, version: int) -> None:
+    def __init__(self, root: FlatBufferTable, version: int) -> None:
         self._root = root
         texts = self._texts = decode_texts(root)
         tree_reader = TreeReader(root, texts)
@@ -157,7 +157,9 @@ class _FileReader:
             vjp_missing_because=look_up(self._root, fields.VJP_MISSING_BECAUSE, self._texts),
         )
 
-    def _read_function(self, table: Table, in_tree: TreeSpec, out_tree: TreeSpec) -> dict[str, Any]:
+    def _read_function(
+        self, table: FlatBufferTable, in_tree: TreeSpec, out_tree: TreeSpec
+    ) -> dict[str, Any]:
         fields, texts = schema.Function, self._texts
         in_avals = look_up_all(table, fields.IN_AVALS, self._avals)
         out_avals = look_up_all(table, fields.OUT_AVALS, self._avals)
@@ -194,13 +196,13 @@ class _FileReader:
         return arguments
 
     def _read_shardings(
-        self, table: Table, field: schema.Function, avals: Sequence[Aval]
+        self, table: FlatBufferTable, field: schema.Function, avals: Sequence[Aval]
     ) -> tuple[Sharding | None, ...]:
         if not table.has(field):
             return (None,) * len(avals)
         return look_up_all(table, field, self._shardings)
 
-    def _read_lifted_constants(self, table: Table) -> tuple[LiftedConstant, ...]:
+    def _read_lifted_constants(self, table: FlatBufferTable) -> tuple[LiftedConstant, ...]:
         if not table.has(schema.Function.LIFTED_AVALS):
             return ()
         avals = look_up_all(table, schema.Function.LIFTED_AVALS, self._avals)
@@ -215,7 +217,9 @@ class _FileReader:
         return tuple(map(LiftedConstant, avals, digests, names))
 
 
-def _read_graph_functions(root: Table, version: int, texts: Sequence[str]) -> list[GraphFunction]:
+def _read_graph_functions(
+    root: FlatBufferTable, version: int, texts: Sequence[str]
+) -> list[GraphFunction]:
     field = schema.File.GRAPH_FUNCTIONS
     tables = root.tables(field)
     if tables and version < _format.GRAPH_FUNCTIONS_VERSION:
@@ -231,14 +235,14 @@ def _read_graph_functions(root: Table, version: int, texts: Sequence[str]) -> li
     return graph_functions
 
 
-def _check_vjp(table: Table, function: dict[str, Any], vjp: dict[str, Any]) -> None:
+def _check_vjp(table: FlatBufferTable, function: dict[str, Any], vjp: dict[str, Any]) -> None:
     primal = PortableFunction(**function)
     problem = vjp_problem(primal, vjp["in_tree"], vjp["in_avals"], vjp["out_avals"])
     if problem is not None:
         raise table.error(None, f"the VJP of {primal.name}", problem)
 
 
-def _read_lowering(table: Table, version: int, texts: Sequence[str]) -> dict[str, Any]:
+def _read_lowering(table: FlatBufferTable, version: int, texts: Sequence[str]) -> dict[str, Any]:
     fields = schema.Lowering
     xla = table.boolean(fields.TARGET_XLA)
     if not xla and version < _format.WITHOUT_XLA_VERSION:
@@ -273,14 +277,14 @@ def _read_lowering(table: Table, version: int, texts: Sequence[str]) -> dict[str
     }
 
 
-def _read_versions(table: Table, field: schema.Lowering) -> tuple[Version, ...]:
+def _read_versions(table: FlatBufferTable, field: schema.Lowering) -> tuple[Version, ...]:
     numbers = table.integers(field)
     if len(numbers) % 3:
         raise table.error(field, "three numbers each version", f"{len(numbers)}")
     return tuple(zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True))
 
 
-def _read_mesh(table: Table, texts: Sequence[str]) -> AbstractMesh:
+def _read_mesh(table: FlatBufferTable, texts: Sequence[str]) -> AbstractMesh:
     fields = schema.Mesh
     names = look_up_all(table, fields.AXIS_NAMES, texts)
     sizes = table.integers(fields.AXIS_SIZES)
@@ -296,7 +300,7 @@ def _read_mesh(table: Table, texts: Sequence[str]) -> AbstractMesh:
     )
 
 
-def _read_device(table: Table, texts: Sequence[str]) -> AbstractDevice:
+def _read_device(table: FlatBufferTable, texts: Sequence[str]) -> AbstractDevice:
     fields = schema.Device
     cores = table.optional_integer(fields.NUM_CORES)
     return AbstractDevice(
@@ -304,7 +308,9 @@ def _read_device(table: Table, texts: Sequence[str]) -> AbstractDevice:
     )
 
 
-def _read_sharding(table: Table, meshes: Sequence[AbstractMesh], texts: Sequence[str]) -> Sharding:
+def _read_sharding(
+    table: FlatBufferTable, meshes: Sequence[AbstractMesh], texts: Sequence[str]
+) -> Sharding:
     fields = schema.Sharding
     sizes = table.integers(fields.PARTITION_SIZES)
     axes = look_up_all(table, fields.AXES, texts)

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from jax2tf_bridge.errors import SerializationError
 from jax2tf_bridge.portable import LEAF, NodeCodec, TreeSpec
-from jax2tf_bridge.serialization._flatbuffer import MAX_DEPTH, Fields, Table
+from jax2tf_bridge.serialization._flatbuffer import MAX_DEPTH, Fields, FlatBufferTable
 from jax2tf_bridge.serialization._node_data import read_definition, write_definition
 from jax2tf_bridge.serialization._stored_types import StoredNames, make_fitting_codec
 from jax2tf_bridge.serialization.jaxfn import _schema as schema
@@ -21,7 +21,7 @@ _KINDS_WITH_TYPE = (schema.NAMEDTUPLE, schema.CUSTOM, schema.NAMED_CUSTOM)
 
 
 @dataclass(frozen=True)
-class Root:
+class StructureName:
     """Name of a structure for messages.
 
     Attributes:
@@ -35,7 +35,7 @@ class Root:
 
 # Path to a node: the path to its parent, the parent, and the index among its children. It is only
 # formatted for errors, since that is slow.
-_Place: TypeAlias = "tuple[_Place, TreeSpec, int] | Root"
+_Place: TypeAlias = "tuple[_Place, TreeSpec, int] | StructureName"
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class TreeWriter:
             for node_type in self._types.values()
         ]
 
-    def add(self, spec: TreeSpec, root: Root) -> int:
+    def add(self, spec: TreeSpec, root: StructureName) -> int:
         """Encodes a structure after the others; returns the number of its leaves.
 
         Raises:
@@ -157,7 +157,7 @@ def _make_encoded_type(node: TreeSpec) -> EncodedType:
 def _format_path(where: _Place) -> str:
     """Returns the path to a node as a Python expression."""
     ancestors: list[tuple[TreeSpec, int]] = []
-    while not isinstance(where, Root):
+    while not isinstance(where, StructureName):
         where, node, i = where
         ancestors.insert(0, (node, i))
     steps = [_format_step(node, i) for node, i in ancestors]
@@ -177,7 +177,7 @@ def _format_step(node: TreeSpec, i: int) -> str:
 class TreeReader:
     """Decoder of the structures of one file."""
 
-    def __init__(self, file: Table, texts: Sequence[str]) -> None:
+    def __init__(self, file: FlatBufferTable, texts: Sequence[str]) -> None:
         """Reads the keys and types that the structures share; `file` is the root table."""
         self._texts = texts
         self._keys = [decode_key(table) for table in file.tables(schema.File.KEYS)]
@@ -186,7 +186,7 @@ class TreeReader:
         ]
         self._codecs: dict[tuple[Hashable, ...], NodeCodec | None] = {}
 
-    def decode(self, table: Table) -> list[TreeSpec]:
+    def decode(self, table: FlatBufferTable) -> list[TreeSpec]:
         """Reads the structures in a table.
 
         Raises:
@@ -224,7 +224,9 @@ class TreeReader:
             raise table.error(None, "what belongs to the nodes", "more counts, keys or types")
         return specs[::-1]
 
-    def _pop_keys(self, indices: list[int], count: int, table: Table) -> tuple[Hashable, ...]:
+    def _pop_keys(
+        self, indices: list[int], count: int, table: FlatBufferTable
+    ) -> tuple[Hashable, ...]:
         """Removes the last `count` indices and returns the keys at them."""
         first = len(indices) - count
         if first < 0:
@@ -242,7 +244,7 @@ class TreeReader:
             raise table.error(schema.Trees.KEYS, "keys that differ", f"{keys!r:.200}")
         return tuple(keys)
 
-    def _add_type(self, spec: TreeSpec, indices: list[int], table: Table) -> TreeSpec:
+    def _add_type(self, spec: TreeSpec, indices: list[int], table: FlatBufferTable) -> TreeSpec:
         index = indices.pop() if indices else len(self._types)
         if index >= len(self._types):
             raise table.error(schema.Trees.TYPES, f"indices below {len(self._types)}", f"{index}")
@@ -264,7 +266,7 @@ class TreeReader:
         return replace(typed_spec, codec=self._codecs[key])
 
 
-def _check_depth(kinds: Sequence[int], counts: Sequence[int], table: Table) -> None:
+def _check_depth(kinds: Sequence[int], counts: Sequence[int], table: FlatBufferTable) -> None:
     """Raises an error if containers are nested too deeply."""
     if len(counts) <= MAX_DEPTH:
         return
@@ -281,7 +283,7 @@ def _check_depth(kinds: Sequence[int], counts: Sequence[int], table: Table) -> N
                 raise table.error(None, f"containers nested at most {MAX_DEPTH} deep", "more")
 
 
-def _read_node_type(table: Table, texts: Sequence[str]) -> EncodedType:
+def _read_node_type(table: FlatBufferTable, texts: Sequence[str]) -> EncodedType:
     fields = schema.NodeType
     return EncodedType(
         look_up(table, fields.NAME, texts),
@@ -373,7 +375,7 @@ def unwritable_key_error(key: Hashable, place: str) -> SerializationError:
     )
 
 
-def decode_key(table: Table, depth: int = 1) -> Hashable:
+def decode_key(table: FlatBufferTable, depth: int = 1) -> Hashable:
     """Reads the key in a table.
 
     Raises:

@@ -23,14 +23,14 @@ from jax2tf_bridge.portable import (
     function_problem,
 )
 from jax2tf_bridge.serialization._flatbuffer import Field, Fields, Offset, Value
-from jax2tf_bridge.serialization._flatbuffer_writer import Writer
+from jax2tf_bridge.serialization._flatbuffer_writer import FlatBufferWriter
 from jax2tf_bridge.serialization._vjp_chain import collect_vjps
 from jax2tf_bridge.serialization.jaxfn import _format
 from jax2tf_bridge.serialization.jaxfn import _schema as schema
 from jax2tf_bridge.serialization.jaxfn._avals import avals_table
 from jax2tf_bridge.serialization.jaxfn._file_parts import collect_arrays, pad_arrays
 from jax2tf_bridge.serialization.jaxfn._pools import Pool, encode_texts
-from jax2tf_bridge.serialization.jaxfn._trees import Root, TreeWriter
+from jax2tf_bridge.serialization.jaxfn._trees import StructureName, TreeWriter
 
 
 def file_parts(
@@ -101,7 +101,7 @@ class _StructureWriter:
 
     def __init__(self) -> None:
         self.arrays: dict[str, bytes] = {}
-        self._writer = Writer(skip_empty=True)
+        self._writer = FlatBufferWriter(skip_empty=True)
         self._texts = Pool[str]()
         self._trees = TreeWriter(self._texts)
         self._avals = Pool[Aval]()
@@ -174,9 +174,9 @@ class _StructureWriter:
     def _function_fields(self, function: PortableFunction) -> Iterator[tuple[Field, Value]]:
         texts, avals, constants = self._texts, self._avals, function.lifted_constants
         in_leaves = self._trees.add(
-            function.in_tree, Root("the arguments", function.argument_names)
+            function.in_tree, StructureName("the arguments", function.argument_names)
         )
-        out_leaves = self._trees.add(function.out_tree, Root("the result"))
+        out_leaves = self._trees.add(function.out_tree, StructureName("the result"))
         problem = function_problem(function, in_leaves, out_leaves, self._comparisons)
         if problem is not None:
             raise SerializationError(f"its parts disagree: {problem}.")

@@ -18,8 +18,7 @@ from jax2tf_bridge.to_tensorflow._line_names import line_scope
 from jax2tf_bridge.to_tensorflow._shape_guards import SizeAlgebra, largest_constant
 from jax2tf_bridge.to_tensorflow.operations import _converter_integers
 from jax2tf_bridge.to_tensorflow.operations._array import Array, has_dtype, tf_dtype
-from shape_poly import Dim, DimExpr, SymbolicScope, symbolic_dim_bounds, variables_of
-from shape_poly import Operation as SizeOperation
+from shape_poly import Dim, DimExpr, DimOperation, SymbolicScope, symbolic_dim_bounds, variables_of
 
 
 @dataclass(frozen=True)
@@ -432,7 +431,7 @@ class Scope:
             self._is_exact_in_32_bits(operand)
             for monomial, _ in number.terms
             for atom, _ in monomial
-            if isinstance(atom, SizeOperation)
+            if isinstance(atom, DimOperation)
             for operand in atom.operands
         )
 

@@ -30,7 +30,7 @@ class Fault(Exception):
         self.at, self.expected, self.got = at, expected, got
 
 
-class Header(NamedTuple):
+class MsgpackHeader(NamedTuple):
     """A header, known by its first byte.
 
     Attributes:
@@ -46,30 +46,30 @@ class Header(NamedTuple):
     width: int = 0
 
 
-def _table() -> Iterator[Header]:
+def _table() -> Iterator[MsgpackHeader]:
     for byte in range(0x80):
-        yield Header(VALUE, byte)
+        yield MsgpackHeader(VALUE, byte)
     for kind, lengths in ((MAP, 16), (ARRAY, 16), (STR, 32)):
         for length in range(lengths):
-            yield Header(kind, length)
-    yield Header(VALUE, None)
-    yield Header(UNUSED, None)
-    yield Header(VALUE, False)
-    yield Header(VALUE, True)
+            yield MsgpackHeader(kind, length)
+    yield MsgpackHeader(VALUE, None)
+    yield MsgpackHeader(UNUSED, None)
+    yield MsgpackHeader(VALUE, False)
+    yield MsgpackHeader(VALUE, True)
     for kind, codes in ((BIN, "BHI"), (EXTENSION, "BHI"), (VALUE, "fdBHIQbhiq")):
         yield from _with_argument(kind, codes)
     for length in (1, 2, 4, 8, 16):
-        yield Header(EXTENSION, length)
+        yield MsgpackHeader(EXTENSION, length)
     for kind, codes in ((STR, "BHI"), (ARRAY, "HI"), (MAP, "HI")):
         yield from _with_argument(kind, codes)
     for byte in range(-0x20, 0):
-        yield Header(VALUE, byte)
+        yield MsgpackHeader(VALUE, byte)
 
 
-def _with_argument(kind: int, codes: str) -> Iterator[Header]:
+def _with_argument(kind: int, codes: str) -> Iterator[MsgpackHeader]:
     for code in codes:
         packed = struct.Struct(f">{code}")
-        yield Header(kind, None, packed.unpack_from, packed.size)
+        yield MsgpackHeader(kind, None, packed.unpack_from, packed.size)
 
 
 HEADERS: Final = tuple(_table())

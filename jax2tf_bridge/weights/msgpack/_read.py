@@ -16,7 +16,7 @@ from jax2tf_bridge.errors import FileFormatError, StateDictError
 from jax2tf_bridge.weights._array_dtypes import MAX_BYTES, MAX_RANK, fits_numpy, stored_dtype
 from jax2tf_bridge.weights._magic_bytes import guess_format
 from jax2tf_bridge.weights._paths import flatten_state, join_path
-from jax2tf_bridge.weights._sources import HEADER_ROOM, Source, Span, Window
+from jax2tf_bridge.weights._sources import HEADER_ROOM, ByteSource, Span, Window
 from jax2tf_bridge.weights._stored import StoredArray, StoredLeaf, StoredValue
 from jax2tf_bridge.weights.msgpack import _headers as headers
 from jax2tf_bridge.weights.msgpack._format import (
@@ -65,7 +65,7 @@ class MsgpackContents:
 
     format_name = "msgpack"
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ByteSource) -> None:
         self.metadata: Mapping[str, str] = MappingProxyType({})
         self._source = source
 
@@ -127,7 +127,7 @@ class _Structure(NamedTuple):
         return self.root[0]
 
 
-class _Frame:
+class _ReadFrame:
     """A container that is being read.
 
     Attributes:
@@ -171,9 +171,9 @@ def _length_of_paths(tree: Any) -> int:
     return total
 
 
-def _read_structure(source: Source) -> _Structure:
+def _read_structure(source: ByteSource) -> _Structure:
     structure = _Structure([], [])
-    stack = [_Frame(structure.root, 1, 0, True, 0)]
+    stack = [_ReadFrame(structure.root, 1, 0, True, 0)]
     try:
         end = _read(source, structure.stored, stack)
         if end != source.size:
@@ -183,7 +183,7 @@ def _read_structure(source: Source) -> _Structure:
     return structure
 
 
-def _read(source: Source, stored: list[tuple[Any, Any]], stack: list[_Frame]) -> int:
+def _read(source: ByteSource, stored: list[tuple[Any, Any]], stack: list[_ReadFrame]) -> int:
     """Reads one object into the one frame on the stack; returns the position of its end."""
     size = source.size
     base, data = source.window(0)
@@ -243,7 +243,9 @@ def _read(source: Source, stored: list[tuple[Any, Any]], stack: list[_Frame]) ->
         frame.left -= 1
 
 
-def _enter(stack: list[_Frame], kind: int, count: int, start: int, room: int, found: int) -> None:
+def _enter(
+    stack: list[_ReadFrame], kind: int, count: int, start: int, room: int, found: int
+) -> None:
     """Pushes a container of `count` items, for which `room` bytes are left."""
     if kind == headers.UNUSED:
         raise Fault(start, "the first byte of a msgpack object", KINDS[kind])
@@ -253,10 +255,10 @@ def _enter(stack: list[_Frame], kind: int, count: int, start: int, room: int, fo
         raise Fault(start, f"at most {_MAX_DEPTH} containers within each other", "one more")
     outer = stack[-1]
     by_maps = outer.by_maps and (len(stack) == 1 or type(outer.items) is dict)
-    stack.append(_Frame({} if kind == headers.MAP else [], count, start, by_maps, found))
+    stack.append(_ReadFrame({} if kind == headers.MAP else [], count, start, by_maps, found))
 
 
-def _completed(frame: _Frame, stored: list[tuple[Any, Any]]) -> Any:
+def _completed(frame: _ReadFrame, stored: list[tuple[Any, Any]]) -> Any:
     """Returns a container whose items were all read, or the array that it stands for."""
     items = frame.items
     if type(items) is dict and frame.by_maps and CHUNKED_KEY in items:
@@ -274,7 +276,7 @@ def _text(data: bytes, start: int) -> str:
         raise Fault(start + e.start, "UTF-8 in a str", got) from None
 
 
-def _checked_key(value: Any, frame: _Frame, source: Source, end: int) -> Any:
+def _checked_key(value: Any, frame: _ReadFrame, source: ByteSource, end: int) -> Any:
     """Returns a key of a map, which ends at `end`."""
     if type(value) is str and value not in frame.items:
         return value
@@ -292,7 +294,7 @@ def _checked_key(value: Any, frame: _Frame, source: Source, end: int) -> Any:
     return value
 
 
-def _extension_leaf(source: Source, window: Window, code_at: int, size: int) -> Any:
+def _extension_leaf(source: ByteSource, window: Window, code_at: int, size: int) -> Any:
     """Returns the leaf that an extension stands for.
 
     Args:
@@ -485,7 +487,7 @@ def _named(value: Any) -> str:
     return f"{type(value).__name__}"
 
 
-def _error(source: Source, fault: Fault, stack: list[_Frame]) -> FileFormatError:
+def _error(source: ByteSource, fault: Fault, stack: list[_ReadFrame]) -> FileFormatError:
     positions = [frame.position() for frame in stack[1:]]
     path = join_path([position for position in positions if position is not None])
     if len(path) > _LONGEST_PATH:
@@ -500,5 +502,5 @@ def _error(source: Source, fault: Fault, stack: list[_Frame]) -> FileFormatError
     )
 
 
-def _place(source: Source) -> str:
+def _place(source: ByteSource) -> str:
     return source.file or "The data"

@@ -132,7 +132,7 @@ def write_weights(
             advance(len(block))
 
 
-class _Place(NamedTuple):
+class _ContainerPlace(NamedTuple):
     """Keys that lead to a container, and the last of them in it, for messages."""
 
     around: tuple[Any, ...]
@@ -177,7 +177,7 @@ class _Leaves:
         for header, value, size, around, key in leaves:
             is_chunked = type(value) is _Chunked
             array, later = value if is_chunked else (value, ())
-            yield from _leaf_blocks(array, ((header, size), *later), _Place(around, key))
+            yield from _leaf_blocks(array, ((header, size), *later), _ContainerPlace(around, key))
 
     def parts(self) -> list[Any] | None:
         """Returns headers and arrays in turn, if Python takes their memory for what is written.
@@ -197,7 +197,9 @@ class _Leaves:
         return [part for leaf in zip(self.headers, self.values, strict=True) for part in leaf]
 
 
-def _leaf_blocks(value: Any, chunks: Sequence[tuple[bytes, int]], place: _Place) -> Iterator[Block]:
+def _leaf_blocks(
+    value: Any, chunks: Sequence[tuple[bytes, int]], place: _ContainerPlace
+) -> Iterator[Block]:
     rest = _elements(value, place)
     left = memoryview(b"")
     for header, size in chunks:
@@ -217,7 +219,7 @@ def _leaf_blocks(value: Any, chunks: Sequence[tuple[bytes, int]], place: _Place)
             left = left[len(block) :]
 
 
-def _elements(value: Any, place: _Place) -> Iterator[memoryview]:
+def _elements(value: Any, place: _ContainerPlace) -> Iterator[memoryview]:
     if type(value) in _BINARY:
         yield memoryview(value).cast("B")
         return

@@ -8,7 +8,7 @@ from typing import Any
 from jax2tf_bridge._utils import in_units
 from jax2tf_bridge.cli.inspect._module_texts import ModuleTexts
 from jax2tf_bridge.cli.inspect.html._charts import Bar, bar_chart, largest
-from jax2tf_bridge.cli.inspect.html._page import Page, Table
+from jax2tf_bridge.cli.inspect.html._page import Page, PageTable
 from jax2tf_bridge.inspecting import litert_summary, ports_text
 
 MAX_BARS = 20
@@ -23,7 +23,7 @@ def litert_page(facts: Mapping[str, Any], texts: ModuleTexts, version: str) -> P
         subtitle=f"LiteRT model, {in_units(file['bytes'])}",
         summary=litert_summary(facts, 0),
         tables=[
-            Table(
+            PageTable(
                 "Signatures",
                 ["name", "inputs", "outputs"],
                 [
@@ -31,7 +31,7 @@ def litert_page(facts: Mapping[str, Any], texts: ModuleTexts, version: str) -> P
                     for s in facts["signatures"]
                 ],
             ),
-            Table(
+            PageTable(
                 "Operators",
                 ["name", "count", "LiteRT's own"],
                 [(op["name"], str(op["count"]), "no" if op["custom"] else "yes") for op in ops],

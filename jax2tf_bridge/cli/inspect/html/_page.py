@@ -57,7 +57,7 @@ _SEVERITIES = {"error": "Error", "warning": "Warning", "note": "Note"}
 
 
 @dataclass(frozen=True)
-class Table:
+class PageTable:
     """Table of a page; `numbers` are the columns of numbers."""
 
     title: str
@@ -106,7 +106,7 @@ class Page:
     subtitle: str
     findings: Sequence[tuple[str, str, str]] = ()
     summary: Sequence[tuple[str, str]] = ()
-    tables: Sequence[Table] = ()
+    tables: Sequence[PageTable] = ()
     charts: Sequence[str] = ()
     folds_title: str = ""
     folds: Sequence[Fold] = ()
@@ -158,7 +158,7 @@ def _summary(page: Page) -> Iterator[str]:
         yield "</tbody></table>\n"
 
 
-def _table(table: Table) -> Iterator[str]:
+def _table(table: PageTable) -> Iterator[str]:
     if not table.rows:
         return
     yield f'<h2>{html_text(table.title)}</h2>\n<div class="scrolls"><table>\n<thead><tr>'
@@ -173,7 +173,7 @@ def _table(table: Table) -> Iterator[str]:
     yield "</tbody></table></div>\n"
 
 
-def _number(column: int, table: Table) -> str:
+def _number(column: int, table: PageTable) -> str:
     return ' class="number"' if column in table.numbers else ""
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from jax2tf_bridge._utils import in_units, some
 from jax2tf_bridge.cli.inspect._module_texts import ModuleTexts
 from jax2tf_bridge.cli.inspect.html._charts import Bar, bar_chart, largest
-from jax2tf_bridge.cli.inspect.html._page import Fold, Page, Table
+from jax2tf_bridge.cli.inspect.html._page import Fold, Page, PageTable
 from jax2tf_bridge.inspecting import (
     custom_calls_text,
     gradients_run_on_text,
@@ -129,7 +129,7 @@ def file_page(facts: Mapping[str, Any], texts: ModuleTexts, version: str) -> Pag
     )
 
 
-def _signatures(signatures: Sequence[Mapping[str, Any]]) -> Table:
+def _signatures(signatures: Sequence[Mapping[str, Any]]) -> PageTable:
     rows = []
     for signature in signatures[:_MANY]:
         gradient, buckets = signature["gradient"], signature["buckets"] or {}
@@ -148,10 +148,10 @@ def _signatures(signatures: Sequence[Mapping[str, Any]]) -> Table:
                 or "none",
             ]
         )
-    return Table("Signatures", ["name", "inputs", "outputs", "gradient", "buckets"], rows)
+    return PageTable("Signatures", ["name", "inputs", "outputs", "gradient", "buckets"], rows)
 
 
-def _arrays(facts: Mapping[str, Any]) -> Table:
+def _arrays(facts: Mapping[str, Any]) -> PageTable:
     """Tabulates the largest constants of the graph and of modules."""
     found = [
         (f"module {m['number']}", c["type"], c["bytes"])
@@ -165,7 +165,7 @@ def _arrays(facts: Mapping[str, Any]) -> Table:
     found.sort(key=lambda row: -row[2])
     rows = [[place, kind, f"{size:,}"] for place, kind, size in found[:_MOST_BARS] if size > 1000]
     head = ["where", "type", "bytes"]
-    return Table("Largest constants", head, rows, numbers=frozenset({2}))
+    return PageTable("Largest constants", head, rows, numbers=frozenset({2}))
 
 
 def _parts(facts: Mapping[str, Any]) -> list[Bar]:
@@ -291,9 +291,9 @@ def _file_findings(facts: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     return sorted(found, key=lambda finding: ("error", "warning", "note").index(finding[0]))
 
 
-def _file_arrays(title: str, arrays: Sequence[Mapping[str, Any]]) -> Table:
+def _file_arrays(title: str, arrays: Sequence[Mapping[str, Any]]) -> PageTable:
     rows = [[a["path"] or "result", type_text(a)] for a in arrays[:_MANY]]
-    return Table(title, ["path", "type"], rows)
+    return PageTable(title, ["path", "type"], rows)
 
 
 def _order_title(order: int) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from jax2tf_bridge._utils import in_units
 from jax2tf_bridge.cli.inspect._module_texts import ModuleTexts
 from jax2tf_bridge.cli.inspect.html._charts import Bar, bar_chart, largest
-from jax2tf_bridge.cli.inspect.html._page import Page, Table
+from jax2tf_bridge.cli.inspect.html._page import Page, PageTable
 from jax2tf_bridge.inspecting import count_text, weights_row
 
 MAX_BARS = 20
@@ -26,7 +26,7 @@ def weights_page(facts: Mapping[str, Any], texts: ModuleTexts, version: str) -> 
             *facts["metadata"].items(),
         ],
         tables=[
-            Table(
+            PageTable(
                 "Weights",
                 ["path", "type", "size"],
                 [weights_row(leaf) for leaf in weights["list"]],
