@@ -294,8 +294,8 @@ def test_constants_are_counted_once_and_by_size() -> None:
     exported = jax.export.export(jax.jit(lambda x: (x + table, x * table + 7)))(table)
     summary = _check(exported.mlir_module_serialized)
     assert [str(c) for c in summary.largest_constants] == [
-        "Constant(type='tensor<1000xf32>', size=4000)",
-        "Constant(type='tensor<f32>', size=4)",
+        "ModuleConstant(type='tensor<1000xf32>', size=4000)",
+        "ModuleConstant(type='tensor<f32>', size=4)",
     ]
     assert summary.constant_bytes == 4004
 
