@@ -29,7 +29,7 @@ from shape_poly._expressions import (
     operation,
     variables_of,
 )
-from shape_poly._parser import parse_dimension
+from shape_poly._parser import DimensionSyntaxError, parse_dimension
 from shape_poly._plan import Place, Plan, PlanStep, is_linear, make_plan, shape_text, undetermined
 from shape_poly._prover import prove
 from shape_poly._requirements import weakest_requirement
@@ -43,7 +43,6 @@ from shape_poly._shapes import (
     symbolic_shape,
 )
 from shape_poly._solution import Check, Integers, Solution, solve, solve_dimensions
-from shape_poly._tokens import DimensionSyntaxError
 
 __all__ = [
     "Algebra",

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from shape_poly._comparisons import Comparison
+from shape_poly._comparisons import Comparison, difference_fact
 from shape_poly._expressions import Dim, DimExpr, Variable, atom_expression, enclosure
-from shape_poly._facts import difference_fact
 from shape_poly._intervals import Bound, Interval
 from shape_poly._scope import SymbolicScope
 

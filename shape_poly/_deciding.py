@@ -7,17 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from shape_poly._comparisons import Comparison
+from shape_poly._comparisons import Comparison, Fact, facts_of
 from shape_poly._counterexamples import (
     Assignment,
     Exhausted,
     degree,
     smallest_assignment,
 )
-from shape_poly._facts import Fact, facts_of
 from shape_poly._normal_form import OutOfTimeError
-from shape_poly._problem import is_evident, normalized, residue_classes
-from shape_poly._ranges import ranges_from
+from shape_poly._problem import is_evident, normalized, ranges_from, residue_classes
 from shape_poly._z3 import Model, NoModel, Undecided, find_model
 
 _ASSIGNMENTS = 4000

@@ -6,6 +6,7 @@ import math
 import time
 from typing import Any
 
+from shape_poly._comparisons import Fact
 from shape_poly._expressions import (
     Atom,
     DimExpr,
@@ -15,7 +16,6 @@ from shape_poly._expressions import (
     atom_expression,
     enclosure,
 )
-from shape_poly._facts import Fact
 from shape_poly._intervals import Interval
 from shape_poly._normal_form import OutOfTimeError
 from shape_poly._problem import Problem

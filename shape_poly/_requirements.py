@@ -7,14 +7,13 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from shape_poly._comparisons import Comparison
+from shape_poly._comparisons import Comparison, Fact, facts_of
 from shape_poly._counterexamples import small_assignments
 from shape_poly._deciding import Proven, Refuted, decide, touching, witness
 from shape_poly._expressions import DimExpr, DimOperation, Variable, as_dim, enclosure
-from shape_poly._facts import Fact, facts_of
 from shape_poly._intervals import Interval
 from shape_poly._normal_form import Normalizer, OutOfTimeError
-from shape_poly._ranges import least_values, ranges_from
+from shape_poly._problem import least_values, ranges_from
 from shape_poly._rewriting import arranged, readable, remainder, rewritten
 from shape_poly._scope import SymbolicScope
 

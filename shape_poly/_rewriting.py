@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from shape_poly._comparisons import Comparison
+from shape_poly._comparisons import Comparison, Fact, facts_of
 from shape_poly._expressions import DimExpr, DimOperation, Variable, as_dim, atom_expression, atoms
-from shape_poly._factors import divisibility, sign
-from shape_poly._facts import Fact, facts_of
 from shape_poly._intervals import Interval
-from shape_poly._normal_form import Normalizer, OutOfTimeError
-from shape_poly._problem import Problem, is_evident, normalized
-from shape_poly._ranges import follows, least_values, ranges_from
+from shape_poly._normal_form import Normalizer, OutOfTimeError, divisibility, sign
+from shape_poly._problem import Problem, follows, is_evident, least_values, normalized, ranges_from
 
 _QUOTIENTS_MULTIPLIED_OUT = 8
 

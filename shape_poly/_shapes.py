@@ -9,9 +9,8 @@ from typing import Any, TypeGuard
 from shape_poly._bounds import symbolic_dim_bounds
 from shape_poly._comparisons import Comparison
 from shape_poly._expressions import Dim, DimExpr
-from shape_poly._parser import DimParser
+from shape_poly._parser import DimensionSyntaxError, DimParser, Token, tokens
 from shape_poly._scope import SymbolicScope
-from shape_poly._tokens import DimensionSyntaxError, Token, tokens
 
 _MAX_SIZE = 2**63 - 1
 

@@ -1,13 +1,20 @@
-"""Writes errors, notes and progress to stderr."""
+"""Writes errors, notes and progress to stderr, with arguments spelled as options."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import json
+import shlex
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 from jax2tf_bridge._utils import one_line
+from jax2tf_bridge.errors import Argument, Blank, Message
+from jax2tf_bridge.portable import AUTO
 
 PROGRAM = "jax2tf-bridge"
 
@@ -47,3 +54,83 @@ class Console:
 def first_line(error: BaseException) -> str:
     """Returns the first line of an error's text that is not empty."""
     return next(filter(None, map(str.strip, str(error).splitlines())), "")
+
+
+_OPTIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "polymorphic_shapes": "--shapes",
+        "polymorphic_constraints": "--constraints",
+        "target": "--tensorflow",
+        "signatures": "FILE",
+    }
+)
+"""The options whose names are not their arguments'."""
+
+_SHAPES = Argument("polymorphic_shapes")
+
+_METAVARS: Mapping[str, str] = MappingProxyType(
+    {"buckets": "NAME=N,N", "mask": "INPUT", "example": "FILE"}
+)
+
+
+def for_command_line(text: str, options: argparse.Namespace) -> str:
+    """Writes the arguments in a message as options of the command that runs.
+
+    >>> text = Message("The ", Argument("polymorphic_shapes"), " entry '(b, 3)'")
+    >>> for_command_line(text, argparse.Namespace(command="export", shapes=["(b, 3)"]))
+    "The --shapes entry '(b, 3)'"
+    """
+    if not isinstance(text, Message):
+        return text
+    # Open sizes stand in --args as well.
+    in_args = getattr(options, "command", None) == "export" and not options.shapes
+    files = getattr(options, "file", "FILE")
+    if isinstance(files, list):  # of several, none is the one that is meant
+        files = files[0][1] if len(files) == 1 else "FILE"
+    file = shlex.quote(str(files))
+
+    def write(argument: Argument) -> str:
+        if argument.name == "file":
+            return file
+        return "--args" if in_args and argument == _SHAPES else option_text(argument)
+
+    return text.written(write)
+
+
+def option_text(argument: Argument) -> str:
+    """Writes an argument as the option that the command line has for it.
+
+    >>> option_text(Argument("oversize", {"b": "as is", "n": "as is"}))
+    '--oversize b=as-is --oversize n=as-is'
+    >>> option_text(Argument("polymorphic_constraints", ["b >= 2", "c == 3"]))
+    "--constraints 'b >= 2' 'c == 3'"
+    """
+    name, value = argument.name, argument.value
+    option = _OPTIONS.get(name, f"--{name.replace('_', '-')}")
+    if value is ... or value is True:
+        return option
+    if isinstance(value, Blank):
+        return f"{option} {_METAVARS[name]}"
+    if name in ("polymorphic_shapes", "polymorphic_constraints"):
+        entries = value if isinstance(value, (list, tuple)) else [value]
+        return " ".join([option, *(shlex.quote(_entry(entry)) for entry in entries)])
+    if isinstance(value, dict):
+        return " ".join(f"{option} {key}={_word(each)}" for key, each in value.items())
+    return f"{option} {_word(value)}"
+
+
+def _entry(entry: Any) -> str:
+    """Writes an entry of --shapes or --constraints.
+
+    >>> [_entry(entry) for entry in (None, "(b, 3)", {"x": "(b,)"})]
+    ['None', '(b, 3)', '{"x": "(b,)"}']
+    """
+    if isinstance(entry, (dict, list, tuple)):
+        return json.dumps(entry, default=lambda _: "auto")
+    return "auto" if entry is AUTO else str(entry)
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ",".join(map(_word, value))
+    return str(value).lower() if isinstance(value, bool) else str(value).replace("as is", "as-is")

@@ -10,8 +10,7 @@ import traceback
 from collections.abc import Sequence
 
 from jax2tf_bridge.cli._commands import UsageError
-from jax2tf_bridge.cli._console import Console, first_line
-from jax2tf_bridge.cli._messages import for_command_line
+from jax2tf_bridge.cli._console import Console, first_line, for_command_line
 from jax2tf_bridge.cli._packages import quiet_tensorflow
 from jax2tf_bridge.cli._parser import parse
 from jax2tf_bridge.cli._references import UserCodeError

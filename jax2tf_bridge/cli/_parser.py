@@ -14,14 +14,14 @@ import jax2tf_bridge
 from jax2tf_bridge._utils import did_you_mean
 from jax2tf_bridge.cli._commands import Command, UsageError
 from jax2tf_bridge.cli._console import PROGRAM
+from jax2tf_bridge.cli._litert import COMMAND as LITERT
+from jax2tf_bridge.cli._retarget import COMMAND as RETARGET
+from jax2tf_bridge.cli._serve_check import COMMAND as SERVE_CHECK
+from jax2tf_bridge.cli._weights import COMMAND as WEIGHTS
 from jax2tf_bridge.cli.export import COMMAND as EXPORT
 from jax2tf_bridge.cli.inspect import COMMAND as INSPECT
-from jax2tf_bridge.cli.litert import COMMAND as LITERT
-from jax2tf_bridge.cli.retarget import COMMAND as RETARGET
 from jax2tf_bridge.cli.save import PUBLISH, SAVE
-from jax2tf_bridge.cli.serve_check import COMMAND as SERVE_CHECK
 from jax2tf_bridge.cli.verify import COMMAND as VERIFY
-from jax2tf_bridge.cli.weights import COMMAND as WEIGHTS
 
 _COMMANDS = (
     EXPORT,

@@ -1,4 +1,4 @@
-"""Finds what the user names as module:attribute, from the current folder as `python -m` does."""
+"""Reads what arguments name: module:attribute, and [NAME=]PATH of a function's file."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import contextlib
 import importlib.util
 import pkgutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 from jax2tf_bridge._utils import did_you_mean
-from jax2tf_bridge.cli._commands import UsageError
+from jax2tf_bridge.cli._commands import UsageError, exported_path
 from jax2tf_bridge.cli._console import first_line
 from jax2tf_bridge.errors import BridgeError
+from jax2tf_bridge.saved_model import SERVING_DEFAULT
+from jax2tf_bridge.storage import AnyPath
 
 
 class UserCodeError(BridgeError):
@@ -99,3 +101,39 @@ def _module_names(missing: str) -> list[str]:
     spec = importlib.util.find_spec(package)
     folders = (spec and spec.submodule_search_locations) or []
     return [f"{package}.{m.name}" for m in pkgutil.iter_modules(folders)]
+
+
+NamedPath: TypeAlias = tuple[str, AnyPath]
+"""Name of a signature, or "" without one, and the file of its function."""
+
+METAVAR = "[NAME=]PATH"
+
+
+def named_path(text: str) -> NamedPath:
+    """Parses the argument.
+
+    Raises:
+      argparse.ArgumentTypeError: as `exported_path`.
+    """
+    name, equals, path = text.partition("=")
+    if equals and name.isidentifier() and not Path(text).exists():
+        return name, exported_path(path)
+    return "", exported_path(text)
+
+
+def by_signature(files: Sequence[NamedPath]) -> dict[str, AnyPath]:
+    """Maps the names of signatures to files; a file without a name is "serving_default".
+
+    Raises:
+      UsageError: two have the same name.
+    """
+    paths: dict[str, AnyPath] = {}
+    for name, path in files:
+        signature = name or SERVING_DEFAULT
+        if signature in paths:
+            raise UsageError(
+                f"{path}: of several files each needs the name of its signature, as "
+                f"{path.stem}={path}"
+            )
+        paths[signature] = path
+    return paths

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import io
+import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any
 
-from jax2tf_bridge.colocated._pickle_children import Child, display_name, iter_children
 from jax2tf_bridge.errors import NotPicklableError
 
 _MAX_SECONDS = 10.0
@@ -141,3 +144,185 @@ def _format_advice(culprit: Any, in_function: bool) -> str:
     if in_function:
         return "Create it inside the function, or pass what it is made from as an argument."
     return "Send what it is made from, and make it in the other process."
+
+
+# Types whose children are listed directly, or that have none.
+_CONTAINERS = (dict, list, tuple, set, frozenset)
+_KNOWN_TYPES = (
+    *(FunctionType, MethodType, CellType, functools.partial),
+    *(str, bytes, bytearray, int, float, complex, type(None)),
+)
+
+
+@dataclass(frozen=True)
+class Child:
+    """Object that is pickled as a part of another object, its owner.
+
+    Attributes:
+      text: the role of the object in its owner, such as "closure variable model".
+      suffix: the text to append to the name of the owner, such as ".model" or "['model']".
+      value: the object.
+    """
+
+    text: str
+    suffix: str
+    value: Any
+
+
+def display_name(obj: Any) -> str:
+    """Returns a name of an object for messages."""
+    if isinstance(obj, functools.partial):
+        return f"partial of {display_name(obj.func)}"
+    name = _get_attribute(obj, "__qualname__") or _get_attribute(obj, "__name__")
+    if isinstance(name, str) and name:
+        # The name of the enclosing function does not help the user.
+        return name.rsplit("<locals>.", 1)[-1]
+    return f"the {type(obj).__qualname__}"
+
+
+def importable_name(obj: Any) -> str | None:
+    """Returns the name by which other processes can import a function or class from its module.
+
+    Returns None if the object is not in a module, or is in __main__.
+    """
+    module, name = getattr(obj, "__module__", None), getattr(obj, "__qualname__", None)
+    if not (isinstance(module, str) and isinstance(name, str)) or module == "__main__":
+        return None
+    value: Any = sys.modules.get(module)
+    for part in name.split("."):
+        value = getattr(value, part, None)
+    return name if value is obj else None
+
+
+def iter_children(obj: Any) -> Iterator[Child]:
+    """Yields the parts of an object that are pickled with it. Parts with good names come first."""
+    if isinstance(obj, FunctionType):
+        yield from _children_of_function(obj)
+    elif isinstance(obj, functools.partial):
+        yield Child("its function", ".func", obj.func)
+        for i, value in enumerate(obj.args):
+            yield Child(f"argument {i}", f".args[{i}]", value)
+        for name, value in obj.keywords.items():
+            yield Child(f"argument {name}", f".keywords[{name!r}]", value)
+    elif isinstance(obj, MethodType):
+        yield Child("its object", ".__self__", obj.__self__)
+        yield Child("its function", ".__func__", obj.__func__)
+    elif isinstance(obj, CellType):
+        yield from _cell_child("", obj)
+    elif isinstance(obj, Mapping):
+        yield from (Child(f"key {key!r:.60}", "", key) for key in obj)
+        yield from (Child(f"[{key!r:.60}]", f"[{key!r:.60}]", v) for key, v in obj.items())
+    elif isinstance(obj, list | tuple | set | frozenset):
+        names = getattr(obj, "_fields", None)
+        for i, value in enumerate(obj):
+            if names:
+                yield _attribute_child(names[i], value)
+            else:
+                yield Child(f"[{i}]", f"[{i}]", value)
+    elif isinstance(obj, type):
+        yield from _children_of_class(obj)
+    if not isinstance(obj, (type, *_KNOWN_TYPES)) and type(obj) not in _CONTAINERS:
+        yield from _children_of_object(obj)
+
+
+def _get_attribute(obj: Any, name: str) -> Any:
+    """Returns an attribute; None if there is none or the object raises any exception."""
+    try:
+        return getattr(obj, name, None)
+    except Exception:
+        return None
+
+
+def _attribute_child(name: str, value: Any) -> Child:
+    return Child(f"attribute {name}", f".{name}", value)
+
+
+def _cell_child(name: str, cell: CellType) -> Iterator[Child]:
+    try:
+        value = cell.cell_contents
+    except ValueError:  # the cell is empty
+        return
+    yield Child(f"closure variable {name}", f".{name}", value)
+
+
+def _children_of_function(function: FunctionType) -> Iterator[Child]:
+    if importable_name(function) is not None:
+        return
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        yield from _cell_child(name, cell)
+    for name in sorted(_global_names(function.__code__)):
+        if name in function.__globals__:
+            value = function.__globals__[name]
+            yield Child(f"global {name}", f".{name}", value)
+    count = function.__code__.co_argcount
+    defaults = function.__defaults__ or ()
+    names = function.__code__.co_varnames[count - len(defaults) : count]
+    for name, value in (
+        *zip(names, defaults, strict=True),
+        *(function.__kwdefaults__ or {}).items(),
+    ):
+        yield Child(f"default of {name}", f".{name}", value)
+    for name, value in vars(function).items():
+        yield _attribute_child(name, value)
+    for name, value in function.__annotations__.items():
+        yield Child(f"annotation of {name}", f".__annotations__[{name!r}]", value)
+
+
+def _global_names(code: CodeType) -> set[str]:
+    """Returns the names that code and its nested functions may look up in the module."""
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names |= _global_names(constant)
+    return names
+
+
+def _children_of_class(cls: type) -> Iterator[Child]:
+    if importable_name(cls) is not None:
+        return
+    for base in cls.__bases__:
+        yield Child(f"base class {base.__qualname__}", ".__bases__", base)
+    for name, value in vars(cls).items():
+        if isinstance(value, staticmethod | classmethod):
+            value = value.__func__
+        elif isinstance(value, property):
+            value = value.fget
+        elif inspect.isgetsetdescriptor(value) or inspect.ismemberdescriptor(value):
+            continue
+        if name not in {"__dict__", "__weakref__"}:
+            yield _attribute_child(name, value)
+
+
+def _children_of_object(obj: Any) -> Iterator[Child]:
+    wrapped = _get_attribute(obj, "__wrapped__")
+    if callable(wrapped):
+        yield Child("the function in it", "", wrapped)
+    yield from _state_children(obj)
+    if importable_name(type(obj)) is None:
+        yield Child("its class", ".__class__", type(obj))
+
+
+def _state_children(obj: Any) -> Iterator[Child]:
+    """Yields the objects in the result of __reduce_ex__. Attributes with names come first."""
+    try:
+        reduced = obj.__reduce_ex__(4)
+    except Exception:  # the object itself is the culprit
+        return
+    if not isinstance(reduced, tuple):
+        return
+    attributes: dict[str, Any] = {}
+    arguments, state, items, pairs = (*reduced[1:], None, None, None, None)[:4]
+    unnamed = list(arguments or ())
+    for part in state if isinstance(state, tuple) and len(state) == 2 else (state,):
+        if isinstance(part, dict):
+            attributes |= {str(name): value for name, value in part.items()}
+        elif part is not None:
+            unnamed.append(part)
+    unnamed += list(items or ())
+    unnamed += [pair[1] for pair in pairs or ()]
+    for name, value in attributes.items():
+        yield _attribute_child(name, value)
+    for value in unnamed:
+        # The class is a child of its own, and the object must not be its own child.
+        if not isinstance(value, type) and value is not obj:
+            yield Child(f"a part of the {type(obj).__qualname__}", "", value)

@@ -15,12 +15,12 @@ from jax2tf_bridge.inspecting._directory_text import variables_text as variables
 from jax2tf_bridge.inspecting._directory_text import warm_up_text as warm_up_text
 from jax2tf_bridge.inspecting._directory_text import written_by as written_by
 from jax2tf_bridge.inspecting._findings import Finding
-from jax2tf_bridge.inspecting._function_text import gradients_text as gradients_text
-from jax2tf_bridge.inspecting._function_text import releases_text as releases_text
-from jax2tf_bridge.inspecting._function_text import stored_functions as stored_functions
-from jax2tf_bridge.inspecting._function_text import summary as summary
 from jax2tf_bridge.inspecting._functions import custom_calls_text as custom_calls_text
+from jax2tf_bridge.inspecting._functions import gradients_text as gradients_text
 from jax2tf_bridge.inspecting._functions import natural_order as natural_order
+from jax2tf_bridge.inspecting._functions import releases_text as releases_text
+from jax2tf_bridge.inspecting._functions import stored_functions as stored_functions
+from jax2tf_bridge.inspecting._functions import summary as summary
 from jax2tf_bridge.inspecting._inspect import Inspection, inspect
 from jax2tf_bridge.inspecting._litert import litert_summary as litert_summary
 from jax2tf_bridge.inspecting._litert import ports_text as ports_text

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jax2tf_bridge._utils import array_type_text, in_units, some
-from jax2tf_bridge.inspecting._function_text import gradients_text, releases_text
-from jax2tf_bridge.inspecting._functions import custom_calls_text
+from jax2tf_bridge.inspecting._functions import custom_calls_text, gradients_text, releases_text
 from jax2tf_bridge.saved_model import bucket_texts, padding_texts
 
 _MANY = 40

@@ -11,8 +11,7 @@ from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.inspecting._description import describe_saved_model
 from jax2tf_bridge.inspecting._directory_text import directory_lines
 from jax2tf_bridge.inspecting._findings import Finding
-from jax2tf_bridge.inspecting._function_text import stored_functions
-from jax2tf_bridge.inspecting._functions import describe, function_lines
+from jax2tf_bridge.inspecting._functions import describe, function_lines, stored_functions
 from jax2tf_bridge.inspecting._litert import describe_litert, is_litert, litert_lines
 from jax2tf_bridge.inspecting._weights import describe_weights, weights_lines
 from jax2tf_bridge.saved_model import read_saved_model

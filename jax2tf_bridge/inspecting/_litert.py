@@ -1,4 +1,4 @@
-"""Describes LiteRT models (.tflite)."""
+"""Describes LiteRT models (.tflite), by the part of their schema that it reads."""
 
 from __future__ import annotations
 
@@ -8,21 +8,6 @@ from typing import Any
 
 from jax2tf_bridge._utils import array_type_text, in_units, some
 from jax2tf_bridge.inspecting._functions import SCHEMA
-from jax2tf_bridge.inspecting._litert_schema import (
-    CUSTOM_OPERATOR,
-    DTYPES,
-    IDENTIFIER,
-    OPERATORS,
-    BufferField,
-    LiteRTTensorField,
-    MetadataField,
-    ModelField,
-    OperatorCodeField,
-    OperatorField,
-    SignatureDefField,
-    SubGraphField,
-    TensorMapField,
-)
 from jax2tf_bridge.serialization import Field, FlatBufferReader, FlatBufferTable
 from jax2tf_bridge.storage import AnyPath
 
@@ -236,3 +221,146 @@ def _needs(ops: Sequence[Mapping[str, Any]]) -> str:
             *([f"custom operators: {some(own)}"] if own else []),
         ]
     )
+
+
+# Schema of LiteRT's files, as far as `inspect` reads it.
+#
+# Source: tflite/converter/schema/schema.fbs of https://github.com/google-ai-edge/LiteRT.
+
+
+IDENTIFIER = b"TFL3"
+
+CUSTOM_OPERATOR = 32
+"""Number of the operator whose name is in the file."""
+
+
+class ModelField(Field):
+    """Root table."""
+
+    VERSION = "uint"
+    OPERATOR_CODES = "[OperatorCode]"
+    SUBGRAPHS = "[SubGraph]"
+    DESCRIPTION = "string"
+    BUFFERS = "[Buffer]"
+    METADATA_BUFFER = "[int]"
+    METADATA = "[Metadata]"
+    SIGNATURE_DEFS = "[SignatureDef]"
+
+
+class OperatorCodeField(Field):
+    """Kind of operator. Files before 2020 have only the deprecated code."""
+
+    DEPRECATED_BUILTIN_CODE = "byte"
+    CUSTOM_CODE = "string"
+    VERSION = "int", 1
+    BUILTIN_CODE = "int"
+
+
+class SubGraphField(Field):
+    """Function."""
+
+    TENSORS = "[Tensor]"
+    INPUTS = "[int]"
+    OUTPUTS = "[int]"
+    OPERATORS = "[Operator]"
+    NAME = "string"
+
+
+class LiteRTTensorField(Field):
+    """Tensor. Open sizes are -1 in `shape_signature`, and 1 in `shape`."""
+
+    SHAPE = "[int]"
+    TYPE = "byte"
+    BUFFER = "uint"
+    NAME = "string"
+    QUANTIZATION = "QuantizationParameters"
+    IS_VARIABLE = "ubyte"
+    SPARSITY = "SparsityParameters"
+    SHAPE_SIGNATURE = "[int]"
+
+
+class OperatorField(Field):
+    """Operator; `opcode_index` is a place in the model's operator codes."""
+
+    OPCODE_INDEX = "uint"
+
+
+class BufferField(Field):
+    """Constant. Files of over 2 GB have the data behind the FlatBuffer, at `offset`."""
+
+    DATA = "[ubyte]"
+    OFFSET = "ulong"
+    SIZE = "ulong"
+
+
+class MetadataField(Field):
+    """Named buffer."""
+
+    NAME = "string"
+    BUFFER = "uint"
+
+
+class SignatureDefField(Field):
+    """Signature."""
+
+    INPUTS = "[TensorMap]"
+    OUTPUTS = "[TensorMap]"
+    SIGNATURE_KEY = "string"
+    DEPRECATED_TAG = "string"
+    SUBGRAPH_INDEX = "uint"
+
+
+class TensorMapField(Field):
+    """Name of an input or output in a signature."""
+
+    NAME = "string"
+    TENSOR_INDEX = "uint"
+
+
+DTYPES = (
+    *("float32", "float16", "int32", "uint8", "int64", "string", "bool", "int16", "complex64"),
+    *("int8", "float64", "complex128", "uint64", "resource", "variant", "uint32", "uint16", "int4"),
+    *("bfloat16", "int2", "uint4"),
+)
+"""Names of the enumeration TensorType, by number."""
+
+_OPERATOR_NAMES = (
+    "ADD AVERAGE_POOL_2D CONCATENATION CONV_2D DEPTHWISE_CONV_2D DEPTH_TO_SPACE "
+    "DEQUANTIZE EMBEDDING_LOOKUP FLOOR FULLY_CONNECTED HASHTABLE_LOOKUP L2_NORMALIZATION "
+    "L2_POOL_2D LOCAL_RESPONSE_NORMALIZATION LOGISTIC LSH_PROJECTION LSTM MAX_POOL_2D MUL "
+    "RELU RELU_N1_TO_1 RELU6 RESHAPE RESIZE_BILINEAR RNN SOFTMAX SPACE_TO_DEPTH SVDF TANH "
+    "CONCAT_EMBEDDINGS SKIP_GRAM CALL CUSTOM EMBEDDING_LOOKUP_SPARSE PAD "
+    "UNIDIRECTIONAL_SEQUENCE_RNN GATHER BATCH_TO_SPACE_ND SPACE_TO_BATCH_ND TRANSPOSE "
+    "MEAN SUB DIV SQUEEZE UNIDIRECTIONAL_SEQUENCE_LSTM STRIDED_SLICE "
+    "BIDIRECTIONAL_SEQUENCE_RNN EXP TOPK_V2 SPLIT LOG_SOFTMAX DELEGATE "
+    "BIDIRECTIONAL_SEQUENCE_LSTM CAST PRELU MAXIMUM ARG_MAX MINIMUM LESS NEG PADV2 "
+    "GREATER GREATER_EQUAL LESS_EQUAL SELECT SLICE SIN TRANSPOSE_CONV SPARSE_TO_DENSE "
+    "TILE EXPAND_DIMS EQUAL NOT_EQUAL LOG SUM SQRT RSQRT SHAPE POW ARG_MIN FAKE_QUANT "
+    "REDUCE_PROD REDUCE_MAX PACK LOGICAL_OR ONE_HOT LOGICAL_AND LOGICAL_NOT UNPACK "
+    "REDUCE_MIN FLOOR_DIV REDUCE_ANY SQUARE ZEROS_LIKE FILL FLOOR_MOD RANGE "
+    "RESIZE_NEAREST_NEIGHBOR LEAKY_RELU SQUARED_DIFFERENCE MIRROR_PAD ABS SPLIT_V UNIQUE "
+    "CEIL REVERSE_V2 ADD_N GATHER_ND COS WHERE RANK ELU REVERSE_SEQUENCE MATRIX_DIAG "
+    "QUANTIZE MATRIX_SET_DIAG ROUND HARD_SWISH IF WHILE NON_MAX_SUPPRESSION_V4 "
+    "NON_MAX_SUPPRESSION_V5 SCATTER_ND SELECT_V2 DENSIFY SEGMENT_SUM BATCH_MATMUL "
+    "PLACEHOLDER_FOR_GREATER_OP_CODES CUMSUM CALL_ONCE BROADCAST_TO RFFT2D CONV_3D IMAG "
+    "REAL COMPLEX_ABS HASHTABLE HASHTABLE_FIND HASHTABLE_IMPORT HASHTABLE_SIZE REDUCE_ALL "
+    "CONV_3D_TRANSPOSE VAR_HANDLE READ_VARIABLE ASSIGN_VARIABLE BROADCAST_ARGS "
+    "RANDOM_STANDARD_NORMAL BUCKETIZE RANDOM_UNIFORM MULTINOMIAL GELU "
+    "DYNAMIC_UPDATE_SLICE RELU_0_TO_1 UNSORTED_SEGMENT_PROD UNSORTED_SEGMENT_MAX "
+    "UNSORTED_SEGMENT_SUM ATAN2 UNSORTED_SEGMENT_MIN SIGN BITCAST BITWISE_XOR RIGHT_SHIFT "
+    "STABLEHLO_LOGISTIC STABLEHLO_ADD STABLEHLO_DIVIDE STABLEHLO_MULTIPLY "
+    "STABLEHLO_MAXIMUM STABLEHLO_RESHAPE STABLEHLO_CLAMP STABLEHLO_CONCATENATE "
+    "STABLEHLO_BROADCAST_IN_DIM STABLEHLO_CONVOLUTION STABLEHLO_SLICE "
+    "STABLEHLO_CUSTOM_CALL STABLEHLO_REDUCE STABLEHLO_ABS STABLEHLO_AND STABLEHLO_COSINE "
+    "STABLEHLO_EXPONENTIAL STABLEHLO_FLOOR STABLEHLO_LOG STABLEHLO_MINIMUM "
+    "STABLEHLO_NEGATE STABLEHLO_OR STABLEHLO_POWER STABLEHLO_REMAINDER STABLEHLO_RSQRT "
+    "STABLEHLO_SELECT STABLEHLO_SUBTRACT STABLEHLO_TANH STABLEHLO_SCATTER "
+    "STABLEHLO_COMPARE STABLEHLO_CONVERT STABLEHLO_DYNAMIC_SLICE "
+    "STABLEHLO_DYNAMIC_UPDATE_SLICE STABLEHLO_PAD STABLEHLO_IOTA STABLEHLO_DOT_GENERAL "
+    "STABLEHLO_REDUCE_WINDOW STABLEHLO_SORT STABLEHLO_WHILE STABLEHLO_GATHER "
+    "STABLEHLO_TRANSPOSE DILATE STABLEHLO_RNG_BIT_GENERATOR REDUCE_WINDOW "
+    "STABLEHLO_COMPOSITE STABLEHLO_SHIFT_LEFT STABLEHLO_CBRT STABLEHLO_CASE "
+)
+
+OPERATORS = tuple(_OPERATOR_NAMES.split())
+"""Names of the enumeration BuiltinOperator, by number."""

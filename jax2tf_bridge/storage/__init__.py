@@ -7,7 +7,6 @@ above takes either from `as_path`. Files and directories appear complete or not 
 Imports neither jax, tensorflow nor fsspec before a path needs one.
 """
 
-from jax2tf_bridge.storage._atomic_rename import rename_to_new
 from jax2tf_bridge.storage._claims import Claim
 from jax2tf_bridge.storage._directories import check_free, on_disk, whole_directory
 from jax2tf_bridge.storage._files import OpenedFile, opened_file, replaced_file
@@ -20,7 +19,13 @@ from jax2tf_bridge.storage._uploads import (
     send,
     staged_upload,
 )
-from jax2tf_bridge.storage._whole_directory import local_path, staging, sync_folder, sync_tree
+from jax2tf_bridge.storage._whole_directory import (
+    local_path,
+    rename_to_new,
+    staging,
+    sync_folder,
+    sync_tree,
+)
 
 __all__ = [
     "AnyPath",

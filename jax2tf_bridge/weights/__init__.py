@@ -20,12 +20,12 @@ from jax2tf_bridge.weights._files import (
     open_weights,
     read_weights,
 )
-from jax2tf_bridge.weights._magic_bytes import guess_format as guess_format
 from jax2tf_bridge.weights._paths import flatten_state, unflatten_state
 from jax2tf_bridge.weights._paths import is_flat as is_flat
 from jax2tf_bridge.weights._paths import join_path as join_path
 from jax2tf_bridge.weights._paths import split_path as split_path
 from jax2tf_bridge.weights._registered_types import is_serializable, register_serialization_state
+from jax2tf_bridge.weights._sources import guess_format as guess_format
 from jax2tf_bridge.weights._state_dicts import current_path, from_state_dict, to_state_dict
 from jax2tf_bridge.weights._stored import LeafInfo
 from jax2tf_bridge.weights.msgpack import MAX_CHUNK_SIZE, msgpack_serialize, to_bytes, write_weights

@@ -12,7 +12,7 @@ from tensorflow.lite.python import schema_py_generated as tensorflow_schema
 
 from jax2tf_bridge import Signature, inspect, save_litert
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.inspecting import _litert_schema as schema
+from jax2tf_bridge.inspecting import _litert as schema
 from jax2tf_bridge.inspecting._litert import litert_lines
 from tests.cli.conftest import Ok
 

@@ -16,7 +16,7 @@ import pytest
 import jax2tf_bridge
 from jax2tf_bridge import AUTO
 from jax2tf_bridge.cli._commands import UsageError
-from jax2tf_bridge.cli._messages import for_command_line, option_text
+from jax2tf_bridge.cli._console import for_command_line, option_text
 from jax2tf_bridge.cli._parser import parse
 from jax2tf_bridge.errors import (
     Argument,

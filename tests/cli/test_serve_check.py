@@ -24,9 +24,9 @@ from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
 from jax2tf_bridge.saved_model import WARM_UP
 from jax2tf_bridge.serve_checking import _runs as _serve_check_runs
 from jax2tf_bridge.serve_checking import _script as _serve_check_script
-from jax2tf_bridge.serve_checking._advice import retarget_advice
 from jax2tf_bridge.serve_checking._calls import calls_of
 from jax2tf_bridge.serve_checking._runs import CallResult, differences
+from jax2tf_bridge.serve_checking._serve_check import retarget_advice
 from jax2tf_bridge.serve_checking._tensorflow_environments import environment_of
 from tests.cli import models
 from tests.cli.conftest import Ok, Run

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from jax2tf_bridge import Signature, save, verify
-from jax2tf_bridge.cli._messages import for_command_line
+from jax2tf_bridge.cli._console import for_command_line
 from jax2tf_bridge.cli.verify import _command as _verify
 from jax2tf_bridge.errors import BridgeError, ShapeError, StructureError
 from jax2tf_bridge.inspecting import read_saved_model

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import jax
 import pytest
 
-from jax2tf_bridge.colocated import _devices
-from jax2tf_bridge.colocated._devices import cpu_devices
+from jax2tf_bridge.colocated import _reducers
+from jax2tf_bridge.colocated._reducers import cpu_devices
 from jax2tf_bridge.errors import DeviceError
 
 
@@ -22,8 +22,8 @@ class Device:
 def have(
     monkeypatch: pytest.MonkeyPatch, default: list[Device], others: list[Device] | None = None
 ) -> None:
-    monkeypatch.setattr(_devices, "default_backend_devices", lambda: default)
-    monkeypatch.setattr(_devices, "all_backends_devices", lambda: default + (others or []))
+    monkeypatch.setattr(_reducers, "default_backend_devices", lambda: default)
+    monkeypatch.setattr(_reducers, "all_backends_devices", lambda: default + (others or []))
 
 
 def test_this_process() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax2tf_bridge.from_jax.shapes._progressions import Progression, progressions
+from jax2tf_bridge.from_jax.shapes._assumptions import Progression, progressions
 from shape_poly import DimExpr, parse_comparison, parse_dimension
 
 

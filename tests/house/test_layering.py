@@ -143,7 +143,7 @@ REJECTED = [
     ("jax2tf_bridge.loading._x", "def f():\n  from jax2tf_bridge.portable import _f", "private"),
     (
         "jax2tf_bridge.saving._save",
-        "from jax2tf_bridge.saving.buckets._choice import f",
+        "from jax2tf_bridge.saving.buckets._buckets import f",
         "private to jax2tf_bridge.saving.buckets",
     ),
     ("jax2tf_bridge.errors", "from jax2tf_bridge._utils._texts import some", "private to"),
@@ -222,7 +222,7 @@ ACCEPTED = [
     ("shape_poly._plan", "from shape_poly._expressions import Dim\nimport math"),
     ("shape_poly._plan", "from ._expressions import Dim"),
     ("jax2tf_bridge.saving.buckets._x", "from jax2tf_bridge.saving._report import SavedModel"),
-    ("jax2tf_bridge.saving.buckets", "from jax2tf_bridge.saving.buckets._choice import f"),
+    ("jax2tf_bridge.saving.buckets", "from jax2tf_bridge.saving.buckets._buckets import f"),
     ("jax2tf_bridge.errors", "from jax2tf_bridge._utils import some"),
     ("jax2tf_bridge.from_jax._trace", "import jax\nimport jax.numpy as jnp\nx = jax.export.export"),
     ("jax2tf_bridge.from_jax._trace", "from jax2tf_bridge.portable import Aval"),

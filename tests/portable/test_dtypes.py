@@ -27,8 +27,8 @@ from jax2tf_bridge.portable import (
 from jax2tf_bridge.saved_model import TensorType
 from jax2tf_bridge.saved_model import _tensors as tensorflows
 from jax2tf_bridge.serialization.jax_exported import DTYPES as EXPORTED
-from jax2tf_bridge.weights._array_dtypes import stored_dtype
 from jax2tf_bridge.weights._safetensors import DTYPES as SAFETENSORS
+from jax2tf_bridge.weights._stored import stored_dtype
 
 each_row = pytest.mark.parametrize("row", ALL_DTYPES, ids=lambda row: row.name)
 

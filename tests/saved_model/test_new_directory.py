@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jax2tf_bridge.saved_model import changed_copy, replace_file
-from jax2tf_bridge.storage import _atomic_rename
+from jax2tf_bridge.storage import _whole_directory
 
 
 def model(folder: Path, text: str = "old") -> Path:
@@ -131,7 +131,7 @@ def test_what_was_there_comes_back_if_the_last_rename_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = model(tmp_path / "a")
-    monkeypatch.setattr(_atomic_rename, "_renameat2", lambda: None)
+    monkeypatch.setattr(_whole_directory, "_renameat2", lambda: None)
     rename = Path.rename
 
     def fails(self: Path, target: Path) -> Path:

@@ -28,7 +28,7 @@ import tensorflow as tf
 from jax2tf_bridge.saved_model import SERVING_DEFAULT, Signature
 from jax2tf_bridge.saving import publish_version, publish_weights, save_functions
 from jax2tf_bridge.serialization import read_function
-from jax2tf_bridge.storage import _atomic_rename
+from jax2tf_bridge.storage import _whole_directory
 from jax2tf_bridge.storage._whole_directory import whole_directory
 from tests.saving.published_models import KERNEL, write_files, write_model
 
@@ -44,7 +44,7 @@ class _Killer:
 
     def start(self) -> None:
         sys.addaudithook(self._heard)
-        for module, name in ((os, "fsync"), (_atomic_rename, "_renamed")):
+        for module, name in ((os, "fsync"), (_whole_directory, "_renamed")):
             setattr(module, name, self._counted(getattr(module, name)))
 
     def _heard(self, event: str, args: tuple[Any, ...]) -> None:
@@ -105,7 +105,7 @@ def _work(job: dict[str, Any], say: Callable[[Any], None]) -> None:
     if "largest_file" in job:
         resource.setrlimit(resource.RLIMIT_FSIZE, (job["largest_file"],) * 2)
     if job.get("without_exchange"):
-        setattr(_atomic_rename, "_renameat2", lambda: None)  # noqa: B010
+        setattr(_whole_directory, "_renameat2", lambda: None)  # noqa: B010
     killer = _Killer(str(Path(job["path"]).parent), job.get("kill_at"))
     killer.start()
     try:

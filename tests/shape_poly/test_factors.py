@@ -14,11 +14,10 @@ from shape_poly import (
     prove,
     weakest_requirement,
 )
+from shape_poly._comparisons import facts_of
 from shape_poly._deciding import decide, touching
-from shape_poly._factors import divisibility, simplest
-from shape_poly._facts import facts_of
-from shape_poly._normal_form import Normalizer
-from shape_poly._ranges import least_values, ranges_from
+from shape_poly._normal_form import Normalizer, divisibility, simplest
+from shape_poly._problem import least_values, ranges_from
 from shape_poly._rewriting import rewritten
 from tests.sampling import examples
 from tests.shape_poly.proving import FOREVER, GRID, as_written, grid, products_compared, within

@@ -21,6 +21,7 @@ from shape_poly import (
     parse_comparison,
     prove,
 )
+from shape_poly._comparisons import facts_of
 from shape_poly._counterexamples import (
     Assignment,
     Exhausted,
@@ -29,8 +30,7 @@ from shape_poly._counterexamples import (
     smallest_assignment,
 )
 from shape_poly._deciding import decide, touching, witness
-from shape_poly._facts import facts_of
-from shape_poly._ranges import ranges_from
+from shape_poly._problem import ranges_from
 from tests.fresh_process import run_python
 from tests.sampling import examples
 from tests.shape_poly.comparison_table import CASES, Case

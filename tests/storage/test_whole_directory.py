@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from jax2tf_bridge._utils import in_units
-from jax2tf_bridge.storage import _atomic_rename, _staging
+from jax2tf_bridge.storage import _staging, _whole_directory
 from jax2tf_bridge.storage._whole_directory import whole_directory
 from tests.saving.other_users import as_another_user, folder_for_all
 from tests.saving.saved_functions import contents
@@ -27,7 +27,7 @@ def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 
 def no_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_atomic_rename, "_renameat2", lambda: None)
+    monkeypatch.setattr(_whole_directory, "_renameat2", lambda: None)
 
 
 def write(path: Path, name: str = "new", *, overwrite: bool = False) -> None:

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from jax2tf_bridge._utils import printable
 from jax2tf_bridge.cli._commands import POSITIVE, Command, UsageError, add_output
-from jax2tf_bridge.cli._console import Console
-from jax2tf_bridge.cli._messages import for_command_line
-from jax2tf_bridge.cli._named_files import METAVAR, by_signature, named_path
+from jax2tf_bridge.cli._console import Console, for_command_line
 from jax2tf_bridge.cli._packages import loading
+from jax2tf_bridge.cli._references import METAVAR, by_signature, named_path
 from jax2tf_bridge.cli.save._options import (
     add_options,
     bucket_options,

@@ -1,9 +1,20 @@
 """A user's function and its arguments: checked, named, and as JAX takes them."""
 
-from jax2tf_bridge.from_jax.arguments._advice import close_over, value_note
-from jax2tf_bridge.from_jax.arguments._avals import cotangent_spec, is_key, is_narrow, portable_aval
-from jax2tf_bridge.from_jax.arguments._callables import AlreadyTraced, JaxCallable
-from jax2tf_bridge.from_jax.arguments._types import jax_dtype, shape_and_dtype, static_leaf_hint
+from jax2tf_bridge.from_jax.arguments._callables import (
+    AlreadyTraced,
+    JaxCallable,
+    close_over,
+    value_note,
+)
+from jax2tf_bridge.from_jax.arguments._types import (
+    cotangent_spec,
+    is_key,
+    is_narrow,
+    jax_dtype,
+    portable_aval,
+    shape_and_dtype,
+    static_leaf_hint,
+)
 from jax2tf_bridge.from_jax.arguments._user_code import (
     library_line,
     user_line,

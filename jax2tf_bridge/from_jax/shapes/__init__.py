@@ -4,7 +4,6 @@ from jax2tf_bridge.from_jax.shapes._argument_specs import ArraySpec, AutoSpec, O
 from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
 from jax2tf_bridge.from_jax.shapes._auto_shapes import TracedTrial, auto_shapes
 from jax2tf_bridge.from_jax.shapes._entries import entry_text, is_entry
-from jax2tf_bridge.from_jax.shapes._export_options import ExportOptions
 from jax2tf_bridge.from_jax.shapes._inference import Inferred, infer, infer_and_lower
 from jax2tf_bridge.from_jax.shapes._requirements import (
     check_requirements_allowed,
@@ -19,6 +18,7 @@ from jax2tf_bridge.from_jax.shapes._traced_function import (
     POLYMORPHIC,
     SHAPES,
     SYMBOLIC,
+    ExportOptions,
     RowWise,
     SizeWords,
     TracedFunction,

@@ -16,7 +16,6 @@ import jax
 from jax2tf_bridge.errors import BridgeError, InconclusiveShapeError, PlatformError
 from jax2tf_bridge.from_jax._symbols import comparison_to_jax
 from jax2tf_bridge.from_jax.arguments import user_line
-from jax2tf_bridge.from_jax.shapes._answers import AnsweredTrace, facts_of
 from jax2tf_bridge.from_jax.shapes._assumptions import Requirement, SizeAssumptions
 from jax2tf_bridge.from_jax.shapes._errors import (
     fails_at_all_sizes,
@@ -27,7 +26,7 @@ from jax2tf_bridge.from_jax.shapes._errors import (
     some_sizes_fail_error,
     too_many_rounds_error,
 )
-from jax2tf_bridge.from_jax.shapes._questions import Question, question_of
+from jax2tf_bridge.from_jax.shapes._questions import AnsweredTrace, Question, facts_of, question_of
 from jax2tf_bridge.from_jax.shapes._samples import (
     explanation,
     likelier_first,

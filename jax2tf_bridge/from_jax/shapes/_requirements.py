@@ -16,8 +16,7 @@ from jax2tf_bridge.from_jax.shapes._errors import (
     only_one_size_error,
     requirements_error,
 )
-from jax2tf_bridge.from_jax.shapes._export_options import ExportOptions
-from jax2tf_bridge.from_jax.shapes._traced_function import TracedFunction
+from jax2tf_bridge.from_jax.shapes._traced_function import ExportOptions, TracedFunction
 from shape_poly import (
     Comparison,
     DimExpr,

@@ -1,4 +1,4 @@
-"""TracedFunction: what is exported, as inference traces it and as messages speak of it."""
+"""TracedFunction, which inference traces and messages name, and the options of an export."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from jax import export as jax_export
 
 from jax2tf_bridge.errors import Argument, Message
 from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
-from jax2tf_bridge.portable import AUTO
+from jax2tf_bridge.portable import AUTO, DisabledSafetyCheck, Target, is_vouched
+from shape_poly import SymbolicScope
 
 
 @dataclass(frozen=True)
@@ -109,3 +110,36 @@ class TracedFunction:
     words: SizeWords = POLYMORPHIC
     is_gradient: bool = False
     row_wise: tuple[RowWise, ...] = ()
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """Validated options of an export, without the function and its arguments.
+
+    Attributes:
+      platforms: the requested platforms; None for all that work.
+      constraints: the user's constraints on the dimension variables; `scope` holds them.
+      infer: whether requirements may be added to the constraints.
+      call: start of the user's call, up to the constraints, for messages.
+      words: the user's notation for sizes and constraints, for messages.
+      runtime_checks: "drop" to leave out runtime checks, else None.
+    """
+
+    platforms: tuple[str, ...] | None
+    disabled_checks: tuple[DisabledSafetyCheck, ...]
+    target: Target
+    constraints: tuple[str, ...]
+    scope: SymbolicScope
+    infer: bool
+    call: str
+    words: SizeWords = POLYMORPHIC
+    runtime_checks: str | None = None
+
+    @property
+    def without_debug_effects(self) -> bool:
+        """Returns whether debugging calls are left out."""
+        return DisabledSafetyCheck.debug_effects() in self.disabled_checks
+
+    def allows_custom_call(self, call: str, platforms: Sequence[str]) -> bool:
+        """Returns whether the target can run a custom call, or the user vouches for it."""
+        return call in self.target.custom_calls(platforms) or is_vouched(call, self.disabled_checks)

@@ -1,13 +1,11 @@
 """StableHLO modules in memory: constants, shardings, custom calls, versions."""
 
 from jax2tf_bridge.from_jax.stablehlo._constants import ConstantPool
-from jax2tf_bridge.from_jax.stablehlo._embedding import (
+from jax2tf_bridge.from_jax.stablehlo._function_modules import (
+    WIDE_ELEMENT_TYPES,
     check_stored_types,
     convert_to_jax_form,
     embed_lifted_constants,
-)
-from jax2tf_bridge.from_jax.stablehlo._function_modules import (
-    WIDE_ELEMENT_TYPES,
     read_stablehlo_module,
     retype_narrow_values,
 )
@@ -15,10 +13,6 @@ from jax2tf_bridge.from_jax.stablehlo._graph_calls import (
     graph_call_p,
     graph_call_rules,
     take_graph_functions,
-)
-from jax2tf_bridge.from_jax.stablehlo._manual_computations import (
-    MANUAL_COMPUTATION,
-    restore_manual_computations,
 )
 from jax2tf_bridge.from_jax.stablehlo._module import ModuleOperation, StableHloModule
 from jax2tf_bridge.from_jax.stablehlo._operations import (
@@ -31,6 +25,10 @@ from jax2tf_bridge.from_jax.stablehlo._operations import (
     walk_operations,
 )
 from jax2tf_bridge.from_jax.stablehlo._parsing import make_portable_artifact, mark_for_refinement
+from jax2tf_bridge.from_jax.stablehlo._sharding import (
+    MANUAL_COMPUTATION,
+    restore_manual_computations,
+)
 from jax2tf_bridge.from_jax.stablehlo._taken_arrays import PLACEHOLDER_TARGET, TakenArrays
 from jax2tf_bridge.from_jax.stablehlo._target_versions import (
     RetargetedModule,

@@ -12,7 +12,7 @@ from jax2tf_bridge.errors import ShardingError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._jax_compat import ir
 from jax2tf_bridge.from_jax.stablehlo import _constants as _stablehlo_constants
-from jax2tf_bridge.from_jax.stablehlo import _sharding_calls as _stablehlo_shardings
+from jax2tf_bridge.from_jax.stablehlo import _sharding as _stablehlo_shardings
 from jax2tf_bridge.from_jax.stablehlo._keeping_nan import EXTREMES, keep_nan
 from jax2tf_bridge.from_jax.stablehlo._operations import (
     attribute,
@@ -27,11 +27,11 @@ from jax2tf_bridge.from_jax.stablehlo._operations import (
     symbol_name,
     walk_operations,
 )
-from jax2tf_bridge.from_jax.stablehlo._simplifying import close_regions, merge_equal
-from jax2tf_bridge.from_jax.stablehlo._single_device_collectives import (
+from jax2tf_bridge.from_jax.stablehlo._sharding import (
     drop_collectives,
     may_be_collectives,
 )
+from jax2tf_bridge.from_jax.stablehlo._simplifying import close_regions, merge_equal
 from jax2tf_bridge.from_jax.stablehlo._taken_arrays import PLACEHOLDER_TARGET, TakenArrays
 from jax2tf_bridge.portable import ELEMENT_TYPES, WIDENED, Version, version_text
 

@@ -1,8 +1,13 @@
 """JAX's pytrees and the structures that a portable function stores."""
 
 from jax2tf_bridge.from_jax.trees._structures import jax_structures
-from jax2tf_bridge.from_jax.trees._tree_specs import rebuilt, spec_of_structure, tree_spec
-from jax2tf_bridge.from_jax.trees._wrapper_nodes import can_import_jax2tf, register_wrappers
+from jax2tf_bridge.from_jax.trees._tree_specs import (
+    can_import_jax2tf,
+    rebuilt,
+    register_wrappers,
+    spec_of_structure,
+    tree_spec,
+)
 
 __all__ = [
     "can_import_jax2tf",

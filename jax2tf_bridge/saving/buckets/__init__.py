@@ -12,11 +12,11 @@ from jax2tf_bridge.saving.buckets._bucket_names import (
 from jax2tf_bridge.saving.buckets._buckets import (
     Bucketing,
     Oversize,
+    choose_buckets,
     format_sizes,
     is_plain,
     make_bucketing,
 )
-from jax2tf_bridge.saving.buckets._choice import choose_buckets
 from jax2tf_bridge.saving.buckets._likely_sizes import find_smallest_sizes
 from jax2tf_bridge.saving.buckets._padding import NamedCall, NamedPull, bucketed
 

@@ -1,12 +1,16 @@
-"""Buckets, the sizes that a served function runs at, and checks that they fit the function."""
+"""Buckets: the sizes that a served function runs at, how to choose them, and their checks."""
 
 from __future__ import annotations
 
 import bisect
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, SupportsIndex, TypeAlias, get_args
+
+import numpy as np
+import numpy.typing as npt
 
 from jax2tf_bridge._utils import as_integer, did_you_mean
 from jax2tf_bridge.errors import Argument, DTypeError, Message, ShapeError
@@ -368,3 +372,70 @@ def _check_splittable(bucketing: Bucketing, variable: str) -> None:
 def format_sizes(values: Mapping[str, int]) -> str:
     """Formats sizes for a message: "b = 3, l = 8"."""
     return ", ".join(f"{variable} = {size}" for variable, size in values.items())
+
+
+_Array: TypeAlias = npt.NDArray[Any]
+
+
+def choose_buckets(sizes: Iterable[SupportsIndex], *, at_most: int = 8) -> tuple[int, ...]:
+    """Chooses buckets that minimize the work after padding each size to its bucket.
+
+    Args:
+      sizes: the sizes of the expected requests, each as often as it occurs, for instance from a
+        day's log. Size 0 is ignored.
+      at_most: the maximum number of buckets. Each costs a compile and a warm-up request.
+
+    Returns:
+      The buckets, increasing; the last is the largest size. The sum of bucket(size) over all sizes
+      is the minimum for so many buckets; ties go to the choice with the fewest buckets.
+
+    Raises:
+      ShapeError: a size is no integer or is negative, no size is above 0, or at_most is below 1.
+
+    >>> choose_buckets([1, 1, 1, 7, 8, 100], at_most=3)
+    (1, 8, 100)
+    """
+    if isinstance(at_most, bool) or not isinstance(at_most, int) or at_most < 1:
+        raise ShapeError(f"at_most={at_most!r}: at least one bucket is needed")
+    counts = Counter(map(_validate_size, sizes))
+    del counts[0]
+    if not counts:
+        raise ShapeError("no buckets can be chosen: no size above 0 is expected")
+    if max(counts) >= 2**31:
+        raise ShapeError(f"{max(counts)} is no size: they are below {2**31}")
+    distinct = np.array(sorted(counts), np.int64)
+    # requests[i]: the number of requests with one of the first i sizes.
+    requests = np.cumsum([0, *(counts[size] for size in distinct.tolist())])
+    return _minimize_work(distinct, requests, min(at_most, len(distinct)))
+
+
+def _minimize_work(distinct: _Array, requests: _Array, at_most: int) -> tuple[int, ...]:
+    """Minimizes by dynamic programming over the number of buckets and the sizes they serve."""
+    count = len(distinct)
+    # work[i]: the minimum cost of the first i sizes with the buckets so far.
+    work = np.full(count + 1, np.inf)
+    work[0] = 0
+    choices: list[_Array] = []
+    for _ in range(at_most):
+        next_work, before = np.full(count + 1, np.inf), np.zeros(count + 1, np.int64)
+        for last in range(1, count + 1):
+            # The sizes from `first` to `last` share one bucket.
+            costs = work[:last] + distinct[last - 1] * (requests[last] - requests[:last])
+            before[last] = first = costs.argmin()
+            next_work[last] = costs[first]
+        work = next_work
+        choices.append(before)
+    buckets = []
+    last = count
+    for before in reversed(choices):
+        buckets.append(int(distinct[last - 1]))
+        last = int(before[last])
+    return tuple(reversed(buckets))
+
+
+def _validate_size(value: object) -> int:
+    if (size := as_integer(value)) is None:
+        raise ShapeError(f"{value!r} is no size: expected an integer")
+    if size < 0:
+        raise ShapeError(f"{size} is no size: it is negative")
+    return size

@@ -2,6 +2,7 @@
 
 from jax2tf_bridge.saving.publishing._publish import (
     NewVersion,
+    check_complete,
     latest_version,
     publish_version,
     published_versions,
@@ -11,7 +12,6 @@ from jax2tf_bridge.saving.publishing._publish_weights import (
     map_weights_by_name,
     publish_weights,
 )
-from jax2tf_bridge.saving.publishing._read_back import check_complete
 
 __all__ = [
     "NewVersion",

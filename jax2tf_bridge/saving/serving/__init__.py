@@ -5,13 +5,13 @@ from jax2tf_bridge.saving.serving._instructions import (
     ServingInstructions,
     instructions,
 )
-from jax2tf_bridge.saving.serving._precompile import precompile
-from jax2tf_bridge.saving.serving._requests import make_example_arguments, make_warm_up_requests
-from jax2tf_bridge.saving.serving._shared_programs import (
+from jax2tf_bridge.saving.serving._precompile import (
     list_program_names,
+    precompile,
     remove_programs,
     share_programs,
 )
+from jax2tf_bridge.saving.serving._requests import make_example_arguments, make_warm_up_requests
 from jax2tf_bridge.saving.serving._warm_up import check_example, write_warm_up
 
 __all__ = [

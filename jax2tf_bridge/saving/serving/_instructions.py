@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 
 from jax2tf_bridge.portable import variables_in
 from jax2tf_bridge.saving.buckets import Bucketing, is_plain
-from jax2tf_bridge.saving.serving._precompile import CompileCache
-from jax2tf_bridge.saving.serving._shared_programs import locate_served_cache
+from jax2tf_bridge.saving.serving._precompile import CompileCache, locate_served_cache
 from jax2tf_bridge.saving.signatures import Endpoint, ServedArray, Sides
 from jax2tf_bridge.storage import AnyPath, as_path
 

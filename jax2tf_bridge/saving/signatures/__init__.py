@@ -14,9 +14,12 @@ from jax2tf_bridge.saving.signatures._endpoint import (
 )
 from jax2tf_bridge.saving.signatures._inputs import (
     NamedPort,
+    ServedArray,
+    Sides,
     SignatureInputs,
     avals_of,
     examples_of,
+    served_text,
 )
 from jax2tf_bridge.saving.signatures._processing import (
     arguments,
@@ -25,7 +28,6 @@ from jax2tf_bridge.saving.signatures._processing import (
     served_arrays,
     with_processing,
 )
-from jax2tf_bridge.saving.signatures._served_arrays import ServedArray, Sides, served_text
 
 __all__ = [
     "Endpoint",

@@ -14,8 +14,7 @@ from jax2tf_bridge.errors import BridgeError, SavingError, StructureError, bulle
 from jax2tf_bridge.saved_model import Signature
 from jax2tf_bridge.saving.buckets import NamedCall
 from jax2tf_bridge.saving.signatures._endpoint import Endpoint
-from jax2tf_bridge.saving.signatures._inputs import NamedPort
-from jax2tf_bridge.saving.signatures._served_arrays import ServedArray, Sides
+from jax2tf_bridge.saving.signatures._inputs import NamedPort, ServedArray, Sides
 from jax2tf_bridge.to_tensorflow import (
     can_have_shape,
     cast_if_needed,

@@ -13,11 +13,17 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from jax2tf_bridge.errors import FileFormatError, StateDictError
-from jax2tf_bridge.weights._array_dtypes import MAX_BYTES, MAX_RANK, fits_numpy, stored_dtype
-from jax2tf_bridge.weights._magic_bytes import guess_format
 from jax2tf_bridge.weights._paths import flatten_state, join_path
-from jax2tf_bridge.weights._sources import HEADER_ROOM, ByteSource, Span, Window
-from jax2tf_bridge.weights._stored import StoredArray, StoredLeaf, StoredValue
+from jax2tf_bridge.weights._sources import HEADER_ROOM, ByteSource, Span, Window, guess_format
+from jax2tf_bridge.weights._stored import (
+    MAX_BYTES,
+    MAX_RANK,
+    StoredArray,
+    StoredLeaf,
+    StoredValue,
+    fits_numpy,
+    stored_dtype,
+)
 from jax2tf_bridge.weights.msgpack import _headers as headers
 from jax2tf_bridge.weights.msgpack._format import (
     ARRAY,

@@ -19,8 +19,8 @@ import numpy as np
 from jax2tf_bridge._utils import progress_bar
 from jax2tf_bridge.errors import MissingDependencyError, SerializationError
 from jax2tf_bridge.storage import replaced_file
-from jax2tf_bridge.weights._array_dtypes import stored_dtype
 from jax2tf_bridge.weights._state_dicts import to_state_dict
+from jax2tf_bridge.weights._stored import stored_dtype
 from jax2tf_bridge.weights._tensorflow_trees import without_tensorflow
 from jax2tf_bridge.weights.msgpack import _format, _write_errors
 from jax2tf_bridge.weights.msgpack._array_bytes import byte_blocks, host_array, is_jax_array

@@ -13,10 +13,12 @@ from jax2tf_bridge.inspecting import (
     custom_calls_text,
     gradients_run_on_text,
     gradients_text,
+    litert_summary,
     module_facts,
     module_title,
     natural_order,
     padding_text,
+    ports_text,
     releases_text,
     runs_on_text,
     type_text,
@@ -306,3 +308,35 @@ def _bar(label: str, size: int) -> Bar:
 
 def _footer(version: str) -> str:
     return f"Made by jax2tf-bridge {version} inspect."
+
+
+MAX_BARS = 20
+
+
+def litert_page(facts: Mapping[str, Any], texts: ModuleTexts, version: str) -> Page:
+    """Makes the page of a LiteRT model."""
+    file, ops = facts["file"], facts["ops"]
+    bars = [Bar(op["name"], op["count"], str(op["count"])) for op in ops]
+    return Page(
+        title=file["path"],
+        subtitle=f"LiteRT model, {in_units(file['bytes'])}",
+        summary=litert_summary(facts, 0),
+        tables=[
+            PageTable(
+                "Signatures",
+                ["name", "inputs", "outputs"],
+                [
+                    (s["name"] or "", ports_text(s["inputs"]), ports_text(s["outputs"]))
+                    for s in facts["signatures"]
+                ],
+            ),
+            PageTable(
+                "Operators",
+                ["name", "count", "LiteRT's own"],
+                [(op["name"], str(op["count"]), "no" if op["custom"] else "yes") for op in ops],
+                numbers=frozenset({1}),
+            ),
+        ],
+        charts=[bar_chart("Operators", largest(bars, MAX_BARS, str))],
+        footer=f"Made by jax2tf-bridge {version} inspect.",
+    )

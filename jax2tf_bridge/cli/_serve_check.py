@@ -1,11 +1,26 @@
-"""Defines the options of `serve-check`."""
+"""`jax2tf-bridge serve-check`: a SavedModel in another TensorFlow release, beside the one here."""
 
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
-from jax2tf_bridge.cli._commands import exported_path
+from jax2tf_bridge._utils import printable
+from jax2tf_bridge.cli._commands import Command, exported_path
+from jax2tf_bridge.cli._console import Console
+from jax2tf_bridge.errors import BridgeError
+from jax2tf_bridge.serve_checking import check
+
+
+def run(options: argparse.Namespace) -> None:
+    """Makes the calls there and here, prints how they went, and fails if one did not go well."""
+    console = Console(verbose=options.verbose)
+    outcome = check(options.directory, options.tensorflow, options.python, console.step)
+    print(printable(json.dumps(outcome.as_json(), indent=2) if options.json else str(outcome)))
+    if outcome.problem is not None:
+        raise BridgeError(outcome.problem)
+
 
 DESCRIPTION = """\
 Loads and runs a SavedModel with another TensorFlow release, in an environment that is made for it
@@ -36,3 +51,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "~/.cache/jax2tf-bridge, which is made by uv or pip when it is first needed",
     )
     parser.add_argument("--json", action="store_true", help="all of it as JSON")
+
+
+COMMAND = Command("serve-check", DESCRIPTION, EXAMPLES, add_options, run)

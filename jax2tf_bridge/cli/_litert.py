@@ -16,8 +16,8 @@ from jax2tf_bridge.cli._commands import (
     check_output,
 )
 from jax2tf_bridge.cli._console import Console
-from jax2tf_bridge.cli._named_files import METAVAR, NamedPath, by_signature, named_path
 from jax2tf_bridge.cli._packages import loading
+from jax2tf_bridge.cli._references import METAVAR, NamedPath, by_signature, named_path
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.serialization import read_function
 from jax2tf_bridge.storage import AnyPath, as_path, on_disk
