@@ -21,7 +21,7 @@ from shape_poly._z3 import Model, NoModel, Undecided, find_model
 _ASSIGNMENTS = 4000
 _ENUMERATION_SECONDS = 0.1
 
-_HIGHEST_DEGREE = 200
+_MAX_DEGREE = 200
 """Maximum degree; values of higher powers take too long to compute."""
 
 _NEVER = Comparison(">=", 0, 1)
@@ -164,8 +164,8 @@ def _as_comparison(fact: Fact) -> Comparison:
 
 def _check_degrees(*groups: Sequence[Fact]) -> None:
     highest = max((degree(f.expression) for group in groups for f in group), default=0)
-    if highest > _HIGHEST_DEGREE:
-        raise OverflowError(f"powers of degree {highest}, and {_HIGHEST_DEGREE} is the limit")
+    if highest > _MAX_DEGREE:
+        raise OverflowError(f"powers of degree {highest}, and {_MAX_DEGREE} is the limit")
 
 
 def touching(

@@ -20,7 +20,7 @@ from shape_poly._scope import SymbolicScope
 _SAMPLES = 600
 _SAMPLING_SECONDS = 0.2
 _UNFOLDINGS = 20
-_MOST_VARIABLES_TOGETHER = 3
+_MAX_VARIABLES_TOGETHER = 3
 
 
 def weakest_requirement(
@@ -122,7 +122,7 @@ def _candidates(
             yield from _of_two(x, y, samples.positive)
     yield from _unfolded(comparison, ranges, deadline)
     if samples.positive and samples.negative:
-        for count in range(2, min(len(names), _MOST_VARIABLES_TOGETHER) + 1):
+        for count in range(2, min(len(names), _MAX_VARIABLES_TOGETHER) + 1):
             for chosen in itertools.combinations(names, count):
                 yield from _of_several(chosen, samples.positive)
     yield from _tidied(comparison)

@@ -11,7 +11,7 @@ from typing import Any
 
 from jax2tf_bridge._utils._texts import number_of, number_text
 
-_LARGEST = 2**63 - 1
+_MAX_INTEGER = 2**63 - 1
 
 
 class JsonProblem(Exception):
@@ -82,7 +82,7 @@ class JsonValue:
             raise self.problem("text")
         return self.value
 
-    def integer(self, least: int, most: int = _LARGEST) -> int:
+    def integer(self, least: int, most: int = _MAX_INTEGER) -> int:
         """Reads an integer between `least` and `most`."""
         if type(self.value) is not int or not least <= self.value <= most:
             raise self.problem(f"a whole number from {least} to {most}")

@@ -21,7 +21,7 @@ from jax2tf_bridge.portable import (
 from jax2tf_bridge.portable.bytecode import ModuleSummary, read_summary
 from jax2tf_bridge.saved_model import (
     FILE_NAME,
-    MOST_ORDERS,
+    MAX_GRADIENT_ORDERS,
     RECORDS,
     CalledModule,
     SavedModelContents,
@@ -121,7 +121,7 @@ def functions_beside(contents: SavedModelContents) -> FunctionsBeside:
     problems: list[str] = []
     for signature, file in _files_of_signatures(contents):
         try:
-            functions = collect_vjps(read_function(file), None, MOST_ORDERS)
+            functions = collect_vjps(read_function(file), None, MAX_GRADIENT_ORDERS)
         except (BridgeError, OSError) as e:
             problems.append(str(e))
         else:

@@ -20,7 +20,7 @@ from jax2tf_bridge.portable import (
     version_text,
 )
 from jax2tf_bridge.saved_model import (
-    MOST_ORDERS,
+    MAX_GRADIENT_ORDERS,
     EntryPoint,
     SavedModelContents,
     SignaturePort,
@@ -32,7 +32,7 @@ from shape_poly import is_symbolic_dim
 SCHEMA = 1
 """Version of the schema, raised if a field is removed or means something else."""
 
-_MOST_SIZES = 1000
+_MAX_SIZES = 1000
 
 
 def describe_saved_model(contents: SavedModelContents) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def _signature(
     buckets = known.get("buckets")
     described = _entry(entry)
     if own is not None and described["gradient"] is None:
-        orders = len(collect_vjps(own, None, MOST_ORDERS)) - 1
+        orders = len(collect_vjps(own, None, MAX_GRADIENT_ORDERS)) - 1
         described["gradient"] = {"orders": orders, "then": "", "left_out": False}
     return {
         **described,
@@ -199,7 +199,7 @@ def _port(port: SignaturePort, known: object) -> dict[str, Any]:
 
 def _sizes(text: object) -> list[str] | None:
     """Splits "(b, floordiv(n, 2))" into its sizes."""
-    if not isinstance(text, str) or len(text) > _MOST_SIZES or text[:1] + text[-1:] != "()":
+    if not isinstance(text, str) or len(text) > _MAX_SIZES or text[:1] + text[-1:] != "()":
         return None
     sizes, depth = [""], 0
     for character in text[1:-1]:

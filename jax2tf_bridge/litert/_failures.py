@@ -17,7 +17,7 @@ from jax2tf_bridge.errors import (
 )
 from jax2tf_bridge.to_tensorflow import find_source_line
 
-_MOST_TOLD = 8
+_MAX_SHOWN = 8
 _NO_BUILT_IN = re.compile(r"'(tf\.\w+)' op is neither a custom op nor a flex op")
 _OTHER = re.compile(r"'(tfl?\.\w+)' op (.*)")
 _ELEMENT = re.compile(r"tensor<(?:[^<>]*x)?(complex<\w+>|\w+)>")
@@ -60,16 +60,16 @@ def conversion_error(error: Exception, callers: Mapping[str, str]) -> BridgeErro
         return None
     found = list(dict.fromkeys(_lacking(diagnostics, callers)))
     if not found:
-        places = list(dict.fromkeys(_failed(diagnostics, callers)))[:_MOST_TOLD]
+        places = list(dict.fromkeys(_failed(diagnostics, callers)))[:_MAX_SHOWN]
         said = bullet_list(places) if places else f" {_reason(error)}"
         return SavingError(
             f"TensorFlow {tf.__version__}'s converter for LiteRT failed:{said}\nWrite this part of "
             "the function with other operations, or save a SavedModel for where TensorFlow is "
             "(save)."
         )
-    lines = [str(each) for each in found[:_MOST_TOLD]]
-    if len(found) > _MOST_TOLD:
-        lines.append(f"and {len(found) - _MOST_TOLD} more")
+    lines = [str(each) for each in found[:_MAX_SHOWN]]
+    if len(found) > _MAX_SHOWN:
+        lines.append(f"and {len(found) - _MAX_SHOWN} more")
     return UnsupportedByTargetError(
         f"LiteRT has no built-in operation for:{bullet_list(lines)}\nWrite this part of the "
         "function with other operations, or save a SavedModel for where TensorFlow is (save).",

@@ -22,7 +22,7 @@ from jax2tf_bridge.to_tensorflow.operations import lgamma
 Kernel: TypeAlias = Callable[..., tf.Tensor]
 """Takes the operation's inputs."""
 
-_LEAST = -(2**31)
+_MIN_INT32 = -(2**31)
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def _ordered(form: Kernel) -> Kernel:
     """Compares unsigned integers by the form of signed ones, which have the same order then."""
 
     def call(*tensors: tf.Tensor) -> tf.Tensor:
-        return form(*(_xor(tf.bitcast(tensor, tf.int32), _LEAST) for tensor in tensors))
+        return form(*(_xor(tf.bitcast(tensor, tf.int32), _MIN_INT32) for tensor in tensors))
 
     return call
 
@@ -144,14 +144,14 @@ def _and(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     doubled = tf.bitcast(tf.subtract(tf.add(x, y), _xor(x, y)), tf.uint32)
     low = tf.bitcast(tf.bitwise.right_shift(doubled, tf.constant(1, tf.uint32)), tf.int32)
     both = tf.logical_and(tf.less(x, 0), tf.less(y, 0))
-    return _xor(low, tf.where(both, _LEAST, 0))
+    return _xor(low, tf.where(both, _MIN_INT32, 0))
 
 
 def _or(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     return _xor(_xor(x, y), _and(x, y))
 
 
-_POWERS = np.array([*(2**i for i in range(31)), _LEAST, 0], np.int32)
+_POWERS = np.array([*(2**i for i in range(31)), _MIN_INT32, 0], np.int32)
 
 
 def _left_shift(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
@@ -477,7 +477,7 @@ def _next_after(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     bits = tf.bitcast(x, tf.int32)
     is_away = tf.equal(tf.less(x, y), tf.greater(x, 0.0))
     moved = tf.bitcast(bits + tf.where(is_away, 1, -1), tf.float32)
-    smallest = tf.bitcast(tf.where(tf.less(y, 0.0), _LEAST + 1, 1), tf.float32)
+    smallest = tf.bitcast(tf.where(tf.less(y, 0.0), _MIN_INT32 + 1, 1), tf.float32)
     found = tf.where(tf.equal(x, y), y, tf.where(tf.equal(x, 0.0), smallest, moved))
     is_nan = tf.logical_or(tf.not_equal(x, x), tf.not_equal(y, y))
     return tf.where(is_nan, np.float32(np.nan), found)
@@ -684,11 +684,11 @@ def _scatter(node: Any) -> Form | None:
     if dtype == tf.uint32 and node.op in ("TensorScatterMax", "TensorScatterMin"):
 
         def ordered(x: tf.Tensor) -> tf.Tensor:
-            return _xor(tf.bitcast(x, tf.int32), _LEAST)
+            return _xor(tf.bitcast(x, tf.int32), _MIN_INT32)
 
         def kernel(x: tf.Tensor, indices: tf.Tensor, updates: tf.Tensor) -> tf.Tensor:
             result = SCATTERS[node.op](ordered(x), indices, ordered(updates))
-            return tf.bitcast(_xor(result, _LEAST), tf.uint32)
+            return tf.bitcast(_xor(result, _MIN_INT32), tf.uint32)
 
         return Form(kernel, (dtype, index, dtype), dtype)
     if dtype not in (tf.float32, tf.int32):

@@ -38,7 +38,7 @@ from jax2tf_bridge.saved_model._saved_model import (
 from jax2tf_bridge.saved_model._schema import ModelSpecField, PredictionLogField, RequestField
 from jax2tf_bridge.saved_model._sidecar import (
     FILE_NAME,
-    MOST_ORDERS,
+    MAX_GRADIENT_ORDERS,
     RECORDS,
     SIDECAR,
     ArrayEntry,
@@ -62,7 +62,7 @@ __all__ = [
     "CALL_MODULE",
     "FILE_NAME",
     "GRAPH_FILE",
-    "MOST_ORDERS",
+    "MAX_GRADIENT_ORDERS",
     "RECORDS",
     "SERVING_DEFAULT",
     "SIDECAR",

@@ -26,8 +26,8 @@ _PASSED_ON = frozenset(
     }
 )
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
-_MOST_STEPS = 500_000
-_DEEPEST = 200
+_MAX_STEPS = 500_000
+_MAX_DEPTH = 200
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class CallScope:
           way: gets the dtypes to which it is cast on the way, and the arguments of functions.
         """
         scope: CallScope = self
-        for _ in range(_MOST_STEPS):
+        for _ in range(_MAX_STEPS):
             name, index = tensor_of(reference)
             if name in scope.arguments:
                 return scope.arguments[name]
@@ -231,7 +231,7 @@ class CallScope:
         if function is None:
             return None
         if node.name not in self._called:
-            if self.depth > _DEEPEST:
+            if self.depth > _MAX_DEPTH:
                 raise self.body.error("functions call each other without end")
             if len(function.arguments) != len(node.inputs):
                 problem = f"{node.name!r} calls {function.name} with other arguments"

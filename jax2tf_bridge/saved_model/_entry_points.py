@@ -18,7 +18,7 @@ from jax2tf_bridge.saved_model._saved_model import (
 from jax2tf_bridge.saved_model._tensors import TensorType, tensor_type
 from jax2tf_bridge.serialization.jax_exported import read_stablehlo_version
 
-_MOST_ENTRIES = 256
+_MAX_ENTRIES = 256
 """Signatures and methods that are looked into at most: each may reach the whole graph."""
 
 
@@ -165,8 +165,8 @@ def entry_points(meta_graph: MetaGraph, modules: Sequence[CalledModule]) -> Entr
     """
     graph, signatures = meta_graph.graph, meta_graph.signatures
     methods = {} if meta_graph.objects is None else meta_graph.objects.methods
-    names = list(signatures)[:_MOST_ENTRIES]
-    method_names = list(methods)[: _MOST_ENTRIES - len(names)]
+    names = list(signatures)[:_MAX_ENTRIES]
+    method_names = list(methods)[: _MAX_ENTRIES - len(names)]
     more = len(signatures) + len(methods) - len(names) - len(method_names)
     by_signature = {
         name: reached_by_tensors(graph, [o.tensor for o in signatures[name].outputs.values()])

@@ -18,10 +18,10 @@ from jax2tf_bridge.storage import AnyPath, walk_files
 WARM_UP = Path("assets.extra", "tf_serving_warmup_requests")
 """Path below the model's directory where TensorFlow Serving looks for requests."""
 
-_MOST_REQUESTS = 100_000
+_MAX_REQUESTS = 100_000
 """TensorFlow Serving itself replays 1000."""
 
-_MOST_FILES = 10_000
+_MAX_FILES = 10_000
 
 
 def read_warm_up(folder: AnyPath) -> WarmUp | None:
@@ -33,7 +33,7 @@ def read_warm_up(folder: AnyPath) -> WarmUp | None:
     size = _size(path)
     if size is None:
         return None
-    requests, problem = count_records(path, _MOST_REQUESTS)
+    requests, problem = count_records(path, _MAX_REQUESTS)
     return WarmUp(requests, size, problem)
 
 
@@ -99,7 +99,7 @@ def files_below(folder: AnyPath) -> dict[str, int]:
     """Returns the sizes of the files in a folder and below, by their paths in it."""
     found: dict[str, int] = {}
     for name, size in walk_files(folder):
-        if len(found) == _MOST_FILES:
+        if len(found) == _MAX_FILES:
             break
         found[name] = size
     return found

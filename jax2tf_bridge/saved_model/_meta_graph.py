@@ -26,7 +26,7 @@ from jax2tf_bridge.saved_model._tensors import TensorType, typed
 _SIGNATURES = "signatures"
 """Child of the root that holds the signatures, which are read from their own place."""
 
-_LONGEST_PATH = 1000
+_MAX_PATH_LENGTH = 1000
 """Characters; a chain of objects can be as long as the file."""
 
 
@@ -141,7 +141,7 @@ def _paths(objects: list[_Object]) -> Iterator[tuple[int, str]]:
                 continue
             seen.add(child)
             below = f"{path}/{name}" if path else name
-            waiting.append((child, below[:_LONGEST_PATH]))
+            waiting.append((child, below[:_MAX_PATH_LENGTH]))
 
 
 def _variable(message: ProtoMessage, path: str | None) -> ModelVariable:

@@ -16,7 +16,7 @@ from jax2tf_bridge.saved_model._protobuf import (
     varint,
     varint_field,
 )
-from jax2tf_bridge.saved_model._reading import MOST_BYTES
+from jax2tf_bridge.saved_model._reading import MAX_MESSAGE_BYTES
 from jax2tf_bridge.saved_model._schema import (
     AttributeField,
     FunctionField,
@@ -92,7 +92,7 @@ def replaced_modules(saved_model: ProtoMessage, modules: Sequence[NewModule]) ->
     whole = _edited(saved_model, edits)
     if whole is None:
         whole = Pieces.of([memoryview(saved_model.data)[saved_model.start : saved_model.end]])
-    if whole.size > MOST_BYTES:
+    if whole.size > MAX_MESSAGE_BYTES:
         raise FileFormatError(
             f"The file {saved_model.file} would have {whole.size:,} bytes, and TensorFlow reads at "
             "most 2 GiB: save the model with its constants as variables.",

@@ -17,7 +17,7 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 """Kinds of fields; no file that is read here has groups, which are older."""
 
 _KINDS = ("a number", "8 bytes", "bytes", "", "", "4 bytes")
-_LONGEST_VARINT = 10
+_MAX_VARINT_BYTES = 10
 _new = tuple.__new__
 
 
@@ -121,7 +121,7 @@ class ProtoMessage:
         """
         data, end = self.data, self.end if end is None else end
         value = shift = 0
-        for _ in range(_LONGEST_VARINT):
+        for _ in range(_MAX_VARINT_BYTES):
             if at >= end:
                 raise self.error(at, "the data ends within a number")
             byte = data[at]

@@ -22,10 +22,10 @@ from jax2tf_bridge.saved_model._sidecar import SIDECAR, sidecar_facts
 from jax2tf_bridge.storage import AnyPath, as_path
 
 GRAPH_FILE = "saved_model.pb"
-MOST_BYTES = 2**31 - 1
+MAX_MESSAGE_BYTES = 2**31 - 1
 """A larger message cannot be read by TensorFlow."""
 
-_MOST_CONSTANTS = 20
+_MAX_CONSTANTS = 20
 
 
 def read_saved_model(
@@ -79,7 +79,7 @@ def read_saved_model(
         entries=tuple(entries),
         more_entries=more,
         modules=tuple(modules),
-        constants=tuple(sorted(arrays, key=lambda c: -c.size)[:_MOST_CONSTANTS]),
+        constants=tuple(sorted(arrays, key=lambda c: -c.size)[:_MAX_CONSTANTS]),
         constants_size=sum(c.size for c in arrays),
         variables=variables,
         assets=tuple(n.removeprefix("assets/") for n in files if n.startswith("assets/")),
@@ -102,7 +102,7 @@ def read_message(folder: AnyPath) -> ProtoMessage:
     if not file.is_file():
         raise _not_a_saved_model(folder)
     size = file.stat().st_size
-    if size > MOST_BYTES:
+    if size > MAX_MESSAGE_BYTES:
         raise FileFormatError(
             f"The file {file} has {size:,} bytes. TensorFlow reads at most 2 GiB: save the model "
             "with its weights and constants as variables.",

@@ -26,8 +26,8 @@ FORMAT = 3
 SIDECAR = Path("assets.extra", "jax2tf_bridge.json")
 RECORDS = Path("assets.extra", "jax2tf_bridge")
 
-_MOST_BYTES = 1 << 26
-MOST_ORDERS = 200
+_MAX_SIDECAR_BYTES = 1 << 26
+MAX_GRADIENT_ORDERS = 200
 """Orders of gradients that a signature has at most."""
 
 FILE_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}\.jaxfn")
@@ -164,7 +164,7 @@ def write_sidecar(
             raise JsonProblem("read back, it is not the same")
         _check_names(sidecar, portables)
         for name, entry in sidecar.signatures.items():
-            collect_vjps(portables[name], entry.vjp_order, MOST_ORDERS)  # makes them
+            collect_vjps(portables[name], entry.vjp_order, MAX_GRADIENT_ORDERS)  # makes them
         _check_functions(sidecar, portables)
     except JsonProblem as e:
         raise SavingError(f"{SIDECAR} cannot be written: {e}.") from e
@@ -266,8 +266,8 @@ def _encoded(sidecar: Sidecar, files: Mapping[str, str]) -> str:
         text = json.dumps(value, indent=2, sort_keys=True) + "\n"
     except TypeError as e:
         raise JsonProblem(f"it holds what JSON does not: {e}") from e
-    if len(text) > _MOST_BYTES:
-        raise JsonProblem(f"it has {len(text)} bytes, and at most {_MOST_BYTES} are read")
+    if len(text) > _MAX_SIDECAR_BYTES:
+        raise JsonProblem(f"it has {len(text)} bytes, and at most {_MAX_SIDECAR_BYTES} are read")
     return text
 
 
@@ -275,8 +275,8 @@ def _text(file: AnyPath) -> str:
     if not file.is_file():
         raise JsonProblem("it is no regular file")
     size = file.stat().st_size
-    if size > _MOST_BYTES:
-        raise JsonProblem(f"it has {size} bytes, and at most {_MOST_BYTES} are read")
+    if size > _MAX_SIDECAR_BYTES:
+        raise JsonProblem(f"it has {size} bytes, and at most {_MAX_SIDECAR_BYTES} are read")
     try:
         return file.read_bytes().decode()
     except UnicodeDecodeError as e:
@@ -302,7 +302,7 @@ def _check_functions(sidecar: Sidecar, portables: Mapping[str, PortableFunction]
     known = {(c.digest, c.dtype, c.shape) for c in sidecar.constants}
     for name, portable in portables.items():
         order = sidecar.signatures[name].vjp_order
-        functions = collect_vjps(portable, None, MOST_ORDERS)[: order + 1]
+        functions = collect_vjps(portable, None, MAX_GRADIENT_ORDERS)[: order + 1]
         if len(functions) <= order:
             raise JsonProblem(
                 f"the signature {name!r:.80} has gradients to order {order}, and its function "
@@ -369,7 +369,7 @@ def _signature(place: JsonValue, version: int) -> tuple[SignatureEntry, str]:
         inputs={name: _array(found) for name, found in inputs.items()},
         outputs={name: _array(found) for name, found in outputs.items()},
         takes_params=takes_params.flag(),
-        vjp_order=vjp_order.integer(0, MOST_ORDERS),
+        vjp_order=vjp_order.integer(0, MAX_GRADIENT_ORDERS),
         buckets=None
         if buckets.value is None
         else {name: _bucket(found) for name, found in buckets.items()},

@@ -24,9 +24,9 @@ from jax2tf_bridge.storage import AnyPath, as_path
 MAGIC = 0xDB4775248B80FB57
 _FOOTER_SIZE = 48
 _TRAILER_SIZE = 5  # the kind of compression, a checksum
-_MOST_INDEX_BYTES = 1 << 30
-_MOST_NAME_BYTES_PER_BYTE = 100
-_LONGEST_NAME = 1 << 16
+_MAX_INDEX_BYTES = 1 << 30
+_MAX_NAME_BYTES_PER_BYTE = 100
+_MAX_NAME_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class TensorBundle:
         self.index = f"{self._prefix}.index"
         file = self._prefix.with_name(f"{self._prefix.name}.index")
         size = file.stat().st_size
-        if size > _MOST_INDEX_BYTES:
+        if size > _MAX_INDEX_BYTES:
             raise FileFormatError(
                 f"{self.index} has {size:,} bytes, and an index of variables has fewer: it is "
                 "damaged, or of another format. Copy or write it again.",
@@ -144,7 +144,7 @@ def _table(index: ProtoMessage) -> Iterator[tuple[bytes, ProtoMessage]]:
     block, _ = _block(index, index, at)
     previous: bytes | None = None
     # A name may share its beginning with the one before, so that few bytes make long names.
-    budget = _MOST_NAME_BYTES_PER_BYTE * len(index)
+    budget = _MAX_NAME_BYTES_PER_BYTE * len(index)
     end = 0
     for _, handle in _entries(block):
         block, _ = _block(index, handle, handle.start)
@@ -195,7 +195,7 @@ def _entries(block: ProtoMessage) -> Iterator[tuple[bytes, ProtoMessage]]:
         size, at = block.varint(at, end)
         if shared > len(key) or own + size > end - at:
             raise block.error(begin, "an entry is longer than its block")
-        if shared + own > _LONGEST_NAME:
+        if shared + own > _MAX_NAME_BYTES:
             raise block.error(begin, "a name is longer than any that TensorFlow writes")
         key = key[:shared] + block.data[at : at + own]
         at += own

@@ -50,7 +50,7 @@ Shape: TypeAlias = tuple[int | None, ...] | None
 _OF_REFERENCES = 100
 """Added to the number of a dtype for references to such tensors, which TensorFlow 1 has."""
 
-_MOST_DIMENSIONS = 254
+_MAX_RANK = 254
 """TensorFlow has no tensors of a higher rank."""
 
 
@@ -89,7 +89,7 @@ def read_shape(message: ProtoMessage) -> Shape:
     unknown_rank = False
     for field in message.fields():
         if field.number == ShapeField.DIMENSIONS:
-            if len(sizes) == _MOST_DIMENSIONS:
+            if len(sizes) == _MAX_RANK:
                 raise message.error(field.start, f"a shape has more than {len(sizes)} dimensions")
             size = message.message(field, "the size of a dimension").integer_of(1)
             sizes.append(None if size < 0 else size)
@@ -130,7 +130,7 @@ def tensor_type(tensor: ProtoMessage) -> TensorType:
     return typed(tensor, TensorProtoField.DTYPE, TensorProtoField.SHAPE)
 
 
-_MOST_BYTES = 1 << 28
+_MAX_TENSOR_BYTES = 1 << 28
 # tensor.proto: the fields of values, and how they are on the wire.
 _FLOATS = {5: "<f4", 6: "<f8", 9: "<c8", 12: "<c16"}
 _SIGNED, _UNSIGNED, _STRINGS = frozenset({7, 10, 11, 13}), frozenset({16, 17}), 8
@@ -191,7 +191,7 @@ def constant(tensor: ProtoMessage, dtype_of: Callable[[str], Any]) -> np.ndarray
             raise tensor.error(tensor.start, problem)
         return _shaped(tensor, np.frombuffer(content, dtype), shape)
     values = np.concatenate(found) if found else np.zeros(0)
-    if len(values) < size and size * dtype.itemsize > _MOST_BYTES:
+    if len(values) < size and size * dtype.itemsize > _MAX_TENSOR_BYTES:
         raise tensor.error(tensor.start, f"a constant has {size} elements")
     if kind_of(name) == "float" and dtype.itemsize < 4:
         # The file holds short floats as bits.

@@ -25,7 +25,7 @@ _NO_WEIGHTS = (
 _STATISTICS = "batch_stats"
 """Collection in which Flax keeps the running statistics of BatchNorm."""
 
-_MOST_SHOWN = 4
+_MAX_SHOWN = 4
 """Arguments in a line for people."""
 
 
@@ -69,7 +69,7 @@ class SavedSignature:
         if self.buckets:
             yield self.buckets
         if self.fixed_sizes:
-            shown = dict(list(self.fixed_sizes.items())[:_MOST_SHOWN])
+            shown = dict(list(self.fixed_sizes.items())[:_MAX_SHOWN])
             more = len(self.fixed_sizes) - len(shown)
             rest = f" and {more} more" if more else ""
             yield f"sizes are fixed at {served_text(shown)}{rest}; to open them: {self.opened_by}"

@@ -27,7 +27,7 @@ from shape_poly import Dim, DimExpr, SymbolicScope, evaluate_shape, sample_sizes
 
 _SAMPLES = 3
 _CANDIDATES = (*range(1, 9), 12, 16, 24, 32, 48, 64, 128, 224, 256)
-_MOST_WARM_UPS = 20
+_MAX_WARM_UPS = 20
 """Limits the requests of each signature; all of a thousand would take long, and say little more."""
 
 Shapes: TypeAlias = Mapping[str, tuple[Dim, ...]]
@@ -79,7 +79,7 @@ def calls_of(contents: SavedModelContents) -> list[SignatureCall]:
             found += _guesses(entry)
         else:
             found += _samples(entry, portable, shapes)
-        found += [call for call in requests if call.signature == entry.name][:_MOST_WARM_UPS]
+        found += [call for call in requests if call.signature == entry.name][:_MAX_WARM_UPS]
     # TensorFlow Serving does not load a model with requests for what is not there.
     names = {entry.name for entry in entries}
     return found + [call for call in requests if call.signature not in names]

@@ -1,4 +1,4 @@
-"""Operations that a storage behind a scheme offers, and the choice of who carries them out.
+"""Operations that a storage behind a scheme offers.
 
 A backend is small, so that every storage has what it needs: no operation is about more than one
 file, but for listing a folder. None of them is assumed to be atomic but renaming a file, which
@@ -8,9 +8,7 @@ object stores carry out as a copy that appears whole.
 from __future__ import annotations
 
 import errno
-import importlib.util
 import io
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,27 +17,8 @@ from typing import Any
 from jax2tf_bridge.errors import path_error
 
 # Bytes to read or write in one call.
-_MOST_AT_ONCE = 16 << 20
+_MAX_PIECE_BYTES = 16 << 20
 _BUFFER = 1 << 20
-
-_PACKAGES = {
-    "abfs": "adlfs",
-    "abfss": "adlfs",
-    "az": "adlfs",
-    "gcs": "gcsfs",
-    "gs": "gcsfs",
-    "hdfs": "pyarrow",
-    "hf": "huggingface_hub",
-    "http": "aiohttp",
-    "https": "aiohttp",
-    "s3": "s3fs",
-    "s3a": "s3fs",
-    "sftp": "paramiko",
-    "ssh": "paramiko",
-}
-"""Packages that fsspec needs, by scheme."""
-
-_TENSORFLOW_ONLY = frozenset({"ram"})
 
 
 @dataclass(frozen=True)
@@ -112,8 +91,8 @@ class FileWriter(io.RawIOBase):
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
         with self._failed:
-            for at in range(0, len(view), _MOST_AT_ONCE):
-                self._file.write(bytes(view[at : at + _MOST_AT_ONCE]))
+            for at in range(0, len(view), _MAX_PIECE_BYTES):
+                self._file.write(bytes(view[at : at + _MAX_PIECE_BYTES]))
         self._size += len(view)
         return len(view)
 
@@ -149,7 +128,7 @@ class _FileReader(io.RawIOBase):
         view = memoryview(buffer).cast("B")
         with self._failed:
             self._file.seek(self._at)
-            data = self._file.read(min(len(view), _MOST_AT_ONCE))
+            data = self._file.read(min(len(view), _MAX_PIECE_BYTES))
         view[: len(data)] = data
         self._at += len(data)
         return len(data)
@@ -221,69 +200,3 @@ _CODES: dict[type[Exception], int] = {
     NotADirectoryError: errno.ENOTDIR,
     IsADirectoryError: errno.EISDIR,
 }
-
-
-def backend_for(scheme: str, path: str) -> Backend:
-    """Chooses who carries out the operations on paths of a scheme.
-
-    TensorFlow if it runs here already and has the scheme; else fsspec if it has what the scheme
-    needs; else TensorFlow if it is installed and has the scheme.
-
-    Raises:
-      OSError: nothing that is installed has it; the text says what to install.
-    """
-    tensorflow = "tensorflow" in sys.modules and hasattr(sys.modules["tensorflow"], "io")
-    for choice in (
-        _gfile_for if tensorflow else None,
-        _fsspec_for,
-        None if tensorflow else _gfile_for,
-    ):
-        found = choice and choice(scheme, path)
-        if found:
-            return found
-    raise path_error(OSError, errno.EPROTONOSUPPORT, _missing_text(scheme), path)
-
-
-def _gfile_for(scheme: str, path: str) -> Backend | None:
-    if "tensorflow" not in sys.modules and not _is_installed("tensorflow"):
-        return None
-    from jax2tf_bridge.storage._gfile import gfile_backend
-
-    return gfile_backend(scheme)
-
-
-def _fsspec_for(scheme: str, path: str) -> Backend | None:
-    if scheme in _TENSORFLOW_ONLY or not _is_installed("fsspec"):
-        return None
-    from jax2tf_bridge.storage._fsspec import FsspecBackend, file_system
-
-    found = file_system(scheme, path)
-    return None if found is None else FsspecBackend(found)
-
-
-def _is_installed(package: str) -> bool:
-    if package in sys.modules:
-        return sys.modules[package] is not None
-    try:
-        return importlib.util.find_spec(package) is not None
-    except ImportError:  # something keeps it from being found
-        return False
-
-
-def _missing_text(scheme: str) -> str:
-    if scheme in _TENSORFLOW_ONLY:
-        return f"needs TensorFlow, which alone has {scheme}://: pip install tensorflow"
-    more = _PACKAGES.get(scheme)
-    if not _is_installed("fsspec"):
-        packages = " ".join(["'jax2tf-bridge[storage]'", *([more] if more else [])])
-        return f"needs fsspec for {scheme}://: pip install {packages}"
-    if more:
-        return f"needs a package for {scheme}://: pip install {more}"
-    from fsspec.registry import known_implementations
-
-    if said := known_implementations.get(scheme, {}).get("err"):
-        return f"needs a package for {scheme}://. fsspec says: {said}"
-    return (
-        f"has the scheme {scheme}://, which neither TensorFlow nor fsspec knows here: import the "
-        "package that registers it, or name a local path"
-    )

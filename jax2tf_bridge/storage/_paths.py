@@ -14,7 +14,8 @@ from pathlib import Path, PurePath
 from typing import Literal, NamedTuple, TypeAlias, overload
 
 from jax2tf_bridge.errors import path_error
-from jax2tf_bridge.storage._backend import Backend, FileStatus, FileWriter, backend_for
+from jax2tf_bridge.storage._backend import Backend, FileStatus, FileWriter
+from jax2tf_bridge.storage._backend_choice import choose_backend
 
 # One letter is a drive of Windows.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(/?)")
@@ -250,4 +251,4 @@ def as_path(path: str | os.PathLike[str]) -> AnyPath:
             raise path_error(OSError, errno.EINVAL, said, text)
         return Path(rest)
     text = f"{scheme}://{text[match.end() :]}"
-    return StoragePath(text, backend_for(scheme, text))
+    return StoragePath(text, choose_backend(scheme, text))

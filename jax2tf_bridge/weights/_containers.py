@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jax2tf_bridge.weights._mismatches import (
-    MOST_KEYS,
+    MAX_KEYS,
     OLD_NAMED_TUPLE_KEYS,
     describe,
     is_mapping,
@@ -151,9 +151,9 @@ def _lacks_keys(target: Container, missing: Sequence[str], state: Any) -> str:
     there = list(state.keys())
     known = set(target.keys)
     others = [key for key in there if key not in known]
-    lacks = " and ".join(f"{key!r}{nearest(key, others)}" for key in missing[:MOST_KEYS])
-    if len(missing) > MOST_KEYS:
-        lacks += f" and {len(missing) - MOST_KEYS} more"
+    lacks = " and ".join(f"{key!r}{nearest(key, others)}" for key in missing[:MAX_KEYS])
+    if len(missing) > MAX_KEYS:
+        lacks += f" and {len(missing) - MAX_KEYS} more"
     end = "" if lacks.endswith("?") else "."
     text = f"the state lacks {lacks}{end} The target is {target}; the state has {keys_text(there)}"
     hint = level_hint(dict(zip(target.keys, target.children, strict=True)), missing[0], state)

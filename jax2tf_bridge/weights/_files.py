@@ -16,9 +16,9 @@ from jax2tf_bridge.weights._state_dicts import from_state_dict, to_state_dict
 from jax2tf_bridge.weights._stored import LeafInfo, StoredContents
 from jax2tf_bridge.weights.msgpack import MsgpackContents
 
-_MOST_LISTED = 100
+_MAX_LISTED = 100
 # Comparing more words takes longer than anybody waits for a message.
-_MOST_COMPARED = 4096
+_MAX_COMPARED = 4096
 
 
 def msgpack_restore(encoded_pytree: bytes | bytearray | memoryview) -> Any:
@@ -233,7 +233,7 @@ class WeightsFile(Mapping[str, Any]):
 
     def __str__(self) -> str:
         """Lists path, dtype, shape and size of each leaf, one a line."""
-        listed = list(self.info.items())[:_MOST_LISTED]
+        listed = list(self.info.items())[:_MAX_LISTED]
         width = max((len(path) for path, _ in listed), default=0)
         lines = [repr(self)[1:-1]]
         lines += [f"  {path:{width}}  {info}" for path, info in listed]
@@ -246,5 +246,5 @@ class WeightsFile(Mapping[str, Any]):
         if below:
             leaves = f"{len(below)} below it, such as {below[0]!r}"
             return f"{path!r} is no leaf of {self.file}, which has {leaves}"
-        meant = did_you_mean(str(path), islice(self._leaves, _MOST_COMPARED), quoted=True)
+        meant = did_you_mean(str(path), islice(self._leaves, _MAX_COMPARED), quoted=True)
         return f"no leaf {path!r} in {self.file}, which has {len(self)}{meant}"

@@ -12,9 +12,9 @@ from jax2tf_bridge._utils import array_type_text, did_you_mean
 from jax2tf_bridge.errors import StateDictError, bullet_list
 from jax2tf_bridge.weights._paths import join_path, walk
 
-MOST_KEYS = 8
-_MOST_LINES = 20
-_MOST_COMPARED = 100
+MAX_KEYS = 8
+_MAX_LINES = 20
+_MAX_COMPARED = 100
 
 OLD_NAMED_TUPLE_KEYS = frozenset({"name", "fields", "values"})
 _KIND = re.compile(r"bool|u?int|b?float|complex")
@@ -51,15 +51,15 @@ def keys_text(keys: Sequence[Any], noun: str = "key") -> str:
     """
     if not keys:
         return f"no {noun}s"
-    shown = ", ".join(repr(key) for key in keys[:MOST_KEYS])
-    more = f" and {len(keys) - MOST_KEYS} more" if len(keys) > MOST_KEYS else ""
+    shown = ", ".join(repr(key) for key in keys[:MAX_KEYS])
+    more = f" and {len(keys) - MAX_KEYS} more" if len(keys) > MAX_KEYS else ""
     return f"the {noun}{'s' * (len(keys) > 1)} {shown}{more}"
 
 
 def nearest(name: str, others: Sequence[Any]) -> str:
     """Suggests the key that was probably meant, as the end of a message."""
     # To compare thousands of keys with thousands would take minutes.
-    return did_you_mean(name, map(str, others[:_MOST_COMPARED]), quoted=True)
+    return did_you_mean(name, map(str, others[:_MAX_COMPARED]), quoted=True)
 
 
 def level_hint(children: Mapping[str, Any], missing: str, state: Any) -> str:
@@ -90,9 +90,9 @@ def mismatch(lines: Sequence[tuple[str, str]], advice: str) -> StateDictError:
       lines: the path and the text of each difference; at least one.
       advice: what to do, as a sentence.
     """
-    texts = [f"{path or 'at the top'}: {text}" for path, text in lines[:_MOST_LINES]]
-    if len(lines) > _MOST_LINES:
-        texts.append(f"and {len(lines) - _MOST_LINES} more")
+    texts = [f"{path or 'at the top'}: {text}" for path, text in lines[:_MAX_LINES]]
+    if len(lines) > _MAX_LINES:
+        texts.append(f"and {len(lines) - _MAX_LINES} more")
     return StateDictError(
         f"The state does not fit the target. {advice}{bullet_list(texts)}", path=lines[0][0]
     )
@@ -170,7 +170,7 @@ def _by_key(one: dict[str, Any], other: Any) -> tuple[list[str], list[tuple[str,
     extra = [key for key in there if key not in one]
     texts = [
         # A suggestion takes time to find, and far fewer lines are shown.
-        f"the state lacks {key!r}{nearest(key, extra) if number < _MOST_LINES else ''}"
+        f"the state lacks {key!r}{nearest(key, extra) if number < _MAX_LINES else ''}"
         for number, key in enumerate(missing)
     ]
     if missing and (hint := level_hint(one, missing[0], other)):

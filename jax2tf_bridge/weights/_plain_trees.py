@@ -12,7 +12,7 @@ from typing import Any
 from jax2tf_bridge.weights._containers import has_text_keys, index_keys, is_container
 from jax2tf_bridge.weights._registered_types import handlers_of, is_registered_with_flax
 
-_DEEPEST = 64
+_MAX_DEPTH = 64
 """Containers within each other, at most; what contains itself is deeper."""
 
 
@@ -41,7 +41,7 @@ class PlainTrees:
         """
         kind = type(target)
         if kind is dict:
-            if depth > _DEEPEST or not has_text_keys(target):
+            if depth > _MAX_DEPTH or not has_text_keys(target):
                 raise NotPlain
             leaf_types, state, below = self._leaf_types, self.state, depth + 1
             return {
@@ -49,7 +49,7 @@ class PlainTrees:
                 for key, child in target.items()
             }
         if kind is list or kind is tuple:
-            if depth > _DEEPEST:
+            if depth > _MAX_DEPTH:
                 raise NotPlain
             leaf_types, state, below = self._leaf_types, self.state, depth + 1
             return {
@@ -69,7 +69,7 @@ class PlainTrees:
         if kind is not dict and kind is not list and kind is not tuple:
             self._check_leaf(target)
             return state
-        if depth > _DEEPEST or type(state) is not dict:
+        if depth > _MAX_DEPTH or type(state) is not dict:
             raise NotPlain
         leaf_types, restored, below = self._leaf_types, self.restored, depth + 1
         try:

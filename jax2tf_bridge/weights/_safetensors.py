@@ -21,7 +21,7 @@ from jax2tf_bridge.weights._sources import FileSource, Span
 from jax2tf_bridge.weights._stored import MAX_RANK, StoredArray, fits_numpy, stored_dtype
 
 _LENGTH = 8
-_LONGEST_HEADER = 100_000_000
+_MAX_HEADER_BYTES = 100_000_000
 """Bytes, by the format's definition."""
 
 _METADATA = "__metadata__"
@@ -87,7 +87,7 @@ def looks_like_safetensors(start: bytes | memoryview) -> bool:
     True
     """
     length = int.from_bytes(start[:_LENGTH], "little")
-    return bytes(start[_LENGTH : _LENGTH + 1]) == b"{" and length <= _LONGEST_HEADER
+    return bytes(start[_LENGTH : _LENGTH + 1]) == b"{" and length <= _MAX_HEADER_BYTES
 
 
 def _header(source: FileSource) -> tuple[str, int]:
@@ -95,9 +95,9 @@ def _header(source: FileSource) -> tuple[str, int]:
     if source.size < _LENGTH:
         raise _damaged(source, f"it has {source.size} bytes, and its header alone takes more")
     length = int.from_bytes(source.content(Span(0, _LENGTH)), "little")
-    if length > _LONGEST_HEADER:
+    if length > _MAX_HEADER_BYTES:
         raise _damaged(
-            source, f"its header has {length} bytes, and at most {_LONGEST_HEADER} are allowed"
+            source, f"its header has {length} bytes, and at most {_MAX_HEADER_BYTES} are allowed"
         )
     if length > source.size - _LENGTH:
         raise _damaged(

@@ -23,7 +23,7 @@ HEADER_ROOM = 2048
 _LONG_WINDOW = 1 << 16
 _SHORT_WINDOW = 1 << 12
 # Some systems read no more in one call.
-_MOST_AT_ONCE = 1 << 30
+_MAX_READ_BYTES = 1 << 30
 
 
 class Span(NamedTuple):
@@ -195,7 +195,7 @@ class FileSource(ByteSource):
         self._check_part()
         with self._lock:
             self._handle.seek(span.start)
-            found = self._handle.read(min(span.size, _MOST_AT_ONCE))
+            found = self._handle.read(min(span.size, _MAX_READ_BYTES))
         if len(found) == span.size:
             return found
         room = bytearray(span.size)
@@ -213,7 +213,7 @@ class FileSource(ByteSource):
             self._handle.seek(span.start)
             at = 0
             while at < span.size:
-                count = self._handle.readinto(out[at : min(at + _MOST_AT_ONCE, span.size)])
+                count = self._handle.readinto(out[at : min(at + _MAX_READ_BYTES, span.size)])
                 if not count:
                     raise self._changed(f"it ends at byte {span.start + at}")
                 at += count

@@ -114,7 +114,7 @@ LIBRARY = (
 def test_what_does_not_belong_together_is_told(
     monkeypatch: pytest.MonkeyPatch, nodes: list[bytes], tensor: str, problem: str
 ) -> None:
-    monkeypatch.setattr("jax2tf_bridge.saved_model._dataflow._MOST_STEPS", 1000)
+    monkeypatch.setattr("jax2tf_bridge.saved_model._dataflow._MAX_STEPS", 1000)
     model = meta_graph(*nodes, functions=LIBRARY)
     with pytest.raises(FileFormatError, match=rf"saved_model\.pb cannot be read: .*{problem}"):
         CallScope.of_graph(model, {}).value(tensor)
@@ -196,7 +196,7 @@ def test_constants_as_numbers(
 def test_only_constants_that_few_bytes_make_large_are_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("jax2tf_bridge.saved_model._tensors._MOST_BYTES", 8)
+    monkeypatch.setattr("jax2tf_bridge.saved_model._tensors._MAX_TENSOR_BYTES", 8)
     start = varint_field(1, 1) + bytes_field(2, by_hand.shape([3]))
     numbers = np.array([1, 2, 3], np.float32)
     for field in (4, 5):

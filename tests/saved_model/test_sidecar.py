@@ -230,9 +230,9 @@ def test_gradients_that_are_not_there(tmp_path: Path) -> None:
 
 def test_size_is_bounded(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     size = (saved / SIDECAR).stat().st_size
-    monkeypatch.setattr(_sidecar, "_MOST_BYTES", size)
+    monkeypatch.setattr(_sidecar, "_MAX_SIDECAR_BYTES", size)
     assert read_sidecar(saved) is not None
-    monkeypatch.setattr(_sidecar, "_MOST_BYTES", size - 1)
+    monkeypatch.setattr(_sidecar, "_MAX_SIDECAR_BYTES", size - 1)
     assert f"it has {size} bytes, and at most {size - 1} are read" in refusal(saved)
     with pytest.raises(SavingError, match=f"it has {size} bytes, and at most {size - 1} are read"):
         write_sidecar(saved, SIDECAR_OF_TWO, RECORDS_OF_TWO)

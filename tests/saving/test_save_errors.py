@@ -203,7 +203,7 @@ def test_what_would_not_fit_into_a_graph_is_refused(
 ) -> None:
     from jax2tf_bridge.saving.signatures import _checks
 
-    monkeypatch.setattr(_checks, "_LARGEST_GRAPH", 100)
+    monkeypatch.setattr(_checks, "_MAX_GRAPH_BYTES", 100)
     with pytest.raises(SavingError, match=r"^The modules take 0\.00 GB \(serving_default: 0\.00"):
         save(tmp_path / "m", DENSE, params=PARAMS)
     assert contents(tmp_path) == []

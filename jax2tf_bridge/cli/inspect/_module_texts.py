@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _SECONDS = 120
-_LONGEST = 200_000
-_MOST_MODULES = 50
+_MAX_CHARACTERS = 200_000
+_MAX_MODULES = 50
 _PROGRAM = """\
 import sys
 from pathlib import Path
@@ -53,7 +53,7 @@ def module_texts(modules: Sequence[bytes | memoryview | None]) -> ModuleTexts:
         )
     with tempfile.TemporaryDirectory(prefix="jax2tf-bridge-") as place:
         folder = Path(place)
-        for i, module in enumerate(modules[:_MOST_MODULES]):
+        for i, module in enumerate(modules[:_MAX_MODULES]):
             if module is not None:
                 (folder / f"{i}.module").write_bytes(module)
         problem = _run(folder)
@@ -72,7 +72,7 @@ def _run(folder: Path) -> str:
     }
     try:
         ended = subprocess.run(
-            [sys.executable, "-c", _PROGRAM, str(folder), str(_LONGEST)],
+            [sys.executable, "-c", _PROGRAM, str(folder), str(_MAX_CHARACTERS)],
             env=environment,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

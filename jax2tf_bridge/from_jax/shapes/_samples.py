@@ -26,7 +26,7 @@ _MAX_SMALL = 16
 _MAX_SECONDS = 20.0
 _MAX_SECONDS_ALIKE = 3.0
 """Seconds after which trials end if all had the same outcome."""
-_LARGEST = 24
+_MAX_SIZE = 24
 _MULTIPLES = 16
 _MAX_COMPARISONS = 3
 _SAMPLES = 2000
@@ -141,8 +141,8 @@ def _sizes(names: Sequence[str], example: Sizes) -> Iterator[Sizes]:
     for sizes in itertools.chain(
         [around],
         (dict(zip(names, s, strict=True)) for s in _box(len(names), _SMALL)),
-        ({**around, name: size} for size in range(1, _LARGEST + 1) for name in names),
-        (dict.fromkeys(names, size) for size in range(1, _LARGEST + 1)),
+        ({**around, name: size} for size in range(1, _MAX_SIZE + 1) for name in names),
+        (dict.fromkeys(names, size) for size in range(1, _MAX_SIZE + 1)),
     ):
         values = tuple(sizes[name] for name in names)
         if values not in seen:
@@ -197,11 +197,11 @@ def _samples(variables: frozenset[str]) -> Iterator[dict[str, int]]:
     """Yields sizes that are spread evenly: of one or two variables all up to a bound."""
     names = sorted(variables)
     if len(names) <= 2:
-        for sizes in itertools.product(range(1, _LARGEST + 1), repeat=len(names)):
+        for sizes in itertools.product(range(1, _MAX_SIZE + 1), repeat=len(names)):
             yield dict(zip(names, sizes, strict=True))
         return
     for n in itertools.count():
         # Different steps for each, so that they do not move together.
         yield {
-            name: 1 + (n * (2 * i + 5) + n // (i + 2)) % _LARGEST for i, name in enumerate(names)
+            name: 1 + (n * (2 * i + 5) + n // (i + 2)) % _MAX_SIZE for i, name in enumerate(names)
         }

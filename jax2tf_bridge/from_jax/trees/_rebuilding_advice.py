@@ -17,7 +17,7 @@ from jax2tf_bridge.serialization import (
     shortest_public_name,
 )
 
-_LARGEST_EXAMPLE = 2**20
+_MAX_EXAMPLE_BYTES = 2**20
 
 
 def from_children_advice(one_level: Any, children: Sequence[Any]) -> str:
@@ -164,6 +164,6 @@ def _may_be(value: Any, part: Any) -> bool:
 def _example(library: Any, child: Any) -> Any:
     """Makes an array like a child, of size 1 where the size is a symbol."""
     shape = [d if isinstance(d, int) else 1 for d in getattr(child, "shape", ())]
-    if np.prod(shape, dtype=float) > _LARGEST_EXAMPLE:
+    if np.prod(shape, dtype=float) > _MAX_EXAMPLE_BYTES:
         shape = [1] * len(shape)
     return library.zeros(shape, getattr(child, "dtype", "float32"))

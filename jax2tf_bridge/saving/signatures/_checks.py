@@ -11,7 +11,7 @@ from jax2tf_bridge.errors import Argument, Message, SavingError
 from jax2tf_bridge.portable import PortableFunction
 from jax2tf_bridge.saved_model import Signature
 
-_LARGEST_GRAPH = 2**31 - 1 - (1 << 20)
+_MAX_GRAPH_BYTES = 2**31 - 1 - (1 << 20)
 """Maximum size of saved_model.pb in bytes, less some room for what is not counted."""
 
 _TAKEN = frozenset(
@@ -72,7 +72,7 @@ def check_takes_params(name: str, portable: PortableFunction, *, takes: bool, gi
 def check_size(portables: Mapping[str, Iterable[PortableFunction]]) -> None:
     """Raises if the modules, by signature, do not fit into a graph."""
     sizes = {name: sum(len(r.module.data) for r in each) for name, each in portables.items()}
-    if sum(sizes.values()) > _LARGEST_GRAPH:
+    if sum(sizes.values()) > _MAX_GRAPH_BYTES:
         each = ", ".join(f"{name}: {size / 1e9:.2f} GB" for name, size in sizes.items())
         raise SavingError(
             f"The modules take {sum(sizes.values()) / 1e9:.2f} GB ({each}), and a SavedModel's "

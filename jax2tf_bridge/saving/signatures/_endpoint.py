@@ -35,7 +35,7 @@ from jax2tf_bridge.to_tensorflow import (
 )
 from shape_poly import is_symbolic_dim
 
-_MOST_TRIED = 5
+_MAX_TRIED = 5
 
 
 @dataclass(frozen=True)
@@ -434,7 +434,7 @@ def optional_subsets(optional: Sequence[str]) -> list[frozenset[str]]:
     >>> [sorted(names) for names in optional_subsets(["x", "y"])]
     [[], ['x'], ['y'], ['x', 'y']]
     """
-    if len(optional) > _MOST_TRIED:
+    if len(optional) > _MAX_TRIED:
         return [frozenset(), frozenset(optional)]
     counts = range(len(optional) + 1)
     return [frozenset(some) for n in counts for some in itertools.combinations(optional, n)]

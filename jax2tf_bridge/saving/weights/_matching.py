@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from jax2tf_bridge._utils import did_you_mean
 
-_MOST_SHOWN = 20
+_MAX_SHOWN = 20
 # Comparing words takes time that grows with their number, times that of the lines shown.
-_MOST_COMPARED = 2000
+_MAX_COMPARED = 2000
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def differences(
     """
     names, proposals = list(known), list(unexpected)
     lines = []
-    for name, described in list(missing.items())[:_MOST_SHOWN]:
+    for name, described in list(missing.items())[:_MAX_SHOWN]:
         near = did_you_mean(name, _nearest(name, proposals))
         # A path proposed for one name is not proposed for another.
         proposals = [path for path in proposals if not near or path not in near]
@@ -108,7 +108,7 @@ def differences(
         shown = f"{label} ({described})" if described else label
         lines.append(f"{shown} is missing{near}")
     lines += _and_more(len(missing), "are missing")
-    for path in unexpected[:_MOST_SHOWN]:
+    for path in unexpected[:_MAX_SHOWN]:
         near = did_you_mean(path, _nearest(path, names)) if path in proposals else ""
         lines.append(f"{path:.200} is not expected{near}")
     lines += _and_more(len(unexpected), "are not expected")
@@ -116,15 +116,15 @@ def differences(
 
 
 def _and_more(count: int, what: str) -> list[str]:
-    return [f"{count - _MOST_SHOWN} more {what}"] if count > _MOST_SHOWN else []
+    return [f"{count - _MAX_SHOWN} more {what}"] if count > _MAX_SHOWN else []
 
 
 def _nearest(word: str, known: Sequence[str]) -> Sequence[str]:
     """Picks the words worth comparing: of very many those with the same last part."""
-    if len(known) <= _MOST_COMPARED:
+    if len(known) <= _MAX_COMPARED:
         return known
     last = re.split(r"[./]", word)[-1]
-    return [other for other in known if other.endswith(last)][:_MOST_COMPARED]
+    return [other for other in known if other.endswith(last)][:_MAX_COMPARED]
 
 
 def shifted(missing: Sequence[str], unexpected: Sequence[str]) -> tuple[str, str]:

@@ -30,7 +30,7 @@ from jax2tf_bridge.to_tensorflow.operations._convolution_forms import (
     with_sizes,
 )
 from jax2tf_bridge.to_tensorflow.operations._folding import greatest
-from jax2tf_bridge.to_tensorflow.operations._scope import MOST_NEGATIVE, Emitter, Scope, typed
+from jax2tf_bridge.to_tensorflow.operations._scope import MIN_COMPUTED_AMOUNT, Emitter, Scope, typed
 from jax2tf_bridge.to_tensorflow.operations._shapes import (
     backwards,
     cut,
@@ -41,9 +41,9 @@ from jax2tf_bridge.to_tensorflow.operations._shapes import (
 )
 from shape_poly import Dim
 
-_MOST_POSITIONS = 4096
+_MAX_POSITIONS = 4096
 """Of a window whose elements get a product of their own each."""
-_MOST_GROUPS = 64
+_MAX_SEPARATE_GROUPS = 64
 """Of groups that get an operation of their own each, where there is another way."""
 
 
@@ -203,7 +203,7 @@ def _padding(scope: Scope, operation: Operation, operands: Sequence[Array]) -> S
         return operation.ints("padding")
     n = 2 * len(operation.ints("input_spatial_dimensions"))
     flat = reshape(scope, operands[0], (n,))
-    return scope.sizes_of(flat, [None] * n, least=MOST_NEGATIVE)
+    return scope.sizes_of(flat, [None] * n, least=MIN_COMPUTED_AMOUNT)
 
 
 def _axes(
@@ -261,7 +261,7 @@ def _convolved(scope: Scope, operation: Operation, whole: _Convolution) -> Array
         else:
             windows = [axis.window for axis in axes]
             count = math.prod(windows)
-            if not isinstance(count, int) or count > _MOST_POSITIONS:
+            if not isinstance(count, int) or count > _MAX_POSITIONS:
                 scope.fail(
                     operation,
                     f"a window of {' x '.join(map(str, windows))} over {n} axes of {image.element}",
@@ -322,7 +322,7 @@ def _is_gradient_for_kernel(whole: _Convolution) -> bool:
     if whole.numbers.image[-1] > whole.numbers.image[0]:
         return False
     if groups > 1 and not (
-        groups <= _MOST_GROUPS
+        groups <= _MAX_SEPARATE_GROUPS
         or (groups == whole.image_sizes[whole.numbers.image[0]] and len(axes) <= 2)
     ):
         return False

@@ -14,7 +14,7 @@ from jax2tf_bridge.to_tensorflow.operations._reductions import Combine, wrapped
 from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
 from jax2tf_bridge.to_tensorflow.operations._shapes import transpose
 
-_MOST_UNROLLED = 32
+_MAX_UNROLLED = 32
 """The longest axis whose steps are made one by one, and not in a loop."""
 
 
@@ -39,7 +39,7 @@ def run_along(
     back = [order.index(a) for a in range(rank)]
     columns = [scope.full(transpose(scope, array, order)) for array in arrays]
     length = columns[0].sizes[0]
-    if isinstance(length, int) and length <= _MOST_UNROLLED:
+    if isinstance(length, int) and length <= _MAX_UNROLLED:
         step = 1
         while step < length:
             columns = _stepped(scope, combine, columns, step, length - step, backwards)

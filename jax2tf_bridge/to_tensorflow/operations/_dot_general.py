@@ -21,7 +21,7 @@ from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
 from jax2tf_bridge.to_tensorflow.operations._shapes import with_ones
 from shape_poly import Dim
 
-_FEWEST_ROWS = 8
+_MIN_ROWS = 8
 """Below this many rows to a matrix, one product of all rows is faster than one of each matrix."""
 
 
@@ -176,7 +176,7 @@ def _product(
     batches: tuple[str, ...] = ()
     if not both and not left_flipped and len(sums) == 1 and len(left_alone) > 1:
         few = left.size(left_alone[-1])
-        if not (isinstance(few, int) and few < _FEWEST_ROWS):
+        if not (isinstance(few, int) and few < _MIN_ROWS):
             batches, rows = left_alone[:-1], left_alone[-1:]
     left_groups = [sums, rows] if left_flipped else [rows, sums]
     right_groups = [right_alone, sums] if right_flipped else [sums, right_alone]

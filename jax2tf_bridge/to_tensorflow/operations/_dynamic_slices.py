@@ -27,7 +27,7 @@ from shape_poly import Dim, DimExpr
 
 _Start: TypeAlias = "Dim | tf.Tensor"
 
-_MOST_COPIED = 1 << 18
+_MAX_COPIED_BYTES = 1 << 18
 """Bytes of an array that is put together anew for an update. TensorStridedSliceUpdate writes into
 the array where nothing else reads it, as in loops, but not all consumers of graphs know it; for an
 array as small as this a copy takes no longer than another operation."""
@@ -147,7 +147,7 @@ def update_at(scope: Scope, array: Array, update: Array, starts: Mapping[int, Ar
         return resized(update, array.sizes)
     if all(isinstance(start, int) for start in found.values()):
         return _assembled(scope, array, update, found)
-    if array.is_static and _bytes(array) <= _MOST_COPIED:
+    if array.is_static and _bytes(array) <= _MAX_COPIED_BYTES:
         if all(update.sizes[axis] == 1 for axis in found):
             return _selected(scope, array, update, found)
         return _assembled(scope, array, update, found)

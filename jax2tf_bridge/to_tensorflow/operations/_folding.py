@@ -15,9 +15,9 @@ from jax2tf_bridge.to_tensorflow.operations._scope import Scope, broadcast_sizes
 from shape_poly import Dim
 from shape_poly import operation as size_operation
 
-_MOST_ELEMENTS = 64
+_MAX_FOLDED_ELEMENTS = 64
 """Of arrays that are folded: more than any shape has."""
-_MOST_CONVERTED = 1024
+_MAX_CONVERTED_ELEMENTS = 1024
 _SIZES = frozenset({"i32", "i64"})
 
 
@@ -37,7 +37,7 @@ def folded(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Arr
 
 
 def _negated(array: Array) -> Array | None:
-    if array.known is None or array.known.size > _MOST_ELEMENTS:
+    if array.known is None or array.known.size > _MAX_FOLDED_ELEMENTS:
         return None
     return Array(array.element, array.sizes, known=-array.known)
 
@@ -46,7 +46,7 @@ def _small_constant(scope: Scope, array: Array) -> np.ndarray[Any, Any] | None:
     if array.row.kind not in ("bool", "int", "uint"):
         return None
     if array.known is not None:
-        return array.known if array.known.size <= _MOST_ELEMENTS else None
+        return array.known if array.known.size <= _MAX_FOLDED_ELEMENTS else None
     return scope.constant(array) if array.parts is not None else None
 
 
@@ -342,7 +342,7 @@ def converted(scope: Scope, array: Array, element: str) -> Array | None:
         if not all(fits(part, "i32") for part in array.parts):
             return None
         return Array(element, array.sizes, parts=array.parts)
-    if array.known is None or array.known.size > _MOST_CONVERTED:
+    if array.known is None or array.known.size > _MAX_CONVERTED_ELEMENTS:
         return None
     kinds = array.row.kind, row_of(element).kind
     match kinds:

@@ -14,7 +14,7 @@ from jax2tf_bridge.to_tensorflow.operations._scope import Scope
 from jax2tf_bridge.to_tensorflow.operations._shapes import concatenated, product, reshape, resized
 from shape_poly import Dim
 
-_DEEPEST = 7
+_MAX_INDEX_COMPONENTS = 7
 """How many components an index of tf.gather_nd and its like may have."""
 
 
@@ -149,7 +149,7 @@ def index_vectors(scope: Scope, components: Sequence[Array]) -> tf.Tensor:
 
 def is_too_deep(count: Dim) -> bool:
     """Returns whether an index has more components than TensorFlow's operations take."""
-    return not isinstance(count, int) or count > _DEEPEST
+    return not isinstance(count, int) or count > _MAX_INDEX_COMPONENTS
 
 
 def flat_index(scope: Scope, components: Sequence[Array], sizes: Sequence[Dim]) -> Array:

@@ -44,7 +44,7 @@ _MAX_SIZE = tf.int32.max
 _MAX_FACTOR = 1 << 20
 """Maximum constant in int32 arithmetic that is taken to be about sizes, and not to wrap around."""
 
-_DEEPEST, _MOST_OPERATIONS = 1000, 1_000_000
+_MAX_DEPTH, _MAX_OPERATIONS = 1000, 1_000_000
 """How deep functions and regions may nest, and how many operations they may have when each call is
 replaced by the function: far more than any model."""
 
@@ -67,7 +67,7 @@ class Inlined:
     arguments: Sequence[Array]
 
 
-MOST_NEGATIVE = -(1 << 28)
+MIN_COMPUTED_AMOUNT = -(1 << 28)
 """Of numbers that are computed and no sizes, as padding: the least that is reckoned with. Sums of
 several of them fit into 32 bits."""
 
@@ -120,7 +120,7 @@ class Scope:
         self._made: dict[Hashable, Any] = {}
         self._outer: Scope | None = None
         self._depth = 0
-        self._budget = [_MOST_OPERATIONS]
+        self._budget = [_MAX_OPERATIONS]
         self._numbers = itertools.count()
         self._counters: set[str] = set()
         self._exceeds_32_bits = [False]
@@ -221,7 +221,7 @@ class Scope:
         """
         emitter = self.emitters.get(operation.name)
         self._budget[0] -= 1
-        if self._depth > _DEEPEST or self._budget[0] < 0:
+        if self._depth > _MAX_DEPTH or self._budget[0] < 0:
             self.fail(operation, "the module's functions call each other without an end")
         if emitter is None:
             self.fail(operation, "there is no TensorFlow operation for it")

@@ -16,7 +16,7 @@ from jax2tf_bridge.to_tensorflow.operations import _converter_forms, _integers
 from jax2tf_bridge.to_tensorflow.operations._array import Array, plain, tf_dtype
 from jax2tf_bridge.to_tensorflow.operations._folding import greatest
 from jax2tf_bridge.to_tensorflow.operations._scope import (
-    MOST_NEGATIVE,
+    MIN_COMPUTED_AMOUNT,
     Emitter,
     Scope,
     type_sizes,
@@ -24,7 +24,7 @@ from jax2tf_bridge.to_tensorflow.operations._scope import (
 )
 from shape_poly import Dim
 
-_MOST_FOLDED = 1 << 10
+_MAX_MOVED_ELEMENTS = 1 << 10
 """Elements of a constant that is moved when the graph is made; larger ones would be there twice."""
 
 
@@ -117,7 +117,7 @@ def broadcast(scope: Scope, array: Array, sizes: Sequence[Dim], dimensions: Sequ
         return _empty(array.element, sizes)
     if array.parts is not None and not array.sizes and len(sizes) == 1:
         (count,) = sizes
-        if isinstance(count, int) and count <= _MOST_FOLDED:
+        if isinstance(count, int) and count <= _MAX_MOVED_ELEMENTS:
             return Array(array.element, sizes, parts=array.parts * count)
     if list(dimensions) != sorted(dimensions):
         order = sorted(range(array.rank), key=lambda i: dimensions[i])
@@ -265,7 +265,7 @@ def _reshaped(scope: Scope, array: Array, sizes: tuple[Dim, ...]) -> Array:
         static = [size for size in own_sizes if isinstance(size, int)]
         numbers = [size for size in wanted if isinstance(size, int)]
         is_static = len(static) == array.rank and len(numbers) == len(wanted)
-        if is_static and math.prod(static) <= max(_MOST_FOLDED, known.size):
+        if is_static and math.prod(static) <= max(_MAX_MOVED_ELEMENTS, known.size):
             whole = np.broadcast_to(known, static)
             return Array(array.element, sizes, known=whole.reshape(numbers))
     if all(_differ_by_ones(array.sizes, sizes, group) for group in groups):
@@ -362,7 +362,7 @@ def transpose(scope: Scope, array: Array, order: Sequence[int]) -> Array:
         return array
     sizes = tuple(array.sizes[axis] for axis in order)
     known = array.known
-    if known is not None and (known.ndim == 0 or known.size <= _MOST_FOLDED):
+    if known is not None and (known.ndim == 0 or known.size <= _MAX_MOVED_ELEMENTS):
         if known.ndim:
             known = known.reshape((1,) * (array.rank - known.ndim) + known.shape).transpose(order)
         return Array(array.element, sizes, known=known)
@@ -466,7 +466,7 @@ def slice_array(
         numbers = all(
             n is None or isinstance(n, int) for p in places for n in (p.start, p.stop, p.step)
         )
-        if numbers and array.known.size <= _MOST_FOLDED:
+        if numbers and array.known.size <= _MAX_MOVED_ELEMENTS:
             return Array(array.element, sizes, known=array.known[tuple(places)])
     # Of leading axes that one element is left of nothing is left.
     kept = first
@@ -540,7 +540,7 @@ def concatenate(scope: Scope, arrays: Sequence[Array], axis: int) -> Array:
     if all(array.known is not None for array in kept):
         wholes = [_spread_constant(array, spread) for array in kept]
         numbers = [whole for whole in wholes if whole is not None]
-        if len(numbers) == len(kept) and sum(n.size for n in numbers) <= _MOST_FOLDED:
+        if len(numbers) == len(kept) and sum(n.size for n in numbers) <= _MAX_MOVED_ELEMENTS:
             return Array(element, sizes, known=np.concatenate(numbers, axis))
     tensor = _stacked(scope, kept, axis, spread)
     if tensor is None:
@@ -600,7 +600,7 @@ def iota(scope: Scope, element: str, sizes: Sequence[Dim], axis: int) -> Array:
     trailing = (1,) * (len(sizes) - axis - 1)
     dtype = tf_dtype(element)
     narrow = {"i4": 8, "ui4": 0}.get(element)  # they wrap around, as wider ones do by themselves
-    if isinstance(size, int) and (size <= _MOST_FOLDED or narrow is not None):
+    if isinstance(size, int) and (size <= _MAX_MOVED_ELEMENTS or narrow is not None):
         known = np.arange(size)
         if narrow is not None:
             known = (known + narrow) % 16 - narrow
@@ -624,7 +624,7 @@ def _reverse(scope: Scope, operation: Operation, operands: Sequence[Array]) -> A
     if array.parts is not None:
         turned = np.flip(_objects(array), axes)
         return Array(array.element, array.sizes, parts=tuple(turned.reshape(-1)))
-    if array.known is not None and array.known.size <= _MOST_FOLDED:
+    if array.known is not None and array.known.size <= _MAX_MOVED_ELEMENTS:
         return Array(array.element, array.sizes, known=np.flip(array.known, axes))
     tensor = move(lambda x: backwards(scope, x, axes), scope.compact(array))
     return Array(array.element, array.sizes, tensor)
@@ -646,7 +646,7 @@ def _pad(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array
         high = operation.ints("edge_padding_high")
         return pad(scope, array, value, low, high, operation.ints("interior_padding"))
     unknown = [None] * array.rank
-    columns = [scope.sizes_of(amount, unknown, least=MOST_NEGATIVE) for amount in amounts]
+    columns = [scope.sizes_of(amount, unknown, least=MIN_COMPUTED_AMOUNT) for amount in amounts]
     found = pad(scope, array, value, *columns)
     kind = operation.results[0].tensor
     return resized(found, typed(kind.shape, found.sizes))

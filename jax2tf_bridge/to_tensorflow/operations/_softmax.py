@@ -29,7 +29,7 @@ from jax2tf_bridge.to_tensorflow.operations._scope import CONTRADICTIONS, Emitte
 _SOFTMAX, _LOG_SOFTMAX = "tensorflow.softmax", "tensorflow.log_softmax"
 _STOP_GRADIENT = "jax2tf.stop_gradient"
 _ELEMENTS = frozenset({"f32", "f64"})
-_MOST_AXES = 4
+_MAX_AXES = 4
 """TensorFlow's kernel of oneDNN takes five, and some of LiteRT's four."""
 _PARTS = frozenset({"subtract", "exponential", "reduce", "maximum", "constant", "log", *BROADCASTS})
 
@@ -170,7 +170,7 @@ def _has_whole(value: Value) -> bool:
     kind = value.type
     if not isinstance(kind, TensorType) or kind.element not in _ELEMENTS:
         return False
-    return len(kind.shape) <= _MOST_AXES
+    return len(kind.shape) <= _MAX_AXES
 
 
 def _emitter(function: Callable[[tf.Tensor], tf.Tensor]) -> Emitter:

@@ -273,7 +273,7 @@ def _running(
 
 _POOLED_AS = MappingProxyType({"f16": "f32", "bf16": "f32", "f32": "f32", "f64": "f64"})
 """The types in which means are computed: as sums they are exact enough there."""
-_MOST_POOLED = frozenset({"f16", "bf16", "f32", "i8", "i16", "i32", "i64", "ui8", "ui16"})
+_POOLED_BY_MAX = frozenset({"f16", "bf16", "f32", "i8", "i16", "i32", "i64", "ui8", "ui16"})
 
 
 def _known_windows(scope: Scope, reducer: Reducer, array: Array, windows: Windows) -> Array | None:
@@ -318,8 +318,8 @@ def _of_whole_axes(scope: Scope, reducer: Reducer, array: Array, windows: Window
 def _pooled(scope: Scope, reducer: Reducer, array: Array, windows: Windows) -> Array | None:
     element = array.element
     pools = {
-        "maximum": element in _MOST_POOLED,
-        "minimum": element in _MOST_POOLED and array.row.kind == "float",
+        "maximum": element in _POOLED_BY_MAX,
+        "minimum": element in _POOLED_BY_MAX and array.row.kind == "float",
         "add": element in _POOLED_AS,
     }
     if not pools.get(reducer.name, False):
@@ -513,7 +513,7 @@ def _tiled(scope: Scope, reducer: Reducer, array: Array, windows: Windows) -> Ar
 
 # Any reducer and any windows.
 
-_MOST_PLACES = 6
+_MAX_UNROLLED_WINDOW = 6
 """The longest window whose elements are combined one by one."""
 
 
@@ -619,7 +619,7 @@ def _along(
             for column in columns
         ]
         return reduce_by(scope, combine, taken, neutrals, [axis + 1])
-    if window <= _MOST_PLACES:
+    if window <= _MAX_UNROLLED_WINDOW:
         parts = [part(columns, k * dilation, number, stride) for k in range(window)]
         return functools.reduce(lambda a, b: combine(scope, a, b), parts)
     # Windows of 1, 2, 4, ... elements are made of two halves; some of them make the whole one.

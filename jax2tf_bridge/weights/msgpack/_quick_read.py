@@ -17,13 +17,13 @@ from jax2tf_bridge.weights._sources import view
 from jax2tf_bridge.weights._stored import StoredArray
 from jax2tf_bridge.weights.msgpack._format import ARRAY, CHUNKED_KEY, NUMPY_SCALAR
 
-LARGEST: Final = 1 << 16
+MAX_QUICK_BYTES: Final = 1 << 16
 """Bytes of an array or binary, at most: msgpack copies each before it can be looked at."""
 
 # Room for all items of a list or map is set aside when it begins: of each that is open.
-_LONGEST_LIST: Final = 1 << 10
-_LARGEST_MAP: Final = 1 << 15
-_LEAST_BYTES_PER_ITEM: Final = 32
+_MAX_LIST_LENGTH: Final = 1 << 10
+_MAX_MAP_LENGTH: Final = 1 << 15
+_MIN_BYTES_PER_ITEM: Final = 32
 # The bytes before the elements: (shape, name, and the header of a bin).
 _PRELUDE: Final = re.compile(
     rb"\x93[\x90-\x9f](?:[\0-\x7f]|\xcc.|\xcd..|\xce.{4})*[\xa1-\xbf][\w\[\]]+"
@@ -68,11 +68,11 @@ class QuickReader:
                 strict_map_key=True,
                 object_pairs_hook=_checked_dict,
                 ext_hook=self._extension,
-                max_str_len=LARGEST,
-                max_bin_len=LARGEST,
-                max_ext_len=LARGEST,
-                max_array_len=_LONGEST_LIST,
-                max_map_len=min(_LARGEST_MAP, len(self._data) // _LEAST_BYTES_PER_ITEM + 1),
+                max_str_len=MAX_QUICK_BYTES,
+                max_bin_len=MAX_QUICK_BYTES,
+                max_ext_len=MAX_QUICK_BYTES,
+                max_array_len=_MAX_LIST_LENGTH,
+                max_map_len=min(_MAX_MAP_LENGTH, len(self._data) // _MIN_BYTES_PER_ITEM + 1),
             )
         # Errors of msgpack for input that it cannot or must not read; UnicodeDecodeError is one.
         except (ValueError, TypeError, OverflowError):

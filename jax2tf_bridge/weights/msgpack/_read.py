@@ -49,13 +49,13 @@ _NO_KEY: Final = object()
 _MAX_DEPTH: Final = 1024
 # The hashes of other keys can be made equal at will, so that a map takes quadratic time.
 _STRONG_KEYS: Final = (str, bytes, int, float, type(None), np.bool_, np.integer, np.floating)
-_MOST_WEAK_KEYS: Final = 1024
-_LONGEST_PATH: Final = 400
+_MAX_WEAK_KEYS: Final = 1024
+_MAX_PATH_LENGTH: Final = 400
 # Each leaf has all keys above it in its path: a small file could have very long paths.
-_MOST_IN_PATHS: Final = 1 << 28
+_MAX_CHARACTERS_IN_PATHS: Final = 1 << 28
 _TIMESTAMP: Final = -1
-_LONGEST_NAME: Final = 64
-_MOST_NANOSECONDS: Final = 999_999_999
+_MAX_NAME_LENGTH: Final = 64
+_MAX_NANOSECONDS: Final = 999_999_999
 _DAMAGED: Final = (
     "The bytes are cut short or damaged, or no weights: copy them anew, or write them again."
 )
@@ -83,10 +83,10 @@ class MsgpackContents:
             take too much memory.
         """
         structure = _read_structure(self._source)
-        if _length_of_paths(structure.tree) > _MOST_IN_PATHS:
+        if _length_of_paths(structure.tree) > _MAX_CHARACTERS_IN_PATHS:
             raise FileFormatError(
-                f"{_place(self._source)} has leaves whose paths take more than {_MOST_IN_PATHS} "
-                "characters together. read_weights reads it as a tree.",
+                f"{_place(self._source)} has leaves whose paths take more than "
+                f"{_MAX_CHARACTERS_IN_PATHS} characters together. read_weights reads it as a tree.",
                 file=self._source.file,
             )
         try:
@@ -294,8 +294,8 @@ def _checked_key(value: Any, frame: _ReadFrame, source: ByteSource, end: int) ->
         raise Fault(end, "each key of a map once", f"{value!r:.80} again")
     if not isinstance(value, _STRONG_KEYS):
         frame.weak_keys += 1
-        if frame.weak_keys > _MOST_WEAK_KEYS:
-            what = f"at most {_MOST_WEAK_KEYS} keys of a map that are neither text nor real numbers"
+        if frame.weak_keys > _MAX_WEAK_KEYS:
+            what = f"at most {_MAX_WEAK_KEYS} keys of a map that are neither text nor real numbers"
             raise Fault(end, what, "one more")
     return value
 
@@ -389,7 +389,7 @@ def _dtype(
     kind, length, start = read_header(data, at, last, base)
     if kind not in (headers.STR, headers.BIN):
         raise Fault(base + at, "the name of a dtype", described(kind, length))
-    if length > _LONGEST_NAME:
+    if length > _MAX_NAME_LENGTH:
         raise Fault(base + at, "the name of a dtype", f"{length} bytes")
     if start + length > last:
         raise cut_short(base + start, length, last - start)
@@ -434,8 +434,8 @@ def _timestamp(data: bytes, at: int) -> Any:
         nanoseconds, seconds = whole >> 34, whole & (1 << 34) - 1
     else:
         nanoseconds, seconds = 0, whole
-    if nanoseconds > _MOST_NANOSECONDS:
-        raise Fault(at, f"at most {_MOST_NANOSECONDS} nanoseconds", f"{nanoseconds}")
+    if nanoseconds > _MAX_NANOSECONDS:
+        raise Fault(at, f"at most {_MAX_NANOSECONDS} nanoseconds", f"{nanoseconds}")
     return Timestamp(seconds, nanoseconds)
 
 
@@ -496,8 +496,8 @@ def _named(value: Any) -> str:
 def _error(source: ByteSource, fault: Fault, stack: list[_ReadFrame]) -> FileFormatError:
     positions = [frame.position() for frame in stack[1:]]
     path = join_path([position for position in positions if position is not None])
-    if len(path) > _LONGEST_PATH:
-        path = f"{path[: _LONGEST_PATH // 2]}...{path[-_LONGEST_PATH // 2 :]}"
+    if len(path) > _MAX_PATH_LENGTH:
+        path = f"{path[: _MAX_PATH_LENGTH // 2]}...{path[-_MAX_PATH_LENGTH // 2 :]}"
     where = f"byte {fault.at}" + (f", in {path}" if path else "")
     known = guess_format(source.window(0).data[:16])
     likely = f"The bytes seem to be {known}." if known else _DAMAGED

@@ -34,7 +34,7 @@ _LONG = 2**28
 _BLOCK = 2**26
 """Bytes in a block, at most, so that a progress bar moves within a large array."""
 
-_MOST_KEYS = 4096
+_MAX_CACHED_KEYS = 4096
 """Keys that are written once and copied then."""
 
 _PLAIN = frozenset({type(None), bool, int, float, str, msgpack.Timestamp})
@@ -387,7 +387,7 @@ class _Encoder:
             self.pending += self.packer.pack(key)
             return
         written = self.scalar(key, lambda: _write_errors.key_place(key, self.place()))
-        if type(key) is str and len(self.written_keys) < _MOST_KEYS:
+        if type(key) is str and len(self.written_keys) < _MAX_CACHED_KEYS:
             self.written_keys[key] = written
         self.pending += written
 

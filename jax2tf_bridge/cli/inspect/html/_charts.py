@@ -11,7 +11,7 @@ from jax2tf_bridge._utils import printable
 
 _WIDTH, _VALUES = 900, 110
 _ROW, _BAR = 26, 14
-_LONGEST_LABEL = 56
+_MAX_LABEL_LENGTH = 56
 _LETTER = 7.5
 """The width of a letter of a label: in monospaced fonts it is 0.55 to 0.61 of their size, 12."""
 _MARGIN = 10
@@ -88,9 +88,9 @@ def bar_chart(title: str, bars: Sequence[Bar]) -> str:
 
 def _shortened(label: str) -> str:
     """Shortens a label in the middle, since both ends tell a path from others."""
-    if _letters(label) <= _LONGEST_LABEL:
+    if _letters(label) <= _MAX_LABEL_LENGTH:
         return label
-    half = (_LONGEST_LABEL - 1) // 2
+    half = (_MAX_LABEL_LENGTH - 1) // 2
     first, last = label, label
     while _letters(first) > half:
         first = first[:-1]

@@ -28,7 +28,7 @@ from jax2tf_bridge.inspecting import (
 )
 from jax2tf_bridge.portable import no_handler_text
 
-_MOST_BARS = 12
+_MAX_BARS = 12
 _WRITTEN_SO = "its file was written with vjp_order="
 _MANY = 200
 """How many rows a table has, and how many modules are shown."""
@@ -113,7 +113,7 @@ def file_page(facts: Mapping[str, Any], texts: ModuleTexts, version: str) -> Pag
                 "Captured arrays, in bytes",
                 largest(
                     [_bar(c["name"] or c["sha256"][:12], c["bytes"]) for c in facts["constants"]],
-                    _MOST_BARS,
+                    _MAX_BARS,
                     in_units,
                 ),
             ),
@@ -165,7 +165,7 @@ def _arrays(facts: Mapping[str, Any]) -> PageTable:
         for c in facts["constants"]["largest"]
     ]
     found.sort(key=lambda row: -row[2])
-    rows = [[place, kind, f"{size:,}"] for place, kind, size in found[:_MOST_BARS] if size > 1000]
+    rows = [[place, kind, f"{size:,}"] for place, kind, size in found[:_MAX_BARS] if size > 1000]
     head = ["where", "type", "bytes"]
     return PageTable("Largest constants", head, rows, numbers=frozenset({2}))
 
@@ -193,12 +193,12 @@ def _parts(facts: Mapping[str, Any]) -> list[Bar]:
 
 def _variables(variables: Sequence[Mapping[str, Any]]) -> list[Bar]:
     in_order = sorted(variables, key=lambda v: natural_order(v["path"]))
-    return largest([_bar(v["path"], v["bytes"] or 0) for v in in_order], _MOST_BARS, in_units)
+    return largest([_bar(v["path"], v["bytes"] or 0) for v in in_order], _MAX_BARS, in_units)
 
 
 def _modules(modules: Sequence[Mapping[str, Any]]) -> list[Bar]:
     bars = [_bar(_short_title(m), m["bytes"]) for m in modules]
-    return largest(bars, _MOST_BARS, in_units, in_order=True) if len(bars) > 1 else []
+    return largest(bars, _MAX_BARS, in_units, in_order=True) if len(bars) > 1 else []
 
 
 def _short_title(module: Mapping[str, Any]) -> str:
@@ -252,9 +252,7 @@ def _fold(
         paragraphs.append(texts.missing_because)
     bars = [Bar(op["name"], op["count"], f"{op['count']:,}") for op in module["ops"]]
     total = sum(op["count"] for op in module["ops"])
-    chart = bar_chart(
-        f"Operations, {total:,} in all", largest(bars, _MOST_BARS, lambda n: f"{n:,}")
-    )
+    chart = bar_chart(f"Operations, {total:,} in all", largest(bars, _MAX_BARS, lambda n: f"{n:,}"))
     return Fold(title, paragraphs, [chart], "StableHLO", text or "", is_open)
 
 
