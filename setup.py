@@ -1,8 +1,8 @@
-"""Builds the distribution; what it is called, holds and needs is in pyproject.toml."""
+"""Builds the distribution; pyproject.toml has its metadata and contents."""
 
 from setuptools import setup
 
 setup(
-    # Setuptools would build in ./build, which a file system that ignores case takes for ./BUILD.
+    # The default, ./build, collides with ./BUILD on case-insensitive file systems.
     options={"build": {"build_base": ".build"}},
 )

@@ -45,22 +45,22 @@ _PACKAGE = "jax.experimental.jax2tf"
 _CONVERTER, _CALLER = f"{_PACKAGE}.jax2tf", f"{_PACKAGE}.call_tf"
 _SWITCHES = ("enable_xla", "native_serialization")
 _STRICT, _CHECKS = "native_serialization_strict_checks", "native_serialization_disabled_checks"
-_NOTHING = object()
+_MISSING = object()
 
 
 @contextlib.contextmanager
 def as_jax2tf() -> Iterator[types.ModuleType]:
-    """Puts the bridge in the place of jax.experimental.jax2tf, for all code of this process.
+    """Replaces jax.experimental.jax2tf by the bridge, for all code of this process.
 
     The public names of that module, and of its submodules jax2tf and call_tf, give the bridge's
     functions, also to libraries that imported it before: orbax-export, Keras' JaxLayer and Keras'
     export. Functions that they converted meanwhile stay the bridge's. Where this JAX has no
-    jax2tf, or one that cannot be imported, a module takes its place. On leaving, also by an
-    exception, all is as it was before.
+    jax2tf, or one that cannot be imported, a module takes its place. Leaving the context, also by
+    an exception, restores everything.
 
-    It holds in every thread: one that converts meanwhile uses the bridge too. Contexts may be
+    It applies to every thread: one that converts meanwhile uses the bridge too. Contexts may be
     nested, and open in several threads: the last one that closes puts jax2tf back. Code that
-    takes a name out of the module meanwhile (`from jax.experimental.jax2tf import convert`) keeps
+    imports a name from the module meanwhile (`from jax.experimental.jax2tf import convert`) keeps
     the bridge's. enable_xla=False and native_serialization=False make TensorFlow's own
     operations, as in the releases that could, and within Keras' exports to OpenVINO and ONNX
     those of `Target.converters()`; experimental_native_lowering has no effect, and
@@ -79,14 +79,14 @@ def as_jax2tf() -> Iterator[types.ModuleType]:
     >>> f(np.zeros(2)).numpy().tolist()
     [1.0, 1.0]
     """
-    _SWAP.begin(_names_of_the_bridge())
+    _SWAP.begin(_get_bridge_names())
     try:
         yield sys.modules[_PACKAGE]
     finally:
         _SWAP.end()
 
 
-def _names_of_the_bridge() -> Mapping[str, Any]:
+def _get_bridge_names() -> Mapping[str, Any]:
     """Returns the bridge's objects under jax2tf's public names."""
     from jax2tf_bridge.calling_tf import call_tf
     from jax2tf_bridge.converting import convert, dtype_of_val
@@ -98,22 +98,22 @@ def _names_of_the_bridge() -> Mapping[str, Any]:
         "DisabledSafetyCheck": DisabledSafetyCheck,
         "PolyShape": PolyShape,
         "call_tf": call_tf,
-        "convert": opaque_to_autograph(_called_as_jax2tf(convert)),
+        "convert": opaque_to_autograph(_adapt_convert(convert)),
         "dtype_of_val": dtype_of_val,
         "eval_polymorphic_shape": eval_polymorphic_shape,
         "split_to_logical_devices": split_to_logical_devices,
     }
 
 
-def _called_as_jax2tf(bridge_convert: Callable[..., Any]) -> Callable[..., Any]:
+def _adapt_convert(bridge_convert: Callable[..., Any]) -> Callable[..., Any]:
     def convert(fun_jax: Callable[..., Any], **options: Any) -> Any:
-        """Calls `jax2tf_bridge.convert` without the options that have had no effect for long."""
+        """Calls `jax2tf_bridge.convert` without options that have no effect."""
         options.pop("experimental_native_lowering", None)
-        given = {name: options[name] for name in _SWITCHES if name in options}
-        is_for_converter = not all(given.values()) and _is_keras_converting()
-        if all(given.values()) or is_for_converter:
+        switches = {name: options[name] for name in _SWITCHES if name in options}
+        is_for_converter = not all(switches.values()) and _is_keras_converting()
+        if all(switches.values()) or is_for_converter:
             # True is the default; passing it would only trigger a warning.
-            options = {name: value for name, value in options.items() if name not in given}
+            options = {name: value for name, value in options.items() if name not in switches}
         if is_for_converter:
             options["target"] = Target.converters()
         if not options.pop(_STRICT, True):
@@ -128,7 +128,7 @@ _CONVERTING_MODULES = frozenset({"keras.src.export.onnx", "keras.src.export.open
 
 
 def _is_keras_converting() -> bool:
-    """Returns whether Keras calls for a graph that a converter reads."""
+    """Returns whether Keras is the caller, and hands the graph to a converter."""
     frame = inspect.currentframe()
     while frame is not None:
         if frame.f_globals.get("__name__") in _CONVERTING_MODULES:
@@ -138,7 +138,7 @@ def _is_keras_converting() -> bool:
 
 
 class _Swap:
-    """Count of open contexts: the first puts the bridge in, the last takes it out again."""
+    """Count of open contexts: the first installs the bridge, the last removes it."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -146,16 +146,16 @@ class _Swap:
         self._undo = contextlib.ExitStack()
 
     def begin(self, names: Mapping[str, Any]) -> None:
-        """Counts one more open context."""
+        """Opens a context, and installs the bridge in the first one."""
         with self._lock:
             if not self._open:
                 with contextlib.ExitStack() as undo:
-                    _put(names, undo)
+                    _install_names(names, undo)
                     self._undo = undo.pop_all()
             self._open += 1
 
     def end(self) -> None:
-        """Counts one less."""
+        """Closes a context, and removes the bridge with the last one."""
         with self._lock:
             self._open -= 1
             if not self._open:
@@ -166,7 +166,7 @@ _SWAP = _Swap()
 
 
 class _StandIn(types.ModuleType):
-    """A module in the place of one that this JAX lacks; its names come and go with the context."""
+    """Stand-in for a module that this JAX lacks; only open contexts give it names."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -185,16 +185,16 @@ class _StandIn(types.ModuleType):
 _STAND_INS = {name: _StandIn(name) for name in (_PACKAGE, _CONVERTER, _CALLER)}
 
 
-def _put(names: Mapping[str, Any], undo: contextlib.ExitStack) -> None:
-    before = {name: module for name, module in sys.modules.items() if _is_part(name)}
+def _install_names(names: Mapping[str, Any], undo: contextlib.ExitStack) -> None:
+    before = {name: module for name, module in sys.modules.items() if _is_jax2tf_module(name)}
     from jax2tf_bridge.from_jax.trees import can_import_jax2tf
 
     if not can_import_jax2tf():
         undo.callback(_restore_modules, before)
         _restore_modules(_STAND_INS)
         experimental = importlib.import_module("jax.experimental")
-        _set(experimental, "jax2tf", _STAND_INS[_PACKAGE], undo)
-        _set(_STAND_INS[_PACKAGE], "jax2tf", _STAND_INS[_CONVERTER], undo)
+        _set_attribute(experimental, "jax2tf", _STAND_INS[_PACKAGE], undo)
+        _set_attribute(_STAND_INS[_PACKAGE], "jax2tf", _STAND_INS[_CONVERTER], undo)
     for module_name, own in (
         (_PACKAGE, names),
         (_CONVERTER, names.keys() - {"call_tf"}),
@@ -203,23 +203,25 @@ def _put(names: Mapping[str, Any], undo: contextlib.ExitStack) -> None:
         module = sys.modules.get(module_name)
         if module is not None:
             for name in own:
-                _set(module, name, names[name], undo)
+                _set_attribute(module, name, names[name], undo)
 
 
-def _is_part(module_name: str) -> bool:
+def _is_jax2tf_module(module_name: str) -> bool:
     return f"{module_name}.".startswith(f"{_PACKAGE}.")
 
 
 def _restore_modules(modules: Mapping[str, types.ModuleType]) -> None:
-    """Makes these the only parts of jax2tf, also where a failed import left some."""
-    for name in filter(_is_part, list(sys.modules)):
+    """Makes these the only modules of jax2tf, also after a failed import left some."""
+    for name in filter(_is_jax2tf_module, list(sys.modules)):
         del sys.modules[name]
     sys.modules.update(modules)
 
 
-def _set(owner: types.ModuleType, name: str, value: Any, undo: contextlib.ExitStack) -> None:
-    before = vars(owner).get(name, _NOTHING)
-    if before is _NOTHING:
+def _set_attribute(
+    owner: types.ModuleType, name: str, value: Any, undo: contextlib.ExitStack
+) -> None:
+    before = vars(owner).get(name, _MISSING)
+    if before is _MISSING:
         undo.callback(delattr, owner, name)
     else:
         undo.callback(setattr, owner, name, before)

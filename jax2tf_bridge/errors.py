@@ -24,9 +24,9 @@ class Argument:
     """An argument of a public function, as a part of a Message.
 
     Attributes:
-      name: of the argument.
+      name: its name.
       value: what to pass, or what was passed; `...` where the message only names the argument.
-      code: what Python shows, where that is not "name=value".
+      code: the code that Python shows, if it is not "name=value".
 
     >>> str(Argument("mask")), str(Argument("oversize", {"n": "as is"}))
     ('mask', "oversize={'n': 'as is'}")
@@ -45,8 +45,7 @@ class Argument:
 class Message(str):
     """Text of an error or a note, with the arguments that it names as parts.
 
-    It is what Python shows. The command line writes the same parts with options in place of the
-    arguments.
+    Python shows the text. The command line shows options in place of the arguments.
 
     >>> message = Message("Pass ", Argument("oversize", {"n": "as is"}), ".")
     >>> message
@@ -58,8 +57,8 @@ class Message(str):
     parts: tuple[str | Argument, ...]
 
     def __new__(cls, *parts: object) -> Message:
-        """Joins texts, arguments, other messages, and errors, which stand for their messages."""
-        flat = [piece for part in parts for piece in _pieces(part)]
+        """Joins texts, arguments, other messages, and the messages of errors."""
+        flat = [piece for part in parts for piece in _split_parts(part)]
         message = super().__new__(cls, "".join(map(str, flat)))
         message.parts = tuple(flat)
         return message
@@ -68,11 +67,11 @@ class Message(str):
         return Message, self.parts
 
     def written(self, write: Callable[[Argument], str]) -> str:
-        """Returns the text with each argument as `write` writes it."""
+        """Returns the text with each argument formatted by `write`."""
         return "".join(write(p) if isinstance(p, Argument) else p for p in self.parts)
 
 
-def _pieces(part: object) -> tuple[str | Argument, ...]:
+def _split_parts(part: object) -> tuple[str | Argument, ...]:
     if isinstance(part, BaseException) and part.args and str(part) == part.args[0]:
         part = part.args[0]
     if isinstance(part, Message):
@@ -83,20 +82,20 @@ def _pieces(part: object) -> tuple[str | Argument, ...]:
 class BridgeError(Exception):
     """Base of all exceptions that the bridge raises on purpose."""
 
-    # TensorFlow's AutoGraph replaces what is raised within a tf.function by an exception of its
-    # own, which no `except ValueError` catches, unless it has an attribute of this name.
+    # TensorFlow's AutoGraph replaces exceptions within a tf.function by its own, which
+    # `except ValueError` does not catch, unless they have this attribute.
     ag_pass_through = True
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Python would call the class with the message alone, and most of ours take more.
-        return _restored, (type(self), self.args, self.__dict__)
+        # Python would pass the message alone to the class; most classes here need more.
+        return _restore, (type(self), self.args, self.__dict__)
 
 
 class MissingDependencyError(BridgeError, ImportError):
     """A package that this half of the bridge needs is not installed."""
 
     def __init__(self, package: str, extra: str, needed_for: str) -> None:
-        """`package` is missing, `extra` brings it, `needed_for` says who asked."""
+        """`package` is missing, `extra` installs it, `needed_for` is the feature that needs it."""
         super().__init__(
             f"{needed_for} needs {package}, which is not installed here. "
             f"Install it with: pip install 'jax2tf-bridge[{extra}]'"
@@ -109,9 +108,9 @@ class TargetError(BridgeError, ValueError):
 
 
 class FunctionError(BridgeError, TypeError, ValueError):
-    """Something that is no function, or none that can be exported.
+    """An object that is not a function, or a function that cannot be exported.
 
-    A TypeError as jax.jit's, and a ValueError as jax.export's.
+    A TypeError like jax.jit's, and a ValueError like jax.export's.
     """
 
 
@@ -120,7 +119,7 @@ class ExportError(BridgeError, ValueError):
 
 
 class NotExportableError(ExportError, NotImplementedError):
-    """Function with something that no export can carry, such as a host callback."""
+    """Function with a part that no export can contain, such as a host callback."""
 
 
 class UnsupportedByTargetError(ExportError, NotImplementedError):
@@ -134,17 +133,17 @@ class UnsupportedByTargetError(ExportError, NotImplementedError):
     def __init__(
         self, message: str, *, operation: str, source: str | None, reason: str = ""
     ) -> None:
-        """`message` is the whole text; `reason` its part that does not name the platform."""
+        """`message` is the whole text; `reason` is its part that does not name the platform."""
         super().__init__(message)
         self.operation, self.source = operation, source
         self.reason = reason or message
 
 
 class PlatformError(ExportError):
-    """Function that cannot be lowered for the platforms asked for.
+    """Function that cannot be lowered for the requested platforms.
 
     Attributes:
-      reasons: for each platform that failed, why.
+      reasons: the reason for each platform that failed.
     """
 
     def __init__(self, message: str, *, reasons: Mapping[str, str]) -> None:
@@ -157,12 +156,13 @@ class ShapeError(BridgeError, ValueError):
 
 
 class InconclusiveShapeError(ShapeError, TypeError):
-    """Tracing asked something about the sizes that has no single answer.
+    """A comparison of symbolic sizes that tracing cannot decide.
 
-    A TypeError as JAX's where shapes do not fit each other, a ValueError as every ShapeError.
+    A TypeError like JAX's for shapes that do not fit each other, and a ValueError like every
+    ShapeError.
 
     Attributes:
-      comparison: what was asked, as "b >= 5".
+      comparison: the comparison, as "b >= 5".
       counterexample: sizes for which it does not hold, by variable; None if none is known.
       requirements: the constraints under which the function can be exported; empty if there are
         none.
@@ -189,9 +189,9 @@ class UnsoundBucketsError(ShapeError):
 
     Attributes:
       output: the name of a result that changes.
-      sizes: the sizes at which it was seen, by variable.
-      bucket: to what they were padded, by variable.
-      difference: by how much it changed, at most.
+      sizes: the sizes at which it changed, by variable.
+      bucket: the sizes that they were padded to, by variable.
+      difference: the largest change.
     """
 
     def __init__(
@@ -211,15 +211,15 @@ class UnsoundBucketsError(ShapeError):
 class DTypeError(BridgeError, TypeError, ValueError):
     """A dtype that TensorFlow or JAX lacks, or that differs from the expected one.
 
-    A TypeError for arguments, as jax.jit's, and a ValueError for results that are not as declared,
-    as jax2tf's. It is both wherever it is raised, so that callers need not know which.
+    jax.jit raises a TypeError for arguments; jax2tf raises a ValueError for results that are not
+    as declared. This error is always both, so that callers need not know which.
     """
 
 
 class StructureError(BridgeError, TypeError, ValueError):
     """A pytree whose structure differs from the expected one.
 
-    A TypeError as TensorFlow's, and a ValueError as JAX's.
+    A TypeError like TensorFlow's, and a ValueError like JAX's.
     """
 
 
@@ -228,10 +228,10 @@ class ArgumentsError(ShapeError, DTypeError):
 
 
 class GradientError(BridgeError, LookupError, TypeError, ValueError):
-    """A gradient was asked for that does not exist; the text says why.
+    """A requested gradient does not exist; the text says why.
 
-    A LookupError as TensorFlow's, a ValueError as JAX's of loops, and a TypeError as JAX's where
-    there is no forward mode.
+    A LookupError like TensorFlow's, a ValueError like JAX's for loops, and a TypeError like JAX's
+    for functions without forward mode.
     """
 
 
@@ -243,7 +243,7 @@ class StateDictError(StructureError):
     """A tree without a state dict, or a state dict that does not fit what it is restored into.
 
     Attributes:
-      path: where, as "params/layers_0/kernel"; "" for the whole.
+      path: the path of the part, as "params/layers_0/kernel"; "" for the whole.
     """
 
     def __init__(self, message: str, *, path: str = "") -> None:
@@ -252,10 +252,10 @@ class StateDictError(StructureError):
 
 
 class FileFormatError(BridgeError, ValueError):
-    """Bytes that are not of the format they claim to be, or of a newer version of it.
+    """Bytes that are not in the format that they claim, or in a newer version of it.
 
     Attributes:
-      file: where they were read from; None if they were given as bytes.
+      file: the file that they were read from; None if they were passed as bytes.
     """
 
     def __init__(self, message: str, *, file: str | None = None) -> None:
@@ -264,14 +264,14 @@ class FileFormatError(BridgeError, ValueError):
 
 
 class SerializationError(BridgeError, TypeError, ValueError):
-    """Something that a file format cannot hold; nothing is written.
+    """An object that a file format cannot hold; nothing is written.
 
-    A ValueError as jax.export's, and a TypeError as that of flax.serialization.
+    A ValueError like jax.export's, and a TypeError like that of flax.serialization.
     """
 
 
 class SavingError(BridgeError, ValueError):
-    """A SavedModel that cannot be written as asked; what was at its path is still there."""
+    """A SavedModel that cannot be written as requested; its path is left unchanged."""
 
 
 class LayerError(BridgeError, ValueError):
@@ -287,10 +287,10 @@ class DeviceError(BridgeError, ValueError):
 
 
 class NotPicklableError(BridgeError, TypeError):
-    """Something that cannot be sent to another process.
+    """An object that cannot be sent to another process.
 
     Attributes:
-      culprit: the name of what is to blame, as "train_step.<locals>.lock"; "" if unknown.
+      culprit: the name of the part that is the cause, as "train_step.<locals>.lock"; "" if unknown.
     """
 
     def __init__(self, message: str, *, culprit: str = "") -> None:
@@ -303,11 +303,11 @@ class UntrustedMessageError(BridgeError, ValueError):
 
 
 class CallTfError(BridgeError, RuntimeError):
-    """A TensorFlow function that JAX called has failed; its cause is what it raised.
+    """A TensorFlow function that JAX called has failed; `__cause__` is its exception.
 
     Attributes:
       function: its name.
-      operation: the TensorFlow operation that failed, as far as that is known.
+      operation: the TensorFlow operation that failed; None if unknown.
     """
 
     def __init__(self, message: str, *, function: str, operation: str | None = None) -> None:
@@ -320,7 +320,7 @@ class JobError(BridgeError, RuntimeError):
 
     Attributes:
       job: its name.
-      output: what the process had printed, as far as that is known.
+      output: the output of the process; "" if unknown.
     """
 
     def __init__(self, message: str, *, job: str, output: str = "") -> None:
@@ -332,7 +332,7 @@ class WorkerDiedError(JobError):
     """Exporting process that ended before it answered.
 
     Attributes:
-      exit_code: of the process, negative for a signal; None if it is not known.
+      exit_code: its exit code, negative for a signal; None if unknown.
     """
 
     def __init__(
@@ -345,12 +345,12 @@ class WorkerDiedError(JobError):
 class ExportManyError(BridgeError, ExceptionGroup[BridgeError]):
     """Some of many exports failed; the others are done.
 
-    It is a group of exceptions, so that `except*` finds the kinds that are in it.
+    It is an exception group, so that `except*` catches the kinds of its errors.
 
     Attributes:
-      results: the portable functions of the jobs that went well, by name.
-      errors: for each of the others why not: a JobError whose cause is what was raised, or what
-        kept it from being sent.
+      results: the portable functions of the jobs that succeeded, by name.
+      errors: the error of each other job, by name: a JobError, whose cause is the exception that
+        was raised, or the error that kept the job from being sent.
     """
 
     results: Mapping[str, Any]
@@ -368,7 +368,7 @@ class ExportManyError(BridgeError, ExceptionGroup[BridgeError]):
         return error
 
     def derive(self, excs: Sequence[BridgeError], /) -> ExportManyError:  # type: ignore[override]
-        """A part of the group, with all of its results."""
+        """Makes a subgroup that keeps all results."""
         error = ExportManyError(self.message, excs)
         error.results = self.results
         error.errors = {name: e for name, e in self.errors.items() if e in excs}
@@ -376,23 +376,23 @@ class ExportManyError(BridgeError, ExceptionGroup[BridgeError]):
 
 
 class _PathText(OSError):
-    """An OSError whose text begins with its path, and whose strerror goes on from there."""
+    """An OSError whose text is its path and then its strerror."""
 
     def __str__(self) -> str:
         return str(message_of(self))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        kind = type(self).__mro__[2]  # the type of Python's; ours has no name to be found by
+        kind = type(self).__mro__[2]  # Python's type; the generated one cannot be imported
         return path_error, (kind, self.errno, self.strerror, self.filename)
 
 
 def path_error(kind: type[OSError], code: int, text: str, path: str | os.PathLike[str]) -> OSError:
-    """An error of the system's kinds about a path, to be raised.
+    """Makes an OSError whose text starts with a path.
 
     Args:
-      kind: of the error, as FileExistsError.
-      code: of `errno`.
-      text: what is the matter, as it goes on behind the path: "is there already".
+      kind: its type, as FileExistsError.
+      code: its errno.
+      text: the problem, as it follows the path: "is there already".
       path: the file or folder.
 
     >>> path_error(FileExistsError, 17, "is there already", "model")
@@ -405,7 +405,7 @@ def path_error(kind: type[OSError], code: int, text: str, path: str | os.PathLik
 
 
 def message_of(error: BaseException) -> Message:
-    """Returns the text of an error with its arguments, where it has them.
+    """Returns the message of an error, with its arguments if it has any.
 
     >>> message_of(ShapeError(Message("Give ", Argument("mask"), "."))).parts
     ('Give ', Argument(name='mask', value=Ellipsis, code=''), '.')
@@ -415,7 +415,7 @@ def message_of(error: BaseException) -> Message:
     return Message(error)
 
 
-def _restored(
+def _restore(
     kind: type[BridgeError], args: tuple[Any, ...], attributes: dict[str, Any]
 ) -> BridgeError:
     error = kind.__new__(kind, *args)
@@ -429,10 +429,10 @@ def mismatch(
     """Makes the error for arrays that differ from what is expected.
 
     Args:
-      text: what does not fit: "The arguments of f do not fit".
+      text: the first sentence, as "The arguments of f do not fit".
       shapes: a line for each array of another shape.
       dtypes: a line for each array of another dtype.
-      advice: what to do, on lines of its own.
+      advice: what to do, on a new line.
 
     >>> type(mismatch("The weights do not fit", ["w: expected shape (3,), got (4,)"], [], ""))
     <class 'jax2tf_bridge.errors.ShapeError'>
@@ -442,5 +442,5 @@ def mismatch(
 
 
 def bullet_list(lines: Sequence[str]) -> Message:
-    """Writes `lines` one below the other, each with a dash, for the end of a message."""
+    """Formats lines as a bulleted list for the end of a message."""
     return Message(*(part for line in lines for part in ("\n  - ", line)))

@@ -198,10 +198,10 @@ class Channel:
                 "unpack, what sign made is for verify, what serialize_specs made is for "
                 "deserialize_specs."
             )
-        self._count(kind, number)
+        self._check_number(kind, number)
         return payload
 
-    def _count(self, kind: Kind, number: int) -> None:
+    def _check_number(self, kind: Kind, number: int) -> None:
         with self._lock:
             if kind is Kind.SPECS:
                 if number < self._first_unread_specs or number in self._read_specs:

@@ -197,7 +197,7 @@ def importable_name(obj: Any) -> str | None:
 def iter_children(obj: Any) -> Iterator[Child]:
     """Yields the parts of an object that are pickled with it. Parts with good names come first."""
     if isinstance(obj, FunctionType):
-        yield from _children_of_function(obj)
+        yield from _iterate_function(obj)
     elif isinstance(obj, functools.partial):
         yield Child("its function", ".func", obj.func)
         for i, value in enumerate(obj.args):
@@ -208,7 +208,7 @@ def iter_children(obj: Any) -> Iterator[Child]:
         yield Child("its object", ".__self__", obj.__self__)
         yield Child("its function", ".__func__", obj.__func__)
     elif isinstance(obj, CellType):
-        yield from _cell_child("", obj)
+        yield from _iterate_cell("", obj)
     elif isinstance(obj, Mapping):
         yield from (Child(f"key {key!r:.60}", "", key) for key in obj)
         yield from (Child(f"[{key!r:.60}]", f"[{key!r:.60}]", v) for key, v in obj.items())
@@ -216,13 +216,13 @@ def iter_children(obj: Any) -> Iterator[Child]:
         names = getattr(obj, "_fields", None)
         for i, value in enumerate(obj):
             if names:
-                yield _attribute_child(names[i], value)
+                yield _make_attribute_child(names[i], value)
             else:
                 yield Child(f"[{i}]", f"[{i}]", value)
     elif isinstance(obj, type):
-        yield from _children_of_class(obj)
+        yield from _iterate_class(obj)
     if not isinstance(obj, (type, *_KNOWN_TYPES)) and type(obj) not in _CONTAINERS:
-        yield from _children_of_object(obj)
+        yield from _iterate_object(obj)
 
 
 def _get_attribute(obj: Any, name: str) -> Any:
@@ -233,11 +233,11 @@ def _get_attribute(obj: Any, name: str) -> Any:
         return None
 
 
-def _attribute_child(name: str, value: Any) -> Child:
+def _make_attribute_child(name: str, value: Any) -> Child:
     return Child(f"attribute {name}", f".{name}", value)
 
 
-def _cell_child(name: str, cell: CellType) -> Iterator[Child]:
+def _iterate_cell(name: str, cell: CellType) -> Iterator[Child]:
     try:
         value = cell.cell_contents
     except ValueError:  # the cell is empty
@@ -245,12 +245,12 @@ def _cell_child(name: str, cell: CellType) -> Iterator[Child]:
     yield Child(f"closure variable {name}", f".{name}", value)
 
 
-def _children_of_function(function: FunctionType) -> Iterator[Child]:
+def _iterate_function(function: FunctionType) -> Iterator[Child]:
     if importable_name(function) is not None:
         return
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        yield from _cell_child(name, cell)
-    for name in sorted(_global_names(function.__code__)):
+        yield from _iterate_cell(name, cell)
+    for name in sorted(_find_global_names(function.__code__)):
         if name in function.__globals__:
             value = function.__globals__[name]
             yield Child(f"global {name}", f".{name}", value)
@@ -263,21 +263,21 @@ def _children_of_function(function: FunctionType) -> Iterator[Child]:
     ):
         yield Child(f"default of {name}", f".{name}", value)
     for name, value in vars(function).items():
-        yield _attribute_child(name, value)
+        yield _make_attribute_child(name, value)
     for name, value in function.__annotations__.items():
         yield Child(f"annotation of {name}", f".__annotations__[{name!r}]", value)
 
 
-def _global_names(code: CodeType) -> set[str]:
+def _find_global_names(code: CodeType) -> set[str]:
     """Returns the names that code and its nested functions may look up in the module."""
     names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            names |= _global_names(constant)
+            names |= _find_global_names(constant)
     return names
 
 
-def _children_of_class(cls: type) -> Iterator[Child]:
+def _iterate_class(cls: type) -> Iterator[Child]:
     if importable_name(cls) is not None:
         return
     for base in cls.__bases__:
@@ -290,19 +290,19 @@ def _children_of_class(cls: type) -> Iterator[Child]:
         elif inspect.isgetsetdescriptor(value) or inspect.ismemberdescriptor(value):
             continue
         if name not in {"__dict__", "__weakref__"}:
-            yield _attribute_child(name, value)
+            yield _make_attribute_child(name, value)
 
 
-def _children_of_object(obj: Any) -> Iterator[Child]:
+def _iterate_object(obj: Any) -> Iterator[Child]:
     wrapped = _get_attribute(obj, "__wrapped__")
     if callable(wrapped):
         yield Child("the function in it", "", wrapped)
-    yield from _state_children(obj)
+    yield from _iterate_state(obj)
     if importable_name(type(obj)) is None:
         yield Child("its class", ".__class__", type(obj))
 
 
-def _state_children(obj: Any) -> Iterator[Child]:
+def _iterate_state(obj: Any) -> Iterator[Child]:
     """Yields the objects in the result of __reduce_ex__. Attributes with names come first."""
     try:
         reduced = obj.__reduce_ex__(4)
@@ -321,7 +321,7 @@ def _state_children(obj: Any) -> Iterator[Child]:
     unnamed += list(items or ())
     unnamed += [pair[1] for pair in pairs or ()]
     for name, value in attributes.items():
-        yield _attribute_child(name, value)
+        yield _make_attribute_child(name, value)
     for value in unnamed:
         # The class is a child of its own, and the object must not be its own child.
         if not isinstance(value, type) and value is not obj:

@@ -63,7 +63,7 @@ def reduce_jax(obj: Any, by_value: Container[str] = ()) -> Reduced:
     if name is not None:
         return cached_function, name
     if isinstance(obj, _Cached):
-        if _name_if_by_reference(obj, by_value) is not None:
+        if _find_name_by_reference(obj, by_value) is not None:
             return NotImplemented
         # cloudpickle would send only the name, which other processes cannot import from __main__.
         return _rebuild_cached, (obj.__wrapped__, obj.cache_parameters())
@@ -98,11 +98,11 @@ def _reduce_by_name(obj: Any, by_value: Container[str]) -> Reduced:
     """Reduces results of jit, custom_jvp and similar to their names, if they can be imported."""
     if isinstance(obj, type) or not type(obj).__module__.startswith(("jax.", "jaxlib.")):
         return NotImplemented
-    name = _name_if_by_reference(obj, by_value)
+    name = _find_name_by_reference(obj, by_value)
     return NotImplemented if name is None else name
 
 
-def _name_if_by_reference(obj: Any, by_value: Container[str]) -> str | None:
+def _find_name_by_reference(obj: Any, by_value: Container[str]) -> str | None:
     """Returns `importable_name`, or None in modules that are pickled by value."""
     name = importable_name(obj)
     if name is None:

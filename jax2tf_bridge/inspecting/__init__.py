@@ -1,4 +1,4 @@
-"""Describes SavedModels and files: what is in them, and what will go wrong.
+"""Describes SavedModels and files: their contents and their problems.
 
 Imports neither jax nor tensorflow.
 """

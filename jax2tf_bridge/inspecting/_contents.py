@@ -1,4 +1,4 @@
-"""Describes the modules of a SavedModel: what they hold, and where they run."""
+"""Describes the modules of a SavedModel: their contents, and the releases that run them."""
 
 from __future__ import annotations
 
@@ -37,19 +37,20 @@ _LINEAR_ALGEBRA = re.compile(r"(lapack|blas|cublas|cusolver|hipblas|hipsolver)")
 
 @dataclass(frozen=True)
 class ModuleContents:
-    """A module of a SavedModel, with what follows from it and from its op.
+    """Module of a SavedModel, with facts about it and its op.
 
     Attributes:
-      called: the op.
-      order: how often is differentiated before a module of these bytes runs; None if nothing
-        runs it.
-      entries: the names of the signatures and methods that run it, or a gradient with it.
-      summary: what is in it; None if it cannot be read, and `unreadable` says why.
+      called: the op that calls the module.
+      order: the lowest order of differentiation at which a module of these bytes runs; None if
+        nothing runs it.
+      entries: the names of the signatures and methods that run it, or whose gradients do.
+      summary: its contents; None if it cannot be read.
+      unreadable: the reason why it cannot be read; None if it can.
       portable: its function, if the sidecar has it.
-      releases: of TensorFlow that surely run it.
-      unhandled: custom calls for which no TensorFlow has a handler.
-      mismatch: how the op's types differ from the module's; None if they do not.
-      narrow: dtypes of arguments and results that TensorFlow hands over wrongly.
+      releases: the TensorFlow releases that surely run it.
+      unhandled: custom calls for which no TensorFlow release has a handler.
+      mismatch: the difference of the op's types from the module's; None if they agree.
+      narrow: dtypes of arguments and results that TensorFlow passes incorrectly.
     """
 
     called: CalledModule
@@ -65,7 +66,7 @@ class ModuleContents:
 
     @property
     def place(self) -> str:
-        """Names where it is, for people."""
+        """Its position in the graph, for messages."""
         return self.called.place
 
 
@@ -76,32 +77,34 @@ def module_contents(
 
     Args:
       contents: the SavedModel.
-      portables: functions by the SHA-256 of their module, as `functions_beside` gives them.
+      portables: functions by the SHA-256 of their module, as in `FunctionsBeside.by_module`.
     """
     summaries: dict[str, ModuleSummary | str] = {}
     orders: dict[str, int] = {}
     digests = [hashlib.sha256(called.module).hexdigest() for called in contents.modules]
     for called, digest in zip(contents.modules, digests, strict=True):
         if digest not in summaries:
-            summaries[digest] = _summary(called)
+            summaries[digest] = _read_summary(called)
         for entry in contents.entries:
             if (order := entry.modules.get(called.number)) is not None:
-                # The gradient of what runs in pieces calls the function, too.
+                # The gradient of a function that runs in pieces calls the function, too.
                 orders[digest] = min(order, orders.get(digest, order))
     return tuple(
-        _contents(contents, called, orders.get(digest), summaries[digest], portables.get(digest))
+        _make_contents(
+            contents, called, orders.get(digest), summaries[digest], portables.get(digest)
+        )
         for called, digest in zip(contents.modules, digests, strict=True)
     )
 
 
 @dataclass(frozen=True)
 class FunctionsBeside:
-    """Functions that lie beside a SavedModel, as save() leaves them.
+    """Functions in files beside a SavedModel, which save() writes.
 
     Attributes:
       by_module: functions and their VJPs, by the SHA-256 of their modules.
-      by_signature: functions by the names of their signatures.
-      problems: of files that cannot be read.
+      by_signature: functions by signature name.
+      problems: the errors of files that cannot be read.
     """
 
     by_module: Mapping[str, PortableFunction]
@@ -110,32 +113,32 @@ class FunctionsBeside:
 
     @property
     def own_operations(self) -> dict[str, PortableFunction]:
-        """Functions of the signatures that are TensorFlow's own operations."""
+        """Functions of the signatures that run as TensorFlow's own operations."""
         return {name: f for name, f in self.by_signature.items() if not f.target.xla}
 
 
 def functions_beside(contents: SavedModelContents) -> FunctionsBeside:
     """Reads the functions beside a model."""
-    found: dict[str, PortableFunction] = {}
+    by_module: dict[str, PortableFunction] = {}
     by_signature: dict[str, PortableFunction] = {}
     problems: list[str] = []
-    for signature, file in _files_of_signatures(contents):
+    for signature, file in _iterate_signature_files(contents):
         try:
             functions = collect_vjps(read_function(file), None, MAX_GRADIENT_ORDERS)
         except (BridgeError, OSError) as e:
             problems.append(str(e))
         else:
-            found |= {hashlib.sha256(each.module.data).hexdigest(): each for each in functions}
+            by_module |= {hashlib.sha256(each.module.data).hexdigest(): each for each in functions}
             by_signature[signature] = functions[0]
-    return FunctionsBeside(found, by_signature, tuple(problems))
+    return FunctionsBeside(by_module, by_signature, tuple(problems))
 
 
 def function_files(contents: SavedModelContents) -> Iterator[AnyPath]:
     """Yields the files of the functions that the sidecar names."""
-    return (file for _, file in _files_of_signatures(contents))
+    return (file for _, file in _iterate_signature_files(contents))
 
 
-def _files_of_signatures(contents: SavedModelContents) -> Iterator[tuple[str, AnyPath]]:
+def _iterate_signature_files(contents: SavedModelContents) -> Iterator[tuple[str, AnyPath]]:
     for signature, entry in sidecar_signatures(contents).items():
         name = entry.get("record")
         if isinstance(name, str) and FILE_NAME.fullmatch(name):
@@ -143,49 +146,51 @@ def _files_of_signatures(contents: SavedModelContents) -> Iterator[tuple[str, An
 
 
 def sidecar_signatures(contents: SavedModelContents) -> dict[str, Mapping[str, object]]:
-    """Returns the sidecar's entries of signatures, by name, as far as they are sound."""
-    found = contents.sidecar.get("signatures")
-    if not isinstance(found, dict):
+    """Returns the sidecar's entries of signatures by name, without malformed ones."""
+    signatures = contents.sidecar.get("signatures")
+    if not isinstance(signatures, dict):
         return {}
-    return {name: entry for name, entry in found.items() if isinstance(entry, dict)}
+    return {name: entry for name, entry in signatures.items() if isinstance(entry, dict)}
 
 
-def _summary(called: CalledModule) -> ModuleSummary | str:
+def _read_summary(called: CalledModule) -> ModuleSummary | str:
     try:
         return read_summary(called.module)
     except FileFormatError as e:
         return str(e)
 
 
-def _contents(
+def _make_contents(
     contents: SavedModelContents,
     called: CalledModule,
     lowest_order: int | None,
-    read: ModuleSummary | str,
+    summary_or_error: ModuleSummary | str,
     portable: PortableFunction | None,
 ) -> ModuleContents:
     entries = dict.fromkeys(e.name for e in contents.entries if called.number in e.modules)
     narrow = tuple(sorted({*called.arguments, *(r.dtype for r in called.results)} & WIDENED.keys()))
-    summary = None if isinstance(read, str) else read
+    summary = None if isinstance(summary_or_error, str) else summary_or_error
     calls = () if summary is None else tuple(summary.custom_calls)
     return ModuleContents(
         called=called,
         order=lowest_order if entries else None,
         entries=tuple(entries),
         summary=summary,
-        unreadable=read if isinstance(read, str) else None,
+        unreadable=summary_or_error if isinstance(summary_or_error, str) else None,
         portable=portable,
-        releases=tuple(_releases(called, calls)) if summary is not None and not narrow else (),
-        unhandled=unhandled_anywhere(_without_vouched_lapack(called), calls),
-        mismatch=None if summary is None or narrow else _mismatch(called, summary),
+        releases=tuple(_iterate_releases(called, calls))
+        if summary is not None and not narrow
+        else (),
+        unhandled=unhandled_anywhere(_drop_vouched_lapack(called), calls),
+        mismatch=None if summary is None or narrow else _find_mismatch(called, summary),
         narrow=narrow,
     )
 
 
-def _without_vouched_lapack(called: CalledModule) -> CalledModule:
+def _drop_vouched_lapack(called: CalledModule) -> CalledModule:
     """Drops the checks that vouch for handlers of linear algebra.
 
-    JAX has handlers for it, and other tools can write such calls only without the check.
+    JAX has handlers for it, and other tools must disable the check to write such calls.
     """
     checks = (c for c in called.disabled_checks if not is_linear_algebra(c.is_custom_call() or ""))
     return replace(called, disabled_checks=tuple(checks))
@@ -200,7 +205,7 @@ def is_linear_algebra(call: str) -> bool:
     return _LINEAR_ALGEBRA.match(call) is not None
 
 
-def _mismatch(called: CalledModule, summary: ModuleSummary) -> str | None:
+def _find_mismatch(called: CalledModule, summary: ModuleSummary) -> str | None:
     return call_problem(
         called.node,
         called.arguments,
@@ -210,18 +215,18 @@ def _mismatch(called: CalledModule, summary: ModuleSummary) -> str | None:
     )
 
 
-def _releases(called: CalledModule, calls: Iterable[str]) -> Iterator[str]:
+def _iterate_releases(called: CalledModule, calls: Iterable[str]) -> Iterator[str]:
     """Yields the releases that read the module and handle its custom calls."""
     calls = tuple(calls)
-    judged = _without_vouched_lapack(called)
-    if called.stablehlo_version is None or has_kernel(judged, calls):
+    unvouched = _drop_vouched_lapack(called)
+    if called.stablehlo_version is None or has_kernel(unvouched, calls):
         return
     for release in tensorflow_releases(called.stablehlo_version, called.calling_convention_version):
-        if called.uses_shardy and _numbers(release) < _FIRST_WITH_SHARDY:
+        if called.uses_shardy and _parse_release(release) < _FIRST_WITH_SHARDY:
             continue
-        if not unhandled_calls(judged, calls, TENSORFLOW_RELEASES[release][0]):
+        if not unhandled_calls(unvouched, calls, TENSORFLOW_RELEASES[release][0]):
             yield release
 
 
-def _numbers(release: str) -> tuple[int, ...]:
+def _parse_release(release: str) -> tuple[int, ...]:
     return tuple(map(int, release.split(".")))

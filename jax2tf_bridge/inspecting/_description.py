@@ -32,7 +32,7 @@ from shape_poly import is_symbolic_dim
 SCHEMA = 1
 """Version of the schema, raised if a field is removed or means something else."""
 
-_MAX_SIZES = 1000
+_MAX_SHAPE_CHARACTERS = 1000
 
 
 def describe_saved_model(contents: SavedModelContents) -> dict[str, Any]:
@@ -51,24 +51,24 @@ def describe_saved_model(contents: SavedModelContents) -> dict[str, Any]:
             "graph_bytes": contents.graph_size,
             "variables_bytes": contents.variables_size,
             "written_by": contents.tensorflow,
-            "bridge": _text(contents.sidecar.get("bridge")),
+            "bridge": _as_text(contents.sidecar.get("bridge")),
             "tags": list(contents.tags),
         },
         "findings": [
             {"severity": f.severity, "text": f.text, "remedy": f.remedy, "modules": list(f.modules)}
             for f in findings(contents, modules, beside)
         ],
-        "tensorflow": _releases([m for m in modules if not m.order], own),
-        "tensorflow_for_gradients": _releases([m for m in modules if m.order], own),
-        "platforms": _platforms(modules),
+        "tensorflow": _find_releases([m for m in modules if not m.order], own),
+        "tensorflow_for_gradients": _find_releases([m for m in modules if m.order], own),
+        "platforms": _find_platforms(modules),
         "signatures": [
-            _signature(e, sidecar.get(e.name, {}), beside.own_operations.get(e.name))
+            _describe_signature(e, sidecar.get(e.name, {}), beside.own_operations.get(e.name))
             for e in signatures
         ],
-        "methods": [_entry(e) for e in methods],
+        "methods": [_describe_entry(e) for e in methods],
         "more_methods": contents.more_entries,
-        # Called modules come first, then gradients, then unused modules.
-        "modules": [_module(m) for m in sorted(modules, key=_place)],
+        # Functions first, then gradients, then modules that nothing runs.
+        "modules": [_describe_module(m) for m in sorted(modules, key=_sort_key)],
         "variables": {
             "count": len(contents.variables),
             "bytes": sum(v.type.size or 0 for v in contents.variables),
@@ -76,7 +76,7 @@ def describe_saved_model(contents: SavedModelContents) -> dict[str, Any]:
                 {
                     "path": v.path,
                     "name": v.name,
-                    **_type(v.type),
+                    **_describe_type(v.type),
                     "bytes": v.type.size,
                     "trainable": v.trainable,
                 }
@@ -86,7 +86,7 @@ def describe_saved_model(contents: SavedModelContents) -> dict[str, Any]:
         "constants": {
             "bytes": contents.constants_size,
             "largest": [
-                {"function": c.function, "node": c.node, **_type(c.type), "bytes": c.size}
+                {"function": c.function, "node": c.node, **_describe_type(c.type), "bytes": c.size}
                 for c in contents.constants
             ],
         },
@@ -97,42 +97,42 @@ def describe_saved_model(contents: SavedModelContents) -> dict[str, Any]:
     }
 
 
-def _place(module: ModuleContents) -> tuple[bool, int, int]:
+def _sort_key(module: ModuleContents) -> tuple[bool, int, int]:
     return module.order is None, module.order or 0, module.called.number
 
 
-def _releases(modules: Sequence[ModuleContents], written_by: str | None) -> list[str]:
+def _find_releases(modules: Sequence[ModuleContents], written_by: str | None) -> list[str]:
     """Returns the releases that surely run all of the modules; none for no modules.
 
     Args:
-      modules: of the model.
-      written_by: the TensorFlow that wrote its own operations beside them, which newer ones run;
-        None if there are none.
+      modules: modules of the model.
+      written_by: the TensorFlow release that wrote its own operations beside the modules, which
+        newer releases run; None without such operations.
     """
     if not modules and written_by is None:
         return []
-    oldest = _numbers(written_by or "")
-    found = (r for r in TENSORFLOW_RELEASES if _numbers(r) >= oldest)
-    return [r for r in found if all(r in m.releases for m in modules)]
+    oldest = _parse_release(written_by or "")
+    releases = (r for r in TENSORFLOW_RELEASES if _parse_release(r) >= oldest)
+    return [r for r in releases if all(r in m.releases for m in modules)]
 
 
-def _numbers(release: str) -> tuple[int, ...]:
-    """Reads "2.17.1" as (2, 17); nothing of what is no release."""
+def _parse_release(release: str) -> tuple[int, ...]:
+    """Parses "2.17.1" as (2, 17); () for text that is not a release."""
     return tuple(int(part) for part in release.split(".")[:2] if part.isdecimal())
 
 
-def _platforms(modules: Sequence[ModuleContents]) -> list[str]:
+def _find_platforms(modules: Sequence[ModuleContents]) -> list[str]:
     """Returns the platforms of all modules that name any."""
     lists = [m.called.platforms for m in modules if m.called.platforms]
-    return [p for p in lists[0] if all(p in other for other in lists)] if lists else []
+    return [p for p in lists[0] if all(p in platforms for platforms in lists)] if lists else []
 
 
-def _signature(
+def _describe_signature(
     entry: EntryPoint, known: Mapping[str, object], own: PortableFunction | None
 ) -> dict[str, Any]:
-    """Describes a signature; `own` is the function of one of TensorFlow's own operations."""
+    """Describes a signature; `own` is its function if it runs as TensorFlow's own operations."""
     buckets = known.get("buckets")
-    described = _entry(entry)
+    described = _describe_entry(entry)
     if own is not None and described["gradient"] is None:
         orders = len(collect_vjps(own, None, MAX_GRADIENT_ORDERS)) - 1
         described["gradient"] = {"orders": orders, "then": "", "left_out": False}
@@ -141,21 +141,22 @@ def _signature(
         "own_operations": own is not None,
         "own_gradient": own is not None and own.tensorflow_differentiates,
         "inputs": [
-            {**_port(p, known.get("inputs")), "has_default": p.has_default} for p in entry.inputs
+            {**_describe_port(p, known.get("inputs")), "has_default": p.has_default}
+            for p in entry.inputs
         ],
-        "outputs": [_port(p, known.get("outputs")) for p in entry.outputs],
-        "buckets": _buckets(buckets),
-        "unchecked_padding": _names(known.get("unchecked_padding")),
-        "masks": list(_fields(known.get("masks"))),
-        "pad_values": {n: _text(v) for n, v in _fields(known.get("pad_values")).items()},
+        "outputs": [_describe_port(p, known.get("outputs")) for p in entry.outputs],
+        "buckets": _clean_buckets(buckets),
+        "unchecked_padding": _filter_names(known.get("unchecked_padding")),
+        "masks": list(_as_mapping(known.get("masks"))),
+        "pad_values": {n: _as_text(v) for n, v in _as_mapping(known.get("pad_values")).items()},
     }
 
 
-def _fields(value: object) -> Mapping[str, object]:
+def _as_mapping(value: object) -> Mapping[str, object]:
     return value if isinstance(value, dict) else {}
 
 
-def _buckets(buckets: object) -> dict[str, list[int]] | None:
+def _clean_buckets(buckets: object) -> dict[str, list[int]] | None:
     if not isinstance(buckets, dict):
         return None
     return {
@@ -165,11 +166,11 @@ def _buckets(buckets: object) -> dict[str, list[int]] | None:
     }
 
 
-def _names(names: object) -> list[str]:
+def _filter_names(names: object) -> list[str]:
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
 
-def _entry(entry: EntryPoint) -> dict[str, Any]:
+def _describe_entry(entry: EntryPoint) -> dict[str, Any]:
     gradient = entry.gradient
     return {
         "name": entry.name,
@@ -184,12 +185,12 @@ def _entry(entry: EntryPoint) -> dict[str, Any]:
     }
 
 
-def _port(port: SignaturePort, known: object) -> dict[str, Any]:
-    described = {"name": port.name, **_type(port.type)}
+def _describe_port(port: SignaturePort, known: object) -> dict[str, Any]:
+    described = {"name": port.name, **_describe_type(port.type)}
     entry = known.get(port.name) if isinstance(known, dict) else None
-    names = _sizes(entry.get("shape")) if isinstance(entry, dict) else None
+    names = _split_shape(entry.get("shape")) if isinstance(entry, dict) else None
     shape = described["shape"]
-    # The names of open sizes are the bridge's; the numbers are those of the signature.
+    # The bridge's sidecar names open sizes; the signature has the numbers.
     if names is not None and shape is not None and len(names) == len(shape):
         described["shape"] = [
             name if size is None else size for name, size in zip(names, shape, strict=True)
@@ -197,9 +198,13 @@ def _port(port: SignaturePort, known: object) -> dict[str, Any]:
     return described
 
 
-def _sizes(text: object) -> list[str] | None:
+def _split_shape(text: object) -> list[str] | None:
     """Splits "(b, floordiv(n, 2))" into its sizes."""
-    if not isinstance(text, str) or len(text) > _MAX_SIZES or text[:1] + text[-1:] != "()":
+    if (
+        not isinstance(text, str)
+        or len(text) > _MAX_SHAPE_CHARACTERS
+        or text[:1] + text[-1:] != "()"
+    ):
         return None
     sizes, depth = [""], 0
     for character in text[1:-1]:
@@ -211,11 +216,11 @@ def _sizes(text: object) -> list[str] | None:
     return [size.strip() for size in sizes if size.strip()]
 
 
-def _type(kind: TensorType) -> dict[str, Any]:
+def _describe_type(kind: TensorType) -> dict[str, Any]:
     return {"dtype": kind.dtype, "shape": None if kind.shape is None else list(kind.shape)}
 
 
-def _module(module: ModuleContents) -> dict[str, Any]:
+def _describe_module(module: ModuleContents) -> dict[str, Any]:
     called, summary = module.called, module.summary
     return {
         "number": called.number,
@@ -231,7 +236,7 @@ def _module(module: ModuleContents) -> dict[str, Any]:
         "platforms": list(called.platforms),
         "disabled_checks": [str(check) for check in called.disabled_checks],
         "tensorflow": list(module.releases),
-        **_types(module),
+        **_describe_types(module),
         "ops": []
         if summary is None
         else [{"name": name, "count": count} for name, count in summary.operations.items()],
@@ -251,11 +256,11 @@ def _module(module: ModuleContents) -> dict[str, Any]:
     }
 
 
-def _types(module: ModuleContents) -> dict[str, Any]:
-    """Returns the types of arguments and results, with names of open sizes that are known."""
+def _describe_types(module: ModuleContents) -> dict[str, Any]:
+    """Returns the types of arguments and results, with names of open sizes where known."""
     portable = module.portable
     if portable is None:
-        arguments, results = _call_types(module)
+        arguments, results = _get_call_types(module)
         return {"name": "", "arguments": arguments, "results": results, "sizes": None}
     kept = [portable.in_avals[i] for i in portable.module.kept_arguments]
     kept += [constant.aval for constant in portable.lifted_constants]
@@ -272,8 +277,8 @@ def _types(module: ModuleContents) -> dict[str, Any]:
     }
 
 
-def _call_types(module: ModuleContents) -> tuple[list[str], list[str]]:
-    """Returns the op's dtypes with main's sizes, of which the open ones have no name."""
+def _get_call_types(module: ModuleContents) -> tuple[list[str], list[str]]:
+    """Returns the op's dtypes with main's sizes; open sizes have no names."""
     called, summary = module.called, module.summary
     if summary is None:
         return [], []
@@ -285,13 +290,15 @@ def _call_types(module: ModuleContents) -> tuple[list[str], list[str]]:
         (summary.inputs, summary.outputs),
         has_platform_index=len(called.platforms) > 1,
     )
-    return [_unnamed(aval) for aval in arguments], [_unnamed(aval) for aval in results]
+    return [_format_unnamed(aval) for aval in arguments], [
+        _format_unnamed(aval) for aval in results
+    ]
 
 
-def _unnamed(aval: Aval) -> str:
+def _format_unnamed(aval: Aval) -> str:
     shape = tuple(d if isinstance(d, int) else None for d in aval.shape)
     return str(TensorType(aval.dtype, shape))
 
 
-def _text(value: object) -> str:
+def _as_text(value: object) -> str:
     return value if isinstance(value, str) else ""

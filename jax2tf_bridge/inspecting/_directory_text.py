@@ -9,16 +9,16 @@ from jax2tf_bridge._utils import array_type_text, in_units, some
 from jax2tf_bridge.inspecting._functions import custom_calls_text, gradients_text, releases_text
 from jax2tf_bridge.saved_model import bucket_texts, padding_texts
 
-_MANY = 40
-"""How many of anything are listed; a model may have thousands."""
+_MAX_LISTED = 40
+"""Maximum number of entries listed; a model may have thousands."""
 
 
 def directory_lines(facts: Mapping[str, Any], ops: int) -> Iterator[str]:
-    """Yields what `inspect` prints of a SavedModel.
+    """Yields the lines that `inspect` prints for a SavedModel.
 
     Args:
-      facts: as `describe_saved_model` gives them.
-      ops: how many of the operations of a module to show.
+      facts: the result of `describe_saved_model`.
+      ops: number of operations to show per module.
     """
     model = facts["saved_model"]
     yield f"{model['path']}, a SavedModel{written_by(model)}"
@@ -29,9 +29,9 @@ def directory_lines(facts: Mapping[str, Any], ops: int) -> Iterator[str]:
             yield f"  {finding['remedy']}"
     if facts["findings"]:
         yield ""
-    for signature in facts["signatures"][:_MANY]:
+    for signature in facts["signatures"][:_MAX_LISTED]:
         yield f"signature {signature_text(signature)}"
-    yield from _more(facts["signatures"])
+    yield from _format_more(facts["signatures"])
     rows = [
         ("methods", some([m["name"] for m in facts["methods"]], 8)),
         ("runs on", runs_on_text(facts)),
@@ -46,14 +46,14 @@ def directory_lines(facts: Mapping[str, Any], ops: int) -> Iterator[str]:
     width = max(len(title) for title, _ in filled) + 1
     for title, text in filled:
         yield f"{title + ':':{width}} {text}"
-    for module in facts["modules"][:_MANY]:
+    for module in facts["modules"][:_MAX_LISTED]:
         yield ""
-        yield from _module(module, ops)
-    yield from _more(facts["modules"])
+        yield from _format_module(module, ops)
+    yield from _format_more(facts["modules"])
 
 
 def written_by(model: Mapping[str, Any]) -> str:
-    """Names who wrote the model, as the end of a sentence; "" if it does not say."""
+    """Names the writer of the model, as the end of a sentence; "" if unknown."""
     if model["bridge"]:
         return f" written by jax2tf-bridge {model['bridge']} with TensorFlow {model['written_by']}"
     return f" written by TensorFlow {model['written_by']}" if model["written_by"] else ""
@@ -85,7 +85,7 @@ def padding_text(signature: Mapping[str, Any]) -> list[str]:
 
 
 def type_text(described: Mapping[str, Any]) -> str:
-    """Writes a dtype and a shape, with "?" for sizes that are open."""
+    """Formats a dtype and a shape, with "?" for open sizes."""
     return array_type_text(described["dtype"], described["shape"])
 
 
@@ -97,7 +97,7 @@ def runs_on_text(facts: Mapping[str, Any]) -> str:
 
 
 def gradients_run_on_text(facts: Mapping[str, Any]) -> str:
-    """Names the releases that run its gradients, if they are others; else ""."""
+    """Names the releases that run the gradients; "" if they equal those of the model."""
     if not any(module["order"] for module in facts["modules"]):
         return ""
     releases = facts["tensorflow_for_gradients"]
@@ -150,7 +150,7 @@ def module_facts(module: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _module(module: Mapping[str, Any], ops: int) -> Iterator[str]:
+def _format_module(module: Mapping[str, Any], ops: int) -> Iterator[str]:
     yield module_title(module)
     yield f"  {', '.join(module_facts(module))}"
     if module["unreadable"]:
@@ -167,6 +167,6 @@ def _module(module: Mapping[str, Any], ops: int) -> Iterator[str]:
         yield f"  {custom_calls_text(module)}"
 
 
-def _more(listed: Sequence[Any]) -> Iterator[str]:
-    if len(listed) > _MANY:
-        yield f"  and {len(listed) - _MANY:,} more (--json has all)"
+def _format_more(listed: Sequence[Any]) -> Iterator[str]:
+    if len(listed) > _MAX_LISTED:
+        yield f"  and {len(listed) - _MAX_LISTED:,} more (--json has all)"

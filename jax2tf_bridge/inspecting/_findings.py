@@ -1,4 +1,4 @@
-"""Finds what will go wrong with a SavedModel, its modules and its signatures, and what helps."""
+"""Finds problems of a SavedModel, its modules and its signatures, and their remedies."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ _LARGE, _HUGE, _NEAR_LIMIT = 1_000_000, 10_000_000, 1_000_000_000
 _SHARDINGS = CALLS_OF_PARTS | {"Sharding", "xla.sdy.FuncResultSharding"}
 _NEWEST_RELEASE = list(TENSORFLOW_RELEASES)[-1]
 _NEWEST, _NEWEST_CONVENTION = TENSORFLOW_RELEASES[_NEWEST_RELEASE]
-_SAVED_SO = "were saved up to order"
-"""Part of the message of save() for gradients of higher orders than were asked for."""
+_SAVED_UP_TO = "were saved up to order"
+"""Part of save()'s message about gradients of higher orders than requested."""
 _BUCKETS = "save(..., buckets={...})"
 
 Severity: TypeAlias = Literal["error", "warning", "note"]
-"""An error fails, a warning may fail or is slow, and a note is good to know."""
+"""An error fails; a warning may fail or is slow; a note only informs."""
 
 SEVERITIES: Sequence[Severity] = ("error", "warning", "note")
 """Severities, the worst first."""
@@ -50,13 +50,13 @@ SEVERITIES: Sequence[Severity] = ("error", "warning", "note")
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that will go wrong.
+    """Problem of a SavedModel, or a note about it.
 
     Attributes:
-      severity: how bad it is.
-      text: a sentence or two.
-      remedy: what helps, another sentence; "" if nothing does or need be done.
-      modules: the numbers of the modules that it is about.
+      severity: "error", "warning" or "note".
+      text: one or two sentences.
+      remedy: a sentence that says what helps; "" if nothing does, or nothing is needed.
+      modules: the numbers of the modules concerned.
     """
 
     severity: Severity
@@ -66,7 +66,7 @@ class Finding:
 
 
 def shortened(text: str, most: int = 500) -> str:
-    """Puts a text of a file, which may be of any length, on one line."""
+    """Puts a text from a file on one line, and cuts it off after `most` characters."""
     line = " ".join(text.split())
     return line if len(line) <= most else f"{line[:most]}..."
 
@@ -74,55 +74,55 @@ def shortened(text: str, most: int = 500) -> str:
 def findings(
     contents: SavedModelContents, modules: Sequence[ModuleContents], beside: FunctionsBeside
 ) -> tuple[Finding, ...]:
-    """Finds what will go wrong, the worst first.
+    """Finds the problems of a model, the worst first.
 
     Args:
       contents: the model.
-      modules: of it.
-      beside: the functions that lie beside it.
+      modules: its modules.
+      beside: the functions beside the model.
     """
-    found = [
-        *_missing(contents),
-        *_of_modules(modules, contents.path),
-        *_sizes_of_files(contents),
-        *_serving(contents),
-        *_gradients(contents),
-        *_keys(contents, beside),
+    results = [
+        *_check_files(contents),
+        *_check_modules(modules, contents.path),
+        *_check_sizes(contents),
+        *_check_serving(contents),
+        *_check_gradients(contents),
+        *_check_keys(contents, beside),
         *(
             Finding("warning", f"A function beside the model cannot be read: {shortened(p)}")
             for p in beside.problems
         ),
     ]
-    return tuple(sorted(found, key=lambda finding: SEVERITIES.index(finding.severity)))
+    return tuple(sorted(results, key=lambda finding: SEVERITIES.index(finding.severity)))
 
 
-def _of_modules(modules: Sequence[ModuleContents], path: str) -> Iterator[Finding]:
+def _check_modules(modules: Sequence[ModuleContents], path: str) -> Iterator[Finding]:
     retarget = f"jax2tf-bridge retarget {shlex.quote(path)} --tensorflow RELEASE"
     for module in modules:
-        yield from _broken(module)
-    yield from _custom_calls(modules, retarget)
-    yield from _versions(modules, retarget)
-    yield from _platforms(modules)
-    yield from _constants(modules)
-    yield from _devices(modules)
+        yield from _check_module(module)
+    yield from _check_custom_calls(modules, retarget)
+    yield from _check_versions(modules, retarget)
+    yield from _check_platforms(modules)
+    yield from _check_constants(modules)
+    yield from _check_shardings(modules)
     unreached = [m for m in modules if m.order is None]
     if unreached:
         yield Finding(
             "note",
-            f"{_these(unreached)} not run by any signature or method that was found.",
-            modules=_numbers(unreached),
+            f"{_format_subject(unreached)} not run by any signature or method that was found.",
+            modules=_get_numbers(unreached),
         )
 
 
-def _grouped(pairs: Iterable[tuple[_K, _V]]) -> dict[_K, list[_V]]:
-    """Groups values by their keys, so that what is to be said of several is said once."""
+def _group(pairs: Iterable[tuple[_K, _V]]) -> dict[_K, list[_V]]:
+    """Groups values by key, so that one finding covers all values with the same problem."""
     groups: dict[_K, list[_V]] = {}
     for key, value in pairs:
         groups.setdefault(key, []).append(value)
     return groups
 
 
-def _broken(module: ModuleContents) -> Iterator[Finding]:
+def _check_module(module: ModuleContents) -> Iterator[Finding]:
     number = (module.called.number,)
     if module.unreadable:
         yield Finding(
@@ -157,9 +157,9 @@ def _broken(module: ModuleContents) -> Iterator[Finding]:
         )
 
 
-def _custom_calls(modules: Sequence[ModuleContents], retarget: str) -> Iterator[Finding]:
-    by_calls = _grouped((m.unhandled, m) for m in modules if m.unhandled)
-    for calls, found in by_calls.items():
+def _check_custom_calls(modules: Sequence[ModuleContents], retarget: str) -> Iterator[Finding]:
+    by_calls = _group((m.unhandled, m) for m in modules if m.unhandled)
+    for calls, failing in by_calls.items():
         if all(map(is_linear_algebra, calls)):
             remedy = f"{retarget} writes linear algebra as StableHLO."
         else:
@@ -169,78 +169,79 @@ def _custom_calls(modules: Sequence[ModuleContents], retarget: str) -> Iterator[
             )
         yield Finding(
             "error",
-            f"{_these(found, 'fail')} to run: "
+            f"{_format_subject(failing, 'fail')} to run: "
             f"{no_handler_text([shortened(call, 100) for call in calls])}.",
             remedy,
-            _numbers(found),
+            _get_numbers(failing),
         )
 
 
-def _versions(modules: Sequence[ModuleContents], retarget: str) -> Iterator[Finding]:
-    by_need = _grouped(
+def _check_versions(modules: Sequence[ModuleContents], retarget: str) -> Iterator[Finding]:
+    by_need = _group(
         ((m.releases, m.called.stablehlo_version, m.called.calling_convention_version), m)
         for m in modules
         if m.summary is not None and not m.unhandled and not m.narrow
     )
-    for found in by_need.values():
-        if len(found[0].releases) == len(TENSORFLOW_RELEASES):
+    for group in by_need.values():
+        if len(group[0].releases) == len(TENSORFLOW_RELEASES):
             continue
-        called, releases = found[0].called, found[0].releases
+        called, releases = group[0].called, group[0].releases
         version = called.stablehlo_version
         convention = called.calling_convention_version
         if version is None:
             yield Finding(
                 "warning",
-                f"{_these(found, 'have')} no StableHLO version that is known.",
+                f"{_format_subject(group, 'have')} no known StableHLO version.",
                 f"{retarget} writes one.",
-                _numbers(found),
+                _get_numbers(group),
             )
             continue
         written = f"StableHLO {version_text(version)}, calling convention {convention}"
         if releases:
             text = (
-                f"{_these(found)} for TensorFlow {releases[0]} and newer ({written}): running "
-                "fails in older ones."
+                f"{_format_subject(group)} for TensorFlow {releases[0]} and newer ({written}): "
+                "running fails in older ones."
             )
             yield Finding(
-                "warning", text, f"{retarget} writes for an older release.", _numbers(found)
+                "warning", text, f"{retarget} writes for an older release.", _get_numbers(group)
             )
             continue
         text = (
-            f"{_these(found)} newer ({written}) than what TensorFlow {_NEWEST_RELEASE} reads, the "
-            f"newest that is known ({version_text(_NEWEST)} and {_NEWEST_CONVENTION}): running "
-            "fails where an operation is newer, and in all older releases."
+            f"{_format_subject(group)} newer ({written}) than what TensorFlow {_NEWEST_RELEASE} "
+            f"reads, the newest that is known ({version_text(_NEWEST)} and {_NEWEST_CONVENTION}): "
+            "running fails where an operation is newer, and in all older releases."
         )
-        yield Finding("error", text, f"{retarget} mends that.", _numbers(found))
+        yield Finding("error", text, f"{retarget} fixes this.", _get_numbers(group))
 
 
-def _platforms(modules: Sequence[ModuleContents]) -> Iterator[Finding]:
-    by_platforms = _grouped((m.called.platforms, m) for m in modules if m.called.platforms)
-    for platforms, found in by_platforms.items():
-        unchecked = any(str(c) == "platform" for m in found for c in m.called.disabled_checks)
+def _check_platforms(modules: Sequence[ModuleContents]) -> Iterator[Finding]:
+    by_platforms = _group((m.called.platforms, m) for m in modules if m.called.platforms)
+    for platforms, group in by_platforms.items():
+        unchecked = any(str(c) == "platform" for m in group for c in m.called.disabled_checks)
         how = "is not checked" if unchecked else "fails"
         if "cpu" not in platforms:
             yield Finding(
                 "warning",
-                f"{_these(found)} for {some(platforms)} and not for the CPU: running there {how}.",
+                f"{_format_subject(group)} for {some(platforms)} and not for the CPU: running "
+                f"there {how}.",
                 "Export the function for more platforms; by default the bridge takes all.",
-                _numbers(found),
+                _get_numbers(group),
             )
         elif len(platforms) == 1:
             yield Finding(
                 "note",
-                f"{_these(found)} for the CPU alone: running on a GPU or TPU {how}.",
+                f"{_format_subject(group)} for the CPU alone: running on a GPU or TPU {how}.",
                 "Export the function for more platforms; by default the bridge takes all.",
-                _numbers(found),
+                _get_numbers(group),
             )
 
 
-def _constants(modules: Sequence[ModuleContents]) -> Iterator[Finding]:
-    found = [m for m in modules if m.summary is not None and m.summary.constant_bytes >= _LARGE]
-    if not found:
+def _check_constants(modules: Sequence[ModuleContents]) -> Iterator[Finding]:
+    large = [m for m in modules if m.summary is not None and m.summary.constant_bytes >= _LARGE]
+    if not large:
         return
-    forward = _bytes(m for m in found if not m.order)
-    gradients = _bytes(m for m in found if m.order)
+    forward = _sum_constant_bytes(m for m in large if not m.order)
+    gradients = _sum_constant_bytes(m for m in large if m.order)
     text = f"Arrays of {in_units(forward + gradients)} are constants in the modules"
     if forward and gradients:
         text += f", {in_units(gradients)} of that once more in gradients"
@@ -250,19 +251,19 @@ def _constants(modules: Sequence[ModuleContents]) -> Iterator[Finding]:
         text,
         "Save the function with jax2tf_bridge.save, which stores captured arrays once, as "
         "variables; or pass them as arguments.",
-        _numbers(found),
+        _get_numbers(large),
     )
 
 
-def _devices(modules: Sequence[ModuleContents]) -> Iterator[Finding]:
-    found = [m for m in modules if m.summary is not None and _is_sharded(m)]
-    if found:
+def _check_shardings(modules: Sequence[ModuleContents]) -> Iterator[Finding]:
+    sharded = [m for m in modules if m.summary is not None and _is_sharded(m)]
+    if sharded:
         yield Finding(
             "note",
-            f"{_these(found, 'hold')} shardings: TensorFlow runs a model on one device, and "
-            "fails if they ask for several.",
+            f"{_format_subject(sharded, 'hold')} shardings: TensorFlow runs a model on one device, "
+            "and fails if they ask for several.",
             "If running fails, export the function without shardings.",
-            _numbers(found),
+            _get_numbers(sharded),
         )
 
 
@@ -274,16 +275,16 @@ def _is_sharded(module: ModuleContents) -> bool:
     )
 
 
-def _bytes(modules: Iterable[ModuleContents]) -> int:
+def _sum_constant_bytes(modules: Iterable[ModuleContents]) -> int:
     return sum(m.summary.constant_bytes for m in modules if m.summary is not None)
 
 
-def _numbers(modules: Sequence[ModuleContents]) -> tuple[int, ...]:
+def _get_numbers(modules: Sequence[ModuleContents]) -> tuple[int, ...]:
     return tuple(m.called.number for m in modules)
 
 
-def _these(modules: Sequence[ModuleContents], verb: str = "are") -> str:
-    """Writes the subject of a sentence and its verb."""
+def _format_subject(modules: Sequence[ModuleContents], verb: str = "are") -> str:
+    """Formats the subject of a sentence and its verb."""
     if len(modules) > 1:
         return f"{len(modules)} modules {verb}"
     singular = {"are": "is", "fail": "fails", "have": "has", "hold": "holds"}[verb]
@@ -291,7 +292,7 @@ def _these(modules: Sequence[ModuleContents], verb: str = "are") -> str:
     return f"The {kind} {shortened(modules[0].place, 100)} {singular}"
 
 
-def _missing(contents: SavedModelContents) -> Iterator[Finding]:
+def _check_files(contents: SavedModelContents) -> Iterator[Finding]:
     if contents.sidecar_problem:
         yield Finding(
             "warning",
@@ -314,7 +315,7 @@ def _missing(contents: SavedModelContents) -> Iterator[Finding]:
         )
 
 
-def _sizes_of_files(contents: SavedModelContents) -> Iterator[Finding]:
+def _check_sizes(contents: SavedModelContents) -> Iterator[Finding]:
     if contents.constants_size >= _LARGE:
         largest = contents.constants[0]
         yield Finding(
@@ -332,7 +333,7 @@ def _sizes_of_files(contents: SavedModelContents) -> Iterator[Finding]:
         )
 
 
-def _serving(contents: SavedModelContents) -> Iterator[Finding]:
+def _check_serving(contents: SavedModelContents) -> Iterator[Finding]:
     warm_up = contents.warm_up
     if warm_up is not None and warm_up.problem:
         yield Finding(
@@ -342,15 +343,17 @@ def _serving(contents: SavedModelContents) -> Iterator[Finding]:
             "Write the file again, or remove it.",
         )
     sidecar = sidecar_signatures(contents)
-    # A finding that several signatures share appears once.
-    same = _grouped(
-        (said, entry)
+    # Signatures with the same finding share one.
+    by_finding = _group(
+        (finding, entry)
         for entry in contents.entries
         if entry.is_signature and entry.modules
-        for said in _compiles(contents, entry, bool(sidecar.get(entry.name, {}).get("buckets")))
+        for finding in _check_compilation(
+            contents, entry, bool(sidecar.get(entry.name, {}).get("buckets"))
+        )
     )
-    for said, entries in same.items():
-        yield said.of(entries)
+    for finding, entries in by_finding.items():
+        yield finding.of(entries)
 
 
 @dataclass(frozen=True)
@@ -364,20 +367,20 @@ class _SignatureFinding:
     def of(self, entries: Sequence[EntryPoint]) -> Finding:
         """Makes the finding about these signatures."""
         names = some([shortened(entry.name, 100) for entry in entries])
-        # The first places: what stands behind them may be names of the file, too.
+        # Only the first match, since names from the file may follow it.
         text = self.text.replace("NAMES ARE", f"NAMES {'is' if len(entries) == 1 else 'are'}", 1)
         numbers = (n for entry in entries for n, order in entry.modules.items() if not order)
         modules = tuple(dict.fromkeys(numbers))
         return Finding(self.severity, text.replace("NAMES", names, 1), self.remedy, modules)
 
 
-def _compiles(
+def _check_compilation(
     contents: SavedModelContents, entry: EntryPoint, has_buckets: bool
 ) -> Iterator[_SignatureFinding]:
     open_inputs = [port.name for port in entry.inputs if _is_open(port.type)]
     requests = contents.warm_up.requests if contents.warm_up is not None else 0
     if not open_inputs:
-        yield from _fixed(entry)
+        yield from _check_fixed_sizes(entry)
         if not requests:
             yield _SignatureFinding(
                 "note",
@@ -410,7 +413,7 @@ def _compiles(
         )
 
 
-def _fixed(entry: EntryPoint) -> Iterator[_SignatureFinding]:
+def _check_fixed_sizes(entry: EntryPoint) -> Iterator[_SignatureFinding]:
     first = [p.type.shape[0] for p in entry.inputs if p.type.shape]
     if not first:
         return
@@ -427,18 +430,18 @@ def _is_open(kind: TensorType) -> bool:
     return kind.shape is None or None in kind.shape
 
 
-def _gradients(contents: SavedModelContents) -> Iterator[Finding]:
-    same = _grouped(
-        (_gradient(entry.gradient), entry.name)
+def _check_gradients(contents: SavedModelContents) -> Iterator[Finding]:
+    by_text = _group(
+        (_describe_gradient(entry.gradient), entry.name)
         for entry in contents.entries
         if entry.gradient is not None and not _is_default(entry.gradient)
     )
-    for (text, remedy), names in same.items():
-        which = some([shortened(name, 100) for name in dict.fromkeys(names)])
-        yield Finding("note", f"{which}: {text}", remedy)
+    for (text, remedy), names in by_text.items():
+        signatures = some([shortened(name, 100) for name in dict.fromkeys(names)])
+        yield Finding("note", f"{signatures}: {text}", remedy)
 
 
-def _keys(contents: SavedModelContents, beside: FunctionsBeside) -> Iterator[Finding]:
+def _check_keys(contents: SavedModelContents, beside: FunctionsBeside) -> Iterator[Finding]:
     """Finds signatures whose results depend on PRNG keys among the weights."""
     for name, entry in sidecar_signatures(contents).items():
         portable = beside.by_signature.get(name)
@@ -453,10 +456,10 @@ def _keys(contents: SavedModelContents, beside: FunctionsBeside) -> Iterator[Fin
 
 def _is_default(gradient: GradientOrders) -> bool:
     """Returns whether gradients end only because no more were saved."""
-    return gradient.orders > 0 and (not gradient.then or _SAVED_SO in gradient.then)
+    return gradient.orders > 0 and (not gradient.then or _SAVED_UP_TO in gradient.then)
 
 
-def _gradient(gradient: GradientOrders) -> tuple[str, str]:
+def _describe_gradient(gradient: GradientOrders) -> tuple[str, str]:
     text = f"gradients are stored to order {gradient.orders}" if gradient.orders else "no gradient"
     if gradient.then:
         text += f", and then: {shortened(gradient.then).rstrip('.')}"

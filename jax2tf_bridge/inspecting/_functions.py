@@ -24,10 +24,10 @@ from jax2tf_bridge.portable.bytecode import read_program, read_summary
 from shape_poly import Dim, is_symbolic_dim
 
 SCHEMA = 1
-"""The version of the schema; a field that is taken away or means something else raises it."""
+"""Version of the schema, raised if a field is removed or means something else."""
 
-_MANY = 40
-"""Limits the arguments or results that are listed; a model may have thousands."""
+_MAX_LISTED = 40
+"""Maximum number of arguments or results listed; a model may have thousands."""
 
 _NUMBER = re.compile(r"([0-9]+)")
 
@@ -36,7 +36,7 @@ def describe(portable: PortableFunction) -> dict[str, Any]:
     """Describes a portable function; docs/command-line.md explains each field."""
     kept = frozenset(portable.module.kept_arguments)
     functions = stored_functions(portable)
-    orders = [_order(i, function) for i, function in enumerate(functions)]
+    orders = [_describe_order(i, function) for i, function in enumerate(functions)]
     return {
         "schema": SCHEMA,
         "name": portable.name,
@@ -44,13 +44,13 @@ def describe(portable: PortableFunction) -> dict[str, Any]:
         "target": portable.target.name,
         "xla": portable.target.xla,
         "arguments": [
-            {"path": port.path, **_array(port.aval), "used": i in kept}
+            {"path": port.path, **_describe_array(port.aval), "used": i in kept}
             for i, port in enumerate(portable.inputs)
         ],
-        "results": [{"path": port.path, **_array(port.aval)} for port in portable.outputs],
+        "results": [{"path": port.path, **_describe_array(port.aval)} for port in portable.outputs],
         "structure": {"arguments": str(portable.in_tree), "result": str(portable.out_tree)},
         "sizes": {
-            "variables": sorted(_variables(portable.in_avals)),
+            "variables": sorted(_get_variables(portable.in_avals)),
             "constraints": list(portable.constraints),
             "constraints_known": portable.constraints_known,
             "requirements": list(portable.requirements),
@@ -70,47 +70,47 @@ def describe(portable: PortableFunction) -> dict[str, Any]:
         "disabled_checks": [str(check) for check in portable.module.disabled_checks],
         "devices": portable.module.nr_devices,
         "shardings": {
-            "arguments": [_text(s) for s in portable.in_shardings],
-            "results": [_text(s) for s in portable.out_shardings],
+            "arguments": [_format_optional(s) for s in portable.in_shardings],
+            "results": [_format_optional(s) for s in portable.out_shardings],
         },
         "constants": [
             {
                 "name": c.name,
-                **_array(c.aval),
+                **_describe_array(c.aval),
                 "sha256": c.digest,
-                "bytes": _size(c),
+                "bytes": _get_size(c),
                 "in_file": c.data is not None,
             }
             for c in portable.lifted_constants
         ],
-        "arrays": _arrays(functions),
+        "arrays": _sum_constants(functions),
     }
 
 
-def _arrays(functions: Sequence[PortableFunction]) -> dict[str, Any]:
-    """Sums the constants of all orders, each array once."""
-    found = {c.digest: c for function in functions for c in function.lifted_constants}
-    sizes = {digest: _size(c) for digest, c in found.items()}
+def _sum_constants(functions: Sequence[PortableFunction]) -> dict[str, Any]:
+    """Sums the constants of all orders, counting each array once."""
+    constants = {c.digest: c for function in functions for c in function.lifted_constants}
+    sizes = {digest: _get_size(c) for digest, c in constants.items()}
     largest = max(sizes, key=lambda digest: sizes[digest], default=None)
     return {
-        "count": len(found),
+        "count": len(constants),
         "bytes": sum(sizes.values()),
-        "in_file": sum(c.data is not None for c in found.values()),
+        "in_file": sum(c.data is not None for c in constants.values()),
         "largest": {
-            "name": "" if largest is None else found[largest].name,
+            "name": "" if largest is None else constants[largest].name,
             "bytes": 0 if largest is None else sizes[largest],
         },
     }
 
 
-def _size(constant: LiftedConstant) -> int:
+def _get_size(constant: LiftedConstant) -> int:
     size = array_size(constant.aval)
     assert isinstance(size, int)  # others are not read
     return size
 
 
-def _order(order: int, function: PortableFunction) -> dict[str, Any]:
-    contents = _contents(function)
+def _describe_order(order: int, function: PortableFunction) -> dict[str, Any]:
+    contents = _describe_module(function)
     releases = function.tensorflow_releases
     if function.target.xla:
         releases = releases_that_run(
@@ -127,30 +127,30 @@ def _order(order: int, function: PortableFunction) -> dict[str, Any]:
     }
 
 
-def _contents(function: PortableFunction) -> dict[str, Any]:
+def _describe_module(function: PortableFunction) -> dict[str, Any]:
     """Lists the operations and custom calls of the module."""
     try:
-        found = read_summary(function.module.data)
-        unhandled = set(unhandled_anywhere(function.module, found.custom_calls))
+        summary = read_summary(function.module.data)
+        unhandled = set(unhandled_anywhere(function.module, summary.custom_calls))
         if not function.target.xla:
-            # Those within composites that TensorFlow has an operation for are not reached.
+            # Calls within composites that TensorFlow has an operation for never run.
             program = read_program(function.module.data)
             unhandled &= {problem.operation for problem in iterate_inexpressible(program)}
     except FileFormatError as e:
-        nothing: dict[str, Any] = {"ops": [], "custom_calls": [], "constant_bytes": None}
-        return {**nothing, "unreadable": str(e)}
+        empty: dict[str, Any] = {"ops": [], "custom_calls": [], "constant_bytes": None}
+        return {**empty, "unreadable": str(e)}
     return {
-        "ops": [{"name": name, "count": count} for name, count in found.operations.items()],
+        "ops": [{"name": name, "count": count} for name, count in summary.operations.items()],
         "custom_calls": [
             {"name": name, "count": count, "handled": name not in unhandled}
-            for name, count in found.custom_calls.items()
+            for name, count in summary.custom_calls.items()
         ],
-        "constant_bytes": found.constant_bytes,
+        "constant_bytes": summary.constant_bytes,
         "unreadable": None,
     }
 
 
-def _array(aval: Aval) -> dict[str, Any]:
+def _describe_array(aval: Aval) -> dict[str, Any]:
     return {
         "shape": [d if isinstance(d, int) else str(d) for d in aval.shape],
         "dtype": aval.dtype,
@@ -158,47 +158,47 @@ def _array(aval: Aval) -> dict[str, Any]:
     }
 
 
-def _variables(avals: Sequence[Aval]) -> set[str]:
+def _get_variables(avals: Sequence[Aval]) -> set[str]:
     dimensions: list[Dim] = [d for aval in avals for d in aval.shape]
     return {v for d in dimensions if is_symbolic_dim(d) for v in d.variables()}
 
 
-def _text(value: object) -> str | None:
+def _format_optional(value: object) -> str | None:
     return None if value is None else str(value)
 
 
 def natural_order(text: str) -> list[tuple[int, str]]:
-    """Makes a key for sorting by which "block_2" comes before "block_10".
+    """Makes a sort key that puts "block_2" before "block_10".
 
     >>> sorted(["block_10", "block_2"], key=natural_order)
     ['block_2', 'block_10']
     """
-    # Texts and numbers take turns, of which the longer is the larger.
+    # Texts and numbers alternate. A number with more digits is larger.
     parts = [part.lstrip("0") if i % 2 else part for i, part in enumerate(_NUMBER.split(text))]
     return [(len(part) if i % 2 else 0, part) for i, part in enumerate(parts)]
 
 
 def function_lines(facts: Mapping[str, Any], ops: int) -> Iterator[str]:
-    """Yields what `inspect` prints of a function.
+    """Yields the lines that `inspect` prints for a function.
 
     Args:
-      facts: as `describe` gives them, with the file's.
-      ops: how many of the operations to show.
+      facts: the result of `describe`, and the file's facts.
+      ops: number of operations to show.
     """
     file = facts["file"]
     yield f"{facts['name']}, in {file['path']}"
     yield ""
-    yield from _array_lines("arguments", facts["arguments"])
-    yield from _array_lines("results", facts["results"])
-    yield from _array_lines("constants", [{**c, "path": c["name"]} for c in facts["constants"]])
-    yield from _table(
+    yield from _format_arrays("arguments", facts["arguments"])
+    yield from _format_arrays("results", facts["results"])
+    yield from _format_arrays("constants", [{**c, "path": c["name"]} for c in facts["constants"]])
+    yield from _format_table(
         [
-            ("constants", _constants_text(facts["arrays"])),
-            ("sizes", _sizes_text(facts["sizes"])),
-            ("runs on", _runs_on(facts)),
+            ("constants", _format_constants(facts["arrays"])),
+            ("sizes", _format_sizes(facts["sizes"])),
+            ("runs on", _format_runs_on(facts)),
             ("platforms", [", ".join(facts["platforms"])]),
             *((f"not {d['platform']}", [d["reason"]]) for d in facts["dropped_platforms"]),
-            ("gradient", _gradient(facts)),
+            ("gradient", _format_gradient(facts)),
             ("devices", [str(facts["devices"])] if facts["devices"] > 1 else []),
             ("effects", [", ".join(chain(*facts["effects"].values()))]),
             ("checks off", [", ".join(facts["disabled_checks"])]),
@@ -209,31 +209,31 @@ def function_lines(facts: Mapping[str, Any], ops: int) -> Iterator[str]:
     )
     for module in facts["modules"]:
         yield ""
-        yield from _module_lines(module, ops)
+        yield from _format_module(module, ops)
 
 
-def _array_lines(title: str, arrays: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _format_arrays(title: str, arrays: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     if not arrays:
         if title != "constants":
             yield f"{title}: none"
         return
     yield f"{title}:"
-    shown = arrays[:_MANY]
-    width = max(len(_path(array)) for array in shown)
+    shown = arrays[:_MAX_LISTED]
+    width = max(len(_get_path(array)) for array in shown)
     for array in shown:
         unused = "" if array.get("used", True) else "  (not used)"
         space = "" if array["memory_space"] == "device" else f"  in {array['memory_space']} memory"
         kind = array_type_text(array["dtype"], array["shape"])
-        yield f"  {_path(array):{width}}  {kind}{space}{unused}"
+        yield f"  {_get_path(array):{width}}  {kind}{space}{unused}"
     if len(arrays) > len(shown):
         yield f"  and {len(arrays) - len(shown):,} more (--json has all)"
 
 
-def _path(array: Mapping[str, Any]) -> str:
+def _get_path(array: Mapping[str, Any]) -> str:
     return array["path"] or "result"
 
 
-def _constants_text(arrays: Mapping[str, Any]) -> list[str]:
+def _format_constants(arrays: Mapping[str, Any]) -> list[str]:
     count, largest = arrays["count"], arrays["largest"]
     if not count:
         return []
@@ -251,20 +251,20 @@ def _constants_text(arrays: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _sizes_text(sizes: Mapping[str, Any]) -> list[str]:
+def _format_sizes(sizes: Mapping[str, Any]) -> list[str]:
     if not sizes["variables"]:
         return []
-    found = [f"{', '.join(sizes['variables'])} open"]
+    texts = [f"{', '.join(sizes['variables'])} open"]
     if sizes["constraints"]:
-        found.append(f"under {', '.join(sizes['constraints'])}")
+        texts.append(f"under {', '.join(sizes['constraints'])}")
     if sizes["requirements"]:
-        found.append(f"needs {', '.join(sizes['requirements'])}")
+        texts.append(f"needs {', '.join(sizes['requirements'])}")
     if not sizes["constraints_known"]:
-        found.append("other constraints are not known: the file's format has none")
-    return found
+        texts.append("other constraints are not known: the file's format has none")
+    return texts
 
 
-def _runs_on(facts: Mapping[str, Any]) -> list[str]:
+def _format_runs_on(facts: Mapping[str, Any]) -> list[str]:
     names = [c["name"] for c in facts["modules"][0]["custom_calls"] if not c["handled"]]
     if names:
         return [
@@ -276,14 +276,14 @@ def _runs_on(facts: Mapping[str, Any]) -> list[str]:
     return [releases_text(facts["tensorflow"]), *own, *retarget]
 
 
-def _gradient(facts: Mapping[str, Any]) -> list[str]:
+def _format_gradient(facts: Mapping[str, Any]) -> list[str]:
     gradient = facts["gradient"]
     if not gradient["orders"]:
         return [gradient["then"]]
     return [f"to order {gradient['orders']}"]
 
 
-def _module_lines(module: Mapping[str, Any], ops: int) -> Iterator[str]:
+def _format_module(module: Mapping[str, Any], ops: int) -> Iterator[str]:
     order = module["order"]
     title = "the function" if order == 0 else f"its gradient of order {order}"
     total = sum(op["count"] for op in module["ops"])
@@ -305,7 +305,7 @@ def _module_lines(module: Mapping[str, Any], ops: int) -> Iterator[str]:
 
 
 def custom_calls_text(module: Mapping[str, Any]) -> str:
-    """Lists the custom calls of a module, and says which TensorFlow has no handler for."""
+    """Lists the custom calls of a module, and marks those without a handler in TensorFlow."""
     calls = (
         f"{c['count']} {c['name']}{'' if c['handled'] else ' (no handler in TensorFlow)'}"
         for c in module["custom_calls"]
@@ -313,7 +313,7 @@ def custom_calls_text(module: Mapping[str, Any]) -> str:
     return f"custom calls: {', '.join(calls)}"
 
 
-def _table(rows: Sequence[tuple[str, Sequence[str]]]) -> Iterator[str]:
+def _format_table(rows: Sequence[tuple[str, Sequence[str]]]) -> Iterator[str]:
     filled = [(title, "; ".join(filter(None, texts))) for title, texts in rows]
     width = max(len(title) for title, text in filled if text) + 1
     for title, text in filled:
@@ -322,7 +322,7 @@ def _table(rows: Sequence[tuple[str, Sequence[str]]]) -> Iterator[str]:
 
 
 def stored_functions(portable: PortableFunction) -> tuple[PortableFunction, ...]:
-    """Returns the function and those of its VJPs that are stored, by order."""
+    """Returns the function and its stored VJPs, by order."""
     functions = [portable]
     while (vjp := functions[-1].gradient.made) is not None:
         functions.append(vjp)
@@ -346,7 +346,7 @@ def summary(portable: PortableFunction) -> str:
 
 
 def gradients_text(orders: int) -> str:
-    """Describes how many orders of gradients there are.
+    """Formats the number of orders of gradients.
 
     >>> gradients_text(0), gradients_text(2)
     ('no gradient', 'gradients to order 2')
@@ -355,12 +355,12 @@ def gradients_text(orders: int) -> str:
 
 
 def releases_text(releases: Sequence[str]) -> str:
-    """Names the oldest and the newest of some TensorFlow releases.
+    """Formats a range of TensorFlow releases.
 
     >>> releases_text(["2.15", "2.16", "2.17"])
     'TensorFlow 2.15 to 2.17'
     """
     if not releases:
-        return "no TensorFlow release that is known"
+        return "no known TensorFlow release"
     first, last = releases[0], releases[-1]
     return f"TensorFlow {first}" if first == last else f"TensorFlow {first} to {last}"

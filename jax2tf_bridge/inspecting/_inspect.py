@@ -31,7 +31,7 @@ class Inspection:
     Attributes:
       kind: "SavedModel", "function", "LiteRT model" or "weights".
       facts: what `--json` prints; docs/command-line.md has the schema.
-      modules: StableHLO of each entry of `facts["modules"]`; None for one that cannot be read.
+      modules: StableHLO of each entry of `facts["modules"]`; None if it cannot be read.
     """
 
     kind: Literal["SavedModel", "function", "LiteRT model", "weights"]
@@ -57,13 +57,13 @@ class Inspection:
 
     def text(self, ops: int = DEFAULT_OPS) -> str:
         """Returns what `jax2tf-bridge inspect` prints, with the `ops` commonest operations."""
-        return "\n".join(_LINES[self.kind](self.facts, ops))
+        return "\n".join(_LINE_FORMATTERS[self.kind](self.facts, ops))
 
     def __str__(self) -> str:
         return self.text()
 
 
-_LINES: Mapping[str, Callable[[Mapping[str, Any], int], Iterator[str]]] = {
+_LINE_FORMATTERS: Mapping[str, Callable[[Mapping[str, Any], int], Iterator[str]]] = {
     "SavedModel": directory_lines,
     "function": function_lines,
     "LiteRT model": litert_lines,
@@ -81,11 +81,11 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
         weights in msgpack or safetensors.
 
     Returns:
-      Signatures, sizes, the TensorFlow releases that run it, and what will go wrong. Printing it
-      shows the report.
+      Signatures, sizes, the TensorFlow releases that run it, and its problems. Printing it shows
+      the report.
 
     Raises:
-      FileFormatError: the file is of another kind, or damaged.
+      FileFormatError: the file has another format, or is damaged.
       FileNotFoundError: there is nothing at `path`.
 
     In a test::
@@ -95,10 +95,10 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
         assert not any(f.severity == "error" for f in model.findings), model
     """
     place = as_path(path)
-    return _saved_model(place) if place.is_dir() else _file_contents(place)
+    return _inspect_saved_model(place) if place.is_dir() else _inspect_file(place)
 
 
-def _saved_model(path: AnyPath) -> Inspection:
+def _inspect_saved_model(path: AnyPath) -> Inspection:
     contents = read_saved_model(path)
     facts = describe_saved_model(contents)
     modules = tuple(
@@ -108,14 +108,14 @@ def _saved_model(path: AnyPath) -> Inspection:
     return Inspection("SavedModel", facts, modules)
 
 
-def _file_contents(path: AnyPath) -> Inspection:
+def _inspect_file(path: AnyPath) -> Inspection:
     """Reads a LiteRT model, a function or, if the file holds neither, weights."""
     with path.open("rb") as file:
         start = file.read(8)
     if is_litert(start):
         return Inspection("LiteRT model", describe_litert(path))
     try:
-        return _function(path)
+        return _inspect_function(path)
     except FileFormatError:
         facts = None if start[4:] == IDENTIFIER else describe_weights(path)
         if facts is None:
@@ -123,9 +123,9 @@ def _file_contents(path: AnyPath) -> Inspection:
         return Inspection("weights", facts)
 
 
-def _function(path: AnyPath) -> Inspection:
+def _inspect_function(path: AnyPath) -> Inspection:
     portable = read_function(path)
-    facts = {"file": _file(path), **describe(portable)}
+    facts = {"file": _describe_file(path), **describe(portable)}
     modules = tuple(
         None if module["unreadable"] else function.module.data
         for module, function in zip(facts["modules"], stored_functions(portable), strict=True)
@@ -133,7 +133,7 @@ def _function(path: AnyPath) -> Inspection:
     return Inspection("function", facts, modules)
 
 
-def _file(path: AnyPath) -> dict[str, Any]:
+def _describe_file(path: AnyPath) -> dict[str, Any]:
     """Describes the file itself."""
     with path.open("rb") as file:
         start, size = file.read(HEADER_SIZE), path.stat().st_size

@@ -13,7 +13,7 @@ from jax2tf_bridge.storage import AnyPath
 
 FORMAT = "LiteRT"
 FLEX_PREFIX = "Flex"
-"""Prefix of TensorFlow's operations, which need LiteRT's Flex delegate."""
+"""Prefix of the names of TensorFlow's operations, which need LiteRT's Flex delegate."""
 
 _RUNTIME = "min_runtime_version"
 
@@ -44,7 +44,9 @@ class _Description:
         self.buffers = model.tables(ModelField.BUFFERS)
         self.subgraphs = model.tables(ModelField.SUBGRAPHS)
         self.tensors = [s.tables(SubGraphField.TENSORS) for s in self.subgraphs]
-        self.operators = [_operator_name(code) for code in model.tables(ModelField.OPERATOR_CODES)]
+        self.operators = [
+            _get_operator_name(code) for code in model.tables(ModelField.OPERATOR_CODES)
+        ]
 
     def facts(self, path: str, size: int) -> dict[str, Any]:
         counts = self._count_operators()
@@ -72,7 +74,7 @@ class _Description:
         counts: Counter[str] = Counter()
         for subgraph in self.subgraphs:
             for operator in subgraph.tables(SubGraphField.OPERATORS):
-                name, _ = _entry(
+                name, _ = _look_up(
                     self.operators,
                     operator.integer(OperatorField.OPCODE_INDEX),
                     operator,
@@ -95,19 +97,19 @@ class _Description:
         ]
 
     def _ports(self, main: FlatBufferTable, field: Field) -> list[dict[str, Any]]:
-        tensors = [_entry(self.tensors[0], index, main, field) for index in main.integers(field)]
-        return [_port(t.string(LiteRTTensorField.NAME) or "", t) for t in tensors]
+        tensors = [_look_up(self.tensors[0], index, main, field) for index in main.integers(field)]
+        return [_describe_port(t.string(LiteRTTensorField.NAME) or "", t) for t in tensors]
 
     def _signature(self, signature: FlatBufferTable) -> dict[str, Any]:
         field = SignatureDefField.SUBGRAPH_INDEX
-        tensors = _entry(self.tensors, signature.integer(field), signature, field)
+        tensors = _look_up(self.tensors, signature.integer(field), signature, field)
 
         def ports(maps: Sequence[FlatBufferTable]) -> list[dict[str, Any]]:
             index = TensorMapField.TENSOR_INDEX
             return [
-                _port(
+                _describe_port(
                     entry.string(TensorMapField.NAME) or "",
-                    _entry(tensors, entry.integer(index), entry, index),
+                    _look_up(tensors, entry.integer(index), entry, index),
                 )
                 for entry in maps
             ]
@@ -124,8 +126,8 @@ class _Description:
         for tensors in self.tensors:
             for tensor in tensors:
                 number = tensor.integer(LiteRTTensorField.BUFFER)
-                buffer = _entry(self.buffers, number, tensor, LiteRTTensorField.BUFFER)
-                sizes[number] = _buffer_size(buffer)
+                buffer = _look_up(self.buffers, number, tensor, LiteRTTensorField.BUFFER)
+                sizes[number] = _get_buffer_size(buffer)
         used = [size for size in sizes.values() if size]
         return {"count": len(used), "bytes": sum(used)}
 
@@ -133,22 +135,22 @@ class _Description:
         for metadata in self.model.tables(ModelField.METADATA):
             if metadata.string(MetadataField.NAME) == _RUNTIME:
                 field = MetadataField.BUFFER
-                buffer = _entry(self.buffers, metadata.integer(field), metadata, field)
+                buffer = _look_up(self.buffers, metadata.integer(field), metadata, field)
                 text = bytes(buffer.bytes(BufferField.DATA) or b"")
                 return text.rstrip(b"\0").decode("ascii", "replace") or None
         return None
 
 
-def _entry(entries: Sequence[Any], index: int, table: FlatBufferTable, field: Field) -> Any:
+def _look_up(entries: Sequence[Any], index: int, table: FlatBufferTable, field: Field) -> Any:
     if not 0 <= index < len(entries):
         raise table.error(field, f"a number below {len(entries)}", f"{index}")
     return entries[index]
 
 
-def _operator_name(code: FlatBufferTable) -> tuple[str, bool]:
-    """Returns the name, and whether the operator is not one of LiteRT's own."""
+def _get_operator_name(code: FlatBufferTable) -> tuple[str, bool]:
+    """Returns the name, and whether the operator is custom rather than LiteRT's own."""
     number = code.integer(OperatorCodeField.BUILTIN_CODE)
-    # The newer field is 0 where the older one is enough.
+    # The newer field is 0 if the number fits the older one.
     number = number or code.integer(OperatorCodeField.DEPRECATED_BUILTIN_CODE)
     if number == CUSTOM_OPERATOR:
         return code.string(OperatorCodeField.CUSTOM_CODE) or "CUSTOM", True
@@ -156,7 +158,7 @@ def _operator_name(code: FlatBufferTable) -> tuple[str, bool]:
     return name, False
 
 
-def _port(name: str, tensor: FlatBufferTable) -> dict[str, Any]:
+def _describe_port(name: str, tensor: FlatBufferTable) -> dict[str, Any]:
     number = tensor.integer(LiteRTTensorField.TYPE)
     sizes = tensor.integers(LiteRTTensorField.SHAPE_SIGNATURE) or tensor.integers(
         LiteRTTensorField.SHAPE
@@ -168,25 +170,25 @@ def _port(name: str, tensor: FlatBufferTable) -> dict[str, Any]:
     }
 
 
-def _buffer_size(buffer: FlatBufferTable) -> int:
+def _get_buffer_size(buffer: FlatBufferTable) -> int:
     data = buffer.bytes(BufferField.DATA)
     return buffer.integer(BufferField.SIZE) if data is None else len(data)
 
 
 def litert_lines(facts: Mapping[str, Any], ops: int) -> Iterator[str]:
-    """Yields what `inspect` prints of a LiteRT model, with the `ops` commonest operators."""
+    """Yields `inspect`'s lines for a LiteRT model, with the `ops` commonest operators."""
     file = facts["file"]
     yield f"{file['path']}, a LiteRT model, {in_units(file['bytes'])}"
     yield ""
     for signature in facts["signatures"]:
-        yield _signature_text(signature)
+        yield _format_signature(signature)
     rows = litert_summary(facts, ops)
     width = max(len(title) for title, _ in rows) + 1
     for title, text in rows:
         yield f"{title + ':':{width}} {text}"
 
 
-def _signature_text(signature: Mapping[str, Any]) -> str:
+def _format_signature(signature: Mapping[str, Any]) -> str:
     name = signature["name"]
     start = "main function, without a signature, " if name is None else f"signature {name}"
     return f"{start}({ports_text(signature['inputs'])}) -> ({ports_text(signature['outputs'])})"
@@ -198,27 +200,27 @@ def ports_text(ports: Sequence[Mapping[str, Any]]) -> str:
 
 
 def litert_summary(facts: Mapping[str, Any], ops: int) -> list[tuple[str, str]]:
-    """Lists what else there is to say, as pairs of a title and a text."""
+    """Lists the facts other than signatures, as pairs of a title and a text."""
     weights, runtime = facts["weights"], facts["runtime"]
     total = sum(op["count"] for op in facts["ops"])
     shown = some([f"{op['count']} {op['name']}" for op in facts["ops"]], ops)
     rows = [
         ("runs on", f"LiteRT; TensorFlow Lite {runtime} or later" if runtime else ""),
-        ("needs", _needs(facts["ops"])),
+        ("needs", _format_needs(facts["ops"])),
         ("constants", f"{weights['count']:,}, {in_units(weights['bytes'])}"),
         ("operators", f"{total:,}: {shown}" if ops and total else f"{total:,}"),
     ]
     return [(title, text) for title, text in rows if text]
 
 
-def _needs(ops: Sequence[Mapping[str, Any]]) -> str:
+def _format_needs(ops: Sequence[Mapping[str, Any]]) -> str:
     names = [op["name"] for op in ops if op["custom"]]
     flex = [name for name in names if name.startswith(FLEX_PREFIX)]
-    own = [name for name in names if name not in flex]
+    custom = [name for name in names if name not in flex]
     return "; ".join(
         [
             *([f"the Flex delegate, for {some(flex)}"] if flex else []),
-            *([f"custom operators: {some(own)}"] if own else []),
+            *([f"custom operators: {some(custom)}"] if custom else []),
         ]
     )
 
@@ -231,7 +233,7 @@ def _needs(ops: Sequence[Mapping[str, Any]]) -> str:
 IDENTIFIER = b"TFL3"
 
 CUSTOM_OPERATOR = 32
-"""Number of the operator whose name is in the file."""
+"""Number of custom operators, whose names are in the file."""
 
 
 class ModelField(Field):
@@ -280,13 +282,13 @@ class LiteRTTensorField(Field):
 
 
 class OperatorField(Field):
-    """Operator; `opcode_index` is a place in the model's operator codes."""
+    """Operator; `opcode_index` is an index into the model's operator codes."""
 
     OPCODE_INDEX = "uint"
 
 
 class BufferField(Field):
-    """Constant. Files of over 2 GB have the data behind the FlatBuffer, at `offset`."""
+    """Constant. Files of over 2 GB have the data after the FlatBuffer, at `offset`."""
 
     DATA = "[ubyte]"
     OFFSET = "ulong"

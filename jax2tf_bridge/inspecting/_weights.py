@@ -13,17 +13,17 @@ from jax2tf_bridge.weights import guess_format, open_weights
 
 
 def describe_weights(path: AnyPath) -> dict[str, Any] | None:
-    """Describes a weights file, leaves in natural order; None for another file.
+    """Describes a weights file, leaves in natural order; None for other files.
 
     Raises:
-      FileFormatError: it is of a format that is known, and not read.
-      OSError: it cannot be read.
+      FileFormatError: the file has a known format that is not supported.
+      OSError: the file cannot be read.
     """
     try:
         file = open_weights(path)
     except FileFormatError as e:
-        with path.open("rb") as opened:
-            what = guess_format(opened.read(16))
+        with path.open("rb") as stream:
+            what = guess_format(stream.read(16))
         if what is None or path.stat().st_size == 0:
             return None
         raise FileFormatError(
@@ -32,7 +32,7 @@ def describe_weights(path: AnyPath) -> dict[str, Any] | None:
             file=str(path),
         ) from e
     with file:
-        if "" in file:  # a single number or text, as every other byte is one
+        if "" in file:  # a single number or text, which other files often seem to start with
             return None
         leaves = [
             {
@@ -60,7 +60,7 @@ def describe_weights(path: AnyPath) -> dict[str, Any] | None:
 
 
 def weights_lines(facts: Mapping[str, Any], ops: int) -> Iterator[str]:
-    """Yields what `inspect` prints of weights; `ops` is there for other files."""
+    """Yields the lines that `inspect` prints for weights; `ops` has no effect."""
     file, weights = facts["file"], facts["weights"]
     yield f"{file['path']}, weights in {file['format']}, {in_units(file['bytes'])}"
     yield ""

@@ -1,4 +1,4 @@
-"""Records how a SavedModel ran in another TensorFlow, and writes it as text and as JSON."""
+"""Outcome of running a SavedModel in another TensorFlow, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class ServeCheck:
 
     @property
     def ok(self) -> bool:
-        """True if every call ran, and gave the same as the TensorFlow here."""
+        """True if every call ran with the same results as in the TensorFlow here."""
         return self.problem is None
 
     @property
     def problem(self) -> str | None:
-        """Sentence about the first failure, and what mends it; None if all went well."""
+        """Sentence about the first failure and its remedy; None if every call succeeded."""
         facts = self.facts
         release = f"TensorFlow {facts['tensorflow']}"
         failed = [(s["name"], c) for s in facts["signatures"] for c in s["calls"] if not c["ok"]]
@@ -45,10 +45,10 @@ class ServeCheck:
         if not call["ran"]:
             text = f"{name} fails in {release} at {call['inputs']}: {call['error']}"
         else:
-            worst = _worst(call)
-            assert worst is not None  # without differences it is well
-            difference = _difference(worst)
-            text = f"{name} gives something else in {release} at {call['inputs']}: {difference}"
+            worst = _find_worst(call)
+            assert worst is not None  # a call without differences is ok
+            difference = _format_difference(worst)
+            text = f"{name} gives other results in {release} at {call['inputs']}: {difference}"
         return f"{model}: {text}{others}{more}"
 
     def as_json(self) -> dict[str, Any]:
@@ -56,10 +56,10 @@ class ServeCheck:
         return dict(self.facts)
 
     def __str__(self) -> str:
-        return "\n".join(_lines(self.facts))
+        return "\n".join(_format_lines(self.facts))
 
 
-def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
+def _format_lines(facts: Mapping[str, Any]) -> Iterator[str]:
     there = f"TensorFlow {facts['tensorflow']}, Python {facts['python']}"
     if facts["compared_with"]:
         yield f"{facts['saved_model']} in {there}, beside TensorFlow {facts['compared_with']} here"
@@ -74,42 +74,41 @@ def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
         yield ""
         gradients = ", with gradients" if any(call["gradients"] for call in calls) else ""
         yield f"signature {signature['name']}{gradients}"
-        width = max(len(_label(call)) for call in calls)
+        width = max(len(_format_label(call)) for call in calls)
         for call in calls:
-            yield f"  {_label(call):{width}}  {_verdict(call)}"
+            yield f"  {_format_label(call):{width}}  {_format_verdict(call)}"
         for remedy in dict.fromkeys(call["remedy"] for call in calls if call["remedy"]):
             yield f"  it {remedy}"
 
 
-def _label(call: Mapping[str, Any]) -> str:
+def _format_label(call: Mapping[str, Any]) -> str:
     return f"{call['inputs']}{' (warm-up)' if call['kind'] == 'warm-up' else ''}"
 
 
-def _verdict(call: Mapping[str, Any]) -> str:
+def _format_verdict(call: Mapping[str, Any]) -> str:
     if not call["ran"]:
-        # Said once above, of all.
         if call["ok"]:
             return f"refuses this size: {call['error']}"
         return f"failed: {call['error']}"
     if not call["ran_here"]:
         return f"ran; here it fails: {call['error_here']}" if call["error_here"] else "ran"
-    worst = _worst(call)
+    worst = _find_worst(call)
     if worst is None:
         return "ran"
-    return f"ran, {_difference(worst)}"
+    return f"ran, {_format_difference(worst)}"
 
 
-def _worst(call: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Returns the difference beyond its tolerance, or the largest."""
-    found: Sequence[Mapping[str, Any]] = call["differences"]
-    return max(found, key=lambda d: (not d["within"], d["relative"] or 0.0), default=None)
+def _find_worst(call: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Returns the largest difference; those beyond their tolerance come first."""
+    differences: Sequence[Mapping[str, Any]] = call["differences"]
+    return max(differences, key=lambda d: (not d["within"], d["relative"] or 0.0), default=None)
 
 
-def _difference(told: Mapping[str, Any]) -> str:
-    name = f"{told['what']} {told['name']}"
-    if told["problem"]:
-        return f"{name} {told['problem']}"
-    if not told["relative"]:
+def _format_difference(difference: Mapping[str, Any]) -> str:
+    name = f"{difference['what']} {difference['name']}"
+    if difference["problem"]:
+        return f"{name} {difference['problem']}"
+    if not difference["relative"]:
         return "the same"
-    beyond = "" if told["within"] else f" BEYOND {told['tolerance']:.0e}"
-    return f"differs by {told['relative']:.1e} of the largest number in {name}{beyond}"
+    beyond = "" if difference["within"] else f" BEYOND {difference['tolerance']:.0e}"
+    return f"differs by {difference['relative']:.1e} of the largest number in {name}{beyond}"

@@ -1,4 +1,4 @@
-"""Runs the calls of `serve-check` in an environment, and compares what two environments give."""
+"""Runs the calls of `serve-check` in an environment, and compares results of environments."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CallResult:
     """Outcome of a call.
 
     Attributes:
-      error: the first line of why it failed, or None.
+      error: the first line of its error; None if it succeeded.
       arrays: dtype and values by ("output" or "gradient", name).
     """
 
@@ -38,9 +38,9 @@ class EnvironmentRun:
     """Outcome of all calls in an environment.
 
     Attributes:
-      tensorflow: its release, "" if it was not even imported.
-      error: why the model could not be loaded, or None.
-      results: of each call; empty if it could not be loaded.
+      tensorflow: the TensorFlow release; "" if TensorFlow could not be imported.
+      error: the reason why the model could not be loaded; None if it was.
+      results: the result of each call; empty if the model could not be loaded.
     """
 
     tensorflow: str
@@ -54,13 +54,13 @@ class CallDifference:
 
     Attributes:
       what: "output" or "gradient".
-      name: of the output or input.
+      name: the name of the output or input.
       dtype: its dtype.
-      absolute: the largest difference of two numbers; None where there is none to say.
-      relative: that to the largest number in the array; None likewise.
-      tolerance: what is allowed of `relative`.
-      within: whether it is.
-      problem: how the two differ where numbers cannot say it, or "".
+      absolute: the largest difference of two numbers; None if it is not defined.
+      relative: `absolute` divided by the largest number in the array; None likewise.
+      tolerance: the maximum of `relative` that is allowed.
+      within: whether the difference is within the tolerance.
+      problem: a difference that is not one of numbers; "" if there is none.
     """
 
     what: str
@@ -76,19 +76,19 @@ class CallDifference:
 def run_calls(
     python: Path, saved_model: Path, calls: Sequence[SignatureCall], *, other: bool
 ) -> EnvironmentRun:
-    """Makes the calls in a process of an interpreter; `other` if it is not the running one's."""
+    """Makes the calls in a new process; `other` if its interpreter is not the running one."""
     with tempfile.TemporaryDirectory(prefix="jax2tf-bridge-") as name:
         folder = Path(name)
         plan = {"saved_model": str(saved_model.absolute()), "calls": [asdict(c) for c in calls]}
         (folder / "plan.json").write_text(json.dumps(plan))
         script = str(_serve_check_script.__file__)
-        ended = subprocess.run(
+        process = subprocess.run(
             [str(python), script, str(folder / "plan.json"), str(folder)],
             env={
                 **environment_variables(other=other),
                 "TF_CPP_MIN_LOG_LEVEL": "3",
                 "TF_ENABLE_ONEDNN_OPTS": "0",
-                "CUDA_VISIBLE_DEVICES": "-1",  # both on the CPU, whose numbers can be compared
+                "CUDA_VISIBLE_DEVICES": "-1",  # CPU numbers are comparable
             },
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -99,13 +99,13 @@ def run_calls(
         index = folder / "index.jsonl"
         lines = index.read_text().splitlines() if index.exists() else []
         if not lines:
-            return EnvironmentRun("", f"TensorFlow does not start: {_end(ended)}")
+            return EnvironmentRun("", f"TensorFlow does not start: {_describe_end(process)}")
         first, *rest = map(json.loads, lines)
         if first["error"] is not None:
             return EnvironmentRun(first["tensorflow"], first["error"])
-        results = [_result(folder / f"call-{n}.npz", facts) for n, facts in enumerate(rest)]
+        results = [_read_result(folder / f"call-{n}.npz", facts) for n, facts in enumerate(rest)]
     if len(results) < len(calls):
-        results.append(CallResult(f"the process ended: {_end(ended)}"))
+        results.append(CallResult(f"the process ended: {_describe_end(process)}"))
     unreached = CallResult("not run, since the process had ended before")
     return EnvironmentRun(
         first["tensorflow"], None, (*results, *[unreached] * (len(calls) - len(results)))
@@ -113,63 +113,66 @@ def run_calls(
 
 
 def differences(expected: CallResult, found: CallResult) -> list[CallDifference]:
-    """Compares the arrays of a call that ran in both."""
-    told = []
+    """Compares the arrays of a call that ran in both environments."""
+    results = []
     for key in dict.fromkeys([*expected.arrays, *found.arrays]):
         if key not in found.arrays or key not in expected.arrays:
-            where = "is missing" if key in expected.arrays else "is there in addition"
-            told.append(CallDifference(*key, "", None, None, 0.0, False, where))
+            where = "is missing" if key in expected.arrays else "is not expected"
+            results.append(CallDifference(*key, "", None, None, 0.0, False, where))
             continue
-        (dtype, wanted), (other, got) = expected.arrays[key], found.arrays[key]
+        (dtype, expected_array), (found_dtype, found_array) = (
+            expected.arrays[key],
+            found.arrays[key],
+        )
         tolerance = tolerance_of(dtype)
-        if dtype != other or wanted.shape != got.shape:
+        if dtype != found_dtype or expected_array.shape != found_array.shape:
             text = (
-                f"is {array_type_text(other, got.shape)} instead of "
-                f"{array_type_text(dtype, wanted.shape)}"
+                f"is {array_type_text(found_dtype, found_array.shape)} instead of "
+                f"{array_type_text(dtype, expected_array.shape)}"
             )
-            told.append(CallDifference(*key, dtype, None, None, tolerance, False, text))
-        elif wanted.dtype.kind == "S":
-            same = bool((wanted == got).all())
-            problem = "" if same else "is another text"
-            told.append(CallDifference(*key, dtype, None, None, tolerance, same, problem))
+            results.append(CallDifference(*key, dtype, None, None, tolerance, False, text))
+        elif expected_array.dtype.kind == "S":
+            is_equal = bool((expected_array == found_array).all())
+            problem = "" if is_equal else "is another text"
+            results.append(CallDifference(*key, dtype, None, None, tolerance, is_equal, problem))
         else:
-            absolute, relative = _largest(wanted, got)
+            absolute, relative = _compute_largest(expected_array, found_array)
             if np.isfinite(relative):
                 within = relative <= tolerance
-                told.append(CallDifference(*key, dtype, absolute, relative, tolerance, within))
+                results.append(CallDifference(*key, dtype, absolute, relative, tolerance, within))
             else:
                 text = "is NaN, infinite, or 0 everywhere in one of the two alone"
-                told.append(CallDifference(*key, dtype, None, None, tolerance, False, text))
-    return told
+                results.append(CallDifference(*key, dtype, None, None, tolerance, False, text))
+    return results
 
 
-def _largest(expected: Any, found: Any) -> tuple[float, float]:
+def _compute_largest(expected: Any, actual: Any) -> tuple[float, float]:
     """Returns the largest difference, and its ratio to the largest finite number."""
     if expected.size == 0:
         return 0.0, 0.0
-    wide = np.complex128 if np.iscomplexobj(expected) else np.float64
-    same = (expected == found) | ((expected != expected) & (found != found))  # or both NaN
-    expected, found = expected.astype(wide), found.astype(wide)
+    wide_dtype = np.complex128 if np.iscomplexobj(expected) else np.float64
+    same = (expected == actual) | ((expected != expected) & (actual != actual))  # or both NaN
+    expected, actual = expected.astype(wide_dtype), actual.astype(wide_dtype)
     with np.errstate(invalid="ignore", over="ignore"):
-        distance = np.where(same, 0, np.abs(expected - found))
+        distance = np.where(same, 0, np.abs(expected - actual))
     largest = float(np.where(np.isnan(distance), np.inf, distance).max())
     finite = np.abs(expected[np.isfinite(expected)])
     scale = float(finite.max()) if finite.size else 0.0
     return largest, 0.0 if largest == 0 else largest / scale if scale else float("inf")
 
 
-def _result(file: Path, facts: Mapping[str, Any]) -> CallResult:
+def _read_result(file: Path, facts: Mapping[str, Any]) -> CallResult:
     arrays = {}
-    with np.load(file, allow_pickle=False) as held:
+    with np.load(file, allow_pickle=False) as npz:
         for number, (what, name, dtype) in enumerate(facts["arrays"]):
-            arrays[what, name] = dtype, held[f"a{number}"]
+            arrays[what, name] = dtype, npz[f"a{number}"]
     return CallResult(facts["error"], arrays)
 
 
-def _end(ended: subprocess.CompletedProcess[str]) -> str:
+def _describe_end(process: subprocess.CompletedProcess[str]) -> str:
     """Describes how a failed process ended, with its last line."""
-    lines = [line.strip() for line in ended.stderr.splitlines() if line.strip()]
-    how = f"exit code {ended.returncode}"
-    if ended.returncode < 0 and os.name == "posix":
-        how = f"signal {-ended.returncode}"
+    lines = [line.strip() for line in process.stderr.splitlines() if line.strip()]
+    how = f"exit code {process.returncode}"
+    if process.returncode < 0 and os.name == "posix":
+        how = f"signal {-process.returncode}"
     return f"{how}{f', {lines[-1][:300]}' if lines else ''}"

@@ -1,9 +1,9 @@
-"""Runs calls of a SavedModel's signatures in the TensorFlow that is here, for `serve-check`.
+"""Runs calls of a SavedModel's signatures in the installed TensorFlow, for `serve-check`.
 
-It is run by its path in environments that hold nothing but TensorFlow, from Python 3.9 on:
-`python _serve_check_script.py PLAN FOLDER`. PLAN is JSON: the directory of the SavedModel and the
-calls. In FOLDER it writes index.jsonl, a line when the model is loaded and one for each call, and
-call-N.npz with the arrays of each.
+Runs by its path in environments with only TensorFlow, from Python 3.9 on:
+`python _script.py PLAN FOLDER`. PLAN is a JSON file with the directory of the SavedModel and the
+calls. FOLDER gets index.jsonl, with a line for the loaded model and one for each call, and
+call-N.npz with the arrays of each call.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-_SAY_NOTHING = (
+_UNINFORMATIVE = (
     "Graph execution error:",
     "Detected at node",
     "<stack traces unavailable>",
@@ -27,8 +27,8 @@ _SAY_NOTHING = (
 
 
 def main(plan_file: str, folder: str) -> None:
-    """Carries the plan out; what fails is written down."""
-    # The folder of this file is on the path, and is none of packages.
+    """Carries out the plan, and writes errors to the index."""
+    # Python adds the folder of this file to the path, but its modules are not top-level.
     own = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != own]
     import tensorflow as tf
@@ -45,7 +45,7 @@ def main(plan_file: str, folder: str) -> None:
         try:
             model = tf.saved_model.load(plan["saved_model"])
         except Exception as e:
-            say(error=_first_line(e), **versions)
+            say(error=_find_first_line(e), **versions)
             return
         say(error=None, **versions)
         for number, call in enumerate(plan["calls"]):
@@ -54,22 +54,26 @@ def main(plan_file: str, folder: str) -> None:
             try:
                 _run(tf, model.signatures[call["signature"]], call, number, arrays)
             except Exception as e:
-                error = _first_line(e)
+                error = _find_first_line(e)
             values = {f"a{i}": value for i, (_, _, _, value) in enumerate(arrays)}
             np.savez(os.path.join(folder, f"call-{number}.npz"), **values)
             say(error=error, arrays=[array[:3] for array in arrays])
 
 
 def _run(tf: Any, function: Any, call: Any, number: int, arrays: list[Any]) -> None:
-    """Appends what, name, dtype and value of each result."""
+    """Appends kind, name, dtype and value of each result to `arrays`."""
     random = np.random.RandomState(number)
-    inputs = {name: _tensor(tf, call["inputs"][name], random) for name in sorted(call["inputs"])}
+    inputs = {
+        name: _make_tensor(tf, call["inputs"][name], random) for name in sorted(call["inputs"])
+    }
     with tf.GradientTape() as tape:
         sources = {n: x for n, x in inputs.items() if call["gradients"] and x.dtype.is_floating}
         tape.watch(list(sources.values()))
         results = function(**inputs)
         for name in sorted(results):
-            arrays.append(["output", name, results[name].dtype.name, _array(tf, results[name])])
+            arrays.append(
+                ["output", name, results[name].dtype.name, _convert_to_array(tf, results[name])]
+            )
         terms = [
             tf.reduce_sum(tf.cast(y, tf.float64) * random.standard_normal(y.shape))
             for _, y in sorted(results.items())
@@ -81,21 +85,21 @@ def _run(tf: Any, function: Any, call: Any, number: int, arrays: list[Any]) -> N
     zero = tf.UnconnectedGradients.ZERO
     for name, value in tape.gradient(loss, sources, unconnected_gradients=zero).items():
         dense = tf.convert_to_tensor(value)
-        arrays.append(["gradient", name, dense.dtype.name, _array(tf, dense)])
+        arrays.append(["gradient", name, dense.dtype.name, _convert_to_array(tf, dense)])
 
 
-def _tensor(tf: Any, given: Any, random: Any) -> Any:
-    """Makes an input: that of a request, or deterministic values; integers may be indices."""
-    if "proto" in given:
-        return tf.io.parse_tensor(base64.b64decode(given["proto"]), tf.as_dtype(given["dtype"]))
-    shape, dtype = given["shape"], tf.as_dtype(given["dtype"])
+def _make_tensor(tf: Any, spec: Any, random: Any) -> Any:
+    """Makes an input from a request, or of random values; integers are small, as for indices."""
+    if "proto" in spec:
+        return tf.io.parse_tensor(base64.b64decode(spec["proto"]), tf.as_dtype(spec["dtype"]))
+    shape, dtype = spec["shape"], tf.as_dtype(spec["dtype"])
     if dtype == tf.string:
         return tf.fill(shape, "text")
     if dtype == tf.bool:
         return tf.constant(random.randint(0, 2, shape).astype(bool))
     if dtype.is_integer:
-        most = min(8, dtype.max + 1)
-        return tf.cast(tf.constant(np.asarray(random.randint(0, most, shape), np.int32)), dtype)
+        bound = min(8, dtype.max + 1)
+        return tf.cast(tf.constant(np.asarray(random.randint(0, bound, shape), np.int32)), dtype)
     values = np.asarray(random.standard_normal(shape))
     if dtype.is_complex:
         values = values + 1j * random.standard_normal(shape)
@@ -105,8 +109,8 @@ def _tensor(tf: Any, given: Any, random: Any) -> Any:
     return tf.cast(tf.constant(values.astype(narrow)), dtype)
 
 
-def _array(tf: Any, tensor: Any) -> Any:
-    """Converts to a dtype that every numpy has, and files can hold."""
+def _convert_to_array(tf: Any, tensor: Any) -> Any:
+    """Converts a tensor to a dtype that every numpy has and .npz files can hold."""
     if tensor.dtype == tf.string:
         return np.asarray(tensor.numpy()).astype("S")
     if tensor.dtype.is_floating and tensor.dtype != tf.float64:
@@ -116,11 +120,11 @@ def _array(tf: Any, tensor: Any) -> Any:
     return tensor.numpy()
 
 
-def _first_line(error: BaseException) -> str:
-    """Returns the first line that says something; TensorFlow begins with where it was."""
+def _find_first_line(error: BaseException) -> str:
+    """Returns the first informative line; TensorFlow's messages begin with the location."""
     text = getattr(error, "message", None) or str(error)
     lines = [line.strip() for line in str(text).splitlines()]
-    lines = [line for line in lines if line and not line.startswith(_SAY_NOTHING)]
+    lines = [line for line in lines if line and not line.startswith(_UNINFORMATIVE)]
     return f"{type(error).__name__}: {lines[0] if lines else 'no text'}"[:500]
 
 

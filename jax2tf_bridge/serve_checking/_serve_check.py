@@ -1,4 +1,4 @@
-"""serve_check(): runs a SavedModel in another TensorFlow release, beside the one here."""
+"""serve_check(): compares a SavedModel in another TensorFlow release with the one here."""
 
 from __future__ import annotations
 
@@ -41,17 +41,18 @@ def serve_check(
 
     Args:
       path: a SavedModel's folder.
-      tensorflow: the release, as "2.17" or "2.17.1"; by default that of `python`. Its environment
-        is made by uv or pip when it is first needed, which takes minutes, and kept in
+      tensorflow: the release, as "2.17" or "2.17.1"; by default that of `python`. uv or pip makes
+        its environment when it is first needed, which takes minutes; it is kept in
         ~/.cache/jax2tf-bridge.
-      python: an interpreter with TensorFlow, or the folder of a virtual environment, instead.
+      python: an interpreter with TensorFlow, or the folder of a virtual environment, to use
+        instead.
 
     Returns:
-      How each call went. Printing it shows the report.
+      The outcome of each call. Printing it shows the report.
 
     Raises:
-      TargetError: no release is named, it is not known, or `python` does not have it.
-      FileFormatError: `path` is no SavedModel, or a damaged one.
+      TargetError: no release is named, the release is unknown, or `python` has another.
+      FileFormatError: `path` is not a SavedModel, or is damaged.
       BridgeError: there is nothing to call, or the environment cannot be made.
       FileNotFoundError: there is nothing at `path`.
 
@@ -60,10 +61,10 @@ def serve_check(
         check = jax2tf_bridge.serve_check("predict/1", "2.17")
         assert check.ok, check
     """
-    return check(as_path(path), tensorflow, None if python is None else Path(python), _say_nothing)
+    return check(as_path(path), tensorflow, None if python is None else Path(python), _show_no_step)
 
 
-def _say_nothing(text: str) -> contextlib.AbstractContextManager[None]:
+def _show_no_step(text: str) -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext()
 
 
@@ -93,15 +94,15 @@ def check(
     with on_disk(directory) as folder:
         with step(f"running {len(calls)} calls in TensorFlow {environment.tensorflow}"):
             there = run_calls(environment.python, folder, calls, other=True)
-        # Looked for, and not imported.
+        # find_spec does not import it.
         if importlib.util.find_spec("tensorflow") is not None:
             with step("running them in the TensorFlow here"):
                 here = run_calls(Path(sys.executable), folder, calls, other=False)
-    return ServeCheck(_facts(directory, environment, description, calls, there, here))
+    return ServeCheck(_collect_facts(directory, environment, description, calls, there, here))
 
 
 def _check_release(release: str) -> None:
-    """Raises for a release that no environment would be made for."""
+    """Raises a TargetError for an unknown release."""
     minor = ".".join(release.split(".")[:2])
     if minor in TENSORFLOW_RELEASES:
         return
@@ -115,7 +116,7 @@ def _check_release(release: str) -> None:
     )
 
 
-def _facts(
+def _collect_facts(
     directory: AnyPath,
     environment: Environment,
     description: Mapping[str, Any],
@@ -129,16 +130,16 @@ def _facts(
     numbered = itertools.groupby(enumerate(calls), key=lambda each: each[1].signature)
     for name, group in numbered:
         members = list(group)
-        mended = retarget_advice(directory, release, description, name)
-        told = [_call(call, number, there, here) for number, call in members]
-        some_ran = any(call["ran"] for call in told)
-        for (_, call), facts in zip(members, told, strict=True):
-            # Sizes that nobody vouches for, and that run nowhere, are not the release's fault.
+        remedy = retarget_advice(directory, release, description, name)
+        facts_of_calls = [_describe_call(call, number, there, here) for number, call in members]
+        some_ran = any(call["ran"] for call in facts_of_calls)
+        for (_, call), facts in zip(members, facts_of_calls, strict=True):
+            # Guessed sizes that fail here too say nothing about the release.
             refused = call.kind == "guess" and some_ran and not facts["ran_here"]
             within = all(d["within"] for d in facts["differences"])
             facts["ok"] = refused or (facts["ran"] and within)
-            facts["remedy"] = None if facts["ran"] or refused else mended
-        signatures.append({"name": name, "calls": told})
+            facts["remedy"] = None if facts["ran"] or refused else remedy
+        signatures.append({"name": name, "calls": facts_of_calls})
     return {
         "saved_model": str(directory),
         "tensorflow": there.tensorflow or release,
@@ -151,36 +152,36 @@ def _facts(
     }
 
 
-def _call(
+def _describe_call(
     call: SignatureCall, number: int, there: EnvironmentRun, here: EnvironmentRun | None
 ) -> dict[str, Any]:
     result = there.results[number] if there.error is None else None
-    other = here.results[number] if here is not None and here.error is None else None
-    compared = []
-    if result and other and result.error is None and other.error is None:
-        compared = differences(other, result)
+    reference = here.results[number] if here is not None and here.error is None else None
+    compared_arrays = []
+    if result and reference and result.error is None and reference.error is None:
+        compared_arrays = differences(reference, result)
     return {
         "inputs": call.text,
         "kind": call.kind,
         "gradients": call.gradients,
         "ran": result is not None and result.error is None,
         "error": there.error if result is None else result.error,
-        "ran_here": other is not None and other.error is None,
-        "error_here": None if other is None else other.error,
-        "differences": [vars(d) for d in compared],
+        "ran_here": reference is not None and reference.error is None,
+        "error_here": None if reference is None else reference.error,
+        "differences": [vars(d) for d in compared_arrays],
     }
 
 
 def retarget_advice(
     directory: AnyPath, installed: str, description: Mapping[str, Any], signature: str
 ) -> str | None:
-    """Advises on a signature whose modules are not for a release; None if they are.
+    """Returns advice for a signature that does not run on a release; None if it runs.
 
     Args:
       directory: the SavedModel.
       installed: the release, as "2.17.1".
-      description: what `describe_saved_model` says.
-      signature: its name.
+      description: the result of `describe_saved_model`.
+      signature: the name of the signature.
     """
     release = ".".join(installed.split(".")[:2])
     if release not in TENSORFLOW_RELEASES:
@@ -192,9 +193,9 @@ def retarget_advice(
     if not failing:
         return None
     command = f"jax2tf-bridge retarget {shlex.quote(str(directory))} --tensorflow {release}"
-    newest = max((m["stablehlo"] or "" for m in failing), key=_version)
+    newest = max((m["stablehlo"] or "" for m in failing), key=_parse_version)
     read = TENSORFLOW_RELEASES[release][0]
-    if _version(newest) > read:
+    if _parse_version(newest) > read:
         why = f"needs StableHLO {newest}, and TensorFlow {release} reads up to {version_text(read)}"
     else:
         releases = [r for r in TENSORFLOW_RELEASES if all(r in m["tensorflow"] for m in failing)]
@@ -202,5 +203,5 @@ def retarget_advice(
     return f"{why}: {command} writes it for that release"
 
 
-def _version(text: str) -> tuple[int, ...]:
+def _parse_version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(".") if part.isdecimal())

@@ -9,7 +9,7 @@ except ModuleNotFoundError as e:
         raise
     raise MissingDependencyError("TensorFlow", "tensorflow-cpu", "verify") from e
 
-from jax2tf_bridge.loading import load as _load  # noqa: F401  # says so if JAX is missing
+from jax2tf_bridge.loading import load as _load  # noqa: F401  # raises if JAX is missing
 from jax2tf_bridge.verifying._comparison import Latency
 from jax2tf_bridge.verifying._differences import Difference
 from jax2tf_bridge.verifying._verification import Verification

@@ -37,9 +37,9 @@ class Latency:
     """Median time of a call, in milliseconds.
 
     Attributes:
-      size: of the variable that is changed; None if nothing is open.
-      jax_ms: of the jitted JAX function.
-      saved_model_ms: of the SavedModel's signature, from Python.
+      size: the size of the open variable; None if no size is open.
+      jax_ms: the time of the jitted JAX function.
+      saved_model_ms: the time of the SavedModel's signature, called from Python.
     """
 
     size: int | None
@@ -48,7 +48,7 @@ class Latency:
 
 
 class Pair:
-    """A signature of a SavedModel, and the JAX function that it should be.
+    """A signature of a SavedModel, and the JAX function that it should equal.
 
     Attributes:
       is_processed: whether the signature has a preprocess or postprocess. Then the function
@@ -69,22 +69,22 @@ class Pair:
         """Loads the SavedModel in TensorFlow.
 
         Args:
-          folder: of the SavedModel.
+          folder: the folder of the SavedModel.
           params: its weights.
-          loaded: the signature's function, as load() gives it.
-          entry: what save() wrote of the signature.
-          function: what is compared with it.
-          weight_names: of the variables of the weights that the function takes.
-          seed: of sizes and values.
-          types: the containers of the function's arguments.
+          loaded: the signature's function, as load() returns it.
+          entry: the sidecar's entry of the signature.
+          function: the JAX function to compare with it.
+          weight_names: the names of the variables of the weights that the function takes.
+          seed: the seed of sizes and values.
+          types: the container types of the function's arguments.
 
         Raises:
-          BridgeError: it has a preprocess or postprocess, and was saved without the function
-            between them.
+          BridgeError: the signature has a preprocess or postprocess, and was saved without the
+            function between them.
         """
         name = loaded.name
         self.portable = portable = loaded.portable
-        # Nobody promises what padding along these does: only sizes that need none are compared.
+        # save() did not check padding along these variables, so only unpadded sizes are compared.
         self.sampler = Sampler(portable, seed, entry.only_buckets())
         self._pad_values = entry.pad_numbers()
         self._in_tree = types.add_to(portable.in_tree)
@@ -93,8 +93,8 @@ class Pair:
             weights = portable.in_tree.children[0].children[0]
             self._weights = weights.flatten(params, "params")
             function = types.as_function(weights)
-        with on_disk(folder) as here:
-            self._root = tf.saved_model.load(str(here))
+        with on_disk(folder) as local_folder:
+            self._root = tf.saved_model.load(str(local_folder))
         functions = getattr(self._root, "unprocessed", {})
         self.is_processed = functions.get(name) is not None
         self._call: Any = self._root.signatures[name]
@@ -118,26 +118,28 @@ class Pair:
             )
         )
         self._masks = list(entry.masks)
-        strange = [
+        mismatches = [
             name
             for name, spec in specs.items()
-            if name not in self._inputs or not _is_of(spec, self._inputs[name])
+            if name not in self._inputs or not _fits_function(spec, self._inputs[name])
         ]
-        if strange or set(specs) != set(entry.inputs):
-            raise BridgeError(_without_inner(name, "takes", strange or specs))
+        if mismatches or set(specs) != set(entry.inputs):
+            raise BridgeError(_format_missing_inner(name, "takes", mismatches or specs))
         if set(self._call.structured_outputs) != set(self._outputs):
-            raise BridgeError(_without_inner(name, "gives", self._call.structured_outputs))
+            raise BridgeError(_format_missing_inner(name, "gives", self._call.structured_outputs))
         self._variables = [self._root.params[name] for name in weight_names[:first]]
         self._jax_function = function
-        # Compiled as when served, for latency; compiled quickly for values, computed once each.
-        self._jitted: Any = jax.jit(self._flat)
-        quick = _quick_options()
-        self._values: Any = jax.jit(self._flat, compiler_options=quick)
-        self._with_gradients: Any = jax.jit(self._vjp, static_argnums=0, compiler_options=quick)
+        # Latency needs full optimization. Values are computed once, so they compile quickly.
+        self._jitted: Any = jax.jit(self._call_flat)
+        quick = _get_quick_options()
+        self._values: Any = jax.jit(self._call_flat, compiler_options=quick)
+        self._with_gradients: Any = jax.jit(
+            self._compute_vjp, static_argnums=0, compiler_options=quick
+        )
 
     @property
     def unknown_types(self) -> list[str]:
-        """Names the types of containers that the function gets dicts or tuples for."""
+        """Names of the container types that dicts or tuples replace in the function's arguments."""
         return list(dict.fromkeys(unknown_types(self._in_tree)))
 
     def compare(
@@ -147,49 +149,49 @@ class Pair:
 
         Args:
           samples: sizes.
-          tolerance: what is allowed of all floats; None for what their dtypes have.
-          with_gradients: those of the samples at which gradients are compared, too. They cost
-            most: XLA compiles a program for each size, here and in TensorFlow, and those of
-            gradients take several times as long.
+          tolerance: the tolerance of all floats; None for the default of each dtype.
+          with_gradients: the samples at which gradients are compared, too. They cost most: XLA
+            compiles a program for each size, here and in TensorFlow, and gradient programs take
+            several times as long.
 
         Raises:
-          BridgeError: the results have other shapes, or are not as many.
+          BridgeError: the results differ in number or shape.
         """
-        found = {
+        differences = {
             ("output", name): started("output", name, aval.op_dtype, tolerance)
             for name, aval in self._outputs.items()
         }
-        # Both compilers leave Python's lock to each other.
-        with ThreadPoolExecutor(1) as beside:
+        # Both compilers release Python's lock, so that they run in parallel.
+        with ThreadPoolExecutor(1) as pool:
             for sizes in samples:
                 inputs = self.draw(sizes)
-                cotangents = self._cotangents(sizes) if sizes in with_gradients else {}
-                sources = self._sources() if cotangents else {}
-                in_tensorflow = beside.submit(
-                    self._in_tensorflow, self._tensors(inputs), sources, cotangents
+                cotangents = self._draw_cotangents(sizes) if sizes in with_gradients else {}
+                sources = self._find_sources() if cotangents else {}
+                in_tensorflow = pool.submit(
+                    self._run_in_tensorflow, self._make_tensors(inputs), sources, cotangents
                 )
-                expected, by_jax = self._in_jax(self._leaves(inputs), sources, cotangents)
+                expected, by_jax = self._run_in_jax(self._make_leaves(inputs), sources, cotangents)
                 results, by_tensorflow = in_tensorflow.result()
                 for (name, aval), value in zip(self._outputs.items(), expected, strict=True):
                     if aval.is_key:
                         value = jax.random.key_data(value)
-                    found["output", name].add(value, results[name], sizes)
-                # Some numbers of the largest may be infinite; then the rest has a scale, too.
+                    differences["output", name].add(value, results[name], sizes)
+                # The scale ignores infinite numbers.
                 scale = SMALL_GRADIENT * max((largest(wide(g)) for g in by_jax), default=0.0)
-                for (label, i), one, other in zip(
+                for (label, i), jax_gradient, tf_gradient in zip(
                     sources.items(), by_jax, by_tensorflow, strict=True
                 ):
                     key = ("gradient", label)
-                    if key not in found:
+                    if key not in differences:
                         dtype = self.portable.in_avals[i].dtype
-                        found[key] = started("gradient", label, dtype, tolerance)
-                    found[key].add(one, other, sizes, scale)
-        return list(found.values())
+                        differences[key] = started("gradient", label, dtype, tolerance)
+                    differences[key].add(jax_gradient, tf_gradient, sizes, scale)
+        return list(differences.values())
 
     def draw(self, sizes: Sizes) -> dict[str, Any]:
-        """Random inputs of these sizes, by name; masks are all true.
+        """Draws random inputs of these sizes, by name; masks are all true.
 
-        Where buckets pad, they are such as requests have: lengths end within their sequences.
+        For signatures with buckets, inputs are plausible: lengths end within their sequences.
         """
         inputs, plausible = {}, self._draw_plausible(sizes)
         for name, aval in self._inputs.items():
@@ -205,19 +207,21 @@ class Pair:
     def _draw_plausible(self, sizes: Sizes) -> dict[str, Any]:
         if not self._is_padded:
             return {}
-        given = {n: aval for n, aval in self._inputs.items() if n not in self._masks}
-        batch = batch_variable(given)
+        avals = {n: aval for n, aval in self._inputs.items() if n not in self._masks}
+        batch = batch_variable(avals)
         sequences = tuple(v for v in self.sampler.variables if v != batch)
         self._drawn += 1
-        return PlausibleInputs(given, sequences, batch, self._pad_values).draw(
+        return PlausibleInputs(avals, sequences, batch, self._pad_values).draw(
             DRAWS[self._drawn % len(DRAWS)], sizes, np.random.default_rng(self._drawn)
         )
 
     def latency(self, size: int | None, sizes: Sizes, rounds: int) -> Latency:
-        """Times both, in turns; neither compiles within what is measured."""
+        """Times both functions, alternating; compilation is not measured."""
         inputs = self.draw(sizes)
-        leaves = [jnp.asarray(leaf) if not _is_key(leaf) else leaf for leaf in self._leaves(inputs)]
-        tensors = self._tensors(inputs)
+        leaves = [
+            jnp.asarray(leaf) if not _is_key(leaf) else leaf for leaf in self._make_leaves(inputs)
+        ]
+        tensors = self._make_tensors(inputs)
         (first, *_) = self._outputs
 
         def in_jax() -> None:
@@ -226,17 +230,17 @@ class Pair:
         def in_tensorflow() -> None:
             self._call(**tensors)[first].numpy()
 
-        took: tuple[list[float], list[float]] = ([], [])
+        durations: tuple[list[float], list[float]] = ([], [])
         for i in range(rounds + 2):
-            for run, times in zip((in_jax, in_tensorflow), took, strict=True):
-                begun = time.perf_counter()
+            for run, times in zip((in_jax, in_tensorflow), durations, strict=True):
+                start = time.perf_counter()
                 run()
                 if i > 1:  # the first compile, and warm the caches
-                    times.append(1000 * (time.perf_counter() - begun))
-        return Latency(size, statistics.median(took[0]), statistics.median(took[1]))
+                    times.append(1000 * (time.perf_counter() - start))
+        return Latency(size, statistics.median(durations[0]), statistics.median(durations[1]))
 
-    def _sources(self) -> dict[str, int]:
-        """Returns what has gradients: places among the flat arguments, by name."""
+    def _find_sources(self) -> dict[str, int]:
+        """Returns the flat argument positions of arrays with gradients, by name."""
         first, paths = len(self._weights), self.portable.in_paths()
         sources = {paths[i]: i for i in range(first) if _is_real(self.portable.in_avals[i])}
         for i, (name, aval) in enumerate(self._inputs.items()):
@@ -244,33 +248,33 @@ class Pair:
                 sources[name] = first + i
         return sources
 
-    def _cotangents(self, sizes: Sizes) -> dict[str, Any]:
-        """Draws the factors of the outputs, of whose sum the gradients are."""
+    def _draw_cotangents(self, sizes: Sizes) -> dict[str, Any]:
+        """Draws cotangents for the real outputs, by name."""
         return {
             name: self.sampler.array(Aval(aval.op_shape, "float32"), sizes)
             for name, aval in self._outputs.items()
             if _is_real(aval)
         }
 
-    def _in_jax(
+    def _run_in_jax(
         self, leaves: Sequence[Any], sources: Mapping[str, int], cotangents: Mapping[str, Any]
     ) -> tuple[Sequence[Any], Sequence[Any]]:
-        """Computes results and gradients by JAX, in one program."""
+        """Computes results and gradients in JAX, in one program."""
         if not sources:
-            return self._checked(self._values(leaves)), []
+            return self._check_count(self._values(leaves)), []
         where = tuple(sources.values())
         results, gradients = self._with_gradients(
             where, [leaves[i] for i in where], leaves, cotangents
         )
         return results, gradients
 
-    def _in_tensorflow(
+    def _run_in_tensorflow(
         self,
         tensors: Mapping[str, tf.Tensor],
         sources: Mapping[str, int],
         cotangents: Mapping[str, Any],
     ) -> tuple[dict[str, Any], list[Any]]:
-        """Computes results and gradients by the SavedModel."""
+        """Computes results and gradients with the SavedModel."""
         first = len(self._weights)
         names = list(self._inputs)
         watched = [
@@ -290,49 +294,49 @@ class Pair:
         arrays = [tf.convert_to_tensor(g).numpy() for g in gradients]
         return {name: results[name].numpy() for name in self._outputs}, arrays
 
-    def _vjp(
+    def _compute_vjp(
         self,
         where: tuple[int, ...],
         chosen: Sequence[Any],
         leaves: Sequence[Any],
         cotangents: Mapping[str, Any],
     ) -> tuple[list[Any], list[Any]]:
-        """Computes the results, and the gradients by the leaves at these places."""
+        """Computes the results, and the gradients with respect to the leaves at `where`."""
 
         def outputs(values: Sequence[Any]) -> tuple[dict[str, Any], list[Any]]:
-            given = list(leaves)
+            arguments = list(leaves)
             for place, value in zip(where, values, strict=True):
-                given[place] = value
-            results = self._checked(self._flat(given))
+                arguments[place] = value
+            results = self._check_count(self._call_flat(arguments))
             by_name = dict(zip(self._outputs, results, strict=True))
             return {n: by_name[n] for n in cotangents}, results
 
         primals, vjp, results = jax.vjp(outputs, list(chosen), has_aux=True)
         if any(primals[n].shape != c.shape for n, c in cotangents.items()):
-            return results, []  # which is said of the results
+            return results, []  # the comparison of the results reports the shapes
         factors = {n: jnp.asarray(c, primals[n].dtype) for n, c in cotangents.items()}
         (gradients,) = vjp(factors)
         return results, gradients
 
-    def _flat(self, leaves: Sequence[Any]) -> list[Any]:
+    def _call_flat(self, leaves: Sequence[Any]) -> list[Any]:
         args, kwargs = self._in_tree.unflatten(iter(leaves))
         return jax.tree.leaves(self._jax_function(*args, **kwargs))
 
-    def _leaves(self, inputs: Mapping[str, Any]) -> list[Any]:
+    def _make_leaves(self, inputs: Mapping[str, Any]) -> list[Any]:
         """Makes the flat arguments of the JAX function."""
-        own = []
+        arguments = []
         for name, aval in self._inputs.items():
             value = make_typed_key(inputs[name], aval)
-            own.append(value if _is_key(value) else jnp.asarray(value, aval.dtype))
-        return [*self._weights, *own]
+            arguments.append(value if _is_key(value) else jnp.asarray(value, aval.dtype))
+        return [*self._weights, *arguments]
 
-    def _tensors(self, inputs: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+    def _make_tensors(self, inputs: Mapping[str, Any]) -> dict[str, tf.Tensor]:
         return {
             name: tf.cast(tf.constant(inputs[name]), spec.dtype)
             for name, spec in self._specs.items()
         }
 
-    def _checked(self, results: list[Any]) -> list[Any]:
+    def _check_count(self, results: list[Any]) -> list[Any]:
         if len(results) != len(self._outputs):
             raise BridgeError(
                 f"The JAX function gives {len(results)} arrays, and the SavedModel "
@@ -341,7 +345,7 @@ class Pair:
         return results
 
 
-def _without_inner(name: str, verb: str, arrays: Iterable[str]) -> str:
+def _format_missing_inner(name: str, verb: str, arrays: Iterable[str]) -> str:
     return (
         f"The signature {name} {verb} {', '.join(arrays)}, which the JAX function does not: it has "
         "a preprocess or postprocess, and this SavedModel lacks the function between them, as "
@@ -353,8 +357,8 @@ def _is_real(aval: Aval) -> bool:
     return kind_of(aval.dtype) == "float"
 
 
-def _quick_options() -> dict[str, Any] | None:
-    """Returns the XLA options that halve compiling on CPU; None where it lacks them."""
+def _get_quick_options() -> dict[str, Any] | None:
+    """Returns the XLA options that halve compile time on CPU; None where XLA lacks them."""
     if jax.default_backend() != "cpu":
         return None
     try:
@@ -364,8 +368,8 @@ def _quick_options() -> dict[str, Any] | None:
     return _QUICK
 
 
-def _is_of(spec: tf.TensorSpec, aval: Aval) -> bool:
-    """Returns whether an input of the signature is the JAX function's, not a preprocess's."""
+def _fits_function(spec: tf.TensorSpec, aval: Aval) -> bool:
+    """Returns whether an input of the signature fits the JAX function, not a preprocess."""
     return aval.is_key or spec.dtype.name == aval.op_dtype
 
 

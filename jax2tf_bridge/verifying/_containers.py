@@ -1,4 +1,4 @@
-"""Finds types of pytree nodes, as nnx modules, in the user's code: a SavedModel lacks them."""
+"""Finds types of pytree nodes, such as nnx modules, in user code: a SavedModel lacks them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from jax2tf_bridge.portable import TreeSpec
 
 @dataclass(frozen=True)
 class Example:
-    """An object of the user's from which containers like it can be built.
+    """A user's object from which containers like it can be built.
 
     Attributes:
-      name: how the user calls it.
+      name: the user's name for it, as "module:name".
       value: the object.
       tree: its structure, with the types.
     """
@@ -33,42 +33,44 @@ class Example:
 
 
 class KnownTypes:
-    """Finds the types of containers by their structure, among objects of the user's."""
+    """Finds the types of containers by their structure, among the user's objects."""
 
     def __init__(self, function: Callable[..., Any], reference: str, like: Any = None) -> None:
-        """Looks for examples where the user pointed.
+        """Collects examples from `like`, the function, its scope and its module.
 
         Args:
-          function: what is compared with the SavedModel.
-          reference: how the user calls it, "module:function".
-          like: an example that counts before all others; None for none.
+          function: the function that is compared with the SavedModel.
+          reference: its name, as "module:function".
+          like: an example that takes precedence; None for none.
         """
         self._function = function
         own = getattr(function, "__self__", None)
-        self._named = [*_examples([("what is like it", like), (reference, function), ("", own)])]
-        self._around = [*_examples(_around(function, reference.partition(":")[0]))]
+        self._named = [
+            *_iterate_examples([("what is like it", like), (reference, function), ("", own)])
+        ]
+        self._around = [*_iterate_examples(_list_objects(function, reference.partition(":")[0]))]
 
     def add_to(self, tree: TreeSpec) -> TreeSpec:
-        """Adds the types that were found; other nodes stay dicts or tuples.
+        """Adds the types of matching examples; other nodes stay dicts or tuples.
 
         Raises:
-          StructureError: several objects are of the structure, and of other static data.
+          StructureError: several examples have the structure, with different static data.
         """
         if not unknown_types(tree):
             return tree
-        plain = _without_names(tree)
-        found = [e for e in self._named if e.tree == plain][:1]
-        found = found or [e for e in self._around if e.tree == plain]
-        if not found:
+        plain = _drop_names(tree)
+        matches = [e for e in self._named if e.tree == plain][:1]
+        matches = matches or [e for e in self._around if e.tree == plain]
+        if not matches:
             return replace(tree, children=tuple(map(self.add_to, tree.children)))
-        first = found[0]
-        for other in found[1:]:
-            structure: Any = jax.tree.structure(other.value)
+        first = matches[0]
+        for match in matches[1:]:
+            structure: Any = jax.tree.structure(match.value)
             if structure != jax.tree.structure(first.value):
                 code = f"params_like={first.name.rpartition(':')[2]}"
                 raise StructureError(
                     Message(
-                        f"{first.name} and {other.name} have the structure of the SavedModel's "
+                        f"{first.name} and {match.name} have the structure of the SavedModel's "
                         f"{tree.name or tree.kind}, and differ in their static data. Say which one "
                         "the function was saved with: ",
                         Argument("params_like", first.name, code=code),
@@ -79,13 +81,13 @@ class KnownTypes:
     def as_function(self, weights: TreeSpec) -> Callable[..., Any]:
         """Makes a function whose first argument is the weights.
 
-        What the user named may be the weights themselves, as an nnx module that is called, or a
-        method of them.
+        The user may name the weights themselves, such as an nnx module that is called, or a
+        method of theirs.
 
         Args:
           weights: the structure of the SavedModel's weights.
         """
-        plain, function = _without_names(weights), self._function
+        plain, function = _drop_names(weights), self._function
         for example in self._named:
             if example.tree != plain:
                 continue
@@ -98,12 +100,12 @@ class KnownTypes:
 
 
 def unknown_types(tree: TreeSpec) -> list[str]:
-    """Names the nodes for which dicts, tuples and plain named tuples stand in."""
+    """Lists the names of nodes that dicts, tuples or plain named tuples replace."""
     own = [tree.name] if tree.kind in ("custom", "namedtuple") and tree.codec is None else []
     return own + [name for child in tree.children for name in unknown_types(child)]
 
 
-def _examples(objects: Sequence[tuple[str, Any]]) -> Iterator[Example]:
+def _iterate_examples(objects: Sequence[tuple[str, Any]]) -> Iterator[Example]:
     seen = set()
     for name, value in objects:
         if id(value) in seen or isinstance(value, (type, types.ModuleType)):
@@ -117,8 +119,8 @@ def _examples(objects: Sequence[tuple[str, Any]]) -> Iterator[Example]:
             yield Example(name, value, tree)
 
 
-def _around(function: Callable[..., Any], module: str) -> list[tuple[str, Any]]:
-    """Lists what the module and the function's scope hold, by how the user calls it."""
+def _list_objects(function: Callable[..., Any], module: str) -> list[tuple[str, Any]]:
+    """Lists the objects in the module and in the function's scope, by name."""
     objects = [*vars(sys.modules[module]).items()] if module in sys.modules else []
     plain = inspect.unwrap(getattr(function, "__func__", function))
     if isinstance(plain, types.FunctionType):
@@ -128,7 +130,7 @@ def _around(function: Callable[..., Any], module: str) -> list[tuple[str, Any]]:
     return [(f"{module}:{name}", value) for name, value in objects]
 
 
-def _without_names(tree: TreeSpec) -> TreeSpec:
-    """Drops the names for files, which only registered types have."""
-    children = tuple(map(_without_names, tree.children))
+def _drop_names(tree: TreeSpec) -> TreeSpec:
+    """Drops the serialized names, which only registered types have."""
+    children = tuple(map(_drop_names, tree.children))
     return replace(tree, children=children, serialized_name="", auxdata=None)

@@ -12,10 +12,10 @@ from jax2tf_bridge.portable import tolerance_of
 from jax2tf_bridge.verifying._samples import Sizes
 
 SMALL_GRADIENT = 0.1
-"""Gradients below this part of the function's largest one are judged by this part of it.
+"""Minimum scale of a gradient, as a fraction of the function's largest gradient.
 
-Where terms as large as other gradients cancel, as for the key biases of an attention, what remains
-of them is their rounding, which has no digits in common with another program's.
+Where large terms cancel, as for the key biases of an attention, only rounding errors remain, which
+have no digits in common with another program's.
 """
 
 
@@ -25,14 +25,14 @@ class Difference:
 
     Attributes:
       what: "output" or "gradient".
-      name: of the output, input or weight.
+      name: the name of the output, input or weight.
       dtype: its dtype.
-      tolerance: what is allowed of `relative`.
+      tolerance: the maximum of `relative` that is allowed.
       absolute: the largest difference of two numbers.
-      relative: that to the scale of the array, where that is worst. The scale is its largest
-        number; of a small gradient, SMALL_GRADIENT of the function's largest one.
-      sizes: at which it was worst.
-      is_small: whether the scale was another gradient's there.
+      relative: the largest ratio of the difference to the scale of the array. The scale is the
+        array's largest number; for a small gradient, SMALL_GRADIENT of the function's largest.
+      sizes: the sizes with the largest `relative`.
+      is_small: whether the scale at these sizes was that of a small gradient.
       nan_at: sizes at which JAX and the SavedModel both have NaN in the same place. These count
         as equal.
     """
@@ -49,14 +49,14 @@ class Difference:
 
     @property
     def within(self) -> bool:
-        """Returns whether it is within the tolerance."""
+        """Whether it is within the tolerance."""
         return self.relative <= self.tolerance
 
     def add(self, expected: Any, found: Any, sizes: Sizes, least_scale: float = 0.0) -> None:
-        """Takes another pair of arrays into account, whose scale is at least `least_scale`.
+        """Adds the difference of a pair of arrays, whose scale is at least `least_scale`.
 
         Raises:
-          BridgeError: they have other shapes.
+          BridgeError: the arrays have different shapes.
         """
         if np.shape(expected) != np.shape(found):
             raise BridgeError(
@@ -67,7 +67,7 @@ class Difference:
         tensor = wide(found)
         if (np.isnan(array) & np.isnan(tensor)).any():
             self.nan_at.append(dict(sizes))
-        own, absolute = largest(array), _distance(array, tensor)
+        own, absolute = largest(array), _compute_distance(array, tensor)
         scale = max(own, least_scale)
         relative = 0.0 if absolute == 0 else absolute / scale if scale else np.inf
         self.absolute = max(self.absolute, absolute)
@@ -77,35 +77,35 @@ class Difference:
 
 
 def started(what: str, name: str, dtype: str, tolerance: float | None) -> Difference:
-    """Makes the difference of something that was not compared yet."""
+    """Makes the difference of an array that was not compared yet."""
     allowed = tolerance_of(dtype)
     if tolerance is not None and allowed:  # integers stay equal
         allowed = tolerance
     return Difference(what, name, dtype, allowed)
 
 
-def _distance(expected: Any, found: Any) -> float:
-    """Finds the largest difference of two numbers; infinite where only one of them is NaN."""
+def _compute_distance(expected: Any, actual: Any) -> float:
+    """Returns the largest difference of two numbers; infinite if only one of them is NaN."""
     if expected.size == 0:
         return 0.0
-    same = (expected == found) | (np.isnan(expected) & np.isnan(found))
+    same = (expected == actual) | (np.isnan(expected) & np.isnan(actual))
     with np.errstate(invalid="ignore", over="ignore"):
-        distance = np.where(same, 0, np.abs(expected - found))
+        distance = np.where(same, 0, np.abs(expected - actual))
     return float(np.where(np.isnan(distance), np.inf, distance).max())
 
 
 def largest(array: Any) -> float:
-    """Finds the largest finite number in an array; 0 if there is none."""
+    """Returns the largest finite magnitude in an array; 0 if there is none."""
     finite = np.abs(array[np.isfinite(array)])
     return float(finite.max()) if finite.size else 0.0
 
 
 def wide(value: Any) -> Any:
-    """Converts an array to 64 bits."""
+    """Converts an array to float64 or complex128."""
     array = np.asarray(value)
     return array.astype(np.complex128 if np.iscomplexobj(array) else np.float64)
 
 
 def sizes_text(sizes: Sizes) -> str:
-    """Writes sizes for people."""
+    """Formats sizes for people."""
     return ", ".join(f"{name} = {size}" for name, size in sizes.items()) or "its fixed sizes"

@@ -1,4 +1,4 @@
-"""Sizes and values that a function is tried with."""
+"""Draws sizes and values of arguments to test a function with."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from shape_poly import (
 
 Sizes: TypeAlias = dict[str, int]
 
-_INTEGERS = 8
-"""Integers are below this: they may be indices, and those of every table are likely to be there."""
+_INTEGER_BOUND = 8
+"""Bound of integers, which may be indices: nearly every table has this many rows."""
 
 
 class Sampler:
-    """Draws sizes that satisfy what a function demands of them, and arrays of these sizes."""
+    """Draws sizes that satisfy the constraints of a function, and arrays of these sizes."""
 
     def __init__(
         self,
@@ -32,12 +32,12 @@ class Sampler:
         seed: int,
         only: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
-        """For the arguments of a portable function; equal seeds draw the same.
+        """Draws arguments of a portable function; equal seeds draw equal arguments.
 
         Args:
           portable: the function.
-          seed: of sizes and values.
-          only: the sizes that are drawn of some variables; of all others any.
+          seed: the seed of sizes and values.
+          only: the allowed sizes of some variables; other variables take any size.
         """
         self._name, self._seed = portable.name, seed
         self._scope = SymbolicScope((*portable.constraints, *portable.requirements), check=False)
@@ -50,50 +50,52 @@ class Sampler:
         self._only = only or {}
 
     def sizes(self, count: int) -> list[Sizes]:
-        """Returns different sizes, first the smallest; fewer where there are no more.
+        """Returns distinct sizes, the smallest first; fewer than `count` if no more exist.
 
         Raises:
           ShapeError: none were found.
         """
-        return [self.with_sizes({}), *itertools.islice(self._found(self._only), 1, count)]
+        return [self.with_sizes({}), *itertools.islice(self._iterate_sizes(self._only), 1, count)]
 
     def with_sizes(self, given: Sizes) -> Sizes:
-        """Returns the smallest sizes among which these are.
+        """Returns the smallest sizes that include the given ones.
 
         Raises:
           ShapeError: none were found.
         """
-        found = self._found({**self._only, **{name: [size] for name, size in given.items()}})
-        smallest = next(found, None)
+        candidates = self._iterate_sizes(
+            {**self._only, **{name: [size] for name, size in given.items()}}
+        )
+        smallest = next(candidates, None)
         if smallest is None:
             free = [name for name in self.variables if name not in given]
-            what = ", ".join(f"{name} = {size}" for name, size in given.items())
+            fixed = ", ".join(f"{name} = {size}" for name, size in given.items())
             raise ShapeError(
                 f"{self._name}: no sizes of {', '.join(free) or 'its variables'}"
-                f"{f' beside {what}' if what else ''} were found that satisfy "
+                f"{f' beside {fixed}' if fixed else ''} were found that satisfy "
                 f"{self._scope if self._scope.constraints else 'its shapes'}."
             )
         return smallest
 
-    def _found(self, among: Mapping[str, Sequence[int]]) -> Iterator[Sizes]:
+    def _iterate_sizes(self, among: Mapping[str, Sequence[int]]) -> Iterator[Sizes]:
         return sample_sizes(
             self.variables, self._scope, among=among, nonempty=self._shapes, seed=self._seed
         )
 
     def array(self, aval: Aval, sizes: Sizes, *, seed: bool = False) -> Any:
-        """A random array: normal floats, small integers; of a key its words, or a seed."""
+        """Draws a random array: normal floats or small integers; for a key, its words or a seed."""
         shape = aval.shape if seed else aval.op_shape
         concrete = tuple(int(size or 0) for size in evaluate_shape(shape, sizes))
-        return self._values(concrete, aval.op_dtype)
+        return self._draw_values(concrete, aval.op_dtype)
 
-    def _values(self, shape: Sequence[int], dtype: str) -> Any:
+    def _draw_values(self, shape: Sequence[int], dtype: str) -> Any:
         generator, kind = self._generator, kind_of(dtype)
         if kind == "bool":
             return generator.integers(0, 2, shape).astype(bool)
         if kind in ("int", "uint"):
-            return generator.integers(0, _INTEGERS, shape).astype(dtype)
+            return generator.integers(0, _INTEGER_BOUND, shape).astype(dtype)
         if kind == "complex":
             return (generator.normal(size=shape) + 1j * generator.normal(size=shape)).astype(dtype)
-        # Others, as bfloat16, are made of these.
+        # Other dtypes, such as bfloat16, are converted from float32 by the caller.
         known = dtype in ("float16", "float32", "float64")
         return generator.normal(size=shape).astype(dtype if known else np.float32)

@@ -22,15 +22,15 @@ class Verification:
       jax: version of JAX.
       tensorflow: version of TensorFlow.
       samples: sizes at which outputs were compared.
-      samples_with_gradients: those at which gradients were compared, too.
+      samples_with_gradients: the samples at which gradients were compared, too.
       differences: largest difference of each output and gradient.
       has_gradients: whether the signature has gradients.
       is_processed: whether the signature has a preprocess or postprocess. They are left out of the
         comparison.
       only_buckets: variables along which only buckets were compared, since `save` was told not to
         check their padding.
-      latency_over: variable that latency was measured along; None if nothing is open.
-      latencies: measured latencies; empty unless asked for.
+      latency_over: variable whose sizes latency was measured at; None if no size is open.
+      latencies: measured latencies; empty unless requested.
     """
 
     saved_model: str
@@ -103,9 +103,9 @@ class Verification:
         }
 
     def __str__(self) -> str:
-        return "\n".join(self._lines())
+        return "\n".join(self._format_lines())
 
-    def _lines(self) -> Iterator[str]:
+    def _format_lines(self) -> Iterator[str]:
         yield (
             f"{self.saved_model}: {self.signature} in TensorFlow {self.tensorflow} against "
             f"{self.against} in JAX {self.jax}"
@@ -118,8 +118,8 @@ class Verification:
         yield f"samples: {'; '.join(shown)}"
         if self.only_buckets:
             yield (
-                f"(of {', '.join(self.only_buckets)} only buckets are compared: save left padding "
-                "along it unchecked, as it was told)"
+                f"(only buckets of {', '.join(self.only_buckets)} are compared, since save was "
+                "told not to check padding along it)"
             )
         if self.is_processed:
             yield "(compared without preprocess and postprocess, which are TensorFlow's)"

@@ -56,9 +56,9 @@ def verify(
       gradients: number of these at which gradients are compared, too. They take most of the time.
       tolerance: largest allowed difference of floats, relative to the largest number of an array;
         by default 1e-4 for float32, 1e-12, 1e-2 and 6e-2 for float64, float16 and bfloat16.
-      seed: of sizes and values.
-      params_like: an object of the same structure as the weights, if they were saved in one that a
-        SavedModel cannot rebuild and that is not beside the function.
+      seed: the seed of sizes and values.
+      params_like: an object of the same structure as the weights, needed if the SavedModel cannot
+        rebuild their structure and no such object is in the function's module or scope.
       rounds: number of calls whose latency is measured at each size; 0 measures none.
       batch_sizes: sizes at which latency is measured; by default powers of 2 up to 128.
       name: what the report calls the function; by default "module:function".
@@ -68,8 +68,7 @@ def verify(
 
     Raises:
       BridgeError: the SavedModel was not written by `save`, has no such signature, or its results
-        have other shapes than those of the function; or it has values of 64 bits, and JAX is not
-        set to have them.
+        differ in shape from the function's; or it has values of 64 bits, which JAX has disabled.
       FileFormatError, FileNotFoundError: there is no SavedModel, or a damaged one.
 
     In a test::
@@ -95,7 +94,7 @@ def verify(
             "before verify, or set JAX_ENABLE_X64=1."
         )
     chosen = choose_signature(signature, list(sidecar.signatures))
-    against = name or _name_of(function)
+    against = name or _get_name(function)
     types = KnownTypes(function, against, params_like)
     model, entry = load(folder), sidecar.signatures[chosen]
     loaded = model.functions[chosen]
@@ -111,12 +110,12 @@ def verify(
     with_gradients = [*sizes[1:], sizes[0]][: gradients if entry.vjp_order else 0]
     try:
         differences = pair.compare(sizes, tolerance, with_gradients=with_gradients)
-        variable, latencies = _latencies(pair, rounds, batch_sizes) if rounds else (None, [])
+        variable, latencies = _measure_latency(pair, rounds, batch_sizes) if rounds else (None, [])
     except BridgeError:
         raise
     except Exception as e:
         if pair.unknown_types and not type(e).__module__.startswith("tensorflow"):
-            raise BridgeError(_unknown_types_message(against, pair, e)) from e
+            raise BridgeError(_format_unknown_types(against, pair, e)) from e
         raise
     return Verification(
         saved_model=str(folder),
@@ -136,10 +135,10 @@ def verify(
 
 
 def choose_signature(name: str | None, names: Sequence[str]) -> str:
-    """Returns the signature of this name; without one the default, or the only one.
+    """Returns the signature with this name; without a name, the default or the only one.
 
     Raises:
-      BridgeError: there is none of this name, or several and no default.
+      BridgeError: no signature has this name, or there are several and no default.
     """
     if name is None:
         if SERVING_DEFAULT in names or len(names) == 1:
@@ -151,15 +150,15 @@ def choose_signature(name: str | None, names: Sequence[str]) -> str:
     return name
 
 
-def _name_of(function: Callable[..., Any]) -> str:
+def _get_name(function: Callable[..., Any]) -> str:
     module = getattr(function, "__module__", None) or "__main__"
     return f"{module}:{getattr(function, '__qualname__', type(function).__qualname__)}"
 
 
-def _latencies(
+def _measure_latency(
     pair: Pair, rounds: int, batch_sizes: Sequence[int]
 ) -> tuple[str | None, list[Latency]]:
-    """Measures along the first open size, or once if nothing is open."""
+    """Measures at sizes of the first open variable, or once if no size is open."""
     sampler = pair.sampler
     if not sampler.variables:
         return None, [pair.latency(None, {}, rounds)]
@@ -176,7 +175,7 @@ def _latencies(
     return variable, latencies
 
 
-def _unknown_types_message(against: str, pair: Pair, error: Exception) -> Message:
+def _format_unknown_types(against: str, pair: Pair, error: Exception) -> Message:
     first_line = (str(error).strip().splitlines() or [""])[0]
     return Message(
         f"{against} was saved with objects of type {', '.join(pair.unknown_types[:3])}, "

@@ -227,7 +227,7 @@ def _floats(*values: float, dtype: str = "float32") -> CallResult:
         (_floats(1, 2), _floats(1, np.nan), False, "NaN"),
         (_floats(1, 2), _floats(1), False, "is float32[1] instead of float32[2]"),
         (_floats(1), CallResult(None), False, "is missing"),
-        (CallResult(None), _floats(1), False, "is there in addition"),
+        (CallResult(None), _floats(1), False, "is not expected"),
     ],
 )
 def test_differences_are_judged_by_dtype(
@@ -272,7 +272,7 @@ def test_wrong_calls_are_one_line(run: Run, model: Path, tmp_path: Path) -> None
     code, text = error(model, "--python", tmp_path / "none")
     assert (code, text) == (
         2,
-        f"--python: {tmp_path / 'none'} is no Python interpreter that starts",
+        f"--python: {tmp_path / 'none'} is not a working Python interpreter",
     )
     bare = _python(tmp_path / "bare", None)
     code, text = error(model, "--python", bare)

@@ -220,7 +220,7 @@ def test_sizes_whose_padding_was_not_checked_are_buckets(ok: Ok, tmp_path: Path)
     assert {sizes["n"] for sizes in facts["samples"]} == {4, 6}
     assert len({sizes["b"] for sizes in facts["samples"]}) > 1
     text = ok("verify", tmp_path / "m", *words[:2], "--samples", "1")
-    assert "(of n only buckets are compared: save left padding along it unchecked, as it " in text
+    assert "(only buckets of n are compared, since save was told not to check " in text
 
 
 def attention(params: Any, x: Any) -> Any:

@@ -85,7 +85,7 @@ def test_newer_than_all_releases(tmp_path: Path) -> None:
         "2 modules are newer (StableHLO 0.14.24, calling convention 11) than what TensorFlow 2.22 "
         "reads, the newest that is known (1.20.0 and 10): running fails where an operation is "
         "newer, and in all older releases.",
-        f"jax2tf-bridge retarget {tmp_path / 'm'} --tensorflow RELEASE mends that.",
+        f"jax2tf-bridge retarget {tmp_path / 'm'} --tensorflow RELEASE fixes this.",
     )
 
 
