@@ -360,7 +360,7 @@ class ExportManyError(BridgeError, ExceptionGroup[BridgeError]):
     def of(results: Mapping[str, Any], errors: Mapping[str, BridgeError]) -> ExportManyError:
         """Makes the error for the results and errors of all jobs."""
         count = len(results) + len(errors)
-        lines = bullet_list([str(error).partition("\n")[0] for error in errors.values()])
+        lines = format_bullets([str(error).partition("\n")[0] for error in errors.values()])
         error = ExportManyError(
             f"{len(errors)} of {count} exports failed:{lines}\n", [*errors.values()]
         )
@@ -379,14 +379,16 @@ class _PathText(OSError):
     """An OSError whose text is its path and then its strerror."""
 
     def __str__(self) -> str:
-        return str(message_of(self))
+        return str(get_message(self))
 
     def __reduce__(self) -> tuple[Any, ...]:
         kind = type(self).__mro__[2]  # Python's type; the generated one cannot be imported
-        return path_error, (kind, self.errno, self.strerror, self.filename)
+        return make_path_error, (kind, self.errno, self.strerror, self.filename)
 
 
-def path_error(kind: type[OSError], code: int, text: str, path: str | os.PathLike[str]) -> OSError:
+def make_path_error(
+    kind: type[OSError], code: int, text: str, path: str | os.PathLike[str]
+) -> OSError:
     """Makes an OSError whose text starts with a path.
 
     Args:
@@ -395,19 +397,19 @@ def path_error(kind: type[OSError], code: int, text: str, path: str | os.PathLik
       text: the problem, as it follows the path: "is there already".
       path: the file or folder.
 
-    >>> path_error(FileExistsError, 17, "is there already", "model")
+    >>> make_path_error(FileExistsError, 17, "is there already", "model")
     FileExistsError(17, 'is there already')
-    >>> print(path_error(FileExistsError, 17, "is there already", "model"))
+    >>> print(make_path_error(FileExistsError, 17, "is there already", "model"))
     model is there already
     """
     named: type[OSError] = type(kind.__name__, (_PathText, kind), {"__module__": kind.__module__})
     return named(code, text, os.fspath(path))
 
 
-def message_of(error: BaseException) -> Message:
+def get_message(error: BaseException) -> Message:
     """Returns the message of an error, with its arguments if it has any.
 
-    >>> message_of(ShapeError(Message("Give ", Argument("mask"), "."))).parts
+    >>> get_message(ShapeError(Message("Give ", Argument("mask"), "."))).parts
     ('Give ', Argument(name='mask', value=Ellipsis, code=''), '.')
     """
     if isinstance(error, _PathText):
@@ -423,7 +425,7 @@ def _restore(
     return error
 
 
-def mismatch(
+def make_mismatch_error(
     text: str, shapes: Sequence[str], dtypes: Sequence[str], advice: str
 ) -> ShapeError | DTypeError:
     """Makes the error for arrays that differ from what is expected.
@@ -434,13 +436,14 @@ def mismatch(
       dtypes: a line for each array of another dtype.
       advice: what to do, on a new line.
 
-    >>> type(mismatch("The weights do not fit", ["w: expected shape (3,), got (4,)"], [], ""))
+    >>> shapes = ["w: expected shape (3,), got (4,)"]
+    >>> type(make_mismatch_error("The weights do not fit", shapes, [], ""))
     <class 'jax2tf_bridge.errors.ShapeError'>
     """
     kind = ArgumentsError if shapes and dtypes else ShapeError if shapes else DTypeError
-    return kind(f"{text}:{bullet_list([*shapes, *dtypes])}\n{advice}".rstrip())
+    return kind(f"{text}:{format_bullets([*shapes, *dtypes])}\n{advice}".rstrip())
 
 
-def bullet_list(lines: Sequence[str]) -> Message:
+def format_bullets(lines: Sequence[str]) -> Message:
     """Formats lines as a bulleted list for the end of a message."""
     return Message(*(part for line in lines for part in ("\n  - ", line)))

@@ -23,7 +23,7 @@ from jax2tf_bridge.errors import (
     UnsoundBucketsError,
     UnsupportedByTargetError,
     WorkerDiedError,
-    path_error,
+    make_path_error,
 )
 
 
@@ -63,7 +63,7 @@ def test_errors_cross_to_other_processes(error: BridgeError) -> None:
 def test_errors_about_paths_begin_with_the_path() -> None:
     kinds = (FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError, OSError)
     for kind in kinds:
-        error = path_error(kind, errno.EEXIST, "is there already", Path("models"))
+        error = make_path_error(kind, errno.EEXIST, "is there already", Path("models"))
         assert isinstance(error, kind)
         for each in (error, pickle.loads(pickle.dumps(error)), copy.copy(error)):
             assert str(each) == "models is there already"

@@ -14,7 +14,7 @@ from jax2tf_bridge.cli._console import Console, first_line, for_command_line
 from jax2tf_bridge.cli._packages import quiet_tensorflow
 from jax2tf_bridge.cli._parser import parse
 from jax2tf_bridge.cli._references import UserCodeError
-from jax2tf_bridge.errors import BridgeError, TargetError, message_of
+from jax2tf_bridge.errors import BridgeError, TargetError, get_message
 
 REFUSED, USAGE, PIPE_CLOSED = 1, 2, 141
 """The exit codes beside 0; the last is what a shell has for SIGPIPE."""
@@ -67,10 +67,10 @@ def _text(error: Exception, options: argparse.Namespace) -> str:
     if isinstance(error, UserCodeError | UsageError):
         return str(error)
     if isinstance(error, BridgeError):
-        return for_command_line(message_of(error), options)
+        return for_command_line(get_message(error), options)
     if isinstance(error, OSError) and error.strerror:
         if not str(error).startswith("[Errno "):
-            return for_command_line(message_of(error), options)  # a sentence of the bridge's
+            return for_command_line(get_message(error), options)  # a sentence of the bridge's
         name = f"{error.filename}: " if error.filename else ""
         return f"{name}{error.strerror}"
     return f"{type(error).__name__}: {first_line(error)} (--debug shows all of it)"

@@ -26,10 +26,10 @@ from jax2tf_bridge.errors import BridgeError, FileFormatError
 from jax2tf_bridge.inspecting import (
     SavedModelContents,
     describe_saved_model,
-    function_files,
+    format_releases,
+    get_stored_functions,
+    iterate_function_files,
     read_saved_model,
-    releases_text,
-    stored_functions,
     summary,
 )
 from jax2tf_bridge.portable import PortableFunction, Target, without_xla
@@ -94,7 +94,7 @@ def run(options: argparse.Namespace) -> None:
     with console.step(f"retargeting {portable.name}"):
         retargeted = retarget(portable, target)
         # The gradients that were there, which may be retargeted only now.
-        write_function(output, retargeted, vjp_order=len(stored_functions(portable)) - 1)
+        write_function(output, retargeted, vjp_order=len(get_stored_functions(portable)) - 1)
     print(printable(f"{output}: {summary(retargeted)}"))
 
 
@@ -161,7 +161,7 @@ def _retarget_directory(options: argparse.Namespace, target: Target) -> None:
         replace_file(folder / _FINGERPRINT)
         for name, portable in new.functions.items():
             replace_file(folder / name)
-            order = len(stored_functions(portable)) - 1
+            order = len(get_stored_functions(portable)) - 1
             write_function(folder / name, portable, vjp_order=order, arrays=False)
         runs_on = f"; runs on {_releases(folder)}" if target.xla else ""
     modules = contents.modules
@@ -175,7 +175,7 @@ def _releases(folder: Path) -> str:
     releases = [r for r in facts["tensorflow"] if r in facts["tensorflow_for_gradients"]]
     if not any(module["order"] for module in facts["modules"]):
         releases = facts["tensorflow"]
-    return releases_text(releases)
+    return format_releases(releases)
 
 
 @dataclass(frozen=True)
@@ -242,7 +242,7 @@ def _portables(
 ) -> dict[Path, PortableFunction]:
     """Retargets the functions in the sidecar of a model, by their files."""
     found = {}
-    for file in function_files(contents):
+    for file in iterate_function_files(contents):
         try:
             portable = read_function(file)
         except FileNotFoundError as e:

@@ -10,13 +10,13 @@ from jax2tf_bridge._utils import printable
 from jax2tf_bridge.cli._commands import Command, exported_path
 from jax2tf_bridge.cli._console import Console
 from jax2tf_bridge.errors import BridgeError
-from jax2tf_bridge.serve_checking import check
+from jax2tf_bridge.serve_checking import run_serve_check
 
 
 def run(options: argparse.Namespace) -> None:
     """Makes the calls there and here, prints how they went, and fails if one did not go well."""
     console = Console(verbose=options.verbose)
-    outcome = check(options.directory, options.tensorflow, options.python, console.step)
+    outcome = run_serve_check(options.directory, options.tensorflow, options.python, console.step)
     print(printable(json.dumps(outcome.as_json(), indent=2) if options.json else str(outcome)))
     if outcome.problem is not None:
         raise BridgeError(outcome.problem)

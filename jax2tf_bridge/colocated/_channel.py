@@ -25,7 +25,7 @@ _END_LETTERS: dict[End, bytes] = {"parent": b"p", "worker": b"w"}
 _NOTHING_UNPICKLED = "Nothing of it was unpickled."
 
 
-class Kind(enum.IntEnum):
+class MessageKind(enum.IntEnum):
     """Kind of a message. Specs have their own numbering, since they may be read in any order."""
 
     OBJECT = 1
@@ -33,7 +33,11 @@ class Kind(enum.IntEnum):
     SPECS = 3
 
 
-_KIND_NAMES = {Kind.OBJECT: "an object", Kind.BYTES: "bytes", Kind.SPECS: "specs"}
+_KIND_NAMES = {
+    MessageKind.OBJECT: "an object",
+    MessageKind.BYTES: "bytes",
+    MessageKind.SPECS: "specs",
+}
 
 
 class Channel:
@@ -114,7 +118,7 @@ class Channel:
             is the cause.
           MissingDependencyError: cloudpickle is not installed.
         """
-        return self._seal(Kind.OBJECT, dumps(obj))
+        return self._seal(MessageKind.OBJECT, dumps(obj))
 
     def unpack(self, message: bytes | bytearray | memoryview) -> Any:
         """Reads the object in the next message that `pack` made at the other end.
@@ -124,11 +128,11 @@ class Channel:
           DeviceError: the object contains devices that this process does not have.
           MissingDependencyError: cloudpickle is not installed.
         """
-        return loads(self._open(Kind.OBJECT, message))
+        return loads(self._open(MessageKind.OBJECT, message))
 
     def sign(self, payload: bytes | bytearray | memoryview) -> bytes:
         """Makes a message from bytes, such as a .jaxfn file, without pickling them."""
-        return self._seal(Kind.BYTES, payload)
+        return self._seal(MessageKind.BYTES, payload)
 
     def verify(self, message: bytes | bytearray | memoryview) -> bytes:
         """Reads the bytes in the next message that `sign` made at the other end.
@@ -136,24 +140,24 @@ class Channel:
         Raises:
           UntrustedMessageError: `message` is not that message.
         """
-        return bytes(self._open(Kind.BYTES, message))
+        return bytes(self._open(MessageKind.BYTES, message))
 
     def pack_specs(self, obj: Any) -> bytes:
         """Makes a message for `serialize_specs`, to be read once and in any order."""
-        return self._seal(Kind.SPECS, dumps(obj))
+        return self._seal(MessageKind.SPECS, dumps(obj))
 
     def unpack_specs(self, message: bytes) -> Any:
         """Reads the object in a message that `pack_specs` made; raises the errors of `unpack`."""
-        return loads(self._open(Kind.SPECS, message))
+        return loads(self._open(MessageKind.SPECS, message))
 
     def _sign_payload(self, header: bytes, payload: bytes | bytearray | memoryview) -> bytes:
         signature = hmac.new(self._token, header, hashlib.sha256)
         signature.update(payload)
         return signature.digest()
 
-    def _seal(self, kind: Kind, payload: bytes | bytearray | memoryview) -> bytes:
+    def _seal(self, kind: MessageKind, payload: bytes | bytearray | memoryview) -> bytes:
         with self._lock:
-            if kind is Kind.SPECS:
+            if kind is MessageKind.SPECS:
                 number = self._sent_specs
                 self._sent_specs += 1
             else:
@@ -162,7 +166,7 @@ class Channel:
         header = _HEADER.pack(_MAGIC, _VERSION, kind, _END_LETTERS[self.end], number)
         return b"".join((header, self._sign_payload(header, payload), payload))
 
-    def _open(self, kind: Kind, message: bytes | bytearray | memoryview) -> memoryview:
+    def _open(self, kind: MessageKind, message: bytes | bytearray | memoryview) -> memoryview:
         """Verifies a message and returns its payload. Counts only valid messages."""
         # Copied, since the sender of a shared buffer could change it after the check.
         data = memoryview(message if type(message) is bytes else memoryview(message).tobytes())
@@ -193,7 +197,7 @@ class Channel:
             )
         if message_kind != kind:
             raise UntrustedMessageError(
-                f"A message with {_KIND_NAMES[Kind(message_kind)]} came where one with "
+                f"A message with {_KIND_NAMES[MessageKind(message_kind)]} came where one with "
                 f"{_KIND_NAMES[kind]} was expected. {_NOTHING_UNPICKLED} What pack made is for "
                 "unpack, what sign made is for verify, what serialize_specs made is for "
                 "deserialize_specs."
@@ -201,9 +205,9 @@ class Channel:
         self._check_number(kind, number)
         return payload
 
-    def _check_number(self, kind: Kind, number: int) -> None:
+    def _check_number(self, kind: MessageKind, number: int) -> None:
         with self._lock:
-            if kind is Kind.SPECS:
+            if kind is MessageKind.SPECS:
                 if number < self._first_unread_specs or number in self._read_specs:
                     raise UntrustedMessageError(
                         f"Specs {number} were read before. {_NOTHING_UNPICKLED} Read each array "

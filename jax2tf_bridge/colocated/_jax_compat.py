@@ -32,12 +32,12 @@ Without it, only devices of the main kind of each backend are found.
 """
 
 
-def default_backend_devices() -> list[jax.Device]:
+def list_default_backend_devices() -> list[jax.Device]:
     """Returns all devices of the default backend, of every kind and process."""
     return _list_devices(jax.local_devices()[0].client)
 
 
-def all_backends_devices() -> list[jax.Device]:
+def list_all_backends_devices() -> list[jax.Device]:
     """Returns all devices of all backends, of every kind and process."""
     return [d for backend in jax_backend.backends().values() for d in _list_devices(backend)]
 

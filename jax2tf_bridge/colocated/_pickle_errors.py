@@ -107,7 +107,7 @@ def make_not_picklable_error(
     is_too_deep = isinstance(error, RecursionError) or isinstance(error.__cause__, RecursionError)
     search = _PickleSearch(dump, _MAX_DEPTH_IN_NESTED if is_too_deep else _MAX_DEPTH)
     culprit = search.descend(obj, error, (), {}) or _Culprit((), error)
-    name = display_name(obj)
+    name = get_display_name(obj)
     smallest = culprit.path[-1].value if culprit.path else obj
     reason = "it is nested too deeply for pickle" if is_too_deep else _format_reason(culprit.error)
     advice = _format_advice(smallest, callable(obj))
@@ -169,10 +169,10 @@ class Child:
     value: Any
 
 
-def display_name(obj: Any) -> str:
+def get_display_name(obj: Any) -> str:
     """Returns a name of an object for messages."""
     if isinstance(obj, functools.partial):
-        return f"partial of {display_name(obj.func)}"
+        return f"partial of {get_display_name(obj.func)}"
     name = _get_attribute(obj, "__qualname__") or _get_attribute(obj, "__name__")
     if isinstance(name, str) and name:
         # The name of the enclosing function does not help the user.
@@ -180,7 +180,7 @@ def display_name(obj: Any) -> str:
     return f"the {type(obj).__qualname__}"
 
 
-def importable_name(obj: Any) -> str | None:
+def find_importable_name(obj: Any) -> str | None:
     """Returns the name by which other processes can import a function or class from its module.
 
     Returns None if the object is not in a module, or is in __main__.
@@ -246,7 +246,7 @@ def _iterate_cell(name: str, cell: CellType) -> Iterator[Child]:
 
 
 def _iterate_function(function: FunctionType) -> Iterator[Child]:
-    if importable_name(function) is not None:
+    if find_importable_name(function) is not None:
         return
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         yield from _iterate_cell(name, cell)
@@ -278,7 +278,7 @@ def _find_global_names(code: CodeType) -> set[str]:
 
 
 def _iterate_class(cls: type) -> Iterator[Child]:
-    if importable_name(cls) is not None:
+    if find_importable_name(cls) is not None:
         return
     for base in cls.__bases__:
         yield Child(f"base class {base.__qualname__}", ".__bases__", base)
@@ -298,7 +298,7 @@ def _iterate_object(obj: Any) -> Iterator[Child]:
     if callable(wrapped):
         yield Child("the function in it", "", wrapped)
     yield from _iterate_state(obj)
-    if importable_name(type(obj)) is None:
+    if find_importable_name(type(obj)) is None:
         yield Child("its class", ".__class__", type(obj))
 
 

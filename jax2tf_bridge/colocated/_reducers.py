@@ -14,12 +14,12 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 
 from jax2tf_bridge.colocated._jax_compat import (
-    all_backends_devices,
     cached_function,
     cached_function_name,
-    default_backend_devices,
+    list_all_backends_devices,
+    list_default_backend_devices,
 )
-from jax2tf_bridge.colocated._pickle_errors import importable_name
+from jax2tf_bridge.colocated._pickle_errors import find_importable_name
 from jax2tf_bridge.errors import DeviceError, DTypeError, NotPicklableError
 
 # A result of __reduce__: a function with its arguments and optionally a state, or a name. It may
@@ -103,8 +103,8 @@ def _reduce_by_name(obj: Any, by_value: Container[str]) -> Reduced:
 
 
 def _find_name_by_reference(obj: Any, by_value: Container[str]) -> str | None:
-    """Returns `importable_name`, or None in modules that are pickled by value."""
-    name = importable_name(obj)
+    """Returns `find_importable_name`, or None in modules that are pickled by value."""
+    name = find_importable_name(obj)
     if name is None:
         return None
     parts = obj.__module__.split(".")
@@ -119,7 +119,7 @@ def _rebuild_cached(function: Callable[..., Any], parameters: Mapping[str, Any])
 def _rebuild_mesh(ids: Sequence[int], shape: Sequence[int], names: Any, types: Any) -> Mesh:
     devices = np.empty(shape, dtype=object)
     if ids:
-        devices.reshape(-1)[:] = cpu_devices(ids)
+        devices.reshape(-1)[:] = get_cpu_devices(ids)
     return Mesh(devices, names, axis_types=types)
 
 
@@ -132,7 +132,7 @@ def _rebuild_single_device_sharding(device: int, memory_kind: str | None) -> Sin
 
 
 def _rebuild_device(number: int) -> jax.Device:
-    return cpu_devices([number])[0]
+    return get_cpu_devices([number])[0]
 
 
 def _rebuild_keys(impl: str, words: Any, sharding: jax.sharding.Sharding | None) -> jax.Array:
@@ -158,7 +158,7 @@ def _put_on(array: jax.Array, sharding: jax.sharding.Sharding | None) -> jax.Arr
     return array if sharding is None else jax.device_put(array, sharding)
 
 
-def cpu_devices(ids: Sequence[int]) -> list[jax.Device]:
+def get_cpu_devices(ids: Sequence[int]) -> list[jax.Device]:
     """Returns the CPU devices with these ids, in the same order.
 
     Searches the default backend first, and all other backends only if it has no CPU devices.
@@ -166,7 +166,9 @@ def cpu_devices(ids: Sequence[int]) -> list[jax.Device]:
     Raises:
       DeviceError: an id belongs to no device or to two, or this process has no CPU devices.
     """
-    devices = _index_by_id(default_backend_devices()) or _index_by_id(all_backends_devices())
+    devices = _index_by_id(list_default_backend_devices()) or _index_by_id(
+        list_all_backends_devices()
+    )
     if not devices:
         raise DeviceError(
             "This process has no CPU device to rebuild arrays and shardings of another process on. "

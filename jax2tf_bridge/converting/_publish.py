@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from jax2tf_bridge.converting._save import Signatures, keys_as_words, save
-from jax2tf_bridge.errors import Argument, Message, SavingError, path_error
+from jax2tf_bridge.errors import Argument, Message, SavingError, make_path_error
 from jax2tf_bridge.portable import Target
 from jax2tf_bridge.saved_model import read_sidecar
 from jax2tf_bridge.saving import (
@@ -116,7 +116,7 @@ def publish(
             " beside ",
             Argument("params"),
         )
-        raise path_error(FileNotFoundError, errno.ENOENT, text, root)
+        raise make_path_error(FileNotFoundError, errno.ENOENT, text, root)
     with opened(params) as weights:
         named = _named(newest, keys_as_words(weights))
         made = publish_weights(root, cast_to_variable_dtypes(newest, named), keep=keep)

@@ -70,7 +70,7 @@ class ModuleContents:
         return self.called.place
 
 
-def module_contents(
+def describe_modules(
     contents: SavedModelContents, portables: Mapping[str, PortableFunction]
 ) -> tuple[ModuleContents, ...]:
     """Describes each module.
@@ -117,7 +117,7 @@ class FunctionsBeside:
         return {name: f for name, f in self.by_signature.items() if not f.target.xla}
 
 
-def functions_beside(contents: SavedModelContents) -> FunctionsBeside:
+def read_functions_beside(contents: SavedModelContents) -> FunctionsBeside:
     """Reads the functions beside a model."""
     by_module: dict[str, PortableFunction] = {}
     by_signature: dict[str, PortableFunction] = {}
@@ -133,19 +133,19 @@ def functions_beside(contents: SavedModelContents) -> FunctionsBeside:
     return FunctionsBeside(by_module, by_signature, tuple(problems))
 
 
-def function_files(contents: SavedModelContents) -> Iterator[AnyPath]:
+def iterate_function_files(contents: SavedModelContents) -> Iterator[AnyPath]:
     """Yields the files of the functions that the sidecar names."""
     return (file for _, file in _iterate_signature_files(contents))
 
 
 def _iterate_signature_files(contents: SavedModelContents) -> Iterator[tuple[str, AnyPath]]:
-    for signature, entry in sidecar_signatures(contents).items():
+    for signature, entry in get_sidecar_signatures(contents).items():
         name = entry.get("record")
         if isinstance(name, str) and FILE_NAME.fullmatch(name):
             yield signature, as_path(contents.path) / RECORDS / name
 
 
-def sidecar_signatures(contents: SavedModelContents) -> dict[str, Mapping[str, object]]:
+def get_sidecar_signatures(contents: SavedModelContents) -> dict[str, Mapping[str, object]]:
     """Returns the sidecar's entries of signatures by name, without malformed ones."""
     signatures = contents.sidecar.get("signatures")
     if not isinstance(signatures, dict):

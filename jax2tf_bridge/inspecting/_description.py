@@ -7,9 +7,9 @@ from typing import Any
 
 from jax2tf_bridge.inspecting._contents import (
     ModuleContents,
-    functions_beside,
-    module_contents,
-    sidecar_signatures,
+    describe_modules,
+    get_sidecar_signatures,
+    read_functions_beside,
 )
 from jax2tf_bridge.inspecting._findings import findings
 from jax2tf_bridge.portable import (
@@ -37,11 +37,11 @@ _MAX_SHAPE_CHARACTERS = 1000
 
 def describe_saved_model(contents: SavedModelContents) -> dict[str, Any]:
     """Describes a SavedModel as JSON; docs/command-line.md lists the fields."""
-    beside = functions_beside(contents)
-    modules = module_contents(contents, beside.by_module)
+    beside = read_functions_beside(contents)
+    modules = describe_modules(contents, beside.by_module)
     signatures = [e for e in contents.entries if e.is_signature]
     methods = [e for e in contents.entries if not e.is_signature]
-    sidecar = sidecar_signatures(contents)
+    sidecar = get_sidecar_signatures(contents)
     own = contents.tensorflow if beside.own_operations else None
     warm_up = contents.warm_up
     return {

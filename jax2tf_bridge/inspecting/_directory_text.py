@@ -6,14 +6,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jax2tf_bridge._utils import array_type_text, in_units, some
-from jax2tf_bridge.inspecting._functions import custom_calls_text, gradients_text, releases_text
+from jax2tf_bridge.inspecting._functions import (
+    format_custom_calls,
+    format_gradients,
+    format_releases,
+)
 from jax2tf_bridge.saved_model import bucket_texts, padding_texts
 
 _MAX_LISTED = 40
 """Maximum number of entries listed; a model may have thousands."""
 
 
-def directory_lines(facts: Mapping[str, Any], ops: int) -> Iterator[str]:
+def format_saved_model(facts: Mapping[str, Any], ops: int) -> Iterator[str]:
     """Yields the lines that `inspect` prints for a SavedModel.
 
     Args:
@@ -21,7 +25,7 @@ def directory_lines(facts: Mapping[str, Any], ops: int) -> Iterator[str]:
       ops: number of operations to show per module.
     """
     model = facts["saved_model"]
-    yield f"{model['path']}, a SavedModel{written_by(model)}"
+    yield f"{model['path']}, a SavedModel{format_writer(model)}"
     yield ""
     for finding in facts["findings"]:
         yield f"{finding['severity']}: {finding['text']}"
@@ -30,17 +34,17 @@ def directory_lines(facts: Mapping[str, Any], ops: int) -> Iterator[str]:
     if facts["findings"]:
         yield ""
     for signature in facts["signatures"][:_MAX_LISTED]:
-        yield f"signature {signature_text(signature)}"
+        yield f"signature {format_signature_facts(signature)}"
     yield from _format_more(facts["signatures"])
     rows = [
         ("methods", some([m["name"] for m in facts["methods"]], 8)),
-        ("runs on", runs_on_text(facts)),
-        ("gradients", gradients_run_on_text(facts)),
+        ("runs on", format_model_releases(facts)),
+        ("gradients", format_gradient_releases(facts)),
         ("platforms", ", ".join(facts["platforms"])),
-        ("variables", variables_text(facts["variables"])),
+        ("variables", format_variables(facts["variables"])),
         ("graph", f"{model['graph_bytes']:,} bytes in saved_model.pb"),
         ("assets", some(facts["assets"], 8)),
-        ("warm-up", warm_up_text(facts["warm_up"])),
+        ("warm-up", format_warm_up(facts["warm_up"])),
     ]
     filled = [(title, text) for title, text in rows if text]
     width = max(len(title) for title, _ in filled) + 1
@@ -52,20 +56,20 @@ def directory_lines(facts: Mapping[str, Any], ops: int) -> Iterator[str]:
     yield from _format_more(facts["modules"])
 
 
-def written_by(model: Mapping[str, Any]) -> str:
+def format_writer(model: Mapping[str, Any]) -> str:
     """Names the writer of the model, as the end of a sentence; "" if unknown."""
     if model["bridge"]:
         return f" written by jax2tf-bridge {model['bridge']} with TensorFlow {model['written_by']}"
     return f" written by TensorFlow {model['written_by']}" if model["written_by"] else ""
 
 
-def signature_text(signature: Mapping[str, Any]) -> str:
+def format_signature_facts(signature: Mapping[str, Any]) -> str:
     """Describes a signature in one line."""
     inputs = ", ".join(
-        f"{p['name']}: {type_text(p)}{' (may be left out)' if p['has_default'] else ''}"
+        f"{p['name']}: {format_array_type(p)}{' (may be left out)' if p['has_default'] else ''}"
         for p in signature["inputs"]
     )
-    outputs = ", ".join(f"{p['name']}: {type_text(p)}" for p in signature["outputs"])
+    outputs = ", ".join(f"{p['name']}: {format_array_type(p)}" for p in signature["outputs"])
     gradient, buckets = signature["gradient"], signature["buckets"]
     parts = [f"{signature['name']}({inputs}) -> ({outputs})"]
     if signature["own_operations"]:
@@ -73,40 +77,40 @@ def signature_text(signature: Mapping[str, Any]) -> str:
     if signature["own_gradient"]:
         parts.append("gradients to any order")
     else:
-        parts.append("runs no module" if gradient is None else gradients_text(gradient["orders"]))
-    return "; ".join([*parts, *bucket_texts(buckets or {}), *padding_text(signature)])
+        parts.append("runs no module" if gradient is None else format_gradients(gradient["orders"]))
+    return "; ".join([*parts, *bucket_texts(buckets or {}), *list_padding_options(signature)])
 
 
-def padding_text(signature: Mapping[str, Any]) -> list[str]:
+def list_padding_options(signature: Mapping[str, Any]) -> list[str]:
     """Lists the padding options of a signature."""
     return padding_texts(
         signature["pad_values"], signature["masks"], signature["unchecked_padding"]
     )
 
 
-def type_text(described: Mapping[str, Any]) -> str:
+def format_array_type(described: Mapping[str, Any]) -> str:
     """Formats a dtype and a shape, with "?" for open sizes."""
     return array_type_text(described["dtype"], described["shape"])
 
 
-def runs_on_text(facts: Mapping[str, Any]) -> str:
+def format_model_releases(facts: Mapping[str, Any]) -> str:
     """Names the TensorFlow releases that surely run the model."""
     if facts["tensorflow"]:
-        return releases_text(facts["tensorflow"])
+        return format_releases(facts["tensorflow"])
     return "no TensorFlow release for sure"
 
 
-def gradients_run_on_text(facts: Mapping[str, Any]) -> str:
+def format_gradient_releases(facts: Mapping[str, Any]) -> str:
     """Names the releases that run the gradients; "" if they equal those of the model."""
     if not any(module["order"] for module in facts["modules"]):
         return ""
     releases = facts["tensorflow_for_gradients"]
     if releases == facts["tensorflow"]:
         return ""
-    return releases_text(releases) if releases else "run on no TensorFlow release for sure"
+    return format_releases(releases) if releases else "run on no TensorFlow release for sure"
 
 
-def variables_text(variables: Mapping[str, Any]) -> str:
+def format_variables(variables: Mapping[str, Any]) -> str:
     """Counts the variables, and names the largest."""
     if not variables["count"]:
         return ""
@@ -114,11 +118,11 @@ def variables_text(variables: Mapping[str, Any]) -> str:
     count = "1" if variables["count"] == 1 else f"{variables['count']:,}"
     return (
         f"{count}, {in_units(variables['bytes'])}; the largest is {largest['path']}, "
-        f"{type_text(largest)}"
+        f"{format_array_type(largest)}"
     )
 
 
-def warm_up_text(warm_up: Mapping[str, Any] | None) -> str:
+def format_warm_up(warm_up: Mapping[str, Any] | None) -> str:
     """Counts the warm-up requests."""
     if warm_up is None:
         return ""
@@ -127,7 +131,7 @@ def warm_up_text(warm_up: Mapping[str, Any] | None) -> str:
     return "1 request" if warm_up["requests"] == 1 else f"{warm_up['requests']:,} requests"
 
 
-def module_title(module: Mapping[str, Any]) -> str:
+def format_module_title(module: Mapping[str, Any]) -> str:
     """Names a module by its number and its use."""
     order = module["order"]
     kind = "run by nothing" if order is None else f"gradient of order {order}" if order else ""
@@ -136,7 +140,7 @@ def module_title(module: Mapping[str, Any]) -> str:
     return f"module {module['number']}, {', '.join(filter(None, [name, kind, run_by]))}"
 
 
-def module_facts(module: Mapping[str, Any]) -> list[str]:
+def list_module_facts(module: Mapping[str, Any]) -> list[str]:
     """Lists size, versions and platforms of a module."""
     constants = module["constant_bytes"]
     version = f"StableHLO {module['stablehlo']}" if module["stablehlo"] else "no StableHLO version"
@@ -146,13 +150,13 @@ def module_facts(module: Mapping[str, Any]) -> list[str]:
         version,
         f"calling convention {module['calling_convention']}",
         *([", ".join(module["platforms"])] if module["platforms"] else []),
-        releases_text(releases) if releases else "no TensorFlow release for sure",
+        format_releases(releases) if releases else "no TensorFlow release for sure",
     ]
 
 
 def _format_module(module: Mapping[str, Any], ops: int) -> Iterator[str]:
-    yield module_title(module)
-    yield f"  {', '.join(module_facts(module))}"
+    yield format_module_title(module)
+    yield f"  {', '.join(list_module_facts(module))}"
     if module["unreadable"]:
         yield f"  it cannot be read: {module['unreadable']}"
         return
@@ -164,7 +168,7 @@ def _format_module(module: Mapping[str, Any], ops: int) -> Iterator[str]:
     shown = [f"{op['count']} {op['name']}" for op in module["ops"]]
     yield f"  {total:,} ops: {some(shown, ops)}" if ops else f"  {total:,} ops"
     if module["custom_calls"]:
-        yield f"  {custom_calls_text(module)}"
+        yield f"  {format_custom_calls(module)}"
 
 
 def _format_more(listed: Sequence[Any]) -> Iterator[str]:

@@ -11,8 +11,8 @@ from jax2tf_bridge._utils import in_units, some
 from jax2tf_bridge.inspecting._contents import (
     FunctionsBeside,
     ModuleContents,
+    get_sidecar_signatures,
     is_linear_algebra,
-    sidecar_signatures,
 )
 from jax2tf_bridge.portable import (
     CALLS_OF_PARTS,
@@ -65,7 +65,7 @@ class Finding:
     modules: tuple[int, ...] = ()
 
 
-def shortened(text: str, most: int = 500) -> str:
+def shorten_text(text: str, most: int = 500) -> str:
     """Puts a text from a file on one line, and cuts it off after `most` characters."""
     line = " ".join(text.split())
     return line if len(line) <= most else f"{line[:most]}..."
@@ -89,7 +89,7 @@ def findings(
         *_check_gradients(contents),
         *_check_keys(contents, beside),
         *(
-            Finding("warning", f"A function beside the model cannot be read: {shortened(p)}")
+            Finding("warning", f"A function beside the model cannot be read: {shorten_text(p)}")
             for p in beside.problems
         ),
     ]
@@ -127,14 +127,14 @@ def _check_module(module: ModuleContents) -> Iterator[Finding]:
     if module.unreadable:
         yield Finding(
             "error",
-            f"The module of {module.place} cannot be read: {shortened(module.unreadable)}",
+            f"The module of {module.place} cannot be read: {shorten_text(module.unreadable)}",
             "Copy the model again, or save it again.",
             number,
         )
     if module.mismatch:
         yield Finding(
             "error",
-            f"{shortened(module.mismatch)}. TensorFlow does not compare them, and computes with "
+            f"{shorten_text(module.mismatch)}. TensorFlow does not compare them, and computes with "
             "stray memory.",
             "Save the model again.",
             number,
@@ -170,7 +170,7 @@ def _check_custom_calls(modules: Sequence[ModuleContents], retarget: str) -> Ite
         yield Finding(
             "error",
             f"{_format_subject(failing, 'fail')} to run: "
-            f"{no_handler_text([shortened(call, 100) for call in calls])}.",
+            f"{no_handler_text([shorten_text(call, 100) for call in calls])}.",
             remedy,
             _get_numbers(failing),
         )
@@ -289,7 +289,7 @@ def _format_subject(modules: Sequence[ModuleContents], verb: str = "are") -> str
         return f"{len(modules)} modules {verb}"
     singular = {"are": "is", "fail": "fails", "have": "has", "hold": "holds"}[verb]
     kind = "gradient" if modules[0].order else "module"
-    return f"The {kind} {shortened(modules[0].place, 100)} {singular}"
+    return f"The {kind} {shorten_text(modules[0].place, 100)} {singular}"
 
 
 def _check_files(contents: SavedModelContents) -> Iterator[Finding]:
@@ -307,7 +307,7 @@ def _check_files(contents: SavedModelContents) -> Iterator[Finding]:
             "Copy the whole folder, or save the model again.",
         )
     if contents.missing_functions:
-        names = some([shortened(name, 100) for name in contents.missing_functions])
+        names = some([shorten_text(name, 100) for name in contents.missing_functions])
         yield Finding(
             "error",
             f"The graph calls functions that are not in the file: {names}.",
@@ -321,7 +321,7 @@ def _check_sizes(contents: SavedModelContents) -> Iterator[Finding]:
         yield Finding(
             "warning",
             f"Arrays of {in_units(contents.constants_size)} are constants in the graph; the "
-            f"largest is {shortened(largest.node, 100)} with {in_units(largest.size)}.",
+            f"largest is {shorten_text(largest.node, 100)} with {in_units(largest.size)}.",
             "Make them variables of the model.",
         )
     if contents.graph_size >= _NEAR_LIMIT:
@@ -342,7 +342,7 @@ def _check_serving(contents: SavedModelContents) -> Iterator[Finding]:
             "not load the model.",
             "Write the file again, or remove it.",
         )
-    sidecar = sidecar_signatures(contents)
+    sidecar = get_sidecar_signatures(contents)
     # Signatures with the same finding share one.
     by_finding = _group(
         (finding, entry)
@@ -366,7 +366,7 @@ class _SignatureFinding:
 
     def of(self, entries: Sequence[EntryPoint]) -> Finding:
         """Makes the finding about these signatures."""
-        names = some([shortened(entry.name, 100) for entry in entries])
+        names = some([shorten_text(entry.name, 100) for entry in entries])
         # Only the first match, since names from the file may follow it.
         text = self.text.replace("NAMES ARE", f"NAMES {'is' if len(entries) == 1 else 'are'}", 1)
         numbers = (n for entry in entries for n, order in entry.modules.items() if not order)
@@ -389,7 +389,7 @@ def _check_compilation(
                 "jax2tf_bridge.save writes one.",
             )
         return
-    where = some([shortened(i, 100) for i in open_inputs])
+    where = some([shorten_text(i, 100) for i in open_inputs])
     if has_buckets:
         if not requests:
             yield _SignatureFinding(
@@ -437,20 +437,20 @@ def _check_gradients(contents: SavedModelContents) -> Iterator[Finding]:
         if entry.gradient is not None and not _is_default(entry.gradient)
     )
     for (text, remedy), names in by_text.items():
-        signatures = some([shortened(name, 100) for name in dict.fromkeys(names)])
+        signatures = some([shorten_text(name, 100) for name in dict.fromkeys(names)])
         yield Finding("note", f"{signatures}: {text}", remedy)
 
 
 def _check_keys(contents: SavedModelContents, beside: FunctionsBeside) -> Iterator[Finding]:
     """Finds signatures whose results depend on PRNG keys among the weights."""
-    for name, entry in sidecar_signatures(contents).items():
+    for name, entry in get_sidecar_signatures(contents).items():
         portable = beside.by_signature.get(name)
         if portable is None or not entry.get("takes_params"):
             continue
         weights = portable.in_tree.children[0].children[:1]
         paths = key_paths(portable, sum(tree.leaf_count for tree in weights))
         if paths:
-            text = keys_text([shortened(path, 100) for path in paths], shortened(name, 100))
+            text = keys_text([shorten_text(path, 100) for path in paths], shorten_text(name, 100))
             yield Finding("note", text[0].upper() + text[1:])
 
 
@@ -462,7 +462,7 @@ def _is_default(gradient: GradientOrders) -> bool:
 def _describe_gradient(gradient: GradientOrders) -> tuple[str, str]:
     text = f"gradients are stored to order {gradient.orders}" if gradient.orders else "no gradient"
     if gradient.then:
-        text += f", and then: {shortened(gradient.then).rstrip('.')}"
+        text += f", and then: {shorten_text(gradient.then).rstrip('.')}"
     elif gradient.is_left_out:
         text += ", and the next one was not saved" if gradient.orders else " was saved"
     remedy = f"jax2tf_bridge.save(..., vjp_order={gradient.orders + 1}) stores one more order."

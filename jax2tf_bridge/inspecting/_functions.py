@@ -32,10 +32,10 @@ _MAX_LISTED = 40
 _NUMBER = re.compile(r"([0-9]+)")
 
 
-def describe(portable: PortableFunction) -> dict[str, Any]:
+def describe_function(portable: PortableFunction) -> dict[str, Any]:
     """Describes a portable function; docs/command-line.md explains each field."""
     kept = frozenset(portable.module.kept_arguments)
-    functions = stored_functions(portable)
+    functions = get_stored_functions(portable)
     orders = [_describe_order(i, function) for i, function in enumerate(functions)]
     return {
         "schema": SCHEMA,
@@ -167,10 +167,10 @@ def _format_optional(value: object) -> str | None:
     return None if value is None else str(value)
 
 
-def natural_order(text: str) -> list[tuple[int, str]]:
+def natural_sort_key(text: str) -> list[tuple[int, str]]:
     """Makes a sort key that puts "block_2" before "block_10".
 
-    >>> sorted(["block_10", "block_2"], key=natural_order)
+    >>> sorted(["block_10", "block_2"], key=natural_sort_key)
     ['block_2', 'block_10']
     """
     # Texts and numbers alternate. A number with more digits is larger.
@@ -178,11 +178,11 @@ def natural_order(text: str) -> list[tuple[int, str]]:
     return [(len(part) if i % 2 else 0, part) for i, part in enumerate(parts)]
 
 
-def function_lines(facts: Mapping[str, Any], ops: int) -> Iterator[str]:
+def format_function(facts: Mapping[str, Any], ops: int) -> Iterator[str]:
     """Yields the lines that `inspect` prints for a function.
 
     Args:
-      facts: the result of `describe`, and the file's facts.
+      facts: the result of `describe_function`, and the file's facts.
       ops: number of operations to show.
     """
     file = facts["file"]
@@ -273,7 +273,7 @@ def _format_runs_on(facts: Mapping[str, Any]) -> list[str]:
         ]
     retarget = [] if facts["tensorflow"] else ["jax2tf-bridge retarget writes it for one"]
     own = [] if facts["xla"] else ["as TensorFlow's own operations, without XLA"]
-    return [releases_text(facts["tensorflow"]), *own, *retarget]
+    return [format_releases(facts["tensorflow"]), *own, *retarget]
 
 
 def _format_gradient(facts: Mapping[str, Any]) -> list[str]:
@@ -291,7 +291,7 @@ def _format_module(module: Mapping[str, Any], ops: int) -> Iterator[str]:
     facts = [f"{module['bytes']:,} bytes{f' ({constants:,} in constants)' if constants else ''}"]
     facts += [f"StableHLO {module['stablehlo']}"]
     facts.append(f"calling convention {module['calling_convention']}")
-    facts.append(releases_text(module["tensorflow"]))
+    facts.append(format_releases(module["tensorflow"]))
     if order and module["requirements"]:
         facts.append(f"needs {', '.join(module['requirements'])}")
     yield f"{title}: {', '.join(facts)}"
@@ -301,10 +301,10 @@ def _format_module(module: Mapping[str, Any], ops: int) -> Iterator[str]:
     shown = [f"{op['count']} {op['name']}" for op in module["ops"]]
     yield f"  {total:,} ops: {some(shown, ops)}"
     if module["custom_calls"]:
-        yield f"  {custom_calls_text(module)}"
+        yield f"  {format_custom_calls(module)}"
 
 
-def custom_calls_text(module: Mapping[str, Any]) -> str:
+def format_custom_calls(module: Mapping[str, Any]) -> str:
     """Lists the custom calls of a module, and marks those without a handler in TensorFlow."""
     calls = (
         f"{c['count']} {c['name']}{'' if c['handled'] else ' (no handler in TensorFlow)'}"
@@ -321,7 +321,7 @@ def _format_table(rows: Sequence[tuple[str, Sequence[str]]]) -> Iterator[str]:
             yield f"{title + ':':{width}} {text}"
 
 
-def stored_functions(portable: PortableFunction) -> tuple[PortableFunction, ...]:
+def get_stored_functions(portable: PortableFunction) -> tuple[PortableFunction, ...]:
     """Returns the function and its stored VJPs, by order."""
     functions = [portable]
     while (vjp := functions[-1].gradient.made) is not None:
@@ -339,25 +339,25 @@ def summary(portable: PortableFunction) -> str:
         [
             f"{portable.name}({some(arguments, 8)}) -> ({some(results, 8)})",
             *([f"needs {', '.join(sizes)}"] if sizes else []),
-            f"{gradients_text(len(stored_functions(portable)) - 1)}",
-            f"runs on {releases_text(portable.tensorflow_releases)}{own}",
+            f"{format_gradients(len(get_stored_functions(portable)) - 1)}",
+            f"runs on {format_releases(portable.tensorflow_releases)}{own}",
         ]
     )
 
 
-def gradients_text(orders: int) -> str:
+def format_gradients(orders: int) -> str:
     """Formats the number of orders of gradients.
 
-    >>> gradients_text(0), gradients_text(2)
+    >>> format_gradients(0), format_gradients(2)
     ('no gradient', 'gradients to order 2')
     """
     return f"gradients to order {orders}" if orders else "no gradient"
 
 
-def releases_text(releases: Sequence[str]) -> str:
+def format_releases(releases: Sequence[str]) -> str:
     """Formats a range of TensorFlow releases.
 
-    >>> releases_text(["2.15", "2.16", "2.17"])
+    >>> format_releases(["2.15", "2.16", "2.17"])
     'TensorFlow 2.15 to 2.17'
     """
     if not releases:

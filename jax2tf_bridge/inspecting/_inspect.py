@@ -9,11 +9,15 @@ from typing import Any, Literal
 
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.inspecting._description import describe_saved_model
-from jax2tf_bridge.inspecting._directory_text import directory_lines
+from jax2tf_bridge.inspecting._directory_text import format_saved_model
 from jax2tf_bridge.inspecting._findings import Finding
-from jax2tf_bridge.inspecting._functions import describe, function_lines, stored_functions
-from jax2tf_bridge.inspecting._litert import describe_litert, is_litert, litert_lines
-from jax2tf_bridge.inspecting._weights import describe_weights, weights_lines
+from jax2tf_bridge.inspecting._functions import (
+    describe_function,
+    format_function,
+    get_stored_functions,
+)
+from jax2tf_bridge.inspecting._litert import describe_litert, format_litert, is_litert
+from jax2tf_bridge.inspecting._weights import describe_weights, format_weights
 from jax2tf_bridge.saved_model import read_saved_model
 from jax2tf_bridge.serialization import FlatBufferReader, read_function
 from jax2tf_bridge.serialization.jax_exported import ExportedField
@@ -64,10 +68,10 @@ class Inspection:
 
 
 _LINE_FORMATTERS: Mapping[str, Callable[[Mapping[str, Any], int], Iterator[str]]] = {
-    "SavedModel": directory_lines,
-    "function": function_lines,
-    "LiteRT model": litert_lines,
-    "weights": weights_lines,
+    "SavedModel": format_saved_model,
+    "function": format_function,
+    "LiteRT model": format_litert,
+    "weights": format_weights,
 }
 
 
@@ -125,10 +129,10 @@ def _inspect_file(path: AnyPath) -> Inspection:
 
 def _inspect_function(path: AnyPath) -> Inspection:
     portable = read_function(path)
-    facts = {"file": _describe_file(path), **describe(portable)}
+    facts = {"file": _describe_file(path), **describe_function(portable)}
     modules = tuple(
         None if module["unreadable"] else function.module.data
-        for module, function in zip(facts["modules"], stored_functions(portable), strict=True)
+        for module, function in zip(facts["modules"], get_stored_functions(portable), strict=True)
     )
     return Inspection("function", facts, modules)
 

@@ -175,14 +175,14 @@ def _get_buffer_size(buffer: FlatBufferTable) -> int:
     return buffer.integer(BufferField.SIZE) if data is None else len(data)
 
 
-def litert_lines(facts: Mapping[str, Any], ops: int) -> Iterator[str]:
+def format_litert(facts: Mapping[str, Any], ops: int) -> Iterator[str]:
     """Yields `inspect`'s lines for a LiteRT model, with the `ops` commonest operators."""
     file = facts["file"]
     yield f"{file['path']}, a LiteRT model, {in_units(file['bytes'])}"
     yield ""
     for signature in facts["signatures"]:
         yield _format_signature(signature)
-    rows = litert_summary(facts, ops)
+    rows = summarize_litert(facts, ops)
     width = max(len(title) for title, _ in rows) + 1
     for title, text in rows:
         yield f"{title + ':':{width}} {text}"
@@ -191,15 +191,15 @@ def litert_lines(facts: Mapping[str, Any], ops: int) -> Iterator[str]:
 def _format_signature(signature: Mapping[str, Any]) -> str:
     name = signature["name"]
     start = "main function, without a signature, " if name is None else f"signature {name}"
-    return f"{start}({ports_text(signature['inputs'])}) -> ({ports_text(signature['outputs'])})"
+    return f"{start}({format_ports(signature['inputs'])}) -> ({format_ports(signature['outputs'])})"
 
 
-def ports_text(ports: Sequence[Mapping[str, Any]]) -> str:
+def format_ports(ports: Sequence[Mapping[str, Any]]) -> str:
     """Lists inputs or outputs with their types."""
     return ", ".join(f"{p['name']}: {array_type_text(p['dtype'], p['shape'])}" for p in ports)
 
 
-def litert_summary(facts: Mapping[str, Any], ops: int) -> list[tuple[str, str]]:
+def summarize_litert(facts: Mapping[str, Any], ops: int) -> list[tuple[str, str]]:
     """Lists the facts other than signatures, as pairs of a title and a text."""
     weights, runtime = facts["weights"], facts["runtime"]
     total = sum(op["count"] for op in facts["ops"])

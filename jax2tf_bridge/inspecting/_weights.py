@@ -7,7 +7,7 @@ from typing import Any
 
 from jax2tf_bridge._utils import array_type_text, in_units
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.inspecting._functions import SCHEMA, natural_order
+from jax2tf_bridge.inspecting._functions import SCHEMA, natural_sort_key
 from jax2tf_bridge.storage import AnyPath
 from jax2tf_bridge.weights import guess_format, open_weights
 
@@ -41,7 +41,7 @@ def describe_weights(path: AnyPath) -> dict[str, Any] | None:
                 "shape": None if info.shape is None else list(info.shape),
                 "bytes": info.nbytes,
             }
-            for leaf, info in sorted(file.info.items(), key=lambda item: natural_order(item[0]))
+            for leaf, info in sorted(file.info.items(), key=lambda item: natural_sort_key(item[0]))
         ]
         return {
             "schema": SCHEMA,
@@ -59,22 +59,22 @@ def describe_weights(path: AnyPath) -> dict[str, Any] | None:
         }
 
 
-def weights_lines(facts: Mapping[str, Any], ops: int) -> Iterator[str]:
+def format_weights(facts: Mapping[str, Any], ops: int) -> Iterator[str]:
     """Yields the lines that `inspect` prints for weights; `ops` has no effect."""
     file, weights = facts["file"], facts["weights"]
     yield f"{file['path']}, weights in {file['format']}, {in_units(file['bytes'])}"
     yield ""
-    rows = [weights_row(leaf) for leaf in weights["list"]]
+    rows = [format_weights_row(leaf) for leaf in weights["list"]]
     width, types = (max((len(row[i]) for row in rows), default=0) for i in (0, 1))
     for path, kind, size in rows:
         yield f"  {path:{width}}  {kind:{types}}  {size}".rstrip()
     yield ""
-    yield f"{count_text(weights)}, {in_units(weights['bytes'])}"
+    yield f"{format_leaf_count(weights)}, {in_units(weights['bytes'])}"
     for name, text in facts["metadata"].items():
         yield f"{name}: {text}"
 
 
-def weights_row(leaf: Mapping[str, Any]) -> tuple[str, str, str]:
+def format_weights_row(leaf: Mapping[str, Any]) -> tuple[str, str, str]:
     """Returns path, type and size of a leaf, as text."""
     if leaf["dtype"] is None:
         return leaf["path"], "no array", ""
@@ -82,6 +82,6 @@ def weights_row(leaf: Mapping[str, Any]) -> tuple[str, str, str]:
     return leaf["path"], kind, in_units(leaf["bytes"])
 
 
-def count_text(weights: Mapping[str, Any]) -> str:
+def format_leaf_count(weights: Mapping[str, Any]) -> str:
     """Counts the leaves."""
     return "1 leaf" if weights["count"] == 1 else f"{weights['count']:,} leaves"

@@ -9,7 +9,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from jax2tf_bridge.errors import LayerError, ShapeError, StructureError, bullet_list, mismatch
+from jax2tf_bridge.errors import (
+    LayerError,
+    ShapeError,
+    StructureError,
+    format_bullets,
+    make_mismatch_error,
+)
 from jax2tf_bridge.portable import Aval, CallStructure, PortableFunction, TreeSpec, find_dtype
 from jax2tf_bridge.saving import leaf_names
 from jax2tf_bridge.saving.signatures import to_plain_containers
@@ -131,7 +137,7 @@ class LayerFunction:
                 advice.append(f"If {names[0]} are its weights, pass them as params of the layer.")
         return StructureError(
             f"The inputs do not fit {layer}, which takes {self.describe_inputs()}:"
-            f"{bullet_list(problems)}\n{' '.join(advice)}".rstrip()
+            f"{format_bullets(problems)}\n{' '.join(advice)}".rstrip()
         )
 
     def checked(self, layer: str, inputs: Any) -> list[Any]:
@@ -152,7 +158,7 @@ class LayerFunction:
             if not _is_castable(dtype, aval.op_dtype):
                 dtypes.append(f"{path}: expected {aval.op_dtype}, got {dtype}")
         if shapes or dtypes:
-            raise mismatch(
+            raise make_mismatch_error(
                 f"The inputs do not fit {layer}, which takes {self.describe_inputs()}",
                 shapes,
                 dtypes,

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.errors import DTypeError, LayerError, ShapeError, StructureError, bullet_list
+from jax2tf_bridge.errors import DTypeError, LayerError, ShapeError, StructureError, format_bullets
 from jax2tf_bridge.keras._config import make_model_config, read_model_config
 from jax2tf_bridge.keras._model import LayerConstants, LayerModel, LayerWeight
 from jax2tf_bridge.keras._sources import JaxFunction, LayerOptions, resolve_source
@@ -214,7 +214,8 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
         if missing or unexpected:
             lines = differences(dict.fromkeys(missing, ""), unexpected, stored)
             raise StructureError(
-                f"The weights of the file are not those of {self._subject}:{bullet_list(lines)}\n"
+                f"The weights of the file are not those of {self._subject}:"
+                f"{format_bullets(lines)}\n"
                 "Load the weights of a layer of the same function."
             )
         for key, variable in stored.items():

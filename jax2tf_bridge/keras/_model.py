@@ -13,7 +13,7 @@ from jax2tf_bridge.errors import (
     BridgeError,
     LayerError,
     StructureError,
-    bullet_list,
+    format_bullets,
 )
 from jax2tf_bridge.keras._functions import LayerFunction
 from jax2tf_bridge.portable import LiftedConstant, PortableFunction, TreeSpec
@@ -246,7 +246,7 @@ def _find_updated(
         lines = differences(dict.fromkeys(missing, ""), unexpected, expected)
         raise StructureError(
             f"What {name} returns for mutable={list(mutable)} are not the weights of these names:"
-            f"{bullet_list(lines)}\nReturn a value for each, nested as params is."
+            f"{format_bullets(lines)}\nReturn a value for each, nested as params is."
         )
     _check_updated_types(training, tree, returned, weights)
     return returned

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from jax2tf_bridge._utils import array_type_text, did_you_mean
 from jax2tf_bridge.converting import keys_as_words
-from jax2tf_bridge.errors import FileFormatError, FunctionError, LayerError, path_error
+from jax2tf_bridge.errors import FileFormatError, FunctionError, LayerError, make_path_error
 from jax2tf_bridge.keras._functions import LayerFunction
 from jax2tf_bridge.keras._model import LayerModel, Value, make_array_reader
 from jax2tf_bridge.portable import (
@@ -481,7 +481,7 @@ def resolve_source(
         return model_from_saved_model(folder, signature, training, options)
     if signature is not None:
         if isinstance(function, (str, os.PathLike)) and not as_path(function).exists():
-            raise path_error(FileNotFoundError, errno.ENOENT, "does not exist", function)
+            raise make_path_error(FileNotFoundError, errno.ENOENT, "does not exist", function)
         raise LayerError(
             f"signature={signature!r} is for the folder of a SavedModel. Leave it out: the layer "
             f"is made of {_describe_value(function)}."

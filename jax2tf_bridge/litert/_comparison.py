@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge._utils import array_type_text, some
-from jax2tf_bridge.errors import Argument, Message, SavingError, bullet_list
+from jax2tf_bridge.errors import Argument, Message, SavingError, format_bullets
 from jax2tf_bridge.portable import tolerance_of
 from jax2tf_bridge.saved_model import Signature
 from jax2tf_bridge.saving import ServedArray
@@ -115,8 +115,8 @@ def check_model(model: bytes, answers: Mapping[str, Answers], *, is_quantized: b
             raise SavingError(
                 Message(
                     f"In LiteRT the signature {name} does not compute what it does in TensorFlow, "
-                    f"for the example of its inputs:{bullet_list(problems)}\nNo file was written. "
-                    "Save parts of the function to find the operation. To write the file anyway, "
+                    f"for the example of its inputs:{format_bullets(problems)}\nNo file was "
+                    "written. Save parts of the function to find the operation. To write the file anyway, "
                     "pass ",
                     Argument("verify", code="verify=False"),
                     ".",

@@ -13,7 +13,7 @@ from jax2tf_bridge.errors import (
     BridgeError,
     SavingError,
     UnsupportedByTargetError,
-    bullet_list,
+    format_bullets,
 )
 from jax2tf_bridge.to_tensorflow import find_source_line
 
@@ -61,7 +61,7 @@ def conversion_error(error: Exception, callers: Mapping[str, str]) -> BridgeErro
     found = list(dict.fromkeys(_lacking(diagnostics, callers)))
     if not found:
         places = list(dict.fromkeys(_failed(diagnostics, callers)))[:_MAX_SHOWN]
-        said = bullet_list(places) if places else f" {_reason(error)}"
+        said = format_bullets(places) if places else f" {_reason(error)}"
         return SavingError(
             f"TensorFlow {tf.__version__}'s converter for LiteRT failed:{said}\nWrite this part of "
             "the function with other operations, or save a SavedModel for where TensorFlow is "
@@ -71,7 +71,7 @@ def conversion_error(error: Exception, callers: Mapping[str, str]) -> BridgeErro
     if len(found) > _MAX_SHOWN:
         lines.append(f"and {len(found) - _MAX_SHOWN} more")
     return UnsupportedByTargetError(
-        f"LiteRT has no built-in operation for:{bullet_list(lines)}\nWrite this part of the "
+        f"LiteRT has no built-in operation for:{format_bullets(lines)}\nWrite this part of the "
         "function with other operations, or save a SavedModel for where TensorFlow is (save).",
         operation=found[0].operation,
         source=found[0].line,

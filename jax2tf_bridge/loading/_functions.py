@@ -17,8 +17,8 @@ from jax2tf_bridge.errors import (
     GradientError,
     ShapeError,
     StructureError,
-    bullet_list,
-    mismatch,
+    format_bullets,
+    make_mismatch_error,
 )
 from jax2tf_bridge.from_jax import to_exported
 from jax2tf_bridge.portable import (
@@ -192,7 +192,7 @@ class LoadedSignature:
         if problems:
             raise StructureError(
                 f"The inputs are not those of the signature {self.name}{self._format_types()}:"
-                f"{bullet_list(problems)}"
+                f"{format_bullets(problems)}"
             )
         return dict(self._call(inputs))
 
@@ -253,7 +253,7 @@ def raise_mismatches(name: str, shapes: Sequence[str], dtypes: Sequence[str]) ->
     hint = ""
     if any("64" in line for line in dtypes) and not jax.config.read("jax_enable_x64"):
         hint = "JAX has no values of 64 bits unless jax.config.update('jax_enable_x64', True)."
-    raise mismatch(f"The arguments of {name} do not fit", shapes, dtypes, hint)
+    raise make_mismatch_error(f"The arguments of {name} do not fit", shapes, dtypes, hint)
 
 
 def _get_dtype_name(leaf: Any) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax2tf_bridge.errors import FileFormatError, StructureError, bullet_list
+from jax2tf_bridge.errors import FileFormatError, StructureError, format_bullets
 from jax2tf_bridge.loading._arrays import SavedVariables, make_jax_array
 from jax2tf_bridge.loading._called_modules import (
     BoundModule,
@@ -125,7 +125,9 @@ class SavedGraphFunction:
         needed = self._variables.values()
         problems += [f"params[{n!r}] is missing" for n in needed if n not in params]
         if problems:
-            raise StructureError(f"The arguments are not those of {self!r}:{bullet_list(problems)}")
+            raise StructureError(
+                f"The arguments are not those of {self!r}:{format_bullets(problems)}"
+            )
 
     def __repr__(self) -> str:
         inputs = ", ".join(f"{name}: {_format_type(port)}" for name, port in self.inputs.items())
@@ -305,7 +307,7 @@ def _nothing_loaded_error(folder: AnyPath, problems: Mapping[str, str]) -> FileF
             "Save it with signatures=...",
             file=str(folder),
         )
-    lines = bullet_list([f"{name}: {problem}" for name, problem in problems.items()])
+    lines = format_bullets([f"{name}: {problem}" for name, problem in problems.items()])
     return FileFormatError(
         f"{folder} has no signature that JAX alone can run:{lines}\nLoad it with TensorFlow, or "
         "save the JAX function by itself.",

@@ -11,7 +11,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from jax2tf_bridge.colocated import Channel, importable_name
+from jax2tf_bridge.colocated import Channel, find_importable_name
 from jax2tf_bridge.errors import BridgeError, DTypeError, SerializationError, StructureError
 from jax2tf_bridge.from_jax import export
 from jax2tf_bridge.from_jax.arguments import JaxCallable
@@ -56,7 +56,7 @@ def make_sendable(function: Any) -> Any:
     """Replaces a jitted function by an object that every pickler sends completely."""
     if not type(function).__module__.startswith(("jax.", "jaxlib.")):
         return function
-    name = importable_name(function)
+    name = find_importable_name(function)
     if name is not None:
         return NamedFunction(function.__module__, name)
     if isinstance(function, jax.stages.Wrapped):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from jax2tf_bridge.errors import ModuleError, bullet_list
+from jax2tf_bridge.errors import ModuleError, format_bullets
 from jax2tf_bridge.portable._aval import Aval, LiftedConstant, array_size
 from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES
 from jax2tf_bridge.portable._portable_function import PortableFunction
@@ -218,7 +218,7 @@ def check_types(
     if problems:
         raise ModuleError(
             f"The StableHLO module of {name} does not match its portable "
-            f"function:{bullet_list(problems)}"
+            f"function:{format_bullets(problems)}"
         )
 
 

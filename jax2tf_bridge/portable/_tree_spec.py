@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 from jax2tf_bridge.errors import (
     StructureError,
-    bullet_list,
+    format_bullets,
 )
 
 NodeKind: TypeAlias = Literal["leaf", "none", "tuple", "list", "dict", "namedtuple", "custom"]
@@ -242,7 +242,7 @@ def refuse_differences(differences: Sequence[str]) -> None:
     if differences:
         raise StructureError(
             "The arguments do not have the structure that the function was exported with:"
-            + bullet_list(differences)
+            + format_bullets(differences)
         )
 
 

@@ -7,7 +7,7 @@ import os
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from jax2tf_bridge.errors import path_error
+from jax2tf_bridge.errors import make_path_error
 from jax2tf_bridge.storage import AnyPath
 
 
@@ -27,4 +27,4 @@ def check_place(path: AnyPath) -> None:
                 f"is no place for a SavedModel: TensorFlow takes {part!r} for a pattern of names, "
                 "and finds nothing there. Name a path without brackets and backslashes"
             )
-            raise path_error(OSError, errno.EINVAL, text, path)
+            raise make_path_error(OSError, errno.EINVAL, text, path)

@@ -6,7 +6,7 @@ import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
-from jax2tf_bridge.errors import FileFormatError, path_error
+from jax2tf_bridge.errors import FileFormatError, make_path_error
 from jax2tf_bridge.saved_model._entry_points import called_modules, constants, entry_points
 from jax2tf_bridge.saved_model._extras import files_below, read_warm_up
 from jax2tf_bridge.saved_model._meta_graph import MetaGraph
@@ -134,7 +134,7 @@ def _meta_graphs(message: ProtoMessage) -> list[MetaGraph]:
 def _not_a_saved_model(folder: AnyPath) -> OSError | FileFormatError:
     if not folder.exists():
         text = f"does not exist; name the folder that holds {GRAPH_FILE}"
-        return path_error(FileNotFoundError, errno.ENOENT, text, folder)
+        return make_path_error(FileNotFoundError, errno.ENOENT, text, folder)
     if folder.is_file():
         problem, below = "it is a file", []
     else:

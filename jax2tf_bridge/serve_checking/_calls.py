@@ -53,7 +53,7 @@ class SignatureCall:
     gradients: bool
 
 
-def calls_of(contents: SavedModelContents) -> list[SignatureCall]:
+def list_calls(contents: SavedModelContents) -> list[SignatureCall]:
     """Lists the calls of all signatures, grouped by signature.
 
     Raises:

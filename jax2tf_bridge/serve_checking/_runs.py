@@ -17,7 +17,7 @@ from jax2tf_bridge._utils import array_type_text
 from jax2tf_bridge.portable import tolerance_of
 from jax2tf_bridge.serve_checking import _script as _serve_check_script
 from jax2tf_bridge.serve_checking._calls import SignatureCall
-from jax2tf_bridge.serve_checking._tensorflow_environments import environment_variables
+from jax2tf_bridge.serve_checking._tensorflow_environments import get_environment_variables
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def run_calls(
         process = subprocess.run(
             [str(python), script, str(folder / "plan.json"), str(folder)],
             env={
-                **environment_variables(other=other),
+                **get_environment_variables(other=other),
                 "TF_CPP_MIN_LOG_LEVEL": "3",
                 "TF_ENABLE_ONEDNN_OPTS": "0",
                 "CUDA_VISIBLE_DEVICES": "-1",  # CPU numbers are comparable
@@ -112,7 +112,7 @@ def run_calls(
     )
 
 
-def differences(expected: CallResult, found: CallResult) -> list[CallDifference]:
+def list_differences(expected: CallResult, found: CallResult) -> list[CallDifference]:
     """Compares the arrays of a call that ran in both environments."""
     results = []
     for key in dict.fromkeys([*expected.arrays, *found.arrays]):

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from jax2tf_bridge.errors import Argument, Message, TargetError
-from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model, releases_text
+from jax2tf_bridge.inspecting import describe_saved_model, format_releases, read_saved_model
 from jax2tf_bridge.portable import TENSORFLOW_RELEASES, version_text
-from jax2tf_bridge.serve_checking._calls import SignatureCall, calls_of
+from jax2tf_bridge.serve_checking._calls import SignatureCall, list_calls
 from jax2tf_bridge.serve_checking._outcome import ServeCheck
-from jax2tf_bridge.serve_checking._runs import EnvironmentRun, differences, run_calls
+from jax2tf_bridge.serve_checking._runs import EnvironmentRun, list_differences, run_calls
 from jax2tf_bridge.serve_checking._tensorflow_environments import (
     Environment,
-    Step,
-    environment_at,
-    environment_of,
+    ShowStep,
+    describe_environment,
+    find_environment,
 )
 from jax2tf_bridge.storage import AnyPath, as_path, on_disk
 
@@ -61,15 +61,17 @@ def serve_check(
         check = jax2tf_bridge.serve_check("predict/1", "2.17")
         assert check.ok, check
     """
-    return check(as_path(path), tensorflow, None if python is None else Path(python), _show_no_step)
+    return run_serve_check(
+        as_path(path), tensorflow, None if python is None else Path(python), _show_no_step
+    )
 
 
 def _show_no_step(text: str) -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext()
 
 
-def check(
-    directory: AnyPath, tensorflow: str | None, python: Path | None, step: Step
+def run_serve_check(
+    directory: AnyPath, tensorflow: str | None, python: Path | None, step: ShowStep
 ) -> ServeCheck:
     """Checks as `serve_check` does, and shows each step."""
     if tensorflow is None and python is None:
@@ -83,13 +85,13 @@ def check(
         _check_release(tensorflow)
     with step(f"reading {directory}"):
         contents = read_saved_model(directory)
-        calls = calls_of(contents)
+        calls = list_calls(contents)
         description = describe_saved_model(contents)
     if python is not None:
-        environment = environment_at(python.expanduser(), tensorflow)
+        environment = describe_environment(python.expanduser(), tensorflow)
     else:
         assert tensorflow is not None
-        environment = environment_of(tensorflow, step)
+        environment = find_environment(tensorflow, step)
     here = None
     with on_disk(directory) as folder:
         with step(f"running {len(calls)} calls in TensorFlow {environment.tensorflow}"):
@@ -130,7 +132,7 @@ def _collect_facts(
     numbered = itertools.groupby(enumerate(calls), key=lambda each: each[1].signature)
     for name, group in numbered:
         members = list(group)
-        remedy = retarget_advice(directory, release, description, name)
+        remedy = advise_retarget(directory, release, description, name)
         facts_of_calls = [_describe_call(call, number, there, here) for number, call in members]
         some_ran = any(call["ran"] for call in facts_of_calls)
         for (_, call), facts in zip(members, facts_of_calls, strict=True):
@@ -159,7 +161,7 @@ def _describe_call(
     reference = here.results[number] if here is not None and here.error is None else None
     compared_arrays = []
     if result and reference and result.error is None and reference.error is None:
-        compared_arrays = differences(reference, result)
+        compared_arrays = list_differences(reference, result)
     return {
         "inputs": call.text,
         "kind": call.kind,
@@ -172,7 +174,7 @@ def _describe_call(
     }
 
 
-def retarget_advice(
+def advise_retarget(
     directory: AnyPath, installed: str, description: Mapping[str, Any], signature: str
 ) -> str | None:
     """Returns advice for a signature that does not run on a release; None if it runs.
@@ -199,7 +201,7 @@ def retarget_advice(
         why = f"needs StableHLO {newest}, and TensorFlow {release} reads up to {version_text(read)}"
     else:
         releases = [r for r in TENSORFLOW_RELEASES if all(r in m["tensorflow"] for m in failing)]
-        why = f"runs on {releases_text(releases)}"
+        why = f"runs on {format_releases(releases)}"
     return f"{why}: {command} writes it for that release"
 
 

@@ -19,7 +19,7 @@ from typing import Protocol, TypeAlias
 from jax2tf_bridge._utils import one_line
 from jax2tf_bridge.errors import Argument, BridgeError, Message, TargetError
 
-Step: TypeAlias = Callable[[str], AbstractContextManager[None]]
+ShowStep: TypeAlias = Callable[[str], AbstractContextManager[None]]
 """Context manager factory that shows a progress text during a `with` block."""
 
 _PYTHON, _TENSORFLOW = Argument("python"), Argument("tensorflow")
@@ -58,7 +58,7 @@ class Environment:
     tensorflow: str | None
 
 
-def environment_at(python: Path, release: str | None) -> Environment:
+def describe_environment(python: Path, release: str | None) -> Environment:
     """Describes the environment of an interpreter, or of a virtual environment's folder.
 
     Raises:
@@ -86,7 +86,7 @@ def environment_at(python: Path, release: str | None) -> Environment:
     return environment
 
 
-def environment_of(release: str, step: Step) -> Environment:
+def find_environment(release: str, step: ShowStep) -> Environment:
     """Finds the environment of a release in the cache, or makes it there.
 
     Args:
@@ -97,7 +97,7 @@ def environment_of(release: str, step: Step) -> Environment:
       BridgeError: the environment cannot be made; the text has the installer's reason, or names
         the Python versions that would work.
     """
-    cache = cache_folder()
+    cache = get_cache_folder()
     for python in _iterate_cached(cache, release):
         environment = _query(python)
         if environment is not None and _is_release(environment.tensorflow or "", release):
@@ -118,13 +118,13 @@ def environment_of(release: str, step: Step) -> Environment:
     return environment
 
 
-def cache_folder() -> Path:
+def get_cache_folder() -> Path:
     """Returns the folder of cached environments."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base).absolute() / "jax2tf-bridge"
 
 
-def environment_variables(*, other: bool) -> dict[str, str]:
+def get_environment_variables(*, other: bool) -> dict[str, str]:
     """Returns the variables for a process; `other` drops those of this Python environment."""
     own = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "__PYVENV_LAUNCHER__"}
     return {k: v for k, v in os.environ.items() if not other or k not in own}
@@ -223,7 +223,7 @@ def _query(python: Path) -> Environment | None:
     try:
         answer = subprocess.run(
             [str(python), "-c", _QUERY_SCRIPT],
-            env=environment_variables(other=is_other),
+            env=get_environment_variables(other=is_other),
             capture_output=True,
             text=True,
             timeout=120,

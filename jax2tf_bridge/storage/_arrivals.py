@@ -6,7 +6,7 @@ import errno
 import time
 from collections.abc import Callable
 
-from jax2tf_bridge.errors import path_error
+from jax2tf_bridge.errors import make_path_error
 from jax2tf_bridge.storage._paths import StoragePath
 
 _PAUSES_S = (0.01, 0.1, 0.5, 2.0)
@@ -27,7 +27,7 @@ def wait_until(
             return
         if pause is not None:
             time.sleep(pause)
-    raise path_error(OSError, errno.EIO, problem, path)
+    raise make_path_error(OSError, errno.EIO, problem, path)
 
 
 def has_size(path: StoragePath, size: int) -> bool:

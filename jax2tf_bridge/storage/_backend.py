@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from jax2tf_bridge.errors import path_error
+from jax2tf_bridge.errors import make_path_error
 
 # Bytes to read or write in one call.
 _MAX_PIECE_BYTES = 16 << 20
@@ -181,7 +181,7 @@ class Failed:
         else:
             said = str(error).strip().splitlines()
             text = f"cannot be used: {type(error).__name__}{': ' + said[0] if said else ''}"
-        raise path_error(kind, code, text, self._path) from error
+        raise make_path_error(kind, code, text, self._path) from error
 
 
 _KINDS: dict[int, type[OSError]] = {

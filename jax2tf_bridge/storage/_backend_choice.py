@@ -6,7 +6,7 @@ import errno
 import importlib.util
 import sys
 
-from jax2tf_bridge.errors import path_error
+from jax2tf_bridge.errors import make_path_error
 from jax2tf_bridge.storage._backend import Backend
 
 _PACKAGES = {
@@ -47,7 +47,7 @@ def choose_backend(scheme: str, path: str) -> Backend:
         found = choice and choice(scheme, path)
         if found:
             return found
-    raise path_error(OSError, errno.EPROTONOSUPPORT, _missing_text(scheme), path)
+    raise make_path_error(OSError, errno.EPROTONOSUPPORT, _missing_text(scheme), path)
 
 
 def _gfile_for(scheme: str, path: str) -> Backend | None:

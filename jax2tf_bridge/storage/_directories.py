@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from jax2tf_bridge.errors import path_error
+from jax2tf_bridge.errors import make_path_error
 from jax2tf_bridge.storage import _uploads, _whole_directory
 from jax2tf_bridge.storage._paths import AnyPath, StoragePath, as_path
 from jax2tf_bridge.storage._staging import staging_folder
@@ -86,7 +86,7 @@ def _check_name(name: str, folder: StoragePath) -> None:
     """Raises if a file of this name would be written elsewhere than in the copy of its folder."""
     if any(part in ("", ".", "..") or os.path.basename(part) != part for part in name.split("/")):
         text = f"cannot be copied to the disk: it has the file {name!r:.200}, a name outside of it"
-        raise path_error(OSError, errno.EINVAL, text, folder)
+        raise make_path_error(OSError, errno.EINVAL, text, folder)
 
 
 def _fetch(path: StoragePath, target: Path) -> None:

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterator
 from typing import BinaryIO, TypeAlias, cast
 
-from jax2tf_bridge.errors import path_error
+from jax2tf_bridge.errors import make_path_error
 from jax2tf_bridge.storage import _replaced_file
 from jax2tf_bridge.storage._arrivals import has_size, wait_until
 from jax2tf_bridge.storage._paths import StoragePath, as_path
@@ -31,7 +31,9 @@ def opened_file(path: str | os.PathLike[str]) -> Iterator[tuple[OpenedFile, int 
     if isinstance(place, StoragePath):
         status = place.stat()
         if stat.S_ISDIR(status.st_mode):
-            raise path_error(IsADirectoryError, errno.EISDIR, "is a folder: name a file", place)
+            raise make_path_error(
+                IsADirectoryError, errno.EISDIR, "is a folder: name a file", place
+            )
         with place.open("rb") as stored:
             yield stored, status.st_size
         return
@@ -61,7 +63,7 @@ def replaced_file(path: str | os.PathLike[str], *, bytes_of: str) -> Iterator[Bi
         return
     if place.is_dir():
         text = "is there and is a folder: name a file to write"
-        raise path_error(FileExistsError, errno.EEXIST, text, place)
+        raise make_path_error(FileExistsError, errno.EEXIST, text, place)
     place.check_is_below()
     place.parent.mkdir(parents=True, exist_ok=True)
     temporary = place.with_name(f".{secrets.token_hex(16)}.tmp")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePath
 from typing import Literal, NamedTuple, TypeAlias, overload
 
-from jax2tf_bridge.errors import path_error
+from jax2tf_bridge.errors import make_path_error
 from jax2tf_bridge.storage._backend import Backend, FileStatus, FileWriter
 from jax2tf_bridge.storage._backend_choice import choose_backend
 
@@ -105,7 +105,7 @@ class StoragePath:
             scheme = self._text.partition("://")[0]
             bucket = self if self._count else f"{scheme}://bucket"
             said = f"is a bucket, or the top of its storage: name a path below, as {bucket}/model"
-            raise path_error(OSError, errno.EINVAL, said, self)
+            raise make_path_error(OSError, errno.EINVAL, said, self)
 
     def with_name(self, name: str) -> StoragePath:
         """Returns the path of another name in the same folder."""
@@ -149,7 +149,7 @@ class StoragePath:
         """
         found = self.find()
         if found is None:
-            raise path_error(FileNotFoundError, errno.ENOENT, "does not exist", self)
+            raise make_path_error(FileNotFoundError, errno.ENOENT, "does not exist", self)
         return Status(found.size, stat.S_IFDIR if found.is_folder else stat.S_IFREG)
 
     def names(self) -> list[str]:
@@ -229,7 +229,7 @@ def as_path(path: str | os.PathLike[str]) -> AnyPath:
         )
     if _CHAIN.match(text):
         said = "joins addresses with ::, as fsspec does: give one address"
-        raise path_error(OSError, errno.EINVAL, said, text)
+        raise make_path_error(OSError, errno.EINVAL, said, text)
     match = _SCHEME.match(text)
     if match is None:
         return Path(text)
@@ -243,12 +243,12 @@ def as_path(path: str | os.PathLike[str]) -> AnyPath:
             "has one slash behind the scheme, as pathlib writes addresses: give it as the text "
             f"{whole!r}"
         )
-        raise path_error(OSError, errno.EINVAL, said, text)
+        raise make_path_error(OSError, errno.EINVAL, said, text)
     if scheme == "file":
         rest = text[match.end() :]
         if not rest.startswith("/"):
             said = "names another machine: give the path alone, or with three slashes"
-            raise path_error(OSError, errno.EINVAL, said, text)
+            raise make_path_error(OSError, errno.EINVAL, said, text)
         return Path(rest)
     text = f"{scheme}://{text[match.end() :]}"
     return StoragePath(text, choose_backend(scheme, text))

@@ -25,7 +25,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from jax2tf_bridge.errors import path_error
+from jax2tf_bridge.errors import make_path_error
 
 if sys.platform != "win32":
     import fcntl
@@ -54,7 +54,7 @@ def staging_folder(parent: Path, name: str, target: Path | None = None) -> Itera
     except OSError as e:
         if e.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             text = f"cannot be written to ({os.strerror(e.errno)})"
-            raise path_error(PermissionError, e.errno, text, parent) from e
+            raise make_path_error(PermissionError, e.errno, text, parent) from e
         raise
     try:
         yield place
@@ -148,7 +148,7 @@ def _make(parent: Path, name: str) -> tuple[Path, int]:
         if _lock(handle) is not False and (place / _LOCK).exists():
             return place, handle
         os.close(handle)
-    raise path_error(OSError, errno.EBUSY, "is cleared by others all the time", parent)
+    raise make_path_error(OSError, errno.EBUSY, "is cleared by others all the time", parent)
 
 
 def _clear_if_dead(place: Path, name: str, target: Path | None, same_machine: bool) -> None:

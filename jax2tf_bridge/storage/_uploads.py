@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from jax2tf_bridge._utils import ended_by_interrupts
-from jax2tf_bridge.errors import Argument, Message, path_error
+from jax2tf_bridge.errors import Argument, Message, make_path_error
 from jax2tf_bridge.storage._arrivals import has_size, wait_until
 from jax2tf_bridge.storage._claims import (
     PARTIAL,
@@ -69,7 +69,7 @@ def whole_upload(path: StoragePath, *, overwrite: bool, last: str) -> Iterator[P
             others = [c for c in _claims(path.parent, claim) if c.name == path.name]
             if others:
                 text = "is just being written by somebody else"
-                raise path_error(FileExistsError, errno.EEXIST, text, path)
+                raise make_path_error(FileExistsError, errno.EEXIST, text, path)
             check_free_upload(path, overwrite=overwrite)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -87,7 +87,7 @@ def check_free_upload(path: StoragePath, *, overwrite: bool) -> None:
         return
     if not found.is_folder:
         text = "is there already, and is no folder"
-        raise path_error(NotADirectoryError, errno.ENOTDIR, text, path)
+        raise make_path_error(NotADirectoryError, errno.ENOTDIR, text, path)
     if not path.names():
         return
     if overwrite:
@@ -97,9 +97,9 @@ def check_free_upload(path: StoragePath, *, overwrite: bool) -> None:
             " needs a local path, where one folder takes the place of another at once. Name a "
             "new path, or publish the next version below a folder",
         )
-        raise path_error(FileExistsError, errno.EEXIST, said, path)
+        raise make_path_error(FileExistsError, errno.EEXIST, said, path)
     text = "is there already: name a new path"
-    raise path_error(FileExistsError, errno.EEXIST, text, path)
+    raise make_path_error(FileExistsError, errno.EEXIST, text, path)
 
 
 def send(source: Path, claim: Claim, last: str, *, record: StoragePath | None = None) -> list[str]:
@@ -122,7 +122,7 @@ def send(source: Path, claim: Claim, last: str, *, record: StoragePath | None = 
     try:
         if not (source / last).is_file():
             text = f"is not written: it would be seen by its {last}, and its writer left none"
-            raise path_error(FileNotFoundError, errno.ENOENT, text, target)
+            raise make_path_error(FileNotFoundError, errno.ENOENT, text, target)
         if record is not None:
             size = write_marker(record)
             wait_until(lambda: has_size(record, size), record)

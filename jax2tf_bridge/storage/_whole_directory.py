@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from jax2tf_bridge._utils import ended_by_interrupts, in_units
-from jax2tf_bridge.errors import Argument, Message, path_error
+from jax2tf_bridge.errors import Argument, Message, make_path_error
 from jax2tf_bridge.storage._staging import clear_leftovers, staging_folder
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -151,7 +151,7 @@ def _existing_parent(path: Path) -> Path:
     """
     above = next(folder for folder in path.absolute().parents if folder.exists())
     if not above.is_dir():
-        raise path_error(NotADirectoryError, errno.ENOTDIR, "is a file, and no folder", above)
+        raise make_path_error(NotADirectoryError, errno.ENOTDIR, "is a file, and no folder", above)
     return above
 
 
@@ -173,7 +173,7 @@ def _full_disk(error: Exception, parent: Path, partial: Path, needed: int | None
         free = shutil.disk_usage(parent).free + _size(partial)
         text += f": {in_units(free)} are free"
         text += ", which is not enough" if needed is None else f", {in_units(needed)} are needed"
-    return path_error(OSError, code, f"{text}. What was there is unchanged", parent)
+    return make_path_error(OSError, code, f"{text}. What was there is unchanged", parent)
 
 
 def _said(code: int, error: Exception) -> bool:
@@ -195,19 +195,21 @@ def check_free(path: Path, *, overwrite: bool, has: str | None = None) -> None:
         _existing_parent(path)
         return
     if not path.is_dir():
-        raise path_error(
+        raise make_path_error(
             NotADirectoryError, errno.ENOTDIR, "is there already, and is no folder", path
         )
     if path.samefile(Path.cwd()) or path.is_mount():
-        raise path_error(OSError, errno.EBUSY, "cannot be replaced: name a folder within it", path)
+        raise make_path_error(
+            OSError, errno.EBUSY, "cannot be replaced: name a folder within it", path
+        )
     if not any(path.iterdir()):
         return
     if not overwrite:
         there = Message("is there already; ", Argument("overwrite", True), " replaces it")
-        raise path_error(FileExistsError, errno.EEXIST, there, path)
+        raise make_path_error(FileExistsError, errno.EEXIST, there, path)
     if has is not None and not (path / has).exists():
         text = f"is not replaced: it has no {has}, but something else"
-        raise path_error(FileExistsError, errno.EEXIST, text, path)
+        raise make_path_error(FileExistsError, errno.EEXIST, text, path)
 
 
 def _replace(path: Path, new: Path, old: Path) -> None:
@@ -253,7 +255,7 @@ def rename_to_new(source: Path, target: Path) -> None:
         # POSIX names both of the first two for a folder that is not empty; the third is a file.
         taken = e.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
         if taken and os.path.lexists(target):
-            raise path_error(FileExistsError, errno.EEXIST, "is there already", target) from e
+            raise make_path_error(FileExistsError, errno.EEXIST, "is there already", target) from e
         raise
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from jax2tf_bridge.errors import DTypeError, mismatch
+from jax2tf_bridge.errors import DTypeError, make_mismatch_error
 from jax2tf_bridge.portable import (
     Aval,
     CallStructure,
@@ -104,7 +104,7 @@ def _check_arguments(
                 f"{path}: expected shape {sizes}, got {format_known_shape(tensor)}"
             )
     if shape_problems or dtype_problems:
-        raise mismatch(
+        raise make_mismatch_error(
             f"The arguments of {portable.name} are not those that it was exported with",
             shape_problems,
             dtype_problems,

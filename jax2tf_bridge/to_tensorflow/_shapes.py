@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from jax2tf_bridge.errors import bullet_list
+from jax2tf_bridge.errors import format_bullets
 from jax2tf_bridge.portable import PortableFunction
 from jax2tf_bridge.to_tensorflow._result_sizes import ResultSizes
 from jax2tf_bridge.to_tensorflow._shape_guards import (
@@ -260,7 +260,7 @@ def _rank_text(shape: Sequence[Dim]) -> str:
 
 
 def _format_problems(problems: Sequence[str]) -> str:
-    return f" {problems[0]}" if len(problems) == 1 else bullet_list(problems)
+    return f" {problems[0]}" if len(problems) == 1 else format_bullets(problems)
 
 
 def _make_error(text: str) -> Exception:

@@ -19,13 +19,13 @@ from jax2tf_bridge.loading import LoadedFunction, make_typed_key
 from jax2tf_bridge.portable import DRAWS, Aval, PlausibleInputs, batch_variable, kind_of
 from jax2tf_bridge.saved_model import SignatureEntry
 from jax2tf_bridge.storage import AnyPath, on_disk
-from jax2tf_bridge.verifying._containers import KnownTypes, unknown_types
+from jax2tf_bridge.verifying._containers import KnownTypes, list_unknown_types
 from jax2tf_bridge.verifying._differences import (
     SMALL_GRADIENT,
     Difference,
-    largest,
-    started,
-    wide,
+    largest_finite,
+    make_difference,
+    widen_array,
 )
 from jax2tf_bridge.verifying._samples import Sampler, Sizes
 
@@ -47,7 +47,7 @@ class Latency:
     saved_model_ms: float
 
 
-class Pair:
+class ComparedPair:
     """A signature of a SavedModel, and the JAX function that it should equal.
 
     Attributes:
@@ -140,7 +140,7 @@ class Pair:
     @property
     def unknown_types(self) -> list[str]:
         """Names of the container types that dicts or tuples replace in the function's arguments."""
-        return list(dict.fromkeys(unknown_types(self._in_tree)))
+        return list(dict.fromkeys(list_unknown_types(self._in_tree)))
 
     def compare(
         self, samples: Sequence[Sizes], tolerance: float | None, *, with_gradients: Sequence[Sizes]
@@ -158,7 +158,7 @@ class Pair:
           BridgeError: the results differ in number or shape.
         """
         differences = {
-            ("output", name): started("output", name, aval.op_dtype, tolerance)
+            ("output", name): make_difference("output", name, aval.op_dtype, tolerance)
             for name, aval in self._outputs.items()
         }
         # Both compilers release Python's lock, so that they run in parallel.
@@ -177,14 +177,16 @@ class Pair:
                         value = jax.random.key_data(value)
                     differences["output", name].add(value, results[name], sizes)
                 # The scale ignores infinite numbers.
-                scale = SMALL_GRADIENT * max((largest(wide(g)) for g in by_jax), default=0.0)
+                scale = SMALL_GRADIENT * max(
+                    (largest_finite(widen_array(g)) for g in by_jax), default=0.0
+                )
                 for (label, i), jax_gradient, tf_gradient in zip(
                     sources.items(), by_jax, by_tensorflow, strict=True
                 ):
                     key = ("gradient", label)
                     if key not in differences:
                         dtype = self.portable.in_avals[i].dtype
-                        differences[key] = started("gradient", label, dtype, tolerance)
+                        differences[key] = make_difference("gradient", label, dtype, tolerance)
                     differences[key].add(jax_gradient, tf_gradient, sizes, scale)
         return list(differences.values())
 

@@ -56,7 +56,7 @@ class KnownTypes:
         Raises:
           StructureError: several examples have the structure, with different static data.
         """
-        if not unknown_types(tree):
+        if not list_unknown_types(tree):
             return tree
         plain = _drop_names(tree)
         matches = [e for e in self._named if e.tree == plain][:1]
@@ -99,10 +99,10 @@ class KnownTypes:
         return function
 
 
-def unknown_types(tree: TreeSpec) -> list[str]:
+def list_unknown_types(tree: TreeSpec) -> list[str]:
     """Lists the names of nodes that dicts, tuples or plain named tuples replace."""
     own = [tree.name] if tree.kind in ("custom", "namedtuple") and tree.codec is None else []
-    return own + [name for child in tree.children for name in unknown_types(child)]
+    return own + [name for child in tree.children for name in list_unknown_types(child)]
 
 
 def _iterate_examples(objects: Sequence[tuple[str, Any]]) -> Iterator[Example]:

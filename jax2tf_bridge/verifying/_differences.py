@@ -61,13 +61,13 @@ class Difference:
         if np.shape(expected) != np.shape(found):
             raise BridgeError(
                 f"The {self.what} {self.name} has the shape {np.shape(found)}, and in JAX "
-                f"{np.shape(expected)}, at {sizes_text(sizes)}."
+                f"{np.shape(expected)}, at {format_sample_sizes(sizes)}."
             )
-        array = wide(expected)
-        tensor = wide(found)
+        array = widen_array(expected)
+        tensor = widen_array(found)
         if (np.isnan(array) & np.isnan(tensor)).any():
             self.nan_at.append(dict(sizes))
-        own, absolute = largest(array), _compute_distance(array, tensor)
+        own, absolute = largest_finite(array), _compute_distance(array, tensor)
         scale = max(own, least_scale)
         relative = 0.0 if absolute == 0 else absolute / scale if scale else np.inf
         self.absolute = max(self.absolute, absolute)
@@ -76,7 +76,7 @@ class Difference:
             self.is_small = own < least_scale
 
 
-def started(what: str, name: str, dtype: str, tolerance: float | None) -> Difference:
+def make_difference(what: str, name: str, dtype: str, tolerance: float | None) -> Difference:
     """Makes the difference of an array that was not compared yet."""
     allowed = tolerance_of(dtype)
     if tolerance is not None and allowed:  # integers stay equal
@@ -94,18 +94,18 @@ def _compute_distance(expected: Any, actual: Any) -> float:
     return float(np.where(np.isnan(distance), np.inf, distance).max())
 
 
-def largest(array: Any) -> float:
+def largest_finite(array: Any) -> float:
     """Returns the largest finite magnitude in an array; 0 if there is none."""
     finite = np.abs(array[np.isfinite(array)])
     return float(finite.max()) if finite.size else 0.0
 
 
-def wide(value: Any) -> Any:
+def widen_array(value: Any) -> Any:
     """Converts an array to float64 or complex128."""
     array = np.asarray(value)
     return array.astype(np.complex128 if np.iscomplexobj(array) else np.float64)
 
 
-def sizes_text(sizes: Sizes) -> str:
+def format_sample_sizes(sizes: Sizes) -> str:
     """Formats sizes for people."""
     return ", ".join(f"{name} = {size}" for name, size in sizes.items()) or "its fixed sizes"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jax2tf_bridge.verifying._comparison import Latency
-from jax2tf_bridge.verifying._differences import Difference, sizes_text
+from jax2tf_bridge.verifying._differences import Difference, format_sample_sizes
 from jax2tf_bridge.verifying._samples import Sizes
 
 
@@ -63,7 +63,7 @@ class Verification:
         scale = "a tenth of the largest gradient" if worst.is_small else "its largest number"
         return (
             f"{self.saved_model} is not {self.against}: the {worst.what} {worst.name} differs "
-            f"by {worst.relative:.2g} of {scale} at {sizes_text(worst.sizes)}, and "
+            f"by {worst.relative:.2g} of {scale} at {format_sample_sizes(worst.sizes)}, and "
             f"{worst.tolerance:.0e} are allowed{more}"
         )
 
@@ -133,7 +133,7 @@ class Verification:
             yield f"{label:{width}}  {numbers}"
         for label, d in zip(labels, self.differences, strict=True):
             if d.nan_at:
-                places = "; ".join(map(sizes_text, d.nan_at))
+                places = "; ".join(map(format_sample_sizes, d.nan_at))
                 yield (
                     f"{label} has NaN in JAX and in the SavedModel, which counts as equal: {places}"
                 )

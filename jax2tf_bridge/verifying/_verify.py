@@ -20,7 +20,7 @@ from jax2tf_bridge.saved_model import (
     read_sidecar,
 )
 from jax2tf_bridge.storage import as_path
-from jax2tf_bridge.verifying._comparison import Latency, Pair
+from jax2tf_bridge.verifying._comparison import ComparedPair, Latency
 from jax2tf_bridge.verifying._containers import KnownTypes
 from jax2tf_bridge.verifying._verification import Verification
 
@@ -104,7 +104,7 @@ def verify(
         names = {v.path: v.name for v in sidecar.variables}
         tree = loaded.portable.in_tree.children[0].children[0]
         weight_names = [names[leaf] for leaf in tree.leaf_paths("params")]
-    pair = Pair(folder, model.params, loaded, entry, function, weight_names, seed, types)
+    pair = ComparedPair(folder, model.params, loaded, entry, function, weight_names, seed, types)
     sizes = pair.sampler.sizes(samples)
     # Many gradients are zero at the smallest sizes, which come first.
     with_gradients = [*sizes[1:], sizes[0]][: gradients if entry.vjp_order else 0]
@@ -156,7 +156,7 @@ def _get_name(function: Callable[..., Any]) -> str:
 
 
 def _measure_latency(
-    pair: Pair, rounds: int, batch_sizes: Sequence[int]
+    pair: ComparedPair, rounds: int, batch_sizes: Sequence[int]
 ) -> tuple[str | None, list[Latency]]:
     """Measures at sizes of the first open variable, or once if no size is open."""
     sampler = pair.sampler
@@ -175,7 +175,7 @@ def _measure_latency(
     return variable, latencies
 
 
-def _format_unknown_types(against: str, pair: Pair, error: Exception) -> Message:
+def _format_unknown_types(against: str, pair: ComparedPair, error: Exception) -> Message:
     first_line = (str(error).strip().splitlines() or [""])[0]
     return Message(
         f"{against} was saved with objects of type {', '.join(pair.unknown_types[:3])}, "

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jax2tf_bridge._utils import array_type_text, did_you_mean
-from jax2tf_bridge.errors import StateDictError, bullet_list
+from jax2tf_bridge.errors import StateDictError, format_bullets
 from jax2tf_bridge.weights._paths import join_path, walk
 
 MAX_KEYS = 8
@@ -94,7 +94,7 @@ def mismatch(lines: Sequence[tuple[str, str]], advice: str) -> StateDictError:
     if len(lines) > _MAX_LINES:
         texts.append(f"and {len(lines) - _MAX_LINES} more")
     return StateDictError(
-        f"The state does not fit the target. {advice}{bullet_list(texts)}", path=lines[0][0]
+        f"The state does not fit the target. {advice}{format_bullets(texts)}", path=lines[0][0]
     )
 
 

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jax2tf_bridge.inspecting import releases_text
-from jax2tf_bridge.inspecting._functions import function_lines
+from jax2tf_bridge.inspecting import format_releases
+from jax2tf_bridge.inspecting._functions import format_function
 from jax2tf_bridge.portable import Aval, LiftedConstant, StoredGradient
 from jax2tf_bridge.serialization import read_function, write_function
 from tests.cli import models
@@ -181,7 +181,7 @@ def test_many_arguments_are_cut_short(ok: Ok) -> None:
     ok("export", "tests.cli.models:net.apply", "--args", "f32", "-o", "f.jaxfn")
     facts = facts_of(ok, "f.jaxfn")
     facts["arguments"] *= 1000
-    text = "\n".join(function_lines(facts, 10))
+    text = "\n".join(format_function(facts, 10))
     assert "\n  and 960 more (--json has all)\n" in text
 
 
@@ -199,7 +199,7 @@ def test_what_only_some_files_have(ok: Ok, predict: str) -> None:
     }
     facts["arguments"][0]["used"] = False
     facts["modules"][0] |= {"unreadable": "it is odd", "ops": [], "tensorflow": []}
-    text = "\n".join(function_lines(facts, 10))
+    text = "\n".join(format_function(facts, 10))
     for expected in (
         "  params['b']  float32[2]  (not used)\n",
         "constants:\n  w  float32[2]  in host memory\n",
@@ -245,8 +245,8 @@ def test_captured_arrays(ok: Ok, predict: str) -> None:
 
 
 def test_releases() -> None:
-    assert releases_text(["2.21"]) == "TensorFlow 2.21"
-    assert releases_text([]) == "no known TensorFlow release"
+    assert format_releases(["2.21"]) == "TensorFlow 2.21"
+    assert format_releases([]) == "no known TensorFlow release"
 
 
 def test_a_module_that_cannot_be_read(ok: Ok, predict: str) -> None:

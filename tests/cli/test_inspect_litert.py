@@ -13,7 +13,7 @@ from tensorflow.lite.python import schema_py_generated as tensorflow_schema
 from jax2tf_bridge import Signature, inspect, save_litert
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.inspecting import _litert as schema
-from jax2tf_bridge.inspecting._litert import litert_lines
+from jax2tf_bridge.inspecting._litert import format_litert
 from tests.cli.conftest import Ok
 
 W = np.ones((28, 10), np.float32)
@@ -69,7 +69,7 @@ def test_a_model_without_signatures_shows_its_main_function(model: Path) -> None
     facts = {**inspect(model).facts}
     facts["signatures"] = [{**facts["signatures"][0], "name": None}]
     assert "main function, without a signature, (x: float32[?,28])" in "\n".join(
-        litert_lines(facts, 0)
+        format_litert(facts, 0)
     )
 
 

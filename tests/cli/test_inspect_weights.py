@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from jax2tf_bridge import write_weights
-from jax2tf_bridge.inspecting import natural_order
+from jax2tf_bridge.inspecting import natural_sort_key
 from tests.cli.conftest import FINDS_PACKAGES, Ok, Run
 from tests.fresh_process import run_python
 
@@ -93,5 +93,5 @@ def test_other_formats_are_named(run: Run, tmp_path: Path) -> None:
 
 def test_numbers_in_paths_are_ordered_as_numbers() -> None:
     ordered = ["a", "a1", "a2/b", "a02/c", "a10", "b" + 5000 * "9", "b1" + 5000 * "0"]
-    assert sorted(reversed(ordered), key=natural_order)[-2:] == ordered[-2:]
-    assert sorted(["a10", "a2/b", "a1", "a"], key=natural_order) == ["a", "a1", "a2/b", "a10"]
+    assert sorted(reversed(ordered), key=natural_sort_key)[-2:] == ordered[-2:]
+    assert sorted(["a10", "a2/b", "a1", "a"], key=natural_sort_key) == ["a", "a1", "a2/b", "a10"]

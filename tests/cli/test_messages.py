@@ -23,9 +23,9 @@ from jax2tf_bridge.errors import (
     BridgeError,
     Message,
     ShapeError,
-    bullet_list,
-    message_of,
-    path_error,
+    format_bullets,
+    get_message,
+    make_path_error,
 )
 from jax2tf_bridge.portable import NO_XLA
 from jax2tf_bridge.saving.buckets import BUCKETS
@@ -95,9 +95,11 @@ def test_each_argument_has_its_option(argument: Argument, code: str, option: str
 def test_parts_outlive_errors_that_carry_them() -> None:
     first = ShapeError(Message("give ", BUCKETS))
     wrapped = BridgeError(
-        Message("Any of these:", bullet_list([Message(first), "this"]), " ", first)
+        Message("Any of these:", format_bullets([Message(first), "this"]), " ", first)
     )
-    there = path_error(FileExistsError, 17, Message("is there; ", Argument("overwrite", True)), "m")
+    there = make_path_error(
+        FileExistsError, 17, Message("is there; ", Argument("overwrite", True)), "m"
+    )
     for error, text, options in (
         (
             wrapped,
@@ -110,7 +112,7 @@ def test_parts_outlive_errors_that_carry_them() -> None:
         for each in (error, pickle.loads(pickle.dumps(error)), copy.deepcopy(error)):
             assert type(str(each)) is str
             assert str(each) == text
-            assert for_command_line(message_of(each), COMMAND) == options
+            assert for_command_line(get_message(each), COMMAND) == options
 
 
 def test_open_sizes_stand_in_args_unless_shapes_are_given() -> None:

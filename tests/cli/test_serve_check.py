@@ -24,10 +24,10 @@ from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
 from jax2tf_bridge.saved_model import WARM_UP
 from jax2tf_bridge.serve_checking import _runs as _serve_check_runs
 from jax2tf_bridge.serve_checking import _script as _serve_check_script
-from jax2tf_bridge.serve_checking._calls import calls_of
-from jax2tf_bridge.serve_checking._runs import CallResult, differences
-from jax2tf_bridge.serve_checking._serve_check import retarget_advice
-from jax2tf_bridge.serve_checking._tensorflow_environments import environment_of
+from jax2tf_bridge.serve_checking._calls import list_calls
+from jax2tf_bridge.serve_checking._runs import CallResult, list_differences
+from jax2tf_bridge.serve_checking._serve_check import advise_retarget
+from jax2tf_bridge.serve_checking._tensorflow_environments import find_environment
 from tests.cli import models
 from tests.cli.conftest import Ok, Run
 
@@ -184,7 +184,7 @@ def test_an_environment_in_which_tensorflow_does_not_start(
 
 
 def test_sizes_satisfy_the_constraints(newest: Path) -> None:
-    calls = calls_of(read_saved_model(newest))
+    calls = list_calls(read_saved_model(newest))
     sizes = [call.inputs["x"]["shape"][0] for call in calls]
     assert sizes[0] == 6
     assert len(set(sizes)) == 3
@@ -197,19 +197,19 @@ def test_a_damaged_request_to_warm_up_is_an_error(model: Path, tmp_path: Path) -
     file = damaged / WARM_UP
     file.write_bytes(file.read_bytes()[:-9])
     with pytest.raises(FileFormatError, match="it ends within a record"):
-        calls_of(read_saved_model(damaged))
+        list_calls(read_saved_model(damaged))
 
 
 def test_modules_for_a_newer_release_are_mended_by_retarget(newest: Path, model: Path) -> None:
     description = describe_saved_model(read_saved_model(newest))
-    remedy = retarget_advice(newest, "2.17.1", description, "serving_default")
+    remedy = advise_retarget(newest, "2.17.1", description, "serving_default")
     assert remedy is not None
     needed = ".".join(map(str, Target.installed().stablehlo_versions[0]))
     assert remedy.startswith(f"needs StableHLO {needed}, and TensorFlow 2.17 reads up to 1.1.1: ")
     assert f"jax2tf-bridge retarget {newest} --tensorflow 2.17" in remedy
-    assert retarget_advice(newest, "2.21.0", description, "serving_default") is None
+    assert advise_retarget(newest, "2.21.0", description, "serving_default") is None
     other = describe_saved_model(read_saved_model(model))
-    assert retarget_advice(model, "2.17.1", other, "serving_default") is None
+    assert advise_retarget(model, "2.17.1", other, "serving_default") is None
 
 
 def _floats(*values: float, dtype: str = "float32") -> CallResult:
@@ -233,7 +233,7 @@ def _floats(*values: float, dtype: str = "float32") -> CallResult:
 def test_differences_are_judged_by_dtype(
     expected: CallResult, found: CallResult, within: bool, problem: str
 ) -> None:
-    (told,) = differences(expected, found)
+    (told,) = list_differences(expected, found)
     assert told.within is within
     assert problem in told.problem
     assert bool(told.problem) is bool(problem)
@@ -315,23 +315,23 @@ def test_an_environment_is_made_once_and_kept(
     fake_uv: Callable[[str], Path], tmp_path: Path
 ) -> None:
     cache = fake_uv(f"{_MAKES}\n  'pip install'*) exit 0;;")
-    made = environment_of("2.17", _quietly)
+    made = find_environment("2.17", _quietly)
     running = f"py{sys.version_info[0]}.{sys.version_info[1]}"
     assert made.python == cache / f"tensorflow-2.17-{running}" / "bin" / "python"
     assert made.tensorflow == "2.17.1"
     log = (tmp_path / "log").read_text()
     assert "tensorflow-cpu==2.17.*" in log
-    assert environment_of("2.17", _quietly) == made
+    assert find_environment("2.17", _quietly) == made
     assert (tmp_path / "log").read_text() == log
     assert [path.name for path in cache.iterdir()] == [f"tensorflow-2.17-{running}"]
 
 
 def test_an_environment_whose_python_is_gone_is_made_anew(fake_uv: Callable[[str], Path]) -> None:
     cache = fake_uv(f"{_MAKES}\n  'pip install'*) exit 0;;")
-    made = environment_of("2.17", _quietly)
+    made = find_environment("2.17", _quietly)
     made.python.unlink()
     made.python.symlink_to("/none")
-    assert environment_of("2.17", _quietly) == made
+    assert find_environment("2.17", _quietly) == made
     assert len(list(cache.iterdir())) == 1
 
 
@@ -340,7 +340,7 @@ def test_an_environment_that_cannot_be_filled_is_not_there(
 ) -> None:
     cache = fake_uv(f"{_MAKES}\n  'pip install'*) echo 'error: the disk is full' >&2; exit 2;;")
     with pytest.raises(BridgeError) as raised:
-        environment_of("2.17", _quietly)
+        find_environment("2.17", _quietly)
     assert str(raised.value) == "TensorFlow 2.17 cannot be installed: the disk is full"
     assert list(cache.iterdir()) == []
 
@@ -357,7 +357,7 @@ def test_no_wheels_and_no_network_are_told_apart(
 ) -> None:
     fake_uv(f"  'pip compile'*) echo '{says}' >&2; exit 1;;")
     with pytest.raises(BridgeError, match=error):
-        environment_of("2.17", _quietly)
+        find_environment("2.17", _quietly)
 
 
 @pytest.mark.slow

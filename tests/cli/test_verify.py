@@ -25,7 +25,7 @@ from jax2tf_bridge.portable import LEAF, TreeSpec
 from jax2tf_bridge.saving.signatures import Endpoint
 from jax2tf_bridge.verifying import _verify as verify_module
 from jax2tf_bridge.verifying._containers import KnownTypes
-from jax2tf_bridge.verifying._differences import started
+from jax2tf_bridge.verifying._differences import make_difference
 from jax2tf_bridge.verifying._samples import Sampler
 from tests.cli import models, nnx_model
 from tests.cli.conftest import Ok, Run
@@ -270,7 +270,7 @@ def test_a_gradient_that_is_zero_in_theory_is_judged_by_the_scale_of_the_others(
     assert all(d["within"] for d in facts["differences"])
     # Rounding, which some pairs of compilers have alike, would fail by its own largest number.
     for least_scale, within in ((0.0, False), (0.1, True)):
-        bias = started("gradient", "params['key']['bias']", "float32", None)
+        bias = make_difference("gradient", "params['key']['bias']", "float32", None)
         bias.add(np.array([1e-8]), np.array([-1e-8]), {"b": 2}, least_scale)
         assert (bias.within, bias.is_small) == (within, within)
 

@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from jax2tf_bridge.colocated import _reducers
-from jax2tf_bridge.colocated._reducers import cpu_devices
+from jax2tf_bridge.colocated._reducers import get_cpu_devices
 from jax2tf_bridge.errors import DeviceError
 
 
@@ -22,36 +22,36 @@ class Device:
 def have(
     monkeypatch: pytest.MonkeyPatch, default: list[Device], others: list[Device] | None = None
 ) -> None:
-    monkeypatch.setattr(_reducers, "default_backend_devices", lambda: default)
-    monkeypatch.setattr(_reducers, "all_backends_devices", lambda: default + (others or []))
+    monkeypatch.setattr(_reducers, "list_default_backend_devices", lambda: default)
+    monkeypatch.setattr(_reducers, "list_all_backends_devices", lambda: default + (others or []))
 
 
 def test_this_process() -> None:
     first = jax.devices("cpu")[0]
-    assert cpu_devices([first.id]) == [first]
-    assert cpu_devices([]) == []
+    assert get_cpu_devices([first.id]) == [first]
+    assert get_cpu_devices([]) == []
 
 
 def test_the_default_backend_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     have(monkeypatch, [Device(0), Device(1)], [Device(0, backend="other")])
-    assert cpu_devices([1, 0, 1]) == [Device(1), Device(0), Device(1)]
+    assert get_cpu_devices([1, 0, 1]) == [Device(1), Device(0), Device(1)]
 
 
 def test_then_all_backends(monkeypatch: pytest.MonkeyPatch) -> None:
     others = [Device(0, backend="cpu"), Device(0, "H100", "tpu"), Device(1, backend="cpu")]
     have(monkeypatch, [Device(0, "H100"), Device(1, "H100")], others)
-    assert cpu_devices([1, 0]) == [others[2], others[0]]
+    assert get_cpu_devices([1, 0]) == [others[2], others[0]]
 
 
 def test_devices_of_several_kinds_in_one_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     have(monkeypatch, [Device(0, "TPU v5"), Device(0)])
-    assert cpu_devices([0]) == [Device(0)]
+    assert get_cpu_devices([0]) == [Device(0)]
 
 
 def test_ids_that_do_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     have(monkeypatch, [Device(i) for i in (0, 1, 2, 5)])
     with pytest.raises(DeviceError) as caught:
-        cpu_devices([0, 7, 3])
+        get_cpu_devices([0, 7, 3])
     assert str(caught.value) == (
         "There are no CPU devices 3, 7 in this process, which has devices 0 to 2, 5. Start it with "
         "as many devices as the sender has, for instance with "
@@ -59,7 +59,7 @@ def test_ids_that_do_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
         "fewer devices."
     )
     with pytest.raises(DeviceError, match="There is no CPU device 4 in this process"):
-        cpu_devices([4])
+        get_cpu_devices([4])
 
 
 def test_two_devices_with_one_id(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ def test_two_devices_with_one_id(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         DeviceError, match="Two CPU devices of this process have the id 0"
     ) as caught:
-        cpu_devices([0])
+        get_cpu_devices([0])
     assert "backend='a'" in str(caught.value)
     assert "backend='b'" in str(caught.value)
 
@@ -75,4 +75,4 @@ def test_two_devices_with_one_id(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_cpu_device_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     have(monkeypatch, [Device(0, "gpu")])
     with pytest.raises(DeviceError, match=r"no CPU device.*JAX_PLATFORMS"):
-        cpu_devices([0])
+        get_cpu_devices([0])

@@ -51,12 +51,12 @@ class Backend:
 
 def test_devices_of_other_kinds_without_the_attribute(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "backends", lambda: {"tpu": Backend()})
-    assert _jax_compat.all_backends_devices() == ["tpu", "cpu"]
-    own = _jax_compat.default_backend_devices()
+    assert _jax_compat.list_all_backends_devices() == ["tpu", "cpu"]
+    own = _jax_compat.list_default_backend_devices()
     assert jax.devices()[0] in own
     monkeypatch.setattr(_jax_compat, "_ALL_DEVICES", "no_such_attribute")
-    assert _jax_compat.all_backends_devices() == ["tpu"]
-    assert _jax_compat.default_backend_devices() == jax.devices()
+    assert _jax_compat.list_all_backends_devices() == ["tpu"]
+    assert _jax_compat.list_default_backend_devices() == jax.devices()
 
 
 def test_only_functions_that_jax_keeps_in_a_module_have_a_name() -> None:

@@ -17,11 +17,11 @@ import tensorflow as tf
 from jax2tf_bridge import Signature, load, save
 from jax2tf_bridge.errors import SavingError, UnsoundBucketsError
 from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
-from jax2tf_bridge.inspecting._directory_text import signature_text
+from jax2tf_bridge.inspecting._directory_text import format_signature_facts
 from jax2tf_bridge.loading import LoadedFunction
 from jax2tf_bridge.saved_model import read_sidecar
 from jax2tf_bridge.saving.buckets.trials import check_rows
-from jax2tf_bridge.verifying._comparison import Pair
+from jax2tf_bridge.verifying._comparison import ComparedPair
 from jax2tf_bridge.verifying._containers import KnownTypes
 from tests.saving.bucketed_functions import NamedFunction, named
 
@@ -224,7 +224,7 @@ def test_a_mask_that_buckets_fill_is_no_input_anywhere(tmp_path: Path) -> None:
     assert [mask.path for mask in entry.masks.values()] == ["attention_mask"]
     assert isinstance(one, LoadedFunction)
     containers = KnownTypes(weighted, f"{__name__}:weighted")
-    pair = Pair(folder, model.params, one, entry, weighted, ["params"], 0, containers)
+    pair = ComparedPair(folder, model.params, one, entry, weighted, ["params"], 0, containers)
     samples = pair.sampler.sizes(2)
     differences = pair.compare(samples, None, with_gradients=samples[:1])
     assert {d.name for d in differences} == {"output_0", "w"}
@@ -245,7 +245,7 @@ def test_verifying_asks_for_nothing_that_no_request_has(
     loaded: Any = model.functions["serving_default"]
     entry = found[0].signatures["serving_default"]
     types = KnownTypes(f, f"{__name__}:f")
-    pair = Pair(tmp_path / "m", None, loaded, entry, f, [], 0, types)
+    pair = ComparedPair(tmp_path / "m", None, loaded, entry, f, [], 0, types)
     differences = pair.compare(pair.sampler.sizes(3), None, with_gradients=[])
     assert all(d.within for d in differences), differences
 
@@ -274,7 +274,7 @@ def test_what_the_user_vouches_for_is_recorded(tmp_path: Path) -> None:
     assert described["unchecked_padding"] == ["n"]
     assert described["masks"] == ["real"]
     assert described["pad_values"] == entry.pad_values
-    assert signature_text(described).endswith(
+    assert format_signature_facts(described).endswith(
         "; buckets b 1, 4; n 8; ids padded with 1; keep padded with 1; x padded with -inf; "
         "real filled by the buckets; not checked: padding of n"
     )

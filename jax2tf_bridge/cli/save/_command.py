@@ -20,7 +20,7 @@ from jax2tf_bridge.cli.save._options import (
     signatures,
     trainable,
 )
-from jax2tf_bridge.errors import path_error
+from jax2tf_bridge.errors import make_path_error
 from jax2tf_bridge.portable import PortableFunction
 from jax2tf_bridge.saved_model import read_sidecar
 from jax2tf_bridge.serialization import read_function
@@ -159,7 +159,7 @@ def _read(options: argparse.Namespace) -> dict[str, PortableFunction]:
             )
         if file.is_dir():
             text = f"is a folder, and {options.command} reads a file that export wrote"
-            raise path_error(IsADirectoryError, errno.EISDIR, text, file)
+            raise make_path_error(IsADirectoryError, errno.EISDIR, text, file)
         functions[name] = read_function(file)
     return functions
 

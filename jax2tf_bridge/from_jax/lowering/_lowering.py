@@ -19,7 +19,7 @@ from jax2tf_bridge.errors import (
     ShapeError,
     ShardingError,
     UnsupportedByTargetError,
-    bullet_list,
+    format_bullets,
 )
 from jax2tf_bridge.from_jax._equations import iter_equations
 from jax2tf_bridge.from_jax._jax_compat import source_of_equation
@@ -264,7 +264,7 @@ def _make_error(name: str, failures: dict[str, Exception]) -> Exception:
     platforms_by_reason: dict[str, list[str]] = {}
     for platform, reason in reasons.items():
         platforms_by_reason.setdefault(reason, []).append(platform)
-    text = f"{name} cannot be exported for {', '.join(reasons)}:" + bullet_list(
+    text = f"{name} cannot be exported for {', '.join(reasons)}:" + format_bullets(
         [f"{', '.join(p)}: {reason}" for reason, p in platforms_by_reason.items()]
     )
     first = next((e for e in failures.values() if isinstance(e, UnsupportedByTargetError)), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from jax2tf_bridge.errors import InconclusiveShapeError, Message, bullet_list
+from jax2tf_bridge.errors import InconclusiveShapeError, Message, format_bullets
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax.arguments import library_line
 from jax2tf_bridge.from_jax.shapes._assumptions import Requirement
@@ -36,7 +36,7 @@ def requirements_error(
     texts = list(dict.fromkeys(str(r.comparison) for r in requirements))
     several = len(texts) > 1
     asked = f" (tracing asked for {first.question})" if first.question != weakest else ""
-    more = f" All that it needs:{bullet_list(texts)}\n" if several else " "
+    more = f" All that it needs:{format_bullets(texts)}\n" if several else " "
     return _ForJaxToo(
         Message(
             f"{function.name} needs {weakest}{asked}{_place(first.source)}, which "

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from jax2tf_bridge.errors import StructureError, bullet_list
+from jax2tf_bridge.errors import StructureError, format_bullets
 from jax2tf_bridge.portable import LEAF, Aval, PortableFunction, TreeSpec
 from jax2tf_bridge.serialization import add_codecs, format_registration_call
 from jax2tf_bridge.serialization import make_treedef as node_structure
@@ -44,7 +44,7 @@ def _with_known_types(portable: PortableFunction) -> PortableFunction:
         calls = list(dict.fromkeys(map(format_registration_call, unknown)))
         raise StructureError(
             f"The arguments or results of {portable.name} hold types that are not known here: "
-            f"{', '.join(names)}. Register them before the call:{bullet_list(calls)}"
+            f"{', '.join(names)}. Register them before the call:{format_bullets(calls)}"
         )
     return replace(portable, in_tree=in_tree, out_tree=out_tree)
 

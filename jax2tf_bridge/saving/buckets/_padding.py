@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge._utils import did_you_mean
-from jax2tf_bridge.errors import StructureError, bullet_list
+from jax2tf_bridge.errors import StructureError, format_bullets
 from jax2tf_bridge.portable import Aval
 from jax2tf_bridge.saving.buckets._batch_splitting import (
     PieceGradients,
@@ -195,7 +195,7 @@ def _convert_inputs(bucketing: Bucketing, tensors: Tensors) -> dict[str, Any]:
             near = did_you_mean(name, avals, quoted=True)
             problems.append(f"the input {name!r} is not expected{near}")
     if problems:
-        raise StructureError(f"{bucketing.name}:{bullet_list(problems)}")
+        raise StructureError(f"{bucketing.name}:{format_bullets(problems)}")
     converted = {}
     for name, aval in avals.items():
         tensor = tf.convert_to_tensor(tensors[name], tf.as_dtype(aval.op_dtype))

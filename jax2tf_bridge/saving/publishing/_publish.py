@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from jax2tf_bridge._utils import as_integer, ended_by_interrupts
-from jax2tf_bridge.errors import BridgeError, FileFormatError, path_error
+from jax2tf_bridge.errors import BridgeError, FileFormatError, make_path_error
 from jax2tf_bridge.saved_model import TensorBundle, check_place, read_saved_model
 from jax2tf_bridge.saving.publishing._version_folders import VersionFolder, open_version_folder
 from jax2tf_bridge.saving.serving import (
@@ -98,7 +98,7 @@ def publish_version(
         result = write(partial)
         if not partial.is_dir() or not any(partial.iterdir()):
             text = "is not published: the writer made no folder, or an empty one"
-            raise path_error(FileNotFoundError, errno.ENOENT, text, partial)
+            raise make_path_error(FileNotFoundError, errno.ENOENT, text, partial)
         if check is not None:
             check(partial)
         folder.settle(partial)
@@ -175,7 +175,7 @@ def _open_folder(root: str | os.PathLike[str]) -> VersionFolder:
     exists = folder.path.exists()
     if os.path.islink(root) and not exists:
         text = f"is a link to {folder.path}, which is not there: make that folder, or mend the link"
-        raise path_error(FileNotFoundError, errno.ENOENT, text, root)
+        raise make_path_error(FileNotFoundError, errno.ENOENT, text, root)
     if exists:
         folder.check()
     return folder

@@ -25,8 +25,8 @@ from jax2tf_bridge.errors import (
     SavingError,
     ShapeError,
     StructureError,
-    bullet_list,
-    path_error,
+    format_bullets,
+    make_path_error,
 )
 from jax2tf_bridge.portable import PortableFunction
 from jax2tf_bridge.saved_model import SIDECAR, Sidecar, VariableEntry, read_sidecar
@@ -127,7 +127,7 @@ def _find_base(root: str | os.PathLike[str]) -> AnyPath:
     base = latest_version(root)
     if base is None:
         text = "has no published version yet: publish the model once with its signatures"
-        raise path_error(FileNotFoundError, errno.ENOENT, text, root)
+        raise make_path_error(FileNotFoundError, errno.ENOENT, text, root)
     return base
 
 
@@ -168,7 +168,7 @@ def _check_tensors(
     if problems:
         hint = "" if partial or not missing else "\nTo keep the values of some, give partial=True."
         raise StructureError(
-            f"The weights do not fit the variables of {base}:{bullet_list(problems)}{hint}"
+            f"The weights do not fit the variables of {base}:{format_bullets(problems)}{hint}"
         )
     values: dict[str, Any] = {}
     lines: list[str] = []
@@ -188,7 +188,7 @@ def _check_tensors(
     if errors:
         error = errors.pop() if len(errors) == 1 else ArgumentsError
         raise error(
-            f"The weights do not fit the variables of {base}:{bullet_list(lines)}\n"
+            f"The weights do not fit the variables of {base}:{format_bullets(lines)}\n"
             "Publish the whole model if the function takes these."
         )
     return values

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from jax2tf_bridge.errors import path_error
+from jax2tf_bridge.errors import make_path_error
 from jax2tf_bridge.saved_model import GRAPH_FILE
 from jax2tf_bridge.storage import (
     AnyPath,
@@ -90,10 +90,10 @@ class VersionFolder(ABC):
         """Raises if the path is a file, or a SavedModel itself."""
         if not self.path.is_dir():
             text = "is a file, and not the folder of the versions: name the folder above it"
-            raise path_error(NotADirectoryError, errno.ENOTDIR, text, self.path)
+            raise make_path_error(NotADirectoryError, errno.ENOTDIR, text, self.path)
         if (self.path / GRAPH_FILE).is_file():
             text = f"is a SavedModel, and not the folder of its versions: name {self.path.parent}"
-            raise path_error(FileExistsError, errno.EEXIST, text, self.path)
+            raise make_path_error(FileExistsError, errno.EEXIST, text, self.path)
 
 
 class _OnDisk(VersionFolder):

@@ -21,7 +21,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from jax2tf_bridge.errors import SavingError, path_error
+from jax2tf_bridge.errors import SavingError, make_path_error
 from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, read_warm_up, write_warm_up
 from jax2tf_bridge.storage import AnyPath, StoragePath, as_path, replaced_file
 
@@ -108,7 +108,7 @@ def _require_on_disk(folder: str | os.PathLike[str]) -> Path:
     path = as_path(folder)
     if isinstance(path, StoragePath):
         text = "has a scheme, but only SavedModels on disk can be compiled: copy the SavedModel"
-        raise path_error(OSError, errno.EINVAL, text, path)
+        raise make_path_error(OSError, errno.EINVAL, text, path)
     return path.absolute()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from jax2tf_bridge._utils import did_you_mean
-from jax2tf_bridge.errors import BridgeError, SavingError, StructureError, bullet_list
+from jax2tf_bridge.errors import BridgeError, SavingError, StructureError, format_bullets
 from jax2tf_bridge.saved_model import Signature
 from jax2tf_bridge.saving.buckets import NamedCall
 from jax2tf_bridge.saving.signatures._endpoint import Endpoint
@@ -100,7 +100,7 @@ def arguments(endpoint: Endpoint, tensors: Mapping[str, Any]) -> dict[str, tf.Te
         hint = f" {_names_hint(results, names)}".rstrip()
         raise SavingError(
             f"{place} does not give the arguments of {endpoint.portable.name}:{hint}"
-            f"{bullet_list(problems)}"
+            f"{format_bullets(problems)}"
             "\nChange what preprocess returns, or save the function for such arguments."
         )
     return found

@@ -14,8 +14,8 @@ from jax2tf_bridge._utils import array_type_text, did_you_mean
 from jax2tf_bridge.errors import (
     StateDictError,
     StructureError,
-    bullet_list,
-    mismatch,
+    format_bullets,
+    make_mismatch_error,
 )
 from jax2tf_bridge.saving.weights._matching import (
     Matching,
@@ -226,7 +226,7 @@ def _does_not_match(
         break
     end = "\n" + " ".join(hints) if hints else ""
     return StructureError(
-        f"{_whose(given)} do not fit the variables of the model:{bullet_list(lines)}{end}"
+        f"{_whose(given)} do not fit the variables of the model:{format_bullets(lines)}{end}"
     )
 
 
@@ -243,7 +243,7 @@ def _check(pairs: Mapping[str, tuple[NamedVariable, Any]], given: PathWeights) -
             got = dtype_name(leaf) or repr(leaf)
             dtypes.append(f"{path}: expected {variable.dtype.name}, got {got}")
     if shapes or dtypes:
-        raise mismatch(
+        raise make_mismatch_error(
             f"{_whose(given)} do not fit the variables of the model",
             shapes,
             dtypes,

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from jax2tf_bridge.errors import StateDictError, StructureError, bullet_list
+from jax2tf_bridge.errors import StateDictError, StructureError, format_bullets
 from jax2tf_bridge.portable import TreeSpec
 from jax2tf_bridge.saving.weights._matching import differences, match, shifted
 from jax2tf_bridge.storage import as_path
@@ -186,7 +186,7 @@ def _by_path(tree: TreeSpec, given: PathWeights, what: str) -> list[Any]:
         whose = f"The weights in {given.source}" if given.source else "params"
         lines = differences(dict.fromkeys(found.missing, ""), found.unexpected, targets)
         hint = _hint(found.missing, found.unexpected, given.source)
-        raise StructureError(f"{whose} do not fit {what}:{bullet_list(lines)}\n{hint}")
+        raise StructureError(f"{whose} do not fit {what}:{format_bullets(lines)}\n{hint}")
     return [given.leaves[found.pairs[name]] for name in targets]
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.errors import SavingError, bullet_list
+from jax2tf_bridge.errors import SavingError, format_bullets
 from jax2tf_bridge.saved_model import NewTensor, ProtoMessage, TensorType, append_tensors
 from jax2tf_bridge.saving._fingerprint import renew_fingerprint
 from jax2tf_bridge.saving.weights._variables import (
@@ -106,7 +106,7 @@ def check_keys(prefix: str, values: Sequence[VariableValue]) -> None:
     if missing:
         raise SavingError(
             "TensorFlow has written variables under other keys than expected:"
-            f"{bullet_list(missing)}\nThis is a fault of jax2tf-bridge with TensorFlow "
+            f"{format_bullets(missing)}\nThis is a fault of jax2tf-bridge with TensorFlow "
             f"{tf.__version__}; please report it."
         )
 

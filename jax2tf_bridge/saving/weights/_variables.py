@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge._utils import did_you_mean
-from jax2tf_bridge.errors import BridgeError, DTypeError, SavingError, mismatch
+from jax2tf_bridge.errors import BridgeError, DTypeError, SavingError, make_mismatch_error
 from jax2tf_bridge.portable import NARROW_FLOATS, Aval, LiftedConstant, PortableFunction, TreeSpec
 from jax2tf_bridge.saved_model import is_fast
 from jax2tf_bridge.saving.weights._params import PathWeights, leaf_keys, leaves_for
@@ -189,7 +189,7 @@ def _check_leaves(
     if shapes or dtypes:
         source = params.source if isinstance(params, PathWeights) else ""
         whose = f"The weights in {source}" if source else "params"
-        raise mismatch(
+        raise make_mismatch_error(
             f"{whose} do not fit the argument {argument} of {portable.name}",
             shapes,
             dtypes,

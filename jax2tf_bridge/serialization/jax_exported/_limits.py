@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from jax2tf_bridge.errors import FileFormatError, SerializationError, bullet_list
+from jax2tf_bridge.errors import FileFormatError, SerializationError, format_bullets
 from jax2tf_bridge.portable import (
     ELEMENT_TYPES,
     WIDENED,
@@ -118,7 +118,7 @@ def check_writable(portable: PortableFunction) -> WritableFunction:
 
 def _refusal_error(portable: PortableFunction, problems: list[str]) -> SerializationError:
     return SerializationError(
-        f"{portable.name} cannot be written as JAX's exported function:{bullet_list(problems)}"
+        f"{portable.name} cannot be written as JAX's exported function:{format_bullets(problems)}"
     )
 
 

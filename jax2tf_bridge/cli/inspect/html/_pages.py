@@ -10,21 +10,21 @@ from jax2tf_bridge.cli.inspect._module_texts import ModuleTexts
 from jax2tf_bridge.cli.inspect.html._charts import Bar, bar_chart, largest
 from jax2tf_bridge.cli.inspect.html._page import Fold, Page, PageTable
 from jax2tf_bridge.inspecting import (
-    custom_calls_text,
-    gradients_run_on_text,
-    gradients_text,
-    litert_summary,
-    module_facts,
-    module_title,
-    natural_order,
-    padding_text,
-    ports_text,
-    releases_text,
-    runs_on_text,
-    type_text,
-    variables_text,
-    warm_up_text,
-    written_by,
+    format_array_type,
+    format_custom_calls,
+    format_gradient_releases,
+    format_gradients,
+    format_model_releases,
+    format_module_title,
+    format_ports,
+    format_releases,
+    format_variables,
+    format_warm_up,
+    format_writer,
+    list_module_facts,
+    list_padding_options,
+    natural_sort_key,
+    summarize_litert,
 )
 from jax2tf_bridge.portable import no_handler_text
 
@@ -46,16 +46,16 @@ def directory_page(facts: Mapping[str, Any], texts: ModuleTexts, version: str) -
     size = in_units(model["graph_bytes"] + model["variables_bytes"])
     return Page(
         title=model["path"],
-        subtitle=f"A SavedModel{written_by(model)}, {size}",
+        subtitle=f"A SavedModel{format_writer(model)}, {size}",
         findings=[(f["severity"], f["text"], f["remedy"]) for f in facts["findings"]],
         summary=[
-            ("runs on", runs_on_text(facts)),
-            ("its gradients", gradients_run_on_text(facts)),
+            ("runs on", format_model_releases(facts)),
+            ("its gradients", format_gradient_releases(facts)),
             ("platforms", ", ".join(facts["platforms"])),
             ("methods", some([m["name"] for m in facts["methods"]], 8)),
-            ("variables", variables_text(facts["variables"])),
+            ("variables", format_variables(facts["variables"])),
             ("assets", some(facts["assets"], 8)),
-            ("warm-up", warm_up_text(facts["warm_up"])),
+            ("warm-up", format_warm_up(facts["warm_up"])),
             ("tags", ", ".join(model["tags"])),
         ],
         tables=[_signatures(facts["signatures"]), _arrays(facts)],
@@ -92,9 +92,9 @@ def file_page(facts: Mapping[str, Any], texts: ModuleTexts, version: str) -> Pag
         f"{in_units(file['bytes'])}",
         findings=_file_findings(facts),
         summary=[
-            ("runs on", releases_text(facts["tensorflow"])),
+            ("runs on", format_releases(facts["tensorflow"])),
             ("platforms", ", ".join(facts["platforms"])),
-            ("gradient", gradients_text(facts["gradient"]["orders"])),
+            ("gradient", format_gradients(facts["gradient"]["orders"])),
             ("open sizes", ", ".join(facts["sizes"]["variables"])),
             ("needs", ", ".join(needs)),
             (
@@ -138,13 +138,13 @@ def _signatures(signatures: Sequence[Mapping[str, Any]]) -> PageTable:
         rows.append(
             [
                 signature["name"],
-                "; ".join(f"{p['name']}: {type_text(p)}" for p in signature["inputs"]),
-                "; ".join(f"{p['name']}: {type_text(p)}" for p in signature["outputs"]),
-                "runs no module" if gradient is None else gradients_text(gradient["orders"]),
+                "; ".join(f"{p['name']}: {format_array_type(p)}" for p in signature["inputs"]),
+                "; ".join(f"{p['name']}: {format_array_type(p)}" for p in signature["outputs"]),
+                "runs no module" if gradient is None else format_gradients(gradient["orders"]),
                 "; ".join(
                     [
                         *(f"{n}: {', '.join(map(str, s))}" for n, s in buckets.items()),
-                        *padding_text(signature),
+                        *list_padding_options(signature),
                     ]
                 )
                 or "none",
@@ -161,7 +161,7 @@ def _arrays(facts: Mapping[str, Any]) -> PageTable:
         for c in m["largest_constants"]
     ]
     found += [
-        (f"{c['function']}/{c['node']}".strip("/"), type_text(c), c["bytes"])
+        (f"{c['function']}/{c['node']}".strip("/"), format_array_type(c), c["bytes"])
         for c in facts["constants"]["largest"]
     ]
     found.sort(key=lambda row: -row[2])
@@ -192,7 +192,7 @@ def _parts(facts: Mapping[str, Any]) -> list[Bar]:
 
 
 def _variables(variables: Sequence[Mapping[str, Any]]) -> list[Bar]:
-    in_order = sorted(variables, key=lambda v: natural_order(v["path"]))
+    in_order = sorted(variables, key=lambda v: natural_sort_key(v["path"]))
     return largest([_bar(v["path"], v["bytes"] or 0) for v in in_order], _MAX_BARS, in_units)
 
 
@@ -209,7 +209,7 @@ def _short_title(module: Mapping[str, Any]) -> str:
 def _module(
     module: Mapping[str, Any], text: str | None, texts: ModuleTexts, *, is_open: bool
 ) -> Fold:
-    paragraphs = [", ".join(module_facts(module))]
+    paragraphs = [", ".join(list_module_facts(module))]
     paragraphs.append(f"in {module['function'] or 'the graph'}, node {module['node']}")
     if module["arguments"] or module["results"]:
         arguments, results = some(module["arguments"], 20), some(module["results"], 20)
@@ -217,7 +217,7 @@ def _module(
     sizes = module["sizes"] or {"constraints": [], "requirements": []}
     if needs := [*sizes["constraints"], *sizes["requirements"]]:
         paragraphs.append(f"needs {', '.join(needs)}")
-    return _fold(module_title(module), paragraphs, module, text, texts, is_open=is_open)
+    return _fold(format_module_title(module), paragraphs, module, text, texts, is_open=is_open)
 
 
 def _file_module(
@@ -227,7 +227,7 @@ def _file_module(
     inside = f" ({in_units(constants)} in constants)" if constants else ""
     paragraphs = [
         f"{in_units(module['bytes'])}{inside}, StableHLO {module['stablehlo']}, calling convention "
-        f"{module['calling_convention']}, {releases_text(module['tensorflow'])}"
+        f"{module['calling_convention']}, {format_releases(module['tensorflow'])}"
     ]
     if module["requirements"]:
         paragraphs.append(f"needs {', '.join(module['requirements'])}")
@@ -247,7 +247,7 @@ def _fold(
     if module["unreadable"]:
         return Fold(title, [*paragraphs, f"It cannot be read: {module['unreadable']}"])
     if module["custom_calls"]:
-        paragraphs.append(custom_calls_text(module))
+        paragraphs.append(format_custom_calls(module))
     if text is None and texts.missing_because:
         paragraphs.append(texts.missing_because)
     bars = [Bar(op["name"], op["count"], f"{op['count']:,}") for op in module["ops"]]
@@ -286,13 +286,13 @@ def _file_findings(facts: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     orders, then = facts["gradient"]["orders"], facts["gradient"]["then"]
     # Users know already how many orders they asked for.
     if then and not (orders and _WRITTEN_SO in then):
-        text = f"{gradients_text(orders).capitalize()}: {then}"
+        text = f"{format_gradients(orders).capitalize()}: {then}"
         found.append(("note", text, ""))
     return sorted(found, key=lambda finding: ("error", "warning", "note").index(finding[0]))
 
 
 def _file_arrays(title: str, arrays: Sequence[Mapping[str, Any]]) -> PageTable:
-    rows = [[a["path"] or "result", type_text(a)] for a in arrays[:_MANY]]
+    rows = [[a["path"] or "result", format_array_type(a)] for a in arrays[:_MANY]]
     return PageTable(title, ["path", "type"], rows)
 
 
@@ -318,13 +318,13 @@ def litert_page(facts: Mapping[str, Any], texts: ModuleTexts, version: str) -> P
     return Page(
         title=file["path"],
         subtitle=f"LiteRT model, {in_units(file['bytes'])}",
-        summary=litert_summary(facts, 0),
+        summary=summarize_litert(facts, 0),
         tables=[
             PageTable(
                 "Signatures",
                 ["name", "inputs", "outputs"],
                 [
-                    (s["name"] or "", ports_text(s["inputs"]), ports_text(s["outputs"]))
+                    (s["name"] or "", format_ports(s["inputs"]), format_ports(s["outputs"]))
                     for s in facts["signatures"]
                 ],
             ),

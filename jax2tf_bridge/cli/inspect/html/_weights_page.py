@@ -9,7 +9,7 @@ from jax2tf_bridge._utils import in_units
 from jax2tf_bridge.cli.inspect._module_texts import ModuleTexts
 from jax2tf_bridge.cli.inspect.html._charts import Bar, bar_chart, largest
 from jax2tf_bridge.cli.inspect.html._page import Page, PageTable
-from jax2tf_bridge.inspecting import count_text, weights_row
+from jax2tf_bridge.inspecting import format_leaf_count, format_weights_row
 
 MAX_BARS = 20
 
@@ -22,14 +22,14 @@ def weights_page(facts: Mapping[str, Any], texts: ModuleTexts, version: str) -> 
         title=file["path"],
         subtitle=f"Weights in {file['format']}, {in_units(file['bytes'])}",
         summary=[
-            ("weights", f"{count_text(weights)}, {in_units(weights['bytes'])}"),
+            ("weights", f"{format_leaf_count(weights)}, {in_units(weights['bytes'])}"),
             *facts["metadata"].items(),
         ],
         tables=[
             PageTable(
                 "Weights",
                 ["path", "type", "size"],
-                [weights_row(leaf) for leaf in weights["list"]],
+                [format_weights_row(leaf) for leaf in weights["list"]],
                 numbers=frozenset({2}),
             )
         ],

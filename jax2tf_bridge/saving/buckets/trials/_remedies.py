@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jax2tf_bridge.errors import Argument, Blank, Message, bullet_list
+from jax2tf_bridge.errors import Argument, Blank, Message, format_bullets
 from jax2tf_bridge.portable import PlausibleInputs, is_integer, variables_in
 from jax2tf_bridge.saving.buckets._buckets import Bucketing
 
@@ -54,7 +54,7 @@ def remedy(
     tried = ", ".join(f"{name} ({plausible.text(name)})" for name in plausible.avals)
     return Message(
         f"{why}. Any of these mends it:",
-        bullet_list(fixes),
+        format_bullets(fixes),
         f"\nTried with {tried}; ",
         example,
         " tries your values.",
