@@ -116,8 +116,8 @@ def check_model(model: bytes, answers: Mapping[str, Answers], *, is_quantized: b
                 Message(
                     f"In LiteRT the signature {name} does not compute what it does in TensorFlow, "
                     f"for the example of its inputs:{format_bullets(problems)}\nNo file was "
-                    "written. Save parts of the function to find the operation. To write the file anyway, "
-                    "pass ",
+                    "written. Save parts of the function to find the operation. To write the file "
+                    "anyway, pass ",
                     Argument("verify", code="verify=False"),
                     ".",
                 )
