@@ -301,7 +301,7 @@ ADVICE = {
     ),
     "no size of request": Advice(
         lambda: save("unsized", Signature(jnp.sin, args=[X]), buckets="auto"),
-        r"expected_sizes, as (\[.*?\]):",
+        r"each as often as it occurs, as (\[.*?\]);",
         "save('sized', Signature(jnp.sin, args=[X], polymorphic_shapes='(b, 3)'), "
         "buckets='auto', expected_sizes={})",
     ),

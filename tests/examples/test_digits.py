@@ -131,7 +131,7 @@ def test_a_run_leaves_what_it_says_it_leaves(
     images = np.random.default_rng(1).uniform(0, 16, (80, 8, 8)).astype(np.float32)
     digits = train.Digits(images, np.arange(80, dtype=np.int32) % 10)
     monkeypatch.setattr(train, "digits", lambda: (digits, digits))
-    monkeypatch.setattr(demo, "_LEAST_ACCURACY", 0.0)
+    monkeypatch.setattr(demo, "_MIN_ACCURACY", 0.0)
     demo.run(tmp_path, steps=5)
     printed = capsys.readouterr().out
     assert f"--model_base_path={tmp_path / 'digits'}" in printed

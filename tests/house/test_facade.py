@@ -101,10 +101,7 @@ found["errors"] = errors("export", "convert")
 ONLY_TENSORFLOW = """
 block("jax", "jaxlib")
 import jax2tf_bridge
-# Before the facade has looked the function up: importing the subpackage binds its name.
-import jax2tf_bridge.to_tf
-found["type of to_tf"] = type(jax2tf_bridge.to_tf).__name__
-found["name of to_tf"] = jax2tf_bridge.to_tensorflow.__name__
+found["name of to_tf"] = jax2tf_bridge.to_tf.__name__
 found["star"] = star()
 """
 
