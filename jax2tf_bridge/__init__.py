@@ -29,8 +29,10 @@ _NAMES = {
     "loading": ("load",),
     "parallel": ("ExportJob", "export_many"),
     "portable": ("AUTO", "DisabledSafetyCheck", "PortableFunction", "Target"),
-    "saved_model": ("Signature",),
-    "saving": ("assign_weights", "choose_buckets", "latest_version", "published_versions"),
+    "saving": (
+        *("Padding", "Processing", "Signature", "assign_weights", "choose_buckets"),
+        *("latest_version", "published_versions"),
+    ),
     "serialization": (
         *("deserialize", "read_function", "serialize", "write_function"),
         *("register_namedtuple_serialization", "register_pytree_node_serialization"),

@@ -38,7 +38,9 @@ from jax2tf_bridge.portable import AUTO as AUTO
 from jax2tf_bridge.portable import DisabledSafetyCheck as DisabledSafetyCheck
 from jax2tf_bridge.portable import PortableFunction as PortableFunction
 from jax2tf_bridge.portable import Target as Target
-from jax2tf_bridge.saved_model import Signature as Signature
+from jax2tf_bridge.saving import Padding as Padding
+from jax2tf_bridge.saving import Processing as Processing
+from jax2tf_bridge.saving import Signature as Signature
 from jax2tf_bridge.saving import assign_weights as assign_weights
 from jax2tf_bridge.saving import choose_buckets as choose_buckets
 from jax2tf_bridge.saving import latest_version as latest_version

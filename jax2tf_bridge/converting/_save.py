@@ -20,7 +20,7 @@ from jax2tf_bridge.portable import (
     unwrap_portable,
     without_xla,
 )
-from jax2tf_bridge.saved_model import SERVING_DEFAULT, Signature
+from jax2tf_bridge.saved_model import SERVING_DEFAULT
 from jax2tf_bridge.saving import (
     BucketOptions,
     Buckets,
@@ -28,6 +28,7 @@ from jax2tf_bridge.saving import (
     Oversize,
     PathWeights,
     SavedModel,
+    Signature,
     SignatureInputs,
     check_option_names,
     check_vjp_order,

@@ -14,8 +14,7 @@ import tensorflow as tf
 from jax2tf_bridge._utils import array_type_text, some
 from jax2tf_bridge.errors import Argument, Message, SavingError, format_bullets
 from jax2tf_bridge.portable import tolerance_of
-from jax2tf_bridge.saved_model import Signature
-from jax2tf_bridge.saving import ServedArray
+from jax2tf_bridge.saving import ServedArray, Signature
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -49,7 +48,7 @@ def example_of(signature: Signature, inputs: Mapping[str, ServedArray]) -> dict[
     leaves = [leaf for leaf in tf.nest.flatten([*signature.args, dict(signature.kwargs)])]
     leaves = [leaf for leaf in leaves if leaf is not None]
     example: dict[str, Any] = {}
-    if signature.preprocess is None and len(leaves) == len(inputs):
+    if signature.processing.preprocess is None and len(leaves) == len(inputs):
         example = dict(zip(inputs, leaves, strict=True))
     examples = signature.example
     named = examples if isinstance(examples, Mapping) else next(iter(examples), {})

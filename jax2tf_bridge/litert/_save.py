@@ -23,8 +23,8 @@ from jax2tf_bridge.litert._convert import ConvertedModel, converted
 from jax2tf_bridge.litert._quantization import Quantization
 from jax2tf_bridge.litert._report import LiteRTModel
 from jax2tf_bridge.portable import Target
-from jax2tf_bridge.saved_model import GRAPH_FILE, Signature, read_saved_model
-from jax2tf_bridge.saving import opened, save_functions
+from jax2tf_bridge.saved_model import GRAPH_FILE, read_saved_model
+from jax2tf_bridge.saving import Signature, opened, save_functions
 from jax2tf_bridge.storage import as_path, on_disk, replaced_file
 
 Quantize: TypeAlias = Literal["dynamic_range", "float16", "int8"]
@@ -159,15 +159,16 @@ def _saved(
     return ConvertedModel.read(folder, served), answers
 
 
-_OF_SERVING = ("buckets", "mask", "pad_values", "unchecked_padding", "defaults")
+_PADDING_OPTIONS = ("buckets", "mask", "pad_values", "unchecked_padding")
 
 
 def _check(name: str, signature: Signature) -> None:
     """Raises for options that TensorFlow Serving knows and LiteRT does not."""
-    given = [option for option in _OF_SERVING if getattr(signature, option)]
-    if given:
+    options = [option for option in _PADDING_OPTIONS if getattr(signature.padding, option)]
+    options += ["defaults"] if signature.defaults else []
+    if options:
         raise SavingError(
-            f"The signature {name} has {' and '.join(given)}, and LiteRT compiles no sizes and "
+            f"The signature {name} has {' and '.join(options)}, and LiteRT compiles no sizes and "
             "fills in no inputs. Leave them out."
         )
 

@@ -16,7 +16,7 @@ from jax2tf_bridge.saved_model._dataflow import (
     without_casts,
 )
 from jax2tf_bridge.saved_model._entry_points import called_module
-from jax2tf_bridge.saved_model._extras import WARM_UP, Request, read_requests
+from jax2tf_bridge.saved_model._extras import SERVING_DEFAULT, WARM_UP, Request, read_requests
 from jax2tf_bridge.saved_model._graph import CALL_MODULE, Graph, Node, tensor_of
 from jax2tf_bridge.saved_model._meta_graph import GraphSignature, MetaGraph, SignaturePort
 from jax2tf_bridge.saved_model._new_directory import changed_copy, replace_file
@@ -52,7 +52,6 @@ from jax2tf_bridge.saved_model._sidecar import (
     read_sidecar,
     write_sidecar,
 )
-from jax2tf_bridge.saved_model._signature import SERVING_DEFAULT, Signature
 from jax2tf_bridge.saved_model._tensor_bundle import BundleEntry, TensorBundle, variable_name
 from jax2tf_bridge.saved_model._tensors import TensorType, constant, tensor_type, texts
 from jax2tf_bridge.saved_model._tfrecord import write_records
@@ -95,7 +94,6 @@ __all__ = [
     "RequestField",
     "SavedModelContents",
     "Sidecar",
-    "Signature",
     "SignatureEntry",
     "SignaturePort",
     "TensorBundle",

@@ -11,9 +11,11 @@ from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.saved_model._protobuf import BYTES, ProtoMessage
 from jax2tf_bridge.saved_model._saved_model import WarmUp
 from jax2tf_bridge.saved_model._schema import ModelSpecField, PredictionLogField, RequestField
-from jax2tf_bridge.saved_model._signature import SERVING_DEFAULT
 from jax2tf_bridge.saved_model._tfrecord import count_records, read_records
 from jax2tf_bridge.storage import AnyPath, walk_files
+
+SERVING_DEFAULT = "serving_default"
+"""Signature that TensorFlow Serving uses if a request names none."""
 
 WARM_UP = Path("assets.extra", "tf_serving_warmup_requests")
 """Path below the model's directory where TensorFlow Serving looks for requests."""

@@ -22,7 +22,7 @@ from jax2tf_bridge.saving.publishing import map_weights_by_name as map_weights_b
 from jax2tf_bridge.saving.publishing import publish_version as publish_version
 from jax2tf_bridge.saving.publishing import publish_weights as publish_weights
 from jax2tf_bridge.saving.serving import BatchingParameters, ServingInstructions
-from jax2tf_bridge.saving.signatures import ServedArray
+from jax2tf_bridge.saving.signatures import Padding, Processing, ServedArray, Signature
 from jax2tf_bridge.saving.signatures import SignatureInputs as SignatureInputs
 from jax2tf_bridge.saving.signatures import check_vjp_order as check_vjp_order
 from jax2tf_bridge.saving.weights import PathWeights, Rename, WeightsReport, assign_weights
@@ -35,13 +35,16 @@ __all__ = [
     "ExpectedSizes",
     "NewVersion",
     "Oversize",
+    "Padding",
     "PathWeights",
+    "Processing",
     "Published",
     "Rename",
     "SavedModel",
     "SavedSignature",
     "ServedArray",
     "ServingInstructions",
+    "Signature",
     "WeightsReport",
     "assign_weights",
     "choose_buckets",

@@ -146,17 +146,19 @@ def _check_signature(
 ) -> list[str]:
     """Checks the options of a signature, and lists its variables with buckets."""
     name, signature = each.name, each.signature
-    check_inputs(name, each.inputs, each.masks, signature.pad_values, signature.inputs)
-    if signature.buckets is not None:
-        check_buckets(name, signature.buckets)
+    check_inputs(
+        name, each.inputs, each.masks, signature.padding.pad_values, signature.processing.inputs
+    )
+    if signature.padding.buckets is not None:
+        check_buckets(name, signature.padding.buckets)
     chosen = _get_buckets(each, common)
     if chosen is None or not each.is_decided:
         return []
     if not chosen:
         for option, value in (
-            ("mask", signature.mask),
-            ("pad_values", dict(signature.pad_values)),
-            ("unchecked_padding", signature.unchecked_padding),
+            ("mask", signature.padding.mask),
+            ("pad_values", dict(signature.padding.pad_values)),
+            ("unchecked_padding", signature.padding.unchecked_padding),
         ):
             if value:
                 raise SavingError(
@@ -170,7 +172,7 @@ def _check_signature(
                 )
         return []
     check_variables(name, chosen, each.inputs)
-    check_unchecked(name, signature.unchecked_padding, chosen)
+    check_unchecked(name, signature.padding.unchecked_padding, chosen)
     return list(chosen)
 
 
@@ -181,7 +183,7 @@ def _get_buckets(
 
     Returns None while the common buckets are not known.
     """
-    own = each.signature.buckets
+    own = each.signature.padding.buckets
     if own is not None or common is None:
         return own
     return {v: b for v, b in common.items() if v in each.variables}
@@ -203,10 +205,10 @@ def _make_endpoint_bucketing(
         avals_of(endpoint.outputs),
         chosen,
         oversize=oversize,
-        mask=signature.mask,
+        mask=signature.padding.mask,
         constraints=(*portable.constraints, *portable.requirements),
-        pad_values=signature.pad_values,
-        unchecked=signature.unchecked_padding,
+        pad_values=signature.padding.pad_values,
+        unchecked=signature.padding.unchecked_padding,
     )
 
 
@@ -249,7 +251,7 @@ def _pad_and_try(endpoint: Endpoint, bucketing: Bucketing, step: Step) -> Endpoi
 
 def _example_inputs(endpoint: Endpoint, bucketing: Bucketing) -> Mapping[str, Any]:
     """Returns the user's example as arguments of the function, for the trial of buckets."""
-    if endpoint.signature.preprocess is not None:
+    if endpoint.signature.processing.preprocess is not None:
         return make_example_arguments(endpoint)
     example = endpoint.example()
     check_example(bucketing, example)

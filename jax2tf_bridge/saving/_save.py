@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from jax2tf_bridge.errors import Argument, Blank, GradientError, Message, SavingError
 from jax2tf_bridge.portable import PortableFunction, as_portable_function
-from jax2tf_bridge.saved_model import SERVING_DEFAULT, Signature, check_place
+from jax2tf_bridge.saved_model import SERVING_DEFAULT, check_place
 from jax2tf_bridge.saving._bucket_options import BucketOptions, add_buckets
 from jax2tf_bridge.saving._metadata import write_defaults, write_metadata
 from jax2tf_bridge.saving._option_names import check_option_names
@@ -35,6 +35,7 @@ from jax2tf_bridge.saving.serving import precompile as precompiled
 from jax2tf_bridge.saving.signatures import (
     Endpoint,
     Sides,
+    Signature,
     check_size,
     check_takes_params,
     check_vjp_order,
@@ -255,7 +256,7 @@ def _save(root: _SavedObject, endpoints: Sequence[Endpoint], folder: Path) -> di
             raise
         raise SavingError(
             "preprocess or postprocess uses a table or variable that TensorFlow does not find to "
-            "save. Name it: Signature(..., resources=[table])."
+            "save. Name it: Processing(..., resources=[table])."
         ) from e
     return served
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax2tf_bridge import Signature, save, verify
+from jax2tf_bridge import Padding, Signature, save, verify
 from jax2tf_bridge.cli._console import for_command_line
 from jax2tf_bridge.cli.verify import _command as _verify
 from jax2tf_bridge.errors import BridgeError, ShapeError, StructureError
@@ -211,7 +211,10 @@ def mean_of_words(x: Any) -> Any:
 def test_sizes_whose_padding_was_not_checked_are_buckets(ok: Ok, tmp_path: Path) -> None:
     x = np.ones((2, 5), np.float32)
     signature = Signature(
-        mean_of_words, args=[x], polymorphic_shapes="(b, n)", unchecked_padding=["n"]
+        mean_of_words,
+        args=[x],
+        polymorphic_shapes="(b, n)",
+        padding=Padding(unchecked_padding=["n"]),
     )
     save(tmp_path / "m", signature, buckets={"b": [4], "n": [4, 6]}, vjp_order=0)
     words = ("--against", f"{__name__}:mean_of_words", "--samples", "4")

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import Signature, export, save, write_function, write_weights
+from jax2tf_bridge import Padding, Signature, export, save, write_function, write_weights
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.keras import Layer
 from jax2tf_bridge.storage import as_path, on_disk
@@ -230,9 +230,7 @@ def test_masks_that_buckets_fill_are_inputs(tmp_path: Path) -> None:
         args=[numbers, real],
         polymorphic_shapes="(b, n)",
         input_names={"ids": "words"},
-        mask="mask",
-        buckets={"n": [4]},
-        unchecked_padding=["n"],
+        padding=Padding(mask="mask", buckets={"n": [4]}, unchecked_padding=["n"]),
     )
     save(tmp_path / "model", signature, params=pooled_params(), warm_up=False)
     layer = Layer(tmp_path / "model")

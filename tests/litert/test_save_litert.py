@@ -12,7 +12,16 @@ import pytest
 import tensorflow as tf
 from jax import lax
 
-from jax2tf_bridge import Signature, Target, export, inspect, save, save_litert, write_function
+from jax2tf_bridge import (
+    Padding,
+    Signature,
+    Target,
+    export,
+    inspect,
+    save,
+    save_litert,
+    write_function,
+)
 from jax2tf_bridge.errors import (
     DTypeError,
     SavingError,
@@ -179,7 +188,9 @@ def test_options_that_contradict(tmp_path: Path) -> None:
     assert _refused(SavingError, tmp_path, signatures=tmp_path) == (
         "params are those of functions; a SavedModel has its own."
     )
-    in_buckets = Signature(classify, args=[X], polymorphic_shapes="(b, ...)", buckets={"b": [8]})
+    in_buckets = Signature(
+        classify, args=[X], polymorphic_shapes="(b, ...)", padding=Padding(buckets={"b": [8]})
+    )
     assert _refused(SavingError, tmp_path, signatures=in_buckets) == (
         "The signature serving_default has buckets, and LiteRT compiles no sizes and fills in no "
         "inputs. Leave them out."

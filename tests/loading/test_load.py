@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import Signature, load, save
+from jax2tf_bridge import Processing, Signature, load, save
 from jax2tf_bridge.cli import main
 from jax2tf_bridge.errors import (
     DTypeError,
@@ -208,8 +208,10 @@ def test_what_tensorflow_does_before_is_left_out(tmp_path: Path) -> None:
     signature = Signature(
         jnp.sin,
         args=[X],
-        preprocess=lambda text: tf.strings.to_number(text),
-        inputs={"text": tf.TensorSpec([4, 3], tf.string)},
+        processing=Processing(
+            preprocess=lambda text: tf.strings.to_number(text),
+            inputs={"text": tf.TensorSpec([4, 3], tf.string)},
+        ),
     )
     save(tmp_path / "1", signature)
     model = load(tmp_path / "1")

@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.saved_model import SERVING_DEFAULT, Signature
-from jax2tf_bridge.saving import publish_version, publish_weights, save_functions
+from jax2tf_bridge.saved_model import SERVING_DEFAULT
+from jax2tf_bridge.saving import Signature, publish_version, publish_weights, save_functions
 from jax2tf_bridge.serialization import read_function
 from jax2tf_bridge.storage import _whole_directory
 from jax2tf_bridge.storage._whole_directory import whole_directory

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import Signature, publish, save
+from jax2tf_bridge import Processing, Signature, publish, save
 from jax2tf_bridge._utils import ended_by_interrupts
 from tests.fresh_process import run_python
 from tests.saving.saved_functions import contents
@@ -46,7 +46,9 @@ def interrupted(x: Any) -> Any:
 X = np.ones((1, 2), np.float32)
 WHILE_EXPORTED = Signature(interrupted, args=[X])
 WHILE_WRITTEN = Signature(
-    lambda x: x, args=[X], inputs={"x": tf.TensorSpec([1, 2])}, preprocess=interrupted
+    lambda x: x,
+    args=[X],
+    processing=Processing(inputs={"x": tf.TensorSpec([1, 2])}, preprocess=interrupted),
 )
 
 

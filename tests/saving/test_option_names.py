@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import AUTO, Signature, export, save
+from jax2tf_bridge import AUTO, Padding, Signature, export, save
 from jax2tf_bridge.errors import SavingError, ShapeError
+from tests.saving.flat_signatures import flat_signature
 
 IDS = np.ones((2, 5), np.int32)
 BUCKETS: dict[str, Any] = {"buckets": {"b": [1, 4], "n": [8]}}
@@ -23,7 +24,7 @@ def never_traced(w: Any, ids: Any, token_mask: Any) -> Any:
 
 def text(**options: Any) -> Signature:
     given = {"args": [IDS, IDS > 0], "polymorphic_shapes": "(b, n)", **options}
-    return Signature(never_traced, **given)
+    return flat_signature(never_traced, **given)
 
 
 def preprocessed(**options: Any) -> Signature:
@@ -222,7 +223,7 @@ def test_buckets_of_save_count_beside_a_signature_whose_variables_auto_finds(
         lambda x, mask: x * mask,
         [np.ones(2, np.float32)] * 2,
         polymorphic_shapes="(b,)",
-        mask="mask",
+        padding=Padding(mask="mask"),
     )
     found = Signature(lambda x: x * 2, [np.ones((2, 3), np.float32)], polymorphic_shapes=AUTO)
     both = {"a": mask, "z": found}
@@ -264,7 +265,7 @@ def test_integers_beyond_their_dtype_are_not_wrapped_around(
     portable = export(lambda x: x, platforms=["cpu"])(np.ones(1, dtype))
     given: Any = {"defaults" if option == "default of" else "example": {"x": value}}
     with pytest.raises(SavingError) as caught:
-        save(tmp_path / "m", Signature(portable, **given))
+        save(tmp_path / "m", flat_signature(portable, **given))
     assert str(caught.value) == (
         f"The {option} the input x of the signature serving_default holds {limits}. Give a number "
         "in this range, or export the function for a wider dtype."

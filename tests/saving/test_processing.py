@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import Signature, save
+from jax2tf_bridge import Processing, Signature, save
 from jax2tf_bridge.errors import SavingError
 from jax2tf_bridge.saving import SavedModel
 from jax2tf_bridge.saving.serving._warm_up import read_warm_up
 from jax2tf_bridge.to_tensorflow import is_accepted_as
+from tests.saving.flat_signatures import flat_signature
 from tests.saving.saved_functions import contents
 from tests.saving.text_classifier import PARAMS, scores_of, signature
 
@@ -82,7 +83,7 @@ def rows(**options: Any) -> Signature:
         "preprocess": lambda text: tf.strings.to_number(text),
         "inputs": {"text": tf.TensorSpec([None, 3], tf.string)},
     }
-    return Signature(lambda x: x + 1, **{**given, **options})
+    return flat_signature(lambda x: x + 1, **{**given, **options})
 
 
 def quickly(path: Path, given: Signature, **options: Any) -> SavedModel:
@@ -186,8 +187,10 @@ def test_sizes_that_preprocess_gives_must_agree(
         lambda ids, x: ids.sum() + x.sum(),
         args=[np.ones((2, 4), np.float32), np.ones((2, 8 if "2" in shapes[1] else 4), np.float32)],
         polymorphic_shapes=shapes,
-        preprocess=lambda text: (text, text[:, 1:]),
-        inputs={"text": tf.TensorSpec([None, None])},
+        processing=Processing(
+            preprocess=lambda text: (text, text[:, 1:]),
+            inputs={"text": tf.TensorSpec([None, None])},
+        ),
         example={"text": np.zeros((1, 6), np.float32)},
     )
     with pytest.raises(SavingError) as caught:
@@ -313,7 +316,7 @@ def test_what_is_cast_is_what_jax_takes_for_another_dtype() -> None:
 def test_outputs_of_postprocess_are_served_as_printed(
     postprocess: Any, outputs: str, tmp_path: Path
 ) -> None:
-    given = Signature(lambda x: x + 1, args=[X], postprocess=postprocess)
+    given = Signature(lambda x: x + 1, args=[X], processing=Processing(postprocess=postprocess))
     (printed,) = quickly(tmp_path / "1", given).signatures.values()
     assert str(printed) == f"(x: float32[2,3]) -> {outputs}"
     served = tf.saved_model.load(tmp_path / "1").signatures["serving_default"](x=tf.constant(X))
@@ -329,13 +332,17 @@ def test_outputs_of_postprocess_are_served_as_printed(
             "(text), and takes (x): missing a required argument: 'x'. Rename its parameters.",
         ),
         (
-            Signature(lambda x: x, args=[X], postprocess=lambda y: y),
+            Signature(lambda x: x, args=[X], processing=Processing(postprocess=lambda y: y)),
             "postprocess of the signature serving_default is called with the results of the "
             "function by keyword (output_0), and takes (y): missing a required argument: 'y'. "
             "Rename its parameters, or the results by output_names.",
         ),
         (
-            Signature(lambda x: x, args=[X], postprocess=lambda output_0: {"a": {"b": output_0}}),
+            Signature(
+                lambda x: x,
+                args=[X],
+                processing=Processing(postprocess=lambda output_0: {"a": {"b": output_0}}),
+            ),
             "postprocess of the signature serving_default gives a dict for the output a. Return a "
             "flat dict of tensors, as {'label': label, 'scores': scores}.",
         ),
@@ -380,9 +387,14 @@ def test_tables_are_found_behind_helpers_or_asked_for(tmp_path: Path) -> None:
         quickly(tmp_path / "2", hidden)
     assert str(caught.value) == (
         "preprocess or postprocess uses a table or variable that TensorFlow does not find to "
-        "save. Name it: Signature(..., resources=[table])."
+        "save. Name it: Processing(..., resources=[table])."
     )
-    quickly(tmp_path / "2", dataclasses.replace(hidden, resources=tables))
+    quickly(
+        tmp_path / "2",
+        dataclasses.replace(
+            hidden, processing=dataclasses.replace(hidden.processing, resources=tables)
+        ),
+    )
 
 
 def test_an_example_that_cannot_be_doubled_is_taken_as_it_is(tmp_path: Path) -> None:
@@ -390,8 +402,10 @@ def test_an_example_that_cannot_be_doubled_is_taken_as_it_is(tmp_path: Path) -> 
         lambda x: x * 2,
         args=[np.ones((1, 4), np.float32)],
         polymorphic_shapes="(b, 4)",
-        preprocess=lambda audio: tf.reshape(audio, [1, 4]),
-        inputs={"audio": tf.TensorSpec([None], tf.float32)},
+        processing=Processing(
+            preprocess=lambda audio: tf.reshape(audio, [1, 4]),
+            inputs={"audio": tf.TensorSpec([None], tf.float32)},
+        ),
         example={"audio": np.ones(4, np.float32)},
     )
     saved = save(tmp_path / "m", framed, buckets={"b": [1, 4]}, vjp_order=0)
@@ -405,8 +419,10 @@ def test_an_example_that_becomes_empty_is_not_tried(tmp_path: Path) -> None:
         lambda x: x.sum(1),
         args=[np.ones((1, 4), np.float32)],
         polymorphic_shapes="(b, n)",
-        preprocess=lambda s: tf.strings.to_number(tf.strings.split(s).to_tensor("0")),
-        inputs={"s": tf.TensorSpec([None], tf.string)},
+        processing=Processing(
+            preprocess=lambda s: tf.strings.to_number(tf.strings.split(s).to_tensor("0")),
+            inputs={"s": tf.TensorSpec([None], tf.string)},
+        ),
         example={"s": [""]},
     )
     saved = save(tmp_path / "m", numbers, buckets={"b": [1, 4], "n": [8]}, vjp_order=0)
@@ -415,7 +431,7 @@ def test_an_example_that_becomes_empty_is_not_tried(tmp_path: Path) -> None:
 
 
 def test_a_preprocess_with_buckets_and_without_inputs(tmp_path: Path) -> None:
-    without = dataclasses.replace(signature(example={"text": ["good"]}), inputs={})
+    without = signature(example={"text": ["good"]}, inputs={})
     with pytest.raises(SavingError, match="has a preprocess: say what it takes"):
         save(tmp_path / "m", without, params=PARAMS, **BUCKETS)
 
@@ -436,11 +452,13 @@ def test_names_that_preprocess_returns_are_compared_with_the_arguments(tmp_path:
     wrong = Signature(
         lambda ids, lengths: ids + lengths[:, None],
         args=[np.ones((2, 3), np.int32), np.ones(2, np.int32)],
-        inputs={"text": tf.TensorSpec([None], tf.string)},
-        preprocess=lambda text: {
-            "ids": tf.zeros((2, 3), tf.int32),
-            "length": tf.zeros(2, tf.int32),
-        },
+        processing=Processing(
+            inputs={"text": tf.TensorSpec([None], tf.string)},
+            preprocess=lambda text: {
+                "ids": tf.zeros((2, 3), tf.int32),
+                "length": tf.zeros(2, tf.int32),
+            },
+        ),
     )
     with pytest.raises(SavingError) as caught:
         quickly(tmp_path / "1", wrong)
@@ -449,7 +467,7 @@ def test_names_that_preprocess_returns_are_compared_with_the_arguments(tmp_path:
 
 
 def test_missing_inputs_are_asked_for_by_the_name_of_the_parameter(tmp_path: Path) -> None:
-    without = dataclasses.replace(rows(preprocess=lambda sentence: sentence), inputs={})
+    without = rows(preprocess=lambda sentence: sentence, inputs={})
     code = r"inputs=\{'sentence': tf\.TensorSpec\(\[None\], tf\.string\)\}\.$"
     with pytest.raises(SavingError, match=code):
         quickly(tmp_path / "1", without)

@@ -145,7 +145,7 @@ def test_the_error_says_what_where_and_how_to_mend_it() -> None:
         "The function mixes positions along b, and padding (0 in x) counts there. Any of these "
         "mends it:\n"
         "  - take an argument that is 1 for what is real and 0 for padding, use it in the "
-        "function, and name it: Signature(..., mask='...')\n"
+        "function, and name it: Signature(..., padding=Padding(mask='...'))\n"
         "  - if it is sound for all your requests, vouch for it: unchecked_padding=['b']\n"
         "  - or give b no buckets\n"
         "Tried with x (random numbers); Signature(..., example={...}) tries your values."

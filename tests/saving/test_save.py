@@ -15,6 +15,7 @@ from jax2tf_bridge import (
     AUTO,
     DisabledSafetyCheck,
     PortableFunction,
+    Processing,
     Signature,
     export,
     save,
@@ -310,9 +311,11 @@ def test_processing_in_tensorflow_is_saved_with_it(tmp_path: Path) -> None:
         embed,
         args=[np.zeros(2, np.int32)],
         polymorphic_shapes="(b,)",
-        preprocess=lambda word: table.lookup(word),
-        inputs={"word": tf.TensorSpec([None], tf.string)},
-        postprocess=lambda vector, index: {"vector": vector, "kind": tf.gather(names, index)},
+        processing=Processing(
+            preprocess=lambda word: table.lookup(word),
+            inputs={"word": tf.TensorSpec([None], tf.string)},
+            postprocess=lambda vector, index: {"vector": vector, "kind": tf.gather(names, index)},
+        ),
     )
     params = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
     save(tmp_path / "m", signature, params=params)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import Signature, save
+from jax2tf_bridge import Padding, Signature, save
 from jax2tf_bridge.errors import SavingError, ShapeError, UnsoundBucketsError
 from jax2tf_bridge.saved_model import read_sidecar
 from jax2tf_bridge.saving.serving._warm_up import read_warm_up
@@ -92,7 +92,7 @@ def test_a_mask_is_filled(tmp_path: Path) -> None:
         centred,
         args=[X, np.ones(2, np.float32)],
         polymorphic_shapes=["(b, 3)", "(b,)"],
-        mask="mask",
+        padding=Padding(mask="mask"),
     )
     options: Any = {"buckets": {"b": [4, 8]}, "oversize": "as is", "vjp_order": 0}
     saved = save(tmp_path / "m", masked, params=W, **options)
@@ -132,7 +132,9 @@ def test_buckets_that_make_no_sense(options: Any, error: Any, message: str, tmp_
 
 
 def test_masks_without_buckets(tmp_path: Path) -> None:
-    masked = Signature(lambda w, x, mask: x @ w, [X, np.ones(2, np.bool_)], mask="mask")
+    masked = Signature(
+        lambda w, x, mask: x @ w, [X, np.ones(2, np.bool_)], padding=Padding(mask="mask")
+    )
     with pytest.raises(
         SavingError,
         match=r"^The signature serving_default has mask='mask' but no buckets; the option is",

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import Signature, convert, export, save
+from jax2tf_bridge import Processing, Signature, convert, export, save
 from jax2tf_bridge.errors import (
     DTypeError,
     FunctionError,
@@ -120,11 +120,13 @@ def test_weights_that_do_not_fit(params: Any, error: Any, message: str, tmp_path
             r"expected float32, got 'a'\. ",
         ),
         (
-            Signature(dense, args=[X], preprocess=lambda x: x),
+            Signature(dense, args=[X], processing=Processing(preprocess=lambda x: x)),
             r"has a preprocess: say what it takes, as inputs=\{'x': tf\.TensorSpec",
         ),
         (
-            Signature(dense, args=[X], postprocess=lambda output_0: {1: output_0}),
+            Signature(
+                dense, args=[X], processing=Processing(postprocess=lambda output_0: {1: output_0})
+            ),
             r"^postprocess of the signature serving_default gives an output named 1: names are str",
         ),
         (

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from jax2tf_bridge import Signature, save
 from jax2tf_bridge.errors import SavingError
+from tests.saving.flat_signatures import flat_signature
 
 X = np.ones((2, 3), np.float32)
 
@@ -58,8 +59,8 @@ def test_defaults_with_preprocess_are_for_what_it_takes(tmp_path: Path) -> None:
         return x * scale
 
     with pytest.raises(SavingError, match=r"names 'scale', which is no input.*text, factor"):
-        save(tmp_path / "m", Signature(f, defaults={"scale": 2.0}, **options))
-    save(tmp_path / "m", Signature(f, defaults={"factor": 2.0}, **options), vjp_order=0)
+        save(tmp_path / "m", flat_signature(f, defaults={"scale": 2.0}, **options))
+    save(tmp_path / "m", flat_signature(f, defaults={"factor": 2.0}, **options), vjp_order=0)
     loaded = tf.saved_model.load(tmp_path / "m")
     text = tf.constant([["1", "2", "3"], ["4", "5", "6"]])
     expected = np.arange(1, 7, dtype=np.float32).reshape(2, 3)

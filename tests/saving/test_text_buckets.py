@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import Signature, load, save
+from jax2tf_bridge import Padding, Signature, load, save
 from jax2tf_bridge.errors import SavingError, UnsoundBucketsError
 from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
 from jax2tf_bridge.inspecting._directory_text import format_signature_facts
@@ -24,6 +24,7 @@ from jax2tf_bridge.saving.buckets.trials import check_rows
 from jax2tf_bridge.verifying._comparison import ComparedPair
 from jax2tf_bridge.verifying._containers import KnownTypes
 from tests.saving.bucketed_functions import NamedFunction, named
+from tests.saving.flat_signatures import flat_signature
 
 RNG = np.random.default_rng(0)
 TABLE = jnp.asarray(RNG.normal(size=(8, 4)), jnp.float32)
@@ -150,9 +151,9 @@ def test_the_error_says_what_was_tried_and_which_fixes_there_are() -> None:
         "The function mixes positions along n, and padding (0 in ids) counts there. Any of these "
         "mends it:\n"
         "  - take an argument that is 1 for what is real and 0 for padding, use it in the "
-        "function, and name it: Signature(..., mask='...')\n"
+        "function, and name it: Signature(..., padding=Padding(mask='...'))\n"
         "  - if the function knows padding by a number, pad with that: "
-        "Signature(..., pad_values={'ids': 1})\n"
+        "Signature(..., padding=Padding(pad_values={'ids': 1}))\n"
         "  - if it is sound for all your requests, vouch for it: unchecked_padding=['n']\n"
         "  - or give n no buckets\n"
         "Tried with ids (integers from 0 to 3); Signature(..., example={...}) tries your values."
@@ -183,7 +184,7 @@ def test_a_trial_compiles_two_small_programs_and_one_for_each_larger_bucket() ->
 
 
 def serve(f: Callable[..., Any], **options: Any) -> Signature:
-    return Signature(f, args=[IDS] * 3, polymorphic_shapes="(b, n)", **options)
+    return flat_signature(f, args=[IDS] * 3, polymorphic_shapes="(b, n)", **options)
 
 
 def test_a_mask_that_buckets_fill_is_no_input_anywhere(tmp_path: Path) -> None:
@@ -238,7 +239,7 @@ def test_verifying_asks_for_nothing_that_no_request_has(
     name: str, options: Any, tmp_path: Path
 ) -> None:
     f, args, shapes = ARGUMENTS[name]
-    signature = Signature(f, args=args, polymorphic_shapes=shapes, **options)
+    signature = flat_signature(f, args=args, polymorphic_shapes=shapes, **options)
     save(tmp_path / "m", signature, buckets={"b": [4], "n": [8]}, vjp_order=0)
     model, found = load(tmp_path / "m"), read_sidecar(tmp_path / "m")
     assert found is not None
@@ -255,9 +256,11 @@ def test_what_the_user_vouches_for_is_recorded(tmp_path: Path) -> None:
         lambda ids, x, keep, real: TABLE[ids].mean(1) + (x * keep * real).mean(1, keepdims=True),
         [IDS, IDS * 1.0, IDS > 0, IDS > 0],
         polymorphic_shapes="(b, n)",
-        unchecked_padding=["n"],
-        mask="real",
-        pad_values={"ids": np.int8(1), "x": -np.inf, "keep": np.True_},
+        padding=Padding(
+            unchecked_padding=["n"],
+            mask="real",
+            pad_values={"ids": np.int8(1), "x": -np.inf, "keep": np.True_},
+        ),
     )
     saved = save(tmp_path / "m", signature, buckets={"b": [1, 4], "n": [8]}, vjp_order=0)
     assert (
@@ -282,7 +285,7 @@ def test_what_the_user_vouches_for_is_recorded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("option", [{"pad_values": {"ids": 1}}, {"unchecked_padding": ["n"]}])
 def test_options_for_padding_need_buckets(option: Any, tmp_path: Path) -> None:
-    signature = Signature(by_pad_id(1), [IDS], polymorphic_shapes="(b, n)", **option)
+    signature = flat_signature(by_pad_id(1), [IDS], polymorphic_shapes="(b, n)", **option)
     (name,) = option
     with pytest.raises(SavingError, match=f"^The signature serving_default has {name}=.*no bucket"):
         save(tmp_path / "m", signature)
@@ -317,7 +320,7 @@ def test_a_masked_sequence_of_whole_blocks_is_sound(tmp_path: Path) -> None:
         [x, x],
         polymorphic_shapes="(b, n)",
         polymorphic_constraints=["mod(n, 8) == 0"],
-        mask="mask",
+        padding=Padding(mask="mask"),
         example={"x": np.arange(16, dtype=np.float32)[None]},
     )
     save(tmp_path / "m", signature, buckets={"b": [4], "n": [8]}, vjp_order=0)
@@ -340,7 +343,7 @@ def test_padding_with_a_number_that_only_float64_has(tmp_path: Path) -> None:
             lambda x: jnp.where(x == 1e300, 0, x).sum(1),
             [x],
             polymorphic_shapes="(b, n)",
-            pad_values={"x": 1e300},
+            padding=Padding(pad_values={"x": 1e300}),
         )
         save(tmp_path / "m", signature, buckets={"n": [4]}, vjp_order=0)
     assert tf.saved_model.load(tmp_path / "m").serving_default(x).numpy() == [3]

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge import Signature
+from tests.saving.flat_signatures import flat_signature
 
 WORDS = ("good", "bad", "film", "not")
 PARAMS = {
@@ -45,7 +46,7 @@ def signature(**options: Any) -> Signature:
         "inputs": {"text": tf.TensorSpec([None], tf.string)},
         "postprocess": labels,
     }
-    return Signature(classify, **{**given, **options})
+    return flat_signature(classify, **{**given, **options})
 
 
 def scores_of(texts: list[str]) -> Any:

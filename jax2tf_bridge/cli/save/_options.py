@@ -21,11 +21,10 @@ from jax2tf_bridge.cli._commands import (
 )
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.portable import PortableFunction, Target, without_xla
-from jax2tf_bridge.saved_model import Signature
 from jax2tf_bridge.storage import AnyPath, as_path
 
 if TYPE_CHECKING:
-    from jax2tf_bridge.saving import BucketOptions, SignatureInputs
+    from jax2tf_bridge.saving import BucketOptions, Signature, SignatureInputs
 
 _BOOLEANS = {"true": True, "false": False}
 _OF_PADDING = ("oversize", "mask", "pad_values", "unchecked_padding")
@@ -166,7 +165,7 @@ def signatures(
     example = {} if options.example is None else _read_example(options.example)
     inputs: dict[str, Any] = {}
     if len(functions) > 1:
-        from jax2tf_bridge.saving import SignatureInputs
+        from jax2tf_bridge.saving import Signature, SignatureInputs
 
         for name, function in functions.items():
             takes_params = options.params is not None
@@ -203,6 +202,8 @@ class _Elsewhere:
 def _signature(
     function: PortableFunction, example: Example, options: argparse.Namespace, others: _Elsewhere
 ) -> Signature:
+    from jax2tf_bridge.saving import Padding, Signature
+
     if options.for_converters:
         function = without_xla(function, Target.converters())
     elif options.no_xla:
@@ -211,9 +212,11 @@ def _signature(
     kept = [_without(each, others.inputs) for each in examples]
     return Signature(
         function,
-        mask=[name for name in options.mask if name not in others.inputs],
-        pad_values=_without(dict(options.pad_values), others.inputs),
-        unchecked_padding=[n for n in options.unchecked_padding if n not in others.variables],
+        padding=Padding(
+            mask=[name for name in options.mask if name not in others.inputs],
+            pad_values=_without(dict(options.pad_values), others.inputs),
+            unchecked_padding=[n for n in options.unchecked_padding if n not in others.variables],
+        ),
         example=kept[0] if isinstance(example, Mapping) else [each for each in kept if each],
     )
 

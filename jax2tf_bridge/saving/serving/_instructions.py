@@ -332,8 +332,8 @@ def instructions(
                 e.name,
                 *served[e.name],
                 e.bucketing,
-                is_preprocessed=e.signature.preprocess is not None,
-                is_postprocessed=e.signature.postprocess is not None,
+                is_preprocessed=e.signature.processing.preprocess is not None,
+                is_postprocessed=e.signature.processing.postprocess is not None,
             )
             for e in endpoints
         ],

@@ -274,7 +274,7 @@ def make_warm_up_requests(
     requests: list[WarmUpRequest] = []
     notes: list[str] = []
     for endpoint in endpoints:
-        if endpoint.signature.preprocess is not None:
+        if endpoint.signature.processing.preprocess is not None:
             own, own_notes = make_example_requests(endpoint)
             requests += own
             notes += own_notes

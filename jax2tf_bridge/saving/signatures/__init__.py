@@ -28,12 +28,16 @@ from jax2tf_bridge.saving.signatures._processing import (
     served_arrays,
     with_processing,
 )
+from jax2tf_bridge.saving.signatures._signature import Padding, Processing, Signature
 
 __all__ = [
     "Endpoint",
     "NamedPort",
+    "Padding",
+    "Processing",
     "ServedArray",
     "Sides",
+    "Signature",
     "SignatureInputs",
     "arguments",
     "avals_of",

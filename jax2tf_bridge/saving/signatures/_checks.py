@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from jax2tf_bridge.errors import Argument, Message, SavingError
 from jax2tf_bridge.portable import PortableFunction
-from jax2tf_bridge.saved_model import Signature
+from jax2tf_bridge.saving.signatures._signature import Signature
 
 _MAX_GRAPH_BYTES = 2**31 - 1 - (1 << 20)
 """Maximum size of saved_model.pb in bytes, less some room for what is not counted."""

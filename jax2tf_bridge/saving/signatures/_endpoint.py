@@ -16,7 +16,6 @@ import tensorflow as tf
 from jax2tf_bridge._utils import array_type_text
 from jax2tf_bridge.errors import BridgeError, SavingError
 from jax2tf_bridge.portable import KEYS, Aval, CallStructure, PortableFunction, TreeSpec, is_integer
-from jax2tf_bridge.saved_model import Signature
 from jax2tf_bridge.saving.buckets import Bucketing, NamedCall, NamedPull, PieceGradients
 from jax2tf_bridge.saving.signatures._inputs import (
     NamedPort,
@@ -25,6 +24,7 @@ from jax2tf_bridge.saving.signatures._inputs import (
     examples_of,
     named_ports,
 )
+from jax2tf_bridge.saving.signatures._signature import Signature
 from jax2tf_bridge.to_tensorflow import (
     Constants,
     StoredGradients,
@@ -151,9 +151,9 @@ class Endpoint:
 
     def taken(self) -> dict[str, tf.TensorSpec]:
         """Returns the inputs of the saved signature: those of its preprocess, if it has one."""
-        if self.signature.preprocess is None:
+        if self.signature.processing.preprocess is None:
             return self.specs()
-        given = self.signature.inputs.items()
+        given = self.signature.processing.inputs.items()
         return {name: tf.TensorSpec(s.shape, s.dtype, name) for name, s in given}
 
     def method(self, signature: Callable[..., Any]) -> tuple[Any, list[tuple[Any, Any]]]:
@@ -290,7 +290,10 @@ class Endpoint:
     @property
     def is_processed(self) -> bool:
         """True if the user's own functions stand around it."""
-        return self.signature.preprocess is not None or self.signature.postprocess is not None
+        return (
+            self.signature.processing.preprocess is not None
+            or self.signature.processing.postprocess is not None
+        )
 
     @property
     def order(self) -> int:

@@ -10,9 +10,9 @@ from typing import Any, Literal, TypeAlias
 from jax2tf_bridge._utils import array_type_text, did_you_mean
 from jax2tf_bridge.errors import SavingError
 from jax2tf_bridge.portable import KEYS, Aval, variables_in
-from jax2tf_bridge.saved_model import Signature
 from jax2tf_bridge.saving.buckets import list_masks
 from jax2tf_bridge.saving.signatures._names import renamed, valid_names
+from jax2tf_bridge.saving.signatures._signature import Signature
 from shape_poly import Dim, is_symbolic_dim
 
 
@@ -99,14 +99,14 @@ class SignatureInputs:
 
     def taken(self) -> Mapping[str, Any]:
         """Returns the inputs of the saved signature: those of its preprocess, if it has one."""
-        if self.signature.preprocess is not None:
-            return self.signature.inputs
+        if self.signature.processing.preprocess is not None:
+            return self.signature.processing.inputs
         return {name: aval for name, aval in self.inputs.items() if name not in self.masks}
 
     @property
     def masks(self) -> tuple[str, ...]:
         """Names of the inputs that the buckets fill."""
-        return list_masks(self.name, self.signature.mask)
+        return list_masks(self.name, self.signature.padding.mask)
 
     @property
     def variables(self) -> frozenset[str]:
@@ -135,7 +135,7 @@ class SignatureInputs:
             if name in known:
                 continue
             place = f"{option} of the signature {self.name} names {name!r}, which"
-            if self.signature.preprocess is None and name in self.inputs:
+            if self.signature.processing.preprocess is None and name in self.inputs:
                 raise SavingError(f"{place} the buckets fill (mask={name!r}). Leave it out.")
             near = did_you_mean(str(name), known) or "."
             raise SavingError(f"{place} is no input{near} The inputs: {', '.join(known)}.")

@@ -11,10 +11,10 @@ import tensorflow as tf
 
 from jax2tf_bridge._utils import did_you_mean
 from jax2tf_bridge.errors import BridgeError, SavingError, StructureError, format_bullets
-from jax2tf_bridge.saved_model import Signature
 from jax2tf_bridge.saving.buckets import NamedCall
 from jax2tf_bridge.saving.signatures._endpoint import Endpoint
 from jax2tf_bridge.saving.signatures._inputs import NamedPort, ServedArray, Sides
+from jax2tf_bridge.saving.signatures._signature import Signature
 from jax2tf_bridge.to_tensorflow import (
     can_have_shape,
     cast_if_needed,
@@ -38,9 +38,9 @@ def with_processing(endpoint: Endpoint) -> tuple[NamedCall, dict[str, tf.TensorS
     signature, name = endpoint.signature, endpoint.name
     check_preprocess(name, signature)
     before = endpoint.call
-    if signature.preprocess is not None:
+    if signature.processing.preprocess is not None:
         before = functools.partial(_preprocessed, endpoint)
-    post = signature.postprocess
+    post = signature.processing.postprocess
     if post is None:
         return before, endpoint.taken()
     _check_keywords("postprocess", post, [port.name for port in endpoint.outputs], name)
@@ -54,19 +54,22 @@ def check_preprocess(name: str, signature: Signature) -> None:
     Raises:
       SavingError: it has no inputs, or takes others; or there are inputs for no preprocess.
     """
-    if signature.preprocess is None:
-        if signature.inputs:
+    if signature.processing.preprocess is None:
+        if signature.processing.inputs:
             raise SavingError(
                 f"The signature {name} has inputs and no preprocess: they are what preprocess "
                 "takes. To rename inputs use input_names."
             )
         return
-    if not signature.inputs:
-        example = f"{_first_parameter(signature.preprocess)!r}: tf.TensorSpec([None], tf.string)"
+    if not signature.processing.inputs:
+        parameter = _first_parameter(signature.processing.preprocess)
+        example = f"{parameter!r}: tf.TensorSpec([None], tf.string)"
         raise SavingError(
             f"The signature {name} has a preprocess: say what it takes, as inputs={{{example}}}."
         )
-    _check_keywords("preprocess", signature.preprocess, signature.inputs, name)
+    _check_keywords(
+        "preprocess", signature.processing.preprocess, signature.processing.inputs, name
+    )
 
 
 def arguments(endpoint: Endpoint, tensors: Mapping[str, Any]) -> dict[str, tf.Tensor]:
@@ -77,9 +80,9 @@ def arguments(endpoint: Endpoint, tensors: Mapping[str, Any]) -> dict[str, tf.Te
     Raises:
       SavingError: it does not give what the function takes; every difference is listed.
     """
-    assert endpoint.signature.preprocess is not None
+    assert endpoint.signature.processing.preprocess is not None
     place = f"preprocess of the signature {endpoint.name}"
-    results = _run(place, endpoint.signature.preprocess, tensors)
+    results = _run(place, endpoint.signature.processing.preprocess, tensors)
     names = endpoint.arguments.names
     args, kwargs = _as_call(results, names)
     try:
@@ -242,21 +245,21 @@ def _check_keywords(
 
 def served_arrays(endpoint: Endpoint, outputs: Mapping[str, Any]) -> Sides:
     """Describes the inputs and outputs of the saved signature, by name."""
-    own_inputs = endpoint.signature.preprocess is None
+    own_inputs = endpoint.signature.processing.preprocess is None
     inputs = (
         {port.name: ServedArray.of_aval(port.aval) for port in endpoint.inputs}
         if own_inputs
         else {name: ServedArray.of_tensor(s) for name, s in endpoint.taken().items()}
     )
     # A dimension variable says something where inputs have it as well.
-    if own_inputs and endpoint.signature.postprocess is None:
+    if own_inputs and endpoint.signature.processing.postprocess is None:
         return inputs, {port.name: ServedArray.of_aval(port.aval) for port in endpoint.outputs}
     return inputs, {name: ServedArray.of_tensor(t) for name, t in outputs.items()}
 
 
 def resources(signature: Signature) -> list[Any]:
     """Lists what the user's functions need saved: named, or found in what they close over."""
-    used = [signature.preprocess, signature.postprocess]
+    used = [signature.processing.preprocess, signature.processing.postprocess]
     seen: dict[int, Any] = {}
     while used:
         each = used.pop()
@@ -264,7 +267,7 @@ def resources(signature: Signature) -> list[Any]:
             continue
         seen[id(each)] = each
         used += _used_by(each)
-    found = [*signature.resources, *filter(tf_compat.is_trackable, seen.values())]
+    found = [*signature.processing.resources, *filter(tf_compat.is_trackable, seen.values())]
     return list({id(resource): resource for resource in found}.values())
 
 

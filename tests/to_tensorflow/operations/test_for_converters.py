@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 from jax import lax
 
-from jax2tf_bridge import Signature, Target, convert, export, save, to_tf
+from jax2tf_bridge import Processing, Signature, Target, convert, export, save, to_tf
 from jax2tf_bridge.errors import ModuleError, SavingError
 from tests.consumers import own_operations
 from tests.consumers.own_operations import operation_counts
@@ -214,7 +214,9 @@ def test_no_check_and_no_unused_size_is_in_the_graph(tmp_path: Path) -> None:
     options: dict[str, Any] = {"args": [x, y], "polymorphic_shapes": ["(b, 3)", "(b + 2,)"]}
     open_shape = tf.TensorSpec([None, None], tf.float32)
     processed = Signature(
-        f, **options, preprocess=lambda x, y: (2 * x, y), inputs={"x": open_shape, "y": y}
+        f,
+        **options,
+        processing=Processing(preprocess=lambda x, y: (2 * x, y), inputs={"x": open_shape, "y": y}),
     )
     target = Target.converters()
     save(tmp_path / "model", {"f": Signature(f, **options), "twice": processed}, target=target)

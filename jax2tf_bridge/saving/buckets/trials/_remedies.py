@@ -19,7 +19,7 @@ def remedy(
     """Writes what the function mixes, how to fix it, and the inputs of the trial."""
     names = " and ".join(variables)
     masks = ", ".join(map(repr, bucketing.masks))
-    mask = Argument("mask", Blank("'...'"), "Signature(..., mask='...')")
+    mask = Argument("mask", Blank("'...'"), "Signature(..., padding=Padding(mask='...'))")
     example = Argument("example", Blank("{...}"), "Signature(..., example={...})")
     fixes: list[str]
     if masks:
@@ -69,7 +69,7 @@ def _suggest_pad_value(
         is_ids = is_integer(aval.op_dtype)
         if is_ids and not variables_in(aval).isdisjoint(variables):
             pad_value = 1 if plausible.pad_value(name) == 0 else 0
-            code = f"Signature(..., pad_values={{{name!r}: {pad_value}}})"
+            code = f"Signature(..., padding=Padding(pad_values={{{name!r}: {pad_value}}}))"
             return [
                 Message(
                     "if the function knows padding by a number, pad with that: ",

@@ -1,4 +1,4 @@
-"""Defines Signature, from which save makes a signature of a SavedModel."""
+"""Signature: a function as `save` takes it, with its padding and the functions around it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,52 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-SERVING_DEFAULT = "serving_default"
-"""Signature that TensorFlow Serving takes where a request names none."""
+
+@dataclass(frozen=True)
+class Processing:
+    """TensorFlow functions around the function of a signature.
+
+    Attributes:
+      preprocess: a TensorFlow function that is called with the inputs by keyword and returns the
+        arguments without the weights: one value, a tuple, or a dict by the argument's name. Where
+        the function takes 32 bits, 64 are cast (int64 of a lookup table); nothing else is.
+      inputs: the inputs of `preprocess`: by name a tf.TensorSpec.
+      postprocess: a TensorFlow function that is called with the results by keyword and returns the
+        outputs: a dict by name, or one tensor ("output_0"), or several in order.
+      resources: lookup tables, variables and modules that both use, which TensorFlow has to save
+        with them. Those that the functions close over are found without being named.
+
+    >>> Processing(preprocess=lambda pixels: pixels / 255.0).postprocess is None
+    True
+    """
+
+    preprocess: Callable[..., Any] | None = None
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    postprocess: Callable[..., Any] | None = None
+    resources: Sequence[Any] = ()
+
+
+@dataclass(frozen=True)
+class Padding:
+    """Padding of a signature's inputs to buckets.
+
+    Attributes:
+      buckets: as in `save`, for this signature alone; None for those of `save`.
+      mask: the input that is true for real elements and false for padding, as "mask" of the shape
+        (b,), (b, n) or (b, 1, 1, n); or several such inputs. The buckets fill it, so callers do
+        not pass it.
+      pad_values: the values that inputs are padded with, by name, as {"ids": 1}; zeros by default.
+      unchecked_padding: dimension variables, as ["n"], for which `save` does not try whether
+        padding changes results: you vouch for it. The SavedModel says so.
+
+    >>> Padding(buckets={"n": [16, 64]}, pad_values={"ids": 1}).mask is None
+    True
+    """
+
+    buckets: Mapping[str, Sequence[int]] | None = None
+    mask: str | Sequence[str] | None = None
+    pad_values: Mapping[str, Any] = field(default_factory=dict)
+    unchecked_padding: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -33,23 +77,10 @@ class Signature:
         in any of up to five; where more have defaults, a call leaves out all of them or none.
         Arrays within a container have no defaults there. With `preprocess` these are inputs of
         that function.
-      preprocess: a TensorFlow function that is called with the inputs by keyword and gives the
-        arguments without the weights: one value, a tuple, or a dict by the argument's name. Where
-        the function takes 32 bits, 64 are cast (int64 of a lookup table); nothing else is.
-      inputs: with `preprocess`, what it takes: by name a tf.TensorSpec.
-      postprocess: a TensorFlow function that is called with the results by keyword and gives the
-        outputs: a dict by name, or one tensor ("output_0"), or several in order.
-      resources: what both use and TensorFlow has to save with them: lookup tables, variables,
-        modules. Found without being named if they, or functions that they call, close over them.
+      processing: TensorFlow functions that run before and after the function.
       seed: how PRNG keys are given: "key" as their uint32 words, "scalar" as a seed, a uint32
         from which jax.random.key makes the same key.
-      buckets: as in `save`, for this signature alone; None for those of `save`.
-      mask: the input that is true for what is real and false for padding, as "mask" of the shape
-        (b,), (b, n) or (b, 1, 1, n). The buckets fill it, and callers no longer give it. Or
-        several such inputs.
-      pad_values: what inputs are padded with to a bucket, by name, as {"ids": 1}; zeros by default.
-      unchecked_padding: dimension variables, as ["n"], for which `save` does not try whether
-        padding changes results: you vouch for it. The SavedModel says so.
+      padding: how inputs are padded to buckets.
       example: values of inputs by name, for warm-up requests (zeros by default), and for the trial
         of buckets, which otherwise draws them. With `preprocess` of what that takes, and no
         requests by default; a list of such mappings where they differ in sizes that have buckets.
@@ -67,13 +98,7 @@ class Signature:
     input_names: Mapping[str, str] = field(default_factory=dict)
     output_names: Mapping[str, str] | Sequence[str] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    preprocess: Callable[..., Any] | None = None
-    inputs: Mapping[str, Any] = field(default_factory=dict)
-    postprocess: Callable[..., Any] | None = None
-    resources: Sequence[Any] = ()
+    processing: Processing = Processing()
     seed: Literal["key", "scalar"] = "key"
-    buckets: Mapping[str, Sequence[int]] | None = None
-    mask: str | Sequence[str] | None = None
-    pad_values: Mapping[str, Any] = field(default_factory=dict)
-    unchecked_padding: Sequence[str] = ()
+    padding: Padding = Padding()
     example: Mapping[str, Any] | Sequence[Mapping[str, Any]] = field(default_factory=dict)
