@@ -1,4 +1,4 @@
-"""Writes what stands beside the graph: defaults of inputs, and the sidecar."""
+"""Writes metadata beside the graph: defaults of inputs, and the sidecar."""
 
 from __future__ import annotations
 
@@ -82,10 +82,10 @@ def _arrays(ports: Iterable[NamedPort]) -> dict[str, ArrayEntry]:
 def write_defaults(folder: Path, defaults: Mapping[str, Mapping[str, tf.Tensor]]) -> None:
     """Writes defaults into the signatures of a SavedModel.
 
-    tf.saved_model.save takes them from a function's own defaults, where tensors stop it.
+    tf.saved_model.save would take them from a function's own defaults, but fails on tensors.
 
     Raises:
-      SavingError: this TensorFlow has no such thing.
+      SavingError: this TensorFlow has no defaults for inputs.
     """
     if not any(defaults.values()):
         return
@@ -103,5 +103,5 @@ def write_defaults(folder: Path, defaults: Mapping[str, Mapping[str, tf.Tensor]]
                     tf.make_tensor_proto(value.numpy())
                 )
     file.write_bytes(model.SerializeToString(deterministic=True))
-    # It holds a checksum of what was there before.
+    # It holds a checksum of the previous graph.
     (folder / "fingerprint.pb").unlink(missing_ok=True)

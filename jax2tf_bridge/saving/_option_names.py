@@ -11,12 +11,12 @@ from jax2tf_bridge.saving.signatures import SignatureInputs, check_preprocess, c
 def check_option_names(
     signatures: Sequence[SignatureInputs], buckets: BucketOptions | None = None
 ) -> None:
-    """Raises where an option names a signature, an input or a dimension variable wrongly.
+    """Raises if an option names an unknown signature, input or dimension variable.
 
-    What an export can take minutes for is not needed: the inputs' names and symbolic shapes are.
+    This needs only the inputs' names and symbolic shapes, not the export, which can take minutes.
 
     Raises:
-      SavingError, ShapeError: the text says what was probably meant.
+      SavingError, ShapeError: the text suggests what was probably meant.
     """
     checked_names({each.name: each.signature for each in signatures})
     for each in signatures:

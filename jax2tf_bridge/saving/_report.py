@@ -26,7 +26,7 @@ _STATISTICS = "batch_stats"
 """Collection in which Flax keeps the running statistics of BatchNorm."""
 
 _MAX_SHOWN = 4
-"""Arguments in a line for people."""
+"""Maximum number of arguments in a line of the report."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,12 @@ class SavedSignature:
     """Saved signature as it is served: before its preprocess, and after its postprocess.
 
     Attributes:
-      inputs, outputs: the arrays that it takes and gives, by name.
-      vjp_order: how many orders of gradients are saved with it.
-      gradient_missing_because: why there are none, if there are none; "" otherwise.
-      fixed_sizes: the arguments of the JAX function by name, if no size of theirs is open.
-      opened_by: the code that would leave sizes of them open; "" where nothing is fixed.
-      buckets: the sizes that it runs at, and how it is padded to them, for people; "" for any.
+      inputs, outputs: the types of its inputs and outputs, by name.
+      vjp_order: the number of orders of gradients that are saved with it.
+      gradient_missing_because: the reason why it has no gradient; "" if it has one.
+      fixed_sizes: the arguments of the JAX function by name, if none of their sizes is open.
+      opened_by: code that would leave their sizes open; "" if no size is fixed.
+      buckets: a text about the sizes that it runs at and the padding; "" without buckets.
     """
 
     inputs: Mapping[str, ServedArray]
@@ -65,7 +65,7 @@ class SavedSignature:
         return f"({served_text(self.inputs)}) -> ({served_text(self.outputs)})"
 
     def lines(self) -> Iterator[str]:
-        """Yields what to know of it beside its inputs and outputs."""
+        """Yields facts about it other than its inputs and outputs."""
         if self.buckets:
             yield self.buckets
         if self.fixed_sizes:
@@ -81,12 +81,12 @@ class SavedModel:
 
     Attributes:
       path: the directory.
-      signatures: by name.
-      weights: each variable's name, with its shape and dtype.
-      trainable: the names of those that are trainable.
+      signatures: the signatures by name.
+      weights: the shape and dtype of each variable, by name.
+      trainable: the names of the trainable variables.
       constants: arrays that functions had captured, by the name of their variable.
       graph_bytes, variable_bytes: the sizes of saved_model.pb and of the variables.
-      notes: what to know beside that, for people.
+      notes: further facts, as text.
     """
 
     path: AnyPath
@@ -98,7 +98,7 @@ class SavedModel:
     variable_bytes: int
     notes: tuple[str, ...] = ()
     serving_from: Callable[[AnyPath], ServingInstructions] = field(kw_only=True, repr=False)
-    """Returns instructions for another place, to which it was moved or copied."""
+    """Returns instructions for a path to which it was moved or copied."""
 
     @property
     def serving(self) -> ServingInstructions:
@@ -140,16 +140,16 @@ def _bytes(aval: Aval) -> int:
 
 @dataclass(frozen=True)
 class Published:
-    """Version of a model that `publish` wrote; it prints as text for people.
+    """Version of a model that `publish` wrote; print it.
 
     Attributes:
       version: its number.
       path: its directory.
-      saved: what `save` gives of it; None where only the weights are new.
-      graph_of: the directory of the version before, whose graph it shares, where only the weights
+      saved: the report of `save`; None if only the weights are new.
+      graph_of: the directory of the previous version, whose graph it shares, if only the weights
         are new; else None.
-      removed: the numbers of the versions that were removed for it.
-      notes: what did not go well after it was there, for people.
+      removed: the numbers of the older versions that were removed.
+      notes: problems that occurred after it was written, as text.
     """
 
     version: int
@@ -167,7 +167,7 @@ class Published:
 
     @staticmethod
     def with_weights(made: NewVersion[AnyPath]) -> Published:
-        """Describes other weights for the graph of a version."""
+        """Describes a version with other weights for the graph of an older one."""
         return Published(made.version, made.path, None, made.result, made.removed, made.notes)
 
     def __str__(self) -> str:
@@ -185,7 +185,7 @@ _SPEC = "(b, ...)"
 
 
 def fixed_sizes(endpoint: Endpoint) -> dict[str, ServedArray]:
-    """Returns the arguments that have sizes, by name, if none of these is open."""
+    """Returns the arguments that have sizes, by name, if no size is open."""
     arrays = {port.name: ServedArray.of_aval(port.aval) for port in endpoint.inputs}
     if any(is_symbolic_dim(d) for array in arrays.values() for d in array.shape or ()):
         return {}
@@ -225,7 +225,7 @@ def _gradient_missing_because(endpoint: Endpoint) -> str:
 
 
 def key_notes(endpoints: Sequence[Endpoint]) -> tuple[str, ...]:
-    """Names the signatures whose results depend on PRNG keys among the weights, for people."""
+    """Notes which signatures' results depend on PRNG keys among the weights."""
     paths = {e.name: key_paths(e.portable, len(e.weights)) for e in endpoints}
     return tuple(
         keys_text(keys, name if len(endpoints) > 1 else "") for name, keys in paths.items() if keys
@@ -233,7 +233,7 @@ def key_notes(endpoints: Sequence[Endpoint]) -> tuple[str, ...]:
 
 
 def statistics_notes(trainable: Sequence[str]) -> tuple[Message, ...]:
-    """Warns if training would change running statistics, as Flax's BatchNorm has them.
+    """Warns if training would change running statistics, such as those of Flax's BatchNorm.
 
     Args:
       trainable: the names of the trainable weights.
@@ -252,7 +252,7 @@ def statistics_notes(trainable: Sequence[str]) -> tuple[Message, ...]:
 
 
 def missing_gradient_notes(endpoints: Sequence[Endpoint]) -> tuple[str, ...]:
-    """Says why signatures have no gradient, for people."""
+    """Notes why signatures have no gradient."""
     missing = {e.name: p for e in endpoints if (p := _gradient_missing_because(e))}
     return tuple(
         f"saved without a gradient{f' for {name}' if len(endpoints) > 1 else ''}: {problem}"

@@ -77,28 +77,28 @@ def save_functions(
 
     Args:
       path: the directory, on disk or behind a scheme, which appears complete or not at all.
-      signatures: by name; the function of each is a portable function.
+      signatures: the signatures by name; their functions are portable functions.
       params: the weights: the first argument of each function that takes them. A pytree, a state
         dict, or a file of msgpack or safetensors.
-      trainable: whether the weights of floating-point numbers are; or the beginnings of the names
-        of those that are, as "dense".
-      vjp_order: how many orders of gradients are saved; by default those that a function holds,
+      trainable: whether floating-point weights are trainable; or prefixes of the trainable weights'
+        names, as "dense".
+      vjp_order: the number of orders of gradients to save; by default those that a function holds,
         and at least one.
       buckets: the sizes that the functions run at.
-      warm_up: whether requests are left with it that TensorFlow Serving replays.
-      precompile: whether what XLA compiles for these requests is left with it.
-      overwrite: whether a SavedModel that is there is replaced, on disk; nothing else ever is.
+      warm_up: whether to write requests that TensorFlow Serving replays when it loads the model.
+      precompile: whether to store the programs that XLA compiles for these requests.
+      overwrite: whether to replace an existing SavedModel, on disk; nothing else is replaced.
 
     Raises:
-      SavingError: names that clash, that TensorFlow forbids or that do not exist; or the graph
-        would be too large for a SavedModel.
+      SavingError: names clash, are forbidden by TensorFlow or do not exist; or the graph would be
+        too large for a SavedModel.
       StructureError, ShapeError, DTypeError: the weights do not fit a function, or the buckets.
-      FileFormatError: `params` is a file of another format, or a damaged one.
+      FileFormatError: `params` is a file of another format, or is damaged.
       UnsoundBucketsError: padding would change results.
-      GradientError, InconclusiveShapeError: a function has fewer orders of gradients. One that has
-        none is saved without; `notes` of the result say why.
+      GradientError, InconclusiveShapeError: a function has fewer orders of gradients. A function
+        without any is saved without a gradient; `notes` of the result say why.
       FileExistsError, NotADirectoryError: there is something at `path`.
-      OSError: nothing that is installed has the scheme of `path`; it cannot be written, or
+      OSError: no installed package knows the scheme of `path`, the directory cannot be written, or
         TensorFlow could not read a SavedModel there.
       ModuleError: the installed TF cannot run a module, or a function does not match it.
     """
@@ -108,7 +108,7 @@ def save_functions(
     check_place(path)
     with (
         opened(params) as given,
-        # Before what takes long, so that what stands in the way at `path` is told at once.
+        # First, so that an obstacle at `path` is reported before the long work.
         whole_directory(path, overwrite=overwrite, has="saved_model.pb") as folder,
     ):
         weights, constants = Weights(given, trainable), ConstantVariables()
@@ -116,7 +116,7 @@ def save_functions(
             _endpoint(name, signatures[name], weights, constants, vjp_order, given is not None)
             for name in names
         ]
-        # The exports may have been made elsewhere, or AUTO have found the variables.
+        # Checked again: exports may come from elsewhere, and AUTO may have found variables.
         check_option_names([e.signature_inputs() for e in plain], buckets)
         check_size({e.name: _stored(e.portable, e.order) for e in plain})
         values = variable_values(weights.weights(), constants)
@@ -199,7 +199,7 @@ def _endpoint(
 
 
 def _stored(portable: PortableFunction, order: int) -> Iterator[PortableFunction]:
-    """Yields the portable function and its VJPs that are saved."""
+    """Yields the portable function and those of its VJPs that are saved."""
     yield portable
     for _ in range(order):
         portable = portable.vjp()
@@ -210,7 +210,7 @@ def _stored(portable: PortableFunction, order: int) -> Iterator[PortableFunction
 class _SavedObject(tf.Module):  # type: ignore[misc]
     """Object that tf.saved_model.save writes."""
 
-    # tf.Module collects these itself, for Python alone; here they are saved.
+    # tf.Module collects these for Python only; as attributes they are saved.
     variables: Any = None
     trainable_variables: Any = None
 
@@ -219,7 +219,7 @@ def _root(
     endpoints: Sequence[Endpoint], weights: Sequence[Weight], constants: ConstantVariables
 ) -> _SavedObject:
     root = _SavedObject()
-    # Checkpoints name variables by the first of the shortest paths: these, by the alphabet.
+    # Checkpoints name variables by the alphabetically first of the shortest paths.
     root.params = {w.name: w.variable for w in weights}
     root.constants = dict(constants.variables)
     root.trainable_variables = [w.variable for w in weights if w.variable.trainable]
@@ -229,7 +229,7 @@ def _root(
 
 
 def _save(root: _SavedObject, endpoints: Sequence[Endpoint], folder: Path) -> dict[str, Sides]:
-    """Writes the SavedModel; gives the inputs and outputs of its signatures."""
+    """Writes the SavedModel, and returns the inputs and outputs of its signatures."""
     concrete, served = {}, {}
     for endpoint in endpoints:
         method, concrete[endpoint.name] = _traced(endpoint)
@@ -239,7 +239,7 @@ def _save(root: _SavedObject, endpoints: Sequence[Endpoint], folder: Path) -> di
         setattr(root, endpoint.name, method)
     default = endpoints[0].name if len(endpoints) == 1 else SERVING_DEFAULT
     if default in concrete:
-        # tf.saved_model.load(path)(...) calls it: what TF Hub and Keras expect of a model.
+        # TF Hub and Keras call a loaded model itself: tf.saved_model.load(path)(...).
         setattr(root, "__call__", getattr(root, default))  # noqa: B010
     # `verify` compares these with JAX.
     root.unprocessed = {e.name: e.unprocessed() for e in endpoints if e.is_processed}
@@ -262,7 +262,7 @@ def _save(root: _SavedObject, endpoints: Sequence[Endpoint], folder: Path) -> di
 
 
 def _check_output_names(name: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
-    """Raises where an output has the name of an input: tf2onnx fails, and OpenVINO drops it."""
+    """Raises if an output has an input's name: tf2onnx fails on it, and OpenVINO drops it."""
     both = [repr(output) for output in outputs if output in inputs]
     if both:
         example = f"{both[0][:-1]}_out'"
@@ -282,8 +282,8 @@ def _traced(endpoint: Endpoint) -> tuple[Any, Any]:
         given = {**defaults, **tensors}
         target, has_buckets = endpoint.portable.target, endpoint.bucketing is not None
         if not target.for_converters and (not target.xla or has_buckets):
-            # A session, such as TensorFlow Serving's, compares no shape with the signature's.
-            # Operations would take other shapes, and buckets would hide them. A module alone is
+            # A session, such as TensorFlow Serving's, does not check shapes against the signature.
+            # Operations would accept other shapes, and buckets would hide them. A module alone is
             # checked when it runs. TF.js and Core ML refuse EnsureShape.
             given = {
                 name: tf.ensure_shape(tensor, specs[name].shape, name=name)

@@ -36,7 +36,7 @@ from jax2tf_bridge.weights import split_path
 from shape_poly import shape_text
 
 Rename: TypeAlias = Mapping[str, str | None] | Callable[[str], str | None]
-"""From paths of the weights to names of variables."""
+"""Maps paths of the weights to names of variables."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class WeightsReport:
     """Report of what assign_weights did.
 
     Attributes:
-      assigned: by the name of each variable that has a new value the path that it came from.
-      missing: the names of variables that keep their values, since there is none for them.
-      unexpected: the paths that are of no variable.
+      assigned: maps the name of each variable with a new value to the value's path.
+      missing: the names of variables that keep their values because no path fits them.
+      unexpected: the paths that fit no variable.
     """
 
     assigned: Mapping[str, str]
@@ -66,32 +66,31 @@ def assign_weights(
 ) -> WeightsReport:
     """Puts weights into the variables of a model, by their paths: all, or none if any does not fit.
 
-    Of a model that `save` wrote and tf.saved_model.load read, `params` are the variables. Those of
-    other models are found by the attributes, keys and indices that lead to them, as
-    "layers/0/kernel", and by the names that they have in TensorFlow or Keras. A path that no
-    variable is called is compared once more with "." for "/", and "_" for what TensorFlow does not
-    take in names; where two would be alike then, they are not matched.
+    For a model that `save` wrote and tf.saved_model.load read, the variables are `params`. In other
+    models they are found by attributes, keys and indices, as "layers/0/kernel", and by their names
+    in TensorFlow or Keras. If a path is the name of no variable, it is compared again with "." for
+    "/", and "_" for characters that TensorFlow forbids in names; ambiguous matches are dropped.
 
-    One array is assigned after the other: beside the model, memory for copies of one is used.
+    Arrays are assigned one by one, so memory for copies of a single array is used.
     Variables stay where they are: on a device, or spread by a tf.distribute.Strategy.
 
     Args:
       model: a loaded SavedModel, a tf.Module, a Keras model, or a tree of variables.
       weights: the path of a msgpack or safetensors file, an open one, a state dict (any tree of
-        mappings, lists and tuples), or a mapping from paths as "params/dense/kernel" to arrays. Of
-        arrays that JAX takes for another dtype (64 bits for 32), the values are converted.
-      partial: whether variables may keep their values, and paths may be of no variable.
-      rename: the name of the variable for a path, as a mapping of those that have another one, or
-        as a function; None for what is not to be used.
+        mappings, lists and tuples), or a mapping from paths as "params/dense/kernel" to arrays.
+        Values are converted if JAX would take them as another dtype (32 bits for 64).
+      partial: whether variables may keep their values, and paths may fit no variable.
+      rename: the variable's name for a path: a mapping for paths with another name, or a function;
+        None for paths to leave out.
 
     Returns:
-      Which variables have values of which paths, and with `partial` what was left over.
+      The variables with the paths of their values and, with `partial`, what was left over.
 
     Raises:
-      StructureError: variables get no value, or paths are of no variable; both sides are listed.
+      StructureError: variables get no value, or paths fit no variable; both sides are listed.
         With `partial`: nothing fits at all.
-      ShapeError, DTypeError: values differ from their variables in shape, in dtype;
-        ArgumentsError: in both. Each is listed.
+      ShapeError, DTypeError, ArgumentsError: values differ from their variables in shape, in dtype,
+        or in both; each difference is listed.
       FileFormatError: the file has another format, is damaged, or changes.
       OSError: it cannot be read.
 
@@ -124,7 +123,7 @@ def assign_weights(
 def _called(
     given: PathWeights, rename: Rename | None, saved: Mapping[str, Any] | None
 ) -> dict[str, str]:
-    """Maps what each path is called in the model to the path; `save` has names of its own."""
+    """Maps the name of each path in the model to the path; `save` names variables differently."""
     if isinstance(rename, Mapping):
         unknown = [path for path in rename if path not in given.leaves]
         if unknown:
@@ -146,11 +145,11 @@ def _called(
 
 
 def _names_in(saved: Mapping[str, Any], paths: Sequence[str]) -> tuple[str, ...]:
-    """Names these paths as `save` would, if the model can have them all.
+    """Names paths as `save` would, if the model can have all of these names.
 
     Raises:
-      StructureError: some have the same name but for the number that `save` added, and the model
-        has other numbers: which path a number is for is then unknown.
+      StructureError: some names differ only in the number that `save` added, and the model has
+        other numbers, so the path of a number is unknown.
     """
     keys = [_keys(path) for path in paths]
     names = names_of(keys)
@@ -164,7 +163,7 @@ def _names_in(saved: Mapping[str, Any], paths: Sequence[str]) -> tuple[str, ...]
             if len(group) > 1
             else ()
         )
-        # Their order, and so the numbers, may be another one with "." between the keys.
+        # With "." between the keys, their order, and so the numbers, may differ.
         is_known = {names[i] for i in group} == there and not any("." in paths[i] for i in group)
         if there and not is_known:
             raise StructureError(
@@ -179,7 +178,7 @@ def _names_in(saved: Mapping[str, Any], paths: Sequence[str]) -> tuple[str, ...]
 def _with_keys_as_paths(
     matching: Matching, targets: Mapping[str, Sequence[str]], called: Mapping[str, str]
 ) -> Matching:
-    """Also matches keys as "layers/0/kernel", of a flat dict in a file, as the paths they are."""
+    """Also matches keys such as "layers/0/kernel" of a flat dict in a file as paths."""
     by_path = {path: name for name, path in called.items()}
     missing, unexpected = set(matching.missing), set(matching.unexpected)
     further = {

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from jax2tf_bridge._utils import did_you_mean
 
 _MAX_SHOWN = 20
-# Comparing words takes time that grows with their number, times that of the lines shown.
+# The time to compare words grows with their number times the number of lines shown.
 _MAX_COMPARED = 2000
 
 
@@ -18,9 +18,9 @@ class Matching:
     """Weights matched to variables by path, and what is left over.
 
     Attributes:
-      pairs: by the name of each target the path that it gets.
-      missing: the names of targets for which there is no path.
-      unexpected: the paths that belong to no target.
+      pairs: maps the name of each target to its path.
+      missing: the names of targets without a path.
+      unexpected: the paths without a target.
     """
 
     pairs: Mapping[str, str]
@@ -29,16 +29,16 @@ class Matching:
 
 
 def match(targets: Mapping[str, Sequence[str]], paths: Iterable[str]) -> Matching:
-    """Finds for each target its path.
+    """Finds the path of each target.
 
-    A target has the path that it is called; if there is none, the path that is spelt alike, with
-    "." for "/" and "_" for characters that TensorFlow does not take in names, as long as no other
-    target and no other path is.
+    A target matches the path that equals one of its names. Otherwise it matches the path with the
+    same spelling after "." replaces "/" and "_" replaces characters that TensorFlow forbids in
+    names, unless another target or path has that spelling.
 
     Args:
-      targets: by their names what each is called, the likeliest first; what two of them are called
-        is passed over.
-      paths: the leaves that there are, none twice.
+      targets: maps each target to its possible names, the likeliest first; names that two targets
+        share are ignored.
+      paths: the paths of the leaves, without duplicates.
 
     >>> match({"w": ["dense/w"], "v": ["v"]}, ["dense.w", "u"])
     Matching(pairs={'w': 'dense.w'}, missing=('v',), unexpected=('u',))
@@ -48,7 +48,7 @@ def match(targets: Mapping[str, Sequence[str]], paths: Iterable[str]) -> Matchin
     open_paths = dict.fromkeys(given)
     ranks = range(max(map(len, targets.values()), default=0))
     for spelling in (_as_it_is, spelt_alike):
-        # Among all of them, those with a partner too: what is left over is not for the other one.
+        # Counted among all, matched ones included: a leftover must not match a pair's partner.
         by_path = _only(spelling, ((path, path) for path in given))
         for rank in ranks:
             called = ((name, words[rank]) for name, words in targets.items() if rank < len(words))
@@ -63,7 +63,7 @@ def match(targets: Mapping[str, Sequence[str]], paths: Iterable[str]) -> Matchin
 
 
 def spelt_alike(word: str) -> str:
-    """Replaces what separates the parts of a name, so that "a.b" and "a/b" are alike.
+    """Replaces separators in a name, so that "a.b" and "a/b" are equal.
 
     >>> spelt_alike("layers.0.weight"), spelt_alike("layers/0/weight")
     ('layers/0/weight', 'layers/0/weight')
@@ -77,7 +77,7 @@ def _as_it_is(word: str) -> str:
 
 
 def _only(spelling: Callable[[str], str], words: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Returns whose each spelling is, of those that are one's alone."""
+    """Maps each spelling that identifies exactly one name to that name."""
     owner: dict[str, str] = {}
     shared = set()
     for name, word in words:
@@ -90,12 +90,12 @@ def _only(spelling: Callable[[str], str], words: Iterable[tuple[str, str]]) -> d
 def differences(
     missing: Mapping[str, str], unexpected: Sequence[str], known: Iterable[str]
 ) -> list[str]:
-    """Writes a line for each missing name and each path that is not expected, up to a number.
+    """Writes a line for each missing name and each unexpected path, up to a maximum.
 
     Args:
-      missing: the names, and what is expected there, as "float32[3,2]"; "" if that is not known.
+      missing: maps names to expected types, as "float32[3,2]"; "" if the type is unknown.
       unexpected: the paths.
-      known: all that could have been meant by one of these.
+      known: all names that may have been meant.
     """
     names, proposals = list(known), list(unexpected)
     lines = []
@@ -120,7 +120,7 @@ def _and_more(count: int, what: str) -> list[str]:
 
 
 def _nearest(word: str, known: Sequence[str]) -> Sequence[str]:
-    """Picks the words worth comparing: of very many those with the same last part."""
+    """Picks the words worth comparing: if there are many, those with the same last part."""
     if len(known) <= _MAX_COMPARED:
         return known
     last = re.split(r"[./]", word)[-1]
@@ -131,8 +131,8 @@ def shifted(missing: Sequence[str], unexpected: Sequence[str]) -> tuple[str, str
     """Finds a prefix that all paths have and the missing names lack, or the other way round.
 
     Returns:
-      The beginning that the paths have and the names lack, and that which the names have and the
-      paths lack; one or both are "".
+      The prefix that only the paths have, and the prefix that only the names have; one or both
+      are "".
 
     >>> shifted(["w", "b"], ["params/w", "params/b", "step"]), shifted(["params/w"], ["w"])
     (('params', ''), ('', 'params'))

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from jax2tf_bridge.errors import StructureError
 
-# Modules are trackable objects, as what tf.saved_model.load makes is.
+# Modules are trackable objects, and so are models that tf.saved_model.load read.
 _TRACKABLE: type = tf.Module.__bases__[0]
 # Keras exports a second variable for each below this attribute, which nothing reads.
 _SECOND = "_all_variables"
@@ -25,9 +25,9 @@ class NamedVariable:
     """Variable of a model.
 
     Attributes:
-      names: what it is called, the likeliest first: by the attributes that lead to it, or as
-        TensorFlow or Keras calls it.
-      variable: of TensorFlow or Keras.
+      names: its possible names, the likeliest first: the attributes that lead to it, or its name
+        in TensorFlow or Keras.
+      variable: the variable of TensorFlow or Keras.
     """
 
     names: tuple[str, ...]
@@ -45,9 +45,9 @@ class NamedVariable:
 
 
 def saved_weights(model: Any) -> dict[str, NamedVariable] | None:
-    """Returns the weights of a loaded model that `save` wrote, by name; None of any other.
+    """Returns the weights of a loaded model that `save` wrote, by name; None for other models.
 
-    Those in boxes are also called as without them, which state dicts of flax.nnx do not have.
+    Weights in boxes have a second name without the box, as in state dicts of flax.nnx.
     """
     if isinstance(model, tf.Module) or not isinstance(model, _TRACKABLE):
         return None
@@ -62,11 +62,11 @@ def saved_weights(model: Any) -> dict[str, NamedVariable] | None:
 
 
 def model_variables(model: Any) -> dict[str, NamedVariable]:
-    """Returns the variables of a model by the likeliest of their names.
+    """Returns the variables of a model by their likeliest names.
 
     Args:
-      model: a tf.Module, a Keras model or layer, what tf.saved_model.load gave, or a tree of
-        mappings, lists and tuples of variables and of these.
+      model: a tf.Module, a Keras model or layer, a model that tf.saved_model.load read, or a tree
+        (mappings, lists, tuples) of variables and of these.
 
     Raises:
       StructureError: it has no variables.
@@ -74,7 +74,7 @@ def model_variables(model: Any) -> dict[str, NamedVariable]:
     found: dict[int, NamedVariable] = {}
     for names, variable in itertools.chain(_walk(model), _listed(model)):
         known = found.get(id(variable))
-        # Another way to a variable is another name of it.
+        # A second way to a variable is a second name.
         before = known.names if known else ()
         found[id(variable)] = NamedVariable(tuple(dict.fromkeys([*before, *names])), variable)
     if not found:
@@ -102,12 +102,12 @@ def _by_name(found: Sequence[NamedVariable]) -> dict[str, NamedVariable]:
 
 
 def _is_second(variable: NamedVariable) -> bool:
-    """True if only Keras' list of all variables leads to it, which is exported and never read."""
+    """Returns whether only Keras' list of all variables leads to it, which nothing reads."""
     return _SECOND in variable.names[0].split("/")
 
 
 def _walk(root: Any) -> Iterator[tuple[Sequence[str], Any]]:
-    """Yields every variable that can be reached, with its names; by fewer attributes first."""
+    """Yields every reachable variable with its names, those behind fewer attributes first."""
     count = itertools.count()
     # Private attributes come last: trackers keep what public ones name there as well.
     queue: list[tuple[int, int, int, str, Any]] = [(0, 0, next(count), "", root)]
@@ -144,7 +144,7 @@ def _children(value: Any) -> Iterable[tuple[str, Any]]:
 
 
 def _listed(model: Any) -> Iterator[tuple[Sequence[str], Any]]:
-    """Yields the variables that a model lists, by the names that they have themselves."""
+    """Yields the variables that a model lists, by their own names."""
     listed = () if _is_keras(model) else getattr(model, "variables", ())
     if isinstance(listed, (list, tuple)):
         for variable in filter(is_variable, listed):
@@ -152,7 +152,7 @@ def _listed(model: Any) -> Iterator[tuple[Sequence[str], Any]]:
 
 
 def _keras_variables(model: Any) -> Iterator[tuple[Sequence[str], Any]]:
-    """Yields the weights of a model or layer of Keras; also without the model's name in front."""
+    """Yields the weights of a Keras model or layer, also without the prefix of the model's name."""
     prefix = f"{model.name}/"
     for variable in _keras_weights(model) or ():
         names = _own_names(variable)
@@ -160,7 +160,7 @@ def _keras_variables(model: Any) -> Iterator[tuple[Sequence[str], Any]]:
 
 
 def _keras_weights(value: Any) -> Sequence[Any] | None:
-    """Returns the variables of an object of Keras; None of what does not list them."""
+    """Returns the variables of a Keras object; None if it does not list them."""
     # Optimizers and metrics have no weights; some of those that TensorFlow loads list nothing.
     name = "weights" if hasattr(type(value), "weights") else "variables"
     try:

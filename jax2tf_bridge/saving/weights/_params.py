@@ -28,14 +28,14 @@ from jax2tf_bridge.weights import (
 
 
 class ArrayInFile:
-    """Array of an open file, which is read when NumPy asks for it.
+    """Array of an open file; NumPy reads it when needed.
 
     Attributes:
-      shape, dtype: as in the file.
+      shape, dtype: those in the file.
     """
 
     def __init__(self, file: WeightsFile, path: str, info: LeafInfo) -> None:
-        """Stands for the array at a path of a file."""
+        """Placeholder for the array at a path of a file."""
         self._file, self._path = file, path
         self.shape, self.dtype = info.shape, info.dtype
 
@@ -48,7 +48,7 @@ class PathWeights:
     """Weights by their paths in a file or a state dict.
 
     Attributes:
-      leaves: what is at each path; an array of a file is read when it is used.
+      leaves: the value at each path; an array of a file is read when it is used.
       source: the file's name; "" for a state dict.
     """
 
@@ -56,9 +56,9 @@ class PathWeights:
         """Drops leaves that are None or empty containers.
 
         Args:
-          leaves: as the attribute.
-          source: as the attribute.
-          tree: the weights as they were stored, if that was not as a state dict.
+          leaves: the values by path.
+          source: the file's name.
+          tree: the stored weights, if they are not a state dict.
         """
         empty = (dict, list, tuple)
         self.leaves = {
@@ -69,9 +69,9 @@ class PathWeights:
         self.source, self._tree = source, tree
 
     def tree(self) -> Any:
-        """Returns the weights as they were stored, or in nested dicts.
+        """Returns the weights as stored, or in nested dicts.
 
-        In dicts that stand for long lists, "10" comes behind "9".
+        In dicts that represent long lists, "10" comes after "9".
 
         Raises:
           StateDictError: a path leads through a leaf.
@@ -104,10 +104,10 @@ class PathWeights:
 
     @staticmethod
     def of_state(state: Any) -> PathWeights:
-        """Flattens a state dict, what has one, or a mapping of paths.
+        """Flattens a state dict, an object that has one, or a mapping of paths.
 
         Raises:
-          StateDictError: it contains itself, or two of its keys are one text.
+          StateDictError: it contains itself, or two of its keys have the same text.
         """
         if isinstance(state, Mapping) and is_flat(state):
             return PathWeights({str(path): leaf for path, leaf in state.items()})
@@ -115,7 +115,7 @@ class PathWeights:
 
 
 def _in_order(state: Any) -> Any:
-    """Sorts "10" behind "9" in nested dicts, for JAX as well, which sorts the keys of dicts."""
+    """Sorts "10" after "9" in nested dicts, in a form that JAX, which sorts keys, keeps."""
     if not isinstance(state, dict):
         return state
     items = {key: _in_order(value) for key, value in state.items()}
@@ -130,7 +130,7 @@ def opened(weights: Any) -> Iterator[Any]:
     """Yields the weights, opening `params` if it is a path.
 
     Raises:
-      FileFormatError: it is no file of weights and no checkpoint of Orbax, or a damaged one.
+      FileFormatError: it is neither a weights file nor a checkpoint of Orbax, or it is damaged.
       MissingDependencyError: it is a checkpoint, and orbax-checkpoint is not installed.
       OSError: it cannot be read.
     """
@@ -148,17 +148,17 @@ def opened(weights: Any) -> Iterator[Any]:
 def leaves_for(tree: TreeSpec, params: Any, what: str, root: str) -> list[Any]:
     """Returns the leaves of the weights in the order of a structure.
 
-    A pytree of the structure is taken as it is. Anything else is taken as a state dict: its leaves
-    are found by their paths, in which lists are dicts of "0", "1", and named tuples dicts.
+    A pytree with the structure is used as it is. Anything else is treated as a state dict: leaves
+    are found by path, where lists are dicts with keys "0", "1", and named tuples are dicts.
 
     Args:
       tree: the structure.
-      params: a pytree, a state dict, or what `opened` gave.
-      what: for messages, whose they are to be: "the argument params of predict".
-      root: for messages, what stands before the path of a leaf.
+      params: a pytree, a state dict, or a result of `opened`.
+      what: the weights' place, for messages: "the argument params of predict".
+      root: the prefix of a leaf's path, for messages.
 
     Raises:
-      StructureError: they have another structure, or other paths; each difference is listed.
+      StructureError: the structure or the paths differ; each difference is listed.
     """
     if isinstance(params, PathWeights):
         return _by_path(tree, params, what)
@@ -208,7 +208,7 @@ def _is_of_dicts(tree: TreeSpec) -> bool:
 
 
 def _targets(tree: TreeSpec) -> dict[str, tuple[str, ...]]:
-    """Returns the paths of the leaves in a state dict, each with another one that it may have.
+    """Returns the paths of the leaves in a state dict, each with its alternative path.
 
     Raises:
       StructureError: two leaves have the same path.
@@ -228,7 +228,7 @@ def _targets(tree: TreeSpec) -> dict[str, tuple[str, ...]]:
 def leaf_keys(
     tree: TreeSpec, keys: tuple[Any, ...] = (), short: tuple[Any, ...] = ()
 ) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-    """Yields for each leaf the keys that lead to it, and those without boxes around one value."""
+    """Yields the keys that lead to each leaf, with and without boxes around one value."""
     if tree.kind == "leaf":
         yield keys, short
     is_box = tree.kind == "custom" and [child.kind for child in tree.children] == ["leaf"]

@@ -1,8 +1,8 @@
-"""Values of a SavedModel's variables, which go from the user's arrays to the file.
+"""Writes the values of a SavedModel's variables from the user's arrays to the file.
 
-While a model is traced and saved, its variables have no values: memory holds the weights once,
-where the user has them. TensorFlow writes what it saves beside them, and notes each variable in the
-object graph; then the values are appended.
+While a model is traced and saved, its variables have no values, so memory holds the weights only
+once, in the user's arrays. TensorFlow writes everything else and lists each variable in the object
+graph; then the values are appended.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class VariableValue:
     """Variable of a SavedModel, and its value.
 
     Attributes:
-      name: for messages.
-      key: in the checkpoint.
-      variable: it may have its value already.
-      value: of the variable.
+      name: its name, for messages.
+      key: its key in the checkpoint.
+      variable: the variable, which may have its value already.
+      value: its value.
     """
 
     name: str
@@ -49,7 +49,7 @@ class VariableValue:
     value: WeightLeaf | ConstantArray
 
     def tensor(self) -> NewTensor:
-        """Returns what is written for it."""
+        """Returns the array to write."""
         kind = TensorType(self.value.dtype.name, self.value.shape)
         return NewTensor(kind, partial(_blocks, self.value))
 
@@ -74,7 +74,7 @@ def variable_values(weights: Sequence[Weight], constants: ConstantVariables) -> 
 
 
 def hold_values(values: Sequence[VariableValue]) -> None:
-    """Gives variables their values, to run functions that read them."""
+    """Assigns variables their values, to run functions that read them."""
     for each in _without(values):
         each.variable.assign(each.value.array())
 
@@ -83,7 +83,7 @@ def write_values(folder: Path, values: Sequence[VariableValue]) -> None:
     """Writes the values of variables that have none into a SavedModel that TensorFlow wrote.
 
     Raises:
-      SavingError: TensorFlow has noted a variable elsewhere; or an array changed its size.
+      SavingError: TensorFlow lists a variable under another key, or an array changed its size.
     """
     if not values:
         return
@@ -97,7 +97,7 @@ def check_keys(prefix: str, values: Sequence[VariableValue]) -> None:
     """Raises unless each key is in the checkpoint, and TensorFlow will look for it.
 
     Raises:
-      SavingError: TensorFlow has written it otherwise.
+      SavingError: TensorFlow has written another key.
     """
     reader = tf.train.load_checkpoint(prefix)
     graph = ProtoMessage(reader.get_tensor(_OBJECT_GRAPH), "the object graph of the variables")

@@ -37,10 +37,10 @@ class Weight:
     """Leaf of the weights.
 
     Attributes:
-      path: as Python writes it, "params['dense']['kernel']".
-      name: of its variable, "dense/kernel".
-      variable: what stands for it in functions; it has no value yet, see `_values`.
-      value: what is to be its value.
+      path: its path in Python's notation, "params['dense']['kernel']".
+      name: the name of its variable, "dense/kernel".
+      variable: its variable in functions; it has no value yet, see `_values`.
+      value: the future value of the variable.
     """
 
     path: str
@@ -50,10 +50,10 @@ class Weight:
 
 
 class Weights:
-    """Weights of a SavedModel, one variable a leaf, shared by all signatures."""
+    """Weights of a SavedModel, one variable per leaf, shared by all signatures."""
 
     def __init__(self, params: Any, trainable: bool | str | Sequence[str] = True) -> None:
-        """Takes what `leaves_for` takes; `trainable`: which, by the beginnings of their names."""
+        """`params` is as for `leaves_for`; `trainable` has prefixes of trainable weights' names."""
         self._params = params
         self._trainable: bool | tuple[str, ...] = (
             trainable
@@ -96,10 +96,10 @@ class Weights:
         return [self._by_name[leaf.name].variable for leaf in leaves]
 
     def weights(self) -> Sequence[Weight]:
-        """Lists all of them, in the order in which they were first needed.
+        """Lists all weights, in the order in which they were first needed.
 
         Raises:
-          SavingError: `trainable` names what no weight's name begins with.
+          SavingError: `trainable` has a prefix that no weight's name has.
         """
         check_prefixes(list(self._by_name), self._trainable)
         return tuple(self._by_name.values())
@@ -110,10 +110,10 @@ class WeightLeaf:
     """Leaf of the weights that a function takes.
 
     Attributes:
-      path: as Python writes it, "params['dense']['kernel']".
-      name: of its variable, "dense/kernel".
-      aval: what the function takes.
-      value: what was given for it.
+      path: its path in Python's notation, "params['dense']['kernel']".
+      name: the name of its variable, "dense/kernel".
+      aval: the type that the function takes.
+      value: the user's value.
     """
 
     path: str
@@ -123,7 +123,7 @@ class WeightLeaf:
 
     @property
     def dtype(self) -> tf.DType:
-        """Dtype in which it crosses to TensorFlow."""
+        """Dtype in which TensorFlow holds it."""
         return op_dtype(self.aval, self.path)
 
     @property
@@ -132,15 +132,15 @@ class WeightLeaf:
         return tuple(np.shape(self.value))
 
     def array(self) -> np.ndarray:
-        """Returns the value in the dtype in which it crosses to TensorFlow."""
+        """Returns the value in the dtype in which TensorFlow holds it."""
         return self.given().astype(self.dtype.as_numpy_dtype, copy=False)
 
     def given(self) -> np.ndarray:
-        """Returns the value in its own dtype; a view of what lies in this machine's memory."""
+        """Returns the value in its own dtype; a view of arrays in this machine's memory."""
         value = self.value
         if isinstance(value, (tf.Tensor, tf.Variable)):
             return np.asarray(tf.convert_to_tensor(value).numpy())
-        # JAX says itself why it has no value of others.
+        # For other arrays JAX raises an error that says why they have no value.
         if is_jax_array(value) and not value.is_deleted() and value.is_fully_addressable:
             return host_array(value)
         return np.asarray(value)
@@ -150,8 +150,8 @@ def weight_leaves(portable: PortableFunction, params: Any) -> list[WeightLeaf]:
     """Finds the weights that are a function's first argument, in the order of its leaves.
 
     Args:
-      portable: of the function.
-      params: what `leaves_for` takes.
+      portable: the function.
+      params: the weights, as for `leaves_for`.
 
     Raises:
       StructureError, ShapeError, DTypeError: the weights are not of the function's structure,
@@ -173,7 +173,7 @@ def _check_leaves(
     shapes, dtypes = [], []
     for each in leaves:
         leaf, aval, path = each.value, each.aval, each.path
-        # A key is given as its words.
+        # A PRNG key is passed as its words.
         expected = Aval(aval.op_shape, aval.op_dtype) if aval.element_shape else aval
         shape = tuple(np.shape(leaf))
         if shape != expected.shape:
@@ -199,7 +199,7 @@ def _check_leaves(
 
 def is_trainable(name: str, aval: Aval, trainable: bool | Sequence[str]) -> bool:
     """Returns whether a weight is trained; `trainable` is all, none, or prefixes of names."""
-    # TensorFlow has no gradients of the narrow ones.
+    # TensorFlow has no gradients for narrow floats.
     if not aval.is_differentiable or aval.dtype in NARROW_FLOATS:
         return False
     if isinstance(trainable, bool):
@@ -210,16 +210,16 @@ def is_trainable(name: str, aval: Aval, trainable: bool | Sequence[str]) -> bool
 def beginnings(
     given: Any, argument: str, others: str = "", error: type[BridgeError] = SavingError
 ) -> tuple[str, ...]:
-    """Returns beginnings of weights' names as they are given: one, or several.
+    """Returns prefixes of weights' names that the user passed, one or several.
 
     Args:
-      given: what the user passed.
-      argument: as what, for messages.
-      others: what it may be beside them, for messages.
-      error: what is raised.
+      given: the user's value.
+      argument: the argument's name, for messages.
+      others: the other values that the argument may have, for messages.
+      error: the class of the error to raise.
 
     Raises:
-      BridgeError: it is neither.
+      BridgeError: the value is neither a name nor several.
 
     >>> beginnings("params", "trainable")
     ('params',)
@@ -237,10 +237,10 @@ def beginnings(
 def check_prefixes(
     names: Sequence[str], given: bool | Sequence[str], argument: str = "trainable"
 ) -> None:
-    """Raises if an argument has beginnings of names with which no weight's name begins.
+    """Raises if an argument has a prefix that no weight's name has.
 
     Raises:
-      SavingError: with what was probably meant.
+      SavingError: the text suggests what was probably meant.
     """
     for prefix in () if isinstance(given, bool) else given:
         if not any(begins(name, prefix) for name in names):
@@ -265,11 +265,11 @@ class ConstantArray:
         return self.value.shape
 
     def array(self) -> np.ndarray:
-        """Returns the value, which has its dtype."""
+        """Returns the value in its dtype."""
         return self.value
 
     def given(self) -> np.ndarray:
-        """Returns the value, as `array` does."""
+        """Returns the same as `array`."""
         return self.value
 
 
@@ -277,9 +277,9 @@ class ConstantVariables:
     """Variables of lifted constants, shared by all portable functions.
 
     Attributes:
-      variables: by name.
-      values: what is to be their values.
-      lifted: the constants that they stand for.
+      variables: the variables by name.
+      values: their future values.
+      lifted: the constants that they hold.
     """
 
     def __init__(self) -> None:
@@ -289,10 +289,10 @@ class ConstantVariables:
         self._by_key: dict[Key, tf.Variable] = {}
 
     def add(self, portable: PortableFunction) -> None:
-        """Makes those of a portable function that are not there yet.
+        """Makes the missing variables for the constants of a portable function.
 
         Raises:
-          ModuleError: the function does not hold one of them.
+          ModuleError: the function lacks the value of a constant.
         """
         for constant in portable.lifted_constants:
             key = constant_key(constant)
@@ -318,7 +318,7 @@ class ConstantVariables:
 
 
 def leaf_names(tree: TreeSpec) -> tuple[str, ...]:
-    """Names each leaf by the path to it: "dense/kernel", "layers/0/w"; none twice.
+    """Names each leaf by its path, "dense/kernel" or "layers/0/w"; names are unique.
 
     >>> leaf = TreeSpec("leaf")
     >>> leaf_names(TreeSpec("dict", keys=("a b", 3), children=(leaf, leaf)))
@@ -331,7 +331,7 @@ def names_of(paths: Sequence[Sequence[Any]]) -> tuple[str, ...]:
     """Names each leaf by the keys that lead to it, as `leaf_names` does."""
     taken: set[str] = set()
     names = [""] * len(paths)
-    # In an order that containers of the same keys share: an OrderedDict has another than a dict.
+    # Sorted, because containers with the same keys may differ in order (OrderedDict, dict).
     for i in sorted(range(len(paths)), key=lambda i: (list(map(str, paths[i])), i)):
         parts = [re.sub(r"[^\w.\-]+", "_", str(part), flags=re.ASCII) for part in paths[i]]
         plain = "/".join(parts)
@@ -351,10 +351,10 @@ def begins(name: str, prefix: str) -> bool:
 
 
 def new_variable(value: WeightLeaf | ConstantArray, *, trainable: bool, name: str) -> tf.Variable:
-    """Makes the variable for a value: without it, if the bridge is to write it.
+    """Makes the variable for a value; it gets no value if the bridge will write it.
 
-    It is where TensorFlow has such variables, and checksums are fast: else TensorFlow, which has
-    to hold a copy, writes it in less time.
+    The bridge writes it if TensorFlow has variables without values and checksums are fast.
+    Otherwise TensorFlow, which has to hold a copy, is faster.
     """
     if is_fast():
         made = tf_compat.make_uninitialized_variable(
@@ -366,7 +366,7 @@ def new_variable(value: WeightLeaf | ConstantArray, *, trainable: bool, name: st
 
 
 def as_saved(leaf: Any, dtype: str) -> Any:
-    """Casts a leaf to a variable's dtype, if `save` would take it; else returns it as it is."""
+    """Casts a leaf to a variable's dtype if `save` would accept it; else returns it unchanged."""
     if dtype_name(leaf) == dtype or not is_accepted_as(leaf, dtype):
         return leaf
     return np.asarray(leaf).astype(tf.as_dtype(dtype).as_numpy_dtype)
@@ -375,7 +375,7 @@ def as_saved(leaf: Any, dtype: str) -> Any:
 def checkpoint_key(attribute: str, name: str) -> str:
     """Returns the key of a variable in a dict of the root, in the checkpoint.
 
-    As https://www.tensorflow.org/guide/checkpoint describes it; "/" and "." in names are escaped.
+    See https://www.tensorflow.org/guide/checkpoint; "/" and "." in names are escaped.
     """
     escaped = name.replace(".", "..").replace("/", ".S")
     return f"{attribute}/{escaped}/.ATTRIBUTES/VARIABLE_VALUE"
