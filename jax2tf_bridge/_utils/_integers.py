@@ -1,4 +1,4 @@
-"""Integers that users give."""
+"""Checks integers from users."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def as_integer(value: Any) -> int | None:
-    """Returns an integer of Python or NumPy as Python's; None for all else, bools too.
+    """Returns a Python or NumPy integer as a Python int; None for other values and bools.
 
     >>> as_integer(3), as_integer(True), as_integer(2.0)
     (3, None, None)

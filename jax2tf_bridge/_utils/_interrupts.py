@@ -10,17 +10,17 @@ from types import FrameType
 
 @contextlib.contextmanager
 def ended_by_interrupts() -> Iterator[Callable[[], None]]:
-    """Raises at the end of the block what Ctrl-C raised within it, if that was swallowed.
+    """Raises a swallowed KeyboardInterrupt again at the end of the block.
 
     Python prints and drops exceptions in finalizers and in callbacks of the garbage collector,
-    also KeyboardInterrupt, and extension modules turn them into other errors. TensorFlow and JAX
-    have all of these: without this, one Ctrl-C in fifty is lost while a model is saved.
+    including KeyboardInterrupt, and extension modules turn them into other errors. TensorFlow and
+    JAX do all of this: without this block, one Ctrl-C in fifty is lost while a model is saved.
 
     Yields:
-      A function that raises at once what was swallowed; call it before steps that can't be undone.
+      A function that raises a swallowed exception at once; call it before irreversible steps.
 
     Raises:
-      BaseException: KeyboardInterrupt, or what else the program's own handler raises.
+      BaseException: KeyboardInterrupt, or the exception of the program's own handler.
     """
     handler = signal.getsignal(signal.SIGINT)
     swallowed: BaseException | None = None

@@ -32,7 +32,7 @@ class JsonValue:
 
     @staticmethod
     def of(text: str) -> JsonValue:
-        """Reads a text as a whole; an object with a field twice is a problem."""
+        """Reads a whole text; an object with a duplicate field is a problem."""
         try:
             return JsonValue(json.loads(text, object_pairs_hook=_object), "")
         except RecursionError as e:
@@ -41,7 +41,7 @@ class JsonValue:
             raise JsonProblem(f"it is no JSON: {e}") from e
 
     def problem(self, expected: str) -> JsonProblem:
-        """Makes the error that says what was expected here."""
+        """Makes an error for an unexpected value."""
         return JsonProblem(
             f"{self.path or 'the whole':.200}: expected {expected}, got {reprlib.repr(self.value)}"
         )

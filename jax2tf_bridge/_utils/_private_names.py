@@ -29,13 +29,13 @@ class SeamName:
             return getattr(importlib.import_module(self.module), self.name, None)
         except ModuleNotFoundError as e:
             if not f"{self.module}.".startswith(f"{e.name}."):
-                raise  # it is there, and something that it needs is not
+                raise  # the module exists, but something that it imports does not
             return None
 
     def wrap(self, wrapper: type[Any]) -> bool:
-        """Puts `wrapper(name, plain)` in a function's place, once and until the process ends.
+        """Replaces a function by `wrapper(name, plain)`, once and until the process ends.
 
-        A module that calls it by its name then calls the wrapper. False where there is none.
+        Code that looks the function up by name then calls the wrapper. Returns False without it.
         """
         plain = self.get()
         if plain is None:

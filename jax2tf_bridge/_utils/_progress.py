@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 Unit: TypeAlias = Literal["B", "export", "trial"]
 
 Advance: TypeAlias = Callable[[int], None]
-"""Called with how much more is done: bytes, or pieces of work."""
+"""Called with the additional progress: bytes, or pieces of work."""
 
 
 @contextlib.contextmanager
@@ -20,10 +20,10 @@ def progress_bar(
     """Shows a progress bar on stderr during the block.
 
     Args:
-      description: of the work, as "writing weights.msgpack".
-      total: bytes or pieces of work.
-      unit: of `total`; bytes are shown as kB, MB, GB.
-      show: True or False; None shows it where stderr is a terminal.
+      description: the description of the work, as "writing weights.msgpack".
+      total: the number of bytes or pieces of work.
+      unit: the unit of `total`; bytes are shown as kB, MB, GB.
+      show: True or False; None shows it if stderr is a terminal.
     """
     if not (sys.stderr.isatty() if show is None else show):
         yield lambda amount: None

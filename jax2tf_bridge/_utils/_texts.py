@@ -20,7 +20,7 @@ def some(names: Sequence[str], most: int = 4) -> str:
 
 
 def array_type_text(dtype: object, shape: Iterable[object] | None) -> str:
-    """Writes a dtype and a shape, in which None stands for what is not known.
+    """Formats a dtype and a shape, in which None means unknown.
 
     >>> array_type_text("float32", (None, 28)), array_type_text("bool", ())
     ('float32[?,28]', 'bool[]')
@@ -33,7 +33,7 @@ def array_type_text(dtype: object, shape: Iterable[object] | None) -> str:
 
 
 def number_text(number: Any) -> str:
-    """Writes a number of Python or NumPy as Python does; booleans as 0 and 1.
+    """Formats a Python or NumPy number like Python; booleans as 0 and 1.
 
     >>> number_text(np.float32(0.5)), number_text(True), number_text(-np.inf)
     ('0.5', '1', '-inf')
@@ -64,7 +64,7 @@ def number_of(text: str) -> complex:
 
 
 def in_units(size: int) -> str:
-    """Writes a number of bytes for people.
+    """Formats a number of bytes with a unit.
 
     >>> in_units(999), in_units(12_345_678)
     ('999 bytes', '12.3 MB')
@@ -89,12 +89,12 @@ def did_you_mean(given: str, known: Iterable[str], *, quoted: bool = False) -> s
     near = difflib.get_close_matches(given, list(dict.fromkeys(known)), n=2, cutoff=0.65)
     likeness = [difflib.SequenceMatcher(None, given, word).ratio() for word in near]
     if len(near) == 2 and likeness[0] - likeness[1] > 0.05:
-        near.pop()  # the other one is far nearer
+        near.pop()  # the best match is far nearer
     return f": did you mean {' or '.join(map(repr, near) if quoted else near)}?" if near else ""
 
 
 def printable(text: str) -> str:
-    r"""Escapes what a terminal would act upon, in a text from a file.
+    r"""Escapes control characters in a text from a file.
 
     >>> printable("a name\x1b[31m")
     'a name\\x1b[31m'

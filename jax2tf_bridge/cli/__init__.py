@@ -1,22 +1,22 @@
-"""Command line `jax2tf-bridge`: exports where JAX is, saves where TensorFlow is."""
+"""Command line `jax2tf-bridge`: exports where JAX is installed, saves where TensorFlow is."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 INTERRUPTED = 130
-"""The exit code after Ctrl-C, as a shell has it for SIGINT."""
+"""Exit code after Ctrl-C, that of shells for SIGINT."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command `jax2tf-bridge` and gives its exit code.
+    """Runs the command `jax2tf-bridge` and returns its exit code.
 
     Args:
-      argv: what stands behind the command's name; by default that of this process.
+      argv: the arguments after the command's name; by default those of this process.
 
     Returns:
       0 if all is well, 1 if the bridge refused, 2 if the command line is wrong, 130 after Ctrl-C,
-      141 if what reads the output ended.
+      141 if the reader of the output ended.
     """
     try:
         # Imported late: Ctrl-C may come while modules are loaded.

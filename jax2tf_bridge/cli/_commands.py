@@ -1,4 +1,4 @@
-"""Parts that all commands are made of: their description, options, and usage errors."""
+"""Parts of all commands: their description, options, and usage errors."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ READABLE = "what export or jax.export wrote, or the folder of a SavedModel"
 
 
 class UsageError(Exception):
-    """Command line that cannot be carried out as it is written; its text is one line."""
+    """Error for a wrong command line; its text is one line."""
 
 
 def check_output(file: AnyPath, option: str = "--output") -> None:
-    """Raises before the work is done if the file that an option names cannot be written there."""
+    """Raises, before any work, if the file that an option names cannot be written."""
     if file.is_dir():
         raise UsageError(f"{option}: {file} is a folder; name the file to write")
     if not isinstance(file, StoragePath) and not file.absolute().parent.is_dir():
@@ -34,11 +34,11 @@ class Command:
     """A command of the command line.
 
     Attributes:
-      name: what the user types.
-      description: what it does; the first sentence stands in the list of commands.
+      name: its name.
+      description: its description; the list of commands shows the first sentence.
       examples: the end of its --help.
       add_options: adds its options to a parser.
-      run: carries it out.
+      run: runs it.
     """
 
     name: str
@@ -49,10 +49,10 @@ class Command:
 
 
 def exported_path(text: str) -> AnyPath:
-    """Reads the argument that names what export, save or jax.export wrote, wherever it is.
+    """Reads the path of a file or model that export, save or jax.export wrote.
 
     Raises:
-      argparse.ArgumentTypeError: it names a function, or the Python file of one.
+      argparse.ArgumentTypeError: it is a function, or the Python file of one.
     """
     path = as_path(text)
     if isinstance(path, StoragePath):
@@ -78,7 +78,7 @@ def add_output(parser: argparse.ArgumentParser, metavar: str, text: str, **more:
 
 
 def add_target(parser: argparse.ArgumentParser, release: str, **more: Any) -> None:
-    """Adds --tensorflow, which `release` explains, and --no-xla."""
+    """Adds --tensorflow, with the help `release`, and --no-xla."""
     parser.add_argument("--tensorflow", metavar="RELEASE", help=release, **more)
     add_no_xla(parser)
 
@@ -89,12 +89,12 @@ def add_no_xla(parser: argparse.ArgumentParser) -> None:
 
 
 def add_for_converters(parser: argparse.ArgumentParser) -> None:
-    """Adds --for-converters, for commands that write a graph: no file of a function keeps it."""
+    """Adds --for-converters, for commands that write a graph; .jaxfn files do not store it."""
     parser.add_argument("--for-converters", action="store_true", help=_FOR_CONVERTERS_HELP)
 
 
 def target_of(options: argparse.Namespace) -> Target | None:
-    """Returns the target that --tensorflow and --no-xla name; None if both are left out.
+    """Returns the target that --tensorflow and --no-xla name; None without them.
 
     Raises:
       TargetError: there is no such release.

@@ -23,20 +23,20 @@ class Console:
     """Writer to stderr; commands write their results to stdout themselves."""
 
     def __init__(self, *, verbose: bool = False) -> None:
-        """`verbose` keeps a line for each step, also where stderr is no terminal."""
+        """`verbose` prints a line for each step, even if stderr is not a terminal."""
         self.verbose = verbose
 
     def error(self, text: str) -> None:
-        """Prints why the command fails, in one line."""
+        """Prints in one line why the command fails."""
         print(f"{PROGRAM}: error: {one_line(text)}", file=sys.stderr, flush=True)
 
     def note(self, text: str) -> None:
-        """Prints what a user should know of a command that works, in one line."""
+        """Prints a note in one line about a command that works."""
         print(f"{PROGRAM}: note: {one_line(text)}", file=sys.stderr, flush=True)
 
     @contextlib.contextmanager
     def step(self, text: str) -> Iterator[None]:
-        """Shows what is being done while it is; with `verbose`, how long it took afterwards."""
+        """Shows the current step; with `verbose`, its time afterwards."""
         on_terminal = sys.stderr.isatty()
         begun = time.monotonic()
         if on_terminal:
@@ -52,7 +52,7 @@ class Console:
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the first line of an error's text that is not empty."""
+    """Returns the first non-empty line of an error's text."""
     return next(filter(None, map(str.strip, str(error).splitlines())), "")
 
 
@@ -64,7 +64,7 @@ _OPTIONS: Mapping[str, str] = MappingProxyType(
         "signatures": "FILE",
     }
 )
-"""The options whose names are not their arguments'."""
+"""Options whose names differ from their arguments."""
 
 _SHAPES = Argument("polymorphic_shapes")
 
@@ -74,7 +74,7 @@ _METAVARS: Mapping[str, str] = MappingProxyType(
 
 
 def for_command_line(text: str, options: argparse.Namespace) -> str:
-    """Writes the arguments in a message as options of the command that runs.
+    """Writes the arguments in a message as options of the running command.
 
     >>> text = Message("The ", Argument("polymorphic_shapes"), " entry '(b, 3)'")
     >>> for_command_line(text, argparse.Namespace(command="export", shapes=["(b, 3)"]))
@@ -82,10 +82,10 @@ def for_command_line(text: str, options: argparse.Namespace) -> str:
     """
     if not isinstance(text, Message):
         return text
-    # Open sizes stand in --args as well.
+    # --args also has open sizes.
     in_args = getattr(options, "command", None) == "export" and not options.shapes
     files = getattr(options, "file", "FILE")
-    if isinstance(files, list):  # of several, none is the one that is meant
+    if isinstance(files, list):  # with several, the meant one is unknown
         files = files[0][1] if len(files) == 1 else "FILE"
     file = shlex.quote(str(files))
 
@@ -98,7 +98,7 @@ def for_command_line(text: str, options: argparse.Namespace) -> str:
 
 
 def option_text(argument: Argument) -> str:
-    """Writes an argument as the option that the command line has for it.
+    """Writes an argument as its option of the command line.
 
     >>> option_text(Argument("oversize", {"b": "as is", "n": "as is"}))
     '--oversize b=as-is --oversize n=as-is'

@@ -17,11 +17,11 @@ from jax2tf_bridge.cli._references import UserCodeError
 from jax2tf_bridge.errors import BridgeError, TargetError, get_message
 
 REFUSED, USAGE, PIPE_CLOSED = 1, 2, 141
-"""The exit codes beside 0; the last is what a shell has for SIGPIPE."""
+"""Exit codes other than 0; the last is that of shells for SIGPIPE."""
 
 
 def run(argv: Sequence[str] | None) -> int:
-    """Runs the command and gives its exit code.
+    """Runs the command and returns its exit code.
 
     Raises:
       KeyboardInterrupt: after Ctrl-C.
@@ -55,7 +55,7 @@ def _is_missing_path(error: Exception, options: argparse.Namespace) -> bool:
         return False
     # The output need not exist yet.
     read = [value for key, value in vars(options).items() if key != "output"]
-    # [NAME=]PATH, as often as there are signatures.
+    # [NAME=]PATH, once per signature.
     read += [path for value in read if isinstance(value, list) for path in value]
     read += [path for value in read if isinstance(value, tuple) for path in value]
     named = {os.fspath(value) for value in read if isinstance(value, (str, os.PathLike))}

@@ -17,8 +17,8 @@ from jax2tf_bridge.errors import MissingDependencyError
 def loading(package: str, command: str, console: Console) -> Iterator[None]:
     """Imports a package, in a `with` block, for a command that needs it.
 
-    Ctrl-C ends the process at once there, since extension modules swallow KeyboardInterrupt while
-    they are loaded, and go on half-loaded.
+    Ctrl-C ends the process at once during the import, because extension modules swallow
+    KeyboardInterrupt while they are loaded, and continue half-loaded.
 
     Raises:
       MissingDependencyError: it is not installed; the text says for which command.
@@ -32,7 +32,7 @@ def loading(package: str, command: str, console: Console) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_collection() -> Iterator[None]:
-    """Keeps the collector from walking what imports make, of which nothing is garbage."""
+    """Disables the garbage collector during imports, which create no garbage."""
     if not gc.isenabled():
         yield
         return
@@ -57,13 +57,13 @@ def _interrupted_at_once() -> Iterator[None]:
 
 
 def quiet_tensorflow(*, debug: bool, is_timed: bool = False) -> None:
-    """Keeps TensorFlow from writing to stderr when it starts, and when it saves.
+    """Keeps TensorFlow from writing to stderr when it starts and when it saves.
 
-    To be called before a command line is read: paths in storage load TensorFlow.
+    Call this before the command line is parsed: paths in storage load TensorFlow.
 
     Args:
       debug: True to let it write.
-      is_timed: True to compute by oneDNN, as where the model is served. TensorFlow says so.
+      is_timed: True to compute with oneDNN, as a server does; TensorFlow prints that.
     """
     if debug:
         return

@@ -44,19 +44,19 @@ exit codes: 0 all is well, 1 the bridge refused, 2 the command line is wrong"""
 
 
 class _Parser(argparse.ArgumentParser):
-    """ArgumentParser that raises UsageError and proposes what was probably meant."""
+    """ArgumentParser that raises UsageError and suggests what was probably meant."""
 
     def error(self, message: str) -> NoReturn:
         if message.endswith("required: module:function"):
             message += ", which goes before --args"
         if message.endswith("required: -o/--output"):
             message += ", which names what to write"
-        # argparse names the function that reads the value.
+        # argparse's text has the name of the function that reads the value.
         message = re.sub(r": invalid \w+ value: (.*)\Z", r": expected a number. Got: \1", message)
         raise UsageError(f"{message} ({self.prog} --help says more)")
 
     def check_options(self, words: Iterable[str]) -> None:
-        """Raises at the first option that there is none of, before others are found missing."""
+        """Reports an unknown option before missing required ones."""
         known = [o for action in self._actions for o in action.option_strings]
         for word in words:
             name = word.partition("=")[0]
@@ -65,7 +65,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Subparsers(Protocol):
-    """Argparse's object that commands are added to, whose own type is private."""
+    """Type of argparse's object for commands, which is private there."""
 
     def add_parser(self, name: str, **options: Any) -> _Parser:
         """Adds a command."""

@@ -1,4 +1,4 @@
-"""Reads what arguments name: module:attribute, and [NAME=]PATH of a function's file."""
+"""Reads references in arguments: module:attribute, and [NAME=]PATH of a function's file."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from jax2tf_bridge.storage import AnyPath
 
 
 class UserCodeError(BridgeError):
-    """User code failed; the exception that it raised is the cause."""
+    """Error for failing user code; its exception is the cause."""
 
     def __init__(self, what: str, cause: BaseException, place: str | None = None) -> None:
-        """`what` was being done with it; `place` is the user's line, where it is known."""
+        """`what` is the action that failed; `place` is the user's line, if known."""
         first = first_line(cause)
         at = f" at {place}" if place else ""
         text = f"{what} failed{at}: {type(cause).__name__}" + (f": {first}" if first else "")
@@ -32,7 +32,7 @@ class UserCodeError(BridgeError):
 
 @contextlib.contextmanager
 def current_folder_first() -> Iterator[None]:
-    """Has imports, in a `with` block, look in the current folder first."""
+    """Makes imports in a `with` block search the current folder first."""
     folder = str(Path.cwd())
     sys.path.insert(0, folder)
     try:
@@ -44,14 +44,14 @@ def current_folder_first() -> Iterator[None]:
 
 
 def import_reference(reference: str, option: str) -> Any:
-    """Imports what `reference` names.
+    """Imports the object of a reference.
 
     Args:
       reference: "module:attribute" or "package.module:object.attribute".
       option: where the user wrote it, for messages.
 
     Raises:
-      UsageError: it is not written so, or there is no such module or attribute; with near names.
+      UsageError: the syntax is wrong, or the module or attribute does not exist; with suggestions.
       UserCodeError: importing the module failed.
     """
     module_name, _, path = reference.partition(":")
@@ -104,7 +104,7 @@ def _module_names(missing: str) -> list[str]:
 
 
 NamedPath: TypeAlias = tuple[str, AnyPath]
-"""Name of a signature, or "" without one, and the file of its function."""
+"""Name of a signature ("" if omitted), and the file of its function."""
 
 METAVAR = "[NAME=]PATH"
 

@@ -1,4 +1,4 @@
-"""`jax2tf-bridge retarget`: a function or a SavedModel for another TensorFlow release."""
+"""`jax2tf-bridge retarget`: rewrites a function or a SavedModel for another TensorFlow."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from jax2tf_bridge.serialization import read_function, write_function
 from jax2tf_bridge.storage import AnyPath, StoragePath, as_path, check_free
 
 _WITH_SHARDY = 10
-"""The calling convention of modules with Shardy's operations, for which the op has a flag."""
+"""Calling convention of modules with Shardy operations, which need a flag of the op."""
 
 _FINGERPRINT = "fingerprint.pb"
 
@@ -93,7 +93,7 @@ def run(options: argparse.Namespace) -> None:
         from jax2tf_bridge.from_jax import retarget
     with console.step(f"retargeting {portable.name}"):
         retargeted = retarget(portable, target)
-        # The gradients that were there, which may be retargeted only now.
+        # Stored gradients may be retargeted only now.
         write_function(output, retargeted, vjp_order=len(get_stored_functions(portable)) - 1)
     print(printable(f"{output}: {summary(retargeted)}"))
 
@@ -102,7 +102,7 @@ def _target(options: argparse.Namespace) -> Target:
     """Returns the target that the options name.
 
     Raises:
-      UsageError: they name none, or one that what is read cannot have.
+      UsageError: they name none, or one that this input cannot have.
       TargetError: there is no such release.
     """
     if options.for_converters:
@@ -123,7 +123,7 @@ def _target(options: argparse.Namespace) -> Target:
 
 
 def _suffix(options: argparse.Namespace) -> str:
-    """Names the target in the name of what is written: "tf2.16", "tf2.16-no-xla", "no-xla"..."""
+    """Returns the target's part of the output's name: "tf2.16", "tf2.16-no-xla", "no-xla"..."""
     if options.for_converters:
         return "for-converters"
     release = [] if options.tensorflow is None else [f"tf{options.tensorflow}"]
@@ -157,7 +157,7 @@ def _retarget_directory(options: argparse.Namespace, target: Target) -> None:
         with (folder / GRAPH_FILE).open("wb") as file:
             for part in new.graph:
                 file.write(part)
-        # It has digests of the graph that was.
+        # It has digests of the old graph.
         replace_file(folder / _FINGERPRINT)
         for name, portable in new.functions.items():
             replace_file(folder / name)
@@ -180,7 +180,7 @@ def _releases(folder: Path) -> str:
 
 @dataclass(frozen=True)
 class _NewContents:
-    """Parts of a SavedModel that are written anew.
+    """Parts of a SavedModel that are rewritten.
 
     Attributes:
       graph: the bytes of saved_model.pb, in parts.

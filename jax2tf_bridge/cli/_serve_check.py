@@ -1,4 +1,4 @@
-"""`jax2tf-bridge serve-check`: a SavedModel in another TensorFlow release, beside the one here."""
+"""`jax2tf-bridge serve-check`: runs a SavedModel in another TensorFlow release."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jax2tf_bridge.serve_checking import run_serve_check
 
 
 def run(options: argparse.Namespace) -> None:
-    """Makes the calls there and here, prints how they went, and fails if one did not go well."""
+    """Runs the calls there and here, prints the results, and fails if a call failed."""
     console = Console(verbose=options.verbose)
     outcome = run_serve_check(options.directory, options.tensorflow, options.python, console.step)
     print(printable(json.dumps(outcome.as_json(), indent=2) if options.json else str(outcome)))

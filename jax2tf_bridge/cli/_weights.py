@@ -1,4 +1,4 @@
-"""`jax2tf-bridge weights`: the weights of a SavedModel as a file that JAX reads."""
+"""`jax2tf-bridge weights`: writes the weights of a SavedModel as a file that JAX reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments of a call to a converted function: taken apart, compared, made tensors."""
+"""Takes the arguments of a call apart, compares them, and makes them tensors."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _ARRAYS = (tf.Tensor, np.ndarray, np.generic, jax.Array)
 
 @dataclass(frozen=True)
 class CallArguments:
-    """Arguments of one call: static values apart, and of the others the leaves.
+    """Arguments of one call: the static values, and the leaves of the others.
 
     Attributes:
-      function: whose arguments they are.
+      function: the function.
       static_args, static_kwargs: the static values, by position and by name.
-      dynamic: the others, (args, kwargs), with None in the place of static ones.
-      leaves: of `dynamic`: tensors, arrays and numbers.
+      dynamic: the other arguments, (args, kwargs), with None in place of static ones.
+      leaves: the leaves of `dynamic`: tensors, arrays and numbers.
       key: equal for calls with equal structure, shapes, dtypes and static values.
       static_key: equal for calls with equal static values.
     """
@@ -54,7 +54,7 @@ class CallArguments:
         """Takes the arguments apart.
 
         Raises:
-          DTypeError: one is neither a tensor nor an array nor a number.
+          DTypeError: an argument is neither a tensor nor an array nor a number.
           ExportError: a static value is not hashable.
         """
         static_args = {i: a for i, a in enumerate(args) if function.is_static(i)}
@@ -89,7 +89,7 @@ class CallArguments:
         return CallArguments(function, static_args, static_kwargs, dynamic, values, key, static_key)
 
     def specs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Returns the arguments with OpenSpecs in the place of arrays; static values as they are.
+        """Returns the arguments with OpenSpecs in place of arrays; static values stay.
 
         Raises:
           DTypeError: JAX has no such dtype, or the rank of a tensor is not known.
@@ -103,7 +103,7 @@ class CallArguments:
         )
 
     def tensors(self, portable: PortableFunction) -> list[tf.Tensor]:
-        """Makes the leaves tensors of the function's dtypes; 64 bits become 32 where JAX says so.
+        """Makes the leaves tensors of the function's dtypes; 64 bits become 32 unless JAX uses x64.
 
         Raises:
           DTypeError: a number is too large for its dtype.
@@ -121,7 +121,7 @@ class CallArguments:
 
 
 def _without_wrappers(leaf: Any) -> Any:
-    """A leaf in which containers stand for TF's wrappers, also within containers within."""
+    """Returns a leaf with TF's wrappers replaced by containers, at all depths."""
     if not tf_compat.is_wrapper(leaf):
         return leaf
     plain = tf_compat.unwrap_containers(leaf)
@@ -129,7 +129,7 @@ def _without_wrappers(leaf: Any) -> Any:
 
 
 def array_of(leaf: Any) -> Any:
-    """A leaf as a tf.Tensor, an array of JAX or NumPy, or a number; None if it is none."""
+    """Returns a leaf as a tf.Tensor, a JAX or NumPy array, or a number; None for other objects."""
     if isinstance(leaf, (*_ARRAYS, *_NUMBERS)):
         return leaf
     if isinstance(leaf, tf.Variable) or hasattr(leaf, "__tf_tensor__"):
@@ -171,7 +171,7 @@ def _static_key(
 
 
 def _paths(function: JaxCallable, dynamic: Any) -> list[str]:
-    """For each leaf how a user would write it: "x", "params['w']"."""
+    """Paths of the leaves as a user would write them: "x", "params['w']"."""
     names = function.argument_names(len(dynamic[0]))
     keyed, _ = jax.tree_util.tree_flatten_with_path(dynamic)
     paths = []
@@ -192,12 +192,12 @@ def _spec(value: Any, path: str) -> OpenSpec:
         return OpenSpec(tuple(value.shape.as_list()), dtype)
     if isinstance(value, _ARRAYS):
         return OpenSpec(tuple(value.shape), jax_dtype(value.dtype, path))
-    # Its value is looked at when it becomes a tensor.
+    # The value is checked when it becomes a tensor.
     return OpenSpec((), jax_dtype(jax.typeof(number_kind(value)()).dtype, path), value)
 
 
 def number_kind(value: Any) -> type:
-    """Returns the narrowest of Python's number types that a value is of: a bool is an int, too."""
+    """Returns the narrowest Python number type of a value: bool before int."""
     return next(kind for kind in _NUMBERS if isinstance(value, kind))
 
 
@@ -230,13 +230,13 @@ def dtype_of_val(val: Any) -> tf.DType:
       val: a number, or an array of TensorFlow, NumPy or JAX.
 
     Returns:
-      That of the value, with 32 bits in the place of 64 unless jax_enable_x64 is set. A number of
-      Python has JAX's default of its kind; a typed PRNG key is words of uint32, float0 is bool,
-      and integers of 4 bits cross as 8.
+      The dtype of the value, with 32 bits instead of 64 unless jax_enable_x64 is set. A Python
+      number has JAX's default dtype for its kind; a typed PRNG key becomes uint32 words, float0
+      becomes bool, and 4-bit integers become 8-bit.
 
     Raises:
-      DTypeError: it is none of these, JAX or TensorFlow has no such dtype, or an integer of
-        Python does not fit.
+      DTypeError: it is none of these, JAX or TensorFlow has no such dtype, or a Python integer
+        does not fit.
 
     >>> dtype_of_val(1), dtype_of_val(tf.constant(1.0, tf.float64))
     (tf.int32, tf.float32)

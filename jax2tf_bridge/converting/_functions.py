@@ -1,4 +1,4 @@
-"""Portable functions of one converted function: one a signature, made once each."""
+"""Portable functions of one converted function: one per signature, each made once."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from jax2tf_bridge.portable import PortableFunction
 from jax2tf_bridge.to_tensorflow import check_function
 from shape_poly import evaluate_shape, solve_dimensions
 
-# One entry for each concrete shape that eager calls had: past this many they start anew.
+# Maximum number of concrete shapes of eager calls; the cache is then cleared.
 _MAX_CALLS = 4096
 
 
 @dataclass
 class FunctionCache:
-    """Makes the portable functions with `make` and keeps them; safe to use from several threads.
+    """Makes portable functions with `make` and caches them; thread-safe.
 
-    Two levels, since the symbolic specs are what decides, but take long to find: calls that
-    differ only in open dimensions share a portable function.
+    The cache has two levels because the key is the symbolic specs, which take long to find: calls
+    that differ only in open dimensions share a portable function.
     """
 
     make: Callable[[Specs], PortableFunction]
@@ -31,19 +31,19 @@ class FunctionCache:
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def portables(self) -> list[PortableFunction]:
-        """Portable functions that there are."""
+        """Portable functions that were made."""
         with self._lock:
             return [portable for known in self._by_specs.values() for portable in known]
 
     def get(
         self, call_key: Hashable, static_key: Hashable, specs: Callable[[], Specs]
     ) -> PortableFunction:
-        """Returns the portable function for the calls of a key, in JAX's present configuration.
+        """Returns the portable function for calls with a key, in JAX's current configuration.
 
         Args:
           call_key: equal for calls with equal structure, shapes, dtypes and static values.
           static_key: equal for calls with equal static values.
-          specs: what to trace them with; asked for a new key only.
+          specs: makes the specs to trace with; called for a new key only.
         """
         configuration = jax_compat.configuration()
         key = (call_key, configuration)
@@ -83,7 +83,7 @@ def _serves(portable: PortableFunction, specs: Specs) -> bool:
 
 
 class Requirements(Sequence[str]):
-    """A view of the requirements of the portable functions that there are by now."""
+    """Live view of the requirements of all portable functions made so far."""
 
     def __init__(self, portables: FunctionCache) -> None:
         """Takes the cache of the functions."""

@@ -19,7 +19,7 @@ class _NotGiven:
 
 NOT_GIVEN: Any = _NotGiven()
 _JAX2TF_DEFAULT = "_DefaultNativeSerialization"
-"""The type of what stands in jax2tf for an argument that was not given."""
+"""Name of the class of jax2tf's placeholder for an omitted argument."""
 
 
 def chosen_target(
@@ -36,8 +36,8 @@ def chosen_target(
       target: as `convert` takes it.
       enable_xla: False for TensorFlow's own operations.
       native_serialization: likewise.
-      platforms: native_serialization_platforms, which both cannot go with.
-      stacklevel: of the warning about a switch that is on, from here.
+      platforms: native_serialization_platforms, which excludes both switches.
+      stacklevel: the stack level of the warning about a switch that is on.
 
     Raises:
       TargetError: they contradict each other, or it is no target.

@@ -1,4 +1,4 @@
-"""Graphs of SavedModels with TensorFlow's own operations in the place of their modules."""
+"""Makes graphs of SavedModels with TensorFlow's own operations instead of modules."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from jax2tf_bridge.to_tensorflow import replace_call_modules
 
 
 def operations_graph(contents: SavedModelContents, target: Target) -> bytes:
-    """Returns saved_model.pb with operations in the place of its XlaCallModule ops.
+    """Returns saved_model.pb with operations instead of XlaCallModule ops.
 
     Args:
       contents: the SavedModel, which any tool may have written.
-      target: one without XLA.
+      target: a target without XLA.
 
     Raises:
       ModuleError: an operation of a module has no form in TensorFlow's, or a module calls

@@ -1,4 +1,4 @@
-"""publish(): the next version of a model that is served, from JAX functions or weights alone."""
+"""publish(): writes the next version of a served model, from JAX functions or weights only."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from jax2tf_bridge.weights import is_flat
 
 
 class SaveOptions(TypedDict, total=False):
-    """Options that `publish` hands on to `save`."""
+    """Options that `publish` passes on to `save`."""
 
     trainable: bool | str | Sequence[str]
     vjp_order: int | None
@@ -135,7 +135,7 @@ def _named(newest: AnyPath, params: Any) -> Mapping[str, Any]:
 
     names = leaf_names(tree_spec(params))
     if isinstance(params, Mapping) and not _are_of(newest, names):
-        # A state dict may lack what boxes around single values add to the names.
+        # A state dict may lack the parts of names that boxes around single values add.
         return map_weights_by_name(newest, params)
     return dict(zip(names, jax.tree_util.tree_leaves(params), strict=True))
 

@@ -1,4 +1,4 @@
-"""save(): from JAX functions, portable functions or files to a SavedModel, in one call."""
+"""save(): writes JAX functions, portable functions or files as a SavedModel."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from jax2tf_bridge.from_jax import PreparedExport
 
 Signatures: TypeAlias = Any
-"""A Signature, or what a Signature's function may be; or a mapping of those by name."""
+"""A Signature, or a function that a Signature may hold; or a mapping of these by name."""
 
 
 def save(
@@ -136,7 +136,7 @@ def save(
     with ended_by_interrupts() as check_interrupts, opened(params) as weights:
         options = BucketOptions(buckets, oversize, expected_sizes)
         prepared = prepare(signatures, weights, platforms, target)
-        # Before what takes long.
+        # First, before the long work.
         check_vjp_order(vjp_order)
         check_option_names([each.inputs() for each in prepared.values()], options)
         portables = {}
@@ -162,7 +162,7 @@ def prepare(
     platforms: Sequence[str] | None,
     target: Target | None,
 ) -> dict[str, PreparedSignature]:
-    """Checks what was given as signatures, by name; nothing is exported yet.
+    """Checks the `signatures` argument, and returns it by name; nothing is exported yet.
 
     Raises:
       SavingError: it is neither a signature nor a mapping of signatures; or one contradicts itself.
@@ -179,7 +179,7 @@ def prepare(
 
 
 def keys_as_words(params: Any) -> Any:
-    """Replaces PRNG keys among the weights by the uint32 words that TensorFlow has for them."""
+    """Replaces PRNG keys among the weights by their uint32 words."""
     if "jax" not in sys.modules:
         return params
     import jax
@@ -198,7 +198,7 @@ def keys_as_words(params: Any) -> Any:
 
 @dataclass(frozen=True)
 class PreparedSignature:
-    """A signature whose function is a portable function, or ready to be exported as one."""
+    """Signature whose function is a portable function, or can be exported as one."""
 
     name: str
     signature: Signature
@@ -209,7 +209,7 @@ class PreparedSignature:
         """Returns its inputs by name.
 
         Raises:
-          SavingError: names clash, or are not there.
+          SavingError: names clash or do not exist.
         """
         function = self.function
         if isinstance(function, PortableFunction):
@@ -220,20 +220,20 @@ class PreparedSignature:
         return SignatureInputs.of(self.name, self.signature, paths, avals, is_decided=is_decided)
 
     def with_function(self) -> Signature:
-        """Returns the signature with a portable function in the place of what was given."""
+        """Returns the signature with its function exported as a portable function."""
         function = self.function
         if not isinstance(function, PortableFunction):
             with _called_for(self.name, self.signature, takes=self.takes_params):
                 from jax2tf_bridge.from_jax.stablehlo import ConstantPool
 
-                # Nobody gets the function: its arrays go from where they are into the file.
+                # The function stays internal, so its constants may alias the user's memory.
                 function = function.run(ConstantPool(shares_memory=True))
         return replace(self.signature, function=function)
 
 
 @contextlib.contextmanager
 def _called_for(name: str, signature: Signature, *, takes: bool) -> Iterator[None]:
-    """Notes how save called the function where this fails in JAX or in the function."""
+    """Adds a note with save's call of the function to errors of JAX or of the function."""
     try:
         yield
     except Exception as e:
@@ -250,7 +250,7 @@ def _prepared(
     platforms: Sequence[str] | None,
     target: Target | None,
 ) -> PreparedSignature:
-    """Checks what was given as a signature."""
+    """Checks one signature."""
     signature = given if isinstance(given, Signature) else Signature(given)
     takes = params is not None if signature.takes_params is None else signature.takes_params
     function = signature.function
@@ -288,7 +288,7 @@ def _prepared(
 
 
 def _check_call(name: str, signature: Signature, *, takes: bool) -> None:
-    """Raises unless the function can be called with the arguments of its Signature."""
+    """Raises if the function cannot be called with the arguments of its Signature."""
     args, kwargs = signature.args, signature.kwargs
     if not isinstance(args, (list, tuple)):
         raise SavingError(
@@ -298,7 +298,7 @@ def _check_call(name: str, signature: Signature, *, takes: bool) -> None:
     try:
         expected = inspect.signature(signature.function)
     except (TypeError, ValueError):
-        return  # it does not say what it takes
+        return  # it has no signature
     try:
         expected.bind(*([None] if takes else []), *args, **dict(kwargs))
     except TypeError as e:
@@ -313,7 +313,7 @@ def _check_call(name: str, signature: Signature, *, takes: bool) -> None:
 
 
 def _call_text(signature: Signature, takes: bool) -> str:
-    """Prints how save calls the function, as "f(params, <array>, train=<bool>)"."""
+    """Formats save's call of the function, as "f(params, <array>, train=<bool>)"."""
     name = getattr(signature.function, "__name__", "f")
     given = [*(["params"] if takes else []), *(f"<{type(a).__name__}>" for a in signature.args)]
     given += [f"{key}=<{type(value).__name__}>" for key, value in signature.kwargs.items()]
@@ -342,7 +342,7 @@ def _refuse_export_options(name: str, signature: Signature) -> None:
 
 
 def _shapes(signature: Signature, *, takes: bool) -> Any:
-    """Returns the specification of all arguments; that of the weights is None."""
+    """Returns the specification of all arguments; it is None for the weights."""
     shapes = signature.polymorphic_shapes
     if not takes or shapes is None:
         return shapes

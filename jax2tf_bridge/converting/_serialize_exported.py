@@ -1,4 +1,4 @@
-"""serialize_exported(): a portable function as the bytes that jax.export.deserialize reads."""
+"""serialize_exported(): writes the bytes that jax.export.deserialize reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads what --args, --kwargs and --shapes say; needs no JAX."""
+"""Parses --args, --kwargs and --shapes; needs no JAX."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SHORT = {"bool": "bool", "b1": "bool", "i1": "bool", "pred": "bool"} | {
     for short in (name.replace(row.kind, letter, 1),)
 }
 DTYPES: Mapping[str, str] = MappingProxyType({**_SHORT, **{name: name for name in _SHORT.values()}})
-"""The dtypes by their short names (f32, bf16, u8) and their long ones."""
+"""Dtypes by their short (f32, bf16, u8) and long names."""
 
 _ARRAY = re.compile(r"\s*(?P<dtype>key<\w+>|[A-Za-z]\w*)\s*(?:\[(?P<shape>.*)\])?\s*", re.DOTALL)
 _UNNAMED = re.compile(r"(?:^|,)\s*(None|\?|-\s*1)\s*(?=,|$)")
@@ -49,7 +49,7 @@ class ArgumentSpec:
 
     @property
     def is_open(self) -> bool:
-        """Has dimensions without a number."""
+        """True if a dimension has no number."""
         return any(map(is_symbolic_dim, self.shape))
 
     @staticmethod
@@ -57,7 +57,7 @@ class ArgumentSpec:
         """Reads "f32[b,28]".
 
         Raises:
-          UsageError: it is no such text; `option` says whose it is.
+          UsageError: the syntax is wrong; the text names `option`.
         """
         match = _ARRAY.fullmatch(text)
         if match is None:
@@ -84,7 +84,7 @@ def read_arguments(text: str, option: str) -> Any:
     """Reads a pytree of ArgumentSpecs.
 
     Args:
-      text: "f32[b,28]", or a pytree of such texts as JSON or as Python writes it.
+      text: "f32[b,28]", or a pytree of such texts in JSON or Python syntax.
       option: where the user wrote it, for messages.
 
     Raises:
@@ -106,7 +106,7 @@ def read_shapes(text: str, option: str) -> Any:
       UsageError: it begins as a pytree and is none.
     """
     if text.strip().startswith("(") and '"' not in text and "'" not in text:
-        return text  # a shape, and no tuple of texts
+        return text  # a shape, not a tuple of texts
     return _read(text, option, lambda leaf, _: _shape(leaf))
 
 

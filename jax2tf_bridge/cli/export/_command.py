@@ -147,7 +147,7 @@ def run(options: argparse.Namespace) -> None:
 
 @dataclass(frozen=True)
 class _Reference:
-    """An array or pytree of arrays that the user's module has."""
+    """Reference to an array or pytree of arrays in the user's module."""
 
     name: str
     option: str
@@ -207,10 +207,10 @@ def _positional(specs: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _value(spec: Any) -> Any:
-    """Makes the pytree that `export` takes from ArgumentSpecs or a reference."""
+    """Makes an argument of `export` from ArgumentSpecs or a reference."""
     if isinstance(spec, _Reference):
         value = import_reference(spec.name, spec.option)
-        # No object that can be called besides: it may be a pytree of arrays, as a model is.
+        # Callable objects are not called: a model may be both callable and a pytree of arrays.
         if inspect.isroutine(value):
             try:
                 return value()
@@ -279,7 +279,7 @@ def _exported(make: Callable[[], PortableFunction], name: str) -> PortableFuncti
 def _with_gradient(
     portable: PortableFunction, order: int | None, console: Console
 ) -> PortableFunction:
-    """Adds the gradients that are asked for; by default one order, if there is one."""
+    """Adds the requested gradients; by default one order, if possible."""
     try:
         if order is not None:
             return portable.with_vjp(order)

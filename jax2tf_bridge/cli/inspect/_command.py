@@ -1,4 +1,4 @@
-"""`jax2tf-bridge inspect`: says what is in a file or a SavedModel."""
+"""`jax2tf-bridge inspect`: describes a file or a SavedModel."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Reads the file or directory, and prints what is in it or writes a page about it."""
+    """Reads the file or directory, and prints a description or writes a page."""
     console = Console(verbose=options.verbose)
     page_file: Path | None = options.html
     if page_file is not None:

@@ -27,8 +27,8 @@ class ModuleTexts:
     """Modules as text.
 
     Attributes:
-      texts: for each module its text; None where there is none.
-      missing_because: why there are none at all, and what helps; "" if there are some.
+      texts: the text of each module; None without one.
+      missing_because: why there are no texts, and what helps; "" if there are some.
     """
 
     texts: tuple[str | None, ...]
@@ -38,10 +38,10 @@ class ModuleTexts:
 def module_texts(modules: Sequence[bytes | memoryview | None]) -> ModuleTexts:
     """Prints modules as text.
 
-    MLIR may hang or crash on damaged bytes, which another process and a time limit survive.
+    A separate process and a time limit are used because MLIR may hang or crash on damaged bytes.
 
     Args:
-      modules: portable artifacts; None for those of which no text is wanted.
+      modules: portable artifacts; None for modules that need no text.
     """
     if not modules:
         return ModuleTexts(())
@@ -64,7 +64,7 @@ def module_texts(modules: Sequence[bytes | memoryview | None]) -> ModuleTexts:
 
 
 def _run(folder: Path) -> str:
-    """Writes the texts; returns what went wrong, "" for nothing."""
+    """Writes the texts; returns an error text, or ""."""
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),

@@ -165,7 +165,7 @@ def _read(options: argparse.Namespace) -> dict[str, PortableFunction]:
 
 
 def _buckets_dropped(root: AnyPath, options: argparse.Namespace) -> str | None:
-    """Warns if the version before has buckets and the new one has none."""
+    """Warns if the previous version has buckets and the new one has none."""
     from jax2tf_bridge.saving import latest_version
 
     newest = latest_version(root)

@@ -30,7 +30,7 @@ _BOOLEANS = {"true": True, "false": False}
 _OF_PADDING = ("oversize", "mask", "pad_values", "unchecked_padding")
 
 Example: TypeAlias = Mapping[str, Any] | Sequence[Mapping[str, Any]]
-"""As `Signature.example`."""
+"""Type of `Signature.example`."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -138,7 +138,7 @@ def check_save_options(options: argparse.Namespace) -> None:
 
 
 def given_with_function(options: argparse.Namespace) -> list[str]:
-    """Lists the options that say how a function is saved, among those that were given."""
+    """Lists the given options that say how a function is saved."""
     trainable = ("trainable", "no_trainable")
     names = (*trainable, "buckets", *_OF_PADDING, "precompile", "no_xla", "for_converters")
     given = [flag(name) for name in names if getattr(options, name)]
@@ -147,17 +147,17 @@ def given_with_function(options: argparse.Namespace) -> list[str]:
 
 
 def flag(name: str) -> str:
-    """Writes an attribute of the options as the user does."""
+    """Formats an attribute of the options as the user writes it."""
     return f"--{name.replace('_', '-')}"
 
 
 def signatures(
     functions: Mapping[str, PortableFunction], options: argparse.Namespace
 ) -> dict[str, Signature]:
-    """Makes the signatures of functions, by name, with what the options say of their inputs.
+    """Makes the signatures of functions, by name, with the options about their inputs.
 
-    Options about inputs go to the signatures that have them; those about inputs of none go to all,
-    which says what is wrong.
+    Options about inputs go to the signatures that have these inputs. Options about unknown inputs
+    go to all signatures, so that `save` reports the error.
 
     Raises:
       UsageError, FileFormatError, OSError: the file of --example cannot be read.
@@ -178,7 +178,7 @@ def signatures(
 
 @dataclass(frozen=True)
 class _Elsewhere:
-    """Names that only signatures other than the one at hand have.
+    """Names that only other signatures have.
 
     Attributes:
       inputs: names of inputs.
@@ -296,7 +296,7 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _read_example(file: AnyPath) -> Example:
-    """Reads values by name; those of JSON have no dtype of their own, and take the inputs'."""
+    """Reads values by name; values of JSON have no dtype and get that of the input."""
     kind = file.suffix.lower()
     if kind not in (".npz", ".json"):
         raise UsageError(

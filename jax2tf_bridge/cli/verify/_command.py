@@ -1,4 +1,4 @@
-"""`jax2tf-bridge verify`: a SavedModel in TensorFlow against the JAX function that it came from."""
+"""`jax2tf-bridge verify`: compares a SavedModel with its JAX function."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ROUNDS = 20
 
 
 def run(options: argparse.Namespace) -> None:
-    """Compares values and gradients, prints them, and fails if they differ; latency on demand."""
+    """Compares values, gradients and, on demand, latency; prints them, and fails if they differ."""
     quiet_tensorflow(debug=options.debug, is_timed=_rounds(options) > 0)
     console = Console(verbose=options.verbose)
     if options.plot is not None:
@@ -100,7 +100,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _compile_quickly() -> None:
-    """Has XLA spend little time on programs that run once; JAX and TensorFlow read it first."""
+    """Makes XLA compile quickly; JAX and TensorFlow read the setting when they start."""
     if not sys.modules.keys().isdisjoint(("jax", "tensorflow")):
         return
     flags = os.environ.get("XLA_FLAGS", "")
@@ -111,7 +111,7 @@ def _compile_quickly() -> None:
 
 
 def _rounds(options: argparse.Namespace) -> int:
-    """Returns how many calls are measured at each size: 0 unless latency is asked for."""
+    """Returns the number of calls to measure at each size: 0 without --latency."""
     asked = options.latency or options.batch_sizes is not None or options.plot is not None
     if options.rounds == 0 and asked:
         raise UsageError(
@@ -123,7 +123,7 @@ def _rounds(options: argparse.Namespace) -> int:
 
 
 def _params_like(options: argparse.Namespace) -> Any:
-    """Imports what --params-like names; None without it."""
+    """Imports the object that --params-like names; None without the option."""
     if options.params_like is None:
         return None
     import jax

@@ -17,9 +17,9 @@ def latency_plot(title: str, variable: str, points: Sequence[Latency]) -> str:
     """Plots two lines on logarithmic axes, as a file of SVG.
 
     Args:
-      title: of the plot.
+      title: the plot's title.
       variable: the name of the size.
-      points: with rising sizes.
+      points: the points, in order of their sizes.
     """
     sizes = [point.size or 1 for point in points]
     times = [t for p in points for t in (p.jax_ms, p.saved_model_ms)]
@@ -71,7 +71,7 @@ def latency_plot(title: str, variable: str, points: Sequence[Latency]) -> str:
 
 
 class _PlotAxis:
-    """Axis that maps numbers to places; numbers that are all one are in the middle."""
+    """Axis that maps numbers to places; if all numbers are equal, they are in the middle."""
 
     def __init__(self, low: float, high: float, begin: float, end: float) -> None:
         margin = 0.06 * (end - begin)

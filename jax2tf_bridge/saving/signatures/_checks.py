@@ -82,7 +82,7 @@ def check_size(portables: Mapping[str, Iterable[PortableFunction]]) -> None:
 
 
 def check_vjp_order(vjp_order: int | None) -> None:
-    """Raises SavingError unless it counts orders of gradients, or is None."""
+    """Raises SavingError unless it is None or a number of orders of gradients."""
     if vjp_order is not None and (not isinstance(vjp_order, int) or vjp_order < 0):
         raise SavingError(
             Message(Argument("vjp_order"), f" must be an integer, 0 or more. Got: {vjp_order!r}")

@@ -43,21 +43,21 @@ class Endpoint:
     """Function with its weights, ready to be called and saved.
 
     Attributes:
-      name: of the signature.
-      signature: what the user asked for.
+      name: the signature's name.
+      signature: the user's Signature.
       portable: the portable function.
-      weights: for its first argument; empty if it takes none.
-      inputs: without weights and masks.
-      outputs: of the function, before any postprocess.
-      orders: its gradients.
-      call: the function over named tensors; it reads what it holds where that is not among them.
-      held: what it holds, the weights and constants, as tensors with names of their own.
-      pull: its gradient, from named tensors, with what it holds among them, and the cotangents of
-        all outputs; None where TensorFlow has to differentiate `call` itself.
+      weights: the weights for its first argument; empty if it takes none.
+      inputs: the inputs without weights and masks.
+      outputs: the outputs of the function, before any postprocess.
+      orders: the gradients.
+      call: the function over named tensors; it reads weights and constants that are not passed.
+      held: the weights and constants, as tensors by names that no input has.
+      pull: the gradient: a function of named tensors, including weights and constants, and of the
+        cotangents of all outputs; None if TensorFlow has to differentiate `call` itself.
       masks: the inputs that the buckets fill.
       bucketing: the sizes that `call` runs at.
-      notes: what to know of them, for people.
-      piece_gradients: the gradients of what runs in pieces.
+      notes: facts about the buckets, as text.
+      piece_gradients: the gradients of sizes that run in pieces.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Endpoint:
         """Makes the endpoint of a signature whose function is a portable function.
 
         Raises:
-          SavingError: names clash, or are not there.
+          SavingError: names clash or do not exist.
         """
         portable: PortableFunction = signature.function
         first = len(weights)
@@ -142,11 +142,11 @@ class Endpoint:
         )
 
     def signature_inputs(self) -> SignatureInputs:
-        """Returns its inputs beside the options that name them."""
+        """Returns its inputs with the options that name them."""
         return SignatureInputs(self.name, self.signature, self.inputs)
 
     def specs(self) -> dict[str, tf.TensorSpec]:
-        """Returns what its tf.function takes, by name."""
+        """Returns the arguments of its tf.function, by name."""
         return {port.name: spec(port.name, port.aval) for port in self.inputs}
 
     def taken(self) -> dict[str, tf.TensorSpec]:
@@ -164,8 +164,8 @@ class Endpoint:
             traced once.
 
         Returns:
-          A tf.function, and each (args, kwargs) of specs to trace it with: with all arguments, and
-          without some of those that have a default.
+          A tf.function, and the specs (args, kwargs) of each trace: with all arguments, and without
+          some of those that have a default.
         """
         arguments, out_tree = self.arguments, to_plain_containers(self.portable.out_tree)
         names, given = arguments.names, self.defaults()
@@ -212,10 +212,10 @@ class Endpoint:
         return {name: self.fitting("default of", name, value) for name, value in given}
 
     def example(self) -> Mapping[str, Any]:
-        """Returns the user's example of a signature with buckets or fixed sizes alone.
+        """Returns the user's example of a signature with only buckets or fixed sizes.
 
         Raises:
-          SavingError: there are several; or as `examples`.
+          SavingError: there are several; or as for `examples`.
         """
         examples = self.examples()
         if len(examples) > 1:
@@ -230,12 +230,12 @@ class Endpoint:
     def examples(self) -> list[Mapping[str, Any]]:
         """Returns the user's examples of a signature without preprocess.
 
-        Values are cast as arguments are: lists take the dtype of their input, and 64 bits become 32
-        where it has 32.
+        Values are cast like arguments: lists get the dtype of their input, and 64 bits become 32 if
+        the input has 32.
 
         Raises:
-          SavingError: one is no mapping, or has a list that is no array of the input's dtype and
-            shape.
+          SavingError: an example is not a mapping, or has a list that cannot become an array of the
+            input's dtype and shape.
         """
         return [
             {name: self._example_value(name, value) for name, value in example.items()}
@@ -244,7 +244,7 @@ class Endpoint:
 
     def _example_value(self, name: str, value: Any) -> Any:
         dtype = next((port.aval.op_dtype for port in self.inputs if port.name == name), None)
-        if dtype is None:  # which is told where the example is used
+        if dtype is None:  # the use of the example reports this
             return value
         if not hasattr(value, "dtype"):
             return self.fitting("example for", name, value).numpy()
@@ -258,8 +258,8 @@ class Endpoint:
 
         Args:
           what: "default of" or "example for", for messages.
-          name: of the input.
-          value: what the user gave.
+          name: the input's name.
+          value: the user's value.
 
         Raises:
           SavingError: it has another dtype or shape, or integers that the dtype does not hold.
@@ -289,7 +289,7 @@ class Endpoint:
 
     @property
     def is_processed(self) -> bool:
-        """True if the user's own functions stand around it."""
+        """True if the user's own functions run before or after it."""
         return (
             self.signature.processing.preprocess is not None
             or self.signature.processing.postprocess is not None
@@ -301,7 +301,7 @@ class Endpoint:
         return 0 if self.orders is None else self.orders.order
 
     def gradient_functions(self) -> list[Any]:
-        """Traces its gradients, for the saved object; of what was traced of it."""
+        """Traces its gradients, for the saved object; `traced` is the traced function."""
         functions: list[Any] = []
         for gradients in (self.orders, self.piece_gradients):
             if gradients is not None:
@@ -309,9 +309,9 @@ class Endpoint:
         return functions
 
     def prevented(self, order: int) -> str | None:
-        """Says why the gradient of this order, or the function (0), has none; None if it has.
+        """Returns why the derivative of this order has no gradient, or None if it has one.
 
-        It is about what runs in pieces, of which each order needs a function.
+        This concerns sizes that run in pieces, where each order needs a function.
         """
         if self.orders is None:
             return self.portable.gradient_problem()
@@ -324,7 +324,7 @@ class Endpoint:
 
 
 def _python_signature(arguments: CallStructure, optional: Collection[str]) -> inspect.Signature:
-    """Returns the arguments as Python says them, so that they can be given by name, too."""
+    """Returns the arguments as Python parameters, so that callers can also pass them by name."""
     names: Sequence[str] = arguments.names
     if not all(name.isidentifier() and not iskeyword(name) for name in names):
         names = [f"arg_{i}" for i in range(len(names))]
@@ -332,7 +332,7 @@ def _python_signature(arguments: CallStructure, optional: Collection[str]) -> in
     positional = []
     default: Any = needed
     for name in names:
-        # After one that can be left out all can, for Python.
+        # In Python, all parameters after an optional one are optional.
         default = None if name in optional or default is None else needed
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         positional.append(inspect.Parameter(name, kind, default=default))
@@ -368,7 +368,7 @@ def _refuse_overflow(place: str, value: Any, dtype: str) -> None:
 
 
 def spec(name: str, aval: Aval) -> tf.TensorSpec:
-    """Returns what a tf.function takes for an input."""
+    """Returns the spec of an input, for a tf.function."""
     shape = [None if is_symbolic_dim(d) else d for d in aval.shape]
     return tf.TensorSpec(shape, op_dtype(aval, f"The input {name}"), name)
 
@@ -385,9 +385,9 @@ def to_plain_containers(tree: TreeSpec) -> TreeSpec:
 
 
 def saved_orders(portable: PortableFunction, asked: int | None) -> int | None:
-    """Returns how many orders of gradients are saved; None for a function that has no gradient.
+    """Returns the number of orders of gradients to save; None for a function without a gradient.
 
-    By default those that the portable function holds, and at least one, if it can be exported.
+    The default is the number that the portable function holds, and at least one, if possible.
     """
     if asked == 0:
         return 0
@@ -432,7 +432,7 @@ def _flat(
 
 
 def optional_subsets(optional: Sequence[str]) -> list[frozenset[str]]:
-    """Lists the sets of inputs with defaults that a call may leave out: any; of many, none or all.
+    """Lists the sets of inputs that a call may leave out: all subsets, or for many none and all.
 
     >>> [sorted(names) for names in optional_subsets(["x", "y"])]
     [[], ['x'], ['y'], ['x', 'y']]

@@ -22,8 +22,8 @@ class NamedPort:
 
     Attributes:
       name: its name in the SavedModel.
-      path: to the array in the arguments or results of the JAX function, as Python writes it.
-      aval: its type as the op takes or gives it.
+      path: the path to the array in the JAX function's arguments or results, in Python's notation.
+      aval: its type as an operand or result of the op.
     """
 
     name: str
@@ -38,13 +38,13 @@ def avals_of(ports: Iterable[NamedPort]) -> dict[str, Aval]:
 
 @dataclass(frozen=True)
 class SignatureInputs:
-    """Inputs of a signature's function, beside the options that name them.
+    """Inputs of a signature's function, with the options that name them.
 
     Attributes:
-      name: of the signature.
-      signature: what the user asked for.
-      ports: all arguments but the weights, with the masks.
-      is_decided: whether the dimension variables are known; AUTO finds them in the export.
+      name: the signature's name.
+      signature: the user's Signature.
+      ports: all arguments except the weights, with the masks.
+      is_decided: whether the dimension variables are known; AUTO finds them during the export.
     """
 
     name: str
@@ -64,14 +64,14 @@ class SignatureInputs:
         """Names the arguments of a function.
 
         Args:
-          name: of the signature.
-          signature: what the user asked for.
-          paths: of the arguments' leaves, without those of the weights, as Python writes them.
-          avals: of these leaves.
-          is_decided: as the attribute.
+          name: the signature's name.
+          signature: the user's Signature.
+          paths: the paths of the arguments' leaves without the weights, in Python's notation.
+          avals: the types of these leaves.
+          is_decided: whether the dimension variables are known.
 
         Raises:
-          SavingError: names clash, or are not there; seeds for what are no keys.
+          SavingError: names clash or do not exist, or seeds are for arguments that are not keys.
         """
         if signature.seed == "scalar":
             _check_seeds(name, avals)
@@ -84,7 +84,7 @@ class SignatureInputs:
         """Names the arguments of a signature's portable function, without its weights.
 
         Raises:
-          SavingError: as `of`.
+          SavingError: as for `of`.
         """
         function = signature.function
         weights = function.in_tree.children[0].children[: int(takes_params)]
@@ -114,11 +114,11 @@ class SignatureInputs:
         return frozenset[str]().union(*map(variables_in, self.inputs.values()))
 
     def check_names(self) -> None:
-        """Raises if `example` or `defaults` have a value for what is no input.
+        """Raises if `example` or `defaults` have a value for an unknown input.
 
         Raises:
-          SavingError: they have; or one is no mapping.
-          ShapeError: the mask is no name.
+          SavingError: they have one, or one of them is not a mapping.
+          ShapeError: the mask is not a name.
         """
         if not isinstance(self.signature.defaults, Mapping):
             raise SavingError(
@@ -148,13 +148,13 @@ def named_ports(
     paths: Sequence[str],
     avals: Iterable[Aval],
 ) -> tuple[NamedPort, ...]:
-    """Names inputs or outputs by their paths, or as the user did; as `renamed` takes them."""
+    """Names inputs or outputs by their paths, or as the user named them; see `renamed`."""
     names = renamed(valid_names(paths, kind), paths, given, signature, kind)
     return tuple(map(NamedPort, names, paths, map(as_op_aval, avals)))
 
 
 def as_op_aval(aval: Aval) -> Aval:
-    """Returns the type that the op takes or gives: 4-bit integers as int8, keys as their words."""
+    """Returns the type of an op's operand or result: int8 for 4-bit integers, words for keys."""
     return Aval(aval.op_shape, aval.op_dtype)
 
 
@@ -162,7 +162,7 @@ def examples_of(name: str, signature: Signature) -> list[Mapping[str, Any]]:
     """Lists the user's examples.
 
     Raises:
-      SavingError: they are no mappings.
+      SavingError: they are not mappings.
     """
     given: Any = signature.example
     place = f"example of the signature {name} must be a mapping of values by input"
@@ -192,9 +192,9 @@ class ServedArray:
     """Type of an input or output of a saved signature.
 
     Attributes:
-      dtype: TensorFlow's name of it, as "string".
-      shape: a size, a dimension variable, or None for each dimension; None where TensorFlow does
-        not know how many there are.
+      dtype: TensorFlow's name of the dtype, as "string".
+      shape: a size, a dimension variable or None for each dimension; None if TensorFlow does not
+        know the rank.
 
     >>> str(ServedArray("string", (None,))), str(ServedArray("float32", None))
     ('string[?]', 'float32[...]')
@@ -205,7 +205,7 @@ class ServedArray:
 
     @staticmethod
     def of_aval(aval: Aval) -> ServedArray:
-        """Describes an argument or result of a JAX function, as TensorFlow sees it."""
+        """Describes the TensorFlow type of an argument or result of a JAX function."""
         return ServedArray(aval.op_dtype, aval.op_shape)
 
     @staticmethod
@@ -234,5 +234,5 @@ Sides: TypeAlias = tuple[dict[str, ServedArray], dict[str, ServedArray]]
 
 
 def served_text(arrays: Mapping[str, Any]) -> str:
-    """Writes arrays by name for people: "x: float32[b,3], y: string[?]"."""
+    """Formats arrays by name: "x: float32[b,3], y: string[?]"."""
     return ", ".join(f"{name}: {array}" for name, array in arrays.items())

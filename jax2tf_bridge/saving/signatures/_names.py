@@ -12,11 +12,11 @@ from jax2tf_bridge.errors import SavingError
 
 
 def valid_names(paths: Iterable[str], prefix: str) -> tuple[str, ...]:
-    """Makes names that TensorFlow takes, each for one of the paths and none twice.
+    """Makes a unique name that TensorFlow accepts for each path.
 
     Args:
-      paths: as Python writes them.
-      prefix: of a name that would begin with a digit, be empty, or mean something to Python.
+      paths: the paths, in Python's notation.
+      prefix: the prefix of names that would be empty, begin with a digit or be a keyword.
 
     >>> valid_names(["x", "p['w']", "p['w'][0].mean", "p_w"], "input")
     ('x', 'p_w', 'p_w_0_mean', 'p_w_1')
@@ -29,7 +29,7 @@ def valid_names(paths: Iterable[str], prefix: str) -> tuple[str, ...]:
         plain = re.sub(r"\W+", "_", path, flags=re.ASCII).strip("_") or "0"
         name = unique = plain if _can_be_keyword(plain) else f"{prefix}_{plain}"
         for number in itertools.count(1):
-            # TensorFlow tells its operations apart without regard to case.
+            # TensorFlow compares the names of operations without regard to case.
             if unique.lower() not in taken:
                 break
             unique = f"{name}_{number}"
@@ -48,14 +48,14 @@ def renamed(
     """Replaces names by those that the user gave.
 
     Args:
-      names: as they follow from the paths.
-      paths: as Python writes them.
-      given: the user's by one or the other; or one for each, in order.
-      signature: whose they are, for messages.
+      names: the names that follow from the paths.
+      paths: the paths, in Python's notation.
+      given: the user's names, by name or path; or one for each, in order.
+      signature: the signature's name, for messages.
       kind: "input" or "output".
 
     Raises:
-      SavingError: names that are not there, that clash, or that TensorFlow does not take.
+      SavingError: names do not exist, clash, or are forbidden by TensorFlow.
     """
     argument, where = f"{kind}_names", f"of the signature {signature}"
     if isinstance(given, str) or not isinstance(given, (Mapping, Sequence)):

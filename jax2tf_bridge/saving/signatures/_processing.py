@@ -25,15 +25,15 @@ from jax2tf_bridge.to_tensorflow import (
 
 _NUMBERS = (bool, int, float, complex)
 _LIBRARIES = frozenset({"jax", "keras", "numpy", "tensorflow"})
-"""Packages whose functions close over nothing of the user's."""
+"""Packages whose functions hold no objects of the user."""
 _NOT_DENSE = (tf.RaggedTensor, tf.SparseTensor)
 
 
 def with_processing(endpoint: Endpoint) -> tuple[NamedCall, dict[str, tf.TensorSpec]]:
-    """Puts the user's functions around the endpoint's call; returns also what it takes then.
+    """Wraps the endpoint's call in the user's functions; returns it with its new inputs.
 
     Raises:
-      SavingError: inputs is not what preprocess takes, or the like.
+      SavingError: `inputs` does not fit preprocess, or an option contradicts another.
     """
     signature, name = endpoint.signature, endpoint.name
     check_preprocess(name, signature)
@@ -52,7 +52,7 @@ def check_preprocess(name: str, signature: Signature) -> None:
     """Raises unless the preprocess of a signature can be called with its inputs.
 
     Raises:
-      SavingError: it has no inputs, or takes others; or there are inputs for no preprocess.
+      SavingError: it has no inputs, takes others, or there are inputs without a preprocess.
     """
     if signature.processing.preprocess is None:
         if signature.processing.inputs:
@@ -75,10 +75,10 @@ def check_preprocess(name: str, signature: Signature) -> None:
 def arguments(endpoint: Endpoint, tensors: Mapping[str, Any]) -> dict[str, tf.Tensor]:
     """Calls preprocess, and returns the arguments of the endpoint by the names of its inputs.
 
-    Values of 64 bits become 32 where the function has 32, as `convert` takes them.
+    64-bit values become 32-bit if the function takes 32, as in `convert`.
 
     Raises:
-      SavingError: it does not give what the function takes; every difference is listed.
+      SavingError: its results do not fit the function; every difference is listed.
     """
     assert endpoint.signature.processing.preprocess is not None
     place = f"preprocess of the signature {endpoint.name}"
@@ -124,7 +124,7 @@ def _preprocessed(endpoint: Endpoint, tensors: Mapping[str, Any]) -> dict[str, A
 
 
 def _run(place: str, function: Callable[..., Any], tensors: Mapping[str, Any]) -> Any:
-    """Calls a function of the user's with symbolic tensors.
+    """Calls a user function with symbolic tensors.
 
     Raises:
       SavingError: it is Python code that needs values or methods of Python objects.
@@ -173,7 +173,7 @@ def _as_call(given: Any, names: Sequence[str]) -> tuple[tuple[Any, ...], dict[st
 
 
 def _problem(leaf: Any, port: NamedPort) -> str | None:
-    """Says why a value cannot be an argument, and what to do; None if it can."""
+    """Returns why a value cannot be an argument, and what to do; None if it can."""
     aval = port.aval
     expected = f"{port.path}: expected {ServedArray.of_aval(aval)}, got"
     if isinstance(leaf, _NOT_DENSE):
@@ -204,7 +204,7 @@ def _as_input(leaf: Any, port: NamedPort) -> tf.Tensor:
 
 
 def _outputs(place: str, results: Any) -> dict[str, Any]:
-    """Names the results of postprocess; those without a name by their order."""
+    """Names the results of postprocess; results without a name are numbered."""
     if not isinstance(results, Mapping):
         several = results if isinstance(results, (tuple, list)) else [results]
         results = {f"output_{i}": result for i, result in enumerate(several)}
@@ -225,11 +225,11 @@ def _outputs(place: str, results: Any) -> dict[str, Any]:
 def _check_keywords(
     kind: str, function: Callable[..., Any], given: Iterable[str], name: str
 ) -> None:
-    """Raises unless a function of the user's can be called with these keywords."""
+    """Raises unless a user function can be called with these keywords."""
     try:
         expected = inspect.signature(function)
     except (TypeError, ValueError):
-        return  # it does not say what it takes
+        return  # it has no signature
     try:
         expected.bind(**dict.fromkeys(given))
     except TypeError as e:
@@ -251,14 +251,14 @@ def served_arrays(endpoint: Endpoint, outputs: Mapping[str, Any]) -> Sides:
         if own_inputs
         else {name: ServedArray.of_tensor(s) for name, s in endpoint.taken().items()}
     )
-    # A dimension variable says something where inputs have it as well.
+    # A dimension variable is informative only if inputs have it as well.
     if own_inputs and endpoint.signature.processing.postprocess is None:
         return inputs, {port.name: ServedArray.of_aval(port.aval) for port in endpoint.outputs}
     return inputs, {name: ServedArray.of_tensor(t) for name, t in outputs.items()}
 
 
 def resources(signature: Signature) -> list[Any]:
-    """Lists what the user's functions need saved: named, or found in what they close over."""
+    """Lists the resources that the user names and those that functions close over."""
     used = [signature.processing.preprocess, signature.processing.postprocess]
     seen: dict[int, Any] = {}
     while used:
@@ -272,7 +272,7 @@ def resources(signature: Signature) -> list[Any]:
 
 
 def _used_by(function: Any) -> list[Any]:
-    """Lists what a function of the user's closes over or is bound to."""
+    """Lists the objects that a user function closes over or is bound to."""
     if inspect.ismethod(function):
         return [function.__self__, function.__func__]
     if isinstance(function, functools.partial):

@@ -13,14 +13,14 @@ _WIDTH, _VALUES = 900, 110
 _ROW, _BAR = 26, 14
 _MAX_LABEL_LENGTH = 56
 _LETTER = 7.5
-"""The width of a letter of a label: in monospaced fonts it is 0.55 to 0.61 of their size, 12."""
+"""Width of a letter of a label in pixels: 0.55 to 0.61 of the font size, 12."""
 _MARGIN = 10
 _SMALLEST_BAR = 2.0
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar: its label, its length, and the length as text."""
+    """Bar of a chart: label, length, and the length as text."""
 
     label: str
     value: int
@@ -30,13 +30,13 @@ class Bar:
 def largest(
     bars: Sequence[Bar], most: int, written: Callable[[int], str], *, in_order: bool = False
 ) -> list[Bar]:
-    """Returns the longest bars, the longest first, and one for all others at the end.
+    """Returns the longest bars, the longest first, and a last bar for all others.
 
     Args:
-      bars: in any order; those of length 0 are left out. Those of one length stay in this order.
-      most: how many bars there are at most.
-      written: the length of the last one as text.
-      in_order: whether they stay in the order of `bars`, whatever their length.
+      bars: the bars; those of length 0 are dropped, and equal lengths keep their order.
+      most: the maximum number of bars.
+      written: formats the length of the last bar.
+      in_order: whether to keep the order of `bars`.
     """
     given = [(i, bar) for i, bar in enumerate(bars) if bar.value > 0]
     found = sorted(given, key=lambda each: -each[1].value)
@@ -50,7 +50,7 @@ def largest(
 
 
 def html_text(text: str) -> str:
-    """Escapes a text of a file, which may hold anything, for elements and attributes.
+    """Escapes an untrusted text for elements and attributes.
 
     >>> html_text('<b title="x">')
     '&lt;b title=&quot;x&quot;&gt;'
@@ -62,8 +62,8 @@ def bar_chart(title: str, bars: Sequence[Bar]) -> str:
     """Draws horizontal bars that share a scale, as SVG; "" for no bars.
 
     Args:
-      title: what is shown, and in which unit; also for those who do not see the chart.
-      bars: from the top.
+      title: the quantity and its unit; screen readers read it, too.
+      bars: the bars, from the top.
     """
     if not bars:
         return ""
@@ -87,7 +87,7 @@ def bar_chart(title: str, bars: Sequence[Bar]) -> str:
 
 
 def _shortened(label: str) -> str:
-    """Shortens a label in the middle, since both ends tell a path from others."""
+    """Shortens a label in the middle, because both ends of a path identify it."""
     if _letters(label) <= _MAX_LABEL_LENGTH:
         return label
     half = (_MAX_LABEL_LENGTH - 1) // 2
@@ -100,7 +100,7 @@ def _shortened(label: str) -> str:
 
 
 def _letters(label: str) -> int:
-    """Counts a label's width in letters; East Asian ones count twice."""
+    """Returns a label's width in letters; East Asian letters count twice."""
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in label)
 
 

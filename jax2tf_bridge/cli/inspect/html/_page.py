@@ -1,4 +1,4 @@
-"""Renders a self-contained HTML page: nothing is loaded from elsewhere, no script runs."""
+"""Renders a self-contained HTML page, which loads nothing and runs no script."""
 
 from __future__ import annotations
 
@@ -68,15 +68,15 @@ class PageTable:
 
 @dataclass(frozen=True)
 class Fold:
-    """Part of a page that is folded until the reader opens it.
+    """Part of a page that the reader can unfold.
 
     Attributes:
-      title: what is seen.
-      paragraphs: texts within.
-      charts: SVG, as `bar_chart` gives it.
-      text_title: of the text that is folded once more, if there is one.
-      text: of many lines.
-      is_open: whether it begins unfolded.
+      title: the visible title.
+      paragraphs: the paragraphs inside.
+      charts: SVG texts of `bar_chart`.
+      text_title: the title of the inner folded text, if there is one.
+      text: the inner text, of many lines.
+      is_open: whether it is unfolded at first.
     """
 
     title: str
@@ -89,16 +89,16 @@ class Fold:
 
 @dataclass(frozen=True)
 class Page:
-    """Contents of a page; all but charts are plain texts, which `render` escapes.
+    """Contents of a page; except for charts these are plain texts, which `render` escapes.
 
     Attributes:
-      title, subtitle: of the page.
-      findings: severity, text and remedy of each, the worst first.
+      title, subtitle: the titles of the page.
+      findings: severity, text and remedy of each finding, the worst first.
       summary: titles and texts.
-      tables: one after the other.
-      charts: SVG, as `bar_chart` gives it.
-      folds_title: what stands above the folded parts.
-      folds: those.
+      tables: the tables.
+      charts: SVG texts of `bar_chart`.
+      folds_title: the title above the folded parts.
+      folds: the folded parts.
       footer: the last line.
     """
 
@@ -118,7 +118,7 @@ def render(page: Page) -> str:
     parts = [
         "<!DOCTYPE html>\n",
         '<html lang="en">\n<head>\n<meta charset="utf-8">\n',
-        # A page about a hostile file loads nothing and runs nothing, whatever is in it.
+        # This policy keeps a page about a hostile file from loading or running anything.
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
         "style-src 'unsafe-inline'\">\n",
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n',

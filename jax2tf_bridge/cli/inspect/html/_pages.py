@@ -31,16 +31,16 @@ from jax2tf_bridge.portable import no_handler_text
 _MAX_BARS = 12
 _WRITTEN_SO = "its file was written with vjp_order="
 _MANY = 200
-"""How many rows a table has, and how many modules are shown."""
+"""Maximum number of rows of a table, and of modules."""
 
 
 def directory_page(facts: Mapping[str, Any], texts: ModuleTexts, version: str) -> Page:
     """Makes the page of a SavedModel.
 
     Args:
-      facts: as `describe_saved_model` gives them.
-      texts: of the modules, in the order of `facts["modules"]`.
-      version: of the bridge, for the footer.
+      facts: the result of `describe_saved_model`.
+      texts: the texts of the modules, in the order of `facts["modules"]`.
+      version: the bridge's version, for the footer.
     """
     model = facts["saved_model"]
     size = in_units(model["graph_bytes"] + model["variables_bytes"])
@@ -76,12 +76,12 @@ def directory_page(facts: Mapping[str, Any], texts: ModuleTexts, version: str) -
 
 
 def file_page(facts: Mapping[str, Any], texts: ModuleTexts, version: str) -> Page:
-    """Makes the page of a .jaxfn file, or of one that jax.export wrote.
+    """Makes the page of a .jaxfn file, or of a file that jax.export wrote.
 
     Args:
-      facts: as `describe` gives them, with the file's.
-      texts: of the modules of the function and of its gradients.
-      version: of the bridge, for the footer.
+      facts: the result of `describe_function`, with the file's facts.
+      texts: the texts of the function's module and of its gradients' modules.
+      version: the bridge's version, for the footer.
     """
     file = facts["file"]
     needs = [*facts["sizes"]["constraints"], *facts["sizes"]["requirements"]]
