@@ -25,7 +25,6 @@ from shape_poly._expressions import (
     DimOperation,
     OperationKind,
     Variable,
-    evaluate_shape,
     operation,
     variables_of,
 )
@@ -38,6 +37,7 @@ from shape_poly._scope import ContradictionError, SymbolicScope
 from shape_poly._shapes import (
     ShapeSpec,
     ShapeSyntaxError,
+    evaluate_shape,
     is_symbolic_dim,
     symbolic_args_specs,
     symbolic_shape,

@@ -6,8 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 
 from shape_poly._comparisons import Comparison, difference_fact
-from shape_poly._expressions import Dim, DimExpr, Variable, atom_expression, enclosure
-from shape_poly._intervals import Bound, Interval
+from shape_poly._expressions import (
+    Dim,
+    DimExpr,
+    Variable,
+    atom_expression,
+)
+from shape_poly._intervals import Bound, Interval, enclosure
 from shape_poly._scope import SymbolicScope
 
 _ROUNDS = 3

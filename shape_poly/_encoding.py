@@ -14,9 +14,8 @@ from shape_poly._expressions import (
     Monomial,
     Variable,
     atom_expression,
-    enclosure,
 )
-from shape_poly._intervals import Interval
+from shape_poly._intervals import Interval, enclosure
 from shape_poly._normal_form import OutOfTimeError
 from shape_poly._problem import Problem
 

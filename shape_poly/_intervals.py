@@ -1,22 +1,25 @@
-"""Interval arithmetic: operations on intervals, which enclose the results for their members."""
+"""Interval arithmetic, and bounds of expressions computed with it."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
+from shape_poly._expressions import Atom, DimExpr, DimOperation, Monomial, Variable, atom_expression
+
 Bound: TypeAlias = int | float
-"""An int, or an infinity: floats would round."""
+"""An int or an infinity; other floats would round."""
 Interval: TypeAlias = tuple[Bound, Bound]
-"""The lowest and the highest value."""
+"""The lowest and the highest value, both inclusive."""
 
 POSITIVE: Interval = (1, math.inf)
 _EVERYTHING: Interval = (-math.inf, math.inf)
 
 
 def plus(x: Bound, y: Bound) -> Bound:
-    # An infinity and an int too large for a float cannot be added.
+    # Python cannot add an infinity and an int that is too large for a float.
     if isinstance(x, float):
         return x
     return y if isinstance(y, float) else x + y
@@ -46,7 +49,7 @@ def power(x: Interval, exponent: int) -> Interval:
 
 
 def _positive_parts(divisor: Interval) -> Iterator[tuple[int, Interval]]:
-    """Yields the positive divisors with 1, and the negative ones, made positive, with -1."""
+    """Yields (1, positive divisors) and (-1, absolute values of the negative divisors)."""
     low, high = divisor
     if high >= 1:
         yield 1, (max(low, 1), high)
@@ -55,7 +58,7 @@ def _positive_parts(divisor: Interval) -> Iterator[tuple[int, Interval]]:
 
 
 def _union(intervals: list[Interval]) -> Interval:
-    # None where the divisor is always 0: then no value is to be enclosed.
+    # A divisor that is always 0 leaves no interval, and the result no value.
     if not intervals:
         return _EVERYTHING
     return min(low for low, _ in intervals), max(high for _, high in intervals)
@@ -101,7 +104,7 @@ def _remainders(x: Interval, y: Interval) -> Interval:
         and not isinstance(high, float)
         and low // least == high // least
     ):
-        # All of them in one stretch between multiples of the divisor.
+        # All values lie between two successive multiples of the divisor.
         return low % least, high % least
     largest = plus(greatest, -1)
     return 0, min(high, largest) if low >= 0 else largest
@@ -121,3 +124,154 @@ INTERVAL_OPERATIONS: Mapping[str, Callable[[Interval, Interval], Interval]] = {
     "max": _max,
     "min": _min,
 }
+
+
+# Bounds.
+
+_MAX_OPERATIONS = 4
+"""Maximum number of operations of one sum that are replaced by their operands."""
+_MAX_STEPS = 120
+_MAX_SUM_TERMS = 40
+_MAX_SHIFTED_DEGREE = 4
+
+
+def enclosure(
+    expression: DimExpr, ranges: Mapping[str, Interval] | None = None, *, effort: int = 3
+) -> Interval:
+    """Bounds the values of an expression.
+
+    Args:
+      expression: the expression to bound.
+      ranges: bounds of some variables; all variables are at least 1.
+      effort: how many operations in turn may be replaced by their operands; 0 bounds each term.
+    """
+    return _Enclosing(ranges or {}).interval(expression, effort)
+
+
+class _Enclosing:
+    """Computes and caches the bounds of one expression and its operations."""
+
+    def __init__(self, ranges: Mapping[str, Interval]) -> None:
+        self._ranges = ranges
+        self._known: dict[tuple[Atom, int], Interval] = {}
+        self._steps = 0
+
+    def interval(self, x: DimExpr, effort: int) -> Interval:
+        lower, upper = self._by_terms(x, effort)
+        if lower == upper or len(x.terms) < 2:
+            return lower, upper
+        lower = max(lower, self._lower(x, effort))
+        return lower, min(upper, -self._lower(-x, effort))
+
+    def _by_terms(self, x: DimExpr, effort: int) -> Interval:
+        lower: Bound = 0
+        upper: Bound = 0
+        for monomial, coefficient in x.terms:
+            low, high = times(self._monomial(monomial, effort), (coefficient, coefficient))
+            lower, upper = plus(lower, low), plus(upper, high)
+        return lower, upper
+
+    def _monomial(self, monomial: Monomial, effort: int) -> Interval:
+        product: Interval = (1, 1)
+        for atom, exponent in monomial:
+            product = times(product, power(self._atom(atom, effort), exponent))
+        return product
+
+    def _atom(self, atom: Atom, effort: int) -> Interval:
+        if isinstance(atom, Variable):
+            low, high = self._ranges.get(atom.name, POSITIVE)
+            return max(1, low), high
+        key = atom, effort
+        if key not in self._known:
+            # Nested operations get less effort, because the effort of all levels multiplies.
+            inner = max(effort - 1, 0)
+            x, y = (self.interval(o, inner) for o in atom.operands)
+            self._known[key] = INTERVAL_OPERATIONS[atom.kind](x, y)
+        return self._known[key]
+
+    def _lower(self, x: DimExpr, effort: int) -> Bound:
+        """Bounds x from below, as tightly as the remaining steps allow."""
+        self._steps += 1
+        best = max(self._by_terms(x, effort)[0], self._lower_by_excess(x))
+        if effort <= 0 or self._steps > _MAX_STEPS or len(x.terms) > _MAX_SUM_TERMS:
+            return best
+        operations = [
+            (atom, c)
+            for monomial, c in x.terms
+            if len(monomial) == 1
+            for atom, exponent in monomial
+            if exponent == 1 and isinstance(atom, DimOperation)
+        ]
+        operations.sort(key=lambda pair: -pair[0].depth)
+        for atom, c in operations[:_MAX_OPERATIONS]:
+            try:
+                rest = x - atom_expression(atom) * c
+                best = max(best, self._lower_without(atom, c, rest, effort - 1))
+            except OverflowError:
+                continue  # the expression without the operation would be too large
+        return best
+
+    def _lower_without(self, atom: DimOperation, c: int, rest: DimExpr, effort: int) -> Bound:
+        """Bounds c*atom + rest from below by an expression without the operation."""
+        x, y = atom.operands
+        if atom.kind in ("max", "min"):
+            parts = [self._lower(o * c + rest, effort) for o in (x, y)]
+            # c*max(x, y) is the greater of c*x and c*y, or the lesser if c is negative.
+            return max(parts) if (atom.kind == "max") == (c > 0) else min(parts)
+        divisor = y.constant_value()
+        if atom.kind == "floordiv" and divisor is not None:
+            if divisor < 0:
+                x, divisor = -x, -divisor
+            if c > 0:
+                x = x - (divisor - 1)
+            bound = self._lower(x * c + rest * divisor, effort)
+            return bound if isinstance(bound, float) else -(-bound // divisor)
+        if c > 0 or self._by_terms(y, effort)[0] < 1:
+            return -math.inf
+        bounds: list[Bound] = []
+        if atom.kind == "mod":
+            bounds.append(self._lower((y - 1) * c + rest, effort))
+        if self._by_terms(x, effort)[0] >= 0:  # neither quotient nor remainder exceeds x then
+            bounds.append(self._lower(x * c + rest, effort))
+        return max(bounds, default=-math.inf)
+
+    def _lower_by_excess(self, x: DimExpr) -> Bound:
+        """Bounds x from below after each atom is written as its lower bound plus an excess.
+
+        Example: with a = 1 + p and b = 1 + q, a*b - b is p + p*q, which is at least 0.
+        """
+        degrees = [sum(e for _, e in monomial) for monomial, _ in x.terms]
+        small = len(x.terms) <= _MAX_SUM_TERMS and max(degrees, default=0) > 1
+        if not small or max(degrees) > _MAX_SHIFTED_DEGREE or all(c > 0 for _, c in x.terms):
+            return -math.inf
+        intervals = {a: self._atom(a, 0) for monomial, _ in x.terms for a, _ in monomial}
+        terms: dict[Monomial, int] = {}
+        for monomial, coefficient in x.terms:
+            for excess, factor in _shift_monomial(monomial, intervals):
+                terms[excess] = terms.get(excess, 0) + factor * coefficient
+        total: Bound = 0
+        for monomial, coefficient in terms.items():
+            product: Interval = (coefficient, coefficient)
+            for atom, exponent in monomial:
+                low, high = intervals[atom]
+                above = (low, high) if isinstance(low, float) else (0, plus(high, -low))
+                product = times(product, power(above, exponent))
+            total = plus(total, product[0])
+        return total
+
+
+def _shift_monomial(
+    monomial: Monomial, intervals: Mapping[Atom, Interval]
+) -> Iterator[tuple[Monomial, int]]:
+    """Yields the terms of a monomial after each atom becomes (lower bound + excess)."""
+    choices: list[list[tuple[Monomial, int]]] = []
+    for atom, exponent in monomial:
+        low = intervals[atom][0]
+        if isinstance(low, float):
+            choices.append([(((atom, exponent),), 1)])
+            continue
+        factors = [math.comb(exponent, p) * low ** (exponent - p) for p in range(exponent + 1)]
+        choices.append([(((atom, p),) if p else (), f) for p, f in enumerate(factors)])
+    for chosen in itertools.product(*choices):
+        excess = tuple(power for part, _ in chosen for power in part)
+        yield excess, math.prod(factor for _, factor in chosen)

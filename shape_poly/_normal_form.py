@@ -20,15 +20,16 @@ from shape_poly._expressions import (
     OperationKind,
     Variable,
     atom_expression,
+    operation,
+)
+from shape_poly._intervals import Bound, Interval, enclosure
+from shape_poly._simplification import (
     common_factors,
     constant_quotient,
-    divided,
-    divided_monomial,
-    enclosure,
-    operation,
-    without_common_factor,
+    divide_coefficients,
+    divide_monomial,
+    remove_common_factor,
 )
-from shape_poly._intervals import Bound, Interval
 
 
 class OutOfTimeError(Exception):
@@ -100,14 +101,14 @@ class Normalizer:
         if high <= 0:
             return DimExpr.constant(0)
         content = math.gcd(*(c for _, c in x.terms))
-        x = divided(x, content)
+        x = divide_coefficients(x, content)
         if x.terms[0][1] < 0:
             # max(x, 0) and max(-x, 0) are one operation: they differ by x.
             return (x + _raw("max", -x, DimExpr.constant(0))) * content
         return _raw("max", x, DimExpr.constant(0)) * content
 
     def _floordiv(self, x: DimExpr, y: DimExpr) -> DimExpr:
-        _, x, y = without_common_factor(x, y, signs_in(self._ranges))
+        _, x, y = remove_common_factor(x, y, signs_in(self._ranges))
         return mapped(operation("floordiv", x, y), self._known_quotient)
 
     def _known_quotient(self, atom: Atom) -> DimExpr:
@@ -176,7 +177,7 @@ def divisibility(fact: Fact, ranges: Ranges) -> tuple[DimExpr, DimExpr] | None:
     remainder = None if fact.relation == ">=" else _as_remainder(fact.expression, ranges)
     if remainder is None:
         return None
-    _, x, y = without_common_factor(*remainder, signs_in(ranges))
+    _, x, y = remove_common_factor(*remainder, signs_in(ranges))
     match operation("mod", x, y).terms:
         # A factor of the divisor is not 0.
         case ((monomial, _),):
@@ -188,7 +189,7 @@ def divisibility(fact: Fact, ranges: Ranges) -> tuple[DimExpr, DimExpr] | None:
     if divisor is not None:
         content = math.gcd(*(c for _, c in x.terms))
         if math.gcd(content, divisor) == 1:
-            x = divided(x, content)
+            x = divide_coefficients(x, content)
     return _positive(x), _positive(y)
 
 
@@ -248,7 +249,7 @@ def _without_factors(fact: Fact, ranges: Ranges) -> Fact:
     common = common_factors([m for m, _ in terms], signs_in(ranges))
     if not common:
         return fact
-    divided = DimExpr.of_terms((divided_monomial(m, common), c) for m, c in terms)
+    divided = DimExpr.of_terms((divide_monomial(m, common), c) for m, c in terms)
     if len(terms) == 1 and fact.relation != ">=":
         # A power is 0 where its base is.
         ((monomial, c),) = divided.terms
@@ -290,5 +291,5 @@ def _without_content(fact: Fact) -> Fact:
         return fact
     if fact.relation == ">=" or constant % content == 0:
         # floor of the constant: the rest is a whole number.
-        return Fact(fact.relation, divided(fact.expression, content))
+        return Fact(fact.relation, divide_coefficients(fact.expression, content))
     return Fact(fact.relation, DimExpr.constant(1))

@@ -16,9 +16,8 @@ from shape_poly._expressions import (
     Variable,
     atom_expression,
     atoms,
-    enclosure,
 )
-from shape_poly._intervals import Interval
+from shape_poly._intervals import Interval, enclosure
 from shape_poly._normal_form import Normalizer, OutOfTimeError, divisibility, mapped, sign
 
 _ELIMINATIONS = 50

@@ -10,8 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from shape_poly._comparisons import Comparison, Fact, facts_of
 from shape_poly._counterexamples import small_assignments
 from shape_poly._deciding import Proven, Refuted, decide, touching, witness
-from shape_poly._expressions import DimExpr, DimOperation, Variable, as_dim, enclosure
-from shape_poly._intervals import Interval
+from shape_poly._expressions import (
+    DimExpr,
+    DimOperation,
+    Variable,
+    as_dim,
+)
+from shape_poly._intervals import Interval, enclosure
 from shape_poly._normal_form import Normalizer, OutOfTimeError
 from shape_poly._problem import least_values, ranges_from
 from shape_poly._rewriting import arranged, readable, remainder, rewritten

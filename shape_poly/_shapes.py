@@ -309,3 +309,24 @@ def _leaf_spec(leaf: Any, spec: Any, scope: SymbolicScope | None, path: str) -> 
     except ShapeSyntaxError as e:
         raise ShapeSyntaxError(e.text, e.column, f"for {path}, {e.problem}") from e
     return ShapeSpec(shape, leaf.dtype)
+
+
+def evaluate_shape(shape: Sequence[Dim], values: Mapping[str, int]) -> tuple[int | None, ...]:
+    """Evaluates each dimension of a shape; None where it has no value.
+
+    >>> from shape_poly import parse_dimension
+    >>> evaluate_shape((parse_dimension("2*b"), 3, parse_dimension("h")), {"b": 4})
+    (8, 3, None)
+    """
+    return tuple(_known(d, values) for d in shape)
+
+
+def _known(dimension: Dim, values: Mapping[str, int]) -> int | None:
+    if isinstance(dimension, int):
+        return dimension
+    if not dimension.variables() <= values.keys():
+        return None
+    try:
+        return dimension.evaluate(values)
+    except ZeroDivisionError:
+        return None
