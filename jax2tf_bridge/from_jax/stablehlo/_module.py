@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -133,7 +134,7 @@ class StableHloModule:
         """
         self._context = module.context
         self._module = module
-        self._known: _OperationIndex | None = None
+        self._index: _OperationIndex | None = None
         if may_be_sharded is None:
             may_be_sharded = _may_have_shardings(_jax_compat.module_bytecode(module))
         self._may_be_sharded = may_be_sharded
@@ -150,13 +151,23 @@ class StableHloModule:
         return cls(module, may_be_sharded=_may_have_shardings(artifact))
 
     def _contents(self) -> _OperationIndex:
-        # Call `_invalidate` before every change, and do not use earlier contents afterwards.
-        if self._known is None:
-            self._known = _OperationIndex(self._module)
-        return self._known
+        if self._index is None:
+            self._index = _OperationIndex(self._module)
+        return self._index
 
-    def _invalidate(self) -> None:
-        self._known = None
+    @contextlib.contextmanager
+    def _edit(self) -> Iterator[Any]:
+        """Yields the ir.Module in its MLIR context for a change.
+
+        The index of operations is built anew in the block and after it. Do not use operations from
+        before a pass: passes free them.
+        """
+        self._index = None
+        try:
+            with self._context, ir.Location.unknown():
+                yield self._module
+        finally:
+            self._index = None
 
     def _find_operations(self, *names: str) -> list[Any]:
         """Returns the operations with these names."""
@@ -171,9 +182,8 @@ class StableHloModule:
         operation, are replaced here.
         """
         if self._find_foreign_names() == {"chlo.square"}:
-            self._invalidate()
-            with self._context:
-                _jax_compat.run_passes(self._module, _EXPAND_CHLO)
+            with self._edit() as module:
+                _jax_compat.run_passes(module, _EXPAND_CHLO)
         contents = self._contents()
         for function in self._find_operations("func.func"):
             drop_empty_attributes(function)
@@ -190,18 +200,15 @@ class StableHloModule:
 
     def simplify(self) -> None:
         """Merges equal operations, and replaces choices between equal branches by the branch."""
-        self._invalidate()
-        with self._context:
-            merge_equal(self._module)
-            if close_regions(self._contents().operations):
-                self._invalidate()
+        with self._edit() as module:
+            merge_equal(module)
+            close_regions(self._contents().operations)
 
     def keep_nan(self) -> None:
         """Rewrites maxima and minima in which TensorFlow's XLA would lose NaN on the CPU."""
-        with self._context:
-            if any(self._find_operations(name) for name in EXTREMES):
-                self._invalidate()
-                keep_nan(self._module)
+        if self._find_operations(*EXTREMES):
+            with self._edit() as module:
+                keep_nan(module)
 
     def expand(self) -> None:
         """Expands composite and CHLO operations into StableHLO that every reader knows.
@@ -209,19 +216,15 @@ class StableHloModule:
         JAX up to 0.9 writes CHLO operations (top_k, erf, acos, ...) as custom calls "mhlo.NAME",
         which older XLA does not know.
         """
-        # A pass frees operations, so Python references from before it must not be used.
-        with self._context:
-            if self._find_operations("stablehlo.composite"):
-                self._invalidate()
-                _jax_compat.run_passes(self._module, _INLINE_COMPOSITES)
-            calls = [
-                op for op, target in self.custom_call_operations() if target.startswith("mhlo.")
-            ]
-            if calls:
-                self._invalidate()
+        if self._find_operations("stablehlo.composite"):
+            with self._edit() as module:
+                _jax_compat.run_passes(module, _INLINE_COMPOSITES)
+        calls = [op for op, target in self.custom_call_operations() if target.startswith("mhlo.")]
+        if calls:
+            with self._edit() as module:
                 for call in calls:
                     _replace_by_chlo(call)
-                _jax_compat.run_passes(self._module, _EXPAND_CHLO)
+                _jax_compat.run_passes(module, _EXPAND_CHLO)
 
     def reduce_to_one_device(self, function_name: str) -> None:
         """Removes collectives and Shardy's annotations, which are no-ops on one device.
@@ -235,9 +238,8 @@ class StableHloModule:
         cause = None
         names = {*self._contents().operations, *(name for _, name in self.custom_call_operations())}
         if may_be_collectives(names):
-            self._invalidate()
-            with self._context:
-                cause = drop_collectives(self._module)
+            with self._edit() as module:
+                cause = drop_collectives(module)
         self._drop_shardings()
         if cause is not None:
             raise ShardingError(
@@ -254,30 +256,20 @@ class StableHloModule:
         """
         if not (self._may_be_sharded or self._uses_operations_of_shardy()):
             return
-        self._invalidate()
-        meshes = []
-        for op in list(self._walk()):
-            if op.name == "sdy.sharding_constraint":
-                replace_operation(op, op.operands)
-            elif op.name == "sdy.mesh":
-                meshes.append(op)
-            else:
-                self._drop_shardings_of(op)
-        # Other sdy operations may still refer to a mesh.
-        if not any(op.name.startswith("sdy.") and op.name != "sdy.mesh" for op in self._walk()):
-            for mesh in meshes:
-                mesh.erase()
-
-    def _drop_shardings_of(self, op: Any) -> None:
-        """Removes the shardings of one operation: its own, or those of a function's signature."""
-        if _SHARDING in op.attributes:
-            del op.attributes[_SHARDING]
-        for name in ("arg_attrs", "res_attrs"):
-            dictionaries = attribute(op, name)
-            if dictionaries is None or not any(_SHARDING in ir.DictAttr(a) for a in dictionaries):
-                continue
-            with self._context:
-                op.attributes[name] = ir.ArrayAttr.get([_remove_sharding(a) for a in dictionaries])
+        with self._edit():
+            meshes = []
+            for op in list(self._walk()):
+                if op.name == "sdy.sharding_constraint":
+                    replace_operation(op, op.operands)
+                elif op.name == "sdy.mesh":
+                    meshes.append(op)
+                else:
+                    _drop_shardings_of(op)
+            # Other sdy operations may still refer to a mesh.
+            names = {op.name for op in self._walk() if op.name.startswith("sdy.")}
+            if names <= {"sdy.mesh"}:
+                for mesh in meshes:
+                    mesh.erase()
 
     def narrow_platform_index(self) -> None:
         """Narrows main's platform index to int32, which TF 2.15 needs; with x64 it is int64."""
@@ -290,8 +282,7 @@ class StableHloModule:
         wide, *others = function.inputs
         if str(wide) != "tensor<i64>":
             return
-        self._invalidate()
-        with self._context, ir.Location.unknown():
+        with self._edit():
             index: Any = block.arguments[0]
             index.set_type(ir.RankedTensorType.get([], ir.IntegerType.get_signless(32)))
             with ir.InsertionPoint.at_block_begin(block):
@@ -308,12 +299,11 @@ class StableHloModule:
           inputs: maps argument indices to element types as MLIR writes them ("i8", "ui4").
           results: the same for result indices.
         """
-        self._invalidate()
         main = find_main(self._module)
         block = main.regions[0].blocks[0]
         function = function_type(main)
         types = list(function.inputs), list(function.results)
-        with self._context, ir.Location.unknown():
+        with self._edit():
             for i, element in inputs.items():
                 argument: Any = block.arguments[i]
                 inner, types[0][i] = types[0][i], _replace_element_type(types[0][i], element)
@@ -339,15 +329,13 @@ class StableHloModule:
         constants = self._find_operations("stablehlo.constant", "stablehlo.custom_call")
         if not any(_stablehlo_constants.may_be_large(op) for op in constants):
             return []
-        self._invalidate()
-        with self._context:
-            return _stablehlo_constants.lift(self._module, intern, taken=taken, share=share)
+        with self._edit() as module:
+            return _stablehlo_constants.lift(module, intern, taken=taken, share=share)
 
     def embed_constants(self, arrays: Sequence[bytes | memoryview]) -> None:
         """Turns the last arguments of main into constants: the inverse of `lift_constants`."""
-        self._invalidate()
-        with self._context:
-            _stablehlo_constants.embed(self._module, arrays)
+        with self._edit() as module:
+            _stablehlo_constants.embed(module, arrays)
 
     def uses_narrow_integers(self) -> bool:
         """Returns whether the module computes with integers of fewer than 8 bits."""
@@ -390,12 +378,11 @@ class StableHloModule:
             already have concrete sizes.
           name: prefix for the names of the copied functions.
         """
-        self._invalidate()
         self._may_be_sharded |= function._may_be_sharded
         bytecode = _jax_compat.module_bytecode(function._module)
-        with self._context, ir.Location.unknown():
+        with self._edit() as module:
             source = ir.Module.parse(bytecode)
-            main = _copy_functions(source, self._module, name)
+            main = _copy_functions(source, module, name)
             results = [result.type for result in call.results]
             main_results = list(function_type(main).results)[: len(results)]
             with ir.InsertionPoint(call):
@@ -497,6 +484,16 @@ def _replace_element_type(kind: Any, element: str) -> Any:
 
 def _convert(value: Any, kind: Any) -> Any:
     return ir.Operation.create("stablehlo.convert", results=[kind], operands=[value])
+
+
+def _drop_shardings_of(op: Any) -> None:
+    """Removes the shardings of one operation: its own, or those of a function's signature."""
+    if _SHARDING in op.attributes:
+        del op.attributes[_SHARDING]
+    for name in ("arg_attrs", "res_attrs"):
+        dictionaries = attribute(op, name)
+        if dictionaries is not None and any(_SHARDING in ir.DictAttr(a) for a in dictionaries):
+            op.attributes[name] = ir.ArrayAttr.get([_remove_sharding(a) for a in dictionaries])
 
 
 def _remove_sharding(attributes: Any) -> Any:

@@ -41,14 +41,11 @@ def merge_equal(module: Any) -> None:
         _jax_compat.run_passes(module, _MERGE_AND_DROP)
 
 
-def close_regions(operations: Mapping[str, Sequence[Any]]) -> bool:
+def close_regions(operations: Mapping[str, Sequence[Any]]) -> None:
     """Copies outer values that regions use after a merge into the regions.
 
     Args:
       operations: all operations of a module, by name; its MLIR context must be the current one.
-
-    Returns:
-      Whether any value was copied.
     """
     operations_with_regions = [
         op
@@ -57,15 +54,15 @@ def close_regions(operations: Mapping[str, Sequence[Any]]) -> bool:
         for op in ops
         if len(op.regions)
     ]
-    return any([_close_operation(op) for op in operations_with_regions])
+    for op in operations_with_regions:
+        _close_operation(op)
 
 
-def _close_operation(operation: Any) -> bool:
+def _close_operation(operation: Any) -> None:
     """Implements close_regions for one operation.
 
     The copied values depend on each other only, because regions could not use outer values before.
     """
-    copied = False
     for region in operation.regions:
         block = region.blocks[0]
         within = [op for top in block.operations for op in walk_operations(top.operation)]
@@ -78,8 +75,6 @@ def _close_operation(operation: Any) -> bool:
             for i, value in enumerate(op.operands):
                 if value not in inside:
                     op.operands[i] = _copy_value(value, block, copies)
-        copied |= bool(copies)
-    return copied
 
 
 def _copy_value(value: Any, block: Any, copies: dict[Any, Any]) -> Any:
