@@ -28,7 +28,7 @@ _NAMES = {
     "litert": ("save_litert",),
     "loading": ("load",),
     "parallel": ("ExportJob", "export_many"),
-    "portable": ("AUTO", "DisabledSafetyCheck", "PortableFunction", "Target"),
+    "portable": ("AUTO", "DisabledSafetyCheck", "PortableFunction"),
     "saving": (
         *("Padding", "Processing", "Signature", "assign_weights", "choose_buckets"),
         *("latest_version", "published_versions"),
@@ -39,6 +39,7 @@ _NAMES = {
     ),
     "serve_checking": ("serve_check",),
     "stablehlo": ("from_stablehlo",),
+    "targets": ("Target",),
     "to_tensorflow": ("to_tf",),
     "verifying": ("verify",),
     "weights": ("open_weights", "read_weights", "write_weights"),

@@ -37,7 +37,6 @@ from jax2tf_bridge.parallel import export_many as export_many
 from jax2tf_bridge.portable import AUTO as AUTO
 from jax2tf_bridge.portable import DisabledSafetyCheck as DisabledSafetyCheck
 from jax2tf_bridge.portable import PortableFunction as PortableFunction
-from jax2tf_bridge.portable import Target as Target
 from jax2tf_bridge.saving import Padding as Padding
 from jax2tf_bridge.saving import Processing as Processing
 from jax2tf_bridge.saving import Signature as Signature
@@ -57,6 +56,7 @@ from jax2tf_bridge.serialization import serialize as serialize
 from jax2tf_bridge.serialization import write_function as write_function
 from jax2tf_bridge.serve_checking import serve_check as serve_check
 from jax2tf_bridge.stablehlo import from_stablehlo as from_stablehlo
+from jax2tf_bridge.targets import Target as Target
 from jax2tf_bridge.to_tensorflow import to_tf as to_tf
 from jax2tf_bridge.verifying import verify as verify
 from jax2tf_bridge.weights import open_weights as open_weights

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from jax2tf_bridge._lazy_names import make_lazy_getattr
-from jax2tf_bridge.portable import NOT_STRICT, PolyShape, Target
+from jax2tf_bridge.portable import NOT_STRICT, PolyShape
+from jax2tf_bridge.targets import Target
 
 if TYPE_CHECKING:
     from jax2tf_bridge.converting import dtype_of_val

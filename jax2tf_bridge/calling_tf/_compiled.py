@@ -15,21 +15,15 @@ import tensorflow as tf
 from jax import export as jax_export
 from jax.extend import mlir as jax_mlir
 
+from jax2tf_bridge.bytecode import read_main_types, read_summary
 from jax2tf_bridge.calling_tf._failures import make_not_compilable_error
 from jax2tf_bridge.calling_tf._functions import FlatFunction, FunctionTrace, suspend_tracing
 from jax2tf_bridge.calling_tf._values import uses_64_bits
 from jax2tf_bridge.errors import PlatformError, ShapeError, UnsupportedByTargetError
 from jax2tf_bridge.from_jax import ir, jax_compat, to_exported
 from jax2tf_bridge.from_jax.stablehlo import walk_operations
-from jax2tf_bridge.portable import (
-    Aval,
-    LiftedConstant,
-    Module,
-    PortableFunction,
-    Target,
-    read_tensor_type,
-)
-from jax2tf_bridge.portable.bytecode import read_main_types, read_summary
+from jax2tf_bridge.portable import Aval, LiftedConstant, Module, PortableFunction, read_tensor_type
+from jax2tf_bridge.targets import Target
 
 _CONVENTION = 9
 _UPDATING_OPERATION = re.compile(

@@ -22,7 +22,8 @@ from jax2tf_bridge.calling_tf._values import make_jax_aval
 from jax2tf_bridge.errors import GradientError
 from jax2tf_bridge.from_jax.arguments import portable_aval
 from jax2tf_bridge.from_jax.stablehlo import graph_call_p
-from jax2tf_bridge.portable import PLATFORMS, Aval
+from jax2tf_bridge.portable import Aval
+from jax2tf_bridge.targets import PLATFORMS
 
 _Type: TypeAlias = tuple[JaxShape, str]
 """Shape and dtype of an array; sizes may be symbolic."""

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from jax2tf_bridge.portable import Target
 from jax2tf_bridge.storage import AnyPath, StoragePath, as_path
+from jax2tf_bridge.targets import Target
 
 READABLE = "what export or jax.export wrote, or the folder of a SavedModel"
 

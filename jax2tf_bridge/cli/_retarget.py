@@ -32,7 +32,7 @@ from jax2tf_bridge.inspecting import (
     read_saved_model,
     summary,
 )
-from jax2tf_bridge.portable import PortableFunction, Target, without_xla
+from jax2tf_bridge.portable import PortableFunction, without_xla
 from jax2tf_bridge.saved_model import (
     GRAPH_FILE,
     CalledModule,
@@ -44,6 +44,7 @@ from jax2tf_bridge.saved_model import (
 )
 from jax2tf_bridge.serialization import read_function, write_function
 from jax2tf_bridge.storage import AnyPath, StoragePath, as_path, check_free
+from jax2tf_bridge.targets import Target
 
 _WITH_SHARDY = 10
 """Calling convention of modules with Shardy operations, which need a flag of the op."""

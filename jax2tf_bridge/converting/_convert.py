@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol, cast
 
 from jax2tf_bridge.errors import ExportError, MissingDependencyError
-from jax2tf_bridge.portable import Target
+from jax2tf_bridge.targets import Target
 
 try:
     import jax as _jax  # noqa: F401

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jax2tf_bridge.errors import TargetError
-from jax2tf_bridge.portable import Target, as_target
+from jax2tf_bridge.targets import Target, as_target
 
 
 class _NotGiven:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from jax2tf_bridge.errors import ModuleError
-from jax2tf_bridge.portable import PortableFunction, Target, make_called_function
+from jax2tf_bridge.portable import PortableFunction, make_called_function
 from jax2tf_bridge.saved_model import GRAPH_FILE, CalledModule, SavedModelContents
 from jax2tf_bridge.storage import as_path
+from jax2tf_bridge.targets import Target
 from jax2tf_bridge.to_tensorflow import replace_call_modules
 
 

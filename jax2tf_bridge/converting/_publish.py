@@ -11,7 +11,6 @@ from typing import Any, TypedDict, Unpack
 
 from jax2tf_bridge.converting._save import Signatures, keys_as_words, save
 from jax2tf_bridge.errors import Argument, Message, SavingError, make_path_error
-from jax2tf_bridge.portable import Target
 from jax2tf_bridge.saved_model import read_sidecar
 from jax2tf_bridge.saving import (
     Buckets,
@@ -30,6 +29,7 @@ from jax2tf_bridge.saving import (
     publish_weights,
 )
 from jax2tf_bridge.storage import AnyPath
+from jax2tf_bridge.targets import Target
 from jax2tf_bridge.weights import is_flat
 
 

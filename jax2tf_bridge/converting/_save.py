@@ -12,14 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jax2tf_bridge._utils import ended_by_interrupts
 from jax2tf_bridge.errors import BridgeError, SavingError
-from jax2tf_bridge.portable import (
-    AUTO,
-    PortableFunction,
-    Target,
-    as_target,
-    unwrap_portable,
-    without_xla,
-)
+from jax2tf_bridge.portable import AUTO, PortableFunction, unwrap_portable, without_xla
 from jax2tf_bridge.saved_model import SERVING_DEFAULT
 from jax2tf_bridge.saving import (
     BucketOptions,
@@ -36,6 +29,7 @@ from jax2tf_bridge.saving import (
     save_functions,
 )
 from jax2tf_bridge.serialization import read_function
+from jax2tf_bridge.targets import Target, as_target
 
 if TYPE_CHECKING:
     from jax2tf_bridge.from_jax import PreparedExport

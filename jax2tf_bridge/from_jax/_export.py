@@ -42,14 +42,8 @@ from jax2tf_bridge.from_jax.shapes import (
     with_reshape_requirements,
 )
 from jax2tf_bridge.from_jax.stablehlo import ConstantPool
-from jax2tf_bridge.portable import (
-    Aval,
-    PortableFunction,
-    Target,
-    as_target,
-    canonical_checks,
-    canonical_platforms,
-)
+from jax2tf_bridge.portable import Aval, PortableFunction, canonical_checks
+from jax2tf_bridge.targets import Target, as_target, canonical_platforms
 from shape_poly import ContradictionError
 
 

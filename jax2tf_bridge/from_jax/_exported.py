@@ -14,7 +14,9 @@ import jax.extend.mlir as portable_artifacts
 import numpy as np
 from jax import export as jax_export
 
+from jax2tf_bridge._dtypes import ELEMENT_TYPES
 from jax2tf_bridge._utils import once_per_object
+from jax2tf_bridge.bytecode import version_text
 from jax2tf_bridge.errors import (
     FunctionError,
     ShapeError,
@@ -38,21 +40,18 @@ from jax2tf_bridge.from_jax.stablehlo import (
 )
 from jax2tf_bridge.from_jax.trees import jax_structures, spec_of_structure
 from jax2tf_bridge.portable import (
-    ELEMENT_TYPES,
     Aval,
     GradientOnDemand,
     HoldsPortable,
     Module,
     NoGradient,
     PortableFunction,
-    Target,
     as_portable_function,
     canonical_checks,
     flat_call,
     flat_names,
     flat_tuple,
     unwrap_portable,
-    version_text,
 )
 from jax2tf_bridge.serialization import forward_registrations
 from jax2tf_bridge.serialization.jax_exported import (
@@ -63,6 +62,7 @@ from jax2tf_bridge.serialization.jax_exported import (
     read_stablehlo_version,
     write_exported,
 )
+from jax2tf_bridge.targets import Target
 from shape_poly import SymbolicScope, is_symbolic_dim
 
 _LINEAR_ALGEBRA = re.compile(rb"(?:lapack|blas)_[sdcz][a-z]+")

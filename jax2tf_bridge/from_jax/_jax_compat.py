@@ -19,7 +19,7 @@ from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters.mlir import make_ir_context
 
 from jax2tf_bridge._utils import SeamName
-from jax2tf_bridge.portable import PLATFORMS
+from jax2tf_bridge.targets import PLATFORMS
 
 try:
     from jax.errors import InconclusiveDimensionOperation

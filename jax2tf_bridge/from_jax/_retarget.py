@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from jax2tf_bridge._dtypes import WIDENED
 from jax2tf_bridge.errors import (
     Message,
     ModuleError,
@@ -24,14 +25,11 @@ from jax2tf_bridge.from_jax.stablehlo import (
     retype_narrow_values,
 )
 from jax2tf_bridge.portable import (
-    WIDENED,
     DisabledSafetyCheck,
     Gradient,
     HoldsPortable,
     PortableFunction,
-    Target,
     as_portable_function,
-    as_target,
     check_function_types,
     is_vouched,
     make_called_function,
@@ -39,6 +37,7 @@ from jax2tf_bridge.portable import (
     no_handler_text,
 )
 from jax2tf_bridge.serialization.jax_exported import read_stablehlo_version
+from jax2tf_bridge.targets import Target, as_target
 
 
 def retarget(

@@ -7,18 +7,16 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from jax2tf_bridge._dtypes import WIDENED
+from jax2tf_bridge.bytecode import ModuleSummary, read_summary
 from jax2tf_bridge.errors import BridgeError, FileFormatError
 from jax2tf_bridge.portable import (
-    TENSORFLOW_RELEASES,
-    WIDENED,
     PortableFunction,
     call_problem,
     has_kernel,
-    tensorflow_releases,
     unhandled_anywhere,
     unhandled_calls,
 )
-from jax2tf_bridge.portable.bytecode import ModuleSummary, read_summary
 from jax2tf_bridge.saved_model import (
     FILE_NAME,
     MAX_GRADIENT_ORDERS,
@@ -28,6 +26,7 @@ from jax2tf_bridge.saved_model import (
 )
 from jax2tf_bridge.serialization import collect_vjps, read_function
 from jax2tf_bridge.storage import AnyPath, as_path
+from jax2tf_bridge.targets import TENSORFLOW_RELEASES, tensorflow_releases
 
 _FIRST_WITH_SHARDY = (2, 20)
 """TensorFlow release since which the op has the attribute `use_shardy_partitioner`."""

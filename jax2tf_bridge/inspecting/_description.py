@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jax2tf_bridge.bytecode import version_text
 from jax2tf_bridge.inspecting._contents import (
     ModuleContents,
     describe_modules,
@@ -12,13 +13,7 @@ from jax2tf_bridge.inspecting._contents import (
     read_functions_beside,
 )
 from jax2tf_bridge.inspecting._findings import findings
-from jax2tf_bridge.portable import (
-    TENSORFLOW_RELEASES,
-    Aval,
-    PortableFunction,
-    call_avals,
-    version_text,
-)
+from jax2tf_bridge.portable import Aval, PortableFunction, call_avals
 from jax2tf_bridge.saved_model import (
     MAX_GRADIENT_ORDERS,
     EntryPoint,
@@ -27,6 +22,7 @@ from jax2tf_bridge.saved_model import (
     TensorType,
 )
 from jax2tf_bridge.serialization import collect_vjps
+from jax2tf_bridge.targets import TENSORFLOW_RELEASES
 from shape_poly import is_symbolic_dim
 
 SCHEMA = 1

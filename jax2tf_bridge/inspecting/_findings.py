@@ -8,20 +8,14 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypeVar
 
 from jax2tf_bridge._utils import in_units, some
+from jax2tf_bridge.bytecode import version_text
 from jax2tf_bridge.inspecting._contents import (
     FunctionsBeside,
     ModuleContents,
     get_sidecar_signatures,
     is_linear_algebra,
 )
-from jax2tf_bridge.portable import (
-    CALLS_OF_PARTS,
-    TENSORFLOW_RELEASES,
-    key_paths,
-    keys_text,
-    no_handler_text,
-    version_text,
-)
+from jax2tf_bridge.portable import CALLS_OF_PARTS, key_paths, keys_text, no_handler_text
 from jax2tf_bridge.saved_model import (
     SIDECAR,
     EntryPoint,
@@ -29,6 +23,7 @@ from jax2tf_bridge.saved_model import (
     SavedModelContents,
     TensorType,
 )
+from jax2tf_bridge.targets import TENSORFLOW_RELEASES
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")

@@ -8,19 +8,18 @@ from itertools import chain
 from typing import Any
 
 from jax2tf_bridge._utils import array_type_text, some
+from jax2tf_bridge.bytecode import read_program, read_summary, version_text
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.portable import (
     Aval,
     LiftedConstant,
     PortableFunction,
     array_size,
-    iterate_inexpressible,
     no_handler_text,
     releases_that_run,
     unhandled_anywhere,
-    version_text,
 )
-from jax2tf_bridge.portable.bytecode import read_program, read_summary
+from jax2tf_bridge.targets import iterate_inexpressible
 from shape_poly import Dim, is_symbolic_dim
 
 SCHEMA = 1

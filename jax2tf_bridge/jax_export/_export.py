@@ -16,7 +16,8 @@ from jax2tf_bridge.from_jax.arguments import JaxCallable
 from jax2tf_bridge.from_jax.shapes import SYMBOLIC, Specs, symbolic_specs
 from jax2tf_bridge.from_jax.trees import rebuilt
 from jax2tf_bridge.jax_export._exported import Exported
-from jax2tf_bridge.portable import NOT_STRICT, TENSORFLOW_RELEASES
+from jax2tf_bridge.portable import NOT_STRICT
+from jax2tf_bridge.targets import TENSORFLOW_RELEASES
 from shape_poly import is_symbolic_dim
 
 minimum_supported_calling_convention_version: int = min(c for _, c in TENSORFLOW_RELEASES.values())

@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from jax2tf_bridge._dtypes import find_dtype
 from jax2tf_bridge.errors import (
     LayerError,
     ShapeError,
@@ -16,7 +17,7 @@ from jax2tf_bridge.errors import (
     format_bullets,
     make_mismatch_error,
 )
-from jax2tf_bridge.portable import Aval, CallStructure, PortableFunction, TreeSpec, find_dtype
+from jax2tf_bridge.portable import Aval, CallStructure, PortableFunction, TreeSpec
 from jax2tf_bridge.saving import leaf_names
 from jax2tf_bridge.saving.signatures import to_plain_containers
 from jax2tf_bridge.to_tensorflow import (

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
+from jax2tf_bridge._dtypes import is_differentiable
 from jax2tf_bridge._utils import array_type_text, did_you_mean
 from jax2tf_bridge.converting import keys_as_words
 from jax2tf_bridge.errors import FileFormatError, FunctionError, LayerError, make_path_error
@@ -22,8 +23,6 @@ from jax2tf_bridge.portable import (
     Aval,
     LiftedConstant,
     PortableFunction,
-    Target,
-    is_differentiable,
     unwrap_portable,
     without_xla,
 )
@@ -46,6 +45,7 @@ from jax2tf_bridge.saving.weights import (
 )
 from jax2tf_bridge.serialization import read_function
 from jax2tf_bridge.storage import AnyPath, as_path
+from jax2tf_bridge.targets import Target
 
 TRAINING = "training"
 """Name of the argument of a JAX function that is True in training."""

@@ -12,8 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge._utils import array_type_text, some
+from jax2tf_bridge.comparing import measure_distance, tolerance_of
 from jax2tf_bridge.errors import Argument, Message, SavingError, format_bullets
-from jax2tf_bridge.portable import tolerance_of
 from jax2tf_bridge.saving import ServedArray, Signature
 
 Arrays = Mapping[str, np.ndarray]
@@ -155,7 +155,7 @@ def _problems(expected: Arrays, found: Arrays, *, is_quantized: bool) -> Iterato
             continue
         if is_quantized or not np.any(is_known):
             continue
-        scale = max(float(np.max(np.abs(want[is_known]))), float(np.finfo(np.float32).tiny))
-        difference = float(np.max(np.abs(got[is_known] - want[is_known]))) / scale
+        distance = measure_distance(want[is_known], got[is_known])
+        difference = distance.relative(float(np.finfo(np.float32).tiny))
         if difference > 10 * tolerance_of(dtype):
             yield f"{name} differs by {difference:.2g} of its largest number"

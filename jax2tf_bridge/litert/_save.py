@@ -22,10 +22,10 @@ from jax2tf_bridge.litert._comparison import (
 from jax2tf_bridge.litert._convert import ConvertedModel, converted
 from jax2tf_bridge.litert._quantization import Quantization
 from jax2tf_bridge.litert._report import LiteRTModel
-from jax2tf_bridge.portable import Target
 from jax2tf_bridge.saved_model import GRAPH_FILE, read_saved_model
 from jax2tf_bridge.saving import Signature, opened, save_functions
 from jax2tf_bridge.storage import as_path, on_disk, replaced_file
+from jax2tf_bridge.targets import Target
 
 Quantize: TypeAlias = Literal["dynamic_range", "float16", "int8"]
 

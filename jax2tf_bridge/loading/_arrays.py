@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax2tf_bridge._dtypes import KEYS, NEED_X64, WIDENED
 from jax2tf_bridge._utils import array_type_text
 from jax2tf_bridge.errors import DTypeError, FileFormatError
-from jax2tf_bridge.portable import KEYS, NEED_X64, WIDENED, Aval
+from jax2tf_bridge.portable import Aval
 from jax2tf_bridge.saved_model import BundleEntry, TensorBundle
 from jax2tf_bridge.storage import as_path
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from jax2tf_bridge._dtypes import is_differentiable
 from jax2tf_bridge.loading._modules import CallableModule
-from jax2tf_bridge.portable import is_differentiable
 from jax2tf_bridge.saved_model import (
     CallScope,
     Cast,

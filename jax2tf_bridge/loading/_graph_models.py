@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jax2tf_bridge._dtypes import find_dtype
 from jax2tf_bridge.errors import FileFormatError, StructureError, format_bullets
 from jax2tf_bridge.loading._arrays import SavedVariables, make_jax_array
 from jax2tf_bridge.loading._called_modules import (
@@ -18,7 +19,7 @@ from jax2tf_bridge.loading._called_modules import (
 )
 from jax2tf_bridge.loading._functions import LoadedModel, LoadedSignature, list_input_problems
 from jax2tf_bridge.loading._modules import CallableModule, ModuleFunction
-from jax2tf_bridge.portable import Aval, find_dtype
+from jax2tf_bridge.portable import Aval
 from jax2tf_bridge.saved_model import (
     CALL_MODULE,
     CallScope,

@@ -11,6 +11,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from jax2tf_bridge._dtypes import ELEMENT_TYPES
+from jax2tf_bridge.bytecode import read_main_types, version_text
 from jax2tf_bridge.errors import ModuleError, ShapeError
 from jax2tf_bridge.from_jax import ir, jax_compat
 from jax2tf_bridge.from_jax.stablehlo import (
@@ -22,18 +24,15 @@ from jax2tf_bridge.from_jax.stablehlo import (
 )
 from jax2tf_bridge.loading._functions import LoadedFunction, raise_mismatches
 from jax2tf_bridge.portable import (
-    ELEMENT_TYPES,
     Aval,
     GradientOnDemand,
     Module,
     NoGradient,
     PortableFunction,
-    Target,
     read_tensor_type,
-    version_text,
 )
-from jax2tf_bridge.portable.bytecode import read_main_types
 from jax2tf_bridge.serialization.jax_exported import read_stablehlo_version
+from jax2tf_bridge.targets import Target
 
 
 @dataclass(frozen=True)

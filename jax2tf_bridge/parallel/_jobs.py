@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from jax2tf_bridge.errors import ExportError, FunctionError
 from jax2tf_bridge.from_jax.arguments import JaxCallable
-from jax2tf_bridge.portable import Target
+from jax2tf_bridge.targets import Target
 
 
 @dataclass(frozen=True)

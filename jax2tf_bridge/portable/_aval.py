@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from jax2tf_bridge._dtypes import WIDENED, find_dtype, is_differentiable
 from jax2tf_bridge._utils import array_type_text
-from jax2tf_bridge.portable._dtypes import WIDENED, find_dtype, is_differentiable
 from jax2tf_bridge.portable._sharding import Sharding
-from shape_poly import Dim, DimExpr
+from shape_poly import Dim, DimExpr, variables_of
 
 _OP_DTYPES = {"float0": "bool", **WIDENED}
 
@@ -134,3 +134,8 @@ def array_size(aval: Aval) -> int | str:
         if size > _MAX_BYTES:
             return f"it has more than {_MAX_BYTES} bytes"
     return size
+
+
+def variables_in(aval: Aval) -> frozenset[str]:
+    """Returns the variables in a shape."""
+    return frozenset[str]().union(*map(variables_of, aval.op_shape))

@@ -6,16 +6,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from jax2tf_bridge._dtypes import DTYPES_BY_ELEMENT_TYPE
+from jax2tf_bridge.bytecode import Version, read_main_types
 from jax2tf_bridge.errors import FileFormatError, ModuleError
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._consistency import check_types
-from jax2tf_bridge.portable._dtypes import DTYPES_BY_ELEMENT_TYPE
 from jax2tf_bridge.portable._module import Module
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck
-from jax2tf_bridge.portable._target import Target
-from jax2tf_bridge.portable._tensorflow_releases import Version
-from jax2tf_bridge.portable.bytecode import read_main_types
+from jax2tf_bridge.targets import Target
 from shape_poly import Dim, parse_dimension
 
 

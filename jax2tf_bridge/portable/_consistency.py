@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from jax2tf_bridge._dtypes import ELEMENT_TYPES
 from jax2tf_bridge.errors import ModuleError, format_bullets
 from jax2tf_bridge.portable._aval import Aval, LiftedConstant, array_size
-from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._symbolic_texts import Comparisons
 from jax2tf_bridge.portable._tree_spec import TreeSpec

@@ -7,16 +7,11 @@ from types import MappingProxyType
 from typing import Protocol
 
 from jax2tf_bridge._utils import once_per_object, some
+from jax2tf_bridge.bytecode import Version, read_summary
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.portable._module import Module
 from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck, is_vouched
-from jax2tf_bridge.portable._target import Target
-from jax2tf_bridge.portable._tensorflow_releases import (
-    TENSORFLOW_RELEASES,
-    Version,
-    tensorflow_releases,
-)
-from jax2tf_bridge.portable.bytecode import read_summary
+from jax2tf_bridge.targets import TENSORFLOW_RELEASES, Target, tensorflow_releases
 
 _EXPANDED_FROM: Mapping[str, Version] = MappingProxyType(
     {

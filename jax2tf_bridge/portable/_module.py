@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from jax2tf_bridge.bytecode import Version
 from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck
-from jax2tf_bridge.portable._tensorflow_releases import Version
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from jax2tf_bridge._utils import once_per_object
+from jax2tf_bridge.bytecode import version_text
 from jax2tf_bridge.errors import BridgeError, GradientError, InconclusiveShapeError
 from jax2tf_bridge.portable._aval import Aval, LiftedConstant, Port
 from jax2tf_bridge.portable._call import CallStructure
@@ -22,9 +23,8 @@ from jax2tf_bridge.portable._custom_calls import (
 )
 from jax2tf_bridge.portable._module import GraphFunction, Module
 from jax2tf_bridge.portable._sharding import Sharding
-from jax2tf_bridge.portable._target import Target
-from jax2tf_bridge.portable._tensorflow_releases import TENSORFLOW_RELEASES, version_text
 from jax2tf_bridge.portable._tree_spec import TreeSpec, flat_call, flat_names, flat_tuple
+from jax2tf_bridge.targets import TENSORFLOW_RELEASES, Target
 from shape_poly import is_symbolic_dim, shape_text
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from jax2tf_bridge.portable._portable_function import PortableFunction
-from jax2tf_bridge.portable._target import Target
+from jax2tf_bridge.targets import Target
 
 
 def without_xla(portable: PortableFunction, target: Target | None = None) -> PortableFunction:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from jax2tf_bridge.portable import DisabledSafetyCheck, Version
+from jax2tf_bridge.bytecode import Version
+from jax2tf_bridge.portable import DisabledSafetyCheck
 from jax2tf_bridge.saved_model._meta_graph import ModelVariable, SignaturePort
 from jax2tf_bridge.saved_model._tensors import TensorType
 

@@ -14,9 +14,10 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
+from jax2tf_bridge._dtypes import NEED_X64, dtype_holds
 from jax2tf_bridge._utils import JsonProblem, JsonValue, number_of
 from jax2tf_bridge.errors import FileFormatError, SavingError
-from jax2tf_bridge.portable import NEED_X64, PortableFunction, dtype_holds, is_digest
+from jax2tf_bridge.portable import PortableFunction, is_digest
 from jax2tf_bridge.serialization import collect_vjps, read_function, write_function
 from jax2tf_bridge.storage import AnyPath
 

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from jax2tf_bridge._dtypes import ALL_DTYPES, kind_of
 from jax2tf_bridge._utils import array_type_text
-from jax2tf_bridge.portable import ALL_DTYPES, kind_of
 from jax2tf_bridge.saved_model._protobuf import VARINT, ProtoField, ProtoMessage
 from jax2tf_bridge.saved_model._schema import ShapeField, TensorProtoField
 

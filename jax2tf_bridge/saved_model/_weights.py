@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from jax2tf_bridge._dtypes import find_dtype
 from jax2tf_bridge.errors import Argument, FileFormatError, Message, MissingDependencyError
-from jax2tf_bridge.portable import find_dtype
 from jax2tf_bridge.saved_model._reading import read_message
 from jax2tf_bridge.saved_model._tensor_bundle import TensorBundle, variable_name
 from jax2tf_bridge.storage import AnyPath

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from jax2tf_bridge._utils import array_type_text
-from jax2tf_bridge.portable import tolerance_of
+from jax2tf_bridge.comparing import measure_distance, tolerance_of
 from jax2tf_bridge.serve_checking import _script as _serve_check_script
 from jax2tf_bridge.serve_checking._calls import SignatureCall
 from jax2tf_bridge.serve_checking._tensorflow_environments import get_environment_variables
@@ -136,7 +136,8 @@ def list_differences(expected: CallResult, found: CallResult) -> list[CallDiffer
             problem = "" if is_equal else "is another text"
             results.append(CallDifference(*key, dtype, None, None, tolerance, is_equal, problem))
         else:
-            absolute, relative = _compute_largest(expected_array, found_array)
+            distance = measure_distance(expected_array, found_array)
+            absolute, relative = distance.absolute, distance.relative()
             if np.isfinite(relative):
                 within = relative <= tolerance
                 results.append(CallDifference(*key, dtype, absolute, relative, tolerance, within))
@@ -144,21 +145,6 @@ def list_differences(expected: CallResult, found: CallResult) -> list[CallDiffer
                 text = "is NaN, infinite, or 0 everywhere in one of the two alone"
                 results.append(CallDifference(*key, dtype, None, None, tolerance, False, text))
     return results
-
-
-def _compute_largest(expected: Any, actual: Any) -> tuple[float, float]:
-    """Returns the largest difference, and its ratio to the largest finite number."""
-    if expected.size == 0:
-        return 0.0, 0.0
-    wide_dtype = np.complex128 if np.iscomplexobj(expected) else np.float64
-    same = (expected == actual) | ((expected != expected) & (actual != actual))  # or both NaN
-    expected, actual = expected.astype(wide_dtype), actual.astype(wide_dtype)
-    with np.errstate(invalid="ignore", over="ignore"):
-        distance = np.where(same, 0, np.abs(expected - actual))
-    largest = float(np.where(np.isnan(distance), np.inf, distance).max())
-    finite = np.abs(expected[np.isfinite(expected)])
-    scale = float(finite.max()) if finite.size else 0.0
-    return largest, 0.0 if largest == 0 else largest / scale if scale else float("inf")
 
 
 def _read_result(file: Path, facts: Mapping[str, Any]) -> CallResult:

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from jax2tf_bridge.bytecode import version_text
 from jax2tf_bridge.errors import Argument, Message, TargetError
 from jax2tf_bridge.inspecting import describe_saved_model, format_releases, read_saved_model
-from jax2tf_bridge.portable import TENSORFLOW_RELEASES, version_text
 from jax2tf_bridge.serve_checking._calls import SignatureCall, list_calls
 from jax2tf_bridge.serve_checking._outcome import ServeCheck
 from jax2tf_bridge.serve_checking._runs import EnvironmentRun, list_differences, run_calls
@@ -25,6 +25,7 @@ from jax2tf_bridge.serve_checking._tensorflow_environments import (
     find_environment,
 )
 from jax2tf_bridge.storage import AnyPath, as_path, on_disk
+from jax2tf_bridge.targets import TENSORFLOW_RELEASES
 
 
 def serve_check(

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from jax2tf_bridge._dtypes import WIDENED
+from jax2tf_bridge.bytecode import Version, read_main_types
 from jax2tf_bridge.errors import (
     Argument,
     FileFormatError,
@@ -17,25 +19,19 @@ from jax2tf_bridge.errors import (
 )
 from jax2tf_bridge.portable import (
     LEAF,
-    TENSORFLOW_RELEASES,
-    WIDENED,
     Aval,
     DisabledSafetyCheck,
     Module,
     NoGradient,
     PortableFunction,
-    Target,
     TreeSpec,
-    Version,
-    as_target,
-    check_expressible,
     flat_names,
     flat_tuple,
     mark_types_checked,
     read_tensor_type,
 )
-from jax2tf_bridge.portable.bytecode import read_main_types
 from jax2tf_bridge.serialization.jax_exported import read_stablehlo_version
+from jax2tf_bridge.targets import TENSORFLOW_RELEASES, Target, as_target, check_expressible
 from shape_poly import Dim, ShapeSyntaxError, parse_dimension, symbolic_shape, variables_of
 
 _BYTECODE = b"ML\xefR"

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from jax2tf_bridge._dtypes import WIDENED, find_dtype
 from jax2tf_bridge.errors import DTypeError
-from jax2tf_bridge.portable import WIDENED, Aval, find_dtype
+from jax2tf_bridge.portable import Aval
 
 _CONVERT = "Convert it inside the JAX function, for instance with x.astype('float32')."
 

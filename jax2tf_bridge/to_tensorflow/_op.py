@@ -6,21 +6,18 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from jax2tf_bridge.bytecode import ModuleSummary, read_summary, version_text
 from jax2tf_bridge.errors import Argument, FileFormatError, Message, ModuleError
 from jax2tf_bridge.portable import (
     CUSTOM_CALL,
-    NO_XLA,
     PortableFunction,
     are_types_checked,
     check_function_types,
-    find_inexpressible,
-    installed_versions,
     no_handler_text,
     shared_checks,
     unhandled_calls,
-    version_text,
 )
-from jax2tf_bridge.portable.bytecode import ModuleSummary, read_summary
+from jax2tf_bridge.targets import NO_XLA, find_inexpressible, installed_versions
 from jax2tf_bridge.to_tensorflow import _tf_compat
 from jax2tf_bridge.to_tensorflow._constants import constant_array
 from jax2tf_bridge.to_tensorflow._dtypes import op_dtype

@@ -11,8 +11,8 @@ from typing import Any
 import tensorflow as tf
 
 from jax2tf_bridge._utils import once_per_object
+from jax2tf_bridge.bytecode import Program
 from jax2tf_bridge.portable import PortableFunction
-from jax2tf_bridge.portable.bytecode import Program
 from jax2tf_bridge.to_tensorflow._dtypes import op_dtype
 from jax2tf_bridge.to_tensorflow._shapes import (
     CheckedShapes,

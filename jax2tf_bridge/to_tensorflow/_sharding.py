@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from jax2tf_bridge.bytecode import ModuleSummary, read_summary
 from jax2tf_bridge.errors import ShardingError
 from jax2tf_bridge.portable import (
     CALLS_OF_PARTS,
@@ -19,7 +20,6 @@ from jax2tf_bridge.portable import (
     PortableFunction,
     Sharding,
 )
-from jax2tf_bridge.portable.bytecode import ModuleSummary, read_summary
 from jax2tf_bridge.serialization.jax_exported import (
     is_replicated,
     replace_device_grid,

@@ -14,18 +14,24 @@ import jax.numpy as jnp
 import numpy as np
 import tensorflow as tf
 
+from jax2tf_bridge._dtypes import kind_of
+from jax2tf_bridge.comparing import (
+    DRAWS,
+    PlausibleInputs,
+    batch_variable,
+    largest_finite,
+    widen_array,
+)
 from jax2tf_bridge.errors import BridgeError
 from jax2tf_bridge.loading import LoadedFunction, make_typed_key
-from jax2tf_bridge.portable import DRAWS, Aval, PlausibleInputs, batch_variable, kind_of
+from jax2tf_bridge.portable import Aval
 from jax2tf_bridge.saved_model import SignatureEntry
 from jax2tf_bridge.storage import AnyPath, on_disk
 from jax2tf_bridge.verifying._containers import KnownTypes, list_unknown_types
 from jax2tf_bridge.verifying._differences import (
     SMALL_GRADIENT,
     Difference,
-    largest_finite,
     make_difference,
-    widen_array,
 )
 from jax2tf_bridge.verifying._samples import Sampler, Sizes
 

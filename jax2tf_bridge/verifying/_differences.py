@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from jax2tf_bridge.comparing import measure_distance, tolerance_of, widen_array
 from jax2tf_bridge.errors import BridgeError
-from jax2tf_bridge.portable import tolerance_of
 from jax2tf_bridge.verifying._samples import Sizes
 
 SMALL_GRADIENT = 0.1
@@ -63,17 +63,14 @@ class Difference:
                 f"The {self.what} {self.name} has the shape {np.shape(found)}, and in JAX "
                 f"{np.shape(expected)}, at {format_sample_sizes(sizes)}."
             )
-        array = widen_array(expected)
-        tensor = widen_array(found)
-        if (np.isnan(array) & np.isnan(tensor)).any():
+        if (np.isnan(widen_array(expected)) & np.isnan(widen_array(found))).any():
             self.nan_at.append(dict(sizes))
-        own, absolute = largest_finite(array), _compute_distance(array, tensor)
-        scale = max(own, least_scale)
-        relative = 0.0 if absolute == 0 else absolute / scale if scale else np.inf
-        self.absolute = max(self.absolute, absolute)
+        distance = measure_distance(expected, found)
+        relative = distance.relative(least_scale)
+        self.absolute = max(self.absolute, distance.absolute)
         if relative > self.relative:
             self.relative, self.sizes = relative, dict(sizes)
-            self.is_small = own < least_scale
+            self.is_small = distance.scale < least_scale
 
 
 def make_difference(what: str, name: str, dtype: str, tolerance: float | None) -> Difference:
@@ -82,28 +79,6 @@ def make_difference(what: str, name: str, dtype: str, tolerance: float | None) -
     if tolerance is not None and allowed:  # integers stay equal
         allowed = tolerance
     return Difference(what, name, dtype, allowed)
-
-
-def _compute_distance(expected: Any, actual: Any) -> float:
-    """Returns the largest difference of two numbers; infinite if only one of them is NaN."""
-    if expected.size == 0:
-        return 0.0
-    same = (expected == actual) | (np.isnan(expected) & np.isnan(actual))
-    with np.errstate(invalid="ignore", over="ignore"):
-        distance = np.where(same, 0, np.abs(expected - actual))
-    return float(np.where(np.isnan(distance), np.inf, distance).max())
-
-
-def largest_finite(array: Any) -> float:
-    """Returns the largest finite magnitude in an array; 0 if there is none."""
-    finite = np.abs(array[np.isfinite(array)])
-    return float(finite.max()) if finite.size else 0.0
-
-
-def widen_array(value: Any) -> Any:
-    """Converts an array to float64 or complex128."""
-    array = np.asarray(value)
-    return array.astype(np.complex128 if np.iscomplexobj(array) else np.float64)
 
 
 def format_sample_sizes(sizes: Sizes) -> str:

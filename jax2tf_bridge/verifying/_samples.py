@@ -8,8 +8,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from jax2tf_bridge._dtypes import kind_of
 from jax2tf_bridge.errors import ShapeError
-from jax2tf_bridge.portable import Aval, PortableFunction, kind_of
+from jax2tf_bridge.portable import Aval, PortableFunction
 from shape_poly import (
     DimExpr,
     SymbolicScope,

@@ -13,9 +13,9 @@ from math import prod
 from types import MappingProxyType
 from typing import Any
 
+from jax2tf_bridge._dtypes import ALL_DTYPES
 from jax2tf_bridge._utils import JsonProblem, JsonValue, array_type_text
 from jax2tf_bridge.errors import FileFormatError, StateDictError
-from jax2tf_bridge.portable import ALL_DTYPES
 from jax2tf_bridge.weights._paths import join_path, split_path, unflatten_state
 from jax2tf_bridge.weights._sources import FileSource, Span
 from jax2tf_bridge.weights._stored import MAX_RANK, StoredArray, fits_numpy, stored_dtype

@@ -10,9 +10,9 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from jax2tf_bridge._dtypes import find_dtype
 from jax2tf_bridge._utils import array_type_text
 from jax2tf_bridge.errors import MissingDependencyError
-from jax2tf_bridge.portable import find_dtype
 from jax2tf_bridge.weights._sources import ByteSource, Span
 
 

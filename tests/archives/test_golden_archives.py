@@ -14,9 +14,9 @@ import jax
 import pytest
 
 from jax2tf_bridge import PortableFunction, Target, retarget, to_exported, to_tf
+from jax2tf_bridge.bytecode import read_summary
 from jax2tf_bridge.errors import ModuleError
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.portable.bytecode import read_summary
 from jax2tf_bridge.serialization import read_function
 from saved_models.sidecar import array_of
 from tests.archives.check_in_jax import compared

@@ -19,8 +19,8 @@ import pytest
 from jax import export as jax_export
 
 from jax2tf_bridge import PortableFunction, from_exported, retarget, to_exported, to_tf
+from jax2tf_bridge.bytecode import read_summary
 from jax2tf_bridge.errors import ModuleError, UnsupportedByTargetError
-from jax2tf_bridge.portable.bytecode import read_summary
 from jax2tf_bridge.serialization import deserialize, read_function
 from tests.consumers.comparison import differences
 

@@ -25,6 +25,7 @@ from jax2tf_bridge import (
     to_exported,
     to_tf,
 )
+from jax2tf_bridge.bytecode import read_summary
 from jax2tf_bridge.calling_tf import call_tf
 from jax2tf_bridge.errors import (
     CallTfError,
@@ -36,7 +37,6 @@ from jax2tf_bridge.errors import (
     UnsupportedByTargetError,
 )
 from jax2tf_bridge.portable import GraphFunction
-from jax2tf_bridge.portable.bytecode import read_summary
 from shape_poly import shape_text
 from tests.calling_tf.graph_models import KERNEL, Layers, X, layers
 from tests.sampling import sampled

@@ -20,7 +20,7 @@ from jax2tf_bridge.cli.inspect.html import _pages as _html_pages
 from jax2tf_bridge.cli.inspect.html import render
 from jax2tf_bridge.cli.inspect.html._charts import Bar, bar_chart, largest
 from jax2tf_bridge.cli.inspect.html._page import Fold, Page, PageTable
-from jax2tf_bridge.portable import TENSORFLOW_RELEASES
+from jax2tf_bridge.targets import TENSORFLOW_RELEASES
 from tests.cli.conftest import FINDS_PACKAGES, Ok, Run
 from tests.cli.directory_schema import DIRECTORY_SCHEMA
 from tests.fresh_process import run_python

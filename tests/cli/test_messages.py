@@ -27,8 +27,8 @@ from jax2tf_bridge.errors import (
     get_message,
     make_path_error,
 )
-from jax2tf_bridge.portable import NO_XLA
 from jax2tf_bridge.saving.buckets import BUCKETS
+from jax2tf_bridge.targets import NO_XLA
 from tests.cli.conftest import Ok
 
 COMMAND = argparse.Namespace(command="save")

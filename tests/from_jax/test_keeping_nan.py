@@ -12,9 +12,9 @@ import tensorflow as tf
 from jax import lax
 
 from jax2tf_bridge import convert, export
+from jax2tf_bridge.bytecode import read_program
 from jax2tf_bridge.from_jax._jax_compat import make_ir_context
 from jax2tf_bridge.from_jax.stablehlo import StableHloModule
-from jax2tf_bridge.portable.bytecode import read_program
 from jax2tf_bridge.to_tensorflow import to_tf
 
 NAN, INF = np.nan, np.inf

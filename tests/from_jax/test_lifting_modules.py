@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import jax2tf_bridge as bridge
+from jax2tf_bridge.bytecode import read_summary
 from jax2tf_bridge.from_jax import _jax_compat, ir
 from jax2tf_bridge.from_jax.stablehlo import (
     PLACEHOLDER_TARGET,
@@ -20,7 +21,6 @@ from jax2tf_bridge.from_jax.stablehlo import (
     TakenArrays,
 )
 from jax2tf_bridge.portable import Aval
-from jax2tf_bridge.portable.bytecode import read_summary
 
 random = np.random.default_rng(0)
 WEIGHTS = random.normal(size=(1024,)).astype(np.float32)

@@ -10,8 +10,8 @@ import pytest
 from jax import export, lax
 
 from jax2tf_bridge import export as bridge_export
+from jax2tf_bridge.bytecode import read_summary
 from jax2tf_bridge.errors import InconclusiveShapeError
-from jax2tf_bridge.portable.bytecode import read_summary
 from tests.from_jax.lowered import (
     ALL,
     Function,

@@ -15,10 +15,10 @@ from jax import lax
 from jax.experimental import pallas
 
 from jax2tf_bridge import PortableFunction, Target, export, from_exported, retarget, to_exported
+from jax2tf_bridge.bytecode import Block, Operation, read_program
 from jax2tf_bridge.errors import NotExportableError, UnsupportedByTargetError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.portable import without_xla
-from jax2tf_bridge.portable.bytecode import Block, Operation, read_program
 from tests.sharding.meshes import X, by_parts
 
 NO_XLA = Target.tensorflow("2.17", xla=False)

@@ -22,9 +22,9 @@ import numpy as np
 
 with atheris.instrument_imports(include=["jax2tf_bridge", "shape_poly"]):
     from jax2tf_bridge import PortableFunction
+    from jax2tf_bridge.bytecode import read_summary
     from jax2tf_bridge.errors import FileFormatError
     from jax2tf_bridge.portable import array_size
-    from jax2tf_bridge.portable.bytecode import read_summary
     from jax2tf_bridge.serialization import deserialize, read_function
     from jax2tf_bridge.serialization.jax_exported import read_exported
     from jax2tf_bridge.serialization.jaxfn import HEADER_SIZE, IDENTIFIER

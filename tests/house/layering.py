@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from tests.house.imports import Import, ImportVisitor, read
 
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("shape_poly", "_version", "_lazy_names", "_utils"),
+    ("shape_poly", "_version", "_lazy_names", "_utils", "_dtypes"),
     ("errors",),
-    ("portable", "storage"),
-    ("serialization",),
+    ("bytecode", "storage"),
+    ("targets",),
+    ("portable",),
+    ("serialization", "comparing"),
     ("weights", "saved_model", "from_jax", "to_tensorflow"),
     ("colocated", "inspecting", "loading", "saving", "calling_tf", "jax_export", "stablehlo"),
     ("parallel", "verifying", "converting", "serve_checking"),
@@ -35,14 +37,25 @@ _STANDS_ON: dict[str, frozenset[str]] = {
 """Who needs what: a package imports only third parties, and packages, that need no more."""
 
 _AT_CALLS = frozenset(
-    {"portable", "storage", "serialization", "weights", "stablehlo", "serve_checking", "facade"}
+    {
+        "portable",
+        "targets",
+        "bytecode",
+        "comparing",
+        "storage",
+        "serialization",
+        "weights",
+        "stablehlo",
+        "serve_checking",
+        "facade",
+    }
     | {"compat", "cli"}
 )
 """Those that import either within functions, so that they can be imported without."""
 
 JAX_SEAM = re.compile(r"jax2tf_bridge\.(from_jax|calling_tf|colocated)\._jax_compat(_\w+)?")
 TENSORFLOW_SEAM = re.compile(
-    r"jax2tf_bridge\.(portable|to_tensorflow|calling_tf)\._tf_compat(_\w+)?"
+    r"jax2tf_bridge\.(targets|to_tensorflow|calling_tf)\._tf_compat(_\w+)?"
 )
 JAX_PRIVATE = re.compile(r"(jax(\.\w+)*\._[a-z]\w*|jaxlib)(\.|$)")
 TENSORFLOW_PRIVATE = re.compile(

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.checkout
 LABELS = {
     "_version": "//jax2tf_bridge:init",
     "_lazy_names": "//jax2tf_bridge:init",
+    "_dtypes": "//jax2tf_bridge:dtypes",
     "errors": "//jax2tf_bridge:errors",
     "facade": "//jax2tf_bridge",
     "compat": "//jax2tf_bridge:compat",

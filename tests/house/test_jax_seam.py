@@ -11,7 +11,7 @@ from jax2tf_bridge import PortableFunction, export
 from jax2tf_bridge.errors import TargetError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._jax_compat import SEAM
-from jax2tf_bridge.portable import PLATFORMS
+from jax2tf_bridge.targets import PLATFORMS
 from tests.house.seams import take_away
 
 

@@ -110,7 +110,7 @@ REJECTED = [
     ),
     ("jax2tf_bridge.portable._x", "def f():\n  from jax2tf_bridge import from_jax", "from_jax"),
     (
-        "jax2tf_bridge.portable._target",
+        "jax2tf_bridge.targets._target",
         "from jax2tf_bridge.to_tensorflow import _tf_compat",
         "to_tensorflow",
     ),

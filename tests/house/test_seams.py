@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import jax2tf_bridge
 from jax2tf_bridge._utils import SeamName
-from jax2tf_bridge.portable import TENSORFLOW_RELEASES
+from jax2tf_bridge.targets import TENSORFLOW_RELEASES
 from tests.house.layering import JAX_SEAM, TENSORFLOW_SEAM
 
 PACKAGE = Path(jax2tf_bridge.__file__).parent  # of a checkout or a wheel

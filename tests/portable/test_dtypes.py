@@ -8,22 +8,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jax2tf_bridge.cli.export._argument_specs import DTYPES as WRITTEN
-from jax2tf_bridge.cli.export._argument_specs import ArgumentSpec
-from jax2tf_bridge.portable import (
+from jax2tf_bridge._dtypes import (
     ALL_DTYPES,
     DTYPES_BY_ELEMENT_TYPE,
     ELEMENT_TYPES,
     KEYS,
     NEED_X64,
     WIDENED,
-    Aval,
     DType,
-    array_size,
     find_dtype,
     kind_of,
-    tolerance_of,
 )
+from jax2tf_bridge.cli.export._argument_specs import DTYPES as WRITTEN
+from jax2tf_bridge.cli.export._argument_specs import ArgumentSpec
+from jax2tf_bridge.comparing import tolerance_of
+from jax2tf_bridge.portable import Aval, array_size
 from jax2tf_bridge.saved_model import TensorType
 from jax2tf_bridge.saved_model import _tensors as tensorflows
 from jax2tf_bridge.serialization.jax_exported import DTYPES as EXPORTED

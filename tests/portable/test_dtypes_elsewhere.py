@@ -10,10 +10,11 @@ import pytest
 import tensorflow as tf
 from jax import export as jax_export
 
+from jax2tf_bridge._dtypes import ALL_DTYPES, KEYS, DType
+from jax2tf_bridge.bytecode import read_main_types
 from jax2tf_bridge.errors import DTypeError
 from jax2tf_bridge.loading import make_typed_key
-from jax2tf_bridge.portable import ALL_DTYPES, KEYS, Aval, DType
-from jax2tf_bridge.portable.bytecode import read_main_types
+from jax2tf_bridge.portable import Aval
 from jax2tf_bridge.saved_model import _tensors as tensorflows
 from jax2tf_bridge.serialization.jax_exported import read_exported
 from jax2tf_bridge.to_tensorflow import op_dtype

@@ -11,16 +11,10 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge import DisabledSafetyCheck, Target, deserialize, export, serialize, to_tf
+from jax2tf_bridge.bytecode import Block, Function, Operation, OtherType, Program, Value
 from jax2tf_bridge.errors import GradientError, ModuleError
-from jax2tf_bridge.portable import find_inexpressible, without_xla
-from jax2tf_bridge.portable.bytecode import (
-    Block,
-    Function,
-    Operation,
-    OtherType,
-    Program,
-    Value,
-)
+from jax2tf_bridge.portable import without_xla
+from jax2tf_bridge.targets import find_inexpressible
 
 X = np.arange(6, dtype=np.float32).reshape(3, 2)
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from jax2tf_bridge._dtypes import ALL_DTYPES, Kind
 from jax2tf_bridge._utils import did_you_mean
 from jax2tf_bridge.cli._commands import UsageError
-from jax2tf_bridge.portable import ALL_DTYPES, AUTO, Kind
+from jax2tf_bridge.portable import AUTO
 from shape_poly import Dim, is_symbolic_dim, symbolic_shape
 
 _LETTERS: Mapping[Kind, tuple[str, ...]] = MappingProxyType(

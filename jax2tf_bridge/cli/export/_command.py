@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from jax2tf_bridge._dtypes import KEYS, NEED_X64
 from jax2tf_bridge._utils import printable
 from jax2tf_bridge.cli._commands import (
     NOT_NEGATIVE,
@@ -29,12 +30,7 @@ from jax2tf_bridge.cli.export._argument_specs import (
 )
 from jax2tf_bridge.errors import BridgeError, InconclusiveShapeError, Message
 from jax2tf_bridge.inspecting import summary
-from jax2tf_bridge.portable import (
-    KEYS,
-    NEED_X64,
-    NoGradient,
-    PortableFunction,
-)
+from jax2tf_bridge.portable import NoGradient, PortableFunction
 from jax2tf_bridge.serialization import write_function
 from shape_poly import Dim
 

@@ -20,8 +20,9 @@ from jax2tf_bridge.cli._commands import (
     add_no_xla,
 )
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.portable import PortableFunction, Target, without_xla
+from jax2tf_bridge.portable import PortableFunction, without_xla
 from jax2tf_bridge.storage import AnyPath, as_path
+from jax2tf_bridge.targets import Target
 
 if TYPE_CHECKING:
     from jax2tf_bridge.saving import BucketOptions, Signature, SignatureInputs

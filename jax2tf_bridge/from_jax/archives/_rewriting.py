@@ -8,6 +8,7 @@ from typing import Any
 import jax
 from jax import export as jax_export
 
+from jax2tf_bridge._dtypes import ELEMENT_TYPES
 from jax2tf_bridge.errors import ModuleError
 from jax2tf_bridge.from_jax._jax_compat import ir
 from jax2tf_bridge.from_jax._jax_compat_lowering import newest_calling_convention
@@ -16,7 +17,7 @@ from jax2tf_bridge.from_jax.archives._linalg_calls import routine_function
 from jax2tf_bridge.from_jax.lowering import lower
 from jax2tf_bridge.from_jax.shapes import ExportOptions
 from jax2tf_bridge.from_jax.stablehlo import StableHloModule
-from jax2tf_bridge.portable import ELEMENT_TYPES, Target
+from jax2tf_bridge.targets import Target
 from shape_poly import SymbolicScope
 
 # LAPACK's, and its integers.

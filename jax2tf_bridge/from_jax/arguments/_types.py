@@ -9,9 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from jax2tf_bridge._dtypes import WIDENED
 from jax2tf_bridge.errors import DTypeError
 from jax2tf_bridge.from_jax._symbols import dim_from_jax
-from jax2tf_bridge.portable import WIDENED, Aval, MemorySpace
+from jax2tf_bridge.portable import Aval, MemorySpace
 from shape_poly import Dim
 
 

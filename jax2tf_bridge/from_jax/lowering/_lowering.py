@@ -38,13 +38,8 @@ from jax2tf_bridge.from_jax.stablehlo import (
     graph_call_rules,
     take_graph_functions,
 )
-from jax2tf_bridge.portable import (
-    NO_XLA,
-    PLATFORMS,
-    GraphFunction,
-    Target,
-    no_handler_text,
-)
+from jax2tf_bridge.portable import GraphFunction, no_handler_text
+from jax2tf_bridge.targets import NO_XLA, PLATFORMS, Target
 
 _UNSOLVABLE = "Cannot solve for values of dimension variables"
 

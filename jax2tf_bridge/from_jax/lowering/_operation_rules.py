@@ -30,7 +30,7 @@ from jax2tf_bridge.from_jax._jax_compat_lowering import (
     lower_fun,
     platforms_of,
 )
-from jax2tf_bridge.portable import TENSORFLOW_RELEASES
+from jax2tf_bridge.targets import TENSORFLOW_RELEASES
 
 # The StableHLO version of the first TF release that can run gathers with batching dimensions.
 BATCHING_DIMS_SINCE = TENSORFLOW_RELEASES["2.18"][0]

@@ -32,7 +32,7 @@ from jax2tf_bridge.from_jax.lowering._operation_rules import (
     extreme_rules,
     indexing_rules,
 )
-from jax2tf_bridge.portable import PLATFORMS
+from jax2tf_bridge.targets import PLATFORMS
 
 # StableHLO has the attribute result_accuracy since 1.9 (TF 2.19). All operations below have it
 # since 1.10.

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jax2tf_bridge.comparing import tolerance_of
 from jax2tf_bridge.errors import BridgeError, FunctionError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax.arguments import JaxCallable, value_note
@@ -20,7 +21,6 @@ from jax2tf_bridge.from_jax.shapes import (
     Specs,
     TracedFunction,
 )
-from jax2tf_bridge.portable import tolerance_of
 from shape_poly import is_symbolic_dim
 
 

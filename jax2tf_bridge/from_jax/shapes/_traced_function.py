@@ -10,7 +10,8 @@ from jax import export as jax_export
 
 from jax2tf_bridge.errors import Argument, Message
 from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
-from jax2tf_bridge.portable import AUTO, DisabledSafetyCheck, Target, is_vouched
+from jax2tf_bridge.portable import AUTO, DisabledSafetyCheck, is_vouched
+from jax2tf_bridge.targets import Target
 from shape_poly import SymbolicScope
 
 

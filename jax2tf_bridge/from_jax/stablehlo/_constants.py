@@ -13,6 +13,8 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import jax
 import numpy as np
 
+from jax2tf_bridge._dtypes import ALL_DTYPES
+from jax2tf_bridge.bytecode import read_layout
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._jax_compat import ir
 from jax2tf_bridge.from_jax.stablehlo._operations import (
@@ -31,8 +33,7 @@ from jax2tf_bridge.from_jax.stablehlo._taken_arrays import (
     PLACEHOLDER_TARGET,
     TakenArrays,
 )
-from jax2tf_bridge.portable import ALL_DTYPES, Aval, LiftedConstant
-from jax2tf_bridge.portable.bytecode import read_layout
+from jax2tf_bridge.portable import Aval, LiftedConstant
 
 # MLIR's Python bindings offer no buffer for these dtypes.
 _WITHOUT_BUFFER = frozenset(row.name for row in ALL_DTYPES if row.in_ml_dtypes)

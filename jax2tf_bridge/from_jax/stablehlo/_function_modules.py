@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from jax2tf_bridge._dtypes import ELEMENT_TYPES, WIDENED
+from jax2tf_bridge.bytecode import read_main_types, version_text
 from jax2tf_bridge.errors import (
     FileFormatError,
     ModuleError,
@@ -14,17 +16,13 @@ from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax.arguments import is_narrow
 from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule
 from jax2tf_bridge.portable import (
-    ELEMENT_TYPES,
-    WIDENED,
     Aval,
     LiftedConstant,
     PortableFunction,
     StoredGradient,
     are_types_checked,
     check_function_types,
-    version_text,
 )
-from jax2tf_bridge.portable.bytecode import read_main_types
 from jax2tf_bridge.serialization.jax_exported import WritableFunction
 
 WIDE_ELEMENT_TYPES = {narrow: ELEMENT_TYPES[wide] for narrow, wide in WIDENED.items()}

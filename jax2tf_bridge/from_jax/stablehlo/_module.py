@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from jax2tf_bridge._dtypes import ELEMENT_TYPES, WIDENED
+from jax2tf_bridge.bytecode import Version, version_text
 from jax2tf_bridge.errors import ShardingError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._jax_compat import ir
@@ -34,7 +36,6 @@ from jax2tf_bridge.from_jax.stablehlo._sharding import (
 )
 from jax2tf_bridge.from_jax.stablehlo._simplifying import close_regions, merge_equal
 from jax2tf_bridge.from_jax.stablehlo._taken_arrays import PLACEHOLDER_TARGET, TakenArrays
-from jax2tf_bridge.portable import ELEMENT_TYPES, WIDENED, Version, version_text
 
 _INLINE_COMPOSITES = (
     "builtin.module(func.func(stablehlo-legalize-composite-to-call),inline,symbol-dce)"

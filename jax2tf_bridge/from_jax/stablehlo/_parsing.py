@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from jax2tf_bridge.bytecode import version_text
 from jax2tf_bridge.errors import ModuleError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._jax_compat import ir
 from jax2tf_bridge.from_jax.stablehlo._operations import attribute, symbol_name
-from jax2tf_bridge.portable import version_text
 
 _MAX_ERROR_LINES = 3
 _OPEN_SIZES = "jax.uses_shape_polymorphism"

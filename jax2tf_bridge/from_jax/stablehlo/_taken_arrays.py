@@ -14,9 +14,9 @@ import jax
 import numpy as np
 from jax.interpreters import mlir
 
+from jax2tf_bridge._dtypes import ALL_DTYPES
 from jax2tf_bridge.from_jax._jax_compat import ir
 from jax2tf_bridge.from_jax.stablehlo._operations import custom_call_target
-from jax2tf_bridge.portable import ALL_DTYPES
 
 PLACEHOLDER_TARGET = "jax2tf_bridge.constant"
 """Target of the placeholder custom call; its backend_config is the array's number."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+from jax2tf_bridge.bytecode import Version, version_text
 from jax2tf_bridge.errors import (
     Argument,
     Message,
@@ -12,14 +13,7 @@ from jax2tf_bridge.errors import (
 )
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax.stablehlo._module import LossyError, StableHloModule
-from jax2tf_bridge.portable import (
-    NO_XLA,
-    TENSORFLOW_RELEASES,
-    Target,
-    Version,
-    check_expressible,
-    version_text,
-)
+from jax2tf_bridge.targets import NO_XLA, TENSORFLOW_RELEASES, Target, check_expressible
 
 _WITHOUT_EFFECTS = 8
 _WITH_EFFECTS = 9

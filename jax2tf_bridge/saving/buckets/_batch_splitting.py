@@ -9,7 +9,8 @@ from typing import Any, Literal, TypeAlias
 
 import tensorflow as tf
 
-from jax2tf_bridge.portable import NARROW_FLOATS, Aval, find_dtype
+from jax2tf_bridge._dtypes import NARROW_FLOATS, find_dtype
+from jax2tf_bridge.portable import Aval
 from jax2tf_bridge.saving.buckets._buckets import Bucketing, is_plain
 from jax2tf_bridge.to_tensorflow import TracedOnce, opaque_to_autograph
 from shape_poly import evaluate_shape

@@ -12,9 +12,11 @@ from typing import Any, Literal, SupportsIndex, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 
+from jax2tf_bridge._dtypes import dtype_holds, kind_of
 from jax2tf_bridge._utils import as_integer, did_you_mean
+from jax2tf_bridge.comparing import batch_variable
 from jax2tf_bridge.errors import Argument, DTypeError, Message, ShapeError
-from jax2tf_bridge.portable import Aval, batch_variable, dtype_holds, kind_of, variables_in
+from jax2tf_bridge.portable import Aval, variables_in
 from jax2tf_bridge.saving.buckets._bucket_names import (
     check_inputs,
     check_unchecked,

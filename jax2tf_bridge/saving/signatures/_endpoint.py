@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from jax2tf_bridge._dtypes import KEYS, is_integer
 from jax2tf_bridge._utils import array_type_text
 from jax2tf_bridge.errors import BridgeError, SavingError
-from jax2tf_bridge.portable import KEYS, Aval, CallStructure, PortableFunction, TreeSpec, is_integer
+from jax2tf_bridge.portable import Aval, CallStructure, PortableFunction, TreeSpec
 from jax2tf_bridge.saving.buckets import Bucketing, NamedCall, NamedPull, PieceGradients
 from jax2tf_bridge.saving.signatures._inputs import (
     NamedPort,

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
+from jax2tf_bridge._dtypes import KEYS
 from jax2tf_bridge._utils import array_type_text, did_you_mean
 from jax2tf_bridge.errors import SavingError
-from jax2tf_bridge.portable import KEYS, Aval, variables_in
+from jax2tf_bridge.portable import Aval, variables_in
 from jax2tf_bridge.saving.buckets import list_masks
 from jax2tf_bridge.saving.signatures._names import renamed, valid_names
 from jax2tf_bridge.saving.signatures._signature import Signature

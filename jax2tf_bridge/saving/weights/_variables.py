@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from jax2tf_bridge._dtypes import NARROW_FLOATS
 from jax2tf_bridge._utils import did_you_mean
 from jax2tf_bridge.errors import BridgeError, DTypeError, SavingError, make_mismatch_error
-from jax2tf_bridge.portable import NARROW_FLOATS, Aval, LiftedConstant, PortableFunction, TreeSpec
+from jax2tf_bridge.portable import Aval, LiftedConstant, PortableFunction, TreeSpec
 from jax2tf_bridge.saved_model import is_fast
 from jax2tf_bridge.saving.weights._params import PathWeights, leaf_keys, leaves_for
 from jax2tf_bridge.to_tensorflow import (

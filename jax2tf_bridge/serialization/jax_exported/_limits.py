@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from jax2tf_bridge._dtypes import ELEMENT_TYPES, WIDENED
+from jax2tf_bridge.bytecode import read_main_types
 from jax2tf_bridge.errors import FileFormatError, SerializationError, format_bullets
 from jax2tf_bridge.portable import (
-    ELEMENT_TYPES,
-    WIDENED,
     Aval,
     Comparisons,
     DisabledSafetyCheck,
@@ -16,7 +16,6 @@ from jax2tf_bridge.portable import (
     function_problem,
     shared_checks,
 )
-from jax2tf_bridge.portable.bytecode import read_main_types
 from jax2tf_bridge.serialization._flatbuffer import MAX_DEPTH
 from jax2tf_bridge.serialization._registry import serialize_node_type
 from jax2tf_bridge.serialization._stored_types import format_registration_call

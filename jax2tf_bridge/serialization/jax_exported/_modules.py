@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from jax2tf_bridge.portable import Aval, Comparisons, Version
+from jax2tf_bridge.bytecode import Version
+from jax2tf_bridge.portable import Aval, Comparisons
 from shape_poly import Comparison, DimExpr, DimOperation, is_symbolic_dim, operation
 
 # MLIR bytecode begins with its own version, a number of one byte, and the name of its producer.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from jax2tf_bridge.bytecode import Version
 from jax2tf_bridge.portable import (
     Aval,
     Comparisons,
@@ -12,9 +13,7 @@ from jax2tf_bridge.portable import (
     Module,
     NoGradient,
     PortableFunction,
-    Target,
     TreeSpec,
-    Version,
     function_problem,
     vjp_problem,
 )
@@ -37,6 +36,7 @@ from jax2tf_bridge.serialization.jax_exported._trees import (
     ExportedTreeReader,
     read_disabled_checks,
 )
+from jax2tf_bridge.targets import Target
 from shape_poly import is_symbolic_dim
 
 _FORMAT_NAME = "A function exported by JAX"

@@ -22,7 +22,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from jax2tf_bridge.portable import ALL_DTYPES, KEYS, AxisType, MemorySpace
+from jax2tf_bridge._dtypes import ALL_DTYPES, KEYS
+from jax2tf_bridge.portable import AxisType, MemorySpace
 from jax2tf_bridge.serialization._flatbuffer import Field
 
 FIRST_VERSION = 2

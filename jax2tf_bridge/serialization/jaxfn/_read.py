@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
+from jax2tf_bridge.bytecode import Version
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.portable import (
     AbstractDevice,
@@ -22,9 +23,7 @@ from jax2tf_bridge.portable import (
     PortableFunction,
     Sharding,
     StoredGradient,
-    Target,
     TreeSpec,
-    Version,
     function_problem,
     vjp_problem,
 )
@@ -41,6 +40,7 @@ from jax2tf_bridge.serialization.jaxfn._pools import (
     optional_bytes,
 )
 from jax2tf_bridge.serialization.jaxfn._trees import TreeReader
+from jax2tf_bridge.targets import Target
 
 
 @dataclass(frozen=True)

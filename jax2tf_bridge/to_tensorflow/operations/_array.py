@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.portable import DTYPES_BY_ELEMENT_TYPE, DType, find_dtype
+from jax2tf_bridge._dtypes import DTYPES_BY_ELEMENT_TYPE, DType, find_dtype
 from jax2tf_bridge.to_tensorflow._dtypes import static_shape
 from shape_poly import Dim
 

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 import tensorflow as tf
 
-from jax2tf_bridge.portable.bytecode import Operation
+from jax2tf_bridge.bytecode import Operation
 from jax2tf_bridge.to_tensorflow.operations import _converter_forms
 from jax2tf_bridge.to_tensorflow.operations._array import Array
 from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope

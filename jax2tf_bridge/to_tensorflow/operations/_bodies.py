@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jax2tf_bridge.portable.bytecode import Block, DenseElements, Operation, Program, Value
+from jax2tf_bridge.bytecode import Block, DenseElements, Operation, Program, Value
 from jax2tf_bridge.to_tensorflow.operations._array import Array, row_of, tf_dtype
 from jax2tf_bridge.to_tensorflow.operations._scope import Scope
 from jax2tf_bridge.to_tensorflow.operations._shapes import broadcast

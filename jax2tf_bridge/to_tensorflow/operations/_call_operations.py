@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from jax2tf_bridge.bytecode import Program, TensorType, read_program
 from jax2tf_bridge.errors import FileFormatError, ModuleError
 from jax2tf_bridge.portable import Aval, PortableFunction
-from jax2tf_bridge.portable.bytecode import Program, TensorType, read_program
 from jax2tf_bridge.to_tensorflow._graph_functions import get_graph_functions
 from jax2tf_bridge.to_tensorflow.operations import _sign_bits, _softmax
 from jax2tf_bridge.to_tensorflow.operations._array import Array

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from jax2tf_bridge.portable.bytecode import DenseElements, Operation
+from jax2tf_bridge.bytecode import DenseElements, Operation
 from jax2tf_bridge.to_tensorflow.operations._array import Array, tf_dtype
 from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
 

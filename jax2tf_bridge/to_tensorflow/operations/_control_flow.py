@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from jax2tf_bridge.portable.bytecode import Block, DenseElements, Operation, Value
+from jax2tf_bridge.bytecode import Block, DenseElements, Operation, Value
 from jax2tf_bridge.to_tensorflow.operations import _converter_forms
 from jax2tf_bridge.to_tensorflow.operations._array import Array
 from jax2tf_bridge.to_tensorflow.operations._folding import compared

@@ -10,7 +10,7 @@ from types import MappingProxyType
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.portable.bytecode import Operation
+from jax2tf_bridge.bytecode import Operation
 from jax2tf_bridge.to_tensorflow.operations._accumulation import (
     accumulation_dtype,
     from_accumulation,

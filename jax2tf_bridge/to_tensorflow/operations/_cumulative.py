@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from jax2tf_bridge.portable.bytecode import Operation
+from jax2tf_bridge.bytecode import Operation
 from jax2tf_bridge.to_tensorflow.operations._array import Array
 from jax2tf_bridge.to_tensorflow.operations._reductions import Combine, wrapped
 from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope

@@ -8,8 +8,8 @@ from types import MappingProxyType
 
 import tensorflow as tf
 
+from jax2tf_bridge.bytecode import Operation
 from jax2tf_bridge.portable import CALLS_OF_PARTS, CUSTOM_CALL
-from jax2tf_bridge.portable.bytecode import Operation
 from jax2tf_bridge.to_tensorflow.operations import (
     _cumulative,
     _linalg,

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import tensorflow as tf
 
-from jax2tf_bridge.portable.bytecode import Operation
+from jax2tf_bridge.bytecode import Operation
 from jax2tf_bridge.to_tensorflow.operations._accumulation import (
     accumulation_dtype,
     exact_dtype,

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from jax2tf_bridge.portable.bytecode import Operation
+from jax2tf_bridge.bytecode import Operation
 from jax2tf_bridge.to_tensorflow.operations import (
     _converter_forms,
     _converter_integers,

@@ -10,8 +10,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from jax2tf_bridge.bytecode import Operation, Program
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.portable.bytecode import Operation, Program
 from jax2tf_bridge.to_tensorflow.operations._patterns import Makers, rewrite_blocks, without_unused
 from jax2tf_bridge.to_tensorflow.operations._scope import CONTRADICTIONS
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jax2tf_bridge.portable.bytecode import Operation
+from jax2tf_bridge.bytecode import Operation
 from jax2tf_bridge.to_tensorflow.operations._array import Array, Formula, row_of, tf_dtype
 from jax2tf_bridge.to_tensorflow.operations._scope import Scope, broadcast_sizes
 from shape_poly import Dim

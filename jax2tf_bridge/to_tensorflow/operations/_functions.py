@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from jax2tf_bridge.portable.bytecode import Operation, OtherType, Value
+from jax2tf_bridge.bytecode import Operation, OtherType, Value
 from jax2tf_bridge.to_tensorflow.operations._array import Array
 from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Inlined, Scope
 

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.portable.bytecode import Operation
+from jax2tf_bridge.bytecode import Operation
 from jax2tf_bridge.to_tensorflow.operations._array import Array
 from jax2tf_bridge.to_tensorflow.operations._dynamic_slices import shrink_repeated, slice_at
 from jax2tf_bridge.to_tensorflow.operations._indices import (

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.portable.bytecode import Operation
+from jax2tf_bridge.bytecode import Operation
 from jax2tf_bridge.to_tensorflow.operations._array import Array
 from jax2tf_bridge.to_tensorflow.operations._folding import compared, greatest
 from jax2tf_bridge.to_tensorflow.operations._scope import Scope

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.portable.bytecode import Attribute, Operation
+from jax2tf_bridge.bytecode import Attribute, Operation
 from jax2tf_bridge.to_tensorflow.operations import _factorizations as factorizations
 from jax2tf_bridge.to_tensorflow.operations._array import Array, tf_dtype
 from jax2tf_bridge.to_tensorflow.operations._functions import decomposed

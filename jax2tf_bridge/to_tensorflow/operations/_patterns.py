@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from jax2tf_bridge.portable.bytecode import Block, DenseElements, Operation, Program, Value
+from jax2tf_bridge.bytecode import Block, DenseElements, Operation, Program, Value
 
 Makers: TypeAlias = Mapping[Value, Operation]
 """The operation that gives each value."""

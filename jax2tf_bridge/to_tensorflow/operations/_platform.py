@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from jax2tf_bridge.portable.bytecode import Block, Function, Operation, Program, Value
+from jax2tf_bridge.bytecode import Block, Function, Operation, Program, Value
 from jax2tf_bridge.to_tensorflow.operations._patterns import every_operation, number_of
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.portable.bytecode import Block, Operation
+from jax2tf_bridge.bytecode import Block, Operation
 from jax2tf_bridge.to_tensorflow.operations._array import Array, Postponed, row_of, tf_dtype
 from jax2tf_bridge.to_tensorflow.operations._bodies import (
     Reducer,

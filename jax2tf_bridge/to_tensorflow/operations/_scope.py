@@ -12,8 +12,8 @@ from typing import Any, NoReturn, TypeAlias
 import numpy as np
 import tensorflow as tf
 
+from jax2tf_bridge.bytecode import Block, Operation, Program, TensorType, Value
 from jax2tf_bridge.errors import BridgeError, ModuleError
-from jax2tf_bridge.portable.bytecode import Block, Operation, Program, TensorType, Value
 from jax2tf_bridge.to_tensorflow._line_names import line_scope
 from jax2tf_bridge.to_tensorflow._shape_guards import SizeAlgebra, largest_constant
 from jax2tf_bridge.to_tensorflow.operations import _converter_integers

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.portable.bytecode import DenseElements, Operation
+from jax2tf_bridge.bytecode import DenseElements, Operation
 from jax2tf_bridge.to_tensorflow.operations import _converter_forms, _integers
 from jax2tf_bridge.to_tensorflow.operations._array import Array, plain, tf_dtype
 from jax2tf_bridge.to_tensorflow.operations._folding import greatest

@@ -11,8 +11,8 @@ from types import MappingProxyType
 
 import tensorflow as tf
 
+from jax2tf_bridge.bytecode import Operation, Program
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.portable.bytecode import Operation, Program
 from jax2tf_bridge.to_tensorflow.operations._array import Array, row_of, tf_dtype
 from jax2tf_bridge.to_tensorflow.operations._converter_forms import is_negative
 from jax2tf_bridge.to_tensorflow.operations._integers import constant_like

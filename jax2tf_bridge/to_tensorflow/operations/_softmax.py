@@ -12,8 +12,8 @@ from types import MappingProxyType
 import numpy as np
 import tensorflow as tf
 
+from jax2tf_bridge.bytecode import Operation, Program, TensorType, Value
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.portable.bytecode import Operation, Program, TensorType, Value
 from jax2tf_bridge.to_tensorflow.operations._array import Array
 from jax2tf_bridge.to_tensorflow.operations._bodies import Reducer, reducers
 from jax2tf_bridge.to_tensorflow.operations._patterns import (

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from jax2tf_bridge.portable.bytecode import Block, Operation
+from jax2tf_bridge.bytecode import Block, Operation
 from jax2tf_bridge.to_tensorflow.operations._array import Array, row_of
 from jax2tf_bridge.to_tensorflow.operations._bodies import SortKey, called_block, sized, sort_keys
 from jax2tf_bridge.to_tensorflow.operations._reductions import counts

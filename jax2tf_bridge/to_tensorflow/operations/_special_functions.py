@@ -9,7 +9,7 @@ from types import MappingProxyType
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.portable.bytecode import DenseElements, Operation
+from jax2tf_bridge.bytecode import DenseElements, Operation
 from jax2tf_bridge.to_tensorflow.operations import _converter_forms
 from jax2tf_bridge.to_tensorflow.operations._array import Array, tf_dtype
 from jax2tf_bridge.to_tensorflow.operations._functions import decomposed

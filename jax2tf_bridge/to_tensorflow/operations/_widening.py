@@ -11,14 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from jax2tf_bridge.portable.bytecode import (
-    Block,
-    DenseElements,
-    Operation,
-    Program,
-    TensorType,
-    Value,
-)
+from jax2tf_bridge.bytecode import Block, DenseElements, Operation, Program, TensorType, Value
 
 NARROW_BITS = "tensorflow.bfloat16_bits"
 """The operation that reads bits as bfloat16, or bfloat16 as bits."""

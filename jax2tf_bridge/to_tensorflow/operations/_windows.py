@@ -54,7 +54,7 @@ from jax2tf_bridge.to_tensorflow.operations._shapes import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from jax2tf_bridge.portable.bytecode import Block, Operation
+    from jax2tf_bridge.bytecode import Block, Operation
     from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
     from shape_poly import Dim
 

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from jax2tf_bridge._dtypes import DTYPES_BY_ELEMENT_TYPE
+from jax2tf_bridge.bytecode import read_main_types
 from jax2tf_bridge.from_jax import _jax_compat, ir
-from jax2tf_bridge.portable import DTYPES_BY_ELEMENT_TYPE, Aval, Module, PortableFunction, Target
-from jax2tf_bridge.portable.bytecode import read_main_types
+from jax2tf_bridge.portable import Aval, Module, PortableFunction
+from jax2tf_bridge.targets import Target
 from jax2tf_bridge.to_tensorflow import to_tf
 
 _NO_XLA = Target("operations", ((1, 13, 7),), 10, xla=False)

@@ -6,15 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from jax2tf_bridge.bytecode import Block, Function, Operation, Program, TensorType, Value
 from jax2tf_bridge.errors import ModuleError
-from jax2tf_bridge.portable.bytecode import (
-    Block,
-    Function,
-    Operation,
-    Program,
-    TensorType,
-    Value,
-)
 from jax2tf_bridge.to_tensorflow.operations import make_operations
 from tests.to_tensorflow.operations.running import portable_of, run
 

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge import export
-from jax2tf_bridge.portable import Target
+from jax2tf_bridge.targets import Target
 from jax2tf_bridge.to_tensorflow.operations._array import Array
 from jax2tf_bridge.to_tensorflow.operations._folding import compared, converted, greatest
 from jax2tf_bridge.to_tensorflow.operations._scope import Scope

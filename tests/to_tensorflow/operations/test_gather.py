@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge.portable.bytecode import Program
+from jax2tf_bridge.bytecode import Program
 from jax2tf_bridge.to_tensorflow import to_tf
 from jax2tf_bridge.to_tensorflow.operations._array import Array
 from jax2tf_bridge.to_tensorflow.operations._indices import flat_index

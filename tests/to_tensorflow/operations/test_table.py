@@ -1,6 +1,6 @@
 """What exports are told of TensorFlow's own operations is what there are emitters for."""
 
-from jax2tf_bridge.portable import _tensorflow_operations as told
+from jax2tf_bridge.targets import _tensorflow_operations as told
 from jax2tf_bridge.to_tensorflow.operations._custom_calls import COMPOSITES, TARGETS
 from jax2tf_bridge.to_tensorflow.operations._table import EMITTERS
 

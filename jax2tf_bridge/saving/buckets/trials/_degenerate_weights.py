@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.portable import NARROW_FLOATS
+from jax2tf_bridge._dtypes import NARROW_FLOATS
 
 _SCALE = 0.1
 

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from jax2tf_bridge._dtypes import find_dtype
+from jax2tf_bridge.comparing import measure_distance, widen_array
 from jax2tf_bridge.errors import Message, UnsoundBucketsError
-from jax2tf_bridge.portable import find_dtype
 from jax2tf_bridge.saving.buckets._buckets import Bucketing
 
 SAME_PROGRAM_TOLERANCE = {"float64": 1e-10, "float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
@@ -83,32 +84,17 @@ def difference(
     """Compares two results; None if they differ by no more than noise."""
     dtype = tf.as_dtype(dtype_name)
     a, b = _to_numbers(expected), _to_numbers(got)
-    if a.size == 0:
-        return None
-    same = (a == b) | (np.isnan(a) & np.isnan(b))
-    with np.errstate(invalid="ignore", over="ignore"):
-        distance = np.where(same, 0, np.abs(a - b))
-    distance = np.where(np.isnan(distance), np.inf, distance)  # one number is NaN
-    index = np.unravel_index(int(distance.argmax()), distance.shape)
-    largest = float(distance[index])
+    distance = measure_distance(a, b)
     if dtype.is_floating or dtype.is_complex:
-        finite = np.abs(a[np.isfinite(a)])
-        scale = float(finite.max()) if finite.size else 0.0
-        ratio = largest / scale if scale else np.inf
-        is_noise = largest <= _tolerance(dtype, allowed) * scale
+        ratio = distance.relative()
+        is_noise = distance.absolute <= _tolerance(dtype, allowed) * distance.scale
     else:
-        ratio = float((~same).mean())
+        ratio = distance.differing
         is_noise = ratio <= (_MAX_FLIPPED_FRACTION if allowed is OTHER_PROGRAM_TOLERANCE else 0)
     if is_noise:
         return None
-    place = tuple(map(int, index))
-    return ResultChange(
-        name,
-        largest,
-        ratio,
-        place,
-        (_drop_zero_imaginary(a[place]), _drop_zero_imaginary(b[place])),
-    )
+    values = (_drop_zero_imaginary(a[distance.index]), _drop_zero_imaginary(b[distance.index]))
+    return ResultChange(name, distance.absolute, ratio, distance.index, values)
 
 
 def _tolerance(dtype: tf.DType, allowed: Mapping[str, float]) -> float:
@@ -117,9 +103,7 @@ def _tolerance(dtype: tf.DType, allowed: Mapping[str, float]) -> float:
 
 
 def _to_numbers(tensor: Any) -> Any:
-    """Converts a tensor to a dtype that can be subtracted."""
-    array = np.asarray(tensor.numpy())
-    return array.astype(np.complex128 if tensor.dtype.is_complex else np.float64)
+    return widen_array(tensor.numpy())
 
 
 def is_finite(tensor: Any) -> bool:

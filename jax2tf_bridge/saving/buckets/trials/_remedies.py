@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from jax2tf_bridge._dtypes import is_integer
+from jax2tf_bridge.comparing import PlausibleInputs
 from jax2tf_bridge.errors import Argument, Blank, Message, format_bullets
-from jax2tf_bridge.portable import PlausibleInputs, is_integer, variables_in
+from jax2tf_bridge.portable import variables_in
 from jax2tf_bridge.saving.buckets._buckets import Bucketing
 
 

@@ -12,14 +12,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
+from jax2tf_bridge.comparing import DRAWS, FULL_DRAWS, Draw, PlausibleInputs
 from jax2tf_bridge.errors import Argument, Message, UnsoundBucketsError
-from jax2tf_bridge.portable import (
-    DRAWS,
-    FULL_DRAWS,
-    Aval,
-    Draw,
-    PlausibleInputs,
-)
+from jax2tf_bridge.portable import Aval
 from jax2tf_bridge.saving.buckets._buckets import Bucketing, format_sizes
 from jax2tf_bridge.saving.buckets._padding import NamedCall, pad_inputs, run_padded, slice_result
 from jax2tf_bridge.saving.buckets.trials._differences import (

@@ -11,8 +11,8 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from jax2tf_bridge.bytecode._cursor import Cursor
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.portable.bytecode._cursor import Cursor
 
 MAGIC = b"ML\xefR"
 NEWEST_VERSION = 6

@@ -19,9 +19,8 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 import jax2tf_bridge as bridge
+from jax2tf_bridge.bytecode import ModuleSummary, read_main_types, read_summary, version_text
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.portable import version_text
-from jax2tf_bridge.portable.bytecode import ModuleSummary, read_main_types, read_summary
 from tests.fresh_process import run_python
 from tests.portable.exported_programs import portable_of
 from tests.program_cases.record import Program
@@ -326,7 +325,7 @@ def test_neither_jax_nor_tensorflow_is_needed(tmp_path: Path) -> None:
     path.write_bytes(bridge.export(jnp.sin)(jnp.ones(3)).module.data)
     code = """
     import json, sys
-    from jax2tf_bridge.portable.bytecode import read_summary
+    from jax2tf_bridge.bytecode import read_summary
     summary = read_summary(open(sys.argv[1], "rb").read())
     print(json.dumps([summary.inputs, sorted(summary.operations)]))
     assert not {"jax", "jaxlib", "tensorflow"} & set(sys.modules)

@@ -19,9 +19,7 @@ from hypothesis import strategies as st
 from jax import lax
 
 import jax2tf_bridge as bridge
-from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.portable.bytecode import (
+from jax2tf_bridge.bytecode import (
     Attribute,
     Block,
     DenseElements,
@@ -32,6 +30,8 @@ from jax2tf_bridge.portable.bytecode import (
     Unsupported,
     read_program,
 )
+from jax2tf_bridge.errors import FileFormatError
+from jax2tf_bridge.from_jax import _jax_compat
 from tests.sampling import examples, sampled, stride
 from tests.serialization.bytecode_by_hand import HUGE, Module, varint, varints
 

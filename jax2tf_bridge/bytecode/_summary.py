@@ -14,19 +14,21 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NoReturn, TypeAlias
 
-from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.portable._tensorflow_releases import Version
-from jax2tf_bridge.portable.bytecode._attributes import (
+from jax2tf_bridge.bytecode._attributes import (
     Attribute,
     Attributes,
     Dictionary,
     Tensor,
     TypeReference,
 )
-from jax2tf_bridge.portable.bytecode._layout import Layout, Strings, read_layout
-from jax2tf_bridge.portable.bytecode._operations import MODULE, ModuleWalk, OperationMatch, walk
-from jax2tf_bridge.portable.bytecode._types import Types, UnknownTypeError
-from jax2tf_bridge.portable.bytecode._vhlo import PROPERTIES, plain_name
+from jax2tf_bridge.bytecode._layout import Layout, Strings, read_layout
+from jax2tf_bridge.bytecode._operations import MODULE, ModuleWalk, OperationMatch, walk
+from jax2tf_bridge.bytecode._types import Types, UnknownTypeError
+from jax2tf_bridge.bytecode._vhlo import PROPERTIES, plain_name
+from jax2tf_bridge.errors import FileFormatError
+
+Version: TypeAlias = tuple[int, int, int]
+"""A StableHLO version: (major, minor, patch)."""
 
 Data: TypeAlias = bytes | bytearray | memoryview | mmap.mmap
 
@@ -318,3 +320,12 @@ def _parse_version(producer: str) -> Version | None:
 
 def _fail(problem: str) -> NoReturn:
     raise FileFormatError(f"The StableHLO module cannot be read: {problem}.")
+
+
+def version_text(version: Version) -> str:
+    """Formats a version like StableHLO.
+
+    >>> version_text((0, 14, 24))
+    '0.14.24'
+    """
+    return ".".join(str(part) for part in version)

@@ -20,10 +20,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 import jax2tf_bridge as bridge
-from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.portable import version_text
-from jax2tf_bridge.portable.bytecode import (
+from jax2tf_bridge.bytecode import (
     Attribute,
     Block,
     DenseElements,
@@ -35,7 +32,10 @@ from jax2tf_bridge.portable.bytecode import (
     Value,
     read_program,
     read_summary,
+    version_text,
 )
+from jax2tf_bridge.errors import FileFormatError
+from jax2tf_bridge.from_jax import _jax_compat
 from tests.fresh_process import run_python
 from tests.portable.exported_programs import portable_of
 from tests.program_cases.reference import jax_arguments
@@ -575,7 +575,7 @@ def test_neither_jax_nor_tensorflow_is_needed(tmp_path: Path) -> None:
     path.write_bytes(bridge.export(jnp.sin)(jnp.ones(3)).module.data)
     code = """
     import sys
-    from jax2tf_bridge.portable.bytecode import read_program
+    from jax2tf_bridge.bytecode import read_program
     program = read_program(open(sys.argv[1], "rb").read())
     print([op.name for op in program.main.body.operations])
     assert not {"jax", "jaxlib", "tensorflow"} & set(sys.modules)

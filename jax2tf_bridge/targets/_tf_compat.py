@@ -6,8 +6,9 @@ import re
 from collections.abc import Sequence
 
 from jax2tf_bridge._utils import SeamName
+from jax2tf_bridge.bytecode import Version
 from jax2tf_bridge.errors import MissingDependencyError
-from jax2tf_bridge.portable._tensorflow_releases import TENSORFLOW_RELEASES, Version
+from jax2tf_bridge.targets._tensorflow_releases import TENSORFLOW_RELEASES
 
 _FINAL_RELEASE = re.compile(r"(\d+\.\d+)\.\d+")
 

@@ -1,7 +1,7 @@
 """Reads StableHLO portable artifacts, which are MLIR bytecode, without MLIR."""
 
-from jax2tf_bridge.portable.bytecode._layout import read_layout
-from jax2tf_bridge.portable.bytecode._program import (
+from jax2tf_bridge.bytecode._layout import read_layout
+from jax2tf_bridge.bytecode._program import (
     Attribute,
     Block,
     DenseElements,
@@ -14,12 +14,14 @@ from jax2tf_bridge.portable.bytecode._program import (
     Value,
     ValueType,
 )
-from jax2tf_bridge.portable.bytecode._read_program import read_program
-from jax2tf_bridge.portable.bytecode._summary import (
+from jax2tf_bridge.bytecode._read_program import read_program
+from jax2tf_bridge.bytecode._summary import (
     ModuleConstant,
     ModuleSummary,
+    Version,
     read_main_types,
     read_summary,
+    version_text,
 )
 
 __all__ = [
@@ -36,8 +38,10 @@ __all__ = [
     "Unsupported",
     "Value",
     "ValueType",
+    "Version",
     "read_layout",
     "read_main_types",
     "read_program",
     "read_summary",
+    "version_text",
 ]

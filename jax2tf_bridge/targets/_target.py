@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from jax2tf_bridge.bytecode import Version
 from jax2tf_bridge.errors import Argument, Message, TargetError
-from jax2tf_bridge.portable._tensorflow_operations import CUSTOM_CALLS
-from jax2tf_bridge.portable._tensorflow_releases import TENSORFLOW_RELEASES, Version
-from jax2tf_bridge.portable._tf_compat import installed_versions
+from jax2tf_bridge.targets._tensorflow_operations import CUSTOM_CALLS
+from jax2tf_bridge.targets._tensorflow_releases import TENSORFLOW_RELEASES
+from jax2tf_bridge.targets._tf_compat import installed_versions
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 """The default platforms to lower a module for, by JAX's names."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from jax2tf_bridge.bytecode import read_program
 from jax2tf_bridge.errors import Argument, Message, UnsupportedByTargetError
-from jax2tf_bridge.portable._target import NO_XLA, Target
-from jax2tf_bridge.portable._tensorflow_operations import OPERATIONS, find_inexpressible
-from jax2tf_bridge.portable.bytecode import read_program
+from jax2tf_bridge.targets._target import NO_XLA, Target
+from jax2tf_bridge.targets._tensorflow_operations import OPERATIONS, find_inexpressible
 
 
 def check_expressible(artifact: bytes, target: Target, function_name: str) -> None:

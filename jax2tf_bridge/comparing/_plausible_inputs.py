@@ -8,8 +8,8 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.portable._dtypes import is_integer, kind_of
+from jax2tf_bridge._dtypes import is_integer, kind_of
+from jax2tf_bridge.portable import Aval
 from shape_poly import Dim, evaluate_shape, variables_of
 
 Draw: TypeAlias = Literal["full", "prefix", "negative", "short"]
@@ -31,11 +31,6 @@ FULL_DRAWS: tuple[Draw, ...] = ("full", "negative")
 
 _IDS = (1, 2, 3, 4)
 _MAX_SHORT_LENGTH = 3
-
-
-def variables_in(aval: Aval) -> frozenset[str]:
-    """Returns the variables in a shape."""
-    return frozenset[str]().union(*map(variables_of, aval.op_shape))
 
 
 def batch_variable(avals: Mapping[str, Aval]) -> str | None:

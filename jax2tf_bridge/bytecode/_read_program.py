@@ -11,13 +11,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TypeAlias
 
-from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.portable.bytecode import _operations as ops
-from jax2tf_bridge.portable.bytecode._attributes import Attributes, Dictionary
-from jax2tf_bridge.portable.bytecode._cursor import Cursor
-from jax2tf_bridge.portable.bytecode._layout import read_layout
-from jax2tf_bridge.portable.bytecode._operations import Locations
-from jax2tf_bridge.portable.bytecode._program import (
+from jax2tf_bridge.bytecode import _operations as ops
+from jax2tf_bridge.bytecode._attributes import Attributes, Dictionary
+from jax2tf_bridge.bytecode._cursor import Cursor
+from jax2tf_bridge.bytecode._layout import read_layout
+from jax2tf_bridge.bytecode._operations import Locations
+from jax2tf_bridge.bytecode._program import (
     Attribute,
     Block,
     Function,
@@ -26,9 +25,10 @@ from jax2tf_bridge.portable.bytecode._program import (
     Unsupported,
     Value,
 )
-from jax2tf_bridge.portable.bytecode._types import Types
-from jax2tf_bridge.portable.bytecode._values import Values
-from jax2tf_bridge.portable.bytecode._vhlo import PROPERTIES, plain_name
+from jax2tf_bridge.bytecode._types import Types
+from jax2tf_bridge.bytecode._values import Values
+from jax2tf_bridge.bytecode._vhlo import PROPERTIES, plain_name
+from jax2tf_bridge.errors import FileFormatError
 
 Data: TypeAlias = bytes | bytearray | memoryview | mmap.mmap
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from jax2tf_bridge.portable._dtypes import ALL_DTYPES
-from jax2tf_bridge.portable.bytecode._cursor import Cursor
-from jax2tf_bridge.portable.bytecode._layout import EntryTable
-from jax2tf_bridge.portable.bytecode._program import OtherType, TensorType, ValueType
+from jax2tf_bridge._dtypes import ALL_DTYPES
+from jax2tf_bridge.bytecode._cursor import Cursor
+from jax2tf_bridge.bytecode._layout import EntryTable
+from jax2tf_bridge.bytecode._program import OtherType, TensorType, ValueType
 
 _DYNAMIC = -(1 << 63)
 _MAX_DEPTH = 50

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from jax import lax
 
 import jax2tf_bridge as bridge
+from jax2tf_bridge.bytecode import ModuleSummary, read_main_types, read_summary
+from jax2tf_bridge.bytecode._cursor import Cursor
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.portable.bytecode import ModuleSummary, read_main_types, read_summary
-from jax2tf_bridge.portable.bytecode._cursor import Cursor
 from tests.sampling import examples, sampled, stride
 from tests.serialization.bytecode_by_hand import HUGE, Module, varint, varints
 

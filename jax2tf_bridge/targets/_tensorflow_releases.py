@@ -1,10 +1,11 @@
-"""StableHLO versions, and a table of TensorFlow releases with one row per release."""
+"""Table of TensorFlow releases, with one row per release."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TypeAlias
+
+from jax2tf_bridge.bytecode import Version
 
 TENSORFLOW_RELEASES: Mapping[str, tuple[Version, int]] = MappingProxyType(
     {
@@ -32,16 +33,3 @@ def tensorflow_releases(version: Version, calling_convention: int) -> tuple[str,
         for release, (newest, convention) in TENSORFLOW_RELEASES.items()
         if version <= newest and calling_convention <= convention
     )
-
-
-Version: TypeAlias = tuple[int, int, int]
-"""A StableHLO version: (major, minor, patch)."""
-
-
-def version_text(version: Version) -> str:
-    """Writes `version` as StableHLO does.
-
-    >>> version_text((0, 14, 24))
-    '0.14.24'
-    """
-    return ".".join(str(part) for part in version)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from jax2tf_bridge._dtypes import DTYPES_BY_ELEMENT_TYPE, find_dtype
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.portable._dtypes import DTYPES_BY_ELEMENT_TYPE, find_dtype
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from jax2tf_bridge.portable.bytecode._layout import EntryTable, Strings
+from jax2tf_bridge.bytecode._layout import EntryTable, Strings
 
 # Kinds of attributes, by dialect and code.
 _STRINGS = frozenset({("builtin", 2), ("builtin", 3), ("vhlo", 14)})

@@ -10,11 +10,11 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 
+from jax2tf_bridge.bytecode import _layout
+from jax2tf_bridge.bytecode._attributes import Attributes
+from jax2tf_bridge.bytecode._cursor import VARINT_SIZES, Cursor
+from jax2tf_bridge.bytecode._layout import EntryTable, Layout, Section
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.portable.bytecode import _layout
-from jax2tf_bridge.portable.bytecode._attributes import Attributes
-from jax2tf_bridge.portable.bytecode._cursor import VARINT_SIZES, Cursor
-from jax2tf_bridge.portable.bytecode._layout import EntryTable, Layout, Section
 
 # Bits for the optional parts of an operation; the parts are stored in another order.
 ATTRIBUTES, RESULTS, OPERANDS, SUCCESSORS, REGIONS, USE_LISTS, PROPERTIES = (

@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from jax2tf_bridge.portable.bytecode import (
-    Block,
-    Function,
-    Operation,
-    OtherType,
-    Program,
-    Value,
-)
+from jax2tf_bridge.bytecode import Block, Function, Operation, OtherType, Program, Value
 
 OPERATIONS = frozenset(
     {

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from jax2tf_bridge.portable._dtypes import DTYPES_BY_ELEMENT_TYPE, find_dtype
-from jax2tf_bridge.portable.bytecode._attributes import (
-    Attributes,
-    Dictionary,
-    Tensor,
-    TypeReference,
-)
-from jax2tf_bridge.portable.bytecode._cursor import Cursor, as_float
-from jax2tf_bridge.portable.bytecode._layout import AttributeEntry, EntryTable
-from jax2tf_bridge.portable.bytecode._program import (
+from jax2tf_bridge._dtypes import DTYPES_BY_ELEMENT_TYPE, find_dtype
+from jax2tf_bridge.bytecode._attributes import Attributes, Dictionary, Tensor, TypeReference
+from jax2tf_bridge.bytecode._cursor import Cursor, as_float
+from jax2tf_bridge.bytecode._layout import AttributeEntry, EntryTable
+from jax2tf_bridge.bytecode._program import (
     Attribute,
     DenseElements,
     OtherType,
@@ -21,8 +16,8 @@ from jax2tf_bridge.portable.bytecode._program import (
     Unsupported,
     ValueType,
 )
-from jax2tf_bridge.portable.bytecode._types import Types, UnknownTypeError
-from jax2tf_bridge.portable.bytecode._vhlo import ENUMS
+from jax2tf_bridge.bytecode._types import Types, UnknownTypeError
+from jax2tf_bridge.bytecode._vhlo import ENUMS
 
 _MAX_DEPTH = 50
 

@@ -6,8 +6,8 @@ import pytest
 
 from jax2tf_bridge import Target
 from jax2tf_bridge.errors import TargetError
-from jax2tf_bridge.portable import _tf_compat, as_target, tensorflow_releases
-from jax2tf_bridge.portable._tf_compat import ask_versions
+from jax2tf_bridge.targets import _tf_compat, as_target, tensorflow_releases
+from jax2tf_bridge.targets._tf_compat import ask_versions
 
 
 def test_the_widest_prefers_the_oldest() -> None:

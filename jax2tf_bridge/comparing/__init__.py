@@ -1,0 +1,15 @@
+"""Inputs, distances and tolerances for comparing the results of two programs.
+
+Needs neither jax nor tensorflow.
+"""
+
+from jax2tf_bridge.comparing._distances import Distance as Distance
+from jax2tf_bridge.comparing._distances import largest_finite as largest_finite
+from jax2tf_bridge.comparing._distances import measure_distance as measure_distance
+from jax2tf_bridge.comparing._distances import tolerance_of as tolerance_of
+from jax2tf_bridge.comparing._distances import widen_array as widen_array
+from jax2tf_bridge.comparing._plausible_inputs import DRAWS as DRAWS
+from jax2tf_bridge.comparing._plausible_inputs import FULL_DRAWS as FULL_DRAWS
+from jax2tf_bridge.comparing._plausible_inputs import Draw as Draw
+from jax2tf_bridge.comparing._plausible_inputs import PlausibleInputs as PlausibleInputs
+from jax2tf_bridge.comparing._plausible_inputs import batch_variable as batch_variable

@@ -1,0 +1,91 @@
+"""Distances between the results of two programs, and the tolerances for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jax2tf_bridge._dtypes import find_dtype
+
+_TOLERANCES = {"float64": 1e-12, "float32": 1e-4, "float16": 1e-2, "bfloat16": 6e-2}
+_NARROW_FLOAT_TOLERANCE = 0.3
+
+
+def tolerance_of(dtype: str) -> float:
+    """Returns the tolerance of a result, relative to its largest number; 0 for integers.
+
+    Different XLA releases compile the two programs: they sum in different orders and fuse products
+    differently. This amounts to some hundred roundings in float32 (6e-8 each), but only a few in
+    the 16-bit dtypes, which are mostly summed in float32.
+
+    >>> tolerance_of("complex64"), tolerance_of("int32")
+    (0.0001, 0.0)
+    """
+    row = find_dtype(dtype)
+    if row is None or not row.is_differentiable:
+        return 0.0
+    return _TOLERANCES.get(row.real, _NARROW_FLOAT_TOLERANCE)
+
+
+@dataclass(frozen=True)
+class Distance:
+    """Largest difference between two arrays.
+
+    Attributes:
+      absolute: the largest difference of two numbers; infinite if only one of them is NaN.
+      scale: the largest finite magnitude of the expected array.
+      index: the index of the largest difference.
+      differing: the fraction of numbers that differ at all.
+    """
+
+    absolute: float
+    scale: float
+    index: tuple[int, ...]
+    differing: float
+
+    def relative(self, min_scale: float = 0.0) -> float:
+        """Returns the ratio of the difference to the scale, which is at least `min_scale`."""
+        scale = max(self.scale, min_scale)
+        return 0.0 if self.absolute == 0 else self.absolute / scale if scale else float("inf")
+
+
+def measure_distance(expected: Any, actual: Any) -> Distance:
+    """Measures how far two arrays of equal shape and dtype are apart.
+
+    Equal infinities, and NaN in the same place, count as equal.
+
+    >>> measure_distance(np.array([2.0, np.nan]), np.array([2.5, np.nan]))
+    Distance(absolute=0.5, scale=2.0, index=(0,), differing=0.5)
+    """
+    expected, actual = np.asarray(expected), np.asarray(actual)
+    if expected.size == 0:
+        return Distance(0.0, 0.0, (), 0.0)
+    same = (expected == actual) | ((expected != expected) & (actual != actual))
+    wide, other = widen_array(expected), widen_array(actual)
+    with np.errstate(invalid="ignore", over="ignore"):
+        difference = np.abs(wide - other)
+    if expected.dtype.kind in "iu":
+        # float64 may round two different integers to the same number.
+        difference = np.maximum(difference, 1)
+    difference = np.where(same, 0, np.where(np.isnan(difference), np.inf, difference))
+    index = np.unravel_index(int(difference.argmax()), difference.shape)
+    return Distance(
+        float(difference[index]),
+        largest_finite(wide),
+        tuple(map(int, index)),
+        float((~same).mean()),
+    )
+
+
+def widen_array(value: Any) -> Any:
+    """Converts an array to float64 or complex128."""
+    array = np.asarray(value)
+    return array.astype(np.complex128 if np.iscomplexobj(array) else np.float64)
+
+
+def largest_finite(array: Any) -> float:
+    """Returns the largest finite magnitude in an array; 0 if there is none."""
+    finite = np.abs(array[np.isfinite(array)])
+    return float(finite.max()) if finite.size else 0.0
