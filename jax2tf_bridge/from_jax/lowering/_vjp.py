@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import ParamSpec, TypeVar
+from typing import TypeVar
 
 import jax
 from jax import export as jax_export
@@ -38,7 +37,6 @@ from jax2tf_bridge.portable import (
 from shape_poly import Dim
 
 T = TypeVar("T")
-P = ParamSpec("P")
 
 
 def make_gradient_on_demand(
@@ -66,103 +64,114 @@ def make_gradient_on_demand(
       constants: the large arrays of the function, which the VJP may use as well.
       exported: JAX's export of the function; only its shardings and devices are read.
     """
-    # JAX may be configured differently when the gradient is exported.
-    x64 = bool(jax.config.read("jax_enable_x64"))
-    name, vjp_name = function.name, f"the gradient of {function.name}"
-    # The closures below live as long as the portable function, so they must not hold the module,
-    # which may be large.
-    bare = replace(exported, mlir_module_serialized=b"", _get_vjp=None)
-    spread = functools.cache(lambda: vjp_shardings(traced, bare, name))
-    vjp_function = replace(
-        function,
-        name=vjp_name,
-        trace=lambda *known: trace_vjp(function.trace(*known), spread()),
-        trace_at=lambda sizes: trace_vjp(function.trace_at(sizes), spread()),
-        is_gradient=True,
-        row_wise=(),
-    )
+    vjp = _VjpExport(function, traced, in_shapes, assumptions, options, constants, exported)
+    return GradientOnDemand(vjp.make, check=vjp.check)
 
-    @_cache_outcome
-    def infer_vjp() -> Inferred[None]:
-        first_function = replace(
-            vjp_function,
-            trace=_use_first(lambda: trace_vjp(traced, spread()), vjp_function.trace),
+
+class _VjpExport:
+    """Traces and lowers the VJP of an exported function; see `make_gradient_on_demand`."""
+
+    def __init__(
+        self,
+        function: TracedFunction,
+        traced: jax.stages.Traced,
+        in_shapes: Sequence[tuple[Dim, ...]],
+        assumptions: SizeAssumptions,
+        options: ExportOptions,
+        constants: ConstantPool,
+        exported: jax_export.Exported,
+    ) -> None:
+        self._name, self._traced, self._in_shapes = function.name, traced, in_shapes
+        self._assumptions, self._options, self._constants = assumptions, options, constants
+        # JAX may be configured differently when the gradient is exported.
+        self._x64 = bool(jax.config.read("jax_enable_x64"))
+        # This object lives as long as the portable function, so it must not hold the module, which
+        # may be large.
+        bare = replace(exported, mlir_module_serialized=b"", _get_vjp=None)
+        self._shardings = functools.cache(lambda: vjp_shardings(traced, bare, function.name))
+        self._vjp = replace(
+            function,
+            name=f"the gradient of {function.name}",
+            trace=lambda *known: trace_vjp(function.trace(*known), self._shardings()),
+            trace_at=lambda sizes: trace_vjp(function.trace_at(sizes), self._shardings()),
+            is_gradient=True,
+            row_wise=(),
         )
+        self._infer_once = _cache_outcome(self._infer)
+
+    def check(self) -> None:
+        """Raises if the function has no gradient; traces the VJP only if this is not obvious."""
+        if not is_surely_differentiable(self._traced.jaxpr):
+            self._infer_once()
+
+    def make(self) -> PortableFunction:
+        """Exports the VJP."""
+        traceable = self._infer_once()
+        with jax.enable_x64(self._x64):
+            inferred = infer_and_lower(
+                self._vjp, traceable.assumptions, self._lower, first=lambda: traceable.traced
+            )
+            self._check_requirements(inferred.assumptions)
+            return self._build(inferred)
+
+    def _infer(self) -> Inferred[None]:
+        """Traces the VJP, under further assumptions where it needs them."""
         try:
-            with jax.enable_x64(x64):
-                inferred = infer(first_function, assumptions)
+            with jax.enable_x64(self._x64):
+                inferred = infer(
+                    self._vjp,
+                    self._assumptions,
+                    first=lambda: trace_vjp(self._traced, self._shardings()),
+                )
             refuse_host_callbacks(
                 inferred.traced,
-                vjp_name,
-                without_debug_effects=options.without_debug_effects,
-                runtime_checks=options.runtime_checks,
+                self._vjp.name,
+                without_debug_effects=self._options.without_debug_effects,
+                runtime_checks=self._options.runtime_checks,
             )
         except (InconclusiveShapeError, ShardingError):
             raise
         except Exception as e:
-            raise GradientError(Message(f"{name} has no gradient: ", e)) from e
-        check_requirements_allowed(assumptions, inferred.assumptions, vjp_function, options)
+            raise GradientError(Message(f"{self._name} has no gradient: ", e)) from e
+        self._check_requirements(inferred.assumptions)
         return inferred
 
-    def to_module(vjp: jax.stages.Traced) -> LoweredModule:
-        return lower(trace_with_wide_dtypes(vjp), vjp_name, options)
+    def _check_requirements(self, assumptions: SizeAssumptions) -> None:
+        check_requirements_allowed(self._assumptions, assumptions, self._vjp, self._options)
 
-    def make() -> PortableFunction:
-        inferred_vjp = infer_vjp()
-        next_function = replace(
-            vjp_function, trace=_use_first(lambda: inferred_vjp.traced, vjp_function.trace)
-        )
-        with jax.enable_x64(x64):
-            inferred = infer_and_lower(next_function, inferred_vjp.assumptions, to_module)
-            check_requirements_allowed(assumptions, inferred.assumptions, vjp_function, options)
-            return build_vjp(inferred.traced, inferred.result, inferred.assumptions)
+    def _lower(self, vjp: jax.stages.Traced) -> LoweredModule:
+        return lower(trace_with_wide_dtypes(vjp), self._vjp.name, self._options)
 
-    def build_vjp(
-        vjp: jax.stages.Traced, lowered: LoweredModule, known: SizeAssumptions
-    ) -> PortableFunction:
-        known = with_reshape_requirements(known, vjp, vjp_function)
-        primals, cotangents = len(in_shapes), len(vjp.jaxpr.in_avals) - len(in_shapes)
+    def _build(self, inferred: Inferred[LoweredModule]) -> PortableFunction:
+        traced, lowered = inferred.traced, inferred.result
+        assumptions = with_reshape_requirements(inferred.assumptions, traced, self._vjp)
+        primals = len(self._in_shapes)
+        cotangents = traced.jaxpr.in_avals[primals:]
         names = (
             *(f"primal_{i}" for i in range(primals)),
-            *(f"cotangent_{i}" for i in range(cotangents)),
+            *(f"cotangent_{i}" for i in range(len(cotangents))),
         )
-        shapes = (*in_shapes, *map(known.shape_from_jax, vjp.jaxpr.in_avals[primals:]))
+        shapes = (*self._in_shapes, *map(assumptions.shape_from_jax, cotangents))
         return build_portable_function(
-            vjp,
+            traced,
             lowered,
-            vjp_name,
-            options,
+            self._vjp.name,
+            self._options,
             in_shapes=shapes,
             in_tree=flat_call(len(names)),
             argument_names=names,
-            assumptions=known,
-            constants=constants,
+            assumptions=assumptions,
+            constants=self._constants,
             gradient=make_gradient_on_demand(
-                vjp_function,
-                vjp,
+                self._vjp,
+                traced,
                 shapes,
-                known,
-                options,
-                constants=constants,
+                assumptions,
+                self._options,
+                constants=self._constants,
                 exported=lowered.exported,
             ),
         )
-
-    def check() -> None:
-        if not is_surely_differentiable(traced.jaxpr):
-            infer_vjp()
-
-    return GradientOnDemand(make, check=check)
-
-
-def _use_first(first: Callable[[], T], later: Callable[P, T]) -> Callable[P, T]:
-    """Returns a function that calls `first` at its first call, and `later` at all others."""
-    calls = itertools.count()
-
-    def trace(*args: P.args, **kwargs: P.kwargs) -> T:
-        return first() if next(calls) == 0 else later(*args, **kwargs)
-
-    return trace
 
 
 def _cache_outcome(make: Callable[[], T]) -> Callable[[], T]:

@@ -59,13 +59,22 @@ class Inferred(Generic[T]):
     assumptions: SizeAssumptions
 
 
-def infer(function: TracedFunction, assumptions: SizeAssumptions) -> Inferred[None]:
-    """Traces a function as `infer_and_lower` does, and makes nothing of the trace."""
-    return infer_and_lower(function, assumptions, lambda _: None)
+def infer(
+    function: TracedFunction,
+    assumptions: SizeAssumptions,
+    *,
+    first: Callable[[], jax.stages.Traced] | None = None,
+) -> Inferred[None]:
+    """Traces a function like `infer_and_lower`, without lowering the trace."""
+    return infer_and_lower(function, assumptions, lambda _: None, first=first)
 
 
 def infer_and_lower(
-    function: TracedFunction, assumptions: SizeAssumptions, lower: Callable[[jax.stages.Traced], T]
+    function: TracedFunction,
+    assumptions: SizeAssumptions,
+    lower: Callable[[jax.stages.Traced], T],
+    *,
+    first: Callable[[], jax.stages.Traced] | None = None,
 ) -> Inferred[T]:
     """Traces a function under more and more assumptions until no question about sizes is left.
 
@@ -75,7 +84,8 @@ def infer_and_lower(
     Args:
       function: what to trace.
       assumptions: to begin with.
-      lower: takes the trace; what it raises may be about sizes too.
+      lower: lowers the trace; its errors may be about sizes too.
+      first: returns a trace that exists already, for the first round.
 
     Raises:
       InconclusiveShapeError: a question has no answer that ever holds, or the number of a size is
@@ -89,7 +99,7 @@ def infer_and_lower(
         attempt = AnsweredTrace(untried.pop(), function)
         tried.add(attempt.assumptions)
         try:
-            traced = attempt.trace()
+            traced = first() if first and round_number == 1 else attempt.trace()
             return Inferred(traced, lower(traced), attempt.assumptions)
         except Exception as raised:
             error = _of_jax(raised)
