@@ -24,7 +24,7 @@ from jax2tf_bridge.saving import (
     latest_version,
     leaf_names,
     map_weights_by_name,
-    opened,
+    open_params,
     publish_version,
     publish_weights,
 )
@@ -117,7 +117,7 @@ def publish(
             Argument("params"),
         )
         raise make_path_error(FileNotFoundError, errno.ENOENT, text, root)
-    with opened(params) as weights:
+    with open_params(params) as weights:
         named = _named(newest, keys_as_words(weights))
         made = publish_weights(root, cast_to_variable_dtypes(newest, named), keep=keep)
     return Published.with_weights(made)

@@ -21,11 +21,10 @@ from jax2tf_bridge.saving import (
     Oversize,
     PathWeights,
     SavedModel,
+    SaveOptions,
     Signature,
     SignatureInputs,
-    check_option_names,
-    check_vjp_order,
-    opened,
+    open_params,
     save_functions,
 )
 from jax2tf_bridge.serialization import read_function
@@ -54,64 +53,64 @@ def save(
     target: Target | None = None,
     overwrite: bool = False,
 ) -> SavedModel:
-    """Writes a SavedModel that runs where TensorFlow runs; nothing else is needed to load it.
+    """Writes a SavedModel that runs wherever TensorFlow runs; nothing else is needed to load it.
 
-    Its signatures have inputs and outputs by name. A loaded model has beside them a method of each
-    signature's name with the arguments of the JAX function, `params` with a variable for each of
-    the weights by its name ("dense/kernel"), `trainable_variables`, and `constants`. The model
-    itself can be called: as "serving_default", or as its only signature.
+    Each signature has inputs and outputs by name. A loaded model also has a method for each
+    signature, with the arguments of the JAX function; `params`, which maps each weight's name
+    ("dense/kernel") to its variable; `trainable_variables`; and `constants`. The model itself can
+    be called: it is "serving_default", or the only signature.
 
     Args:
-      path: the directory, on disk or behind a scheme ("gs://bucket/model"), which appears complete
-        or not at all.
-      signatures: a function, or a mapping of functions by the signatures' names; alone it is
-        "serving_default". Each is a Signature, a PortableFunction, or the path of a .jaxfn file.
-        JAX is needed only for JAX functions.
+      path: the directory, on disk or behind a scheme ("gs://bucket/model"). It appears complete or
+        not at all.
+      signatures: a function, which becomes "serving_default", or a mapping from signature names to
+        functions. Each function is a Signature, a JAX function, a PortableFunction, or the path of
+        a .jaxfn file. Only JAX functions need JAX.
       params: the weights: the first argument of each function, unless its Signature has
-        takes_params=False. They become tf.Variables, one each for all signatures. A pytree of
-        arrays; or the path of a file of msgpack or safetensors (`write_weights`), which JAX
-        functions get as nested dicts, or of a checkpoint of Orbax; or a state dict. Of portable
-        functions, the leaves of files and of state dicts are found by their paths, all of them, and
-        there may be no others.
-      trainable: whether the weights of floating-point numbers are; or the beginnings of the names
-        of those that are, as ["dense"].
-      vjp_order: up to which order gradients are saved, with respect to inputs and weights; by
-        default those that a portable function holds, and at least the first, if there is one.
-      buckets: for dimension variables the sizes that the model is compiled for, as
-        {"b": [1, 8, 32]}; requests of other sizes are padded, and the results sliced. "auto"
-        chooses them from expected_sizes. `save` tries on numbers that padding changes no result.
-      oversize: what becomes of sizes above the largest bucket: "split" runs them in pieces, "as is"
-        compiles each anew; for all variables, or by name, as {"b": "split", "n": "as is"}. By
-        default rows are split (the variable that is the first dimension of every input that has
-        it), and all else, as the length of a sequence, runs as it is.
-      expected_sizes: with buckets="auto": the sizes of requests, as often as they come; for the
-        only variable, or by name.
-      warm_up: whether requests are left with the model that TensorFlow Serving replays when it
-        loads it, so that all is compiled before the first real one. A Signature with a preprocess
-        has those that its `example` gives.
-      precompile: whether the model is run for these requests now, and what XLA compiled is left
-        with it; `serving` of the result has the setting that makes TensorFlow use it. The programs
-        of a version, whose folder's name is a number, also lie in `xla_cache` beside the versions.
-      platforms: as in `export`, for JAX functions.
-      target: as in `export`, for JAX functions. With a target without XLA, portable functions
-        become TensorFlow's own operations as well.
-      overwrite: whether a SavedModel that is there is replaced, on disk; nothing else ever is.
+        takes_params=False. All signatures share one tf.Variable per weight. One of: a pytree of
+        arrays; a state dict; the path of a msgpack or safetensors file (see `write_weights`), which
+        JAX functions receive as nested dicts; the path of an Orbax checkpoint. For portable
+        functions, files and state dicts must have exactly the paths of the function's weights.
+      trainable: whether floating-point weights are trainable; or prefixes of the names of the
+        trainable weights, as ["dense"].
+      vjp_order: the number of orders of gradients to save, with respect to inputs and weights. The
+        default is the number that a portable function holds, and at least one if a gradient exists.
+      buckets: the sizes to compile the model for, by dimension variable, as {"b": [1, 8, 32]}.
+        Requests of other sizes are padded and the results sliced. "auto" chooses the sizes from
+        expected_sizes. `save` checks with numbers that padding does not change results.
+      oversize: how to run sizes above the largest bucket: "split" runs them in pieces, "as is"
+        compiles each anew; for all variables, or by variable, as {"b": "split", "n": "as is"}. By
+        default the batch dimension is split (the variable that comes first in every input that uses
+        it), and other dimensions, such as a sequence length, run as they are.
+      expected_sizes: the sizes of requests, for buckets="auto": a list with repetitions for the
+        only variable, or such lists by variable.
+      warm_up: whether to write requests that TensorFlow Serving replays when it loads the model, so
+        that everything is compiled before the first real request. A Signature with a preprocess
+        takes them from its `example`.
+      precompile: whether to run these requests now and store the programs that XLA compiles;
+        `serving` of the result has the setting that makes TensorFlow use them. In a version folder
+        (whose name is a number) the programs also go to `xla_cache` beside the versions.
+      platforms: the platforms of JAX functions, as in `export`.
+      target: the target of JAX functions, as in `export`. A target without XLA also applies to
+        portable functions: they become TensorFlow's own operations.
+      overwrite: whether to replace an existing SavedModel on disk; nothing else is ever replaced.
 
     Returns:
-      What was written: signatures as they are served, variables, captured arrays, sizes. Print it.
+      A description of the model: signatures as they are served, variables, captured arrays, sizes.
+      Print it.
 
     Raises:
-      SavingError: names that clash, that TensorFlow forbids or that do not exist; a Signature that
-        contradicts itself; or a graph that is too large for a SavedModel.
+      SavingError: names clash, are forbidden by TensorFlow or do not exist; a Signature contradicts
+        itself; or the graph is too large for a SavedModel.
       StructureError, ShapeError, DTypeError: the weights do not fit a function, or the buckets.
-      FileFormatError: `params` is a file of another format, or a damaged one.
+      FileFormatError: `params` is a file of another format, or is damaged.
       UnsoundBucketsError: padding would change results; the text shows how.
-      GradientError, InconclusiveShapeError: a function has fewer orders of gradients. One that has
-        none is saved without; `notes` of the result say why.
+      GradientError, InconclusiveShapeError: a function has fewer orders of gradients. A function
+        without any is saved without a gradient; `notes` of the result say why.
       FileExistsError, NotADirectoryError: there is something at `path`.
-      OSError: nothing that is installed has the scheme of `path`, or it cannot be written.
+      OSError: no installed package knows the scheme of `path`, or the directory cannot be written.
       ModuleError: the installed TF cannot run a module, or a portable function does not match it.
-      ExportError: as `export` raises.
+      ExportError: an export fails, as in `export`.
 
     >>> import tempfile, numpy as np, tensorflow as tf
     >>> params = {"w": np.ones((3, 2), np.float32)}
@@ -127,27 +126,22 @@ def save(
     >>> model.serving_default(tf.ones([1, 3])).numpy().tolist()
     [[3.0, 3.0]]
     """
-    with ended_by_interrupts() as check_interrupts, opened(params) as weights:
-        options = BucketOptions(buckets, oversize, expected_sizes)
-        prepared = prepare(signatures, weights, platforms, target)
-        # First, before the long work.
-        check_vjp_order(vjp_order)
-        check_option_names([each.inputs() for each in prepared.values()], options)
-        portables = {}
-        for name, each in prepared.items():
-            portables[name] = each.with_function()
-            check_interrupts()
-        return save_functions(
-            path,
-            portables,
-            params=keys_as_words(weights),
+    with ended_by_interrupts() as check_interrupts, open_params(params) as weights:
+        options = SaveOptions(
             trainable=trainable,
             vjp_order=vjp_order,
-            buckets=options,
+            buckets=BucketOptions(buckets, oversize, expected_sizes),
             warm_up=warm_up,
             precompile=precompile,
             overwrite=overwrite,
         )
+        prepared = prepare(signatures, weights, platforms, target)
+        options.check([each.inputs() for each in prepared.values()])
+        portables = {}
+        for name, each in prepared.items():
+            portables[name] = each.with_function()
+            check_interrupts()
+        return save_functions(path, portables, keys_as_words(weights), options)
 
 
 def prepare(

@@ -18,7 +18,7 @@ from jax2tf_bridge.errors import (
 from jax2tf_bridge.keras._functions import LayerFunction
 from jax2tf_bridge.portable import LiftedConstant, PortableFunction, TreeSpec
 from jax2tf_bridge.saving import leaf_names
-from jax2tf_bridge.saving.signatures import saved_orders
+from jax2tf_bridge.saving.signatures import choose_order
 from jax2tf_bridge.saving.weights import WeightLeaf, begins, differences
 from jax2tf_bridge.to_tensorflow import (
     Key,
@@ -156,7 +156,7 @@ def count_gradient_orders(portable: PortableFunction) -> int:
     if has_tensorflow_gradient(portable):
         return 0
     try:
-        return saved_orders(portable, None) or 0
+        return choose_order(portable, None) or 0
     except BridgeError:
         return 0
 

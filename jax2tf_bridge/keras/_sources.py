@@ -34,7 +34,7 @@ from jax2tf_bridge.saved_model import (
     read_serving_graph,
     read_sidecar,
 )
-from jax2tf_bridge.saving import PathWeights, opened
+from jax2tf_bridge.saving import PathWeights, open_params
 from jax2tf_bridge.saving.weights import (
     PARAMS,
     WeightLeaf,
@@ -142,7 +142,7 @@ def model_from_portables(
         if portable is not None
     ]
     leaves: list[WeightLeaf] = []
-    with opened(keys_as_words(params)) as weights:
+    with open_params(keys_as_words(params)) as weights:
         for function in functions if weights is not None else ():
             if function.weight_names or function.takes_params:
                 matches = weight_leaves(function.portable, weights)
@@ -316,7 +316,7 @@ class JaxFunction:
           LayerError: the function takes another number of inputs.
           ExportError: as `export` raises.
         """
-        with opened(self.params) as opened_params:
+        with open_params(self.params) as opened_params:
             params = (
                 opened_params.tree() if isinstance(opened_params, PathWeights) else opened_params
             )

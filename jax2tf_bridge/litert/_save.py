@@ -23,7 +23,7 @@ from jax2tf_bridge.litert._convert import ConvertedModel, converted
 from jax2tf_bridge.litert._quantization import Quantization
 from jax2tf_bridge.litert._report import LiteRTModel
 from jax2tf_bridge.saved_model import GRAPH_FILE, read_saved_model
-from jax2tf_bridge.saving import Signature, opened, save_functions
+from jax2tf_bridge.saving import SaveOptions, Signature, open_params, save_functions
 from jax2tf_bridge.storage import as_path, on_disk, replaced_file
 from jax2tf_bridge.targets import Target
 
@@ -131,7 +131,7 @@ def _saved(
     verify: bool,
 ) -> tuple[ConvertedModel, dict[str, Answers]]:
     """Saves functions as a SavedModel without gradients."""
-    with opened(params) as weights:
+    with open_params(params) as weights:
         prepared = prepare(signatures, weights, platforms, _TARGET)
         for name, each in prepared.items():
             _check(name, each.signature)
@@ -140,14 +140,8 @@ def _saved(
             name: replace(each, function=replace(each.function, target=_TARGET))
             for name, each in portables.items()
         }
-        saved = save_functions(
-            folder,
-            naming_lines,
-            params=keys_as_words(weights),
-            trainable=False,
-            vjp_order=0,
-            warm_up=False,
-        )
+        options = SaveOptions(trainable=False, vjp_order=0, warm_up=False)
+        saved = save_functions(folder, naming_lines, keys_as_words(weights), options)
     served = {name: (each.inputs, each.outputs) for name, each in saved.signatures.items()}
     answers: dict[str, Answers] = {}
     if verify:  # before the graph is rewritten

@@ -11,8 +11,8 @@ except ModuleNotFoundError as e:
 
 from jax2tf_bridge.saving._bucket_options import BucketOptions as BucketOptions
 from jax2tf_bridge.saving._bucket_options import Buckets, ExpectedSizes
-from jax2tf_bridge.saving._option_names import check_option_names as check_option_names
 from jax2tf_bridge.saving._report import Published, SavedModel, SavedSignature
+from jax2tf_bridge.saving._save import SaveOptions as SaveOptions
 from jax2tf_bridge.saving._save import save_functions as save_functions
 from jax2tf_bridge.saving.buckets import Oversize, choose_buckets
 from jax2tf_bridge.saving.publishing import NewVersion, latest_version, published_versions
@@ -24,10 +24,9 @@ from jax2tf_bridge.saving.publishing import publish_weights as publish_weights
 from jax2tf_bridge.saving.serving import BatchingParameters, ServingInstructions
 from jax2tf_bridge.saving.signatures import Padding, Processing, ServedArray, Signature
 from jax2tf_bridge.saving.signatures import SignatureInputs as SignatureInputs
-from jax2tf_bridge.saving.signatures import check_vjp_order as check_vjp_order
 from jax2tf_bridge.saving.weights import PathWeights, Rename, WeightsReport, assign_weights
 from jax2tf_bridge.saving.weights import leaf_names as leaf_names
-from jax2tf_bridge.saving.weights import opened as opened
+from jax2tf_bridge.saving.weights import open_params as open_params
 
 __all__ = [
     "BatchingParameters",

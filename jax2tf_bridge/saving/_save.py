@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,8 @@ import tensorflow as tf
 from jax2tf_bridge.errors import Argument, Blank, GradientError, Message, SavingError
 from jax2tf_bridge.portable import PortableFunction, as_portable_function
 from jax2tf_bridge.saved_model import SERVING_DEFAULT, check_place
-from jax2tf_bridge.saving._bucket_options import BucketOptions, add_buckets
+from jax2tf_bridge.saving._bucket_options import BucketOptions, add_buckets, check_bucket_options
 from jax2tf_bridge.saving._metadata import write_defaults, write_metadata
-from jax2tf_bridge.saving._option_names import check_option_names
 from jax2tf_bridge.saving._report import (
     SavedModel,
     SavedSignature,
@@ -28,21 +27,23 @@ from jax2tf_bridge.saving.buckets import BUCKETS
 from jax2tf_bridge.saving.serving import (
     instructions,
     make_warm_up_requests,
+    precompile,
     share_programs,
     write_warm_up,
 )
-from jax2tf_bridge.saving.serving import precompile as precompiled
 from jax2tf_bridge.saving.signatures import (
     Endpoint,
     Sides,
     Signature,
+    SignatureInputs,
+    check_names,
+    check_preprocess,
     check_size,
     check_takes_params,
     check_vjp_order,
-    checked_names,
+    choose_order,
     optional_subsets,
     resources,
-    saved_orders,
     served_arrays,
     with_processing,
 )
@@ -51,7 +52,7 @@ from jax2tf_bridge.saving.weights import (
     Weight,
     Weights,
     hold_values,
-    opened,
+    open_params,
     variable_values,
     write_values,
 )
@@ -61,25 +62,11 @@ from jax2tf_bridge.to_tensorflow import check_function
 _EXAMPLE = Argument("example", Blank("{...}"), code="Signature(..., example={...})")
 
 
-def save_functions(
-    path: str | os.PathLike[str],
-    signatures: Mapping[str, Signature],
-    *,
-    params: Any = None,
-    trainable: bool | str | Sequence[str] = True,
-    vjp_order: int | None = None,
-    buckets: BucketOptions | None = None,
-    warm_up: bool = True,
-    precompile: bool = False,
-    overwrite: bool = False,
-) -> SavedModel:
-    """Writes a SavedModel of portable functions; neither JAX nor the bridge is needed to load it.
+@dataclass(frozen=True)
+class SaveOptions:
+    """Options of `save`, which explains them, without those that concern an export.
 
-    Args:
-      path: the directory, on disk or behind a scheme, which appears complete or not at all.
-      signatures: the signatures by name; their functions are portable functions.
-      params: the weights: the first argument of each function that takes them. A pytree, a state
-        dict, or a file of msgpack or safetensors.
+    Attributes:
       trainable: whether floating-point weights are trainable; or prefixes of the trainable weights'
         names, as "dense".
       vjp_order: the number of orders of gradients to save; by default those that a function holds,
@@ -88,63 +75,86 @@ def save_functions(
       warm_up: whether to write requests that TensorFlow Serving replays when it loads the model.
       precompile: whether to store the programs that XLA compiles for these requests.
       overwrite: whether to replace an existing SavedModel, on disk; nothing else is replaced.
-
-    Raises:
-      SavingError: names clash, are forbidden by TensorFlow or do not exist; or the graph would be
-        too large for a SavedModel.
-      StructureError, ShapeError, DTypeError: the weights do not fit a function, or the buckets.
-      FileFormatError: `params` is a file of another format, or is damaged.
-      UnsoundBucketsError: padding would change results.
-      GradientError, InconclusiveShapeError: a function has fewer orders of gradients. A function
-        without any is saved without a gradient; `notes` of the result say why.
-      FileExistsError, NotADirectoryError: there is something at `path`.
-      OSError: no installed package knows the scheme of `path`, the directory cannot be written, or
-        TensorFlow could not read a SavedModel there.
-      ModuleError: the installed TF cannot run a module, or a function does not match it.
     """
-    names = checked_names(signatures)
-    check_vjp_order(vjp_order)
+
+    trainable: bool | str | Sequence[str] = True
+    vjp_order: int | None = None
+    buckets: BucketOptions | None = None
+    warm_up: bool = True
+    precompile: bool = False
+    overwrite: bool = False
+
+    def check(self, signatures: Sequence[SignatureInputs]) -> None:
+        """Checks the options against the signatures' inputs, before exports that take minutes.
+
+        Raises:
+          SavingError, ShapeError: an option names an unknown signature, input or dimension
+            variable, or contradicts another.
+          GradientError: `vjp_order` is negative.
+        """
+        check_vjp_order(self.vjp_order)
+        check_names({each.name: each.signature for each in signatures})
+        for each in signatures:
+            check_preprocess(each.name, each.signature)
+            each.check_names()
+        check_bucket_options(signatures, self.buckets or BucketOptions())
+
+
+def save_functions(
+    path: str | os.PathLike[str],
+    signatures: Mapping[str, Signature],
+    params: Any = None,
+    options: SaveOptions | None = None,
+) -> SavedModel:
+    """Writes a SavedModel of portable functions; neither JAX nor the bridge is needed to load it.
+
+    This is `save` for signatures whose functions are portable functions already; it raises what
+    `save` raises, apart from errors of exports.
+
+    Args:
+      path: the directory, on disk or behind a scheme, which appears complete or not at all.
+      signatures: the signatures by name.
+      params: the weights: the first argument of each function that takes them. A pytree, a state
+        dict, or a file of msgpack or safetensors.
+      options: the options; by default all defaults.
+    """
+    options = options or SaveOptions()
+    names = check_names(signatures)
     path = as_path(path)
     check_place(path)
     with (
-        opened(params) as given,
+        open_params(params) as tree,
         # First, so that an obstacle at `path` is reported before the long work.
-        whole_directory(path, overwrite=overwrite, has="saved_model.pb") as folder,
+        whole_directory(path, overwrite=options.overwrite, has="saved_model.pb") as folder,
     ):
-        weights, constants = Weights(given, trainable), ConstantVariables()
+        weights, constants = Weights(tree, options.trainable), ConstantVariables()
         plain = [
-            _endpoint(name, signatures[name], weights, constants, vjp_order, given is not None)
+            _make_endpoint(
+                name, signatures[name], weights, constants, options.vjp_order, tree is not None
+            )
             for name in names
         ]
-        # Checked again: exports may come from elsewhere, and AUTO may have found variables.
-        check_option_names([e.signature_inputs() for e in plain], buckets)
-        check_size({e.name: _stored(e.portable, e.order) for e in plain})
+        # A caller checks inputs that it knows before an export; AUTO may have added variables.
+        options.check([e.signature_inputs() for e in plain])
+        check_size({e.name: _functions_of_orders(e.portable, e.order) for e in plain})
         values = variable_values(weights.weights(), constants)
-        endpoints = add_buckets(plain, buckets, before_trials=lambda: hold_values(values))
-        if precompile and not any(e.portable.target.xla for e in endpoints):
-            raise SavingError(
-                Message(
-                    Argument("precompile", True),
-                    " has nothing to compile: TensorFlow runs its own operations as they are. "
-                    "Leave it out.",
-                )
-            )
-        requests, notes = make_warm_up_requests(endpoints) if warm_up or precompile else ((), ())
-        root = _root(endpoints, weights.weights(), constants)
-        served = _save(root, endpoints, folder)
+        endpoints = add_buckets(plain, options.buckets, before_trials=lambda: hold_values(values))
+        if options.precompile:
+            _check_compilable(endpoints)
+        requests, request_notes = (
+            make_warm_up_requests(endpoints) if options.warm_up or options.precompile else ((), ())
+        )
+        root = _make_root(endpoints, weights.weights(), constants)
+        served = _write_model(root, endpoints, folder)
         write_values(folder, values)
         write_defaults(folder, {e.name: e.defaults() for e in endpoints})
         write_metadata(folder, endpoints, weights.weights(), constants)
-        if precompile and not requests:
-            open_sizes = "each signature has open sizes, and neither buckets nor an example"
-            why = notes[0] if notes else open_sizes
-            hint = () if notes else (" Give ", BUCKETS, ", or ", _EXAMPLE, ", or leave it out.")
-            problem = (Argument("precompile", True), " has nothing to compile: ", why, ".")
-            raise SavingError(Message(*problem, *hint))
-        if warm_up and requests:
+        if options.precompile and not requests:
+            raise _no_requests_error(request_notes)
+        if options.warm_up and requests:
             write_warm_up(folder, requests)
-        programs = precompiled(folder, requests).programs if precompile else None
-        sizes = _sizes(folder)
+        programs = precompile(folder, requests).programs if options.precompile else None
+        sizes = _file_sizes(folder)
         if path.name.isdecimal():
             share_programs(folder, path.parent)
     trained = tuple(w.name for w in weights.weights() if w.variable.trainable)
@@ -156,17 +166,37 @@ def save_functions(
         {name: variable_aval(variable) for name, variable in constants.variables.items()},
         *sizes,
         (
-            *(statistics_notes(trained) if trainable is True else ()),
+            *(statistics_notes(trained) if options.trainable is True else ()),
             *missing_gradient_notes(endpoints),
             *key_notes(endpoints),
             *(note for e in endpoints for note in e.notes),
-            *notes,
+            *request_notes,
         ),
         serving_from=lambda place: instructions(place, endpoints, served, programs=programs),
     )
 
 
-def _endpoint(
+def _check_compilable(endpoints: Sequence[Endpoint]) -> None:
+    if not any(e.portable.target.xla for e in endpoints):
+        raise SavingError(
+            Message(
+                Argument("precompile", True),
+                " has nothing to compile: TensorFlow runs its own operations as they are. "
+                "Leave it out.",
+            )
+        )
+
+
+def _no_requests_error(notes: Sequence[Message | str]) -> SavingError:
+    """Makes the error for a model to precompile without requests; `notes` say why it has none."""
+    open_sizes = "each signature has open sizes, and neither buckets nor an example"
+    reason = notes[0] if notes else open_sizes
+    hint = () if notes else (" Give ", BUCKETS, ", or ", _EXAMPLE, ", or leave it out.")
+    start = (Argument("precompile", True), " has nothing to compile: ", reason, ".")
+    return SavingError(Message(*start, *hint))
+
+
+def _make_endpoint(
     name: str,
     signature: Signature,
     weights: Weights,
@@ -180,10 +210,10 @@ def _endpoint(
     takes = has_params if signature.takes_params is None else signature.takes_params
     check_takes_params(name, portable, takes=takes, given=has_params)
     own = weights.for_function(portable) if takes else []
-    order = saved_orders(portable, vjp_order)
+    order = choose_order(portable, vjp_order)
     try:
-        for each in _stored(portable, order or 0):
-            constants.add(each)
+        for function in _functions_of_orders(portable, order or 0):
+            constants.add(function)
     except GradientError as e:
         raise GradientError(
             Message(
@@ -198,8 +228,8 @@ def _endpoint(
     return Endpoint.of(name, replace(signature, takes_params=takes), own, constants, order)
 
 
-def _stored(portable: PortableFunction, order: int) -> Iterator[PortableFunction]:
-    """Yields the portable function and those of its VJPs that are saved."""
+def _functions_of_orders(portable: PortableFunction, order: int) -> Iterator[PortableFunction]:
+    """Yields the function, and its VJPs up to an order."""
     yield portable
     for _ in range(order):
         portable = portable.vjp()
@@ -215,7 +245,7 @@ class _SavedObject(tf.Module):  # type: ignore[misc]
     trainable_variables: Any = None
 
 
-def _root(
+def _make_root(
     endpoints: Sequence[Endpoint], weights: Sequence[Weight], constants: ConstantVariables
 ) -> _SavedObject:
     root = _SavedObject()
@@ -228,11 +258,13 @@ def _root(
     return root
 
 
-def _save(root: _SavedObject, endpoints: Sequence[Endpoint], folder: Path) -> dict[str, Sides]:
+def _write_model(
+    root: _SavedObject, endpoints: Sequence[Endpoint], folder: Path
+) -> dict[str, Sides]:
     """Writes the SavedModel, and returns the inputs and outputs of its signatures."""
     concrete, served = {}, {}
     for endpoint in endpoints:
-        method, concrete[endpoint.name] = _traced(endpoint)
+        method, concrete[endpoint.name] = _trace(endpoint)
         served[endpoint.name] = served_arrays(endpoint, concrete[endpoint.name].structured_outputs)
         if endpoint.portable.target.for_converters:
             _check_output_names(endpoint.name, *served[endpoint.name])
@@ -272,24 +304,24 @@ def _check_output_names(name: str, inputs: Mapping[str, Any], outputs: Mapping[s
         )
 
 
-def _traced(endpoint: Endpoint) -> tuple[Any, Any]:
+def _trace(endpoint: Endpoint) -> tuple[Any, Any]:
     """Traces the endpoint as a method and as a signature."""
     call, specs = with_processing(endpoint)
 
     defaults = endpoint.defaults()
 
     def by_name(**tensors: Any) -> dict[str, Any]:
-        given = {**defaults, **tensors}
+        inputs = {**defaults, **tensors}
         target, has_buckets = endpoint.portable.target, endpoint.bucketing is not None
         if not target.for_converters and (not target.xla or has_buckets):
             # A session, such as TensorFlow Serving's, does not check shapes against the signature.
             # Operations would accept other shapes, and buckets would hide them. A module alone is
             # checked when it runs. TF.js and Core ML refuse EnsureShape.
-            given = {
+            inputs = {
                 name: tf.ensure_shape(tensor, specs[name].shape, name=name)
-                for name, tensor in given.items()
+                for name, tensor in inputs.items()
             }
-        return dict(call(given))
+        return dict(call(inputs))
 
     named = tf.function(by_name, autograph=False)
     signature = named.get_concrete_function(**specs)
@@ -303,6 +335,6 @@ def _traced(endpoint: Endpoint) -> tuple[Any, Any]:
     return method, signature
 
 
-def _sizes(folder: Path) -> tuple[int, int]:
+def _file_sizes(folder: Path) -> tuple[int, int]:
     graph = (folder / "saved_model.pb").stat().st_size
     return graph, sum(f.stat().st_size for f in (folder / "variables").iterdir())

@@ -26,7 +26,13 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.saved_model import SERVING_DEFAULT
-from jax2tf_bridge.saving import Signature, publish_version, publish_weights, save_functions
+from jax2tf_bridge.saving import (
+    SaveOptions,
+    Signature,
+    publish_version,
+    publish_weights,
+    save_functions,
+)
 from jax2tf_bridge.serialization import read_function
 from jax2tf_bridge.storage import _whole_directory
 from jax2tf_bridge.storage._whole_directory import whole_directory
@@ -88,7 +94,9 @@ def _save(path: Path, keep: int | None) -> int:
 
 def _save_function(path: Path, keep: int | None) -> int:
     portable = read_function(path.parent / "record.jaxfn")
-    save_functions(path, {SERVING_DEFAULT: Signature(portable)}, overwrite=True)
+    save_functions(
+        path, {SERVING_DEFAULT: Signature(portable)}, options=SaveOptions(overwrite=True)
+    )
     return 0
 
 

@@ -133,7 +133,7 @@ def test_programs_of_a_saved_version_lie_beside_it(
         (folder / CACHE_FOLDER / "a").write_bytes(b"1")
         return CompileCache(folder / CACHE_FOLDER, 1)
 
-    monkeypatch.setattr(_save, "precompiled", compiles)
+    monkeypatch.setattr(_save, "precompile", compiles)
     options: Any = {"params": W, "vjp_order": 0, "buckets": {"b": [4]}, "precompile": True}
     saved = save(tmp_path / "m" / "1", DENSE, **options)
     assert f"_cache_directory={tmp_path / 'm' / 'xla_cache'} " in str(saved.serving)

@@ -27,7 +27,7 @@ from jax2tf_bridge.serialization import read_function
 from jax2tf_bridge.storage import AnyPath, check_free
 
 if TYPE_CHECKING:
-    from jax2tf_bridge.saving import NewVersion, Published, SavedModel
+    from jax2tf_bridge.saving import NewVersion, Published, SavedModel, SaveOptions
 
 _SAVE = """\
 Writes the functions in files as the signatures of a SavedModel, with their gradients; one alone is
@@ -93,8 +93,8 @@ def run(options: argparse.Namespace) -> None:
         saved = save_functions(
             output,
             signatures(functions, options),
-            overwrite=options.overwrite,
-            **_save_options(options),
+            options.params,
+            _save_options(options, overwrite=options.overwrite),
         )
     _report(saved, output, options, console)
 
@@ -110,11 +110,12 @@ def run_publish(options: argparse.Namespace) -> None:
     with loading("TensorFlow", "publish", console):
         from jax2tf_bridge.saving import check_complete, publish_version, save_functions
     named = signatures(functions, options)
+    save_options = _save_options(options)
     dropped = _buckets_dropped(options.output, options)
     with console.step(f"publishing below {options.output}"):
         published = publish_version(
             options.output,
-            lambda folder: save_functions(folder, named, **_save_options(options)),
+            lambda folder: save_functions(folder, named, options.params, save_options),
             keep=options.keep,
             check=check_complete,
         )
@@ -186,15 +187,17 @@ def _buckets_dropped(root: AnyPath, options: argparse.Namespace) -> str | None:
     return f"version {newest.name} has buckets, and this one has none: to keep them, add {given}"
 
 
-def _save_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Makes keyword arguments of `save_functions` from the options."""
-    return {
-        "params": options.params,
-        "trainable": trainable(options),
-        "vjp_order": options.vjp_order,
-        "buckets": bucket_options(options),
-        "precompile": options.precompile,
-    }
+def _save_options(options: argparse.Namespace, *, overwrite: bool = False) -> SaveOptions:
+    """Converts the options of the command line; loads TensorFlow."""
+    from jax2tf_bridge.saving import SaveOptions
+
+    return SaveOptions(
+        trainable=trainable(options),
+        vjp_order=options.vjp_order,
+        buckets=bucket_options(options),
+        precompile=options.precompile,
+        overwrite=overwrite,
+    )
 
 
 def _report(

@@ -1,15 +1,15 @@
 """Signatures: named inputs and outputs around a portable function."""
 
 from jax2tf_bridge.saving.signatures._checks import (
+    check_names,
     check_size,
     check_takes_params,
     check_vjp_order,
-    checked_names,
 )
 from jax2tf_bridge.saving.signatures._endpoint import (
     Endpoint,
+    choose_order,
     optional_subsets,
-    saved_orders,
     to_plain_containers,
 )
 from jax2tf_bridge.saving.signatures._inputs import (
@@ -41,15 +41,15 @@ __all__ = [
     "SignatureInputs",
     "arguments",
     "avals_of",
+    "check_names",
     "check_preprocess",
     "check_size",
     "check_takes_params",
     "check_vjp_order",
-    "checked_names",
+    "choose_order",
     "examples_of",
     "optional_subsets",
     "resources",
-    "saved_orders",
     "served_arrays",
     "served_text",
     "to_plain_containers",

@@ -385,7 +385,7 @@ def to_plain_containers(tree: TreeSpec) -> TreeSpec:
     return TreeSpec("tuple", children=children)
 
 
-def saved_orders(portable: PortableFunction, asked: int | None) -> int | None:
+def choose_order(portable: PortableFunction, asked: int | None) -> int | None:
     """Returns the number of orders of gradients to save; None for a function without a gradient.
 
     The default is the number that the portable function holds, and at least one, if possible.

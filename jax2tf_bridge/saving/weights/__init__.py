@@ -2,7 +2,7 @@
 
 from jax2tf_bridge.saving.weights._assign import Rename, WeightsReport, assign_weights
 from jax2tf_bridge.saving.weights._matching import differences
-from jax2tf_bridge.saving.weights._params import PathWeights, leaves_for, opened
+from jax2tf_bridge.saving.weights._params import PathWeights, leaves_for, open_params
 from jax2tf_bridge.saving.weights._values import hold_values, variable_values, write_values
 from jax2tf_bridge.saving.weights._variables import (
     PARAMS,
@@ -40,7 +40,7 @@ __all__ = [
     "is_trainable",
     "leaf_names",
     "leaves_for",
-    "opened",
+    "open_params",
     "variable_values",
     "weight_leaves",
     "write_values",

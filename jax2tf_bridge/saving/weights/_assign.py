@@ -29,7 +29,7 @@ from jax2tf_bridge.saving.weights._model_variables import (
     model_variables,
     saved_weights,
 )
-from jax2tf_bridge.saving.weights._params import PathWeights, opened
+from jax2tf_bridge.saving.weights._params import PathWeights, open_params
 from jax2tf_bridge.saving.weights._variables import names_of
 from jax2tf_bridge.to_tensorflow import dtype_name, is_accepted_as
 from jax2tf_bridge.weights import split_path
@@ -101,7 +101,7 @@ def assign_weights(
     >>> layer.kernel.numpy().tolist()
     [[1.0, 1.0]]
     """
-    with opened(weights) as found, tf.init_scope():
+    with open_params(weights) as found, tf.init_scope():
         given = found if isinstance(found, PathWeights) else PathWeights.of_state(found)
         saved = saved_weights(model)
         variables = model_variables(model) if saved is None else saved

@@ -126,7 +126,7 @@ def _in_order(state: Any) -> Any:
 
 
 @contextlib.contextmanager
-def opened(weights: Any) -> Iterator[Any]:
+def open_params(weights: Any) -> Iterator[Any]:
     """Yields the weights, opening `params` if it is a path.
 
     Raises:
@@ -153,7 +153,7 @@ def leaves_for(tree: TreeSpec, params: Any, what: str, root: str) -> list[Any]:
 
     Args:
       tree: the structure.
-      params: a pytree, a state dict, or a result of `opened`.
+      params: a pytree, a state dict, or a result of `open_params`.
       what: the weights' place, for messages: "the argument params of predict".
       root: the prefix of a leaf's path, for messages.
 
