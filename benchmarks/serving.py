@@ -146,7 +146,7 @@ def main() -> None:
         write_jax2tf(models[_JAX2TF])
         write_ours(models[_PLAIN], warm_up=False)
         write_ours(models[_OWN], without_xla(), warm_up=False)
-        write_ours(models[_BUCKETS], buckets="auto", expected_sizes=trace(1000, seed=1))
+        write_ours(models[_BUCKETS], expected_sizes=trace(1000, seed=1))
 
         def run(model: Path, asked: Sequence[int]) -> Replay:
             return replay(program, model, asked, folder / "answers")

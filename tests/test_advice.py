@@ -225,7 +225,7 @@ ADVICE = {
     "a requirement, to be found": Advice(
         lambda: export(paired, polymorphic_shapes="(b, 3)")(X),
         r"or let (.*) add it",
-        "export(paired, polymorphic_shapes='(b, 3)', {})(X)",
+        "from jax2tf_bridge import AUTO\nexport(paired, polymorphic_shapes='(b, 3)', {})(X)",
     ),
     "a flag": Advice(
         lambda: export(flag)(X, True),
@@ -300,10 +300,9 @@ ADVICE = {
         "{}\nassert called_in_jax(Registered(X, 'a')) == (Registered, 'a', 2)",
     ),
     "no size of request": Advice(
-        lambda: save("unsized", Signature(jnp.sin, args=[X]), buckets="auto"),
-        r"each as often as it occurs, as (\[.*?\]);",
-        "save('sized', Signature(jnp.sin, args=[X], polymorphic_shapes='(b, 3)'), "
-        "buckets='auto', expected_sizes={})",
+        lambda: save("unsized", Signature(jnp.sin, args=[X]), buckets="auto"),  # type: ignore[arg-type]
+        r"pass (expected_sizes)=",
+        "save('sized', Signature(jnp.sin, args=[X], polymorphic_shapes='(b, 3)'), {}=[1, 2])",
     ),
 }
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol, cast
 
 from jax2tf_bridge.errors import ExportError, MissingDependencyError
+from jax2tf_bridge.portable import PolyConstraints
 from jax2tf_bridge.targets import Target
 
 try:
@@ -42,7 +43,7 @@ def convert(
     fun_jax: Callable[..., Any],
     *,
     polymorphic_shapes: Any = None,
-    polymorphic_constraints: Sequence[str] | Literal["infer"] = (),
+    polymorphic_constraints: PolyConstraints = (),
     with_gradient: bool = True,
     enable_xla: Any = NOT_GIVEN,
     native_serialization: Any = NOT_GIVEN,
@@ -57,7 +58,7 @@ def convert(
       fun_jax: the function, jitted or not. Arguments and results are pytrees of arrays.
       polymorphic_shapes: which dimensions stay open, as in `export`: None (none), a string as
         "(b, 28)" for every argument, or one entry an argument, by position or by name; or AUTO.
-      polymorphic_constraints: what holds for the dimension variables, as ["b >= 2"]; or "infer",
+      polymorphic_constraints: what holds for the dimension variables, as ["b >= 2"]; or AUTO,
         also among others: what the function needs is added, and listed in `requirements` of the
         function that is returned.
       with_gradient: whether the VJP of `fun_jax` becomes the TF gradient, to any order.

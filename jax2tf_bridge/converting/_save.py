@@ -76,14 +76,14 @@ def save(
       vjp_order: the number of orders of gradients to save, with respect to inputs and weights. The
         default is the number that a portable function holds, and at least one if a gradient exists.
       buckets: the sizes to compile the model for, by dimension variable, as {"b": [1, 8, 32]}.
-        Requests of other sizes are padded and the results sliced. "auto" chooses the sizes from
-        expected_sizes. `save` checks with numbers that padding does not change results.
+        Requests of other sizes are padded and the results sliced. `save` checks with numbers that
+        padding does not change results.
       oversize: how to run sizes above the largest bucket: "split" runs them in pieces, "as is"
         compiles each anew; for all variables, or by variable, as {"b": "split", "n": "as is"}. By
         default the batch dimension is split (the variable that comes first in every input that uses
         it), and other dimensions, such as a sequence length, run as they are.
-      expected_sizes: the sizes of requests, for buckets="auto": a list with repetitions for the
-        only variable, or such lists by variable.
+      expected_sizes: the sizes of requests, from which `save` chooses buckets: a list with
+        repetitions for the only variable, or such lists by variable.
       warm_up: whether to write requests that TensorFlow Serving replays when it loads the model, so
         that everything is compiled before the first real request. A Signature with a preprocess
         takes them from its `example`.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any
 
 import jax
 
@@ -19,13 +19,14 @@ from jax2tf_bridge.from_jax.shapes import (
     with_reshape_requirements,
 )
 from jax2tf_bridge.from_jax.trees import rebuilt
+from jax2tf_bridge.portable import PolyConstraints
 
 
 def eval_polymorphic_shape(
     fun_jax: Callable[..., Any],
     *,
     polymorphic_shapes: Any = None,
-    polymorphic_constraints: Sequence[str] | Literal["infer"] = (),
+    polymorphic_constraints: PolyConstraints = (),
 ) -> Callable[..., tuple[Any, Any]]:
     """Computes shapes and dtypes of the results while sizes of the arguments stay open.
 

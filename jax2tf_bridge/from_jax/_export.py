@@ -25,13 +25,13 @@ from jax2tf_bridge.from_jax.lowering import (
 from jax2tf_bridge.from_jax.shapes import (
     AUTO_SHAPES,
     CONSTRAINTS,
-    INFER,
     SHAPES,
     ArraySpec,
     ExportOptions,
     SizeAssumptions,
     Specs,
     TracedTrial,
+    auto_hint,
     auto_shapes,
     check_requirements_allowed,
     check_sizes_stay_open,
@@ -42,7 +42,7 @@ from jax2tf_bridge.from_jax.shapes import (
     with_reshape_requirements,
 )
 from jax2tf_bridge.from_jax.stablehlo import ConstantPool
-from jax2tf_bridge.portable import Aval, PortableFunction, canonical_checks
+from jax2tf_bridge.portable import Auto, Aval, PolyConstraints, PortableFunction, canonical_checks
 from jax2tf_bridge.targets import Target, as_target, canonical_platforms
 from shape_poly import ContradictionError
 
@@ -51,7 +51,7 @@ def export(
     f: Callable[..., Any],
     *,
     polymorphic_shapes: Any = None,
-    polymorphic_constraints: Sequence[str] | Literal["infer"] = (),
+    polymorphic_constraints: PolyConstraints = (),
     platforms: Sequence[str] | None = None,
     disabled_checks: Sequence[Any] = (),
     target: Target | None = None,
@@ -65,7 +65,7 @@ def export(
         AUTO, or one entry an argument: a string, None, or a prefix of its pytree. "_" takes the
         argument's own size, "..." its remaining ones. Keyword arguments keep their shapes, unless
         it is a dict of entries by the names of arguments, as {"x": "(b, 28)", "mask": "(b,)"}.
-      polymorphic_constraints: what holds for the dimension variables, as ["b >= 2"]; or "infer",
+      polymorphic_constraints: what holds for the dimension variables, as ["b >= 2"]; or AUTO,
         also among others: what the function needs is added, and listed in `requirements`
         of the result.
       platforms: of "cpu", "cuda", "rocm", "tpu" and what plug-ins registered with JAX; "gpu" is
@@ -128,7 +128,7 @@ class PreparedExport:
         kwargs: Mapping[str, Any],
         *,
         polymorphic_shapes: Any,
-        polymorphic_constraints: Sequence[str] | Literal["infer"],
+        polymorphic_constraints: PolyConstraints,
         platforms: Sequence[str] | None,
         disabled_checks: Sequence[Any],
         target: Target | None,
@@ -173,7 +173,7 @@ class PreparedExport:
 def _function_and_options(
     f: Callable[..., Any],
     polymorphic_shapes: Any,
-    polymorphic_constraints: Sequence[str] | Literal["infer"],
+    polymorphic_constraints: PolyConstraints,
     platforms: Sequence[str] | None,
     disabled_checks: Sequence[Any],
     target: Target | None,
@@ -201,7 +201,7 @@ def call_text(caller: str, function: JaxCallable, polymorphic_shapes: Any) -> st
 
 def export_options(
     platforms: Sequence[str] | None,
-    constraints: Sequence[str] | Literal["infer"],
+    constraints: PolyConstraints,
     disabled_checks: Sequence[Any],
     target: Target | None,
     *,
@@ -231,27 +231,26 @@ def export_options(
             f"runtime_checks must be {DROP!r}, which leaves out checks of values, or None. Got: "
             f"{runtime_checks!r}{meant}"
         )
-    if constraints == "infer":
-        constraints = ["infer"]
-    one = isinstance(constraints, str)
-    if (
-        not isinstance(constraints, Sequence)
-        or one
-        or not all(isinstance(c, str) for c in constraints)
+    entries = (constraints,) if isinstance(constraints, Auto) else constraints
+    if isinstance(entries, str) or not (
+        isinstance(entries, Sequence) and all(isinstance(c, str | Auto) for c in entries)
     ):
-        meant = did_you_mean(str(constraints), ["infer"], quoted=True) if one else ""
+        hint = auto_hint([entries]) if isinstance(entries, str) else None
         raise ShapeError(
-            "polymorphic_constraints must be 'infer' or a sequence of strings, as ['b >= 2']. "
-            f"Got: {constraints!r}{meant}"
+            Message(
+                "polymorphic_constraints must be a sequence of strings, as ['b >= 2'], or AUTO. "
+                f"Got: {constraints!r}",
+                hint or "",
+            )
         )
-    written = tuple(c for c in constraints if c != "infer")
+    written = tuple(c for c in entries if isinstance(c, str))
     return ExportOptions(
         canonical_platforms(platforms, _jax_compat.known_platforms(), argument=argument),
         canonical_checks(disabled_checks),
         as_target(target),
         written,
         scope=scope_of(written),
-        infer=len(written) < len(constraints),
+        infer=len(written) < len(entries),
         call=call,
         runtime_checks=runtime_checks,
     )
@@ -370,7 +369,6 @@ def _check_names(specs: Specs, options: ExportOptions) -> None:
             ": ",
             AUTO_SHAPES,
             " names its variables itself. Write the entry yourself, or pass ",
-            INFER,
             ".",
         )
     )

@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import keras
 import numpy as np
@@ -16,7 +16,7 @@ from jax2tf_bridge.errors import DTypeError, LayerError, ShapeError, StructureEr
 from jax2tf_bridge.keras._config import make_model_config, read_model_config
 from jax2tf_bridge.keras._model import LayerConstants, LayerModel, LayerWeight
 from jax2tf_bridge.keras._sources import JaxFunction, LayerOptions, resolve_source
-from jax2tf_bridge.portable import HoldsPortable, PortableFunction
+from jax2tf_bridge.portable import AUTO, HoldsPortable, PolyConstraints, PortableFunction
 from jax2tf_bridge.saving.weights import beginnings, differences
 from jax2tf_bridge.to_tensorflow import EagerConstants, opaque_to_autograph
 
@@ -80,7 +80,7 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
         trainable: bool | str | Sequence[str] | None = None,
         mutable: str | Sequence[str] = (),
         polymorphic_shapes: Any = None,
-        polymorphic_constraints: Sequence[str] | Literal["infer"] = "infer",
+        polymorphic_constraints: PolyConstraints = AUTO,
         xla: bool = True,
         seed: int | None = None,
         name: str | None = None,

@@ -8,7 +8,7 @@ import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -20,8 +20,10 @@ from jax2tf_bridge.errors import FileFormatError, FunctionError, LayerError, mak
 from jax2tf_bridge.keras._functions import LayerFunction
 from jax2tf_bridge.keras._model import LayerModel, Value, make_array_reader
 from jax2tf_bridge.portable import (
+    AUTO,
     Aval,
     LiftedConstant,
+    PolyConstraints,
     PortableFunction,
     unwrap_portable,
     without_xla,
@@ -72,7 +74,7 @@ class LayerOptions:
     trainable: bool | tuple[str, ...] | None = None
     mutable: tuple[str, ...] = ()
     polymorphic_shapes: Any = None
-    polymorphic_constraints: Sequence[str] | Literal["infer"] = "infer"
+    polymorphic_constraints: PolyConstraints = AUTO
     xla: bool = True
 
     def function(self, portable: PortableFunction, takes_params: bool) -> LayerFunction:
@@ -100,7 +102,7 @@ class LayerOptions:
         """
         is_passed = {
             "polymorphic_shapes": self.polymorphic_shapes is not None,
-            "polymorphic_constraints": self.polymorphic_constraints != "infer",
+            "polymorphic_constraints": self.polymorphic_constraints is not AUTO,
         }
         for argument in (name for name, passed in is_passed.items() if passed):
             raise LayerError(

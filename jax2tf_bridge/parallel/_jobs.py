@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from jax2tf_bridge.errors import ExportError, FunctionError
 from jax2tf_bridge.from_jax.arguments import JaxCallable
+from jax2tf_bridge.portable import PolyConstraints
 from jax2tf_bridge.targets import Target
 
 
@@ -35,7 +36,7 @@ class ExportJob:
     _: KW_ONLY
     name: str | None = None
     polymorphic_shapes: Any = None
-    polymorphic_constraints: Sequence[str] | Literal["infer"] = ()
+    polymorphic_constraints: PolyConstraints = ()
     platforms: Sequence[str] | None = None
     disabled_checks: Sequence[Any] = ()
     target: Target | None = None

@@ -36,6 +36,7 @@ from jax2tf_bridge.portable._module import GraphFunction as GraphFunction
 from jax2tf_bridge.portable._module import Module
 from jax2tf_bridge.portable._polymorphic_shapes import AUTO, PolyShape
 from jax2tf_bridge.portable._polymorphic_shapes import Auto as Auto
+from jax2tf_bridge.portable._polymorphic_shapes import PolyConstraints as PolyConstraints
 from jax2tf_bridge.portable._portable_function import (
     Gradient,
     GradientOnDemand,

@@ -1,22 +1,25 @@
-"""Values of polymorphic_shapes: AUTO, and PolyShape, the deprecated form of an entry."""
+"""AUTO, which lets the bridge choose, and PolyShape, a deprecated entry of polymorphic_shapes."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from types import EllipsisType
-from typing import Any, Final, final
+from typing import Any, Final, TypeAlias, final
 
 from jax2tf_bridge.errors import ShapeError
 
 
 @final
 class Auto:
-    """The class of AUTO, which lets the bridge find the open dimensions.
+    """The class of AUTO, which lets the bridge choose. AUTO is the only instance.
 
-    AUTO is a value of `polymorphic_shapes`, or of one entry of it. If an argument has unknown
-    dimensions (None in a tf.TensorSpec), those are open. For example arguments, as many dimensions
-    are open as tracing allows, except those that the results show to be parameters. Open dimensions
-    share a variable if tracing shows that they must be equal. AUTO is the only instance.
+    As `polymorphic_shapes`, or one entry of it, AUTO finds the open dimensions. If an argument has
+    unknown dimensions (None in a tf.TensorSpec), those are open. For example arguments, as many
+    dimensions are open as tracing allows, except those that the results show to be parameters. Open
+    dimensions share a variable if tracing shows that they must be equal.
+
+    As `polymorphic_constraints`, or one of them, AUTO adds the constraints that the function needs.
 
     >>> {"polymorphic_shapes": AUTO}
     {'polymorphic_shapes': AUTO}
@@ -30,6 +33,9 @@ class Auto:
 
 
 AUTO: Final = Auto()
+
+PolyConstraints: TypeAlias = Sequence[str | Auto] | Auto
+"""Type of `polymorphic_constraints`."""
 
 
 class PolyShape(tuple[Any, ...]):

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from jax2tf_bridge._utils import did_you_mean, progress_bar
 from jax2tf_bridge.errors import Argument, Message, SavingError, ShapeError
@@ -32,7 +32,7 @@ from jax2tf_bridge.saving.buckets.trials import (
 from jax2tf_bridge.saving.serving import check_example, make_example_arguments
 from jax2tf_bridge.saving.signatures import Endpoint, SignatureInputs, avals_of
 
-Buckets: TypeAlias = Mapping[str, Sequence[int]] | Literal["auto"]
+Buckets: TypeAlias = Mapping[str, Sequence[int]]
 ExpectedSizes: TypeAlias = Mapping[str, Iterable[int]] | Iterable[int]
 
 
@@ -41,9 +41,10 @@ class BucketOptions:
     """Options of `save` for buckets, for all signatures.
 
     Attributes:
-      buckets: the buckets by dimension variable, or "auto" to choose them from `expected_sizes`.
+      buckets: the buckets by dimension variable.
       oversize: the treatment of larger sizes, by variable or for all, as for `make_bucketing`.
-      expected_sizes: the sizes of requests, by variable, or a list for the only variable.
+      expected_sizes: the sizes of requests, from which buckets are chosen, by variable, or a list
+        for the only variable.
     """
 
     buckets: Buckets | None = None
@@ -61,27 +62,19 @@ class BucketOptions:
         """
         buckets, expected = self.buckets, self.expected_sizes
         if buckets is None:
-            if expected is not None:
-                raise SavingError("expected_sizes are for buckets='auto': give that, or no sizes.")
-            return {}
-        if isinstance(buckets, str):
-            if buckets != "auto":
-                raise SavingError(
-                    f"buckets must be a mapping, as {{'b': [1, 8, 32]}}, or 'auto'. Got: "
-                    f"{buckets!r}"
-                )
-            if expected is None:
-                raise SavingError(
-                    "buckets='auto' needs expected_sizes: the sizes of requests, each as often as "
-                    "it occurs, as [1, 1, 3, 8, 120]; or a mapping of such lists by variable."
-                )
             if isinstance(expected, Mapping):
                 return {variable: choose_buckets(sizes) for variable, sizes in expected.items()}
-            return choose_buckets(expected)
+            return {} if expected is None else choose_buckets(expected)
         if expected is not None:
-            raise SavingError("expected_sizes are for buckets='auto', and buckets were given.")
+            raise SavingError(
+                "save was given buckets and expected_sizes, from which it would choose buckets. "
+                "Leave out one of them."
+            )
         if not isinstance(buckets, Mapping):
-            raise ShapeError(f"buckets={buckets!r}: expected a mapping, as {{'b': [1, 8, 32]}}")
+            raise ShapeError(
+                f"buckets={buckets!r}: expected a mapping, as {{'b': [1, 8, 32]}}. To have buckets "
+                "chosen, pass expected_sizes=[...], the sizes of requests, and no buckets."
+            )
         return buckets
 
 
@@ -101,7 +94,7 @@ def add_buckets(
     Raises:
       ShapeError: the buckets do not fit a signature, or no signature has their variable.
       UnsoundBucketsError: padding would change results.
-      SavingError: options contradict each other, such as "auto" without sizes, or a mask without
+      SavingError: options contradict each other, such as a mask without
         buckets.
     """
     options = options or BucketOptions()

@@ -117,7 +117,7 @@ def test_target_and_platforms(ok: Ok) -> None:
 def test_constraints_are_given_or_found(ok: Ok) -> None:
     portable = exported(ok, f"{M}:halves", "--args", "f32[b]", "--constraints", "b >= 2", "b <= 64")
     assert (portable.constraints, portable.requirements) == (("b >= 2", "b <= 64"), ())
-    portable = exported(ok, f"{M}:halves", "--args", "f32[b]", "--constraints", "infer")
+    portable = exported(ok, f"{M}:halves", "--args", "f32[b]", "--constraints", "auto")
     assert (portable.constraints, portable.requirements) == ((), ("b >= 2",))
 
 
@@ -266,9 +266,10 @@ def test_modules_are_found_in_the_current_folder(
             "Got: 3",
         ),
         (
-            [f"{M}:cube", "--args", "f32[b]", "--constraints", "infre"],
+            [f"{M}:cube", "--args", "f32[b]", "--constraints", "infer"],
             1,
-            "--constraints infre cannot be read: did you mean 'infer'?",
+            "--constraints infer cannot be read. For the bridge to add the constraints, pass "
+            "--constraints auto.",
         ),
         (
             [f"{M}:cube", "--args", "f32[b]", "--constraints", "c >= 2"],
@@ -286,7 +287,7 @@ def test_modules_are_found_in_the_current_folder(
             1,
             "--shapes auto finds no dimension that can stay open for all sizes: the function needs "
             "d0 >= 2 (d0, d1, ... are the leading dimensions of its arguments). Pass --constraints "
-            "infer to have it checked when the function is called, or write --shapes and "
+            "auto to have it checked when the function is called, or write --shapes and "
             "--constraints yourself.",
         ),
         (
@@ -335,12 +336,12 @@ def test_sizes_that_do_not_fit_say_what_to_write(run: Run) -> None:
     assert ended.code == 1
     assert ended.error.startswith("halves needs b >= 2")
     assert ended.error.endswith(
-        "If your sizes keep to this, say so: --constraints 'b >= 2' or let --constraints infer "
+        "If your sizes keep to this, say so: --constraints 'b >= 2' or let --constraints auto "
         "add it. Other sizes are then refused when the function is called."
     )
     words = ("--args", "f32[6,3]", "--shapes", "(n, _)", "--constraints", "n <= 9")
     ended = run("export", f"{M}:halves", *words, "-o", "f.jaxfn")
-    assert " say so: --constraints 'n <= 9' 'n >= 2' or let --constraints infer add " in (
+    assert " say so: --constraints 'n <= 9' 'n >= 2' or let --constraints auto add " in (
         ended.error
     )
     ended = run("export", f"{M}:ones", "--args", "f32[n]", "-o", "f.jaxfn")

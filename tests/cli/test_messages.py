@@ -52,7 +52,7 @@ ARGUMENTS = [
         "export(f, polymorphic_constraints=['b >= 2', ...])",
         "--constraints 'b >= 2' 'c == 3'",
     ),
-    (Argument(CONSTRAINTS, "infer"), "polymorphic_constraints='infer'", "--constraints infer"),
+    (Argument(CONSTRAINTS, AUTO), "polymorphic_constraints=AUTO", "--constraints auto"),
     (
         Argument("target", "2.17", "Target.tensorflow('2.17')"),
         "Target.tensorflow('2.17')",

@@ -173,10 +173,10 @@ def test_requirements_are_errors_unless_they_are_granted() -> None:
     with pytest.raises(InconclusiveShapeError, match=re.escape("mod(b, 2) == 0")):
         evaluate(spec(4))
     granted = eval_polymorphic_shape(
-        halves, polymorphic_shapes="(b,)", polymorphic_constraints="infer"
+        halves, polymorphic_shapes="(b,)", polymorphic_constraints=AUTO
     )
     found, text = granted(spec(4))
-    portable = export(halves, polymorphic_shapes="(b,)", polymorphic_constraints="infer")(spec(4))
+    portable = export(halves, polymorphic_shapes="(b,)", polymorphic_constraints=AUTO)(spec(4))
     assert text == str(found.shape) == shape_text(portable.out_avals[0].shape)
 
 

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from flax import linen
 
-from jax2tf_bridge import convert, export
+from jax2tf_bridge import AUTO, convert, export
 from jax2tf_bridge.errors import ExportError, FunctionError, PlatformError
 
 X = np.array([1.0, 2.0, 3.0], np.float32)
@@ -234,5 +234,5 @@ def test_modules_of_flax_without_parameters_are_asked_about_sizes() -> None:
         def __call__(self, x: Any) -> Any:
             return x[1:] if x.shape[0] >= 3 else x
 
-    exporting = export(Shorter(), polymorphic_shapes="(b,)", polymorphic_constraints="infer")
+    exporting = export(Shorter(), polymorphic_shapes="(b,)", polymorphic_constraints=AUTO)
     assert exporting(np.ones(4, np.float32)).requirements == ("b >= 3",)

@@ -38,7 +38,7 @@ def test_it_reaches_the_user_out_of_a_tf_function() -> None:
 
 
 def test_infer_lists_what_it_added() -> None:
-    f = convert(best, polymorphic_shapes="(b,)", polymorphic_constraints="infer")
+    f = convert(best, polymorphic_shapes="(b,)", polymorphic_constraints=AUTO)
     assert list(f.requirements) == []
     np.testing.assert_allclose(f(X), X[:2:-1])
     assert f.requirements == ["b >= 5"]
@@ -51,7 +51,7 @@ def test_infer_lists_what_it_added() -> None:
 
 @pytest.mark.parametrize("mode", ["eager", "graph", "open graph", "loaded"])
 def test_requirements_are_checked(mode: str, tmp_path: Path) -> None:
-    f = convert(best, polymorphic_shapes="(b,)", polymorphic_constraints="infer")
+    f = convert(best, polymorphic_shapes="(b,)", polymorphic_constraints=AUTO)
     call: Any = f
     if mode == "graph":
         call = tf.function(f, autograph=False)
@@ -87,7 +87,7 @@ def gradient(f: Any, x: tf.Tensor) -> Any:
 
 @pytest.mark.parametrize("open_graph", [False, True])
 def test_a_gradients_requirements_bind_gradient_calls_only(open_graph: bool) -> None:
-    f: Any = convert(scaled_by_best, polymorphic_shapes="(b,)", polymorphic_constraints="infer")
+    f: Any = convert(scaled_by_best, polymorphic_shapes="(b,)", polymorphic_constraints=AUTO)
     requirements = f.requirements
     if open_graph:
         f = tf.function(f, input_signature=[tf.TensorSpec([None], tf.float32)], autograph=False)
@@ -152,10 +152,10 @@ def test_auto_of_an_unknown_size_that_cannot_stay_open() -> None:
     with pytest.raises(
         ShapeError,
         match=r"AUTO cannot leave dimension 0 of the argument x open, whose size is not known: the "
-        r"function needs d0 >= 5\. Pass polymorphic_constraints=\"infer\"",
+        r"function needs d0 >= 5\. Pass polymorphic_constraints=AUTO",
     ):
         f.get_concrete_function()
-    inferring = convert(best, polymorphic_shapes=AUTO, polymorphic_constraints="infer")
+    inferring = convert(best, polymorphic_shapes=AUTO, polymorphic_constraints=AUTO)
     g = tf.function(inferring, input_signature=spec, autograph=False)
     np.testing.assert_allclose(g(X), X[:2:-1])
     assert inferring.requirements == ["b >= 5"]

@@ -14,7 +14,7 @@ import pytest
 from jax import export as jax_export
 from jax import lax
 
-from jax2tf_bridge import PortableFunction, export
+from jax2tf_bridge import AUTO, PortableFunction, export
 from jax2tf_bridge.errors import InconclusiveShapeError
 from jax2tf_bridge.from_jax import _jax_compat_sizes
 from jax2tf_bridge.from_jax._jax_compat import InconclusiveDimensionOperation
@@ -64,7 +64,7 @@ def test_what_is_proven_is_traced_twice(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_what_is_not_proven_goes_by_rounds() -> None:
     f, traces = counted(lambda x: (padded(x), best_five(x)))
-    portable = exported(f, 7, constraints="infer")
+    portable = exported(f, 7, constraints=AUTO)
     assert portable.requirements == ("b >= 5",)
     assert len(traces) == 3
 

@@ -200,13 +200,13 @@ def test_a_requirement_closes_a_dimension_unless_it_may_be_added() -> None:
         return jax.lax.top_k(x, 3)[0]
 
     assert exported(f, ones(4, 6)).polymorphic_shapes == {"x": "(b, 6)"}
-    portable = exported(f, ones(4, 6), constraints="infer")
+    portable = exported(f, ones(4, 6), constraints=AUTO)
     assert portable.polymorphic_shapes == {"x": "(b, d1)"}
     assert portable.requirements == ("d1 >= 3",)
 
 
 def test_what_only_fits_while_it_is_open_stays_open() -> None:
-    portable = exported(lambda w, x: x + jnp.repeat(w, 2), ones(3), ones(6), constraints="infer")
+    portable = exported(lambda w, x: x + jnp.repeat(w, 2), ones(3), ones(6), constraints=AUTO)
     assert portable.polymorphic_shapes == {"w": "(b,)", "x": "(d1,)"}
     assert portable.requirements == ("d1 == 2*b",)
 
@@ -215,13 +215,13 @@ def test_nothing_can_stay_open() -> None:
     with pytest.raises(
         ShapeError,
         match=r"AUTO finds no dimension that can stay open for all sizes: the function needs d0 >= "
-        r'5 \(d0, d1, \.\.\. are .*Pass polymorphic_constraints="infer"',
+        r"5 \(d0, d1, \.\.\. are .*Pass polymorphic_constraints=AUTO",
     ):
         exported(lambda x: jax.lax.top_k(x, 5)[0], ones(7))
     with pytest.raises(ShapeError, match=r"for all sizes: the function needs d0 == 12 \("):
         exported(lambda x: x.reshape(3, 4), ones(12))
     with pytest.raises(ShapeError, match=r"its arguments\)\. Write polymorphic_shapes and "):
-        exported(lambda x: x.reshape(3, 4), ones(12), constraints="infer")
+        exported(lambda x: x.reshape(3, 4), ones(12), constraints=AUTO)
     with pytest.raises(InconclusiveShapeError, match="needs a size as a number of Python"):
         exported(lambda x: sum(x[i] for i in range(x.shape[0])), ones(7))
 

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 from jax import lax
 
-from jax2tf_bridge import convert, export, to_tf
+from jax2tf_bridge import AUTO, convert, export, to_tf
 from jax2tf_bridge.errors import InconclusiveShapeError
 from tests.from_jax.inferring import (
     best_five,
@@ -40,7 +40,7 @@ def test_questions_are_shown_at_debug_level(caplog: pytest.LogCaptureFixture) ->
         return in_blocks(x), best_five(x)
 
     with caplog.at_level(logging.DEBUG, "jax2tf_bridge"):
-        exported(f, 7, constraints="infer")
+        exported(f, 7, constraints=AUTO)
     answered, again, asked, known = (r.message for r in caplog.records if r.name == "jax2tf_bridge")
     assert re.match(
         r"Tracing f goes on, since mod\(.*\) == 0 holds\. JAX asked: Cannot divide", answered
@@ -66,11 +66,11 @@ def test_all_that_is_missing_comes_in_one_error_and_is_enough() -> None:
 
 
 def test_infer_lists_what_it_added() -> None:
-    portable = exported(best_five, 7, constraints="infer")
+    portable = exported(best_five, 7, constraints=AUTO)
     assert portable.requirements == ("b >= 5",)
     assert portable.constraints == ()
     assert "needs of the sizes: b >= 5" in repr(portable)
-    portable = exported(best_five, 7, constraints=["b <= 9", "infer"])
+    portable = exported(best_five, 7, constraints=["b <= 9", AUTO])
     assert (portable.requirements, portable.constraints) == (("b >= 5",), ("b <= 9",))
 
 
@@ -78,7 +78,7 @@ def test_requirements_are_weakest_and_simple() -> None:
     def f(x: Any) -> Any:
         return x.reshape(2, -1), x.reshape(-1, 6), lax.top_k(x, 3)
 
-    assert exported(f, 12, constraints="infer").requirements == ("mod(b, 6) == 0",)
+    assert exported(f, 12, constraints=AUTO).requirements == ("mod(b, 6) == 0",)
 
 
 def test_the_other_answer_is_tried_where_the_likelier_one_fails() -> None:
@@ -89,7 +89,7 @@ def test_the_other_answer_is_tried_where_the_likelier_one_fails() -> None:
 
     with pytest.raises(InconclusiveShapeError, match="needs b <= 3"):
         exported(f, 2)
-    assert exported(f, 2, constraints="infer").requirements == ("b <= 3",)
+    assert exported(f, 2, constraints=AUTO).requirements == ("b <= 3",)
 
 
 def test_names_of_variables_stay_the_users() -> None:
@@ -97,7 +97,7 @@ def test_names_of_variables_stay_the_users() -> None:
         half = x.shape[0] // 2
         return x + y, x[:half] + x[half:]
 
-    portable = exported(f, 4, 4, constraints="infer")
+    portable = exported(f, 4, 4, constraints=AUTO)
     assert portable.requirements == ("b == c", "mod(c, 2) == 0")
     assert portable.polymorphic_shapes == {"x": "(b,)", "y": "(c,)"}
     names = {
@@ -117,7 +117,7 @@ def test_checks_in_words_of_their_own_are_understood_by_experiment() -> None:
 
     with pytest.raises(InconclusiveShapeError, match=r"f needs mod\(b, 3\) == 0 at"):
         exported(f, 6)
-    assert exported(f, 6, constraints="infer").requirements == ("mod(b, 3) == 0",)
+    assert exported(f, 6, constraints=AUTO).requirements == ("mod(b, 3) == 0",)
 
 
 def test_a_sample_of_an_open_population() -> None:
@@ -129,7 +129,7 @@ def test_a_sample_of_an_open_population() -> None:
 
     with pytest.raises(InconclusiveShapeError, match="draw needs b >= 3 at"):
         exported(draw, 5)
-    assert exported(draw, 5, constraints="infer").requirements == ("b >= 3",)
+    assert exported(draw, 5, constraints=AUTO).requirements == ("b >= 3",)
 
 
 def test_reshapes_that_jax_does_not_check_are_requirements() -> None:
@@ -169,7 +169,7 @@ class TestVjp:
 
     def test_requirements_bind_the_gradient_alone(self) -> None:
         f = self.with_gradient(lambda g: g.at[:5].add(lax.top_k(g, 5)[0]))
-        portable = exported(f, 7, constraints="infer")
+        portable = exported(f, 7, constraints=AUTO)
         module = portable.module.data
         assert portable.vjp().requirements == ("b >= 5",)
         assert portable.requirements == ()
@@ -226,7 +226,7 @@ class TestVjp:
         assert "needs a size as a number of Python" in problem
 
     def test_the_forward_functions_requirements_hold_in_the_gradient(self) -> None:
-        portable = exported(best_five, 7, constraints="infer")
+        portable = exported(best_five, 7, constraints=AUTO)
         assert portable.vjp().requirements == ("b >= 5",)
         assert exported(best_five, 7, constraints=["b >= 5"]).vjp().constraints == ("b >= 5",)
 
@@ -236,17 +236,17 @@ def test_names_that_look_like_the_bridges_own_are_the_users() -> None:
         return jnp.split(x, 2)[0] + y
 
     shapes = ["(b,)", "(b_over_2,)"]
-    portable = exported(f, 8, 4, shapes=shapes, constraints=["mod(b, 2) == 0", "infer"])
+    portable = exported(f, 8, 4, shapes=shapes, constraints=["mod(b, 2) == 0", AUTO])
     (requirement,) = portable.requirements
     assert set(re.findall(r"\w*b\w*", requirement)) == {"b", "b_over_2"}
 
 
 @pytest.mark.parametrize(
-    "constraints", [["b >= 4", "b == c", "mod(b, 3) == 0"], ["b >= 4", "infer"]], ids=str
+    "constraints", [["b >= 4", "b == c", "mod(b, 3) == 0"], ["b >= 4", AUTO]], ids=str
 )
-def test_a_size_of_known_remainder_may_be_equal_to_another(constraints: list[str]) -> None:
+def test_a_size_of_known_remainder_may_be_equal_to_another(constraints: list[Any]) -> None:
     portable = exported(lambda x, y: (x.reshape(3, -1), x + y), 6, 6, constraints=constraints)
-    assert portable.requirements == (("mod(b, 3) == 0", "b == c") if "infer" in constraints else ())
+    assert portable.requirements == (("mod(b, 3) == 0", "b == c") if AUTO in constraints else ())
     halves, total = portable.out_avals
     assert (str(halves), str(total)) == ("float32[3,floordiv(b, 3)]", "float32[b]")
 
@@ -263,7 +263,7 @@ def test_the_bridges_own_names_stay_inside() -> None:
     def f(x: Any, y: Any) -> Any:
         return jnp.split(x, 2)[0] + y, x.view(np.int32).reshape(-1, 2)
 
-    portable = exported(f, 8, 4, constraints="infer")
+    portable = exported(f, 8, 4, constraints=AUTO)
     for each in (portable, portable.vjp(), portable.vjp().vjp()):
         assert "_over_" not in repr(each)
 
@@ -282,7 +282,7 @@ def test_a_padding_that_must_be_a_number_is_that_of_the_example(
     portable = export(
         strided,
         polymorphic_shapes="(b, n, 1)",
-        polymorphic_constraints="infer",
+        polymorphic_constraints=AUTO,
         platforms=["cpu"],
     )(x)
     assert portable.requirements == ()
@@ -297,7 +297,7 @@ def test_a_padding_that_must_be_a_number_is_that_of_the_example(
 
 
 def test_without_an_example_a_padding_is_that_of_the_most_sizes() -> None:
-    f = convert(strided, polymorphic_shapes="(b, n, 1)", polymorphic_constraints="infer")
+    f = convert(strided, polymorphic_shapes="(b, n, 1)", polymorphic_constraints=AUTO)
     x = tf.ones((2, 16, 1))
 
     @tf.function(input_signature=[tf.TensorSpec((None, None, 1))], autograph=False)
@@ -321,6 +321,6 @@ def test_areas_that_must_be_a_number_come_to_an_end() -> None:
         export(
             f,
             polymorphic_shapes=[None, "(b, h, w, 8)"],
-            polymorphic_constraints="infer",
+            polymorphic_constraints=AUTO,
             platforms=["cpu"],
         )(np.ones((128, 4), np.float32), np.ones((2, 16, 16, 8), np.float32))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from jax2tf_bridge import export
+from jax2tf_bridge import AUTO, export
 from jax2tf_bridge.errors import InconclusiveShapeError, ShapeError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax.arguments import _user_code
@@ -37,7 +37,7 @@ def test_what_does_not_always_hold_is_an_error_to_act_on() -> None:
         f"best_five needs b >= 5 at {place}, which does not "
         "hold for all sizes: for instance b = 1. If your sizes keep to this, say so:\n"
         "    export(best_five, polymorphic_shapes=['(b,)'], polymorphic_constraints=[\"b >= 5\"])\n"
-        'or let polymorphic_constraints="infer" add it. Other sizes are then refused when the '
+        "or let polymorphic_constraints=AUTO add it. Other sizes are then refused when the "
         "function is called."
     )
     assert error.comparison == "b >= 5"
@@ -112,7 +112,7 @@ def test_what_no_size_can_do() -> None:
         r"holds; for b = 1, b \+ 1 is 2\. No constraint on the sizes can help: change the function "
         r"or the shapes of its arguments\. JAX says: add got incompatible shapes",
     ) as caught:
-        exported(f, 3, constraints="infer")
+        exported(f, 3, constraints=AUTO)
     assert caught.value.requirements == ()
     assert isinstance(caught.value.__cause__, TypeError)
 
@@ -126,7 +126,7 @@ def test_what_one_size_can_do() -> None:
         match=r"f needs b == 12 at .*, which leaves nothing open: it works for b = 12 alone\. "
         r"Write this number in polymorphic_shapes",
     ):
-        exported(f, 12, constraints="infer")
+        exported(f, 12, constraints=AUTO)
 
 
 def test_a_size_that_must_be_a_number() -> None:
@@ -255,7 +255,7 @@ def test_sizes_that_have_nothing_simple_in_common() -> None:
         match=r"f does not work for all sizes at .*: it does for b = 2, but for b = 1 it fails "
         r"with RuntimeError: not this one\nState in polymorphic_constraints",
     ) as caught:
-        exported(f, 3, constraints="infer")
+        exported(f, 3, constraints=AUTO)
     assert caught.value.counterexample == {"b": 1}
 
 
@@ -327,7 +327,7 @@ def test_an_end_to_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
         InconclusiveShapeError,
         match="JAX still has questions about the sizes of <lambda> after 2 rounds of answers",
     ) as caught:
-        exported(lambda x: [lax.top_k(x, k) for k in (2, 3, 4)], 9, constraints="infer")
+        exported(lambda x: [lax.top_k(x, k) for k in (2, 3, 4)], 9, constraints=AUTO)
     assert str(caught.value).endswith(
         "Give some of the sizes in polymorphic_shapes as numbers, or state what holds "
         "for them in polymorphic_constraints."

@@ -110,7 +110,7 @@ ENTRY = "The argument x has shape (3, 4), which does not match its polymorphic_s
 UNREADABLE = "The argument x of shape (3, 4) has no valid polymorphic_shapes entry: "
 PASS_AUTO = (
     "[...]the entry has 1 dimension, the argument 2. For the bridge to choose it, pass AUTO (from "
-    "jax2tf_bridge import AUTO), which is no string."
+    "jax2tf_bridge import AUTO), which is not a string."
 )
 # Entries for an argument of shape (3, 4), with their errors; [...] stands for anything.
 ENTRIES: list[tuple[object, str]] = [
@@ -121,8 +121,7 @@ ENTRIES: list[tuple[object, str]] = [
     ("b", ENTRY + "'b': the entry has 1 dimension, the argument 2."),
     ("max(b, 2)", ENTRY + "'max(b, 2)': the entry has 1 dimension, the argument 2."),
     ("_, _, b, ...", ENTRY + "'_, _, b, ...': the entry has 3 dimensions, the argument 2."),
-    *((spec, PASS_AUTO) for spec in ("auto", "AUTO", ["(auto)"], "atuo")),
-    ("infer", "[...] 'infer' is for polymorphic_constraints; for shapes there is AUTO."),
+    *((spec, PASS_AUTO) for spec in ("auto", "AUTO", ["(auto)"], "atuo", "infer")),
     ("rows", "[...]the entry has 1 dimension, the argument 2."),
     *(
         (spec, f"{UNREADABLE}The shape specification {spec!r} is wrong at column {problem}[...]")
@@ -214,11 +213,11 @@ def test_a_list_for_arguments_by_keyword() -> None:
             ["b >= 4", "a <= 3", "b <= 2"],
             "polymorphic_constraints: The constraints 'b >= 4' and 'b <= 2' contradict each other",
         ),
-        ("b >= 2", r"must be 'infer' or a sequence of strings, as \['b >= 2'\]\. Got: 'b >= 2'"),
-        ("infre", r"must be 'infer' or .*\. Got: 'infre': did you mean 'infer'\?"),
-        (["b >= 2", "infr"], r"\['b >= 2', 'infr'\] cannot be read: did you mean 'infer'\?"),
-        (None, r"must be 'infer' or a sequence of strings, as \['b >= 2'\]\. Got: None"),
-        ([2], r"must be 'infer' or a sequence of strings, as \['b >= 2'\]\. Got: \[2\]"),
+        ("b >= 2", r"must be a sequence of strings, as \['b >= 2'\], or AUTO\. Got: 'b >= 2'$"),
+        ("auto", r"or AUTO\. Got: 'auto'\. For the bridge to add the constraints, pass AUTO \("),
+        (["b >= 2", "infr"], r"\['b >= 2', 'infr'\] cannot be read\. For the bridge to add the "),
+        (None, r"must be a sequence of strings, as \['b >= 2'\], or AUTO\. Got: None$"),
+        ([2], r"must be a sequence of strings, as \['b >= 2'\], or AUTO\. Got: \[2\]$"),
         (
             ["n >= 2"],
             r"polymorphic_constraints=\['n >= 2'\] speak of n, which no entry of "

@@ -262,7 +262,7 @@ def test_help_speaks_of_the_bridge() -> None:
         name: pydoc.plain(pydoc.render_doc(getattr(jax2tf_bridge, name)))
         for name in ("AUTO", "convert")
     }
-    assert "lets the bridge find the open dimensions" in shown["AUTO"]
+    assert "lets the bridge choose" in shown["AUTO"]
     assert "enum" not in shown["AUTO"].lower()
     assert "object at 0x" not in shown["convert"]
 

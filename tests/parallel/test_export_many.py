@@ -54,7 +54,7 @@ JOBS = {
         functions.halves,
         [X],
         polymorphic_shapes="(b, _)",
-        polymorphic_constraints="infer",
+        polymorphic_constraints=AUTO,
         platforms=ON_CPU,
     ),
     "newer": ExportJob(functions.double, [X], target=Target.tensorflow("2.19"), platforms=ON_CPU),

@@ -99,18 +99,20 @@ def preprocessed(**options: Any) -> Signature:
         (
             text(buckets="auto"),
             {},
-            "serving_default: buckets='auto': expected a dict, as {'b': [1, 8, 32]}. 'auto' is for "
-            "all signatures: save(..., buckets='auto', expected_sizes=[...])",
+            "serving_default: buckets='auto': expected a mapping, as {'b': [1, 8, 32]}. To have "
+            "buckets chosen, pass save(..., expected_sizes=[...]), the sizes of requests.",
         ),
         (
             text(buckets=[1, 8]),
             {},
-            "serving_default: buckets=[1, 8]: expected a dict, as {'b': [1, 8, 32]}",
+            "serving_default: buckets=[1, 8]: expected a mapping, as {'b': [1, 8, 32]}. To have "
+            "buckets chosen, pass save(..., expected_sizes=[...]), the sizes of requests.",
         ),
         (
             text(polymorphic_shapes=AUTO, buckets=8),
             {},
-            "serving_default: buckets=8: expected a dict, as {'b': [1, 8, 32]}",
+            "serving_default: buckets=8: expected a mapping, as {'b': [1, 8, 32]}. To have "
+            "buckets chosen, pass save(..., expected_sizes=[...]), the sizes of requests.",
         ),
         (
             text(unchecked_padding=["nn"]),
@@ -132,7 +134,7 @@ def preprocessed(**options: Any) -> Signature:
         ),
         (
             text(),
-            {"buckets": "auto", "expected_sizes": {"nn": [1]}},
+            {"expected_sizes": {"nn": [1]}},
             "save: buckets for 'nn', which is no dimension variable of its inputs: did you mean "
             "'n'?",
         ),
@@ -230,7 +232,7 @@ def test_buckets_of_save_count_beside_a_signature_whose_variables_auto_finds(
     saved = save(tmp_path / "m", both, buckets={"b": [4]}, vjp_order=0)
     assert "mask filled by the buckets" in saved.signatures["a"].buckets
     with pytest.raises(SavingError, match="have 2 dimension variables"):
-        save(tmp_path / "n", both, buckets="auto", expected_sizes=[1, 4], vjp_order=0)
+        save(tmp_path / "n", both, expected_sizes=[1, 4], vjp_order=0)
 
 
 def test_buckets_are_chosen_once_and_from_an_iterator(tmp_path: Path) -> None:
@@ -238,7 +240,6 @@ def test_buckets_are_chosen_once_and_from_an_iterator(tmp_path: Path) -> None:
     saved = save(
         tmp_path / "m",
         row,
-        buckets="auto",
         expected_sizes=map(len, ["a", "abcd"]),
         vjp_order=0,
     )

@@ -63,7 +63,6 @@ def test_buckets_chosen_from_expected_sizes(tmp_path: Path) -> None:
         tmp_path / "m",
         DENSE,
         params=W,
-        buckets="auto",
         expected_sizes=[1] * 50 + [7, 30],
         vjp_order=0,
     )
@@ -115,13 +114,16 @@ def test_rows_that_see_each_other_are_refused(tmp_path: Path) -> None:
     [
         ({"buckets": {"c": [4]}}, ShapeError, "'c'"),
         ({"buckets": {"b": [4, 2]}}, ShapeError, "increas"),
-        ({"buckets": "all"}, SavingError, r"^buckets must be a mapping, as \{'b': \[1, 8, 32\]\}"),
-        ({"buckets": "auto"}, SavingError, r"^buckets='auto' needs expected_sizes: the sizes of "),
-        ({"expected_sizes": [1]}, SavingError, "^expected_sizes are for buckets='auto'"),
+        (
+            {"buckets": "auto"},
+            ShapeError,
+            r"^buckets='auto': expected a mapping, as \{'b': \[1, 8, 32\]\}\. To have buckets "
+            r"chosen, pass expected_sizes=\[\.\.\.\], the sizes of requests, and no buckets\.$",
+        ),
         (
             {"buckets": {"b": [1]}, "expected_sizes": [1]},
             SavingError,
-            "^expected_sizes are for buckets='auto', and buckets were given",
+            r"^save was given buckets and expected_sizes, .*\. Leave out one of them\.$",
         ),
     ],
 )

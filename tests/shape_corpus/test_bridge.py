@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import jax2tf_bridge as bridge
-from jax2tf_bridge import convert, export
+from jax2tf_bridge import AUTO, convert, export
 from jax2tf_bridge.errors import GradientError, InconclusiveShapeError
 from shape_poly import SymbolicScope
 from tests.sampling import sampled, stride
@@ -48,7 +48,7 @@ def test_provable_cases_pass_without_help(case: ShapeCase) -> None:
 
 @pytest.mark.parametrize("case", sampled(REQUIREMENT, every=5), ids=str)
 def test_inferred_requirements_are_the_right_ones(case: ShapeCase) -> None:
-    portable = function_of(case, "infer")
+    portable = function_of(case, AUTO)
     stated = SymbolicScope(portable.requirements)
     for sizes in grid(case.variables, 24, 300):
         assert stated.holds(sizes) == case.fits(sizes), (portable.requirements, sizes)
@@ -68,7 +68,7 @@ def test_requirements_are_asked_for_by_default(case: ShapeCase) -> None:
 
 
 # Taking every fifth row alternates between the two kinds of constraints.
-IMPOSSIBLE_EITHER_WAY = [(case, how) for case in IMPOSSIBLE for how in ((), "infer")]
+IMPOSSIBLE_EITHER_WAY = [(case, how) for case in IMPOSSIBLE for how in ((), AUTO)]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_provable_gradients_pass_without_help(case: ShapeCase) -> None:
 
 @pytest.mark.parametrize("case", sampled(labelled("requirement", VJP_CASES), every=2), ids=str)
 def test_requirements_of_a_gradient_bind_the_gradient_alone(case: ShapeCase) -> None:
-    portable = function_of(case, "infer")
+    portable = function_of(case, AUTO)
     before = portable.module.data
     stated = SymbolicScope(portable.vjp().requirements)
     for sizes in grid(case.variables, 24, 300):
@@ -109,7 +109,7 @@ def test_requirements_of_a_gradient_bind_the_gradient_alone(case: ShapeCase) -> 
 
 @pytest.mark.parametrize("case", sampled(labelled("impossible", VJP_CASES), every=2), ids=str)
 def test_impossible_gradients_say_so_when_they_are_asked_for(case: ShapeCase) -> None:
-    portable = function_of(case, "infer")
+    portable = function_of(case, AUTO)
     assert portable.requirements == ()
     with pytest.raises((InconclusiveShapeError, GradientError)) as caught:
         portable.vjp()
@@ -119,7 +119,7 @@ def test_impossible_gradients_say_so_when_they_are_asked_for(case: ShapeCase) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("case", sampled(PROVABLE + REQUIREMENT, every=6), ids=str)
 def test_results_are_those_of_jax(case: ShapeCase) -> None:
-    constraints = "infer" if case.label == "requirement" else ()
+    constraints = AUTO if case.label == "requirement" else ()
     converted = convert(
         case.function,
         polymorphic_shapes=list(case.specs),

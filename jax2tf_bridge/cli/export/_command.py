@@ -30,7 +30,7 @@ from jax2tf_bridge.cli.export._argument_specs import (
 )
 from jax2tf_bridge.errors import BridgeError, InconclusiveShapeError, Message
 from jax2tf_bridge.inspecting import summary
-from jax2tf_bridge.portable import NoGradient, PortableFunction
+from jax2tf_bridge.portable import AUTO, NoGradient, PortableFunction
 from jax2tf_bridge.serialization import write_function
 from shape_poly import Dim
 
@@ -68,7 +68,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--constraints",
         metavar="CONSTRAINT",
-        help="what holds for open sizes, as 'b >= 2'; or infer, to add what the function needs",
+        help="what holds for open sizes, as 'b >= 2'; or auto, to add what the function needs",
         **several,
     )
     parser.add_argument(
@@ -125,7 +125,9 @@ def run(options: argparse.Namespace) -> None:
                 lambda: export(
                     function,
                     polymorphic_shapes=shapes,
-                    polymorphic_constraints=options.constraints,
+                    polymorphic_constraints=[
+                        AUTO if c == "auto" else c for c in options.constraints
+                    ],
                     platforms=platforms,
                     target=target,
                     runtime_checks=options.runtime_checks,

@@ -10,11 +10,11 @@ from jax2tf_bridge.from_jax.shapes._requirements import (
     check_sizes_stay_open,
     with_reshape_requirements,
 )
-from jax2tf_bridge.from_jax.shapes._specs import Specs, scope_of, symbolic_specs
+from jax2tf_bridge.from_jax.shapes._specs import Specs, auto_hint, scope_of, symbolic_specs
 from jax2tf_bridge.from_jax.shapes._traced_function import (
+    AUTO_CONSTRAINTS,
     AUTO_SHAPES,
     CONSTRAINTS,
-    INFER,
     POLYMORPHIC,
     SHAPES,
     SYMBOLIC,
@@ -25,9 +25,9 @@ from jax2tf_bridge.from_jax.shapes._traced_function import (
 )
 
 __all__ = [
+    "AUTO_CONSTRAINTS",
     "AUTO_SHAPES",
     "CONSTRAINTS",
-    "INFER",
     "POLYMORPHIC",
     "SHAPES",
     "SYMBOLIC",
@@ -42,6 +42,7 @@ __all__ = [
     "Specs",
     "TracedFunction",
     "TracedTrial",
+    "auto_hint",
     "auto_shapes",
     "check_requirements_allowed",
     "check_sizes_stay_open",

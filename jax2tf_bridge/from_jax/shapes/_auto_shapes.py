@@ -12,7 +12,12 @@ from jax2tf_bridge.from_jax._symbols import is_variable
 from jax2tf_bridge.from_jax.shapes._argument_specs import AutoSpec
 from jax2tf_bridge.from_jax.shapes._assumptions import Requirement
 from jax2tf_bridge.from_jax.shapes._specs import Specs
-from jax2tf_bridge.from_jax.shapes._traced_function import AUTO_SHAPES, CONSTRAINTS, INFER, SHAPES
+from jax2tf_bridge.from_jax.shapes._traced_function import (
+    AUTO_CONSTRAINTS,
+    AUTO_SHAPES,
+    CONSTRAINTS,
+    SHAPES,
+)
 from shape_poly import Comparison, Dim, DimExpr, is_symbolic_dim
 
 logger = logging.getLogger("jax2tf_bridge")
@@ -213,7 +218,11 @@ class _PlaceSearch:
 
     def nothing_open(self, requirements: Sequence[Requirement]) -> ShapeError:
         needs = ", ".join(dict.fromkeys(str(r.comparison) for r in requirements))
-        checked = ("Pass ", INFER, " to have it checked when the function is called, or write ")
+        checked = (
+            "Pass ",
+            AUTO_CONSTRAINTS,
+            " to have it checked when the function is called, or write ",
+        )
         return ShapeError(
             Message(
                 AUTO_SHAPES,
@@ -236,7 +245,7 @@ class _PlaceSearch:
                     AUTO_SHAPES,
                     f" cannot leave dimension {place[1]} of the argument "
                     f"{self.specs.paths()[place[0]]} open, whose size is not known{needs}. Pass ",
-                    INFER,
+                    AUTO_CONSTRAINTS,
                     " to have that checked when the function is called, or give the argument a "
                     "known size there.",
                 )

@@ -9,10 +9,10 @@ from typing import Any
 import jax
 
 from jax2tf_bridge._utils import did_you_mean
-from jax2tf_bridge.errors import Argument, BridgeError, Message, StructureError
+from jax2tf_bridge.errors import BridgeError, Message, StructureError
 from jax2tf_bridge.from_jax.arguments import shape_and_dtype
-from jax2tf_bridge.from_jax.shapes._traced_function import AUTO_SHAPES, CONSTRAINTS, SHAPES
-from jax2tf_bridge.portable import AUTO, Auto
+from jax2tf_bridge.from_jax.shapes._traced_function import NAMED_AUTO_SHAPES, SHAPES
+from jax2tf_bridge.portable import Auto
 from shape_poly import Dim, symbolic_shape
 
 
@@ -196,12 +196,8 @@ def shape_problem(
         )
     word = entry.strip("() ").lower()
     hint = Message()
-    if did_you_mean(word, ["auto"]):
-        code = "AUTO (from jax2tf_bridge import AUTO), which is no string"
-        auto = Argument(SHAPES.name, AUTO, code)
-        hint = Message(" For the bridge to choose it, pass ", auto, ".")
-    elif did_you_mean(word, ["infer"]):
-        hint = Message(" 'infer' is for ", CONSTRAINTS, "; for shapes there is ", AUTO_SHAPES, ".")
+    if did_you_mean(word, ["auto", "infer"]):
+        hint = Message(" For the bridge to choose it, pass ", NAMED_AUTO_SHAPES, ".")
     return Message(
         f"{argument}, which does not match its ",
         SHAPES,

@@ -34,7 +34,7 @@ def check_requirements_allowed(
     function: TracedFunction,
     options: ExportOptions,
 ) -> None:
-    """Rejects requirements that tracing added, unless the user passed "infer".
+    """Rejects requirements that tracing added, unless the user passed AUTO.
 
     Raises:
       InconclusiveShapeError: there are requirements, and they may not be added; or they leave no

@@ -24,7 +24,11 @@ from jax2tf_bridge.from_jax.shapes._entries import (
     shape_with_names,
     specs_of_arguments,
 )
-from jax2tf_bridge.from_jax.shapes._traced_function import CONSTRAINTS, SHAPES
+from jax2tf_bridge.from_jax.shapes._traced_function import (
+    CONSTRAINTS,
+    NAMED_AUTO_CONSTRAINTS,
+    SHAPES,
+)
 from jax2tf_bridge.from_jax.trees import rebuilt, tree_spec
 from jax2tf_bridge.portable import Auto, TreeSpec
 from shape_poly import (
@@ -282,9 +286,18 @@ def scope_of(constraints: Sequence[str]) -> SymbolicScope:
     except ContradictionError as e:
         raise ShapeError(Message(CONSTRAINTS, f": {e}")) from e
     except ValueError as e:
-        meant = "".join(did_you_mean(c, ["infer"], quoted=True) for c in constraints)
         written = Argument(CONSTRAINTS.name, list(constraints))
-        raise ShapeError(Message(written, f" cannot be read{meant or f': {e}'}")) from e
+        hint = auto_hint(constraints)
+        raise ShapeError(Message(written, " cannot be read", hint or f": {e}")) from e
+
+
+def auto_hint(constraints: Sequence[str]) -> Message | None:
+    """Returns the advice to pass AUTO if one of the constraints seems to mean that."""
+    if any(did_you_mean(c.strip().lower(), ["auto", "infer"]) for c in constraints):
+        return Message(
+            ". For the bridge to add the constraints, pass ", NAMED_AUTO_CONSTRAINTS, "."
+        )
+    return None
 
 
 def _symbolic_tree(argument: Any, shape_spec: Any, name: str) -> Any:

@@ -25,7 +25,7 @@ class SizeWords:
       keyword: the name of that argument, in code.
       scopes_hold_all: whether constraints stand with the sizes alone, so that code with further
         ones has to repeat them.
-      can_infer: whether "infer" may stand in their place.
+      can_infer: whether AUTO is allowed in their place.
     """
 
     shapes: Argument
@@ -39,13 +39,18 @@ class SizeWords:
         quoted = ", ".join(f'"{constraint}"' for constraint in constraints)
         code = f"{call}, {self.keyword}=[{quoted}])"
         stated = Message("    ", Argument(self.constraints.name, list(constraints), code), "\n")
-        return Message(stated, "or let ", INFER, " add it. ") if self.can_infer else stated
+        return (
+            Message(stated, "or let ", AUTO_CONSTRAINTS, " add it. ") if self.can_infer else stated
+        )
 
 
 SHAPES = Argument("polymorphic_shapes")
 CONSTRAINTS = Argument("polymorphic_constraints")
-INFER = Argument("polymorphic_constraints", "infer", 'polymorphic_constraints="infer"')
+AUTO_CONSTRAINTS = Argument("polymorphic_constraints", AUTO, "polymorphic_constraints=AUTO")
 AUTO_SHAPES = Argument("polymorphic_shapes", AUTO, "AUTO")
+_IMPORTED_AUTO = "AUTO (from jax2tf_bridge import AUTO), which is not a string"
+NAMED_AUTO_SHAPES = Argument("polymorphic_shapes", AUTO, _IMPORTED_AUTO)
+NAMED_AUTO_CONSTRAINTS = Argument("polymorphic_constraints", AUTO, _IMPORTED_AUTO)
 """Parts of messages."""
 
 POLYMORPHIC = SizeWords(

@@ -20,10 +20,9 @@ def check_buckets(name: str, buckets: Any) -> None:
       ShapeError: they are not.
     """
     if not isinstance(buckets, Mapping):
-        hint = ". 'auto' is for all signatures: save(..., buckets='auto', expected_sizes=[...])"
         raise ShapeError(
-            f"{name}: buckets={buckets!r}: expected a dict, as {{'b': [1, 8, 32]}}"
-            f"{hint if buckets == 'auto' else ''}"
+            f"{name}: buckets={buckets!r}: expected a mapping, as {{'b': [1, 8, 32]}}. To have "
+            "buckets chosen, pass save(..., expected_sizes=[...]), the sizes of requests."
         )
 
 

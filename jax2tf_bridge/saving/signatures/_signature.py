@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from jax2tf_bridge.portable import PolyConstraints
+
 
 @dataclass(frozen=True)
 class Processing:
@@ -91,7 +93,7 @@ class Signature:
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     polymorphic_shapes: Any = None
-    polymorphic_constraints: Sequence[str] | Literal["infer"] = ()
+    polymorphic_constraints: PolyConstraints = ()
     disabled_checks: Sequence[Any] = ()
     runtime_checks: Literal["drop"] | None = None
     takes_params: bool | None = None

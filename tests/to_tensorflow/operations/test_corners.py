@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 from jax import lax
 
-from jax2tf_bridge import Target, export, to_tf
+from jax2tf_bridge import AUTO, Target, export, to_tf
 from jax2tf_bridge.errors import ModuleError
 from jax2tf_bridge.to_tensorflow.operations import make_operations, read
 from tests.to_tensorflow.operations.running import portable_of
@@ -135,7 +135,7 @@ def test_integers_made_of_sizes_wrap_around_where_their_type_does(bits: int) -> 
             f,
             target=Target.widest(xla=False),
             polymorphic_shapes=["b", "n"],
-            polymorphic_constraints="infer",
+            polymorphic_constraints=AUTO,
         )(x, y)
         expected = jax.tree.map(np.asarray, jax.jit(f)(x, y))
     function = to_tf(portable)
