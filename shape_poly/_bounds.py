@@ -16,11 +16,11 @@ from shape_poly._intervals import Bound, Interval, enclosure
 from shape_poly._scope import SymbolicScope
 
 _ROUNDS = 3
-"""How often bounds found for one variable are used to find those of others."""
+"""How many times the bounds of variables are propagated to each other."""
 _MAX_TERMS = 20
-"""Maximum number of terms of a constraint from which bounds of variables are taken."""
+"""Maximum number of terms of a constraint that bounds variables; longer ones are skipped."""
 _MAX_WORK = 5000
-"""Terms of the dimension times constraints, up to which it is compared with each."""
+"""Maximum product of terms and constraints for which each constraint is tried."""
 _MAX_FACTOR = 1000
 
 
@@ -30,15 +30,15 @@ def symbolic_dim_bounds(
     *,
     ranges: Mapping[str, tuple[int, int]] | None = None,
 ) -> tuple[float, float]:
-    """Returns bounds of a dimension, both inclusive: (lower, upper), ints where they are finite.
+    """Returns inclusive bounds of a dimension, (lower, upper); finite ones are ints.
 
-    They always hold, for all variables of at least 1 that satisfy the constraints; they need not
-    be the closest ones. Nothing is proven here: z3 is not loaded.
+    The bounds hold for all variables of at least 1 that satisfy the constraints, but need not be
+    the tightest ones. z3 is not used.
 
     Args:
       dimension: the dimension.
       scope: the constraints.
-      ranges: the lowest and the highest value of some variables; others are at least 1.
+      ranges: the minimum and maximum of some variables; other variables are at least 1.
 
     >>> from shape_poly import SymbolicScope, parse_dimension
     >>> symbolic_dim_bounds(parse_dimension("mod(b, 8) + 1"))
@@ -57,12 +57,12 @@ def symbolic_dim_bounds(
         for fact in facts:
             lower = max(lower, _lower_by(dimension, fact, narrowed))
             upper = min(upper, -_lower_by(-dimension, fact, narrowed))
-    # Constraints that contradict each other bound nothing: anything holds under them.
+    # Contradictory constraints are ignored, because they imply every bound.
     return (lower, upper) if lower <= upper else enclosure(dimension, ranges)
 
 
 def _not_negative(constraint: Comparison) -> Sequence[DimExpr]:
-    """Returns expressions that are at least 0 where the constraint holds."""
+    """Returns expressions that the constraint makes at least 0."""
     fact = difference_fact(constraint)
     if fact.relation == "==":
         return fact.expression, -fact.expression
@@ -72,7 +72,7 @@ def _not_negative(constraint: Comparison) -> Sequence[DimExpr]:
 def _ranges(facts: Sequence[DimExpr], known: Mapping[str, Interval]) -> dict[str, Interval]:
     """Narrows the known bounds of variables by facts that are linear in them.
 
-    Where facts contradict each other, a lower bound may be above the upper one.
+    If the facts contradict each other, a lower bound may exceed the upper one.
     """
     ranges = dict(known)
     for _ in range(_ROUNDS):
@@ -92,7 +92,7 @@ def _ranges(facts: Sequence[DimExpr], known: Mapping[str, Interval]) -> dict[str
 
 
 def _narrowed(known: Interval, coefficient: int, others: Bound) -> Interval:
-    """Returns the range in which coefficient*v + (at most others) can be at least 0."""
+    """Returns the range of v for which coefficient*v + others may be at least 0."""
     low, high = known
     if isinstance(others, float):
         return known
@@ -102,7 +102,7 @@ def _narrowed(known: Interval, coefficient: int, others: Bound) -> Interval:
 
 
 def _lower_by(x: DimExpr, fact: DimExpr, ranges: Mapping[str, Interval]) -> Bound:
-    """Bounds x from below by bounding x less multiples of a fact, which is at least 0."""
+    """Bounds x from below by x - k*fact, because the fact is at least 0."""
     coefficients = dict(x.terms)
     factors = {
         coefficients[monomial] // c

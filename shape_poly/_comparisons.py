@@ -1,4 +1,4 @@
-"""Comparisons of dimensions, which constraints consist of, and the facts they state."""
+"""Comparisons of dimensions, used as constraints, and the facts that they state."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class ComparisonSyntaxError(DimensionSyntaxError):
 
     Attributes:
       text: the whole text.
-      column: where in it (from 1).
-      problem: what is wrong there.
+      column: the column of the problem, from 1.
+      problem: the description of the problem.
     """
 
     subject: ClassVar[str] = "constraint"
@@ -51,7 +51,7 @@ class ComparisonSyntaxError(DimensionSyntaxError):
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two dimensions and how they compare, as `b >= 5`; prints in the syntax that JAX reads.
+    """Comparison of two dimensions, such as `b >= 5`; its text is in JAX's syntax.
 
     >>> str(parse_comparison("2*b > floordiv(h, 2)"))
     '2*b > floordiv(h, 2)'
@@ -63,14 +63,14 @@ class Comparison:
 
     def __post_init__(self) -> None:
         for name in ("left", "right"):
-            # Normalized, so that equal comparisons are equal objects.
+            # Normal forms make equal comparisons equal objects.
             side = getattr(self, name)
             value = side.constant_value() if isinstance(side, DimExpr) else None
             if value is not None:
                 object.__setattr__(self, name, value)
 
     def holds(self, values: Mapping[str, int]) -> bool:
-        """Checks whether it holds for these values; where a divisor is 0 it does not.
+        """Returns whether it holds for these values; False if a divisor is 0.
 
         Raises:
           KeyError: a variable has no value.
@@ -82,11 +82,11 @@ class Comparison:
         return COMPARE[self.operator](left, right)
 
     def variables(self) -> frozenset[str]:
-        """Returns the names of the variables in it."""
+        """Returns the names of all variables of both sides."""
         return variables_of(self.left) | variables_of(self.right)
 
     def negated(self) -> Comparison:
-        """Returns the opposite; where a divisor is 0, neither holds."""
+        """Returns the opposite comparison; if a divisor is 0, neither holds."""
         return Comparison(_NEGATED[self.operator], self.left, self.right)
 
     def substitute(self, dimensions: Mapping[str, Dim]) -> Comparison:
@@ -110,7 +110,7 @@ class Comparison:
 
 
 def evaluate(dimension: Dim, values: Mapping[str, int]) -> int:
-    """Evaluates a dimension that may be an integer."""
+    """Evaluates a dimension, which may be an integer."""
     return dimension if isinstance(dimension, int) else dimension.evaluate(values)
 
 
@@ -118,7 +118,7 @@ def parse_comparison(text: str) -> Comparison:
     """Reads a comparison from text.
 
     Raises:
-      DimensionSyntaxError: the text is something else; its column counts in the whole text.
+      DimensionSyntaxError: the text is not a comparison; its column refers to the whole text.
 
     >>> parse_comparison("b >= 5").holds({"b": 4})
     False
@@ -146,7 +146,7 @@ def _side(text: str, start: int, end: int) -> Dim:
 
 
 def as_comparison(constraint: str | Comparison) -> Comparison:
-    """Returns the comparison, parsed if it is text; each text is parsed once."""
+    """Returns a comparison as it is, and parses a text; each text is parsed once."""
     return _parsed(constraint) if isinstance(constraint, str) else constraint
 
 
@@ -164,19 +164,19 @@ class Fact:
     expression: DimExpr
 
     def constant(self) -> bool | None:
-        """Returns whether it holds, if that does not depend on the variables."""
+        """Returns whether the fact holds, or None if that depends on the variables."""
         value = self.expression.constant_value()
         return None if value is None else self.holds_for(value)
 
     def holds_for(self, value: int) -> bool:
-        """Checks whether it holds where the expression has this value."""
+        """Returns whether the fact holds if the expression has this value."""
         if self.relation == ">=":
             return value >= 0
         return (value == 0) == (self.relation == "==")
 
 
 def facts_of(*comparisons: Comparison) -> list[Fact]:
-    """Returns facts equivalent to the comparisons: divisors are not 0, and the sides compare."""
+    """Returns the facts that the comparisons state, including that no divisor is 0."""
     found: list[Fact] = []
     for comparison in comparisons:
         sides = (DimExpr.of(comparison.left), DimExpr.of(comparison.right))
@@ -186,7 +186,7 @@ def facts_of(*comparisons: Comparison) -> list[Fact]:
 
 
 def difference_fact(comparison: Comparison) -> Fact:
-    """Returns the fact that the sides compare, which says nothing of their divisors."""
+    """Returns the fact about the difference of the sides; it does not cover divisors."""
     left, right = DimExpr.of(comparison.left), DimExpr.of(comparison.right)
     match comparison.operator:
         case ">=":

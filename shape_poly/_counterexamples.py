@@ -1,4 +1,4 @@
-"""Finds small assignments by trying them, smallest sum first."""
+"""Finds small assignments by trial, in the order of their sums."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from shape_poly._expressions import Dim, DimExpr, DimOperation, Variable
 from shape_poly._intervals import Bound, Interval
 
 _TERMS_A_STATEMENT = 40
-"""Python's compiler recurses over the terms of one sum."""
+"""Maximum number of terms per statement; Python's compiler recurses over a sum."""
 
 _STEPS_BETWEEN_LOOKS_AT_THE_CLOCK = 256
 
 _MANY_VARIABLES = 50
-"""With more variables, only the least values of each are tried."""
+"""Number of variables above which only the least value of each is tried."""
 
 _VALUES_SKIPPED = 1000
-"""How far the smallest value of a variable is looked for beforehand."""
+"""Number of values of a variable that may be skipped in search of its smallest one."""
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """An assignment that is accepted: the smallest by sum, then lexicographically."""
+    """Result: the smallest accepted assignment, by sum, then lexicographically."""
 
     values: Mapping[str, int]
 
 
 @dataclass(frozen=True)
 class Exhausted:
-    """States that no assignment is accepted: there are finitely many, and all were tried."""
+    """Result: no assignment is accepted; there are finitely many, and all were tried."""
 
 
 @dataclass(frozen=True)
 class OutOfBudget:
-    """States that no assignment with a sum of at most `total` is accepted."""
+    """Result: no assignment with a sum of at most `total` is accepted."""
 
     total: int
 
@@ -53,11 +53,11 @@ def smallest_assignment(
     """Finds the smallest assignment that satisfies the constraints and refutes `refuted`.
 
     Args:
-      constraints: what has to hold.
-      refuted: what must not hold (undefined counts as that), or None for no more conditions.
+      constraints: the constraints to satisfy.
+      refuted: a comparison that must not hold (undefined counts as not holding), or None.
       ranges: every variable, with bounds that follow from the constraints.
-      count: how many assignments are tried at most.
-      deadline: by `time.monotonic`.
+      count: the maximum number of assignments to try.
+      deadline: the time of `time.monotonic` at which to stop.
     """
     steps = 0
     for total, assignments in _by_sum(constraints, refuted, ranges):
@@ -83,9 +83,9 @@ def small_assignments(
     """Yields assignments that satisfy the constraints, by sum, then lexicographically.
 
     Args:
-      constraints: what has to hold.
+      constraints: the constraints to satisfy.
       ranges: every variable, with bounds that follow from the constraints.
-      deadline: by `time.monotonic`; ends then.
+      deadline: the time of `time.monotonic` at which to stop.
     """
     for _, assignments in _by_sum(constraints, None, ranges):
         if time.monotonic() > deadline:
@@ -96,13 +96,13 @@ def small_assignments(
 def _by_sum(
     constraints: Sequence[Comparison], refuted: Comparison | None, ranges: Mapping[str, Interval]
 ) -> Iterator[tuple[int, Iterator[dict[str, int] | None]]]:
-    """Yields each sum with its assignments, None for those that are not accepted."""
+    """Yields (sum, assignment) pairs in order; the assignment is None if it is not accepted."""
     if any(low > high for low, high in ranges.values()):
         return
     names = sorted(ranges)
     domains = [_domain(name, ranges[name], constraints) for name in names]
     accepts = compiled([c for c in constraints if len(c.variables()) != 1], refuted, names)
-    # An infinity and an integer that is too large for a float cannot be added.
+    # Python cannot add an infinity and an integer that is too large for a float.
     uppers = [d.upper for d in domains]
     last = math.inf if math.inf in uppers else sum(uppers)
     total = sum(d.lower for d in domains)
@@ -120,7 +120,7 @@ def _by_sum(
 
 
 class _Domain:
-    """Set of the values of one variable that its own constraints allow, filled as far as asked."""
+    """Values of one variable that its own constraints allow, computed on demand."""
 
     def __init__(self, lower: int, upper: Bound, allowed: Callable[..., bool]) -> None:
         self.lower, self.upper = lower, upper
@@ -130,7 +130,7 @@ class _Domain:
         self._members: set[int] = set()
 
     def up_to(self, limit: int) -> list[int]:
-        """Returns all values up to the limit, ascending, and maybe some beyond."""
+        """Returns all values up to the limit in ascending order, and possibly some above it."""
         while self._tried < min(limit, self.upper):
             self._tried += 1
             if self._allowed(self._tried):
@@ -153,7 +153,7 @@ def _domain(name: str, bounds: Interval, constraints: Sequence[Comparison]) -> _
     if not own:
         return _Domain(lower, upper, lambda value: True)
     allowed = compiled(own, None, [name])
-    # If small values are not allowed, sums start higher.
+    # Sums start higher if the constraints exclude small values.
     end = lower + _VALUES_SKIPPED
     while lower < min(end, upper) and not allowed(lower):
         lower += 1
@@ -161,7 +161,7 @@ def _domain(name: str, bounds: Interval, constraints: Sequence[Comparison]) -> _
 
 
 def _of_sum(domains: Sequence[_Domain], total: int) -> Iterator[tuple[int, ...] | None]:
-    """Yields the assignments of this sum, lexicographically; None where one was tried in vain."""
+    """Yields the assignments with this sum, lexicographically; None for a dead end."""
     least = tuple(d.lower for d in domains)
     slack = total - sum(least)
     if slack == 0:
@@ -182,9 +182,9 @@ def _of_sum(domains: Sequence[_Domain], total: int) -> Iterator[tuple[int, ...] 
 def compiled(
     constraints: Sequence[Comparison], refuted: Comparison | None, names: Sequence[str]
 ) -> Callable[..., bool]:
-    """Compiles a test of values of `names`: do the constraints hold, and `refuted` not?
+    """Compiles a test whether the constraints hold, and `refuted` does not, for values of `names`.
 
-    Its source is made of integers and of names of its own: nothing of the user's text is in it.
+    Its source consists of integers and generated names and contains no text of the user.
     """
     source = _Statements({name: f"v{i}" for i, name in enumerate(names)})
     source.lines.append("  try:")
@@ -205,7 +205,7 @@ def compiled(
 
 
 class _Statements:
-    """Statements that compute dimensions, each operation once."""
+    """Statements that compute dimensions; equal operations are computed once."""
 
     def __init__(self, variables: Mapping[str, str]) -> None:
         self.variables = variables
@@ -258,12 +258,12 @@ class _Statements:
 
 
 def _literal(value: int) -> str:
-    # Not decimal: Python refuses to write integers of thousands of digits in it.
+    # Hexadecimal, because Python refuses to print decimal integers of thousands of digits.
     return f"({value:#x})" if value < 0 else f"{value:#x}"
 
 
 def degree(dimension: Dim) -> int:
-    """Bounds from above how fast a dimension grows, as the degree of a polynomial."""
+    """Returns an upper bound of the degree of a polynomial that bounds the dimension."""
     if not isinstance(dimension, DimExpr):
         return 0
     return max(

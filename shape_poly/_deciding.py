@@ -55,10 +55,10 @@ def decide(
     """Decides whether the constraints imply the comparison.
 
     Args:
-      constraints: what is given; those that do not touch the comparison's variables, and do not
-        contradict each other, make no difference.
-      comparison: what is to be proven or refuted.
-      time_limit: in seconds.
+      constraints: the known constraints. Constraints on unrelated variables do not matter, unless
+        they contradict each other.
+      comparison: the comparison to decide.
+      time_limit: the time limit in seconds.
 
     Raises:
       ImportError: z3 is needed, and not installed.
@@ -71,12 +71,12 @@ def decide(
 def witness(
     constraints: Sequence[Comparison], *, time_limit: float, smallest: bool = True
 ) -> Verdict:
-    """Looks for sizes that satisfy the constraints: Refuted by such sizes, Proven if none exist.
+    """Searches for sizes that satisfy the constraints: Refuted has the sizes, Proven means none.
 
     Args:
-      constraints: what is to be satisfied.
-      time_limit: in seconds.
-      smallest: whether time is spent on finding the smallest sizes.
+      constraints: the constraints to satisfy.
+      time_limit: the time limit in seconds.
+      smallest: whether to spend time on finding the smallest sizes.
 
     Raises:
       ImportError: z3 is needed, and not installed.
@@ -113,7 +113,7 @@ def _decided(
                 deadline=enumerate_until,
             )
         else:
-            # Variables that equations eliminated need not be tried.
+            # The search skips variables that equations eliminated.
             searched = smallest_assignment(
                 [_as_comparison(f) for f in problem.facts],
                 comparison,
@@ -171,7 +171,7 @@ def _check_degrees(*groups: Sequence[Fact]) -> None:
 def touching(
     constraints: Sequence[Comparison], names: frozenset[str]
 ) -> tuple[list[Comparison], frozenset[str]]:
-    """Returns the constraints that the names depend on, and the names with those of these."""
+    """Returns the constraints related to the names, directly or not, and all variables in them."""
     others = list(dict.fromkeys(constraints))
     relevant: set[Comparison] = set()
     while found := {c for c in others if c.variables() & names}:
@@ -182,16 +182,16 @@ def touching(
 
 
 _MINIMISING_SECONDS = 10.0
-"""It ends in an error, which should be short."""
+"""Time for reducing a conflict, which is shown in an error, to few constraints."""
 
 
 def find_conflict(
     constraints: Sequence[Comparison], *, time_limit: float
 ) -> tuple[Comparison, ...] | None:
-    """Finds constraints that contradict each other, and do no more if one is left out.
+    """Finds a minimal set of constraints that contradict each other.
 
-    None if there are none, or none were found within the time limit; where it ends meanwhile,
-    some may be among them that could be left out.
+    Returns None if no contradiction exists or none was found within the time limit. If the time
+    ends during the reduction, the set may not be minimal.
 
     Raises:
       ImportError: z3 is needed, and not installed.
@@ -208,7 +208,7 @@ def find_conflict(
 
 
 def _minimal(part: list[Comparison], deadline: float) -> list[Comparison]:
-    """Leaves out constraints that the contradiction does not need; many at once at first."""
+    """Removes constraints that the contradiction does not need, first in large groups."""
     size = len(part) // 2
     while size:
         start = 0
@@ -223,6 +223,6 @@ def _minimal(part: list[Comparison], deadline: float) -> list[Comparison]:
 
 
 def _contradictory(constraints: Sequence[Comparison], deadline: float) -> bool:
-    """Checks whether it is certain that no sizes satisfy them all."""
+    """Returns True only if it is certain that no sizes satisfy all constraints."""
     verdict = witness(constraints, time_limit=deadline - time.monotonic(), smallest=False)
     return isinstance(verdict, Proven)

@@ -1,4 +1,4 @@
-"""Translates facts for z3: quotients and products are unknowns, with what defines them."""
+"""Translates facts for z3: quotients and products become unknowns with definitions."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from shape_poly._problem import Problem
 
 _DEGREE_OF_LEMMAS = 6
 _PRODUCTS = 150
-"""Lemmas bring products of their own; after that many, none are added."""
+"""Maximum number of products; lemmas, which introduce products, are left out above it."""
 
 _QUOTIENTS_RELATED = 8
-"""Each quotient is related to that many others."""
+"""Maximum number of other quotients that each quotient is related to."""
 
 _CASES = 16
-"""A factor of at most that many values is split into cases."""
+"""Maximum number of values of a factor that is split into cases."""
 
 
 class Encoding:
     """Translator of dimensions into z3's integers.
 
-    Every operation and every product is one unknown.  A quotient is defined by Python's floor
-    semantics where its divisor is not 0, and anything else: facts and goals say that divisors are
-    not 0.  A product is defined if the encoding is `exact`; otherwise only inequalities are
-    stated, so that what has no model has none, while a model may be wrong.
+    Every operation and every product is one unknown.  A quotient has Python's floor semantics if
+    its divisor is not 0, and any value otherwise; facts and goals state that divisors are not 0.
+    An exact encoding defines products; otherwise only inequalities are stated.  Then unsatisfiable
+    still means unsatisfiable, but a model may be wrong.
 
     Attributes:
-      variables: the problem's variables.
-      is_exact: whether models of the terms are models of the dimensions.
+      variables: the z3 variables of the problem.
+      is_exact: whether products are defined, so that every model is a solution.
     """
 
     def __init__(
@@ -67,14 +67,14 @@ class Encoding:
         return new
 
     def fact(self, fact: Fact) -> Any:
-        """Returns the condition that the fact states."""
+        """Converts a fact to a condition."""
         term = self.dimension(fact.expression)
         if fact.relation == ">=":
             return term >= 0
         return term == 0 if fact.relation == "==" else term != 0
 
     def dimension(self, dimension: DimExpr) -> Any:
-        """Returns the dimension as a linear term."""
+        """Converts a dimension to a linear term."""
         if time.monotonic() > self._deadline:
             raise OutOfTimeError
         terms = [
@@ -132,7 +132,7 @@ class Encoding:
                 self._definitions.append(result == self.dimension(x - y * quotient))
 
     def _define_remainder(self, remainder: DimExpr, divisor: DimExpr) -> None:
-        """Bounds the remainder, from which the quotient follows."""
+        """States the bounds of a remainder, which determine the quotient."""
         z3 = self._z3
         low, high = self._bounds(divisor)
         if low == high == 0:
@@ -148,9 +148,9 @@ class Encoding:
             self._definitions += [z3.Implies(by > 0, positive), z3.Implies(by < 0, negative)]
 
     def _relate_quotients(self, atom: DimOperation, result: Any) -> None:
-        """States that a quotient grows with its dividend, and shrinks with a divisor if positive.
+        """States that a quotient grows with its dividend and, if positive, falls with its divisor.
 
-        Follows from the definitions, but from products, of which z3 knows little.
+        This follows from the definitions, but only through products, with which z3 is weak.
         """
         z3 = self._z3
         x, y = atom.operands
@@ -183,12 +183,12 @@ class Encoding:
             self._relate(result, atom, DimExpr(((others, 1),)))
 
     def _relate(self, product: Any, atom: Atom, others: DimExpr) -> None:
-        """States inequalities between a product and its factors, atom and others."""
+        """States inequalities between a product and its factors, `atom` and `others`."""
         z3 = self._z3
         x, y = self._atom(atom), self.dimension(others)
         x_low, x_high = self._bounds(atom_expression(atom))
         y_low, y_high = self._bounds(others)
-        # The product of two distances from bounds is not negative.
+        # The product of two distances from bounds is at least 0.
         for a, x_sign in ((x_low, 1), (x_high, -1)):
             for b, y_sign in ((y_low, 1), (y_high, -1)):
                 if not math.isinf(a) and not math.isinf(b):
@@ -208,7 +208,7 @@ class Encoding:
             self._relate_operation(product, atom, others)
 
     def _relate_operation(self, product: Any, atom: DimOperation, others: DimExpr) -> None:
-        """States the atom's definition, multiplied by `others`, which is not negative."""
+        """States the definition of the atom multiplied by `others`, which is at least 0."""
         z3 = self._z3
         x, y = atom.operands
         if len(x.terms) * len(y.terms) * len(others.terms) > _CASES:

@@ -1,7 +1,7 @@
-"""Normal form of comparisons: most that always hold become constant; factors are divided out.
+"""Normal form of comparisons: most tautologies become constant; common factors are divided out.
 
-mod(x, y) is written as x - y*floordiv(x, y), min(x, y) and max(x, y) with max(z, 0) alone, and
-what can leave a floordiv leaves it. Equal to the original wherever no divisor is 0.
+The normal form writes mod(x, y) as x - y*floordiv(x, y), expresses min and max by max(z, 0), and
+moves multiples of the divisor out of a floordiv. It equals the original if no divisor is 0.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from shape_poly._simplification import (
 
 
 class OutOfTimeError(Exception):
-    """Raised when the time for a proof is over."""
+    """Raised when the time limit of a proof is exceeded."""
 
 
 class Normalizer:
-    """Converter of expressions into the normal form, each operation once.
+    """Converts expressions to the normal form; equal operations are converted once.
 
     Args:
       ranges: bounds of the variables.
-      deadline: by `time.monotonic`.
-      divisible: pairs (x, y), where y divides x and is not 0.
+      deadline: the time of `time.monotonic` at which to stop.
+      divisible: pairs (x, y) for which y divides x and is not 0.
 
     Raises:
-      OutOfTimeError: the deadline passed meanwhile.
+      OutOfTimeError: the deadline passed.
       OverflowError: the normal form has too many terms.
     """
 
@@ -59,13 +59,13 @@ class Normalizer:
         self._known: dict[Atom, DimExpr] = {}
 
     def fact(self, fact: Fact) -> Fact:
-        """Brings a fact into normal form, without factors that are not 0."""
+        """Converts a fact to normal form and divides it by nonzero factors."""
         if time.monotonic() > self._deadline:
             raise OutOfTimeError
         return simplest(Fact(fact.relation, self.dimension(fact.expression)), self._ranges)
 
     def dimension(self, dimension: DimExpr) -> DimExpr:
-        """Brings an expression into normal form."""
+        """Converts an expression to normal form."""
         return mapped(dimension, self._atom)
 
     def _atom(self, atom: Atom) -> DimExpr:
@@ -86,7 +86,7 @@ class Normalizer:
             case "min":
                 return y - self._non_negative(y - x)
             case _ if y.constant_value() == 0:
-                # A divisor that is 0 everywhere: left alone, as it is undefined.
+                # A divisor that is always 0 makes the operation undefined, so it stays as it is.
                 return atom_expression(atom)
             case "floordiv":
                 return self._floordiv(x, y)
@@ -94,7 +94,7 @@ class Normalizer:
                 return x - y * self._floordiv(x, y)
 
     def _non_negative(self, x: DimExpr) -> DimExpr:
-        """Brings max(x, 0) into normal form."""
+        """Converts max(x, 0) to normal form."""
         low, high = enclosure(x, self._ranges)
         if low >= 0:
             return x
@@ -103,7 +103,7 @@ class Normalizer:
         content = math.gcd(*(c for _, c in x.terms))
         x = divide_coefficients(x, content)
         if x.terms[0][1] < 0:
-            # max(x, 0) and max(-x, 0) are one operation: they differ by x.
+            # max(-x, 0) is written as max(x, 0) - x, so that only one of the two operations occurs.
             return (x + _raw("max", -x, DimExpr.constant(0))) * content
         return _raw("max", x, DimExpr.constant(0)) * content
 
@@ -112,7 +112,7 @@ class Normalizer:
         return mapped(operation("floordiv", x, y), self._known_quotient)
 
     def _known_quotient(self, atom: Atom) -> DimExpr:
-        """Replaces a quotient by its value where bounds of the variables tell it."""
+        """Replaces a quotient by its value if the bounds of the variables determine it."""
         if isinstance(atom, DimOperation) and atom.kind == "floordiv":
             x, y = atom.operands
             divisor = y.constant_value()
@@ -147,22 +147,22 @@ Ranges: TypeAlias = Mapping[str, Interval]
 
 _EFFORT = 1
 _TERMS_LOOKED_INTO = 40
-"""In longer sums divisibility is not looked for."""
+"""Maximum number of terms of a sum that is tested for divisibility."""
 
 
 def sign(dimension: DimExpr, ranges: Ranges) -> int:
-    """Returns 1 or -1 if bounds show that it is positive or negative everywhere, else 0."""
+    """Returns 1 or -1 if the bounds show that the dimension is positive or negative, else 0."""
     low, high = enclosure(dimension, ranges, effort=_EFFORT)
     return 1 if low >= 1 else -1 if high <= -1 else 0
 
 
 def simplest(fact: Fact, ranges: Ranges) -> Fact:
-    """Divides the fact by factors that are not 0, and simplifies dividends and divisors.
+    """Divides the fact by nonzero factors, and simplifies dividends and divisors.
 
-    The result is equivalent for variables within the bounds, where no divisor is 0.
+    The result is equivalent for variables within the bounds, if no divisor is 0.
 
     Raises:
-      OverflowError: it would be too large.
+      OverflowError: the result would be too large.
     """
     fact = _without_content(_without_factors(fact, ranges))
     divided = divisibility(fact, ranges)
@@ -173,13 +173,13 @@ def simplest(fact: Fact, ranges: Ranges) -> Fact:
 
 
 def divisibility(fact: Fact, ranges: Ranges) -> tuple[DimExpr, DimExpr] | None:
-    """Returns (x, y) of the simplest equivalent mod(x, y) == 0 (or != 0), if there is one."""
+    """Returns (x, y) if the fact is equivalent to mod(x, y) == 0 (or != 0), else None."""
     remainder = None if fact.relation == ">=" else _as_remainder(fact.expression, ranges)
     if remainder is None:
         return None
     _, x, y = remove_common_factor(*remainder, signs_in(ranges))
     match operation("mod", x, y).terms:
-        # A factor of the divisor is not 0.
+        # The factors of a divisor are nonzero, so the other factors can be dropped.
         case ((monomial, _),):
             remainders = [a for a, e in monomial if isinstance(a, DimOperation) and a.kind == "mod"]
             others = [a for a, _ in monomial if a not in remainders]
@@ -198,7 +198,10 @@ def _positive(x: DimExpr) -> DimExpr:
 
 
 def _as_remainder(x: DimExpr, ranges: Ranges) -> tuple[DimExpr, DimExpr] | None:
-    """Returns (u, v) if x is mod(u, v) times a nonzero factor f: f*u - f*v*floordiv(u, v)."""
+    """Returns (u, v) if x is a nonzero multiple of mod(u, v), else None.
+
+    The multiple may be written as f*u - f*v*floordiv(u, v).
+    """
     for monomial, c in x.terms if len(x.terms) <= _TERMS_LOOKED_INTO else ():
         for atom, exponent in monomial:
             if exponent != 1 or not isinstance(atom, DimOperation):
@@ -220,22 +223,22 @@ def _as_remainder(x: DimExpr, ranges: Ranges) -> tuple[DimExpr, DimExpr] | None:
 def exact_quotient(
     atom: DimOperation, divisible: Sequence[tuple[DimExpr, DimExpr]], ranges: Ranges
 ) -> DimExpr | None:
-    """Simplifies floordiv(u, v), where a multiple of v is known to divide a multiple of u.
+    """Simplifies floordiv(u, v) if a known divisibility implies that v divides u.
 
     Args:
       atom: a floordiv.
-      divisible: pairs (x, y), where y divides x and is not 0.
+      divisible: pairs (x, y) for which y divides x and is not 0.
       ranges: bounds of the variables.
     """
     u, v = atom.operands
     if max(len(u.terms), len(v.terms)) > _TERMS_LOOKED_INTO:
         return None
     for x, y in divisible:
-        # Equal numbers of terms are not required; the check is a shortcut.
+        # The comparison of the numbers of terms only saves time.
         alike = u.variables() == x.variables() and len(u.terms) == len(x.terms)
         if (x, y) == (u, v) or not x.terms or not alike or not sign(v, ranges):
             continue
-        # u/v == r * x/y for an integer r.
+        # The test is whether u/v == r * x/y for an integer r.
         left, right = u * y, x * v
         times, rest = divmod(left.terms[0][1], right.terms[0][1])
         if not rest and left == right * times:
@@ -244,14 +247,14 @@ def exact_quotient(
 
 
 def _without_factors(fact: Fact, ranges: Ranges) -> Fact:
-    """Divides the fact by the factors of all of its terms that have a sign."""
+    """Divides the fact by common factors of its terms whose sign is known."""
     terms = [t for t in fact.expression.terms if t[0] or fact.relation != ">="]
     common = common_factors([m for m, _ in terms], signs_in(ranges))
     if not common:
         return fact
     divided = DimExpr.of_terms((divide_monomial(m, common), c) for m, c in terms)
     if len(terms) == 1 and fact.relation != ">=":
-        # A power is 0 where its base is.
+        # A power is 0 if and only if its base is.
         ((monomial, c),) = divided.terms
         return Fact(fact.relation, DimExpr.of_terms([(tuple((a, 1) for a, _ in monomial), c)]))
     signs = math.prod(sign(atom_expression(a), ranges) ** e for a, e in common.items())
@@ -263,10 +266,10 @@ def _without_factors(fact: Fact, ranges: Ranges) -> Fact:
 def _quotient_at_least(
     fact: Fact, divided: DimExpr, common: Mapping[Atom, int], signs: int, ranges: Ranges
 ) -> Fact:
-    """Divides f*x + c >= 0 by f, if c is so near to 0 that it makes no other difference."""
+    """Divides f*x + c >= 0 by f if c is smaller than f, so that only its sign matters."""
     constant = sum(c for m, c in fact.expression.terms if not m)
     if divided.constant_value() is not None:
-        # A bound of what is divided by: the bounds that show its sign may follow from it.
+        # The fact bounds the factor itself, and its known sign may follow from that bound.
         return fact
     least: Bound = enclosure(
         DimExpr.of_terms([(tuple(common.items()), signs)]), ranges, effort=_EFFORT
@@ -282,7 +285,7 @@ def signs_in(ranges: Ranges) -> Callable[[Atom], int]:
 
 
 def _without_content(fact: Fact) -> Fact:
-    """Divides the fact by the greatest common divisor of its coefficients but the constant."""
+    """Divides the fact by the greatest common divisor of its coefficients without the constant."""
     if fact.relation != ">=" and fact.expression.terms and fact.expression.terms[0][1] < 0:
         fact = Fact(fact.relation, -fact.expression)
     content = math.gcd(*(c for m, c in fact.expression.terms if m))
@@ -290,6 +293,6 @@ def _without_content(fact: Fact) -> Fact:
     if content <= 1:
         return fact
     if fact.relation == ">=" or constant % content == 0:
-        # floor of the constant: the rest is a whole number.
+        # The constant is rounded down, because the other terms are multiples.
         return Fact(fact.relation, divide_coefficients(fact.expression, content))
     return Fact(fact.relation, DimExpr.constant(1))

@@ -1,4 +1,4 @@
-"""Reads dimensions that users write and that JAX prints, in tokens with columns."""
+"""Parses dimensions as users write them and as JAX prints them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SHOWN = 200
 
 _SPACE = re.compile(r"\s+")
 _NAME = re.compile(r"[^\W\d]\w*")
-# Python's numbers may be grouped: 1_000.
+# Digits may be grouped as in Python: 1_000.
 _NUMBER = re.compile(r"[0-9]+(?:_[0-9]+)*")
 _SYMBOL = re.compile(r"\*\*|//|\.\.\.|[-+*%^(),]")
 _HINTS = {
@@ -46,8 +46,8 @@ class DimensionSyntaxError(ValueError):
 
     Attributes:
       text: the whole text.
-      column: where in it (from 1).
-      problem: what is wrong there.
+      column: the column of the problem, from 1.
+      problem: the description of the problem.
     """
 
     subject: ClassVar[str] = "dimension"
@@ -57,7 +57,7 @@ class DimensionSyntaxError(ValueError):
     )
 
     def __init__(self, text: str, column: int, problem: str) -> None:
-        """Makes the error about `text` at `column`."""
+        """Makes an error about `text` at `column`."""
         self.text, self.column, self.problem = text, column, problem
         super().__init__(
             f"The {self.subject} {excerpt(text, column)!r} is wrong at column {column}: "
@@ -69,7 +69,7 @@ class DimensionSyntaxError(ValueError):
 
 
 def excerpt(text: str, column: int) -> str:
-    """Shortens a text to show in an error about that column."""
+    """Shortens a text around a column, for an error."""
     if len(text) <= _SHOWN:
         return text
     start = max(0, min(column - _SHOWN // 2, len(text) - _SHOWN))
@@ -79,7 +79,7 @@ def excerpt(text: str, column: int) -> str:
 
 @dataclass(frozen=True)
 class Token:
-    """Piece of text; `column` is where it starts (from 1)."""
+    """Token of a text; `column` is its first column, from 1."""
 
     kind: TokenKind
     text: str
@@ -90,10 +90,10 @@ class Token:
 
 
 def tokens(text: str, error: type[DimensionSyntaxError] = DimensionSyntaxError) -> list[Token]:
-    """Splits a text into tokens, the last one its end.
+    """Splits a text into tokens; the last token marks the end.
 
     Raises:
-      DimensionSyntaxError: of the type `error`, at a character that starts no token.
+      DimensionSyntaxError: no token starts with a character; the error has the type `error`.
     """
     if len(text) > MAX_CHARACTERS:
         raise error(text, MAX_CHARACTERS + 1, f"text of more than {MAX_CHARACTERS} characters")
@@ -115,7 +115,7 @@ def _token(text: str, position: int, error: type[DimensionSyntaxError]) -> Token
     column = position + 1
     if match := _NAME.match(text, position):
         name = match.group()
-        # \w has characters that Python's names, so JAX's variables, have not.
+        # \w matches characters that are not allowed in Python names, and thus in JAX's variables.
         for length in range(1, len(name) + 1) if not name.isidentifier() else ():
             if not name[:length].isidentifier():
                 raise error(text, column + length - 1, f"unexpected character {name[length - 1]!r}")
@@ -141,7 +141,7 @@ def integer(token: Token, text: str, error: type[DimensionSyntaxError]) -> int:
     """Returns the value of a number.
 
     Raises:
-      DimensionSyntaxError: of the type `error`, if it is too large.
+      DimensionSyntaxError: the number is too large; the error has the type `error`.
     """
     digits = token.text.replace("_", "").lstrip("0")
     if len(digits) <= _MAX_DIGITS and (value := int(digits or "0")) <= MAX_COEFFICIENT:
@@ -160,19 +160,19 @@ _MAX_POWER = 64
 
 
 def parse_dimension(text: str, *, simplify: bool = False) -> Dim:
-    """Reads a dimension from text: an int, or a DimExpr if it has a variable.
+    """Parses a dimension: an int, or a DimExpr if it has a variable.
 
-    Reads `+ - * // % ^ **`, parentheses, `floordiv`, `mod`, `max`, `min`, `non_negative`, as
-    jax.export prints them (https://docs.jax.dev/en/latest/export/shape_poly.html).
+    The syntax has `+ - * // % ^ **`, parentheses, `floordiv`, `mod`, `max`, `min` and
+    `non_negative`, like the texts of jax.export (https://docs.jax.dev/en/latest/export/shape_poly.html).
 
     Args:
       text: the text.
-      simplify: whether operations are simplified as the operators of DimExpr do. If not they
-        stay as written, so that reading undoes printing, and JAX, which compares expressions
-        by their form, still knows its own.
+      simplify: whether to simplify operations like the operators of DimExpr. Otherwise they stay
+        as written, so that parsing inverts printing, and JAX, which compares expressions by their
+        form, recognizes its own.
 
     Raises:
-      DimensionSyntaxError: the text is something else.
+      DimensionSyntaxError: the text is not a dimension.
 
     >>> parse_dimension("mod(b, 2) + 3"), parse_dimension("2*3")
     (DimExpr('mod(b, 2) + 3'), 6)
@@ -186,7 +186,7 @@ def parse_dimension(text: str, *, simplify: bool = False) -> Dim:
 
 
 def _near(name: str) -> str:
-    """Suggests the function that was probably meant, in parentheses; "" if there is none."""
+    """Suggests a function with a similar name, in parentheses; "" if there is none."""
     near = difflib.get_close_matches(name, ["non_negative", *_FUNCTIONS], n=1)
     return f" (did you mean {near[0]}?)" if near else ""
 
@@ -196,8 +196,8 @@ class DimParser:
 
     Args:
       text: the whole text, for errors.
-      found: its tokens.
-      simplify: as for parse_dimension.
+      found: the tokens of the text.
+      simplify: as in parse_dimension.
       error: the type of the errors.
     """
 
@@ -216,11 +216,11 @@ class DimParser:
 
     @property
     def token(self) -> Token:
-        """Returns the token to be read next."""
+        """Returns the next token."""
         return self._tokens[self._next]
 
     def take(self, *texts: str) -> Token | None:
-        """Reads the next token if it is one of these symbols or names, else returns None."""
+        """Consumes and returns the next token if it is one of these; else returns None."""
         token = self._tokens[self._next]
         if token.text not in texts or token.kind == "end":
             return None
@@ -228,16 +228,16 @@ class DimParser:
         return token
 
     def at_end(self) -> bool:
-        """Checks whether everything is read."""
+        """Returns whether all tokens are consumed."""
         return self._tokens[self._next].kind == "end"
 
     def expect_end(self) -> None:
-        """Raises the error if anything is left to be read."""
+        """Raises an error if a token is left."""
         if not self.at_end():
             raise self.expected("an operator or the end")
 
     def expected(self, what: str) -> DimensionSyntaxError:
-        """Makes the error that something else should stand at the next token."""
+        """Makes an error for an unexpected token; `what` was expected."""
         found = self.token
         hint = ""
         if found.text == ")":
@@ -251,10 +251,10 @@ class DimParser:
         return self._error(self._text, token.column, problem)
 
     def dimension(self) -> Dim:
-        """Reads a dimension, up to a token that cannot be part of it.
+        """Parses a dimension, up to the first token that cannot be part of it.
 
         Raises:
-          DimensionSyntaxError: there is none, or it is too large.
+          DimensionSyntaxError: the tokens are not a dimension, or it is too large.
         """
         start = self.token
         try:
@@ -262,11 +262,11 @@ class DimParser:
         except OverflowError as e:
             raise self.problem(start, str(e)) from e
         except RecursionError:
-            # Python's own limit, where the caller used it up nearly.
+            # The caller may have nearly used up Python's recursion limit.
             error = self.problem(start, "an expression nested too deeply")
         except DimensionSyntaxError as e:
             error = e
-        # Without the many frames of the descent.
+        # The traceback is dropped, because it has all frames of the descent.
         raise error.with_traceback(None) from error.__cause__
 
     def _sum(self) -> DimExpr:
@@ -287,7 +287,7 @@ class DimParser:
         return result
 
     def _factor(self, *, leads: bool) -> DimExpr:
-        """Reads a power with signs before it; `leads` if it starts a sum."""
+        """Parses a power with its signs; `leads` is True at the start of a sum."""
         negative, signs = False, 0
         while sign := self.take("+", "-"):
             negative ^= sign.text == "-"

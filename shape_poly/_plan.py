@@ -1,4 +1,4 @@
-"""Plans in which order, and from which sizes, the dimension variables follow."""
+"""Plans how to compute the dimension variables from sizes: which size gives which variable."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shape_poly._expressions import Dim, DimExpr, Variable, as_dim, variables_of
 
 @dataclass(frozen=True)
 class Place:
-    """Position of a size among the shapes: `shapes[argument][axis]`."""
+    """Position of a size in the shapes: `shapes[argument][axis]`."""
 
     argument: int
     axis: int
@@ -19,7 +19,7 @@ class Place:
 
 @dataclass(frozen=True)
 class PlanStep:
-    """Equation for a variable: `slope * variable + offset` is the size at `place`."""
+    """Equation for a variable: `slope * variable + offset` equals the size at `place`."""
 
     variable: str
     place: Place
@@ -30,7 +30,7 @@ class PlanStep:
 
 @dataclass(frozen=True)
 class Definition:
-    """Variable that a constraint defines: `a` by `a == 2*b`."""
+    """Definition of a variable by a constraint, such as `a == 2*b`."""
 
     variable: str
     dimension: Dim
@@ -39,13 +39,13 @@ class Definition:
 
 @dataclass(frozen=True)
 class Plan:
-    """Order in which the variables follow from the sizes; see `make_plan`.
+    """Steps that compute the variables from sizes; see `make_plan`.
 
     Attributes:
-      steps: for each variable that follows from a size, how.
-      definitions: those that then follow from constraints.
-      equations: the other dimensions: they must be equal to their sizes.
-      undetermined: the variables that do not follow.
+      steps: the equations of variables that follow from a size, in order.
+      definitions: the definitions of variables that follow from constraints afterwards.
+      equations: the other dimensions, which must equal their sizes.
+      undetermined: the variables that cannot be computed.
     """
 
     steps: tuple[PlanStep, ...]
@@ -61,15 +61,15 @@ def make_plan(
     *,
     constant_slopes: bool = False,
 ) -> Plan:
-    """Plans how the variables of symbolic shapes follow from actual sizes.
+    """Plans how to compute the variables of symbolic shapes from actual sizes.
 
     Args:
       shapes: the symbolic shapes.
-      sizes: for each of them its sizes: None where one will not be known. Where a variable
-        follows from several, an int is preferred to what is none. By default all will be known.
-      constraints: what holds for the variables. Where the sizes do not suffice, equations with
-        a variable on their left side help, as in jax.export.
-      constant_slopes: whether variables must be found as jax.export finds them: `b` from `2*b`,
+      sizes: the sizes of each shape; None for a size that will not be known. An int is preferred
+        to other values if a variable follows from several sizes. By default all will be known.
+      constraints: the constraints on the variables. If the sizes do not suffice, equations with a
+        variable on the left side are used, as in jax.export.
+      constant_slopes: whether to solve only equations that jax.export solves: `b` from `2*b`, but
         not from `a*b`.
 
     >>> from shape_poly import parse_dimension
@@ -111,7 +111,7 @@ def make_plan(
 def _steps(
     equations: Mapping[Place, Dim], ints: Collection[Place], constant_slopes: bool
 ) -> tuple[PlanStep, ...]:
-    """Solves one equation in one unknown after another."""
+    """Solves equations with one unknown each, one after the other."""
     remaining = {p: d for p, d in equations.items() if isinstance(d, DimExpr)}
     steps: list[PlanStep] = []
     found: set[str] = set()
@@ -130,7 +130,7 @@ def _steps(
 
 
 def _definitions(constraints: Iterable[Comparison]) -> tuple[Definition, ...]:
-    """Solves the equations with a variable alone on the left for these, in terms of the others."""
+    """Collects the definitions that constraints `variable == expression` give."""
     defined: dict[str, Definition] = {}
     for constraint in constraints:
         names = variables_of(constraint.left)
@@ -153,14 +153,14 @@ def _substituted(dimension: Dim, replaced: Mapping[str, Dim]) -> Dim:
     try:
         return dimension.substitute(replaced)
     except (ZeroDivisionError, OverflowError):
-        # A constraint that never holds, or is too large, does not help.
+        # A constraint that never holds, or is too large, is not used.
         return dimension
 
 
 def _step(
     place: Place, dimension: DimExpr, found: set[str], constant_slopes: bool
 ) -> PlanStep | None:
-    """Solves for the variable that is not found yet, if it is one and follows."""
+    """Solves for the only unknown variable of a dimension; None if that is not possible."""
     unknown = dimension.variables() - found
     if len(unknown) != 1:
         return None
@@ -179,14 +179,14 @@ def _step(
 
 
 def _effort(step: PlanStep) -> int:
-    """Ranks equations: the simpler, the simpler the message where it has no solution."""
+    """Ranks equations: simple ones come first, because they give simple error messages."""
     if isinstance(step.slope, DimExpr):
         return 3
     return (step.slope != 1) + (step.offset != 0)
 
 
 def is_linear(dimension: DimExpr, name: str) -> bool:
-    """Checks that `name` occurs only as itself, times factors without it."""
+    """Returns whether `name` occurs only as a factor of degree 1, outside of operations."""
     for monomial, _ in dimension.terms:
         degree = 0
         for atom, exponent in monomial:
@@ -208,8 +208,8 @@ def undetermined(
 
     Args:
       shapes: the symbolic shape of each argument.
-      paths: how a user would write each argument.
-      constraints: what holds for the variables.
+      paths: the name of each argument, as a user would write it.
+      constraints: the constraints on the variables.
 
     >>> from shape_poly import parse_dimension
     >>> undetermined([(parse_dimension("a + b"), 3)], ["x"])[:71]
@@ -237,6 +237,6 @@ def undetermined(
 
 
 def shape_text(shape: Iterable[object]) -> str:
-    """Prints a shape as users write it: `(b, 28)`, `(b,)`."""
+    """Formats a shape as users write it: `(b, 28)`, `(b,)`."""
     texts = [str(dimension) for dimension in shape]
     return f"({texts[0]},)" if len(texts) == 1 else f"({', '.join(texts)})"

@@ -1,4 +1,4 @@
-"""Brings questions into normal form: equations eliminate variables, bounds show goals."""
+"""Simplifies questions: equations eliminate variables, and bounds may show the goals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from shape_poly._intervals import Interval, enclosure
 from shape_poly._normal_form import Normalizer, OutOfTimeError, divisibility, mapped, sign
 
 _ELIMINATIONS = 50
-"""How many variables are eliminated at most: one elimination can make room for another."""
+"""Maximum number of eliminated variables; one elimination can make another possible."""
 
 _RESIDUE_CLASSES = 64
 _TERMS_LOOKED_INTO = 20
@@ -29,13 +29,13 @@ _TERMS_LOOKED_INTO = 20
 
 @dataclass(frozen=True)
 class Problem:
-    """Question whether facts imply goals, in normal form, after variables were eliminated.
+    """Question whether facts imply goals, in normal form, after the elimination of variables.
 
     Attributes:
-      facts: what is given.
-      goals: what is to be shown: all of them.
-      ranges: bounds of the variables that are left; they follow from the facts.
-      original: the variables that the problem had, in terms of those that are left.
+      facts: the known facts.
+      goals: the facts to prove, all of them.
+      ranges: bounds of the remaining variables, which follow from the facts.
+      original: the original variables, expressed by the remaining ones.
     """
 
     facts: tuple[Fact, ...]
@@ -44,14 +44,14 @@ class Problem:
     original: Mapping[str, DimExpr]
 
     def original_values(self, values: Mapping[str, int]) -> dict[str, int]:
-        """Computes the values of the problem's original variables from those that are left."""
+        """Computes the values of the original variables from those of the remaining ones."""
         return {name: value.evaluate(values) for name, value in self.original.items()}
 
 
 def normalized(
     facts: Sequence[Fact], goals: Sequence[Fact], names: Sequence[str], deadline: float
 ) -> Problem:
-    """Brings a problem into normal form.
+    """Converts a problem to normal form.
 
     Raises:
       OutOfTimeError: the deadline passed.
@@ -90,7 +90,7 @@ def _without(fact: Fact, name: str, value: DimExpr) -> Fact:
 
 
 def _substituted(dimension: DimExpr, values: Mapping[str, DimExpr]) -> DimExpr:
-    """Replaces variables, without bringing the result into normal form."""
+    """Replaces variables; the result is not in normal form."""
 
     def replacement(atom: Atom) -> DimExpr:
         if isinstance(atom, Variable):
@@ -103,7 +103,7 @@ def _substituted(dimension: DimExpr, values: Mapping[str, DimExpr]) -> DimExpr:
 
 @dataclass(frozen=True)
 class _Elimination:
-    """Replacement of a variable by a value, with what must stay known of other variables."""
+    """Replacement of a variable by an expression, with facts that this makes necessary."""
 
     name: str
     value: DimExpr
@@ -114,7 +114,7 @@ class _Elimination:
 def _elimination(
     fact: Fact, ranges: Mapping[str, Interval], fresh: Iterator[str]
 ) -> _Elimination | None:
-    """Solves an equation for a variable, if it can."""
+    """Solves an equation for a variable; returns None if that is not possible."""
     if fact.relation != "==":
         return None
     for monomial, coefficient in fact.expression.terms:
@@ -128,7 +128,7 @@ def _elimination(
         value = rest * -coefficient
         if not holders:
             return _Elimination(name, value)
-        # v - 8*floordiv(v, 8) == 0: v is 8*q, with a new variable for the quotient.
+        # v - 8*floordiv(v, 8) == 0 means v == 8*q, with a new variable q for the quotient.
         (holder, *others) = holders
         if others or not isinstance(holder, DimOperation) or holder.kind != "floordiv":
             continue
@@ -137,9 +137,9 @@ def _elimination(
         if math.isinf(low) or name in divisor.variables() or not sign(divisor, ranges):
             continue
         if value == divisor * atom_expression(holder) and sign(divisor, ranges) > 0:
-            low = max(low, 1)  # as the variable and the divisor are
+            low = max(low, 1)  # the variable and the divisor are at least 1
         quotient = next(fresh)
-        # Variables are at least 1, the quotient at least low.
+        # The new variable is at least 1, but the quotient is at least low.
         shifted = DimExpr.variable(quotient) + (int(low) - 1)
         return _Elimination(
             name,
@@ -156,7 +156,7 @@ def _elimination(
 
 
 def is_evident(problem: Problem, deadline: float) -> bool:
-    """Checks whether bounds of the variables, or one fact with them, show that the goals hold.
+    """Returns whether the bounds of the variables, or one fact with them, prove the goals.
 
     Raises:
       OutOfTimeError: the deadline passed.
@@ -198,8 +198,8 @@ def _definitions(dimension: DimExpr, ranges: Mapping[str, Interval]) -> Iterator
 def residue_classes(problem: Problem, deadline: float) -> Iterator[Problem]:
     """Yields the problem for each combination of remainders of its variables; itself if too many.
 
-    For b = 2*q - 1 and for b = 2*q, floordiv(b + 1, 2) + floordiv(b, 2) == b is a matter of the
-    normal form.
+    For example, the normal form alone proves floordiv(b + 1, 2) + floordiv(b, 2) == b for
+    b = 2*q - 1 and for b = 2*q.
 
     Raises:
       OutOfTimeError: the deadline passed.
@@ -219,7 +219,7 @@ def residue_classes(problem: Problem, deadline: float) -> Iterator[Problem]:
     for residues in itertools.product(*(range(moduli[name]) for name in names)):
         facts, goals = list(problem.facts), list(problem.goals)
         for name, residue in zip(names, residues, strict=True):
-            # The variable stands for its quotient now, and is at least 1 again.
+            # The variable now means its quotient, which is also at least 1.
             value = DimExpr.variable(name) * moduli[name] - residue
             facts = [_without(f, name, value) for f in facts]
             goals = [_without(g, name, value) for g in goals]
@@ -235,7 +235,7 @@ _SIZE_TRIED = 50
 def ranges_from(facts: Sequence[Fact], names: Iterable[str]) -> dict[str, Interval]:
     """Bounds the variables by facts that are linear in one variable each.
 
-    Where facts contradict each other, a lower bound is above the upper one.
+    If the facts contradict each other, a lower bound exceeds the upper one.
     """
     ranges = dict.fromkeys(names, POSITIVE)
     for fact in facts:
@@ -249,7 +249,7 @@ def ranges_from(facts: Sequence[Fact], names: Iterable[str]) -> dict[str, Interv
 def least_values(facts: Sequence[Fact]) -> list[Fact]:
     """Finds lower bounds of variables by trying values in facts about one variable each.
 
-    As b >= 8 from b - 8*floordiv(b, 8) == 0.
+    For example, b - 8*floordiv(b, 8) == 0 gives b >= 8.
     """
     bounds: dict[str, int] = {}
     for fact in facts:
@@ -272,7 +272,7 @@ def _may_hold(fact: Fact, values: Mapping[str, int]) -> bool:
 
 
 def _solutions(fact: Fact, slope: int, offset: int) -> Interval:
-    """Bounds v where slope*v + offset compares with 0 as the fact says."""
+    """Returns the bounds of v for which the fact about slope*v + offset holds."""
     if fact.relation == "!=":
         return POSITIVE
     if fact.relation == "==":
@@ -281,14 +281,14 @@ def _solutions(fact: Fact, slope: int, offset: int) -> Interval:
 
 
 def contradict(facts: Iterable[Fact], ranges: Mapping[str, Interval]) -> bool:
-    """Checks whether the bounds show that not all of the facts hold."""
+    """Returns whether the bounds show that the facts cannot all hold."""
     return any(low > high for low, high in ranges.values()) or any(
         follows(fact, ranges) is False for fact in facts
     )
 
 
 def follows(fact: Fact, ranges: Mapping[str, Interval]) -> bool | None:
-    """Decides whether the fact holds, or None if the bounds do not tell."""
+    """Returns whether the fact holds, or None if the bounds do not decide it."""
     low, high = enclosure(fact.expression, ranges)
     if fact.relation == ">=":
         return True if low >= 0 else False if high < 0 else None

@@ -14,7 +14,7 @@ _CACHED = 4096
 
 
 class _UndecidedError(Exception):
-    """Carries a reason past the cache, which keeps no exceptions: another try may succeed."""
+    """Carries a reason past the cache, which stores no exceptions, so that a retry may succeed."""
 
 
 def prove(
@@ -22,23 +22,23 @@ def prove(
 ) -> Verdict:
     """Proves or refutes that a comparison holds for all sizes (integers >= 1) in the scope.
 
-    `//` and `mod` round down as Python's do, with negative divisors too. Where a divisor is 0, a
-    comparison does not hold.
+    `//` and `mod` round down like Python's, also for negative divisors. A comparison does not hold
+    if a divisor is 0.
 
     Args:
-      comparison: what to prove, as `"mod(b, 2) == 0"`.
-      scope: the constraints under which it should hold; by default none.
-      time_limit: in seconds.
+      comparison: the comparison, such as `"mod(b, 2) == 0"`.
+      scope: the constraints on the sizes; by default none.
+      time_limit: the time limit in seconds.
 
     Returns:
-      Proven; or Refuted with the smallest counterexample, by its sum, then lexicographically in
-      the order of the variables' names (the smallest that was found, if the time was short), with
-      values for the variables of the comparison and of the constraints that they depend on; or
-      Unknown with the reason.
+      Proven; or Refuted with the smallest counterexample; or Unknown with the reason. The
+      counterexample is the smallest by its sum, then lexicographically by variable name, or the
+      smallest one found within the time limit. It has values for the variables of the comparison
+      and of related constraints.
 
     Raises:
       DimensionSyntaxError: the text is not a comparison.
-      ImportError: small sizes did not decide it, and z3-solver is not installed.
+      ImportError: the proof needs z3-solver, which is not installed.
 
     >>> prove("floordiv(b + 1, 2) + floordiv(b, 2) == b")
     Proven()

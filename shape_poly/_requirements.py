@@ -1,4 +1,4 @@
-"""Simplifies comparisons that sizes are required to satisfy."""
+"""Simplifies comparisons that sizes must satisfy."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _MAX_VARIABLES_TOGETHER = 3
 def weakest_requirement(
     comparison: Comparison, scope: SymbolicScope | None = None, *, time_limit: float = 5.0
 ) -> Comparison | None:
-    """Finds the simplest comparison that holds in the scope exactly where this one does.
+    """Finds the simplest comparison that is equivalent to this one in the scope.
 
     Args:
-      comparison: what is required.
-      scope: the constraints that are known; by default none.
-      time_limit: in seconds, for all of it.
+      comparison: the required comparison.
+      scope: the known constraints; by default none.
+      time_limit: the total time limit in seconds.
 
     Returns:
-      The simplest equivalent that was found and proven to be one; or the comparison itself, as
-      tidy as rewriting makes it; or None if it never holds in the scope.
+      The simplest comparison that was found and proven equivalent; or the comparison itself,
+      rewritten; or None if it never holds in the scope.
 
     Raises:
-      ImportError: z3-solver is needed, and not installed.
+      ImportError: the proof needs z3-solver, which is not installed.
 
     >>> from shape_poly import parse_comparison
     >>> str(weakest_requirement(parse_comparison("floordiv(b, 2) - 3 >= 0")))
@@ -88,7 +88,7 @@ def weakest_requirement(
 
 
 def _is_simple(comparison: Comparison) -> bool:
-    """Checks whether it compares a variable with a constant, which nothing equivalent improves."""
+    """Returns whether a variable is compared with a constant, which is the simplest form."""
     match comparison:
         case Comparison(">=" | "<=" | "==", DimExpr(((((Variable(), 1),), 1),)), int()):
             return True
@@ -109,7 +109,7 @@ class _Samples:
         (self.positive if holds else self.negative).append(values)
 
     def agree(self, candidate: Comparison) -> bool:
-        """Checks that the candidate holds for exactly the samples that satisfy the comparison."""
+        """Returns whether the candidate and the comparison hold for the same samples."""
         return all(map(candidate.holds, self.positive)) and not any(
             map(candidate.holds, self.negative)
         )
@@ -134,7 +134,7 @@ def _candidates(
 
 
 def _of_values(dimension: DimExpr, values: Sequence[int]) -> Iterator[Comparison]:
-    """Yields comparisons of the dimension with constants, if these are all of its values."""
+    """Yields comparisons of a dimension with constants, if the samples show all of its values."""
     least, greatest = min(values), max(values)
     if least == greatest:
         yield Comparison("==", dimension, least)
@@ -189,7 +189,7 @@ def _unfolded(
 
 
 def _without_a_quotient(fact: Fact, ranges: Mapping[str, Interval]) -> Fact | None:
-    """Multiplies out an inequality between a quotient or a maximum and the rest."""
+    """Rewrites an inequality without one of its quotients or maxima."""
     if fact.relation != ">=":
         return None
     for monomial, coefficient in fact.expression.terms:
@@ -199,7 +199,7 @@ def _without_a_quotient(fact: Fact, ranges: Mapping[str, Interval]) -> Fact | No
             case _:
                 continue
         if kind == "max":
-            # max(x, 0) >= n is x >= n for positive n, and max(x, 0) <= n is x <= n for n >= 0.
+            # max(x, 0) >= n means x >= n for positive n; max(x, 0) <= n means x <= n for n >= 0.
             return Fact(">=", x * coefficient + rest)
         if kind == "floordiv" and enclosure(y, ranges)[0] >= 1:
             if coefficient == 1:

@@ -1,4 +1,4 @@
-"""Rewrites comparisons as simpler ones that hold for the same sizes, without trying any sizes."""
+"""Rewrites comparisons as simpler equivalent ones, without sample sizes."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def rewritten(
     names: frozenset[str],
     deadline: float,
 ) -> Comparison:
-    """Returns the simplest of some comparisons that are equivalent under the constraints.
+    """Returns the simplest of several comparisons that are equivalent under the constraints.
 
     Args:
-      comparison: what to rewrite.
-      constraints: what is known.
+      comparison: the comparison to rewrite.
+      constraints: the known constraints.
       names: the variables of both.
-      deadline: by `time.monotonic`.
+      deadline: the time of `time.monotonic` at which to stop.
     """
     forms = [comparison]
     try:
@@ -35,7 +35,7 @@ def rewritten(
         forms += _with_all_variables(facts, goals, names, problem, deadline)
         forms += _with_fewer_variables(problem, names)
     except (OverflowError, OutOfTimeError):
-        pass  # what was found so far is right too
+        pass  # the forms so far are valid
     return min(forms, key=_complexity)
 
 
@@ -46,7 +46,7 @@ def _complexity(comparison: Comparison) -> tuple[int, int, int]:
 
 
 def _with_fewer_variables(problem: Problem, names: frozenset[str]) -> Iterator[Comparison]:
-    """Yields the goal after equations of the constraints eliminated variables."""
+    """Yields the goal with fewer variables, eliminated by equations among the constraints."""
     *defined, goal = problem.goals
     made_up = goal.expression.variables() - names
     if not made_up and goal.constant() is None and _all_follow(defined, problem.ranges):
@@ -60,7 +60,7 @@ def _with_all_variables(
     problem: Problem,
     deadline: float,
 ) -> Iterator[Comparison]:
-    """Yields the comparison in normal form, and with exact quotients multiplied out."""
+    """Yields the comparison in normal form, and with exact quotients removed by multiplication."""
     ranges = ranges_from([*facts, *least_values(facts)], names)
     normalizer = Normalizer(ranges, deadline)
     *defined, goal = (normalizer.fact(g) for g in goals)
@@ -87,7 +87,7 @@ def _without_exact_quotient(
     ranges: Mapping[str, Interval],
     deadline: float,
 ) -> Fact | None:
-    """Multiplies the fact by the divisor of a quotient that is known to have no remainder."""
+    """Removes a quotient without remainder, by multiplying the fact by its divisor."""
     for monomial, coefficient in fact.expression.terms:
         for atom, exponent in monomial:
             if exponent != 1 or not isinstance(atom, DimOperation) or atom.kind != "floordiv":
@@ -106,7 +106,7 @@ def _without_exact_quotient(
 
 
 def readable(fact: Fact, ranges: Mapping[str, Interval]) -> Comparison:
-    """Writes a fact in normal form as people would."""
+    """Converts a fact in normal form to a readable comparison."""
     divided = divisibility(fact, ranges)
     if divided is not None:
         return Comparison(fact.relation, remainder(*divided), 0)
@@ -114,12 +114,12 @@ def readable(fact: Fact, ranges: Mapping[str, Interval]) -> Comparison:
 
 
 def remainder(x: DimExpr, y: DimExpr) -> DimExpr:
-    """Makes mod(x, y), not simplified."""
+    """Makes mod(x, y) without simplification."""
     return atom_expression(DimOperation("mod", (x, y)))
 
 
 def _with_remainders(fact: Fact) -> Fact:
-    """Writes mod(x, y) for x - y*floordiv(x, y)."""
+    """Replaces x - y*floordiv(x, y) by mod(x, y)."""
     expression = fact.expression
     for monomial, coefficient in expression.terms:
         match monomial:
@@ -136,7 +136,7 @@ def _with_remainders(fact: Fact) -> Fact:
 
 
 def arranged(fact: Fact) -> Comparison:
-    """Writes a fact as a comparison without minus signs, as far as that goes."""
+    """Converts a fact to a comparison with as few minus signs as possible."""
     terms = [(m, c) for m, c in fact.expression.terms if m]
     constant = sum(c for m, c in fact.expression.terms if not m)
     left = DimExpr.of_terms((m, c) for m, c in terms if c > 0)

@@ -1,4 +1,4 @@
-"""Draws sizes at which to try a function, such that its constraints hold."""
+"""Draws sizes that satisfy constraints, to try a function with."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ CANDIDATES = (1, 2, 3, 4, 5, 7, 8, 12, 16, 17, 24, 32, 33, 48, 64, 6, 9, 10, 128
 """Sizes to try: small ones, powers of two and their neighbours, then others."""
 
 _MAX_CHECKS = 100_000
-"""Maximum number of checks of sizes with the constraints that they complete: half a second."""
+"""Maximum number of constraint checks; takes half a second."""
 _SCANNED = 256
-"""Up to here all sizes are tried of a variable that no candidate fits."""
+"""Maximum size to try for a variable without a valid candidate."""
 _MAX_REPEATED = 100
-"""How often in a row drawn sizes may be known already: then there are hardly any others."""
+"""Number of successive repeated draws after which random sampling ends."""
 
 
 def sample_sizes(
@@ -31,21 +31,21 @@ def sample_sizes(
     largest: int = 2**31 - 1,
     seed: int | None = None,
 ) -> Iterator[dict[str, int]]:
-    """Yields different sizes for the variables, such that the constraints hold.
+    """Yields distinct sizes of the variables that satisfy the constraints.
 
-    Small sizes come first. Without a seed, sizes follow in the order of the candidates, those of
-    the last variable changing fastest; with one, all but the first are drawn at random. Ends
-    after bounded work, which may be before all sizes were found.
+    Small sizes come first. Without a seed, sizes follow the order of the candidates, and the last
+    variable changes fastest; with a seed, all but the first are random. The work is bounded, so not
+    all valid sizes may be yielded.
 
     Args:
-      variables: the variables, in the order that the results have.
-      scope: what must hold; constraints on other variables are left out.
-      among: the only sizes that some variables may have: `{"b": [8]}` gives b.
-      nonempty: shapes of which every symbolic size must be at least 1.
-      candidates: the sizes to try of the other variables, the preferred ones first. Where none
-        of them fits, sizes are tried at which a constraint begins or ceases to hold.
-      largest: no size that is found beside the candidates exceeds it.
-      seed: for random sizes. The same seed gives the same sizes in every process.
+      variables: the variables, in the order of the results.
+      scope: the constraints; those on other variables are ignored.
+      among: the allowed sizes of some variables, such as `{"b": [8]}`.
+      nonempty: shapes whose symbolic sizes must be at least 1.
+      candidates: the sizes to try for other variables, preferred ones first. If none is valid,
+        sizes at which a constraint starts or stops holding are tried.
+      largest: the maximum of sizes that are not candidates.
+      seed: the seed of random sizes. Equal seeds give equal sizes in every process.
 
     >>> from shape_poly import SymbolicScope
     >>> scope = SymbolicScope(["mod(b, 4) == 0", "n == 3*b"])
@@ -78,7 +78,7 @@ def sample_sizes(
 
 
 class _SizeSearch:
-    """Gives the variables sizes one after the other, and goes back where none is left."""
+    """Assigns sizes to one variable after the other, and backtracks."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class _SizeSearch:
         self._names, self._among = names, among
         self._candidates, self._largest = candidates, largest
         self._usual = max(itertools.chain(candidates, *among.values()), default=0)
-        # Those with few choices first: the sizes of others may follow from theirs.
+        # Variables with few choices come first, because they may determine others.
         self._order = sorted(names, key=lambda name: name not in among)
         self._completed = [
             [
@@ -101,12 +101,12 @@ class _SizeSearch:
             ]
             for i, name in enumerate(self._order)
         ]
-        # A constraint without variables is checked before the search.
+        # Constraints without variables are checked before the search.
         self._never = not all(c.holds({}) for c in constraints if not c.variables())
         self._checks = 0
 
     def found(self, drawn: random.Random | None = None) -> Iterator[dict[str, int]]:
-        """Yields what is found in order, or, with `drawn`, in an order drawn at random."""
+        """Yields solutions in order, or in random order if `drawn` is given."""
         if not self._never:
             yield from self._from(0, {}, drawn)
 
@@ -138,7 +138,7 @@ class _SizeSearch:
         thresholds = {size for c in constraints for size in _thresholds(c, sizes, name)}
         thresholds = {size for size in thresholds if 1 <= size <= self._largest}
         first = [*self._candidates]
-        # Larger ones are tried only if nothing else fits: an upper bound is seldom a size to run.
+        # Larger sizes come last, because an upper bound is rarely a good size to run.
         for size in sorted(s for s in thresholds if s <= self._usual and s not in first):
             place = next((i for i, known in enumerate(first) if known > size), len(first))
             first.insert(place, size)
@@ -151,7 +151,7 @@ class _SizeSearch:
 
 
 def _thresholds(comparison: Comparison, sizes: Mapping[str, int], name: str) -> Iterator[int]:
-    """Yields sizes near which a comparison begins or ceases to hold, if it is linear."""
+    """Yields sizes near which a linear comparison starts or stops holding."""
     difference = comparison.difference()
     if isinstance(difference, int):
         return

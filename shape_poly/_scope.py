@@ -1,4 +1,4 @@
-"""Scopes: constraints under which dimension variables are read."""
+"""Scopes: sets of constraints on dimension variables."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from shape_poly._comparisons import Comparison, as_comparison
 from shape_poly._deciding import find_conflict
 
 _SECONDS = 2.0
-"""For finding contradictions; those that take longer to find are not reported."""
+"""Time limit for the search of contradictions; others are not reported."""
 
 
 class ContradictionError(ValueError):
-    """Raised for constraints that no sizes satisfy together; `constraints` are the fewest."""
+    """Raised for contradictory constraints; `constraints` is a minimal set of them."""
 
     def __init__(self, constraints: Sequence[Comparison]) -> None:
-        """Makes the error about these constraints, none of which can be left out."""
+        """Makes an error about a minimal set of contradictory constraints."""
         self.constraints = tuple(constraints)
         quoted = [f"'{c}'" for c in self.constraints]
         if len(quoted) == 1:
@@ -47,11 +47,11 @@ class SymbolicScope:
     constraints: tuple[Comparison, ...]
 
     def __init__(self, constraints: Iterable[str | Comparison] = (), *, check: bool = True) -> None:
-        """Parses the constraints; repeated ones count once.
+        """Parses the constraints and drops duplicates.
 
         Args:
-          constraints: comparisons, or text as `"b >= 4"`.
-          check: whether to look for contradictions.
+          constraints: comparisons, or texts such as `"b >= 4"`.
+          check: whether to search for contradictions.
 
         Raises:
           DimensionSyntaxError: the text of a constraint is not a comparison.
@@ -64,7 +64,7 @@ class SymbolicScope:
             raise ContradictionError(conflict)
 
     def holds(self, values: Mapping[str, int]) -> bool:
-        """Checks whether every constraint holds for these values.
+        """Returns whether every constraint holds for these values.
 
         Raises:
           KeyError: a variable has no value.
@@ -72,7 +72,7 @@ class SymbolicScope:
         return all(c.holds(values) for c in self.constraints)
 
     def variables(self) -> frozenset[str]:
-        """Returns the names of the variables in the constraints."""
+        """Returns the names of all variables in the constraints."""
         return frozenset().union(*(c.variables() for c in self.constraints))
 
     def with_constraints(self, *constraints: str | Comparison, check: bool = True) -> SymbolicScope:

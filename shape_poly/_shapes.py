@@ -1,4 +1,4 @@
-"""Reads specifications of whole shapes, as "(b, 28, ...)"."""
+"""Parses specifications of whole shapes, such as "(b, 28, ...)"."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_SIZE = 2**63 - 1
 
 
 class ShapeSyntaxError(DimensionSyntaxError):
-    """Raised for text that does not specify a shape; `column` is where in it (from 1)."""
+    """Raised for text that does not specify a shape; `column` is the column, from 1."""
 
     subject = "shape specification"
     help = (
@@ -28,14 +28,14 @@ class ShapeSyntaxError(DimensionSyntaxError):
 
 @dataclass(frozen=True)
 class ShapeSpec:
-    """Shape that may be symbolic, with the dtype of the argument."""
+    """Shape, possibly symbolic, and dtype of an argument."""
 
     shape: tuple[Dim, ...]
     dtype: Any
 
 
 def is_symbolic_dim(dimension: Any) -> TypeGuard[DimExpr]:
-    """Checks whether a dimension is an expression rather than a known size.
+    """Returns whether a dimension is an expression rather than a known size.
 
     >>> from shape_poly import parse_dimension
     >>> is_symbolic_dim(parse_dimension("b + 1")), is_symbolic_dim(3)
@@ -51,20 +51,20 @@ def symbolic_shape(
     scope: SymbolicScope | None = None,
     like: Sequence[Dim | None] | None = None,
 ) -> tuple[Dim, ...]:
-    """Reads a shape from a specification.
+    """Parses the specification of a shape.
 
-    Dimensions carry no scope: `constraints` and `scope` serve to find contradictions, and
-    sizes that could never be. Expressions are simplified.
+    Dimensions do not store a scope: `constraints` and `scope` only serve to find contradictions and
+    impossible sizes. Expressions are simplified.
 
     Args:
-      spec: dimensions with commas between, in parentheses or not; None stands for "...".
+      spec: dimensions separated by commas, with or without parentheses; None means "...".
       constraints: comparisons that the variables satisfy.
-      scope: the same as a scope; not both.
-      like: the shape of the argument, None where it is not known. "_" takes one of its
-        dimensions, "..." all that are left; a size must be the one that it has there.
+      scope: the constraints as a scope, instead of `constraints`.
+      like: the shape of the argument, with None for unknown sizes. "_" copies one of its
+        dimensions, "..." all remaining ones; a size must equal that of the argument.
 
     Raises:
-      ShapeSyntaxError: the specification cannot be read, or contradicts `like`.
+      ShapeSyntaxError: the specification cannot be parsed, or contradicts `like`.
       ContradictionError: no sizes satisfy the constraints.
       ValueError: both constraints and scope are given.
 
@@ -136,7 +136,7 @@ class _ShapeReader:
                 f"{self._expected_rank()}, but found more",
             )
         if self._reader.take("_"):
-            # An operator may follow, and make it part of an expression.
+            # An operator may follow, so that this is the start of an expression.
             if self._reader.token.text != "," and not self._reader.at_end():
                 raise self._problem(start, "'_' stands for a whole dimension, not for a part")
             return self._placeholder(start)
@@ -206,7 +206,7 @@ class _ShapeReader:
 
 
 def _without_outer_parentheses(found: list[Token]) -> tuple[list[Token], int]:
-    """Drops parentheses around all tokens; also returns the column where they end."""
+    """Drops parentheses around all tokens; also returns the column of the closing one."""
     end = found[-1]
     found = found[:-1]
     while found and found[0].text == "(" and _closing(found) == len(found) - 1:
@@ -216,7 +216,7 @@ def _without_outer_parentheses(found: list[Token]) -> tuple[list[Token], int]:
 
 
 def _closing(found: Sequence[Token]) -> int | None:
-    """Finds the parenthesis that closes the one that the tokens start with."""
+    """Finds the parenthesis that closes the first token."""
     depth = 0
     for i, token in enumerate(found):
         depth += (token.text == "(") - (token.text == ")")
@@ -231,14 +231,14 @@ def symbolic_args_specs(
     constraints: Sequence[str | Comparison] = (),
     scope: SymbolicScope | None = None,
 ) -> Any:
-    """Reads the shapes of arguments from specifications, in the arguments' structure.
+    """Parses the specifications of arguments' shapes, in the structure of the arguments.
 
     Args:
-      args: nested tuples, lists, dicts and None of what has a shape and a dtype.
-      shapes_specs: None (every shape as it is), a specification for all of them, or a prefix of
+      args: nested tuples, lists, dicts and None of objects with a shape and a dtype.
+      shapes_specs: None to keep every shape, one specification for all arguments, or a prefix of
         the structure of `args` with such leaves.
-      constraints: as for symbolic_shape.
-      scope: as for symbolic_shape.
+      constraints: as in symbolic_shape.
+      scope: as in symbolic_shape.
 
     Returns:
       `args` with a ShapeSpec for each array.
@@ -262,7 +262,7 @@ def _specs(args: Any, spec: Any, scope: SymbolicScope | None, path: str) -> Any:
     children = _children(args)
     if children is None:
         return _leaf_spec(args, spec, scope, path)
-    # One specification serves everything below it.
+    # A specification applies to all arrays below it.
     below = dict.fromkeys(children, spec)
     if spec is not None and not isinstance(spec, str):
         found = _children(spec)
@@ -312,7 +312,7 @@ def _leaf_spec(leaf: Any, spec: Any, scope: SymbolicScope | None, path: str) -> 
 
 
 def evaluate_shape(shape: Sequence[Dim], values: Mapping[str, int]) -> tuple[int | None, ...]:
-    """Evaluates each dimension of a shape; None where it has no value.
+    """Evaluates each dimension of a shape; unknown ones become None.
 
     >>> from shape_poly import parse_dimension
     >>> evaluate_shape((parse_dimension("2*b"), 3, parse_dimension("h")), {"b": 4})

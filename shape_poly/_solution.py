@@ -1,4 +1,4 @@
-"""Solves for the dimension variables by a plan, and says what must hold of the sizes."""
+"""Solves for the dimension variables by a plan, and collects conditions on the sizes."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Integers:
 
 @dataclass(frozen=True)
 class Check(Generic[T]):
-    """Condition on sizes, `left operator right`, with the reason to state where it fails.
+    """Condition on sizes, `left operator right`, with the reason to state if it fails.
 
     Attributes:
-      operator: how the sides must compare.
+      operator: the comparison operator.
       left, right: sizes, or values of dimensions.
-      reason: text and values, to be written one after the other.
-      places: the sizes that it speaks of.
-      comparison: the constraint that it is, if it is one.
+      reason: texts and values to concatenate for the message.
+      places: the places of the sizes involved.
+      comparison: the constraint that is checked; None for other conditions.
     """
 
     operator: ComparisonOperator
@@ -44,7 +44,7 @@ class Check(Generic[T]):
 
     @property
     def holds(self) -> bool | None:
-        """Returns whether it holds; None where a side is no int."""
+        """Returns whether it holds; None if a side is not an int."""
         if isinstance(self.left, int) and isinstance(self.right, int):
             return COMPARE[self.operator](self.left, self.right)
         return None
@@ -52,7 +52,7 @@ class Check(Generic[T]):
 
 @dataclass(frozen=True)
 class Solution(Generic[T]):
-    """Values of the variables, and the conditions, in order, under which they are right."""
+    """Values of the variables, and the conditions for them to be valid, in order."""
 
     values: Mapping[str, T]
     checks: tuple[Check[T], ...]
@@ -69,15 +69,15 @@ def solve(
     """Solves for the variables, and collects the conditions on the sizes.
 
     Args:
-      plan: made for such sizes, and for the constraints.
-      sizes: the actual shapes: integers, or what `algebra` computes with.
-      algebra: how to compute with them.
-      constraints: what must hold beside. One with a variable that has no value is left out.
-      smallest: the least value of a variable.
+      plan: the plan, made for these sizes and constraints.
+      sizes: the actual shapes: integers, or values of `algebra`.
+      algebra: the arithmetic to compute with.
+      constraints: further conditions. Those with a variable without a value are left out.
+      smallest: the minimum of a variable.
 
     Returns:
-      A variable has no value if it came out fractional or below `smallest`: then one of the checks
-      does not hold. What depends on such a variable is left out.
+      The solution. A variable that would be fractional or below `smallest` has no value; then one
+      of the checks fails, and everything that depends on the variable is left out.
     """
     run = _PlanRun(sizes, algebra, smallest)
     for step in plan.steps:
@@ -96,23 +96,23 @@ def solve(
 def solve_dimensions(
     shapes: Iterable[Sequence[Dim]], actual: Iterable[Sequence[int | None]]
 ) -> dict[str, int]:
-    """Solves for the variables: the values for which `shapes` become `actual`.
+    """Finds the values of the variables for which `shapes` become `actual`.
 
     Args:
       shapes: the symbolic shapes.
-      actual: for each of them the sizes that it has; None where the size is not known.
+      actual: the sizes of each shape; None for unknown sizes.
 
     Returns:
-      The value of every variable that follows, one equation in one unknown after another; a
-      variable that does not follow, or that comes out fractional or below 1, is left out.
-      Contradictions are not looked for: `solve` does.
+      The values that follow from equations with one unknown each, one after the other. Variables
+      that do not follow, or would be fractional or below 1, are left out. Contradictions are not
+      detected; `solve` detects them.
     """
     sizes = [tuple(row) for row in actual]
     return dict(solve(make_plan(shapes, sizes), sizes, Integers()).values)
 
 
 class _PlanRun(Generic[T]):
-    """One evaluation of a plan."""
+    """Evaluation of a plan for given sizes."""
 
     def __init__(self, sizes: Sequence[Sequence[Any]], algebra: Algebra[T], smallest: int) -> None:
         self.values: dict[str, T] = {}
@@ -199,7 +199,7 @@ class _PlanRun(Generic[T]):
     def _value(
         self, dimension: Dim, places: tuple[Place, ...], constraint: Comparison | None = None
     ) -> T | None:
-        """Evaluates a dimension, if its variables have values and no divisor is 0 for certain."""
+        """Evaluates a dimension; None if a variable has no value or a divisor is known to be 0."""
         if isinstance(dimension, int):
             return self._algebra.constant(dimension)
         if not dimension.variables() <= self.values.keys():
@@ -223,7 +223,7 @@ class _PlanRun(Generic[T]):
         places: tuple[Place, ...],
         constraint: Comparison | None = None,
     ) -> bool:
-        """Adds a check; returns False if it fails for certain."""
+        """Adds a check; returns False if it is known to fail."""
         check = Check(operator, left, right, reason, places, constraint)
         if check.holds is not True:
             self.checks.append(check)

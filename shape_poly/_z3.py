@@ -1,4 +1,4 @@
-"""Asks z3 for values that satisfy facts and refute goals; the only module that loads it."""
+"""Asks z3 for values that satisfy facts and refute goals; only this module imports z3."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from shape_poly._problem import Problem
 
 _MEMORY_MB = 1000
 _STEPS_A_SECOND = 100_000_000
-"""z3's own count of what it does; it usually manages a tenth of that."""
+"""Limit of z3's own step counter per second; z3 usually reaches a tenth of it."""
 
 _MANY_VARIABLES = 100
 _LINEAR_SECONDS = 0.3
 _STEP_SECONDS = 0.3
-"""For one step towards the smallest counterexample."""
+"""Time limit of one step towards the smallest counterexample."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """Values of the problem's original variables that satisfy its facts and refute its goals."""
+    """Result: values of the original variables that satisfy the facts and refute the goals."""
 
     values: Mapping[str, int]
 
 
 @dataclass(frozen=True)
 class NoModel:
-    """States that there are no such values."""
+    """Result: there are no such values."""
 
 
 @dataclass(frozen=True)
 class Undecided:
-    """States that z3 did not find out, and why."""
+    """Result: z3 found no answer, with the reason."""
 
     reason: str
 
@@ -46,7 +46,7 @@ def load(purpose: str) -> Any:
     """Imports z3.
 
     Raises:
-      ImportError: it is not installed; `purpose` says what needs it.
+      ImportError: z3 is not installed; `purpose` describes the need for it.
     """
     try:
         import z3
@@ -66,15 +66,14 @@ def find_model(
     least_sum: int | None,
     deadline: float,
 ) -> Model | NoModel | Undecided:
-    """Finds values that satisfy the facts and refute the goals, the smallest if time allows.
+    """Finds values that satisfy the facts and refute the goals, if possible the smallest.
 
     Args:
-      problem: what is given and what is to be refuted.
-      accepts: whether values of the original variables do what is asked, by Python's arithmetic.
-      purpose: what z3 is needed for, for the error if it is missing.
-      least_sum: no smaller sum of the original variables needs to be tried; None where the
-        values need not be small.
-      deadline: by `time.monotonic`; later by what loading z3 takes, once a process.
+      problem: the facts and goals.
+      accepts: verifies values of the original variables in Python's arithmetic.
+      purpose: the need for z3, for the error if it is missing.
+      least_sum: the minimum sum of the original variables; None to accept any values.
+      deadline: the time of `time.monotonic` at which to stop; the first import of z3 extends it.
 
     Raises:
       ImportError: z3 is not installed.
@@ -84,8 +83,8 @@ def find_model(
     deadline += time.monotonic() - before
     try:
         for exact in (False, True):
-            # Products are unknowns at first, of which only some inequalities are told: linear
-            # arithmetic is fast, and often enough.
+            # At first products are unknowns with some inequalities, because linear arithmetic is
+            # fast and often suffices.
             search = _SolverSearch(z3, problem, exact=exact, deadline=deadline)
             outcome = search.check(seconds=math.inf if search.is_exact else _LINEAR_SECONDS)
             if outcome == "unsat":
@@ -110,15 +109,15 @@ def find_model(
 
 
 class _SolverSearch:
-    """Solver with the problem in it."""
+    """z3 solver that holds the problem."""
 
     def __init__(self, z3: Any, problem: Problem, *, exact: bool, deadline: float) -> None:
-        # A context of its own makes threads independent of each other.
+        # Each search has its own context, so that threads are independent.
         self._z3, self._context = z3, z3.Context()
         self.problem, self._deadline = problem, deadline
         self._encoding = Encoding(z3, self._context, problem, exact=exact, deadline=deadline)
-        # Solver looks for a strategy first. That pays off for products; where there are many
-        # variables it disregards the time limit.
+        # Solver chooses a strategy first. That pays off for products, but with many variables it
+        # ignores the time limit.
         made = z3.Solver if exact and len(problem.ranges) <= _MANY_VARIABLES else z3.SimpleSolver
         self._solver = made(ctx=self._context)
         self._solver.set("max_memory", _MEMORY_MB)
@@ -129,7 +128,7 @@ class _SolverSearch:
 
     @property
     def is_exact(self) -> bool:
-        """Returns whether its models are models of the problem."""
+        """Returns whether every model is a solution of the problem."""
         return self._encoding.is_exact
 
     def add(self, condition: Any) -> None:
@@ -139,11 +138,11 @@ class _SolverSearch:
     def check(
         self, *, seconds: float = math.inf, at_most: tuple[DimExpr, int] | None = None
     ) -> str:
-        """Asks z3: "sat", "unsat", or why neither.
+        """Runs z3: returns "sat", "unsat", or the reason for neither.
 
         Args:
-          seconds: the time for it; never more than what is left.
-          at_most: a dimension that must not be greater than the integer, this once.
+          seconds: the time limit; at most the remaining time.
+          at_most: a dimension and its maximum, for this check only.
 
         Raises:
           OutOfTimeError: no time is left.
@@ -168,11 +167,11 @@ class _SolverSearch:
         return "the time ran out" if outcome in ("timeout", "canceled") else outcome
 
     def fix(self, dimension: DimExpr, value: int) -> None:
-        """Requires the dimension to have this value."""
+        """Adds the condition that the dimension has this value."""
         self.add(self._encoding.dimension(dimension) == value)
 
     def values(self) -> dict[str, int]:
-        """Returns the original variables' values in the last model."""
+        """Returns the values of the original variables in the last model."""
         values = {
             name: self._model.eval(variable, model_completion=True).as_long()
             for name, variable in self._encoding.variables.items()
@@ -186,11 +185,11 @@ def _smallest(
     accepts: Callable[[Mapping[str, int]], bool],
     least_sum: int,
 ) -> Mapping[str, int]:
-    """Minimises values, by their sum and then one after the other, until the time is over."""
+    """Minimizes first the sum of the values, then each value, until the time limit."""
     original = search.problem.original
     names = sorted(values)
     everything = DimExpr.of_terms(term for name in names for term in original[name].terms)
-    # The last variable follows from the sum and the others.
+    # The sum and the other variables determine the last one.
     targets = [(everything, names, least_sum), *((original[n], [n], 1) for n in names[:-1])]
     try:
         for dimension, summed, low in targets:
