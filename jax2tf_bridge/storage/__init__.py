@@ -1,10 +1,10 @@
-"""Reads and writes files and directories where a path says: on disk, or behind a scheme.
+"""Reads and writes files and directories on disk and in storage behind a scheme.
 
-What is on disk has pathlib's paths; what has a scheme ("gs://", "ram://", "memory://") has a
-`StoragePath` with the same methods, on top of TensorFlow's file systems or fsspec. Everything
-above takes either from `as_path`. Files and directories appear complete or not at all.
+Paths on disk are pathlib's. Paths with a scheme ("gs://", "ram://", "memory://") are a
+`StoragePath` with the same methods, which uses TensorFlow's file systems or fsspec. `as_path`
+returns either. Files and directories appear complete or not at all.
 
-Imports neither jax, tensorflow nor fsspec before a path needs one.
+TensorFlow and fsspec are imported when a path needs them; jax never is.
 """
 
 from jax2tf_bridge.storage._claims import Claim

@@ -1,4 +1,4 @@
-"""Waits for what was written, or removed, to be seen: some storage shows it a little later."""
+"""Waits until storage shows a change; some storage shows it with a delay."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def wait_until(
     path: StoragePath,
     problem: str = "was written, and is not there as it was written",
 ) -> None:
-    """Asks until something holds, for some seconds.
+    """Polls until a condition holds, for some seconds.
 
     Raises:
-      OSError: it does not; `problem` goes on behind the path.
+      OSError: it still does not hold; the text is the path, then `problem`.
     """
     for pause in (*_PAUSES_S, None):
         if holds():
@@ -31,6 +31,6 @@ def wait_until(
 
 
 def has_size(path: StoragePath, size: int) -> bool:
-    """Returns whether a file is there with so many bytes."""
+    """Returns whether the file exists and has this size in bytes."""
     found = path.find()
     return found is not None and not found.is_folder and found.size == size

@@ -1,8 +1,8 @@
-"""Operations that a storage behind a scheme offers.
+"""Operations on storage behind a scheme.
 
-A backend is small, so that every storage has what it needs: no operation is about more than one
-file, but for listing a folder. None of them is assumed to be atomic but renaming a file, which
-object stores carry out as a copy that appears whole.
+A backend has few operations, so that every storage can provide them: each concerns one file, apart
+from listing a folder. Only renaming a file is assumed to be atomic; object stores implement it as a
+copy that appears complete.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import Any
 
 from jax2tf_bridge.errors import make_path_error
 
-# Bytes to read or write in one call.
+# Maximum number of bytes per read or write.
 _MAX_PIECE_BYTES = 16 << 20
 _BUFFER = 1 << 20
 
 
 @dataclass(frozen=True)
 class FileStatus:
-    """File or folder that is there.
+    """Status of an existing file or folder.
 
     Attributes:
-      size: in bytes; 0 of a folder.
-      is_folder: whether it is one.
-      state: changes when the file is written again, as far as the storage tells.
+      size: the size in bytes; 0 for a folder.
+      is_folder: whether it is a folder.
+      state: a value that changes when the file is written again, if the storage tells.
     """
 
     size: int
@@ -37,49 +37,49 @@ class FileStatus:
 
 
 class Backend(ABC):
-    """File systems of one kind; all paths have their scheme.
+    """File systems of one kind; paths include the scheme.
 
     Every method raises an OSError with the path if the storage fails.
     """
 
     @abstractmethod
     def find(self, path: str) -> FileStatus | None:
-        """Returns the status of a path; None if nothing is there."""
+        """Returns the status of a path; None if it does not exist."""
 
     @abstractmethod
     def names(self, path: str) -> list[str]:
-        """Lists the names in a folder; none if there is no such folder."""
+        """Lists the names in a folder; a missing folder has none."""
 
     @abstractmethod
     def reader(self, path: str) -> io.BufferedReader:
-        """Opens a file for reading, from any position."""
+        """Opens a file for reading with random access."""
 
     @abstractmethod
     def writer(self, path: str) -> FileWriter:
-        """Opens a new file for writing; the folder above is there."""
+        """Opens a new file for writing; its folder must exist."""
 
     @abstractmethod
     def make_folder(self, path: str) -> None:
-        """Makes a folder and those above it, where there are folders."""
+        """Makes a folder and its parents, if the storage has folders."""
 
     @abstractmethod
     def rename(self, path: str, target: str) -> None:
-        """Renames a file; a file of that name is replaced."""
+        """Renames a file and replaces a file of that name."""
 
     @abstractmethod
     def remove(self, path: str) -> None:
-        """Removes a file, if it is there."""
+        """Removes a file, if it exists."""
 
     @abstractmethod
     def remove_folder(self, path: str) -> None:
-        """Removes a folder and what is left in it, if it is there."""
+        """Removes a folder and its contents, if it exists."""
 
 
 class FileWriter(io.RawIOBase):
-    """Hands pieces to an open file of a backend, and closes it."""
+    """Writes in pieces to an open file of a backend, and closes it."""
 
     def __init__(self, file: Any, failed: Failed) -> None:
-        """Writes to `file`; `failed` makes errors of the backend's."""
+        """Writes to `file`; `failed` converts the backend's errors."""
         self._file, self._failed, self._size = file, failed, 0
 
     def tell(self) -> int:
@@ -106,7 +106,7 @@ class FileWriter(io.RawIOBase):
 
 
 class _FileReader(io.RawIOBase):
-    """Reads an open file of a backend at a position of its own, since others may share the file."""
+    """Reader with its own position, because others may share the open file."""
 
     def __init__(self, file: Any, size: int, failed: Failed) -> None:
         self._file, self._size, self._failed, self._at = file, size, failed, 0
@@ -140,16 +140,16 @@ class _FileReader(io.RawIOBase):
 
 
 def buffered(file: Any, size: int, failed: Failed) -> io.BufferedReader:
-    """Makes a reader of a file that has `seek` and `read`."""
+    """Makes a buffered reader of a file that has `seek` and `read`."""
     return io.BufferedReader(_FileReader(file, size, failed), _BUFFER)
 
 
 NO_FOLDER = "cannot be written: the folder, or the bucket, does not exist"
-"""Text for a file that cannot be made where it is to be."""
+"""Text of errors for a file in a missing folder."""
 
 
 class Failed:
-    """Context that turns errors of a backend into an OSError about a path."""
+    """Context that converts errors of a backend to an OSError about a path."""
 
     def __init__(
         self,
@@ -157,12 +157,12 @@ class Failed:
         codes: Callable[[Exception], int | None] | None = None,
         missing: str = "does not exist",
     ) -> None:
-        """Takes what goes into the error.
+        """Stores the parts of the error.
 
         Args:
-          path: what it is about.
-          codes: gives the number of `errno` for an error, None for what it does not know.
-          missing: the text if the path is not there.
+          path: the path.
+          codes: returns the `errno` of an error; None for unknown errors.
+          missing: the text for a missing path.
         """
         self._path, self._codes, self._missing = path, codes, missing
 
@@ -192,7 +192,7 @@ _KINDS: dict[int, type[OSError]] = {
     errno.ENOTDIR: NotADirectoryError,
     errno.EISDIR: IsADirectoryError,
 }
-# Errors of fsspec's that were raised without a number.
+# Errors that fsspec raises without an errno.
 _CODES: dict[type[Exception], int] = {
     FileNotFoundError: errno.ENOENT,
     PermissionError: errno.EACCES,

@@ -1,4 +1,4 @@
-"""Chooses the backend that carries out the operations on paths of a scheme."""
+"""Chooses the backend for paths of a scheme."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _PACKAGES = {
     "sftp": "paramiko",
     "ssh": "paramiko",
 }
-"""Packages that fsspec needs, by scheme."""
+"""Packages that fsspec needs for each scheme."""
 
 _TENSORFLOW_ONLY = frozenset({"ram"})
 
 
 def choose_backend(scheme: str, path: str) -> Backend:
-    """Chooses who carries out the operations on paths of a scheme.
+    """Chooses the backend for paths of a scheme.
 
-    TensorFlow if it runs here already and has the scheme; else fsspec if it has what the scheme
-    needs; else TensorFlow if it is installed and has the scheme.
+    The first of these that supports the scheme is chosen: TensorFlow if it is already imported;
+    fsspec with the packages for the scheme; TensorFlow if it is installed.
 
     Raises:
-      OSError: nothing that is installed has it; the text says what to install.
+      OSError: no installed package supports the scheme; the text names the package to install.
     """
     tensorflow = "tensorflow" in sys.modules and hasattr(sys.modules["tensorflow"], "io")
     for choice in (
@@ -72,7 +72,7 @@ def _is_installed(package: str) -> bool:
         return sys.modules[package] is not None
     try:
         return importlib.util.find_spec(package) is not None
-    except ImportError:  # something keeps it from being found
+    except ImportError:  # a parent module cannot be imported
         return False
 
 

@@ -1,7 +1,8 @@
-"""Files that say who is writing a directory where there are no locks, and whether he still lives.
+"""Claims: files that name the writer of a directory in storage without locks.
 
-A claim is an empty file beside the directory, `.NAME.KIND-OWNER`. OWNER names a staging folder of
-the writer on its own disk, on which it holds a lock while it lives, the machine, and the time.
+A claim is a marker file beside the directory, `.NAME.KIND-OWNER`. OWNER has the time, the machine,
+and the name of a staging folder on the writer's own disk. The writer locks that folder while it
+runs, so others can tell whether it still does.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 from jax2tf_bridge.storage._paths import StoragePath
 from jax2tf_bridge.storage._staging import is_unlocked
 
-# For how long a claim of another machine holds.
+# Time after which a claim of another machine expires.
 _HOLDS_S = 24 * 3600
 _CLAIM = re.compile(
     r"\.(?P<name>.+?)\.(?P<kind>partial|removed)"
@@ -27,7 +28,7 @@ _CLAIM = re.compile(
 )
 
 PARTIAL, REMOVED = "partial", "removed"
-"""Kinds of claims: the directory is being written; it is being removed, whoever does it."""
+"""Kinds of claims: the directory is being written, or is being removed (by anyone)."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +36,10 @@ class Claim:
     """Claim on a directory.
 
     Attributes:
-      file: where it is; the directory lies beside it.
-      name: of the directory.
+      file: the path of the claim, beside the directory.
+      name: the name of the directory.
       kind: PARTIAL or REMOVED.
-      machine, time, place: of the writer.
+      machine, time, place: the writer's machine, start time and staging folder.
     """
 
     file: StoragePath
@@ -50,11 +51,11 @@ class Claim:
 
     @property
     def directory(self) -> StoragePath:
-        """Returns what is claimed."""
+        """Returns the claimed directory."""
         return self.file.with_name(self.name)
 
     def is_dead(self) -> bool:
-        """Returns whether its writer has certainly ended."""
+        """Returns whether the writer is known to have ended."""
         if self.machine == machine():
             return is_unlocked(Path(tempfile.gettempdir(), self.place))
         return self.time < time.time() - _HOLDS_S
@@ -64,9 +65,9 @@ def make_claim(directory: StoragePath, kind: str, place: Path) -> Claim:
     """Claims a directory.
 
     Args:
-      directory: which.
+      directory: the directory.
       kind: PARTIAL or REMOVED.
-      place: the staging folder of the writer, in the system's folder of temporary files.
+      place: the writer's staging folder, in the system's folder for temporary files.
 
     Raises:
       OSError: the claim cannot be written.
@@ -83,13 +84,13 @@ def make_claim(directory: StoragePath, kind: str, place: Path) -> Claim:
 
 
 def write_marker(file: StoragePath) -> int:
-    """Writes a file of which only the name is read, and returns its size in bytes.
+    """Writes a file whose name is its only information, and returns its size in bytes.
 
     Raises:
-      OSError: it cannot be written.
+      OSError: the file cannot be written.
     """
     with file.open("wb") as opened:
-        return opened.write(b"-\n")  # some storages forget empty files
+        return opened.write(b"-\n")  # some storage drops empty files
 
 
 def claims_among(folder: StoragePath, names: list[str]) -> Iterator[Claim]:
@@ -107,7 +108,7 @@ def claims_among(folder: StoragePath, names: list[str]) -> Iterator[Claim]:
 
 
 def machine() -> str:
-    """Computes a digest of what sees the same locks: the running system and its files."""
+    """Computes a digest of the running system and its file systems, which share locks."""
     parts = [tempfile.gettempdir()]
     for link in ("/proc/self/ns/mnt",):
         try:
@@ -117,6 +118,6 @@ def machine() -> str:
     try:
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text())
     except OSError:
-        # Without a unique name, only time shows that a writer died.
+        # Without a unique name, a writer counts as ended only after the time limit.
         parts.append(secrets.token_hex(16))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:8]

@@ -21,21 +21,21 @@ _PIECE = 4 << 20
 
 @contextlib.contextmanager
 def whole_directory(path: AnyPath, *, overwrite: bool = False, has: str) -> Iterator[Path]:
-    """Yields a path on disk to write a directory at, which is at `path` at the end.
+    """Yields a path on disk to write a directory at, and moves the directory to `path` at the end.
 
-    On disk it is renamed; behind a scheme it is sent there, `has` last. If writing fails, what was
-    at `path` is still there.
+    A path on disk is renamed. A path with a scheme is uploaded, the file `has` last. If writing
+    fails, `path` is unchanged.
 
     Args:
-      path: nothing or an empty directory may be there.
-      overwrite: whether a directory that holds something is replaced, which is done on disk alone.
-      has: the file without which a directory is not one of this kind: it is not replaced, and not
-        seen.
+      path: the final path; it must not exist or must be an empty directory.
+      overwrite: whether to replace a non-empty directory, on disk only.
+      has: the name of a file that every directory of this kind has. Directories without it are not
+        replaced, and readers ignore them.
 
     Raises:
-      FileExistsError: something is at `path`, or something else than what may be replaced.
-      NotADirectoryError: a file is at `path` or above it.
-      OSError: it cannot be written.
+      FileExistsError: `path` exists and may not be replaced.
+      NotADirectoryError: `path` or a parent is a file.
+      OSError: the directory cannot be written.
     """
     path = as_path(path)
     made = (
@@ -48,7 +48,7 @@ def whole_directory(path: AnyPath, *, overwrite: bool = False, has: str) -> Iter
 
 
 def check_free(path: AnyPath, *, overwrite: bool, has: str | None = None) -> None:
-    """Raises, before the work is done, if `whole_directory` would refuse what is at `path`."""
+    """Raises, before any work, if `whole_directory` would refuse `path`."""
     path = as_path(path)
     if isinstance(path, StoragePath):
         _uploads.check_free_upload(path, overwrite=overwrite)
@@ -58,17 +58,17 @@ def check_free(path: AnyPath, *, overwrite: bool, has: str | None = None) -> Non
 
 @contextlib.contextmanager
 def on_disk(path: AnyPath) -> Iterator[Path]:
-    """Yields a file or directory on disk: itself, or a copy that is removed at the end.
+    """Yields a path on disk for a file or directory: its own, or that of a temporary copy.
 
     Raises:
-      OSError: it cannot be read, or the disk is full.
+      OSError: the path cannot be read, or the disk is full.
     """
     path = as_path(path)
     if not isinstance(path, StoragePath):
         yield path
         return
     with staging_folder(Path(tempfile.gettempdir()), _PLACE) as place:
-        # TensorFlow would take brackets and backslashes for a pattern.
+        # TensorFlow would interpret brackets and backslashes as a pattern.
         is_plain = path.name not in ("", ".", "..") and not set("[]\\") & set(path.name)
         copy = place / (path.name if is_plain else "copy")
         if path.is_dir():
@@ -83,7 +83,7 @@ def on_disk(path: AnyPath) -> Iterator[Path]:
 
 
 def _check_name(name: str, folder: StoragePath) -> None:
-    """Raises if a file of this name would be written elsewhere than in the copy of its folder."""
+    """Raises if a file of this name would be written outside of the copy of its folder."""
     if any(part in ("", ".", "..") or os.path.basename(part) != part for part in name.split("/")):
         text = f"cannot be copied to the disk: it has the file {name!r:.200}, a name outside of it"
         raise make_path_error(OSError, errno.EINVAL, text, folder)

@@ -1,4 +1,4 @@
-"""Files that are read, or replaced as a whole, on disk or in storage behind a scheme."""
+"""Reads files, and replaces whole files, on disk and in storage behind a scheme."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from jax2tf_bridge.storage._arrivals import has_size, wait_until
 from jax2tf_bridge.storage._paths import StoragePath, as_path
 
 OpenedFile: TypeAlias = io.FileIO | io.BufferedReader
-"""Open file that can be read from any position."""
+"""Open file with random access."""
 
 
 @contextlib.contextmanager
 def opened_file(path: str | os.PathLike[str]) -> Iterator[tuple[OpenedFile, int | None]]:
-    """Opens a file for reading, and yields it with its size; None of what is no regular file.
+    """Opens a file and yields it with its size; yields None if it is not a regular file.
 
     Raises:
-      OSError: it cannot be read.
+      OSError: the file cannot be read.
     """
     place = as_path(path)
     if isinstance(place, StoragePath):
@@ -44,16 +44,16 @@ def opened_file(path: str | os.PathLike[str]) -> Iterator[tuple[OpenedFile, int 
 
 @contextlib.contextmanager
 def replaced_file(path: str | os.PathLike[str], *, bytes_of: str) -> Iterator[BinaryIO]:
-    """Opens a new file for writing, which is at `path` at the end of the block, or not at all.
+    """Opens a new file for writing, which appears at `path` complete or not at all.
 
-    On disk it is then complete on disk, and has the mode of the file that it replaces.
+    On disk, the file is synced at the end, and gets the mode of the file that it replaces.
 
     Args:
       path: the file; if it is a link, its target is replaced.
-      bytes_of: for the message: the function that returns the bytes to write elsewhere.
+      bytes_of: the name of a function that returns the bytes, for the advice in messages.
 
     Raises:
-      FileExistsError: something is there that is no regular file.
+      FileExistsError: `path` is not a regular file.
       OSError: the file cannot be written; the error has the path as it was given.
     """
     place = as_path(path)
@@ -73,7 +73,7 @@ def replaced_file(path: str | os.PathLike[str], *, bytes_of: str) -> Iterator[Bi
             size = file.tell()
         wait_until(lambda: has_size(temporary, size), temporary)
         place.backend.rename(str(temporary), str(place))
-        # One that is there under both names was not renamed.
+        # If both names exist, the file was not renamed.
         wait_until(lambda: not temporary.exists() and has_size(place, size), place)
     except BaseException as e:
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Storage that fsspec reaches. Imports fsspec when it is imported itself."""
+"""Backend for fsspec; importing this module imports fsspec."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from jax2tf_bridge.storage._backend import (
     buffered,
 )
 
-# Fields that identify the version of a file; file systems have different ones.
+# Fields that identify the version of a file; each file system has its own.
 _STATES = ("ETag", "etag", "generation", "mtime", "modified", "LastModified", "created")
 
-# For these, making a folder would make its bucket.
+# For these schemes, making a folder would make a bucket.
 _WITHOUT_FOLDERS = frozenset({"abfs", "abfss", "az", "gcs", "gs", "s3", "s3a"})
 
 
 def file_system(scheme: str, path: str) -> Any:
-    """Finds fsspec's file system of a scheme; None if it has none, or a package is missing."""
+    """Returns fsspec's file system for a scheme; None if it has none, or a package is missing."""
     try:
         fsspec.get_filesystem_class(scheme)
     except (ImportError, ValueError):
         return None
     try:
         with Failed(path):
-            # Names with :: are joined addresses to this one, and to no other function.
+            # Only this function interprets "::" in names as joined addresses.
             return fsspec.core.url_to_fs(path.partition("::")[0])[0]
     except OSError as e:
         if isinstance(e.__cause__, ImportError):
@@ -43,7 +43,7 @@ def file_system(scheme: str, path: str) -> Any:
 
 
 class FsspecBackend(Backend):
-    """One of fsspec's file systems."""
+    """Backend for one of fsspec's file systems."""
 
     def __init__(self, files: Any) -> None:
         """Uses an fsspec.AbstractFileSystem."""
@@ -54,7 +54,7 @@ class FsspecBackend(Backend):
     def find(self, path: str) -> FileStatus | None:
         try:
             with Failed(path):
-                self._files.invalidate_cache()  # others write, too
+                self._files.invalidate_cache()  # other processes write too
                 found = self._files.info(path)
         except FileNotFoundError:
             return None
@@ -71,7 +71,7 @@ class FsspecBackend(Backend):
                 own = str(fsspec.core.strip_protocol(path)).rstrip("/")
         except FileNotFoundError:
             return []
-        # Some list the folder itself as an object of no bytes.
+        # Some file systems list the folder itself as an empty object.
         found = (str(name).rstrip("/") for name in listed)
         return [name.rpartition("/")[2] for name in found if name != own]
 
@@ -94,7 +94,7 @@ class FsspecBackend(Backend):
     def rename(self, path: str, target: str) -> None:
         with Failed(target):
             if has_magic(path) and type(self._files).mv is fsspec.AbstractFileSystem.mv:
-                # AbstractFileSystem.mv would treat the name as a pattern.
+                # AbstractFileSystem.mv would interpret the name as a pattern.
                 self._files.cp_file(path, target)
                 self._files.rm_file(path)
             else:
@@ -118,12 +118,12 @@ class FsspecBackend(Backend):
             pass
 
     def _remove_below(self, path: str) -> None:
-        """Removes a folder by name; `rm` takes "run[1]" for a pattern, and removes "run1"."""
+        """Removes a folder by name; `rm` would interpret "run[1]" as a pattern for "run1"."""
         self._files.invalidate_cache()
         found = self._files.find(path, withdirs=True, detail=True)
         for name in sorted({*found, str(fsspec.core.strip_protocol(path))}, reverse=True):
             if name in found and found[name]["type"] != "directory":
                 self._files.rm_file(name)
             elif self._has_folders:
-                with contextlib.suppress(FileNotFoundError):  # gone with what was in it
+                with contextlib.suppress(FileNotFoundError):  # removed with its last file
                     self._files.rmdir(name)

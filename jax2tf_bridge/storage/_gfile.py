@@ -1,4 +1,4 @@
-"""Storage that TensorFlow reaches: tf.io.gfile."""
+"""Backend for TensorFlow's file systems, tf.io.gfile."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ERRORS = {
 
 
 def gfile_backend(scheme: str) -> GFileBackend | None:
-    """Returns TensorFlow's file systems, importing it; None if it has none of a scheme."""
+    """Imports TensorFlow and returns its backend; None if it does not support the scheme."""
     import tensorflow as tf
 
     if scheme not in tf.io.gfile.get_registered_schemes():
@@ -35,7 +35,7 @@ def gfile_backend(scheme: str) -> GFileBackend | None:
 
 
 class GFileBackend(Backend):
-    """TensorFlow's file systems."""
+    """Backend for TensorFlow's file systems."""
 
     def __init__(self, gfile: Any) -> None:
         """Uses tf.io.gfile."""
@@ -92,10 +92,10 @@ class GFileBackend(Backend):
 
 
 class _RamBackend(GFileBackend):
-    """TensorFlow's ram://, which takes the beginning of a name for a folder.
+    """Backend for TensorFlow's ram://, which confuses a prefix of a name with a folder.
 
-    Where only ram://models is, ram://m is said to be a folder that holds "odels", and removing
-    ram://m beside ram://models removes what is in it and then raises NotFoundError.
+    If only ram://models exists, TensorFlow reports ram://m as a folder that contains "odels".
+    Removing ram://m removes the contents of ram://models and then raises NotFoundError.
     """
 
     def find(self, path: str) -> FileStatus | None:
@@ -103,7 +103,7 @@ class _RamBackend(GFileBackend):
         if found is None or not found.is_folder:
             return found
         above, _, name = path.rpartition("/")
-        # One with nothing above, ram://name, lies in ram://.
+        # The parent of a top-level name, ram://name, is ram://.
         listed = super().names(above if above != "ram:/" else "ram://")
         return found if name in listed else None
 

@@ -1,4 +1,4 @@
-"""Paths as users give them: on disk, or with a scheme."""
+"""Paths from users: on disk, or with a scheme."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from jax2tf_bridge.errors import make_path_error
 from jax2tf_bridge.storage._backend import Backend, FileStatus, FileWriter
 from jax2tf_bridge.storage._backend_choice import choose_backend
 
-# One letter is a drive of Windows.
+# A single letter is a Windows drive.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(/?)")
 # "simplecache::s3://bucket", "zip://file::s3://bucket"
 _CHAIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+((://|::).*)?::[A-Za-z][A-Za-z0-9+.-]+://")
 
 
 class Status(NamedTuple):
-    """Size and kind of a file, by the names of os.stat_result."""
+    """Size and kind of a file, with the field names of os.stat_result."""
 
     st_size: int
     st_mode: int
@@ -32,16 +32,16 @@ class Status(NamedTuple):
 
 @functools.total_ordering
 class StoragePath:
-    """Path with a scheme, as "gs://bucket/model", with those of pathlib's methods that are used.
+    """Path with a scheme, such as "gs://bucket/model", with the methods of pathlib that are used.
 
-    `os.fspath` and `str` give it as it was written.
+    `os.fspath` and `str` return the path as it was written.
     """
 
     def __init__(self, text: str, backend: Backend) -> None:
-        """Takes a path with its scheme, and what carries out its operations."""
+        """Stores a path with its scheme, and its backend."""
         scheme, _, rest = text.partition("://")
         parts = [part for part in rest.split("/") if part]
-        # An empty host: memory:///model names what memory://model does, file systems say.
+        # An empty host: to file systems, memory:///model is the same as memory://model.
         start = "/" if rest.startswith("/") else ""
         self._text = f"{scheme}://{start}{'/'.join(parts)}"
         self._count = len(parts)
@@ -66,7 +66,7 @@ class StoragePath:
         return hash(self._text)
 
     def __reduce__(self) -> tuple[Callable[[str], AnyPath], tuple[str]]:
-        # Backends hold modules and connections; another process chooses its own.
+        # Backends hold modules and connections, so another process chooses its own.
         return as_path, (self._text,)
 
     def __truediv__(self, name: str | PurePath) -> StoragePath:
@@ -75,12 +75,12 @@ class StoragePath:
 
     @property
     def name(self) -> str:
-        """Returns the last part; "" of a scheme alone."""
+        """Returns the last part; "" for a bare scheme."""
         return self._text.rpartition("/")[2]
 
     @property
     def suffix(self) -> str:
-        """Returns the end of the name from its last dot on."""
+        """Returns the end of the name from its last dot."""
         return PurePath(self.name).suffix
 
     @property
@@ -90,16 +90,16 @@ class StoragePath:
 
     @property
     def parent(self) -> StoragePath:
-        """Returns the folder above; a bucket is its own."""
+        """Returns the parent folder; a bucket is its own parent."""
         if self._count < 2:
             return self
         return StoragePath(self._text.rpartition("/")[0], self.backend)
 
     def check_is_below(self, *, least: int = 2) -> None:
-        """Raises if it is a bucket, beside which nothing can be written while it is made.
+        """Raises for a bucket, because a directory needs temporary files beside it.
 
         Args:
-          least: how many parts it must have; of what others are made in, 1.
+          least: the minimum number of parts; 1 for a folder to write directories in.
         """
         if self._count < least:
             scheme = self._text.partition("://")[0]
@@ -108,7 +108,7 @@ class StoragePath:
             raise make_path_error(OSError, errno.EINVAL, said, self)
 
     def with_name(self, name: str) -> StoragePath:
-        """Returns the path of another name in the same folder."""
+        """Returns the path with another name in the same folder."""
         return self.parent / name
 
     def absolute(self) -> StoragePath:
@@ -116,19 +116,19 @@ class StoragePath:
         return self
 
     def relative_to(self, folder: str | os.PathLike[str]) -> Path:
-        """Returns the path from a folder above."""
+        """Returns the path relative to a folder above."""
         return Path(self._text).relative_to(Path(os.fspath(folder)))
 
     def mkdir(self, *, parents: Literal[True], exist_ok: Literal[True]) -> None:
-        """Makes the folder and those above it, where there are folders."""
+        """Makes the folder and its parents, if the storage has folders."""
         self.backend.make_folder(self._text)
 
     def find(self) -> FileStatus | None:
-        """Returns the status of the path; None if nothing is there."""
+        """Returns the status of the path; None if it does not exist."""
         return self.backend.find(self._text)
 
     def exists(self) -> bool:
-        """Returns whether something is there."""
+        """Returns whether the path exists."""
         return self.find() is not None
 
     def is_file(self) -> bool:
@@ -142,10 +142,10 @@ class StoragePath:
         return found is not None and found.is_folder
 
     def stat(self) -> Status:
-        """Returns the size and the kind of what is there.
+        """Returns the size and the kind of the file or folder.
 
         Raises:
-          FileNotFoundError: nothing is.
+          FileNotFoundError: the path does not exist.
         """
         found = self.find()
         if found is None:
@@ -153,15 +153,15 @@ class StoragePath:
         return Status(found.size, stat.S_IFDIR if found.is_folder else stat.S_IFREG)
 
     def names(self) -> list[str]:
-        """Lists the names in the folder, sorted; none if there is no folder."""
+        """Lists the names in the folder, sorted; a missing folder has none."""
         return sorted(self.backend.names(self._text))
 
     def iterdir(self) -> Iterator[StoragePath]:
-        """Yields what is in the folder."""
+        """Yields the paths in the folder."""
         return (self / name for name in self.names())
 
     def files_below(self) -> Iterator[tuple[str, int]]:
-        """Yields the files in the folder and below, by their paths in it, with their sizes."""
+        """Yields all files below the folder as (relative path, size)."""
         for path in self.iterdir():
             found = path.find()
             if found is None:
@@ -176,7 +176,7 @@ class StoragePath:
     @overload
     def open(self, mode: Literal["wb"]) -> FileWriter: ...
     def open(self, mode: Literal["rb", "wb"]) -> io.BufferedReader | FileWriter:
-        """Opens the file to read it from any position, or a new one to write it."""
+        """Opens the file for reading with random access, or a new file for writing."""
         if mode == "rb":
             return self.backend.reader(self._text)
         return self.backend.writer(self._text)
@@ -192,7 +192,7 @@ AnyPath: TypeAlias = Path | StoragePath
 
 
 def walk_files(folder: AnyPath) -> Iterator[tuple[str, int]]:
-    """Yields the plain files in a folder and below, by their paths in it, with their sizes."""
+    """Yields all plain files below a folder as (relative path, size)."""
     if isinstance(folder, StoragePath):
         yield from folder.files_below()
         return
@@ -207,13 +207,11 @@ def walk_files(folder: AnyPath) -> Iterator[tuple[str, int]]:
 
 
 def as_path(path: str | os.PathLike[str]) -> AnyPath:
-    """Returns a path that reads and writes where the text says.
-
-    Without a scheme, and with "file://", it is pathlib's.
+    """Returns a pathlib path, or a StoragePath for a path with a scheme other than "file://".
 
     Raises:
-      OSError: nothing that is installed has the scheme; pathlib made one slash of two; or several
-        addresses are joined.
+      OSError: no installed package supports the scheme; pathlib collapsed the two slashes of a
+        scheme; or several addresses are joined.
       TypeError: the path is bytes, which may be the contents of a file.
 
     >>> as_path("models/predict")
@@ -235,7 +233,7 @@ def as_path(path: str | os.PathLike[str]) -> AnyPath:
         return Path(text)
     scheme = match[1].lower()
     if not match[2]:
-        # A folder of this name may be there, if hardly ever.
+        # A folder whose name ends with a colon may exist, though hardly ever.
         if os.path.isdir(f"{match[1]}:"):
             return Path(text)
         whole = f"{match[1]}://{text[match.end() :]}"

@@ -1,4 +1,4 @@
-"""Writes files as a whole or, whatever happens, not at all."""
+"""Writes files on disk completely or not at all."""
 
 from __future__ import annotations
 
@@ -13,28 +13,27 @@ from typing import BinaryIO
 
 @contextlib.contextmanager
 def replaced_file(path: str | os.PathLike[str], *, bytes_of: str) -> Iterator[BinaryIO]:
-    """Opens a new file for writing, and moves it to `path` at the end of the block.
+    """Opens a new file for writing, syncs it, and moves it to `path` at the end of the block.
 
-    By then it is complete on disk. It gets the mode of the file that it replaces. If anything is
-    raised, the old file stays.
+    The file gets the mode of the file that it replaces. If the block raises, the old file stays.
 
     Args:
       path: the file; if it is a link, its target is replaced.
-      bytes_of: for the message: the function that returns the bytes to write elsewhere.
+      bytes_of: the name of a function that returns the bytes, for the advice in messages.
 
     Raises:
-      FileExistsError: something is there that is no regular file.
+      FileExistsError: `path` is not a regular file.
       OSError: the file cannot be written; the error has the path as it was given.
     """
-    # A link stays a link.
+    # A link remains a link.
     target = Path(os.path.realpath(os.fspath(path)))
     if target.exists() and not target.is_file():
-        # A device or a pipe would be gone, and a file in its place.
+        # A file would replace a device or a pipe.
         raise FileExistsError(
             f"{target} is there and is no regular file: write elsewhere, or write the bytes of "
             f"{bytes_of} to it."
         )
-    # Without the file's own name, which may be as long as names can be.
+    # The temporary name leaves out the file's name, which may have the maximum length.
     temporary = target.with_name(f".{secrets.token_hex(16)}.tmp")
     try:
         with open(temporary, "xb") as handle:
@@ -57,8 +56,8 @@ def _sync_folder(folder: Path) -> None:
     """Makes a new name in a directory durable, where the system supports that."""
     if os.name != "posix":
         return
-    # The file is complete and in its place: where the folder cannot be opened or synced, the system
-    # writes the name down in its own time.
+    # The file is complete and in its place. If the folder cannot be opened or synced, the system
+    # writes the name later.
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

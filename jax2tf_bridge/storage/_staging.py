@@ -1,12 +1,12 @@
-"""Hidden folders in which a directory is written before it gets its name; none outlives its writer.
+"""Staging folders: hidden folders in which a directory is written before it gets its name.
 
-A staging folder lies beside the directory's future name, so that a rename suffices at the end. It
-holds `lock`, on which its writer keeps a lock while it lives, `new`, which the writer fills, and
-while a directory is replaced perhaps `old`. Whoever comes next removes those whose lock is free.
+A staging folder lies beside the final path, so that a rename suffices at the end. It holds `lock`,
+which its writer locks while it runs; `new`, which the writer fills; and `old` while a directory is
+replaced. The next writer removes staging folders whose lock is free.
 
-A staging folder is renamed before it is deleted. So a writer that was wrongly taken for dead (on a
-shared file system whose locks do not reach other machines) fails when it renames its directory,
-and never shows one that lost files.
+A staging folder is renamed before it is deleted. A writer that wrongly counts as dead (on a shared
+file system whose locks do not reach other machines) then fails when it renames its directory, and
+never publishes one with missing files.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from jax2tf_bridge.errors import make_path_error
 if sys.platform != "win32":
     import fcntl
 
-# For how long a staging folder must not have changed if no lock says that its writer is dead.
+# Age at which an unchanged staging folder without usable locks counts as abandoned.
 _ABANDONED_AFTER_S = 24 * 3600
 _LOCK = "lock"
-_RANDOM = r"[a-z0-9_]{8}"  # what tempfile.mkdtemp appends
+_RANDOM = r"[a-z0-9_]{8}"  # the suffix of tempfile.mkdtemp
 
 
 @contextlib.contextmanager
@@ -41,9 +41,9 @@ def staging_folder(parent: Path, name: str, target: Path | None = None) -> Itera
     """Yields a new staging folder in `parent`, and removes it at the end.
 
     Args:
-      parent: where; an existing folder.
-      name: what is written there. The leftovers of others of this name are removed.
-      target: where `old` is put back to if nothing is there.
+      parent: an existing folder.
+      name: the name of the directory. Leftovers of dead writers of this name are removed.
+      target: the path that `old` is restored to if it is free.
 
     Raises:
       PermissionError, OSError: `parent` cannot be written to.
@@ -64,7 +64,7 @@ def staging_folder(parent: Path, name: str, target: Path | None = None) -> Itera
 
 
 def clear_leftovers(parent: Path, name: str, target: Path | None = None) -> None:
-    """Removes what dead writers of `name` left in `parent`; arguments as for `staging_folder`."""
+    """Removes leftovers of dead writers of `name` in `parent`; arguments as in `staging_folder`."""
     ours = re.compile(
         rf"\.{re.escape(name)}\."
         rf"(?:(?P<removed>removed-[0-9a-f]{{16}})|partial-(?P<boot>\w{{8}})-(?P<node>\w{{8}})-{_RANDOM})"
@@ -72,7 +72,7 @@ def clear_leftovers(parent: Path, name: str, target: Path | None = None) -> None
     boot, node = _machine()
     try:
         entries = os.listdir(parent)
-    except PermissionError:  # a folder may be written to and not be readable
+    except PermissionError:  # a folder may be writable but not readable
         return
     for entry in entries:
         match = ours.fullmatch(entry)
@@ -86,10 +86,10 @@ def clear_leftovers(parent: Path, name: str, target: Path | None = None) -> None
 
 
 def remove_at_once(path: Path, name: str) -> None:
-    """Removes a directory: first its name, then what is in it, as much as can be.
+    """Renames a directory, then removes as much of it as possible.
 
     Raises:
-      OSError: it cannot be renamed.
+      OSError: the directory cannot be renamed.
     """
     removed = path.parent / f".{name}.removed-{secrets.token_hex(8)}"
     os.rename(path, removed)
@@ -99,13 +99,13 @@ def remove_at_once(path: Path, name: str) -> None:
 def is_unlocked(place: Path) -> bool:
     """Returns whether no writer holds the lock of a staging folder, or the folder is gone.
 
-    False if that cannot be known.
+    Returns False if the state of the lock is unknown.
     """
     try:
         handle = os.open(place / _LOCK, os.O_RDWR)
     except FileNotFoundError:
         return True
-    except OSError:  # another user's
+    except OSError:  # the folder of another user
         return False
     try:
         return _lock(handle) is True
@@ -115,9 +115,10 @@ def is_unlocked(place: Path) -> bool:
 
 @contextlib.contextmanager
 def locked_folder(folder: Path, seconds: float) -> Iterator[None]:
-    """Holds a lock on a folder, but waits no longer than so many seconds for it.
+    """Locks a folder, after waiting for at most this many seconds.
 
-    What is done meanwhile must be safe without it: where there are no locks, it is not held.
+    The block also runs without the lock, after the wait or if locks are not supported, so it must
+    be safe then.
     """
     if sys.platform == "win32":
         yield
@@ -140,11 +141,11 @@ def _make(parent: Path, name: str) -> tuple[Path, int]:
         try:
             handle = os.open(place / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         except FileNotFoundError:
-            continue  # somebody took it for a dead one's: it was empty
+            continue  # another process removed the folder while it was empty
         except OSError:
             _delete(place)
             raise
-        # The same may happen until the lock is held.
+        # The folder may be removed until the lock is held.
         if _lock(handle) is not False and (place / _LOCK).exists():
             return place, handle
         os.close(handle)
@@ -153,7 +154,7 @@ def _make(parent: Path, name: str) -> tuple[Path, int]:
 
 def _clear_if_dead(place: Path, name: str, target: Path | None, same_machine: bool) -> None:
     with contextlib.suppress(OSError):
-        os.rmdir(place)  # only an empty one: its writer makes another one, if it lives
+        os.rmdir(place)  # only an empty folder; a live writer makes it again
         return
     try:
         handle = os.open(place / _LOCK, os.O_RDWR)
@@ -161,7 +162,7 @@ def _clear_if_dead(place: Path, name: str, target: Path | None, same_machine: bo
         if _is_abandoned(place):
             _clear(place, name, target)
         return
-    except OSError:  # another user's
+    except OSError:  # the lock of another user
         return
     try:
         free = _lock(handle)
@@ -172,7 +173,7 @@ def _clear_if_dead(place: Path, name: str, target: Path | None, same_machine: bo
 
 
 def _lock(handle: int) -> bool | None:
-    """Takes a lock; False if another has it, None where there are no locks."""
+    """Takes a lock; returns False if another process holds it, None if locks are not supported."""
     if sys.platform == "win32":
         return None
     try:
@@ -194,7 +195,7 @@ def _is_abandoned(place: Path) -> bool:
 
 
 def _clear(place: Path, name: str, target: Path | None) -> None:
-    """Removes a staging folder; what was replaced goes back first, if nothing took its place."""
+    """Removes a staging folder; first restores `old` if its place is free."""
     old = place / "old"
     if target is not None and old.exists() and not os.path.lexists(target):
         try:
@@ -214,7 +215,7 @@ def _delete(path: Path) -> None:
 
 
 def _machine() -> tuple[str, str]:
-    """Computes digests of the running system, up to a restart, and of the machine's name."""
+    """Computes digests of the running system (new after a restart) and of the machine's name."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text()
     except OSError:

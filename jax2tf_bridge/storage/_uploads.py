@@ -1,9 +1,9 @@
-"""Directories in storage without atomic renames of folders: complete, or not seen.
+"""Uploads directories to storage that cannot rename folders; readers see them complete or not.
 
-A directory is made on the local disk and sent file by file. What makes it visible, its *last*
-file (saved_model.pb), is sent under another name, and renamed when all else is known to be there.
-Who reads takes a directory without it for none. A claim beside the directory (see `_claims`) says
-meanwhile that somebody is at work; whoever finds one of a dead writer removes what that one left.
+A directory is made on the local disk and uploaded file by file. Its *last* file (saved_model.pb)
+makes it visible, because readers ignore a directory without that file. The last file is uploaded
+under another name, and renamed when all other files have arrived. Meanwhile a claim beside the
+directory (see `_claims`) names the writer. Leftovers of dead writers are removed by the next one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PIECE = 4 << 20
 
 @contextlib.contextmanager
 def staged_upload(needed: int | None = None) -> Iterator[Path]:
-    """Yields a staging folder on the local disk, whose `new` is filled and sent.
+    """Yields a staging folder on the local disk, whose folder `new` is to be filled and uploaded.
 
     Raises:
       OSError: the disk is full, or cannot be written.
@@ -45,17 +45,17 @@ def staged_upload(needed: int | None = None) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def whole_upload(path: StoragePath, *, overwrite: bool, last: str) -> Iterator[Path]:
-    """Yields a local path to write a directory at, and sends that to `path` at the end.
+    """Yields a local path to write a directory at, and uploads the directory to `path` at the end.
 
     Args:
-      path: nothing may be there; or an empty folder.
-      overwrite: only for the message if something is there.
-      last: the file that makes it visible.
+      path: the final path; it must not exist or must be an empty folder.
+      overwrite: whether the user asked to overwrite; only changes the message if `path` exists.
+      last: the file that makes the directory visible.
 
     Raises:
-      FileExistsError: something is there, or somebody else is writing it.
-      FileNotFoundError: the writer left no `last`.
-      OSError: it cannot be written, or is a bucket.
+      FileExistsError: `path` exists, or another process is writing it.
+      FileNotFoundError: the directory has no file `last`.
+      OSError: the directory cannot be written, or `path` is a bucket.
     """
     path.check_is_below()
     clear_dead_claims(path.parent, lambda claim: claim.name == path.name, last)
@@ -75,12 +75,12 @@ def whole_upload(path: StoragePath, *, overwrite: bool, last: str) -> Iterator[P
             with contextlib.suppress(OSError):
                 _withdraw(claim)
             raise
-        # The next writer removes what is left over once the directory is there.
+        # Leftovers beside a complete directory are removed by the next writer.
         send(place / "new", claim, last)
 
 
 def check_free_upload(path: StoragePath, *, overwrite: bool) -> None:
-    """Raises if `whole_upload` would refuse a path, as where something is."""
+    """Raises if `whole_upload` would refuse the path."""
     path.check_is_below()
     found = path.find()
     if found is None:
@@ -103,20 +103,21 @@ def check_free_upload(path: StoragePath, *, overwrite: bool) -> None:
 
 
 def send(source: Path, claim: Claim, last: str, *, record: StoragePath | None = None) -> list[str]:
-    """Sends a local directory to where a claim is, and gives the claim up.
+    """Uploads a local directory to its claimed path, and removes the claim.
 
     Args:
       source: the local directory.
-      claim: on the directory that is written.
-      last: the file that makes it visible.
-      record: a file that is written first, and stays when the directory is removed.
+      claim: the claim on the final path.
+      last: the file that makes the directory visible.
+      record: a file that is written first, and that stays if the directory is removed.
 
     Returns:
-      What went wrong when it was there already, for people.
+      Notes for people about problems after the directory became visible.
 
     Raises:
-      FileNotFoundError: there is no `last` in it.
-      OSError: it cannot be written; then nothing of it is seen, and what can be removed is.
+      FileNotFoundError: the directory has no file `last`.
+      OSError: the directory cannot be written. Then it stays invisible, and uploaded files are
+        removed if possible.
     """
     target = claim.directory
     try:
@@ -131,7 +132,7 @@ def send(source: Path, claim: Claim, last: str, *, record: StoragePath | None = 
         if _is_there(target / last, source / last):
             notes = _tidied(claim, last)
             if isinstance(error, OSError):
-                # It is of what came after, as removing the other name of a copy.
+                # The error came after the rename, for example when the old name was removed.
                 return notes
             raise
         with contextlib.suppress(OSError):
@@ -152,7 +153,7 @@ def _send_all(source: Path, target: StoragePath, claim: Claim, last: str) -> Non
             sizes[name] = _copy(file, target / name)
     waiting = _waiting_name(last)
     sizes[waiting] = _copy(source / last, target / waiting)
-    # Not only of this writer's mistakes: who took it for dead may have removed files.
+    # Another process may have removed files, if it took this writer for dead.
     for name, size in sizes.items():
         wait_until(lambda n=name, s=size: has_size(target / n, s), target / name)  # type: ignore[misc]
     wait_until(claim.file.exists, claim.file)
@@ -194,7 +195,7 @@ def _withdraw(claim: Claim) -> None:
 
 
 def _claims(folder: StoragePath, own: Claim) -> list[Claim]:
-    """Lists the claims of others, once the own one is among all."""
+    """Waits until the own claim is visible, and lists the claims of others."""
     found: list[Claim] = []
 
     def sees_own() -> bool:
@@ -206,12 +207,12 @@ def _claims(folder: StoragePath, own: Claim) -> list[Claim]:
 
 
 def clear_dead_claims(folder: StoragePath, wanted: Callable[[Claim], bool], last: str) -> None:
-    """Removes what dead writers left in a folder, as far as that can be done.
+    """Removes leftovers of dead writers in a folder, as far as possible.
 
     Args:
       folder: the folder with the directories.
-      wanted: picks the claims that are looked at.
-      last: as for `send`.
+      wanted: selects the claims to check.
+      last: as in `send`.
     """
     for claim in claims_among(folder, folder.names()):
         if not wanted(claim):
@@ -227,10 +228,10 @@ def clear_dead_claims(folder: StoragePath, wanted: Callable[[Claim], bool], last
 
 
 def remove_directory(path: StoragePath, last: str) -> None:
-    """Removes a directory: first what makes it visible.
+    """Removes a directory, beginning with the file that makes it visible.
 
     Raises:
-      OSError: something cannot be removed, or is still there.
+      OSError: a file cannot be removed, or still exists.
     """
     path.backend.remove(str(path / last))
     wait_until(lambda: not (path / last).exists(), path / last, "was removed, and is still there")
@@ -239,10 +240,10 @@ def remove_directory(path: StoragePath, last: str) -> None:
 
 
 def remove_visible(path: StoragePath, last: str) -> None:
-    """Removes a directory that is seen, so that the next writer goes on if this one dies.
+    """Removes a visible directory under a claim, so that the next writer can finish the removal.
 
     Raises:
-      OSError: it cannot be removed.
+      OSError: the directory cannot be removed.
     """
     with staged_upload() as place:
         claim = make_claim(path, REMOVED, place)
@@ -253,20 +254,20 @@ def remove_visible(path: StoragePath, last: str) -> None:
 def claim_number(
     folder: StoragePath, place: Path, largest: Callable[[list[str]], int], most: int
 ) -> Claim:
-    """Claims the next number below a folder, which nobody else has or claims.
+    """Claims the next free number as a name in a folder.
 
-    Each writes its claim before it looks for those of others. So of two that want the same number
-    at least one sees the other, and who sees another gives way. Both may: then they take numbers
-    of their own, in the order of their claims.
+    Each writer writes its claim before it lists those of others. If two writers want the same
+    number, at least one sees the other and gives way. If both do, they take further numbers in the
+    order of their claims.
 
     Args:
-      folder: the folder, which is there.
-      place: of the writer, as for `make_claim`.
-      largest: the largest number among names, 0 if there is none.
-      most: the largest number that there may be.
+      folder: an existing folder.
+      place: the writer's staging folder, as in `make_claim`.
+      largest: returns the largest number among names, 0 without any.
+      most: the maximum number.
 
     Raises:
-      ValueError: there is no next number.
+      ValueError: the next number would exceed the maximum.
       OSError: the claim cannot be written.
     """
     number = _largest_taken(folder, folder.names(), largest)

@@ -1,4 +1,4 @@
-"""Writes a directory on disk complete or not at all, also if process or machine dies."""
+"""Writes a directory on disk completely or not at all, even if the process or machine dies."""
 
 from __future__ import annotations
 
@@ -23,24 +23,25 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def whole_directory(
     path: Path, *, overwrite: bool = False, has: str | None = None
 ) -> Iterator[Path]:
-    """Yields a path to write a directory at, and renames that to `path` at the end.
+    """Yields a path to write a directory at, and renames the directory to `path` at the end.
 
-    If writing fails nothing is left of it, and what was at `path` is still there. If the process
-    is killed or the machine stops, the same holds, but for a hidden folder beside `path`, which
-    the next call for this path removes. Where the system cannot exchange two directories at once
-    (it can on Linux, with most file systems), and a process is killed in the instant between two
-    renames, that call first puts back what was there.
+    If writing fails, nothing is left behind and `path` is unchanged. If the process is killed or
+    the machine stops, the same holds, apart from a hidden folder beside `path`, which the next call
+    for this path removes. Linux exchanges two directories atomically on most file systems. If the
+    system cannot, and the process is killed between two renames, the next call first restores the
+    old directory.
 
     Args:
-      path: nothing or an empty directory may be there; the folders above it are made.
-      overwrite: whether a directory that holds something is replaced.
-      has: the file without which a directory is not one of this kind, and not replaced.
+      path: the final path; it must not exist or must be an empty directory. Missing parents are
+        made.
+      overwrite: whether to replace a non-empty directory.
+      has: the name of a file that every directory of this kind has; others are not replaced.
 
     Raises:
-      FileExistsError: something is at `path`, or something else than what may be replaced.
-      NotADirectoryError: a file is at `path` or above it.
-      OSError: `path` is the current folder or a mount point, or cannot be written, or
-        the disk is full.
+      FileExistsError: `path` exists and may not be replaced.
+      NotADirectoryError: `path` or a parent is a file.
+      OSError: `path` is the current folder or a mount point, or cannot be written, or the disk is
+        full.
     """
     path = local_path(path)
     if path.parent.is_dir():
@@ -50,7 +51,7 @@ def whole_directory(
         staging(path.parent, path.name, target=path) as place,
         ended_by_interrupts() as check_interrupts,
     ):
-        partial = place / "new"  # made by the writer, with the usual permissions
+        partial = place / "new"  # the writer makes it, with the usual permissions
         yield partial
         sync_tree(partial)
         check_free(path, overwrite=overwrite, has=has)
@@ -58,12 +59,12 @@ def whole_directory(
         if overwrite and path.exists():
             _replace(path, partial, place / "old")
         else:
-            partial.rename(path)  # at once, and only where there is nothing or an empty folder
+            partial.rename(path)  # atomic; fails unless the path is free or an empty folder
         sync_folder(path.parent)
 
 
 def local_path(path: str | os.PathLike[str]) -> Path:
-    """Returns the absolute path, following links: what a link names is written, not the link."""
+    """Returns the absolute path with links resolved, so that the target of a link is written."""
     return Path(os.path.realpath(path))
 
 
@@ -71,16 +72,16 @@ def local_path(path: str | os.PathLike[str]) -> Path:
 def staging(
     parent: Path, name: str, *, target: Path | None = None, needed: int | None = None
 ) -> Iterator[Path]:
-    """Yields a staging folder in `parent`, whose `new` is written and renamed.
+    """Yields a staging folder in `parent`, whose folder `new` is to be written and renamed.
 
     Args:
-      parent: it and the folders above it are made, and removed again if this fails.
-      name: what is written there.
-      target: where `old` in it is put back to if nothing is there.
-      needed: how many bytes are written, if that is known.
+      parent: the folder; it and its parents are made, and removed again on failure.
+      name: the name of the directory.
+      target: the path that `old` is restored to if it is free.
+      needed: the number of bytes to write, if known.
 
     Raises:
-      NotADirectoryError: a file is above.
+      NotADirectoryError: a parent is a file.
       OSError: `parent` cannot be written to, or the disk is full.
     """
     with _made_folders(parent), staging_folder(parent, name, target) as place:
@@ -93,10 +94,10 @@ def staging(
 
 
 def sync_tree(folder: Path) -> None:
-    """Has the system write a directory and all that is in it to the disk, file by file.
+    """Syncs a directory and everything in it to the disk, file by file.
 
     Raises:
-      OSError: there is none, or it could not be written.
+      OSError: the directory is missing, or a file could not be written.
     """
     for path, _, files in os.walk(folder, topdown=False, onerror=_raise):
         for file in files:
@@ -105,7 +106,7 @@ def sync_tree(folder: Path) -> None:
 
 
 def sync_folder(folder: str | os.PathLike[str]) -> None:
-    """Has the system write the names in a folder to the disk, where it offers that."""
+    """Syncs the names in a folder to the disk, if the system supports that."""
     if os.name != "posix":
         return
     try:
@@ -138,16 +139,16 @@ def _made_folders(folder: Path) -> Iterator[None]:
             sync_folder(made.parent)
     except BaseException:
         for made in missing:
-            with contextlib.suppress(OSError):  # others use it
+            with contextlib.suppress(OSError):  # other processes use it
                 made.rmdir()
         raise
 
 
 def _existing_parent(path: Path) -> Path:
-    """Returns the lowest folder above a path that is there.
+    """Returns the nearest existing parent of a path.
 
     Raises:
-      NotADirectoryError: it is a file.
+      NotADirectoryError: the parent is a file.
     """
     above = next(folder for folder in path.absolute().parents if folder.exists())
     if not above.is_dir():
@@ -158,7 +159,7 @@ def _existing_parent(path: Path) -> Path:
 def _is_full_disk(error: Exception) -> bool:
     if isinstance(error, OSError) and error.errno in _FULL:
         return True
-    # TensorFlow's errors have the system's text and not its number.
+    # TensorFlow's errors have the system's text, but not its errno.
     return any(_said(code, error) for code in _FULL)
 
 
@@ -190,7 +191,7 @@ def _size(folder: Path) -> int:
 
 
 def check_free(path: Path, *, overwrite: bool, has: str | None = None) -> None:
-    """Raises, before the work is done, if `whole_directory` would refuse what is at `path`."""
+    """Raises, before any work, if `whole_directory` would refuse `path`."""
     if not path.exists():
         _existing_parent(path)
         return
@@ -218,17 +219,17 @@ def _replace(path: Path, new: Path, old: Path) -> None:
     try:
         path.rename(old)
         new.rename(path)
-    except BaseException:  # an interrupt between the two as well
+    except BaseException:  # also an interrupt between the two renames
         if old.exists() and not path.exists():
             old.rename(path)
         raise
 
 
-# Linux' renameat2(2): flags, and "relative to the current folder".
+# Flags of Linux' renameat2(2), and its constant for the current folder.
 _NO_REPLACE, _EXCHANGE = 1, 2
 _AT_FDCWD = -100
-# Errors of kernels and file systems without the flag. The plain rename that is then tried says
-# what else is wrong.
+# Errors of kernels and file systems without the flag. A plain rename follows, and reports other
+# problems.
 _WITHOUT_FLAG = {
     errno.EINVAL,
     errno.ENOSYS,
@@ -239,20 +240,20 @@ _WITHOUT_FLAG = {
 
 
 def rename_to_new(source: Path, target: Path) -> None:
-    """Renames a directory that is not empty, at once, unless something has the new name.
+    """Renames a non-empty directory atomically, unless the new name exists.
 
-    Where the file system has no such renaming, an empty directory of that name is replaced.
+    Without support of the file system, an empty directory of that name is replaced.
 
     Raises:
-      FileExistsError: something has that name.
-      OSError: it cannot be renamed.
+      FileExistsError: the new name exists.
+      OSError: the directory cannot be renamed.
     """
     if _renamed(source, target, _NO_REPLACE):
         return
     try:
         os.rename(source, target)
     except OSError as e:
-        # POSIX names both of the first two for a folder that is not empty; the third is a file.
+        # POSIX allows the first two for a non-empty folder; the third means a file.
         taken = e.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
         if taken and os.path.lexists(target):
             raise make_path_error(FileExistsError, errno.EEXIST, "is there already", target) from e
@@ -260,7 +261,7 @@ def rename_to_new(source: Path, target: Path) -> None:
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Gives each of two the other's name at once; False if the system cannot.
+    """Exchanges the names of two directories atomically; returns False if the system cannot.
 
     Raises:
       OSError: one is missing, or they cannot be renamed.
@@ -283,7 +284,7 @@ def _renamed(source: Path, target: Path, flag: int) -> bool:
 
 @functools.cache
 def _renameat2() -> Callable[[int, bytes, int, bytes, int], int] | None:
-    """Finds the C library's function, which glibc has since 2.28; None elsewhere."""
+    """Returns the function of the C library (glibc 2.28 and newer); None without it."""
     if sys.platform != "linux":
         return None
     function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
