@@ -1,7 +1,7 @@
-"""Adds tensors to variables that TensorFlow saved, without TensorFlow and without copies of them.
+"""Adds tensors to a checkpoint of TensorFlow, without TensorFlow and without copying the tensors.
 
-_tensor_bundle has the format. The elements are appended to the first file of data, in pieces that
-are summed while they are in the processor's cache, and the index is written anew.
+See _tensor_bundle for the format. The elements are appended to the first data file in pieces, whose
+checksums are computed while they are in the processor's cache, and the index is rewritten.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _NUMBERS = {name: number for number, name in DTYPES.items()}
 
 @dataclass(frozen=True)
 class NewTensor:
-    """A tensor that is added to a bundle.
+    """Tensor to add to a bundle.
 
     Attributes:
-      type: its dtype and shape, in which nothing is open.
-      blocks: yields its elements, in C order and little-endian; called once.
+      type: the dtype and the shape, without unknown sizes.
+      blocks: yields the elements, in C order and little-endian; called once.
     """
 
     type: TensorType
@@ -38,18 +38,18 @@ class NewTensor:
 
 
 def append_tensors(prefix: str | os.PathLike[str], tensors: Mapping[str, NewTensor]) -> None:
-    """Adds tensors to a bundle, which holds none of these names.
+    """Adds tensors with new names to a bundle.
 
-    Memory is used for the index alone, beside what the blocks take.
+    Only the index and the current block are in memory.
 
     Args:
-      prefix: of the bundle, on disk.
-      tensors: by their keys.
+      prefix: the prefix of the bundle, on disk.
+      tensors: the tensors by key.
 
     Raises:
-      FileFormatError: the bundle is damaged, or of a kind that is not read here.
-      SavingError: a tensor has another number of bytes than its type says.
-      OSError: it cannot be read or written.
+      FileFormatError: the bundle is damaged, or of an unsupported kind.
+      SavingError: the number of bytes of a tensor does not match its type.
+      OSError: the bundle cannot be read or written.
     """
     bundle = TensorBundle(prefix)
     entries = dict(bundle.raw)
@@ -72,7 +72,7 @@ def append_tensors(prefix: str | os.PathLike[str], tensors: Mapping[str, NewTens
 def _write(
     write: Callable[[memoryview], int | None], blocks: Iterable[memoryview]
 ) -> tuple[int, int]:
-    """Writes blocks; returns how many bytes they have, and their checksum."""
+    """Writes blocks; returns their total number of bytes and their checksum."""
     size = checksum = 0
     for block in blocks:
         for start in range(0, len(block), _PIECE):
@@ -80,13 +80,13 @@ def _write(
             checksum = crc32c(piece, checksum)
             size += len(piece)
             while piece:
-                # A disk may take less at once.
+                # A write may be partial.
                 piece = piece[write(piece) :]
     return size, checksum
 
 
 def _entry(kind: TensorType, start: int, size: int, checksum: int) -> bytes:
-    """Writes a BundleEntryProto."""
+    """Encodes a BundleEntryProto."""
     sizes = b"".join(
         bytes_field(2, varint_field(1, dimension) if dimension else b"")
         for dimension in kind.shape or ()
@@ -98,14 +98,14 @@ def _entry(kind: TensorType, start: int, size: int, checksum: int) -> bytes:
 
 
 def _table(entries: Sequence[tuple[bytes, bytes]]) -> bytes:
-    """Writes a table of sorted names."""
+    """Encodes a table with sorted names."""
     content = bytearray()
     handles: list[tuple[bytes, bytes]] = []
 
     def add(block: bytes) -> bytes:
-        """Adds a block; returns its handle."""
+        """Appends a block; returns its handle."""
         handle = varint(len(content)) + varint(len(block))
-        whole = block + b"\0"  # not compressed
+        whole = block + b"\0"  # uncompressed
         content.extend(whole + struct.pack("<I", masked(crc32c(whole))))
         return handle
 
@@ -126,7 +126,7 @@ def _table(entries: Sequence[tuple[bytes, bytes]]) -> bytes:
 
 
 def _block(entries: Sequence[tuple[bytes, bytes]]) -> bytes:
-    """Writes a block; a name shares its beginning with the one before, but for every 16th."""
+    """Encodes a block; names, except every 16th, omit the prefix shared with the one before."""
     content = bytearray()
     restarts = []
     previous = b""

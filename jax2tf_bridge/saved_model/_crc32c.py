@@ -1,9 +1,9 @@
-"""CRC-32C, which checkpoints and TFRecord files have.
+"""CRC-32C, the checksum of checkpoints and TFRecord files.
 
-By google-crc32c where it is installed, at the speed of memory; else at the speed of NumPy. The
-polynomial of Castagnoli, bits reversed, as https://www.rfc-editor.org/rfc/rfc3720#appendix-B.4
-has it. Long data is cut into lanes whose checksums are computed side by side, then joined: a
-checksum is linear over GF(2), so that zeros behind it are a matrix.
+Uses google-crc32c if it is installed, at the speed of memory, else NumPy. The polynomial is
+Castagnoli's with reversed bits, see https://www.rfc-editor.org/rfc/rfc3720#appendix-B.4. Long data
+is cut into lanes, whose checksums are computed in parallel and then joined: a checksum is linear
+over GF(2), so appending zeros is a multiplication by a matrix.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _POLYNOMIAL = 0x82F63B78
 _MASK_DELTA = 0xA282EAD8
 _LANES = 4096
 _STEP = 1 << 20
-# Below, the lanes cost more than they save.
+# Minimum length for lanes, which cost more than they save for shorter data.
 _ALONE = 1 << 14
 
 
 def crc32c(data: _Bytes, checksum: int = 0) -> int:
-    """Computes the checksum of bytes, after others whose checksum is known.
+    """Computes the checksum of bytes; `checksum` is that of the bytes before them.
 
     >>> hex(crc32c(b"123456789")), hex(crc32c(b"6789", crc32c(b"12345")))
     ('0xe3069283', '0xe3069283')
@@ -42,16 +42,16 @@ def crc32c(data: _Bytes, checksum: int = 0) -> int:
 
 
 def is_fast() -> bool:
-    """Returns whether checksums take no longer than reading memory."""
+    """Returns whether a checksum is as fast as reading memory."""
     return _extend_of_google() is not None
 
 
 @functools.cache
 def _extend_of_google() -> Callable[[int, bytes], int] | None:
-    """Finds the function of google-crc32c that continues a checksum, unless it is slow as well."""
+    """Returns google-crc32c's function that continues a checksum; None if missing or slow."""
     try:
         with warnings.catch_warnings():
-            # It warns where it has no compiled code, and would then take longer than NumPy.
+            # It warns if it has no compiled code, which makes it slower than NumPy.
             warnings.simplefilter("ignore")
             import google_crc32c
     except ImportError:
@@ -64,7 +64,7 @@ def _crc32c_by_numpy(view: memoryview, checksum: int = 0) -> int:
     state = checksum ^ 0xFFFFFFFF
     length = len(view) // (4 * _LANES) * 4 if len(view) >= _ALONE else 0
     if length:
-        # Equal lanes, the first of which continues the state; what is left comes after them.
+        # The first of the equal lanes continues the state; the rest comes after the lanes.
         whole = length * _LANES
         columns = np.frombuffer(view[:whole], "<u4").reshape(_LANES, length // 4)
         lanes = np.zeros(_LANES, np.uint32)
@@ -82,7 +82,7 @@ def _crc32c_by_numpy(view: memoryview, checksum: int = 0) -> int:
 
 
 def masked(checksum: int) -> int:
-    """Makes a checksum what TensorFlow stores: rotated, plus a number.
+    """Converts a checksum to the stored form: rotated, plus a constant.
 
     >>> hex(masked(0xE3069283))
     '0xc78ab0e5'
@@ -92,7 +92,7 @@ def masked(checksum: int) -> int:
 
 
 def unmasked(stored: int) -> int:
-    """Undoes how TensorFlow stores a checksum: rotated, plus a number.
+    """Converts a stored checksum back: minus a constant, rotated.
 
     >>> hex(unmasked(0xC78AB0E5))
     '0xe3069283'
@@ -103,7 +103,7 @@ def unmasked(stored: int) -> int:
 
 @functools.cache
 def _byte_table() -> _Words:
-    """Tabulates the state after each byte, from the state 0."""
+    """Tabulates the state after each byte, starting from the state 0."""
     table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         table = np.where(table & 1, table >> 1 ^ np.uint32(_POLYNOMIAL), table >> 1)
@@ -112,7 +112,7 @@ def _byte_table() -> _Words:
 
 @functools.cache
 def _wide_tables() -> tuple[_Words, _Words]:
-    """Tabulates the state after four bytes, by the upper and the lower half of state and bytes."""
+    """Tabulates the state after four bytes, for the upper and lower 16 bits of state xor bytes."""
     upper = np.arange(1 << 16, dtype=np.uint32) << np.uint32(16)
     lower = np.arange(1 << 16, dtype=np.uint32)
     table = _byte_table()
@@ -123,7 +123,7 @@ def _wide_tables() -> tuple[_Words, _Words]:
 
 
 def _joined(lanes: _Words, length: int) -> int:
-    """Joins the states of lanes of so many bytes each, one behind the other."""
+    """Joins the states of consecutive lanes of `length` bytes each."""
     behind = _zeros(length)
     while len(lanes) > 1:
         lanes = _applied(behind, lanes[::2]) ^ lanes[1::2]
@@ -132,7 +132,7 @@ def _joined(lanes: _Words, length: int) -> int:
 
 
 def _zeros(count: int) -> _Words:
-    """Computes what so many zero bytes make of the state: the image of each of its bits."""
+    """Computes the matrix for appending zero bytes: the image of each bit of the state."""
     bits = np.uint32(1) << np.arange(32, dtype=np.uint32)
     result, power = bits, _byte_table()[bits & 0xFF] ^ bits >> 8
     while count:

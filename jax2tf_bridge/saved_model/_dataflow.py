@@ -1,7 +1,7 @@
-"""Follows the outputs of a signature back to inputs, variables, constants and module calls.
+"""Traces the outputs of a signature back to inputs, variables, constants and module calls.
 
-A graph is followed backwards from its outputs, through what passes values on and through functions
-that are called. Whatever else stands in the way is `Opaque`.
+Traces backwards through identities, casts and function calls. Results of other operations are
+`Opaque`.
 """
 
 from __future__ import annotations
@@ -32,42 +32,42 @@ _MAX_DEPTH = 200
 
 @dataclass(frozen=True)
 class Input:
-    """An input of the signature, or an argument of a function that is looked at alone."""
+    """Input of the signature, or argument of a function that is traced alone."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class GraphVariable:
-    """A variable, by the node of the graph that names it."""
+    """Variable, identified by its node in the graph."""
 
     node: str
 
 
 @dataclass(frozen=True)
 class GraphConstant:
-    """A constant, by its node."""
+    """Constant, identified by its node."""
 
     node: Node
 
 
 @dataclass(frozen=True)
 class Opaque:
-    """A value that cannot be looked through; `reason` says what it is."""
+    """Value that cannot be traced further; `reason` describes it."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Placed:
-    """A flat argument of a VJP."""
+    """Flat argument of a VJP."""
 
     place: int
 
 
 @dataclass(frozen=True)
 class Cast:
-    """A value in another dtype."""
+    """Value cast to another dtype."""
 
     value: Value
     dtype: str
@@ -75,7 +75,7 @@ class Cast:
 
 @dataclass(frozen=True)
 class ModuleResult:
-    """A result of a module."""
+    """Result of a module call."""
 
     call: ModuleCall
     index: int
@@ -83,12 +83,12 @@ class ModuleResult:
 
 @dataclass(eq=False)
 class ModuleCall:
-    """An XlaCallModule operation.
+    """XlaCallModule operation.
 
     Attributes:
       node: the operation.
-      scope: where it stands.
-      differentiated: the IdentityN whose registered gradient is the module's, if there is one.
+      scope: the scope of the operation.
+      differentiated: the IdentityN that has the module's gradient registered; None without one.
     """
 
     node: Node
@@ -97,7 +97,7 @@ class ModuleCall:
 
     @property
     def place(self) -> str:
-        """Names where it stands, for messages."""
+        """Names its location, for messages."""
         function = self.scope.body.name
         return f"{function}/{self.node.name}" if function else self.node.name
 
@@ -106,7 +106,7 @@ Value: TypeAlias = "Input | GraphVariable | GraphConstant | Opaque | Placed | Ca
 
 
 def without_casts(value: Value) -> tuple[Value, list[str]]:
-    """Splits a value into what is cast, and the dtypes that it is cast to, one after the other."""
+    """Splits a value into the value before all casts and the dtypes of the casts, in order."""
     dtypes = []
     while isinstance(value, Cast):
         dtypes.append(value.dtype)
@@ -116,16 +116,16 @@ def without_casts(value: Value) -> tuple[Value, list[str]]:
 
 @dataclass(eq=False)
 class CallScope:
-    """A graph, or a call of a function with the values of its arguments.
+    """Scope of tensor names: the main graph, or one call of a function.
 
     Attributes:
       model: the graph of the SavedModel.
-      body: its own operations, or those of the function.
-      arguments: what the function's arguments are, those that were asked for; of the graph
-        itself, its inputs by tensor.
-      caller: where the function is called, if that is followed.
-      passed: which tensors of the caller the arguments are.
-      depth: how many calls lie around it.
+      body: the operations of the main graph or of the function.
+      arguments: cached values of the function's arguments; for the main graph, its inputs by
+        tensor.
+      caller: the scope of the call; None for the main graph or a function that is traced alone.
+      passed: the caller's tensors that are passed as arguments.
+      depth: the number of enclosing calls.
     """
 
     model: MetaGraph
@@ -139,14 +139,14 @@ class CallScope:
 
     @staticmethod
     def of_graph(model: MetaGraph, inputs: Mapping[str, str]) -> CallScope:
-        """Makes the scope of the graph itself."""
+        """Makes the scope of the main graph."""
         given: dict[str, Value] = {
             tensor_of(tensor)[0]: Input(name) for name, tensor in inputs.items()
         }
         return CallScope(model, model.graph.main, given)
 
     def value(self, reference: str) -> Value:
-        """Finds what a tensor of this graph or function is.
+        """Traces a tensor of this graph or function to its origin.
 
         Raises:
           FileFormatError: the graph is damaged.
@@ -162,13 +162,13 @@ class CallScope:
         return value
 
     def _source(self, reference: str, way: list[str | tuple[CallScope, str]]) -> Value:
-        """Follows a tensor to what it comes from.
+        """Traces a tensor to its origin.
 
-        Calls that follow each other are followed without recursion: there may be many.
+        Chains of calls are traced without recursion, because they may be long.
 
         Args:
           reference: the tensor.
-          way: gets the dtypes to which it is cast on the way, and the arguments of functions.
+          way: receives the dtypes of casts on the way, and the arguments of functions.
         """
         scope: CallScope = self
         for _ in range(_MAX_STEPS):
@@ -215,7 +215,7 @@ class CallScope:
         return self._modules[node.name]
 
     def _note_gradient(self, node: Node) -> None:
-        """Notes in a module call that its results have the gradient of a node."""
+        """Records in a module call that a node has the gradient of its results."""
         if node.op != "IdentityN" or not node.gradient_type or not node.inputs:
             return
         first = self.body.by_name.get(tensor_of(node.inputs[0])[0])
@@ -223,7 +223,7 @@ class CallScope:
             self._module(first).differentiated = node
 
     def _call(self, node: Node) -> tuple[LibraryFunction, CallScope] | None:
-        """Finds the function that a node calls; None if it does something else."""
+        """Returns the function that a node calls; None for other operations."""
         names: Sequence[str] = (node.op,)
         if node.op in _CALLS:
             names = node.functions("f")

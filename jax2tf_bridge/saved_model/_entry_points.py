@@ -1,4 +1,4 @@
-"""Finds the modules and arrays of a graph, and which signatures and methods run them."""
+"""Finds the modules and arrays of a graph, and the signatures and methods that run them."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from jax2tf_bridge.saved_model._tensors import TensorType, tensor_type
 from jax2tf_bridge.serialization.jax_exported import read_stablehlo_version
 
 _MAX_ENTRIES = 256
-"""Signatures and methods that are looked into at most: each may reach the whole graph."""
+"""Maximum number of signatures and methods to analyse; each may reach the whole graph."""
 
 
 @dataclass(frozen=True)
 class Reached:
-    """Functions that run when something is called, or differentiated.
+    """Functions that run when a signature or method is called or differentiated.
 
     Attributes:
-      orders: of each function that is reached, how often is differentiated before it runs; the
-        graph itself is "".
-      main: the names of the nodes of the graph itself that are run.
-      unregistered: at which orders the gradient of a node is asked for that is not in the file.
-      missing: functions that are called and are not in the file.
+      orders: maps each reached function to the order of differentiation at which it runs; "" is the
+        main graph.
+      main: the names of the reached nodes of the main graph.
+      unregistered: the orders at which a gradient is needed that the file does not have.
+      missing: called functions that the file does not have.
     """
 
     orders: Mapping[str, int]
@@ -41,7 +41,7 @@ class Reached:
 
 
 def reached_by_tensors(graph: Graph, tensors: Iterable[str]) -> Reached:
-    """Finds what runs for tensors of the graph itself ("StatefulPartitionedCall:0")."""
+    """Finds what runs to compute tensors of the main graph ("StatefulPartitionedCall:0")."""
     by_name = graph.main.by_name
     waiting = [tensor_of(tensor)[0] for tensor in tensors]
     seen = set(waiting)
@@ -59,14 +59,14 @@ def reached_by_tensors(graph: Graph, tensors: Iterable[str]) -> Reached:
 
 
 def reached_by_functions(graph: Graph, names: Iterable[str]) -> Reached:
-    """Finds what runs when one of these functions is called."""
+    """Finds what runs when these functions are called."""
     return _reached(graph, {}, [(name, 0) for name in dict.fromkeys(names)])
 
 
 def _reached(
     graph: Graph, main: Mapping[str, list[Node]], begin: Iterable[tuple[str, int]]
 ) -> Reached:
-    """Follows calls, at no cost, before gradients, at one order: lower orders come first."""
+    """Follows calls and gradients; calls keep the order and come first, gradients add 1."""
     orders: dict[str, int] = {}
     unregistered: set[int] = set()
     missing: set[str] = set()
@@ -103,8 +103,8 @@ class EntryPoints:
 
     Attributes:
       entries: the signatures, then the methods that run modules.
-      more: how many others there are, which were not looked into.
-      missing: the functions that are called and are not there.
+      more: the number of others, which were not analysed.
+      missing: called functions that the file does not have.
     """
 
     entries: tuple[EntryPoint, ...]
@@ -113,10 +113,10 @@ class EntryPoints:
 
 
 def called_modules(graph: Graph, first: int) -> Iterator[CalledModule]:
-    """Yields the modules of a graph, numbered from `first` on.
+    """Yields the modules of a graph, numbered from `first`.
 
     Raises:
-      FileFormatError: an operation is damaged, even of a function that nothing reaches.
+      FileFormatError: an operation is damaged, even in an unreachable function.
     """
     number = first
     for function, node in graph.every_node():
@@ -149,7 +149,7 @@ def called_module(number: int, function: str, node: Node) -> CalledModule:
 
 
 def constants(graph: Graph) -> Iterator[GraphConstant]:
-    """Yields the arrays in a graph."""
+    """Yields the constant arrays of a graph."""
     for function, node in graph.every_node():
         tensor = node.tensor("value") if node.op == "Const" else None
         if tensor is not None:
@@ -161,7 +161,7 @@ def entry_points(meta_graph: MetaGraph, modules: Sequence[CalledModule]) -> Entr
 
     Args:
       meta_graph: the graph.
-      modules: those of the graph.
+      modules: the modules of the graph.
     """
     graph, signatures = meta_graph.graph, meta_graph.signatures
     methods = {} if meta_graph.objects is None else meta_graph.objects.methods
@@ -185,7 +185,7 @@ def entry_points(meta_graph: MetaGraph, modules: Sequence[CalledModule]) -> Entr
     ]
     missing = [found.missing for found in by_signature.values()]
     for name, found in by_method.items():
-        # A gradient that hangs on the object is no method to call.
+        # Gradients that are attributes of the object are not methods.
         if not derived.issuperset(methods[name]):
             missing.append(found.missing)
             entry = _entry(graph, name, None, found, modules)

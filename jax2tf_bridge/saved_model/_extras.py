@@ -1,4 +1,4 @@
-"""Reads what lies beside saved_model.pb: requests to warm up, and the sizes of files."""
+"""Reads the files beside saved_model.pb: warm-up requests, and the sizes of files."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from jax2tf_bridge.saved_model._tfrecord import count_records, read_records
 from jax2tf_bridge.storage import AnyPath, walk_files
 
 SERVING_DEFAULT = "serving_default"
-"""Signature that TensorFlow Serving uses if a request names none."""
+"""Signature that TensorFlow Serving uses for requests without a signature name."""
 
 WARM_UP = Path("assets.extra", "tf_serving_warmup_requests")
-"""Path below the model's directory where TensorFlow Serving looks for requests."""
+"""Path of TensorFlow Serving's warm-up requests in the model's directory."""
 
 _MAX_REQUESTS = 100_000
-"""TensorFlow Serving itself replays 1000."""
+"""Maximum number of requests to count; TensorFlow Serving replays at most 1000."""
 
 _MAX_FILES = 10_000
 
 
 def read_warm_up(folder: AnyPath) -> WarmUp | None:
-    """Counts the requests of the warm-up file, a TFRecord; None if there is no such file.
+    """Counts the requests in the warm-up file, a TFRecord, without parsing them.
 
-    Its requests are counted and not read.
+    Returns None if there is no such file.
     """
     path = folder / WARM_UP
     size = _size(path)
@@ -41,11 +41,11 @@ def read_warm_up(folder: AnyPath) -> WarmUp | None:
 
 @dataclass(frozen=True)
 class Request:
-    """A request to warm up.
+    """Warm-up request.
 
     Attributes:
-      signature: which it calls.
-      inputs: by name, as TensorProto messages.
+      signature: the name of the signature.
+      inputs: maps input names to TensorProto messages.
     """
 
     signature: str
@@ -53,10 +53,10 @@ class Request:
 
 
 def requests_in(record: ProtoMessage) -> Iterator[Request]:
-    """Yields the requests to predict in an entry of the warm-up file, and skips other kinds.
+    """Yields the predict requests in an entry of the warm-up file, and skips other kinds.
 
     Raises:
-      FileFormatError: it is damaged.
+      FileFormatError: the entry is damaged.
     """
     for log in _messages(record, PredictionLogField.PREDICT_LOG, "a request to predict"):
         for request in _messages(log, PredictionLogField.REQUEST, "a request to predict"):
@@ -72,10 +72,10 @@ def requests_in(record: ProtoMessage) -> Iterator[Request]:
 
 
 def read_requests(folder: AnyPath) -> Iterator[Request]:
-    """Yields the requests to predict in a SavedModel's warm-up file; none without such a file.
+    """Yields the predict requests in a SavedModel's warm-up file, if there is one.
 
     Raises:
-      FileFormatError: it is no warm-up file, or damaged.
+      FileFormatError: it is not a warm-up file, or is damaged.
     """
     path = folder / WARM_UP
     if _size(path) is None:
@@ -84,21 +84,21 @@ def read_requests(folder: AnyPath) -> Iterator[Request]:
         for record in read_records(path):
             yield from requests_in(ProtoMessage(record, "a request to warm up", str(path)))
     except FileFormatError:
-        raise  # it says more
+        raise  # its text says more
     except ValueError as e:
         text = f"{path}: not a warm-up file of TensorFlow Serving, or damaged: {e}"
         raise FileFormatError(text, file=str(path)) from e
 
 
 def _messages(message: ProtoMessage, number: int, place: str) -> Iterator[ProtoMessage]:
-    """Yields the messages in the fields of a number, and skips what else has that number."""
+    """Yields the messages in the fields of a number, and skips fields of other kinds."""
     for field in message.fields():
         if field.number == number and field.kind == BYTES:
             yield message.message(field, place)
 
 
 def files_below(folder: AnyPath) -> dict[str, int]:
-    """Returns the sizes of the files in a folder and below, by their paths in it."""
+    """Maps the relative paths of all files below a folder to their sizes."""
     found: dict[str, int] = {}
     for name, size in walk_files(folder):
         if len(found) == _MAX_FILES:
@@ -108,7 +108,7 @@ def files_below(folder: AnyPath) -> dict[str, int]:
 
 
 def _size(path: AnyPath) -> int | None:
-    """Returns the size of a plain file; None if there is none."""
+    """Returns the size of a plain file; None if it does not exist."""
     try:
         found = path.stat()
     except (OSError, ValueError):

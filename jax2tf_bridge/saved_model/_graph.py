@@ -1,4 +1,4 @@
-"""Reads operations and the functions that they call, each when it is asked for."""
+"""Reads operations and the functions that they call, on demand."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _MISSING = ProtoMessage(b"", "an attribute")
 
 
 class Node:
-    """An operation of a graph or of a function.
+    """Operation of a graph or of a function.
 
-    Attributes are read when they are asked for; modules and constants are never copied. A graph has
-    many nodes: of those that are asked for `calls` and `gradient_type` alone nothing else is kept.
+    Attributes are read on demand; modules and constants are never copied. A graph has many nodes,
+    so `calls` and `gradient_type` do not store the other attributes.
 
     Attributes:
       message: the NodeDef.
-      name: within its graph or function.
-      op: its kind, as "XlaCallModule", or the name of a function that it calls.
-      inputs: its data inputs, as the graph writes them: "name", "name:0", "name:output:0".
-      controls: the names of the nodes that have to run before it.
+      name: the name within its graph or function.
+      op: the kind, such as "XlaCallModule", or the name of a function that it calls.
+      inputs: the data inputs as the graph writes them: "name", "name:0", "name:output:0".
+      controls: the names of the nodes that must run before it.
     """
 
     __slots__ = ("_attributes", "_links", "controls", "inputs", "message", "name", "op")
@@ -44,7 +44,7 @@ class Node:
         """Reads a NodeDef.
 
         Raises:
-          FileFormatError: it is damaged. So do all methods if an attribute is.
+          FileFormatError: it is damaged. All methods raise this if an attribute is damaged.
         """
         self.message = message
         self.name = self.op = ""
@@ -82,21 +82,21 @@ class Node:
 
     @property
     def gradient_type(self) -> str:
-        """Names what its gradient is registered for; "" if it has its own."""
+        """Returns the type that its gradient is registered for; "" for its own gradient."""
         return self._follow()[1]
 
     def view(self, name: str) -> memoryview:
-        """Returns the bytes of an attribute, where they are in the file; none if it is missing."""
+        """Returns a view of an attribute's bytes in the file; empty if it is missing."""
         value = self._attribute(name)
         field = value.last(AttributeField.BYTES)
         return memoryview(b"") if field is None else value.view(field)
 
     def text(self, name: str) -> str:
-        """Reads an attribute that is a text; "" if it is missing."""
+        """Reads a string attribute; "" if it is missing."""
         return self._attribute(name).text_of(AttributeField.BYTES)
 
     def number(self, name: str) -> int:
-        """Reads an attribute that is a number or a truth value; 0 if it is missing."""
+        """Reads an int or bool attribute; 0 if it is missing."""
         value, found = self._attribute(name), 0
         for field in value.fields():
             if field.number in _NUMBERS:
@@ -104,23 +104,23 @@ class Node:
         return found
 
     def dtype(self, name: str) -> str:
-        """Reads an attribute that is a dtype."""
+        """Reads a dtype attribute."""
         return dtype_name(self._attribute(name).integer_of(AttributeField.TYPE))
 
     def shape(self, name: str) -> Shape:
-        """Reads an attribute that is a shape; () if it is missing."""
+        """Reads a shape attribute; () if it is missing."""
         value = self._attribute(name)
         field = value.last(AttributeField.SHAPE)
         return () if field is None else read_shape(value.message(field, "a shape"))
 
     def tensor(self, name: str) -> ProtoMessage | None:
-        """Finds an attribute that is a TensorProto; None if it is missing."""
+        """Returns the TensorProto of an attribute; None if it is missing."""
         value = self._attribute(name)
         field = value.last(AttributeField.TENSOR)
         return None if field is None else value.message(field, f"the constant {self.name}")
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """Reads an attribute that is a list of texts; () if it is missing."""
+        """Reads an attribute that is a list of strings; () if it is missing."""
         return tuple(values.text(field) for values, field in self._list(name, ListField.BYTES))
 
     def dtypes(self, name: str) -> tuple[str, ...]:
@@ -134,11 +134,11 @@ class Node:
         return tuple(read_shape(values.message(field, "a shape")) for values, field in found)
 
     def functions(self, name: str) -> tuple[str, ...]:
-        """Returns the functions that an attribute names, one or a list."""
+        """Returns the names of the functions in an attribute, one or a list."""
         return tuple(_functions(self._attribute(name)))
 
     def error(self, problem: str) -> FileFormatError:
-        """Makes the error for a node that does not fit its graph."""
+        """Makes an error for a node that does not fit its graph."""
         return self.message.error(self.message.start, f"{self.name} {problem}")
 
     def _attribute(self, name: str) -> ProtoMessage:
@@ -153,7 +153,7 @@ class Node:
         )
 
     def _follow(self) -> tuple[tuple[str, ...], str]:
-        """Reads the functions in all attributes, and what its gradient is registered for."""
+        """Reads the functions in all attributes, and the type of its registered gradient."""
         if self._links is None:
             attributes = self._read_attributes() if self._attributes is None else self._attributes
             calls = tuple(name for value in attributes.values() for name in _functions(value))
@@ -184,9 +184,9 @@ CALL_MODULE = "XlaCallModule"
 
 
 def tensor_of(reference: str) -> tuple[str, int]:
-    """Splits "node", "node:1" or "node:output:1" into the node and which of its results.
+    """Splits "node", "node:1" or "node:output:1" into the node and the index of its result.
 
-    A text that names no tensor is that of a node that does not exist.
+    Other texts are returned as the name of a node, which will not exist.
 
     >>> tensor_of("a"), tensor_of("a:1"), tensor_of("a:output:2"), tensor_of("a:b")
     (('a', 0), ('a', 1), ('a', 2), ('a:b', 0))
@@ -200,22 +200,22 @@ def tensor_of(reference: str) -> tuple[str, int]:
 
 
 class GraphBody:
-    """Operations of a graph itself, or of a function.
+    """Operations of the main graph or of a function.
 
     Attributes:
-      name: of the function; "" of the graph itself.
+      name: the name of the function; "" for the main graph.
     """
 
     def __init__(
         self, name: str, whole: ProtoMessage, parts: Sequence[ProtoMessage], number: int
     ) -> None:
-        """Takes messages with NodeDefs, which are read when they are asked for.
+        """Stores messages with NodeDefs, which are read on demand.
 
         Args:
-          name: of the function.
-          whole: what errors are about.
-          parts: messages in it that have the nodes.
-          number: of the field that has them.
+          name: the name of the function; "" for the main graph.
+          whole: the message that errors refer to.
+          parts: the messages in it that contain the nodes.
+          number: the number of the field that contains them.
         """
         self.name, self._whole = name, whole
         self._parts, self._number = parts, number
@@ -238,29 +238,29 @@ class GraphBody:
         return {node.name: node for node in self.nodes}
 
     def error(self, problem: str) -> FileFormatError:
-        """Makes the error for operations that do not belong together."""
+        """Makes an error for operations that do not fit together."""
         return self._whole.error(self._whole.start, problem)
 
 
 class LibraryFunction(GraphBody):
-    """A function of the library."""
+    """Function of the graph's library."""
 
     def __init__(self, name: str, message: ProtoMessage) -> None:
-        """Takes a FunctionDef."""
+        """Stores a FunctionDef."""
         message.place = f"the function {name}"
         super().__init__(name, message, (message,), FunctionField.NODES)
 
     @cached_property
     def arguments(self) -> tuple[str, ...]:
-        """Returns the names of its arguments, in order."""
+        """Returns the names of the arguments, in order."""
         return self._names(OpField.ARGUMENTS)
 
     @cached_property
     def results(self) -> tuple[str, ...]:
-        """Returns which tensor each of its results is, in order.
+        """Returns the tensors that are the results, in order.
 
         Raises:
-          FileFormatError: it does not say so, or is damaged.
+          FileFormatError: a result is missing, or the function is damaged.
         """
         entries = self._whole.messages(FunctionField.RESULTS, "a result of a function")
         tensors = {entry.text_of(1): entry.text_of(2) for entry in entries}
@@ -280,14 +280,13 @@ class LibraryFunction(GraphBody):
 
 
 class Graph:
-    """A graph and its library.
+    """Graph and its library.
 
     Attributes:
-      main: the operations of the graph itself.
-      functions: by name.
-      gradients: the names of functions that are gradients, by the operation that they are
-        registered for.
-      function_gradients: the same by the function that they are the gradient of.
+      main: the operations of the main graph.
+      functions: the functions by name.
+      gradients: maps gradient types of operations to the names of their gradient functions.
+      function_gradients: maps functions to the names of their gradient functions.
     """
 
     def __init__(self, meta_graph: ProtoMessage) -> None:
@@ -306,13 +305,13 @@ class Graph:
                 self._read(library)
 
     def every_node(self) -> Iterator[tuple[str, Node]]:
-        """Yields each node with the function that it is in, "" for the graph itself."""
+        """Yields each node with the name of its function, "" for the main graph."""
         for body in (self.main, *self.functions.values()):
             for node in body.nodes:
                 yield body.name, node
 
     def gradient_of(self, gradient_type: str) -> LibraryFunction | None:
-        """Finds the function that is registered as the gradient of an operation."""
+        """Returns the function that is registered as the gradient of an operation."""
         return self.functions.get(self.gradients.get(gradient_type, ""))
 
     def _read(self, library: ProtoMessage) -> None:
@@ -320,12 +319,12 @@ class Graph:
             if part.number == LibraryField.FUNCTIONS:
                 message = library.message(part, "a function")
                 signatures = message.messages(FunctionField.SIGNATURE, "a function's signature")
-                # It is the first field: the rest is not read.
+                # The name is the first field, so the rest is not read.
                 first = next(signatures, None)
                 name = "" if first is None else first.text_of(OpField.NAME)
                 self.functions[name] = LibraryFunction(name, message)
             elif part.number == LibraryField.GRADIENTS:
-                # GradientDef has the function first, and RegisteredGradient the gradient.
+                # GradientDef has the function first; RegisteredGradient has the gradient first.
                 entry = library.message(part, "a gradient's entry")
                 self.function_gradients[entry.text_of(1)] = entry.text_of(2)
             elif part.number == LibraryField.REGISTERED_GRADIENTS:

@@ -1,4 +1,4 @@
-"""Reads a graph of a SavedModel with its signatures, and its objects by the paths to them."""
+"""Reads a graph of a SavedModel: its signatures, and its objects by path."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from jax2tf_bridge.saved_model._schema import (
 from jax2tf_bridge.saved_model._tensors import TensorType, typed
 
 _SIGNATURES = "signatures"
-"""Child of the root that holds the signatures, which are read from their own place."""
+"""Attribute of the root that has the signatures; they are read from the MetaGraphDef instead."""
 
 _MAX_PATH_LENGTH = 1000
-"""Characters; a chain of objects can be as long as the file."""
+"""Maximum number of characters of a path; a chain of objects can be as long as the file."""
 
 
 @dataclass(frozen=True)
 class ModelVariable:
-    """A variable of the model.
+    """Variable of the model.
 
     Attributes:
-      path: how it is reached from the loaded object, as "params/w"; its name where it is not.
-      name: as TensorFlow calls it.
-      type: its dtype and shape.
-      trainable: whether optimizers change it; None where the file does not say.
+      path: the path from the loaded object, such as "params/w"; the name if there is no path.
+      name: TensorFlow's name.
+      type: the dtype and shape.
+      trainable: whether it is trainable; None if unknown.
     """
 
     path: str
@@ -52,8 +52,8 @@ class Objects:
     """Variables and methods of the loaded object.
 
     Attributes:
-      variables: in the order of the file.
-      methods: the names of the concrete functions by the path to the function.
+      variables: the variables in the order of the file.
+      methods: maps the paths of functions to the names of their concrete functions.
     """
 
     variables: tuple[ModelVariable, ...]
@@ -62,7 +62,7 @@ class Objects:
 
 @dataclass(frozen=True)
 class Capture:
-    """A tensor within a function, which a gradient needs."""
+    """Captured intermediate tensor of a function, which a gradient needs."""
 
     function: str
     tensor: str
@@ -126,7 +126,7 @@ def _object(message: ProtoMessage) -> _Object:
 
 
 def _paths(objects: list[_Object]) -> Iterator[tuple[int, str]]:
-    """Yields the shortest path to each object; those below functions are their traces."""
+    """Yields the shortest path to each object; objects below functions are skipped as traces."""
     seen = {0}
     waiting = deque([(0, "")])
     while waiting:
@@ -134,7 +134,7 @@ def _paths(objects: list[_Object]) -> Iterator[tuple[int, str]]:
         yield index, path
         if objects[index].functions is not None:
             continue
-        # Another name of the same function says more.
+        # Another name of the same function is more informative.
         children = sorted(objects[index].children, key=lambda each: each[0] == "__call__")
         for name, child in children:
             if child in seen or not 0 <= child < len(objects):
@@ -155,18 +155,18 @@ def _variable(message: ProtoMessage, path: str | None) -> ModelVariable:
 
 
 _INTERNAL = frozenset({"__saved_model_init_op", "__saved_model_train_op"})
-"""Names of TensorFlow's own signatures, which initialize and train."""
+"""Names of TensorFlow's own signatures, for initialization and training."""
 
 
 @dataclass(frozen=True)
 class SignaturePort:
-    """An input or output of a signature.
+    """Input or output of a signature.
 
     Attributes:
-      name: by which callers give or get it.
-      type: its dtype and shape.
-      tensor: of the graph.
-      has_default: whether a call may leave it out.
+      name: the name for callers.
+      type: the dtype and shape.
+      tensor: the tensor of the graph.
+      has_default: whether callers may omit it.
     """
 
     name: str
@@ -177,18 +177,18 @@ class SignaturePort:
 
 @dataclass(frozen=True)
 class GraphSignature:
-    """A signature: what it takes and gives, by name."""
+    """Signature: inputs and outputs by name."""
 
     inputs: Mapping[str, SignaturePort]
     outputs: Mapping[str, SignaturePort]
 
 
 class MetaGraph:
-    """A graph of the model. Its parts are read when they are asked for.
+    """Graph of the model; its parts are read on demand.
 
     Attributes:
-      tensorflow: the version that wrote it; "" if it does not say.
-      tags: by which it is asked for.
+      tensorflow: the TensorFlow version that wrote it; "" if unknown.
+      tags: the tags that select the graph.
       restore: the node that restores its variables; "" without any.
     """
 
@@ -196,7 +196,7 @@ class MetaGraph:
         """Reads the tags and the version of a MetaGraphDef.
 
         Raises:
-          FileFormatError: it is damaged. So do all methods if what they read is.
+          FileFormatError: it is damaged. All methods raise this for damaged parts.
         """
         self._message = message
         self.tensorflow = self.restore = ""
@@ -220,7 +220,7 @@ class MetaGraph:
 
     @cached_property
     def objects(self) -> Objects | None:
-        """Returns what the loaded object has; None in models of TensorFlow 1."""
+        """Returns the objects of the loaded object; None in models of TensorFlow 1."""
         return read_objects(self._message)
 
     @cached_property
@@ -235,7 +235,7 @@ class MetaGraph:
         return found
 
     def captures(self, function: str) -> tuple[Capture | None, ...]:
-        """Returns what a function takes after its arguments; None for what is no tensor."""
+        """Returns the captures of a function, which follow its arguments; None for non-tensors."""
         for graph in self._message.messages(MetaGraphField.OBJECT_GRAPH, "the object graph"):
             for part in graph.fields():
                 if part.number != ObjectGraphField.CONCRETE_FUNCTIONS:
@@ -252,7 +252,7 @@ class MetaGraph:
         return ()
 
     def variables(self) -> tuple[ModelVariable, ...]:
-        """Returns the variables: of the objects, or of the nodes that hold them."""
+        """Returns the variables: of the objects, or of the nodes in a model of TensorFlow 1."""
         if self.objects is not None:
             return self.objects.variables
         return tuple(
@@ -264,7 +264,7 @@ class MetaGraph:
         )
 
     def assets(self) -> Iterator[str]:
-        """Yields the names of the files that it has to have in assets/."""
+        """Yields the names of the files that the model needs in assets/."""
         for asset in self._message.messages(MetaGraphField.ASSETS, "an asset"):
             yield asset.text_of(2)
 

@@ -1,4 +1,4 @@
-"""Replaces the modules in saved_model.pb; what is not known here stays as it is, byte for byte."""
+"""Replaces the modules in saved_model.pb; everything else stays the same, byte for byte."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _SHARDY = "use_shardy_partitioner"
 
 @dataclass(frozen=True)
 class NewModule:
-    """Attributes that an XlaCallModule node is to have.
+    """New attributes of an XlaCallModule node.
 
     Attributes:
       module: the portable artifact.
       calling_convention_version: the attribute `version`.
-      uses_shardy: without it the attribute of that name is left out, which TensorFlow knows from
-        2.20 on alone.
+      uses_shardy: the attribute `use_shardy_partitioner`; False omits it, because TensorFlow before
+        2.20 does not know it.
     """
 
     module: bytes
@@ -48,35 +48,35 @@ class NewModule:
 
 @dataclass(frozen=True)
 class Pieces:
-    """Bytes that are written one after the other, and how many they are."""
+    """Pieces of bytes to write in sequence, with their total size."""
 
     parts: tuple[bytes | memoryview, ...]
     size: int
 
     @staticmethod
     def of(parts: Sequence[bytes | memoryview]) -> Pieces:
-        """Counts the bytes of the parts."""
+        """Computes the total size of the parts."""
         return Pieces(tuple(parts), sum(map(len, parts)))
 
     def write(self, file: BinaryIO) -> None:
-        """Writes them to a file."""
+        """Writes the pieces to a file."""
         for part in self.parts:
             file.write(part)
 
 
 _Edits: TypeAlias = "Mapping[int, Callable[[ProtoMessage], Pieces | None] | _Edits]"
-"""Functions that give what a message becomes, None if it stays, by the fields that lead to it."""
+"""Edits by field number: nested edits, or a function that returns the new message or None."""
 
 
 def replaced_modules(saved_model: ProtoMessage, modules: Sequence[NewModule]) -> Pieces:
-    """Puts other modules into a SavedModel.
+    """Replaces the modules of a SavedModel.
 
     Args:
-      saved_model: as `read_message` gives it.
-      modules: one for each XlaCallModule, by the numbers that `read_saved_model` gives them.
+      saved_model: the message from `read_message`.
+      modules: the new modules, by the numbers of `read_saved_model`.
 
     Raises:
-      FileFormatError: the file is damaged, or becomes larger than TensorFlow reads.
+      FileFormatError: the file is damaged, or would be too large for TensorFlow.
     """
     of_nodes = _numbers(saved_model)
     if len(of_nodes) != len(modules):
@@ -102,7 +102,7 @@ def replaced_modules(saved_model: ProtoMessage, modules: Sequence[NewModule]) ->
 
 
 def _numbers(saved_model: ProtoMessage) -> dict[int, int]:
-    """Numbers the modules, by where their nodes begin, as `read_saved_model` does."""
+    """Maps the start of each module's node to the number that `read_saved_model` gives it."""
     found: dict[int, int] = {}
     for meta_graph in saved_model.messages(SavedModelField.META_GRAPHS, "a graph of the model"):
         for _, node in Graph(meta_graph).every_node():
@@ -112,7 +112,7 @@ def _numbers(saved_model: ProtoMessage) -> dict[int, int]:
 
 
 def _edited(message: ProtoMessage, edits: _Edits) -> Pieces | None:
-    """Edits the messages in some fields of a message; returns None if all stay."""
+    """Applies edits to a message; returns None if nothing changes."""
     parts: list[bytes | memoryview] = []
     view = memoryview(message.data)
     kept_from = message.start
@@ -147,7 +147,7 @@ def _with_module(node: ProtoMessage, new: NewModule) -> Pieces:
     version = varint_field(AttributeField.INTEGER, new.calling_convention_version)
     entry = bytes_field(1, "version") + bytes_field(2, version)
     parts.append(bytes_field(NodeField.ATTRIBUTES, entry))
-    # The module itself may be large: it is not copied into what is around it.
+    # The module may be large, so it is not copied into the enclosing messages.
     size = len(new.module)
     value = tag(AttributeField.BYTES, BYTES) + varint(size)
     entry = bytes_field(1, "module") + tag(2, BYTES) + varint(len(value) + size) + value

@@ -1,4 +1,4 @@
-"""Refuses paths at which TensorFlow could not read a SavedModel."""
+"""Refuses paths from which TensorFlow could not read a SavedModel."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from jax2tf_bridge.storage import AnyPath
 
 
 def check_place(path: AnyPath) -> None:
-    """Raises if TensorFlow takes a part of a path for a pattern, which others than it match.
+    """Raises if TensorFlow takes a part of a path for a pattern that does not match itself.
 
-    It looks for the variables by patterns, on disk and behind schemes: "*" stands for itself as
-    well, and "[1]" for "1" alone.
+    TensorFlow finds the variables by patterns, on disk and behind schemes: "*" also matches itself,
+    but "[1]" only matches "1".
 
     Raises:
-      OSError: it does; the text names the part.
+      OSError: the path has such a part; the text names it.
     """
     whole = path if not isinstance(path, Path) else Path(os.path.realpath(path))
     for part in str(whole).split(os.sep if isinstance(path, Path) else "/"):

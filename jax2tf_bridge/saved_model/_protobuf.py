@@ -1,9 +1,9 @@
-"""Reads and writes protocol buffers: checked and bounded, without a schema.
+"""Reads and writes protocol buffers without a schema, with checks and bounds.
 
-A SavedModel may come from anywhere, and neither TensorFlow nor protobuf need be installed: so each
-length is compared with the bytes that are there before it is followed. Messages lie within one
-another, so that no byte is read more often than it is nested in what is asked for.
-https://protobuf.dev/programming-guides/encoding describes the format.
+A SavedModel may come from an untrusted source, and neither TensorFlow nor protobuf need be
+installed. Each length is compared with the available bytes before it is used. Nested messages are
+views, so a byte is read at most once per level of nesting.
+See https://protobuf.dev/programming-guides/encoding for the format.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from jax2tf_bridge.errors import FileFormatError
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-"""Kinds of fields; no file that is read here has groups, which are older."""
+"""Wire types of fields; the obsolete groups do not occur in these files."""
 
 _KINDS = ("a number", "8 bytes", "bytes", "", "", "4 bytes")
 _MAX_VARINT_BYTES = 10
@@ -22,14 +22,14 @@ _new = tuple.__new__
 
 
 class ProtoField(NamedTuple):
-    """A field of a message, where it stands.
+    """Field of a message, with its position.
 
     Attributes:
-      number: which field of the message.
+      number: the field number.
       kind: VARINT, FIXED64, BYTES or FIXED32.
-      value: of a VARINT; of others where the content begins.
-      start: the field's first byte.
-      end: the first byte after it.
+      value: the value of a VARINT; the offset of the content for other kinds.
+      start: the offset of the field.
+      end: the offset after the field.
     """
 
     number: int
@@ -40,16 +40,16 @@ class ProtoField(NamedTuple):
 
 
 class ProtoMessage:
-    """A message within a file.
+    """Message within a file.
 
-    Every method raises FileFormatError for bytes that are no message, or hold something else than
-    what is asked for; and no other exception, whatever the bytes.
+    Every method raises FileFormatError, and no other exception, for bytes that are not a message or
+    not of the requested type.
 
     Attributes:
       data: all bytes of the file.
-      start, end: where the message lies in them.
-      place: how messages of errors call it.
-      file: where the bytes were read from.
+      start, end: the offsets of the message.
+      place: the name of the message in errors.
+      file: the file that the bytes come from.
     """
 
     __slots__ = ("data", "end", "file", "place", "start")
@@ -69,7 +69,7 @@ class ProtoMessage:
         return self.end - self.start
 
     def error(self, at: int, problem: str) -> FileFormatError:
-        """Makes the error for a problem at the byte `at`."""
+        """Makes an error for a problem at the offset `at`."""
         name = f" {self.file}" if self.file else ""
         return FileFormatError(
             f"The file{name} cannot be read: in {self.place}, at byte {at}, {problem}. It is cut "
@@ -78,7 +78,7 @@ class ProtoMessage:
         )
 
     def fields(self) -> Iterator[ProtoField]:
-        """Yields the fields in the order in which they stand."""
+        """Yields the fields in their order in the file."""
         data, at, end = self.data, self.start, self.end
         while at < end:
             start = at
@@ -92,7 +92,7 @@ class ProtoMessage:
                 raise self.error(start, "a field has the number 0")
             if kind == BYTES:
                 size = data[at] if at < end else 0x80
-                if size < 0x80:  # most are short
+                if size < 0x80:  # most numbers are short
                     at += 1
                 else:
                     size, at = self.varint(at)
@@ -109,15 +109,15 @@ class ProtoMessage:
                     raise self.error(start, "the data ends within a number")
             else:
                 raise self.error(start, f"a field is of the kind {kind}, which is not used")
-            # Field's own constructor is slow, and there are many fields.
+            # The constructor of ProtoField is slow, and there are many fields.
             yield _new(ProtoField, (number, kind, value, start, at))
 
     def varint(self, at: int, end: int | None = None) -> tuple[int, int]:
-        """Reads the number that begins at a byte, and returns where the next byte is.
+        """Reads the varint at an offset, and returns it with the offset after it.
 
         Args:
-          at: the first byte.
-          end: where the number has to end; without it, with the message.
+          at: the offset.
+          end: the limit; by default the end of the message.
         """
         data, end = self.data, self.end if end is None else end
         value = shift = 0
@@ -133,7 +133,7 @@ class ProtoMessage:
         raise self.error(at, "a number is longer than 64 bits")
 
     def message(self, field: ProtoField, place: str) -> ProtoMessage:
-        """Returns the message that a field holds."""
+        """Returns the message in a field."""
         self._expect(field, BYTES)
         return ProtoMessage(self.data, place, self.file, field.value, field.end)
 
@@ -142,26 +142,26 @@ class ProtoMessage:
         return (self.message(field, place) for field in self.fields() if field.number == number)
 
     def content(self, field: ProtoField) -> bytes:
-        """Copies the bytes that a field holds."""
+        """Copies the bytes of a field."""
         self._expect(field, BYTES)
         return self.data[field.value : field.end]
 
     def view(self, field: ProtoField) -> memoryview:
-        """Returns the bytes that a field holds, where they are: nothing is copied."""
+        """Returns a view of the bytes of a field, without a copy."""
         self._expect(field, BYTES)
         return memoryview(self.data)[field.value : field.end]
 
     def text(self, field: ProtoField) -> str:
-        """Reads the text that a field holds; bytes that are no text are replaced."""
+        """Reads the text of a field; invalid UTF-8 is replaced."""
         return self.content(field).decode(errors="replace")
 
     def integer(self, field: ProtoField) -> int:
-        """Reads the signed number of 64 bits that a field holds."""
+        """Reads the signed 64-bit integer of a field."""
         self._expect(field, VARINT)
         return signed(field.value)
 
     def integers(self, field: ProtoField) -> Iterator[int]:
-        """Reads the signed numbers that a field holds, packed or alone."""
+        """Reads the signed integers of a field, packed or single."""
         if field.kind == VARINT:
             yield signed(field.value)
             return
@@ -172,12 +172,12 @@ class ProtoMessage:
             yield signed(value)
 
     def fixed32(self, field: ProtoField) -> int:
-        """Reads the number without a sign that a field of 4 bytes holds."""
+        """Reads the unsigned integer of a 4-byte field."""
         self._expect(field, FIXED32)
         return int.from_bytes(self.data[field.value : field.end], "little")
 
     def last(self, number: int) -> ProtoField | None:
-        """Finds the last field of a number, which is the one that counts."""
+        """Returns the last field of a number, which takes precedence; None without one."""
         found = None
         for field in self.fields():
             if field.number == number:
@@ -185,17 +185,17 @@ class ProtoMessage:
         return found
 
     def text_of(self, number: int) -> str:
-        """Reads the text of a field; "" if there is none."""
+        """Reads the text of a field; "" if it is missing."""
         field = self.last(number)
         return "" if field is None else self.text(field)
 
     def integer_of(self, number: int) -> int:
-        """Reads the number of a field; 0 if there is none."""
+        """Reads the integer of a field; 0 if it is missing."""
         field = self.last(number)
         return 0 if field is None else self.integer(field)
 
     def entry(self, field: ProtoField, place: str) -> tuple[str, ProtoMessage]:
-        """Reads the key and the value of a field that is an entry of a map to messages."""
+        """Reads the key and the message of a map entry."""
         entry = self.message(field, place)
         key = ""
         value: ProtoMessage | None = None
@@ -217,7 +217,7 @@ class ProtoMessage:
 
 
 def signed(value: int) -> int:
-    """Reads 64 bits as a signed number.
+    """Interprets 64 bits as a signed integer.
 
     >>> signed(2**64 - 1)
     -1
@@ -226,7 +226,7 @@ def signed(value: int) -> int:
 
 
 def varint(value: int) -> bytes:
-    """Writes a number; a negative one takes 10 bytes."""
+    """Encodes a varint; a negative number takes 10 bytes."""
     value &= 2**64 - 1
     written = bytearray()
     while value > 0x7F:
@@ -237,16 +237,16 @@ def varint(value: int) -> bytes:
 
 
 def tag(number: int, kind: int) -> bytes:
-    """Writes what stands before a field's content."""
+    """Encodes the tag of a field."""
     return varint(number << 3 | kind)
 
 
 def bytes_field(number: int, content: bytes | str) -> bytes:
-    """Writes a field of bytes, text, or a message that is written already."""
+    """Encodes a field of bytes, text, or an encoded message."""
     data = content.encode() if isinstance(content, str) else content
     return tag(number, BYTES) + varint(len(data)) + data
 
 
 def varint_field(number: int, value: int) -> bytes:
-    """Writes a field of a number."""
+    """Encodes a field of an integer."""
     return tag(number, VARINT) + varint(value)

@@ -1,4 +1,4 @@
-"""Reads the directory of a SavedModel, whoever wrote it: all of it, or the graph that is served."""
+"""Reads a SavedModel of any tool: the whole directory, or only the served graph."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from jax2tf_bridge.storage import AnyPath, as_path
 
 GRAPH_FILE = "saved_model.pb"
 MAX_MESSAGE_BYTES = 2**31 - 1
-"""A larger message cannot be read by TensorFlow."""
+"""Maximum size of a message that TensorFlow reads."""
 
 _MAX_CONSTANTS = 20
 
@@ -31,21 +31,20 @@ _MAX_CONSTANTS = 20
 def read_saved_model(
     path: str | os.PathLike[str], *, of_any_tool: bool = False
 ) -> SavedModelContents:
-    """Reads all of a SavedModel but its arrays.
+    """Reads a SavedModel without its arrays.
 
     Args:
-      path: its folder.
-      of_any_tool: whether one is read that has nothing of JAX's or the bridge's.
+      path: the folder.
+      of_any_tool: whether to accept a SavedModel without modules and without a sidecar.
 
     Raises:
       FileNotFoundError: the folder does not exist.
-      FileFormatError: it is not a SavedModel (the text says where there may be one); or
-        saved_model.pb is damaged, too large, or has no XlaCallModule, and save() did not write
-        it.
+      FileFormatError: it is not a SavedModel (the text names a nearby one); or saved_model.pb is
+        damaged, too large, or has no XlaCallModule and was not written by save().
     """
     folder = as_path(path)
     message = read_message(folder)
-    # TensorFlow writes one, and reads the one with the tags that it is asked for.
+    # TensorFlow writes one graph, and loads the one with the requested tags.
     graphs = _meta_graphs(message)
     modules: list[CalledModule] = []
     arrays: list[GraphConstant] = []
@@ -60,7 +59,7 @@ def read_saved_model(
         entries += found.entries
         more += found.more
         missing |= dict.fromkeys(found.missing)
-    # A model that save() wrote for a target without XLA has no modules.
+    # Models that save() writes for a target without XLA have no modules.
     if not (modules or of_any_tool or (folder / SIDECAR).exists()):
         raise FileFormatError(
             f"The SavedModel {folder} has no XlaCallModule op: nothing in it was made by JAX's or "
@@ -92,11 +91,11 @@ def read_saved_model(
 
 
 def read_message(folder: AnyPath) -> ProtoMessage:
-    """Reads saved_model.pb, and looks at nothing in it.
+    """Reads saved_model.pb without parsing it.
 
     Raises:
       FileNotFoundError: the folder does not exist.
-      FileFormatError: it is not a SavedModel, or larger than TensorFlow reads.
+      FileFormatError: it is not a SavedModel, or too large for TensorFlow.
     """
     file = folder / GRAPH_FILE
     if not file.is_file():
@@ -112,14 +111,14 @@ def read_message(folder: AnyPath) -> ProtoMessage:
 
 
 def read_serving_graph(path: str | os.PathLike[str]) -> MetaGraph:
-    """Finds the graph that is served; its parts are read when they are asked for.
+    """Returns the served graph, whose parts are read on demand.
 
     Raises:
-      FileNotFoundError, FileFormatError: as `read_message`; or the file is damaged.
-      OSError: it cannot be read.
+      FileNotFoundError, FileFormatError: as in `read_message`; or the file is damaged.
+      OSError: the file cannot be read.
     """
     graphs = _meta_graphs(read_message(as_path(path)))
-    # Others are for other devices or uses; TensorFlow 2 writes one.
+    # Other graphs are for other devices or uses; TensorFlow 2 writes only one.
     return next((graph for graph in graphs if "serve" in graph.tags), graphs[0])
 
 

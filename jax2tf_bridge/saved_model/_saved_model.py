@@ -1,4 +1,4 @@
-"""Describes a SavedModel whose file was read: its signatures, modules and arrays."""
+"""Description of a SavedModel: its signatures, modules and arrays."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from jax2tf_bridge.saved_model._tensors import TensorType
 
 @dataclass(frozen=True)
 class GradientOrders:
-    """Orders of gradients that the file has, and the reason why they end.
+    """Stored orders of gradients, and the reason why there are no more.
 
     Attributes:
-      orders: how many orders of gradients are stored.
-      then: why there is none above, as the file says it; "" if it does not.
+      orders: the number of stored orders.
+      then: the file's reason for the missing next order; "" if it has none.
       is_left_out: the next order exists in Python and was not stored.
     """
 
@@ -28,14 +28,14 @@ class GradientOrders:
 
 @dataclass(frozen=True)
 class EntryPoint:
-    """A signature, or a method of the loaded object.
+    """Signature, or method of the loaded object.
 
     Attributes:
-      name: of the signature; of a method the path to it.
-      is_signature: whether it is one.
-      inputs, outputs: of a signature.
-      modules: the modules that it runs, by their numbers, and at which order of differentiation.
-      gradient: None if it runs no module.
+      name: the name of the signature, or the path of the method.
+      is_signature: whether it is a signature.
+      inputs, outputs: the inputs and outputs of a signature; empty for a method.
+      modules: maps the numbers of the modules that it runs to the order of differentiation.
+      gradient: the stored gradients; None if it runs no module.
     """
 
     name: str
@@ -48,21 +48,22 @@ class EntryPoint:
 
 @dataclass(frozen=True)
 class CalledModule:
-    """An XlaCallModule node.
+    """XlaCallModule node.
 
     Attributes:
-      number: from 0 on, in the order of the file.
-      function: the function that it is in, "" for the graph itself; node: its name there.
-      module: the bytes of its module.
+      number: the number from 0, in the order of the file.
+      function: the name of its function, "" for the main graph.
+      node: the name of the node.
+      module: the bytes of the module.
       calling_convention_version: the attribute `version`.
-      platforms: by JAX's names.
-      disabled_checks: the safety checks that are off.
-      arguments: the dtypes that the op is given.
-      results: the types that the op is said to give.
-      functions: TensorFlow functions that the module calls.
+      platforms: JAX's names of the platforms.
+      disabled_checks: the disabled safety checks.
+      arguments: the dtypes of the op's arguments.
+      results: the declared types of the op's results.
+      functions: the TensorFlow functions that the module calls.
       has_tokens: whether tokens order its effects.
-      uses_shardy: the attribute `use_shardy_partitioner`, which TensorFlow has from 2.20 on.
-      stablehlo_version: the version that the module is written at; None if it does not say.
+      uses_shardy: the attribute `use_shardy_partitioner` of TensorFlow 2.20 and newer.
+      stablehlo_version: the StableHLO version of the module; None if unknown.
     """
 
     number: int
@@ -81,13 +82,13 @@ class CalledModule:
 
     @property
     def place(self) -> str:
-        """Names where it is, for people."""
+        """Names its location, for people."""
         return f"{self.function}/{self.node}" if self.function else self.node
 
 
 @dataclass(frozen=True)
 class GraphConstant:
-    """An array in the graph: the node that holds it, and how many bytes it takes in the file."""
+    """Constant array in the graph: its node, and its size in the file in bytes."""
 
     function: str
     node: str
@@ -99,7 +100,7 @@ class GraphConstant:
 class WarmUp:
     """Requests that TensorFlow Serving replays when it loads the model.
 
-    `problem` says why they cannot be counted.
+    `problem` is the reason why they cannot be counted.
     """
 
     requests: int
@@ -109,26 +110,26 @@ class WarmUp:
 
 @dataclass(frozen=True)
 class SavedModelContents:
-    """All that was read of a SavedModel.
+    """Contents of a SavedModel.
 
     Attributes:
-      path: its directory.
-      graph_size: the bytes of saved_model.pb.
-      variables_size: the bytes of the files in variables/.
-      tensorflow: the version that wrote it, "" if it does not say.
-      tags: of its graphs.
-      entries: signatures first, then methods that run modules.
-      more_entries: how many others there are, which were not looked into.
-      modules: every XlaCallModule.
-      constants: the largest arrays in the graph, apart from those in modules, the largest first.
-      constants_size: the bytes of all of them.
-      variables: of the model.
+      path: the directory.
+      graph_size: the size of saved_model.pb in bytes.
+      variables_size: the size of the files in variables/ in bytes.
+      tensorflow: the TensorFlow version that wrote it, "" if unknown.
+      tags: the tags of its graphs.
+      entries: the signatures, then the methods that run modules.
+      more_entries: the number of others, which were not analysed.
+      modules: all XlaCallModule nodes.
+      constants: the largest constants of the graph, outside of modules, in descending order.
+      constants_size: the size of all constants in bytes.
+      variables: the variables of the model.
       assets: the names of the files in assets/.
-      warm_up: None without such a file.
-      sidecar: what assets.extra/jax2tf_bridge.json says; empty if it is not there.
-      sidecar_problem: why it cannot be read; None if it can.
-      missing_functions: names of functions that are called and are not there.
-      missing_files: files that the model has to have and that are not there.
+      warm_up: the warm-up requests; None without such a file.
+      sidecar: the contents of assets.extra/jax2tf_bridge.json; empty if it is missing.
+      sidecar_problem: the reason why the sidecar cannot be read; None if it can.
+      missing_functions: the names of called functions that are missing.
+      missing_files: required files that are missing.
     """
 
     path: str

@@ -1,4 +1,4 @@
-"""Numbers of the fields that are read of TensorFlow's messages."""
+"""Field numbers of TensorFlow's messages."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class FunctionField(IntEnum):
 
 
 class OpField(IntEnum):
-    """OpDef: what a function takes and gives; the name of an argument is its first field."""
+    """OpDef: arguments and results of a function; an argument's first field is its name."""
 
     NAME = 1
     ARGUMENTS = 2
@@ -76,7 +76,7 @@ class NodeField(IntEnum):
 
 
 class AttributeField(IntEnum):
-    """AttrValue; a list holds the others by the same numbers."""
+    """AttrValue; a list has the other fields under the same numbers."""
 
     LIST = 1
     BYTES = 2
@@ -106,7 +106,7 @@ class TensorProtoField(IntEnum):
 
 
 class ShapeField(IntEnum):
-    """TensorShapeProto; the size of a dimension is the first field of it."""
+    """TensorShapeProto; the first field of a dimension is its size."""
 
     DIMENSIONS = 2
     UNKNOWN_RANK = 3
@@ -151,7 +151,7 @@ class ConcreteFunctionField(IntEnum):
 
 
 class CapturedTensorField(IntEnum):
-    """CapturedTensor: a tensor of a function."""
+    """CapturedTensor: a captured tensor of a function."""
 
     NAME = 1
     FUNCTION = 2

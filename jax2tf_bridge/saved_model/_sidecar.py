@@ -1,7 +1,7 @@
-"""Reads and writes the sidecar of a SavedModel: what save() knew and saved_model.pb does not say.
+"""Reads and writes the sidecar of a SavedModel: facts from save() that saved_model.pb lacks.
 
-It is assets.extra/jax2tf_bridge.json. The portable functions lie beside it, without their arrays,
-which are variables of the SavedModel.
+The sidecar is assets.extra/jax2tf_bridge.json. The portable functions lie beside it, without their
+arrays, which are variables of the SavedModel.
 """
 
 from __future__ import annotations
@@ -22,27 +22,28 @@ from jax2tf_bridge.serialization import collect_vjps, read_function, write_funct
 from jax2tf_bridge.storage import AnyPath
 
 FORMAT = 3
-"""Version of the JSON; raised for every change, also for a field that is added."""
+"""Version of the JSON; increased for every change, including new fields."""
 
 SIDECAR = Path("assets.extra", "jax2tf_bridge.json")
 RECORDS = Path("assets.extra", "jax2tf_bridge")
 
 _MAX_SIDECAR_BYTES = 1 << 26
 MAX_GRADIENT_ORDERS = 200
-"""Orders of gradients that a signature has at most."""
+"""Maximum number of orders of gradients of a signature."""
 
 FILE_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}\.jaxfn")
-"""A name of a file below RECORDS."""
+"""Pattern of the file names below RECORDS."""
 
 
 @dataclass(frozen=True)
 class ArrayEntry:
-    """An input or output of a signature.
+    """Input or output of a signature.
 
     Attributes:
-      path: the leaf of the function's arguments or result, as Python writes it; "" for none.
-      dtype: by JAX's name, or TensorFlow's where JAX has none.
-      shape: as text, with the names of open sizes: "(b, 28)".
+      path: the path of the leaf in the function's arguments or result, in Python's syntax; "" if it
+        is not a leaf.
+      dtype: JAX's name of the dtype, or TensorFlow's if JAX has none.
+      shape: the shape as text, with dimension variables: "(b, 28)".
     """
 
     path: str
@@ -52,18 +53,18 @@ class ArrayEntry:
 
 @dataclass(frozen=True)
 class SignatureEntry:
-    """A signature.
+    """Signature.
 
     Attributes:
-      inputs: by name.
-      outputs: by name.
+      inputs: the inputs by name.
+      outputs: the outputs by name.
       takes_params: whether the function's first argument is the weights.
-      vjp_order: how many orders of gradients are saved.
-      buckets: the sizes of each variable that it runs at, in ascending order; None for any.
-      masks: the arguments that the buckets fill, by name: no inputs of the signature.
-      unchecked_padding: the variables of buckets whose padding was not tried: the user vouched.
-      pad_values: what the buckets pad inputs with, by name, where that is not 0: a number as Python
-        writes it, since JSON has no "-inf".
+      vjp_order: the number of saved orders of gradients.
+      buckets: the buckets of each variable, in ascending order; None for any sizes.
+      masks: the names of the arguments that padding fills in, which are not inputs.
+      unchecked_padding: the variables whose padding the user vouched for, so it was not checked.
+      pad_values: the pad values other than 0, by input, in Python's syntax, because JSON has no
+        "-inf".
     """
 
     inputs: Mapping[str, ArrayEntry]
@@ -80,22 +81,22 @@ class SignatureEntry:
         return {name: number_of(text) for name, text in self.pad_values.items()}
 
     def only_buckets(self) -> dict[str, tuple[int, ...]]:
-        """Returns the buckets of each variable whose padding was not tried."""
+        """Returns the buckets of the variables whose padding was not checked."""
         buckets = self.buckets or {}
         return {v: buckets[v] for v in self.unchecked_padding if v in buckets}
 
 
 @dataclass(frozen=True)
 class VariableEntry:
-    """A weight.
+    """Weight.
 
     Attributes:
-      path: as Python writes it, "params['dense']['kernel']".
-      name: "params/dense/kernel".
-      key: of the variable in the checkpoint.
-      dtype: by its name.
-      shape: in elements.
-      trainable: whether the SavedModel has it among the trainable variables.
+      path: the path in Python's syntax, "params['dense']['kernel']".
+      name: the name, "params/dense/kernel".
+      key: the key of the variable in the checkpoint.
+      dtype: the name of the dtype.
+      shape: the sizes in elements.
+      trainable: whether it is one of the trainable variables of the SavedModel.
     """
 
     path: str
@@ -108,13 +109,13 @@ class VariableEntry:
 
 @dataclass(frozen=True)
 class ConstantEntry:
-    """A lifted constant of one or more portable functions.
+    """Lifted constant of one or more portable functions.
 
     Attributes:
-      digest: as in the portable functions.
-      dtype: by JAX's name.
-      shape: in elements.
-      key: of the variable in the checkpoint.
+      digest: the digest in the portable functions.
+      dtype: JAX's name of the dtype.
+      shape: the sizes in elements.
+      key: the key of the variable in the checkpoint.
     """
 
     digest: str
@@ -125,14 +126,14 @@ class ConstantEntry:
 
 @dataclass(frozen=True)
 class Sidecar:
-    """Facts that save() knew, in the sidecar of a SavedModel.
+    """Contents of the sidecar of a SavedModel.
 
     Attributes:
       bridge: the release of jax2tf-bridge that wrote it.
-      tensorflow: the release of TensorFlow.
-      signatures: by name.
-      variables: the weights; no name and no key twice.
-      constants: every lifted constant of the portable functions, and their VJPs, is among them.
+      tensorflow: the release of TensorFlow that wrote it.
+      signatures: the signatures by name.
+      variables: the weights, with unique names and keys.
+      constants: all lifted constants of the portable functions and their VJPs.
     """
 
     bridge: str
@@ -148,14 +149,14 @@ def write_sidecar(
     """Writes the sidecar of a SavedModel, and the portable functions without their arrays.
 
     Args:
-      folder: where saved_model.pb is.
-      sidecar: what the JSON says.
-      portables: the function of each signature; as many VJPs are written as the signature has.
+      folder: the folder of saved_model.pb.
+      sidecar: the contents of the JSON.
+      portables: the function of each signature, with at least as many VJPs as the signature.
 
     Raises:
       SavingError: the sidecar does not agree with the functions, or cannot be read back.
-      SerializationError: a function cannot be written, or has fewer VJPs.
-      OSError: it cannot be written.
+      SerializationError: a function cannot be written, or has too few VJPs.
+      OSError: a file cannot be written.
     """
     files = _file_names(sidecar.signatures)
     try:
@@ -165,7 +166,7 @@ def write_sidecar(
             raise JsonProblem("read back, it is not the same")
         _check_names(sidecar, portables)
         for name, entry in sidecar.signatures.items():
-            collect_vjps(portables[name], entry.vjp_order, MAX_GRADIENT_ORDERS)  # makes them
+            collect_vjps(portables[name], entry.vjp_order, MAX_GRADIENT_ORDERS)  # exports them
         _check_functions(sidecar, portables)
     except JsonProblem as e:
         raise SavingError(f"{SIDECAR} cannot be written: {e}.") from e
@@ -177,13 +178,13 @@ def write_sidecar(
 
 
 def read_sidecar(folder: AnyPath) -> tuple[Sidecar, Mapping[str, PortableFunction]] | None:
-    """Reads the sidecar of a SavedModel, and the function of each signature; None if it has none.
+    """Reads the sidecar of a SavedModel and the function of each signature; None without a sidecar.
 
-    The functions' arrays are not in them (`data` is None): `Sidecar.constants` says where they are.
+    The functions do not contain their arrays (`data` is None); see `Sidecar.constants`.
 
     Raises:
       FileFormatError: it is damaged, of a newer format, or does not agree with its functions.
-      OSError: it cannot be read.
+      OSError: a file cannot be read.
     """
     file = folder / SIDECAR
     if not file.exists():
@@ -202,15 +203,15 @@ def read_sidecar(folder: AnyPath) -> tuple[Sidecar, Mapping[str, PortableFunctio
 
 
 def needs_x64(portables: Mapping[str, PortableFunction]) -> bool:
-    """Returns whether an argument or a result is of a dtype that JAX has only with 64 bits."""
+    """Returns whether an argument or a result has a dtype that needs jax_enable_x64."""
     avals = [aval for each in portables.values() for aval in (*each.in_avals, *each.out_avals)]
     return any(aval.dtype in NEED_X64 for aval in avals)
 
 
 def sidecar_facts(folder: AnyPath) -> tuple[Mapping[str, object], str | None]:
-    """Reads the JSON of a sidecar without checking what is in it, and says why that fails.
+    """Reads the JSON of a sidecar without checking it; returns its facts, and a problem or None.
 
-    The facts are empty without a sidecar, and with one that is no JSON.
+    The facts are empty if the sidecar is missing or is not JSON.
     """
     file = folder / SIDECAR
     if not file.exists():
@@ -222,17 +223,17 @@ def sidecar_facts(folder: AnyPath) -> tuple[Mapping[str, object], str | None]:
 
 
 class _NewerFormat(JsonProblem):
-    """A sidecar of a format that this bridge does not know."""
+    """Error for a sidecar of a newer format."""
 
 
 def _file_names(signatures: Iterable[str]) -> dict[str, str]:
-    """Names a file for each signature: by its own name, as far as file systems take that."""
+    """Chooses a file name for each signature, close to the signature's name."""
     names: dict[str, str] = {}
     taken: set[str] = set()
     for signature in sorted(signatures):
         plain = unique = re.sub(r"[^A-Za-z0-9_-]+", "_", signature)[:64] or "_"
         number = 1
-        while unique.lower() in taken:  # some file systems know no case
+        while unique.lower() in taken:  # some file systems ignore case
             number += 1
             unique = f"{plain}_{number}"
         taken.add(unique.lower())
@@ -241,7 +242,7 @@ def _file_names(signatures: Iterable[str]) -> dict[str, str]:
 
 
 def _encoded(sidecar: Sidecar, files: Mapping[str, str]) -> str:
-    """Writes the JSON; `files` has the name of each signature's file."""
+    """Encodes the JSON; `files` maps signatures to file names."""
     value: dict[str, Any] = {
         "format": FORMAT,
         "bridge": sidecar.bridge,
@@ -320,7 +321,7 @@ def _check_functions(sidecar: Sidecar, portables: Mapping[str, PortableFunction]
 
 
 def _sidecar(root: JsonValue) -> tuple[Sidecar, dict[str, str]]:
-    """Reads what the JSON says, and the name of each signature's file."""
+    """Decodes the JSON: the sidecar, and the file name of each signature."""
     version = root.get("format").integer(1)
     if version > FORMAT:
         raise _NewerFormat(
@@ -348,7 +349,7 @@ def _sidecar(root: JsonValue) -> tuple[Sidecar, dict[str, str]]:
 
 
 _SIGNATURE_FIELDS = ("record", "inputs", "outputs", "takes_params", "vjp_order", "buckets")
-# With the format that added a field, and what it is for a signature of an older one.
+# Maps fields to the format that added them, and their value for older formats.
 _ADDED: Mapping[str, tuple[int, Any]] = {
     "masks": (2, {}),
     "unchecked_padding": (2, []),
@@ -426,7 +427,7 @@ def _refuse_twice(what: str, texts: Iterable[str]) -> None:
 
 
 def bucket_texts(buckets: Mapping[str, Iterable[int]]) -> list[str]:
-    """Says at which sizes of each variable a signature runs.
+    """Describes the buckets of a signature.
 
     >>> bucket_texts({"b": (1, 8), "n": (128,)})
     ['buckets b 1, 8; n 128']
@@ -438,12 +439,12 @@ def bucket_texts(buckets: Mapping[str, Iterable[int]]) -> list[str]:
 def padding_texts(
     pad_values: Mapping[str, str], masks: Iterable[str], unchecked: Iterable[str]
 ) -> list[str]:
-    """Says what is special about the padding.
+    """Describes options of the padding.
 
     Args:
-      pad_values: what inputs are padded with, by name, as text.
-      masks: the arguments that the buckets fill.
-      unchecked: the variables whose padding was not tried.
+      pad_values: the pad values by input, as text.
+      masks: the arguments that padding fills in.
+      unchecked: the variables whose padding was not checked.
 
     >>> padding_texts({"ids": "1"}, ["mask"], ["n"])
     ['ids padded with 1', 'mask filled by the buckets', 'not checked: padding of n']

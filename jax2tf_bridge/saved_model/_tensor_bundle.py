@@ -1,10 +1,10 @@
-"""Reads variables as TensorFlow saves them, a TensorBundle, without TensorFlow.
+"""Reads TensorFlow's saved variables, a TensorBundle, without TensorFlow.
 
 A bundle is an index, `variables.index`, and shards of data, `variables.data-00000-of-00001`. The
 index is a table in LevelDB's format
-(https://github.com/google/leveldb/blob/main/doc/table_format.md) from names to messages of
-tensor_bundle.proto, which say where a tensor lies in which shard. Every length is checked before
-it is used, and every checksum.
+(https://github.com/google/leveldb/blob/main/doc/table_format.md) that maps names to messages of
+tensor_bundle.proto, which have the shard and offset of a tensor. Every length is checked before its
+use, and every checksum is verified.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from jax2tf_bridge.storage import AnyPath, as_path
 
 MAGIC = 0xDB4775248B80FB57
 _FOOTER_SIZE = 48
-_TRAILER_SIZE = 5  # the kind of compression, a checksum
+_TRAILER_SIZE = 5  # type of compression, checksum
 _MAX_INDEX_BYTES = 1 << 30
 _MAX_NAME_BYTES_PER_BYTE = 100
 _MAX_NAME_BYTES = 1 << 16
@@ -31,14 +31,14 @@ _MAX_NAME_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class BundleEntry:
-    """A tensor of a bundle.
+    """Entry of a tensor in a bundle.
 
     Attributes:
-      dtype: by TensorFlow's name, "string" for texts.
-      shape: its sizes.
-      shard: in which file it lies.
-      start, size: where in it, in bytes.
-      checksum: of its bytes.
+      dtype: TensorFlow's name of the dtype, "string" for texts.
+      shape: the sizes in elements.
+      shard: the number of its data file.
+      start, size: the offset and the size in the file, in bytes.
+      checksum: the checksum of its bytes.
     """
 
     dtype: str
@@ -50,20 +50,20 @@ class BundleEntry:
 
 
 class TensorBundle:
-    """Tensors below a prefix, as "model/variables/variables".
+    """Tensors below a prefix, such as "model/variables/variables".
 
     Attributes:
-      index: the name of its index.
-      raw: what stands in the index, by key; that of the header is empty.
-      entries: the tensors by their keys.
+      index: the name of the index file.
+      raw: the encoded entries by key; the key of the header is empty.
+      entries: the tensors by key.
     """
 
     def __init__(self, prefix: str | os.PathLike[str]) -> None:
-        """Reads the index; data is read when it is asked for.
+        """Reads the index; data is read on demand.
 
         Raises:
-          FileFormatError: it is none, or damaged, or of a kind that is not read here.
-          OSError: it cannot be read.
+          FileFormatError: it is not a bundle, is damaged, or of an unsupported kind.
+          OSError: the index cannot be read.
         """
         self._prefix = as_path(prefix)
         self.index = f"{self._prefix}.index"
@@ -88,16 +88,16 @@ class TensorBundle:
             self.entries[key.decode(errors="replace")] = _entry(value, self._shards)
 
     def shard(self, number: int) -> AnyPath:
-        """Returns the path of a file of data."""
+        """Returns the path of a data file."""
         return self._prefix.with_name(f"{self._prefix.name}.data-{number:05}-of-{self._shards:05}")
 
     def read(self, key: str) -> bytes:
         """Reads the elements of a tensor, in C order and little-endian.
 
         Raises:
-          KeyError: there is none of that name.
-          FileFormatError: its bytes are not what was written.
-          OSError: they cannot be read.
+          KeyError: the bundle has no such key.
+          FileFormatError: the checksum does not match.
+          OSError: the data cannot be read.
         """
         entry = self.entries[key]
         path = self.shard(entry.shard)
@@ -112,7 +112,7 @@ class TensorBundle:
                 )
             file.seek(entry.start)
             data = file.read(entry.size)
-        # The checksum of strings covers their lengths in another form.
+        # The checksum of strings includes their lengths in another form.
         if entry.dtype != STRING and crc32c(data) != entry.checksum:
             raise FileFormatError(
                 f"{name} is damaged: the checksum of {key} is not that of its {entry.size} bytes. "
@@ -123,7 +123,7 @@ class TensorBundle:
 
 
 def variable_name(key: str) -> str:
-    """Returns the path to a variable whose key in a checkpoint is known.
+    """Converts the key of a variable in a checkpoint to its path.
 
     >>> variable_name("params/dense.Skernel/.ATTRIBUTES/VARIABLE_VALUE")
     'params/dense/kernel'
@@ -133,22 +133,22 @@ def variable_name(key: str) -> str:
 
 
 def _table(index: ProtoMessage) -> Iterator[tuple[bytes, ProtoMessage]]:
-    """Yields the names of a table and what they stand for."""
+    """Yields the names and values of a table."""
     if len(index) < _FOOTER_SIZE:
         raise index.error(0, f"it has {len(index)} bytes")
     begin = index.end - _FOOTER_SIZE
     if int.from_bytes(index.data[-8:], "little") != MAGIC:
         raise index.error(begin, "it does not end as an index does")
-    # About the table; nothing in it is needed.
+    # The metaindex block is not needed.
     _, at = _block(index, index, begin)
     block, _ = _block(index, index, at)
     previous: bytes | None = None
-    # A name may share its beginning with the one before, so that few bytes make long names.
+    # Shared prefixes allow long names in few bytes, so their total is limited.
     budget = _MAX_NAME_BYTES_PER_BYTE * len(index)
     end = 0
     for _, handle in _entries(block):
         block, _ = _block(index, handle, handle.start)
-        # Otherwise few bytes would name one block many times, and each time it would be verified.
+        # Otherwise a small file could name one block many times, and each would be verified.
         if block.start < end:
             raise index.error(handle.start, "its blocks overlap")
         end = block.end
@@ -164,7 +164,7 @@ def _table(index: ProtoMessage) -> Iterator[tuple[bytes, ProtoMessage]]:
 
 
 def _block(index: ProtoMessage, handle: ProtoMessage, at: int) -> tuple[ProtoMessage, int]:
-    """Finds the block that two numbers at a byte of `handle` name, and where the next byte is."""
+    """Reads a block handle at an offset; returns the block and the offset after the handle."""
     start, after = handle.varint(at)
     size, after = handle.varint(after)
     end = start + size
@@ -180,7 +180,7 @@ def _block(index: ProtoMessage, handle: ProtoMessage, at: int) -> tuple[ProtoMes
 
 
 def _entries(block: ProtoMessage) -> Iterator[tuple[bytes, ProtoMessage]]:
-    """Yields what a block holds; each name shares its beginning with the one before."""
+    """Yields the names and values of a block; names omit the prefix shared with the one before."""
     if len(block) < 4:
         raise block.error(block.start, "a block has no end")
     restarts = int.from_bytes(block.data[block.end - 4 : block.end], "little")

@@ -1,4 +1,4 @@
-"""Reads dtypes, shapes and arrays as TensorFlow's messages hold them."""
+"""Reads dtypes, shapes and arrays from TensorFlow's messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jax2tf_bridge.saved_model._protobuf import VARINT, ProtoField, ProtoMessage
 from jax2tf_bridge.saved_model._schema import ShapeField, TensorProtoField
 
 STRING = "string"
-"""Dtype of texts, whose elements have no fixed size."""
+"""Dtype of texts; its elements have no fixed size."""
 
 _TENSORFLOWS_OWN = {
     7: (STRING, 0),
@@ -34,29 +34,29 @@ DTYPES: Mapping[int, str] = MappingProxyType(
     {number: name for number, (name, _) in _TENSORFLOWS_OWN.items()}
     | {number: row.name for row, number in _NUMBERS}
 )
-"""Names of TensorFlow's dtypes, by their numbers in types.proto."""
+"""Maps the numbers in types.proto to the names of dtypes."""
 
 STORED_BITS: Mapping[str, int] = MappingProxyType(
     {name: bits for name, bits in _TENSORFLOWS_OWN.values() if bits}
-    # Those of fewer than 8 bits lie in a byte each.
+    # Elements of fewer than 8 bits take a byte each.
     | {row.name: max(8, row.bits) for row, _ in _NUMBERS}
 )
-"""Bits of an element in a variable or constant, of the dtypes of a fixed size."""
+"""Number of bits of a stored element, for dtypes of a fixed size."""
 
 
 Shape: TypeAlias = tuple[int | None, ...] | None
-"""Sizes, None for those that are open; None alone if not even the rank is known."""
+"""Shape with None for unknown sizes; None if the rank is unknown."""
 
 _OF_REFERENCES = 100
-"""Added to the number of a dtype for references to such tensors, which TensorFlow 1 has."""
+"""Offset of the dtype numbers of TensorFlow 1's references."""
 
 _MAX_RANK = 254
-"""TensorFlow has no tensors of a higher rank."""
+"""Maximum rank of a tensor in TensorFlow."""
 
 
 @dataclass(frozen=True)
 class TensorType:
-    """A dtype by its name, and a shape.
+    """Dtype, by its name, and shape of a tensor.
 
     >>> str(TensorType("float32", (None, 28))), str(TensorType("int32", None))
     ('float32[?,28]', 'int32[...]')
@@ -70,7 +70,7 @@ class TensorType:
 
     @property
     def size(self) -> int | None:
-        """Computes how many bytes its elements take; None if that is open."""
+        """Computes the size of all elements in bytes; None if unknown."""
         bits = STORED_BITS.get(self.dtype)
         if bits is None or self.shape is None or None in self.shape:
             return None
@@ -78,7 +78,7 @@ class TensorType:
 
 
 def dtype_name(number: int) -> str:
-    """Names a dtype by its number."""
+    """Returns the name of the dtype with this number."""
     plain = number - _OF_REFERENCES if number > _OF_REFERENCES else number
     return DTYPES.get(plain, f"dtype {number}")
 
@@ -99,7 +99,7 @@ def read_shape(message: ProtoMessage) -> Shape:
 
 
 def read_known_shape(message: ProtoMessage) -> tuple[int, ...]:
-    """Reads a TensorShapeProto in which nothing may be open."""
+    """Reads a TensorShapeProto without unknown sizes."""
     shape = read_shape(message)
     if shape is None or None in shape:
         raise message.error(message.start, "a tensor has no known shape")
@@ -111,8 +111,8 @@ def typed(message: ProtoMessage, dtype: int, shape: int) -> TensorType:
 
     Args:
       message: a variable, a constant, or an input or output of a signature.
-      dtype: the number of the field.
-      shape: likewise.
+      dtype: the field number of the dtype.
+      shape: the field number of the shape.
     """
     found: ProtoField | None = None
     number = 0
@@ -126,35 +126,35 @@ def typed(message: ProtoMessage, dtype: int, shape: int) -> TensorType:
 
 
 def tensor_type(tensor: ProtoMessage) -> TensorType:
-    """Reads the type of the array that a TensorProto holds."""
+    """Reads the type of a TensorProto."""
     return typed(tensor, TensorProtoField.DTYPE, TensorProtoField.SHAPE)
 
 
 _MAX_TENSOR_BYTES = 1 << 28
-# tensor.proto: the fields of values, and how they are on the wire.
+# The value fields of tensor.proto, and their encodings.
 _FLOATS = {5: "<f4", 6: "<f8", 9: "<c8", 12: "<c16"}
 _SIGNED, _UNSIGNED, _STRINGS = frozenset({7, 10, 11, 13}), frozenset({16, 17}), 8
 _BYTES, _VERSION = 18, 3
 
 
 def texts(tensor: ProtoMessage) -> tuple[str, ...]:
-    """Reads the texts of a constant.
+    """Reads the texts of a string constant.
 
     Raises:
-      FileFormatError: it is damaged.
+      FileFormatError: the constant is damaged.
     """
     return tuple(tensor.text(field) for field in tensor.fields() if field.number == _STRINGS)
 
 
 def constant(tensor: ProtoMessage, dtype_of: Callable[[str], Any]) -> np.ndarray[Any, Any]:
-    """Reads the array of a constant; a large one is a view into the file's bytes.
+    """Reads the array of a constant; a large array is a view of the file's bytes.
 
     Args:
       tensor: the TensorProto.
-      dtype_of: gives NumPy's dtype for a name.
+      dtype_of: converts a name to NumPy's dtype.
 
     Raises:
-      FileFormatError: it is damaged, or of a dtype that is not read.
+      FileFormatError: the constant is damaged, or has an unsupported dtype.
     """
     number = 0
     shape: tuple[int, ...] = ()
@@ -194,12 +194,12 @@ def constant(tensor: ProtoMessage, dtype_of: Callable[[str], Any]) -> np.ndarray
     if len(values) < size and size * dtype.itemsize > _MAX_TENSOR_BYTES:
         raise tensor.error(tensor.start, f"a constant has {size} elements")
     if kind_of(name) == "float" and dtype.itemsize < 4:
-        # The file holds short floats as bits.
+        # The file stores narrow floats as their bits.
         values = values.astype(f"u{dtype.itemsize}").view(dtype)
     array = np.zeros(size, dtype)
     array[: len(values)] = values[:size].astype(dtype)
     if len(values):
-        # The last stands for all that are missing.
+        # The last value repeats for all missing ones.
         array[len(values) :] = array[len(values) - 1 : len(values)]
     return _shaped(tensor, array, shape)
 
@@ -207,7 +207,7 @@ def constant(tensor: ProtoMessage, dtype_of: Callable[[str], Any]) -> np.ndarray
 def _shaped(
     tensor: ProtoMessage, array: np.ndarray[Any, Any], shape: tuple[int, ...]
 ) -> np.ndarray[Any, Any]:
-    """Gives an array its shape; TensorFlow has some that NumPy lacks."""
+    """Reshapes an array; raises for shapes that NumPy does not support."""
     try:
         return array.reshape(shape)
     except ValueError as e:
@@ -216,7 +216,7 @@ def _shaped(
 
 
 def _floats(tensor: ProtoMessage, field: ProtoField) -> np.ndarray[Any, Any]:
-    """Reads the values of a field, packed or alone."""
+    """Reads the floats of a field, packed or single."""
     dtype = np.dtype(_FLOATS[field.number])
     size = 0 if field.kind == VARINT else field.end - field.value
     if field.kind == VARINT or size % dtype.itemsize:

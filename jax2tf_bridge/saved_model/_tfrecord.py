@@ -1,6 +1,6 @@
-"""TFRecord files, which hold byte strings one after the other.
+"""Reads and writes TFRecord files, which are sequences of byte strings.
 
-A record is its length in eight bytes, their checksum, its content, and the content's checksum.
+A record has its length in eight bytes, their checksum, the content, and the content's checksum.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _HEAD, _CHECKSUM = struct.Struct("<QI"), struct.Struct("<I")
 
 
 def count_records(path: AnyPath, at_most: int) -> tuple[int, str | None]:
-    """Counts records without reading them; and says what is wrong, if something is."""
+    """Counts records without reading them; also returns a problem, if there is one."""
     count = 0
     with path.open("rb") as file:
         try:
@@ -33,8 +33,8 @@ def read_records(path: AnyPath) -> Iterator[bytes]:
     """Yields the records of a file.
 
     Raises:
-      ValueError: it is damaged; the text ends a sentence.
-      OSError: it cannot be read.
+      ValueError: the file is damaged; the text completes a sentence.
+      OSError: the file cannot be read.
     """
     with path.open("rb") as file:
         for number, (start, length) in enumerate(_spans(file)):
@@ -61,7 +61,7 @@ def _head(length: int) -> bytes:
 
 
 def _spans(file: BinaryIO) -> Iterator[tuple[int, int]]:
-    """Yields the start and the length of each record, all of which is within the file."""
+    """Yields the offset and the length of each record, which lie within the file."""
     size, at = file.seek(0, 2), 0
     while at < size:
         file.seek(at)

@@ -1,4 +1,4 @@
-"""Reads the weights of a SavedModel by the names of their variables, without TensorFlow."""
+"""Reads the weights of a SavedModel by the names of the variables, without TensorFlow."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from jax2tf_bridge.saved_model._tensor_bundle import TensorBundle, variable_name
 from jax2tf_bridge.storage import AnyPath
 
 _PARAMS = "params/"
-"""Attribute below which `save` keeps the variables of the weights."""
+"""Attribute in which `save` stores the variables of the weights."""
 
 
 def read_saved_weights(folder: AnyPath) -> dict[str, np.ndarray[Any, Any]]:
-    """Returns the weights in a SavedModel by name, as "dense/kernel".
+    """Returns the weights in a SavedModel by name, such as "dense/kernel".
 
-    The names are in the checkpoint, so they are there as well when TensorFlow has trained the
-    model and saved it again.
+    The checkpoint has the names, so this also works after TensorFlow has trained the model and
+    saved it again.
 
     Raises:
-      FileNotFoundError: there is no such folder.
+      FileNotFoundError: the folder does not exist.
       FileFormatError: it is not a SavedModel, it has no weights, or its variables are damaged.
-      MissingDependencyError: a dtype is one of ml_dtypes, which is not installed.
+      MissingDependencyError: a dtype needs ml_dtypes, which is not installed.
     """
     read_message(folder)  # raises if it is not a SavedModel
     prefix = folder / "variables" / "variables"
