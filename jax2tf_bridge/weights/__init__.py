@@ -1,4 +1,4 @@
-"""State dicts, and the files that hold them: what flax.serialization has, and more for files.
+"""State dicts and weights files: the functions of flax.serialization, and more for files.
 
 This package needs neither JAX, Flax nor TensorFlow. docs/weights.md is its guide.
 

@@ -25,13 +25,13 @@ _INDEX_KEYS = [str(index) for index in range(64)]
 
 @dataclass(frozen=True)
 class Container:
-    """An object that is stored by its children.
+    """Container object, which is stored by its children.
 
     Attributes:
       kind: "dict", "list", "tuple", "Partial", or "named tuple" and a name.
       keys: the keys of its state, one for each child.
       children: its children.
-      build: makes an object like it of other children.
+      build: builds a similar object from other children.
     """
 
     kind: str
@@ -40,10 +40,10 @@ class Container:
     build: Callable[[list[Any]], Any]
 
     def child_states(self, state: Any) -> list[Any] | str:
-        """Returns the state of each child, or a text that says why the state does not fit.
+        """Returns the state of each child, or the reason why the state does not fit.
 
-        Lists and tuples need exactly their indices, and named tuples their fields; of other states,
-        keys that are not the container's are ignored.
+        Lists and tuples need exactly their indices, and named tuples their fields. Additional keys
+        are ignored for dicts.
         """
         is_sequence = self.kind in ("list", "tuple")
         if self._has_fields and set(self.keys) != OLD_NAMED_TUPLE_KEYS:
@@ -79,7 +79,7 @@ def is_named_tuple(target: Any) -> bool:
 
 
 def container_of(target: Any) -> Container | None:
-    """Takes an object apart; returns None for leaves, such as subclasses of dict and list."""
+    """Returns the parts of a container; None for leaves, such as subclasses of dict and list."""
     ty = type(target)
     if ty is dict:
         keys = [str(key) for key in target]
@@ -110,7 +110,7 @@ def container_of(target: Any) -> Container | None:
 
 
 def is_container(target: Any) -> bool:
-    """Returns whether container_of takes an object apart."""
+    """Returns whether an object is a container."""
     return is_built_in(type(target)) or is_named_tuple(target)
 
 
@@ -120,22 +120,22 @@ def has_text_keys(target: dict[Any, Any]) -> bool:
 
 
 def index_keys(count: int) -> list[str]:
-    """Returns the keys of `count` items of a list in its state, "0", "1" and so on; maybe more."""
+    """Returns the keys "0", "1", ... of a list's state: at least `count` of them."""
     return _INDEX_KEYS if count <= len(_INDEX_KEYS) else list(map(str, range(count)))
 
 
 def is_built_in(ty: type) -> bool:
-    """Returns whether container_of knows a type; named tuples do not count."""
+    """Returns whether a type is a built-in container; False for named tuples."""
     return ty in (dict, list, tuple) or ty is partial_type()
 
 
 def partial_type() -> Any:
-    """Returns jax.tree_util.Partial; None where JAX was not imported: no object is of that type."""
+    """Returns jax.tree_util.Partial; None if JAX is not imported: no object has the type then."""
     return getattr(sys.modules.get("jax.tree_util"), "Partial", None)
 
 
 def _no_keys(target: Container, state: Any) -> str:
-    """Describes a state that should have keys and has none."""
+    """Describes a state that lacks all keys."""
     text = f"the target is {target}; the state is {describe(state)}"
     if isinstance(state, (list, tuple)):
         return f"{text}: to_state_dict turns it into a state"
@@ -147,7 +147,7 @@ def _no_keys(target: Container, state: Any) -> str:
 
 
 def _lacks_keys(target: Container, missing: Sequence[str], state: Any) -> str:
-    """Describes a dict whose state lacks the keys `missing`, and suggests what was meant."""
+    """Describes a dict whose state lacks the keys `missing`, with suggestions."""
     there = list(state.keys())
     known = set(target.keys)
     others = [key for key in there if key not in known]

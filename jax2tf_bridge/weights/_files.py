@@ -17,7 +17,7 @@ from jax2tf_bridge.weights._stored import LeafInfo, StoredContents
 from jax2tf_bridge.weights.msgpack import MsgpackContents
 
 _MAX_LISTED = 100
-# Comparing more words takes longer than anybody waits for a message.
+# Maximum number of names to compare for a suggestion, which must not take long.
 _MAX_COMPARED = 4096
 
 
@@ -25,17 +25,17 @@ def msgpack_restore(encoded_pytree: bytes | bytearray | memoryview) -> Any:
     """Reads the bytes that msgpack_serialize wrote, Flax's or the bridge's.
 
     Args:
-      encoded_pytree: the bytes; they must stay as they are while the arrays are in use.
+      encoded_pytree: the bytes; they must not change while the arrays are in use.
 
     Returns:
-      The tree that flax.serialization.msgpack_restore returns: dicts and lists, whose leaves are
-      numbers, texts, bytes, NumPy arrays and scalars. Arrays are read-only views of the bytes, not
-      aligned; those that were written in chunks are copies.
+      The tree that flax.serialization.msgpack_restore returns: dicts and lists of numbers, texts,
+      bytes, NumPy arrays and scalars. Arrays are read-only, unaligned views of the bytes; arrays
+      that were written in chunks are copies.
 
     Raises:
-      FileFormatError: the bytes are damaged, or of another format; or a map has a key twice, which
-        Flax accepts.
-      MissingDependencyError: the dtype of an array is one of ml_dtypes, which is not installed.
+      FileFormatError: the bytes are damaged, or of another format; or a map has a duplicate key,
+        which Flax accepts.
+      MissingDependencyError: the dtype of an array needs ml_dtypes, which is not installed.
 
     >>> from jax2tf_bridge.weights import msgpack_serialize
     >>> msgpack_restore(msgpack_serialize({"scale": [1.5, 2]}))
@@ -50,13 +50,13 @@ def from_bytes(
     """Restores an object like `target` from the bytes that `to_bytes` wrote.
 
     Args:
-      target: an object of the structure that was written; its leaves are not used.
-      encoded_bytes: as for msgpack_restore.
-      strict: as for from_state_dict.
+      target: an object with the structure of the written one; its leaves are not used.
+      encoded_bytes: the bytes, as in msgpack_restore.
+      strict: as in from_state_dict.
 
     Raises:
-      StateDictError: the structure differs; with strict, a shape or a dtype.
-      FileFormatError, MissingDependencyError: as for msgpack_restore.
+      StateDictError: the structure differs; with `strict`, also if a shape or dtype differs.
+      FileFormatError, MissingDependencyError: as in msgpack_restore.
 
     >>> from jax2tf_bridge.weights import to_bytes
     >>> from_bytes({"scale": (0, 0)}, to_bytes({"scale": (1.5, 2)}))
@@ -71,21 +71,20 @@ def read_weights(
     """Reads a file of weights, in Flax's msgpack or safetensors, as a tree.
 
     Args:
-      path: the file, on disk or behind a scheme ("gs://bucket/model.msgpack"); its content says
-        which format it has. Or the directory of a checkpoint of Orbax, which orbax-checkpoint
+      path: the file, on disk or behind a scheme ("gs://bucket/model.msgpack"); the format is
+        detected from its contents. Or the directory of an Orbax checkpoint, which orbax-checkpoint
         reads into memory.
-      target: what from_state_dict restores the tree into; None for the tree itself.
-      mmap: whether arrays are read-only views of the file, which the system reads when they are
-        used; the file must not be rewritten in place meanwhile (see `WeightsFile`). Otherwise, and
-        behind a scheme, they are copies, which may be written to, and the file may change
-        afterwards.
-      strict: as for from_state_dict.
+      target: an object to restore the tree into, as in from_state_dict; None returns the tree.
+      mmap: whether arrays are read-only views of the file, which the system reads on access. The
+        file must not be rewritten in place while they are in use (see `WeightsFile`). Otherwise,
+        and behind a scheme, arrays are writable copies, and the file may change afterwards.
+      strict: as in from_state_dict.
 
     Raises:
-      FileFormatError: the file is of neither format, or damaged, or changed while it was read.
+      FileFormatError: the file has neither format, is damaged, or changed while it was read.
       StateDictError: the tree does not fit the target.
-      MissingDependencyError: the dtype of an array is one of ml_dtypes, which is not installed; or
-        orbax-checkpoint is not.
+      MissingDependencyError: ml_dtypes, for the dtype of an array, or orbax-checkpoint is not
+        installed.
       OSError: the file cannot be read.
 
     >>> import os, tempfile
@@ -97,7 +96,7 @@ def read_weights(
     """
     if as_path(path).is_dir():
         tree = read_orbax(path)
-        # Flax's states have no lists.
+        # Flax's state dicts have no lists.
         tree = tree if target is None else to_state_dict(tree)
     else:
         with file_source(path, mmap=mmap) as source:
@@ -110,15 +109,15 @@ def open_weights(path: str | os.PathLike[str]) -> WeightsFile:
     """Opens a file of weights, in Flax's msgpack or safetensors, to read it leaf by leaf.
 
     Args:
-      path: the file, on disk or behind a scheme ("gs://bucket/model.msgpack"); its content says
-        which format it has.
+      path: the file, on disk or behind a scheme ("gs://bucket/model.msgpack"); the format is
+        detected from its contents.
 
     Returns:
       A mapping from paths to leaves, and a context manager.
 
     Raises:
-      FileFormatError: the file is of neither format, or damaged.
-      MissingDependencyError: as for `read_weights`.
+      FileFormatError: the file has neither format, or is damaged.
+      MissingDependencyError: as in `read_weights`.
       OSError: the file cannot be read.
 
     >>> with open_weights("model.msgpack") as weights:  # doctest: +SKIP
@@ -139,22 +138,22 @@ def _contents(source: FileSource) -> StoredContents:
 
 
 class WeightsFile(Mapping[str, Any]):
-    """An open file of weights: a mapping from paths such as "params/dense/kernel" to leaves.
+    """Open file of weights: a mapping from paths such as "params/dense/kernel" to leaves.
 
-    `open_weights` makes it, and reads only the structure. A leaf is read when it is asked for:
-    arrays are read-only views of the file, which the system reads when their elements are used;
-    an array that the file has in chunks is a copy, and so is any of a file behind a scheme.
+    `open_weights` makes it, and reads only the structure. Leaves are read on access: arrays are
+    read-only views of the file, which the system reads when their elements are used. Arrays that
+    the file stores in chunks, and all arrays behind a scheme, are copies.
 
-    If the file changes, the next access is a FileFormatError. If another file takes its name, the
-    opened one stays readable. Arrays that were handed out can't be guarded: if the file is
-    rewritten in place they show the new numbers, and if it became shorter, the system ends the
-    process (SIGBUS) at an access beyond its end. So replace files, as `write_weights` does, or
-    read them with read_weights(path, mmap=False).
+    If the file changes, the next access raises FileFormatError. If another file takes its name, the
+    open file stays readable. Arrays that were returned before cannot be protected: they show the
+    new contents of a file that is rewritten in place, and an access beyond the end of a file that
+    became shorter ends the process (SIGBUS). So replace files, as `write_weights` does, or read
+    them with read_weights(path, mmap=False).
 
     Attributes:
-      file: its name.
+      file: the name of the file.
       format_name: "msgpack" or "safetensors".
-      metadata: the texts that a safetensors file has beside its tensors; empty for msgpack.
+      metadata: the metadata texts of a safetensors file; empty for msgpack.
 
     >>> import os, tempfile
     >>> import numpy as np
@@ -167,7 +166,7 @@ class WeightsFile(Mapping[str, Any]):
     """
 
     def __init__(self, source: FileSource, contents: StoredContents) -> None:
-        """Takes over `source`, which `close` closes, and its `contents`."""
+        """Stores `source`, which `close` will close, and its `contents`."""
         self.file = source.file
         self.format_name, self.metadata = contents.format_name, contents.metadata
         self._source, self._contents = source, contents
@@ -180,12 +179,12 @@ class WeightsFile(Mapping[str, Any]):
         self.close()
 
     def close(self) -> None:
-        """Closes the file. Arrays that were handed out stay usable."""
+        """Closes the file. Arrays that were returned stay usable."""
         self._source.close()
 
     @property
     def info(self) -> dict[str, LeafInfo]:
-        """Returns shape, dtype and size of every leaf by its path, without reading any."""
+        """Maps the path of each leaf to its shape, dtype and size, without reading leaves."""
         return {path: leaf.info for path, leaf in self._leaves.items()}
 
     def tree(self) -> Any:
@@ -202,7 +201,7 @@ class WeightsFile(Mapping[str, Any]):
         """Reads the leaf at a path.
 
         Raises:
-          KeyError: there is no leaf of this path.
+          KeyError: the file has no leaf with this path.
           FileFormatError: the file changed.
           ValueError: it was closed.
         """
@@ -232,7 +231,7 @@ class WeightsFile(Mapping[str, Any]):
         return f"<{self.format_name} file {self.file!r} of {len(self)} leaves{state}>"
 
     def __str__(self) -> str:
-        """Lists path, dtype, shape and size of each leaf, one a line."""
+        """Lists path, dtype, shape and size of each leaf, one per line."""
         listed = list(self.info.items())[:_MAX_LISTED]
         width = max((len(path) for path, _ in listed), default=0)
         lines = [repr(self)[1:-1]]

@@ -1,4 +1,4 @@
-"""Compares state dicts, and describes how they differ from what is restored."""
+"""Compares state dicts, and describes their differences."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_COMPARED = 100
 OLD_NAMED_TUPLE_KEYS = frozenset({"name", "fields", "values"})
 _KIND = re.compile(r"bool|u?int|b?float|complex")
 _NUMBERS = (bool, int, float, complex)
-# msgpack has one type for them, which is read as bytes.
+# msgpack has one type for these, which is read as bytes.
 _BINARIES = (bytes, bytearray, memoryview)
 
 
@@ -44,7 +44,7 @@ def describe(value: Any) -> str:
 
 
 def keys_text(keys: Sequence[Any], noun: str = "key") -> str:
-    """Lists keys, the first few of many.
+    """Formats a list of keys; only the first few of many.
 
     >>> keys_text(["a", "b"]), keys_text(["x"], "field"), keys_text([])
     ("the keys 'a', 'b'", "the field 'x'", 'no keys')
@@ -57,18 +57,18 @@ def keys_text(keys: Sequence[Any], noun: str = "key") -> str:
 
 
 def nearest(name: str, others: Sequence[Any]) -> str:
-    """Suggests the key that was probably meant, as the end of a message."""
-    # To compare thousands of keys with thousands would take minutes.
+    """Suggests a similar key, as the end of a message."""
+    # Comparing thousands of keys with thousands would take minutes.
     return did_you_mean(name, map(str, others[:_MAX_COMPARED]), quoted=True)
 
 
 def level_hint(children: Mapping[str, Any], missing: str, state: Any) -> str:
-    """Recognizes a flat state, or one that is a level too high or too low; returns a sentence.
+    """Returns a sentence if the state is flat, or a level too high or too low; else "".
 
     Args:
-      children: of the target, by key.
+      children: the target's children, by key.
       missing: a key of the target that the state lacks.
-      state: has keys.
+      state: the state, a mapping.
     """
     there = set(state.keys())
     if any(isinstance(key, str) and key.startswith(f"{missing}/") for key in there):
@@ -76,7 +76,7 @@ def level_hint(children: Mapping[str, Any], missing: str, state: Any) -> str:
     child = children[missing]
     if type(child) is dict and child and set(map(str, child)) <= there:
         return f"It has all keys of the target's {missing!r}: is {{{missing!r}: state}} meant?"
-    # Other mappings may have to read files.
+    # Other mappings may read files.
     for key, inner in state.items() if type(state) is dict else ():
         if isinstance(inner, Mapping) and set(children) <= set(inner):
             return f"Its {key!r} has them all: is state[{key!r}] meant?"
@@ -84,11 +84,11 @@ def level_hint(children: Mapping[str, Any], missing: str, state: Any) -> str:
 
 
 def mismatch(lines: Sequence[tuple[str, str]], advice: str) -> StateDictError:
-    """Makes the error about all differences between a state and its target.
+    """Makes an error about all differences between a state and its target.
 
     Args:
       lines: the path and the text of each difference; at least one.
-      advice: what to do, as a sentence.
+      advice: a sentence with the remedy.
     """
     texts = [f"{path or 'at the top'}: {text}" for path, text in lines[:_MAX_LINES]]
     if len(lines) > _MAX_LINES:
@@ -124,13 +124,13 @@ def plain_named_tuple_state(state: Any) -> Any:
 
 
 def differences(expected: Any, state: Any, *, leaves: bool = True) -> list[tuple[str, str]]:
-    """Lists the path and the text of each difference between a state and the one expected.
+    """Lists the path and the text of each difference between two states.
 
     Args:
-      expected: the state of what is to be restored. Leaves are anything with a shape and a dtype
-        (also of JAX or TensorFlow, or jax.ShapeDtypeStruct), or numbers of Python.
-      state: the state that is given. The elements of its arrays are not looked at.
-      leaves: whether to compare leaves, not only keys.
+      expected: the state of the target. Leaves are Python numbers, or have a shape and a dtype
+        (arrays of any library, jax.ShapeDtypeStruct).
+      state: the actual state. The elements of its arrays are not read.
+      leaves: whether to compare leaves too, not only keys.
     """
     found: list[tuple[str, str]] = []
 
@@ -141,7 +141,7 @@ def differences(expected: Any, state: Any, *, leaves: bool = True) -> list[tuple
         if isinstance(one, dict):
             texts, pairs = _by_key(one, other)
         elif isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-            # Within what a type's own functions made. msgpack has no tuples, only lists.
+            # Registered functions may return lists or tuples; msgpack has only lists.
             if len(one) != len(other):
                 texts = [_both(one, other)]
             pairs = [(str(i), both) for i, both in enumerate(zip(one, other, strict=False))]
@@ -159,7 +159,7 @@ def _both(one: Any, other: Any) -> str:
 
 
 def _by_key(one: dict[str, Any], other: Any) -> tuple[list[str], list[tuple[str, Any]]]:
-    """Compares keys; returns texts about them, and the pairs with a key in common."""
+    """Compares keys; returns texts about differences, and the pairs of values with common keys."""
     converted = plain_named_tuple_state(other)
     if converted is not other and set(converted) == set(one):
         other = converted
@@ -169,7 +169,7 @@ def _by_key(one: dict[str, Any], other: Any) -> tuple[list[str], list[tuple[str,
     missing = [key for key in one if key not in there]
     extra = [key for key in there if key not in one]
     texts = [
-        # A suggestion takes time to find, and far fewer lines are shown.
+        # Suggestions take time, so only the lines that are shown get one.
         f"the state lacks {key!r}{nearest(key, extra) if number < _MAX_LINES else ''}"
         for number, key in enumerate(missing)
     ]
@@ -186,7 +186,7 @@ def _leaves_fit(one: Any, other: Any) -> bool:
         binaries = type(one) in _BINARIES and type(other) in _BINARIES
         return binaries or type(one) is type(other)
     if any(numbers):
-        # A count is a number of Python at first, and an array after the first step under jit.
+        # A counter is a Python number at first, and an array after the first step under jit.
         return shape == other_shape == () and _kind(one) == _kind(other)
     return shape == other_shape and bool(_dtype(one) == _dtype(other))
 
@@ -200,16 +200,16 @@ def _shape(leaf: Any) -> tuple[Any, ...] | None:
 
 
 def _dtype(leaf: Any) -> Any:
-    """Returns the dtype in this machine's byte order: files hold no other."""
-    dtype = getattr(leaf.dtype, "as_numpy_dtype", leaf.dtype)  # as TensorFlow has it
+    """Returns the dtype in the machine's byte order, as in files."""
+    dtype = getattr(leaf.dtype, "as_numpy_dtype", leaf.dtype)  # of TensorFlow's dtypes
     try:
         return np.dtype(dtype).newbyteorder("=")
     except TypeError:
-        return dtype  # JAX's own, as those of PRNG keys
+        return dtype  # JAX's extended dtypes, such as those of PRNG keys
 
 
 def _kind(leaf: Any) -> str:
-    """Returns "bool", "int", "float" or "complex" for leaves of these."""
+    """Returns "bool", "int", "float" or "complex"; "" for other leaves."""
     name = type(leaf).__name__ if type(leaf) in _NUMBERS else str(_dtype(leaf))
     match = _KIND.match(name)
     return match[0].lstrip("u").replace("bfloat", "float") if match else name

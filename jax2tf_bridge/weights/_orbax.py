@@ -1,6 +1,6 @@
-"""Reads checkpoints of Orbax, which are directories, through orbax-checkpoint.
+"""Reads Orbax checkpoints, which are directories, with orbax-checkpoint.
 
-orbax-checkpoint is optional, and imports JAX; it is imported when a checkpoint is read.
+orbax-checkpoint is optional and imports JAX, so it is imported when a checkpoint is read.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from jax2tf_bridge.errors import FileFormatError, MissingDependencyError
 from jax2tf_bridge.storage import AnyPath, as_path, on_disk
 
 _METADATA = "_METADATA"
-"""File in the directory of a tree of arrays."""
+"""File that marks the directory of a tree of arrays."""
 
 _STEP_METADATA = "_CHECKPOINT_METADATA"
-"""File in the directory of a step, which has a directory for each item."""
+"""File that marks the directory of a step, which has a directory for each item."""
 
 
 def read_orbax(path: str | os.PathLike[str]) -> Any:
-    """Reads a checkpoint of Orbax as a tree of dicts and lists with NumPy arrays.
+    """Reads an Orbax checkpoint as a tree of dicts and lists with NumPy arrays.
 
-    All of it is read, also an optimizer's state. Named tuples are dicts of their fields, as Orbax
-    stores them.
+    Everything is read, including an optimizer's state. Named tuples become dicts of their fields,
+    as Orbax stores them.
 
     Args:
       path: the directory of a tree, or of a step with one tree; on disk or behind a scheme.
 
     Raises:
-      FileFormatError: it is no checkpoint of Orbax, has several trees, or is damaged.
+      FileFormatError: it is not an Orbax checkpoint, has several trees, or is damaged.
       MissingDependencyError: orbax-checkpoint is not installed.
-      OSError: it cannot be read.
+      OSError: the checkpoint cannot be read.
     """
     folder = _tree_folder(as_path(path))
     try:
@@ -47,12 +47,12 @@ def read_orbax(path: str | os.PathLike[str]) -> Any:
         place = os.path.abspath(local)
         try:
             checkpointer = ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
-            # A step's metadata since orbax-checkpoint 0.11.
+            # orbax-checkpoint 0.11 and newer write the metadata of a step.
             metadata = checkpointer.metadata(place)
             metadata = getattr(metadata, "item_metadata", metadata)
             args = _as_numpy(getattr(metadata, "tree", metadata), ocp)
             return checkpointer.restore(place, restore_args=args)
-        except Exception as e:  # Orbax and TensorStore have many kinds
+        except Exception as e:  # Orbax and TensorStore raise many types
             said = (str(e).strip().splitlines() or ["no reason is given"])[0]
             raise FileFormatError(
                 f"{folder} cannot be read as a checkpoint of Orbax: {type(e).__name__}: "
@@ -65,7 +65,7 @@ def _tree_folder(folder: AnyPath) -> AnyPath:
     """Returns the directory of the only tree in a directory.
 
     Raises:
-      FileFormatError: there is none, or there are several.
+      FileFormatError: the directory has no tree, or several.
     """
     if (folder / _METADATA).exists():
         return folder
@@ -100,7 +100,7 @@ def _number(name: str) -> int:
 
 
 def _as_numpy(metadata: Any, ocp: Any) -> Any:
-    """Makes the arguments that restore arrays of any device as NumPy's."""
+    """Makes arguments that restore the arrays of any device as NumPy arrays."""
     if isinstance(metadata, Mapping):
         return {key: _as_numpy(child, ocp) for key, child in metadata.items()}
     if isinstance(metadata, (list, tuple)):

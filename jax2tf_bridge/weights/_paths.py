@@ -1,4 +1,4 @@
-"""Paths into nested state dicts, as "params/layers_0/kernel", and flat dicts of them."""
+"""Paths in nested state dicts, such as "params/layers_0/kernel", and flat dicts by path."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 from jax2tf_bridge.errors import StateDictError
 
-# Only this is a key as join_path writes it.
+# Syntax of a key in the paths of join_path.
 _WRITTEN_KEY = re.compile(r"(?:[^~/]|~[01])+|~", re.DOTALL)
 
 
 def join_path(keys: Sequence[str]) -> str:
-    """Writes keys as a path; "" if there are none, for the whole state.
+    """Joins keys to a path; no keys give "", the path of the whole state.
 
-    Within a key "~" is written "~0" and "/" is written "~1", as in JSON pointers. An empty key is
-    written "~". So each sequence of keys has a path of its own.
+    In keys, "~" is escaped as "~0" and "/" as "~1", like in JSON pointers. An empty key becomes
+    "~". So different sequences of keys have different paths.
 
     >>> join_path(["params", "layers_0", "kernel"]), join_path(["a/b", "c"]), join_path([""])
     ('params/layers_0/kernel', 'a~1b/c', '~')
@@ -25,10 +25,10 @@ def join_path(keys: Sequence[str]) -> str:
 
 
 def split_path(path: str) -> tuple[str, ...]:
-    """Returns the keys of a path that join_path wrote.
+    """Splits a path of join_path into its keys.
 
     Raises:
-      StateDictError: join_path writes no such path.
+      StateDictError: the path is invalid.
 
     >>> split_path("params/a~1b"), split_path("")
     (('params', 'a/b'), ())
@@ -60,8 +60,8 @@ def walk(root: Any, visit: Callable[[Any, Sequence[str]], Iterable[tuple[str, An
     """Walks a tree of any depth, depth first, without recursion.
 
     Args:
-      root: where to begin.
-      visit: called with an item and the keys that lead to it; returns the item's children by key.
+      root: the root of the tree.
+      visit: called with an item and the keys of its path; returns the item's children by key.
     """
     keys: list[str] = []
     stack = [iter(visit(root, keys))]
@@ -79,11 +79,11 @@ def walk(root: Any, visit: Callable[[Any, Sequence[str]], Iterable[tuple[str, An
 
 
 def flatten_state(state: Any) -> dict[str, Any]:
-    """Returns the leaves of a nested state dict by their paths, in order.
+    """Maps the paths of a nested state dict to its leaves, in order.
 
-    Lists, tuples and named tuples are read as to_state_dict writes them: by index and by field.
-    Empty containers become {}; an empty `state` gives no leaves. A `state` that is a leaf itself
-    has the path "". Leaves are not copied.
+    The keys of lists, tuples and named tuples are indices and fields, as in to_state_dict. Empty
+    containers become {}; an empty `state` gives no leaves. A `state` that is a leaf itself has the
+    path "". Leaves are not copied.
 
     Args:
       state: a state dict, or any tree of mappings, lists, tuples and named tuples.
@@ -123,8 +123,7 @@ def flatten_state(state: Any) -> dict[str, Any]:
 def unflatten_state(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Nests leaves by their paths: the inverse of flatten_state.
 
-    Lists and tuples come back as the dicts that to_state_dict makes of them; from_state_dict
-    makes lists of these again.
+    Lists and tuples become dicts, as in to_state_dict; from_state_dict converts them back.
 
     Args:
       flat: leaves by their paths.
@@ -133,13 +132,13 @@ def unflatten_state(flat: Mapping[str, Any]) -> dict[str, Any]:
       Nested dicts, in the order of the paths; the leaf itself if its path is "".
 
     Raises:
-      StateDictError: a path cannot be read, or leads through the leaf of another.
+      StateDictError: a path is invalid, or leads through another path's leaf.
 
     >>> unflatten_state({"params/dense/kernel": 1.5, "params/dense/bias": 2})
     {'params': {'dense': {'kernel': 1.5, 'bias': 2}}}
     """
     root: dict[str, Any] = {}
-    # The dicts made here, by identity: a leaf may be a dict too, which must stay as it is.
+    # The ids of the dicts made here, because a leaf may be a dict too, which must not change.
     made = {id(root)}
     for path, leaf in flat.items():
         keys = split_path(path)
@@ -163,7 +162,7 @@ def unflatten_state(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_flat(state: Mapping[Any, Any]) -> bool:
-    """Checks that the keys of a mapping are paths: no value is a container, one key has a slash."""
+    """Returns whether the keys are paths: no value is a container, and some key has a slash."""
     nested = any(isinstance(value, (Mapping, list, tuple)) for value in state.values())
     return not nested and any("/" in str(key) for key in state)
 
@@ -177,10 +176,10 @@ def contains_itself(path: str) -> StateDictError:
 
 
 def check_keys_differ(keys: Iterable[Any], path: Callable[[], str]) -> None:
-    """Checks that no two keys of a dict at `path` are the same text.
+    """Checks that the keys of a dict at `path` have different texts.
 
     Raises:
-      StateDictError: two are.
+      StateDictError: two keys have the same text.
     """
     first: dict[str, Any] = {}
     for key in keys:

@@ -1,8 +1,8 @@
-"""State dicts of plain trees, which most are, by recursion: as fast as Python gets.
+"""Fast path for state dicts of plain trees, by recursion.
 
-A plain tree has dicts with text as keys, lists, tuples and leaves, and fits its state. All else is
-left to _state_dicts, which knows every type and depth, and says what does not fit: here no user's
-code is called, so nothing is lost when a tree turns out not to be plain.
+A plain tree consists of dicts with text keys, lists, tuples and leaves, and fits its state.
+_state_dicts handles all other trees, any depth, and error messages. This module calls no code of
+users, so it can give up at any time.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from jax2tf_bridge.weights._containers import has_text_keys, index_keys, is_cont
 from jax2tf_bridge.weights._registered_types import handlers_of, is_registered_with_flax
 
 _MAX_DEPTH = 64
-"""Containers within each other, at most; what contains itself is deeper."""
+"""Maximum nesting depth; objects that contain themselves exceed it."""
 
 
 class NotPlain(Exception):
-    """A tree is not plain, or does not fit its state."""
+    """Raised if a tree is not plain, or does not fit its state."""
 
 
 class PlainTrees:
-    """Makes and restores states of plain trees; one object for each call."""
+    """Makes and restores states of plain trees; each call uses a new object."""
 
     def __init__(self) -> None:
-        """Looks up whether dicts, lists and tuples have their usual states.
+        """Checks that dicts, lists and tuples have their usual states.
 
         Raises:
           NotPlain: functions are registered for one of them.
@@ -37,7 +37,7 @@ class PlainTrees:
         """Returns the state of a tree.
 
         Raises:
-          NotPlain: it is not plain.
+          NotPlain: the tree is not plain.
         """
         kind = type(target)
         if kind is dict:
@@ -60,10 +60,10 @@ class PlainTrees:
         return target
 
     def restored(self, target: Any, state: Any, depth: int = 0) -> Any:
-        """Returns a tree like `target` from its state.
+        """Restores a tree like `target` from its state.
 
         Raises:
-          NotPlain: it is not plain, or does not fit.
+          NotPlain: the tree is not plain, or does not fit.
         """
         kind = type(target)
         if kind is not dict and kind is not list and kind is not tuple:
@@ -99,6 +99,6 @@ class PlainTrees:
             return
         if handlers_of(target) is not None or is_container(target) or is_registered_with_flax(kind):
             raise NotPlain
-        # A tuple may be a leaf depending on the object, not only on its type.
+        # Whether a tuple is a leaf depends on the object, not only on its type.
         if not issubclass(kind, tuple):
             self._leaf_types.add(kind)

@@ -1,8 +1,8 @@
-"""Types that have a state of their own: registered here, or known to Flax alone.
+"""Types with their own states: registered here, or registered only with Flax.
 
 flax.struct.dataclass, TrainState and FrozenDict are registered with Flax. Their objects exist only
-where flax.serialization is imported, so it is looked up there, and never imported here. Dicts,
-lists, tuples, named tuples and jax.tree_util.Partial are in _containers.
+if flax.serialization is already imported, so it is never imported here. See _containers for dicts,
+lists, tuples, named tuples and jax.tree_util.Partial.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from jax2tf_bridge.weights._paths import path_below
 T = TypeVar("T")
 Keys: TypeAlias = tuple[str, ...]
 
-# Raised by Flax's functions on a state that does not fit, depending on whose code meets it first.
+# Errors of Flax's functions for a state that does not fit.
 _FLAX_ERRORS = (ValueError, LookupError, AttributeError, TypeError, AssertionError)
 
 
 @dataclass(frozen=True)
 class Handlers:
-    """A pair of functions registered for a type; see register_serialization_state."""
+    """Functions registered for a type; see register_serialization_state."""
 
     to_state: Callable[[Any], Any]
     from_state: Callable[[Any, Any], Any]
 
 
 class _StateRegistry:
-    """A process's registrations."""
+    """Registrations of the process."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -50,22 +50,23 @@ def register_serialization_state(
     ty_from_state_dict: Callable[[T, Any], T],
     override: bool = False,
 ) -> None:
-    """Registers a type, so that its objects have a state of their own in state dicts.
+    """Registers functions that make and restore the state of a type's objects.
 
-    The registration does not cover subclasses.
+    The registration does not apply to subclasses.
 
     Args:
-      ty: the type; not a named tuple, since those are always stored by their fields.
-      ty_to_state_dict: returns an object's state: usually a dict with text as keys and
-        to_state_dict(...) of each part as values.
+      ty: the type; not a named tuple, because those are always stored by their fields.
+      ty_to_state_dict: returns the state of an object, usually a dict with text keys whose values
+        are to_state_dict(...) of each part.
       ty_from_state_dict: called with an object and a state; returns the object with that state.
-        It keeps what is not in the state, and calls from_state_dict(part, state[key], name=key)
-        for each part. Its messages can use current_path().
-      override: whether to replace what is registered.
+        It keeps everything that is not in the state, and calls
+        from_state_dict(part, state[key], name=key) for each part. Its messages can use
+        current_path().
+      override: whether to replace an existing registration.
 
     Raises:
-      SerializationError: a ValueError; the type has handlers already, is a named tuple, or is no
-        type.
+      SerializationError: the type is already registered, is a named tuple, or is not a type. A
+        ValueError too.
 
     >>> class Counter:
     ...     def __init__(self, count): self.count = count
@@ -106,10 +107,10 @@ def register_serialization_state(
 
 
 def is_serializable(target: Any) -> bool:
-    """Returns whether a type has a state: registered, here or with Flax, or built in.
+    """Returns whether a type has a state: registered here or with Flax, or built in.
 
     Args:
-      target: a type, or an object, whose type is meant.
+      target: a type, or an object of the type.
 
     Returns:
       True for dict, list, tuple, jax.tree_util.Partial and registered types; False for leaves of
@@ -125,7 +126,7 @@ def is_serializable(target: Any) -> bool:
 
 
 def handlers_of(target: Any) -> Handlers | None:
-    """Returns what was registered for the type of an object; None for named tuples."""
+    """Returns the registered functions for an object's type; None for named tuples."""
     return None if is_named_tuple(target) else _REGISTRY.handlers.get(type(target))
 
 
@@ -140,12 +141,12 @@ def is_registered_with_flax(ty: type) -> bool:
 
 @dataclass(frozen=True)
 class NestedHandlers:
-    """Functions for objects within Flax's own that are registered here alone: Flax skips those.
+    """Functions for objects inside Flax's objects that are only registered here: Flax skips those.
 
     Attributes:
-      has: tells whether a leaf is such an object.
-      to_state: returns its state; also gets its keys within Flax's object.
-      from_state: restores it from a state; also gets these keys.
+      has: returns whether a leaf is such an object.
+      to_state: returns the state of the object; also receives its keys within Flax's object.
+      from_state: restores the object from a state; also receives these keys.
     """
 
     has: Callable[[Any], bool]
@@ -154,15 +155,15 @@ class NestedHandlers:
 
 
 def flax_state(target: Any, *, path: str, nested: NestedHandlers | None) -> Any:
-    """Returns the state that Flax gives an object.
+    """Returns Flax's state of an object.
 
     Args:
       target: the object.
-      path: the object's path, for messages.
-      nested: for objects in it that are registered here; None if there can be none.
+      path: the path of the object, for messages.
+      nested: functions for nested objects that are registered here; None if there are none.
 
     Raises:
-      StateDictError: Flax gives it no state.
+      StateDictError: Flax raises an error.
     """
     state = _state_by_flax(target, path)
     return state if nested is None else _converted(state, (), nested)
@@ -171,25 +172,25 @@ def flax_state(target: Any, *, path: str, nested: NestedHandlers | None) -> Any:
 def restore_with_flax(
     target: Any, state: Any, *, name: str, path: str, nested: NestedHandlers | None
 ) -> Any:
-    """Lets Flax restore an object from a state.
+    """Restores an object from a state with Flax.
 
     Args:
       target: the object.
-      state: of the whole object.
-      name: the object's place as current_path() has it, for Flax's messages.
-      path: the object's path, for the bridge's.
-      nested: for objects in it that are registered here; None if there can be none.
+      state: the state of the whole object.
+      name: the place of the object as in current_path(), for Flax's messages.
+      path: the path of the object, for the bridge's messages.
+      nested: functions for nested objects that are registered here; None if there are none.
 
     Raises:
       StateDictError: Flax cannot restore the object from that state.
     """
     if nested is not None:
-        # Flax takes the state of what it does not know as it is: so that is restored before.
+        # Flax copies the states of unknown types as they are, so these are restored first.
         state = _restored(_state_by_flax(target, path), state, (), nested)
     try:
         return _flax().from_state_dict(target, state, name=name)
     except StateDictError:
-        raise  # of a type whose functions call the bridge
+        raise  # an error of the bridge, which the functions of the type call
     except _FLAX_ERRORS as error:
         own = _state_by_flax(target, path)
         lines = [
@@ -211,7 +212,7 @@ def _state_by_flax(target: Any, path: str) -> Any:
     try:
         return _flax().to_state_dict(target)
     except StateDictError:
-        raise  # of a type whose functions call the bridge
+        raise  # an error of the bridge, which the functions of the type call
     except _FLAX_ERRORS as error:
         raise StateDictError(
             f"{path or 'at the top'}: Flax, which has the type {type(target).__name__}, gives it "
@@ -227,7 +228,7 @@ def _converted(state: Any, keys: Keys, nested: NestedHandlers) -> Any:
 
 
 def _restored(own: Any, state: Any, keys: Keys, nested: NestedHandlers) -> Any:
-    """Puts restored objects into a state, where the object's own state has some."""
+    """Replaces nested states by restored objects."""
     if type(own) is not dict:
         return nested.from_state(own, state, keys) if nested.has(own) else state
     if not isinstance(state, dict):

@@ -1,9 +1,9 @@
-"""Reads .safetensors files: tensors by name, one behind the other, after a header of JSON.
+"""Reads .safetensors files: a JSON header, then the tensors in sequence.
 
-Nothing else is needed, and tensors are views of the file, of every dtype of whole bytes. The
-safetensors library copies each tensor, and has no float8 for NumPy.
+The safetensors library copies each tensor, and does not support float8 with NumPy. Here tensors are
+views of the file, for every dtype of whole bytes.
 
-https://huggingface.co/docs/safetensors/index#format has the format.
+See https://huggingface.co/docs/safetensors/index#format for the format.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jax2tf_bridge.weights._stored import MAX_RANK, StoredArray, fits_numpy, sto
 
 _LENGTH = 8
 _MAX_HEADER_BYTES = 100_000_000
-"""Bytes, by the format's definition."""
+"""Maximum size of a header in bytes, defined by the format."""
 
 _METADATA = "__metadata__"
 DTYPES = MappingProxyType(
@@ -31,11 +31,11 @@ DTYPES = MappingProxyType(
 
 
 class SafetensorsContents:
-    """A file's tensors, whose header has been checked as a whole.
+    """Tensors of a file with a valid header.
 
     Attributes:
       format_name: "safetensors".
-      metadata: the texts that the file has beside its tensors.
+      metadata: the metadata texts of the file.
     """
 
     format_name = "safetensors"
@@ -44,8 +44,8 @@ class SafetensorsContents:
         """Reads the header.
 
         Raises:
-          FileFormatError: it is damaged, or has dtypes that NumPy has no arrays of.
-          MissingDependencyError: a dtype is one of ml_dtypes, which is not installed.
+          FileFormatError: it is damaged, or has dtypes that NumPy does not support.
+          MissingDependencyError: a dtype needs ml_dtypes, which is not installed.
         """
         self._source = source
         text, start = _header(source)
@@ -66,14 +66,14 @@ class SafetensorsContents:
             raise _damaged(source, "two tensors have names that are the same path")
 
     def leaves(self) -> dict[str, StoredArray]:
-        """Returns the tensors by their paths, in the order of the header."""
+        """Maps paths to tensors, in the order of the header."""
         return dict(self._leaves)
 
     def tree(self) -> dict[str, Any]:
-        """Reads the tensors as nested dicts; "/" in a name leads to another one.
+        """Reads the tensors as nested dicts; "/" separates the keys in a name.
 
         Raises:
-          StateDictError: a name leads through another tensor.
+          StateDictError: the name of a tensor is a prefix of another one's.
         """
         return unflatten_state(
             {path: leaf.read(self._source) for path, leaf in self._leaves.items()}
@@ -81,7 +81,7 @@ class SafetensorsContents:
 
 
 def looks_like_safetensors(start: bytes | memoryview) -> bool:
-    """Returns whether a file that begins with these 9 or more bytes must be safetensors.
+    """Returns whether a file with these first 9 or more bytes must be safetensors.
 
     >>> looks_like_safetensors(bytes([2, 0, 0, 0, 0, 0, 0, 0]) + b"{}")
     True
@@ -91,7 +91,7 @@ def looks_like_safetensors(start: bytes | memoryview) -> bool:
 
 
 def _header(source: FileSource) -> tuple[str, int]:
-    """Reads the text of the header, and the byte where the tensors begin."""
+    """Reads the text of the header, and the offset of the tensors."""
     if source.size < _LENGTH:
         raise _damaged(source, f"it has {source.size} bytes, and its header alone takes more")
     length = int.from_bytes(source.content(Span(0, _LENGTH)), "little")
@@ -113,7 +113,7 @@ def _header(source: FileSource) -> tuple[str, int]:
 
 
 def _tensor(name: str, value: JsonValue, start: int, file: str) -> StoredArray:
-    """Checks a tensor's entry in the header; the tensors' bytes begin at `start`."""
+    """Checks the header's entry of a tensor; the tensors begin at the offset `start`."""
     code, shape = value.get("dtype").text(), value.get("shape").shape()
     offsets = [offset.integer(0) for offset in value.get("data_offsets").elements()]
     if len(offsets) != 2 or offsets[0] > offsets[1]:
@@ -136,7 +136,7 @@ def _tensor(name: str, value: JsonValue, start: int, file: str) -> StoredArray:
 
 
 def _check_places(tensors: Mapping[str, StoredArray], start: int, end: int) -> None:
-    """Checks that the tensors lie one behind the other from `start` to `end`."""
+    """Checks that the tensors fill the bytes from `start` to `end` without gaps."""
     at = 0
     for name, tensor in sorted(tensors.items(), key=lambda t: (t[1].start, t[1].info.nbytes)):
         begin = tensor.start - start
@@ -153,7 +153,7 @@ def _check_places(tensors: Mapping[str, StoredArray], start: int, end: int) -> N
 
 
 def _path(name: str) -> str:
-    """Returns a tensor's path: its name, if that is a path.
+    """Converts the name of a tensor to a path; valid paths stay the same.
 
     >>> _path("layers.0.weight"), _path("a~b/c"), _path("")
     ('layers.0.weight', 'a~0b/c', '~')

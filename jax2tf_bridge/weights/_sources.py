@@ -1,4 +1,4 @@
-"""Sources of bytes for the readers of weights: memory, or a file; formats by first bytes."""
+"""Sources of bytes for the readers of weights, and the detection of formats."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.storage import OpenedFile, StoragePath, as_path
 
 HEADER_ROOM = 2048
-"""A window has at least this many bytes, or all that are left: enough for any array's headers."""
+"""Minimum number of bytes of a window, except at the end; enough for the headers of any array."""
 
-# For small leaves that follow each other, and between large ones that are skipped.
+# Sizes of windows: long for sequences of small leaves, short between skipped large ones.
 _LONG_WINDOW = 1 << 16
 _SHORT_WINDOW = 1 << 12
-# Some systems read no more in one call.
+# Some systems limit the size of one read.
 _MAX_READ_BYTES = 1 << 30
 
 
 class Span(NamedTuple):
-    """A piece of a source, in bytes."""
+    """Range of bytes of a source."""
 
     start: int
     size: int
 
 
 class Window(NamedTuple):
-    """Bytes of a source, with the position where they begin.
+    """Bytes of a source, with their offset.
 
     Attributes:
-      base: the position of the first byte in the source.
+      base: the offset of the first byte in the source.
       data: the bytes.
     """
 
@@ -46,40 +46,40 @@ class Window(NamedTuple):
 
 
 class ByteSource(ABC):
-    """Bytes, and arrays made of them.
+    """Source of bytes and of arrays.
 
     Attributes:
-      file: the file's name, for messages; None for bytes in memory.
-      size: in bytes.
+      file: the name of the file, for messages; None for bytes in memory.
+      size: the size in bytes.
     """
 
     file: str | None
     size: int
 
     def whole(self) -> bytes | None:
-        """Returns all bytes, if they are in memory as such."""
+        """Returns all bytes if they are in memory, else None."""
         return None
 
     @abstractmethod
     def window(self, start: int) -> Window:
-        """Returns bytes from `start` on, and maybe from before."""
+        """Returns bytes from the offset `start`, and possibly from before."""
 
     @abstractmethod
     def content(self, span: Span) -> bytes:
-        """Returns the bytes of a span, which is within the source."""
+        """Returns the bytes of a span, which must lie within the source."""
 
     @abstractmethod
     def array(self, start: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
-        """Returns the array that begins at `start`; all of it is within the source."""
+        """Returns the array at the offset `start`; it must lie within the source."""
 
     @abstractmethod
     def fill(self, span: Span, out: memoryview) -> None:
-        """Copies a span into memory of its size."""
+        """Copies a span into a buffer of its size."""
 
     def joined(
         self, spans: Sequence[Span], dtype: np.dtype[Any], shape: tuple[int, ...]
     ) -> np.ndarray:
-        """Copies several spans into a new array; together they have its size."""
+        """Copies several spans into a new array, whose size is their total."""
         out = np.empty(shape, dtype)
         room = out.reshape(-1).view(np.uint8).data
         at = 0
@@ -93,7 +93,7 @@ class MemorySource(ByteSource):
     """Bytes in memory; arrays are read-only views of them."""
 
     def __init__(self, data: bytes | bytearray | memoryview) -> None:
-        """Takes bytes that stay as they are while the arrays are in use."""
+        """Stores bytes, which must not change while the arrays are in use."""
         view = memoryview(data)
         self._whole = data if isinstance(data, bytes) else None
         self._view = (view if view.c_contiguous else memoryview(bytes(view))).cast("B").toreadonly()
@@ -118,10 +118,10 @@ class MemorySource(ByteSource):
 
 
 class FileSource(ByteSource):
-    """A file that is read piece by piece; arrays are new, aligned and may be written to.
+    """File that is read in pieces; arrays are new, aligned and writable.
 
-    The file is held open, so that another one may take its name. If its size or time of
-    modification changes, what is read next is an error.
+    The file stays open, so another file may take its name. If its size or modification time
+    changes, the next read raises an error.
     """
 
     file: str
@@ -130,12 +130,12 @@ class FileSource(ByteSource):
         """Opens the file.
 
         Raises:
-          FileFormatError: it is no regular file.
+          FileFormatError: it is not a regular file.
           OSError: it cannot be opened.
         """
         self.file = os.fspath(path)
         self._path = as_path(path)
-        # Before it is opened: opening a pipe waits for who writes to it.
+        # The mode is checked first, because opening a pipe waits for its writer.
         mode = self._path.stat().st_mode
         if stat.S_ISDIR(mode):
             raise FileFormatError(
@@ -154,7 +154,7 @@ class FileSource(ByteSource):
         self._opened = self._state()
         self.size = self._opened[0]
         self._windows_end = 0
-        # One thread at a time seeks and reads.
+        # Only one thread at a time may seek and read.
         self._lock = threading.Lock()
 
     def __enter__(self) -> FileSource:
@@ -169,14 +169,14 @@ class FileSource(ByteSource):
         return self._handle.closed
 
     def close(self) -> None:
-        """Closes the file; arrays stay."""
+        """Closes the file; arrays stay usable."""
         self._handle.close()
 
     def check(self) -> None:
         """Checks that the file did not change since it was opened.
 
         Raises:
-          FileFormatError: its size or its time of modification is another one.
+          FileFormatError: its size or modification time changed.
           ValueError: it was closed.
         """
         if self._handle.closed:
@@ -222,11 +222,11 @@ class FileSource(ByteSource):
         return io.FileIO(self.file)
 
     def _check_part(self) -> None:
-        """Checks before a part is read."""
+        """Checks the file before a part is read."""
         self.check()
 
     def _state(self) -> tuple[int, str]:
-        """Returns size and time of modification; a new name or link changes neither."""
+        """Returns size and modification time, which do not depend on names or links."""
         status = os.fstat(self._handle.fileno())
         return status.st_size, _time_text(status.st_mtime_ns)
 
@@ -241,7 +241,7 @@ class FileSource(ByteSource):
 
 
 class MappedSource(FileSource):
-    """A file whose arrays are read-only views of its mapped pages, also after it was closed."""
+    """File whose arrays are read-only views of mapped pages, even after it is closed."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Opens and maps the file; raises what FileSource raises."""
@@ -251,11 +251,11 @@ class MappedSource(FileSource):
             try:
                 self._map = mmap.mmap(self._handle.fileno(), self.size, access=mmap.ACCESS_READ)
             except ValueError:
-                self.check()  # Only if it became shorter.
+                self.check()  # raises if the file became shorter
                 raise
 
     def close(self) -> None:
-        """Closes the file, which stays mapped as long as an array is a view of it."""
+        """Closes the file; it stays mapped while arrays are views of it."""
         self._map = None
         super().close()
 
@@ -265,7 +265,7 @@ class MappedSource(FileSource):
 
 
 class StoredSource(FileSource):
-    """A file behind a scheme: arrays are new, and their bytes alone are read."""
+    """File behind a scheme: arrays are new, and only their bytes are read."""
 
     _path: StoragePath
 
@@ -273,7 +273,7 @@ class StoredSource(FileSource):
         return self._path.open("rb")
 
     def _check_part(self) -> None:
-        # Asking takes as long as reading: it is done once for each leaf, by those who call `check`.
+        # A status request takes as long as a read, so only `check` sends one, once per leaf.
         if self._handle.closed:
             self.check()
 
@@ -298,7 +298,7 @@ def file_source(path: str | os.PathLike[str], *, mmap: bool) -> FileSource:
 def view(
     data: bytes | memoryview | mmap.mmap, start: int, dtype: np.dtype[Any], shape: tuple[int, ...]
 ) -> np.ndarray:
-    """Makes a read-only array over read-only bytes."""
+    """Makes a read-only array that is a view of read-only bytes."""
     if 0 in shape:
         out = np.empty(shape, dtype)
         out.flags.writeable = False
@@ -331,7 +331,7 @@ _FORMATS: tuple[tuple[int, bytes, str], ...] = (
 
 
 def guess_format(start: bytes) -> str | None:
-    r"""Names the format of bytes that are not msgpack, and what to do with it; None if unknown.
+    r"""Names the format of bytes that are not msgpack, with a remedy; None if unknown.
 
     >>> guess_format(b"PK\x03\x04")[:10], guess_format(b"")
     ('a zip file', 'empty: copy them anew, or write them again')

@@ -1,8 +1,8 @@
 """Makes state dicts, and restores objects from them, with the semantics of flax.serialization.
 
-Functions that a user registered for a type call to_state_dict and from_state_dict again, and
-current_path(). Such an inner call finds the outer one's place, and the objects around it, in a
-context variable. It is set while a registered function runs, and empty after the outer call.
+Registered functions call to_state_dict, from_state_dict and current_path() again. A context
+variable passes the place of the outer call, and the enclosing objects, to such inner calls. It is
+set while a registered function runs.
 """
 
 from __future__ import annotations
@@ -52,23 +52,23 @@ _STRICT_ADVICE = (
 
 
 def to_state_dict(target: Any) -> Any:
-    """Returns an object's state: nested dicts with text as keys, as flax.serialization makes it.
+    """Returns the state of an object: nested dicts with text keys, as in flax.serialization.
 
-    Dicts keep their keys as text; lists and tuples become dicts with the keys "0", "1", ...;
-    named tuples become dicts of their fields, and jax.tree_util.Partial one of "args" and
-    "keywords". Types registered with register_serialization_state have the state that their
-    function returns, and types that only Flax knows the one that Flax returns. Anything else is a
-    leaf: arrays of NumPy and JAX, numbers, text, None, and also subclasses of dict, list and tuple.
+    The keys of dicts become text. Lists and tuples become dicts with the keys "0", "1", ...; named
+    tuples become dicts of their fields; jax.tree_util.Partial becomes a dict of "args" and
+    "keywords". The functions of register_serialization_state make the states of registered types;
+    Flax makes the states of types that are only registered with Flax. All other objects are leaves:
+    NumPy and JAX arrays, numbers, text, None, and also subclasses of dict, list and tuple.
 
     Args:
       target: the object; it is not changed, and arrays are not copied.
 
     Returns:
-      A dict; the object itself if it is a leaf.
+      A dict; or the object itself if it is a leaf.
 
     Raises:
-      StateDictError: a ValueError. Two keys of a dict are the same text, a registered function
-        returns a dict whose keys are not text, or the object contains itself.
+      StateDictError: two keys of a dict have the same text, a registered function returns a dict
+        whose keys are not text, or the object contains itself. A ValueError too.
 
     >>> to_state_dict({"layers": [1.5, (2, 3)], 0: None})
     {'layers': {'0': 1.5, '1': {'0': 2, '1': 3}}, '0': None}
@@ -82,31 +82,31 @@ def to_state_dict(target: Any) -> Any:
 
 
 def from_state_dict(target: Any, state: Any, name: str = ".", *, strict: bool = False) -> Any:
-    """Restores an object like `target` from a state, as flax.serialization does.
+    """Restores an object like `target` from a state, as in flax.serialization.
 
-    The target gives the structure. The state of a dict must have all of the dict's keys, and other
-    keys are ignored; that of a list or tuple must have the same length; that of a named tuple the
-    same fields (the form of Flax before 2022, with "name", "fields" and "values", is read too).
-    A leaf of the target is replaced by the state's value in its place, whatever that is.
+    The target has the structure. The state of a dict must have all of its keys; other keys are
+    ignored. The state of a list or tuple must have the same length; that of a named tuple the same
+    fields (Flax's form before 2022, with "name", "fields" and "values", is accepted too). Each leaf
+    of the target is replaced by any value at its place in the state.
 
-    With `strict`, the state must have the keys of to_state_dict(target) and no others, and leaves
-    of its shapes and dtypes. A leaf of the target may then be an array of NumPy or JAX, a
-    jax.ShapeDtypeStruct, a number of Python (which fits an array without dimensions of its kind),
-    or None and text (which fit their own type). That is not the default, since code written for
-    Flax often has targets of placeholders, and states of another precision or with more keys.
+    With `strict`, the state must have exactly the keys of to_state_dict(target), and leaves with
+    the same shapes and dtypes. A leaf of the target may then be a NumPy or JAX array, a
+    jax.ShapeDtypeStruct, a Python number (which matches an array of rank 0 of its kind), or None or
+    text (which match their own type). This is not the default, because code for Flax often uses
+    placeholders as targets, or states of another precision or with more keys.
 
     Args:
-      target: an object of the structure to restore; it is not changed.
-      state: as to_state_dict makes it.
-      name: the place of the target, for messages.
+      target: an object with the structure to restore; it is not changed.
+      state: a state like those of to_state_dict.
+      name: the name of the target's place, for messages.
       strict: whether to compare shapes and dtypes, and to refuse keys that the target lacks.
 
     Returns:
       An object of the target's type; the state itself if the target is a leaf.
 
     Raises:
-      StateDictError: a TypeError and a ValueError. The state does not fit; the message has all
-        differences with their paths, and what each side has.
+      StateDictError: the state does not fit. The message has the paths and both sides of all
+        differences. A TypeError and a ValueError too.
 
     >>> target = {"layers": [0.0, (0, 0)], "step": 0}
     >>> from_state_dict(target, {"layers": {"0": 1.5, "1": {"0": 2, "1": 3}}, "step": 7})
@@ -116,9 +116,9 @@ def from_state_dict(target: Any, state: Any, name: str = ".", *, strict: bool = 
         try:
             return PlainTrees().restored(target, state)
         except NotPlain:
-            pass  # whatever is wrong is told below
+            pass  # the general code below raises the error
     with _this_call() as outer:
-        # A registered function names a key; whoever else calls names a place in their own words.
+        # In a registered function, the name is a key; in other calls it is any text.
         own_path = join_path([name]) if outer.places else name
         path = outer.path if name == "." else path_below(outer.path, own_path)
         call = _CallPlace((*outer.places, name), path, outer.entered)
@@ -131,7 +131,7 @@ def from_state_dict(target: Any, state: Any, name: str = ".", *, strict: bool = 
 
 
 def current_path() -> str:
-    """Returns the place in the state that a registered function restores, for its messages.
+    """Returns the place in the state that is being restored, for messages of registered functions.
 
     Returns:
       The keys joined by "/", beginning with from_state_dict's `name`, as in Flax:
@@ -146,12 +146,12 @@ def current_path() -> str:
 
 @dataclass(frozen=True)
 class _CallPlace:
-    """A call's place, for calls of to_state_dict and from_state_dict.
+    """Place of a call of to_state_dict or from_state_dict.
 
     Attributes:
-      places: for current_path(): the names and keys on the way, as Flax has them.
-      path: for the bridge's messages: without the names that were not given.
-      entered: the objects around it, by identity.
+      places: Flax's names and keys of the path, for current_path().
+      path: the path for the bridge's messages, without default names.
+      entered: the ids of the enclosing objects.
     """
 
     places: tuple[str, ...] = ()
@@ -164,7 +164,7 @@ _CALL: ContextVar[_CallPlace | None] = ContextVar("jax2tf_bridge_state_dicts", d
 
 @contextmanager
 def _this_call() -> Iterator[_CallPlace]:
-    """Yields this call's place: below the registered function that makes it, or at the top."""
+    """Yields the place of this call: below the calling registered function, or at the top."""
     outer = _CALL.get()
     if outer is not None:
         yield outer
@@ -180,15 +180,15 @@ def _this_call() -> Iterator[_CallPlace]:
 
 
 class _ContainerFrame(NamedTuple):
-    """A container on the stack of a walk.
+    """Container on the stack of a walk.
 
     Attributes:
       target: the container.
-      place: its key in the container around it.
-      below: its children that are no leaves, by their keys in `slots`, which the walk opens.
-      keys: of these children in the state.
-      slots: what is made of the children; leaves are there from the beginning.
-      build: makes the result of the slots; None if they are the result.
+      place: the key of the container in its parent.
+      below: the children that are not leaves, by their keys in `slots`.
+      keys: the keys of these children in the state.
+      slots: the results for the children; those of leaves are set from the start.
+      build: builds the result from the slots; None if the slots are the result.
     """
 
     target: Any
@@ -200,10 +200,10 @@ class _ContainerFrame(NamedTuple):
 
 
 class _ObjectWalk(ABC):
-    """A walk through an object of any depth, without recursion.
+    """Walk through an object of any depth, without recursion.
 
-    Most of an object are leaves: their types are known after the first of each, and a container
-    takes all its leaves at once.
+    Most children are leaves. The types of leaves are cached, and a container handles all its leaves
+    at once.
     """
 
     def __init__(self, call: _CallPlace) -> None:
@@ -242,26 +242,26 @@ class _ObjectWalk(ABC):
 
     @abstractmethod
     def _open(self, place: Any, item: Any) -> Any:
-        """Returns a frame for a container with children that are no leaves, else the result."""
+        """Returns a frame for a container with non-leaf children, else the result."""
 
     def _has_only_leaves(self, values: Iterable[Any]) -> bool:
-        """Returns whether all values are leaves of types that were met before."""
+        """Returns whether all values are leaves of known types."""
         return self._leaf_types.issuperset(map(type, values))
 
     def _is_leaf(self, value: Any) -> bool:
-        """Returns whether a value is a leaf, and remembers its type."""
+        """Returns whether a value is a leaf, and caches its type."""
         kind = type(value)
         if kind in self._leaf_types:
             return True
         if handlers_of(value) is not None or is_container(value) or is_registered_with_flax(kind):
             return False
-        # A tuple may be a leaf depending on the object, not only on its type.
+        # Whether a tuple is a leaf depends on the object, not only on its type.
         if not issubclass(kind, tuple):
             self._leaf_types.add(kind)
         return True
 
     def _path(self, keys: Sequence[str] = ()) -> str:
-        """Returns the path of the current item, or of what is at `keys` below it."""
+        """Returns the path of the current item, extended by `keys`."""
         return path_below(self._call.path, join_path([*self._keys, *keys]))
 
     def _enter(self, target: Any) -> None:
@@ -271,7 +271,7 @@ class _ObjectWalk(ABC):
 
     @contextmanager
     def _registered_function(self, target: Any, within: str = "") -> Iterator[None]:
-        """Runs a registered function for an object; paths within it continue with `within`."""
+        """Runs a registered function for an object; paths of inner calls continue with `within`."""
         self._enter(target)
         places = (*self._call.places, *self._keys)
         path = path_below(self._path(), within)
@@ -283,7 +283,7 @@ class _ObjectWalk(ABC):
             self._entered.discard(id(target))
 
     def _nested_handlers(self) -> NestedHandlers | None:
-        """Handles objects registered here that are within Flax's; None if nothing is registered."""
+        """Returns functions for registered objects inside Flax's; None if nothing is registered."""
         if not has_registrations():
             return None
 
@@ -304,7 +304,7 @@ class _Making(_ObjectWalk):
     def _open(self, place: Any, item: Any) -> Any:
         handlers = handlers_of(item)
         if handlers is not None:
-            # It does not say for which key of its state it calls to_state_dict.
+            # The key for which the function calls to_state_dict is unknown.
             with self._registered_function(item, f"<{type(item).__name__}>"):
                 state = handlers.to_state(item)
             self._check_keys(item, state)
@@ -321,7 +321,7 @@ class _Making(_ObjectWalk):
         return item
 
     def _slots(self, item: Any) -> dict[str, Any] | None:
-        """Returns the children of a container by the keys of its state; None for anything else."""
+        """Returns the children of a container by the keys of its state; None for other objects."""
         kind = type(item)
         if kind is dict:
             if not has_text_keys(item):
@@ -336,7 +336,7 @@ class _Making(_ObjectWalk):
         return dict(zip(container.keys, container.children, strict=True))
 
     def _check_keys(self, target: Any, state: Any) -> None:
-        """Refuses keys that are not text."""
+        """Raises for keys that are not text."""
         for key in state if isinstance(state, dict) else ():
             if not isinstance(key, str):
                 raise StateDictError(
@@ -348,14 +348,14 @@ class _Making(_ObjectWalk):
 
 
 class _Restoring(_ObjectWalk):
-    """Restores an object; its items are pairs of a target and its state."""
+    """Restores an object; the items of the walk are pairs of a target and its state."""
 
     def __init__(self, call: _CallPlace) -> None:
         super().__init__(call)
         self._mismatches: list[tuple[str, str]] = []
 
     def run(self, root: Any) -> Any:
-        """Returns the object, or raises an error about all containers that do not fit."""
+        """Returns the object, or raises an error about all mismatches."""
         restored = super().run(root)
         if self._mismatches:
             raise mismatch(self._mismatches, _ADVICE)
@@ -385,7 +385,7 @@ class _Restoring(_ObjectWalk):
                 children = container.children
                 return self._open_children(place, target, container.keys, children, found, build)
         if self._mismatches:
-            return None  # there is no result any more: the walk only looks for more mismatches
+            return None  # there is no result; the walk only collects more mismatches
         if handlers is not None:
             with self._registered_function(target):
                 return handlers.from_state(target, state)
@@ -401,7 +401,7 @@ class _Restoring(_ObjectWalk):
         return state
 
     def _open_dict(self, place: Any, target: dict[str, Any], state: dict[str, Any]) -> Any:
-        """Opens a dict whose keys are all in its state."""
+        """Opens a dict whose state has all of its keys."""
         slots = {key: state[key] for key in target}
         if self._has_only_leaves(target.values()):
             return slots
@@ -419,7 +419,7 @@ class _Restoring(_ObjectWalk):
         states: list[Any],
         build: Callable[[list[Any]], Any] | None,
     ) -> Any:
-        """Opens a container with the states of its children, of which `build` makes the result."""
+        """Opens a container with the states of its children; `build` builds the result."""
         below = []
         if not self._has_only_leaves(children):
             below = [

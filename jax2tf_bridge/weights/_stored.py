@@ -1,4 +1,4 @@
-"""Stored leaves: their shapes and dtypes, and their values when asked for."""
+"""Stored leaves: shapes and dtypes, and values on demand."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class LeafInfo:
     """Shape, dtype and size of a leaf, known before it is read.
 
     Attributes:
-      shape: of an array; () for a NumPy scalar; None for any other value.
-      dtype: of an array or a NumPy scalar; None for any other value.
-      nbytes: the size of the elements in the file; 0 for any other value.
+      shape: the shape of an array; () for a NumPy scalar; None for other values.
+      dtype: the dtype of an array or NumPy scalar; None for other values.
+      nbytes: the size of the elements in the file in bytes; 0 for other values.
 
     >>> info = LeafInfo((3, 4), np.dtype("float32"), 48)
     >>> str(info), str(LeafInfo())
@@ -42,12 +42,12 @@ class LeafInfo:
 
 @dataclass(slots=True)
 class StoredArray:
-    """An array in a file.
+    """Array in a file.
 
     Attributes:
-      start: the byte where its elements begin; they are row-major.
-      is_scalar: whether it stands for a NumPy scalar.
-      chunks: where its elements are, if they are in chunks; then reading makes a copy.
+      start: the offset of the elements, which are in row-major order.
+      is_scalar: whether it is a NumPy scalar.
+      chunks: the spans of the elements if they are in chunks; reading then makes a copy.
     """
 
     start: int
@@ -70,7 +70,7 @@ class StoredArray:
 
 @dataclass(slots=True)
 class StoredValue:
-    """A leaf that is no array, and was read with the structure."""
+    """Leaf that is not an array; its value was read with the structure."""
 
     value: Any
 
@@ -86,30 +86,30 @@ StoredLeaf: TypeAlias = StoredArray | StoredValue
 
 
 class StoredContents(Protocol):
-    """A reader of one format, which has checked the structure of a source as a whole.
+    """Contents of a source in one format, with a checked structure.
 
     Attributes:
       format_name: "msgpack" or "safetensors".
-      metadata: the texts that the file has beside the weights.
+      metadata: the metadata texts of the file.
     """
 
     format_name: str
     metadata: Mapping[str, str]
 
     def leaves(self) -> Mapping[str, StoredLeaf]:
-        """Returns each leaf by its path, in the order of the file."""
+        """Maps paths to leaves, in the order of the file."""
 
     def tree(self) -> Any:
         """Reads the whole tree."""
 
 
 MAX_RANK = 64 if int(np.__version__.split(".")[0]) >= 2 else 32
-"""NumPy's limit of dimensions."""
+"""Maximum rank of a NumPy array."""
 
 MAX_BYTES = 2**63 - 1
-"""NumPy's limit of bytes, counting no dimension of size 0."""
+"""Maximum size of a NumPy array in bytes, without its dimensions of size 0."""
 
-# longdouble, where the machine has it.
+# Names of longdouble, if the machine supports it.
 _LONG = frozenset({"float96", "float128", "complex192", "complex256"})
 _DATES = re.compile(
     r"(datetime64|timedelta64)(\[([1-9][0-9]{0,8})?(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\])?", re.ASCII
@@ -117,14 +117,14 @@ _DATES = re.compile(
 
 
 def stored_dtype(name: str, file: str | None) -> np.dtype[Any] | str:
-    """Returns the dtype of this name, or a text of what was expected instead of the name.
+    """Returns the dtype with this name, or a text with the expected kind of name.
 
     Args:
-      name: as `np.dtype.name` has it; no other spelling.
-      file: the file that has the name, for messages.
+      name: the name as in `np.dtype.name`; other spellings are not accepted.
+      file: the file with the name, for messages.
 
     Raises:
-      MissingDependencyError: it is one of ml_dtypes, which is not installed.
+      MissingDependencyError: the dtype needs ml_dtypes, which is not installed.
 
     >>> stored_dtype("float32", None), stored_dtype("datetime64[ns]", None)
     (dtype('float32'), dtype('<M8[ns]'))
@@ -152,7 +152,7 @@ def stored_dtype(name: str, file: str | None) -> np.dtype[Any] | str:
 
 
 def fits_numpy(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
-    """Returns whether NumPy can hold an array of this shape; its rank is checked already.
+    """Returns whether an array of this shape is within NumPy's limits, apart from the rank.
 
     >>> fits_numpy((0, 2**40), np.dtype("int8")), fits_numpy((0, 2**64), np.dtype("int8"))
     (True, False)

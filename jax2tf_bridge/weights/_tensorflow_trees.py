@@ -1,6 +1,6 @@
-"""Makes plain trees of the variables and containers of models that TensorFlow loaded.
+"""Converts variables and containers of models that TensorFlow loaded to plain trees.
 
-TensorFlow is not imported: without it, no value is one of its own.
+TensorFlow is not imported here: its objects exist only if it is imported already.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import numpy as np
 from jax2tf_bridge.weights._paths import is_flat, unflatten_state
 
 _MAX_DEPTH = 64
-"""Maximum nesting depth that is searched; what contains itself is deeper."""
+"""Maximum nesting depth of the search; objects that contain themselves exceed it."""
 
 
 def without_tensorflow(tree: Any) -> Any:
     """Replaces TensorFlow's variables and tensors by arrays, and its containers by Python's.
 
-    An array shares the memory of a variable on the CPU. A flat mapping from paths to variables, as
-    `params` of a loaded model, is nested. One of other values is left as it is, because Flax
-    writes a "/" within a key as it stands.
+    Arrays share the memory of variables on the CPU. A flat mapping from paths to variables, such as
+    `params` of a loaded model, becomes nested. A mapping of other values stays flat, because Flax
+    does not interpret a "/" in a key.
     """
     tf = sys.modules.get("tensorflow")
     if not hasattr(tf, "Variable") or not hasattr(tf, "Tensor"):
@@ -41,7 +41,7 @@ def _plain(value: Any, tf: Any, depth: int) -> Any:
     if isinstance(value, (tf.Variable, tf.Tensor)):
         return np.asarray(tf.convert_to_tensor(value))
     kind = type(value)
-    # Wrappers of dicts, lists and tuples in tf.Module and loaded objects.
+    # TensorFlow wraps dicts, lists and tuples in tf.Module and loaded objects.
     is_wrapper = kind.__module__.startswith("tensorflow.")
     if depth > _MAX_DEPTH:
         return value

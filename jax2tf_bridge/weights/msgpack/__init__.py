@@ -1,4 +1,4 @@
-"""Readers and writers of Flax's msgpack."""
+"""Reads and writes Flax's msgpack format."""
 
 from jax2tf_bridge.weights.msgpack._array_bytes import byte_blocks, host_array, is_jax_array
 from jax2tf_bridge.weights.msgpack._format import MAX_CHUNK_SIZE

@@ -1,4 +1,4 @@
-"""Gives the elements of NumPy and JAX arrays as bytes: views where possible, else in pieces."""
+"""Returns the elements of NumPy and JAX arrays as bytes: views if possible, else pieces."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 import numpy as np
 
 _PIECE = 2**22
-"""Bytes that are copied at once."""
+"""Maximum number of bytes that are copied at once."""
 
 
 def is_jax_array(value: object) -> bool:
-    """Returns whether a value is a jax.Array; without JAX there can be none."""
+    """Returns whether a value is a jax.Array, without importing JAX."""
     array = getattr(sys.modules.get("jax"), "Array", None)
     return array is not None and isinstance(value, array)
 
 
 def host_array(array: Any) -> np.ndarray[Any, Any]:
-    """Returns a NumPy array of the same elements; a view, except of JAX arrays on other devices.
+    """Returns a NumPy array with the same elements; a copy only for JAX arrays on other devices.
 
-    A JAX array that is copied to NumPy or to another device keeps the copy while it lives, so a
-    whole tree of them would end up in this machine's memory. Copies of its shards are not kept.
+    A JAX array caches its own copy on the host, so converting a whole tree would fill the host's
+    memory. Copies of its shards are not cached, so these are used.
     """
     if isinstance(array, np.ndarray):
         return np.asarray(array)
@@ -48,7 +48,7 @@ def _on_cpu(array: Any) -> np.ndarray[Any, Any]:
         try:
             cpu = jax.local_devices(backend="cpu")[0]
         except RuntimeError:
-            pass  # JAX was told to use no CPU: the array keeps the copy
+            pass  # JAX runs without a CPU platform, so the array caches its copy
         else:
             array = jax.device_put(array, cpu)
     return np.asarray(array)
@@ -57,11 +57,11 @@ def _on_cpu(array: Any) -> np.ndarray[Any, Any]:
 def byte_blocks(
     array: np.ndarray[Any, Any], dtype: np.dtype[Any] | None = None
 ) -> Iterator[memoryview]:
-    """Yields its elements, row-major and little-endian: as a view, or as copies of pieces.
+    """Yields the elements in row-major order, little-endian: one view, or copies of pieces.
 
     Args:
       array: the array.
-      dtype: what they are cast to; by default they are not.
+      dtype: the dtype to cast to; by default the elements are not cast.
     """
     little = (dtype or array.dtype).newbyteorder("<")
     if array.flags.c_contiguous and array.dtype == little:
@@ -85,5 +85,5 @@ def _copied(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> Iterator[memor
 
 
 def _bytes_of(array: np.ndarray[Any, Any]) -> memoryview:
-    # Viewed as bytes, since buffers cannot describe the dtypes of ml_dtypes.
+    # The view is of bytes, because the buffer protocol does not support ml_dtypes.
     return array.reshape(-1).view(np.uint8).data

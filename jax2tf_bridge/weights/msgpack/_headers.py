@@ -1,6 +1,6 @@
-"""Headers of msgpack objects: a small value, or the kind and length of what follows.
+"""Headers of msgpack objects: a small value, or a kind and a length.
 
-https://github.com/msgpack/msgpack/blob/master/spec.md has the table.
+See https://github.com/msgpack/msgpack/blob/master/spec.md for the table.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _Unpack: TypeAlias = Callable[[bytes, int], tuple[Any, ...]]
 
 
 class Fault(Exception):
-    """A position in bytes that are no msgpack, with what is expected and what is there."""
+    """Error at an offset of invalid msgpack, with the expected and the actual object."""
 
     def __init__(self, at: int, expected: str, got: str) -> None:
         super().__init__(at, expected, got)
@@ -31,12 +31,12 @@ class Fault(Exception):
 
 
 class MsgpackHeader(NamedTuple):
-    """A header, known by its first byte.
+    """Header, identified by its first byte.
 
     Attributes:
-      kind: of the object.
-      argument: the value, or the length of what follows, if the first byte has it.
-      unpack: reads the argument from the bytes behind the first; None if the first byte has it.
+      kind: the kind of the object.
+      argument: the value, or the length of the contents, if the first byte has it.
+      unpack: reads the argument from the bytes after the first; None if the first byte has it.
       width: the number of these bytes.
     """
 
@@ -73,20 +73,20 @@ def _with_argument(kind: int, codes: str) -> Iterator[MsgpackHeader]:
 
 
 HEADERS: Final = tuple(_table())
-"""Headers by their first byte."""
+"""Headers, indexed by the first byte."""
 
 
 def read_header(data: bytes, at: int, end: int, base: int = 0) -> tuple[int, Any, int]:
-    """Reads a header; returns its kind, its argument, and the position behind it.
+    """Reads a header; returns its kind, its argument, and the offset after it.
 
     Args:
-      data: bytes that begin at `base` in the whole.
-      at: the position of the header in `data`.
-      end: the position before which it must end.
-      base: for faults.
+      data: bytes of the source from the offset `base`.
+      at: the offset of the header in `data`.
+      end: the limit of the header in `data`.
+      base: the offset of `data`, for errors.
 
     Raises:
-      Fault: it does not end before `end`.
+      Fault: the header exceeds the limit.
     """
     if at >= end:
         raise Fault(base + at, "a msgpack object", "the end")

@@ -1,8 +1,8 @@
-"""Reads bytes of msgpack by msgpack's own C code, where nothing in them is out of the ordinary.
+"""Fast path for reading msgpack, with the C code of the msgpack library.
 
-Many small leaves are read several times as fast as header by header. What is ordinary is a part of
-what _read accepts, and comes out the same; whatever else there is, _read reads, and says what is
-wrong. The limits here keep msgpack from setting aside memory that the bytes do not fill.
+It is several times as fast for many small leaves. It accepts a subset of what _read accepts, with
+the same result; _read handles everything else, including errors. The limits keep msgpack from
+allocating memory that the bytes do not fill.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from jax2tf_bridge.weights._stored import StoredArray
 from jax2tf_bridge.weights.msgpack._format import ARRAY, CHUNKED_KEY, NUMPY_SCALAR
 
 MAX_QUICK_BYTES: Final = 1 << 16
-"""Bytes of an array or binary, at most: msgpack copies each before it can be looked at."""
+"""Maximum size of an array or binary in bytes, because msgpack copies each of them."""
 
-# Room for all items of a list or map is set aside when it begins: of each that is open.
+# msgpack allocates memory for all items at the start of a list or map, on each level.
 _MAX_LIST_LENGTH: Final = 1 << 10
 _MAX_MAP_LENGTH: Final = 1 << 15
 _MIN_BYTES_PER_ITEM: Final = 32
-# The bytes before the elements: (shape, name, and the header of a bin).
+# The bytes before the elements: shape, name, and the header of a bin.
 _PRELUDE: Final = re.compile(
     rb"\x93[\x90-\x9f](?:[\0-\x7f]|\xcc.|\xcd..|\xce.{4})*[\xa1-\xbf][\w\[\]]+"
     rb"(?:\xc4.|\xc5..|\xc6.{4})",
@@ -34,19 +34,19 @@ _STR: Final = frozenset({str})
 
 
 class NotOrdinary(Exception):
-    """The bytes have something for _read."""
+    """Raised for bytes that need _read."""
 
 
 class QuickReader:
-    """Reads the whole tree in some bytes."""
+    """Reads the tree in some bytes."""
 
     def __init__(self, data: bytes, describe: Callable[[int, bytes], StoredArray | None]) -> None:
-        """Takes the bytes.
+        """Stores the bytes.
 
         Args:
-          data: arrays are views of them.
-          describe: checks an extension, of which it gets code and content, and returns the
-            StoredArray for which it stands, with its place in the content; None if it is none.
+          data: the bytes; arrays are views of them.
+          describe: checks an extension with a code and content, and returns its StoredArray, with
+            offsets in the content; None if it is not an array.
         """
         self._data, self._describe = data, describe
         self._at = 0
@@ -56,9 +56,9 @@ class QuickReader:
         """Returns the tree.
 
         Raises:
-          NotOrdinary: it is to be read in the other way.
+          NotOrdinary: the bytes need _read.
         """
-        # Imported late: the other way does without it.
+        # Imported late, because _read does not need it.
         from msgpack import unpackb
 
         try:
@@ -74,12 +74,12 @@ class QuickReader:
                 max_array_len=_MAX_LIST_LENGTH,
                 max_map_len=min(_MAX_MAP_LENGTH, len(self._data) // _MIN_BYTES_PER_ITEM + 1),
             )
-        # Errors of msgpack for input that it cannot or must not read; UnicodeDecodeError is one.
+        # msgpack's errors for bad input and exceeded limits; UnicodeDecodeError is a ValueError.
         except (ValueError, TypeError, OverflowError):
             raise NotOrdinary from None
 
     def _extension(self, code: int, content: bytes) -> Any:
-        """Returns the array that an extension stands for, as a view of the whole bytes."""
+        """Converts an extension to an array, as a view of all bytes."""
         prelude = _PRELUDE.match(content)
         if prelude is None or (code != ARRAY and code != NUMPY_SCALAR):
             raise NotOrdinary
@@ -88,7 +88,7 @@ class QuickReader:
         known = self._preludes.get((content[:body], size, code))
         if known is None:
             known = self._known(code, content, body)
-        # The content is found where it is, or where the same bytes are.
+        # The search finds the content itself, or equal bytes, which serve as well.
         start = self._data.find(content, self._at)
         self._at = start + size
         dtype, shape = known
@@ -96,7 +96,7 @@ class QuickReader:
         return array if code == ARRAY else array[()]
 
     def _known(self, code: int, content: bytes, body: int) -> tuple[np.dtype[Any], tuple[int, ...]]:
-        """Checks an extension, for all that begin like it and have its size."""
+        """Checks an extension; the result is cached for others with the same prelude and size."""
         stored = self._describe(code, content)
         if stored is None or stored.start != body:
             raise NotOrdinary
@@ -105,7 +105,7 @@ class QuickReader:
 
 
 def _checked_dict(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
-    """Makes a dict of a map's items, whose keys are texts, each once."""
+    """Makes a dict of a map's items; the keys must be distinct texts."""
     made = dict(pairs)
     if len(made) != len(pairs) or not _STR.issuperset(map(type, made)) or CHUNKED_KEY in made:
         raise NotOrdinary

@@ -45,13 +45,13 @@ from jax2tf_bridge.weights.msgpack._quick_read import NotOrdinary, QuickReader
 
 _STORED: Final = (StoredArray, StoredValue)
 _NO_KEY: Final = object()
-# msgpack itself reads as many. What is handed out may need a higher limit of recursion.
+# The limit of msgpack itself. Users of the tree may need a higher recursion limit.
 _MAX_DEPTH: Final = 1024
-# The hashes of other keys can be made equal at will, so that a map takes quadratic time.
+# Keys with strong hashes; an attacker could make the hashes of others equal, for quadratic time.
 _STRONG_KEYS: Final = (str, bytes, int, float, type(None), np.bool_, np.integer, np.floating)
 _MAX_WEAK_KEYS: Final = 1024
 _MAX_PATH_LENGTH: Final = 400
-# Each leaf has all keys above it in its path: a small file could have very long paths.
+# A path repeats all keys above the leaf, so a small file could have very long paths.
 _MAX_CHARACTERS_IN_PATHS: Final = 1 << 28
 _TIMESTAMP: Final = -1
 _MAX_NAME_LENGTH: Final = 64
@@ -62,7 +62,7 @@ _DAMAGED: Final = (
 
 
 class MsgpackContents:
-    """A tree in Flax's msgpack, read from a source.
+    """Contents of a source in Flax's msgpack.
 
     Attributes:
       format_name: "msgpack".
@@ -76,7 +76,7 @@ class MsgpackContents:
         self._source = source
 
     def leaves(self) -> dict[str, StoredLeaf]:
-        """Returns each leaf by its path.
+        """Maps paths to leaves.
 
         Raises:
           FileFormatError: the bytes are damaged, two leaves have the same path, or the paths
@@ -118,7 +118,7 @@ class MsgpackContents:
 
 
 class _Structure(NamedTuple):
-    """A tree with a StoredArray or StoredValue in the place of each leaf that is read later.
+    """Tree with a StoredArray or StoredValue for each leaf that is read later.
 
     Attributes:
       root: a list with the tree as its only element.
@@ -134,15 +134,15 @@ class _Structure(NamedTuple):
 
 
 class _ReadFrame:
-    """A container that is being read.
+    """Container that is being read.
 
     Attributes:
-      items: a dict or a list.
+      items: the items so far, a dict or a list.
       left: the number of items still to come.
-      start: the position of its first byte.
-      by_maps: whether only maps are around it; then it may stand for an array in chunks.
-      first_stored: the number of stored leaves found before it.
-      key: of the next value; _NO_KEY if the key comes next.
+      start: the offset of its first byte.
+      by_maps: whether it is nested in maps only; then it may be an array in chunks.
+      first_stored: the number of stored leaves before it.
+      key: the key of the next value; _NO_KEY if the key comes next.
       weak_keys: the number of keys whose hashes can be made equal.
     """
 
@@ -162,7 +162,7 @@ class _ReadFrame:
 
 
 def _length_of_paths(tree: Any) -> int:
-    """Counts the characters of all leaves' paths, without escapes."""
+    """Counts the characters of the paths of all leaves, without escapes."""
     total = 0
     stack = [(tree, 0)] if type(tree) in (dict, list) else []
     while stack:
@@ -190,10 +190,10 @@ def _read_structure(source: ByteSource) -> _Structure:
 
 
 def _read(source: ByteSource, stored: list[tuple[Any, Any]], stack: list[_ReadFrame]) -> int:
-    """Reads one object into the one frame on the stack; returns the position of its end."""
+    """Reads one object into the only frame on the stack; returns the offset of its end."""
     size = source.size
     base, data = source.window(0)
-    # A window that does not reach the end is left before a header could.
+    # Before the end of a window that is not the last one, the next window is read.
     safe = size if base + len(data) == size else base + len(data) - HEADER_ROOM
     at = 0
     while True:
@@ -209,7 +209,7 @@ def _read(source: ByteSource, stored: list[tuple[Any, Any]], stack: list[_ReadFr
                 safe = size if base + len(data) == size else base + len(data) - HEADER_ROOM
             if at >= size:
                 raise Fault(at, "a msgpack object", "the end")
-            # Inlines read_header: this runs for every object.
+            # read_header is inlined, because this runs for every object.
             kind, value, unpack, width = HEADERS[data[at - base]]
             start = at
             at += 1
@@ -252,7 +252,7 @@ def _read(source: ByteSource, stored: list[tuple[Any, Any]], stack: list[_ReadFr
 def _enter(
     stack: list[_ReadFrame], kind: int, count: int, start: int, room: int, found: int
 ) -> None:
-    """Pushes a container of `count` items, for which `room` bytes are left."""
+    """Pushes a container of `count` items, for which at most `room` bytes remain."""
     if kind == headers.UNUSED:
         raise Fault(start, "the first byte of a msgpack object", KINDS[kind])
     if count * (1 + (kind == headers.MAP)) > room:
@@ -265,7 +265,7 @@ def _enter(
 
 
 def _completed(frame: _ReadFrame, stored: list[tuple[Any, Any]]) -> Any:
-    """Returns a container whose items were all read, or the array that it stands for."""
+    """Returns a completely read container, or the array in chunks that it represents."""
     items = frame.items
     if type(items) is dict and frame.by_maps and CHUNKED_KEY in items:
         chunks = _chunked_array(items, frame.start)
@@ -283,7 +283,7 @@ def _text(data: bytes, start: int) -> str:
 
 
 def _checked_key(value: Any, frame: _ReadFrame, source: ByteSource, end: int) -> Any:
-    """Returns a key of a map, which ends at `end`."""
+    """Checks and returns a map's key, which ends at `end`."""
     if type(value) is str and value not in frame.items:
         return value
     if isinstance(value, _STORED):
@@ -301,20 +301,20 @@ def _checked_key(value: Any, frame: _ReadFrame, source: ByteSource, end: int) ->
 
 
 def _extension_leaf(source: ByteSource, window: Window, code_at: int, size: int) -> Any:
-    """Returns the leaf that an extension stands for.
+    """Converts an extension to a leaf.
 
     Args:
-      source: for contents that are not in the window.
-      window: the bytes from `code_at` on.
-      code_at: the position of the extension's code.
-      size: the number of bytes behind the code; all of them are there.
+      source: the source, for contents outside of the window.
+      window: the bytes from `code_at`.
+      code_at: the offset of the extension's code.
+      size: the number of bytes after the code, which lie within the source.
 
     Returns:
       A StoredArray or StoredValue, a complex number or a msgpack.Timestamp.
 
     Raises:
-      Fault: it is not what its code says.
-      MissingDependencyError: its dtype is one of ml_dtypes, which is not installed.
+      Fault: the contents do not match the code.
+      MissingDependencyError: the dtype needs ml_dtypes, which is not installed.
     """
     code = window.data[code_at - window.base]
     start = code_at + 1
@@ -322,7 +322,7 @@ def _extension_leaf(source: ByteSource, window: Window, code_at: int, size: int)
         return _array(window, start, start + size, code == NUMPY_SCALAR, source.file)
     if code == COMPLEX:
         return _complex(window, start, start + size)
-    # Imported late: msgpack is needed for its own types only.
+    # Imported late, because only msgpack's own types need it.
     from msgpack import ExtType
 
     if code < 0x80:
@@ -335,7 +335,7 @@ def _extension_leaf(source: ByteSource, window: Window, code_at: int, size: int)
 
 
 def _described_array(code: int, content: bytes) -> StoredArray | None:
-    """Checks the array or scalar in the content of an extension; None if it is none."""
+    """Checks the array or scalar in an extension; returns None for other extensions."""
     try:
         return _array(Window(0, content), 0, len(content), code == NUMPY_SCALAR, None)
     except Fault:
@@ -417,7 +417,7 @@ def _complex(window: Window, start: int, end: int) -> complex:
 
 
 def _expect(data: bytes, at: int, last: int, base: int, kind: int, count: int, what: str) -> int:
-    """Reads the header of an object of this kind and length; returns the position behind it."""
+    """Reads the header of an object of this kind and length; returns the offset after it."""
     found, length, after = read_header(data, at, last, base)
     if found != kind or length != count:
         raise Fault(base + at, f"{what}: {described(kind, count)}", described(found, length))
@@ -440,7 +440,7 @@ def _timestamp(data: bytes, at: int) -> Any:
 
 
 def _chunked_array(items: dict[Any, Any], at: int) -> StoredArray:
-    """Returns the array that the map at `at`, with the key of chunked arrays, stands for."""
+    """Returns the array in chunks that the map at the offset `at` represents."""
     expected = {CHUNKED_KEY, SHAPE_KEY, CHUNKS_KEY}
     if items.keys() != expected or items[CHUNKED_KEY] is not True:
         keys = ", ".join(f"{key!r:.40}" for key in list(items)[:5])
@@ -478,7 +478,7 @@ def _check_size(shape: tuple[int, ...], dtype: np.dtype[Any], at: int) -> None:
 
 
 def _numbered(items: Any, at: int, what: str) -> tuple[Any, ...]:
-    """Returns the values of a map whose keys are "0", "1" and so on, in this order."""
+    """Returns the values of a map with the keys "0", "1" and so on, in this order."""
     if not isinstance(items, dict):
         raise Fault(at, f"{what}: a map", _named(items))
     try:

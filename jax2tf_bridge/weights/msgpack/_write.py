@@ -1,6 +1,6 @@
-"""Writes trees as msgpack, in Flax's bytes: msgpack_serialize, to_bytes, write_weights.
+"""Writes trees in Flax's msgpack format: msgpack_serialize, to_bytes, write_weights.
 
-A tree is encoded as a whole, but for the elements of its arrays, before its first byte is written.
+The whole tree, except for the elements of arrays, is encoded before its first byte is written.
 """
 
 from __future__ import annotations
@@ -29,36 +29,36 @@ from jax2tf_bridge.weights.msgpack._headers import binary_header, extension_head
 Block: TypeAlias = bytes | memoryview
 
 _LONG = 2**28
-"""From this many bytes on, a progress bar is shown."""
+"""Minimum size in bytes for a progress bar."""
 
 _BLOCK = 2**26
-"""Bytes in a block, at most, so that a progress bar moves within a large array."""
+"""Maximum size of a block in bytes, so that a progress bar moves within a large array."""
 
 _MAX_CACHED_KEYS = 4096
-"""Keys that are written once and copied then."""
+"""Maximum number of encoded keys that are cached."""
 
 _PLAIN = frozenset({type(None), bool, int, float, str, msgpack.Timestamp})
 _BINARY = frozenset({bytes, bytearray, memoryview})
 
 _PLAIN_DTYPES = frozenset(map(np.dtype, "?bBhHiIlLqQefdFD" if sys.byteorder == "little" else ""))
-"""Dtypes of arrays that Python's bytes take as they are, with the numbers as they are written."""
+"""Dtypes with the buffer protocol and the byte order of the file."""
 
 
 def msgpack_serialize(pytree: object, in_place: bool = False) -> bytes:
-    r"""Writes a tree of dicts and lists in the bytes of flax.serialization.msgpack_serialize.
+    r"""Encodes a tree of dicts and lists as the same bytes as flax.serialization.msgpack_serialize.
 
-    Arrays and scalars of NumPy and JAX keep their dtype, also those of ml_dtypes and times;
-    big-endian ones become little-endian. Arrays of more than 2**30 bytes are written in chunks,
-    unless they are in a list. Beside the tree, memory holds only the result, and a copy of one JAX
-    array on another device, or of a piece of an array that is not contiguous.
+    NumPy and JAX arrays and scalars keep their dtype, including ml_dtypes and times; big-endian
+    arrays become little-endian. Arrays of more than 2**30 bytes are written in chunks, unless they
+    are in a list. The only copies in memory are the result and either one JAX array on another
+    device or a piece of a non-contiguous array.
 
     Args:
       pytree: dicts and lists of str, bytes, bool, int, float, complex, None, arrays and scalars.
-      in_place: whether dicts are written in their own order, as Flax does if it may change them,
-        rather than sorted by their keys. The tree is not changed either way.
+      in_place: whether to keep the order of dicts, as Flax does with in_place=True, rather than
+        sort them by key. The tree is never changed.
 
     Raises:
-      SerializationError: msgpack cannot hold something, or Flax could not read it; the text has
+      SerializationError: msgpack does not support a value, or Flax could not read it; the text has
         its path.
 
     >>> msgpack_serialize({"step": 7})
@@ -68,15 +68,15 @@ def msgpack_serialize(pytree: object, in_place: bool = False) -> bytes:
 
 
 def to_bytes(target: object) -> bytes:
-    """Writes an object's state dict in the bytes of flax.serialization.to_bytes.
+    """Encodes the state dict of an object as the same bytes as flax.serialization.to_bytes.
 
     Args:
-      target: a tree of dicts, lists, tuples, named tuples and registered types, as for
+      target: a tree of dicts, lists, tuples, named tuples and registered types, as in
         `to_state_dict`.
 
     Raises:
-      SerializationError: as for `msgpack_serialize`.
-      StateDictError: as for `to_state_dict`.
+      SerializationError: as in `msgpack_serialize`.
+      StateDictError: as in `to_state_dict`.
 
     >>> to_bytes((1, 2)) == msgpack_serialize({"0": 1, "1": 2})
     True
@@ -87,24 +87,23 @@ def to_bytes(target: object) -> bytes:
 def write_weights(
     path: str | os.PathLike[str], target: object, *, progress: bool | None = None
 ) -> None:
-    """Writes a tree of weights to a file as `to_bytes` does: all of it or nothing.
+    """Writes a tree of weights to a file, in the format of `to_bytes`; completely or not at all.
 
-    Arrays are written from where they are: beside the tree, writing takes 16 MiB of memory at most,
-    and a copy of one array at a time of those on other devices.
+    Arrays are not copied: writing takes at most 16 MiB of memory, and the memory of one array at a
+    time for arrays on other devices.
 
     Args:
-      path: the file, on disk or behind a scheme ("gs://bucket/model.msgpack"); one of this name is
+      path: the file, on disk or behind a scheme ("gs://bucket/model.msgpack"); an existing file is
         replaced when the new one is complete.
-      target: as for `to_bytes`. Variables and tensors of TensorFlow are written as arrays, and a
-        flat mapping of them is nested by its paths: it may be `params` of a loaded model.
+      target: the tree, as in `to_bytes`. TensorFlow's variables and tensors are written as arrays,
+        and a flat mapping of them, such as `params` of a loaded model, is nested by its paths.
       progress: whether to show a progress bar; None shows it for 256 MiB or more on a terminal.
 
     Raises:
-      SerializationError: as for `msgpack_serialize`, or the path names a safetensors file; no file
-        is touched.
-      StateDictError: as for `to_state_dict`; no file is touched.
-      OSError: the file cannot be written; FileExistsError if something is there that is no
-        regular file.
+      SerializationError: as in `msgpack_serialize`, or the path names a safetensors file; no file
+        is changed.
+      StateDictError: as in `to_state_dict`; no file is changed.
+      OSError: the file cannot be written; FileExistsError if `path` is not a regular file.
 
     >>> import os, tempfile
     >>> path = os.path.join(tempfile.mkdtemp(), "model.msgpack")
@@ -115,7 +114,7 @@ def write_weights(
         raise SerializationError(
             f"{name} names a safetensors file, and write_weights writes msgpack: expected another "
             "name, such as weights.msgpack. For safetensors, use "
-            # Without the copy it would silently write arrays in Fortran order wrong.
+            # Without the copy, save_file would silently write arrays in Fortran order incorrectly.
             "safetensors.numpy.save_file({name: numpy.array(leaf, order='C') for name, leaf in "
             "jax2tf_bridge.weights.flatten_state(jax2tf_bridge.weights.to_state_dict(target))"
             ".items()}, path)."
@@ -133,7 +132,7 @@ def write_weights(
 
 
 class _ContainerPlace(NamedTuple):
-    """Keys that lead to a container, and the last of them in it, for messages."""
+    """Path of a container, and a key in it, for messages."""
 
     around: tuple[Any, ...]
     key: Any
@@ -147,7 +146,7 @@ _NO_KEY = object()
 
 
 class _Chunked(NamedTuple):
-    """An array that is written in several chunks: itself, and what precedes the later ones."""
+    """Array in several chunks, with the headers of the later ones."""
 
     array: Any
     chunks: tuple[tuple[bytes, int], ...]
@@ -155,15 +154,15 @@ class _Chunked(NamedTuple):
 
 @dataclass
 class _Leaves:
-    """The arrays and binaries of a tree, in order.
+    """Arrays and binaries of a tree, in order.
 
-    There may be very many: so there is no object for each, and lists beside each other instead.
+    Parallel lists are used instead of one object each, because there may be very many.
 
     Attributes:
-      headers: what is written before each.
-      values: each, or a _Chunked.
-      sizes: of its elements in bytes; of those of the first chunk.
-      around, keys: its place.
+      headers: the encoded bytes before each value.
+      values: the values; a _Chunked for an array in chunks.
+      sizes: the sizes of the elements, or of the first chunk, in bytes.
+      around, keys: the places of the values.
     """
 
     headers: list[bytes] = field(default_factory=list)
@@ -180,9 +179,9 @@ class _Leaves:
             yield from _leaf_blocks(array, ((header, size), *later), _ContainerPlace(around, key))
 
     def parts(self) -> list[Any] | None:
-        """Returns headers and arrays in turn, if Python takes their memory for what is written.
+        """Returns headers and arrays in turn if all arrays support the buffer protocol, else None.
 
-        Arrays of JAX it takes or refuses itself: they say where they are when they are read.
+        JAX arrays may refuse that when they are read.
         """
         for value, size in zip(self.values, self.sizes, strict=True):
             if type(value) is np.ndarray:
@@ -226,7 +225,7 @@ def _elements(value: Any, place: _ContainerPlace) -> Iterator[memoryview]:
     try:
         array = host_array(value)
     except Exception as e:
-        # Errors in the computation of a JAX array are raised here.
+        # A failed computation of a JAX array raises its error here.
         raise SerializationError(
             f"{place} is an array that could not be copied to the host: {e!s:.400}. "
             "Nothing was written; jax.block_until_ready(tree) raises the same where the array "
@@ -237,10 +236,10 @@ def _elements(value: Any, place: _ContainerPlace) -> Iterator[memoryview]:
 
 @dataclass(frozen=True)
 class EncodedTree:
-    """A tree in msgpack; the elements of its arrays are still where they were.
+    """Encoded tree, which refers to the elements of arrays without copying them.
 
     Attributes:
-      size: in bytes.
+      size: the total size in bytes.
     """
 
     size: int
@@ -248,11 +247,11 @@ class EncodedTree:
     _end: bytes
 
     def blocks(self) -> Iterator[Block]:
-        """Yields all bytes in order, without copies of arrays that lie in memory as in the file.
+        """Yields all bytes in order, without copies of arrays that have the file's layout.
 
         Raises:
-          SerializationError: a JAX array has no value, since its computation failed; or something
-            has fewer bytes than when it was encoded.
+          SerializationError: the computation of a JAX array failed, or a value has another size
+            than when it was encoded.
         """
         yield from self._leaves.blocks()
         yield self._end
@@ -264,11 +263,11 @@ class EncodedTree:
             try:
                 whole = b"".join(parts)
             except (BufferError, TypeError, ValueError, RuntimeError):
-                pass  # of JAX's arrays; below it is told what is wrong, if anything is
+                pass  # a JAX array refused; the code below works, or raises the error
             else:
                 if len(whole) == self.size:
                     return whole
-        # The buffer's memory becomes the result's; join would need copies of all arrays at once.
+        # getvalue shares the buffer's memory; join would need copies of all arrays at once.
         result = io.BytesIO()
         for block in self.blocks():
             result.write(block)
@@ -278,28 +277,28 @@ class EncodedTree:
 def encode(
     tree: object, *, sort_keys: bool, max_chunk_size: int = _format.MAX_CHUNK_SIZE
 ) -> EncodedTree:
-    """Encodes a tree of plain dicts and lists, which is not changed.
+    """Encodes a tree of plain dicts and lists, without changing it.
 
     Args:
-      tree: dicts and lists of msgpack's values, complex numbers, NumPy's scalars, and arrays.
-      sort_keys: whether dicts are sorted by their keys.
-      max_chunk_size: in bytes; larger arrays are written in chunks, unless they are in a list.
+      tree: dicts and lists of msgpack's values, complex numbers, NumPy scalars, and arrays.
+      sort_keys: whether to sort dicts by key.
+      max_chunk_size: the maximum size in bytes of an array without chunks, outside of lists.
 
     Raises:
-      SerializationError: msgpack cannot hold something; the text has its path.
+      SerializationError: msgpack does not support a value; the text has its path.
     """
     return _Encoder(sort_keys, max_chunk_size).encode(tree)
 
 
 class _Entered(NamedTuple):
-    """A dict or a list on the stack, with the rest of its items."""
+    """Dict or list on the stack, with an iterator over its remaining items."""
 
     container: dict[Any, Any] | list[Any]
     items: Iterator[tuple[Any, Any]]
     only_dicts: bool
-    """True if it and all containers around it are dicts; readers join chunks only there."""
+    """Whether it and all enclosing containers are dicts; readers only join chunks there."""
     keys: tuple[Any, ...]
-    """Those that lead to it."""
+    """Keys of its path."""
 
 
 @dataclass
@@ -312,23 +311,23 @@ class _Encoder:
     pending: bytearray = field(default_factory=bytearray)
     entered: list[_Entered] = field(default_factory=list)
     item_key: Any = _NO_KEY
-    """Key of the current item in the container that was entered last."""
+    """Key of the current item in the innermost container."""
     inside: set[int] = field(default_factory=set)
-    """The ids of the containers entered."""
+    """Ids of the entered containers."""
     dtypes: dict[np.dtype[Any], str | None] = field(default_factory=dict)
     jax_types: set[type] = field(default_factory=set)
-    """Types whose objects are all arrays of JAX."""
+    """Types known to be JAX arrays."""
     shardings: dict[int, Any] = field(default_factory=dict)
-    """Those of JAX's arrays that were checked, by identity: all parts are in this process."""
+    """Checked shardings of JAX arrays by id; all their parts are in this process."""
     headers: dict[tuple[tuple[int, ...], np.dtype[Any]], tuple[bytes, int]] = field(
         default_factory=dict
     )
-    """Bytes before the elements of arrays in one chunk, and their size, by shape and dtype."""
+    """Encoded bytes before the elements, and the size of the elements, by shape and dtype."""
     written_keys: dict[str, bytes] = field(default_factory=dict)
-    """Most layers have parameters of the same names."""
+    """Cache of encoded keys, because most layers have parameters of the same names."""
 
     def encode(self, tree: object) -> EncodedTree:
-        # A loop, since the room for recursion depends on the caller.
+        # A loop, because the caller may have used up the recursion limit.
         self.value(tree, only_dicts=True)
         while self.entered:
             top = self.entered[-1]
@@ -368,7 +367,7 @@ class _Encoder:
             self.pending += self.scalar(value, self.place)
 
     def is_jax_array(self, value: Any) -> bool:
-        # JAX takes its time to tell.
+        # The check of a JAX array is slow, so its result is cached by type.
         if type(value) in self.jax_types:
             return True
         if not is_jax_array(value):
@@ -463,7 +462,7 @@ class _Encoder:
         self.leaf(value, self.taken(), view.nbytes)
 
     def known_array(self, value: Any) -> bool:
-        """Writes an array whose headers are known; tells whether they are."""
+        """Writes an array if its headers are cached; returns whether they were."""
         found = self.headers.get((value.shape, value.dtype))
         if found is None:
             return False
@@ -473,7 +472,7 @@ class _Encoder:
         return True
 
     def known_jax_array(self, value: Any) -> bool:
-        """Writes an array of JAX that is like one before; tells whether it is."""
+        """Writes a JAX array if its sharding and headers are cached; returns whether they were."""
         is_known = id(value.sharding) in self.shardings and not value.is_deleted()
         return is_known and self.known_array(value)
 
@@ -526,7 +525,7 @@ class _Encoder:
         self.pending += prelude
 
     def prelude(self, array: Any, shape: tuple[int, ...], size: int, place: Any) -> bytes:
-        """Encodes what precedes the elements in an extension's content."""
+        """Encodes the part of an extension's content before the elements."""
         name = self.dtype_name(array.dtype)
         if name is None:
             raise _write_errors.unsupported_dtype(place(), array)
@@ -539,7 +538,7 @@ class _Encoder:
         return b"".join(parts)
 
     def dtype_name(self, dtype: np.dtype[Any]) -> str | None:
-        """Returns the name by which readers know a dtype; None if they do not."""
+        """Returns the name of a dtype for readers; None if readers do not support it."""
         if dtype not in self.dtypes:
             try:
                 found = stored_dtype(dtype.name, None)
@@ -554,7 +553,7 @@ class _Encoder:
             self.pending += self.packer.pack(value)
 
     def taken(self) -> bytes:
-        """Takes the bytes since the last array."""
+        """Returns and clears the bytes since the last array."""
         found = bytes(self.pending)
         self.pending.clear()
         return found
@@ -569,7 +568,7 @@ class _Encoder:
         self.size_of_leaves += len(header) + size
 
     def keys(self) -> tuple[Any, ...]:
-        """Returns the keys that lead to the current item, or to the container if it has none."""
+        """Returns the keys of the current item's path; before the first item, of the container's."""
         around = self.entered[-1].keys if self.entered else ()
         return around if self.item_key is _NO_KEY else (*around, self.item_key)
 

@@ -1,4 +1,4 @@
-"""Errors about values that msgpack cannot hold: the place, what is there, what to do."""
+"""Errors for values that msgpack does not support: place, value and remedy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ROOT = "The tree"
 
 
 def place(keys: Sequence[Any]) -> str:
-    """Names the place at these keys, as the beginning of a sentence.
+    """Names the place at these keys, as the start of a sentence.
 
     >>> place(["params", "layers", 0]), place([])
     ('params/layers/0', 'The tree')
@@ -69,7 +69,7 @@ def unsupported_type(place: str, value: Any) -> SerializationError:
 
 
 def out_of_range(place: str, value: Any, error: Exception) -> SerializationError:
-    """Returns the error about a value that msgpack cannot hold, unlike others of its type."""
+    """Makes an error for a value outside of msgpack's range."""
     if isinstance(value, int):
         return SerializationError(
             f"{place} is the int {hex(value):.40}: expected -2**63 to 2**64 - 1. Write it as a "
@@ -86,7 +86,7 @@ def out_of_range(place: str, value: Any, error: Exception) -> SerializationError
 
 
 def check_array(place: Callable[[], str], array: Any) -> None:
-    """Raises an error if the elements of a NumPy or JAX array cannot be had."""
+    """Raises an error if the elements of a NumPy or JAX array are not accessible."""
     if type(array) is np.ndarray:
         return
     if is_jax_array(array):
