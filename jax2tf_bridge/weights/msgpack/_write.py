@@ -568,7 +568,7 @@ class _Encoder:
         self.size_of_leaves += len(header) + size
 
     def keys(self) -> tuple[Any, ...]:
-        """Returns the keys of the current item's path; before the first item, of the container's."""
+        """Returns the keys of the current item's path, or of the container's before its items."""
         around = self.entered[-1].keys if self.entered else ()
         return around if self.item_key is _NO_KEY else (*around, self.item_key)
 
