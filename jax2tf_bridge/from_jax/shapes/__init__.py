@@ -1,4 +1,4 @@
-"""Symbolic shapes: specifications of arguments, and questions that tracing asks about sizes."""
+"""Symbolic shapes: specifications of arguments, and JAX's questions about sizes during tracing."""
 
 from jax2tf_bridge.from_jax.shapes._argument_specs import ArraySpec, AutoSpec, OpenSpec
 from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions

@@ -1,4 +1,4 @@
-"""Specifications of one flat argument: open, decided, or left to AUTO."""
+"""Specifications of a flat argument: with unknown sizes, decided, or left to AUTO."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class _ShapeAndDType:
 
     @property
     def ndim(self) -> int:
-        """Counts the dimensions; types of pytrees may ask."""
+        """Number of dimensions; pytree types may use it."""
         return len(self.shape)
 
 
 @dataclass(frozen=True)
 class OpenSpec(_ShapeAndDType):
-    """Shape and dtype of an argument, with None for the sizes that are not known.
+    """Shape and dtype of an argument, with None for unknown sizes.
 
     Attributes:
-      number: the argument, if it was a number of Python.
+      number: the argument, if it was a Python number.
     """
 
     shape: tuple[int | None, ...]
@@ -38,11 +38,11 @@ class OpenSpec(_ShapeAndDType):
 
 @dataclass(frozen=True)
 class ArraySpec(_ShapeAndDType):
-    """Shape and dtype of an argument, with the dimension variables as the user named them.
+    """Shape and dtype of an argument, with the user's dimension variables.
 
     Attributes:
-      example: the shape of the argument that was given, as far as it was known.
-      number: the argument, if it was a number of Python.
+      example: the shape of the actual argument, with None for unknown sizes.
+      number: the argument, if it was a Python number.
     """
 
     shape: tuple[Dim, ...]
@@ -54,7 +54,7 @@ class ArraySpec(_ShapeAndDType):
     def placed(
         self, assumptions: SizeAssumptions, scope: jax_export.SymbolicScope
     ) -> jax.ShapeDtypeStruct:
-        """Returns the specification for JAX; `scope` is that of the assumptions."""
+        """Converts it to JAX's specification, in the scope of the assumptions."""
         shape = tuple(dim_to_jax(assumptions.to_jax(d), scope) for d in self.shape)
         return jax.ShapeDtypeStruct(
             shape, self.dtype, sharding=self.sharding, weak_type=self.weak_type
@@ -63,16 +63,16 @@ class ArraySpec(_ShapeAndDType):
 
 @dataclass(frozen=True)
 class AutoSpec(_ShapeAndDType):
-    """Shape (None: not known) and dtype of an argument whose specification AUTO finds."""
+    """Shape (with None for unknown sizes) and dtype of an argument that is left to AUTO."""
 
     shape: tuple[int | None, ...]
     sharding: Any = None
 
     @property
     def example(self) -> tuple[int | None, ...]:
-        """Shape of the argument that was given, as ArraySpec has it."""
+        """Shape of the actual argument, as in ArraySpec."""
         return self.shape
 
     def decided(self, shape: tuple[Dim, ...]) -> ArraySpec:
-        """Returns the specification with the shape that AUTO found."""
+        """Makes the specification with the shape that AUTO found."""
         return ArraySpec(shape, self.dtype, self.sharding, self.example)

@@ -1,4 +1,4 @@
-"""Assumptions on sizes while a function is traced, and how JAX receives them."""
+"""Assumptions on sizes while a function is traced, and their form for JAX."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shape_poly import Comparison, Dim, DimExpr, DimOperation, Proven, SymbolicS
 
 @dataclass(frozen=True)
 class JaxFact:
-    """A comparison that follows from the scope, in JAX's own words.
+    """Comparison that follows from the scope, in the terms of JAX's variables.
 
     Attributes:
       form: index of the constraint text that is passed to JAX.
@@ -27,11 +27,11 @@ class JaxFact:
 
 @dataclass(frozen=True)
 class Requirement:
-    """A comparison that has to hold for the sizes, though the scope does not say it.
+    """Comparison that the sizes must satisfy, although the scope does not imply it.
 
     Attributes:
       comparison: the weakest constraint that answers the question.
-      question: what tracing asked, with the answer that is wanted.
+      question: the question of tracing, as the comparison that should hold.
       counterexample: sizes for which it does not hold; empty if none was found.
       source: the user's line.
     """
@@ -44,15 +44,15 @@ class Requirement:
 
 @dataclass(frozen=True)
 class SizeAssumptions:
-    """Constraints on the sizes by the user, requirements beside them, and facts that follow.
+    """The user's constraints on sizes, further requirements, and facts that follow from them.
 
     Attributes:
-      scope: the constraints that the user wrote.
-      constraints: the same as texts, in the user's words.
-      requirements: in the order in which they were found.
-      facts: likewise.
-      progressions: variables that JAX gets in terms of others: b, of which mod(b, 2) == 0 is
-        known, as 2*b_over_2. JAX decides more about these, but its messages are in their terms.
+      scope: the user's constraints.
+      constraints: the texts of the user's constraints.
+      requirements: the requirements, in the order of their discovery.
+      facts: the facts, in the order of their discovery.
+      progressions: variables that JAX receives as an expression: if mod(b, 2) == 0, b is written as
+        2*b_over_2. JAX decides more about these, but its messages use the new variables.
     """
 
     scope: SymbolicScope
@@ -63,37 +63,37 @@ class SizeAssumptions:
 
     @property
     def full_scope(self) -> SymbolicScope:
-        """Constraints of the user together with the requirements."""
+        """Scope of the user's constraints and the requirements."""
         required = [r.comparison for r in self.requirements]
         return self.scope.with_constraints(*required, check=False)
 
     def requirement_texts(self) -> tuple[str, ...]:
-        """Writes the requirements as constraints."""
+        """Returns the requirements as texts of constraints."""
         return tuple(dict.fromkeys(str(r.comparison) for r in self.requirements))
 
     def with_requirement(self, requirement: Requirement) -> SizeAssumptions:
-        """Adds a requirement, and drops those that follow from it and the others."""
+        """Adds a requirement, and drops requirements that the others imply."""
         kept = [*self.requirements, requirement]
         for known in self.requirements:
             others = [r for r in kept if r is not known]
             scope = self.scope.with_constraints(*(r.comparison for r in others), check=False)
             if isinstance(prove(known.comparison, scope, time_limit=0.5), Proven):
                 kept = others
-        # A variable that is replaced leaves no term of the facts as it was: JAX will ask again.
+        # JAX replaces a variable in all terms, so facts no longer match and JAX asks again.
         facts = () if _replaces_a_variable(requirement.comparison) else self.facts
         return replace(self, requirements=tuple(kept), facts=facts)
 
     def with_facts(self, comparisons: Iterable[Comparison]) -> SizeAssumptions:
-        """Adds comparisons that follow from the rest, in JAX's own words."""
+        """Adds comparisons that follow from the rest, in the terms of JAX's variables."""
         known = {f.comparison for f in self.facts}
         new = [JaxFact(c) for c in dict.fromkeys(comparisons) if c not in known]
         return replace(self, facts=(*self.facts, *new))
 
     def with_progression(self, variables: frozenset[str]) -> SizeAssumptions | None:
-        """Adds one more variable as a progression; None if there is no further one.
+        """Adds a progression for one more variable; returns None if none is left.
 
-        `variables` are those of the arguments, whose names are taken. The facts go, since they are
-        in terms of the variable: JAX will ask again.
+        `variables` are those of the arguments, whose names are taken. The facts are dropped, because
+        they contain the variable; JAX asks again.
         """
         known = {p.name for p in self.progressions}
         taken = variables | self.full_scope.variables()
@@ -103,13 +103,13 @@ class SizeAssumptions:
         return None
 
     def to_jax(self, dimension: Dim) -> Dim:
-        """Writes a dimension in terms of the variables that JAX gets."""
+        """Converts a dimension to JAX's variables."""
         if isinstance(dimension, int) or not self.progressions:
             return dimension
         return dimension.substitute({p.name: p.in_terms_of_counter() for p in self.progressions})
 
     def from_jax(self, dimension: Dim) -> Dim:
-        """Writes a dimension in terms of the user's variables."""
+        """Converts a dimension to the user's variables."""
         if isinstance(dimension, int) or not self.progressions:
             return dimension
         for progression in self.progressions:
@@ -117,21 +117,21 @@ class SizeAssumptions:
         return dimension.simplified()
 
     def shape_from_jax(self, aval: Any) -> tuple[Dim, ...]:
-        """Reads the shape of a value of JAX's in terms of the user's variables."""
+        """Returns the shape of JAX's aval in the user's variables."""
         return tuple(self.from_jax(dim_from_jax(d)) for d in aval.shape)
 
     def comparison_from_jax(self, comparison: Comparison) -> Comparison:
-        """Writes a comparison in terms of the user's variables."""
+        """Converts a comparison to the user's variables."""
         left, right = self.from_jax(comparison.left), self.from_jax(comparison.right)
         return Comparison(comparison.operator, left, right)
 
     def variables_of_jax(self, variables: frozenset[str]) -> frozenset[str]:
-        """Returns the names that stand for these variables in JAX's messages."""
+        """Returns the names of these variables in JAX's messages."""
         counters = {p.name: p.counter for p in self.progressions}
         return frozenset(counters.get(v, v) for v in variables)
 
     def scope_of_jax(self) -> SymbolicScope:
-        """Collects all of it, in terms of the variables that JAX gets."""
+        """Returns the scope of everything, in JAX's variables."""
         constraints = [self._constraint_to_jax(c) for c in self.full_scope.constraints]
         return SymbolicScope(
             [c for c in constraints if not isinstance(c.difference(), int)], check=False
@@ -144,24 +144,24 @@ class SizeAssumptions:
         return _with_variable_left(told) if replaced else told
 
     def new_scope(self) -> jax_export.SymbolicScope:
-        """Makes a scope of JAX's that knows all of it, as `constraints_of_jax` does."""
+        """Makes JAX's scope with the constraints of `constraints_of_jax`."""
         return jax_export.SymbolicScope(self.constraints_of_jax())
 
     def constraints_of_jax(self) -> tuple[str, ...]:
-        """Writes all of it for a scope of JAX's.
+        """Returns all constraints as texts for JAX's scope.
 
-        What JAX cannot take beside the rest is left out: then it asks again.
+        Constraints that JAX cannot combine with the others are left out; JAX then asks again.
         """
         told = self._told()
-        # Of two equalities about one term JAX takes the first alone, and that a remainder is 0
-        # counts as one about the quotient: another order may tell it more.
+        # JAX uses only the first of two equalities about one term, and counts a remainder of 0 as
+        # an equality about the quotient. So the order of constraints matters.
         best = _accepted(told)
         if len(best.texts) < len(told):
             best = max(best, _accepted(sorted(told, key=_kind)), key=lambda taken: len(taken.texts))
         return _with_resolved_equalities(best)
 
     def constraints_to_try(self) -> Iterator[tuple[str, ...]]:
-        """Yields `constraints_of_jax`, and before them what they are if JAX takes all of it."""
+        """Yields all constraints, which JAX may accept together, then `constraints_of_jax`."""
         firsts = _first_forms(_forms(self._told()))
         if firsts is not None and not any(map(_has_to_be_resolved, firsts)):
             yield firsts
@@ -169,7 +169,7 @@ class SizeAssumptions:
 
     def _told(self) -> list[JaxFact]:
         told = [*map(JaxFact, self.scope_of_jax().constraints), *self.facts]
-        # Bounds first: JAX must know that a divisor is not 0 before it comes to the quotient.
+        # Bounds come first: JAX must know that a divisor is not 0 before it reads a quotient.
         told.sort(key=lambda fact: fact.comparison.operator == "==")
         return told
 
@@ -180,10 +180,10 @@ def _replaces_a_variable(comparison: Comparison) -> bool:
 
 
 def _with_variable_left(comparison: Comparison) -> Comparison:
-    """Rewrites an equality to say what a variable is, where it does not contain it otherwise.
+    """Rewrites an equality with a variable alone on the left side, if possible.
 
-    JAX replaces the left side of an equality: of 3*b_over_3 == c, it would make an argument of c
-    rows, from which b_over_3 can no longer be computed. c == 3*b_over_3 leaves it.
+    JAX replaces the left side of an equality by the right side. With 3*b_over_3 == c, it would
+    trace an argument of c rows, which does not determine b_over_3. c == 3*b_over_3 avoids that.
     """
     difference = comparison.difference()
     if comparison.operator != "==" or isinstance(difference, int):
@@ -206,17 +206,17 @@ def _kind(fact: JaxFact) -> tuple[bool, bool, int]:
 
 @dataclass(frozen=True)
 class _Taken:
-    """Constraints that JAX takes together, and a scope of JAX's that has taken them."""
+    """Constraints that JAX accepts together, and JAX's scope of them."""
 
     texts: tuple[str, ...]
     scope: jax_export.SymbolicScope
 
 
 def _accepted(facts: Sequence[JaxFact]) -> _Taken:
-    """Lists texts of the facts that JAX takes together, each in the first form that it takes."""
+    """Lists texts of facts that JAX accepts together, each in the first form that it accepts."""
     forms = _forms(facts)
     firsts = _first_forms(forms)
-    # Mostly, and found by one scope: JAX takes them one after another.
+    # JAX usually accepts the first forms of all facts, which a single scope shows.
     taken = _taken(firsts) if firsts is not None else None
     if taken is not None:
         return taken
@@ -239,9 +239,9 @@ def _first_forms(forms: Sequence[Sequence[str]]) -> tuple[str, ...] | None:
 
 
 def _with_resolved_equalities(taken: _Taken) -> tuple[str, ...]:
-    """Rewrites constraints so that each of them knows what the others replace.
+    """Applies the replacements of equalities to each other's right sides.
 
-    JAX replaces a term once: of a == b and b == c it makes b of a, and leaves that.
+    JAX replaces a term only once: with a == b and b == c, it replaces a by b, but not by c.
     """
     for _ in taken.texts:
         resolved = tuple(_resolved(text, taken.scope) for text in taken.texts)
@@ -269,8 +269,8 @@ def _resolved(text: str, scope: jax_export.SymbolicScope) -> str:
 
 
 def _taken(constraints: tuple[str, ...]) -> _Taken | None:
-    # JAX refuses by errors of many types, a bare AssertionError among them. What it is not told, it
-    # asks about.
+    # JAX rejects constraints with errors of many types, even a bare AssertionError. It asks about
+    # constraints that it did not receive.
     try:
         return _Taken(constraints, jax_export.SymbolicScope(constraints))
     except Exception:
@@ -279,9 +279,9 @@ def _taken(constraints: tuple[str, ...]) -> _Taken | None:
 
 @dataclass(frozen=True)
 class Progression:
-    """A variable b of which mod(b, factor) == remainder is known, as JAX gets it.
+    """Variable b with a known mod(b, factor) == remainder, written as an expression for JAX.
 
-    JAX decides more about 2*b_over_2 or 2*b_over_2 - 1 than about b and a constraint on it.
+    JAX decides more about 2*b_over_2 or 2*b_over_2 - 1 than about b with a constraint.
     """
 
     name: str
@@ -290,21 +290,21 @@ class Progression:
 
     @property
     def counter(self) -> str:
-        """Names the variable that counts the steps; it is at least 1, as JAX's variables are."""
+        """Name of the variable that counts the steps; like all variables it is at least 1."""
         return f"{self.name}_over_{self.factor}"
 
     def in_terms_of_counter(self) -> DimExpr:
-        """Writes the variable as JAX gets it."""
+        """Returns the expression that JAX receives for the variable."""
         return self.factor * DimExpr.variable(self.counter) - self._short_of_next()
 
     def in_terms_of_variable(self, dimension: DimExpr) -> DimExpr:
-        """Writes a dimension of JAX's with the user's variable in place of the counter."""
+        """Replaces the counter in JAX's dimension by the user's variable."""
         steps = DimExpr.variable(self.name) + self._short_of_next()
         counter, quotient = DimExpr.variable(self.counter), {self.counter: steps // self.factor}
         (((once,), _),) = counter.terms
         parts: list[Dim] = []
         for monomial, coefficient in dimension.terms:
-            # 2*b_over_2 is b, as the user writes it, and not 2*floordiv(b, 2).
+            # 2*b_over_2 becomes the user's b, not 2*floordiv(b, 2).
             even = once in monomial and coefficient % self.factor == 0
             if even:
                 monomial = tuple(factor for factor in monomial if factor != once)
@@ -321,7 +321,7 @@ class Progression:
 
 
 def progressions(constraints: Sequence[Comparison]) -> Iterator[Progression]:
-    """Yields each variable of which a remainder is known, with it."""
+    """Yields the progression of each variable with a known remainder."""
     for comparison in constraints:
         found = known_remainder(comparison)
         if found is None:
@@ -334,7 +334,7 @@ def progressions(constraints: Sequence[Comparison]) -> Iterator[Progression]:
 
 
 def known_remainder(comparison: Comparison) -> tuple[DimOperation, int] | None:
-    """Reads a mod and the value that a comparison gives it; None if it says something else."""
+    """Returns the mod and its value if a comparison states one, else None."""
     left, right = comparison.left, comparison.right
     found = left.as_operation() if isinstance(left, DimExpr) else None
     if comparison.operator != "==" or found is None or found.kind != "mod":

@@ -1,4 +1,4 @@
-"""AUTO: finds which dimensions can stay open, and which are equal."""
+"""AUTO: finds the dimensions that can stay open, and those that are equal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from shape_poly import Comparison, Dim, DimExpr, is_symbolic_dim
 logger = logging.getLogger("jax2tf_bridge")
 
 Place = tuple[int, int]
-"""A dimension of an argument: which flat argument, and which axis of it."""
+"""Dimension of an argument: the index of the flat argument, and the axis."""
 Choice = Mapping[Place, Dim]
 """Maps each dimension that AUTO decides on to a size or a variable."""
 
@@ -32,11 +32,11 @@ _MAX_REFINEMENTS = 16
 
 @dataclass(frozen=True)
 class TracedTrial:
-    """A function as it was traced at some specs.
+    """Outcome of tracing a function with some specs.
 
     Attributes:
-      requirements: what it needs of the sizes.
-      results: the shapes of its flat results.
+      requirements: the requirements on the sizes.
+      results: the shapes of the flat results.
     """
 
     requirements: Sequence[Requirement]
@@ -44,28 +44,27 @@ class TracedTrial:
 
 
 def auto_shapes(specs: Specs, trace: Callable[[Specs], TracedTrial], *, infer: bool) -> Specs:
-    """Puts a specification in the place of each AUTO, as open as tracing allows.
+    """Replaces each AUTO by a specification, as open as tracing allows.
 
-    Where sizes are not known, these dimensions are open. Of examples, the leading dimensions are
-    tried first. An argument is taken for parameters, and keeps its shapes, if none of its leading
-    dimensions can be open, or if none of them leads the results where those of others do. Then the
-    other dimensions of the remaining arguments are tried, and kept as they are if that leads
-    nowhere.
+    Unknown sizes are open. For examples, the leading dimensions are tried first. An argument counts
+    as parameters, and keeps its shapes, if none of its leading dimensions can be open, or if
+    results are led by the dimensions of other arguments but not by its own. Then the other
+    dimensions of the remaining arguments are tried, and stay closed if that fails.
 
     Args:
-      specs: with AutoSpecs among the leaves.
-      trace: traces the function at some specs; raises what tracing raises.
+      specs: the specs, with AutoSpecs among the leaves.
+      trace: traces the function with some specs; raises the errors of tracing.
       infer: whether requirements may stay; otherwise dimensions are closed until there are none.
 
     Raises:
-      ShapeError: no dimension can stay open, or one that is not known cannot.
-      Exception: what tracing raises where all examples keep their sizes.
+      ShapeError: no dimension can stay open, or an unknown one cannot.
+      Exception: tracing fails even with the sizes of the examples.
     """
     return _PlaceSearch(specs, trace, infer).result()
 
 
 class _PlaceSearch:
-    """A search over the places that AUTO decides on; remembers what was traced."""
+    """Search over the places that AUTO decides on; traces are cached."""
 
     def __init__(self, specs: Specs, trace: Callable[[Specs], TracedTrial], infer: bool) -> None:
         self.specs, self.trace, self.infer = specs, trace, infer
@@ -99,7 +98,7 @@ class _PlaceSearch:
         return batch if isinstance(found, Exception) else found
 
     def leading_alone(self, choice: Choice) -> Choice:
-        """Opens the leading dimensions of all arguments, or of the last one where that can be."""
+        """Opens the leading dimensions of all arguments, or else only that of the last one."""
         failure = self.attempt(choice, "the leading dimensions open", by_argument=True)
         if not isinstance(failure, Exception):
             return failure
@@ -114,10 +113,10 @@ class _PlaceSearch:
         raise failure
 
     def without_parameters(self, choice: Choice) -> Choice:
-        """Closes the arguments that lead no result, if that can be traced.
+        """Closes the arguments that do not lead a result, if that can be traced.
 
-        A convolution takes kernels of any size, and an embedding tables of any: that they can be
-        open does not make them data. What has a variable of the user's is data.
+        A convolution accepts kernels of any size, and an embedding tables of any size, so open
+        dimensions do not imply data. Arguments with a variable of the user are data.
         """
         led = self.leads(choice)
         of_data = led | self.specs.variables()
@@ -130,17 +129,17 @@ class _PlaceSearch:
         return closed if found == closed else choice
 
     def leads(self, choice: Choice) -> frozenset[str]:
-        """Collects the variables in the first open dimension of each result, as far as they tell.
+        """Collects the variables in the first open dimension of each informative result.
 
-        A result of an argument's shape may be weights after an update. Where no other result has
-        an open dimension, as the loss beside them, it says nothing of the data.
+        A result with an argument's shape may be updated weights. It is not informative if no other
+        result has an open dimension, for example if the only other result is the loss.
         """
         results, arguments = self.trial(choice).results, self.shapes(choice)
         others = [result for result in results if result not in arguments]
         return _first_variables(results if _first_variables(others) or not others else ())
 
     def trial(self, choice: Choice) -> TracedTrial:
-        """Traces with a choice; each is traced once."""
+        """Traces with a choice; results are cached."""
         shapes = tuple(self.shapes(choice))
         if shapes not in self.trials:
             self.trials[shapes] = self.trace(self.specs.with_shapes(shapes))
@@ -149,7 +148,7 @@ class _PlaceSearch:
     def attempt(
         self, choice: Choice, what: str, *, by_argument: bool = False
     ) -> Choice | Exception:
-        """Returns the refined choice, or the error if it leads nowhere; `what` is for the log."""
+        """Returns the refined choice, or the error if it fails; `what` is for the log."""
         try:
             return self.refined(choice, by_argument=by_argument)
         except Exception as e:
@@ -159,9 +158,9 @@ class _PlaceSearch:
             return e
 
     def refined(self, choice: Choice, *, by_argument: bool = False) -> Choice:
-        """Merges and closes dimensions until tracing needs nothing more.
+        """Merges and closes dimensions until tracing adds no requirement.
 
-        With `by_argument`, an argument of which one dimension has to be closed is closed whole.
+        With `by_argument`, all dimensions of an argument are closed if one must be.
         """
         for _ in range(_MAX_REFINEMENTS):
             requirements = self.trial(choice).requirements
@@ -185,9 +184,9 @@ class _PlaceSearch:
         )
 
     def merged(self, choice: Choice, comparison: Comparison) -> Choice | None:
-        """Makes one of two variables, or a number of one; None for other comparisons.
+        """Merges two equal variables, or replaces one by a number; None for other comparisons.
 
-        A variable that the user named keeps its name.
+        The user's variables keep their names.
         """
         left, right = comparison.left, comparison.right
         if comparison.operator != "==":
@@ -207,7 +206,7 @@ class _PlaceSearch:
         return {p: right if d == left else d for p, d in choice.items()}
 
     def closed(self, choice: Choice, requirement: Requirement, by_argument: bool) -> Choice:
-        """Gives the dimensions of a requirement the sizes of the examples."""
+        """Closes the dimensions of a requirement, at the sizes of the examples."""
         names = requirement.comparison.variables()
         inner = {n for n in names if not self.is_leading(choice, n)}
         places = [p for p, d in choice.items() if str(d) in (inner or names)]
@@ -256,7 +255,7 @@ class _PlaceSearch:
         return {place: size for place, size in self.sizes.items() if size is not None}
 
     def opened(self, choice: Choice, places: Sequence[Place]) -> Choice:
-        """Puts a new variable at each of the places."""
+        """Opens each of the places with a new variable."""
         chosen = {**self.sizes_known(), **choice}
         return chosen | {place: DimExpr.variable(next(self.names)) for place in places}
 
@@ -278,7 +277,7 @@ class _PlaceSearch:
         ]
 
     def renamed(self, choice: Choice) -> Choice:
-        """Gives names as people do: b for the first leading dimension, then d1, d2, ..."""
+        """Renames the variables: b for the first leading dimension, then d1, d2, ..."""
         taken = self.specs.variables()
         ours = [v for v in self.variables(choice) if v not in taken]
         leading = [v for v in ours if self.is_leading(choice, v)]

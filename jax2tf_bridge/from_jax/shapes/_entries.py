@@ -1,4 +1,4 @@
-"""Entries of polymorphic_shapes: whose each is, what is wrong with it, and what fits instead."""
+"""Entries of polymorphic_shapes: their arguments, problems, and proposed corrections."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from shape_poly import Dim, symbolic_shape
 def specs_of_arguments(
     polymorphic_shapes: Any, names: Sequence[str], kwargs: Mapping[str, Any], function: str
 ) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """Finds the entry of each positional argument, and those of arguments by keyword.
+    """Finds the entries of positional and keyword arguments.
 
     Args:
-      polymorphic_shapes: as the user wrote them.
-      names: of the positional arguments.
-      kwargs: the arguments by keyword.
-      function: its name, for messages.
+      polymorphic_shapes: the user's polymorphic_shapes.
+      names: the names of the positional arguments.
+      kwargs: the keyword arguments.
+      function: the name of the function, for messages.
 
     Raises:
-      StructureError: they have another form, or there is no such argument.
+      StructureError: they have an invalid form, or an entry for an unknown argument.
     """
     if polymorphic_shapes is None or is_entry(polymorphic_shapes):
         return [polymorphic_shapes] * len(names), {}
@@ -56,19 +56,19 @@ def specs_of_arguments(
 
 def is_entry(value: Any) -> bool:
     """Returns whether a value is one specification rather than a pytree of them."""
-    # jax2tf's PolyShape is a tuple of dimensions of a type of its own.
+    # jax2tf's PolyShape is a subclass of tuple.
     return isinstance(value, (str, Auto, type(None))) or type(value).__name__ == "PolyShape"
 
 
 def entry_text(entry: Any, place: str) -> str | None:
-    """Returns one specification as text; None for none.
+    """Returns the text of a specification; None for None.
 
     Args:
-      entry: a string, None, or a tuple of dimensions, as jax2tf's PolyShape is.
-      place: how messages call what it is for, as "the argument x".
+      entry: a string, None, or a tuple of dimensions such as jax2tf's PolyShape.
+      place: the argument's name for messages, such as "the argument x".
 
     Raises:
-      StructureError: it is something else.
+      StructureError: the entry has another type.
     """
     if entry is None or isinstance(entry, str):
         return entry
@@ -96,21 +96,21 @@ def _check_names(given: Mapping[Any, Any], known: Sequence[str], function: str) 
 
 
 Fits = Callable[[Any, Any, str], object]
-"""Takes an argument, its entry and its name, and raises a BridgeError if they do not fit."""
+"""Type of a function of an argument, its entry and its name; raises BridgeError on a mismatch."""
 
 
 def proposed_shapes(
     polymorphic_shapes: Any, arguments: Sequence[tuple[str, Any, Any]], count: int, fits: Fits
 ) -> Any:
-    """Proposes polymorphic_shapes that fit, as near to the given as can be; None if none are found.
+    """Proposes polymorphic_shapes that fit, close to the user's; None if it finds none.
 
-    An entry that fits stays. One entry for all arguments is left out for those that it does not
-    fit, and dimensions that are not known get variables.
+    Fitting entries stay. An entry for all arguments is dropped for those that it does not fit, and
+    unknown sizes get variables.
 
     Args:
-      polymorphic_shapes: as the user wrote them.
-      arguments: the name, value and entry of each; the value is None for static ones.
-      count: how many of them are positional.
+      polymorphic_shapes: the user's polymorphic_shapes.
+      arguments: the name, value and entry of each argument; the value of a static one is None.
+      count: the number of positional arguments.
       fits: compares an argument with an entry.
     """
     shared = is_entry(polymorphic_shapes)
@@ -138,7 +138,7 @@ def _fit(fits: Fits, argument: Any, entry: Any, name: str) -> bool:
 
 
 def _with_names(argument: Any) -> list[Any]:
-    """Lists an entry with a variable for each size that is not known, if code can write it."""
+    """Returns a list with an entry that names unknown sizes, if code can express it; else []."""
     if not _is_plain(argument):
         return []
     return [jax.tree_util.tree_map(_text, argument)]
@@ -150,7 +150,7 @@ def _text(leaf: Any) -> str | None:
 
 
 def shape_with_names(shape: Sequence[int | None]) -> str:
-    """Writes a shape as an entry, with variables for the sizes that are not known.
+    """Formats a shape as an entry, with variables for unknown sizes.
 
     >>> shape_with_names([None, 28]), shape_with_names([None])
     ('(b, 28)', '(b,)')
@@ -161,7 +161,7 @@ def shape_with_names(shape: Sequence[int | None]) -> str:
 
 
 def _is_plain(tree: Any) -> bool:
-    """Returns whether a tree consists of Python's own containers only."""
+    """Returns whether a tree has only built-in containers."""
     if isinstance(tree, dict):
         return type(tree) is dict and all(map(_is_plain, tree.values()))
     if isinstance(tree, (list, tuple)):
@@ -172,13 +172,13 @@ def _is_plain(tree: Any) -> bool:
 def shape_problem(
     shape: Sequence[int | None], shape_spec: str | None, path: str, error: ValueError
 ) -> Message:
-    """Describes what is wrong with the entry of an argument.
+    """Describes the problem of an argument's entry.
 
     Args:
-      shape: the argument's, None where a size is not known.
-      shape_spec: its entry; None for none.
-      path: how a user would write the argument: "x", "params['w']".
-      error: what shape_poly said of the entry.
+      shape: the shape of the argument, with None for unknown sizes.
+      shape_spec: the entry; None without one.
+      path: the argument in Python's syntax: "x", "params['w']".
+      error: shape_poly's error about the entry.
     """
     shown = f"({', '.join('?' if d is None else str(d) for d in shape)})"
     argument = f"The argument {path} has shape {shown}"
@@ -207,9 +207,9 @@ def shape_problem(
 
 
 def _dimensions_named(shape_spec: str) -> tuple[Dim, ...] | None:
-    """Reads a specification, with variables for "_" and nothing for "..." at the end.
+    """Parses a specification; "_" becomes a variable, and a final "..." is dropped.
 
-    None if it cannot be read.
+    Returns None if it cannot be parsed.
     """
     text = re.sub(r"(?<!\w)_(?!\w)", "placeholder", shape_spec)
     text = re.sub(r"\.\.\.([\s,)]*)\Z", r"\1", text)
@@ -222,7 +222,7 @@ def _dimensions_named(shape_spec: str) -> tuple[Dim, ...] | None:
 def _difference(
     shape: Sequence[int | None], named: Sequence[Dim], *, open_ended: bool
 ) -> str | None:
-    """Describes how an argument's sizes differ from its entry; None if they do not."""
+    """Describes the differences between an argument's sizes and its entry; None if they match."""
     if len(named) > len(shape) or (len(named) < len(shape) and not open_ended):
         dimensions = "dimension" if len(named) == 1 else "dimensions"
         return f"the entry has {len(named)} {dimensions}, the argument {len(shape)}"

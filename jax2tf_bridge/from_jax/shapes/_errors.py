@@ -1,4 +1,4 @@
-"""Errors about sizes that tracing cannot do without."""
+"""Errors about questions on sizes that have no answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shape_poly import Comparison, Dim, SymbolicScope, evaluate_shape
 
 
 class _ForJaxToo(InconclusiveShapeError, _jax_compat.InconclusiveDimensionOperation):
-    """An InconclusiveShapeError that those who expect JAX's error catch too."""
+    """InconclusiveShapeError that is also JAX's own error type."""
 
 
 _ForJaxToo.__name__ = _ForJaxToo.__qualname__ = InconclusiveShapeError.__name__
@@ -23,13 +23,13 @@ _ForJaxToo.__name__ = _ForJaxToo.__qualname__ = InconclusiveShapeError.__name__
 def requirements_error(
     function: TracedFunction, call: str, requirements: Sequence[Requirement], given: Sequence[str]
 ) -> InconclusiveShapeError:
-    """Refuses requirements that the user has not allowed, under which tracing succeeds.
+    """Makes an error for requirements that the user did not allow.
 
     Args:
-      function: which has them.
-      call: how the user called the bridge, up to the constraints.
-      requirements: what is missing.
-      given: the constraints that the user gave.
+      function: the function.
+      call: the start of the user's call, up to the constraints.
+      requirements: the missing requirements, with which tracing succeeds.
+      given: the user's constraints.
     """
     first = requirements[0]
     weakest, counterexample = first.comparison, first.counterexample
@@ -60,7 +60,7 @@ def never_holds_error(
     source: str | None,
     cause: Exception | None = None,
 ) -> InconclusiveShapeError:
-    """Refuses sizes that never fit each other; `cause` is what JAX said, if it did."""
+    """Makes an error for sizes that never match; `cause` is JAX's error, if there is one."""
     under = f" under {scope}" if scope.constraints else ""
     return _error(
         f"The shapes in {function.name} do not fit each other{_place(source)}: {comparison} never "
@@ -76,7 +76,7 @@ def never_holds_error(
 def not_convinced_error(
     function: TracedFunction, comparison: Comparison, source: str | None, cause: Exception
 ) -> InconclusiveShapeError:
-    """Refuses a comparison that JAX does not follow, though it was told."""
+    """Makes an error for a comparison that JAX did not use although it was passed."""
     return _error(
         Message(
             f"{function.name} needs to know whether {comparison}{_place(source)}, and JAX does not "
@@ -120,13 +120,13 @@ def needs_a_number_error(
     cause: Exception,
     by_rows: str | None,
 ) -> InconclusiveShapeError:
-    """Refuses a size used as a number of Python: each size works, an open one does not.
+    """Makes an error for a size that is used as a Python number, so it cannot be open.
 
     Args:
-      function: which needs it.
+      function: the function.
       passed: sizes at which it can be traced.
       source: the user's line.
-      cause: what JAX raised.
+      cause: JAX's error.
       by_rows: code for a form of the function that can be traced, if there is one.
     """
     names = ", ".join(sorted(function.variables))
@@ -159,7 +159,7 @@ def some_sizes_fail_error(
     source: str | None,
     cause: Exception,
 ) -> InconclusiveShapeError:
-    """Refuses a function that works at some sizes only, for reasons that are not known."""
+    """Makes an error for a function that works at some sizes only, for unknown reasons."""
     return _error(
         Message(
             f"{function.name} does not work for all sizes{_place(source)}: it does for "
@@ -183,7 +183,7 @@ def only_one_size_error(
     sizes: Mapping[str, int],
     source: str | None,
 ) -> InconclusiveShapeError:
-    """Refuses requirements that leave no size open."""
+    """Makes an error for requirements that leave no size open."""
     return _error(
         Message(
             f"{function.name} needs {', '.join(requirements)}{_place(source)}, which leaves "
@@ -199,7 +199,7 @@ def only_one_size_error(
 
 
 def too_many_rounds_error(function: TracedFunction, rounds: int) -> InconclusiveShapeError:
-    """Gives up on questions that do not end."""
+    """Makes an error for questions that do not end."""
     return _error(
         Message(
             f"JAX still has questions about the sizes of {function.name} after {rounds} "
@@ -230,13 +230,13 @@ def _error(
 def fails_at_all_sizes(
     name: str, error: Exception, sizes: Mapping[str, int], concrete: Exception
 ) -> str:
-    """Returns a note for an error that has nothing to do with sizes being open.
+    """Returns a note for an error that also occurs at concrete sizes.
 
     Args:
-      name: the function's.
-      error: what tracing it with open sizes raised, to which the note is added.
-      sizes: some at which it was tried.
-      concrete: what it raised there; the note says so where it is another error.
+      name: the name of the function.
+      error: the error of tracing with open sizes, which gets the note.
+      sizes: sizes at which it was tried.
+      concrete: the error at these sizes; the note quotes it if it differs.
     """
     if is_same_error(error, concrete, sizes):
         return (
@@ -250,12 +250,12 @@ def fails_at_all_sizes(
 
 
 def is_same_error(error: Exception, concrete: Exception, sizes: Mapping[str, int]) -> bool:
-    """Returns whether an error at open sizes is, but for the sizes in its text, another one.
+    """Returns whether two errors are equal, apart from the sizes in their texts.
 
     Args:
       error: the error at open sizes.
-      concrete: the error at numbers.
-      sizes: these numbers.
+      concrete: the error at concrete sizes.
+      sizes: the concrete sizes.
     """
     said = first_line(error)
     for variable, size in sizes.items():
@@ -268,7 +268,7 @@ def _place(source: str | None) -> str:
 
 
 def _library(cause: Exception) -> str:
-    """Names the line of a library that raised an error, which the user's line called."""
+    """Names the line of a library, below the user's line, that raised an error."""
     line = library_line(cause)
     return f"The line of the library that it calls is {line}. " if line else ""
 
@@ -280,7 +280,7 @@ def _failing(comparison: Comparison, counterexample: Mapping[str, int]) -> str:
 
 
 def _compared(comparison: Comparison, values: Mapping[str, int]) -> str:
-    """Shows the values that are compared, as "for b = 3, b + 1 is 4"."""
+    """Formats the compared values, as "for b = 3, b + 1 is 4"."""
     where = _sizes(values)
     left, right = evaluate_shape((comparison.left, comparison.right), values)
     if left is None or right is None:
@@ -292,7 +292,7 @@ def _compared(comparison: Comparison, values: Mapping[str, int]) -> str:
 
 
 def _is(side: Dim, value: int) -> str:
-    # A variable alone has just been said.
+    # The value of a single variable is in the text already.
     simple = isinstance(side, int) or str(side) in side.variables()
     return "" if simple else f"{side} is {value}"
 

@@ -1,7 +1,7 @@
-"""Traces until JAX has no question left, in rounds, each under more assumptions.
+"""Traces in rounds, under more and more assumptions, until JAX has no question about sizes.
 
-A question about sizes whose answer follows from the scope is answered by a fact, which JAX takes as
-one more constraint. One that does not follow needs a requirement: a promise about the sizes.
+If the answer to a question follows from the scope, it is passed to JAX as a fact, which is one more
+constraint. Otherwise the answer becomes a requirement: a promise about the sizes.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ T = TypeVar("T")
 logger = logging.getLogger("jax2tf_bridge")
 
 MAX_ROUNDS = 100
-"""Limits the rounds; each settles all questions that are proven, and one that is not."""
+"""Maximum number of rounds; each answers all provable questions and one other."""
 
 
 @dataclass(frozen=True)
 class Inferred(Generic[T]):
-    """A trace, what was made of it, and the assumptions under which it holds."""
+    """Trace, the result of lowering it, and the assumptions under which it holds."""
 
     traced: jax.stages.Traced
     result: T
@@ -78,19 +78,18 @@ def infer_and_lower(
 ) -> Inferred[T]:
     """Traces a function under more and more assumptions until no question about sizes is left.
 
-    Where a question has several answers, that which holds for more sizes is tried first, and the
-    others if it leads nowhere.
+    If a question has several answers, the one that holds for more sizes is tried first, and the
+    others if it fails.
 
     Args:
-      function: what to trace.
-      assumptions: to begin with.
+      function: the function to trace.
+      assumptions: the initial assumptions.
       lower: lowers the trace; its errors may be about sizes too.
       first: returns a trace that exists already, for the first round.
 
     Raises:
-      InconclusiveShapeError: a question has no answer that ever holds, or the number of a size is
-        needed.
-      Exception: what tracing or `lower` raised, if it is about something else.
+      InconclusiveShapeError: no answer to a question ever holds, or a size is needed as a number.
+      Exception: tracing or `lower` fails for another reason.
     """
     untried = [assumptions]
     tried: set[SizeAssumptions] = set()
@@ -122,7 +121,7 @@ def infer_and_lower(
 
 
 def _of_jax(error: Exception) -> Exception:
-    """Returns JAX's error where lowering needs a size as a number, without the bridge's words."""
+    """Returns the JAX error behind an error of lowering that needs a size as a number."""
     cause = error.__cause__
     by_size = isinstance(error, PlatformError) and "_DimExpr" in str(error)
     return cause if by_size and isinstance(cause, Exception) else error
@@ -131,7 +130,7 @@ def _of_jax(error: Exception) -> Exception:
 def _next_assumptions(
     assumptions: SizeAssumptions, error: Exception, function: TracedFunction
 ) -> tuple[list[SizeAssumptions], Exception]:
-    """Lists the assumptions to try next, best first, and the error if none of them succeeds."""
+    """Lists the assumptions to try next, best first; also returns the error if all fail."""
     progression = assumptions.with_progression(function.variables)
     otherwise = [progression] if progression is not None else []
     question = question_of(error, assumptions.variables_of_jax(function.variables))
@@ -157,7 +156,7 @@ def _next_assumptions(
 def _answered(
     assumptions: SizeAssumptions, comparisons: Sequence[Comparison], source: str | None
 ) -> SizeAssumptions | None:
-    """Adds these comparisons as facts; None if one of them never holds."""
+    """Adds these comparisons as facts or requirements; None if one of them never holds."""
     for comparison in comparisons:
         scope = assumptions.scope_of_jax()
         verdict = prove(comparison, scope)
@@ -177,7 +176,7 @@ def _answered(
 
 
 def _other_forms(assumptions: SizeAssumptions, question: Question) -> list[SizeAssumptions]:
-    """States a fact in other forms, because JAX did not use it in the first one."""
+    """Returns assumptions with the next form of a fact that JAX did not use."""
     asked = {comparison for option in question.options for comparison in option}
     for i, fact in enumerate(assumptions.facts):
         if fact.comparison in asked and len(comparison_to_jax(fact.comparison)) > fact.form + 1:
@@ -207,7 +206,7 @@ def _never(
 def _by_experiment(
     assumptions: SizeAssumptions, error: Exception, function: TracedFunction
 ) -> tuple[list[SizeAssumptions], Exception]:
-    """Lists assumptions to try next, found at concrete sizes, and the error to raise otherwise."""
+    """Finds assumptions by trials at concrete sizes; also returns the error if there are none."""
     source = user_line(error) or function.source
     found = try_sizes(function, assumptions.full_scope, error)
     if not found.passed:
@@ -216,7 +215,7 @@ def _by_experiment(
         return [], error
     if not found.failed:
         if isinstance(error, RecursionError) and assumptions.facts:
-            # JAX recurses without end if it rewrites constraints by each other.
+            # JAX recurses infinitely if constraints rewrite each other.
             told = assumptions.comparison_from_jax(assumptions.facts[-1].comparison)
             return [], not_convinced_error(function, told, source, error)
         question = question_of(error, assumptions.variables_of_jax(function.variables))
@@ -241,7 +240,7 @@ def _traceable_by_rows(function: TracedFunction, assumptions: SizeAssumptions) -
             AnsweredTrace(assumptions, replace(function, trace=form.trace)).trace()
             if form.is_same():
                 return form.code
-        except Exception:  # of the user's code, which does not take one row
+        except Exception:  # from the user's code, which may not accept a single row
             logger.debug("Tracing %s by rows fails", function.name, exc_info=True)
     return None
 

@@ -1,7 +1,7 @@
-"""Questions of JAX about sizes: answered while it traces, or read from its exceptions.
+"""JAX's questions about sizes: answers them during tracing, or reads them from exceptions.
 
-JAX answers by an exception whose text holds the sizes; it has no structured form for them. What is
-read here is only a proposal: it counts if tracing gets further once the answer is given.
+JAX raises exceptions whose texts contain the sizes; there is no structured form. A question read
+from a text is only a guess, which is confirmed if tracing gets further with the answer.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _MAX_DEPTH = 20
 Shape = tuple[Dim, ...]
 
 _MAX_TEXT = 20_000
-"""Longer messages are cut: they quote data, and sizes stand at the start."""
+"""Maximum length of a message to read; the sizes are at the start, and the rest quotes data."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question about sizes, at which tracing stopped.
+    """Question about sizes that stopped tracing.
 
     Attributes:
-      options: any one of these lets tracing go on; of an option, all comparisons have to hold.
-      constants: or else, that these are numbers, whichever.
+      options: the possible answers; all comparisons of one option must hold.
+      constants: dimensions that must be numbers instead.
     """
 
     options: tuple[tuple[Comparison, ...], ...]
@@ -53,11 +53,11 @@ class Question:
 
 
 def question_of(error: BaseException, variables: frozenset[str]) -> Question | None:
-    """Reads the question at which `error` stopped a trace; None if it is about something else.
+    """Reads the question from an error of tracing; None if the error is not about sizes.
 
     Args:
-      error: what tracing raised; its causes are looked at too.
-      variables: the dimension variables that there are.
+      error: the error; its causes are read too.
+      variables: the dimension variables.
     """
     seen: set[int] = set()
     current: BaseException | None = error
@@ -117,7 +117,7 @@ def _uneven_division(text: str, variables: frozenset[str]) -> Question | None:
 
 def _said_to_differ(text: str, variables: frozenset[str]) -> Question | None:
     found = _MUST_EQUAL.search(text)
-    # JAX prints a division here that it has not computed.
+    # JAX prints an uncomputed division here.
     sides = [_dimension(found[i], variables, simplify=True) for i in (1, 2)] if found else []
     known = [side for side in sides if side is not None]
     return _equal([(known[0], known[1])]) if len(known) == 2 else None
@@ -134,7 +134,7 @@ def _said_not_to_divide(text: str, variables: frozenset[str]) -> Question | None
 
 
 def _padding(text: str, variables: frozenset[str]) -> Question | None:
-    """Asks for numbers: in the gradient of a convolution, no padding may depend on a size."""
+    """Asks for numbers, because the padding in the gradient of a convolution must be constant."""
     found = _PADDING.search(text)
     numbers = _NUMPY_INTEGER.sub(r"\1", found[1]) if found else ""
     pairs = [pair.strip().removeprefix("(").removesuffix(")") for pair in _split(numbers)]
@@ -192,7 +192,7 @@ def _einsum_names(text: str, variables: frozenset[str]) -> Question | None:
 
 
 def _multiplied(text: str, variables: frozenset[str]) -> Question | None:
-    """Compares two stacks of matrices."""
+    """Reads a question about two stacks of matrices."""
     found = _MATMUL.search(text)
     shapes = list(_shapes(found[1], variables)) if found else []
     if len(shapes) < 2 or min(map(len, shapes)) < 2:
@@ -203,7 +203,7 @@ def _multiplied(text: str, variables: frozenset[str]) -> Question | None:
 
 
 def _shapes_that_differ(text: str, variables: frozenset[str]) -> Question | None:
-    """Compares two or more shapes that should be one: the last axes stand below each other."""
+    """Reads a question about shapes that should broadcast; the last axes are aligned."""
     shapes = [s for s in _shapes(text, variables) if s]
     along = _CONCATENATED.search(text)
     if len(shapes) < 2 or not any(is_symbolic_dim(d) for s in shapes for d in s):
@@ -242,7 +242,7 @@ def _all_equal(sizes: Sequence[Dim]) -> Question | None:
 
 
 def _equal(pairs: Sequence[tuple[Dim, Dim]]) -> Question | None:
-    """Asks that each pair is equal; None if two numbers differ, since then sizes do not matter."""
+    """Asks for equal pairs; None if two numbers differ, because no size helps then."""
     comparisons: dict[Comparison, None] = {}
     for left, right in pairs:
         if left == right:
@@ -254,7 +254,7 @@ def _equal(pairs: Sequence[tuple[Dim, Dim]]) -> Question | None:
 
 
 def _dimension(text: str, variables: frozenset[str], *, simplify: bool = False) -> Dim | None:
-    """Reads a dimension as JAX wrote it: told in another form, JAX would not know it again."""
+    """Parses a dimension in JAX's own form; JAX would not recognize another form."""
     try:
         dimension = parse_dimension(text, simplify=simplify)
     except DimensionSyntaxError:
@@ -264,7 +264,7 @@ def _dimension(text: str, variables: frozenset[str], *, simplify: bool = False) 
 
 
 def _shape(text: str, variables: frozenset[str]) -> Shape | None:
-    """Reads the shape that "(b, 3)", "b, 3" or "b,3" says; None if it says something else."""
+    """Parses a shape such as "(b, 3)", "b, 3" or "b,3"; None for other texts."""
     inner = text.strip()
     if inner.startswith("(") and inner.endswith(")"):
         inner = inner[1:-1]
@@ -275,7 +275,7 @@ def _shape(text: str, variables: frozenset[str]) -> Shape | None:
 
 
 def _split(text: str) -> Iterator[str]:
-    """Yields the parts between the commas that stand outside of parentheses."""
+    """Splits a text at the commas outside of parentheses."""
     depth = start = 0
     for i, character in enumerate(text):
         depth += (character in "([") - (character in ")]")
@@ -286,7 +286,7 @@ def _split(text: str) -> Iterator[str]:
 
 
 def _shapes(text: str, variables: frozenset[str], depth: int = 0) -> Iterator[Shape]:
-    """Yields every shape in a text, as "(b, 3)" or "float32[b,3]", in order."""
+    """Yields all shapes in a text, such as "(b, 3)" or "float32[b,3]", in order."""
     start = 0
     while start < len(text):
         if text[start] not in "([":
@@ -303,7 +303,7 @@ def _shapes(text: str, variables: frozenset[str], depth: int = 0) -> Iterator[Sh
 
 
 def _may_be_shape(text: str, start: int, end: int) -> bool:
-    """Returns whether brackets may hold a shape, not the arguments of a call or an index."""
+    """Returns whether brackets may enclose a shape, rather than arguments or an index."""
     before = _WORD_BEFORE.search(text, max(0, start - 40), start)
     if text[start] == "(":
         return before is None and "," in text[start:end]
@@ -311,7 +311,7 @@ def _may_be_shape(text: str, start: int, end: int) -> bool:
 
 
 def _closing(text: str, start: int) -> int:
-    """Finds where the parenthesis at `start` closes; the end of the text if nowhere."""
+    """Returns the index of the parenthesis that closes the one at `start`, or the length."""
     depth = 0
     for i in range(start, len(text)):
         depth += (text[i] in "([") - (text[i] in ")]")
@@ -320,37 +320,36 @@ def _closing(text: str, start: int) -> int:
     return len(text)
 
 
-# Answers questions about sizes while JAX is still tracing, as far as the scope proves them.
-#
-# So all of them are found in one trace, and the function is traced a second time under the answers.
+# The rest answers provable questions during tracing, so that one trace finds all of them. The
+# function is then traced again with the answers.
 
 
 logger = logging.getLogger("jax2tf_bridge")
 
 MAX_FACTS = 100
-"""Limits the facts that JAX is told: a loop over sizes may ask forever."""
+"""Maximum number of facts, because a loop over sizes may ask forever."""
 
 _OVERFLOW = 2**31
-"""With integers as large JAX compares sizes to see whether they fit, and goes on if it cannot."""
+"""JAX compares sizes with such numbers to detect overflow, and continues without an answer."""
 
 
 class AnsweredTrace:
-    """A trace of a function, and the answers to the questions that come up in it.
+    """Trace of a function that answers questions.
 
     Attributes:
-      assumptions: what is known, with the facts that answered so far.
+      assumptions: the assumptions, with the facts that were answers so far.
     """
 
     def __init__(self, assumptions: SizeAssumptions, function: TracedFunction) -> None:
-        """Begins with these assumptions; `function` is traced under them."""
+        """Stores the initial assumptions, and the function to trace."""
         self.assumptions = assumptions
         self._function = function
 
     def trace(self) -> jax.stages.Traced:
-        """Traces the function, and answers as long as it does; raises what JAX raises.
+        """Traces the function, repeatedly if questions were answered; raises JAX's errors.
 
-        A trace counts only if all facts were known from its start: one size may be written in two
-        ways before and after an answer, and JAX takes them for different ones.
+        Only a trace that began with all facts is returned. Otherwise JAX may have written one size
+        in two ways, before and after an answer, and treat them as different.
         """
         while True:
             before = self.assumptions
@@ -368,7 +367,7 @@ class AnsweredTrace:
             logger.debug("Tracing %s again under all that holds", self._function.name)
 
     def _answer(self, error: Exception) -> Iterator[Sequence[str]]:
-        """Yields all constraints for JAX if the question has an answer that is proven."""
+        """Yields all constraints for JAX if an answer to the question is proven."""
         known, question = self.assumptions, self._question(error)
         if question is None or question.constants or len(known.facts) >= MAX_FACTS:
             return
@@ -392,7 +391,7 @@ class AnsweredTrace:
 
 
 def facts_of(comparison: Comparison) -> Iterator[Comparison]:
-    """Yields a comparison and, where JAX would go on with an even division, its quotient."""
+    """Yields a comparison; for an even division also its quotient, which JAX needs next."""
     yield comparison
     remainder = comparison.left.as_operation() if isinstance(comparison.left, DimExpr) else None
     if remainder is None or remainder.kind != "mod" or comparison.operator != "==":
@@ -401,7 +400,7 @@ def facts_of(comparison: Comparison) -> Iterator[Comparison]:
     if divisor.constant_value() is None:
         written = operation("floordiv", dividend, divisor, simplify=False)
         simplified = written.simplified()
-        # To JAX it must be simpler, not another division by sizes.
+        # The quotient must be simpler for JAX, and not another division by sizes.
         if isinstance(simplified, int) or 2 * simplified.size <= written.size:
             yield Comparison("==", written, simplified)
 

@@ -37,8 +37,7 @@ def check_requirements_allowed(
     """Rejects requirements that tracing added, unless the user passed AUTO.
 
     Raises:
-      InconclusiveShapeError: there are requirements, and they may not be added; or they leave no
-        size open.
+      InconclusiveShapeError: requirements were added without permission, or leave no size open.
     """
     check_sizes_stay_open(before, after, function)
     new = _new(before, after)
@@ -52,10 +51,10 @@ def check_requirements_allowed(
 def check_sizes_stay_open(
     before: SizeAssumptions, after: SizeAssumptions, function: TracedFunction
 ) -> None:
-    """Rejects requirements that leave one size for each variable, where there were more before.
+    """Rejects requirements that leave only one size for each variable.
 
     Raises:
-      InconclusiveShapeError: they do.
+      InconclusiveShapeError: only one size is left, and there were more before.
     """
     new = _new(before, after)
     only = _only_sizes(after.full_scope, function.variables) if new else None
@@ -69,8 +68,8 @@ def _new(before: SizeAssumptions, after: SizeAssumptions) -> list[Requirement]:
 
 
 def _only_sizes(scope: SymbolicScope, variables: frozenset[str]) -> dict[str, int] | None:
-    """Finds the sizes that a scope leaves if it leaves one for each variable; None if more."""
-    # Refuting "sum == 0" makes the prover return the smallest sizes.
+    """Returns the sizes if a scope allows exactly one for each variable, else None."""
+    # The counterexample to "sum == 0" has the smallest sizes.
     found = prove(
         Comparison("==", sum(map(DimExpr.variable, sorted(variables)), start=0), 0), scope
     )
@@ -87,13 +86,13 @@ def _only_sizes(scope: SymbolicScope, variables: frozenset[str]) -> dict[str, in
 def with_reshape_requirements(
     assumptions: SizeAssumptions, traced: jax.stages.Traced, function: TracedFunction
 ) -> SizeAssumptions:
-    """Requires that each reshape of a trace keeps the number of elements.
+    """Adds requirements that each reshape of a trace keeps the number of elements.
 
-    JAX does not ask whether it does. Where it does not, compiling the module for the sizes of a
-    call fails with a dump of it; a requirement is checked before.
+    JAX does not check that for open sizes. Without a requirement, a call with other sizes would
+    fail in the compiler, with a dump of the module.
 
     Raises:
-      InconclusiveShapeError: one never does.
+      InconclusiveShapeError: a reshape never keeps the number of elements.
     """
     for comparison, source in _reshapes(traced, assumptions):
         scope = assumptions.full_scope
@@ -112,7 +111,7 @@ def with_reshape_requirements(
 def _reshapes(
     traced: jax.stages.Traced, assumptions: SizeAssumptions
 ) -> Iterator[tuple[Comparison, str | None]]:
-    """Yields, for each reshape whose sizes are not plainly equal, that they are, and its line."""
+    """Yields the equality for each reshape whose sizes are not obviously equal, and its line."""
     seen = set()
     for equation in iter_equations(traced.jaxpr.jaxpr):
         if equation.primitive.name != "reshape":

@@ -1,4 +1,4 @@
-"""Sizes that are tried out: which a function takes, and how many a constraint allows."""
+"""Trials of concrete sizes: which sizes a function accepts, and which a constraint allows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SMALL = 3
 _MAX_SMALL = 16
 _MAX_SECONDS = 20.0
 _MAX_SECONDS_ALIKE = 3.0
-"""Seconds after which trials end if all had the same outcome."""
+"""Time in seconds after which trials with equal outcomes end."""
 _MAX_SIZE = 24
 _MULTIPLES = 16
 _MAX_COMPARISONS = 3
@@ -35,18 +35,18 @@ _MAX_VALUES = 4
 
 @dataclass(frozen=True)
 class Experiment:
-    """Sizes at which a function was tried.
+    """Outcome of trials of sizes.
 
     Attributes:
-      passed: the sizes at which it can be traced.
-      failed: the others, each with the error.
+      passed: the sizes at which the function can be traced.
+      failed: the other sizes, each with the error.
     """
 
     passed: tuple[Sizes, ...]
     failed: tuple[tuple[Sizes, Exception], ...]
 
     def without_ones(self) -> Experiment:
-        """Leaves out the sizes of 1."""
+        """Returns the experiment without trials of size 1."""
         return Experiment(
             tuple(s for s in self.passed if 1 not in s.values()),
             tuple((s, e) for s, e in self.failed if 1 not in s.values()),
@@ -54,13 +54,13 @@ class Experiment:
 
 
 def try_sizes(function: TracedFunction, scope: SymbolicScope, error: Exception) -> Experiment:
-    """Traces the function at some sizes that the scope allows, in at most some seconds.
+    """Traces the function at some sizes in the scope, within a time limit.
 
     Args:
       function: the function.
-      scope: which sizes are allowed.
-      error: what tracing it with open sizes raised. One trial is enough if it cannot be about
-        sizes, and JAX raises it at numbers as well.
+      scope: the constraints on the sizes.
+      error: the error of tracing with open sizes. One trial suffices if it cannot be about sizes,
+        and JAX also raises it at concrete sizes.
     """
     passed: list[Sizes] = []
     failed: list[tuple[Sizes, Exception]] = []
@@ -88,10 +88,10 @@ def try_sizes(function: TracedFunction, scope: SymbolicScope, error: Exception) 
 
 
 def explanation(found: Experiment) -> tuple[Comparison, ...]:
-    """Finds a few simple comparisons that hold for all sizes that passed, and for no other.
+    """Finds a few simple comparisons that separate the passed sizes from the failed ones.
 
-    Empty if there are none, and if nothing passed or nothing failed. A size of 1 may pass since it
-    broadcasts: what holds without these is taken if nothing else is found.
+    Returns () if there are none, or if nothing passed or nothing failed. A size of 1 may pass only
+    because it broadcasts, so comparisons that ignore these sizes are the second choice.
     """
     return _explanation(found) or _explanation(found.without_ones())
 
@@ -135,7 +135,7 @@ def _candidates(names: Sequence[str], passed: Sequence[Sizes]) -> Iterator[Compa
 
 
 def _sizes(names: Sequence[str], example: Sizes) -> Iterator[Sizes]:
-    """Yields the example, all small sizes, and one variable after another beside the example."""
+    """Yields the example, all small sizes, and the example with one variable changed at a time."""
     seen = set()
     around = {name: example.get(name, 2) for name in names}
     for sizes in itertools.chain(
@@ -158,11 +158,11 @@ def _box(count: int, largest: int) -> Iterator[tuple[int, ...]]:
 def with_values(
     question: Question, assumptions: SizeAssumptions, function: TracedFunction
 ) -> Question:
-    """Proposes values for the question's constants: the example's first, then frequent ones."""
+    """Proposes values for the question's constants: that of the example, then frequent ones."""
     shape = tuple(map(assumptions.from_jax, question.constants))
     samples = itertools.islice(_samples(function.variables), _SAMPLES)
     allowed = [sizes for sizes in samples if assumptions.full_scope.holds(sizes)]
-    # Backwards: of values that are as frequent, those at 24 (divisible by 2, 3, 4, 6, 8, 12) win.
+    # In reverse, because among equally frequent values those at 24, which has many divisors, win.
     counts = collections.Counter(evaluate_shape(shape, sizes) for sizes in reversed(allowed))
     rows = [row for row, _ in counts.most_common(_MAX_VALUES)]
     if function.variables <= function.example.keys():
@@ -178,7 +178,7 @@ def with_values(
 
 
 def likelier_first(question: Question, scope: SymbolicScope) -> list[tuple[Comparison, ...]]:
-    """Sorts the options of a question: those first that hold for clearly more sizes."""
+    """Sorts the options of a question; those that hold for clearly more sizes come first."""
     if len(question.options) == 1:
         return list(question.options)
     asked = frozenset[str]().union(*(c.variables() for o in question.options for c in o))
@@ -194,14 +194,14 @@ def likelier_first(question: Question, scope: SymbolicScope) -> list[tuple[Compa
 
 
 def _samples(variables: frozenset[str]) -> Iterator[dict[str, int]]:
-    """Yields sizes that are spread evenly: of one or two variables all up to a bound."""
+    """Yields evenly spread sizes; for one or two variables all sizes up to a bound."""
     names = sorted(variables)
     if len(names) <= 2:
         for sizes in itertools.product(range(1, _MAX_SIZE + 1), repeat=len(names)):
             yield dict(zip(names, sizes, strict=True))
         return
     for n in itertools.count():
-        # Different steps for each, so that they do not move together.
+        # Each variable has its own step, so that they do not change in parallel.
         yield {
             name: 1 + (n * (2 * i + 5) + n // (i + 2)) % _MAX_SIZE for i, name in enumerate(names)
         }

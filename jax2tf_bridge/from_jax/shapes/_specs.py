@@ -1,4 +1,4 @@
-"""From arguments and polymorphic_shapes to symbolic shapes, and to what JAX traces with."""
+"""Converts arguments and polymorphic_shapes to symbolic shapes, and these to JAX's arguments."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ from shape_poly import (
 
 @dataclass(frozen=True)
 class Specs:
-    """Specifications of all arguments of a function, with which it is traced.
+    """Specifications of all arguments of a function, to trace it with.
 
     Attributes:
-      dynamic: (args, kwargs) with ArraySpecs at the leaves, or AutoSpecs as long as they are not
-        decided; None in the place of static arguments.
-      names: of the positional arguments.
+      dynamic: (args, kwargs) with ArraySpecs, or still undecided AutoSpecs, as leaves; static
+        arguments are None.
+      names: the names of the positional arguments.
       static_args, static_kwargs: the static values, by position and by name.
-      constraints: those of the scopes of JAX's own symbolic dimensions among the arguments.
+      constraints: the constraints of JAX's own symbolic dimensions among the arguments.
     """
 
     dynamic: tuple[tuple[Any, ...], dict[str, Any]]
@@ -68,12 +68,12 @@ class Specs:
         return leaves
 
     def shapes(self) -> list[tuple[Dim, ...]]:
-        """Lists the shapes of the flat arguments; AUTO's are left out."""
+        """Lists the shapes of the flat arguments, without undecided ones."""
         return [leaf.shape for leaf in self.leaves() if isinstance(leaf, ArraySpec)]
 
     @property
     def decided(self) -> bool:
-        """True if AUTO has nothing left to decide."""
+        """Whether no argument is left to AUTO."""
         return not any(isinstance(leaf, AutoSpec) for leaf in self.leaves())
 
     def arguments(self) -> list[tuple[str, Any]]:
@@ -82,7 +82,7 @@ class Specs:
         return [*zip(self.names, args, strict=True), *sorted(kwargs.items())]
 
     def paths(self) -> list[str]:
-        """Names each flat argument as a user would write it: "x", "params['w']"."""
+        """Returns the path of each flat argument in Python's syntax: "x", "params['w']"."""
         return [
             name + jax.tree_util.keystr(path)
             for name, argument in self.arguments()
@@ -99,9 +99,9 @@ class Specs:
         )
 
     def texts(self) -> list[Any] | dict[str, Any]:
-        """Writes the specification of each argument as polymorphic_shapes.
+        """Returns the specifications as polymorphic_shapes.
 
-        By position, unless an argument by keyword has one.
+        They are by position, or by name if a keyword argument has one.
         """
         texts = [(name, _spec_texts(argument)) for name, argument in self.arguments()]
         positional = [text for _, text in texts[: len(self.names)]]
@@ -110,7 +110,7 @@ class Specs:
         return {name: text for name, text in texts if text is not None}
 
     def description(self) -> str:
-        """Describes the shapes with dimensions that stay open, for people."""
+        """Describes the shapes that have open dimensions, for people."""
         shapes = [
             f"{shape_text(shape)} for {path}"
             for path, shape in zip(self.paths(), self.shapes(), strict=True)
@@ -119,7 +119,7 @@ class Specs:
         return ", ".join(shapes) or "to leave nothing open"
 
     def numbers(self) -> dict[str, Any]:
-        """Returns the arguments that were numbers of Python, by name."""
+        """Returns the arguments that were Python numbers, by name."""
         return {
             name: spec.number
             for name, spec in self.arguments()
@@ -127,13 +127,13 @@ class Specs:
         }
 
     def argument_of(self, leaf: int) -> int:
-        """Returns the number of the argument that a flat argument is in, those by keyword last."""
+        """Returns the index of the argument with a flat argument; keyword arguments are last."""
         counts = [len(jax.tree_util.tree_leaves(a)) for _, a in self.arguments()]
         ends = itertools.accumulate(counts)
         return next(i for i, end in enumerate(ends) if leaf < end)
 
     def with_shapes(self, shapes: Sequence[tuple[Dim, ...] | None]) -> Specs:
-        """Gives the flat arguments these shapes; None keeps what is there."""
+        """Returns the specs with these shapes of the flat arguments; None keeps a shape."""
         tree: Any = jax.tree_util.tree_structure(self.dynamic)
         leaves = [
             leaf
@@ -153,10 +153,7 @@ class Specs:
     def under(
         self, assumptions: SizeAssumptions, scope: jax_export.SymbolicScope
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Returns the arguments to trace with, (args, kwargs), under assumptions on the sizes.
-
-        `scope` is that of the assumptions.
-        """
+        """Returns (args, kwargs) to trace with under assumptions, in JAX's scope of them."""
         args: tuple[Any, ...]
         leaves: list[Any]
         structure: Any
@@ -168,7 +165,7 @@ class Specs:
         )
 
     def example(self) -> dict[str, int]:
-        """Solves for the sizes of the variables with which the arguments were given."""
+        """Solves for the variables' sizes in the actual arguments."""
         known = [
             (leaf.shape, leaf.example)
             for leaf in self.leaves()
@@ -177,16 +174,16 @@ class Specs:
         return solve_dimensions([shape for shape, _ in known], [sizes for _, sizes in known])
 
     def at(self, sizes: Mapping[str, int]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Returns (args, kwargs) to trace with, for numbers in the place of variables."""
+        """Returns (args, kwargs) to trace with at concrete sizes."""
         numbers = [evaluate_shape(shape, sizes) for shape in self.shapes()]
         shapes = [tuple(size for size in shape if size is not None) for shape in numbers]
         nothing = SizeAssumptions(SymbolicScope())
         return self.with_shapes(shapes).under(nothing, nothing.new_scope())
 
     def key(self) -> tuple[Any, ...]:
-        """Returns a key, equal for equal shapes and dtypes; of AutoSpecs the rank alone counts.
+        """Returns a cache key that is equal for equal shapes and dtypes; AutoSpecs count by rank.
 
-        Says nothing of the static values: a pytree of them has parts that are no leaves.
+        The key does not cover static values, because a pytree of them may have non-leaf data.
         """
         leaves, tree = jax.tree_util.tree_flatten(self.dynamic)
         return (
@@ -199,7 +196,7 @@ class Specs:
 
 
 def _spec_texts(argument: Any) -> Any:
-    """Writes the specification of an argument; None if it has no open dimension."""
+    """Returns the specification of an argument as texts; None if it has no open dimension."""
     leaves: list[ArraySpec] = jax.tree_util.tree_leaves(argument)
     if not any(is_symbolic_dim(d) for leaf in leaves for d in leaf.shape):
         return None
@@ -207,7 +204,7 @@ def _spec_texts(argument: Any) -> Any:
     texts = [shape_text(leaf.shape) for leaf in leaves]
     try:
         return rebuilt(structure, texts)
-    except StructureError:  # nobody can write them in a type that takes no texts
+    except StructureError:  # the pytree type does not accept texts as leaves
         return texts
 
 
@@ -217,20 +214,20 @@ def symbolic_specs(
     kwargs: Mapping[str, Any],
     polymorphic_shapes: Any,
 ) -> Specs:
-    """Specifies the arguments, with symbolic dimensions where polymorphic_shapes has them.
+    """Makes the specifications of the arguments, with symbolic dimensions from polymorphic_shapes.
 
     Args:
-      function: whose arguments they are; its static ones pass through.
+      function: the function; its static arguments are passed through.
       args: pytrees of arrays, ShapeDtypeStructs or OpenSpecs.
-      kwargs: likewise, by keyword.
+      kwargs: such pytrees by keyword.
       polymorphic_shapes: None, one string or AUTO for all positional arguments, a prefix of the
-        args pytree with strings, AUTO and None at its leaves, or a dict of such prefixes by the
-        names of arguments, those by keyword among them. Others keep their shapes.
+        args pytree with strings, AUTO and None as leaves, or a dict of such prefixes by argument
+        name, including keyword arguments. Other arguments keep their shapes.
 
     Raises:
-      StructureError: polymorphic_shapes is no prefix of the arguments.
-      ShapeError: a shape contradicts its specification, or a dimension that is not known has
-        none; the argument's path is named.
+      StructureError: polymorphic_shapes is not a prefix of the arguments.
+      ShapeError: a shape contradicts its specification, or an unknown size has none; the text has
+        the argument's path.
       DTypeError: JAX has no such dtype.
     """
     names = function.argument_names(len(args))
@@ -268,7 +265,7 @@ def symbolic_specs(
 
 
 def _constraints_of(leaves: Sequence[Any]) -> tuple[Comparison, ...]:
-    """Collects the constraints of the scopes of JAX's own symbolic dimensions."""
+    """Collects the constraints of JAX's own symbolic dimensions among the arguments."""
     dimensions = [d for leaf in leaves for d in getattr(leaf, "shape", ())]
     scopes = {id(d.scope): d.scope for d in dimensions if jax_export.is_symbolic_dim(d)}
     constraints = [c for scope in scopes.values() for c in scope_from_jax(scope).constraints]
@@ -276,10 +273,10 @@ def _constraints_of(leaves: Sequence[Any]) -> tuple[Comparison, ...]:
 
 
 def scope_of(constraints: Sequence[str]) -> SymbolicScope:
-    """Reads the constraints that the user wrote.
+    """Parses the user's constraints.
 
     Raises:
-      ShapeError: one cannot be read, or they contradict each other.
+      ShapeError: a constraint cannot be parsed, or they contradict each other.
     """
     try:
         return SymbolicScope(constraints)
@@ -303,7 +300,7 @@ def auto_hint(constraints: Sequence[str]) -> Message | None:
 def _symbolic_tree(argument: Any, shape_spec: Any, name: str) -> Any:
     try:
         specs = jax.tree_util.tree_map(
-            # A list, since the type of a subtree may refuse them.
+            # A list, because the type of a subtree may not accept specifications.
             lambda spec, subtree: [_Spec(spec)] * len(jax.tree_util.tree_leaves(subtree)),
             shape_spec,
             argument,
@@ -335,7 +332,7 @@ def _symbolic_tree(argument: Any, shape_spec: Any, name: str) -> Any:
 
 @dataclass(frozen=True)
 class _Spec:
-    """A specification as a leaf, since None is none to a pytree."""
+    """Specification as a leaf, because None is not a leaf of a pytree."""
 
     text: Any
 
@@ -352,7 +349,7 @@ def _symbolic_leaf(leaf: Any, shape_spec: Any, path: str) -> ArraySpec | AutoSpe
         number = leaf if isinstance(leaf, complex | float | int) else getattr(leaf, "number", None)
         fixed = _symbolic(shape_spec, shape, path)
         return ArraySpec(fixed, dtype, sharding, shape, weak, number)
-    # The user made these with jax.export.symbolic_shape.
+    # The dimensions are the user's, from jax.export.symbolic_shape.
     open_shape = _symbolic(", ".join(map(str, shape)), None, path)
     return ArraySpec(open_shape, dtype, sharding, weak_type=weak)
 

@@ -1,4 +1,4 @@
-"""TracedFunction, which inference traces and messages name, and the options of an export."""
+"""TracedFunction, a function for inference, and the options of an export."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from shape_poly import SymbolicScope
 
 @dataclass(frozen=True)
 class SizeWords:
-    """Words by which the caller writes sizes that stay open, and constraints on them.
+    """Names of the caller's arguments for open sizes and constraints, for messages.
 
     Attributes:
-      shapes: the argument that the sizes are written in.
-      constraints: the argument that the constraints are written in.
-      keyword: the name of that argument, in code.
-      scopes_hold_all: whether constraints stand with the sizes alone, so that code with further
-        ones has to repeat them.
+      shapes: the argument for the sizes.
+      constraints: the argument for the constraints.
+      keyword: the name of that argument in code.
+      scopes_hold_all: whether constraints are passed together with the sizes, so that code with
+        more constraints must repeat them.
       can_infer: whether AUTO is allowed in their place.
     """
 
@@ -35,7 +35,7 @@ class SizeWords:
     can_infer: bool
 
     def advice(self, call: str, constraints: Sequence[str]) -> Message:
-        """Writes the code that states the constraints: `call` up to them, and what follows."""
+        """Formats code with the constraints, after `call`, and the advice to use AUTO."""
         quoted = ", ".join(f'"{constraint}"' for constraint in constraints)
         code = f"{call}, {self.keyword}=[{quoted}])"
         stated = Message("    ", Argument(self.constraints.name, list(constraints), code), "\n")
@@ -51,7 +51,7 @@ AUTO_SHAPES = Argument("polymorphic_shapes", AUTO, "AUTO")
 _IMPORTED_AUTO = "AUTO (from jax2tf_bridge import AUTO), which is not a string"
 NAMED_AUTO_SHAPES = Argument("polymorphic_shapes", AUTO, _IMPORTED_AUTO)
 NAMED_AUTO_CONSTRAINTS = Argument("polymorphic_constraints", AUTO, _IMPORTED_AUTO)
-"""Parts of messages."""
+"""Arguments to name in messages."""
 
 POLYMORPHIC = SizeWords(
     shapes=SHAPES,
@@ -60,7 +60,7 @@ POLYMORPHIC = SizeWords(
     scopes_hold_all=False,
     can_infer=True,
 )
-"""Those of jax2tf, which `convert`, `export` and `save` have."""
+"""Arguments of jax2tf, `convert`, `export` and `save`."""
 
 SYMBOLIC = SizeWords(
     shapes=Argument("symbolic_shape"),
@@ -69,18 +69,18 @@ SYMBOLIC = SizeWords(
     scopes_hold_all=True,
     can_infer=False,
 )
-"""Those of jax.export."""
+"""Arguments of jax.export."""
 
 
 @dataclass(frozen=True)
 class RowWise:
-    """A function of a batch, written as jax.vmap of a function of one row.
+    """Function of a batch, written as jax.vmap of a function of one row.
 
     Attributes:
-      code: the code that makes it.
-      trace: traces it, as that of a TracedFunction.
-      is_same: runs both at random numbers, and returns whether the results are equal; False for
-        arguments that are too large for that.
+      code: the code of the function.
+      trace: traces it, as in TracedFunction.
+      is_same: runs both functions at random numbers, and returns whether the results are equal;
+        False if the arguments are too large for that.
     """
 
     code: str
@@ -90,20 +90,18 @@ class RowWise:
 
 @dataclass(frozen=True)
 class TracedFunction:
-    """A function that can be traced as often as needed, with open sizes or at numbers.
+    """Function that can be traced repeatedly, with open sizes or at concrete sizes.
 
     Attributes:
-      name: for messages.
+      name: the name, for messages.
       variables: the dimension variables.
-      trace: traces it under assumptions on their sizes, in the scope of JAX's that knows them;
-        raises what JAX raises.
-      trace_at: traces it with numbers in the place of its dimension variables; called where an
-        error alone does not tell what is wrong.
-      example: sizes at which it should work, as far as they are known.
-      source: where it was defined, for errors that name no line of it.
-      words: how its user writes sizes and constraints, for errors.
-      is_gradient: whether it is the VJP of a function. Errors there are JAX's, and one that is the
-        same at numbers is not about sizes.
+      trace: traces it under assumptions on the sizes, in JAX's scope of them; raises JAX's errors.
+      trace_at: traces it at concrete sizes; called if an error alone does not show the problem.
+      example: the sizes of the variables in the actual arguments, as far as they are known.
+      source: the place of its definition, for errors without a line.
+      words: the names of the caller's arguments, for errors.
+      is_gradient: whether it is the VJP of a function. Its errors are JAX's, and an error that also
+        occurs at concrete sizes is not about sizes.
       row_wise: other forms of it, by jax.vmap.
     """
 
@@ -126,8 +124,8 @@ class ExportOptions:
       platforms: the requested platforms; None for all that work.
       constraints: the user's constraints on the dimension variables; `scope` holds them.
       infer: whether requirements may be added to the constraints.
-      call: start of the user's call, up to the constraints, for messages.
-      words: the user's notation for sizes and constraints, for messages.
+      call: the start of the user's call, up to the constraints, for messages.
+      words: the names of the caller's arguments, for messages.
       runtime_checks: "drop" to leave out runtime checks, else None.
     """
 
