@@ -92,8 +92,8 @@ class SizeAssumptions:
     def with_progression(self, variables: frozenset[str]) -> SizeAssumptions | None:
         """Adds a progression for one more variable; returns None if none is left.
 
-        `variables` are those of the arguments, whose names are taken. The facts are dropped, because
-        they contain the variable; JAX asks again.
+        `variables` are those of the arguments, whose names are taken. The facts are dropped: they
+        contain the variable, and JAX asks again.
         """
         known = {p.name for p in self.progressions}
         taken = variables | self.full_scope.variables()
