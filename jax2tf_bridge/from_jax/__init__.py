@@ -28,10 +28,10 @@ from jax2tf_bridge.from_jax._symbols import dim_from_jax as dim_from_jax
 from jax2tf_bridge.from_jax._symbols import dim_to_jax as dim_to_jax
 from jax2tf_bridge.from_jax._symbols import scope_from_jax as scope_from_jax
 
-# Source lines in messages are the user's, not those of this package.
+# Source lines in messages should be the user's, not this package's.
 source_info_util.register_exclusion(str(Path(__file__).parent.parent))
 
-# The seam to JAX's private names, for the packages that stand on this one.
+# The seam to JAX's private names, for packages on higher floors.
 jax_compat = _jax_compat
 
 __all__ = ["PreparedExport", "export", "from_exported", "retarget", "to_exported"]

@@ -1,4 +1,4 @@
-"""eval_polymorphic_shape(): the shapes of a function's results, without lowering it."""
+"""eval_polymorphic_shape(): computes the shapes of results without lowering the function."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ def eval_polymorphic_shape(
     polymorphic_shapes: Any = None,
     polymorphic_constraints: PolyConstraints = (),
 ) -> Callable[..., tuple[Any, Any]]:
-    """Computes shapes and dtypes of the results while sizes of the arguments stay open.
+    """Computes the shapes and dtypes of results for arguments with open sizes.
 
     Args:
       fun_jax: the function, jitted or not.
-      polymorphic_shapes: which dimensions stay open, as in `export`; not AUTO.
+      polymorphic_shapes: the open dimensions, as in `export`; not AUTO.
       polymorphic_constraints: as in `export`.
 
     Returns:
-      A function that takes the arguments of `fun_jax` (arrays, jax.ShapeDtypeStruct, or whatever
-      has a shape and a dtype) and gives two pytrees of the form of the results: of
-      jax.ShapeDtypeStruct, whose dimensions are JAX's symbolic ones, and of texts as "(b, 28)"
-      to pass on as polymorphic_shapes.
+      A function of the arguments of `fun_jax` (arrays, jax.ShapeDtypeStruct, or other objects with
+      a shape and a dtype). It returns two pytrees with the structure of the results: one of
+      jax.ShapeDtypeStruct with JAX's symbolic dimensions, and one of texts such as "(b, 28)", which
+      can be passed on as polymorphic_shapes.
 
     Raises:
       FunctionError: `fun_jax` is not callable.
       ShapeError, DTypeError, StructureError: the arguments do not fit polymorphic_shapes.
-      InconclusiveShapeError: the function only works for some of the sizes; it says for which.
+      InconclusiveShapeError: the function works only for some sizes, which the text names.
 
     >>> import jax.numpy as jnp
     >>> x = jax.ShapeDtypeStruct((3, 4), jnp.float32)
@@ -83,7 +83,7 @@ def eval_polymorphic_shape(
             jax.ShapeDtypeStruct(tuple(dim_to_jax(d, scope) for d in shape), leaf.dtype)
             for shape, leaf in zip(shapes, traced.jaxpr.out_avals, strict=True)
         ]
-        # Printed by JAX, so that the texts equal those of the structs' shapes and of jax2tf.
+        # JAX formats the texts, so that they equal those of jax2tf.
         return rebuilt(tree, results), rebuilt(tree, [str(r.shape) for r in results])
 
     return evaluate

@@ -1,4 +1,4 @@
-"""export(): from a JAX function and its arguments' shapes to a PortableFunction."""
+"""export(): converts a JAX function and its arguments' shapes to a PortableFunction."""
 
 from __future__ import annotations
 
@@ -57,37 +57,37 @@ def export(
     target: Target | None = None,
     runtime_checks: Literal["drop"] | None = None,
 ) -> Callable[..., PortableFunction]:
-    """Freezes a JAX function as StableHLO; TensorFlow is not needed for it.
+    """Exports a JAX function as StableHLO; TensorFlow is not needed.
 
     Args:
       f: the function, jitted or not. Arguments and results are pytrees of arrays.
-      polymorphic_shapes: None (all shapes as given), a string as "(b, 28)" for every argument,
-        AUTO, or one entry an argument: a string, None, or a prefix of its pytree. "_" takes the
-        argument's own size, "..." its remaining ones. Keyword arguments keep their shapes, unless
-        it is a dict of entries by the names of arguments, as {"x": "(b, 28)", "mask": "(b,)"}.
-      polymorphic_constraints: what holds for the dimension variables, as ["b >= 2"]; or AUTO,
-        also among others: what the function needs is added, and listed in `requirements`
-        of the result.
-      platforms: of "cpu", "cuda", "rocm", "tpu" and what plug-ins registered with JAX; "gpu" is
-        cuda and rocm. By default all of the four that work; the result says why one does not.
-      disabled_checks: of DisabledSafetyCheck.
-      target: what the consumer can run; by default `Target.widest()`.
-      runtime_checks: "drop" leaves out the checks of values that equinox.error_if (also in
-        Diffrax, Lineax and Optimistix) and checkify.check make while the function runs. By default
-        such a check is an error, since TensorFlow cannot raise it.
+      polymorphic_shapes: None to keep all shapes, one string such as "(b, 28)" for every argument,
+        AUTO, or one entry per argument: a string, None, or a prefix of its pytree. "_" copies the
+        argument's own size, "..." all remaining ones. Keyword arguments keep their shapes, unless
+        this is a dict of entries by argument name, as {"x": "(b, 28)", "mask": "(b,)"}.
+      polymorphic_constraints: constraints on the dimension variables, as ["b >= 2"]. AUTO, alone or
+        as one of them, adds the constraints that the function needs, and lists them in
+        `requirements` of the result.
+      platforms: any of "cpu", "cuda", "rocm", "tpu", and platforms of JAX plug-ins; "gpu" means
+        cuda and rocm. By default all of the four that work; the result has the reason for others.
+      disabled_checks: a sequence of DisabledSafetyCheck.
+      target: the consumer's capabilities; by default `Target.widest()`.
+      runtime_checks: "drop" removes checks of values at run time, by equinox.error_if (also in
+        Diffrax, Lineax and Optimistix) and checkify.check. By default such a check is an error,
+        because TensorFlow cannot raise it.
 
     Returns:
-      A function that takes the arguments of `f` (arrays or jax.ShapeDtypeStruct) and gives the
-      PortableFunction. Arrays of 4096 bytes and more that `f` captured lie beside its module, as
-      `lifted_constants`, those of equal content once.
+      A function of the arguments of `f` (arrays or jax.ShapeDtypeStruct) that returns the
+      PortableFunction. Captured arrays of 4096 bytes and more become `lifted_constants` beside the
+      module; equal arrays are stored once.
 
     Raises:
-      FunctionError: `f` is not callable, or runtime_checks is another word.
-      TargetError: no such platform.
+      FunctionError: `f` is not callable, or runtime_checks is invalid.
+      TargetError: a platform is unknown.
       ShapeError, DTypeError, StructureError: the arguments do not fit polymorphic_shapes.
-      InconclusiveShapeError: the function only works for some of the sizes; it says for which.
-      NotExportableError: it calls back to the host, or checks values while it runs.
-      ShardingError: it uses a mesh of several devices, and JAX lowers it for one.
+      InconclusiveShapeError: the function works only for some sizes, which the text names.
+      NotExportableError: it calls back to the host, or checks values at run time.
+      ShardingError: it uses a mesh of several devices, but JAX lowers it for one.
       PlatformError, UnsupportedByTargetError: the target cannot run it.
 
     >>> import jax, jax.numpy as jnp
@@ -95,7 +95,7 @@ def export(
     >>> portable.out_avals[0].shape, portable.module.stablehlo_version
     ((DimExpr('b'), 2), (0, 14, 24))
     """
-    # Checked first: errors in options do not wait for arguments.
+    # Options are checked first, so that their errors need no arguments.
     function, options = _function_and_options(
         f,
         polymorphic_shapes,
@@ -115,7 +115,7 @@ def export(
 
 @dataclass(frozen=True)
 class PreparedExport:
-    """A function whose arguments are known by name and shape, and which is not traced yet."""
+    """Function with known arguments, which is not traced yet."""
 
     function: JaxCallable
     specs: Specs
@@ -151,14 +151,14 @@ class PreparedExport:
         """Exports the function.
 
         Args:
-          constants: gets its large arrays; by default they are copied.
+          constants: receives the large arrays; by default they are copied.
         """
         return export_specs(self.function, self.specs, self.options, constants)
 
     def inputs(self, first: int) -> tuple[list[str], list[Aval]]:
-        """Lists the paths and avals of the leaves of all arguments from number `first` on.
+        """Lists the paths and avals of the leaves of all arguments from index `first`.
 
-        Those whose sizes AUTO has to decide have none.
+        Undecided arguments, left to AUTO, have no aval.
         """
         before = [argument for _, argument in self.specs.arguments()[:first]]
         start = len(jax.tree_util.tree_leaves(before))
@@ -193,7 +193,7 @@ def _function_and_options(
 
 
 def call_text(caller: str, function: JaxCallable, polymorphic_shapes: Any) -> str:
-    """Shows how the user called the bridge, as "export(f, polymorphic_shapes=...", for messages."""
+    """Formats the user's call, as "export(f, polymorphic_shapes=...", for messages."""
     shapes = repr(polymorphic_shapes)
     shown = shapes if len(shapes) <= 200 else "..."
     return f"{caller}({function.code_name}, polymorphic_shapes={shown}"
@@ -212,18 +212,18 @@ def export_options(
     """Checks the options of an export.
 
     Args:
-      platforms: as in `export`, as are the next three.
-      constraints: polymorphic_constraints.
-      disabled_checks: of DisabledSafetyCheck.
-      target: what the consumer can run.
-      argument: the user's name for platforms.
-      call: how the user called the bridge, for messages.
+      platforms: as in `export`.
+      constraints: polymorphic_constraints, as in `export`.
+      disabled_checks: as in `export`.
+      target: as in `export`.
+      argument: the name of the caller's argument for platforms.
+      call: the start of the user's call, for messages.
       runtime_checks: as in `export`.
 
     Raises:
-      ShapeError: the constraints are no texts.
+      ShapeError: the constraints are not texts.
       FunctionError: runtime_checks is neither None nor "drop".
-      TargetError: no such platform.
+      TargetError: a platform is unknown.
     """
     if runtime_checks not in (None, DROP):
         meant = did_you_mean(str(runtime_checks), [DROP], quoted=True)
@@ -262,10 +262,9 @@ def export_specs(
     options: ExportOptions,
     constants: ConstantPool | None = None,
 ) -> PortableFunction:
-    """Traces the function at `specs`, once unless its sizes raise questions, and exports it.
+    """Traces the function with `specs`, once unless sizes raise questions, and exports it.
 
-    Its large arrays are lifted; those of equal content are shared with whatever else was lifted
-    into `constants`.
+    Large arrays are lifted into `constants`, where equal arrays are shared.
     """
     constants = ConstantPool() if constants is None else constants
     name = function.name
@@ -326,10 +325,10 @@ def _trial(function: JaxCallable, specs: Specs, options: ExportOptions) -> Trace
 
 
 def given_assumptions(specs: Specs, options: ExportOptions, name: str) -> SizeAssumptions:
-    """Collects the user's constraints: those written, and the scopes of JAX's dimensions.
+    """Collects the user's constraints, and those in the scopes of JAX's dimensions.
 
     Raises:
-      ShapeError: no sizes satisfy all of it.
+      ShapeError: no sizes satisfy all of them.
     """
     try:
         return SizeAssumptions(

@@ -1,4 +1,4 @@
-"""to_exported() and from_exported(): between portable functions and JAX's exported ones."""
+"""to_exported() and from_exported(): convert portable functions to JAX's Exported and back."""
 
 from __future__ import annotations
 
@@ -72,27 +72,28 @@ _MESHES_FROM_TEXT = "builtin.module(xla-sdy-round-trip-import-shardy-attrs)"
 
 
 def to_exported(portable: PortableFunction | HoldsPortable) -> jax_export.Exported:
-    """Makes JAX's own exported function, which JAX calls, differentiates and exports.
+    """Converts a portable function to a jax.export.Exported, which JAX can call and differentiate.
 
-    The function may be older than what jax.export.deserialize takes: calls of LAPACK that today's
-    JAX registers no longer are replaced.  VJPs are made when JAX asks for them.
+    The function may be older than jax.export.deserialize accepts: LAPACK calls that the installed
+    JAX no longer registers are replaced.  VJPs are made on demand.
 
     Args:
-      portable: of an export, a file or one of JAX's archives.
+      portable: a function from an export, a file or a JAX archive.
 
     Returns:
-      The same object for each call with this function, so that JAX compiles it once a shape.
+      The Exported. Each call with this function returns the same object, so that JAX compiles it
+      once per shape.
 
     Raises:
-      StructureError: a pytree node's type is not known here; register it for files
-        (register_pytree_node_serialization). Or it has its children in another order here.
-      FileFormatError: a registered type does not fit what is stored.
-      UnsupportedByTargetError: the module holds a call that JAX registers no longer and that has
-        no form in StableHLO.
+      StructureError: the type of a pytree node is unknown in this process (register it with
+        register_pytree_node_serialization), or its children have another order here.
+      FileFormatError: a registered type does not fit the stored node.
+      UnsupportedByTargetError: the module has a call that the installed JAX does not register and
+        that has no equivalent in StableHLO.
       ModuleError: the installed JAX cannot read the module, its types are not the function's, or
-        it was written without the arrays that the function captured.
-      SerializationError: JAX has no place for what the function holds.
-      FunctionError: it is no portable function.
+        it was written without the captured arrays.
+      SerializationError: Exported cannot represent a part of the function.
+      FunctionError: it is not a portable function.
     """
     portable = as_portable_function(portable, "to_exported")
     form = _form_in_jax(portable)
@@ -105,7 +106,7 @@ def to_exported(portable: PortableFunction | HoldsPortable) -> jax_export.Export
 
 
 class _FormInJax:
-    """JAX's form of a portable function, made once in a process."""
+    """Cached Exported of a portable function."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -118,9 +119,9 @@ def _form_in_jax(_: PortableFunction) -> _FormInJax:
 
 
 def keep_exported(function: PortableFunction, exported: jax_export.Exported) -> None:
-    """Keeps JAX's form of a portable function for `to_exported`, if it has its gradient.
+    """Caches the Exported of a portable function for `to_exported`, if it has the gradient.
 
-    Where JAX has no place for a VJP that is made later, another one may be there later.
+    It is not cached if JAX cannot make VJPs on demand, because a VJP may be added later.
     """
     if exported.has_vjp() == function.has_vjp:
         _form_in_jax(function).exported = exported
@@ -131,7 +132,7 @@ def _exported(portable: PortableFunction) -> jax_export.Exported:
     in_tree, out_tree = jax_structures(portable)
     exported = _flat_exported(portable, 0)
     if portable.has_vjp:
-        # Holding the function would keep it alive for as long as its form in JAX lives.
+        # The closure must not hold the function, or the cached Exported would keep it alive.
         gradient, name = portable.gradient, portable.name
         with_vjp = _jax_compat.with_vjp_made_by(exported, lambda: to_exported(gradient.get(name)))
         exported = with_vjp or _flat_exported(portable, _materialised_orders(portable))
@@ -148,22 +149,21 @@ def _exported(portable: PortableFunction) -> jax_export.Exported:
 def from_exported(
     exported: jax_export.Exported, *, target: Target | None = None
 ) -> PortableFunction:
-    """Makes a portable function of one that jax.export exported or deserialized.
+    """Converts a jax.export.Exported, exported or deserialized, to a portable function.
 
     Args:
-      exported: is not changed. Calls of LAPACK in it become StableHLO.
-      target: what the consumer can run; by default `Target.widest()`.
+      exported: the Exported; it is not changed. LAPACK calls in it become StableHLO.
+      target: the consumer's capabilities; by default `Target.widest()`.
 
     Returns:
-      The portable function. Its VJP is made when it is asked for. Its constraints are those of
-      the symbolic scope of its sizes; or those that its module checks, after a file of JAX's, which
-      drops the scope's. `constraints_known` is True only where the scope has some, or no size is
-      symbolic.
+      The portable function. Its VJP is made on demand. Its constraints are those of the symbolic
+      scope of its sizes. Files of JAX drop these; then they are those that the module checks.
+      `constraints_known` is True only if the scope has constraints, or no size is symbolic.
 
     Raises:
-      UnsupportedByTargetError, ModuleError: as `retarget`.
-      FunctionError: it is no jax.export.Exported.
-      NotExportableError: it has an effect that cannot be made anew.
+      UnsupportedByTargetError, ModuleError: as in `retarget`.
+      FunctionError: it is not a jax.export.Exported.
+      NotExportableError: it has an effect that cannot be recreated.
     """
     known = unwrap_portable(exported)
     if known is not exported:
@@ -181,7 +181,7 @@ def from_exported(
 def _portable(
     exported: jax_export.Exported, primal: PortableFunction | None = None
 ) -> PortableFunction:
-    """Keeps the module as JAX wrote it; `primal` is given for its VJP."""
+    """Makes a portable function with JAX's module; a VJP gets its `primal` function."""
     in_avals = tuple(portable_aval(aval) for aval in exported.in_avals)
     out_avals = tuple(portable_aval(aval) for aval in exported.out_avals)
     in_tree = spec_of_structure(exported.in_tree, exported.in_avals)
@@ -230,19 +230,19 @@ def _portable(
 
 @functools.cache
 def _load_lapack() -> None:
-    """Has JAX load LAPACK, which it does when it lowers a call; a module read from bytes is not.
+    """Makes JAX load LAPACK, which it otherwise does only when it lowers a call.
 
-    JAX 0.8 crashes the process where one is run otherwise.
+    JAX 0.8 crashes the process if a deserialized module calls LAPACK before that.
     """
     traced = jax.jit(jax.numpy.linalg.qr).trace(np.eye(2, dtype=np.float32))
     traced.lower(lowering_platforms=("cpu",))
 
 
 def _flat_exported(portable: PortableFunction, vjp_order: int) -> jax_export.Exported:
-    """Gives JAX the function over flat arguments and results, as bytes to read.
+    """Makes an Exported over flat arguments and results, through serialized bytes.
 
-    Bytes are the one way in that is the same for every release of JAX, which does not compare
-    their types with those of the module.
+    Every release of JAX accepts bytes in the same way, and does not compare their types with those
+    of the module.
     """
     stored: PortableFunction | None = portable
     for _ in range(vjp_order + 1):
@@ -260,7 +260,7 @@ def _flat_exported(portable: PortableFunction, vjp_order: int) -> jax_export.Exp
             data=_todays_module(portable),
             calling_convention_version=max(portable.module.calling_convention_version, _CONVENTION),
         ),
-        # The module takes 4-bit values as they are now.
+        # The module now takes 4-bit values directly.
         constraints_known=False,
         in_avals=tuple(map(_with_written_dtype, portable.in_avals)),
         out_avals=tuple(map(_with_written_dtype, portable.out_avals)),
@@ -275,7 +275,7 @@ def _flat_exported(portable: PortableFunction, vjp_order: int) -> jax_export.Exp
 
 
 def _with_written_dtype(aval: Aval) -> Aval:
-    """Gives an abstract value a dtype that JAX's files have: they lack int2 and uint2."""
+    """Replaces a dtype that JAX's files lack (int2 and uint2) by one that they have."""
     return aval if aval.dtype in DTYPES else replace(aval, dtype="int8")
 
 
@@ -287,7 +287,7 @@ def _with_own_dtypes(known_avals: Sequence[Aval], avals: Sequence[Any]) -> tuple
 
 
 def _todays_module(portable: PortableFunction) -> bytes:
-    """Rewrites the module for the installed JAX; returns it as it is if that runs it."""
+    """Rewrites the module for the installed JAX, if that is necessary."""
     narrow = any(map(is_narrow, (*portable.in_avals, *portable.out_avals)))
     readable = portable.module.stablehlo_version <= _jax_compat.current_stablehlo_version()
     if readable and not narrow and not _LINEAR_ALGEBRA.search(portable.module.data):
@@ -310,9 +310,9 @@ def _todays_module(portable: PortableFunction) -> bytes:
 
 
 def _with_meshes(module: bytes) -> bytes:
-    """Writes meshes and computations on parts as operations of Shardy, which TensorFlow lacks.
+    """Converts meshes and manual computations to Shardy operations, which TensorFlow lacks.
 
-    JAX 0.8 looks for the operations alone; later releases read both.
+    JAX 0.8 recognizes only the operations; later releases read both forms.
     """
     if _MESHES not in module:
         return module
@@ -324,7 +324,7 @@ def _with_meshes(module: bytes) -> bytes:
             restore_manual_computations(read)
         try:
             written = portable_artifacts.serialize_portable_artifact(read, version, True)
-        except TypeError:  # JAX 0.8 takes bytecode
+        except TypeError:  # JAX 0.8 accepts bytecode
             bytecode: Any = _jax_compat.module_bytecode(read)
             written = portable_artifacts.serialize_portable_artifact(bytecode, version, True)
     return bytes(written)
@@ -338,7 +338,7 @@ def _materialised_orders(portable: PortableFunction) -> int:
 
 
 def _written_constraints(exported: jax_export.Exported) -> tuple[str, ...]:
-    """Reads the constraints of its symbolic scope; none after a file, since JAX's files drop it."""
+    """Reads the constraints of the symbolic scope; files of JAX drop the scope."""
     symbolic = [
         d for aval in exported.in_avals for d in aval.shape if jax_export.is_symbolic_dim(d)
     ]
@@ -349,13 +349,13 @@ def _written_constraints(exported: jax_export.Exported) -> tuple[str, ...]:
 def _under_constraints(
     portable: PortableFunction, exported: jax_export.Exported
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Puts the abstract values into a scope with the function's constraints.
+    """Converts the abstract values to a scope with the function's constraints.
 
-    JAX's files drop them; with them, JAX knows as much of the sizes as when it exported.
+    JAX's files drop constraints; with them, JAX can decide the same questions as at the export.
     """
     avals = (*exported.in_avals, *exported.out_avals)
     texts = (*portable.constraints, *portable.requirements)
-    # JAX has no form for !=; the module checks it all the same.
+    # JAX does not support !=; the module checks it anyway.
     comparisons = [c for c in SymbolicScope(texts, check=False).constraints if c.operator != "!="]
     known_avals = (*portable.in_avals, *portable.out_avals)
     symbolic = any(is_symbolic_dim(d) for aval in known_avals for d in aval.shape)
@@ -363,19 +363,19 @@ def _under_constraints(
         return exported.in_avals, exported.out_avals
     try:
         scope = scope_to_jax(SymbolicScope(comparisons, check=False))
-        # The dtype, and where the array lies, stay: a new trace would make 64 bits 32.
+        # Dtype and memory space are kept, because a new trace would convert 64 bits to 32.
         renewed: tuple[Any, ...] = tuple(
             aval.update(shape=tuple(dim_to_jax(d, scope) for d in known.shape))
             for known, aval in zip(known_avals, avals, strict=True)
         )
     except ShapeError:
-        # Constraints that JAX does not take together: its module checks them.
+        # JAX rejects these constraints together; the module checks them.
         return exported.in_avals, exported.out_avals
     return renewed[: len(exported.in_avals)], renewed[len(exported.in_avals) :]
 
 
 def _with_weak_types(known_avals: Sequence[Aval], avals: Sequence[Any]) -> tuple[Any, ...]:
-    """Makes the abstract values weak as when the function was traced; JAX's files keep none."""
+    """Restores the weak types of the traced function, which JAX's files drop."""
     return tuple(
         aval.update(weak_type=True) if known.weak_type else aval
         for known, aval in zip(known_avals, avals, strict=True)

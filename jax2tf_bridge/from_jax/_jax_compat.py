@@ -1,7 +1,7 @@
-"""Private names of JAX that the tracing side uses, and what stands for them where it is public.
+"""Private names of JAX for tracing, with public replacements if there are any.
 
-Each private name is looked up when it is needed, so that a JAX release without it still works
-as `SEAM` says.
+Each private name is looked up on use, so that a JAX release without it works as described in
+`SEAM`.
 """
 
 from __future__ import annotations
@@ -73,15 +73,14 @@ _SUMMARIZE = SeamName(
 SEAM: Sequence[SeamName] = (_TRACE_STATE, _TRACE_CONTEXT, _KNOWN_PLATFORMS, _SUMMARIZE)
 
 _JIT_INFO = "_jit_info"
-"""An attribute of jitted functions, in 0.8 to 0.12; without it static arguments are not seen."""
+"""Attribute of jitted functions in 0.8 to 0.12; without it static arguments are not detected."""
 
 _GET_VJP = "_get_vjp"
-"""A field of jax.export.Exported, in 0.8 to 0.12; without it VJPs are made before they are asked
-for."""
+"""Field of jax.export.Exported in 0.8 to 0.12; without it VJPs are not made on demand."""
 
 _PARAMS = "_params"
-"""An attribute of jax.stages.Traced, in 0.8 to 0.12; without it a sharded function with 4-bit
-integers as arguments loses its shardings, and in 0.8 and 0.9 a gradient takes the first devices."""
+"""Attribute of jax.stages.Traced in 0.8 to 0.12; without it a sharded function with 4-bit integer
+arguments loses its shardings, and in 0.8 and 0.9 a gradient uses the first devices."""
 
 
 def inside_transformation() -> bool:
@@ -91,7 +90,7 @@ def inside_transformation() -> bool:
 
 
 def configuration() -> Any:
-    """Returns a hashable value that changes with what of JAX's configuration changes a trace."""
+    """Returns a hashable value of the configuration that affects traces."""
     trace_context: Callable[[], Any] | None = _TRACE_CONTEXT.get()
     if trace_context is not None:
         return trace_context()
@@ -104,7 +103,7 @@ def configuration() -> Any:
 
 
 def known_platforms() -> tuple[str, ...]:
-    """Lists the platforms: the built-in ones first, then those of plug-ins."""
+    """Lists the platforms: first the built-in ones, then those of plug-ins."""
     registered: Callable[[], set[str]] | None = _KNOWN_PLATFORMS.get()
     others = sorted(registered() - {*PLATFORMS, "gpu"}) if registered is not None else []
     return (*PLATFORMS, *others)
@@ -119,7 +118,7 @@ def static_arguments(function: Any) -> tuple[frozenset[int], frozenset[str]]:
 
 
 def jit_shardings(traced: Any) -> dict[str, Any]:
-    """Returns the shardings of the jit that was traced, flat, as arguments of another jit."""
+    """Returns the flat shardings of a traced jit, for use as arguments of another jit."""
     params = getattr(traced, _PARAMS, {})
     return {k: params[k] for k in ("in_shardings", "out_shardings") if k in params}
 
@@ -134,7 +133,7 @@ def source_of_equation(equation: Any) -> str | None:
 def with_vjp_made_by(
     exported: jax_export.Exported, make: Callable[[], jax_export.Exported]
 ) -> jax_export.Exported | None:
-    """Gives `exported` a VJP that is made when it is asked for; None where that cannot be."""
+    """Gives `exported` a VJP that is made on demand; returns None if that is not possible."""
     if _GET_VJP not in {field.name for field in dataclasses.fields(exported)}:
         return None
     made: dict[str, Any] = {_GET_VJP: lambda _: make()}
@@ -150,7 +149,7 @@ def current_stablehlo_version() -> tuple[int, int, int]:
 def deserialize_module(artifact: bytes) -> Any:
     """Reads the ir.Module of a portable artifact, in the current MLIR context."""
     module = portable_artifacts.deserialize_portable_artifact(artifact)
-    # JAX 0.8 gives the module's text.
+    # JAX 0.8 returns the module's text.
     return module if isinstance(module, ir.Module) else ir.Module.parse(module)
 
 
@@ -159,20 +158,20 @@ def serialize_module(module: Any, version: str) -> bytes:
     try:
         result = portable_artifacts.serialize_portable_artifact(module, version, False)
     except TypeError:
-        # JAX 0.8 takes the module as bytecode.
+        # JAX 0.8 accepts the module as bytecode.
         bytecode = module_bytecode(module)
         result = portable_artifacts.serialize_portable_artifact(bytecode, version, False)
     return bytes(result)
 
 
 def module_bytecode(module: Any) -> bytes:
-    """Writes `module` as MLIR bytecode, for this process only: it has no stable version."""
+    """Writes `module` as MLIR bytecode, which is unstable and only for this process."""
     buffer = io.BytesIO()
     module.operation.write_bytecode(file=buffer)
     return buffer.getvalue()
 
 
 def run_passes(module: Any, pipeline: str) -> None:
-    """Runs an MLIR pass pipeline over `module` in place; StableHLO's passes are known."""
+    """Runs an MLIR pass pipeline over `module` in place; StableHLO's passes are available."""
     stablehlo.register_stablehlo_passes()
     passmanager.PassManager.parse(pipeline).run(module.operation)

@@ -1,6 +1,6 @@
-"""Private names of JAX that the bridge's lowering rules need.
+"""Private names of JAX for the bridge's lowering rules.
 
-As in the first, each is looked up when it is needed, and a release without it works as `SEAM` says.
+Each name is looked up on use, and a release without one works as described in `SEAM`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from jax.interpreters import mlir
 
 from jax2tf_bridge._utils import SeamName
 
-# Takes an array that JAX lowers as a constant; returns its value in the module, or None.
+# Receives an array that JAX lowers as a constant; returns its value in the module, or None.
 TakeConstant = Callable[[Any], Any]
 
 _TAKE: ContextVar[TakeConstant | None] = ContextVar("jax2tf_bridge_take_constant", default=None)
 _ARRAYS = frozenset({"ndarray", "ArrayImpl", "TypedNdArray"})
 
-# A lowering rule takes the context, the operands' values and the primitive's parameters.
+# A lowering rule receives the context, the operands' values and the primitive's parameters.
 Rule = Callable[..., Sequence[Any]]
 
 _NO_RULES = (
@@ -176,7 +176,7 @@ def lower_fun(function: Callable[..., Any], *, multiple_results: bool = True) ->
 
     @functools.wraps(function)
     def traced(*args: Any, **params: Any) -> Any:
-        # The user's strictness about promotion is not about our code.
+        # The user's strictness about promotion does not apply to our code.
         with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
             return function(*args, **params)
 
@@ -185,12 +185,12 @@ def lower_fun(function: Callable[..., Any], *, multiple_results: bool = True) ->
 
 
 def platforms_of(ctx: Any) -> tuple[str, ...]:
-    """Lists the platforms that an equation is lowered for (one, in a platform's own branch)."""
+    """Lists the platforms that an equation is lowered for; one in a platform-dependent branch."""
     return tuple(_PLATFORMS.get()(ctx))
 
 
 def jax_rule(primitive: Any, platform: str) -> Rule | None:
-    """Returns the rule that JAX has registered for `primitive` on `platform`, or None."""
+    """Returns JAX's rule for `primitive` on `platform`, or None."""
     entry = _PLATFORM_RULES.get()[platform].get(primitive)
     if entry is None:
         entry = _RULES.get().get(primitive)
@@ -200,17 +200,17 @@ def jax_rule(primitive: Any, platform: str) -> Rule | None:
 def lower_by_platform(
     ctx: Any, primitive: Any, rules: Mapping[str, Rule], *args: Any, **params: Any
 ) -> Sequence[Any]:
-    """Lowers one equation with `rules`, by platform; a platform without one keeps JAX's own.
+    """Lowers one equation with `rules` by platform; other platforms use JAX's own rules.
 
-    Platforms that share a rule share a branch; if all do, there is no branching at all.
+    Platforms with the same rule share a branch; without other platforms there is no branch.
 
     Raises:
-      NotImplementedError: a platform has neither a rule in `rules` nor one of JAX's.
+      NotImplementedError: a platform has no rule, neither in `rules` nor in JAX.
     """
     chosen = {p: rules.get(p) or jax_rule(primitive, p) for p in platforms_of(ctx)}
     known = {p: rule for p, rule in chosen.items() if rule is not None}
     if len(known) < len(chosen):
-        specific, default = known, None  # JAX's error then names the platforms left over
+        specific, default = known, None  # JAX's error names the remaining platforms
     else:
         counts = Counter(id(rule) for rule in known.values())
         default = max(known.values(), key=lambda rule: counts[id(rule)])
@@ -222,7 +222,7 @@ def lower_by_platform(
 
 
 def by_platform(primitive: Any, rules: Mapping[str, Rule]) -> Rule:
-    """Makes a lowering rule of `lower_by_platform`."""
+    """Makes a lowering rule that calls `lower_by_platform`."""
     return functools.partial(_lower_by_platform_rule, primitive, dict(rules))
 
 
@@ -235,8 +235,8 @@ def _lower_by_platform_rule(
 def custom_call(target: str, backend_config: str = "") -> Rule:
     """Makes a rule that emits the custom call `target` with the equation's operands and results.
 
-    For targets that XLA expands on every platform. Results of symbolic shape get their shapes
-    as operands, as jax.export requires it.
+    XLA must expand the target on every platform. Results of symbolic shape get their shapes as
+    operands, as jax.export requires.
     """
 
     def rule(ctx: Any, *operands: Any, **params: Any) -> Sequence[Any]:
@@ -273,9 +273,9 @@ def common_rule(primitive: Any) -> Rule:
 
 @contextmanager
 def constants_taken(take: TakeConstant) -> Iterator[None]:
-    """Asks `take` first, whenever JAX lowers an array as a constant in this context.
+    """Makes JAX call `take` first for each array that it lowers as a constant in this context.
 
-    JAX's own handlers go on as they are everywhere else.
+    JAX's own handlers are unchanged elsewhere.
     """
     handlers = _CONSTANTS.get()
     if handlers is None:
@@ -293,7 +293,7 @@ def constants_taken(take: TakeConstant) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _ConstantHandler:
-    """JAX's handler of constants of a type, which `constants_taken` comes before."""
+    """Handler of constants of a type, which calls the function of `constants_taken`, then JAX's."""
 
     plain: Callable[..., Any]
 
@@ -305,7 +305,7 @@ class _ConstantHandler:
 
 @contextmanager
 def newest_calling_convention() -> Iterator[None]:
-    """Has JAX export at its newest calling convention; the bridge lowers it afterwards."""
+    """Makes JAX export with its newest calling convention; the bridge lowers it afterwards."""
     version = _CONVENTION.get()
     if version is None:
         yield

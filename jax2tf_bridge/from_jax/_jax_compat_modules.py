@@ -1,8 +1,8 @@
-"""Takes the module that JAX has lowered, where JAX writes it as bytes that had to be read again.
+"""Takes JAX's lowered module before JAX serializes it, which saves reading it again.
 
-As in the other seams, private names are looked up when they are needed, and a release without one
-works as `SEAM` says. Each is replaced, until the process ends, by one that does the same unless a
-module is taken in its context.
+Each private name is looked up on use, and a release without one works as described in `SEAM`. Each
+is replaced, until the process ends, by a function that does the same unless a module is taken in
+its context.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ SEAM: Sequence[SeamName] = (_EXPORT, _WRITE, _CONTEXT)
 
 @dataclass
 class TakenModule:
-    """The ir.Module of a trace that is exported while it waits for it.
+    """Slot for the ir.Module of a trace that is being exported.
 
     Attributes:
-      traced: what is exported.
-      module: None until JAX has made it, and where it is not to be had.
+      traced: the trace.
+      module: the module; None until JAX has made it, or if it is not available.
     """
 
     traced: jax.stages.Traced
@@ -39,14 +39,14 @@ class TakenModule:
     _write: Callable[[], bytes] | None = None
 
     def written(self) -> bytes:
-        """Returns the portable artifact that JAX would have written of it, if it is there."""
+        """Returns the portable artifact that JAX would have written, if the module is available."""
         assert self._write is not None
         return self._write()
 
 
 @dataclass(frozen=True)
 class _Lowered:
-    """A lowered trace that JAX makes an Exported of, for `taken`."""
+    """Lowered trace from which JAX makes an Exported, with its slot `taken`."""
 
     taken: TakenModule
     context: Any
@@ -58,7 +58,7 @@ _LOWERED: ContextVar[_Lowered | None] = ContextVar("jax2tf_bridge_lowered", defa
 
 @contextmanager
 def module_taken(traced: jax.stages.Traced) -> Iterator[TakenModule]:
-    """Takes the module of `traced`, if it is exported within: the Exported then has no bytes."""
+    """Takes the module of `traced` if the block exports it; the Exported then has no bytes."""
     taken = TakenModule(traced)
     installed = [_EXPORT.wrap(_Export), _WRITE.wrap(_Write), _CONTEXT.wrap(_MakeContext)]
     token = _WAITING.set(taken if all(installed) else None)
@@ -70,14 +70,14 @@ def module_taken(traced: jax.stages.Traced) -> Iterator[TakenModule]:
 
 @dataclass(frozen=True)
 class _Export:
-    """JAX's function that makes an Exported of what it has lowered."""
+    """Replacement of JAX's function that makes an Exported of a lowered trace."""
 
     name: str
     plain: Callable[..., Any]
 
     def __call__(self, lowered: Any, jaxpr: Any, *args: Any, **kwargs: Any) -> Any:
         taken = _WAITING.get()
-        # Another export may be made by a lowering rule of the user's.
+        # A lowering rule of the user may start another export.
         if taken is None or jaxpr is not taken.traced.jaxpr:
             return self.plain(lowered, jaxpr, *args, **kwargs)
         context = lowered.compiler_ir("stablehlo").context
@@ -90,7 +90,7 @@ class _Export:
 
 @dataclass(frozen=True)
 class _Write:
-    """JAX's function that writes a module as bytes, the last thing that it does with it."""
+    """Replacement of JAX's function that serializes a module, which is its last step."""
 
     name: str
     plain: Callable[..., bytes]
@@ -106,7 +106,7 @@ class _Write:
 
 @dataclass(frozen=True)
 class _MakeContext:
-    """JAX's function that makes a context, here for the copy of the module that it exports."""
+    """Replacement of JAX's function that makes an MLIR context, here for a copy of the module."""
 
     name: str
     plain: Callable[..., Any]

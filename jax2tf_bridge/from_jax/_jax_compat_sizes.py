@@ -1,8 +1,8 @@
-"""A scope of symbolic sizes that is asked while JAX traces, where JAX cannot compare its sizes.
+"""Symbolic scope that answers questions about sizes while JAX traces.
 
-As in the other seams, private names are looked up when they are needed, and a release without one
-works as `SEAM` says. Each is replaced, until the process ends, by one that does the same and asks,
-since JAX calls it by its name in the module.
+Each private name is looked up on use, and a release without one works as described in `SEAM`. Each
+is replaced, until the process ends, by a function that does the same and asks the scope, because
+JAX calls it by its name in the module.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jax2tf_bridge._utils import SeamName
 from jax2tf_bridge.from_jax._jax_compat import InconclusiveDimensionOperation
 
 Answer = Callable[[Exception], Iterable[Sequence[str]]]
-"""Takes JAX's error; returns constraints under which JAX shall try again: the first it takes."""
+"""Receives JAX's error; returns sets of constraints. JAX retries with the first that it accepts."""
 
 _IN_ROUNDS = "{} stop the trace also where the answer is proven, and the function is traced again"
 
@@ -38,20 +38,20 @@ SEAM: Sequence[SeamName] = (
 
 
 class AnsweringScope(jax_export.SymbolicScope):
-    """A scope of JAX's that is asked where JAX cannot decide about its sizes, until it is closed.
+    """JAX's symbolic scope, extended by answers to questions about its sizes until it is closed.
 
-    Sizes of other scopes are decided as they always are.
+    Sizes of other scopes are not affected.
     """
 
     def __init__(self, constraints: Sequence[str], answer: Answer) -> None:
-        """Makes a scope of these constraints; `answer` is asked."""
+        """Makes a scope with these constraints; `answer` answers questions."""
         self._bridge_answer: Answer | None = answer
         self._bridge_constraints = tuple(constraints)
         self._bridge_asked = frozenset(name.name for name in SEAM if name.wrap(_Decision))
         super().__init__(constraints)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles as a scope of JAX's, as which it is read where the bridge is not installed."""
+        """Pickles as JAX's scope, which can be read without the bridge."""
         return jax_export.SymbolicScope, (self._bridge_constraints,)
 
     def close(self) -> None:
@@ -59,16 +59,16 @@ class AnsweringScope(jax_export.SymbolicScope):
         self._bridge_answer = None
 
     def take_answer(self, asked: str, error: Exception) -> bool:
-        """Takes the constraints that answer `error`, raised by a function of JAX, if any do."""
+        """Adds constraints that answer JAX's `error`, if there are any."""
         if self._bridge_answer is None or asked not in self._bridge_asked:
             return False
         return any(map(self._takes, self._bridge_answer(error)))
 
     def _takes(self, constraints: Sequence[str]) -> bool:
-        # In place, since the sizes that were made so far belong to this very object.
+        # In place, because the existing sizes belong to this object.
         try:
             super().__init__(constraints)
-        except Exception:  # JAX refuses by errors of many types
+        except Exception:  # JAX rejects constraints with errors of many types
             super().__init__(self._bridge_constraints)
             return False
         self._bridge_constraints = tuple(constraints)
@@ -77,7 +77,7 @@ class AnsweringScope(jax_export.SymbolicScope):
 
 @dataclass(frozen=True)
 class _Decision:
-    """A function of JAX's that decides about sizes, and asks an AnsweringScope if it cannot."""
+    """Replacement of JAX's function that decides about sizes; asks an AnsweringScope."""
 
     name: str
     plain: Callable[..., Any]
@@ -93,6 +93,6 @@ class _Decision:
 
 
 def _scope_of(args: Sequence[Any]) -> jax_export.SymbolicScope | None:
-    """Finds the scope of sizes and shapes, which is one for all."""
+    """Finds the common scope of sizes and shapes."""
     sizes = [size for a in args for size in (a if isinstance(a, (tuple, list)) else (a,))]
     return next((size.scope for size in sizes if jax_export.is_symbolic_dim(size)), None)

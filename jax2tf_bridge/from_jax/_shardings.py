@@ -1,4 +1,4 @@
-"""JAX's shardings, and those of a portable function."""
+"""Converts between JAX's shardings and those of a portable function."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def exported_shardings(
     if exported.nr_devices == 1:
         return (None,) * len(exported.in_avals), (None,) * len(exported.out_avals)
     if any(exported.in_shardings_hlo) or any(exported.out_shardings_hlo):
-        # Until March 2026 JAX kept them as XLA's.
+        # Until March 2026 JAX stored XLA's shardings.
         ins, outs = exported.in_shardings_hlo, exported.out_shardings_hlo
         return tuple(map(_of_xla, ins)), tuple(map(_of_xla, outs))
     abstract_mesh: Any = None
@@ -37,19 +37,19 @@ def exported_shardings(
 def vjp_shardings(
     traced: jax.stages.Traced, exported: Any, name: str
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
-    """Returns the shardings of a VJP's arguments and results, as jax.jit takes them.
+    """Returns the shardings of a VJP's arguments and results, for jax.jit.
 
     The VJP takes the function's arguments and the cotangents of its results, and returns cotangents
-    of the arguments; each has the sharding of its value. The compiler chooses those of values
-    without one, as in JAX.
+    of the arguments. Each cotangent has the sharding of its value. The compiler chooses the others,
+    as in JAX.
 
     Args:
       traced: the trace of the function.
-      exported: what came of it, a jax.export.Exported.
-      name: of the function, for messages.
+      exported: the jax.export.Exported of the trace.
+      name: the name of the function, for messages.
 
     Returns:
-      None where nothing has a sharding.
+      The shardings of arguments and of results; None if nothing has a sharding.
 
     Raises:
       ShardingError: no mesh expresses a sharding.
@@ -65,7 +65,7 @@ def vjp_shardings(
     given = [s for s in (*ins, *outs) if s is not None]
     if not given:
         return None
-    # Over one mesh, where meshes were made up.
+    # All shardings use one mesh, because some meshes were made up.
     spread = next((s for s in given if not s.is_fully_replicated), given[0])
     everywhere = NamedSharding(spread.mesh, PartitionSpec())
     ins, outs = (
@@ -78,14 +78,14 @@ def vjp_shardings(
 def _of_meshes(
     traced: jax.stages.Traced, exported: Any, name: str
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Puts XLA's shardings over the mesh that the function names, or one with made-up names."""
+    """Converts XLA's shardings to the function's mesh, or to one with made-up names."""
     count = exported.nr_devices
     found = [mesh for mesh in _meshes(traced) if mesh.size == count]
     for mesh in found:
         try:
             return tuple(exported.in_shardings_jax(mesh)), tuple(exported.out_shardings_jax(mesh))
         except (KeyError, ValueError):
-            continue  # the function names several meshes, and these shardings are over another
+            continue  # the function has several meshes, and these shardings belong to another one
     concrete = next((mesh for mesh in found if isinstance(mesh, Mesh)), None)
     devices = jax.devices()[:count] if concrete is None else list(concrete.devices.flat)
     ins, outs = (
@@ -104,7 +104,7 @@ def _of_meshes(
 def _over_mesh(
     sharding: Any, rank: int, devices: Sequence[Any], count: int, name: str
 ) -> NamedSharding | None:
-    """Puts XLA's sharding over a mesh of these devices; an abstract one if they are too few."""
+    """Converts XLA's sharding to a mesh of these devices; an abstract mesh if they are too few."""
     known = _of_xla(sharding)
     if known is None:
         return None
@@ -137,7 +137,7 @@ def _meshes(traced: jax.stages.Traced) -> Iterator[Any]:
 def _of_xla(sharding: Any) -> Sharding | None:
     if sharding is None:
         return None
-    # All of its fields at their defaults, "replicated" is no bytes at all.
+    # "Replicated" has default values in all fields, so it serializes to no bytes.
     return Sharding(hlo=sharding.to_proto().SerializeToString() or REPLICATED)
 
 
@@ -145,7 +145,7 @@ def _of_jax(sharding: Any) -> Sharding | None:
     if sharding is None:
         return None
     spec = sharding.spec
-    # PartitionSpec of JAX 0.8 has no `partitions`, and later ones refuse to be iterated over.
+    # PartitionSpec has no `partitions` in JAX 0.8, and is not iterable in later releases.
     return Sharding(
         mesh=_mesh(sharding.mesh),
         partitions=tuple(map(_axes, getattr(spec, "partitions", spec))),
@@ -166,7 +166,7 @@ def _mesh(mesh: Any) -> AbstractMesh:
 
 
 def _device(device: Any) -> AbstractDevice:
-    # Without a platform before JAX 0.10.
+    # Devices have no platform before JAX 0.10.
     platform = getattr(device, "platform", "")
     return AbstractDevice(device.device_kind, platform, device.num_cores)
 

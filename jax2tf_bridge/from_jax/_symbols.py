@@ -1,7 +1,7 @@
-"""Dimensions, comparisons and scopes: from and to JAX's own objects.
+"""Converts dimensions, comparisons and scopes from and to JAX's objects.
 
-JAX offers text as the way in and out, in a syntax that shape_poly shares. It compares expressions
-by their form, so operations cross as they are written.
+The conversion uses texts, in the syntax that JAX and shape_poly share. JAX compares expressions by
+their form, so operations are not simplified.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _CONSTRAINTS = " with constraints:\n"
 
 
 def dim_from_jax(dimension: Any, *, simplify: bool = False) -> Dim:
-    """Reads a dimension of a shape in JAX.
+    """Converts a dimension from JAX.
 
     Args:
-      dimension: an integer, or a symbolic dimension of JAX's.
-      simplify: whether to simplify its operations. If not, `dim_to_jax` gives JAX an expression
-        back that it takes for the same.
+      dimension: an integer, or JAX's symbolic dimension.
+      simplify: whether to simplify operations. Without that, JAX recognizes the expression after
+        `dim_to_jax`.
 
     Raises:
-      ShapeError: it cannot be read.
+      ShapeError: the dimension cannot be read.
     """
     if not jax_export.is_symbolic_dim(dimension):
         return operator.index(dimension)
@@ -57,12 +57,12 @@ def is_variable(dimension: Dim) -> bool:
 
 
 def dim_to_jax(dimension: Dim, scope: jax_export.SymbolicScope) -> Any:
-    """Makes a dimension of JAX's, in a scope of JAX's: an int or a symbolic dimension.
+    """Converts a dimension to JAX: an int, or a symbolic dimension in JAX's scope.
 
     Equalities in the scope may rewrite it.
 
     Raises:
-      ShapeError: JAX does not take it.
+      ShapeError: JAX rejects it.
     """
     if isinstance(dimension, int):
         return dimension
@@ -74,10 +74,10 @@ def dim_to_jax(dimension: Dim, scope: jax_export.SymbolicScope) -> Any:
 
 
 def comparison_to_jax(comparison: Comparison) -> list[str]:
-    """Writes a constraint in the forms that JAX may take, those that serve it best first.
+    """Lists the forms of a constraint that JAX may accept, the most useful ones first.
 
-    JAX knows >=, <= and ==, the last with a single term on the left, which it replaces by the
-    right side wherever it occurs. There is no form for !=: then the list is empty.
+    JAX supports >=, <= and ==. An equality has a single term on the left, which JAX replaces by the
+    right side everywhere. JAX does not support !=, for which the list is empty.
     """
     left, right = comparison.left, comparison.right
     match comparison.operator:
@@ -107,9 +107,9 @@ def _equality_to_jax(comparison: Comparison) -> list[str]:
         forms.append(
             (
                 (
-                    # JAX would replace what the replacement contains.
+                    # JAX would loop if the replacement contained the replaced term.
                     _occurs(rest, {atom for atom, _ in monomial}),
-                    # Keeps the sides of the comparison if possible.
+                    # The sides of the comparison are kept if possible.
                     (replaced, rest) != (comparison.left, comparison.right),
                     abs(coefficient) != 1,
                     not any(isinstance(atom, DimOperation) for atom, _ in monomial),
@@ -146,13 +146,13 @@ def _expression(dimension: Dim) -> DimExpr:
 
 
 def scope_to_jax(scope: SymbolicScope) -> jax_export.SymbolicScope:
-    """Makes a new scope of JAX's with the constraints.
+    """Makes JAX's scope with the constraints.
 
-    An equality that JAX does not take in any form, as where it has another one with the same left
-    side, is said by two inequalities: JAX then knows less, nothing wrong.
+    If JAX rejects all forms of an equality, for example because another one has the same left side,
+    it is replaced by two inequalities. JAX can then prove less, but nothing wrong.
 
     Raises:
-      ShapeError: there is no form in which JAX takes a constraint, as with !=.
+      ShapeError: JAX rejects all forms of a constraint, such as !=.
     """
     accepted: list[str] = []
     for constraint in scope.constraints:
@@ -167,7 +167,7 @@ def scope_to_jax(scope: SymbolicScope) -> jax_export.SymbolicScope:
 def _accepted(
     constraint: Comparison, forms: Sequence[list[str]], before: Sequence[str]
 ) -> list[str]:
-    """Finds the first of the forms that JAX takes after these constraints."""
+    """Returns the first form that JAX accepts after these constraints."""
     cause: Exception | None = None
     for form in forms:
         try:
@@ -183,10 +183,10 @@ def _accepted(
 
 
 def scope_from_jax(scope: jax_export.SymbolicScope) -> SymbolicScope:
-    """Reads the constraints of a scope of JAX's as written; looks for no contradictions.
+    """Reads the constraints of JAX's scope, without a check for contradictions.
 
     Raises:
-      ShapeError: one cannot be read.
+      ShapeError: a constraint cannot be read.
     """
     texts = [line.strip() for line in str(scope).partition(_CONSTRAINTS)[2].splitlines()]
     try:
@@ -204,7 +204,7 @@ def scope_from_jax(scope: jax_export.SymbolicScope) -> SymbolicScope:
 
 
 def _is_derived(constraint: Comparison, following: Comparison) -> bool:
-    """Returns whether a constraint is the k*floordiv(x, k) == x that JAX adds to mod(x, k) == 0.
+    """Returns whether a constraint is the k*floordiv(x, k) == x that JAX adds for mod(x, k) == 0.
 
     JAX applies earlier equalities to x, so the two may spell x differently.
     """

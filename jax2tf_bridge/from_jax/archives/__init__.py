@@ -1,4 +1,4 @@
-"""Functions that older JAX exported."""
+"""Rewrites functions that an older JAX exported."""
 
 from jax2tf_bridge.from_jax.archives._calls import is_retired
 from jax2tf_bridge.from_jax.archives._rewriting import rewrite_calls

@@ -1,7 +1,7 @@
-"""Linear algebra calls that JAX has written into its archives since 0.4.30.
+"""Linear algebra calls in JAX's archives since 0.4.30.
 
-Until 2025 a call's flags, sizes and workspaces were scalar operands and results; since then flags
-are attributes, and the target's name ends in "_ffi". Some targets are registered no longer.
+Until 2025 the flags, sizes and workspaces of a call were scalar operands and results. Since then
+flags are attributes, and the target's name ends in "_ffi". Some targets are no longer registered.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TARGET = re.compile(r"(?:lapack|blas)_([sdcz])([a-z]+\d?)(_ffi)?")
 
 _NUMBER = re.compile(r"dense<([^>]*)>")
 
-# On GPUs, only the form since 2025 can be read; before, flags were bytes of a C struct.
+# On GPUs only the form since 2025 can be read; before, the flags were the bytes of a C struct.
 _GPU_TARGET = re.compile(r"(?:cu|hip)(?:solver|blas)_([a-z]+)(?:_batched)?_ffi")
 _GPU_ROUTINES = {
     "geqrf": "geqrf",
@@ -35,14 +35,14 @@ _GPU_ROUTINES = {
 }
 _PERMUTATIONS = ("cu_lu_pivots_to_permutation", "hip_lu_pivots_to_permutation")
 
-# The Hermitian and unitary forms have names of their own.
+# The Hermitian and unitary forms have other names.
 _ROUTINES = {"heevd": "syevd", "hetrd": "sytrd", "ungqr": "orgqr", "unmqr": "ormqr"}
 
-# Their results have another order since their flags are attributes.
+# The new form of these has its results in another order.
 _FFI_ROUTINES = {"gees": "gees_ffi"}
 
-# For each routine, how many results its call has today, of real and of complex matrices; more were
-# info or workspaces.
+# Maps each routine to the number of results of today's call, for real and for complex matrices;
+# further results were info or workspaces.
 _RESULTS_TODAY: Mapping[str, tuple[int, ...]] = {
     "gees_ffi": (6, 5),
     "geev": (5, 4),
@@ -62,10 +62,10 @@ _RESULTS_TODAY: Mapping[str, tuple[int, ...]] = {
 }
 _ROUTINES_READ = frozenset({*_FFI_ROUTINES, *_RESULTS_TODAY})
 
-# The first release of JAX that has it, where that is younger than the oldest supported one.
+# Maps routines to the JAX release that added them, if newer than the oldest supported one.
 _SINCE = {"ormqr": (0, 10)}
 
-# The places of the flags among the scalar operands of the older form.
+# The positions of the flags among the scalar operands of the older form.
 _FLAG_OPERANDS: Mapping[str, Mapping[str, int]] = {
     "gees": {"vectors": 2},
     "geev": {"left_vectors": 2, "right_vectors": 3},
@@ -78,18 +78,18 @@ _FLAG_OPERANDS: Mapping[str, Mapping[str, int]] = {
 
 @dataclass(frozen=True)
 class ArchivedCall:
-    """A call of LAPACK, BLAS or their counterparts for GPUs in a module.
+    """Call in a module of LAPACK, BLAS or their counterparts for GPUs.
 
     Attributes:
-      target: the custom call's name.
-      routine: LAPACK's name of it without the letter for the type ("getrf"), or a name of ours for
-        what is otherwise on GPUs.
-      arrays: the operands that hold numbers: neither flags, sizes, workspaces nor shapes.
-      flags: "lower", "left", "unit_diagonal", "transposed", "vectors", "left_vectors",
-        "right_vectors" (0 or 1), and "transpose" (1, or 2 with conjugation), as far as the routine
-        has them.
-      scale: for trsm, the scalar operand that multiplies the result; None for 1.
-      is_current: whether today's jaxlib takes the call as it is.
+      target: the name of the custom call.
+      routine: LAPACK's name without the letter for the type ("getrf"), or our name for a variant on
+        GPUs.
+      arrays: the matrix operands, without flags, sizes, workspaces and shapes.
+      flags: those of the routine's flags: "lower", "left", "unit_diagonal", "transposed",
+        "vectors", "left_vectors", "right_vectors" (0 or 1), and "transpose" (1, or 2 with
+        conjugation).
+      scale: the scalar operand of trsm that multiplies the result; None for 1.
+      is_current: whether today's jaxlib accepts the call unchanged.
     """
 
     target: str
@@ -101,7 +101,7 @@ class ArchivedCall:
 
 
 def archived_call(call: Any, target: str) -> ArchivedCall | None:
-    """Reads from a stablehlo.custom_call what it asks of LAPACK; None if it is no such call.
+    """Reads a stablehlo.custom_call of LAPACK; returns None for other calls.
 
     Raises:
       ModuleError: a flag is not a constant.
@@ -137,30 +137,30 @@ def _gpu_call(call: Any, target: str) -> ArchivedCall | None:
         routine = "lu_pivots_to_permutation"
     if routine is None:
         return None
-    # Other platforms never compile this branch, and jaxlib registers the call for GPUs.
+    # Other platforms never compile this branch, and jaxlib registers the call for GPUs only.
     arrays = tuple(_operands(call))
     return ArchivedCall(target, routine, arrays, _flags_of_attributes(call), None, True)
 
 
 def _operands(call: Any) -> list[Any]:
-    """Lists the operands but those that only say the shapes of results."""
+    """Lists the operands without those that are the shapes of results."""
     shapes = _integers(call, "indices_of_shape_operands")
     return [x for i, x in enumerate(call.operands) if i not in shapes]
 
 
 def is_retired(target: str) -> bool:
-    """Returns whether a LAPACK or BLAS target is one that jaxlib no longer registers."""
+    """Returns whether jaxlib no longer registers a LAPACK or BLAS target."""
     match = _TARGET.fullmatch(target)
     return match is not None and match.group(3) is None
 
 
 def constant(value: Any) -> complex | None:
-    """Reads the number that a scalar operand is in every call; None if it is computed."""
+    """Returns the value of a constant scalar operand; None if it is computed."""
     owner = value.owner
     operation = getattr(owner, "operation", owner)
     if getattr(operation, "name", "") != "stablehlo.constant":
         return None
-    # Read from the text: the bindings fail on attributes with complex numbers.
+    # The text is parsed, because the bindings fail for attributes with complex numbers.
     number = _NUMBER.search(operation.get_asm(enable_debug_info=False))
     if number is None:
         return None
@@ -170,7 +170,7 @@ def constant(value: Any) -> complex | None:
     parts = text.strip("()").split(",")
     try:
         return complex(*map(float, parts))
-    except ValueError:  # an infinity, as its bits
+    except ValueError:  # an infinity, written as its bits
         return None
 
 
@@ -185,13 +185,13 @@ def _flags_of(routine: str, scalars: Sequence[Any], target: str) -> dict[str, in
                 f"The custom call {target!r} takes its flag {name!r} from a computation, where "
                 "JAX writes a constant: it cannot be rewritten. Export the function again."
             )
-        # A character says whether to compute vectors: V if so, N if not.
+        # The character V requests vectors, N none.
         flags[name] = int(value == ord("V")) if name.endswith("vectors") else int(value.real)
     return flags
 
 
 def _flags_of_attributes(call: Any) -> dict[str, int]:
-    """Reads the flags, characters in an attribute and booleans on GPUs, as numbers."""
+    """Reads the flags in attributes, characters or (on GPUs) booleans, as numbers."""
     found: dict[str, int] = {}
     for name in ("mhlo.backend_config", "backend_config"):
         if name in call.attributes and isinstance(call.attributes[name], ir.DictAttr):

@@ -1,4 +1,4 @@
-"""LAPACK's routines as JAX functions, with the results that LAPACK gives archived calls."""
+"""LAPACK's routines as JAX functions, with the results of archived calls."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from jax2tf_bridge.from_jax.linalg import adjoint, is_complex, ormqr, pivoted_qr
 Shapes = tuple[tuple[Any, ...], ...]
 Flags = Mapping[str, int]
 Routine = Callable[..., tuple[Any, ...]]
-"""Takes the call's arrays, its flags and the shapes of its results."""
+"""Function of the call's arrays, its flags and the shapes of its results."""
 
 
 def routine_function(routine: str, flags: Flags, result_shapes: Shapes) -> Callable[..., Any]:
-    """Makes a function of the call's arrays (trsm: also of a scale) that gives its first results.
+    """Makes a function of the call's arrays (for trsm also a scale) that returns its first results.
 
-    Matrices are [..., m, n]; the other results that a call has are workspaces. As JAX does not
-    read them, potrf leaves zeros in the other triangle, gees has zeros for the eigenvalues, and
-    gesdd gives back its argument.
+    Matrices are [..., m, n]; the call's other results are workspaces. Values that JAX does not read
+    differ: potrf has zeros in the other triangle, gees has zeros as eigenvalues, and gesdd returns
+    its argument.
 
     Args:
-      routine: "getrf", "potrf" and so on.
-      flags: as in ArchivedCall.
-      result_shapes: of the call's results.
+      routine: the name, "getrf", "potrf" and so on.
+      flags: the flags, as in ArchivedCall.
+      result_shapes: the shapes of the call's results.
     """
     function = _ROUTINES[routine]
     return lambda *arrays: function(*arrays, flags=flags, shapes=result_shapes)
@@ -35,7 +35,7 @@ def routine_function(routine: str, flags: Flags, result_shapes: Shapes) -> Calla
 
 def _getrf(a: Any, **_: Any) -> tuple[Any, ...]:
     factors, pivots = lax.linalg.lu(a)[:2]
-    # LAPACK counts rows from 1.
+    # LAPACK numbers rows from 1.
     return factors, pivots + np.int32(1), _success(a)
 
 
@@ -43,7 +43,7 @@ def _potrf(a: Any, *, flags: Flags, **_: Any) -> tuple[Any, ...]:
     if not flags["lower"]:
         a = adjoint(a)
     factor = lax.linalg.cholesky(a, symmetrize_input=False)
-    # The rules give NaN where LAPACK gives the place of the first bad minor.
+    # The rules return NaN if LAPACK would return the index of the first bad minor.
     matrix = (a.ndim - 2, a.ndim - 1)
     failed = lax.reduce(lax.ne(factor, factor), np.array(False), lax.bitwise_or, matrix)
     info = lax.convert_element_type(failed, np.int32)
@@ -81,7 +81,7 @@ def _ormqr(*arrays: Any, flags: Flags, **_: Any) -> tuple[Any, ...]:
 
 def _syevd(a: Any, *, flags: Flags, **_: Any) -> tuple[Any, ...]:
     if not flags["lower"]:
-        # XLA expands Eigh once for each shape in a module, with the triangle that it meets first.
+        # XLA expands Eigh once per shape in a module, with the triangle of the first occurrence.
         a = adjoint(a)
     vectors, values = lax.linalg.eigh(a, lower=True, symmetrize_input=False)
     return vectors, values, _success(a)
@@ -104,17 +104,17 @@ def _geev(a: Any, *, flags: Flags, shapes: Shapes) -> tuple[Any, ...]:
 
 
 def _gees(a: Any, *, flags: Flags, **_: Any) -> tuple[Any, ...]:
-    """Leaves out the eigenvalues, which are on the diagonal of the Schur form."""
+    """Returns zeros as eigenvalues, which are on the diagonal of the Schur form."""
     form, *vectors = lax.linalg.schur(a, compute_schur_vectors=bool(flags["vectors"]))
     vectors = vectors or [_zeros(a.shape, a)]
     values = _zeros(a.shape[:-1], a)
-    # For real matrices the real and the imaginary parts, else a workspace and the values.
+    # The real and imaginary parts for real matrices, else a workspace and the values.
     first = lax.real(_zeros(a.shape[-1:], a)) if is_complex(a) else values
     return form, first, values, *vectors, _success(a), _success(a)
 
 
 def _gees_ffi(a: Any, *, flags: Flags, **_: Any) -> tuple[Any, ...]:
-    """Leaves out the eigenvalues too, and gives the results in another order."""
+    """Like _gees, with the results in another order."""
     form, first, values, *rest = _gees(a, flags=flags)
     vectors, *success = rest
     return form, vectors, *(() if is_complex(a) else (first,)), values, *success
@@ -144,20 +144,20 @@ def _gesdd(a: Any, *, shapes: Shapes, **_: Any) -> tuple[Any, ...]:
 def _gesvd_gpu(a: Any, *, flags: Flags, shapes: Shapes) -> tuple[Any, ...]:
     if not flags["transposed"]:
         return _gesdd(a, shapes=shapes)
-    # The solver sees the transpose, and so gives the two in the other order.
+    # The solver receives the transpose, so the two factors are exchanged.
     s, u, vh, info = _gesdd(a, shapes=(*shapes[:2], shapes[3], shapes[2]))[1:]
     return a, s, vh, u, info
 
 
 def _gesvdj(a: Any, *, shapes: Shapes, **_: Any) -> tuple[Any, ...]:
-    """Gives V in the place of its adjoint."""
+    """Returns V instead of its adjoint."""
     swapped = (*shapes[3][:-2], shapes[3][-1], shapes[3][-2])
     s, u, vh, info = _gesdd(a, shapes=(*shapes[:3], swapped))[1:]
     return a, s, u, adjoint(vh), info
 
 
 def _permutation(pivots: Any, *, shapes: Shapes, **_: Any) -> tuple[Any, ...]:
-    """Reads pivots that count from 0."""
+    """Converts pivots, which start from 0, to a permutation."""
     return (lax.linalg.lu_pivots_to_permutation(pivots, shapes[0][-1]),)
 
 
@@ -190,7 +190,7 @@ _ROUTINES: Mapping[str, Routine] = {
 
 
 def _success(a: Any) -> Any:
-    """Returns LAPACK's info for each matrix: 0, since what fails is NaN in these rules."""
+    """Returns LAPACK's info for each matrix: 0, because failures are NaN in these rules."""
     return lax.full(a.shape[:-2], 0, np.int32)
 
 

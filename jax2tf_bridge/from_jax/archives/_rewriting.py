@@ -1,4 +1,4 @@
-"""Replaces the linear algebra calls of an archive by StableHLO, or by today's calls."""
+"""Replaces the linear algebra calls in an archive by StableHLO or by today's calls."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from jax2tf_bridge.from_jax.stablehlo import StableHloModule
 from jax2tf_bridge.targets import Target
 from shape_poly import SymbolicScope
 
-# LAPACK's, and its integers.
+# LAPACK's dtypes, and its integers.
 _DTYPES = {
     ELEMENT_TYPES[name]: name for name in ("float32", "float64", "complex64", "complex128", "int32")
 }
 
-# Names of the sizes of each routine's arrays, after the batch dimensions.
+# The names of the sizes of each routine's arrays, without the batch dimensions.
 _SIZES = {
     "gees": ("nn",),
     "gees_ffi": ("nn",),
@@ -47,36 +47,36 @@ _SIZES = {
     "sytrd": ("nn",),
     "trsm": ("mm", "mk"),
 }
-# Those that JAX has for matrices of open sizes as well.
+# Routines that JAX also supports for matrices with open sizes.
 _OPEN_SIZES = ("potrf", "trsm")
-# In JAX they stay LAPACK's, in whose order eigenvalues come, and with matrices of open sizes.
+# JAX keeps LAPACK's calls for these, because of the order of eigenvalues and for open sizes.
 _IN_LAPACKS_ORDER = ("gees", "geev")
 
 
 def _options(target: Target) -> ExportOptions:
-    """Makes the options that the lowering rules look at."""
+    """Makes options for the lowering rules."""
     return ExportOptions(("cpu",), (), target, (), scope=SymbolicScope([]), infer=False, call="")
 
 
 def rewrite_calls(
     module: StableHloModule, name: str, *, keep_current: bool, target: Target | None = None
 ) -> None:
-    """Replaces the calls of LAPACK in `module` by StableHLO that every reader runs.
+    """Replaces the LAPACK calls in `module` by StableHLO that every reader runs.
 
     Args:
-      module: is changed in place.
-      name: of the function, for messages.
-      keep_current: whether the module is for today's jaxlib: what that takes as it is stays.
-      target: for which it is written; the widest by default.
+      module: the module, which is changed in place.
+      name: the name of the function, for messages.
+      keep_current: whether to keep calls that today's jaxlib accepts.
+      target: the target of the module; by default the widest.
 
     Raises:
-      ModuleError: a call has open sizes, or flags that are computed, so that it has no such form;
-        or other operands or types than JAX gives it.
+      ModuleError: a call has no equivalent, because of open sizes or computed flags; or its
+        operands or types are not those of JAX.
     """
     options = _options(target or Target.widest())
     for operation, called in module.custom_call_operations():
         try:
-            # Its operands may be results of a call that was replaced just now.
+            # Its operands may be results of a call that was just replaced.
             call = archived_call(operation, called)
             if call is None:
                 continue
@@ -85,7 +85,7 @@ def rewrite_calls(
                 _replace(module, operation, call, options, by_lapack=by_lapack)
         except ModuleError as e:
             raise ModuleError(f"{name} holds a call that has no form in StableHLO: {e}") from e
-        except Exception as e:  # the module may be from anywhere
+        except Exception as e:  # the module may come from any tool
             raise ModuleError(
                 f"{name} holds a call of {called!r} that is not as JAX writes it: "
                 f"{type(e).__name__}: {e}. Export the function again."
@@ -104,7 +104,7 @@ def _replace(
     results = [ir.RankedTensorType(r.type) for r in operation.results]
     shapes = tuple(tuple(r.shape) for r in results)
     specs = _specs(call, operands, by_lapack)
-    # The call hands over all operands, whether or not they are read.
+    # The call passes all operands, even unused ones.
     function = jax.jit(routine_function(call.routine, call.flags, shapes), keep_unused=True)
     with jax.enable_x64(specs[0].dtype.itemsize // _parts(specs[0].dtype) == 8):
         if by_lapack:
@@ -128,7 +128,7 @@ def _as_today(function: Any, specs: Sequence[jax.ShapeDtypeStruct], target: str)
 def _specs(
     call: ArchivedCall, operands: Sequence[Any], by_lapack: bool
 ) -> list[jax.ShapeDtypeStruct]:
-    """Lists the types of the operands, with a variable for each size that is open."""
+    """Lists the types of the operands, with variables for open sizes."""
     sizes = _SIZES[call.routine]
     if call.routine == "trsm" and not call.flags["left"]:
         sizes = ("mm", "km")
@@ -143,7 +143,7 @@ def _specs(
     for tensor, names in zip(types, named, strict=True):
         if tensor.rank != len(names):
             raise ModuleError(f"{call.target} takes arguments of other ranks than JAX gives it")
-        # The bindings call an open size by a negative number.
+        # The bindings represent an open size by a negative number.
         dimensions = [str(d) if d >= 0 else n for d, n in zip(tensor.shape, names, strict=True)]
         is_open = any(d < 0 for d in tensor.shape[batch:])
         if is_open and not by_lapack and call.routine not in _OPEN_SIZES:

@@ -1,4 +1,4 @@
-"""A user's function and its arguments: checked, named, and as JAX takes them."""
+"""Checks the user's function and arguments, names them, and prepares them for JAX."""
 
 from jax2tf_bridge.from_jax.arguments._callables import (
     AlreadyTraced,

@@ -1,4 +1,4 @@
-"""Functions as users pass them: checked, named and jitted once; advice about their arguments."""
+"""Checks, names and jits the user's functions; advice about their arguments."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from jax2tf_bridge.portable import PortableFunction, unwrap_portable
 
 @dataclass(frozen=True)
 class JaxCallable:
-    """A function of the user's, ready to be traced.
+    """The user's function, ready for tracing.
 
     Attributes:
-      name: for messages and for the module.
-      code_name: what code that calls the bridge may call it.
-      jitted: what to trace.
-      static_argnums, static_argnames: the arguments that jit takes as values.
-      source: where it was defined, as "file:line (function)", if that is known.
-      is_unbound_module: whether it is a module of flax.linen without parameters.
-      variadic_names: names of the first arguments that fall into `*args`, if they are known.
+      name: the name, for messages and for the module.
+      code_name: the name of the function in code, for advice.
+      jitted: the jitted function to trace.
+      static_argnums, static_argnames: the static arguments of jit.
+      source: the place of its definition, as "file:line (function)", if known.
+      is_unbound_module: whether it is a flax.linen module without parameters.
+      variadic_names: the names of the first arguments in `*args`, if known.
     """
 
     name: str
@@ -45,7 +45,7 @@ class JaxCallable:
 
     @staticmethod
     def of(function: object, *, caller: str) -> JaxCallable:
-        """Checks `function`, and jits it unless it is jitted already.
+        """Checks `function`, and jits it unless it is already jitted.
 
         Raises:
           FunctionError: `function` is not callable, or is a generator function.
@@ -82,11 +82,11 @@ class JaxCallable:
         )
 
     def is_static(self, position: int) -> bool:
-        """Returns whether the positional argument is a value and not an array."""
+        """Returns whether the positional argument is static."""
         return position in self.static_argnums
 
     def argument_names(self, count: int) -> tuple[str, ...]:
-        """Names each of `count` positional arguments."""
+        """Returns the names of `count` positional arguments."""
         names: list[str] = []
         variadic = "args"
         for parameter in self.signature.parameters.values() if self.signature else ():
@@ -103,13 +103,13 @@ class JaxCallable:
 
 
 def _is_jitted(function: object) -> bool:
-    # The result of flax.nnx.jit looks like one, but traces to objects of Flax.
+    # The result of flax.nnx.jit looks like a jitted function, but its traces are Flax objects.
     is_of_flax = type(function).__module__.partition(".")[0] == "flax"
     return isinstance(function, jax.stages.Wrapped) and not is_of_flax
 
 
 def _is_linen_module(value: object) -> bool:
-    # Compared by name, so that Flax need not be imported.
+    # The comparison by name avoids importing Flax.
     kinds = [(kind.__module__, kind.__name__) for kind in type(value).__mro__]
     return ("flax.linen.module", "Module") in kinds
 
@@ -119,9 +119,9 @@ def _is_unbound_module(function: object) -> bool:
 
 
 def _linen_argument_names(function: object) -> tuple[str, ...]:
-    """Names the positional arguments of a linen module's method behind `Module.apply`'s `*args`.
+    """Returns the names of a linen method's arguments, which `Module.apply` takes as `*args`.
 
-    Returns no names for any other function.
+    Other functions have no such names.
     """
     args: tuple[Any, ...] = ()
     keywords: dict[str, Any] = {}
@@ -140,8 +140,8 @@ def _linen_argument_names(function: object) -> tuple[str, ...]:
 
 
 def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
-    # A plain function around it, since jit wants a hashable one with a name: callable objects
-    # (an Equinox module) and partials may have neither.
+    # jit needs a hashable function with a name, so a plain function wraps the callable: partials
+    # and callable objects (an Equinox module) may lack both.
     def call(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
@@ -151,7 +151,7 @@ def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
         call.__signature__ = signature  # type: ignore[attr-defined]
     written = written_function(function)
     if hasattr(written, "__code__"):
-        # JAX's messages name the place of the wrapped function.
+        # JAX's messages use the place of the wrapped function.
         call.__wrapped__ = written  # type: ignore[attr-defined]
     return call
 
@@ -164,7 +164,7 @@ def _name(function: object) -> str:
 
 
 def _code_name(function: object) -> str:
-    """Returns the name that code can have for the function; f where it has none."""
+    """Returns the name of the function in code; "f" if it has none."""
     name = getattr(function, "__name__", None)
     named = isinstance(name, str) and name.isidentifier() and not keyword.iskeyword(name)
     is_method = callable(function) and inspect.ismethod(inspect.unwrap(function))
@@ -184,7 +184,7 @@ def _positional_count(signature: inspect.Signature | None) -> int:
 
 
 def _instead(value: object) -> str:
-    """Returns advice to call a function that was exported already."""
+    """Returns advice for a function that was already exported."""
     if isinstance(unwrap_portable(value), PortableFunction):
         return " It is exported already: to_tf(portable) makes a TensorFlow function of it."
     if isinstance(value, jax_export.Exported):
@@ -200,14 +200,14 @@ def _short(value: object) -> str:
 
 
 class AlreadyTraced:
-    """A jax.stages.Wrapped around a trace, so that nothing is traced twice."""
+    """jax.stages.Wrapped of an existing trace, which avoids a second trace."""
 
     def __init__(self, traced: jax.stages.Traced) -> None:
-        """Takes the trace that `trace` will return."""
+        """Stores the trace that `trace` will return."""
         self._traced = traced
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Raises, since it is only lowered."""
+        """Raises, because it can only be lowered."""
         raise NotImplementedError
 
     def trace(self, *args: Any, **kwargs: Any) -> jax.stages.Traced:
@@ -231,10 +231,10 @@ def close_over(function: JaxCallable, names: Sequence[str], argument: str, value
     """Returns advice, with code, to pass an argument before the function is exported.
 
     Args:
-      function: whose argument it is.
-      names: of the positional arguments of the call.
-      argument: the name of the one to give before.
-      value: what it was called with.
+      function: the function.
+      names: the names of the call's positional arguments.
+      argument: the name of the argument to bind.
+      value: the value of the argument in the call.
 
     >>> f = JaxCallable.of(lambda x, mode: x, caller="export")
     >>> close_over(f, ["x", "mode"], "mode", "fast")
@@ -242,13 +242,13 @@ def close_over(function: JaxCallable, names: Sequence[str], argument: str, value
     """
     called = function.code_name
     shown = repr(value) if isinstance(value, _WRITTEN_AS_CODE) else argument
-    if not argument.isidentifier():  # one of *args
+    if not argument.isidentifier():  # an item of *args
         return "Close over it."
     parameters = {} if function.signature is None else function.signature.parameters
     parameter = parameters.get(argument)
     by_position = parameter is not None and parameter.kind is parameter.POSITIONAL_ONLY
     if argument in names[:-1] or by_position:
-        # Later positional arguments would take its place.
+        # Otherwise later positional arguments would take its place.
         others = [name for name in names if name != argument]
         if not all(map(str.isidentifier, others)):
             return "Close over it."
@@ -263,10 +263,10 @@ def value_note(
     """Returns a note for JAX's error that an argument has no value while tracing.
 
     Args:
-      error: what JAX raised; it names the arguments.
-      function: whose arguments they are.
-      names: of the positional arguments of the call.
-      given: the arguments that were numbers of Python, by name.
+      error: JAX's error, which names the arguments.
+      function: the function.
+      names: the names of the call's positional arguments.
+      given: the arguments that were Python numbers, by name.
     """
     for argument, value in given.items():
         if re.search(rf"\bargument {re.escape(argument)}(?![\w\[])", str(error)):

@@ -17,10 +17,10 @@ from shape_poly import Dim
 
 
 def shape_and_dtype(leaf: Any, path: str) -> tuple[tuple[Any, ...], Any]:
-    """Returns an argument's shape, and its dtype as JAX takes it (64 bits only with x64).
+    """Returns the shape of an argument, and its dtype in JAX (64 bits only with x64).
 
     Raises:
-      DTypeError: it is no array, or JAX has no such dtype.
+      DTypeError: it is not an array, or JAX has no such dtype.
     """
     if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
         try:
@@ -55,7 +55,7 @@ def static_leaf_hint(leaf: Any, path: str) -> str:
 
 
 def jax_dtype(dtype: Any, path: str, *, shown: str | None = None) -> Any:
-    """Converts a dtype to the one that JAX takes for it; messages call it `shown`.
+    """Converts a dtype to the dtype that JAX uses for it; messages call it `shown`.
 
     Raises:
       DTypeError: JAX has no such dtype.
@@ -85,7 +85,7 @@ def _conversion(dtype: Any) -> str:
 
 
 _WIDEST = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16}
-"""Bytes of the widest of NumPy's own dtypes, by kind, that JAX has."""
+"""Size in bytes of JAX's widest standard dtype of each kind."""
 
 
 @functools.cache
@@ -99,12 +99,12 @@ def _is_known_to_jax(dtype: np.dtype[Any]) -> bool:
     return True
 
 
-# A ShapeDtypeStruct has none.
+# A ShapeDtypeStruct has no memory space.
 _MEMORY_SPACES: dict[str, MemorySpace] = {"Device": "device", "Host": "host", "Any": "any"}
 
 
 def portable_aval(aval: Any, shape: tuple[Dim, ...] | None = None) -> Aval:
-    """Converts a JAX aval or ShapeDtypeStruct; `shape` takes the place of its own."""
+    """Converts a JAX aval or ShapeDtypeStruct to an Aval with the shape `shape`."""
     if shape is None:
         shape = tuple(dim_from_jax(d) for d in aval.shape)
     space = _MEMORY_SPACES.get(getattr(getattr(aval, "memory_space", None), "name", ""), "device")
@@ -131,5 +131,5 @@ def cotangent_spec(aval: Any) -> jax.ShapeDtypeStruct:
 
 
 def is_narrow(aval: Aval) -> bool:
-    """Returns whether values have fewer than 8 bits; TF's op passes them as wider ones."""
+    """Returns whether values have fewer than 8 bits; TF's op passes them in a wider dtype."""
     return aval.dtype in WIDENED

@@ -1,4 +1,4 @@
-"""Finds lines of the user's code, and of the libraries that it calls, in tracebacks."""
+"""Finds lines of the user's code, and of libraries that it calls, in tracebacks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 _LIBRARIES = frozenset({"jax", "jaxlib", "jax2tf_bridge", "shape_poly", "tensorflow", "keras"})
 _NOT_CALLED_BY_NAME = frozenset({"numpy", "jaxtyping", "beartype"})
-"""Packages whose lines never are the place that a message should name."""
+"""Packages whose lines are never named in messages."""
 
 
 def _folders(*names: str) -> tuple[str, ...]:
@@ -29,8 +29,8 @@ _OURS = (str(_BRIDGE), str(_BRIDGE.with_name("shape_poly")))
 def user_line(error: BaseException) -> str | None:
     """Finds the innermost line of the user's own code, as "file.py:12 (function)".
 
-    A line of an installed library (Flax, Equinox) stands for it if there is no other; lines of
-    JAX, TensorFlow and the bridge never do.
+    If there is none, it is a line of an installed library (Flax, Equinox), but never one of JAX,
+    TensorFlow or the bridge.
     """
     innermost: str | None = None
     innermost_installed: str | None = None
@@ -46,8 +46,8 @@ def user_line(error: BaseException) -> str | None:
 def library_line(error: BaseException) -> str | None:
     """Finds the innermost line of a library that the user's code called, with its text.
 
-    Its form is "file.py:12 (function), `len(values)`". None where the user's own code is further
-    inside, or called JAX directly.
+    The form is "file.py:12 (function), `len(values)`". Returns None if the user's own code is
+    further inside, or called JAX directly.
     """
     innermost: str | None = None
     for file, line, function in _frames(error):
@@ -61,9 +61,9 @@ def library_line(error: BaseException) -> str | None:
 
 
 def user_line_of_equation(equation: Any) -> str | None:
-    """Finds the innermost line of the user's own code that made an equation, in the same form."""
+    """Finds the innermost line of the user's code that made an equation, as in `user_line`."""
     trace = getattr(getattr(equation, "source_info", None), "traceback", None)
-    # The innermost comes first.
+    # The innermost frame comes first.
     for frame in getattr(trace, "frames", ()):
         file, function = str(frame.file_name), str(frame.function_name).rpartition(".")[2]
         if not file.startswith((*_INSTALLED, *_OURS, "<frozen")):
@@ -72,7 +72,7 @@ def user_line_of_equation(equation: Any) -> str | None:
 
 
 def defined_at(function: object) -> str | None:
-    """Returns where a function was defined, in the form of `user_line`."""
+    """Returns the place of a function's definition, in the form of `user_line`."""
     inner = written_function(function)
     code = getattr(inner, "__code__", None)
     if code is None or str(getattr(inner, "__module__", "")).partition(".")[0] in _LIBRARIES:
@@ -81,9 +81,9 @@ def defined_at(function: object) -> str | None:
 
 
 def written_function(function: object) -> object:
-    """Finds the function written with def or lambda that `function` was made of.
+    """Finds the function, written with def or lambda, behind `function`.
 
-    Decorators and partials are taken off, and __call__ stands for an object that has one.
+    Decorators and partials are removed, and a callable object is replaced by its __call__.
     """
     while True:
         inner = inspect.unwrap(function) if callable(function) else function
@@ -97,12 +97,12 @@ def written_function(function: object) -> object:
 
 
 def _is_called(error: BaseException) -> bool:
-    """Returns whether code of the user's is in the traceback, which called the library."""
+    """Returns whether the traceback has code of the user."""
     return any(not file.startswith(_INSTALLED) for file, _, _ in _frames(error))
 
 
 def _package(file: str) -> str:
-    """Names the installed package that a file belongs to; "" for the standard library."""
+    """Returns the installed package of a file; "" for the standard library."""
     for folder in _PACKAGES:
         if file.startswith(folder):
             return Path(file).relative_to(folder).parts[0]
@@ -110,7 +110,7 @@ def _package(file: str) -> str:
 
 
 def _frames(error: BaseException) -> Iterable[tuple[str, int, str]]:
-    """Yields file, line and function of each frame outside of `_LIBRARIES`, the innermost last."""
+    """Yields file, line and function of the frames outside of `_LIBRARIES`, the innermost last."""
     for frame, line in traceback.walk_tb(error.__traceback__):
         if str(frame.f_globals.get("__name__", "")).partition(".")[0] not in _LIBRARIES:
             yield frame.f_code.co_filename, line, frame.f_code.co_name

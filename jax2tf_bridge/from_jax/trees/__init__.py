@@ -1,4 +1,4 @@
-"""JAX's pytrees and the structures that a portable function stores."""
+"""Converts between JAX's pytrees and the structures of portable functions."""
 
 from jax2tf_bridge.from_jax.trees._structures import jax_structures
 from jax2tf_bridge.from_jax.trees._tree_specs import (

@@ -1,4 +1,4 @@
-"""Code that makes objects of a type without its constructor, for messages about such types."""
+"""Generates code that makes objects of a type without its constructor, for messages."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _MAX_EXAMPLE_BYTES = 2**20
 
 
 def from_children_advice(one_level: Any, children: Sequence[Any]) -> str:
-    """Says how to register a type so that its objects are made without checks, with the code.
+    """Returns advice with code to register a type whose objects are made without its constructor.
 
     Args:
-      one_level: JAX's structure of a node of the type, with leaves as its children.
-      children: with which an object could not be made.
+      one_level: JAX's structure of a node of the type, with leaves as children.
+      children: the children that the constructor rejected.
     """
     node_type, static = one_level.node_data()
     name = shortest_public_name(node_type)
@@ -43,7 +43,7 @@ def from_children_advice(one_level: Any, children: Sequence[Any]) -> str:
     )
     others = ""
     if registered is None and in_jax is not None:
-        others = " serialize_auxdata=..., deserialize_auxdata=...,"  # those that jax.export has
+        others = " serialize_auxdata=..., deserialize_auxdata=...,"  # the arguments of jax.export
     call = (
         f"register_pytree_node_serialization({shown}, "
         f"serialized_name={registered or in_jax or name!r},{others} from_children="
@@ -58,7 +58,7 @@ def from_children_advice(one_level: Any, children: Sequence[Any]) -> str:
 
 
 def _name_in_code(name: str) -> str:
-    """Writes the name of a type as code has it where the type is known: a local class by itself."""
+    """Returns the name of a type in code; only the last part for a local class."""
     shown = name.removeprefix("__main__.").rpartition("<locals>.")[2]
     return shown if all(part.isidentifier() for part in shown.split(".")) else "..."
 
@@ -80,16 +80,15 @@ def _function(made_by: str, type_name: str, values: dict[str, str]) -> str:
 
 
 def _attributes(one_level: Any, children: Sequence[Any]) -> dict[str, str] | None:
-    """Finds how attributes of a type's objects follow from (static, children), by an example.
+    """Finds expressions for the attributes of a type's objects from (static, children), by example.
 
     Returns:
-      For each attribute the expression for it; None unless objects that are made so come apart
-      into the children again.
+      The expression of each attribute; None unless objects made this way flatten to the children.
     """
     for library in (np, jnp):
         try:
             values = _checked_attributes(one_level, children, library)
-        except Exception:  # whatever the type's own code does with such values
+        except Exception:  # the type's own code may fail with such values
             continue
         if values is not None:
             return values
@@ -113,14 +112,14 @@ def _checked_attributes(
 
 
 def _expressions(held: Mapping[str, Any], children: Sequence[Any], static: Any) -> dict[str, str]:
-    """Writes attributes in terms of `children` and `static`.
+    """Expresses attributes by `children` and `static`.
 
-    One example does not tell a constant from what is computed of sizes or static data, nor equal
-    static data from each other. So each attribute must have one reading, and no static value may
-    be read for two attributes. The constant None alone is believed, where it is not static.
+    An example cannot distinguish constants from values that are computed from sizes or static data,
+    nor equal static values from each other. So each attribute must have exactly one expression, and
+    each static value at most one attribute. None is the only accepted constant.
 
     Raises:
-      ValueError: an attribute has no reading, or several.
+      ValueError: an attribute has no expression, or several.
     """
     parts = dict(_static_parts(static))
     found = {name: _expression(value, children, parts) for name, value in held.items()}
@@ -144,7 +143,7 @@ def _expression(value: Any, children: Sequence[Any], parts: Mapping[str, Any]) -
 
 
 def _static_parts(static: Any, text: str = "static") -> Iterator[tuple[str, Any]]:
-    """Yields the static data and, within containers, their parts, each as code names it."""
+    """Yields the static data and its parts within containers, each with its expression."""
     yield text, static
     within: Mapping[Any, Any] = {}
     if isinstance(static, (tuple, list)):
@@ -156,13 +155,13 @@ def _static_parts(static: Any, text: str = "static") -> Iterator[tuple[str, Any]
 
 
 def _may_be(value: Any, part: Any) -> bool:
-    # Equal flags, numbers and texts may be one object, or be computed of each other.
+    # Equal flags, numbers and texts may be one object, or computed from each other.
     plain = (bool, int, float, str, bytes)
     return value is part or (type(value) in plain and type(part) in plain and value == part)
 
 
 def _example(library: Any, child: Any) -> Any:
-    """Makes an array like a child, of size 1 where the size is a symbol."""
+    """Makes an array like a child, with size 1 for symbolic dimensions."""
     shape = [d if isinstance(d, int) else 1 for d in getattr(child, "shape", ())]
     if np.prod(shape, dtype=float) > _MAX_EXAMPLE_BYTES:
         shape = [1] * len(shape)

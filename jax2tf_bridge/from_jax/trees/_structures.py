@@ -1,4 +1,4 @@
-"""JAX's structures of a portable function's arguments and results, with this process's types."""
+"""Makes JAX's structures of a portable function's arguments and results, with known types."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def jax_structures(portable: PortableFunction) -> tuple[Any, Any]:
     """Makes JAX's structures of (args, kwargs) and of the result.
 
     Raises:
-      StructureError: a type is not known here, or its children are in another order here.
-      FileFormatError: a registered type does not fit what is stored.
+      StructureError: a type is unknown in this process, or its children have another order here.
+      FileFormatError: a registered type does not fit the stored node.
     """
     known = _with_known_types(portable)
     return (
@@ -31,11 +31,11 @@ def jax_structures(portable: PortableFunction) -> tuple[Any, Any]:
 
 
 def _with_known_types(portable: PortableFunction) -> PortableFunction:
-    """Fills in the types of tree nodes that are registered here by now.
+    """Sets the types of tree nodes that have been registered since the file was read.
 
     Raises:
-      StructureError: some are not.
-      FileFormatError: one does not fit what is stored.
+      StructureError: a type is not registered.
+      FileFormatError: a type does not fit the stored node.
     """
     in_tree, out_tree = add_codecs(portable.in_tree), add_codecs(portable.out_tree)
     unknown = [*_without_types(in_tree), *_without_types(out_tree)]
@@ -62,7 +62,7 @@ def _treedef(portable: PortableFunction, spec: TreeSpec, avals: Sequence[Aval], 
 
 
 def _jax_structure(spec: TreeSpec, name: str) -> Any:
-    """Makes JAX's structure without objects of the types: their constructors may check values."""
+    """Makes JAX's structure without making objects, because constructors may check values."""
     children = [_jax_structure(child, name) for child in spec.children]
     match spec.kind:
         case "leaf":
@@ -87,10 +87,10 @@ def _jax_structure(spec: TreeSpec, name: str) -> Any:
 
 
 def _keeps_order(spec: TreeSpec, leaves: Iterator[Aval]) -> tuple[bool, Any]:
-    """Checks that objects come apart here in the order of the stored leaves; also returns one.
+    """Checks that objects flatten to the order of the stored leaves; also returns an object.
 
-    The object is _UNKNOWN where a type cannot be made of abstract values; of a custom node its
-    order is not known then.
+    The object is _UNKNOWN if a type rejects abstract values; the order of a custom node is then not
+    checked.
     """
     if spec.kind == "leaf":
         return True, next(leaves)
@@ -108,7 +108,7 @@ def _keeps_order(spec: TreeSpec, leaves: Iterator[Aval]) -> tuple[bool, Any]:
         return True, _UNKNOWN
     try:
         value = replace(spec, children=(LEAF,) * len(children)).unflatten(children)
-    except Exception:  # whatever the type's own code does with abstract values
+    except Exception:  # the type's own code may fail with abstract values
         return True, _UNKNOWN
     found, expected = jax.tree_util.tree_leaves(value), jax.tree_util.tree_leaves(children)
     same = [a is b for a, b in zip(found, expected, strict=False)]
@@ -116,7 +116,7 @@ def _keeps_order(spec: TreeSpec, leaves: Iterator[Aval]) -> tuple[bool, Any]:
 
 
 def _type_of(spec: TreeSpec) -> type:
-    assert spec.codec is not None  # _with_known_types refuses others
+    assert spec.codec is not None  # _with_known_types rejects others
     return spec.codec.node_type
 
 

@@ -1,4 +1,4 @@
-"""Converts JAX's pytrees to stored structures and back; registers TensorFlow's wrappers."""
+"""Converts JAX's pytrees to stored structures and back, and registers TensorFlow's wrappers."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _LEAF_DEF = jax.tree_util.tree_structure(0)
 
 
 def tree_spec(tree: Any) -> TreeSpec:
-    """Describes any pytree that JAX knows, with how its types are rebuilt."""
+    """Describes a pytree, including how to rebuild its types."""
     node, children = _node(tree)
     return replace(node, children=tuple(map(tree_spec, children))) if children else node
 
 
 def _node(tree: Any) -> tuple[TreeSpec, list[Any]]:
-    """Describes one node with leaves as its children, and returns the children."""
+    """Describes one node, with leaves as its children; also returns the children."""
     if tree is None:
         return TreeSpec("none"), []
-    # One level: everything below the root counts as a leaf.
+    # Everything below the root counts as a leaf.
     one_level: tuple[list[tuple[Any, Any]], Any] = jax.tree_util.tree_flatten_with_path(
         tree, is_leaf=lambda x: x is not tree
     )
@@ -61,12 +61,12 @@ def _node(tree: Any) -> tuple[TreeSpec, list[Any]]:
 
 
 def spec_of_structure(treedef: Any, leaves: Iterable[Any]) -> TreeSpec:
-    """Describes a structure of JAX's, of which there is no object.
+    """Describes JAX's structure of a tree that does not exist as an object.
 
     Args:
       treedef: JAX's structure.
-      leaves: arrays or what is like them. Objects of registered types are made with them, to learn
-        how their children are called; where one cannot be made, they have no names.
+      leaves: arrays or abstract values. Objects of registered types are made with them, to find the
+        names of their children; without an object, the children have no names.
     """
     return _spec_and_object(treedef, iter(leaves))[0]
 
@@ -91,9 +91,9 @@ def _spec_and_object(treedef: Any, leaves: Iterator[Any]) -> tuple[TreeSpec, Any
 
 
 def rebuilt(treedef: Any, leaves: Iterable[Any]) -> Any:
-    """Makes a tree of JAX's structure with other leaves, abstract ones among them.
+    """Makes a tree of JAX's structure with other leaves, which may be abstract.
 
-    As treedef.unflatten, but types are made by the from_children that they were registered with.
+    This is treedef.unflatten, but with the types' registered from_children.
 
     Raises:
       StructureError: the constructor of a type refuses its children.
@@ -103,7 +103,7 @@ def rebuilt(treedef: Any, leaves: Iterable[Any]) -> Any:
         try:
             return treedef.unflatten(every)
         except Exception:
-            pass  # whatever a constructor raises: which one it is, is found below
+            pass  # the code below finds the constructor that failed
     return _rebuilt(treedef, iter(every))
 
 
@@ -163,13 +163,13 @@ _IMPORTING = threading.Lock()
 def register_wrappers(
     list_type: type | None, tuple_type: type | None, dict_type: type | None
 ) -> None:
-    """Has jax.tree see through the wrappers in which a tf.Module keeps lists, tuples and dicts.
+    """Registers tf.Module's wrappers of lists, tuples and dicts as pytrees.
 
-    The types are None in a TensorFlow that lacks them. As in jax2tf, a list or tuple is given back
-    plain, and a dict as the wrapper.
+    The types are None in a TensorFlow that lacks them. As in jax2tf, lists and tuples are rebuilt
+    as plain objects, and dicts as the wrapper.
 
-    jax2tf registers them when it is imported, and fails where somebody else did. So that it can be
-    imported later, it is imported here, where this JAX has one.
+    jax2tf registers these types when it is imported, and fails if they are registered already. So
+    it is imported here first, if this JAX has it.
     """
     can_import_jax2tf()
     if list_type is not None:
@@ -187,19 +187,19 @@ def register_wrappers(
 def _register(
     kind: type, flatten: Callable[[Any], tuple[Any, Any]], unflatten: Callable[[Any, Any], Any]
 ) -> None:
-    with contextlib.suppress(ValueError):  # it is registered
+    with contextlib.suppress(ValueError):  # it is already registered
         jax.tree_util.register_pytree_node(kind, flatten, unflatten)
 
 
 def can_import_jax2tf() -> bool:
-    """Imports jax2tf without its warning; returns whether this JAX has one that works."""
-    with _IMPORTING, warnings.catch_warnings():  # whose filters all threads share
+    """Imports jax2tf without its warning; returns whether this JAX has a working jax2tf."""
+    with _IMPORTING, warnings.catch_warnings():  # all threads share the filters
         warnings.simplefilter("ignore", DeprecationWarning)
         before = set(sys.modules)
         try:
             importlib.import_module("jax.experimental.jax2tf")
-        except Exception:  # of any type: it uses what a JAX or TensorFlow may no longer have
-            # Python leaves the parts that were imported before one failed.
+        except Exception:  # of any type, because it may use removed parts of JAX or TensorFlow
+            # Python keeps the modules that were imported before the failure.
             for name in {*sys.modules} - before:
                 if name.startswith("jax.experimental.jax2tf."):
                     del sys.modules[name]
