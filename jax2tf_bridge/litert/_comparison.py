@@ -19,7 +19,7 @@ from jax2tf_bridge.saving import ServedArray, Signature
 Arrays = Mapping[str, np.ndarray]
 
 _OPEN_SIZE = 2
-"""Size of an open dimension where no example is known."""
+"""Size of an open dimension without an example."""
 
 _DEPRECATED = r"\s*Warning: tf.lite.Interpreter is deprecated"
 _NARROW = ("float16", "bfloat16")
@@ -27,11 +27,11 @@ _NARROW = ("float16", "bfloat16")
 
 @dataclass(frozen=True)
 class Answers:
-    """Inputs of a signature, and what TensorFlow computes from them.
+    """Inputs of a signature, and TensorFlow's outputs for them.
 
     Attributes:
-      inputs: arrays by the inputs' names.
-      outputs: arrays by the outputs' names.
+      inputs: the inputs by name.
+      outputs: the outputs by name.
     """
 
     inputs: Arrays
@@ -39,11 +39,11 @@ class Answers:
 
 
 def example_of(signature: Signature, inputs: Mapping[str, ServedArray]) -> dict[str, np.ndarray]:
-    """Returns the user's example by the inputs' names; drawn numbers where there is none.
+    """Returns example inputs by name: the user's, or random numbers.
 
     Args:
-      signature: the user's, with `args`, `kwargs` and `example`.
-      inputs: of the saved signature, in the order of the arguments.
+      signature: the user's signature, with `args`, `kwargs` and `example`.
+      inputs: the inputs of the saved signature, in the order of the arguments.
     """
     leaves = [leaf for leaf in tf.nest.flatten([*signature.args, dict(signature.kwargs)])]
     leaves = [leaf for leaf in leaves if leaf is not None]
@@ -75,7 +75,7 @@ def _array(value: Any, served: ServedArray, rng: np.random.Generator) -> np.ndar
 def answers_of_tensorflow(
     folder: Path, examples: Mapping[str, Mapping[str, np.ndarray]]
 ) -> dict[str, Answers]:
-    """Calls the signatures of a SavedModel; leaves out those that refuse the inputs."""
+    """Calls the signatures of a SavedModel; skips those that reject the inputs."""
     loaded = tf.saved_model.load(str(folder))
     answers = {}
     for name, inputs in examples.items():
@@ -83,18 +83,18 @@ def answers_of_tensorflow(
         try:
             outputs = loaded.signatures[name](**tensors)
         except (tf.errors.OpError, ValueError):
-            continue  # drawn numbers may be no inputs of the function
+            continue  # random numbers may be invalid inputs
         answers[name] = Answers(inputs, {k: v.numpy() for k, v in outputs.items()})
     return answers
 
 
 def check_model(model: bytes, answers: Mapping[str, Answers], *, is_quantized: bool) -> None:
-    """Raises unless LiteRT computes what TensorFlow does.
+    """Raises unless LiteRT's results equal TensorFlow's.
 
     Args:
-      model: the file's bytes.
-      answers: of TensorFlow, by the signatures' names.
-      is_quantized: whether only NaN and infinity are looked for.
+      model: the bytes of the file.
+      answers: TensorFlow's answers by signature.
+      is_quantized: whether to check only for NaN and infinity.
 
     Raises:
       SavingError: LiteRT fails, or an output differs.

@@ -21,17 +21,17 @@ from jax2tf_bridge.to_tensorflow import saved_model_message
 
 _DEPRECATED = r"\s*Warning: tf.lite.Interpreter is deprecated"
 _INTERNAL = "__saved_model"
-"""What TensorFlow's own entries among signatures begin with."""
+"""Prefix of TensorFlow's own entries among signatures."""
 
 
 @dataclass(frozen=True)
 class ConvertedModel:
-    """SavedModel to convert, whose graph is in built-in operations as far as possible.
+    """SavedModel to convert; its graph consists of built-in operations as far as possible.
 
     Attributes:
-      folder: where it is.
-      signatures: by name.
-      callers: for each signature the name of the function in the graph that it calls.
+      folder: the path of the SavedModel.
+      signatures: the signatures by name.
+      callers: maps each signature to the function of the graph that it calls.
     """
 
     folder: Path
@@ -40,16 +40,15 @@ class ConvertedModel:
 
     @staticmethod
     def read(folder: Path, served: Mapping[str, Any] | None = None) -> ConvertedModel:
-        """Rewrites the graph of a SavedModel in its place.
+        """Rewrites the graph of a SavedModel in place.
 
         Args:
-          folder: the SavedModel, of which the graph is replaced.
-          served: what is known of the inputs and outputs of its signatures; else the graph is
-            asked.
+          folder: the SavedModel, whose graph is replaced.
+          served: the inputs and outputs of its signatures; by default they are read from the graph.
 
         Raises:
           SavingError: it has no signature.
-          ModuleError: this TensorFlow has no message of SavedModels.
+          ModuleError: the installed TensorFlow has no SavedModel protocol buffer.
         """
         kind = saved_model_message()
         if kind is None:
@@ -91,8 +90,8 @@ def converted(model: ConvertedModel, quantization: Quantization) -> bytes:
     """Converts a SavedModel.
 
     Raises:
-      UnsupportedByTargetError: an operation has no built-in one.
-      SavingError: the converter fails otherwise.
+      UnsupportedByTargetError: LiteRT has no built-in operation for an operation.
+      SavingError: the converter fails for another reason.
       StructureError, ShapeError, DTypeError: representative data does not fit.
     """
     names = list(model.signatures)
@@ -100,7 +99,7 @@ def converted(model: ConvertedModel, quantization: Quantization) -> bytes:
     quantization.apply(converter, {n: s.inputs for n, s in model.signatures.items()})
     try:
         with warnings.catch_warnings():
-            # Of the interpreter by which TensorFlow itself measures ranges.
+            # TensorFlow measures ranges with an interpreter that warns of its own deprecation.
             warnings.filterwarnings("ignore", _DEPRECATED)
             return bytes(converter.convert())
     except Exception as e:

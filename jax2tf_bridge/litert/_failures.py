@@ -1,4 +1,4 @@
-"""Tells why TensorFlow's converter failed, in the user's words."""
+"""Explains failures of TensorFlow's converter in the user's words."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _OTHER_DTYPES = {"i1": "bool", "complex<f32>": "complex64", "complex<f64>": "com
 
 @dataclass(frozen=True)
 class _Lacking:
-    """Operation without a built-in one.
+    """Operation without a built-in operation of LiteRT.
 
     Attributes:
-      operation: its kind, as "tf.Qr".
-      dtype: of its first operand that is no flag; "" if it is not told.
-      line: of the user's source; None if it is not known.
-      signature: of the model; "" if it is not known.
+      operation: the kind, such as "tf.Qr".
+      dtype: the dtype of its first operand that is not a flag; "" if unknown.
+      line: the user's source line; None if unknown.
+      signature: the signature; "" if unknown.
     """
 
     operation: str
@@ -49,11 +49,11 @@ class _Lacking:
 
 
 def conversion_error(error: Exception, callers: Mapping[str, str]) -> BridgeError | None:
-    """Makes the error to raise for one of the converter; None if it is not the converter's.
+    """Converts an error of the converter to the bridge's; returns None for other errors.
 
     Args:
-      error: what it raised.
-      callers: for each signature the function of the graph that it calls.
+      error: the error.
+      callers: maps each signature to the function of the graph that it calls.
     """
     diagnostics = getattr(error, "errors", None)
     if type(error).__name__ != "ConverterError" or diagnostics is None:
@@ -87,7 +87,7 @@ def _lacking(diagnostics: Any, callers: Mapping[str, str]) -> Iterator[_Lacking]
 
 
 def _place(diagnostic: Any, callers: Mapping[str, str]) -> tuple[str | None, str]:
-    """Returns the user's line and the signature that a diagnostic is about."""
+    """Returns the user's line and the signature of a diagnostic."""
     names = [call.name for call in diagnostic.location.call]
     line = next(filter(None, (find_source_line(name.partition("@")[0]) for name in names)), None)
     inside = {name.partition("@")[2] for name in names}
@@ -95,7 +95,7 @@ def _place(diagnostic: Any, callers: Mapping[str, str]) -> tuple[str | None, str
 
 
 def _failed(diagnostics: Any, callers: Mapping[str, str]) -> Iterator[str]:
-    """Yields operation, line and signature of other failures, and what the converter says."""
+    """Yields operation, line, signature and the converter's text of other failures."""
     for each in diagnostics:
         match = _OTHER.search(each.error_message)
         if match is not None:
@@ -116,6 +116,6 @@ def _dtype(text: str) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Returns the first sentence of what the converter says."""
+    """Returns the first sentence of the converter's text."""
     match = re.search(r"error: (?:loc\(.*?\)+: )?(.*)", str(error))
     return (match[1] if match else str(error).strip().partition("\n")[0])[:300]

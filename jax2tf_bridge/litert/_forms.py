@@ -1,8 +1,8 @@
-"""TensorFlow functions of LiteRT's built-in operations, for operations that it has none for.
+"""Forms: TensorFlow functions of LiteRT's built-in operations, for operations that it lacks.
 
-LiteRT has arithmetic of 32 bits, and of bitwise operations only XOR and the shift to the right.
-Integers of fewer bits are computed in 32, unsigned ones of 32 bits as signed ones of the same bits,
-and floats of 16 bits in 32.
+LiteRT has 32-bit arithmetic; its only bitwise operations are XOR and the right shift. Narrower
+integers are computed in 32 bits, unsigned 32-bit integers as signed ones with the same bits, and
+16-bit floats in 32 bits.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from jax2tf_bridge.to_tensorflow import get_dynamic_update_slice
 from jax2tf_bridge.to_tensorflow.operations import lgamma
 
 Kernel: TypeAlias = Callable[..., tf.Tensor]
-"""Takes the operation's inputs."""
+"""Function of the operation's inputs."""
 
 _MIN_INT32 = -(2**31)
 
 
 @dataclass(frozen=True)
 class Form:
-    """What takes the place of an operation.
+    """Replacement of an operation.
 
     Attributes:
-      kernel: makes the result of the inputs.
-      inputs: their dtypes.
-      result: its dtype.
+      kernel: computes the result from the inputs.
+      inputs: the dtypes of the inputs.
+      result: the dtype of the result.
     """
 
     kernel: Kernel
@@ -41,11 +41,11 @@ class Form:
 
 
 def form_of(node: Any, makers: Mapping[str, Any]) -> Form | None:
-    """Returns the form of a node of a GraphDef; None if it needs none, or has none.
+    """Returns the form of a node of a GraphDef; None if it needs none, or none exists.
 
     Args:
       node: the node.
-      makers: the nodes beside it by their names.
+      makers: the nodes of the same graph by name.
     """
     if node.op == "Squeeze":
         return _squeeze(node, makers)
@@ -63,8 +63,8 @@ def form_of(node: Any, makers: Mapping[str, Any]) -> Form | None:
 
 
 def _attribute(node: Any, name: str) -> Any:
-    """Returns an attribute; an empty one where it has its default, which files leave out."""
-    # To look up what is missing would add it.
+    """Returns an attribute; an empty message for a default value, which files omit."""
+    # The lookup of a missing attribute would add it.
     return node.attr[name] if name in node.attr else tf.compat.v1.AttrValue()
 
 
@@ -74,7 +74,7 @@ def _dtype(node: Any, attribute: str) -> tf.DType | None:
 
 
 def _kernel(operation: str, dtype: tf.DType) -> Kernel | None:
-    """Returns the form of an operation on elements."""
+    """Returns the kernel of an elementwise operation."""
     if dtype == tf.int32:
         return _OF_INT32.get(operation)
     if dtype == tf.int64:
@@ -118,7 +118,7 @@ def _widened(form: Kernel, wide: tf.DType) -> Kernel:
 
 
 def _as_signed(form: Kernel, signed: tf.DType = tf.int32) -> Kernel:
-    """Computes unsigned integers by the form of signed ones."""
+    """Computes unsigned integers by the kernel for signed ones."""
 
     def call(*tensors: tf.Tensor) -> tf.Tensor:
         found = form(*(tf.bitcast(tensor, signed) for tensor in tensors))
@@ -128,7 +128,7 @@ def _as_signed(form: Kernel, signed: tf.DType = tf.int32) -> Kernel:
 
 
 def _ordered(form: Kernel) -> Kernel:
-    """Compares unsigned integers by the form of signed ones, which have the same order then."""
+    """Compares unsigned integers as signed ones with a flipped sign bit, which keeps their order."""
 
     def call(*tensors: tf.Tensor) -> tf.Tensor:
         return form(*(_xor(tf.bitcast(tensor, tf.int32), _MIN_INT32) for tensor in tensors))
@@ -140,7 +140,7 @@ _xor = tf.bitwise.bitwise_xor
 
 
 def _and(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    # x + y is (x ^ y) + 2 (x & y), but for the highest bit of x & y.
+    # x + y equals (x ^ y) + 2 (x & y), apart from the highest bit of x & y.
     doubled = tf.bitcast(tf.subtract(tf.add(x, y), _xor(x, y)), tf.uint32)
     low = tf.bitcast(tf.bitwise.right_shift(doubled, tf.constant(1, tf.uint32)), tf.int32)
     both = tf.logical_and(tf.less(x, 0), tf.less(y, 0))
@@ -177,7 +177,7 @@ def _unsigned_remainder(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
 
 
 def _unsigned_quotient(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Divides by floats, whose error of 2**-23 each step takes from what is left."""
+    """Divides with floats in steps; each corrects the relative error 2**-23 of the one before."""
     divisor, rest = tf.cast(y, tf.int64), tf.cast(x, tf.int64)
     inverse = tf.math.reciprocal(tf.cast(divisor, tf.float32))
     quotient = tf.zeros_like(rest)
@@ -212,7 +212,7 @@ _OF_INT32: Mapping[str, Kernel] = MappingProxyType(
 
 
 def _by_words(form: Kernel) -> Kernel:
-    """Computes 64 bits as two words of 32."""
+    """Computes 64-bit integers as two 32-bit words."""
 
     def call(*tensors: tf.Tensor) -> tf.Tensor:
         return tf.bitcast(form(*(tf.bitcast(tensor, tf.int32) for tensor in tensors)), tf.int64)
@@ -221,7 +221,7 @@ def _by_words(form: Kernel) -> Kernel:
 
 
 def _logical_shift(x: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-    """Shifts words to the right; nothing is left beyond the width."""
+    """Shifts words to the right; shifts by the width or more give 0."""
     kept = tf.cast(tf.minimum(tf.maximum(places, 0), 31), tf.uint32)
     shifted = tf.bitcast(tf.bitwise.right_shift(tf.bitcast(x, tf.uint32), kept), tf.int32)
     return tf.where(tf.logical_and(tf.less(places, 32), tf.greater_equal(places, 0)), shifted, 0)
@@ -233,7 +233,7 @@ def _words(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _shift_right_64(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Shifts unsigned integers to the right."""
+    """Shifts unsigned 64-bit integers to the right."""
     (low, high), places = _words(x), tf.cast(y, tf.int32)
     joined = _xor(_logical_shift(low, places), _left_shift(high, 32 - places))
     near = tf.where(tf.less(places, 32), joined, _logical_shift(high, places - 32))
@@ -293,7 +293,7 @@ def _of_uint64(operation: str) -> Kernel | None:
 
 
 def _cast(node: Any) -> Form | None:
-    """Casts to and from uint64 by the words."""
+    """Casts from and to uint64 by its words."""
     source, result = _dtype(node, "SrcT"), _dtype(node, "DstT")
     if source is None or result is None or tf.uint64 not in (source, result):
         return None
@@ -316,11 +316,11 @@ def _cast(node: Any) -> Form | None:
 
 
 def _polynomial(x: tf.Tensor, coefficients: tuple[float, ...]) -> tf.Tensor:
-    """Evaluates by Horner's rule, the highest power first."""
+    """Evaluates a polynomial by Horner's rule; the highest power comes first."""
     return functools.reduce(lambda sum_, c: sum_ * x + c, coefficients[1:], coefficients[0])
 
 
-# Minimax on [-4, 4] of Eigen's generic_fast_erf_float, on which TensorFlow's kernel stands.
+# Minimax coefficients on [-4, 4] from Eigen's generic_fast_erf_float, as in TensorFlow's kernel.
 _ERF_ABOVE = (
     *(-2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06),
     *(-5.69250639462346e-05, -7.34990630326855e-04, -2.95459980854025e-03),
@@ -354,7 +354,7 @@ def _erfc(x: tf.Tensor) -> tf.Tensor:
 
 
 def _erfc_form(node: Any, makers: Mapping[str, Any]) -> Form | None:
-    """Leaves erfc of x / sqrt(2) in float32 as it is: the converter makes a GELU of it."""
+    """Returns the form of erfc; None for erfc(x / sqrt(2)) in float32, which becomes a GELU."""
     dtype = _dtype(node, "T")
     if dtype not in (tf.float32, *_NARROW_FLOATS):
         return None
@@ -364,7 +364,7 @@ def _erfc_form(node: Any, makers: Mapping[str, Any]) -> Form | None:
 
 
 def _is_scaled(name: str, makers: Mapping[str, Any], factor: float) -> bool:
-    """Returns whether a tensor is the product of another with plus or minus a constant."""
+    """Returns whether a tensor is a product with `factor` or its negative."""
     maker = makers.get(name.partition(":")[0])
     if maker is None or maker.op != "Mul":
         return False
@@ -393,13 +393,13 @@ def _erfinv(x: tf.Tensor) -> tf.Tensor:
     middle = _polynomial(w - 2.5, _ERFINV_MIDDLE)
     tail = _polynomial(tf.sqrt(tf.maximum(w, 5.0)) - 3.0, _ERFINV_TAIL)
     found = tf.where(tf.less(w, 5.0), middle, tail) * x
-    # LiteRT's product with infinity is the greatest finite number.
+    # A product with infinity is the greatest finite number in LiteRT.
     found = tf.where(tf.equal(x, 1.0), np.float32(np.inf), found)
     return tf.where(tf.equal(x, -1.0), np.float32(-np.inf), found)
 
 
 def _expm1(x: tf.Tensor) -> tf.Tensor:
-    """Subtracts 1 without losing digits near 0, as Kahan does."""
+    """Computes exp(x) - 1 accurately near 0, by Kahan's method."""
     power = tf.exp(x)
     near = (power - 1.0) * x / tf.where(tf.equal(power, 1.0), tf.ones_like(x), tf.math.log(power))
     found = tf.where(tf.less(tf.abs(x), 0.5), near, power - 1.0)
@@ -407,7 +407,7 @@ def _expm1(x: tf.Tensor) -> tf.Tensor:
 
 
 def _log1p(x: tf.Tensor) -> tf.Tensor:
-    """Adds 1 without losing digits near 0, as Kahan does."""
+    """Computes log(1 + x) accurately near 0, by Kahan's method."""
     sum_ = 1.0 + x
     near = tf.math.log(sum_) * x / tf.where(tf.equal(sum_, 1.0), tf.ones_like(x), sum_ - 1.0)
     found = tf.where(tf.less(tf.abs(x), 0.5), near, tf.math.log(sum_))
@@ -416,7 +416,7 @@ def _log1p(x: tf.Tensor) -> tf.Tensor:
 
 def _sinh(x: tf.Tensor) -> tf.Tensor:
     power = _expm1(tf.abs(x))
-    # Halved before, so that nothing overflows that the result does not.
+    # Halving comes first, so that no intermediate value overflows before the result.
     near = 0.5 * (power + power / (power + 1.0))
     far = tf.exp(tf.abs(x) - np.float32(np.log(2)))
     return tf.sign(x) * tf.where(tf.less(tf.abs(x), 9.0), near, far)
@@ -440,7 +440,7 @@ def _acosh(x: tf.Tensor) -> tf.Tensor:
     small = tf.minimum(x, 1e4) - 1.0
     near = _log1p(small + tf.sqrt(small * (small + 2.0)))
     far = tf.math.log(x) + np.float32(np.log(2))
-    # Far below 1 the two summands cancel, where there is no result.
+    # Below 1 there is no result, and far below 1 the two summands would cancel.
     return tf.where(tf.less(x, 1.0), np.float32(np.nan), tf.where(tf.less(x, 1e4), near, far))
 
 
@@ -461,19 +461,19 @@ def _is_finite(x: tf.Tensor) -> tf.Tensor:
 
 
 def _float_remainder(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Returns the remainder with the dividend's sign, exactly."""
+    """Returns the exact remainder with the dividend's sign."""
     size = tf.math.floormod(tf.abs(x), tf.abs(y))
     return tf.where(tf.less(x, 0.0), tf.negative(size), size)
 
 
 def _atan2(y: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-    """Broadcasts before, which LiteRT's operation does not."""
+    """Broadcasts the operands first, because LiteRT's operation does not."""
     shape = tf.broadcast_dynamic_shape(tf.shape(y), tf.shape(x))
     return tf.atan2(tf.broadcast_to(y, shape), tf.broadcast_to(x, shape))
 
 
 def _next_after(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Counts the bits of x up or down: they are ordered as the numbers of one sign are."""
+    """Adds or subtracts 1 to the bits of x, which are in the order of the numbers of one sign."""
     bits = tf.bitcast(x, tf.int32)
     is_away = tf.equal(tf.less(x, y), tf.greater(x, 0.0))
     moved = tf.bitcast(bits + tf.where(is_away, 1, -1), tf.float32)
@@ -497,7 +497,7 @@ _OF_FLOATS: Mapping[str, Kernel] = MappingProxyType(
         "Erfinv": _erfinv,
         "Expm1": _expm1,
         "IsFinite": _is_finite,
-        # The converter's own form has constants without elements where a size is open.
+        # The converter's own form has empty constants if a size is open.
         "Lgamma": lambda x: lgamma(x, _log1p),
         "Log1p": _log1p,
         "Sinh": _sinh,
@@ -508,7 +508,7 @@ _OF_FLOATS: Mapping[str, Kernel] = MappingProxyType(
 _FLAGS = frozenset(
     {"Equal", "Greater", "GreaterEqual", "IsFinite", "Less", "LessEqual", "NotEqual"}
 )
-"""Operations whose results are flags."""
+"""Operations with boolean results."""
 _WIDENED_FLOATS = frozenset(
     {"Abs", "AddV2", "Ceil", "Cos", "Exp", "Floor", "Log", "Maximum", "Minimum", "Mul", "Neg"}
     | {"Pow", "RealDiv", "Rsqrt", "Sigmoid", "Sin", "Sqrt", "Square", "Sub", "Tanh", *_OF_FLOATS}
@@ -520,18 +520,18 @@ _WIDENED_FLOATS = frozenset(
 
 
 _TERMS = 256
-"""Products of bytes that float32 sums exactly."""
+"""Number of products of bytes that float32 adds exactly."""
 
 
 def _bytes(x: tf.Tensor) -> list[tf.Tensor]:
-    """Splits integers into bytes as floats, the lowest first; the highest has the sign."""
+    """Splits integers into bytes as floats, lowest first; the highest byte is signed."""
     shifted = [x, *(tf.bitwise.right_shift(x, tf.constant(8 * i)) for i in (1, 2, 3))]
     low = [tf.math.floormod(each, tf.constant(256)) for each in shifted[:3]]
     return [tf.cast(each, tf.float32) for each in (*low, shifted[3])]
 
 
 def _terms_in_groups(x: tf.Tensor) -> tf.Tensor:
-    """Makes (b, k, n) to (b * groups, terms, n), filled up with zeros."""
+    """Reshapes (b, k, n) to (b * groups, terms, n), padded with zeros."""
     batch, count, width = tf.unstack(tf.shape(x), 3)
     terms = tf.minimum(tf.maximum(count, 1), _TERMS)
     groups = (count + terms - 1) // terms
@@ -541,7 +541,7 @@ def _terms_in_groups(x: tf.Tensor) -> tf.Tensor:
 
 
 def _in_one_batch(x: tf.Tensor, batch: tf.Tensor | None, is_transposed: bool) -> tf.Tensor:
-    """Makes (..., k, n) to (b, k, n): LiteRT multiplies arrays of few axes alone."""
+    """Reshapes (..., k, n) to (b, k, n), because LiteRT only multiplies arrays of low rank."""
     ends = tf.shape(x)[-2:]
     if batch is not None:
         x = tf.broadcast_to(x, tf.concat([batch, ends], 0))
@@ -552,7 +552,7 @@ def _in_one_batch(x: tf.Tensor, batch: tf.Tensor | None, is_transposed: bool) ->
 def _int32_product(
     x: tf.Tensor, y: tf.Tensor, *, in_batches: bool, left: bool, right: bool
 ) -> tf.Tensor:
-    """Multiplies matrices of int32 modulo 2**32, by bytes, which float32 multiplies exactly."""
+    """Multiplies int32 matrices modulo 2**32, by bytes, whose products float32 adds exactly."""
     batch = None
     if in_batches:
         batch = tf.broadcast_dynamic_shape(tf.shape(x)[:-2], tf.shape(y)[:-2])
@@ -571,7 +571,7 @@ def _int32_product(
 
 
 def _product(node: Any) -> Form | None:
-    """Multiplies matrices of narrow floats as float32, and of integers by bytes."""
+    """Returns the form of a matrix product: float32 for narrow floats, bytes for integers."""
     dtype = _dtype(node, "T")
     if dtype not in (*_NARROW_FLOATS, tf.int32):
         return None
@@ -592,7 +592,7 @@ def _product(node: Any) -> Form | None:
 
 
 def _update(node: Any) -> Form | None:
-    """Writes a slice at a place."""
+    """Returns the form of a dynamic update of a slice."""
     dtype, index = _dtype(node, "T"), _dtype(node, "Index")
     write = get_dynamic_update_slice()
     if dtype is None or index != tf.int32 or any(_attribute(node, m).i for m in _OTHER_MASKS):
@@ -604,7 +604,7 @@ def _update(node: Any) -> Form | None:
     def kernel(
         x: tf.Tensor, begin: tf.Tensor, end: tf.Tensor, strides: tf.Tensor, value: tf.Tensor
     ) -> tf.Tensor:
-        # Its numbers of axes are constants when the function is inlined.
+        # The rank is a constant after the function is inlined.
         count = tf.size(begin)
         bits = tf.math.floormod(tf.constant(whole) // (2 ** tf.range(count)), 2)
         starts = tf.where(tf.equal(bits, 1), 0, begin)
@@ -618,7 +618,7 @@ _OTHER_MASKS = ("ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
 
 
 def _rows(x: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns an array as a matrix, and for each update the number and the width of its row."""
+    """Reshapes an array to a matrix; also returns the row numbers of updates and the row's width."""
     depth, shape = tf.shape(indices)[-1], tf.shape(x)
     leading, ends = shape[:depth], shape[depth:]
     places = tf.range(depth)
@@ -631,7 +631,7 @@ def _rows(x: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Te
 
 
 def _of_rows(combine: Kernel) -> Kernel:
-    """Makes a scatter of a function of a matrix, the numbers of its rows, and rows."""
+    """Makes the kernel of a scatter from a function of a matrix, row numbers and rows."""
 
     def kernel(tensor: tf.Tensor, indices: tf.Tensor, updates: tf.Tensor) -> tf.Tensor:
         matrix, numbers, width = _rows(tensor, indices)
@@ -642,13 +642,13 @@ def _of_rows(combine: Kernel) -> Kernel:
 
 
 def _set_rows(matrix: tf.Tensor, numbers: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    """Writes rows; of several updates of a row the last counts.
+    """Overwrites rows; the last of several updates of a row wins.
 
-    The converter's own form multiplies what was there by 0, which makes NaN of infinity.
+    The converter's own form multiplies old values by 0, which turns infinity into NaN.
     """
     count = tf.shape(matrix)[0]
     last = tf.math.unsorted_segment_max(tf.range(tf.shape(rows)[0]), numbers, count)
-    # There is a row to take where there is no update.
+    # An additional row is taken for rows without an update.
     none = tf.zeros(tf.stack([1, tf.shape(matrix)[1]]), matrix.dtype)
     taken = tf.gather(tf.concat([none, rows], 0), tf.maximum(last, -1) + 1)
     return tf.where(tf.greater_equal(last, 0)[:, None], taken, matrix)
@@ -702,7 +702,7 @@ def _next_after_form(node: Any) -> Form | None:
 
 
 def _squeeze(node: Any, makers: Mapping[str, Any]) -> Form | None:
-    """Reshapes what was transposed: the converter makes a squeeze of it that it refuses itself."""
+    """Replaces a squeeze of a transpose, which the converter itself rejects, by a reshape."""
     maker = makers.get(node.input[0].partition(":")[0])
     dtype, axes = _dtype(node, "T"), list(_attribute(node, "squeeze_dims").list.i)
     if dtype is None or not axes or maker is None or maker.op != "Transpose":
@@ -730,7 +730,7 @@ _SPECIAL: Mapping[str, Callable[[Any], Form | None]] = MappingProxyType(
 
 
 def copy_of(dtype: tf.DType) -> Kernel | None:
-    """Returns an operation that LiteRT's converter does not see to change nothing."""
+    """Returns an identity that LiteRT's converter does not remove."""
     if dtype == tf.bool:
         return lambda x: tf.logical_or(x, x)
     if dtype in (tf.float32, tf.int32, tf.int64):

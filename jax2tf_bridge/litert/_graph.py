@@ -1,4 +1,4 @@
-"""Replaces operations of a SavedModel's graph by calls of functions of built-in operations."""
+"""Replaces operations in a SavedModel's graph by calls of functions of built-in operations."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _OUTPUT = re.compile(r"^([^:]+):\w+:(\d+)$")
 
 
 def with_built_ins(graph: Any) -> None:
-    """Replaces what LiteRT has no built-in operation for, where a form of such operations is known.
+    """Replaces operations that LiteRT lacks by their forms, if they have one.
 
     Args:
-      graph: a GraphDef, which is changed.
+      graph: a GraphDef, which is changed in place.
     """
     functions = _Functions(graph)
     bodies = [_Body(graph.node, {}), *(_Body(f.node_def, f.ret) for f in graph.library.function)]
@@ -48,7 +48,7 @@ def with_built_ins(graph: Any) -> None:
 
 
 class _Functions:
-    """Functions of forms that were made for a graph, each once."""
+    """Cache of the functions that were made for the forms in a graph."""
 
     def __init__(self, graph: Any) -> None:
         self._taken = {function.signature.name for function in graph.library.function}
@@ -56,12 +56,12 @@ class _Functions:
         self.made: list[Any] = []
 
     def of_node(self, node: Any, form: Form, *, reshaped: bool) -> str:
-        """Returns the name of the function for nodes of these attributes."""
+        """Returns the name of the function for nodes with these attributes."""
         attributes = {k: v.SerializeToString() for k, v in node.attr.items() if k[0] != "_"}
         return self.named((node.op, reshaped, *sorted(attributes.items())), form)
 
     def named(self, key: tuple[Any, ...], form: Form) -> str:
-        """Returns the name of the function for a key, the first part of which is in the name."""
+        """Returns the name of the function for a key; it contains the key's first part."""
         if key not in self._names:
             name = f"litert_{len(self._names)}_{key[0]}"
             assert name not in self._taken, "TensorFlow names functions otherwise"
@@ -72,13 +72,13 @@ class _Functions:
 
 @dataclass(frozen=True)
 class _Body:
-    """Nodes of a graph or a function, and what it returns, by name."""
+    """Nodes and results of a graph or a function, by name."""
 
     nodes: Any
     returned: Any
 
     def rename_results(self, called: set[str]) -> None:
-        """Names the results of nodes that are calls now as calls name theirs."""
+        """Renames the results of nodes that became calls, as calls name their results."""
         if not called:
             return
         references = [(node.input, i) for node in self.nodes for i in range(len(node.input))]
@@ -102,10 +102,10 @@ _SAME = ("Identity", "IdentityN")
 
 
 def _copy_moved_variables(function: Any, functions: _Functions) -> None:
-    """Copies what a loop's body passes from one of its variables to another.
+    """Inserts copies of loop variables that a loop's body returns as other variables.
 
-    LiteRT writes the results of a body one by one into its variables, so that a variable that is
-    itself a result may have been written before.
+    LiteRT writes the results of a body into its variables one by one, so a variable that is also a
+    result may already be overwritten.
     """
     arguments = [argument.name for argument in function.signature.input_arg]
     dtypes = [tf.as_dtype(argument.type) for argument in function.signature.input_arg]
@@ -127,7 +127,7 @@ def _copy_moved_variables(function: Any, functions: _Functions) -> None:
 
 
 def _definitions(name: str, form: Form) -> list[Any]:
-    """Makes the definition of a function by this name, and of those that it calls."""
+    """Makes the definition of a function with this name, and of those that it calls."""
 
     def call(*tensors: tf.Tensor) -> tf.Tensor:
         return form.kernel(*tensors)

@@ -1,4 +1,4 @@
-"""Forms of operations on whole arrays, of dtypes that LiteRT has none for."""
+"""Forms of operations that move elements, for dtypes that LiteRT lacks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FOR_FLOATS = _FOR_BYTES | {
     *("UnsortedSegmentSum",),
 }
 _AS_BITS = frozenset({"BroadcastTo", "GatherV2"})
-"""Operations that the converter exchanges with casts before them, so that they lack the dtype."""
+"""Operations that the converter moves before casts, where they lack the dtype."""
 
 _WIDE: Mapping[tf.DType, tuple[tf.DType, frozenset[str]]] = MappingProxyType(
     {
@@ -38,11 +38,11 @@ _WIDE: Mapping[tf.DType, tuple[tf.DType, frozenset[str]]] = MappingProxyType(
         **dict.fromkeys((tf.float16, tf.bfloat16), (tf.float32, _FOR_FLOATS)),
     }
 )
-"""For dtypes the one that stands for them, and the operations that lack them."""
+"""Maps dtypes to the dtype that replaces them, and the operations that lack them."""
 
 
 def moving_form(node: Any) -> Form | None:
-    """Returns the form of a node of a GraphDef; None if it needs none, or has none."""
+    """Returns the form of a node of a GraphDef; None if it needs none, or none exists."""
     data = "Tparams" if "Tparams" in node.attr else "T"
     enum = node.attr[data].type if data in node.attr else 0
     dtype = tf.as_dtype(enum) if enum else None
@@ -51,7 +51,7 @@ def moving_form(node: Any) -> Form | None:
     wide, operations = _WIDE[dtype]
     if (dtype.is_floating or dtype == tf.uint16) and node.op in _AS_BITS:
         wide = tf.int16
-    # Lists of operations in SavedModels leave out those that loops alone have.
+    # The list of operations in a SavedModel omits operations that only occur in loops.
     definition = find_op_definition(node.op) if node.op in operations else None
     if definition is None or len(definition.output_arg) != 1:
         return None
@@ -60,10 +60,10 @@ def moving_form(node: Any) -> Form | None:
     defaults = {each.name: each.default_value for each in definition.attr}
 
     def attribute(name: str) -> Any:
-        # A SavedModel leaves out attributes that have their defaults.
+        # A SavedModel omits attributes with default values.
         return node.attr[name] if name in node.attr else defaults[name]
 
-    # Python's functions have other names for some of the inputs, in the same order.
+    # Python's functions use other names for some inputs, in the same order.
     parameters = list(inspect.signature(function).parameters)
     names = {each.name: parameters[i] for i, each in enumerate(definition.input_arg)}
     others = parameters[len(names) :]
@@ -91,7 +91,7 @@ Convert = Callable[[tf.Tensor], tf.Tensor]
 
 
 def _conversions(dtype: tf.DType, wide: tf.DType) -> tuple[Convert, Convert]:
-    """Returns functions to the dtype that stands for another, and back."""
+    """Returns functions that convert to the replacement of a dtype, and back."""
     if dtype.size == wide.size:
         return lambda x: tf.bitcast(x, wide), lambda x: tf.bitcast(x, dtype)
     return lambda x: tf.cast(x, wide), lambda x: tf.cast(x, dtype)

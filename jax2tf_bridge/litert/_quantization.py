@@ -1,4 +1,4 @@
-"""Sets what TensorFlow's converter makes of floats, and hands it representative inputs."""
+"""Sets quantization options of TensorFlow's converter, and passes it representative inputs."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _DATA = "representative_data"
 
 @dataclass(frozen=True)
 class Quantization:
-    """Quantization that a user asked for.
+    """Requested quantization.
 
     Attributes:
-      kind: one of KINDS; None for none.
-      data: inputs for each signature, or for the only one; None for none.
+      kind: one of KINDS, or None.
+      data: representative inputs by signature, or for the only signature; or None.
     """
 
     kind: str | None
@@ -39,10 +39,10 @@ class Quantization:
 
     @staticmethod
     def of(kind: Any, data: Any) -> Quantization:
-        """Checks what the user gave.
+        """Checks the user's options.
 
         Raises:
-          SavingError: there is no such kind, or it contradicts the data.
+          SavingError: the kind is unknown, or contradicts the data.
         """
         if kind is not None and kind not in KINDS:
             raise SavingError(
@@ -72,18 +72,18 @@ class Quantization:
         return Quantization(kind, data)
 
     def apply(self, converter: Any, signatures: Mapping[str, Mapping[str, ServedArray]]) -> None:
-        """Sets a converter's options.
+        """Sets the options of a converter.
 
         Args:
           converter: a TFLiteConverter.
-          signatures: the inputs of each, by name.
+          signatures: the inputs of each signature, by name.
 
         Raises:
-          SavingError: the data is for other signatures, or there is none for one.
-          StructureError, ShapeError, DTypeError: it does not fit the inputs.
+          SavingError: the data is for other signatures, or is missing for one.
+          StructureError, ShapeError, DTypeError: the data does not fit the inputs.
         """
         if self.kind != "int8":
-            # Ranges of integers have no infinity; elsewhere it is not the greatest finite number.
+            # Only integer ranges may replace infinity by the greatest finite number.
             converter.canonicalizing_inf_as_min_max_float = False
         if self.kind is None:
             return
@@ -138,7 +138,7 @@ def _iterated(samples: Any, name: str) -> Iterable[Any]:
 
 
 def _named(sample: Any, inputs: Mapping[str, ServedArray], place: str) -> dict[str, Any]:
-    """Returns the arrays of one call by the names of the inputs."""
+    """Returns the arrays of one call by input name."""
     if isinstance(sample, Mapping):
         arrays = dict(sample)
     elif isinstance(sample, Sequence) and len(sample) == len(inputs):

@@ -1,4 +1,4 @@
-"""Reports of what save_litert() wrote, for people and programs."""
+"""Report of save_litert(), for people and programs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class LiteRTSignature:
     """Signature of a LiteRT model.
 
     Attributes:
-      inputs, outputs: the arrays that it takes and gives, by name.
+      inputs, outputs: the inputs and outputs by name.
     """
 
     inputs: Mapping[str, ServedArray]
@@ -30,10 +30,10 @@ class LiteRTModel:
     """Model that `save_litert` wrote; print it.
 
     Attributes:
-      path: the file.
-      signatures: by name.
-      size: of the file, in bytes.
-      quantize: how it is quantised; None if it is not.
+      path: the path of the file.
+      signatures: the signatures by name.
+      size: the size of the file in bytes.
+      quantize: the kind of quantization, or None.
     """
 
     path: AnyPath

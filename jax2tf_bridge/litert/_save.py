@@ -44,42 +44,41 @@ def save_litert(
 ) -> LiteRTModel:
     """Writes a LiteRT model, a .tflite file of LiteRT's built-in operations.
 
-    All signatures share one set of weights. Sizes that are open in the function are open in the
-    model: the interpreter's signature runner takes arrays of any size for them. Requirements of
-    sizes are not checked in LiteRT.
+    All signatures share one set of weights. Open sizes stay open in the model: the interpreter's
+    signature runner accepts arrays of any size. LiteRT does not check requirements on sizes.
 
     Args:
-      path: the file. One that is there is replaced when the new one is complete.
-      signatures: as in `save`: a function, or a mapping of functions by the signatures' names;
-        alone it is "serving_default". Each is a Signature, a PortableFunction, or the path of a
-        .jaxfn file. Or the folder of a SavedModel, all of whose signatures are taken. JAX is
-        needed only for JAX functions.
+      path: the file. An existing file is replaced when the new one is complete.
+      signatures: a function, which becomes "serving_default", or a mapping from signature names to
+        functions, as in `save`. Each function is a Signature, a JAX function, a PortableFunction,
+        or the path of a .jaxfn file. Or the folder of a SavedModel, to convert all its signatures.
+        Only JAX functions need JAX.
       params: the weights, as in `save`.
-      quantize: what TFLiteConverter makes of float32: "dynamic_range" keeps weights as int8 and
-        computes with ranges that it measures at each call; "float16" keeps weights as float16;
-        "int8" computes with integers, where there are such operations, in ranges that it measures
-        with `representative_data`. Inputs and outputs keep their dtypes.
-      representative_data: for "int8": some inputs as they come, for the only signature or by
-        the signatures' names. Each is a dict of JAX or NumPy arrays by the inputs' names, or a
-        tuple of them in the order of the inputs, or the only input.
-      platforms: as in `export`, for JAX functions; LiteRT gets the lowering for the CPU.
-      verify: whether the model runs once in LiteRT's interpreter, and is compared with TensorFlow.
-        The inputs are `args` and `example` of the Signature; for others, random floats and zeros,
-        with open sizes of 2. Of a quantised model only NaN and infinity are looked for.
+      quantize: the treatment of float32 by TFLiteConverter. "dynamic_range" stores weights as int8
+        and measures the ranges of values at each call; "float16" stores weights as float16; "int8"
+        computes with integers where possible, in ranges measured with `representative_data`. Inputs
+        and outputs keep their dtypes.
+      representative_data: typical inputs for "int8", for the only signature or by signature. Each
+        is a dict of JAX or NumPy arrays by input name, a tuple of them in the order of the inputs,
+        or the only input.
+      platforms: the platforms of JAX functions, as in `export`; LiteRT uses the lowering for CPU.
+      verify: whether to run the model once in LiteRT's interpreter and compare it with TensorFlow.
+        The inputs are `args` and `example` of the Signature, or else random floats and zeros, with
+        open sizes of 2. A quantized model is only checked for NaN and infinity.
 
     Returns:
-      What was written: signatures and the size. Print it.
+      A description of the model: signatures and size. Print it.
 
     Raises:
-      UnsupportedByTargetError: LiteRT has no built-in operation for one of the function's; the text
-        has the line.
-      SavingError: the signatures or options contradict each other; TensorFlow's converter
-        fails; or the model computes other values than TensorFlow.
+      UnsupportedByTargetError: LiteRT has no built-in operation for an operation of the function;
+        the text has its line.
+      SavingError: the signatures or options contradict each other; TensorFlow's converter fails; or
+        the model's results differ from TensorFlow's.
       StructureError, ShapeError, DTypeError: the weights do not fit a function, or
         representative_data does not fit the inputs.
-      FileFormatError: `params` is a file of another format, or a damaged one.
-      ModuleError: TensorFlow has no operation for one of a portable function.
-      ExportError: as `export` raises.
+      FileFormatError: `params` is a file of another format, or is damaged.
+      ModuleError: TensorFlow has no operation for an operation of a portable function.
+      ExportError: an export fails, as in `export`.
       OSError: the file cannot be written.
 
     >>> import tempfile, numpy as np
