@@ -128,7 +128,7 @@ def _as_signed(form: Kernel, signed: tf.DType = tf.int32) -> Kernel:
 
 
 def _ordered(form: Kernel) -> Kernel:
-    """Compares unsigned integers as signed ones with a flipped sign bit, which keeps their order."""
+    """Compares unsigned integers as signed ones, with a flipped highest bit to keep the order."""
 
     def call(*tensors: tf.Tensor) -> tf.Tensor:
         return form(*(_xor(tf.bitcast(tensor, tf.int32), _MIN_INT32) for tensor in tensors))
@@ -618,7 +618,7 @@ _OTHER_MASKS = ("ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
 
 
 def _rows(x: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Reshapes an array to a matrix; also returns the row numbers of updates and the row's width."""
+    """Reshapes an array to a matrix; also returns the row numbers of updates, and the row width."""
     depth, shape = tf.shape(indices)[-1], tf.shape(x)
     leading, ends = shape[:depth], shape[depth:]
     places = tf.range(depth)

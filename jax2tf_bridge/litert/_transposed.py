@@ -1,8 +1,8 @@
 """Keeps the converter from exchanging the operands of differences and quotients.
 
-The converter of TensorFlow 2.21 moves transpositions behind operations on elements whose other
-operand is constant, and puts the constant second: `2 - x.T` became `(x - 2).T`. It does not do so
-where something lies between the transposition and the operation.
+The converter of TensorFlow 2.21 moves transposes behind elementwise operations with a constant
+operand, and puts the constant second: `2 - x.T` became `(x - 2).T`. An operation between the
+transpose and the difference prevents that.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import tensorflow as tf
 from jax2tf_bridge.litert._forms import Form, Kernel
 
 _ORDERED = ("Div", "RealDiv", "Sub")
-"""Operations on two operands that are moved, and differ when their operands are exchanged."""
+"""Binary operations that are moved, and are not commutative."""
 
 _ON_ELEMENTS = frozenset(
     {"Abs", "Acos", "Acosh", "Add", "AddN", "AddV2", "Asin", "Asinh", "Atan", "Atan2", "Atanh"}
@@ -28,14 +28,14 @@ _ON_ELEMENTS = frozenset(
     | {"BitwiseAnd", "BitwiseOr", "BitwiseXor", "LogicalAnd", "LogicalOr", "TruncateDiv"}
     | {"TruncateMod"}
 )
-"""Operations that a transposition may have been moved behind before."""
+"""Elementwise operations, behind which a transpose may have been moved before."""
 
 
 def behind_transpositions(nodes: Sequence[Any]) -> set[str]:
-    """Names the operations on elements that only such operations part from a transposition.
+    """Names the elementwise operations that follow a transpose, directly or after others of them.
 
     Args:
-      nodes: of a graph or a function, in any order.
+      nodes: the nodes of a graph or a function, in any order.
     """
     makers = {node.name: node for node in nodes}
     return {node.name for node in nodes if node.op in _ON_ELEMENTS and _is_behind(node, makers)}
