@@ -29,7 +29,15 @@ from shape_poly._expressions import (
     variables_of,
 )
 from shape_poly._parser import DimensionSyntaxError, parse_dimension
-from shape_poly._plan import Place, Plan, PlanStep, is_linear, make_plan, shape_text, undetermined
+from shape_poly._plan import (
+    Place,
+    Plan,
+    PlanStep,
+    explain_undetermined,
+    is_linear,
+    make_plan,
+    shape_text,
+)
 from shape_poly._prover import prove
 from shape_poly._requirements import weakest_requirement
 from shape_poly._sampling import sample_sizes
@@ -70,6 +78,7 @@ __all__ = [
     "Variable",
     "Verdict",
     "evaluate_shape",
+    "explain_undetermined",
     "is_linear",
     "is_symbolic_dim",
     "make_plan",
@@ -84,7 +93,6 @@ __all__ = [
     "symbolic_args_specs",
     "symbolic_dim_bounds",
     "symbolic_shape",
-    "undetermined",
     "variables_of",
     "weakest_requirement",
 ]

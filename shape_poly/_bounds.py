@@ -85,13 +85,13 @@ def _ranges(facts: Sequence[DimExpr], known: Mapping[str, Interval]) -> dict[str
                         if name not in others.variables():
                             most = enclosure(others, ranges)[1]
                             low, high = ranges.get(name, (1, math.inf))
-                            ranges[name] = _narrowed((low, high), coefficient, most)
+                            ranges[name] = _narrow((low, high), coefficient, most)
         if ranges == before:
             break
     return ranges
 
 
-def _narrowed(known: Interval, coefficient: int, others: Bound) -> Interval:
+def _narrow(known: Interval, coefficient: int, others: Bound) -> Interval:
     """Returns the range of v for which coefficient*v + others may be at least 0."""
     low, high = known
     if isinstance(others, float):

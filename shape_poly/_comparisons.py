@@ -85,7 +85,7 @@ class Comparison:
         """Returns the names of all variables of both sides."""
         return variables_of(self.left) | variables_of(self.right)
 
-    def negated(self) -> Comparison:
+    def negate(self) -> Comparison:
         """Returns the opposite comparison; if a divisor is 0, neither holds."""
         return Comparison(_NEGATED[self.operator], self.left, self.right)
 

@@ -101,7 +101,7 @@ def _by_sum(
         return
     names = sorted(ranges)
     domains = [_domain(name, ranges[name], constraints) for name in names]
-    accepts = compiled([c for c in constraints if len(c.variables()) != 1], refuted, names)
+    accepts = compile_test([c for c in constraints if len(c.variables()) != 1], refuted, names)
     # Python cannot add an infinity and an integer that is too large for a float.
     uppers = [d.upper for d in domains]
     last = math.inf if math.inf in uppers else sum(uppers)
@@ -152,7 +152,7 @@ def _domain(name: str, bounds: Interval, constraints: Sequence[Comparison]) -> _
     own = [c for c in constraints if c.variables() == {name}]
     if not own:
         return _Domain(lower, upper, lambda value: True)
-    allowed = compiled(own, None, [name])
+    allowed = compile_test(own, None, [name])
     # Sums start higher if the constraints exclude small values.
     end = lower + _VALUES_SKIPPED
     while lower < min(end, upper) and not allowed(lower):
@@ -179,7 +179,7 @@ def _of_sum(domains: Sequence[_Domain], total: int) -> Iterator[tuple[int, ...] 
         yield None
 
 
-def compiled(
+def compile_test(
     constraints: Sequence[Comparison], refuted: Comparison | None, names: Sequence[str]
 ) -> Callable[..., bool]:
     """Compiles a test whether the constraints hold, and `refuted` does not, for values of `names`.

@@ -15,7 +15,7 @@ from shape_poly._counterexamples import (
     smallest_assignment,
 )
 from shape_poly._normal_form import OutOfTimeError
-from shape_poly._problem import is_evident, normalized, ranges_from, residue_classes
+from shape_poly._problem import is_evident, normalize, ranges_from, residue_classes
 from shape_poly._z3 import Model, NoModel, Undecided, find_model
 
 _ASSIGNMENTS = 4000
@@ -65,7 +65,7 @@ def decide(
     """
     relevant, names = touching(constraints, comparison.variables())
     purpose = f"Proving that {comparison}"
-    return _decided(relevant, names, comparison, time_limit, purpose)
+    return _decide(relevant, names, comparison, time_limit, purpose)
 
 
 def witness(
@@ -83,10 +83,10 @@ def witness(
     """
     names = frozenset().union(*(c.variables() for c in constraints))
     purpose = f"Proving that sizes satisfy {' and '.join(map(str, constraints))}"
-    return _decided(constraints, names, _NEVER, time_limit, purpose, smallest=smallest)
+    return _decide(constraints, names, _NEVER, time_limit, purpose, smallest=smallest)
 
 
-def _decided(
+def _decide(
     constraints: Sequence[Comparison],
     names: frozenset[str],
     comparison: Comparison,
@@ -100,7 +100,7 @@ def _decided(
         facts = facts_of(*constraints)
         goals = facts_of(comparison)
         _check_degrees(facts, goals)
-        problem = normalized(facts, goals, sorted(names), deadline)
+        problem = normalize(facts, goals, sorted(names), deadline)
         if is_evident(problem, deadline):
             return Proven()
         enumerate_until = min(deadline, time.monotonic() + _ENUMERATION_SECONDS)

@@ -218,7 +218,7 @@ class DimExpr:
         summed: dict[Monomial, int] = {}
         for monomial, coefficient in terms:
             summed[monomial] = summed.get(monomial, 0) + coefficient
-        return DimExpr._normalised(summed)
+        return DimExpr._normalize(summed)
 
     @staticmethod
     def of(value: Dim) -> DimExpr:
@@ -226,7 +226,7 @@ class DimExpr:
         return value if isinstance(value, DimExpr) else DimExpr.constant(operator.index(value))
 
     @staticmethod
-    def _normalised(terms: Mapping[Monomial, int]) -> DimExpr:
+    def _normalize(terms: Mapping[Monomial, int]) -> DimExpr:
         kept = [(m, c) for m, c in terms.items() if c]
         if len(kept) > MAX_TERMS:
             raise OverflowError(f"a dimension of more than {MAX_TERMS} terms")
@@ -259,7 +259,7 @@ class DimExpr:
                 terms[product] = terms.get(product, 0) + a * b
             if len(terms) > MAX_TERMS:
                 raise OverflowError(f"a dimension of more than {MAX_TERMS} terms")
-        return DimExpr._normalised(terms)
+        return DimExpr._normalize(terms)
 
     def __pow__(self, exponent: int) -> DimExpr:
         if exponent < 0:
@@ -415,14 +415,14 @@ class DimExpr:
         values |= {name: DimExpr.of(dimension) for name, dimension in dimensions.items()}
         return as_dim(self.evaluate_with(values, _Expressions()))
 
-    def simplified(self) -> Dim:
+    def simplify(self) -> Dim:
         """Simplifies every operation; `parse_dimension` keeps operations as written.
 
         Raises:
           ZeroDivisionError: a divisor is always 0.
 
         >>> from shape_poly import parse_dimension
-        >>> parse_dimension("mod(35*b, -2)").simplified()
+        >>> parse_dimension("mod(35*b, -2)").simplify()
         DimExpr('- mod(b, 2)')
         """
         return self.substitute({})

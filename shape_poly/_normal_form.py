@@ -66,7 +66,7 @@ class Normalizer:
 
     def dimension(self, dimension: DimExpr) -> DimExpr:
         """Converts an expression to normal form."""
-        return mapped(dimension, self._atom)
+        return map_atoms(dimension, self._atom)
 
     def _atom(self, atom: Atom) -> DimExpr:
         if isinstance(atom, Variable):
@@ -109,9 +109,9 @@ class Normalizer:
 
     def _floordiv(self, x: DimExpr, y: DimExpr) -> DimExpr:
         _, x, y = remove_common_factor(x, y, signs_in(self._ranges))
-        return mapped(operation("floordiv", x, y), self._known_quotient)
+        return map_atoms(operation("floordiv", x, y), self._evaluate_quotient)
 
-    def _known_quotient(self, atom: Atom) -> DimExpr:
+    def _evaluate_quotient(self, atom: Atom) -> DimExpr:
         """Replaces a quotient by its value if the bounds of the variables determine it."""
         if isinstance(atom, DimOperation) and atom.kind == "floordiv":
             x, y = atom.operands
@@ -132,7 +132,7 @@ def _raw(kind: OperationKind, x: DimExpr, y: DimExpr) -> DimExpr:
     return atom_expression(DimOperation(kind, (x, y)))
 
 
-def mapped(dimension: DimExpr, replacement: Callable[[Atom], DimExpr]) -> DimExpr:
+def map_atoms(dimension: DimExpr, replacement: Callable[[Atom], DimExpr]) -> DimExpr:
     """Replaces each outermost atom of a dimension."""
     terms: list[tuple[Monomial, int]] = []
     for monomial, coefficient in dimension.terms:

@@ -234,9 +234,9 @@ class DimParser:
     def expect_end(self) -> None:
         """Raises an error if a token is left."""
         if not self.at_end():
-            raise self.expected("an operator or the end")
+            raise self.make_expected_error("an operator or the end")
 
-    def expected(self, what: str) -> DimensionSyntaxError:
+    def make_expected_error(self, what: str) -> DimensionSyntaxError:
         """Makes an error for an unexpected token; `what` was expected."""
         found = self.token
         hint = ""
@@ -281,7 +281,7 @@ class DimParser:
         while symbol := self.take("*", "//", "%"):
             factor = self._factor(leads=False)
             if symbol.text == "*":
-                result = self._multiplied(result, factor, symbol)
+                result = self._multiply(result, factor, symbol)
             else:
                 result = self._operation(_QUOTIENTS[symbol.text], symbol, [result, factor])
         return result
@@ -300,11 +300,11 @@ class DimParser:
                 raise self.problem(caret, "a power of a number with a sign needs parentheses")
             power, base_value = DimExpr.constant(1), result
             for _ in range(self._exponent()):
-                power = self._multiplied(power, base_value, caret)
+                power = self._multiply(power, base_value, caret)
             result = power
         return -result if negative else result
 
-    def _multiplied(self, left: DimExpr, right: DimExpr, place: Token) -> DimExpr:
+    def _multiply(self, left: DimExpr, right: DimExpr, place: Token) -> DimExpr:
         self._products += len(left.terms) * len(right.terms)
         if self._products > MAX_PRODUCTS:
             raise self.problem(place, "products of too many terms")
@@ -350,7 +350,7 @@ class DimParser:
             if self.token.text == "(":
                 return self._call(token)
             if token.text in _FUNCTIONS:
-                raise self.expected(f"'(' after {token}, which is no variable")
+                raise self.make_expected_error(f"'(' after {token}, which is no variable")
             if token.text == "_":
                 raise self.problem(
                     token,
@@ -360,7 +360,7 @@ class DimParser:
         if token.text == "(":
             (inner,) = self._within_parentheses(one=True)
             return inner
-        raise self.expected("a variable, a number or '('")
+        raise self.make_expected_error("a variable, a number or '('")
 
     def _within_parentheses(self, *, one: bool) -> list[DimExpr]:
         opening = self.token
@@ -372,7 +372,9 @@ class DimParser:
         while not one and self.take(","):
             found.append(self._sum())
         if not self.take(")"):
-            raise self.expected("an operator or ')'" if one else "an operator, ',' or ')'")
+            raise self.make_expected_error(
+                "an operator or ')'" if one else "an operator, ',' or ')'"
+            )
         self._depth -= 1
         return found
 

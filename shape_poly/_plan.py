@@ -96,7 +96,7 @@ def make_plan(
     missing = names - {step.variable for step in steps}
     if missing and (defined := _definitions(constraints)):
         replaced = {d.variable: d.dimension for d in defined}
-        others = {p: _substituted(dimension, replaced) for p, dimension in equations.items()}
+        others = {p: _substitute(dimension, replaced) for p, dimension in equations.items()}
         with_help = _steps(others, ints, constant_slopes)
         found = {step.variable for step in with_help}
         follow = tuple(d for d in defined if variables_of(d.dimension) <= found)
@@ -137,17 +137,17 @@ def _definitions(constraints: Iterable[Comparison]) -> tuple[Definition, ...]:
         if constraint.operator != "==" or str(constraint.left) not in names:
             continue
         (name,) = names
-        value = _substituted(constraint.right, {d.variable: d.dimension for d in defined.values()})
+        value = _substitute(constraint.right, {d.variable: d.dimension for d in defined.values()})
         if name in defined or name in variables_of(value):
             continue
         for other in defined.values():
-            dimension = _substituted(other.dimension, {name: value})
+            dimension = _substitute(other.dimension, {name: value})
             defined[other.variable] = Definition(other.variable, dimension, other.constraint)
         defined[name] = Definition(name, value, constraint)
     return tuple(defined.values())
 
 
-def _substituted(dimension: Dim, replaced: Mapping[str, Dim]) -> Dim:
+def _substitute(dimension: Dim, replaced: Mapping[str, Dim]) -> Dim:
     if variables_of(dimension).isdisjoint(replaced) or isinstance(dimension, int):
         return dimension
     try:
@@ -199,7 +199,7 @@ def is_linear(dimension: DimExpr, name: str) -> bool:
     return True
 
 
-def undetermined(
+def explain_undetermined(
     shapes: Sequence[Sequence[Dim]],
     paths: Sequence[str],
     constraints: Sequence[Comparison] = (),
@@ -212,7 +212,7 @@ def undetermined(
       constraints: the constraints on the variables.
 
     >>> from shape_poly import parse_dimension
-    >>> undetermined([(parse_dimension("a + b"), 3)], ["x"])[:71]
+    >>> explain_undetermined([(parse_dimension("a + b"), 3)], ["x"])[:71]
     "Cannot solve for values of dimension variables 'a' and 'b'. They occur "
     """
     missing = sorted(make_plan(shapes, None, constraints, constant_slopes=True).undetermined)

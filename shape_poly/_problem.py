@@ -18,7 +18,7 @@ from shape_poly._expressions import (
     atoms,
 )
 from shape_poly._intervals import Interval, enclosure
-from shape_poly._normal_form import Normalizer, OutOfTimeError, divisibility, mapped, sign
+from shape_poly._normal_form import Normalizer, OutOfTimeError, divisibility, map_atoms, sign
 
 _ELIMINATIONS = 50
 """Maximum number of eliminated variables; one elimination can make another possible."""
@@ -48,7 +48,7 @@ class Problem:
         return {name: value.evaluate(values) for name, value in self.original.items()}
 
 
-def normalized(
+def normalize(
     facts: Sequence[Fact], goals: Sequence[Fact], names: Sequence[str], deadline: float
 ) -> Problem:
     """Converts a problem to normal form.
@@ -81,24 +81,24 @@ def normalized(
             Fact(">=", value - 1),
         ]
         goals = [_without(g, gone, value) for g in goals]
-        original = {n: _substituted(v, {gone: value}) for n, v in original.items()}
+        original = {n: _substitute(v, {gone: value}) for n, v in original.items()}
     return Problem(tuple(facts), tuple(goals), ranges, original)
 
 
 def _without(fact: Fact, name: str, value: DimExpr) -> Fact:
-    return Fact(fact.relation, _substituted(fact.expression, {name: value}))
+    return Fact(fact.relation, _substitute(fact.expression, {name: value}))
 
 
-def _substituted(dimension: DimExpr, values: Mapping[str, DimExpr]) -> DimExpr:
+def _substitute(dimension: DimExpr, values: Mapping[str, DimExpr]) -> DimExpr:
     """Replaces variables; the result is not in normal form."""
 
     def replacement(atom: Atom) -> DimExpr:
         if isinstance(atom, Variable):
             return values.get(atom.name) or atom_expression(atom)
-        x, y = (_substituted(operand, values) for operand in atom.operands)
+        x, y = (_substitute(operand, values) for operand in atom.operands)
         return atom_expression(DimOperation(atom.kind, (x, y)))
 
-    return mapped(dimension, replacement)
+    return map_atoms(dimension, replacement)
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def _elimination(
         shifted = DimExpr.variable(quotient) + (int(low) - 1)
         return _Elimination(
             name,
-            mapped(
+            map_atoms(
                 value,
                 lambda atom, holder=holder, shifted=shifted: (  # type: ignore[misc]
                     shifted if atom == holder else atom_expression(atom)
@@ -223,7 +223,7 @@ def residue_classes(problem: Problem, deadline: float) -> Iterator[Problem]:
             value = DimExpr.variable(name) * moduli[name] - residue
             facts = [_without(f, name, value) for f in facts]
             goals = [_without(g, name, value) for g in goals]
-        yield normalized(facts, goals, sorted(problem.ranges), deadline)
+        yield normalize(facts, goals, sorted(problem.ranges), deadline)
 
 
 POSITIVE: Interval = (1, math.inf)

@@ -47,13 +47,13 @@ def prove(
     """
     constraints = scope.constraints if scope else ()
     try:
-        return _decided(constraints, as_comparison(comparison), time_limit)
+        return _decide(constraints, as_comparison(comparison), time_limit)
     except _UndecidedError as e:
         return Unknown(str(e))
 
 
 @functools.lru_cache(maxsize=_CACHED)
-def _decided(
+def _decide(
     constraints: tuple[Comparison, ...], comparison: Comparison, time_limit: float
 ) -> Proven | Refuted:
     verdict = decide(constraints, comparison, time_limit=time_limit)

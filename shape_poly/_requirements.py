@@ -19,7 +19,7 @@ from shape_poly._expressions import (
 from shape_poly._intervals import Interval, enclosure
 from shape_poly._normal_form import Normalizer, OutOfTimeError
 from shape_poly._problem import least_values, ranges_from
-from shape_poly._rewriting import arranged, readable, remainder, rewritten
+from shape_poly._rewriting import arrange, readable, remainder, rewrite
 from shape_poly._scope import SymbolicScope
 
 _SAMPLES = 600
@@ -40,7 +40,7 @@ def weakest_requirement(
 
     Returns:
       The simplest comparison that was found and proven equivalent; or the comparison itself,
-      rewritten; or None if it never holds in the scope.
+      rewrite; or None if it never holds in the scope.
 
     Raises:
       ImportError: the proof needs z3-solver, which is not installed.
@@ -51,7 +51,7 @@ def weakest_requirement(
     """
     deadline = time.monotonic() + time_limit
     constraints, names = touching(scope.constraints if scope else (), comparison.variables())
-    comparison = rewritten(comparison, constraints, names, deadline)
+    comparison = rewrite(comparison, constraints, names, deadline)
     both = (*constraints, comparison)
     first = witness(both, time_limit=time_limit / 4)
     if isinstance(first, Proven):
@@ -125,12 +125,12 @@ def _candidates(
             yield from _of_values(DimExpr.variable(name), [v[name] for v in samples.positive])
         for x, y in itertools.permutations(names, 2):
             yield from _of_two(x, y, samples.positive)
-    yield from _unfolded(comparison, ranges, deadline)
+    yield from _unfold(comparison, ranges, deadline)
     if samples.positive and samples.negative:
         for count in range(2, min(len(names), _MAX_VARIABLES_TOGETHER) + 1):
             for chosen in itertools.combinations(names, count):
                 yield from _of_several(chosen, samples.positive)
-    yield from _tidied(comparison)
+    yield from _tidy(comparison)
 
 
 def _of_values(dimension: DimExpr, values: Sequence[int]) -> Iterator[Comparison]:
@@ -169,7 +169,7 @@ def _of_several(names: Sequence[str], samples: Sequence[Mapping[str, int]]) -> I
         yield from _of_values(dimension, [dimension.evaluate(values) for values in samples])
 
 
-def _unfolded(
+def _unfold(
     comparison: Comparison, ranges: Mapping[str, Interval], deadline: float
 ) -> Iterator[Comparison]:
     """Yields the comparison in normal form, and with quotients multiplied out."""
@@ -208,11 +208,11 @@ def _without_a_quotient(fact: Fact, ranges: Mapping[str, Interval]) -> Fact | No
     return None
 
 
-def _tidied(comparison: Comparison) -> Iterator[Comparison]:
+def _tidy(comparison: Comparison) -> Iterator[Comparison]:
     """Yields the comparison with its terms sorted to the sides, each simplified."""
     *_, fact = facts_of(comparison)
     try:
-        yield arranged(Fact(fact.relation, DimExpr.of(fact.expression.simplified())))
-        yield arranged(fact)
+        yield arrange(Fact(fact.relation, DimExpr.of(fact.expression.simplify())))
+        yield arrange(fact)
     except (OverflowError, ZeroDivisionError):
         return

@@ -8,12 +8,12 @@ from shape_poly._comparisons import Comparison, Fact, facts_of
 from shape_poly._expressions import DimExpr, DimOperation, Variable, as_dim, atom_expression, atoms
 from shape_poly._intervals import Interval
 from shape_poly._normal_form import Normalizer, OutOfTimeError, divisibility, sign
-from shape_poly._problem import Problem, follows, is_evident, least_values, normalized, ranges_from
+from shape_poly._problem import Problem, follows, is_evident, least_values, normalize, ranges_from
 
 _QUOTIENTS_MULTIPLIED_OUT = 8
 
 
-def rewritten(
+def rewrite(
     comparison: Comparison,
     constraints: Sequence[Comparison],
     names: frozenset[str],
@@ -31,7 +31,7 @@ def rewritten(
     try:
         facts = facts_of(*constraints)
         goals = facts_of(comparison)
-        problem = normalized(facts, goals, sorted(names), deadline)
+        problem = normalize(facts, goals, sorted(names), deadline)
         forms += _with_all_variables(facts, goals, names, problem, deadline)
         forms += _with_fewer_variables(problem, names)
     except (OverflowError, OutOfTimeError):
@@ -99,7 +99,7 @@ def _without_exact_quotient(
             if not positive or (fact.relation == ">=" and positive < 0):
                 continue
             exact = Comparison("==", remainder(x, y), 0)
-            problem = normalized(known, facts_of(exact), sorted(names), deadline)
+            problem = normalize(known, facts_of(exact), sorted(names), deadline)
             if is_evident(problem, deadline):
                 return Fact(fact.relation, rest * y + factor * x)
     return None
@@ -110,7 +110,7 @@ def readable(fact: Fact, ranges: Mapping[str, Interval]) -> Comparison:
     divided = divisibility(fact, ranges)
     if divided is not None:
         return Comparison(fact.relation, remainder(*divided), 0)
-    return arranged(_with_remainders(fact))
+    return arrange(_with_remainders(fact))
 
 
 def remainder(x: DimExpr, y: DimExpr) -> DimExpr:
@@ -135,7 +135,7 @@ def _with_remainders(fact: Fact) -> Fact:
     return Fact(fact.relation, expression)
 
 
-def arranged(fact: Fact) -> Comparison:
+def arrange(fact: Fact) -> Comparison:
     """Converts a fact to a comparison with as few minus signs as possible."""
     terms = [(m, c) for m, c in fact.expression.terms if m]
     constant = sum(c for m, c in fact.expression.terms if not m)

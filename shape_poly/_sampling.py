@@ -59,15 +59,15 @@ def sample_sizes(
     constraints = dict.fromkeys((*scope.constraints, *(Comparison(">=", d, 1) for d in dims)))
     search = _SizeSearch(names, [*constraints], among or {}, candidates, largest)
     if seed is None:
-        yield from search.found()
+        yield from search.search()
         return
-    first = next(search.found(), None)
+    first = next(search.search(), None)
     if first is None:
         return
     yield first
     drawn, known, repeated = random.Random(seed), {tuple(first.values())}, 0
     while names and repeated < _MAX_REPEATED:
-        sizes = next(search.found(drawn), None)
+        sizes = next(search.search(drawn), None)
         if sizes is None:
             return
         repeated += 1
@@ -105,7 +105,7 @@ class _SizeSearch:
         self._never = not all(c.holds({}) for c in constraints if not c.variables())
         self._checks = 0
 
-    def found(self, drawn: random.Random | None = None) -> Iterator[dict[str, int]]:
+    def search(self, drawn: random.Random | None = None) -> Iterator[dict[str, int]]:
         """Yields solutions in order, or in random order if `drawn` is given."""
         if not self._never:
             yield from self._from(0, {}, drawn)

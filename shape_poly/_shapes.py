@@ -125,7 +125,7 @@ class _ShapeReader:
                 return tuple(self._dimensions)
             self._dimensions.append(self._dimension(start))
             if not reader.at_end() and not reader.take(","):
-                raise reader.expected("an operator, ',' or the end of the shape")
+                raise reader.make_expected_error("an operator, ',' or the end of the shape")
         self._check_rank()
         return tuple(self._dimensions)
 
@@ -133,7 +133,7 @@ class _ShapeReader:
         if self._like is not None and len(self._dimensions) >= len(self._like):
             raise self._problem(
                 start,
-                f"{self._expected_rank()}, but found more",
+                f"{self._describe_rank()}, but found more",
             )
         if self._reader.take("_"):
             # An operator may follow, so that this is the start of an expression.
@@ -162,8 +162,8 @@ class _ShapeReader:
         if dimension is None:
             raise self._problem(
                 place,
-                f"'{place.text}' takes dimension {axis} of the argument of shape {self._shown()}, "
-                "which is not known: name a variable for it",
+                f"'{place.text}' takes dimension {axis} of the argument of shape "
+                f"{self._format_shape()}, which is not known: name a variable for it",
             )
         return dimension
 
@@ -180,7 +180,7 @@ class _ShapeReader:
             raise self._problem(
                 start,
                 f"expected size {known} for dimension {axis}, as in the argument of shape "
-                f"{self._shown()}, but found {dimension}",
+                f"{self._format_shape()}, but found {dimension}",
             )
 
     def _check_rank(self) -> None:
@@ -188,16 +188,16 @@ class _ShapeReader:
             raise ShapeSyntaxError(
                 self._text,
                 self._closing,
-                f"{self._expected_rank()}, but found {len(self._dimensions)}: end with '...' to "
+                f"{self._describe_rank()}, but found {len(self._dimensions)}: end with '...' to "
                 "take the others as they are",
             )
 
-    def _expected_rank(self) -> str:
+    def _describe_rank(self) -> str:
         rank = len(self._like or ())
         shown = "1 dimension" if rank == 1 else f"{rank} dimensions"
-        return f"expected {shown}, as in the argument of shape {self._shown()}"
+        return f"expected {shown}, as in the argument of shape {self._format_shape()}"
 
-    def _shown(self) -> str:
+    def _format_shape(self) -> str:
         sizes = ["?" if d is None else str(d) for d in self._like or ()]
         return f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
 
@@ -318,10 +318,10 @@ def evaluate_shape(shape: Sequence[Dim], values: Mapping[str, int]) -> tuple[int
     >>> evaluate_shape((parse_dimension("2*b"), 3, parse_dimension("h")), {"b": 4})
     (8, 3, None)
     """
-    return tuple(_known(d, values) for d in shape)
+    return tuple(_evaluate(d, values) for d in shape)
 
 
-def _known(dimension: Dim, values: Mapping[str, int]) -> int | None:
+def _evaluate(dimension: Dim, values: Mapping[str, int]) -> int | None:
     if isinstance(dimension, int):
         return dimension
     if not dimension.variables() <= values.keys():

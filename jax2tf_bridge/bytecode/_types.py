@@ -118,7 +118,7 @@ class Types:
         if code == _UNRANKED_TENSOR:
             return f"tensor<*x{self._inner_text(cursor, depth)}>"
         if code in (_QUANTIZED, _QUANTIZED_PER_AXIS):
-            return self._quantized(cursor, depth, per_axis=code == _QUANTIZED_PER_AXIS)
+            return self._print_quantized(cursor, depth, per_axis=code == _QUANTIZED_PER_AXIS)
         if code in (_TUPLE, _FUTURE):
             kind = "tuple" if code == _TUPLE else "!stablehlo.future"
             return f"{kind}<{', '.join(self._read_list(cursor, depth))}>"
@@ -128,7 +128,7 @@ class Types:
             return f"({', '.join(inputs)}) -> {results}"
         raise UnknownTypeError(f"type {code} of vhlo")
 
-    def _quantized(self, cursor: Cursor, depth: int, *, per_axis: bool) -> str:
+    def _print_quantized(self, cursor: Cursor, depth: int, *, per_axis: bool) -> str:
         """Prints a quantized type without the range of its integers."""
         signed = cursor.varint() & 1
         storage, expressed = self._inner_text(cursor, depth), self._inner_text(cursor, depth)

@@ -42,7 +42,7 @@ class SizeChecks:
         self._name, self._arguments = name, arguments
         self._shapes = [aval.shape for aval in avals]
 
-    def checked(self, result: tf.Tensor, i: int, aval: Aval) -> tf.Tensor:
+    def check_result(self, result: tf.Tensor, i: int, aval: Aval) -> tf.Tensor:
         """Returns the i-th result with checks: it compiles only if it has the shape of `aval`.
 
         Raises:
@@ -55,7 +55,7 @@ class SizeChecks:
                 result = tf.ensure_shape(result, [None] * rank)
             known = result.shape
         checks = [
-            self._check(tf.shape(result)[axis], self._expected(size, i), i, f"size_{axis}")
+            self._check(tf.shape(result)[axis], self._expect_size(size, i), i, f"size_{axis}")
             for axis, size in enumerate(aval.shape)
             if known[axis] is None
         ]
@@ -67,7 +67,7 @@ class SizeChecks:
         label = f"{what}_of_result_{i}_of_{name}_is_not_as_declared"
         return tf.reshape(tf.zeros([size], tf.bool), [expected], name=label).op
 
-    def _expected(self, size: Dim, i: int) -> Any:
+    def _expect_size(self, size: Dim, i: int) -> Any:
         if isinstance(size, int):
             return size
         for argument, shape in zip(self._arguments, self._shapes, strict=True):
@@ -177,7 +177,7 @@ def _make_carried_graph(
         )
         checks = SizeChecks(name, arguments[: len(avals)], avals)
         for i, (result, aval) in enumerate(zip(imported, results, strict=True)):
-            tf.identity(checks.checked(result, i, aval), f"y{i}")
+            tf.identity(checks.check_result(result, i, aval), f"y{i}")
     carried = GraphFunction(name, _make_portable(graph.as_graph_def()))
     return EmbeddedGraph(carried, tuple(passed.values()))
 

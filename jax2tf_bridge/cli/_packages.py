@@ -23,7 +23,7 @@ def loading(package: str, command: str, console: Console) -> Iterator[None]:
     Raises:
       MissingDependencyError: it is not installed; the text says for which command.
     """
-    with console.step(f"starting {package}"), _interrupted_at_once(), _without_collection():
+    with console.step(f"starting {package}"), _end_at_interrupt(), _without_collection():
         try:
             yield
         except MissingDependencyError as e:
@@ -44,7 +44,7 @@ def _without_collection() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _interrupted_at_once() -> Iterator[None]:
+def _end_at_interrupt() -> Iterator[None]:
     try:
         before = signal.signal(signal.SIGINT, signal.SIG_DFL)
     except ValueError:  # this is not the main thread, which alone gets signals

@@ -90,7 +90,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     adder = parser.add_subparsers(
         title="commands", dest="command", metavar="COMMAND", parser_class=_Parser
     )
-    commands = {command.name: _added(adder, command) for command in _COMMANDS}
+    commands = {command.name: _add_parser(adder, command) for command in _COMMANDS}
     before = list(itertools.takewhile(lambda word: word.startswith("-"), argv))
     parser.check_options(before)
     if len(before) < len(argv):
@@ -137,7 +137,7 @@ def _add_common(parser: argparse.ArgumentParser, *, default: Any) -> None:
     )
 
 
-def _added(commands: _Subparsers, command: Command) -> _Parser:
+def _add_parser(commands: _Subparsers, command: Command) -> _Parser:
     parser = commands.add_parser(
         command.name,
         help=re.split(r"\.\s|\.\Z", command.description)[0],

@@ -37,10 +37,10 @@ from jax2tf_bridge.saved_model import (
     GRAPH_FILE,
     CalledModule,
     NewModule,
-    changed_copy,
+    edit_copy,
     read_message,
     replace_file,
-    replaced_modules,
+    replace_modules,
 )
 from jax2tf_bridge.serialization import read_function, write_function
 from jax2tf_bridge.storage import AnyPath, StoragePath, as_path, check_free
@@ -152,7 +152,7 @@ def _retarget_directory(options: argparse.Namespace, target: Target) -> None:
     new = (_for_release if target.xla else _without_xla)(contents, target, console)
     with (
         console.step(f"writing {output}"),
-        changed_copy(source, output, overwrite=options.overwrite) as folder,
+        edit_copy(source, output, overwrite=options.overwrite) as folder,
     ):
         replace_file(folder / GRAPH_FILE)
         with (folder / GRAPH_FILE).open("wb") as file:
@@ -217,7 +217,7 @@ def _for_release(contents: SavedModelContents, target: Target, console: Console)
         modules = [retargeted(called) for called in contents.modules]
         # Signatures that are TensorFlow's own operations have no module to retarget.
         functions = _portables(contents, lambda f: retarget(f, target) if f.target.xla else f)
-        graph = replaced_modules(read_message(as_path(contents.path)), modules)
+        graph = replace_modules(read_message(as_path(contents.path)), modules)
         return _NewContents(graph.parts, functions)
 
 

@@ -20,7 +20,7 @@ except ModuleNotFoundError as e:
 
 from jax2tf_bridge.converting._arguments import CallArguments
 from jax2tf_bridge.converting._functions import FunctionCache, Requirements
-from jax2tf_bridge.converting._native_serialization import NOT_GIVEN, chosen_target
+from jax2tf_bridge.converting._native_serialization import NOT_GIVEN, choose_target
 from jax2tf_bridge.from_jax import call_text, export_options, export_specs, jax_compat
 from jax2tf_bridge.from_jax.arguments import JaxCallable
 from jax2tf_bridge.from_jax.shapes import symbolic_specs
@@ -93,7 +93,7 @@ def convert(
     >>> f(tf.constant([[1.0, 2.0], [3.0, 4.0]])).numpy().tolist()
     [5.0, 25.0]
     """
-    target = chosen_target(
+    target = choose_target(
         target,
         enable_xla=enable_xla,
         native_serialization=native_serialization,

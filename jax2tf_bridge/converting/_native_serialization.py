@@ -22,7 +22,7 @@ _JAX2TF_DEFAULT = "_DefaultNativeSerialization"
 """Name of the class of jax2tf's placeholder for an omitted argument."""
 
 
-def chosen_target(
+def choose_target(
     target: Target | None,
     *,
     enable_xla: Any,

@@ -118,12 +118,12 @@ def publish(
         )
         raise make_path_error(FileNotFoundError, errno.ENOENT, text, root)
     with open_params(params) as weights:
-        named = _named(newest, keys_as_words(weights))
+        named = _name_leaves(newest, keys_as_words(weights))
         made = publish_weights(root, cast_to_variable_dtypes(newest, named), keep=keep)
     return Published.with_weights(made)
 
 
-def _named(newest: AnyPath, params: Any) -> Mapping[str, Any]:
+def _name_leaves(newest: AnyPath, params: Any) -> Mapping[str, Any]:
     """Names the leaves as their variables."""
     by_path = isinstance(params, PathWeights) or (isinstance(params, Mapping) and is_flat(params))
     if by_path or "jax" not in sys.modules:

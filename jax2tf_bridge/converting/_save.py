@@ -162,7 +162,8 @@ def prepare(
         )
     named = signatures if isinstance(signatures, Mapping) else {SERVING_DEFAULT: signatures}
     return {
-        name: _prepared(name, given, params, platforms, target) for name, given in named.items()
+        name: _prepare_signature(name, given, params, platforms, target)
+        for name, given in named.items()
     }
 
 
@@ -211,7 +212,7 @@ class PreparedSignature:
         """Returns the signature with its function exported as a portable function."""
         function = self.function
         if not isinstance(function, PortableFunction):
-            with _called_for(self.name, self.signature, takes=self.takes_params):
+            with _note_call(self.name, self.signature, takes=self.takes_params):
                 from jax2tf_bridge.from_jax.stablehlo import ConstantPool
 
                 # The function stays internal, so its constants may alias the user's memory.
@@ -220,7 +221,7 @@ class PreparedSignature:
 
 
 @contextlib.contextmanager
-def _called_for(name: str, signature: Signature, *, takes: bool) -> Iterator[None]:
+def _note_call(name: str, signature: Signature, *, takes: bool) -> Iterator[None]:
     """Adds a note with save's call of the function to errors of JAX or of the function."""
     try:
         yield
@@ -231,7 +232,7 @@ def _called_for(name: str, signature: Signature, *, takes: bool) -> Iterator[Non
         raise
 
 
-def _prepared(
+def _prepare_signature(
     name: str,
     given: Any,
     params: Any,
@@ -260,7 +261,7 @@ def _prepared(
     from jax2tf_bridge.from_jax import PreparedExport
 
     weights = params.tree() if isinstance(params, PathWeights) else params
-    with _called_for(name, signature, takes=takes):
+    with _note_call(name, signature, takes=takes):
         prepared = PreparedExport.of(
             function,
             (*((weights,) if takes else ()), *signature.args),

@@ -24,7 +24,7 @@ from jax2tf_bridge.errors import (
 )
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._retarget import retarget
-from jax2tf_bridge.from_jax._shardings import exported_shardings
+from jax2tf_bridge.from_jax._shardings import read_shardings
 from jax2tf_bridge.from_jax._symbols import dim_to_jax, scope_from_jax, scope_to_jax
 from jax2tf_bridge.from_jax.archives import is_retired, rewrite_calls
 from jax2tf_bridge.from_jax.arguments import is_narrow, portable_aval
@@ -100,7 +100,7 @@ def to_exported(portable: PortableFunction | HoldsPortable) -> jax_export.Export
     with form.lock:
         if form.exported is not None:
             return form.exported
-        exported = _exported(portable)
+        exported = _make_exported(portable)
         keep_exported(portable, exported)
         return exported
 
@@ -127,7 +127,7 @@ def keep_exported(function: PortableFunction, exported: jax_export.Exported) -> 
         _form_in_jax(function).exported = exported
 
 
-def _exported(portable: PortableFunction) -> jax_export.Exported:
+def _make_exported(portable: PortableFunction) -> jax_export.Exported:
     forward_registrations()
     in_tree, out_tree = jax_structures(portable)
     exported = _flat_exported(portable, 0)
@@ -135,7 +135,7 @@ def _exported(portable: PortableFunction) -> jax_export.Exported:
         # The closure must not hold the function, or the cached Exported would keep it alive.
         gradient, name = portable.gradient, portable.name
         with_vjp = _jax_compat.with_vjp_made_by(exported, lambda: to_exported(gradient.get(name)))
-        exported = with_vjp or _flat_exported(portable, _materialised_orders(portable))
+        exported = with_vjp or _flat_exported(portable, _count_made_orders(portable))
     in_avals, out_avals = _under_constraints(portable, exported)
     return replace(
         exported,
@@ -186,9 +186,9 @@ def _portable(
     out_avals = tuple(portable_aval(aval) for aval in exported.out_avals)
     in_tree = spec_of_structure(exported.in_tree, exported.in_avals)
     data = bytes(exported.mlir_module_serialized)
-    in_shardings, out_shardings = exported_shardings(exported)
+    in_shardings, out_shardings = read_shardings(exported)
     symbolic = [d for aval in in_avals for d in aval.shape if is_symbolic_dim(d)]
-    written = _written_constraints(exported)
+    written = _read_constraints(exported)
     shapes = [[str(d) for d in aval.shape] for aval in exported.in_avals]
     constraints = written or read_asserted_constraints(memoryview(data), shapes, in_avals)
     version = read_stablehlo_version(memoryview(data)) or _jax_compat.current_stablehlo_version()
@@ -330,14 +330,14 @@ def _with_meshes(module: bytes) -> bytes:
     return bytes(written)
 
 
-def _materialised_orders(portable: PortableFunction) -> int:
+def _count_made_orders(portable: PortableFunction) -> int:
     order, made = 0, portable.gradient.made
     while made is not None:
         order, made = order + 1, made.gradient.made
     return order
 
 
-def _written_constraints(exported: jax_export.Exported) -> tuple[str, ...]:
+def _read_constraints(exported: jax_export.Exported) -> tuple[str, ...]:
     """Reads the constraints of the symbolic scope; files of JAX drop the scope."""
     symbolic = [
         d for aval in exported.in_avals for d in aval.shape if jax_export.is_symbolic_dim(d)

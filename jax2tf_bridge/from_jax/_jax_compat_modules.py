@@ -38,7 +38,7 @@ class TakenModule:
     module: Any = None
     _write: Callable[[], bytes] | None = None
 
-    def written(self) -> bytes:
+    def artifact(self) -> bytes:
         """Returns the portable artifact that JAX would have written, if the module is available."""
         assert self._write is not None
         return self._write()

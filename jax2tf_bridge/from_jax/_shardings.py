@@ -18,7 +18,7 @@ from jax2tf_bridge.serialization.jax_exported import REPLICATED, to_named_shardi
 _AXIS_TYPES: dict[str, AxisType] = {"Auto": "auto", "Explicit": "explicit", "Manual": "manual"}
 
 
-def exported_shardings(
+def read_shardings(
     exported: Any,
 ) -> tuple[tuple[Sharding | None, ...], tuple[Sharding | None, ...]]:
     """Converts the shardings of the arguments and results of a jax.export.Exported."""

@@ -160,11 +160,11 @@ def scope_to_jax(scope: SymbolicScope) -> jax_export.SymbolicScope:
         if constraint.operator == "==":
             left, right = constraint.left, constraint.right
             forms.append([f"{left} >= {right}", f"{left} <= {right}"])
-        accepted += _accepted(constraint, forms, accepted)
+        accepted += _find_accepted_form(constraint, forms, accepted)
     return jax_export.SymbolicScope(tuple(accepted))
 
 
-def _accepted(
+def _find_accepted_form(
     constraint: Comparison, forms: Sequence[list[str]], before: Sequence[str]
 ) -> list[str]:
     """Returns the first form that JAX accepts after these constraints."""

@@ -141,7 +141,7 @@ class LayerFunction:
             f"{format_bullets(problems)}\n{' '.join(advice)}".rstrip()
         )
 
-    def checked(self, layer: str, inputs: Any) -> list[Any]:
+    def check_inputs(self, layer: str, inputs: Any) -> list[Any]:
         """Flattens Keras' `inputs`, and checks that they fit the function.
 
         Raises:
@@ -178,7 +178,7 @@ class LayerFunction:
         Raises:
           StructureError, ShapeError, DTypeError: the inputs do not fit.
         """
-        leaves = self.checked(layer, inputs)
+        leaves = self.check_inputs(layer, inputs)
         remaining = iter(leaves)
         portable = self.portable
         first = len(self.weight_names)
@@ -221,7 +221,7 @@ class LayerFunction:
           key_words: draws PRNG keys.
           constants: the arrays that the function captured.
         """
-        remaining = iter(self.checked(layer, inputs))
+        remaining = iter(self.check_inputs(layer, inputs))
         flat = [weights[name] for name in self.weight_names]
         kept_arguments = self.portable.module.kept_arguments
         for index, (path, aval) in enumerate(self._data_arguments, start=len(flat)):

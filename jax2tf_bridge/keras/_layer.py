@@ -131,7 +131,7 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
         # to `build`, and wraps error messages of `call` in its own.
         specs = keras.tree.map_structure(_describe_input, inputs)
         self._export(specs)
-        self._require_state("call it").model.inference.checked(self._subject, specs)
+        self._require_state("call it").model.inference.check_inputs(self._subject, specs)
         return super().__call__(inputs, *args, **kwargs)
 
     @opaque_to_autograph

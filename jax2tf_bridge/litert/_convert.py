@@ -86,7 +86,7 @@ def _side(arrays: Mapping[str, Any]) -> dict[str, ServedArray]:
     return found
 
 
-def converted(model: ConvertedModel, quantization: Quantization) -> bytes:
+def convert_model(model: ConvertedModel, quantization: Quantization) -> bytes:
     """Converts a SavedModel.
 
     Raises:

@@ -60,7 +60,7 @@ def conversion_error(error: Exception, callers: Mapping[str, str]) -> BridgeErro
         return None
     found = list(dict.fromkeys(_lacking(diagnostics, callers)))
     if not found:
-        places = list(dict.fromkeys(_failed(diagnostics, callers)))[:_MAX_SHOWN]
+        places = list(dict.fromkeys(_describe_failures(diagnostics, callers)))[:_MAX_SHOWN]
         said = format_bullets(places) if places else f" {_reason(error)}"
         return SavingError(
             f"TensorFlow {tf.__version__}'s converter for LiteRT failed:{said}\nWrite this part of "
@@ -94,7 +94,7 @@ def _place(diagnostic: Any, callers: Mapping[str, str]) -> tuple[str | None, str
     return line, next((s for s, function in callers.items() if function in inside), "")
 
 
-def _failed(diagnostics: Any, callers: Mapping[str, str]) -> Iterator[str]:
+def _describe_failures(diagnostics: Any, callers: Mapping[str, str]) -> Iterator[str]:
     """Yields operation, line, signature and the converter's text of other failures."""
     for each in diagnostics:
         match = _OTHER.search(each.error_message)

@@ -86,9 +86,9 @@ def _kernel(operation: str, dtype: tf.DType) -> Kernel | None:
     if dtype == tf.float32:
         return _OF_FLOATS.get(operation)
     if dtype in _NARROW_FLOATS and operation in _WIDENED_FLOATS:
-        return _widened(_OF_FLOATS.get(operation) or _plain(operation), tf.float32)
+        return _widen(_OF_FLOATS.get(operation) or _plain(operation), tf.float32)
     if dtype in (tf.int8, tf.uint8, tf.int16, tf.uint16) and operation in _WIDENED_INTEGERS:
-        return _widened(_OF_INT32.get(operation) or _plain(operation), tf.int32)
+        return _widen(_OF_INT32.get(operation) or _plain(operation), tf.int32)
     return None
 
 
@@ -106,7 +106,7 @@ def _plain(operation: str) -> Kernel:
     return call
 
 
-def _widened(form: Kernel, wide: tf.DType) -> Kernel:
+def _widen(form: Kernel, wide: tf.DType) -> Kernel:
     def call(*tensors: tf.Tensor) -> tf.Tensor:
         found = form(*(tf.cast(tensor, wide) for tensor in tensors))
         return found if found.dtype == tf.bool else tf.cast(found, tensors[0].dtype)
@@ -127,7 +127,7 @@ def _as_signed(form: Kernel, signed: tf.DType = tf.int32) -> Kernel:
     return call
 
 
-def _ordered(form: Kernel) -> Kernel:
+def _compare_unsigned(form: Kernel) -> Kernel:
     """Compares unsigned integers as signed ones, with a flipped highest bit to keep the order."""
 
     def call(*tensors: tf.Tensor) -> tf.Tensor:
@@ -268,10 +268,10 @@ _WIDENED_INTEGERS = frozenset(
 
 def _of_uint32(operation: str) -> Kernel | None:
     if operation in ("Maximum", "Minimum"):
-        compare = _ordered(tf.greater if operation == "Maximum" else tf.less)
+        compare = _compare_unsigned(tf.greater if operation == "Maximum" else tf.less)
         return lambda x, y: tf.where(compare(x, y), x, y)
     if operation in _COMPARISONS:
-        return _ordered(_plain(operation))
+        return _compare_unsigned(_plain(operation))
     if operation in ("AddV2", "Equal", "Mul", "NotEqual", "Sub"):
         return _as_signed(_plain(operation))
     if operation == "FloorMod":
@@ -360,7 +360,7 @@ def _erfc_form(node: Any, makers: Mapping[str, Any]) -> Form | None:
         return None
     if dtype == tf.float32 and _is_scaled(node.input[0], makers, np.sqrt(0.5)):
         return None
-    return Form(_widened(_erfc, tf.float32), (dtype,), dtype)
+    return Form(_widen(_erfc, tf.float32), (dtype,), dtype)
 
 
 def _is_scaled(name: str, makers: Mapping[str, Any], factor: float) -> bool:
@@ -588,7 +588,7 @@ def _product(node: Any) -> Form | None:
             return tf.raw_ops.MatMul(a=x, b=y, transpose_a=left, transpose_b=right)
         return tf.raw_ops.BatchMatMulV2(x=x, y=y, adj_x=left, adj_y=right)
 
-    return Form(_widened(multiply, tf.float32), (dtype, dtype), dtype)
+    return Form(_widen(multiply, tf.float32), (dtype, dtype), dtype)
 
 
 def _update(node: Any) -> Form | None:
@@ -738,7 +738,7 @@ def copy_of(dtype: tf.DType) -> Kernel | None:
     if dtype in (tf.uint32, tf.uint64):
         return _as_signed(lambda x: tf.maximum(x, x), tf.int32 if dtype.size == 4 else tf.int64)
     if dtype.is_floating and dtype.size == 2:
-        return _widened(lambda x: tf.maximum(x, x), tf.float32)
+        return _widen(lambda x: tf.maximum(x, x), tf.float32)
     if dtype.is_integer and dtype.size < 4:
-        return _widened(lambda x: tf.maximum(x, x), tf.int32)
+        return _widen(lambda x: tf.maximum(x, x), tf.int32)
     return None

@@ -58,9 +58,9 @@ class _Functions:
     def of_node(self, node: Any, form: Form, *, reshaped: bool) -> str:
         """Returns the name of the function for nodes with these attributes."""
         attributes = {k: v.SerializeToString() for k, v in node.attr.items() if k[0] != "_"}
-        return self.named((node.op, reshaped, *sorted(attributes.items())), form)
+        return self.name_of_function((node.op, reshaped, *sorted(attributes.items())), form)
 
-    def named(self, key: tuple[Any, ...], form: Form) -> str:
+    def name_of_function(self, key: tuple[Any, ...], form: Form) -> str:
         """Returns the name of the function for a key; it contains the key's first part."""
         if key not in self._names:
             name = f"litert_{len(self._names)}_{key[0]}"
@@ -122,7 +122,7 @@ def _copy_moved_variables(function: Any, functions: _Functions) -> None:
             continue
         form = Form(kernel, (dtype,), dtype)
         copied = function.node_def.add(name=f"litert_copy_{place}", input=[source])
-        _make_call(copied, functions.named(("copy", dtype), form), form)
+        _make_call(copied, functions.name_of_function(("copy", dtype), form), form)
         function.ret[result.name] = f"{copied.name}:output:0"
 
 

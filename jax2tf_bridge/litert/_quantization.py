@@ -120,15 +120,15 @@ class Quantization:
         for name, inputs in signatures.items():
             samples = by_signature[name]
             count = 0
-            for count, sample in enumerate(_iterated(samples, name), 1):
-                yield name, _named(sample, inputs, f"{_DATA}[{name!r}][{count - 1}]")
+            for count, sample in enumerate(_iterate(samples, name), 1):
+                yield name, _name_arrays(sample, inputs, f"{_DATA}[{name!r}][{count - 1}]")
             if not count:
                 raise SavingError(
                     Message(Argument(_DATA), f" has no inputs for the signature {name}.")
                 )
 
 
-def _iterated(samples: Any, name: str) -> Iterable[Any]:
+def _iterate(samples: Any, name: str) -> Iterable[Any]:
     if not isinstance(samples, Iterable) or isinstance(samples, Mapping):
         raise StructureError(
             f"{_DATA}[{name!r}] must be several inputs, as a list of dicts. Got: a "
@@ -137,7 +137,7 @@ def _iterated(samples: Any, name: str) -> Iterable[Any]:
     return samples
 
 
-def _named(sample: Any, inputs: Mapping[str, ServedArray], place: str) -> dict[str, Any]:
+def _name_arrays(sample: Any, inputs: Mapping[str, ServedArray], place: str) -> dict[str, Any]:
     """Returns the arrays of one call by input name."""
     if isinstance(sample, Mapping):
         arrays = dict(sample)

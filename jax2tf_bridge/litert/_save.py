@@ -19,12 +19,12 @@ from jax2tf_bridge.litert._comparison import (
     check_model,
     example_of,
 )
-from jax2tf_bridge.litert._convert import ConvertedModel, converted
+from jax2tf_bridge.litert._convert import ConvertedModel, convert_model
 from jax2tf_bridge.litert._quantization import Quantization
 from jax2tf_bridge.litert._report import LiteRTModel
 from jax2tf_bridge.saved_model import GRAPH_FILE, read_saved_model
 from jax2tf_bridge.saving import SaveOptions, Signature, open_params, save_functions
-from jax2tf_bridge.storage import as_path, on_disk, replaced_file
+from jax2tf_bridge.storage import as_path, on_disk, replace_file_at
 from jax2tf_bridge.targets import Target
 
 Quantize: TypeAlias = Literal["dynamic_range", "float16", "int8"]
@@ -106,22 +106,24 @@ def save_litert(
         folder = Path(temporary, "model")
         with contextlib.ExitStack() as stack:
             if source is not None and is_model:
-                model, answers = _copied(
+                model, answers = _copy_model(
                     stack.enter_context(on_disk(source)), folder, verify=verify
                 )
             else:
-                model, answers = _saved(folder, signatures, params, platforms, verify=verify)
+                model, answers = _save_functions(
+                    folder, signatures, params, platforms, verify=verify
+                )
             check_interrupts()
-            data = converted(model, quantization)
+            data = convert_model(model, quantization)
             check_interrupts()
             check_model(data, answers, is_quantized=quantize is not None)
     check_interrupts()
-    with replaced_file(path, bytes_of="save_litert") as file:
+    with replace_file_at(path, bytes_of="save_litert") as file:
         file.write(data)
     return LiteRTModel(as_path(path), model.signatures, len(data), quantize)
 
 
-def _saved(
+def _save_functions(
     folder: Path,
     signatures: Signatures,
     params: Any,
@@ -166,7 +168,7 @@ def _check(name: str, signature: Signature) -> None:
         )
 
 
-def _copied(
+def _copy_model(
     source: Path, folder: Path, *, verify: bool
 ) -> tuple[ConvertedModel, dict[str, Answers]]:
     """Makes a SavedModel with the graph of another in operations, and its variables."""

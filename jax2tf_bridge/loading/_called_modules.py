@@ -18,7 +18,7 @@ from jax2tf_bridge.saved_model import (
     Opaque,
     Placed,
     Value,
-    called_module,
+    read_module_call,
     tensor_of,
 )
 
@@ -65,7 +65,7 @@ def bind_module(call: ModuleCall, name: str, variables: Mapping[str, str]) -> Bo
 def _read_module(
     call: ModuleCall, name: str, kept: tuple[int, ...], labels: tuple[str, ...]
 ) -> CallableModule:
-    node = called_module(0, call.scope.body.name, call.node)
+    node = read_module_call(0, call.scope.body.name, call.node)
     if node.has_tokens:
         raise NotCallableError(
             f"the module of {call.place} has effects, which exist in its JAX alone"

@@ -165,7 +165,7 @@ def _get_result(sent: PendingJob, future: Future[Answer], executor: Executor) ->
         raise JobError(f"The export of {sent.name!r} was cancelled.", job=sent.name)
     if error is not None:
         raise _make_executor_error(sent, executor, error, output)
-    return sent.exported(future.result(), output)
+    return sent.read_function(future.result(), output)
 
 
 def _make_executor_error(

@@ -33,7 +33,7 @@ class NamedFunction:
     module: str
     name: str
 
-    def restored(self) -> Any:
+    def restore(self) -> Any:
         """Returns the function of that name in this process."""
         return pkgutil.resolve_name(f"{self.module}:{self.name}")
 
@@ -45,7 +45,7 @@ class JittedFunction:
     function: Any
     attributes: Mapping[str, Any]
 
-    def restored(self) -> Any:
+    def restore(self) -> Any:
         """Returns the function with its attributes."""
         for name, value in self.attributes.items():
             setattr(self.function, name, value)
@@ -137,7 +137,7 @@ def _check_precision(sent: SentJob) -> None:
 def _export(sent: SentJob) -> tuple[PortableFunction, bytes]:
     job, function = sent.job, cast("object", sent.job.function)
     if isinstance(function, (NamedFunction, JittedFunction)):
-        job = replace(job, function=function.restored())
+        job = replace(job, function=function.restore())
     _check_structure(job, sent.structure)
     exported = export(
         job.function,
@@ -167,7 +167,7 @@ class PendingJob:
         sent = replace(self.job, function=make_sendable(job.function))
         self.sent = SentJob(sent, self._structure, read_configuration(), self._channel.token)
 
-    def exported(self, answer: Answer, output: str = "") -> PortableFunction:
+    def read_function(self, answer: Answer, output: str = "") -> PortableFunction:
         """Reads the portable function of an answer, with the pytree types of this process.
 
         Raises:

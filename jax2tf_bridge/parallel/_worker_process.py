@@ -106,7 +106,7 @@ class WorkerProcess:
         # The options come first, because unpickling the call's arrays depends on jax_enable_x64.
         self._send(self._channel.pack(WorkerOptions(read_configuration())))
         message = self._channel.pack((function, args, dict(kwargs or {})))
-        with self._killed_after(timeout):
+        with self._kill_after(timeout):
             self._send(message)
             reply = _receive(self._connection)
         if reply is None:
@@ -119,7 +119,7 @@ class WorkerProcess:
         return answer
 
     @contextlib.contextmanager
-    def _killed_after(self, timeout: float | None) -> Iterator[None]:
+    def _kill_after(self, timeout: float | None) -> Iterator[None]:
         """Kills the process if the body takes longer than `timeout` seconds."""
         if timeout is None:
             yield

@@ -104,7 +104,7 @@ def has_kernel(module: ModuleForPlatforms, names: Iterable[str]) -> bool:
 
 
 @once_per_object
-def _known_calls(_: Module) -> list[tuple[str, ...]]:
+def _list_known_calls(_: Module) -> list[tuple[str, ...]]:
     return []  # custom_calls_of or mark_calls_handled appends the targets
 
 
@@ -113,7 +113,7 @@ def mark_calls_handled(module: Module) -> None:
 
     `custom_calls_of` then returns () without reading the module, unless it has Pallas kernels.
     """
-    known = _known_calls(module)
+    known = _list_known_calls(module)
     if not known and _KERNEL.encode() not in module.data:
         known.append(())
 
@@ -123,7 +123,7 @@ def custom_calls_of(module: Module) -> tuple[str, ...]:
 
     Returns () if the module cannot be read.
     """
-    known = _known_calls(module)
+    known = _list_known_calls(module)
     if not known:
         try:
             known.append(tuple(read_summary(module.data).custom_calls))

@@ -392,7 +392,7 @@ class PortableFunction:
             f"  module: {len(module.data)} bytes, StableHLO "
             f"{version_text(module.stablehlo_version)}, calling convention "
             f"{module.calling_convention_version}, by {self.producer}\n"
-            f"  platforms: {', '.join(self.platforms)}{self._dropped_text()}\n"
+            f"  platforms: {', '.join(self.platforms)}{self._describe_dropped()}\n"
             f"{self._requirements_text()}"
             f"  runs on {self._releases_text()}"
         )
@@ -417,7 +417,7 @@ class PortableFunction:
         sizes = (*self.constraints, *self.requirements)
         return f"  needs of the sizes: {', '.join(sizes)}\n" if sizes else ""
 
-    def _dropped_text(self) -> str:
+    def _describe_dropped(self) -> str:
         return "".join(f"\n  not for {p}: {reason}" for p, reason in self.dropped_platforms)
 
 

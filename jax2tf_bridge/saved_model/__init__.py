@@ -15,12 +15,12 @@ from jax2tf_bridge.saved_model._dataflow import (
     Value,
     without_casts,
 )
-from jax2tf_bridge.saved_model._entry_points import called_module
+from jax2tf_bridge.saved_model._entry_points import read_module_call
 from jax2tf_bridge.saved_model._extras import SERVING_DEFAULT, WARM_UP, Request, read_requests
 from jax2tf_bridge.saved_model._graph import CALL_MODULE, Graph, Node, tensor_of
 from jax2tf_bridge.saved_model._meta_graph import GraphSignature, MetaGraph, SignaturePort
-from jax2tf_bridge.saved_model._new_directory import changed_copy, replace_file
-from jax2tf_bridge.saved_model._patching import NewModule, replaced_modules
+from jax2tf_bridge.saved_model._new_directory import edit_copy, replace_file
+from jax2tf_bridge.saved_model._patching import NewModule, replace_modules
 from jax2tf_bridge.saved_model._place import check_place
 from jax2tf_bridge.saved_model._protobuf import ProtoMessage, bytes_field, varint_field
 from jax2tf_bridge.saved_model._reading import (
@@ -103,21 +103,21 @@ __all__ = [
     "append_tensors",
     "bucket_texts",
     "bytes_field",
-    "called_module",
-    "changed_copy",
     "check_place",
     "constant",
+    "edit_copy",
     "is_fast",
     "needs_x64",
     "padding_texts",
     "read_message",
+    "read_module_call",
     "read_requests",
     "read_saved_model",
     "read_saved_weights",
     "read_serving_graph",
     "read_sidecar",
     "replace_file",
-    "replaced_modules",
+    "replace_modules",
     "tensor_of",
     "tensor_type",
     "texts",

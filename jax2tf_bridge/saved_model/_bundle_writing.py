@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from jax2tf_bridge.errors import SavingError
-from jax2tf_bridge.saved_model._crc32c import crc32c, masked
+from jax2tf_bridge.saved_model._crc32c import crc32c, mask_checksum
 from jax2tf_bridge.saved_model._protobuf import FIXED32, bytes_field, tag, varint, varint_field
 from jax2tf_bridge.saved_model._tensor_bundle import MAGIC, TensorBundle
 from jax2tf_bridge.saved_model._tensors import DTYPES, TensorType
@@ -94,7 +94,7 @@ def _entry(kind: TensorType, start: int, size: int, checksum: int) -> bytes:
     )
     fields = [varint_field(1, _NUMBERS[kind.dtype]), bytes_field(2, sizes)]
     fields += [varint_field(number, value) for number, value in ((4, start), (5, size)) if value]
-    return b"".join([*fields, tag(6, FIXED32), struct.pack("<I", masked(checksum))])
+    return b"".join([*fields, tag(6, FIXED32), struct.pack("<I", mask_checksum(checksum))])
 
 
 def _table(entries: Sequence[tuple[bytes, bytes]]) -> bytes:
@@ -106,7 +106,7 @@ def _table(entries: Sequence[tuple[bytes, bytes]]) -> bytes:
         """Appends a block; returns its handle."""
         handle = varint(len(content)) + varint(len(block))
         whole = block + b"\0"  # uncompressed
-        content.extend(whole + struct.pack("<I", masked(crc32c(whole))))
+        content.extend(whole + struct.pack("<I", mask_checksum(crc32c(whole))))
         return handle
 
     group: list[tuple[bytes, bytes]] = []

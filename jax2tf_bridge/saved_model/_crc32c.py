@@ -73,7 +73,7 @@ def _crc32c_by_numpy(view: memoryview, checksum: int = 0) -> int:
         for column in np.ascontiguousarray(columns.T):
             lanes ^= column
             lanes = low[lanes & 0xFFFF] ^ high[lanes >> 16]
-        state = _joined(lanes, length)
+        state = _join(lanes, length)
         view = view[whole:]
     table = _byte_table().tolist()
     for byte in view:
@@ -81,20 +81,20 @@ def _crc32c_by_numpy(view: memoryview, checksum: int = 0) -> int:
     return int(state ^ 0xFFFFFFFF)
 
 
-def masked(checksum: int) -> int:
+def mask_checksum(checksum: int) -> int:
     """Converts a checksum to the stored form: rotated, plus a constant.
 
-    >>> hex(masked(0xE3069283))
+    >>> hex(mask_checksum(0xE3069283))
     '0xc78ab0e5'
     """
     rotated = checksum >> 15 | checksum << 17
     return (rotated + _MASK_DELTA) & 0xFFFFFFFF
 
 
-def unmasked(stored: int) -> int:
+def unmask_checksum(stored: int) -> int:
     """Converts a stored checksum back: minus a constant, rotated.
 
-    >>> hex(unmasked(0xC78AB0E5))
+    >>> hex(unmask_checksum(0xC78AB0E5))
     '0xe3069283'
     """
     rotated = (stored - _MASK_DELTA) & 0xFFFFFFFF
@@ -122,12 +122,12 @@ def _wide_tables() -> tuple[_Words, _Words]:
     return upper, lower
 
 
-def _joined(lanes: _Words, length: int) -> int:
+def _join(lanes: _Words, length: int) -> int:
     """Joins the states of consecutive lanes of `length` bytes each."""
     behind = _zeros(length)
     while len(lanes) > 1:
-        lanes = _applied(behind, lanes[::2]) ^ lanes[1::2]
-        behind = _applied(behind, behind)
+        lanes = _apply(behind, lanes[::2]) ^ lanes[1::2]
+        behind = _apply(behind, behind)
     return int(lanes[0])
 
 
@@ -137,13 +137,13 @@ def _zeros(count: int) -> _Words:
     result, power = bits, _byte_table()[bits & 0xFF] ^ bits >> 8
     while count:
         if count & 1:
-            result = _applied(power, result)
-        power = _applied(power, power)
+            result = _apply(power, result)
+        power = _apply(power, power)
         count >>= 1
     return result
 
 
-def _applied(matrix: _Words, states: _Words) -> _Words:
+def _apply(matrix: _Words, states: _Words) -> _Words:
     result = np.zeros_like(states)
     for bit in range(32):
         result ^= np.where(states >> np.uint32(bit) & 1, matrix[bit], np.uint32(0))

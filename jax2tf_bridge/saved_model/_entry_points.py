@@ -40,7 +40,7 @@ class Reached:
     missing: frozenset[str]
 
 
-def reached_by_tensors(graph: Graph, tensors: Iterable[str]) -> Reached:
+def reach_from_tensors(graph: Graph, tensors: Iterable[str]) -> Reached:
     """Finds what runs to compute tensors of the main graph ("StatefulPartitionedCall:0")."""
     by_name = graph.main.by_name
     waiting = [tensor_of(tensor)[0] for tensor in tensors]
@@ -55,15 +55,15 @@ def reached_by_tensors(graph: Graph, tensors: Iterable[str]) -> Reached:
             if name not in seen:
                 seen.add(name)
                 waiting.append(name)
-    return _reached(graph, {"": needed}, [("", 0)])
+    return _follow(graph, {"": needed}, [("", 0)])
 
 
-def reached_by_functions(graph: Graph, names: Iterable[str]) -> Reached:
+def reach_from_functions(graph: Graph, names: Iterable[str]) -> Reached:
     """Finds what runs when these functions are called."""
-    return _reached(graph, {}, [(name, 0) for name in dict.fromkeys(names)])
+    return _follow(graph, {}, [(name, 0) for name in dict.fromkeys(names)])
 
 
-def _reached(
+def _follow(
     graph: Graph, main: Mapping[str, list[Node]], begin: Iterable[tuple[str, int]]
 ) -> Reached:
     """Follows calls and gradients; calls keep the order and come first, gradients add 1."""
@@ -112,7 +112,7 @@ class EntryPoints:
     missing: tuple[str, ...]
 
 
-def called_modules(graph: Graph, first: int) -> Iterator[CalledModule]:
+def iterate_modules(graph: Graph, first: int) -> Iterator[CalledModule]:
     """Yields the modules of a graph, numbered from `first`.
 
     Raises:
@@ -122,11 +122,11 @@ def called_modules(graph: Graph, first: int) -> Iterator[CalledModule]:
     for function, node in graph.every_node():
         _ = node.calls  # reads all attributes
         if node.op == CALL_MODULE:
-            yield called_module(number, function, node)
+            yield read_module_call(number, function, node)
             number += 1
 
 
-def called_module(number: int, function: str, node: Node) -> CalledModule:
+def read_module_call(number: int, function: str, node: Node) -> CalledModule:
     """Reads the attributes of an XlaCallModule node."""
     module = node.view("module")
     dtypes, shapes = node.dtypes("Tout"), [*node.shapes("Sout")]
@@ -169,10 +169,10 @@ def entry_points(meta_graph: MetaGraph, modules: Sequence[CalledModule]) -> Entr
     method_names = list(methods)[: _MAX_ENTRIES - len(names)]
     more = len(signatures) + len(methods) - len(names) - len(method_names)
     by_signature = {
-        name: reached_by_tensors(graph, [o.tensor for o in signatures[name].outputs.values()])
+        name: reach_from_tensors(graph, [o.tensor for o in signatures[name].outputs.values()])
         for name in names
     }
-    by_method = {name: reached_by_functions(graph, methods[name]) for name in method_names}
+    by_method = {name: reach_from_functions(graph, methods[name]) for name in method_names}
     derived = {
         function
         for found in (*by_signature.values(), *by_method.values())

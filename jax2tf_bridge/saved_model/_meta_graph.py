@@ -21,7 +21,7 @@ from jax2tf_bridge.saved_model._schema import (
     TensorInfoField,
     VariableField,
 )
-from jax2tf_bridge.saved_model._tensors import TensorType, typed
+from jax2tf_bridge.saved_model._tensors import TensorType, read_type
 
 _SIGNATURES = "signatures"
 """Attribute of the root that has the signatures; they are read from the MetaGraphDef instead."""
@@ -149,7 +149,7 @@ def _variable(message: ProtoMessage, path: str | None) -> ModelVariable:
     return ModelVariable(
         path or name,
         name,
-        typed(message, VariableField.DTYPE, VariableField.SHAPE),
+        read_type(message, VariableField.DTYPE, VariableField.SHAPE),
         message.integer_of(VariableField.TRAINABLE) != 0,
     )
 
@@ -277,7 +277,7 @@ def _signature(message: ProtoMessage) -> GraphSignature:
         if field.number in (SignatureField.INPUTS, SignatureField.OUTPUTS):
             name, info = message.entry(field, "an entry of a signature")
             found = inputs if field.number == SignatureField.INPUTS else outputs
-            kind = typed(info, TensorInfoField.DTYPE, TensorInfoField.SHAPE)
+            kind = read_type(info, TensorInfoField.DTYPE, TensorInfoField.SHAPE)
             found[name] = SignaturePort(name, kind, info.text_of(TensorInfoField.NAME))
         elif field.number == SignatureField.DEFAULTS:
             defaults.append(message.entry(field, "an entry of a signature")[0])

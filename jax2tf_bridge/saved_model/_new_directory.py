@@ -14,7 +14,7 @@ from jax2tf_bridge.storage import AnyPath, on_disk, whole_directory
 
 
 @contextlib.contextmanager
-def changed_copy(source: AnyPath, path: AnyPath, *, overwrite: bool) -> Iterator[Path]:
+def edit_copy(source: AnyPath, path: AnyPath, *, overwrite: bool) -> Iterator[Path]:
     """Yields a copy of a directory to change, and renames it to `path` at the end.
 
     Args:

@@ -68,7 +68,7 @@ _Edits: TypeAlias = "Mapping[int, Callable[[ProtoMessage], Pieces | None] | _Edi
 """Edits by field number: nested edits, or a function that returns the new message or None."""
 
 
-def replaced_modules(saved_model: ProtoMessage, modules: Sequence[NewModule]) -> Pieces:
+def replace_modules(saved_model: ProtoMessage, modules: Sequence[NewModule]) -> Pieces:
     """Replaces the modules of a SavedModel.
 
     Args:
@@ -89,7 +89,7 @@ def replaced_modules(saved_model: ProtoMessage, modules: Sequence[NewModule]) ->
     library: _Edits = {LibraryField.FUNCTIONS: {FunctionField.NODES: node}}
     graph: _Edits = {GraphField.NODES: node, GraphField.LIBRARY: library}
     edits: _Edits = {SavedModelField.META_GRAPHS: {MetaGraphField.GRAPH: graph}}
-    whole = _edited(saved_model, edits)
+    whole = _apply_edits(saved_model, edits)
     if whole is None:
         whole = Pieces.of([memoryview(saved_model.data)[saved_model.start : saved_model.end]])
     if whole.size > MAX_MESSAGE_BYTES:
@@ -111,7 +111,7 @@ def _numbers(saved_model: ProtoMessage) -> dict[int, int]:
     return found
 
 
-def _edited(message: ProtoMessage, edits: _Edits) -> Pieces | None:
+def _apply_edits(message: ProtoMessage, edits: _Edits) -> Pieces | None:
     """Applies edits to a message; returns None if nothing changes."""
     parts: list[bytes | memoryview] = []
     view = memoryview(message.data)
@@ -121,7 +121,7 @@ def _edited(message: ProtoMessage, edits: _Edits) -> Pieces | None:
         if edit is None:
             continue
         inner = message.message(field, "a part of the model")
-        edited = edit(inner) if callable(edit) else _edited(inner, edit)
+        edited = edit(inner) if callable(edit) else _apply_edits(inner, edit)
         if edited is None:
             continue
         parts.append(view[kept_from : field.start])

@@ -156,20 +156,20 @@ class ProtoMessage:
         return self.content(field).decode(errors="replace")
 
     def integer(self, field: ProtoField) -> int:
-        """Reads the signed 64-bit integer of a field."""
+        """Reads the to_signed 64-bit integer of a field."""
         self._expect(field, VARINT)
-        return signed(field.value)
+        return to_signed(field.value)
 
     def integers(self, field: ProtoField) -> Iterator[int]:
-        """Reads the signed integers of a field, packed or single."""
+        """Reads the to_signed integers of a field, packed or single."""
         if field.kind == VARINT:
-            yield signed(field.value)
+            yield to_signed(field.value)
             return
         self._expect(field, BYTES)
         at = field.value
         while at < field.end:
             value, at = self.varint(at, field.end)
-            yield signed(value)
+            yield to_signed(value)
 
     def fixed32(self, field: ProtoField) -> int:
         """Reads the unsigned integer of a 4-byte field."""
@@ -216,10 +216,10 @@ class ProtoMessage:
             )
 
 
-def signed(value: int) -> int:
-    """Interprets 64 bits as a signed integer.
+def to_signed(value: int) -> int:
+    """Interprets 64 bits as a to_signed integer.
 
-    >>> signed(2**64 - 1)
+    >>> to_signed(2**64 - 1)
     -1
     """
     return value - 2**64 if value >= 2**63 else value

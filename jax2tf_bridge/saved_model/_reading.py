@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from jax2tf_bridge.errors import FileFormatError, make_path_error
-from jax2tf_bridge.saved_model._entry_points import called_modules, constants, entry_points
+from jax2tf_bridge.saved_model._entry_points import constants, entry_points, iterate_modules
 from jax2tf_bridge.saved_model._extras import files_below, read_warm_up
 from jax2tf_bridge.saved_model._meta_graph import MetaGraph
 from jax2tf_bridge.saved_model._protobuf import ProtoMessage
@@ -52,7 +52,7 @@ def read_saved_model(
     more = 0
     missing: dict[str, None] = {}
     for each in graphs:
-        own = list(called_modules(each.graph, len(modules)))
+        own = list(iterate_modules(each.graph, len(modules)))
         modules += own
         arrays += constants(each.graph)
         found = entry_points(each, own)

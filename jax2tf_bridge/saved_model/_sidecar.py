@@ -160,7 +160,7 @@ def write_sidecar(
     """
     files = _file_names(sidecar.signatures)
     try:
-        text = _encoded(sidecar, files)
+        text = _encode(sidecar, files)
         found, _ = _sidecar(JsonValue.of(text))
         if found != sidecar:
             raise JsonProblem("read back, it is not the same")
@@ -241,7 +241,7 @@ def _file_names(signatures: Iterable[str]) -> dict[str, str]:
     return names
 
 
-def _encoded(sidecar: Sidecar, files: Mapping[str, str]) -> str:
+def _encode(sidecar: Sidecar, files: Mapping[str, str]) -> str:
     """Encodes the JSON; `files` maps signatures to file names."""
     value: dict[str, Any] = {
         "format": FORMAT,

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.saved_model._crc32c import crc32c, unmasked
+from jax2tf_bridge.saved_model._crc32c import crc32c, unmask_checksum
 from jax2tf_bridge.saved_model._protobuf import ProtoMessage
 from jax2tf_bridge.saved_model._tensors import STRING, TensorType, dtype_name, read_known_shape
 from jax2tf_bridge.storage import AnyPath, as_path
@@ -171,7 +171,7 @@ def _block(index: ProtoMessage, handle: ProtoMessage, at: int) -> tuple[ProtoMes
     if end + _TRAILER_SIZE > len(index) - _FOOTER_SIZE:
         raise index.error(at, "a block lies behind its end")
     kind, stored = struct.unpack_from("<BI", index.data, end)
-    if crc32c(memoryview(index.data)[start : end + 1]) != unmasked(stored):
+    if crc32c(memoryview(index.data)[start : end + 1]) != unmask_checksum(stored):
         raise index.error(start, "the checksum of the block is wrong")
     if kind != 0:
         problem = f"a block is compressed (kind {kind}), which TensorFlow never does"
@@ -228,7 +228,7 @@ def _entry(message: ProtoMessage, shards: int) -> BundleEntry:
     kind = TensorType(dtype_name(dtype), shape)
     if kind.size is not None and size != kind.size:
         raise message.error(message.start, f"a tensor of {kind.size} bytes has {size}")
-    return BundleEntry(kind.dtype, shape, shard, start, size, unmasked(checksum))
+    return BundleEntry(kind.dtype, shape, shard, start, size, unmask_checksum(checksum))
 
 
 def _shards(header: ProtoMessage) -> int:

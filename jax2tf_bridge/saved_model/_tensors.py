@@ -106,7 +106,7 @@ def read_known_shape(message: ProtoMessage) -> tuple[int, ...]:
     return tuple(size for size in shape if size is not None)
 
 
-def typed(message: ProtoMessage, dtype: int, shape: int) -> TensorType:
+def read_type(message: ProtoMessage, dtype: int, shape: int) -> TensorType:
     """Reads a dtype and a shape from two fields of a message.
 
     Args:
@@ -127,7 +127,7 @@ def typed(message: ProtoMessage, dtype: int, shape: int) -> TensorType:
 
 def tensor_type(tensor: ProtoMessage) -> TensorType:
     """Reads the type of a TensorProto."""
-    return typed(tensor, TensorProtoField.DTYPE, TensorProtoField.SHAPE)
+    return read_type(tensor, TensorProtoField.DTYPE, TensorProtoField.SHAPE)
 
 
 _MAX_TENSOR_BYTES = 1 << 28
@@ -189,7 +189,7 @@ def constant(tensor: ProtoMessage, dtype_of: Callable[[str], Any]) -> np.ndarray
         if len(content) != size * dtype.itemsize:
             problem = "a constant has not as many elements as its shape says"
             raise tensor.error(tensor.start, problem)
-        return _shaped(tensor, np.frombuffer(content, dtype), shape)
+        return _reshape(tensor, np.frombuffer(content, dtype), shape)
     values = np.concatenate(found) if found else np.zeros(0)
     if len(values) < size and size * dtype.itemsize > _MAX_TENSOR_BYTES:
         raise tensor.error(tensor.start, f"a constant has {size} elements")
@@ -201,10 +201,10 @@ def constant(tensor: ProtoMessage, dtype_of: Callable[[str], Any]) -> np.ndarray
     if len(values):
         # The last value repeats for all missing ones.
         array[len(values) :] = array[len(values) - 1 : len(values)]
-    return _shaped(tensor, array, shape)
+    return _reshape(tensor, array, shape)
 
 
-def _shaped(
+def _reshape(
     tensor: ProtoMessage, array: np.ndarray[Any, Any], shape: tuple[int, ...]
 ) -> np.ndarray[Any, Any]:
     """Reshapes an array; raises for shapes that NumPy does not support."""

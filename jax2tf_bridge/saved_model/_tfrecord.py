@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
-from jax2tf_bridge.saved_model._crc32c import crc32c, masked
+from jax2tf_bridge.saved_model._crc32c import crc32c, mask_checksum
 from jax2tf_bridge.storage import AnyPath
 
 _HEAD, _CHECKSUM = struct.Struct("<QI"), struct.Struct("<I")
@@ -42,7 +42,7 @@ def read_records(path: AnyPath) -> Iterator[bytes]:
             head = file.read(_HEAD.size)
             content = file.read(length)
             (checksum,) = _CHECKSUM.unpack(file.read(_CHECKSUM.size))
-            if head != _head(length) or checksum != masked(crc32c(content)):
+            if head != _head(length) or checksum != mask_checksum(crc32c(content)):
                 raise ValueError(f"its record {number} does not have its checksum")
             yield content
 
@@ -53,11 +53,11 @@ def write_records(path: AnyPath, records: Iterable[bytes]) -> None:
         for record in records:
             file.write(_head(len(record)))
             file.write(record)
-            file.write(_CHECKSUM.pack(masked(crc32c(record))))
+            file.write(_CHECKSUM.pack(mask_checksum(crc32c(record))))
 
 
 def _head(length: int) -> bytes:
-    return _HEAD.pack(length, masked(crc32c(length.to_bytes(8, "little"))))
+    return _HEAD.pack(length, mask_checksum(crc32c(length.to_bytes(8, "little"))))
 
 
 def _spans(file: BinaryIO) -> Iterator[tuple[int, int]]:

@@ -15,13 +15,13 @@ from jax2tf_bridge.saving.buckets import (
     Bucketing,
     Oversize,
     PieceGradients,
-    bucketed,
     check_buckets,
     check_inputs,
     check_unchecked,
     check_variables,
     choose_buckets,
     make_bucketing,
+    pad_to_buckets,
 )
 from jax2tf_bridge.saving.buckets.trials import (
     Step,
@@ -129,9 +129,9 @@ def check_bucket_options(signatures: Sequence[SignatureInputs], options: BucketO
             has_prefix = len(signatures) > 1
             inputs = {f"{s}.{name}" if has_prefix else name: aval for s, name, aval in every}
             check_variables("save", common, inputs)
-    bucketed = [_check_signature(each, common) for each in signatures]
+    names = [_check_signature(each, common) for each in signatures]
     if decided:
-        _check_oversize(options.oversize, list(itertools.chain(*bucketed)))
+        _check_oversize(options.oversize, list(itertools.chain(*names)))
 
 
 def _check_signature(
@@ -206,12 +206,12 @@ def _make_endpoint_bucketing(
 
 
 def _check_oversize(
-    oversize: Oversize | Mapping[str, Oversize] | None, bucketed: Collection[str]
+    oversize: Oversize | Mapping[str, Oversize] | None, names: Collection[str]
 ) -> None:
     """Raises if `oversize` is for a variable without buckets."""
     if oversize is None:
         return
-    if not bucketed:
+    if not names:
         raise SavingError(
             Message(
                 Argument("oversize", oversize),
@@ -221,8 +221,8 @@ def _check_oversize(
             )
         )
     for variable in oversize if isinstance(oversize, Mapping) else ():
-        if variable not in bucketed:
-            near = did_you_mean(str(variable), dict.fromkeys(bucketed), quoted=True)
+        if variable not in names:
+            near = did_you_mean(str(variable), dict.fromkeys(names), quoted=True)
             problem = f" names {variable!r}, which has no buckets{near}"
             raise SavingError(Message(Argument("oversize"), problem))
 
@@ -258,7 +258,7 @@ def _pad_endpoint(endpoint: Endpoint, bucketing: Bucketing) -> Endpoint:
         endpoint,
         inputs=tuple(by_name[name] for name in bucketing.given()),
         masks=tuple(by_name[name] for name in bucketing.masks),
-        call=bucketed(endpoint.call, bucketing, endpoint.held, gradients, endpoint.pull),
+        call=pad_to_buckets(endpoint.call, bucketing, endpoint.held, gradients, endpoint.pull),
         bucketing=bucketing,
         piece_gradients=gradients,
     )

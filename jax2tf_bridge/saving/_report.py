@@ -56,7 +56,7 @@ class SavedSignature:
     ) -> SavedSignature:
         """Describes an endpoint that was saved with these inputs and outputs."""
         fixed = fixed_sizes(endpoint)
-        code = opened_by(endpoint) if fixed else ""
+        code = format_open_call(endpoint) if fixed else ""
         problem = _gradient_missing_because(endpoint)
         buckets = _buckets_text(endpoint.bucketing)
         return SavedSignature(inputs, outputs, endpoint.order, problem, fixed, code, buckets)
@@ -192,7 +192,7 @@ def fixed_sizes(endpoint: Endpoint) -> dict[str, ServedArray]:
     return {name: array for name, array in arrays.items() if array.shape}
 
 
-def opened_by(endpoint: Endpoint) -> str:
+def format_open_call(endpoint: Endpoint) -> str:
     """Writes the code that would leave the first dimension of the arguments open."""
     call = endpoint.arguments
     avals = iter(endpoint.portable.in_avals[len(endpoint.weights) :])

@@ -42,9 +42,9 @@ from jax2tf_bridge.saving.signatures import (
     check_takes_params,
     check_vjp_order,
     choose_order,
+    describe_arrays,
     optional_subsets,
     resources,
-    served_arrays,
     with_processing,
 )
 from jax2tf_bridge.saving.weights import (
@@ -265,7 +265,9 @@ def _write_model(
     concrete, served = {}, {}
     for endpoint in endpoints:
         method, concrete[endpoint.name] = _trace(endpoint)
-        served[endpoint.name] = served_arrays(endpoint, concrete[endpoint.name].structured_outputs)
+        served[endpoint.name] = describe_arrays(
+            endpoint, concrete[endpoint.name].structured_outputs
+        )
         if endpoint.portable.target.for_converters:
             _check_output_names(endpoint.name, *served[endpoint.name])
         setattr(root, endpoint.name, method)

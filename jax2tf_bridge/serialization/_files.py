@@ -20,7 +20,7 @@ from jax2tf_bridge.serialization.jaxfn import (
     read_parts,
     read_structure,
 )
-from jax2tf_bridge.storage import opened_file, replaced_file
+from jax2tf_bridge.storage import open_file, replace_file_at
 
 # Most structures are smaller, so a single read suffices for a file without large modules.
 _FIRST_READ_SIZE = 1 << 16
@@ -102,7 +102,7 @@ def write_function(
         regular file.
     """
     parts = _serialize_parts(portable, vjp_order, arrays)
-    with replaced_file(path, bytes_of="serialize") as handle:
+    with replace_file_at(path, bytes_of="serialize") as handle:
         for part in parts:
             handle.write(part)
 
@@ -119,7 +119,7 @@ def read_function(path: str | os.PathLike[str]) -> PortableFunction:
       OSError: the file cannot be read.
     """
     name = os.fspath(path)
-    with opened_file(path) as (handle, size):
+    with open_file(path) as (handle, size):
         if size is None:
             raise FileFormatError(
                 f"{name} is no regular file: read its bytes and use deserialize.", file=name

@@ -53,7 +53,7 @@ class FlatBufferWriter:
                 builder.PrependUOffsetTRelativeSlot(field, value, 0)
         return int(builder.EndObject())
 
-    def written(self, fields: Fields) -> dict[Field, Value]:
+    def write_parts(self, fields: Fields) -> dict[Field, Value]:
         """Writes texts, vectors and nested tables; returns the scalar or offset of each field."""
         return dict(self._write_all(fields))
 

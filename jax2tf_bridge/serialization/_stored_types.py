@@ -197,7 +197,7 @@ def _read_static_of_unregistered(stored: StoredType, registration: Registration)
 
 def _reduce(spec: TreeSpec) -> tuple[Any, ...]:
     """Returns what `__reduce__` returns, with the stored names of types instead of the types."""
-    return _unpickled, (_to_tuples(spec, StoredNames()),)
+    return _unpickle, (_to_tuples(spec, StoredNames()),)
 
 
 def _to_tuples(spec: TreeSpec, names: StoredNames) -> tuple[Any, ...]:
@@ -210,7 +210,7 @@ def _to_tuples(spec: TreeSpec, names: StoredNames) -> tuple[Any, ...]:
     return (*fields, node.stored_type)
 
 
-def _unpickled(fields: tuple[Any, ...]) -> TreeSpec:
+def _unpickle(fields: tuple[Any, ...]) -> TreeSpec:
     """Makes a structure from a pickle, with codecs for the types that are known here."""
     # Pickles store the name of this function.
     return _from_tuples(fields, {})

@@ -9,15 +9,15 @@ TensorFlow and fsspec are imported when a path needs them; jax never is.
 
 from jax2tf_bridge.storage._claims import Claim
 from jax2tf_bridge.storage._directories import check_free, on_disk, whole_directory
-from jax2tf_bridge.storage._files import OpenedFile, opened_file, replaced_file
+from jax2tf_bridge.storage._files import OpenedFile, open_file, replace_file_at
 from jax2tf_bridge.storage._paths import AnyPath, StoragePath, as_path, walk_files
-from jax2tf_bridge.storage._staging import locked_folder, remove_at_once
+from jax2tf_bridge.storage._staging import lock_folder, remove_at_once
 from jax2tf_bridge.storage._uploads import (
     claim_number,
     clear_dead_claims,
     remove_visible,
     send,
-    staged_upload,
+    stage_upload,
 )
 from jax2tf_bridge.storage._whole_directory import (
     local_path,
@@ -37,15 +37,15 @@ __all__ = [
     "claim_number",
     "clear_dead_claims",
     "local_path",
-    "locked_folder",
+    "lock_folder",
     "on_disk",
-    "opened_file",
+    "open_file",
     "remove_at_once",
     "remove_visible",
     "rename_to_new",
-    "replaced_file",
+    "replace_file_at",
     "send",
-    "staged_upload",
+    "stage_upload",
     "staging",
     "sync_folder",
     "sync_tree",

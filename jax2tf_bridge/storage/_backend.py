@@ -139,8 +139,8 @@ class _FileReader(io.RawIOBase):
             super().close()
 
 
-def buffered(file: Any, size: int, failed: Failed) -> io.BufferedReader:
-    """Makes a buffered reader of a file that has `seek` and `read`."""
+def make_reader(file: Any, size: int, failed: Failed) -> io.BufferedReader:
+    """Makes a make_reader reader of a file that has `seek` and `read`."""
     return io.BufferedReader(_FileReader(file, size, failed), _BUFFER)
 
 

@@ -21,7 +21,7 @@ OpenedFile: TypeAlias = io.FileIO | io.BufferedReader
 
 
 @contextlib.contextmanager
-def opened_file(path: str | os.PathLike[str]) -> Iterator[tuple[OpenedFile, int | None]]:
+def open_file(path: str | os.PathLike[str]) -> Iterator[tuple[OpenedFile, int | None]]:
     """Opens a file and yields it with its size; yields None if it is not a regular file.
 
     Raises:
@@ -43,7 +43,7 @@ def opened_file(path: str | os.PathLike[str]) -> Iterator[tuple[OpenedFile, int 
 
 
 @contextlib.contextmanager
-def replaced_file(path: str | os.PathLike[str], *, bytes_of: str) -> Iterator[BinaryIO]:
+def replace_file_at(path: str | os.PathLike[str], *, bytes_of: str) -> Iterator[BinaryIO]:
     """Opens a new file for writing, which appears at `path` complete or not at all.
 
     On disk, the file is synced at the end, and gets the mode of the file that it replaces.
@@ -58,7 +58,7 @@ def replaced_file(path: str | os.PathLike[str], *, bytes_of: str) -> Iterator[Bi
     """
     place = as_path(path)
     if not isinstance(place, StoragePath):
-        with _replaced_file.replaced_file(place, bytes_of=bytes_of) as handle:
+        with _replaced_file.replace_file_at(place, bytes_of=bytes_of) as handle:
             yield handle
         return
     if place.is_dir():

@@ -16,7 +16,7 @@ from jax2tf_bridge.storage._backend import (
     Failed,
     FileStatus,
     FileWriter,
-    buffered,
+    make_reader,
 )
 
 # Fields that identify the version of a file; each file system has its own.
@@ -78,7 +78,7 @@ class FsspecBackend(Backend):
     def reader(self, path: str) -> io.BufferedReader:
         with Failed(path):
             file = self._files.open(path, "rb")
-            return buffered(file, int(self._files.size(path) or 0), Failed(path))
+            return make_reader(file, int(self._files.size(path) or 0), Failed(path))
 
     def writer(self, path: str) -> FileWriter:
         failed = Failed(path, missing=NO_FOLDER)

@@ -12,7 +12,7 @@ from jax2tf_bridge.storage._backend import (
     Failed,
     FileStatus,
     FileWriter,
-    buffered,
+    make_reader,
 )
 
 # Keyed by the names in tf.errors.
@@ -43,7 +43,7 @@ class GFileBackend(Backend):
 
     def find(self, path: str) -> FileStatus | None:
         try:
-            with _failed(path):
+            with _convert_errors(path):
                 found = self._gfile.stat(path)
         except FileNotFoundError:
             return None
@@ -53,15 +53,15 @@ class GFileBackend(Backend):
 
     def names(self, path: str) -> list[str]:
         try:
-            with _failed(path):
+            with _convert_errors(path):
                 return [name.rstrip("/") for name in self._gfile.listdir(path)]
         except FileNotFoundError:
             return []
 
     def reader(self, path: str) -> io.BufferedReader:
-        with _failed(path):
+        with _convert_errors(path):
             file = self._gfile.GFile(path, "rb")
-            return buffered(file, file.size(), _failed(path))
+            return make_reader(file, file.size(), _convert_errors(path))
 
     def writer(self, path: str) -> FileWriter:
         failed = Failed(path, _code, NO_FOLDER)
@@ -69,23 +69,23 @@ class GFileBackend(Backend):
             return FileWriter(self._gfile.GFile(path, "wb"), failed)
 
     def make_folder(self, path: str) -> None:
-        with _failed(path):
+        with _convert_errors(path):
             self._gfile.makedirs(path)
 
     def rename(self, path: str, target: str) -> None:
-        with _failed(target):
+        with _convert_errors(target):
             self._gfile.rename(path, target, overwrite=True)
 
     def remove(self, path: str) -> None:
         try:
-            with _failed(path):
+            with _convert_errors(path):
                 self._gfile.remove(path)
         except FileNotFoundError:
             pass
 
     def remove_folder(self, path: str) -> None:
         try:
-            with _failed(path):
+            with _convert_errors(path):
                 self._gfile.rmtree(path)
         except FileNotFoundError:
             pass
@@ -115,7 +115,7 @@ class _RamBackend(GFileBackend):
         ]
 
 
-def _failed(path: str) -> Failed:
+def _convert_errors(path: str) -> Failed:
     return Failed(path, _code)
 
 

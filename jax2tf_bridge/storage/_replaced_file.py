@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 
 @contextlib.contextmanager
-def replaced_file(path: str | os.PathLike[str], *, bytes_of: str) -> Iterator[BinaryIO]:
+def replace_file_at(path: str | os.PathLike[str], *, bytes_of: str) -> Iterator[BinaryIO]:
     """Opens a new file for writing, syncs it, and moves it to `path` at the end of the block.
 
     The file gets the mode of the file that it replaces. If the block raises, the old file stays.

@@ -114,7 +114,7 @@ def is_unlocked(place: Path) -> bool:
 
 
 @contextlib.contextmanager
-def locked_folder(folder: Path, seconds: float) -> Iterator[None]:
+def lock_folder(folder: Path, seconds: float) -> Iterator[None]:
     """Locks a folder, after waiting for at most this many seconds.
 
     The block also runs without the lock, after the wait or if locks are not supported, so it must

@@ -33,7 +33,7 @@ _PIECE = 4 << 20
 
 
 @contextlib.contextmanager
-def staged_upload(needed: int | None = None) -> Iterator[Path]:
+def stage_upload(needed: int | None = None) -> Iterator[Path]:
     """Yields a staging folder on the local disk, whose folder `new` is to be filled and uploaded.
 
     Raises:
@@ -60,7 +60,7 @@ def whole_upload(path: StoragePath, *, overwrite: bool, last: str) -> Iterator[P
     path.check_is_below()
     clear_dead_claims(path.parent, lambda claim: claim.name == path.name, last)
     check_free_upload(path, overwrite=overwrite)
-    with staged_upload() as place, ended_by_interrupts() as check_interrupts:
+    with stage_upload() as place, ended_by_interrupts() as check_interrupts:
         yield place / "new"
         check_interrupts()
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -130,7 +130,7 @@ def send(source: Path, claim: Claim, last: str, *, record: StoragePath | None = 
         _send_all(source, target, claim, last)
     except BaseException as error:
         if _is_there(target / last, source / last):
-            notes = _tidied(claim, last)
+            notes = _tidy(claim, last)
             if isinstance(error, OSError):
                 # The error came after the rename, for example when the old name was removed.
                 return notes
@@ -139,7 +139,7 @@ def send(source: Path, claim: Claim, last: str, *, record: StoragePath | None = 
             remove_directory(target, last)
             _withdraw(claim)
         raise
-    return _tidied(claim, last)
+    return _tidy(claim, last)
 
 
 def _send_all(source: Path, target: StoragePath, claim: Claim, last: str) -> None:
@@ -181,7 +181,7 @@ def _waiting_name(last: str) -> str:
     return f".{last}.partial"
 
 
-def _tidied(claim: Claim, last: str) -> list[str]:
+def _tidy(claim: Claim, last: str) -> list[str]:
     try:
         claim.directory.backend.remove(str(claim.directory / _waiting_name(last)))
         _withdraw(claim)
@@ -224,7 +224,7 @@ def clear_dead_claims(folder: StoragePath, wanted: Callable[[Claim], bool], last
             elif claim.is_dead():
                 if not (claim.directory / last).exists():
                     remove_directory(claim.directory, last)
-                _tidied(claim, last)
+                _tidy(claim, last)
 
 
 def remove_directory(path: StoragePath, last: str) -> None:
@@ -245,7 +245,7 @@ def remove_visible(path: StoragePath, last: str) -> None:
     Raises:
       OSError: the directory cannot be removed.
     """
-    with staged_upload() as place:
+    with stage_upload() as place:
         claim = make_claim(path, REMOVED, place)
         remove_directory(path, last)
         _withdraw(claim)

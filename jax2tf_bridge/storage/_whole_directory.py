@@ -84,7 +84,7 @@ def staging(
       NotADirectoryError: a parent is a file.
       OSError: `parent` cannot be written to, or the disk is full.
     """
-    with _made_folders(parent), staging_folder(parent, name, target) as place:
+    with _make_folders(parent), staging_folder(parent, name, target) as place:
         try:
             yield place
         except Exception as e:
@@ -129,7 +129,7 @@ def _raise(error: OSError) -> None:
 
 
 @contextlib.contextmanager
-def _made_folders(folder: Path) -> Iterator[None]:
+def _make_folders(folder: Path) -> Iterator[None]:
     above = _existing_parent(folder / "new")
     missing = [p for p in (folder, *folder.parents) if p != above and above in p.parents]
     try:
@@ -160,11 +160,11 @@ def _is_full_disk(error: Exception) -> bool:
     if isinstance(error, OSError) and error.errno in _FULL:
         return True
     # TensorFlow's errors have the system's text, but not its errno.
-    return any(_said(code, error) for code in _FULL)
+    return any(_mentions(code, error) for code in _FULL)
 
 
 def _full_disk(error: Exception, parent: Path, partial: Path, needed: int | None) -> OSError:
-    code = next(c for c in _FULL if c == getattr(error, "errno", None) or _said(c, error))
+    code = next(c for c in _FULL if c == getattr(error, "errno", None) or _mentions(c, error))
     text = f"cannot be written to ({os.strerror(code)})"
     if code == errno.EFBIG:
         text += ": this process may not write files of that size (see `ulimit -f`)"
@@ -177,7 +177,7 @@ def _full_disk(error: Exception, parent: Path, partial: Path, needed: int | None
     return make_path_error(OSError, code, f"{text}. What was there is unchanged", parent)
 
 
-def _said(code: int, error: Exception) -> bool:
+def _mentions(code: int, error: Exception) -> bool:
     return os.strerror(code) in str(error)
 
 
@@ -248,7 +248,7 @@ def rename_to_new(source: Path, target: Path) -> None:
       FileExistsError: the new name exists.
       OSError: the directory cannot be renamed.
     """
-    if _renamed(source, target, _NO_REPLACE):
+    if _rename(source, target, _NO_REPLACE):
         return
     try:
         os.rename(source, target)
@@ -266,10 +266,10 @@ def exchange(one: Path, other: Path) -> bool:
     Raises:
       OSError: one is missing, or they cannot be renamed.
     """
-    return _renamed(one, other, _EXCHANGE)
+    return _rename(one, other, _EXCHANGE)
 
 
-def _renamed(source: Path, target: Path, flag: int) -> bool:
+def _rename(source: Path, target: Path, flag: int) -> bool:
     function = _renameat2()
     if function is None:
         return False

@@ -202,7 +202,7 @@ class _CallShapes:
     def check_ranks(self) -> None:
         """Raises if a known rank is wrong."""
         problems = [
-            f"{self._expected(i)}{format_known_shape(arg)}: {_rank_text(shape)}"
+            f"{self._describe_expected(i)}{format_known_shape(arg)}: {_rank_text(shape)}"
             for i, (arg, shape) in enumerate(zip(self.args, self.contract.shapes, strict=True))
             if arg.shape.rank not in (None, len(shape))
         ]
@@ -218,7 +218,7 @@ class _CallShapes:
             self._shapes.append(shown)
 
     def _wrong_rank(self, argument: int, shape: Any) -> list[Any]:
-        expected = f"{self.contract.subject()}: {self._expected(argument)}"
+        expected = f"{self.contract.subject()}: {self._describe_expected(argument)}"
         return [expected, shape, f": {_rank_text(self.contract.shapes[argument])}"]
 
     def judge(self, failed: Sequence[Check[Any]]) -> None:
@@ -247,10 +247,10 @@ class _CallShapes:
         """Returns the message of a failed check: text, and tensors for unknown sizes."""
         message: list[Any] = []
         for i in dict.fromkeys(place.argument for place in check.places):
-            message += [f"{'; ' if message else ''}{self._expected(i)}", shapes[i]]
+            message += [f"{'; ' if message else ''}{self._describe_expected(i)}", shapes[i]]
         return [*message, ": " if message else "", *check.reason]
 
-    def _expected(self, argument: int) -> str:
+    def _describe_expected(self, argument: int) -> str:
         shape = shape_text(self.contract.shapes[argument])
         return f"{self._paths[argument]}: expected shape {shape}, got "
 

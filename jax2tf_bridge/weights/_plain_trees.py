@@ -59,7 +59,7 @@ class PlainTrees:
         self._check_leaf(target)
         return target
 
-    def restored(self, target: Any, state: Any, depth: int = 0) -> Any:
+    def restore(self, target: Any, state: Any, depth: int = 0) -> Any:
         """Restores a tree like `target` from its state.
 
         Raises:
@@ -71,7 +71,7 @@ class PlainTrees:
             return state
         if depth > _MAX_DEPTH or type(state) is not dict:
             raise NotPlain
-        leaf_types, restored, below = self._leaf_types, self.restored, depth + 1
+        leaf_types, restored, below = self._leaf_types, self.restore, depth + 1
         try:
             if kind is dict:
                 if not has_text_keys(target):

@@ -166,7 +166,7 @@ def flax_state(target: Any, *, path: str, nested: NestedHandlers | None) -> Any:
       StateDictError: Flax raises an error.
     """
     state = _state_by_flax(target, path)
-    return state if nested is None else _converted(state, (), nested)
+    return state if nested is None else _convert_nested(state, (), nested)
 
 
 def restore_with_flax(
@@ -186,7 +186,7 @@ def restore_with_flax(
     """
     if nested is not None:
         # Flax copies the states of unknown types as they are, so these are restored first.
-        state = _restored(_state_by_flax(target, path), state, (), nested)
+        state = _restore_nested(_state_by_flax(target, path), state, (), nested)
     try:
         return _flax().from_state_dict(target, state, name=name)
     except StateDictError:
@@ -221,20 +221,20 @@ def _state_by_flax(target: Any, path: str) -> Any:
         ) from error
 
 
-def _converted(state: Any, keys: Keys, nested: NestedHandlers) -> Any:
+def _convert_nested(state: Any, keys: Keys, nested: NestedHandlers) -> Any:
     if type(state) is dict:
-        return {key: _converted(part, (*keys, key), nested) for key, part in state.items()}
+        return {key: _convert_nested(part, (*keys, key), nested) for key, part in state.items()}
     return nested.to_state(state, keys) if nested.has(state) else state
 
 
-def _restored(own: Any, state: Any, keys: Keys, nested: NestedHandlers) -> Any:
+def _restore_nested(own: Any, state: Any, keys: Keys, nested: NestedHandlers) -> Any:
     """Replaces nested states by restored objects."""
     if type(own) is not dict:
         return nested.from_state(own, state, keys) if nested.has(own) else state
     if not isinstance(state, dict):
         return state
     parts = {
-        key: _restored(part, state[key], (*keys, key), nested)
+        key: _restore_nested(part, state[key], (*keys, key), nested)
         for key, part in own.items()
         if key in state
     }

@@ -18,7 +18,7 @@ from jax2tf_bridge._utils import JsonProblem, JsonValue, array_type_text
 from jax2tf_bridge.errors import FileFormatError, StateDictError
 from jax2tf_bridge.weights._paths import join_path, split_path, unflatten_state
 from jax2tf_bridge.weights._sources import FileSource, Span
-from jax2tf_bridge.weights._stored import MAX_RANK, StoredArray, fits_numpy, stored_dtype
+from jax2tf_bridge.weights._stored import MAX_RANK, StoredArray, fits_numpy, read_dtype
 
 _LENGTH = 8
 _MAX_HEADER_BYTES = 100_000_000
@@ -59,11 +59,11 @@ class SafetensorsContents:
                     tensors[name] = _tensor(name, value, start, source.file)
             _check_places(tensors, start, source.size)
         except JsonProblem as e:
-            raise _damaged(source, str(e)) from e
+            raise _make_error(source, str(e)) from e
         self.metadata: Mapping[str, str] = MappingProxyType(metadata)
         self._leaves = {_path(name): tensor for name, tensor in tensors.items()}
         if len(self._leaves) != len(tensors):
-            raise _damaged(source, "two tensors have names that are the same path")
+            raise _make_error(source, "two tensors have names that are the same path")
 
     def leaves(self) -> dict[str, StoredArray]:
         """Maps paths to tensors, in the order of the header."""
@@ -93,14 +93,14 @@ def looks_like_safetensors(start: bytes | memoryview) -> bool:
 def _header(source: FileSource) -> tuple[str, int]:
     """Reads the text of the header, and the offset of the tensors."""
     if source.size < _LENGTH:
-        raise _damaged(source, f"it has {source.size} bytes, and its header alone takes more")
+        raise _make_error(source, f"it has {source.size} bytes, and its header alone takes more")
     length = int.from_bytes(source.content(Span(0, _LENGTH)), "little")
     if length > _MAX_HEADER_BYTES:
-        raise _damaged(
+        raise _make_error(
             source, f"its header has {length} bytes, and at most {_MAX_HEADER_BYTES} are allowed"
         )
     if length > source.size - _LENGTH:
-        raise _damaged(
+        raise _make_error(
             source,
             f"its header has {length} bytes, and the file {source.size - _LENGTH} in all behind "
             "the header's length",
@@ -109,7 +109,7 @@ def _header(source: FileSource) -> tuple[str, int]:
     try:
         return str(data, "utf-8"), _LENGTH + length
     except UnicodeDecodeError as e:
-        raise _damaged(source, f"byte {_LENGTH + e.start}, in the header, is no UTF-8") from e
+        raise _make_error(source, f"byte {_LENGTH + e.start}, in the header, is no UTF-8") from e
 
 
 def _tensor(name: str, value: JsonValue, start: int, file: str) -> StoredArray:
@@ -120,7 +120,7 @@ def _tensor(name: str, value: JsonValue, start: int, file: str) -> StoredArray:
         raise value.get("data_offsets").problem("where the bytes begin, and where they end")
     if code not in DTYPES:
         raise value.get("dtype").problem(f"one of {', '.join(DTYPES)}, which NumPy has arrays of")
-    dtype = stored_dtype(DTYPES[code], file)
+    dtype = read_dtype(DTYPES[code], file)
     tensor = f"the tensor {name!r:.200}"
     if isinstance(dtype, str):
         raise JsonProblem(f"{tensor} is of {DTYPES[code]}: expected {dtype}")
@@ -164,7 +164,7 @@ def _path(name: str) -> str:
         return join_path(name.split("/"))
 
 
-def _damaged(source: FileSource, problem: str) -> FileFormatError:
+def _make_error(source: FileSource, problem: str) -> FileFormatError:
     return FileFormatError(
         f"{source.file} cannot be read as a safetensors file: {problem}. Copy it anew, or write it "
         "again.",

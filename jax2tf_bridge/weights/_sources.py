@@ -76,7 +76,7 @@ class ByteSource(ABC):
     def fill(self, span: Span, out: memoryview) -> None:
         """Copies a span into a buffer of its size."""
 
-    def joined(
+    def join_spans(
         self, spans: Sequence[Span], dtype: np.dtype[Any], shape: tuple[int, ...]
     ) -> np.ndarray:
         """Copies several spans into a new array, whose size is their total."""
@@ -183,7 +183,7 @@ class FileSource(ByteSource):
             raise ValueError(f"{self.file} was closed: open it again.")
         found = self._state()
         if found != self._opened:
-            raise self._changed(f"it has {found[0]} bytes, modified at {found[1]}")
+            raise self._make_changed_error(f"it has {found[0]} bytes, modified at {found[1]}")
 
     def window(self, start: int) -> Window:
         is_next = start < self._windows_end
@@ -215,7 +215,7 @@ class FileSource(ByteSource):
             while at < span.size:
                 count = self._handle.readinto(out[at : min(at + _MAX_READ_BYTES, span.size)])
                 if not count:
-                    raise self._changed(f"it ends at byte {span.start + at}")
+                    raise self._make_changed_error(f"it ends at byte {span.start + at}")
                 at += count
 
     def _open(self) -> OpenedFile:
@@ -230,7 +230,7 @@ class FileSource(ByteSource):
         status = os.fstat(self._handle.fileno())
         return status.st_size, _time_text(status.st_mtime_ns)
 
-    def _changed(self, found: str) -> FileFormatError:
+    def _make_changed_error(self, found: str) -> FileFormatError:
         size, modified = self._opened
         return FileFormatError(
             f"{self.file} changed while it was open: it had {size} bytes, modified at "

@@ -114,7 +114,7 @@ def from_state_dict(target: Any, state: Any, name: str = ".", *, strict: bool = 
     """
     if not strict:
         try:
-            return PlainTrees().restored(target, state)
+            return PlainTrees().restore(target, state)
         except NotPlain:
             pass  # the general code below raises the error
     with _this_call() as outer:
@@ -270,7 +270,7 @@ class _ObjectWalk(ABC):
         self._entered.add(id(target))
 
     @contextmanager
-    def _registered_function(self, target: Any, within: str = "") -> Iterator[None]:
+    def _run_registered(self, target: Any, within: str = "") -> Iterator[None]:
         """Runs a registered function for an object; paths of inner calls continue with `within`."""
         self._enter(target)
         places = (*self._call.places, *self._keys)
@@ -305,7 +305,7 @@ class _Making(_ObjectWalk):
         handlers = handlers_of(item)
         if handlers is not None:
             # The key for which the function calls to_state_dict is unknown.
-            with self._registered_function(item, f"<{type(item).__name__}>"):
+            with self._run_registered(item, f"<{type(item).__name__}>"):
                 state = handlers.to_state(item)
             self._check_keys(item, state)
             return state
@@ -316,7 +316,7 @@ class _Making(_ObjectWalk):
             below = [each for each in slots.items() if not self._is_leaf(each[1])]
             return _ContainerFrame(item, place, iter(below), None, slots, None) if below else slots
         if is_registered_with_flax(type(item)):
-            with self._registered_function(item):
+            with self._run_registered(item):
                 return flax_state(item, path=self._path(), nested=self._nested_handlers())
         return item
 
@@ -387,10 +387,10 @@ class _Restoring(_ObjectWalk):
         if self._mismatches:
             return None  # there is no result; the walk only collects more mismatches
         if handlers is not None:
-            with self._registered_function(target):
+            with self._run_registered(target):
                 return handlers.from_state(target, state)
         if is_registered_with_flax(type(target)):
-            with self._registered_function(target):
+            with self._run_registered(target):
                 return restore_with_flax(
                     target,
                     state,

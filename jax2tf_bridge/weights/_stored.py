@@ -63,7 +63,7 @@ class StoredArray:
     def read(self, source: ByteSource) -> Any:
         """Returns the array, or the scalar."""
         if self.chunks:
-            return source.joined(self.chunks, self.dtype, self.shape)
+            return source.join_spans(self.chunks, self.dtype, self.shape)
         array = source.array(self.start, self.dtype, self.shape)
         return array[()] if self.is_scalar else array
 
@@ -116,7 +116,7 @@ _DATES = re.compile(
 )
 
 
-def stored_dtype(name: str, file: str | None) -> np.dtype[Any] | str:
+def read_dtype(name: str, file: str | None) -> np.dtype[Any] | str:
     """Returns the dtype with this name, or a text with the expected kind of name.
 
     Args:
@@ -126,9 +126,9 @@ def stored_dtype(name: str, file: str | None) -> np.dtype[Any] | str:
     Raises:
       MissingDependencyError: the dtype needs ml_dtypes, which is not installed.
 
-    >>> stored_dtype("float32", None), stored_dtype("datetime64[ns]", None)
+    >>> read_dtype("float32", None), read_dtype("datetime64[ns]", None)
     (dtype('float32'), dtype('<M8[ns]'))
-    >>> stored_dtype("str96", None)
+    >>> read_dtype("str96", None)
     'the name of a dtype of numbers, such as float32 or bfloat16'
     """
     if name in _LONG or _DATES.fullmatch(name):

@@ -9,7 +9,7 @@ import pytest
 from jax import export, lax
 
 from jax2tf_bridge import convert
-from jax2tf_bridge.from_jax.lowering._operation_rules import _known_factor
+from jax2tf_bridge.from_jax.lowering._operation_rules import _find_factor
 from tests.from_jax.lowered import export_function, matrix
 from tests.sampling import sampled
 
@@ -143,5 +143,5 @@ def test_a_known_number_of_groups_makes_no_loop() -> None:
 
 def test_the_known_part_of_the_number_of_groups() -> None:
     (b,) = export.symbolic_shape("b")
-    assert [_known_factor(n) for n in (b, 4 * b, 6 * b, 35 * b, 37 * b)] == [1, 4, 6, 35, 1]
-    assert _known_factor(b + 4) == 1
+    assert [_find_factor(n) for n in (b, 4 * b, 6 * b, 35 * b, 37 * b)] == [1, 4, 6, 35, 1]
+    assert _find_factor(b + 4) == 1

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from shape_poly import parse_comparison, symbolic_shape, undetermined
+from shape_poly import explain_undetermined, parse_comparison, symbolic_shape
 
 SPECIFICATIONS = [
     "b",
@@ -64,7 +64,7 @@ def jax_problem(shape: Any) -> str | None:
 )
 def test_what_can_be_solved_is_what_jax_can_solve(spec: str, constraints: list[str]) -> None:
     comparisons = [parse_comparison(text) for text in constraints]
-    ours = undetermined([symbolic_shape(spec)], ["x"], comparisons)
+    ours = explain_undetermined([symbolic_shape(spec)], ["x"], comparisons)
     jaxs = jax_problem(jax.export.symbolic_shape(spec, constraints=constraints))
     assert (ours is None) == (jaxs is None)
     for problem in (ours, jaxs):

@@ -105,7 +105,7 @@ def test_what_jax_prints_evaluates_as_the_same_expression_here(
         assert value(read, values) == expected
     # Reading loses nothing: JAX takes it for the very same.
     assert str(dim_from_jax(dimension, simplify=True)) == str(
-        read.simplified() if isinstance(read, DimExpr) else read
+        read.simplify() if isinstance(read, DimExpr) else read
     )
 
 

@@ -27,7 +27,7 @@ from jax2tf_bridge.saved_model import TensorType
 from jax2tf_bridge.saved_model import _tensors as tensorflows
 from jax2tf_bridge.serialization.jax_exported import DTYPES as EXPORTED
 from jax2tf_bridge.weights._safetensors import DTYPES as SAFETENSORS
-from jax2tf_bridge.weights._stored import stored_dtype
+from jax2tf_bridge.weights._stored import read_dtype
 
 each_row = pytest.mark.parametrize("row", ALL_DTYPES, ids=lambda row: row.name)
 
@@ -52,11 +52,11 @@ def test_row_leads_there_and_back(row: DType) -> None:
 def test_numpy_or_ml_dtypes_has_it(row: DType) -> None:
     ml_dtypes: Any = pytest.importorskip("ml_dtypes")
     if row.in_ml_dtypes and not hasattr(ml_dtypes, row.name):
-        assert "a later one may have it" in str(stored_dtype(row.name, None))
+        assert "a later one may have it" in str(read_dtype(row.name, None))
         return
     dtype = row.numpy()
     assert dtype.name == row.name
-    assert stored_dtype(row.name, None) == dtype
+    assert read_dtype(row.name, None) == dtype
     assert dtype.itemsize == max(8, row.bits) // 8
     if row.is_integer:
         assert ml_dtypes.iinfo(dtype).bits == row.bits

@@ -23,7 +23,7 @@ from jax2tf_bridge.saved_model import (
     constant,
     varint_field,
 )
-from jax2tf_bridge.saved_model._entry_points import called_modules
+from jax2tf_bridge.saved_model._entry_points import iterate_modules
 from tests.saved_model import by_hand
 from tests.saved_model.by_hand import function
 
@@ -36,7 +36,7 @@ def meta_graph(*nodes: bytes, functions: bytes = b"", signatures: bytes = b"") -
 
 def test_modules_and_constants_are_not_copied() -> None:
     graph = meta_graph(by_hand.Call(b"a module").node(), by_hand.constant("k", (3,))).graph
-    (module,) = called_modules(graph, 0)
+    (module,) = iterate_modules(graph, 0)
     node = graph.main.by_name["k"]
     assert module.module.obj is node.message.data
     tensor = node.tensor("value")
@@ -78,7 +78,7 @@ def test_control_inputs_are_no_data() -> None:
 
 def test_nodes_of_one_name_are_both_counted() -> None:
     graph = meta_graph(by_hand.Call(b"one").node(), by_hand.Call(b"two").node()).graph
-    assert [bytes(m.module) for m in called_modules(graph, 0)] == [b"one", b"two"]
+    assert [bytes(m.module) for m in iterate_modules(graph, 0)] == [b"one", b"two"]
 
 
 def test_signatures_of_tensorflow_itself_are_left_out() -> None:

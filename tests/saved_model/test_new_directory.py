@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jax2tf_bridge.saved_model import changed_copy, replace_file
+from jax2tf_bridge.saved_model import edit_copy, replace_file
 from jax2tf_bridge.storage import _whole_directory
 
 
@@ -20,7 +20,7 @@ def model(folder: Path, text: str = "old") -> Path:
 
 
 def change(source: Path, path: Path, *, overwrite: bool = False) -> None:
-    with changed_copy(source, path, overwrite=overwrite) as folder:
+    with edit_copy(source, path, overwrite=overwrite) as folder:
         replace_file(folder / "saved_model.pb")
         (folder / "saved_model.pb").write_text("new")
 
@@ -117,7 +117,7 @@ def test_nothing_is_left_of_what_failed(tmp_path: Path) -> None:
     source = model(tmp_path / "a")
 
     def half() -> None:
-        with changed_copy(source, source, overwrite=True) as folder:
+        with edit_copy(source, source, overwrite=True) as folder:
             replace_file(folder / "saved_model.pb")
             (folder / "saved_model.pb").write_text("half")
             raise KeyboardInterrupt

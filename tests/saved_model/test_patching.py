@@ -14,7 +14,7 @@ from jax2tf_bridge.saved_model import (
     _patching,
     bytes_field,
     read_message,
-    replaced_modules,
+    replace_modules,
     varint_field,
 )
 from tests.saved_model.by_hand import Call, Model, calling, constant, differentiable
@@ -35,7 +35,7 @@ MODEL = Model(
 
 def patched(folder: Path, modules: list[NewModule]) -> bytes:
     out = io.BytesIO()
-    pieces = replaced_modules(read_message(folder), modules)
+    pieces = replace_modules(read_message(folder), modules)
     pieces.write(out)
     assert pieces.size == len(out.getvalue())
     return out.getvalue()
@@ -96,11 +96,11 @@ def test_a_function_that_is_there_twice(tmp_path: Path) -> None:
 def test_more_or_fewer_modules_are_refused(tmp_path: Path) -> None:
     folder = MODEL.write(tmp_path / "m")
     with pytest.raises(ValueError, match="the model has 3 modules, and not 1"):
-        replaced_modules(read_message(folder), [NewModule(b"", 8, False)])
+        replace_modules(read_message(folder), [NewModule(b"", 8, False)])
 
 
 def test_a_file_that_becomes_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = MODEL.write(tmp_path / "m")
     monkeypatch.setattr(_patching, "MAX_MESSAGE_BYTES", 5000)
     with pytest.raises(FileFormatError, match=r"would have .* and TensorFlow reads at most 2 GiB"):
-        replaced_modules(read_message(folder), [NewModule(bytes(3000), 8, False)] * 3)
+        replace_modules(read_message(folder), [NewModule(bytes(3000), 8, False)] * 3)

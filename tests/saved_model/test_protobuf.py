@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.saved_model import ProtoMessage, bytes_field, varint_field
-from jax2tf_bridge.saved_model._protobuf import BYTES, FIXED32, FIXED64, VARINT, signed, tag, varint
+from jax2tf_bridge.saved_model._protobuf import (
+    BYTES,
+    FIXED32,
+    FIXED64,
+    VARINT,
+    tag,
+    to_signed,
+    varint,
+)
 
 
 def message(data: bytes) -> ProtoMessage:
@@ -49,7 +57,7 @@ def test_texts(text: str) -> None:
 
 @given(st.integers(0, 2**64 - 1))
 def test_numbers_without_a_sign(value: int) -> None:
-    assert signed(value) % 2**64 == value
+    assert to_signed(value) % 2**64 == value
     (field,) = message(tag(1, VARINT) + varint(value)).fields()
     assert field.value == value
 

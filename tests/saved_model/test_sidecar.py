@@ -389,7 +389,7 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 FILES_OF_TWO = {"serving_default": "serving_default.jaxfn", "é / Ü": "_.jaxfn"}
-TEXT_OF_TWO = _sidecar._encoded(SIDECAR_OF_TWO, FILES_OF_TWO)
+TEXT_OF_TWO = _sidecar._encode(SIDECAR_OF_TWO, FILES_OF_TWO)
 
 _values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.just("\ud800"),

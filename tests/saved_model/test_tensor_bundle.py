@@ -19,7 +19,7 @@ from jax2tf_bridge.saved_model._crc32c import (
     _crc32c_by_numpy,
     _extend_of_google,
     crc32c,
-    unmasked,
+    unmask_checksum,
 )
 from jax2tf_bridge.saved_model._tensors import STRING
 
@@ -128,7 +128,7 @@ def test_checksum_by_google_where_it_is_installed_and_compiled(
 def test_checksum_is_unmasked() -> None:
     # What tensor_bundle.proto's files hold for the bytes b"123456789".
     rotated = (0xE3069283 >> 15 | 0xE3069283 << 17) & 0xFFFFFFFF
-    assert unmasked((rotated + 0xA282EAD8) & 0xFFFFFFFF) == 0xE3069283
+    assert unmask_checksum((rotated + 0xA282EAD8) & 0xFFFFFFFF) == 0xE3069283
 
 
 def test_each_truncation_of_the_index_is_told(prefix: str, tmp_path: Path) -> None:

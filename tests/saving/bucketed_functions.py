@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from jax2tf_bridge import export, to_tf
 from jax2tf_bridge.portable import Aval, PortableFunction
-from jax2tf_bridge.saving.buckets import Bucketing, bucketed, make_bucketing
+from jax2tf_bridge.saving.buckets import Bucketing, make_bucketing, pad_to_buckets
 from jax2tf_bridge.saving.signatures._inputs import as_op_aval
 from jax2tf_bridge.saving.signatures._names import valid_names
 from shape_poly import symbolic_shape
@@ -35,8 +35,8 @@ class NamedFunction:
             "f", self.inputs, self.outputs, buckets, constraints=constraints, **options
         )
 
-    def bucketed(self, buckets: Mapping[str, Sequence[int]], **options: Any) -> Any:
-        return bucketed(self, self.bucketing(buckets, **options))
+    def pad_to_buckets(self, buckets: Mapping[str, Sequence[int]], **options: Any) -> Any:
+        return pad_to_buckets(self, self.bucketing(buckets, **options))
 
 
 def named(f: Callable[..., Any], *args: Any, shapes: Any = "(b, ...)", **options: Any) -> Any:

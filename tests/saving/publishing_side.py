@@ -50,7 +50,7 @@ class _Killer:
 
     def start(self) -> None:
         sys.addaudithook(self._heard)
-        for module, name in ((os, "fsync"), (_whole_directory, "_renamed")):
+        for module, name in ((os, "fsync"), (_whole_directory, "_rename")):
             setattr(module, name, self._counted(getattr(module, name)))
 
     def _heard(self, event: str, args: tuple[Any, ...]) -> None:

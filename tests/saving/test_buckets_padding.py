@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge.errors import StructureError
-from jax2tf_bridge.saving.buckets import Bucketing, bucketed
+from jax2tf_bridge.saving.buckets import Bucketing, pad_to_buckets
 from tests.sampling import sampled
 from tests.saving.bucketed_functions import NamedFunction, named, traced
 
@@ -37,7 +37,7 @@ def layer(x: Any) -> Any:
 
 def both(function: NamedFunction, bucketing: Bucketing) -> list[Any]:
     """Yields the function as it is called eagerly, and as it is saved."""
-    call = bucketed(function, bucketing)
+    call = pad_to_buckets(function, bucketing)
     return [call, traced(call, bucketing)]
 
 
@@ -93,7 +93,7 @@ def test_only_buckets_reach_the_function(plain: NamedFunction) -> None:
     for oversize in ("split", "as is"):
         bucketing = plain.bucketing(BUCKETS, oversize=oversize)
         recorded = Recorded(plain, "x")
-        call = bucketed(recorded, bucketing)
+        call = pad_to_buckets(recorded, bucketing)
         for run in (call, traced(call, bucketing)):
             for size, sizes in expected.items():
                 recorded.shapes.clear()
@@ -106,7 +106,7 @@ def test_only_buckets_reach_the_function(plain: NamedFunction) -> None:
 
 
 def test_static_sizes_stay_static(plain: NamedFunction) -> None:
-    call = plain.bucketed(BUCKETS)
+    call = plain.pad_to_buckets(BUCKETS)
     for size in (3, 4, 19):
 
         def f(x: Any, size: int = size) -> Any:
@@ -128,7 +128,7 @@ def test_a_size_that_is_a_bucket_is_not_copied(plain: NamedFunction) -> None:
         return {"output_0": tensors["x"][:, :2]}
 
     x = tf.constant(numbers(4, 3))
-    bucketed(call, plain.bucketing(BUCKETS))({"x": x})
+    pad_to_buckets(call, plain.bucketing(BUCKETS))({"x": x})
     assert seen[0] is x
 
 
@@ -238,7 +238,7 @@ def test_sizes_that_no_value_gives() -> None:
 
 
 def test_names_and_ranks(plain: NamedFunction) -> None:
-    call = plain.bucketed(BUCKETS)
+    call = plain.pad_to_buckets(BUCKETS)
     with pytest.raises(StructureError) as caught:
         call({"X": tf.constant(numbers(3, 3))})
     assert str(caught.value) == (
@@ -248,11 +248,11 @@ def test_names_and_ranks(plain: NamedFunction) -> None:
         call({"x": tf.constant(numbers(3))})
     function = named(lambda x, m: x[:, 0] * m, numbers(2, 3), numbers(2), shapes=["(b, 3)", "(b,)"])
     with pytest.raises(StructureError, match="the mask 'm' is filled in, and must not be given"):
-        function.bucketed(BUCKETS, mask="m")({"x": numbers(3, 3), "m": numbers(3)})
+        function.pad_to_buckets(BUCKETS, mask="m")({"x": numbers(3, 3), "m": numbers(3)})
 
 
 def test_an_unknown_rank_is_checked_when_it_runs(plain: NamedFunction) -> None:
-    call = plain.bucketed(BUCKETS)
+    call = plain.pad_to_buckets(BUCKETS)
     f = tf.function(
         lambda x: call({"x": x})["output_0"],
         input_signature=[tf.TensorSpec(None, tf.float32)],
@@ -268,7 +268,7 @@ def test_an_unknown_rank_is_checked_when_it_runs(plain: NamedFunction) -> None:
 def test_in_a_saved_model_with_gradients(
     plain: NamedFunction, oversize: Any, tmp_path: Path
 ) -> None:
-    call = plain.bucketed(BUCKETS, oversize=oversize)
+    call = plain.pad_to_buckets(BUCKETS, oversize=oversize)
     module = tf.Module()
     module.f = tf.function(
         lambda x: call({"x": x}),

@@ -283,7 +283,7 @@ def test_empty_folder_that_another_tool_has_begun_is_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "1").mkdir()
-    if not _whole_directory._renamed(_made(tmp_path / "a"), tmp_path / "b", 1):
+    if not _whole_directory._rename(_made(tmp_path / "a"), tmp_path / "b", 1):
         pytest.skip("this file system has no renaming to new names only")
     monkeypatch.setattr(_version_folders, "_iterate_versions", lambda names: iter(()))
     assert publish_version(tmp_path, write).version == 2
@@ -322,7 +322,7 @@ def test_lock_that_is_not_given_back_is_not_waited_for_long(
 ) -> None:
     monkeypatch.setattr(_version_folders, "_LOCK_SECONDS", 0.2)
     begin = time.monotonic()
-    with _staging.locked_folder(tmp_path, 0):
+    with _staging.lock_folder(tmp_path, 0):
         assert publish_version(tmp_path, write).version == 1
     assert 0.2 <= time.monotonic() - begin < 5
 

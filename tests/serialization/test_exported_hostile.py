@@ -39,7 +39,7 @@ def nested(depth: int, times: int) -> Callable[[FlatBufferWriter], Value]:
 
 def equal_nodes(writer: FlatBufferWriter) -> Value:
     """Twenty thousand nodes that share a megabyte of static data."""
-    shared = writer.written(
+    shared = writer.write_parts(
         {TreeField.CUSTOM_NAME: "nobody", TreeField.CUSTOM_AUXDATA: b"[" + b" " * 1_000_000}
     )
     nodes = [writer.table({**shared, TreeField.KIND: 5}) for _ in range(20_000)]

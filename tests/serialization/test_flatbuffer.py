@@ -299,7 +299,7 @@ def test_shared_tables_do_not_multiply() -> None:
 def sharing(text: str, times: int) -> bytes:
     """A table of names that are all the same string."""
     writer = FlatBufferWriter()
-    shared = writer.written({Node.NAME: text})[Node.NAME]
+    shared = writer.write_parts({Node.NAME: text})[Node.NAME]
     return bytes(writer.finish(writer.table({Node.NAMES: [shared] * times})))
 
 

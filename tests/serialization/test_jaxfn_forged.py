@@ -160,7 +160,7 @@ def test_trees_that_are_too_deep() -> None:
 def test_work_is_bounded(table: str, field: str, fields: dict[str, int]) -> None:
     """Parts that are shared a million times: the file is small, what it means is not."""
     writer = FlatBufferWriter(skip_empty=True)
-    shared = writer.written(rows(table, **fields, **{field: b"k" * 100_000}))
+    shared = writer.write_parts(rows(table, **fields, **{field: b"k" * 100_000}))
     tables = [writer.table(shared) for _ in range(20_000)]
     file = {"Key": "keys", "NodeType": "node_types", "Sharding": "shardings"}[table]
     data = file_of(writer, text="f", text_sizes=[1], **{file: tables})

@@ -36,8 +36,8 @@ def test_holds_as_python_compares(
     x, y = left.evaluate(values), right.evaluate(values)
     expected = {">=": x >= y, "<=": x <= y, "==": x == y, ">": x > y, "<": x < y, "!=": x != y}
     assert comparison.holds(values) is expected[operator]
-    assert comparison.negated().holds(values) is not expected[operator]
-    assert comparison.negated().negated() == comparison
+    assert comparison.negate().holds(values) is not expected[operator]
+    assert comparison.negate().negate() == comparison
     assert Comparison(operator, comparison.difference(), 0).holds(values) is expected[operator]
     assert comparison.variables() == left.variables() | right.variables()
     some = {name: value for name, value in values.items() if name != "b"}
@@ -49,7 +49,7 @@ def test_where_a_divisor_is_0_nothing_holds() -> None:
     comparison = parse_comparison("floordiv(b, a - 1) >= 0")
     assert comparison.holds({"a": 2, "b": 1})
     assert not comparison.holds({"a": 1, "b": 1})
-    assert not comparison.negated().holds({"a": 1, "b": 1})
+    assert not comparison.negate().holds({"a": 1, "b": 1})
     with pytest.raises(ZeroDivisionError):
         comparison.substitute({"a": 1})
     with pytest.raises(KeyError):

@@ -15,7 +15,7 @@ from shape_poly._problem import (
     POSITIVE,
     Problem,
     is_evident,
-    normalized,
+    normalize,
     ranges_from,
     residue_classes,
 )
@@ -115,7 +115,7 @@ def test_eliminating_variables_adds_no_sizes(
 ) -> None:
     names = ("a", "b", "c")
     facts = facts_of(*constraints)
-    problem = normalized(facts, facts_of(comparison), names, FOREVER)
+    problem = normalize(facts, facts_of(comparison), names, FOREVER)
     left = sorted(problem.ranges)
     for sizes in itertools.product(range(1, 5), repeat=len(left)):
         values = dict(zip(left, sizes, strict=True))
@@ -136,7 +136,7 @@ def test_what_is_evident_in_each_residue_class_holds(
 ) -> None:
     names = ("a", "b", "c")
     facts = facts_of(*constraints)
-    problem = normalized(facts, facts_of(comparison), names, FOREVER)
+    problem = normalize(facts, facts_of(comparison), names, FOREVER)
     if all(is_evident(part, FOREVER) for part in residue_classes(problem, FOREVER)):
         for values in (*grid(frozenset(names)), larger):
             assert comparison.holds(values) or not all(c.holds(values) for c in constraints)

@@ -142,7 +142,7 @@ def test_what_a_dead_writer_left_is_removed(
 ) -> None:
     publish_version(ROOT, write)
     here = _claims.machine()
-    with _uploads.staged_upload() as place:
+    with _uploads.stage_upload() as place:
         alive = make_claim(root() / "2", PARTIAL, place)
         (root() / "2" / "data").open("wb").close()
         assert publish_version(ROOT, write).version == 3
@@ -225,7 +225,7 @@ def test_what_goes_wrong_afterwards_is_noted(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_directory_that_somebody_else_is_writing() -> None:
     path = root() / "m"
-    with _uploads.staged_upload() as place:
+    with _uploads.stage_upload() as place:
         make_claim(path, PARTIAL, place)
         text = "^flaky://root/models/m is just being written by somebody else$"
         with pytest.raises(FileExistsError, match=text), whole_directory(path, has=PB) as folder:

@@ -26,7 +26,7 @@ from jax2tf_bridge.storage import (
     as_path,
     check_free,
     on_disk,
-    replaced_file,
+    replace_file_at,
     whole_directory,
 )
 from tests.fresh_process import run_python
@@ -145,7 +145,7 @@ def test_weights_are_read_leaf_by_leaf() -> None:
         np.testing.assert_array_equal(found["kernel"], kernel)
     with open_weights(path) as weights:
         assert weights["step"] == 3
-        with replaced_file(path, bytes_of="x") as file:
+        with replace_file_at(path, bytes_of="x") as file:
             file.write(b"\x00")
         with pytest.raises(FileFormatError, match=r"changed while it was open: .*it has 1 byte"):
             _ = weights["kernel"]
@@ -159,7 +159,7 @@ def test_file_appears_whole_or_not_at_all() -> None:
     path = as_path("memory://root/file")
     for text, error in ((b"old", None), (b"new", RuntimeError("no"))):
         try:
-            with replaced_file(path, bytes_of="x") as file:
+            with replace_file_at(path, bytes_of="x") as file:
                 file.write(text)
                 assert path.exists() == (text == b"new")
                 if error:
@@ -278,14 +278,14 @@ def test_every_operation_may_fail(kind: str, monkeypatch: pytest.MonkeyPatch) ->
     assert isinstance(folder, StoragePath)
 
     def write() -> None:
-        with replaced_file(file, bytes_of="x") as opened:
+        with replace_file_at(file, bytes_of="x") as opened:
             opened.write(b"new")
         with whole_directory(folder, has=PB) as new:
             model(new)
 
     for at in itertools.count(1):
         flaky.register()
-        with replaced_file(file, bytes_of="x") as opened:
+        with replace_file_at(file, bytes_of="x") as opened:
             opened.write(b"older")  # of another size, by which a lost renaming is seen
         done = False
         with flaky.TROUBLE.happens(kind, at):

@@ -133,7 +133,7 @@ def read_named(text: str, option: str) -> tuple[str, str]:
 def _read(text: str, option: str, leaf: Callable[[str, str], Any]) -> Any:
     if text.strip()[:1] not in ("{", "[", "("):
         return leaf(text, option)
-    return _mapped(_tree(text, option), leaf, option, "")
+    return _map_tree(_tree(text, option), leaf, option, "")
 
 
 def _tree(text: str, option: str) -> Any:
@@ -151,11 +151,11 @@ def _tree(text: str, option: str) -> Any:
         ) from e
 
 
-def _mapped(tree: Any, leaf: Callable[[str, str], Any], option: str, path: str) -> Any:
+def _map_tree(tree: Any, leaf: Callable[[str, str], Any], option: str, path: str) -> Any:
     if isinstance(tree, dict):
-        return {k: _mapped(v, leaf, option, f"{path}[{k!r}]") for k, v in tree.items()}
+        return {k: _map_tree(v, leaf, option, f"{path}[{k!r}]") for k, v in tree.items()}
     if isinstance(tree, (list, tuple)):
-        children = [_mapped(v, leaf, option, f"{path}[{i}]") for i, v in enumerate(tree)]
+        children = [_map_tree(v, leaf, option, f"{path}[{i}]") for i, v in enumerate(tree)]
         return children if isinstance(tree, list) else tuple(children)
     place = f"{option}, at {path}" if path else option
     if tree is None:

@@ -121,7 +121,7 @@ def run(options: argparse.Namespace) -> None:
         _check_call(options.function, function, args, kwargs)
         _check_shapes(options.shapes, len(args))
         with console.step(f"exporting {options.function}"):
-            portable = _exported(
+            portable = _run_export(
                 lambda: export(
                     function,
                     polymorphic_shapes=shapes,
@@ -262,7 +262,7 @@ def _check_call(name: str, function: Any, args: Sequence[Any], kwargs: Mapping[s
         raise UsageError(f"--args: {name}{plain}: {e}; given are {given}") from e
 
 
-def _exported(make: Callable[[], PortableFunction], name: str) -> PortableFunction:
+def _run_export(make: Callable[[], PortableFunction], name: str) -> PortableFunction:
     try:
         return make()
     except BridgeError:

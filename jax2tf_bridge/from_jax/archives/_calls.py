@@ -100,7 +100,7 @@ class ArchivedCall:
     is_current: bool
 
 
-def archived_call(call: Any, target: str) -> ArchivedCall | None:
+def read_archived_call(call: Any, target: str) -> ArchivedCall | None:
     """Reads a stablehlo.custom_call of LAPACK; returns None for other calls.
 
     Raises:

@@ -12,7 +12,7 @@ from jax2tf_bridge._dtypes import ELEMENT_TYPES
 from jax2tf_bridge.errors import ModuleError
 from jax2tf_bridge.from_jax._jax_compat import ir
 from jax2tf_bridge.from_jax._jax_compat_lowering import newest_calling_convention
-from jax2tf_bridge.from_jax.archives._calls import ArchivedCall, archived_call
+from jax2tf_bridge.from_jax.archives._calls import ArchivedCall, read_archived_call
 from jax2tf_bridge.from_jax.archives._linalg_calls import routine_function
 from jax2tf_bridge.from_jax.lowering import lower
 from jax2tf_bridge.from_jax.shapes import ExportOptions
@@ -77,7 +77,7 @@ def rewrite_calls(
     for operation, called in module.custom_call_operations():
         try:
             # Its operands may be results of a call that was just replaced.
-            call = archived_call(operation, called)
+            call = read_archived_call(operation, called)
             if call is None:
                 continue
             if not (keep_current and call.is_current):

@@ -15,7 +15,7 @@ from jax import export as jax_export
 
 from jax2tf_bridge.errors import FunctionError
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.from_jax.arguments._user_code import defined_at, written_function
+from jax2tf_bridge.from_jax.arguments._user_code import defined_at, unwrap_function
 from jax2tf_bridge.portable import PortableFunction, unwrap_portable
 
 
@@ -149,7 +149,7 @@ def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
     signature = _signature(function)
     if signature is not None:
         call.__signature__ = signature  # type: ignore[attr-defined]
-    written = written_function(function)
+    written = unwrap_function(function)
     if hasattr(written, "__code__"):
         # JAX's messages use the place of the wrapped function.
         call.__wrapped__ = written  # type: ignore[attr-defined]

@@ -73,14 +73,14 @@ def user_line_of_equation(equation: Any) -> str | None:
 
 def defined_at(function: object) -> str | None:
     """Returns the place of a function's definition, in the form of `user_line`."""
-    inner = written_function(function)
+    inner = unwrap_function(function)
     code = getattr(inner, "__code__", None)
     if code is None or str(getattr(inner, "__module__", "")).partition(".")[0] in _LIBRARIES:
         return None
     return f"{code.co_filename}:{code.co_firstlineno} ({code.co_name})"
 
 
-def written_function(function: object) -> object:
+def unwrap_function(function: object) -> object:
     """Finds the function, written with def or lambda, behind `function`.
 
     Decorators and partials are removed, and a callable object is replaced by its __call__.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import jax
 
-from jax2tf_bridge.from_jax._shardings import exported_shardings
+from jax2tf_bridge.from_jax._shardings import read_shardings
 from jax2tf_bridge.from_jax.arguments import portable_aval
 from jax2tf_bridge.from_jax.lowering._differentiable import has_jax_gradient_in_tensorflow
 from jax2tf_bridge.from_jax.lowering._flat_functions import out_structure
@@ -72,7 +72,7 @@ def build_portable_function(
         function_name=name,
         has_effects=bool(exported.ordered_effects),
     )
-    in_shardings, out_shardings = exported_shardings(exported)
+    in_shardings, out_shardings = read_shardings(exported)
     in_avals = tuple(
         portable_aval(aval, shape)
         for aval, shape in zip(traced.jaxpr.in_avals, in_shapes, strict=True)

@@ -195,7 +195,7 @@ def _finish_module(exported: jax_export.Exported, taken: TakenModule) -> StableH
         module.simplify()
         if module.finalize():
             return module
-        artifact = taken.written()
+        artifact = taken.artifact()
     else:
         artifact = bytes(exported.mlir_module_serialized)
     module = StableHloModule.read(artifact)

@@ -171,7 +171,7 @@ def _convolve_in_loop(
     numbers = params["dimension_numbers"]
     by_features = not isinstance(feature_group_count, int)
     count = feature_group_count if by_features else batch_group_count
-    static_count = _known_factor(count)
+    static_count = _find_factor(count)
     outer = count // static_count
     lhs = _split(lhs, numbers.lhs_spec[1 if by_features else 0], outer)
     rhs = _split(rhs, numbers.rhs_spec[0], outer)
@@ -187,7 +187,7 @@ def _convolve_in_loop(
     return _join(lax.map(convolve, (lhs, rhs)), numbers.out_spec[1])
 
 
-def _known_factor(count: Any) -> int:
+def _find_factor(count: Any) -> int:
     """Returns a number that divides the open count for all sizes, such as 4 for 4*b."""
     factor = 1
     for prime in _PRIMES:

@@ -51,7 +51,7 @@ class ArraySpec(_ShapeAndDType):
     weak_type: bool = False
     number: complex | None = None
 
-    def placed(
+    def to_jax(
         self, assumptions: SizeAssumptions, scope: jax_export.SymbolicScope
     ) -> jax.ShapeDtypeStruct:
         """Converts it to JAX's specification, in the scope of the assumptions."""
@@ -73,6 +73,6 @@ class AutoSpec(_ShapeAndDType):
         """Shape of the actual argument, as in ArraySpec."""
         return self.shape
 
-    def decided(self, shape: tuple[Dim, ...]) -> ArraySpec:
+    def with_shape(self, shape: tuple[Dim, ...]) -> ArraySpec:
         """Makes the specification with the shape that AUTO found."""
         return ArraySpec(shape, self.dtype, self.sharding, self.example)

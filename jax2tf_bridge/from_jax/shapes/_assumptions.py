@@ -114,7 +114,7 @@ class SizeAssumptions:
             return dimension
         for progression in self.progressions:
             dimension = progression.in_terms_of_variable(dimension)
-        return dimension.simplified()
+        return dimension.simplify()
 
     def shape_from_jax(self, aval: Any) -> tuple[Dim, ...]:
         """Returns the shape of JAX's aval in the user's variables."""
@@ -152,22 +152,24 @@ class SizeAssumptions:
 
         Constraints that JAX cannot combine with the others are left out; JAX then asks again.
         """
-        told = self._told()
+        told = self._list_facts()
         # JAX uses only the first of two equalities about one term, and counts a remainder of 0 as
         # an equality about the quotient. So the order of constraints matters.
-        best = _accepted(told)
+        best = _select_accepted(told)
         if len(best.texts) < len(told):
-            best = max(best, _accepted(sorted(told, key=_kind)), key=lambda taken: len(taken.texts))
+            best = max(
+                best, _select_accepted(sorted(told, key=_kind)), key=lambda taken: len(taken.texts)
+            )
         return _with_resolved_equalities(best)
 
     def constraints_to_try(self) -> Iterator[tuple[str, ...]]:
         """Yields all constraints, which JAX may accept together, then `constraints_of_jax`."""
-        firsts = _first_forms(_forms(self._told()))
+        firsts = _first_forms(_forms(self._list_facts()))
         if firsts is not None and not any(map(_has_to_be_resolved, firsts)):
             yield firsts
         yield self.constraints_of_jax()
 
-    def _told(self) -> list[JaxFact]:
+    def _list_facts(self) -> list[JaxFact]:
         told = [*map(JaxFact, self.scope_of_jax().constraints), *self.facts]
         # Bounds come first: JAX must know that a divisor is not 0 before it reads a quotient.
         told.sort(key=lambda fact: fact.comparison.operator == "==")
@@ -212,18 +214,18 @@ class _Taken:
     scope: jax_export.SymbolicScope
 
 
-def _accepted(facts: Sequence[JaxFact]) -> _Taken:
+def _select_accepted(facts: Sequence[JaxFact]) -> _Taken:
     """Lists texts of facts that JAX accepts together, each in the first form that it accepts."""
     forms = _forms(facts)
     firsts = _first_forms(forms)
     # JAX usually accepts the first forms of all facts, which a single scope shows.
-    taken = _taken(firsts) if firsts is not None else None
+    taken = _try_constraints(firsts) if firsts is not None else None
     if taken is not None:
         return taken
     best = _Taken((), jax_export.SymbolicScope())
     for form in forms:
         for text in form:
-            taken = _taken((*best.texts, text))
+            taken = _try_constraints((*best.texts, text))
             if taken is not None:
                 best = taken
                 break
@@ -244,10 +246,10 @@ def _with_resolved_equalities(taken: _Taken) -> tuple[str, ...]:
     JAX replaces a term only once: with a == b and b == c, it replaces a by b, but not by c.
     """
     for _ in taken.texts:
-        resolved = tuple(_resolved(text, taken.scope) for text in taken.texts)
+        resolved = tuple(_resolve(text, taken.scope) for text in taken.texts)
         if resolved == taken.texts:
             break
-        better = _taken(resolved)
+        better = _try_constraints(resolved)
         if better is None:
             break
         taken = better
@@ -259,7 +261,7 @@ def _has_to_be_resolved(text: str) -> bool:
     return bool(equals) and not right.isdecimal()
 
 
-def _resolved(text: str, scope: jax_export.SymbolicScope) -> str:
+def _resolve(text: str, scope: jax_export.SymbolicScope) -> str:
     if not _has_to_be_resolved(text):
         return text
     left, _, right = text.partition(" == ")
@@ -268,7 +270,7 @@ def _resolved(text: str, scope: jax_export.SymbolicScope) -> str:
     return text if left in str(replaced) else f"{left} == {replaced}"
 
 
-def _taken(constraints: tuple[str, ...]) -> _Taken | None:
+def _try_constraints(constraints: tuple[str, ...]) -> _Taken | None:
     # JAX rejects constraints with errors of many types, even a bare AssertionError. It asks about
     # constraints that it did not receive.
     try:

@@ -80,21 +80,23 @@ class _PlaceSearch:
 
     def result(self) -> Specs:
         unknown = [place for place, size in self.sizes.items() if size is None]
-        opened = self.opened({}, unknown)
-        choice = self.refined(opened) if unknown else self.from_examples()
-        chosen = self.specs.with_shapes(self.shapes(self.renamed(choice)))
+        opened = self.open_places({}, unknown)
+        choice = self.refine(opened) if unknown else self.from_examples()
+        chosen = self.specs.with_shapes(self.shapes(self.rename_variables(choice)))
         logger.info("AUTO chose %s.", chosen.description())
         return chosen
 
     def from_examples(self) -> Choice:
         leading = [place for place in self.sizes if place[1] == 0]
         closed = dict(self.sizes_known())
-        batch = self.without_parameters(self.leading_alone(self.opened(closed, leading)))
+        batch = self.without_parameters(self.leading_alone(self.open_places(closed, leading)))
         data = {i for (i, _), d in batch.items() if isinstance(d, DimExpr)}
         others = [p for p in self.sizes if p[0] in data and p[1] > 0]
         if not others:
             return batch
-        found = self.attempt(self.opened(batch, others), "more than the leading dimensions open")
+        found = self.attempt(
+            self.open_places(batch, others), "more than the leading dimensions open"
+        )
         return batch if isinstance(found, Exception) else found
 
     def leading_alone(self, choice: Choice) -> Choice:
@@ -104,7 +106,7 @@ class _PlaceSearch:
             return failure
         for argument in reversed(self.arguments()):
             alone = {
-                place: d if self.specs.argument_of(place[0]) == argument else self.known(place)
+                place: d if self.specs.argument_of(place[0]) == argument else self.size_of(place)
                 for place, d in choice.items()
             }
             found = self.attempt(alone, "the leading dimensions of one argument open")
@@ -122,7 +124,7 @@ class _PlaceSearch:
         of_data = led | self.specs.variables()
         data = {self.specs.argument_of(i) for (i, _), d in choice.items() if str(d) in of_data}
         parameters = [p for p in choice if self.specs.argument_of(p[0]) not in data]
-        closed = {p: self.known(p) if p in parameters else d for p, d in choice.items()}
+        closed = {p: self.size_of(p) if p in parameters else d for p, d in choice.items()}
         if not led or closed == choice:
             return choice
         found = self.attempt(closed, "the arguments that lead no result closed")
@@ -150,14 +152,14 @@ class _PlaceSearch:
     ) -> Choice | Exception:
         """Returns the refined choice, or the error if it fails; `what` is for the log."""
         try:
-            return self.refined(choice, by_argument=by_argument)
+            return self.refine(choice, by_argument=by_argument)
         except Exception as e:
             if isinstance(e, BridgeError) and not isinstance(e, ShapeError):
                 raise
             logger.debug("With %s: %s", what, e)
             return e
 
-    def refined(self, choice: Choice, *, by_argument: bool = False) -> Choice:
+    def refine(self, choice: Choice, *, by_argument: bool = False) -> Choice:
         """Merges and closes dimensions until tracing adds no requirement.
 
         With `by_argument`, all dimensions of an argument are closed if one must be.
@@ -166,9 +168,9 @@ class _PlaceSearch:
             requirements = self.trial(choice).requirements
             before = choice
             for requirement in requirements:
-                choice = self.merged(choice, requirement.comparison) or choice
+                choice = self.merge(choice, requirement.comparison) or choice
             for requirement in requirements if choice == before and not self.infer else ():
-                choice = self.closed(choice, requirement, by_argument)
+                choice = self.close_places(choice, requirement, by_argument)
             if choice == before:
                 return choice
             if not (self.variables(choice) or self.specs.variables()):
@@ -183,7 +185,7 @@ class _PlaceSearch:
             )
         )
 
-    def merged(self, choice: Choice, comparison: Comparison) -> Choice | None:
+    def merge(self, choice: Choice, comparison: Comparison) -> Choice | None:
         """Merges two equal variables, or replaces one by a number; None for other comparisons.
 
         The user's variables keep their names.
@@ -205,7 +207,7 @@ class _PlaceSearch:
             return None
         return {p: right if d == left else d for p, d in choice.items()}
 
-    def closed(self, choice: Choice, requirement: Requirement, by_argument: bool) -> Choice:
+    def close_places(self, choice: Choice, requirement: Requirement, by_argument: bool) -> Choice:
         """Closes the dimensions of a requirement, at the sizes of the examples."""
         names = requirement.comparison.variables()
         inner = {n for n in names if not self.is_leading(choice, n)}
@@ -213,7 +215,7 @@ class _PlaceSearch:
         if by_argument:
             arguments = {self.specs.argument_of(i) for i, _ in places}
             places = [p for p in choice if self.specs.argument_of(p[0]) in arguments]
-        return {p: self.known(p, requirement) if p in places else d for p, d in choice.items()}
+        return {p: self.size_of(p, requirement) if p in places else d for p, d in choice.items()}
 
     def nothing_open(self, requirements: Sequence[Requirement]) -> ShapeError:
         needs = ", ".join(dict.fromkeys(str(r.comparison) for r in requirements))
@@ -235,7 +237,7 @@ class _PlaceSearch:
             )
         )
 
-    def known(self, place: Place, requirement: Requirement | None = None) -> int:
+    def size_of(self, place: Place, requirement: Requirement | None = None) -> int:
         size = self.sizes[place]
         if size is None:
             needs = f": the function needs {requirement.comparison}" if requirement else ""
@@ -254,7 +256,7 @@ class _PlaceSearch:
     def sizes_known(self) -> dict[Place, Dim]:
         return {place: size for place, size in self.sizes.items() if size is not None}
 
-    def opened(self, choice: Choice, places: Sequence[Place]) -> Choice:
+    def open_places(self, choice: Choice, places: Sequence[Place]) -> Choice:
         """Opens each of the places with a new variable."""
         chosen = {**self.sizes_known(), **choice}
         return chosen | {place: DimExpr.variable(next(self.names)) for place in places}
@@ -276,7 +278,7 @@ class _PlaceSearch:
             for i, leaf in enumerate(self.specs.leaves())
         ]
 
-    def renamed(self, choice: Choice) -> Choice:
+    def rename_variables(self, choice: Choice) -> Choice:
         """Renames the variables: b for the first leading dimension, then d1, d2, ..."""
         taken = self.specs.variables()
         ours = [v for v in self.variables(choice) if v not in taken]

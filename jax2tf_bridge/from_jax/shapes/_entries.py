@@ -99,7 +99,7 @@ Fits = Callable[[Any, Any, str], object]
 """Type of a function of an argument, its entry and its name; raises BridgeError on a mismatch."""
 
 
-def proposed_shapes(
+def propose_shapes(
     polymorphic_shapes: Any, arguments: Sequence[tuple[str, Any, Any]], count: int, fits: Fits
 ) -> Any:
     """Proposes polymorphic_shapes that fit, close to the user's; None if it finds none.

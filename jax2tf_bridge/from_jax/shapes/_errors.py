@@ -64,8 +64,8 @@ def never_holds_error(
     under = f" under {scope}" if scope.constraints else ""
     return _error(
         f"The shapes in {function.name} do not fit each other{_place(source)}: {comparison} never "
-        f"holds{under}; {_compared(comparison, counterexample)}. No constraint on the sizes can "
-        "help: change the function or the shapes of its arguments.",
+        f"holds{under}; {_format_compared(comparison, counterexample)}. No constraint on the sizes "
+        "can help: change the function or the shapes of its arguments.",
         str(comparison),
         counterexample,
         source,
@@ -276,10 +276,10 @@ def _library(cause: Exception) -> str:
 def _failing(comparison: Comparison, counterexample: Mapping[str, int]) -> str:
     if not counterexample:
         return "could not be proven"
-    return f"does not hold for all sizes: {_compared(comparison, counterexample)}"
+    return f"does not hold for all sizes: {_format_compared(comparison, counterexample)}"
 
 
-def _compared(comparison: Comparison, values: Mapping[str, int]) -> str:
+def _format_compared(comparison: Comparison, values: Mapping[str, int]) -> str:
     """Formats the compared values, as "for b = 3, b + 1 is 4"."""
     where = _sizes(values)
     left, right = evaluate_shape((comparison.left, comparison.right), values)

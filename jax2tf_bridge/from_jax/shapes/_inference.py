@@ -145,7 +145,7 @@ def _next_assumptions(
     source = user_line(error) or function.source
     scope = assumptions.scope_of_jax()
     options = list(question.options) if by_value else likelier_first(question, scope)
-    found = [_answered(assumptions, option, source) for option in options]
+    found = [_add_answers(assumptions, option, source) for option in options]
     answers = [answer for answer in found if answer is not None]
     if not answers:
         return [], _never(assumptions, question, source, function, error)
@@ -153,7 +153,7 @@ def _next_assumptions(
     return decided or [*otherwise, *answers], error
 
 
-def _answered(
+def _add_answers(
     assumptions: SizeAssumptions, comparisons: Sequence[Comparison], source: str | None
 ) -> SizeAssumptions | None:
     """Adds these comparisons as facts or requirements; None if one of them never holds."""

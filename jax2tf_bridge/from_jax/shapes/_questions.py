@@ -93,7 +93,7 @@ _MATMUL = re.compile(r"for matmul arguments: (.*)")
 _CONCATENATED = re.compile(r"concatenating along dimension (\d+)")
 
 
-def _compared(text: str, variables: frozenset[str]) -> Question | None:
+def _read_comparison(text: str, variables: frozenset[str]) -> Question | None:
     found = _COMPARED.search(text)
     if found is None:
         return None
@@ -101,7 +101,7 @@ def _compared(text: str, variables: frozenset[str]) -> Question | None:
     if left is None or right is None:
         return None
     comparison = Comparison(_operator(found[2]), left, right)
-    return Question(((comparison,), (comparison.negated(),)))
+    return Question(((comparison,), (comparison.negate(),)))
 
 
 def _operator(text: str) -> ComparisonOperator:
@@ -115,7 +115,7 @@ def _uneven_division(text: str, variables: frozenset[str]) -> Question | None:
     return None if remainder is None else _equal([(remainder, 0)])
 
 
-def _said_to_differ(text: str, variables: frozenset[str]) -> Question | None:
+def _read_difference(text: str, variables: frozenset[str]) -> Question | None:
     found = _MUST_EQUAL.search(text)
     # JAX prints an uncomputed division here.
     sides = [_dimension(found[i], variables, simplify=True) for i in (1, 2)] if found else []
@@ -123,7 +123,7 @@ def _said_to_differ(text: str, variables: frozenset[str]) -> Question | None:
     return _equal([(known[0], known[1])]) if len(known) == 2 else None
 
 
-def _said_not_to_divide(text: str, variables: frozenset[str]) -> Question | None:
+def _read_division(text: str, variables: frozenset[str]) -> Question | None:
     found = _MUST_DIVIDE.search(text) or _PARTITIONED.search(text)
     if found is None:
         return None
@@ -161,7 +161,7 @@ def _sample_too_large(text: str, variables: frozenset[str]) -> Question | None:
     return Question(((Comparison(">=", population, sample),),))
 
 
-def _squeezed(text: str, variables: frozenset[str]) -> Question | None:
+def _read_squeeze(text: str, variables: frozenset[str]) -> Question | None:
     found = _NOT_ONE.search(text)
     shape = _shape(found[1], variables) if found else None
     if found is None or shape is None or int(found[2]) >= len(shape):
@@ -175,7 +175,7 @@ def _leading_sizes(text: str, variables: frozenset[str]) -> Question | None:
     return None if sizes is None else _all_equal(sizes)
 
 
-def _mapped_sizes(text: str, variables: frozenset[str]) -> Question | None:
+def _read_mapped_sizes(text: str, variables: frozenset[str]) -> Question | None:
     sizes = [_dimension(size, variables) for size in _MAPPED.findall(text)]
     known = [size for size in sizes if size is not None]
     return _all_equal(known) if known else None
@@ -191,7 +191,7 @@ def _einsum_names(text: str, variables: frozenset[str]) -> Question | None:
     return _equal(pairs)
 
 
-def _multiplied(text: str, variables: frozenset[str]) -> Question | None:
+def _read_product(text: str, variables: frozenset[str]) -> Question | None:
     """Reads a question about two stacks of matrices."""
     found = _MATMUL.search(text)
     shapes = list(_shapes(found[1], variables)) if found else []
@@ -221,18 +221,18 @@ def _shapes_that_differ(text: str, variables: frozenset[str]) -> Question | None
 
 
 _READERS: tuple[Callable[[str, frozenset[str]], Question | None], ...] = (
-    _compared,
+    _read_comparison,
     _uneven_division,
-    _said_to_differ,
-    _said_not_to_divide,
+    _read_difference,
+    _read_division,
     _division_by_zero,
     _sample_too_large,
     _padding,
-    _squeezed,
+    _read_squeeze,
     _leading_sizes,
-    _mapped_sizes,
+    _read_mapped_sizes,
     _einsum_names,
-    _multiplied,
+    _read_product,
     _shapes_that_differ,
 )
 
@@ -399,7 +399,7 @@ def facts_of(comparison: Comparison) -> Iterator[Comparison]:
     dividend, divisor = remainder.operands
     if divisor.constant_value() is None:
         written = operation("floordiv", dividend, divisor, simplify=False)
-        simplified = written.simplified()
+        simplified = written.simplify()
         # The quotient must be simpler for JAX, and not another division by sizes.
         if isinstance(simplified, int) or 2 * simplified.size <= written.size:
             yield Comparison("==", written, simplified)

@@ -19,7 +19,7 @@ from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
 from jax2tf_bridge.from_jax.shapes._entries import (
     entry_text,
     is_entry,
-    proposed_shapes,
+    propose_shapes,
     shape_problem,
     shape_with_names,
     specs_of_arguments,
@@ -138,7 +138,7 @@ class Specs:
         leaves = [
             leaf
             if shape is None
-            else leaf.decided(shape)
+            else leaf.with_shape(shape)
             if isinstance(leaf, AutoSpec)
             else replace(leaf, shape=shape)
             for leaf, shape in zip(self.leaves(), shapes, strict=True)
@@ -158,7 +158,7 @@ class Specs:
         leaves: list[Any]
         structure: Any
         leaves, structure = jax.tree_util.tree_flatten(self.dynamic)
-        args, kwargs = rebuilt(structure, [leaf.placed(assumptions, scope) for leaf in leaves])
+        args, kwargs = rebuilt(structure, [leaf.to_jax(assumptions, scope) for leaf in leaves])
         return (
             tuple(self.static_args.get(i, arg) for i, arg in enumerate(args)),
             {**kwargs, **self.static_kwargs},
@@ -254,7 +254,7 @@ def symbolic_specs(
             for i, (name, value, entry) in enumerate(arguments)
         ]
     except ShapeError as e:
-        proposal = proposed_shapes(polymorphic_shapes, arguments, len(args), _symbolic_tree)
+        proposal = propose_shapes(polymorphic_shapes, arguments, len(args), _symbolic_tree)
         if proposal is None:
             raise
         written = Argument(SHAPES.name, proposal)

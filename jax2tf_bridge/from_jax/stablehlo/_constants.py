@@ -203,7 +203,7 @@ class _Lifting(Generic[T]):
         self._functions, self._intern, self._share = functions, intern, share
         # Keyed by the id of the array.
         self._by_array: dict[int, T] = {}
-        self._fixed = _fixed(functions)
+        self._find_fixed = _find_fixed(functions)
         self._types: dict[T, Any] = {}
         # MLIR uniques attributes, so equal constants share one key.
         self._by_attribute: dict[Any, T | None] = {}
@@ -211,7 +211,7 @@ class _Lifting(Generic[T]):
 
     def of(self, name: str) -> tuple[T, ...]:
         """Lifts the constants of a function; returns the tokens of its new arguments."""
-        if name in self._fixed:
+        if name in self._find_fixed:
             return ()
         if name not in self._done:
             self._done[name] = self._lift(self._functions[name])
@@ -275,7 +275,7 @@ class _Lifting(Generic[T]):
         return added
 
 
-def _fixed(functions: Mapping[str, _ModuleFunction]) -> set[str]:
+def _find_fixed(functions: Mapping[str, _ModuleFunction]) -> set[str]:
     """Returns the names of functions whose arguments cannot change."""
     reached = _find_reachable({"main"}, functions)
     unused = functions.keys() - reached

@@ -87,7 +87,7 @@ def _attributes(one_level: Any, children: Sequence[Any]) -> dict[str, str] | Non
     """
     for library in (np, jnp):
         try:
-            values = _checked_attributes(one_level, children, library)
+            values = _check_attributes(one_level, children, library)
         except Exception:  # the type's own code may fail with such values
             continue
         if values is not None:
@@ -95,7 +95,7 @@ def _attributes(one_level: Any, children: Sequence[Any]) -> dict[str, str] | Non
     return None
 
 
-def _checked_attributes(
+def _check_attributes(
     one_level: Any, children: Sequence[Any], library: Any
 ) -> dict[str, str] | None:
     node_type, static = one_level.node_data()

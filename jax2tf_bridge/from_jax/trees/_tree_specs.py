@@ -78,7 +78,7 @@ def _spec_and_object(treedef: Any, leaves: Iterator[Any]) -> tuple[TreeSpec, Any
     children, objects = tuple(spec for spec, _ in parts), [value for _, value in parts]
     one_level = _one_level(treedef)
     try:
-        value = _made(one_level, objects)
+        value = _make_object(one_level, objects)
         node, found = _node(value)
     except StructureError:
         pass
@@ -111,7 +111,7 @@ def _rebuilt(treedef: Any, leaves: Iterator[Any]) -> Any:
     if treedef == _LEAF_DEF:
         return next(leaves)
     children = [_rebuilt(child, leaves) for child in treedef.children()]
-    return _made(_one_level(treedef), children)
+    return _make_object(_one_level(treedef), children)
 
 
 def _one_level(treedef: Any) -> Any:
@@ -119,7 +119,7 @@ def _one_level(treedef: Any) -> Any:
     return make_treedef(node_type, static, [_LEAF_DEF] * len(treedef.children()))
 
 
-def _made(one_level: Any, children: Sequence[Any]) -> Any:
+def _make_object(one_level: Any, children: Sequence[Any]) -> Any:
     node_type, static = one_level.node_data()
     from_children = find_from_children(node_type)
     try:

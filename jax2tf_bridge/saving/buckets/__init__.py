@@ -18,7 +18,7 @@ from jax2tf_bridge.saving.buckets._buckets import (
     make_bucketing,
 )
 from jax2tf_bridge.saving.buckets._likely_sizes import find_smallest_sizes
-from jax2tf_bridge.saving.buckets._padding import NamedCall, NamedPull, bucketed
+from jax2tf_bridge.saving.buckets._padding import NamedCall, NamedPull, pad_to_buckets
 
 __all__ = [
     "BUCKETS",
@@ -27,7 +27,6 @@ __all__ = [
     "NamedPull",
     "Oversize",
     "PieceGradients",
-    "bucketed",
     "check_buckets",
     "check_inputs",
     "check_unchecked",
@@ -38,4 +37,5 @@ __all__ = [
     "is_plain",
     "list_masks",
     "make_bucketing",
+    "pad_to_buckets",
 ]

@@ -40,7 +40,7 @@ Values: TypeAlias = Mapping[str, Any]
 _ALGEBRA = SizeAlgebra(tf.int32)
 
 
-def bucketed(
+def pad_to_buckets(
     call: NamedCall,
     bucketing: Bucketing,
     held: Callable[[], Tensors] = dict,
@@ -110,7 +110,7 @@ def run_padded(
       bucketing: the buckets of the signature.
       tensors: the inputs of the caller, of sizes that fit each other.
       values: the value of each variable.
-      targets: the size to which each bucketed variable is padded.
+      targets: the size to which each pad_to_buckets variable is padded.
 
     Returns:
       The results in their `get_carried_dtype`.
@@ -287,7 +287,7 @@ def _choose_bucket(bucketing: Bucketing, variable: str, size: Any) -> Any:
 
 
 def _pad(bucketing: Bucketing, aval: Aval, tensor: Any, targets: Values, value: Any = 0) -> Any:
-    """Pads a tensor to the target sizes along its bucketed dimensions."""
+    """Pads a tensor to the target sizes along its pad_to_buckets dimensions."""
     is_padded = [bucketing.has_bucketed_variable(dimension) for dimension in aval.op_shape]
     if not any(is_padded):
         return tensor
@@ -311,7 +311,7 @@ def _pad(bucketing: Bucketing, aval: Aval, tensor: Any, targets: Values, value: 
         paddings = tf.stack([before, extra], axis=1)
     number = np.asarray(value).astype(tensor.dtype.as_numpy_dtype)
     padded = tf.pad(tensor, paddings, constant_values=tf.constant(number) if value else 0)
-    padded.set_shape(_known_shape(aval, targets))
+    padded.set_shape(_evaluate_shape(aval, targets))
     return padded
 
 
@@ -319,7 +319,7 @@ def slice_result(bucketing: Bucketing, aval: Aval, tensor: Any, values: Values) 
     """Slices a result for padded sizes to its size for these values of the variables."""
     if not any(map(bucketing.has_bucketed_variable, aval.op_shape)):
         return tensor
-    known = _known_shape(aval, values)
+    known = _evaluate_shape(aval, values)
     sizes, static = [], []
     for dimension, size in zip(aval.op_shape, known, strict=True):
         if bucketing.has_bucketed_variable(dimension):
@@ -341,7 +341,7 @@ def _evaluate_result_size(dimension: Dim, values: Values) -> Any:
     return _ALGEBRA.maximum(0, size) if may_be_negative else size
 
 
-def _known_shape(aval: Aval, values: Values) -> tuple[int | None, ...]:
+def _evaluate_shape(aval: Aval, values: Values) -> tuple[int | None, ...]:
     known = {name: value for name, value in values.items() if isinstance(value, int)}
     return evaluate_shape(aval.op_shape, known)
 
@@ -356,5 +356,5 @@ def _make_mask(aval: Aval, values: Values, targets: Values) -> Any:
         shape = [-1 if a == axis else 1 for a in range(rank)]
         mask = tf.logical_and(mask, tf.reshape(row, shape))
     mask = tf.cast(mask, tf.as_dtype(aval.op_dtype))
-    mask.set_shape(_known_shape(aval, targets))
+    mask.set_shape(_evaluate_shape(aval, targets))
     return mask

@@ -91,7 +91,7 @@ def publish_version(
     folder = _open_folder(root)
     notes: list[str] = []
     with (
-        folder.staged(needed) as place,
+        folder.stage(needed) as place,
         ended_by_interrupts() as check_interrupts,
     ):
         partial = place / "new"
@@ -103,7 +103,7 @@ def publish_version(
             check(partial)
         folder.settle(partial)
         removable: dict[int, list[AnyPath]] = {}
-        with folder.locked():
+        with folder.lock():
             check_interrupts()
             # Before the version is visible, since a server compiles programs that it does not find.
             share_programs(partial, folder.path)

@@ -21,12 +21,12 @@ from jax2tf_bridge.storage import (
     claim_number,
     clear_dead_claims,
     local_path,
-    locked_folder,
+    lock_folder,
     remove_at_once,
     remove_visible,
     rename_to_new,
     send,
-    staged_upload,
+    stage_upload,
     staging,
     sync_folder,
     sync_tree,
@@ -54,7 +54,7 @@ class VersionFolder(ABC):
     path: AnyPath
 
     @abstractmethod
-    def staged(self, needed: int | None) -> AbstractContextManager[Path]:
+    def stage(self, needed: int | None) -> AbstractContextManager[Path]:
         """Yields a staging folder on disk; the caller makes and fills its `new` folder."""
 
     @abstractmethod
@@ -74,7 +74,7 @@ class VersionFolder(ABC):
         """Returns the directories of each number, last the one with the usual name (7, not 007)."""
 
     @abstractmethod
-    def locked(self) -> AbstractContextManager[None]:
+    def lock(self) -> AbstractContextManager[None]:
         """Locks the folder so that numbers are assigned in order, if the storage has locks."""
 
     @abstractmethod
@@ -102,15 +102,15 @@ class _OnDisk(VersionFolder):
     def __init__(self, path: Path) -> None:
         self.path: Path = path
 
-    def staged(self, needed: int | None) -> AbstractContextManager[Path]:
+    def stage(self, needed: int | None) -> AbstractContextManager[Path]:
         return staging(self.path, _NAME, needed=needed)
 
     def settle(self, new: Path) -> None:
         sync_tree(new)
 
-    def locked(self) -> AbstractContextManager[None]:
+    def lock(self) -> AbstractContextManager[None]:
         # Not needed for uniqueness: the rename ensures it, also while others remove versions.
-        return locked_folder(self.path, _LOCK_SECONDS)
+        return lock_folder(self.path, _LOCK_SECONDS)
 
     def add(self, place: Path, notes: list[str]) -> int:
         taken = 0
@@ -162,15 +162,15 @@ class _BehindScheme(VersionFolder):
         self.path: StoragePath = path
 
     @contextlib.contextmanager
-    def staged(self, needed: int | None) -> Iterator[Path]:
+    def stage(self, needed: int | None) -> Iterator[Path]:
         clear_dead_claims(self.path, _is_version_claim, GRAPH_FILE)
-        with staged_upload(needed) as place:
+        with stage_upload(needed) as place:
             yield place
 
     def settle(self, new: Path) -> None:
         pass
 
-    def locked(self) -> AbstractContextManager[None]:
+    def lock(self) -> AbstractContextManager[None]:
         return contextlib.nullcontext()
 
     def add(self, place: Path, notes: list[str]) -> int:

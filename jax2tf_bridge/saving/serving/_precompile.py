@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from jax2tf_bridge.errors import SavingError, make_path_error
 from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, read_warm_up, write_warm_up
-from jax2tf_bridge.storage import AnyPath, StoragePath, as_path, replaced_file
+from jax2tf_bridge.storage import AnyPath, StoragePath, as_path, replace_file_at
 
 CACHE_FOLDER = Path("assets.extra", "xla_cache")
 """Path of the cache in the model's directory, so that it is published and copied with the model."""
@@ -199,7 +199,7 @@ def share_programs(model: AnyPath, root: AnyPath) -> None:
         shared.mkdir(parents=True, exist_ok=True)
         target = shared / name
         if not (target.exists() and target.read_bytes() == data):
-            with replaced_file(target, bytes_of="the compiled program") as file:
+            with replace_file_at(target, bytes_of="the compiled program") as file:
                 file.write(data)
 
 

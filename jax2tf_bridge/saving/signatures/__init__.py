@@ -24,8 +24,8 @@ from jax2tf_bridge.saving.signatures._inputs import (
 from jax2tf_bridge.saving.signatures._processing import (
     arguments,
     check_preprocess,
+    describe_arrays,
     resources,
-    served_arrays,
     with_processing,
 )
 from jax2tf_bridge.saving.signatures._signature import Padding, Processing, Signature
@@ -47,10 +47,10 @@ __all__ = [
     "check_takes_params",
     "check_vjp_order",
     "choose_order",
+    "describe_arrays",
     "examples_of",
     "optional_subsets",
     "resources",
-    "served_arrays",
     "served_text",
     "to_plain_containers",
     "with_processing",

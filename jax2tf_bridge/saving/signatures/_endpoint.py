@@ -23,7 +23,7 @@ from jax2tf_bridge.saving.signatures._inputs import (
     SignatureInputs,
     as_op_aval,
     examples_of,
-    named_ports,
+    name_ports,
 )
 from jax2tf_bridge.saving.signatures._signature import Signature
 from jax2tf_bridge.to_tensorflow import (
@@ -94,7 +94,7 @@ class Endpoint:
         avals = portable.in_avals[first:]
         inputs = SignatureInputs.of(name, signature, portable.in_paths()[first:], avals).ports
         paths = tuple(portable.out_tree.leaf_paths())
-        outputs = named_ports("output", name, signature.output_names, paths, portable.out_avals)
+        outputs = name_ports("output", name, signature.output_names, paths, portable.out_avals)
         # Without orders, TensorFlow's PreventGradient says why there is no gradient.
         orders = None if vjp_order is None else StoredGradients(portable, vjp_order, constants)
         flat = _flat(portable, weights, constants, orders)
@@ -271,7 +271,8 @@ class Endpoint:
             tensor = tf.constant(value, expected.dtype)
         except (TypeError, ValueError) as e:
             raise SavingError(
-                f"{place} does not fit it: expected {expected.dtype.name}, got {_shown(value)}. {e}"
+                f"{place} does not fit it: expected {expected.dtype.name}, got "
+                f"{_format_value(value)}. {e}"
             ) from e
         _refuse_overflow(place, value, expected.dtype.name)
         if not expected.shape.is_compatible_with(tensor.shape):
@@ -346,7 +347,7 @@ def _python_signature(arguments: CallStructure, optional: Collection[str]) -> in
     return inspect.Signature([*positional, *keyword])
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """Describes a value in a message: an array by its dtype and shape."""
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return array_type_text(value.dtype, value.shape)

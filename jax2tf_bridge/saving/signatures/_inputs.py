@@ -12,7 +12,7 @@ from jax2tf_bridge._utils import array_type_text, did_you_mean
 from jax2tf_bridge.errors import SavingError
 from jax2tf_bridge.portable import Aval, variables_in
 from jax2tf_bridge.saving.buckets import list_masks
-from jax2tf_bridge.saving.signatures._names import renamed, valid_names
+from jax2tf_bridge.saving.signatures._names import rename_ports, valid_names
 from jax2tf_bridge.saving.signatures._signature import Signature
 from shape_poly import Dim, is_symbolic_dim
 
@@ -77,7 +77,7 @@ class SignatureInputs:
         if signature.seed == "scalar":
             _check_seeds(name, avals)
             avals = tuple(Aval(a.shape, "uint32") if a.dtype in KEYS else a for a in avals)
-        ports = named_ports("input", name, signature.input_names, paths, avals)
+        ports = name_ports("input", name, signature.input_names, paths, avals)
         return SignatureInputs(name, signature, ports, is_decided)
 
     @staticmethod
@@ -142,15 +142,15 @@ class SignatureInputs:
             raise SavingError(f"{place} is no input{near} The inputs: {', '.join(known)}.")
 
 
-def named_ports(
+def name_ports(
     kind: Literal["input", "output"],
     signature: str,
     given: Mapping[str, str] | Sequence[str],
     paths: Sequence[str],
     avals: Iterable[Aval],
 ) -> tuple[NamedPort, ...]:
-    """Names inputs or outputs by their paths, or as the user named them; see `renamed`."""
-    names = renamed(valid_names(paths, kind), paths, given, signature, kind)
+    """Names inputs or outputs by their paths, or as the user named them; see `rename_ports`."""
+    names = rename_ports(valid_names(paths, kind), paths, given, signature, kind)
     return tuple(map(NamedPort, names, paths, map(as_op_aval, avals)))
 
 

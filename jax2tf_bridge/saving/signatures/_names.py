@@ -38,7 +38,7 @@ def valid_names(paths: Iterable[str], prefix: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def renamed(
+def rename_ports(
     names: Sequence[str],
     paths: Sequence[str],
     given: Mapping[str, str] | Sequence[str],

@@ -39,7 +39,7 @@ def with_processing(endpoint: Endpoint) -> tuple[NamedCall, dict[str, tf.TensorS
     check_preprocess(name, signature)
     before = endpoint.call
     if signature.processing.preprocess is not None:
-        before = functools.partial(_preprocessed, endpoint)
+        before = functools.partial(_preprocess, endpoint)
     post = signature.processing.postprocess
     if post is None:
         return before, endpoint.taken()
@@ -109,7 +109,7 @@ def arguments(endpoint: Endpoint, tensors: Mapping[str, Any]) -> dict[str, tf.Te
     return found
 
 
-def _preprocessed(endpoint: Endpoint, tensors: Mapping[str, Any]) -> dict[str, Any]:
+def _preprocess(endpoint: Endpoint, tensors: Mapping[str, Any]) -> dict[str, Any]:
     given, specs = arguments(endpoint, tensors), endpoint.specs()
     for name, tensor in given.items():
         shape = specs[name].shape
@@ -243,7 +243,7 @@ def _check_keywords(
         ) from e
 
 
-def served_arrays(endpoint: Endpoint, outputs: Mapping[str, Any]) -> Sides:
+def describe_arrays(endpoint: Endpoint, outputs: Mapping[str, Any]) -> Sides:
     """Describes the inputs and outputs of the saved signature, by name."""
     own_inputs = endpoint.signature.processing.preprocess is None
     inputs = (
@@ -266,12 +266,12 @@ def resources(signature: Signature) -> list[Any]:
         if id(each) in seen:
             continue
         seen[id(each)] = each
-        used += _used_by(each)
+        used += _list_used(each)
     found = [*signature.processing.resources, *filter(tf_compat.is_trackable, seen.values())]
     return list({id(resource): resource for resource in found}.values())
 
 
-def _used_by(function: Any) -> list[Any]:
+def _list_used(function: Any) -> list[Any]:
     """Lists the objects that a user function closes over or is bound to."""
     if inspect.ismethod(function):
         return [function.__self__, function.__func__]

@@ -20,8 +20,8 @@ from jax2tf_bridge.errors import (
 from jax2tf_bridge.saving.weights._matching import (
     Matching,
     differences,
+    find_prefixes,
     match,
-    shifted,
     spelt_alike,
 )
 from jax2tf_bridge.saving.weights._model_variables import (
@@ -105,7 +105,7 @@ def assign_weights(
         given = found if isinstance(found, PathWeights) else PathWeights.of_state(found)
         saved = saved_weights(model)
         variables = model_variables(model) if saved is None else saved
-        called = _called(given, rename, saved)
+        called = _map_names(given, rename, saved)
         targets = {name: variable.names for name, variable in variables.items()}
         matching = match(targets, called)
         if saved is not None and rename is None and matching.missing:
@@ -120,7 +120,7 @@ def assign_weights(
     return WeightsReport(pairs, matching.missing, unexpected)
 
 
-def _called(
+def _map_names(
     given: PathWeights, rename: Rename | None, saved: Mapping[str, Any] | None
 ) -> dict[str, str]:
     """Maps the name of each path in the model to the path; `save` names variables differently."""
@@ -203,14 +203,14 @@ def _keys(path: str) -> tuple[str, ...]:
 def _does_not_match(
     matching: Matching, variables: Mapping[str, NamedVariable], given: PathWeights
 ) -> StructureError:
-    described = {name: _described(variables[name]) for name in matching.missing}
+    described = {name: _describe(variables[name]) for name in matching.missing}
     lines = differences(described, matching.unexpected, variables)
     hints = ["partial=True assigns what fits."] if matching.pairs else []
     if not given.leaves or "" in given.leaves:
         hints = ["Give a state dict, or the path of a file: they are no tree of weights."]
     # The last name of a variable is the shortest; it lacks the name of a Keras model.
     for missing in (matching.missing, [variables[name].names[-1] for name in matching.missing]):
-        before, lacking = shifted(missing, matching.unexpected)
+        before, lacking = find_prefixes(missing, matching.unexpected)
         # A prefix is added to all paths, so those that fit already would no longer fit.
         if not before and (not lacking or matching.pairs):
             continue
@@ -256,7 +256,7 @@ def _value(leaf: Any, dtype: tf.DType) -> Any:
     return np.asarray(leaf).astype(dtype.as_numpy_dtype, copy=False)
 
 
-def _described(variable: NamedVariable) -> str:
+def _describe(variable: NamedVariable) -> str:
     return array_type_text(variable.dtype.name, variable.shape)
 
 

@@ -127,15 +127,17 @@ def _nearest(word: str, known: Sequence[str]) -> Sequence[str]:
     return [other for other in known if other.endswith(last)][:_MAX_COMPARED]
 
 
-def shifted(missing: Sequence[str], unexpected: Sequence[str]) -> tuple[str, str]:
+def find_prefixes(missing: Sequence[str], unexpected: Sequence[str]) -> tuple[str, str]:
     """Finds a prefix that all paths have and the missing names lack, or the other way round.
 
     Returns:
       The prefix that only the paths have, and the prefix that only the names have; one or both
       are "".
 
-    >>> shifted(["w", "b"], ["params/w", "params/b", "step"]), shifted(["params/w"], ["w"])
-    (('params', ''), ('', 'params'))
+    >>> find_prefixes(["w", "b"], ["params/w", "params/b", "step"])
+    ('params', '')
+    >>> find_prefixes(["params/w"], ["w"])
+    ('', 'params')
     """
     if not missing:
         return "", ""

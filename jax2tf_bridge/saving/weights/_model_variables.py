@@ -72,7 +72,7 @@ def model_variables(model: Any) -> dict[str, NamedVariable]:
       StructureError: it has no variables.
     """
     found: dict[int, NamedVariable] = {}
-    for names, variable in itertools.chain(_walk(model), _listed(model)):
+    for names, variable in itertools.chain(_walk(model), _iterate_listed(model)):
         known = found.get(id(variable))
         # A second way to a variable is a second name.
         before = known.names if known else ()
@@ -143,7 +143,7 @@ def _children(value: Any) -> Iterable[tuple[str, Any]]:
     return []
 
 
-def _listed(model: Any) -> Iterator[tuple[Sequence[str], Any]]:
+def _iterate_listed(model: Any) -> Iterator[tuple[Sequence[str], Any]]:
     """Yields the variables that a model lists, by their own names."""
     listed = () if _is_keras(model) else getattr(model, "variables", ())
     if isinstance(listed, (list, tuple)):

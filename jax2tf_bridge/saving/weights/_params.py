@@ -12,7 +12,7 @@ import numpy as np
 
 from jax2tf_bridge.errors import StateDictError, StructureError, format_bullets
 from jax2tf_bridge.portable import TreeSpec
-from jax2tf_bridge.saving.weights._matching import differences, match, shifted
+from jax2tf_bridge.saving.weights._matching import differences, find_prefixes, match
 from jax2tf_bridge.storage import as_path
 from jax2tf_bridge.weights import (
     LeafInfo,
@@ -192,7 +192,7 @@ def _by_path(tree: TreeSpec, given: PathWeights, what: str) -> list[Any]:
 
 def _hint(missing: Sequence[str], unexpected: Sequence[str], source: str) -> str:
     read = f"read_weights({source!r})" if source else "params"
-    before, lacking = shifted(missing, unexpected)
+    before, lacking = find_prefixes(missing, unexpected)
     if before:
         keys = "".join(f"[{key!r}]" for key in before.split("/"))
         return f"The weights lie below {before!r} there: give params={read}{keys}."

@@ -101,7 +101,7 @@ def check_keys(prefix: str, values: Sequence[VariableValue]) -> None:
     """
     reader = tf.train.load_checkpoint(prefix)
     graph = ProtoMessage(reader.get_tensor(_OBJECT_GRAPH), "the object graph of the variables")
-    written = reader.get_variable_to_shape_map().keys() & set(_noted_keys(graph))
+    written = reader.get_variable_to_shape_map().keys() & set(_read_noted_keys(graph))
     missing = [f"{each.name}: {each.key}" for each in values if each.key not in written]
     if missing:
         raise SavingError(
@@ -119,7 +119,7 @@ def _blocks(value: WeightLeaf | ConstantArray) -> Iterator[memoryview]:
     return byte_blocks(value.given(), np.dtype(value.dtype.as_numpy_dtype))
 
 
-def _noted_keys(graph: ProtoMessage) -> Iterator[str]:
+def _read_noted_keys(graph: ProtoMessage) -> Iterator[str]:
     for node in graph.messages(_NODES, "an object"):
         for attribute in node.messages(_ATTRIBUTES, "an attribute"):
             yield attribute.text_of(_CHECKPOINT_KEY)

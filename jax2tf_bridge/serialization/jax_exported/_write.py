@@ -67,7 +67,7 @@ def write_exported(functions: Sequence[WritableFunction]) -> bytes:
         writer = FlatBufferWriter(size + _ROOM_FOR_FIELDS)
         offset: Offset | None = None
         for function in reversed(functions):
-            offset = writer.table(_exported_fields(writer, function, offset))
+            offset = writer.table(_make_fields(writer, function, offset))
         assert offset is not None
         return bytes(writer.finish(offset))
     except BuilderSizeError as e:
@@ -78,7 +78,7 @@ def write_exported(functions: Sequence[WritableFunction]) -> bytes:
         ) from e
 
 
-def _exported_fields(
+def _make_fields(
     writer: FlatBufferWriter, function: WritableFunction, vjp: Offset | None
 ) -> Iterator[tuple[Field, Value]]:
     portable = function.portable

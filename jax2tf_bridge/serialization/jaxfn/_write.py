@@ -126,7 +126,7 @@ class _StructureWriter:
                 self.arrays = collect_arrays(constants)
             except SerializationError as e:
                 raise SerializationError(f"{functions[0].name} cannot be written: {e}") from e
-        fields = self._writer.written(self._file_fields(tables, missing_because))
+        fields = self._writer.write_parts(self._file_fields(tables, missing_because))
         # Texts come last, since all other tables add to them.
         texts = encode_texts(self._texts.values())
         root = self._writer.table(

@@ -67,17 +67,17 @@ def byte_blocks(
     if array.flags.c_contiguous and array.dtype == little:
         yield _bytes_of(array)
     else:
-        yield from _copied(array, little)
+        yield from _copy_pieces(array, little)
 
 
-def _copied(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> Iterator[memoryview]:
+def _copy_pieces(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> Iterator[memoryview]:
     if array.nbytes <= _PIECE:
         yield _bytes_of(array.astype(dtype, order="C"))
         return
     row = array.nbytes // len(array)
     if row > _PIECE:
         for part in array:
-            yield from _copied(part, dtype)
+            yield from _copy_pieces(part, dtype)
         return
     count = _PIECE // row
     for start in range(0, len(array), count):

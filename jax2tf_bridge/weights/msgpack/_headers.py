@@ -104,10 +104,10 @@ def cut_short(at: int, needed: int, left: int) -> Fault:
     return Fault(at, f"{needed} more bytes", f"{left} until the end")
 
 
-def described(kind: int, argument: Any) -> str:
+def describe_header(kind: int, argument: Any) -> str:
     """Describes a header, for messages.
 
-    >>> described(STR, 5), described(VALUE, None)
+    >>> describe_header(STR, 5), describe_header(VALUE, None)
     ('a str of 5', 'None')
     """
     if kind in (VALUE, UNUSED):

@@ -66,7 +66,7 @@ class QuickReader:
                 self._data,
                 raw=False,
                 strict_map_key=True,
-                object_pairs_hook=_checked_dict,
+                object_pairs_hook=_make_checked_dict,
                 ext_hook=self._extension,
                 max_str_len=MAX_QUICK_BYTES,
                 max_bin_len=MAX_QUICK_BYTES,
@@ -87,7 +87,7 @@ class QuickReader:
         body = prelude.end()
         known = self._preludes.get((content[:body], size, code))
         if known is None:
-            known = self._known(code, content, body)
+            known = self._check_extension(code, content, body)
         # The search finds the content itself, or equal bytes, which serve as well.
         start = self._data.find(content, self._at)
         self._at = start + size
@@ -95,7 +95,9 @@ class QuickReader:
         array = view(self._data, start + body, dtype, shape)
         return array if code == ARRAY else array[()]
 
-    def _known(self, code: int, content: bytes, body: int) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    def _check_extension(
+        self, code: int, content: bytes, body: int
+    ) -> tuple[np.dtype[Any], tuple[int, ...]]:
         """Checks an extension; the result is cached for others with the same prelude and size."""
         stored = self._describe(code, content)
         if stored is None or stored.start != body:
@@ -104,7 +106,7 @@ class QuickReader:
         return known
 
 
-def _checked_dict(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+def _make_checked_dict(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
     """Makes a dict of a map's items; the keys must be distinct texts."""
     made = dict(pairs)
     if len(made) != len(pairs) or not _STR.issuperset(map(type, made)) or CHUNKED_KEY in made:

@@ -1,6 +1,6 @@
 """Reads Flax's msgpack strictly, header by header, and skips the elements of arrays.
 
-Arrays are checked against the bytes and described; their elements are read later, or never.
+Arrays are checked against the bytes and describe_header; their elements are read later, or never.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jax2tf_bridge.weights._stored import (
     StoredLeaf,
     StoredValue,
     fits_numpy,
-    stored_dtype,
+    read_dtype,
 )
 from jax2tf_bridge.weights.msgpack import _headers as headers
 from jax2tf_bridge.weights.msgpack._format import (
@@ -38,7 +38,7 @@ from jax2tf_bridge.weights.msgpack._headers import (
     KINDS,
     Fault,
     cut_short,
-    described,
+    describe_header,
     read_header,
 )
 from jax2tf_bridge.weights.msgpack._quick_read import NotOrdinary, QuickReader
@@ -108,7 +108,7 @@ class MsgpackContents:
         whole = self._source.whole()
         if whole is not None:
             try:
-                return QuickReader(whole, _described_array).tree()
+                return QuickReader(whole, _describe_array).tree()
             except NotOrdinary:
                 pass
         structure = _read_structure(self._source)
@@ -201,7 +201,7 @@ def _read(source: ByteSource, stored: list[tuple[Any, Any]], stack: list[_ReadFr
         if not frame.left:
             if len(stack) == 1:
                 return at
-            value = _completed(stack.pop(), stored)
+            value = _complete(stack.pop(), stored)
             frame = stack[-1]
         else:
             if at > safe:
@@ -239,7 +239,7 @@ def _read(source: ByteSource, stored: list[tuple[Any, Any]], stack: list[_ReadFr
                 stored.append((items, len(items)))
             items.append(value)
         elif frame.key is _NO_KEY:
-            frame.key = _checked_key(value, frame, source, at)
+            frame.key = _check_key(value, frame, source, at)
             continue
         else:
             if isinstance(value, _STORED):
@@ -264,11 +264,11 @@ def _enter(
     stack.append(_ReadFrame({} if kind == headers.MAP else [], count, start, by_maps, found))
 
 
-def _completed(frame: _ReadFrame, stored: list[tuple[Any, Any]]) -> Any:
+def _complete(frame: _ReadFrame, stored: list[tuple[Any, Any]]) -> Any:
     """Returns a completely read container, or the array in chunks that it represents."""
     items = frame.items
     if type(items) is dict and frame.by_maps and CHUNKED_KEY in items:
-        chunks = _chunked_array(items, frame.start)
+        chunks = _join_chunks(items, frame.start)
         del stored[frame.first_stored :]
         return chunks
     return items
@@ -282,7 +282,7 @@ def _text(data: bytes, start: int) -> str:
         raise Fault(start + e.start, "UTF-8 in a str", got) from None
 
 
-def _checked_key(value: Any, frame: _ReadFrame, source: ByteSource, end: int) -> Any:
+def _check_key(value: Any, frame: _ReadFrame, source: ByteSource, end: int) -> Any:
     """Checks and returns a map's key, which ends at `end`."""
     if type(value) is str and value not in frame.items:
         return value
@@ -334,7 +334,7 @@ def _extension_leaf(source: ByteSource, window: Window, code_at: int, size: int)
     return _timestamp(source.content(Span(start, size)), start)
 
 
-def _described_array(code: int, content: bytes) -> StoredArray | None:
+def _describe_array(code: int, content: bytes) -> StoredArray | None:
     """Checks the array or scalar in an extension; returns None for other extensions."""
     try:
         return _array(Window(0, content), 0, len(content), code == NUMPY_SCALAR, None)
@@ -353,7 +353,7 @@ def _array(window: Window, start: int, end: int, is_scalar: bool, file: str | No
     dtype, at = _dtype(data, at, last, base, file)
     kind, size, body = read_header(data, at, last, base)
     if kind not in (headers.BIN, headers.STR):
-        raise Fault(base + at, "the data of an array, as bin", described(kind, size))
+        raise Fault(base + at, "the data of an array, as bin", describe_header(kind, size))
     needed = prod(shape) * dtype.itemsize
     if needed != size or not needed:
         _check_size(shape, dtype, base + at)
@@ -370,14 +370,14 @@ def _shape(data: bytes, at: int, last: int, base: int) -> tuple[tuple[int, ...],
     start = at
     kind, rank, at = read_header(data, at, last, base)
     if kind != headers.ARRAY:
-        raise Fault(base + start, "the shape of an array", described(kind, rank))
+        raise Fault(base + start, "the shape of an array", describe_header(kind, rank))
     if rank > MAX_RANK:
         raise Fault(base + start, f"a shape of at most {MAX_RANK} dimensions", f"{rank}")
     shape = []
     for _ in range(rank):
         kind, size, after = read_header(data, at, last, base)
         if kind != headers.VALUE or type(size) is not int or size < 0:
-            raise Fault(base + at, "a size in a shape, 0 or more", described(kind, size))
+            raise Fault(base + at, "a size in a shape, 0 or more", describe_header(kind, size))
         shape.append(size)
         at = after
     return tuple(shape), at
@@ -388,13 +388,13 @@ def _dtype(
 ) -> tuple[np.dtype[Any], int]:
     kind, length, start = read_header(data, at, last, base)
     if kind not in (headers.STR, headers.BIN):
-        raise Fault(base + at, "the name of a dtype", described(kind, length))
+        raise Fault(base + at, "the name of a dtype", describe_header(kind, length))
     if length > _MAX_NAME_LENGTH:
         raise Fault(base + at, "the name of a dtype", f"{length} bytes")
     if start + length > last:
         raise cut_short(base + start, length, last - start)
     name = data[start : start + length].decode("ascii", "backslashreplace")
-    found = stored_dtype(name, file)
+    found = read_dtype(name, file)
     if isinstance(found, str):
         raise Fault(base + at, found, f"{name!r:.80}")
     return found, start + length
@@ -408,7 +408,7 @@ def _complex(window: Window, start: int, end: int) -> complex:
     for _ in range(2):
         kind, value, after = read_header(data, at, last, base)
         if kind != headers.VALUE or type(value) not in (int, float):
-            raise Fault(base + at, "a part of a complex number", described(kind, value))
+            raise Fault(base + at, "a part of a complex number", describe_header(kind, value))
         parts.append(value)
         at = after
     if base + at != end:
@@ -420,7 +420,9 @@ def _expect(data: bytes, at: int, last: int, base: int, kind: int, count: int, w
     """Reads the header of an object of this kind and length; returns the offset after it."""
     found, length, after = read_header(data, at, last, base)
     if found != kind or length != count:
-        raise Fault(base + at, f"{what}: {described(kind, count)}", described(found, length))
+        raise Fault(
+            base + at, f"{what}: {describe_header(kind, count)}", describe_header(found, length)
+        )
     return after
 
 
@@ -439,26 +441,26 @@ def _timestamp(data: bytes, at: int) -> Any:
     return Timestamp(seconds, nanoseconds)
 
 
-def _chunked_array(items: dict[Any, Any], at: int) -> StoredArray:
+def _join_chunks(items: dict[Any, Any], at: int) -> StoredArray:
     """Returns the array in chunks that the map at the offset `at` represents."""
     expected = {CHUNKED_KEY, SHAPE_KEY, CHUNKS_KEY}
     if items.keys() != expected or items[CHUNKED_KEY] is not True:
         keys = ", ".join(f"{key!r:.40}" for key in list(items)[:5])
         what = f"the keys {CHUNKED_KEY!r} (True), {SHAPE_KEY!r} and {CHUNKS_KEY!r}"
         raise Fault(at, f"{what}, which belong to an array in chunks", f"{keys:.200}")
-    shape = _numbered(items[SHAPE_KEY], at, "the shape of an array in chunks")
+    shape = _order_by_index(items[SHAPE_KEY], at, "the shape of an array in chunks")
     if len(shape) > MAX_RANK:
         raise Fault(at, f"a shape of at most {MAX_RANK} dimensions", f"{len(shape)}")
     for size in shape:
         if type(size) is not int or size < 0:
             raise Fault(at, "a size in the shape of an array in chunks, 0 or more", f"{size!r:.80}")
-    chunks = _numbered(items[CHUNKS_KEY], at, "the chunks of an array")
+    chunks = _order_by_index(items[CHUNKS_KEY], at, "the chunks of an array")
     if not chunks:
         raise Fault(at, "one chunk of an array or more", "none")
     for chunk in chunks:
         plain = isinstance(chunk, StoredArray) and not (chunk.is_scalar or chunk.chunks)
         if not plain or len(chunk.shape) != 1:
-            raise Fault(at, "arrays of one dimension as chunks of an array", _named(chunk))
+            raise Fault(at, "arrays of one dimension as chunks of an array", _describe_value(chunk))
         if chunk.dtype != chunks[0].dtype:
             raise Fault(at, f"chunks of one dtype, {chunks[0].dtype.name}", chunk.dtype.name)
     dtype = chunks[0].dtype
@@ -477,17 +479,17 @@ def _check_size(shape: tuple[int, ...], dtype: np.dtype[Any], at: int) -> None:
         raise Fault(at, f"at most {MAX_BYTES} bytes", f"an array of shape {shown}")
 
 
-def _numbered(items: Any, at: int, what: str) -> tuple[Any, ...]:
+def _order_by_index(items: Any, at: int, what: str) -> tuple[Any, ...]:
     """Returns the values of a map with the keys "0", "1" and so on, in this order."""
     if not isinstance(items, dict):
-        raise Fault(at, f"{what}: a map", _named(items))
+        raise Fault(at, f"{what}: a map", _describe_value(items))
     try:
         return tuple(items[str(index)] for index in range(len(items)))
     except KeyError as e:
         raise Fault(at, f"{what}: the key {e}", "a map without it") from None
 
 
-def _named(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     if isinstance(value, StoredArray):
         return f"an array {value.info}"[:200]
     return f"{type(value).__name__}"

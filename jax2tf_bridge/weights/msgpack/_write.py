@@ -18,9 +18,9 @@ import numpy as np
 
 from jax2tf_bridge._utils import progress_bar
 from jax2tf_bridge.errors import MissingDependencyError, SerializationError
-from jax2tf_bridge.storage import replaced_file
+from jax2tf_bridge.storage import replace_file_at
 from jax2tf_bridge.weights._state_dicts import to_state_dict
-from jax2tf_bridge.weights._stored import stored_dtype
+from jax2tf_bridge.weights._stored import read_dtype
 from jax2tf_bridge.weights._tensorflow_trees import without_tensorflow
 from jax2tf_bridge.weights.msgpack import _format, _write_errors
 from jax2tf_bridge.weights.msgpack._array_bytes import byte_blocks, host_array, is_jax_array
@@ -64,7 +64,7 @@ def msgpack_serialize(pytree: object, in_place: bool = False) -> bytes:
     >>> msgpack_serialize({"step": 7})
     b'\x81\xa4step\x07'
     """
-    return encode(pytree, sort_keys=not in_place).joined()
+    return encode(pytree, sort_keys=not in_place).join_bytes()
 
 
 def to_bytes(target: object) -> bytes:
@@ -81,7 +81,7 @@ def to_bytes(target: object) -> bytes:
     >>> to_bytes((1, 2)) == msgpack_serialize({"0": 1, "1": 2})
     True
     """
-    return encode(to_state_dict(target), sort_keys=False).joined()
+    return encode(to_state_dict(target), sort_keys=False).join_bytes()
 
 
 def write_weights(
@@ -123,7 +123,7 @@ def write_weights(
     show = False if progress is None and encoded.size < _LONG else progress
     label = f"writing {os.path.basename(name)}"
     with (
-        replaced_file(path, bytes_of="to_bytes") as file,
+        replace_file_at(path, bytes_of="to_bytes") as file,
         progress_bar(label, encoded.size, "B", show=show) as advance,
     ):
         for block in encoded.blocks():
@@ -256,7 +256,7 @@ class EncodedTree:
         yield from self._leaves.blocks()
         yield self._end
 
-    def joined(self) -> bytes:
+    def join_bytes(self) -> bytes:
         parts = self._leaves.parts()
         if parts is not None:
             parts.append(self._end)
@@ -343,8 +343,8 @@ class _Encoder:
                 self.item_key = key
                 kind = type(value)
                 if not (
-                    (kind is np.ndarray and self.known_array(value))
-                    or (kind in self.jax_types and self.known_jax_array(value))
+                    (kind is np.ndarray and self.write_known_array(value))
+                    or (kind in self.jax_types and self.write_known_jax_array(value))
                 ):
                     self.value(value, only_dicts=top.only_dicts)
                     if self.entered[-1] is not top:
@@ -459,41 +459,41 @@ class _Encoder:
                 "limit. Write it as a numpy.uint8 array in a dict: that is written in chunks."
             )
         self.pending += binary_header(view.nbytes)
-        self.leaf(value, self.taken(), view.nbytes)
+        self.leaf(value, self.take_bytes(), view.nbytes)
 
-    def known_array(self, value: Any) -> bool:
+    def write_known_array(self, value: Any) -> bool:
         """Writes an array if its headers are cached; returns whether they were."""
         found = self.headers.get((value.shape, value.dtype))
         if found is None:
             return False
         header, size = found
         self.pending += header
-        self.leaf(value, self.taken(), size)
+        self.leaf(value, self.take_bytes(), size)
         return True
 
-    def known_jax_array(self, value: Any) -> bool:
+    def write_known_jax_array(self, value: Any) -> bool:
         """Writes a JAX array if its sharding and headers are cached; returns whether they were."""
         is_known = id(value.sharding) in self.shardings and not value.is_deleted()
-        return is_known and self.known_array(value)
+        return is_known and self.write_known_array(value)
 
     def array(self, value: Any, *, chunked: bool) -> None:
         _write_errors.check_array(self.place, value)
         if type(value) in self.jax_types:
             self.shardings[id(value.sharding)] = value.sharding
-        if self.known_array(value):
+        if self.write_known_array(value):
             return
         shape, itemsize = value.shape, value.dtype.itemsize
         size = value.size * itemsize
         if size <= self.max_chunk_size:
-            before = self.taken()
+            before = self.take_bytes()
             self.array_headers(value, shape, size)
-            self.headers[shape, value.dtype] = (self.taken(), size)
+            self.headers[shape, value.dtype] = (self.take_bytes(), size)
             self.pending += before
-            self.known_array(value)
+            self.write_known_array(value)
             return
         if not chunked:
             self.array_headers(value, shape, size)
-            self.leaf(value, self.taken(), size)
+            self.leaf(value, self.take_bytes(), size)
             return
         self.check_depth(2)
         self.pending += self.packer.pack_map_header(3)
@@ -508,7 +508,7 @@ class _Encoder:
             self.pack(str(i))
             elements = min(count, value.size - start)
             self.array_headers(value, (elements,), elements * itemsize)
-            chunks.append((self.taken(), elements * itemsize))
+            chunks.append((self.take_bytes(), elements * itemsize))
         (header, size), *later = chunks
         self.leaf(_Chunked(value, tuple(later)), header, size)
         self.size_of_leaves += sum(len(header) + size for header, size in later)
@@ -541,7 +541,7 @@ class _Encoder:
         """Returns the name of a dtype for readers; None if readers do not support it."""
         if dtype not in self.dtypes:
             try:
-                found = stored_dtype(dtype.name, None)
+                found = read_dtype(dtype.name, None)
             except MissingDependencyError:
                 found = ""
             known = isinstance(found, np.dtype) and found == dtype.newbyteorder("=")
@@ -552,7 +552,7 @@ class _Encoder:
         for value in values:
             self.pending += self.packer.pack(value)
 
-    def taken(self) -> bytes:
+    def take_bytes(self) -> bytes:
         """Returns and clears the bytes since the last array."""
         found = bytes(self.pending)
         self.pending.clear()

@@ -67,7 +67,7 @@ def bar_chart(title: str, bars: Sequence[Bar]) -> str:
     """
     if not bars:
         return ""
-    labels = [_shortened(printable(bar.label)) for bar in bars]
+    labels = [_shorten(printable(bar.label)) for bar in bars]
     left = _MARGIN + _LETTER * max(map(_letters, labels)) + _MARGIN
     scale = (_WIDTH - left - _VALUES) / max(bar.value for bar in bars)
     height = len(bars) * _ROW
@@ -86,7 +86,7 @@ def bar_chart(title: str, bars: Sequence[Bar]) -> str:
     )
 
 
-def _shortened(label: str) -> str:
+def _shorten(label: str) -> str:
     """Shortens a label in the middle, because both ends of a path identify it."""
     if _letters(label) <= _MAX_LABEL_LENGTH:
         return label

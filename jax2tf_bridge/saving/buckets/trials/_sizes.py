@@ -27,7 +27,7 @@ class TrialSizes:
         """Makes the sizes; `others` are the sizes of variables without buckets."""
         self._bucketing, self._others, self._small = bucketing, others, small
 
-    def checked(self) -> list[str]:
+    def list_checked(self) -> list[str]:
         """Lists the padded variables for which the user does not vouch."""
         unchecked = self._bucketing.unchecked
         return [v for v in self._bucketing.sizes if v not in unchecked and self.bucket(v) > 1]
@@ -101,7 +101,7 @@ class TrialSizes:
 
     def below(self) -> dict[str, int]:
         """Finds a valid size below the bucket for each checked variable that has one."""
-        sizes = {variable: self.find_size_below(variable) for variable in self.checked()}
+        sizes = {variable: self.find_size_below(variable) for variable in self.list_checked()}
         return {variable: size for variable, size in sizes.items() if size is not None}
 
     def satisfies_constraints(self, values: Mapping[str, int]) -> bool:

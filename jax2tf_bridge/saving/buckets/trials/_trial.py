@@ -192,7 +192,7 @@ class _Trial:
     def check_row_independence(self) -> None:
         """Puts other rows beside rows, and any values behind sequences of a single valid size."""
         batch = self.bucketing.batch
-        for variable in self.sizes.checked():
+        for variable in self.sizes.list_checked():
             size = self.sizes.find_size_below(variable)
             if self.bucketing.is_masked(variable) or not (variable == batch or size is None):
                 continue
@@ -215,7 +215,7 @@ class _Trial:
 
     def allows_any_padding(self) -> bool:
         """Returns whether all sequences may be padded with any values."""
-        checked, sequences = self.sizes.checked(), self.bucketing.sequences
+        checked, sequences = self.sizes.list_checked(), self.bucketing.sequences
         if (
             self.bucketing.batch is None
             or self.bucketing.masks
@@ -302,7 +302,7 @@ class _Trial:
     def list_notes(self) -> tuple[str, ...]:
         """Warns of outputs that are infinite or NaN only with padding."""
         by_output: dict[str, list[str]] = {}
-        for variable in self.sizes.checked():
+        for variable in self.sizes.list_checked():
             output = self._find_not_finite_output(variable)
             if output is not None:
                 by_output.setdefault(output, []).append(variable)
