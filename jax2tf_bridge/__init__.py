@@ -25,6 +25,7 @@ _NAMES = {
     "errors": ("BridgeError",),
     "from_jax": ("export", "from_exported", "retarget", "to_exported"),
     "inspecting": ("inspect",),
+    "keras": ("KerasLayer",),
     "litert": ("save_litert",),
     "loading": ("load",),
     "parallel": ("ExportJob", "export_many"),
@@ -51,7 +52,7 @@ _HOMES = {name: package for package, names in _NAMES.items() for name in names} 
 }
 _NEEDED = {
     **dict.fromkeys(("from_jax", "loading", "parallel"), ("jax",)),
-    **dict.fromkeys(("litert", "saving", "to_tensorflow"), ("tensorflow",)),
+    **dict.fromkeys(("keras", "litert", "saving", "to_tensorflow"), ("tensorflow",)),
     **dict.fromkeys(("calling_tf", "verifying"), ("jax", "tensorflow")),
     **dict.fromkeys(("publish", "save", "split_to_logical_devices"), ("tensorflow",)),
     "eval_polymorphic_shape": ("jax",),

@@ -30,6 +30,7 @@ from jax2tf_bridge.from_jax import from_exported as from_exported
 from jax2tf_bridge.from_jax import retarget as retarget
 from jax2tf_bridge.from_jax import to_exported as to_exported
 from jax2tf_bridge.inspecting import inspect as inspect
+from jax2tf_bridge.keras import KerasLayer as KerasLayer
 from jax2tf_bridge.litert import save_litert as save_litert
 from jax2tf_bridge.loading import load as load
 from jax2tf_bridge.parallel import ExportJob as ExportJob

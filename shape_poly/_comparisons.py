@@ -123,15 +123,15 @@ def parse_comparison(text: str) -> Comparison:
     >>> parse_comparison("b >= 5").holds({"b": 4})
     False
     """
-    found = list(_OPERATOR.finditer(text))
-    if not found:
+    operators = list(_OPERATOR.finditer(text))
+    if not operators:
         raise ComparisonSyntaxError(text, len(text) + 1, "no comparison found")
-    first = found[0]
+    first = operators[0]
     if first.group() not in COMPARE:
         raise ComparisonSyntaxError(text, first.start() + 1, f"{first.group()!r} is no comparison")
-    if len(found) > 1:
+    if len(operators) > 1:
         raise ComparisonSyntaxError(
-            text, found[1].start() + 1, "expected one comparison, but found a second one"
+            text, operators[1].start() + 1, "expected one comparison, but found a second one"
         )
     left = _side(text, 0, first.start())
     right = _side(text, first.end(), len(text))
@@ -177,12 +177,12 @@ class Fact:
 
 def facts_of(*comparisons: Comparison) -> list[Fact]:
     """Returns the facts that the comparisons state, including that no divisor is 0."""
-    found: list[Fact] = []
+    facts: list[Fact] = []
     for comparison in comparisons:
         sides = (DimExpr.of(comparison.left), DimExpr.of(comparison.right))
         divisors = dict.fromkeys(d for side in sides for d in divisors_in(side))
-        found += [*(Fact("!=", d) for d in divisors), difference_fact(comparison)]
-    return found
+        facts += [*(Fact("!=", d) for d in divisors), difference_fact(comparison)]
+    return facts
 
 
 def difference_fact(comparison: Comparison) -> Fact:

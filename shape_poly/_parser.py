@@ -97,7 +97,7 @@ def tokens(text: str, error: type[DimensionSyntaxError] = DimensionSyntaxError) 
     """
     if len(text) > MAX_CHARACTERS:
         raise error(text, MAX_CHARACTERS + 1, f"text of more than {MAX_CHARACTERS} characters")
-    found: list[Token] = []
+    result: list[Token] = []
     position = 0
     while position < len(text):
         space = _SPACE.match(text, position)
@@ -105,10 +105,10 @@ def tokens(text: str, error: type[DimensionSyntaxError] = DimensionSyntaxError) 
             position = space.end()
             continue
         token = _token(text, position, error)
-        found.append(token)
+        result.append(token)
         position += len(token.text)
-    found.append(Token("end", "", len(text) + 1))
-    return found
+    result.append(Token("end", "", len(text) + 1))
+    return result
 
 
 def _token(text: str, position: int, error: type[DimensionSyntaxError]) -> Token:
@@ -238,13 +238,13 @@ class DimParser:
 
     def make_expected_error(self, what: str) -> DimensionSyntaxError:
         """Makes an error for an unexpected token; `what` was expected."""
-        found = self.token
+        token = self.token
         hint = ""
-        if found.text == ")":
+        if token.text == ")":
             hint = " (is it one too many, or is a parenthesis missing before?)"
-        elif found.kind == "end" and self._depth:
+        elif token.kind == "end" and self._depth:
             hint = " (a parenthesis is not closed)"
-        return self.problem(found, f"expected {what}, but found {found}{hint}")
+        return self.problem(token, f"expected {what}, but found {token}{hint}")
 
     def problem(self, token: Token, problem: str) -> DimensionSyntaxError:
         """Makes an error at a token."""
@@ -314,8 +314,8 @@ class DimParser:
         start = self.token
         exponents: list[int] = []
         while True:
-            found = self._factor_of_exponent()
-            exponents.append(found)
+            exponent = self._factor_of_exponent()
+            exponents.append(exponent)
             if not self.take("^", "**"):
                 break
         value = exponents.pop()
@@ -368,15 +368,15 @@ class DimParser:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise self.problem(opening, f"parentheses nested more than {MAX_DEPTH} deep")
-        found = [self._sum()]
+        arguments = [self._sum()]
         while not one and self.take(","):
-            found.append(self._sum())
+            arguments.append(self._sum())
         if not self.take(")"):
             raise self.make_expected_error(
                 "an operator or ')'" if one else "an operator, ',' or ')'"
             )
         self._depth -= 1
-        return found
+        return arguments
 
     def _call(self, function: Token) -> DimExpr:
         if function.text != "non_negative" and function.text not in _FUNCTIONS:

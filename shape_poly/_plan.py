@@ -98,9 +98,9 @@ def make_plan(
         replaced = {d.variable: d.dimension for d in defined}
         others = {p: _substitute(dimension, replaced) for p, dimension in equations.items()}
         with_help = _steps(others, ints, constant_slopes)
-        found = {step.variable for step in with_help}
-        follow = tuple(d for d in defined if variables_of(d.dimension) <= found)
-        still_missing = names - found - {d.variable for d in follow}
+        solved = {step.variable for step in with_help}
+        follow = tuple(d for d in defined if variables_of(d.dimension) <= solved)
+        still_missing = names - solved - {d.variable for d in follow}
         if len(still_missing) < len(missing):
             steps, definitions, missing = with_help, follow, still_missing
     used = {step.place for step in steps}
@@ -114,18 +114,18 @@ def _steps(
     """Solves equations with one unknown each, one after the other."""
     remaining = {p: d for p, d in equations.items() if isinstance(d, DimExpr)}
     steps: list[PlanStep] = []
-    found: set[str] = set()
+    solved: set[str] = set()
     while True:
         candidates = [
             step
             for place, dimension in remaining.items()
-            if (step := _step(place, dimension, found, constant_slopes)) is not None
+            if (step := _step(place, dimension, solved, constant_slopes)) is not None
         ]
         if not candidates:
             return tuple(steps)
         best = min(candidates, key=lambda step: (step.place not in ints, _effort(step)))
         steps.append(best)
-        found.add(best.variable)
+        solved.add(best.variable)
         del remaining[best.place]
 
 

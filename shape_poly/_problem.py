@@ -71,13 +71,13 @@ def normalize(
         goals = [normalizer.fact(g) for g in goals]
         original = {name: normalizer.dimension(value) for name, value in original.items()}
         ranges = ranges_from(facts, left)
-        found = next((e for f in facts if (e := _elimination(f, ranges, fresh))), None)
-        if found is None or step == _ELIMINATIONS:
+        elimination = next((e for f in facts if (e := _elimination(f, ranges, fresh))), None)
+        if elimination is None or step == _ELIMINATIONS:
             break
-        gone, value = found.name, found.value
-        left = (left - {gone}) | found.made_up
+        gone, value = elimination.name, elimination.value
+        left = (left - {gone}) | elimination.made_up
         facts = [
-            *(_without(f, gone, value) for f in (*facts, *found.kept)),
+            *(_without(f, gone, value) for f in (*facts, *elimination.kept)),
             Fact(">=", value - 1),
         ]
         goals = [_without(g, gone, value) for g in goals]

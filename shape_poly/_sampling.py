@@ -144,9 +144,9 @@ class _SizeSearch:
             first.insert(place, size)
         scanned = range(1, min(_SCANNED, self._largest) + 1) if constraints else ()
         for choices in (first, sorted(thresholds), scanned):
-            found = filter(fits, choices)
-            for fitting in found:
-                return itertools.chain([fitting], found)
+            candidates = filter(fits, choices)
+            for fitting in candidates:
+                return itertools.chain([fitting], candidates)
         return ()
 
 

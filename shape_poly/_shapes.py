@@ -107,9 +107,9 @@ class _ShapeReader:
     ) -> None:
         self._text, self._like, self._scope = text, like, scope
         self._dimensions: list[Dim] = []
-        found = tokens(text, ShapeSyntaxError)
-        found, self._closing = _without_outer_parentheses(found)
-        self._reader = DimParser(text, found, simplify=True, error=ShapeSyntaxError)
+        parsed = tokens(text, ShapeSyntaxError)
+        parsed, self._closing = _without_outer_parentheses(parsed)
+        self._reader = DimParser(text, parsed, simplify=True, error=ShapeSyntaxError)
 
     def shape(self) -> tuple[Dim, ...]:
         reader = self._reader
@@ -205,20 +205,20 @@ class _ShapeReader:
         return ShapeSyntaxError(self._text, place.column, problem)
 
 
-def _without_outer_parentheses(found: list[Token]) -> tuple[list[Token], int]:
+def _without_outer_parentheses(inner: list[Token]) -> tuple[list[Token], int]:
     """Drops parentheses around all tokens; also returns the column of the closing one."""
-    end = found[-1]
-    found = found[:-1]
-    while found and found[0].text == "(" and _closing(found) == len(found) - 1:
-        end = Token("end", ")", found[-1].column)
-        found = found[1:-1]
-    return [*found, end], end.column
+    end = inner[-1]
+    inner = inner[:-1]
+    while inner and inner[0].text == "(" and _closing(inner) == len(inner) - 1:
+        end = Token("end", ")", inner[-1].column)
+        inner = inner[1:-1]
+    return [*inner, end], end.column
 
 
-def _closing(found: Sequence[Token]) -> int | None:
+def _closing(items: Sequence[Token]) -> int | None:
     """Finds the parenthesis that closes the first token."""
     depth = 0
-    for i, token in enumerate(found):
+    for i, token in enumerate(items):
         depth += (token.text == "(") - (token.text == ")")
         if depth == 0:
             return i
@@ -265,15 +265,15 @@ def _specs(args: Any, spec: Any, scope: SymbolicScope | None, path: str) -> Any:
     # A specification applies to all arrays below it.
     below = dict.fromkeys(children, spec)
     if spec is not None and not isinstance(spec, str):
-        found = _children(spec)
-        if found is None or found.keys() != children.keys():
+        subspecs = _children(spec)
+        if subspecs is None or subspecs.keys() != children.keys():
             raise ValueError(
                 f"shapes_specs for {path} is {spec!r}, which does not have the structure of the "
                 f"arguments there: expected None, a string, or {len(children)} entries"
                 + (f" ({', '.join(map(repr, children))})" if isinstance(args, Mapping) else "")
                 + "."
             )
-        below = found
+        below = subspecs
     results = {
         key: _specs(child, below[key], scope, f"{path}[{key!r}]") for key, child in children.items()
     }

@@ -199,10 +199,10 @@ def _smallest(
                 if outcome == "unsat":
                     low = middle + 1
                     continue
-                found = search.values() if outcome == "sat" else values
-                if outcome != "sat" or not accepts(found):
+                smaller = search.values() if outcome == "sat" else values
+                if outcome != "sat" or not accepts(smaller):
                     return values
-                values = found
+                values = smaller
             search.fix(dimension, size)
     except OutOfTimeError:
         pass

@@ -57,8 +57,8 @@ class JsonValue:
         if not isinstance(self.value, dict):
             raise self.problem("an object")
         if self.value.keys() != set(names):
-            found = JsonValue(", ".join(sorted(self.value)), self.path)
-            raise found.problem(f"the fields {', '.join(sorted(names))}")
+            keys = JsonValue(", ".join(sorted(self.value)), self.path)
+            raise keys.problem(f"the fields {', '.join(sorted(names))}")
         return [self.get(name) for name in names]
 
     def items(self) -> Iterator[tuple[str, JsonValue]]:
@@ -111,7 +111,7 @@ class JsonValue:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
         raise ValueError(f"an object has a field twice, of {', '.join(k for k, _ in pairs):.200}")
-    return found
+    return fields

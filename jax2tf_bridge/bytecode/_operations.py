@@ -54,12 +54,12 @@ class ModuleWalk:
     Attributes:
       counts: the number of operations with each name, by the index of the name.
       counts_in_sought: the same, for direct children of matching operations.
-      found: the number of each match, in the order of first occurrence.
+      match_counts: the number of each match, in the order of first occurrence.
     """
 
     counts: list[int]
     child_counts: list[int]
-    found: Counter[OperationMatch] = field(default_factory=Counter)
+    match_counts: Counter[OperationMatch] = field(default_factory=Counter)
 
 
 @dataclass(slots=True)
@@ -162,7 +162,7 @@ class _Walker:
         if parent in self._names:
             self._walk.child_counts[name] += 1
         if name in self._names:
-            matches = self._walk.found
+            matches = self._walk.match_counts
             matches[OperationMatch(name, attributes, properties, depth, n_results)] += 1
             if len(matches) > _MAX_MATCHES:
                 cursor.fail(f"there are more than {_MAX_MATCHES} functions, constants and calls")

@@ -176,7 +176,7 @@ class _SummaryReader:
     def main_types(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         mains = [
             op
-            for op, count in self._walk.found.items()
+            for op, count in self._walk.match_counts.items()
             if self._kinds[op.name] == _FUNCTION
             and op.depth == 1
             and self._read_text(op, "sym_name") == "main"
@@ -194,7 +194,7 @@ class _SummaryReader:
             _fail(f"its function main has types that are not known: {e}")
 
     def _find_matches(self, kind: str) -> Iterator[OperationMatch]:
-        return (op for op in self._walk.found if self._kinds[op.name] == kind)
+        return (op for op in self._walk.match_counts if self._kinds[op.name] == kind)
 
     def _attribute_indices(self, op: OperationMatch) -> dict[str, int]:
         """Returns the indices of an operation's attributes, by name."""
@@ -270,7 +270,7 @@ class _SummaryReader:
         for op in self._find_matches(_CUSTOM_CALL):
             texts = dict(self._read_texts(self._attribute_indices(op).items()))
             name = texts.get("call_target_name", "")
-            counts[name] += self._walk.found[op]
+            counts[name] += self._walk.match_counts[op]
             results[name] = max(results.get(name, 0), op.results)
             calls.setdefault(name, []).append(texts)
         attributes = {name: tuple(texts_of_calls) for name, texts_of_calls in calls.items()}

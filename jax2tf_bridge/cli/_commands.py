@@ -113,10 +113,10 @@ def at_least(smallest: int) -> Callable[[str], int]:
     """
 
     def number(text: str) -> int:
-        found = int(text)
-        if found < smallest:
+        number = int(text)
+        if number < smallest:
             raise argparse.ArgumentTypeError(f"expected a number from {smallest} on. Got: {text}")
-        return found
+        return number
 
     return number
 

@@ -110,15 +110,15 @@ def _one_of(commands: Iterable[str]) -> str:
 
 
 def _versions() -> str:
-    found = []
+    packages = []
     for name, distributions in (
         ("JAX", ("jax",)),
         ("TensorFlow", ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tf-nightly")),
     ):
         versions = [v for d in distributions if (v := _installed_version(d))]
-        found.append(f"{name} {versions[0]}" if versions else f"no {name}")
+        packages.append(f"{name} {versions[0]}" if versions else f"no {name}")
     python = f"Python {platform.python_version()}"
-    return ", ".join([f"{PROGRAM} {jax2tf_bridge.__version__}", python, *found])
+    return ", ".join([f"{PROGRAM} {jax2tf_bridge.__version__}", python, *packages])
 
 
 def _installed_version(distribution: str) -> str | None:

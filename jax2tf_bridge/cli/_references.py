@@ -67,14 +67,14 @@ def import_reference(reference: str, option: str) -> Any:
             f"Got: {reference!r}"
         )
     value: Any = _module(module_name, option)
-    found = module_name
+    dotted = module_name
     for name in path.split("."):
         if not hasattr(value, name):
             near = did_you_mean(name, (n for n in dir(value) if not n.startswith("_")))
-            what = f"the module {found}" if isinstance(value, ModuleType) else found
+            what = f"the module {dotted}" if isinstance(value, ModuleType) else dotted
             raise UsageError(f"{option}: {what} has no {name}{near}")
         value = getattr(value, name)
-        found = f"{found}:{name}" if ":" not in found else f"{found}.{name}"
+        dotted = f"{dotted}:{name}" if ":" not in dotted else f"{dotted}.{name}"
     return value
 
 

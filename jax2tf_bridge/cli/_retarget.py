@@ -197,7 +197,7 @@ def _for_release(contents: SavedModelContents, target: Target, console: Console)
         from jax2tf_bridge.from_jax import retarget, retarget_call
 
     def retargeted(called: CalledModule) -> NewModule:
-        found = retarget_call(
+        new_module = retarget_call(
             bytes(called.module),
             name=called.place,
             argument_dtypes=called.arguments,
@@ -208,9 +208,9 @@ def _for_release(contents: SavedModelContents, target: Target, console: Console)
             calling_convention_version=called.calling_convention_version,
             target=target,
         )
-        convention = found.calling_convention_version
+        convention = new_module.calling_convention_version
         return NewModule(
-            found.module, convention, called.uses_shardy and convention >= _WITH_SHARDY
+            new_module.module, convention, called.uses_shardy and convention >= _WITH_SHARDY
         )
 
     with console.step(f"retargeting {len(contents.modules)} modules"):
@@ -242,7 +242,7 @@ def _portables(
     contents: SavedModelContents, retarget: Callable[[PortableFunction], PortableFunction]
 ) -> dict[Path, PortableFunction]:
     """Retargets the functions in the sidecar of a model, by their files."""
-    found = {}
+    renamed = {}
     for file in iterate_function_files(contents):
         try:
             portable = read_function(file)
@@ -252,8 +252,8 @@ def _portables(
                 "it: copy the whole folder.",
                 file=str(file),
             ) from e
-        found[file.relative_to(contents.path)] = retarget(portable)
-    return found
+        renamed[file.relative_to(contents.path)] = retarget(portable)
+    return renamed
 
 
 COMMAND = Command("retarget", _DESCRIPTION, _EXAMPLES, _add_options, run)

@@ -142,5 +142,5 @@ def _name_leaves(newest: AnyPath, params: Any) -> Mapping[str, Any]:
 
 def _are_of(newest: AnyPath, names: Sequence[str]) -> bool:
     """Returns whether the weights of a version have these names."""
-    found = read_sidecar(newest)
-    return found is None or set(names) == {v.name for v in found[0].variables}
+    sidecar = read_sidecar(newest)
+    return sidecar is None or set(names) == {v.name for v in sidecar[0].variables}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jax2tf_bridge._utils import ended_by_interrupts
 from jax2tf_bridge.errors import BridgeError, SavingError
-from jax2tf_bridge.portable import AUTO, PortableFunction, unwrap_portable, without_xla
+from jax2tf_bridge.portable import AUTO, PortableFunction, apply_target, unwrap_portable
 from jax2tf_bridge.saved_model import SERVING_DEFAULT
 from jax2tf_bridge.saving import (
     BucketOptions,
@@ -28,7 +28,7 @@ from jax2tf_bridge.saving import (
     save_functions,
 )
 from jax2tf_bridge.serialization import read_function
-from jax2tf_bridge.targets import Target, as_target
+from jax2tf_bridge.targets import Target
 
 if TYPE_CHECKING:
     from jax2tf_bridge.from_jax import PreparedExport
@@ -248,10 +248,7 @@ def _prepare_signature(
     function = unwrap_portable(function)
     if isinstance(function, PortableFunction):
         _refuse_export_options(name, signature)
-        wanted = as_target(target)
-        if not wanted.xla:
-            function = without_xla(function, wanted if wanted.for_converters else None)
-        return PreparedSignature(name, signature, takes, function)
+        return PreparedSignature(name, signature, takes, apply_target(function, target))
     if hasattr(function, "get_concrete_function") or hasattr(function, "captured_arrays"):
         raise SavingError(
             f"The function of the signature {name} is a function of TensorFlow. Give the JAX "

@@ -80,13 +80,13 @@ def _of_meshes(
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Converts XLA's shardings to the function's mesh, or to one with made-up names."""
     count = exported.nr_devices
-    found = [mesh for mesh in _meshes(traced) if mesh.size == count]
-    for mesh in found:
+    meshes = [mesh for mesh in _meshes(traced) if mesh.size == count]
+    for mesh in meshes:
         try:
             return tuple(exported.in_shardings_jax(mesh)), tuple(exported.out_shardings_jax(mesh))
         except (KeyError, ValueError):
             continue  # the function has several meshes, and these shardings belong to another one
-    concrete = next((mesh for mesh in found if isinstance(mesh, Mesh)), None)
+    concrete = next((mesh for mesh in meshes if isinstance(mesh, Mesh)), None)
     devices = jax.devices()[:count] if concrete is None else list(concrete.devices.flat)
     ins, outs = (
         tuple(

@@ -18,9 +18,9 @@ from jax2tf_bridge.keras._backend import check_keras
 
 check_keras(_keras.__version__, _keras.config.backend())
 
-from jax2tf_bridge.keras._layer import Layer  # noqa: E402
+from jax2tf_bridge.keras._layer import KerasLayer  # noqa: E402
 
 # Keras archives store this name; it must not depend on the file that defines the class.
-Layer.__module__ = __name__
+KerasLayer.__module__ = __name__
 
-__all__ = ["Layer"]
+__all__ = ["KerasLayer"]

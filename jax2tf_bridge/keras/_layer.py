@@ -18,11 +18,12 @@ from jax2tf_bridge.keras._model import LayerConstants, LayerModel, LayerWeight
 from jax2tf_bridge.keras._sources import JaxFunction, LayerOptions, resolve_source
 from jax2tf_bridge.portable import AUTO, HoldsPortable, PolyConstraints, PortableFunction
 from jax2tf_bridge.saving.weights import beginnings, differences
+from jax2tf_bridge.targets import Target
 from jax2tf_bridge.to_tensorflow import EagerConstants, opaque_to_autograph
 
 
 @keras.saving.register_keras_serializable(package="jax2tf_bridge")
-class Layer(keras.layers.Layer):  # type: ignore[misc]
+class KerasLayer(keras.layers.Layer):  # type: ignore[misc]
     """A Keras layer that runs a JAX function and trains its weights.
 
     It works in functional, Sequential and subclassed models, with any optimizer, in `fit`,
@@ -46,7 +47,9 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
         ["batch_stats"]. With training=True the function returns (outputs, new values), as Flax's
         apply(..., mutable=["batch_stats"]) does. Optimizers do not change these weights.
       polymorphic_shapes, polymorphic_constraints: as in `export`, for the inputs of a JAX function.
-      xla: False builds the function from TensorFlow operations, for consumers without XLA.
+      target: a target without XLA, such as `Target.widest(xla=False)`, builds the function from
+        TensorFlow's own operations. By default a JAX function is exported for XLA, and other
+        functions keep their target.
       seed: an integer seed of the PRNG keys that the layer draws: for the argument `rng` of a JAX
         function, and for every typed key that a portable function takes.
       name: the name of the layer, which is the prefix of the names of its weights.
@@ -62,7 +65,7 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
       SavingError: no weight matches a prefix in `trainable` or `mutable`.
 
     >>> import keras, numpy as np
-    >>> layer = Layer(lambda params, x: x @ params["w"], {"w": np.ones((3, 2), np.float32)})
+    >>> layer = KerasLayer(lambda params, x: x @ params["w"], {"w": np.ones((3, 2), np.float32)})
     >>> model = keras.Sequential([keras.Input((3,)), layer])
     >>> model.output_shape, list(layer.params)
     ((None, 2), ['w'])
@@ -81,7 +84,7 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
         mutable: str | Sequence[str] = (),
         polymorphic_shapes: Any = None,
         polymorphic_constraints: PolyConstraints = AUTO,
-        xla: bool = True,
+        target: Target | None = None,
         seed: int | None = None,
         name: str | None = None,
     ) -> None:
@@ -100,7 +103,7 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
             beginnings(mutable, "mutable", error=LayerError),
             polymorphic_shapes,
             polymorphic_constraints,
-            xla,
+            target,
         )
         source = resolve_source(function, params, signature, training_function, options)
         if isinstance(source, JaxFunction):
@@ -183,7 +186,7 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
         }
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> Layer:
+    def from_config(cls, config: Mapping[str, Any]) -> KerasLayer:
         """Makes a layer from a config; its weights are zeros until values are loaded.
 
         Raises:

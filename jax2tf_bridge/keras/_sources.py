@@ -25,8 +25,8 @@ from jax2tf_bridge.portable import (
     LiftedConstant,
     PolyConstraints,
     PortableFunction,
+    apply_target,
     unwrap_portable,
-    without_xla,
 )
 from jax2tf_bridge.saved_model import (
     SERVING_DEFAULT,
@@ -68,18 +68,18 @@ class LayerOptions:
       trainable: the user's argument; None for the default of the source.
       mutable: prefixes of the names of the weights that training returns new values for.
       polymorphic_shapes, polymorphic_constraints: as in `export`.
-      xla: False builds the function from TensorFlow operations.
+      target: the user's target; without XLA it builds TensorFlow's own operations.
     """
 
     trainable: bool | tuple[str, ...] | None = None
     mutable: tuple[str, ...] = ()
     polymorphic_shapes: Any = None
     polymorphic_constraints: PolyConstraints = AUTO
-    xla: bool = True
+    target: Target | None = None
 
     def function(self, portable: PortableFunction, takes_params: bool) -> LayerFunction:
         """Makes a function of the layer, without XLA if the option says so."""
-        return LayerFunction(portable if self.xla else without_xla(portable), takes_params)
+        return LayerFunction(apply_target(portable, self.target), takes_params)
 
     def decides(self, leaf: WeightLeaf) -> bool:
         """Returns whether a weight is trained."""
@@ -432,7 +432,7 @@ class JaxFunction:
             function,
             polymorphic_shapes=shapes,
             polymorphic_constraints=options.polymorphic_constraints,
-            target=Target.widest(xla=options.xla),
+            target=options.target,
         )(*args[:first], *positional, **keywords)
 
 

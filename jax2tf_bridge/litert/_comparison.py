@@ -104,12 +104,12 @@ def check_model(model: bytes, answers: Mapping[str, Answers], *, is_quantized: b
         interpreter = tf.lite.Interpreter(model_content=model)
     for name, expected in answers.items():
         try:
-            found = interpreter.get_signature_runner(name)(**expected.inputs)
+            actual = interpreter.get_signature_runner(name)(**expected.inputs)
         except (RuntimeError, ValueError) as e:
             problems = [f"LiteRT fails: {str(e).strip().splitlines()[-1][:300]}"]
             problems += _empty_arrays(interpreter)
         else:
-            problems = list(_problems(expected.outputs, found, is_quantized=is_quantized))
+            problems = list(_problems(expected.outputs, actual, is_quantized=is_quantized))
         if problems:
             raise SavingError(
                 Message(

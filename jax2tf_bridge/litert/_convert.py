@@ -78,12 +78,12 @@ class ConvertedModel:
 
 
 def _side(arrays: Mapping[str, Any]) -> dict[str, ServedArray]:
-    found = {}
+    callers = {}
     for name in sorted(arrays):
         info = arrays[name]
         shape = tf.TensorShape(info.tensor_shape)
-        found[name] = ServedArray.of_tensor(tf.TensorSpec(shape, tf.as_dtype(info.dtype)))
-    return found
+        callers[name] = ServedArray.of_tensor(tf.TensorSpec(shape, tf.as_dtype(info.dtype)))
+    return callers
 
 
 def convert_model(model: ConvertedModel, quantization: Quantization) -> bytes:

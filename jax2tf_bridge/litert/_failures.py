@@ -58,8 +58,8 @@ def conversion_error(error: Exception, callers: Mapping[str, str]) -> BridgeErro
     diagnostics = getattr(error, "errors", None)
     if type(error).__name__ != "ConverterError" or diagnostics is None:
         return None
-    found = list(dict.fromkeys(_lacking(diagnostics, callers)))
-    if not found:
+    missing = list(dict.fromkeys(_lacking(diagnostics, callers)))
+    if not missing:
         places = list(dict.fromkeys(_describe_failures(diagnostics, callers)))[:_MAX_SHOWN]
         said = format_bullets(places) if places else f" {_reason(error)}"
         return SavingError(
@@ -67,14 +67,14 @@ def conversion_error(error: Exception, callers: Mapping[str, str]) -> BridgeErro
             "the function with other operations, or save a SavedModel for where TensorFlow is "
             "(save)."
         )
-    lines = [str(each) for each in found[:_MAX_SHOWN]]
-    if len(found) > _MAX_SHOWN:
-        lines.append(f"and {len(found) - _MAX_SHOWN} more")
+    lines = [str(each) for each in missing[:_MAX_SHOWN]]
+    if len(missing) > _MAX_SHOWN:
+        lines.append(f"and {len(missing) - _MAX_SHOWN} more")
     return UnsupportedByTargetError(
         f"LiteRT has no built-in operation for:{format_bullets(lines)}\nWrite this part of the "
         "function with other operations, or save a SavedModel for where TensorFlow is (save).",
-        operation=found[0].operation,
-        source=found[0].line,
+        operation=missing[0].operation,
+        source=missing[0].line,
     )
 
 

@@ -69,8 +69,8 @@ def _attribute(node: Any, name: str) -> Any:
 
 
 def _dtype(node: Any, attribute: str) -> tf.DType | None:
-    found = _attribute(node, attribute).type
-    return tf.as_dtype(found) if found else None
+    number = _attribute(node, attribute).type
+    return tf.as_dtype(number) if number else None
 
 
 def _kernel(operation: str, dtype: tf.DType) -> Kernel | None:
@@ -108,8 +108,8 @@ def _plain(operation: str) -> Kernel:
 
 def _widen(form: Kernel, wide: tf.DType) -> Kernel:
     def call(*tensors: tf.Tensor) -> tf.Tensor:
-        found = form(*(tf.cast(tensor, wide) for tensor in tensors))
-        return found if found.dtype == tf.bool else tf.cast(found, tensors[0].dtype)
+        result = form(*(tf.cast(tensor, wide) for tensor in tensors))
+        return result if result.dtype == tf.bool else tf.cast(result, tensors[0].dtype)
 
     return call
 
@@ -121,8 +121,8 @@ def _as_signed(form: Kernel, signed: tf.DType = tf.int32) -> Kernel:
     """Computes unsigned integers by the kernel for signed ones."""
 
     def call(*tensors: tf.Tensor) -> tf.Tensor:
-        found = form(*(tf.bitcast(tensor, signed) for tensor in tensors))
-        return found if found.dtype == tf.bool else tf.bitcast(found, tensors[0].dtype)
+        result = form(*(tf.bitcast(tensor, signed) for tensor in tensors))
+        return result if result.dtype == tf.bool else tf.bitcast(result, tensors[0].dtype)
 
     return call
 
@@ -165,10 +165,10 @@ def _invert(x: tf.Tensor) -> tf.Tensor:
 
 def _truncated_remainder(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     zero = tf.zeros([], x.dtype)
-    found = tf.math.floormod(x, y)
+    modulus = tf.math.floormod(x, y)
     is_other_sign = tf.not_equal(tf.less(x, zero), tf.less(y, zero))
     return tf.where(
-        tf.logical_and(tf.not_equal(found, zero), is_other_sign), tf.subtract(found, y), found
+        tf.logical_and(tf.not_equal(modulus, zero), is_other_sign), tf.subtract(modulus, y), modulus
     )
 
 
@@ -392,26 +392,26 @@ def _erfinv(x: tf.Tensor) -> tf.Tensor:
     w = -tf.math.log((1.0 - x) * (1.0 + x))
     middle = _polynomial(w - 2.5, _ERFINV_MIDDLE)
     tail = _polynomial(tf.sqrt(tf.maximum(w, 5.0)) - 3.0, _ERFINV_TAIL)
-    found = tf.where(tf.less(w, 5.0), middle, tail) * x
+    result = tf.where(tf.less(w, 5.0), middle, tail) * x
     # A product with infinity is the greatest finite number in LiteRT.
-    found = tf.where(tf.equal(x, 1.0), np.float32(np.inf), found)
-    return tf.where(tf.equal(x, -1.0), np.float32(-np.inf), found)
+    result = tf.where(tf.equal(x, 1.0), np.float32(np.inf), result)
+    return tf.where(tf.equal(x, -1.0), np.float32(-np.inf), result)
 
 
 def _expm1(x: tf.Tensor) -> tf.Tensor:
     """Computes exp(x) - 1 accurately near 0, by Kahan's method."""
     power = tf.exp(x)
     near = (power - 1.0) * x / tf.where(tf.equal(power, 1.0), tf.ones_like(x), tf.math.log(power))
-    found = tf.where(tf.less(tf.abs(x), 0.5), near, power - 1.0)
-    return tf.where(tf.equal(power, 1.0), x, found)
+    result = tf.where(tf.less(tf.abs(x), 0.5), near, power - 1.0)
+    return tf.where(tf.equal(power, 1.0), x, result)
 
 
 def _log1p(x: tf.Tensor) -> tf.Tensor:
     """Computes log(1 + x) accurately near 0, by Kahan's method."""
     sum_ = 1.0 + x
     near = tf.math.log(sum_) * x / tf.where(tf.equal(sum_, 1.0), tf.ones_like(x), sum_ - 1.0)
-    found = tf.where(tf.less(tf.abs(x), 0.5), near, tf.math.log(sum_))
-    return tf.where(tf.equal(sum_, 1.0), x, found)
+    result = tf.where(tf.less(tf.abs(x), 0.5), near, tf.math.log(sum_))
+    return tf.where(tf.equal(sum_, 1.0), x, result)
 
 
 def _sinh(x: tf.Tensor) -> tf.Tensor:
@@ -478,9 +478,9 @@ def _next_after(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     is_away = tf.equal(tf.less(x, y), tf.greater(x, 0.0))
     moved = tf.bitcast(bits + tf.where(is_away, 1, -1), tf.float32)
     smallest = tf.bitcast(tf.where(tf.less(y, 0.0), _MIN_INT32 + 1, 1), tf.float32)
-    found = tf.where(tf.equal(x, y), y, tf.where(tf.equal(x, 0.0), smallest, moved))
+    result = tf.where(tf.equal(x, y), y, tf.where(tf.equal(x, 0.0), smallest, moved))
     is_nan = tf.logical_or(tf.not_equal(x, x), tf.not_equal(y, y))
-    return tf.where(is_nan, np.float32(np.nan), found)
+    return tf.where(is_nan, np.float32(np.nan), result)
 
 
 _OF_FLOATS: Mapping[str, Kernel] = MappingProxyType(
@@ -560,14 +560,14 @@ def _int32_product(
     rows, columns = tf.shape(x)[2], tf.shape(y)[2]
     size = tf.shape(x)[0]
     of_x, of_y = (_bytes(_terms_in_groups(each)) for each in (x, y))
-    found = tf.zeros(tf.stack([size, rows, columns]), tf.int32)
+    result = tf.zeros(tf.stack([size, rows, columns]), tf.int32)
     for i, each in enumerate(of_x):
         for j, other in enumerate(of_y[: 4 - i]):
             product = tf.cast(tf.raw_ops.BatchMatMulV2(x=each, y=other, adj_x=True), tf.int32)
             groups = tf.reshape(product, tf.stack([size, -1, rows, columns]))
-            found += tf.reduce_sum(groups, 1) * tf.constant(1 << 8 * (i + j))
+            result += tf.reduce_sum(groups, 1) * tf.constant(1 << 8 * (i + j))
     ends = tf.stack([rows, columns])
-    return tf.reshape(found, ends if batch is None else tf.concat([batch, ends], 0))
+    return tf.reshape(result, ends if batch is None else tf.concat([batch, ends], 0))
 
 
 def _product(node: Any) -> Form | None:

@@ -77,8 +77,8 @@ def moving_form(node: Any) -> Form | None:
         for argument in definition.input_arg:
             convert = there if argument.type_attr == data else tf.identity
             count = node.attr[argument.number_attr].i if argument.number_attr else 0
-            found = [convert(next(left)) for _ in range(count or 1)]
-            given[names[argument.name]] = found if count else found[0]
+            operands = [convert(next(left)) for _ in range(count or 1)]
+            given[names[argument.name]] = operands if count else operands[0]
         scatter = SCATTERS.get(node.op)
         result = scatter(*given.values()) if scatter else function(**given, **attributes)
         return back(result) if output.type_attr == data else result

@@ -65,6 +65,7 @@ from jax2tf_bridge.portable._tree_spec import TreeSpec
 from jax2tf_bridge.portable._tree_spec import flat_call as flat_call
 from jax2tf_bridge.portable._tree_spec import flat_names as flat_names
 from jax2tf_bridge.portable._tree_spec import flat_tuple as flat_tuple
+from jax2tf_bridge.portable._without_xla import apply_target as apply_target
 from jax2tf_bridge.portable._without_xla import without_xla as without_xla
 
 __all__ = [

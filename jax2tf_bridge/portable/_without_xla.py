@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from jax2tf_bridge.portable._portable_function import PortableFunction
-from jax2tf_bridge.targets import Target
+from jax2tf_bridge.targets import Target, as_target
 
 
 def without_xla(portable: PortableFunction, target: Target | None = None) -> PortableFunction:
@@ -29,3 +29,11 @@ def without_xla(portable: PortableFunction, target: Target | None = None) -> Por
         target=new_target,
         gradient=portable.gradient.map_vjp(portable.name, lambda vjp: without_xla(vjp, target)),
     )
+
+
+def apply_target(portable: PortableFunction, target: Target | None) -> PortableFunction:
+    """Returns the function for a consumer without XLA if `target` is one, else unchanged."""
+    consumer = as_target(target)
+    if consumer.xla:
+        return portable
+    return without_xla(portable, consumer if consumer.for_converters else None)

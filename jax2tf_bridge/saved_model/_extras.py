@@ -99,18 +99,18 @@ def _messages(message: ProtoMessage, number: int, place: str) -> Iterator[ProtoM
 
 def files_below(folder: AnyPath) -> dict[str, int]:
     """Maps the relative paths of all files below a folder to their sizes."""
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for name, size in walk_files(folder):
-        if len(found) == _MAX_FILES:
+        if len(sizes) == _MAX_FILES:
             break
-        found[name] = size
-    return found
+        sizes[name] = size
+    return sizes
 
 
 def _size(path: AnyPath) -> int | None:
     """Returns the size of a plain file; None if it does not exist."""
     try:
-        found = path.stat()
+        status = path.stat()
     except (OSError, ValueError):
         return None
-    return found.st_size if stat.S_ISREG(found.st_mode) else None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None

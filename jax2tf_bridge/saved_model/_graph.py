@@ -97,11 +97,11 @@ class Node:
 
     def number(self, name: str) -> int:
         """Reads an int or bool attribute; 0 if it is missing."""
-        value, found = self._attribute(name), 0
+        value, number = self._attribute(name), 0
         for field in value.fields():
             if field.number in _NUMBERS:
-                found = value.integer(field)
-        return found
+                number = value.integer(field)
+        return number
 
     def dtype(self, name: str) -> str:
         """Reads a dtype attribute."""
@@ -125,13 +125,13 @@ class Node:
 
     def dtypes(self, name: str) -> tuple[str, ...]:
         """Reads an attribute that is a list of dtypes; () if it is missing."""
-        found = self._list(name, ListField.TYPES)
-        return tuple(dtype_name(n) for values, field in found for n in values.integers(field))
+        entries = self._list(name, ListField.TYPES)
+        return tuple(dtype_name(n) for values, field in entries for n in values.integers(field))
 
     def shapes(self, name: str) -> tuple[Shape, ...]:
         """Reads an attribute that is a list of shapes; () if it is missing."""
-        found = self._list(name, ListField.SHAPES)
-        return tuple(read_shape(values.message(field, "a shape")) for values, field in found)
+        entries = self._list(name, ListField.SHAPES)
+        return tuple(read_shape(values.message(field, "a shape")) for values, field in entries)
 
     def functions(self, name: str) -> tuple[str, ...]:
         """Returns the names of the functions in an attribute, one or a list."""

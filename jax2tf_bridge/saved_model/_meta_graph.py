@@ -226,13 +226,13 @@ class MetaGraph:
     @cached_property
     def signatures(self) -> Mapping[str, GraphSignature]:
         """Returns the signatures by name, without TensorFlow's own."""
-        found = {}
+        signatures = {}
         for field in self._message.fields():
             if field.number == MetaGraphField.SIGNATURES:
                 name, signature = self._message.entry(field, "a signature")
                 if name not in _INTERNAL:
-                    found[name] = _signature(signature)
-        return found
+                    signatures[name] = _signature(signature)
+        return signatures
 
     def captures(self, function: str) -> tuple[Capture | None, ...]:
         """Returns the captures of a function, which follow its arguments; None for non-tensors."""
@@ -276,9 +276,9 @@ def _signature(message: ProtoMessage) -> GraphSignature:
     for field in message.fields():
         if field.number in (SignatureField.INPUTS, SignatureField.OUTPUTS):
             name, info = message.entry(field, "an entry of a signature")
-            found = inputs if field.number == SignatureField.INPUTS else outputs
+            ports = inputs if field.number == SignatureField.INPUTS else outputs
             kind = read_type(info, TensorInfoField.DTYPE, TensorInfoField.SHAPE)
-            found[name] = SignaturePort(name, kind, info.text_of(TensorInfoField.NAME))
+            ports[name] = SignaturePort(name, kind, info.text_of(TensorInfoField.NAME))
         elif field.number == SignatureField.DEFAULTS:
             defaults.append(message.entry(field, "an entry of a signature")[0])
     for name in inputs.keys() & set(defaults):

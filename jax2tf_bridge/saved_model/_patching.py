@@ -103,12 +103,12 @@ def replace_modules(saved_model: ProtoMessage, modules: Sequence[NewModule]) -> 
 
 def _numbers(saved_model: ProtoMessage) -> dict[int, int]:
     """Maps the start of each module's node to the number that `read_saved_model` gives it."""
-    found: dict[int, int] = {}
+    numbers: dict[int, int] = {}
     for meta_graph in saved_model.messages(SavedModelField.META_GRAPHS, "a graph of the model"):
         for _, node in Graph(meta_graph).every_node():
             if node.op == CALL_MODULE:
-                found[node.message.start] = len(found)
-    return found
+                numbers[node.message.start] = len(numbers)
+    return numbers
 
 
 def _apply_edits(message: ProtoMessage, edits: _Edits) -> Pieces | None:

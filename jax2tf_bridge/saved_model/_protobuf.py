@@ -178,11 +178,11 @@ class ProtoMessage:
 
     def last(self, number: int) -> ProtoField | None:
         """Returns the last field of a number, which takes precedence; None without one."""
-        found = None
+        last = None
         for field in self.fields():
             if field.number == number:
-                found = field
-        return found
+                last = field
+        return last
 
     def text_of(self, number: int) -> str:
         """Reads the text of a field; "" if it is missing."""

@@ -55,10 +55,10 @@ def read_saved_model(
         own = list(iterate_modules(each.graph, len(modules)))
         modules += own
         arrays += constants(each.graph)
-        found = entry_points(each, own)
-        entries += found.entries
-        more += found.more
-        missing |= dict.fromkeys(found.missing)
+        points = entry_points(each, own)
+        entries += points.entries
+        more += points.more
+        missing |= dict.fromkeys(points.missing)
     # Models that save() writes for a target without XLA have no modules.
     if not (modules or of_any_tool or (folder / SIDECAR).exists()):
         raise FileFormatError(
@@ -124,10 +124,10 @@ def read_serving_graph(path: str | os.PathLike[str]) -> MetaGraph:
 
 def _meta_graphs(message: ProtoMessage) -> list[MetaGraph]:
     graphs = message.messages(SavedModelField.META_GRAPHS, "a graph of the model")
-    found = [MetaGraph(graph) for graph in graphs]
-    if not found:
+    meta_graphs = [MetaGraph(graph) for graph in graphs]
+    if not meta_graphs:
         raise message.error(message.start, "there is no graph")
-    return found
+    return meta_graphs
 
 
 def _not_a_saved_model(folder: AnyPath) -> OSError | FileFormatError:

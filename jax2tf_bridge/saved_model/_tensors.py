@@ -114,14 +114,14 @@ def read_type(message: ProtoMessage, dtype: int, shape: int) -> TensorType:
       dtype: the field number of the dtype.
       shape: the field number of the shape.
     """
-    found: ProtoField | None = None
+    last: ProtoField | None = None
     number = 0
     for field in message.fields():
         if field.number == dtype:
             number = message.integer(field)
         elif field.number == shape:
-            found = field
-    sizes = () if found is None else read_shape(message.message(found, "a shape"))
+            last = field
+    sizes = () if last is None else read_shape(message.message(last, "a shape"))
     return TensorType(dtype_name(number), sizes)
 
 
@@ -159,7 +159,7 @@ def constant(tensor: ProtoMessage, dtype_of: Callable[[str], Any]) -> np.ndarray
     number = 0
     shape: tuple[int, ...] = ()
     content = memoryview(b"")
-    found: list[np.ndarray[Any, Any]] = []
+    pieces: list[np.ndarray[Any, Any]] = []
     for field in tensor.fields():
         if field.number == TensorProtoField.DTYPE:
             number = tensor.integer(field)
@@ -168,13 +168,13 @@ def constant(tensor: ProtoMessage, dtype_of: Callable[[str], Any]) -> np.ndarray
         elif field.number == TensorProtoField.CONTENT:
             content = tensor.view(field)
         elif field.number in _FLOATS:
-            found.append(_floats(tensor, field))
+            pieces.append(_floats(tensor, field))
         elif field.number in _SIGNED:
-            found.append(np.array([*tensor.integers(field)], np.int64))
+            pieces.append(np.array([*tensor.integers(field)], np.int64))
         elif field.number in _UNSIGNED:
-            found.append(np.array([v % 2**64 for v in tensor.integers(field)], np.uint64))
+            pieces.append(np.array([v % 2**64 for v in tensor.integers(field)], np.uint64))
         elif field.number == _BYTES:
-            found.append(np.frombuffer(tensor.view(field), np.uint8))
+            pieces.append(np.frombuffer(tensor.view(field), np.uint8))
         elif field.number != _VERSION:
             problem = f"a constant has values in the field {field.number}, which is not read"
             raise tensor.error(field.start, problem)
@@ -190,7 +190,7 @@ def constant(tensor: ProtoMessage, dtype_of: Callable[[str], Any]) -> np.ndarray
             problem = "a constant has not as many elements as its shape says"
             raise tensor.error(tensor.start, problem)
         return _reshape(tensor, np.frombuffer(content, dtype), shape)
-    values = np.concatenate(found) if found else np.zeros(0)
+    values = np.concatenate(pieces) if pieces else np.zeros(0)
     if len(values) < size and size * dtype.itemsize > _MAX_TENSOR_BYTES:
         raise tensor.error(tensor.start, f"a constant has {size} elements")
     if kind_of(name) == "float" and dtype.itemsize < 4:

@@ -33,13 +33,13 @@ _DISTRIBUTIONS = ("tensorflow-cpu", "tensorflow")
 _QUERY_SCRIPT = """
 import json, sys
 from importlib import metadata
-found = None
+version = None
 for name in ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tensorflow-macos", "tf-nightly"):
     try:
-        found = found or metadata.version(name)
+        version = version or metadata.version(name)
     except metadata.PackageNotFoundError:
         pass
-print(json.dumps([list(sys.version_info[:2]), found]))
+print(json.dumps([list(sys.version_info[:2]), version]))
 """
 
 

@@ -32,5 +32,5 @@ def wait_until(
 
 def has_size(path: StoragePath, size: int) -> bool:
     """Returns whether the file exists and has this size in bytes."""
-    found = path.find()
-    return found is not None and not found.is_folder and found.size == size
+    status = path.find()
+    return status is not None and not status.is_folder and status.size == size

@@ -44,9 +44,9 @@ def choose_backend(scheme: str, path: str) -> Backend:
         _fsspec_for,
         None if tensorflow else _gfile_for,
     ):
-        found = choice and choice(scheme, path)
-        if found:
-            return found
+        backend = choice and choice(scheme, path)
+        if backend:
+            return backend
     raise make_path_error(OSError, errno.EPROTONOSUPPORT, _missing_text(scheme), path)
 
 
@@ -63,8 +63,8 @@ def _fsspec_for(scheme: str, path: str) -> Backend | None:
         return None
     from jax2tf_bridge.storage._fsspec import FsspecBackend, file_system
 
-    found = file_system(scheme, path)
-    return None if found is None else FsspecBackend(found)
+    files = file_system(scheme, path)
+    return None if files is None else FsspecBackend(files)
 
 
 def _is_installed(package: str) -> bool:

@@ -38,8 +38,8 @@ def open_file(path: str | os.PathLike[str]) -> Iterator[tuple[OpenedFile, int | 
             yield stored, status.st_size
         return
     with io.FileIO(os.fspath(place)) as handle:
-        found = os.fstat(handle.fileno())
-        yield handle, found.st_size if stat.S_ISREG(found.st_mode) else None
+        file_status = os.fstat(handle.fileno())
+        yield handle, file_status.st_size if stat.S_ISREG(file_status.st_mode) else None
 
 
 @contextlib.contextmanager

@@ -55,13 +55,13 @@ class FsspecBackend(Backend):
         try:
             with Failed(path):
                 self._files.invalidate_cache()  # other processes write too
-                found = self._files.info(path)
+                info = self._files.info(path)
         except FileNotFoundError:
             return None
-        if found["type"] == "directory":
+        if info["type"] == "directory":
             return FileStatus(0, True)
-        state = next((str(found[key]) for key in _STATES if found.get(key)), "")
-        return FileStatus(int(found["size"] or 0), False, state)
+        state = next((str(info[key]) for key in _STATES if info.get(key)), "")
+        return FileStatus(int(info["size"] or 0), False, state)
 
     def names(self, path: str) -> list[str]:
         try:
@@ -72,8 +72,8 @@ class FsspecBackend(Backend):
         except FileNotFoundError:
             return []
         # Some file systems list the folder itself as an empty object.
-        found = (str(name).rstrip("/") for name in listed)
-        return [name.rpartition("/")[2] for name in found if name != own]
+        names = (str(name).rstrip("/") for name in listed)
+        return [name.rpartition("/")[2] for name in names if name != own]
 
     def reader(self, path: str) -> io.BufferedReader:
         with Failed(path):
@@ -120,9 +120,9 @@ class FsspecBackend(Backend):
     def _remove_below(self, path: str) -> None:
         """Removes a folder by name; `rm` would interpret "run[1]" as a pattern for "run1"."""
         self._files.invalidate_cache()
-        found = self._files.find(path, withdirs=True, detail=True)
-        for name in sorted({*found, str(fsspec.core.strip_protocol(path))}, reverse=True):
-            if name in found and found[name]["type"] != "directory":
+        entries = self._files.find(path, withdirs=True, detail=True)
+        for name in sorted({*entries, str(fsspec.core.strip_protocol(path))}, reverse=True):
+            if name in entries and entries[name]["type"] != "directory":
                 self._files.rm_file(name)
             elif self._has_folders:
                 with contextlib.suppress(FileNotFoundError):  # removed with its last file

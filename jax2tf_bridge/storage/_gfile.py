@@ -44,12 +44,12 @@ class GFileBackend(Backend):
     def find(self, path: str) -> FileStatus | None:
         try:
             with _convert_errors(path):
-                found = self._gfile.stat(path)
+                status = self._gfile.stat(path)
         except FileNotFoundError:
             return None
-        if found.is_directory:
+        if status.is_directory:
             return FileStatus(0, True)
-        return FileStatus(found.length, False, str(found.mtime_nsec))
+        return FileStatus(status.length, False, str(status.mtime_nsec))
 
     def names(self, path: str) -> list[str]:
         try:
@@ -99,13 +99,13 @@ class _RamBackend(GFileBackend):
     """
 
     def find(self, path: str) -> FileStatus | None:
-        found = super().find(path)
-        if found is None or not found.is_folder:
-            return found
+        status = super().find(path)
+        if status is None or not status.is_folder:
+            return status
         above, _, name = path.rpartition("/")
         # The parent of a top-level name, ram://name, is ram://.
         listed = super().names(above if above != "ram:/" else "ram://")
-        return found if name in listed else None
+        return status if name in listed else None
 
     def names(self, path: str) -> list[str]:
         if self.find(path) is None:

@@ -133,13 +133,13 @@ class StoragePath:
 
     def is_file(self) -> bool:
         """Returns whether it is a file."""
-        found = self.find()
-        return found is not None and not found.is_folder
+        status = self.find()
+        return status is not None and not status.is_folder
 
     def is_dir(self) -> bool:
         """Returns whether it is a folder."""
-        found = self.find()
-        return found is not None and found.is_folder
+        status = self.find()
+        return status is not None and status.is_folder
 
     def stat(self) -> Status:
         """Returns the size and the kind of the file or folder.
@@ -147,10 +147,10 @@ class StoragePath:
         Raises:
           FileNotFoundError: the path does not exist.
         """
-        found = self.find()
-        if found is None:
+        status = self.find()
+        if status is None:
             raise make_path_error(FileNotFoundError, errno.ENOENT, "does not exist", self)
-        return Status(found.size, stat.S_IFDIR if found.is_folder else stat.S_IFREG)
+        return Status(status.size, stat.S_IFDIR if status.is_folder else stat.S_IFREG)
 
     def names(self) -> list[str]:
         """Lists the names in the folder, sorted; a missing folder has none."""
@@ -163,13 +163,13 @@ class StoragePath:
     def files_below(self) -> Iterator[tuple[str, int]]:
         """Yields all files below the folder as (relative path, size)."""
         for path in self.iterdir():
-            found = path.find()
-            if found is None:
+            status = path.find()
+            if status is None:
                 continue
-            if found.is_folder:
+            if status.is_folder:
                 yield from ((f"{path.name}/{name}", size) for name, size in path.files_below())
             else:
-                yield path.name, found.size
+                yield path.name, status.size
 
     @overload
     def open(self, mode: Literal["rb"]) -> io.BufferedReader: ...
@@ -201,9 +201,9 @@ def walk_files(folder: AnyPath) -> Iterator[tuple[str, int]]:
         for name in sorted(files):
             file = Path(path, name)
             with contextlib.suppress(OSError, ValueError):
-                found = file.stat()
-                if stat.S_ISREG(found.st_mode):
-                    yield file.relative_to(folder).as_posix(), found.st_size
+                status = file.stat()
+                if stat.S_ISREG(status.st_mode):
+                    yield file.relative_to(folder).as_posix(), status.st_size
 
 
 def as_path(path: str | os.PathLike[str]) -> AnyPath:

@@ -82,10 +82,10 @@ def whole_upload(path: StoragePath, *, overwrite: bool, last: str) -> Iterator[P
 def check_free_upload(path: StoragePath, *, overwrite: bool) -> None:
     """Raises if `whole_upload` would refuse the path."""
     path.check_is_below()
-    found = path.find()
-    if found is None:
+    status = path.find()
+    if status is None:
         return
-    if not found.is_folder:
+    if not status.is_folder:
         text = "is there already, and is no folder"
         raise make_path_error(NotADirectoryError, errno.ENOTDIR, text, path)
     if not path.names():
@@ -196,14 +196,14 @@ def _withdraw(claim: Claim) -> None:
 
 def _claims(folder: StoragePath, own: Claim) -> list[Claim]:
     """Waits until the own claim is visible, and lists the claims of others."""
-    found: list[Claim] = []
+    claims: list[Claim] = []
 
     def sees_own() -> bool:
-        found[:] = claims_among(folder, folder.names())
-        return own.file in [claim.file for claim in found]
+        claims[:] = claims_among(folder, folder.names())
+        return own.file in [claim.file for claim in claims]
 
     wait_until(sees_own, own.file)
-    return [claim for claim in found if claim.file != own.file]
+    return [claim for claim in claims if claim.file != own.file]
 
 
 def clear_dead_claims(folder: StoragePath, wanted: Callable[[Claim], bool], last: str) -> None:

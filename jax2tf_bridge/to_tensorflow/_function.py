@@ -13,9 +13,10 @@ from jax2tf_bridge.portable import (
     CallStructure,
     HoldsPortable,
     PortableFunction,
+    apply_target,
     as_portable_function,
-    without_xla,
 )
+from jax2tf_bridge.targets import Target
 from jax2tf_bridge.to_tensorflow._constants import EagerConstants
 from jax2tf_bridge.to_tensorflow._dtypes import can_have_shape, is_in_range, op_dtype
 from jax2tf_bridge.to_tensorflow._gradient import call_flat
@@ -27,7 +28,10 @@ from shape_poly import shape_text
 
 @opaque_to_autograph
 def to_tf(
-    portable: PortableFunction | HoldsPortable, *, with_gradient: bool = True, xla: bool = True
+    portable: PortableFunction | HoldsPortable,
+    *,
+    with_gradient: bool = True,
+    target: Target | None = None,
 ) -> Callable[..., Any]:
     """Converts a portable function to a TF function. JAX is not needed.
 
@@ -35,9 +39,9 @@ def to_tf(
       portable: the result of `export`, from this or another process.
       with_gradient: whether the portable function's VJPs become its gradient. If False, asking for
         a gradient raises an error.
-      xla: False converts the module to TensorFlow's own operations, even if the function was
-        exported for XLA. A function exported for a target without XLA always becomes TensorFlow's
-        own operations.
+      target: a target without XLA, such as `Target.widest(xla=False)`, converts the module to
+        TensorFlow's own operations, even if the function was exported for XLA. By default the
+        function's own target decides.
 
     Returns:
       A function over tensors, tf.Variables, arrays and scalars, with the arguments and the
@@ -53,9 +57,7 @@ def to_tf(
       DTypeError: TF lacks a dtype of an argument or result.
       FunctionError: `portable` is not a portable function.
     """
-    function = as_portable_function(portable, "to_tf")
-    if not xla:
-        function = without_xla(function)
+    function = apply_target(as_portable_function(portable, "to_tf"), target)
     check_function(function)
     arguments = CallStructure.of(function.in_tree, function.argument_names)
     paths = arguments.paths()

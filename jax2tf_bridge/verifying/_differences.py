@@ -52,20 +52,20 @@ class Difference:
         """Whether it is within the tolerance."""
         return self.relative <= self.tolerance
 
-    def add(self, expected: Any, found: Any, sizes: Sizes, least_scale: float = 0.0) -> None:
+    def add(self, expected: Any, actual: Any, sizes: Sizes, least_scale: float = 0.0) -> None:
         """Adds the difference of a pair of arrays, whose scale is at least `least_scale`.
 
         Raises:
           BridgeError: the arrays have different shapes.
         """
-        if np.shape(expected) != np.shape(found):
+        if np.shape(expected) != np.shape(actual):
             raise BridgeError(
-                f"The {self.what} {self.name} has the shape {np.shape(found)}, and in JAX "
+                f"The {self.what} {self.name} has the shape {np.shape(actual)}, and in JAX "
                 f"{np.shape(expected)}, at {format_sample_sizes(sizes)}."
             )
-        if (np.isnan(widen_array(expected)) & np.isnan(widen_array(found))).any():
+        if (np.isnan(widen_array(expected)) & np.isnan(widen_array(actual))).any():
             self.nan_at.append(dict(sizes))
-        distance = measure_distance(expected, found)
+        distance = measure_distance(expected, actual)
         relative = distance.relative(least_scale)
         self.absolute = max(self.absolute, distance.absolute)
         if relative > self.relative:

@@ -132,7 +132,7 @@ def differences(expected: Any, state: Any, *, leaves: bool = True) -> list[tuple
       state: the actual state. The elements of its arrays are not read.
       leaves: whether to compare leaves too, not only keys.
     """
-    found: list[tuple[str, str]] = []
+    mismatches: list[tuple[str, str]] = []
 
     def compare(pair: tuple[Any, Any], keys: Sequence[str]) -> Iterable[tuple[str, Any]]:
         one, other = pair
@@ -147,11 +147,11 @@ def differences(expected: Any, state: Any, *, leaves: bool = True) -> list[tuple
             pairs = [(str(i), both) for i, both in enumerate(zip(one, other, strict=False))]
         elif leaves and not _leaves_fit(one, other):
             texts = [_both(one, other)]
-        found.extend((join_path(keys), text) for text in texts)
+        mismatches.extend((join_path(keys), text) for text in texts)
         return pairs
 
     walk((expected, state), compare)
-    return found
+    return mismatches
 
 
 def _both(one: Any, other: Any) -> str:

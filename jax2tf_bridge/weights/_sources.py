@@ -181,9 +181,9 @@ class FileSource(ByteSource):
         """
         if self._handle.closed:
             raise ValueError(f"{self.file} was closed: open it again.")
-        found = self._state()
-        if found != self._opened:
-            raise self._make_changed_error(f"it has {found[0]} bytes, modified at {found[1]}")
+        state = self._state()
+        if state != self._opened:
+            raise self._make_changed_error(f"it has {state[0]} bytes, modified at {state[1]}")
 
     def window(self, start: int) -> Window:
         is_next = start < self._windows_end
@@ -195,9 +195,9 @@ class FileSource(ByteSource):
         self._check_part()
         with self._lock:
             self._handle.seek(span.start)
-            found = self._handle.read(min(span.size, _MAX_READ_BYTES))
-        if len(found) == span.size:
-            return found
+            chunk = self._handle.read(min(span.size, _MAX_READ_BYTES))
+        if len(chunk) == span.size:
+            return chunk
         room = bytearray(span.size)
         self.fill(span, memoryview(room))
         return bytes(room)
@@ -278,8 +278,8 @@ class StoredSource(FileSource):
             self.check()
 
     def _state(self) -> tuple[int, str]:
-        found = self._path.find()
-        return (-1, "no time: it is gone") if found is None else (found.size, found.state)
+        status = self._path.find()
+        return (-1, "no time: it is gone") if status is None else (status.size, status.state)
 
 
 def file_source(path: str | os.PathLike[str], *, mmap: bool) -> FileSource:
@@ -338,5 +338,5 @@ def guess_format(start: bytes) -> str | None:
     """
     if not start:
         return "empty: copy them anew, or write them again"
-    found = (what for at, magic, what in _FORMATS if start[at : at + len(magic)] == magic)
-    return next(found, None)
+    names = (what for at, magic, what in _FORMATS if start[at : at + len(magic)] == magic)
+    return next(names, None)

@@ -123,9 +123,9 @@ def from_state_dict(target: Any, state: Any, name: str = ".", *, strict: bool = 
         path = outer.path if name == "." else path_below(outer.path, own_path)
         call = _CallPlace((*outer.places, name), path, outer.entered)
         if strict:
-            found = differences(_Making(call).run(target), state)
-            if found:
-                lines = [(path_below(path, at), text) for at, text in found]
+            mismatches = differences(_Making(call).run(target), state)
+            if mismatches:
+                lines = [(path_below(path, at), text) for at, text in mismatches]
                 raise mismatch(lines, _STRICT_ADVICE)
         return _Restoring(call).run((target, state))
 
@@ -377,13 +377,15 @@ class _Restoring(_ObjectWalk):
                     return self._open_children(place, target, keys, target, states, build)
             container = container_of(target)
             if container is not None:
-                found = container.child_states(state)
-                if isinstance(found, str):
-                    self._mismatches.append((self._path(), found))
+                child_states = container.child_states(state)
+                if isinstance(child_states, str):
+                    self._mismatches.append((self._path(), child_states))
                     return None
                 build = partial(self._build, container)
                 children = container.children
-                return self._open_children(place, target, container.keys, children, found, build)
+                return self._open_children(
+                    place, target, container.keys, children, child_states, build
+                )
         if self._mismatches:
             return None  # there is no result; the walk only collects more mismatches
         if handlers is not None:

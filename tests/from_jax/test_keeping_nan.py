@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 from jax import lax
 
-from jax2tf_bridge import convert, export
+from jax2tf_bridge import Target, convert, export
 from jax2tf_bridge.bytecode import read_program
 from jax2tf_bridge.from_jax._jax_compat import make_ir_context
 from jax2tf_bridge.from_jax.stablehlo import StableHloModule
@@ -162,7 +162,9 @@ def test_without_xla_the_select_is_a_maximum_again() -> None:
         }
 
     for platforms in (None, ["cpu"]):
-        own = to_tf(export(f, platforms=platforms)(X), xla=False, with_gradient=False)
+        own = to_tf(
+            export(f, platforms=platforms)(X), target=Target.widest(xla=False), with_gradient=False
+        )
         concrete = tf.function(own, autograph=False).get_concrete_function(
             tf.TensorSpec(X.shape, tf.float32)
         )

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import BridgeError, PortableFunction, Signature, export, save
+from jax2tf_bridge import BridgeError, KerasLayer, PortableFunction, Signature, export, save
 from jax2tf_bridge.errors import (
     ArgumentsError,
     DTypeError,
@@ -25,7 +25,6 @@ from jax2tf_bridge.errors import (
     ShapeError,
     StructureError,
 )
-from jax2tf_bridge.keras import Layer
 from jax2tf_bridge.keras._backend import check_keras
 from tests.keras_layer.functions import TABLE, X, dense, dense_params, pooled, pooled_params
 
@@ -33,8 +32,8 @@ IDS, MASK = np.ones((2, 3), np.int32), np.ones((2, 3), np.bool_)
 
 
 @pytest.fixture(scope="module")
-def embedding() -> Layer:
-    layer = Layer(pooled, pooled_params(), name="net", polymorphic_shapes="(b, n)")
+def embedding() -> KerasLayer:
+    layer = KerasLayer(pooled, pooled_params(), name="net", polymorphic_shapes="(b, n)")
     layer([keras.KerasTensor((None, None), "int32"), keras.KerasTensor((None, None), "bool")])
     return layer
 
@@ -85,7 +84,7 @@ CHANGE = "Change the shape or dtype of the keras.Input or of the data"
     ids=lambda value: "" if not isinstance(value, type) else value.__name__,
 )
 def test_inputs_are_named(
-    inputs: Any, kind: type[BridgeError], text: str, embedding: Layer
+    inputs: Any, kind: type[BridgeError], text: str, embedding: KerasLayer
 ) -> None:
     with pytest.raises(kind) as caught:
         embedding(inputs)
@@ -117,14 +116,14 @@ SPARSE = (
     ],
     ids=["text", "texts", "Input of texts", "ragged", "sparse", "sparse Input"],
 )
-def test_inputs_that_jax_has_no_arrays_for(inputs: Any, text: str, embedding: Layer) -> None:
-    for layer in (embedding, Layer(pooled, pooled_params())):
+def test_inputs_that_jax_has_no_arrays_for(inputs: Any, text: str, embedding: KerasLayer) -> None:
+    for layer in (embedding, KerasLayer(pooled, pooled_params())):
         with pytest.raises(DTypeError) as caught:
             layer([inputs, MASK])
         assert str(caught.value) == text
 
 
-def test_sizes_that_contradict_are_named(embedding: Layer) -> None:
+def test_sizes_that_contradict_are_named(embedding: KerasLayer) -> None:
     ids, mask = keras.KerasTensor((None, 4), "int32"), keras.KerasTensor((None, 3), "bool")
     with pytest.raises(ShapeError, match=r"The inputs do not fit the layer 'net'\. Input shapes"):
         embedding([ids, mask])
@@ -144,8 +143,8 @@ def other_values(params: Any, x: Any, training: bool) -> Any:
     return (x @ params["w"], {"v": params["v"]}) if training else x @ params["w"]
 
 
-def dense_layer(**options: Any) -> Layer:
-    return Layer(dense, dense_params(), **options)
+def dense_layer(**options: Any) -> KerasLayer:
+    return KerasLayer(dense, dense_params(), **options)
 
 
 W = {"w": np.ones((4, 2), np.float32), "v": np.ones(3, np.float32)}
@@ -159,59 +158,59 @@ def thin(w: Any) -> Any:
     ("make", "kind", "text"),
     [
         (
-            lambda: Layer(5),
+            lambda: KerasLayer(5),
             FunctionError,
             "A layer is made of the folder of a SavedModel, a .jaxfn file, a PortableFunction or "
             "a JAX function. Got: an object of type int.",
         ),
         (
-            lambda: Layer(pooled, name="net")([IDS, MASK]),
+            lambda: KerasLayer(pooled, name="net")([IDS, MASK]),
             LayerError,
             "The layer 'net' takes params, ids, mask, the arguments of pooled, as a list in this "
             "order or as a dict. Got: a list of 2. If params are its weights, pass them as params "
             "of the layer.",
         ),
         (
-            lambda: Layer(pooled, pooled_params(), name="net")(IDS),
+            lambda: KerasLayer(pooled, pooled_params(), name="net")(IDS),
             LayerError,
             "The layer 'net' takes ids, mask, the arguments of pooled, as a list in this order or "
             "as a dict. Got: one array.",
         ),
         (
-            lambda: Layer(lambda w, x, train: x, W, name="net")(X),
+            lambda: KerasLayer(lambda w, x, train: x, W, name="net")(X),
             LayerError,
             "The layer 'net' takes x, train, the arguments of <lambda>, as a list in this order or "
             "as a dict. Got: one array. The layer itself fills an argument named training: rename "
             "train to it.",
         ),
         (
-            lambda: Layer(lambda x, key: x, name="net")(X),
+            lambda: KerasLayer(lambda x, key: x, name="net")(X),
             LayerError,
             "The layer 'net' takes x, key, the arguments of <lambda>, as a list in this order or "
             "as a dict. Got: one array. If x are its weights, pass them as params of the layer. "
             "The layer itself fills an argument named rng: rename key to it.",
         ),
         (
-            lambda: Layer(kernel_of_x)(np.ones((1, 64), np.float32)),
+            lambda: KerasLayer(kernel_of_x)(np.ones((1, 64), np.float32)),
             LayerError,
             "The function kernel_of_x has no weights to train, so that fit would change nothing: "
             "its function captured them as constants. Make them its first argument, and pass them "
             "as params. To use it as it is, pass trainable=False.",
         ),
         (
-            lambda: Layer(dense, dense_params(), name="net").get_config(),
+            lambda: KerasLayer(dense, dense_params(), name="net").get_config(),
             LayerError,
             "The JAX function of the layer 'net' is exported when the shapes and dtypes of its "
             "inputs are known: call it, or build it, first.",
         ),
         (
-            lambda: Layer(dense, dense_params(), signature="f"),
+            lambda: KerasLayer(dense, dense_params(), signature="f"),
             LayerError,
             "signature='f' is for the folder of a SavedModel. Leave it out: the layer is made of "
             "an object of type function.",
         ),
         (
-            lambda: Layer("memory://root/none", signature="f"),
+            lambda: KerasLayer("memory://root/none", signature="f"),
             FileNotFoundError,
             "memory://root/none does not exist",
         ),
@@ -233,31 +232,31 @@ def thin(w: Any) -> Any:
             "Got: [b'out'].",
         ),
         (
-            lambda: Layer(dense, dense_params(), training_function=dense),
+            lambda: KerasLayer(dense, dense_params(), training_function=dense),
             LayerError,
             "training_function is for portable functions and SavedModels. Give the JAX function "
             "an argument `training`, which is True or False.",
         ),
         (
-            lambda: Layer(dense, dense_params(), mutable="out")(X),
+            lambda: KerasLayer(dense, dense_params(), mutable="out")(X),
             LayerError,
             "mutable=['out'] needs a function for training that returns new values: one with an "
             "argument `training`, or training_function.",
         ),
         (
-            lambda: Layer(no_training, W, mutable="v")(X),
+            lambda: KerasLayer(no_training, W, mutable="v")(X),
             StructureError,
             "With mutable=['v'], no_training must return (outputs, new values) when it is "
             "trained, as Flax's apply(..., mutable=['v']) does. It returns *",
         ),
         (
-            lambda: Layer(other_values, W, mutable=["v", "w"])(X),
+            lambda: KerasLayer(other_values, W, mutable=["v", "w"])(X),
             StructureError,
             "What other_values returns for mutable=['v', 'w'] are not the weights of these "
             "names:\n  - w is missing\nReturn a value for each, nested as params is.",
         ),
         (
-            lambda: Layer(dense, dense_params(), trainable=["dens"])(X),
+            lambda: KerasLayer(dense, dense_params(), trainable=["dens"])(X),
             SavingError,
             "trainable names 'dens', with which no weight's name begins: did you mean dense? They "
             "begin with: dense, out.",
@@ -274,19 +273,19 @@ def test_what_a_layer_cannot_be_made_of(
 
 def test_portable_functions_and_their_weights(portable: PortableFunction) -> None:
     with pytest.raises(StructureError, match=r"do not fit .* of dense:\n  - dense/bias is missing"):
-        Layer(portable, {**dense_params(), "dense": {"kernel": X}})
-    without = Layer(portable, name="net")
+        KerasLayer(portable, {**dense_params(), "dense": {"kernel": X}})
+    without = KerasLayer(portable, name="net")
     with pytest.raises(StructureError, match=r"If params are its weights, pass them as params of"):
         without(X)
     text = "^polymorphic_shapes is for a JAX function, and a portable function has the sizes that "
     with pytest.raises(LayerError, match=text):
-        Layer(portable, dense_params(), polymorphic_shapes="(b, 4)")
+        KerasLayer(portable, dense_params(), polymorphic_shapes="(b, 4)")
     with pytest.raises(FunctionError, match="training_function must be a PortableFunction or a "):
-        Layer(portable, dense_params(), training_function=dense)
+        KerasLayer(portable, dense_params(), training_function=dense)
     other = export(no_training_of, platforms=["cpu"])({"dense": {"bias": X}}, X)
     text = r"The weight dense/bias is float32\[3\] for one of the two functions, and float32\[6,4\]"
     with pytest.raises(LayerError, match=text):
-        Layer.from_config(_config_of_two(portable, other))
+        KerasLayer.from_config(_config_of_two(portable, other))
 
 
 def no_training_of(params: Any, x: Any) -> Any:
@@ -294,8 +293,8 @@ def no_training_of(params: Any, x: Any) -> Any:
 
 
 def _config_of_two(portable: PortableFunction, other: PortableFunction) -> dict[str, Any]:
-    first = Layer(portable, dense_params()).get_config()
-    second = Layer(other, {"dense": {"bias": X}}).get_config()
+    first = KerasLayer(portable, dense_params()).get_config()
+    second = KerasLayer(other, {"dense": {"bias": X}}).get_config()
     first["model"]["training"] = second["model"]["inference"]
     return first
 
@@ -305,33 +304,33 @@ def test_saved_models(tmp_path: Path) -> None:
     module.f = tf.function(lambda x: x, input_signature=[tf.TensorSpec([None])])
     tf.saved_model.save(module, tmp_path / "other")
     with pytest.raises(FileFormatError, match=r"other was not written by jax2tf_bridge\.save: it"):
-        Layer(tmp_path / "other")
+        KerasLayer(tmp_path / "other")
     with pytest.raises(FileFormatError, match=r"is not a SavedModel: it has no saved_model\.pb"):
-        Layer(tmp_path)
+        KerasLayer(tmp_path)
     with pytest.raises(FileNotFoundError, match=re.escape(str(tmp_path / "none"))):
-        Layer(tmp_path / "none")
+        KerasLayer(tmp_path / "none")
     captured = Signature(kernel_of_x, args=[np.ones((1, 64), np.float32)])
     save(tmp_path / "captured", captured)
     text = r"captured has no weights to train.*: its functions captured them as constants\. Save it"
     with pytest.raises(LayerError, match=text):
-        Layer(tmp_path / "captured")
-    assert len(Layer(tmp_path / "captured", trainable=False).weights) == 1
+        KerasLayer(tmp_path / "captured")
+    assert len(KerasLayer(tmp_path / "captured", trainable=False).weights) == 1
     named = Signature(dense, args=[X])
     save(tmp_path / "frozen", {"predict": named}, params=dense_params(), trainable=False)
     with pytest.raises(LayerError, match=r"\(they were saved with trainable=\.\.\.\)\. Pass trai"):
-        Layer(tmp_path / "frozen", signature="predict")
+        KerasLayer(tmp_path / "frozen", signature="predict")
     text = r"signature='serving_default': .*frozen has no signature of this name. It has: predict"
     with pytest.raises(LayerError, match=text):
-        Layer(tmp_path / "frozen")
+        KerasLayer(tmp_path / "frozen")
     with pytest.raises(LayerError, match=r"training_function='prdict': .* did you mean predict\?"):
-        Layer(tmp_path / "frozen", signature="predict", training_function="prdict")
+        KerasLayer(tmp_path / "frozen", signature="predict", training_function="prdict")
     text = "^polymorphic_constraints is for a JAX function, and a SavedModel has the sizes that it "
     with pytest.raises(LayerError, match=text + "was exported with. Leave it out, or give it to e"):
-        Layer(tmp_path / "captured", trainable=False, polymorphic_constraints=["b >= 2"])
+        KerasLayer(tmp_path / "captured", trainable=False, polymorphic_constraints=["b >= 2"])
     with pytest.raises(LayerError, match="params is not for a SavedModel, whose weights are in it"):
-        Layer(tmp_path / "frozen", dense_params())
+        KerasLayer(tmp_path / "frozen", dense_params())
     with pytest.raises(LayerError, match="training_function must be the name of another signature"):
-        Layer(tmp_path / "frozen", training_function=dense)
+        KerasLayer(tmp_path / "frozen", training_function=dense)
 
 
 def test_variables_that_are_not_the_saved_models(tmp_path: Path) -> None:
@@ -342,13 +341,13 @@ def test_variables_that_are_not_the_saved_models(tmp_path: Path) -> None:
         r"a is damaged: its variables have none of the key 'params/dense\.Sbias/\S+'\. Copy it an"
     )
     with pytest.raises(FileFormatError, match=text):
-        Layer(tmp_path / "a")
+        KerasLayer(tmp_path / "a")
     shutil.copytree(tmp_path / "b" / "variables", tmp_path / "a" / "variables")
     text = (
         r"is damaged: the variable 'params/out\.S0/\S+' is bool\[3,2\], not float32\[3,2\]\. Copy"
     )
     with pytest.raises(FileFormatError, match=text):
-        Layer(tmp_path / "a")
+        KerasLayer(tmp_path / "a")
 
 
 @pytest.mark.parametrize(

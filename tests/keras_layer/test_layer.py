@@ -15,9 +15,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import Padding, Signature, export, save, write_function, write_weights
+from jax2tf_bridge import (
+    KerasLayer,
+    Padding,
+    Signature,
+    Target,
+    export,
+    save,
+    write_function,
+    write_weights,
+)
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.keras import Layer
 from jax2tf_bridge.storage import as_path, on_disk
 from tests.keras_layer.functions import (
     TABLE,
@@ -34,12 +42,12 @@ from tests.keras_layer.functions import (
 optax: Any = pytest.importorskip("optax", reason="optax is not installed")
 
 
-def functional(layer: Layer) -> Any:
+def functional(layer: KerasLayer) -> Any:
     inputs = keras.Input((4,))
     return keras.Model(inputs, layer(inputs))
 
 
-def values(layer: Layer) -> dict[str, np.ndarray]:
+def values(layer: KerasLayer) -> dict[str, np.ndarray]:
     return {name: variable.numpy() for name, variable in layer.params.items()}
 
 
@@ -49,7 +57,7 @@ def portable() -> Any:
 
 
 def test_weights_are_the_layers_own_by_path(portable: Any) -> None:
-    layer = Layer(portable, dense_params(), name="net")
+    layer = KerasLayer(portable, dense_params(), name="net")
     assert list(layer.params) == ["dense/bias", "dense/kernel", "out/0"]
     assert [w.path for w in layer.weights] == ["net/dense/bias", "net/dense/kernel", "net/out/0"]
     assert [tuple(w.shape) for w in layer.trainable_weights] == [(3,), (4, 3), (3, 2)]
@@ -77,7 +85,7 @@ OPTIMIZERS: dict[str, Any] = {
 @pytest.mark.parametrize(("name", "xla"), [("sgd", True), ("adam", True), ("adam", False)])
 def test_fit_is_what_the_same_steps_are_in_jax(name: str, xla: bool, portable: Any) -> None:
     in_keras, in_jax = OPTIMIZERS[name]
-    layer = Layer(portable, dense_params(), xla=xla)
+    layer = KerasLayer(portable, dense_params(), target=Target.widest(xla=xla))
     model = functional(layer)
     model.compile(in_keras(), "mse")
     losses = model.fit(X, Y, epochs=3, batch_size=6, verbose=0).history["loss"]
@@ -100,14 +108,14 @@ def test_fit_is_what_the_same_steps_are_in_jax(name: str, xla: bool, portable: A
 
 
 @pytest.fixture(scope="module")
-def norm_layer() -> Layer:
+def norm_layer() -> KerasLayer:
     """A layer of a JAX function that updates statistics and draws random numbers."""
-    layer = Layer(norm, norm_params(), mutable=["batch_stats"], seed=5, name="norm")
+    layer = KerasLayer(norm, norm_params(), mutable=["batch_stats"], seed=5, name="norm")
     layer(keras.KerasTensor((None, 4)))
     return layer
 
 
-def test_training_updates_what_is_mutable(norm_layer: Layer) -> None:
+def test_training_updates_what_is_mutable(norm_layer: KerasLayer) -> None:
     assert [w.path for w in norm_layer.trainable_weights] == ["norm/params/kernel"]
     frozen = ["norm/batch_stats/mean", "norm/constants/constant_0"]
     assert [w.path for w in norm_layer.non_trainable_weights] == frozen
@@ -123,7 +131,7 @@ def test_training_updates_what_is_mutable(norm_layer: Layer) -> None:
     norm_layer.params["batch_stats/mean"].assign(before["batch_stats/mean"])
 
 
-def test_subclassed_models_and_fit_pass_training_on(norm_layer: Layer) -> None:
+def test_subclassed_models_and_fit_pass_training_on(norm_layer: KerasLayer) -> None:
     class Model(keras.Model):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
@@ -145,7 +153,7 @@ def test_subclassed_models_and_fit_pass_training_on(norm_layer: Layer) -> None:
         norm_layer.params[name].assign(value)
 
 
-def test_archives_hold_the_function(norm_layer: Layer) -> None:
+def test_archives_hold_the_function(norm_layer: KerasLayer) -> None:
     """tests/keras_layer/test_reloading.py reloads without JAX."""
     model = keras.Sequential([keras.Input((4,)), norm_layer, Take()])
     again = pickle.loads(pickle.dumps(model))
@@ -164,7 +172,7 @@ class Take(keras.layers.Layer):  # type: ignore[misc]
 
 
 def test_several_inputs_of_open_sizes() -> None:
-    layer = Layer(pooled, pooled_params())
+    layer = KerasLayer(pooled, pooled_params())
     ids, mask = keras.Input((None,), dtype="int32"), keras.Input((None,), dtype="bool")
     assert layer([ids, mask]).shape == (None, 5)
     assert layer({"mask": mask, "ids": ids}).shape == (None, 5)
@@ -178,7 +186,7 @@ def test_several_inputs_of_open_sizes() -> None:
     state: Any = layer._state
     (portable,) = [function.portable for function in state.model.functions]
     assert portable.requirements == ("d1 == d2",)
-    named = Layer(pooled, pooled_params(), polymorphic_shapes=["(b, n)", "(b, n)"])
+    named = KerasLayer(pooled, pooled_params(), polymorphic_shapes=["(b, n)", "(b, n)"])
     assert named([ids, mask]).shape == (None, 5)
 
 
@@ -191,20 +199,20 @@ def test_saved_models_and_files(tmp_path: Path, portable: Any) -> None:
         "train": Signature(train, args=[X], polymorphic_shapes="(b, 4)"),
     }
     save(tmp_path / "model", signatures, params=dense_params(), trainable=["dense"])
-    layer = Layer(tmp_path / "model", training_function="train")
+    layer = KerasLayer(tmp_path / "model", training_function="train")
     expected = dense(dense_params(), X)
     np.testing.assert_allclose(layer({"image": X}), expected, rtol=1e-5)
     np.testing.assert_allclose(layer(X, training=True), 2 * expected, rtol=1e-5)
     names = ["dense/bias", "dense/kernel"]
     assert [n for n, w in layer.params.items() if w.trainable] == names
-    assert len(Layer(str(tmp_path / "model"), trainable=True).trainable_weights) == 3
-    frozen = Layer(tmp_path / "model", trainable=False)
+    assert len(KerasLayer(str(tmp_path / "model"), trainable=True).trainable_weights) == 3
+    frozen = KerasLayer(tmp_path / "model", trainable=False)
     assert not frozen.trainable_weights
     frozen.trainable = True
     assert [n for n, w in frozen.params.items() if w.trainable] == names
     write_function(tmp_path / "net.jaxfn", portable)
     write_weights(tmp_path / "net.msgpack", dense_params())
-    layer = Layer(tmp_path / "net.jaxfn", tmp_path / "net.msgpack", trainable="out")
+    layer = KerasLayer(tmp_path / "net.jaxfn", tmp_path / "net.msgpack", trainable="out")
     assert [w.path.split("/", 1)[1] for w in layer.trainable_weights] == ["out/0"]
     np.testing.assert_allclose(layer(X), expected, rtol=1e-5)
 
@@ -217,10 +225,10 @@ def test_saved_models_behind_schemes_and_in_folders_with_brackets(
         shutil.copytree(copy, tmp_path / "model [1]")
     expected = dense(dense_params(), X)
     for path in ("memory://layers/model/", tmp_path / "model [1]"):
-        np.testing.assert_allclose(Layer(path)(X), expected, rtol=1e-5)
+        np.testing.assert_allclose(KerasLayer(path)(X), expected, rtol=1e-5)
     text = r"^memory://layers is not a SavedModel: it has no .*\. There is one in memory://layers/model\.$"
     with pytest.raises(FileFormatError, match=text):
-        Layer("memory://layers")
+        KerasLayer("memory://layers")
 
 
 def test_masks_that_buckets_fill_are_inputs(tmp_path: Path) -> None:
@@ -233,7 +241,7 @@ def test_masks_that_buckets_fill_are_inputs(tmp_path: Path) -> None:
         padding=Padding(mask="mask", buckets={"n": [4]}, unchecked_padding=["n"]),
     )
     save(tmp_path / "model", signature, params=pooled_params(), warm_up=False)
-    layer = Layer(tmp_path / "model")
+    layer = KerasLayer(tmp_path / "model")
     expected = pooled(pooled_params(), numbers, real)
     np.testing.assert_allclose(layer({"words": numbers, "mask": real}), expected, rtol=1e-5)
     np.testing.assert_allclose(layer([numbers, real]), expected, rtol=1e-5)
@@ -245,7 +253,7 @@ def test_lifted_arrays_of_saved_models(tmp_path: Path) -> None:
 
     signature = Signature(shifted, args=[X], polymorphic_shapes="(b, 4)")
     save(tmp_path / "model", signature, params=np.eye(4, dtype=np.float32))
-    layer = Layer(tmp_path / "model")
+    layer = KerasLayer(tmp_path / "model")
     assert [w.path.split("/", 1)[1] for w in layer.weights] == ["params", "constants/constant_0"]
     with tf.GradientTape() as tape:
         total = tf.reduce_sum(layer(X))
@@ -261,7 +269,7 @@ def test_functions_are_exported_as_they_are_within_a_tf_function() -> None:
         files.append(sys._getframe().f_code.co_filename)
         return x @ params["w"] if x.shape[1] > 1 else x
 
-    layer = Layer(scaled, W)
+    layer = KerasLayer(scaled, W)
 
     @tf.function
     def run(x: Any) -> Any:
@@ -277,7 +285,7 @@ def test_mixed_precision_leaves_the_functions_dtypes(portable: Any) -> None:
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
-        layer = Layer(portable, dense_params())
+        layer = KerasLayer(portable, dense_params())
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4), layer])
         assert model(X).dtype == "float32"
         assert layer.params["out/0"].dtype == "float32"
@@ -324,7 +332,7 @@ ONE = keras.KerasTensor((None, 4))
     ],
 )
 def test_arguments_are_found_by_name(function: Any, inputs: Any, paths: list[str]) -> None:
-    layer = Layer(function, W)
+    layer = KerasLayer(function, W)
     assert layer(inputs).shape == (None, 2)
     assert layer(inputs, training=True).shape == (None, 2)
     state: Any = layer._state

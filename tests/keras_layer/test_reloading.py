@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from jax2tf_bridge import KerasLayer, Target
 from jax2tf_bridge.errors import FileFormatError, StructureError
-from jax2tf_bridge.keras import Layer
 from tests.fresh_process import run_python
 from tests.keras_layer.functions import X, dense, dense_params, norm, norm_params
 
@@ -27,7 +27,7 @@ try:
     raise SystemExit("loaded without the class")
 except TypeError as e:
     unknown = str(e)
-from jax2tf_bridge.keras import Layer
+from jax2tf_bridge import KerasLayer
 
 x = np.load(f"{folder}/x.npy")
 found = {"unknown": unknown}
@@ -52,7 +52,7 @@ print(json.dumps(found))
 
 
 def test_fresh_process_without_jax_reloads_trains_and_exports(tmp_path: Path) -> None:
-    layer = Layer(norm, norm_params(), mutable=["batch_stats"], name="norm")
+    layer = KerasLayer(norm, norm_params(), mutable=["batch_stats"], name="norm")
     inputs = keras.Input((4,))
     model = keras.Model(inputs, layer(inputs))
     layer.params["params/kernel"].assign(np.full((4, 2), 0.5))
@@ -65,7 +65,7 @@ def test_fresh_process_without_jax_reloads_trains_and_exports(tmp_path: Path) ->
     assert found["draws"] > 0.1
     assert found["trained"] == ["norm/params/kernel"]
     assert found["changed"] == ["batch_stats/mean", "params/kernel"]
-    assert "Could not locate class 'Layer'. Make sure custom classes" in found["unknown"]
+    assert "Could not locate class 'KerasLayer'. Make sure custom classes" in found["unknown"]
     exported = tf.saved_model.load(tmp_path / "exported")
     served = exported.serve(X)
     np.testing.assert_allclose(served["y"], np.load(tmp_path / "y.npy"), rtol=1e-5)
@@ -75,25 +75,25 @@ def test_fresh_process_without_jax_reloads_trains_and_exports(tmp_path: Path) ->
 
 @pytest.fixture(scope="module")
 def config() -> dict[str, Any]:
-    layer = Layer(dense, dense_params(), name="net", trainable=["dense"])
+    layer = KerasLayer(dense, dense_params(), name="net", trainable=["dense"])
     layer.build((None, 4))
     written: dict[str, Any] = json.loads(json.dumps(layer.get_config()))
     return written
 
 
 def test_config_makes_the_layer_again(config: dict[str, Any]) -> None:
-    layer = Layer.from_config(config)
+    layer = KerasLayer.from_config(config)
     assert layer.get_config() == config
     assert [w.path for w in layer.trainable_weights] == ["net/dense/bias", "net/dense/kernel"]
     assert not layer.params["out/0"].numpy().any()
     assert layer.compute_output_shape((None, 4)) == (None, 2)
-    assert not Layer.from_config({**config, "trainable": False}).trainable_weights
+    assert not KerasLayer.from_config({**config, "trainable": False}).trainable_weights
 
 
 def test_archives_hold_float8(tmp_path: Path) -> None:
     """Neither tf.zeros nor HDF5 has it."""
     weights = {"w": jnp.arange(8, dtype=jnp.float8_e4m3fn).reshape(4, 2), "gain": np.float32(2)}
-    layer = Layer(lambda params, x: x @ params["w"].astype(x.dtype) * params["gain"], weights)
+    layer = KerasLayer(lambda params, x: x @ params["w"].astype(x.dtype) * params["gain"], weights)
     model = keras.Sequential([keras.Input((4,)), layer])
     model.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras")
@@ -102,9 +102,9 @@ def test_archives_hold_float8(tmp_path: Path) -> None:
 
 
 def test_tensorflows_own_operations_stay_these() -> None:
-    layer = Layer(dense, dense_params(), xla=False)
+    layer = KerasLayer(dense, dense_params(), target=Target.widest(xla=False))
     layer(keras.KerasTensor((None, 4)))
-    again = Layer.from_config(json.loads(json.dumps(layer.get_config())))
+    again = KerasLayer.from_config(json.loads(json.dumps(layer.get_config())))
     for name, variable in layer.params.items():
         again.params[name].assign(variable)
     x, gradients = tf.constant(X), []
@@ -141,11 +141,11 @@ def test_what_is_wrong_with_a_config_is_named(
     change: dict[str, Any], text: str, config: dict[str, Any]
 ) -> None:
     with pytest.raises(FileFormatError, match=text):
-        Layer.from_config({**config, "model": {**config["model"], **change}})
+        KerasLayer.from_config({**config, "model": {**config["model"], **change}})
 
 
 def test_weights_of_another_layer_are_refused(config: dict[str, Any]) -> None:
-    layer = Layer.from_config(config)
+    layer = KerasLayer.from_config(config)
     store: dict[str, Any] = {}
     layer.save_own_variables(store)
     assert list(store) == ["dense.bias", "dense.kernel", "out.0"]

@@ -18,7 +18,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.keras import Layer
+from jax2tf_bridge import KerasLayer
 from tests.consumers.exchange import OPERATIONS, Report, read_arrays
 from tests.consumers.one_by_one import one_by_one
 from tests.models.comparing import compare, largest
@@ -36,7 +36,7 @@ def layer_differences(folder: Path) -> list[str]:
 
 def _differences(folder: Path, name: str) -> Iterator[str]:
     facts = json.loads((folder / "model.json").read_text())
-    layer = Layer(folder / name, name="layer")
+    layer = KerasLayer(folder / name, name="layer")
     weights = [layer.params[weight].value for weight in facts["weights"]]
     calls = [read_arrays(folder / f"call-{i}.npz") for i in range(facts["calls"])]
     for i, arrays in enumerate(calls):
@@ -60,7 +60,7 @@ def _differences(folder: Path, name: str) -> Iterator[str]:
     yield from _archived(folder, facts, layer, calls[0])
 
 
-def _archived(folder: Path, facts: Any, layer: Layer, arrays: Any) -> Iterator[str]:
+def _archived(folder: Path, facts: Any, layer: KerasLayer, arrays: Any) -> Iterator[str]:
     """Trains the layer a step, in a functional model, and reloads that."""
     given = [tf.constant(array) for array in arrays["inputs"]]
     kept = [i for i, array in enumerate(given) if not _is_key(array)]

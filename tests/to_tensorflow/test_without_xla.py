@@ -1,4 +1,4 @@
-"""to_tf(xla=False): functions that were exported for XLA become TensorFlow's own operations."""
+"""to_tf(target=...): functions for XLA become operations of TensorFlow."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def kinds(function: Any) -> set[str]:
 def test_values_and_gradients_of_a_function_for_xla() -> None:
     portable = deserialize(serialize(export(cubes, polymorphic_shapes="(b, _)")(X), vjp_order=1))
     assert portable.platforms == ("cpu", "cuda", "rocm", "tpu")
-    f = to_tf(portable, xla=False)
+    f = to_tf(portable, target=Target.widest(xla=False))
     assert "XlaCallModule" in kinds(to_tf(portable))
     assert not [kind for kind in kinds(f) if "Xla" in kind]
     x = tf.constant(X)
@@ -68,7 +68,7 @@ def test_a_call_without_a_form_is_an_error() -> None:
             match=r"kernel cannot become TensorFlow's own operations: the custom call 'my_kernel' "
             r".*has no form in them. Export it without xla=False",
         ):
-            to_tf(each, xla=False)
+            to_tf(each, target=Target.widest(xla=False))
 
 
 def test_a_function_without_a_gradient_says_so_still() -> None:

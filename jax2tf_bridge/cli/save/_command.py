@@ -170,8 +170,8 @@ def _buckets_dropped(root: AnyPath, options: argparse.Namespace) -> str | None:
     from jax2tf_bridge.saving import latest_version
 
     newest = latest_version(root)
-    found = None if newest is None or options.buckets else read_sidecar(newest)
-    had = [e for e in found[0].signatures.values() if e.buckets] if found else []
+    sidecar = None if newest is None or options.buckets else read_sidecar(newest)
+    had = [e for e in sidecar[0].signatures.values() if e.buckets] if sidecar else []
     if not had or newest is None:
         return None
     words = []

@@ -304,26 +304,26 @@ def _read_example(file: AnyPath) -> Example:
             f"--example: expected a file .npz or .json with values of inputs by name. Got: {file}"
         )
     try:
-        found = _read_json(file) if kind == ".json" else _read_npz(file)
+        values = _read_json(file) if kind == ".json" else _read_npz(file)
     except (ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as e:
         raise FileFormatError(
             f"--example: {file} cannot be read as {kind} with values of inputs by name: {e}",
             file=str(file),
         ) from e
-    return found
+    return values
 
 
 def _read_json(file: AnyPath) -> Example:
-    found = json.loads(file.read_bytes())
-    listed = found if isinstance(found, list) else [found]
+    values = json.loads(file.read_bytes())
+    listed = values if isinstance(values, list) else [values]
     if not listed or not all(isinstance(each, dict) for each in listed):
         raise ValueError('expected an object, as {"ids": [[4, 8, 15]]}, or a list of such objects')
-    return found if isinstance(found, dict) else listed
+    return values if isinstance(values, dict) else listed
 
 
 def _read_npz(file: AnyPath) -> Mapping[str, Any]:
     with file.open("rb") as opened:
-        found = np.load(opened, allow_pickle=False)
-        if not isinstance(found, np.lib.npyio.NpzFile):
+        arrays = np.load(opened, allow_pickle=False)
+        if not isinstance(arrays, np.lib.npyio.NpzFile):
             raise ValueError("it holds one array without a name; write it with np.savez")
-        return {name: found[name] for name in found.files}
+        return {name: arrays[name] for name in arrays.files}

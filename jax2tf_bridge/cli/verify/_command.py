@@ -128,13 +128,13 @@ def _params_like(options: argparse.Namespace) -> Any:
         return None
     import jax
 
-    found = import_reference(options.params_like, "--params-like")
-    if callable(found) and jax.tree_util.all_leaves([found]):
+    params = import_reference(options.params_like, "--params-like")
+    if callable(params) and jax.tree_util.all_leaves([params]):
         try:
-            found = found()
+            params = params()
         except Exception as e:
             raise UserCodeError(f"calling {options.params_like}", e) from e
-    return found
+    return params
 
 
 DESCRIPTION = """\

@@ -192,26 +192,26 @@ def _flags_of(routine: str, scalars: Sequence[Any], target: str) -> dict[str, in
 
 def _flags_of_attributes(call: Any) -> dict[str, int]:
     """Reads the flags in attributes, characters or (on GPUs) booleans, as numbers."""
-    found: dict[str, int] = {}
+    values: dict[str, int] = {}
     for name in ("mhlo.backend_config", "backend_config"):
         if name in call.attributes and isinstance(call.attributes[name], ir.DictAttr):
-            found |= {
+            values |= {
                 key: int(value.value)
                 for key, value in attributes_of(ir.DictAttr(call.attributes[name])).items()
                 if isinstance(value, (ir.BoolAttr, ir.IntegerAttr))
             }
     numbers = ("left", "lower", "transpose", "transposed")
-    flags: dict[str, int] = {name: found[name] for name in numbers if name in found}
+    flags: dict[str, int] = {name: values[name] for name in numbers if name in values}
     vectors = {"compute_left": "left_vectors", "compute_right": "right_vectors", "mode": "vectors"}
-    flags |= {name: int(chr(found[key]) == "V") for key, name in vectors.items() if key in found}
-    if "uplo" in found:
-        flags["lower"] = int(chr(found["uplo"]) == "L")
-    if "side" in found:
-        flags["left"] = int(chr(found["side"]) == "L")
-    if "diag" in found:
-        flags["unit_diagonal"] = int(chr(found["diag"]) == "U")
-    if "trans_x" in found:
-        flags["transpose"] = "NTC".index(chr(found["trans_x"]))
+    flags |= {name: int(chr(values[key]) == "V") for key, name in vectors.items() if key in values}
+    if "uplo" in values:
+        flags["lower"] = int(chr(values["uplo"]) == "L")
+    if "side" in values:
+        flags["left"] = int(chr(values["side"]) == "L")
+    if "diag" in values:
+        flags["unit_diagonal"] = int(chr(values["diag"]) == "U")
+    if "trans_x" in values:
+        flags["transpose"] = "NTC".index(chr(values["trans_x"]))
     return flags
 
 

@@ -325,10 +325,10 @@ class Progression:
 def progressions(constraints: Sequence[Comparison]) -> Iterator[Progression]:
     """Yields the progression of each variable with a known remainder."""
     for comparison in constraints:
-        found = known_remainder(comparison)
-        if found is None:
+        known = known_remainder(comparison)
+        if known is None:
             continue
-        operation, remainder = found
+        operation, remainder = known
         dividend, divisor = operation.operands
         factor = divisor.constant_value()
         if is_variable(dividend) and factor is not None and factor > 1:
@@ -338,7 +338,7 @@ def progressions(constraints: Sequence[Comparison]) -> Iterator[Progression]:
 def known_remainder(comparison: Comparison) -> tuple[DimOperation, int] | None:
     """Returns the mod and its value if a comparison states one, else None."""
     left, right = comparison.left, comparison.right
-    found = left.as_operation() if isinstance(left, DimExpr) else None
-    if comparison.operator != "==" or found is None or found.kind != "mod":
+    operation = left.as_operation() if isinstance(left, DimExpr) else None
+    if comparison.operator != "==" or operation is None or operation.kind != "mod":
         return None
-    return (found, right) if isinstance(right, int) else None
+    return (operation, right) if isinstance(right, int) else None

@@ -94,10 +94,10 @@ class _PlaceSearch:
         others = [p for p in self.sizes if p[0] in data and p[1] > 0]
         if not others:
             return batch
-        found = self.attempt(
+        choice = self.attempt(
             self.open_places(batch, others), "more than the leading dimensions open"
         )
-        return batch if isinstance(found, Exception) else found
+        return batch if isinstance(choice, Exception) else choice
 
     def leading_alone(self, choice: Choice) -> Choice:
         """Opens the leading dimensions of all arguments, or else only that of the last one."""
@@ -109,9 +109,9 @@ class _PlaceSearch:
                 place: d if self.specs.argument_of(place[0]) == argument else self.size_of(place)
                 for place, d in choice.items()
             }
-            found = self.attempt(alone, "the leading dimensions of one argument open")
-            if not isinstance(found, Exception):
-                return found
+            outcome = self.attempt(alone, "the leading dimensions of one argument open")
+            if not isinstance(outcome, Exception):
+                return outcome
         raise failure
 
     def without_parameters(self, choice: Choice) -> Choice:
@@ -127,8 +127,8 @@ class _PlaceSearch:
         closed = {p: self.size_of(p) if p in parameters else d for p, d in choice.items()}
         if not led or closed == choice:
             return choice
-        found = self.attempt(closed, "the arguments that lead no result closed")
-        return closed if found == closed else choice
+        outcome = self.attempt(closed, "the arguments that lead no result closed")
+        return closed if outcome == closed else choice
 
     def leads(self, choice: Choice) -> frozenset[str]:
         """Collects the variables in the first open dimension of each informative result.

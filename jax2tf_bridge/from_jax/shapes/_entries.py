@@ -114,19 +114,21 @@ def propose_shapes(
       fits: compares an argument with an entry.
     """
     shared = is_entry(polymorphic_shapes)
-    found: dict[str, Any] = {}
+    proposals: dict[str, Any] = {}
     for name, argument, entry in arguments:
         candidates = [entry, *([None] if shared else []), *_with_names(argument)]
         fitting = [c for c in candidates if _fit(fits, argument, c, name)]
         if not fitting:
             return None
-        found[name] = fitting[0]
-    if all(entry is None for entry in found.values()):
+        proposals[name] = fitting[0]
+    if all(entry is None for entry in proposals.values()):
         return None
     names = [name for name, _, _ in arguments]
-    if isinstance(polymorphic_shapes, Mapping) or any(found[n] is not None for n in names[count:]):
-        return {name: entry for name, entry in found.items() if entry is not None}
-    return [found[name] for name in names[:count]]
+    if isinstance(polymorphic_shapes, Mapping) or any(
+        proposals[n] is not None for n in names[count:]
+    ):
+        return {name: entry for name, entry in proposals.items() if entry is not None}
+    return [proposals[name] for name in names[:count]]
 
 
 def _fit(fits: Fits, argument: Any, entry: Any, name: str) -> bool:

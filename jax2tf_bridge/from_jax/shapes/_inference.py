@@ -145,8 +145,8 @@ def _next_assumptions(
     source = user_line(error) or function.source
     scope = assumptions.scope_of_jax()
     options = list(question.options) if by_value else likelier_first(question, scope)
-    found = [_add_answers(assumptions, option, source) for option in options]
-    answers = [answer for answer in found if answer is not None]
+    extended = [_add_answers(assumptions, option, source) for option in options]
+    answers = [answer for answer in extended if answer is not None]
     if not answers:
         return [], _never(assumptions, question, source, function, error)
     decided = [a for a in answers if a.requirements == assumptions.requirements]
@@ -165,8 +165,8 @@ def _add_answers(
             weakest = weakest_requirement(asked, assumptions.full_scope)
             if weakest is None:
                 return None
-            found = prove(asked, assumptions.full_scope)
-            counterexample = found.counterexample if isinstance(found, Refuted) else {}
+            refutation = prove(asked, assumptions.full_scope)
+            counterexample = refutation.counterexample if isinstance(refutation, Refuted) else {}
             requirement = Requirement(weakest, asked, counterexample, source)
             assumptions = assumptions.with_requirement(requirement)
             if comparison == requirement.comparison:
@@ -208,12 +208,12 @@ def _by_experiment(
 ) -> tuple[list[SizeAssumptions], Exception]:
     """Finds assumptions by trials at concrete sizes; also returns the error if there are none."""
     source = user_line(error) or function.source
-    found = try_sizes(function, assumptions.full_scope, error)
-    if not found.passed:
-        for sizes, concrete in found.failed[:1]:
+    experiment = try_sizes(function, assumptions.full_scope, error)
+    if not experiment.passed:
+        for sizes, concrete in experiment.failed[:1]:
             error.add_note(fails_at_all_sizes(function.name, error, sizes, concrete))
         return [], error
-    if not found.failed:
+    if not experiment.failed:
         if isinstance(error, RecursionError) and assumptions.facts:
             # JAX recurses infinitely if constraints rewrite each other.
             told = assumptions.comparison_from_jax(assumptions.facts[-1].comparison)
@@ -222,14 +222,14 @@ def _by_experiment(
         if question is not None and question.options:
             return [], not_convinced_error(function, question.options[0][0], source, error)
         rows = _traceable_by_rows(function, assumptions)
-        return [], needs_a_number_error(function, found.passed[:2], source, error, rows)
-    sizes, concrete = found.failed[0]
+        return [], needs_a_number_error(function, experiment.passed[:2], source, error, rows)
+    sizes, concrete = experiment.failed[0]
     answer = assumptions
-    for comparison in explanation(found):
-        counterexample = next((s for s, _ in found.failed if not comparison.holds(s)), sizes)
+    for comparison in explanation(experiment):
+        counterexample = next((s for s, _ in experiment.failed if not comparison.holds(s)), sizes)
         requirement = Requirement(comparison, comparison, counterexample, source)
         answer = answer.with_requirement(requirement)
-    failure = some_sizes_fail_error(function, found.passed[0], sizes, concrete, source, error)
+    failure = some_sizes_fail_error(function, experiment.passed[0], sizes, concrete, source, error)
     return ([answer] if answer != assumptions else []), failure
 
 
@@ -249,9 +249,9 @@ def _log(name: str, before: SizeAssumptions, after: SizeAssumptions) -> None:
     required = [str(r.comparison) for r in after.requirements if r not in before.requirements]
     facts = [str(f.comparison) for f in after.facts if f not in before.facts]
     progressions = map(str, after.progressions[len(before.progressions) :])
-    found = [
+    changes = [
         *(f"it requires {text}" for text in required),
         *(f"{text} holds" for text in facts if text not in required),
         *progressions,
     ]
-    logger.debug("Tracing %s again: %s", name, "; ".join(found) or "another answer")
+    logger.debug("Tracing %s again: %s", name, "; ".join(changes) or "another answer")

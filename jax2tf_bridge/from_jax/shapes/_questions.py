@@ -94,13 +94,13 @@ _CONCATENATED = re.compile(r"concatenating along dimension (\d+)")
 
 
 def _read_comparison(text: str, variables: frozenset[str]) -> Question | None:
-    found = _COMPARED.search(text)
-    if found is None:
+    match = _COMPARED.search(text)
+    if match is None:
         return None
-    left, right = (_dimension(found[i], variables) for i in (1, 3))
+    left, right = (_dimension(match[i], variables) for i in (1, 3))
     if left is None or right is None:
         return None
-    comparison = Comparison(_operator(found[2]), left, right)
+    comparison = Comparison(_operator(match[2]), left, right)
     return Question(((comparison,), (comparison.negate(),)))
 
 
@@ -110,24 +110,24 @@ def _operator(text: str) -> ComparisonOperator:
 
 
 def _uneven_division(text: str, variables: frozenset[str]) -> Question | None:
-    found = _REMAINDER.search(text)
-    remainder = _dimension(found[1], variables) if found else None
+    match = _REMAINDER.search(text)
+    remainder = _dimension(match[1], variables) if match else None
     return None if remainder is None else _equal([(remainder, 0)])
 
 
 def _read_difference(text: str, variables: frozenset[str]) -> Question | None:
-    found = _MUST_EQUAL.search(text)
+    match = _MUST_EQUAL.search(text)
     # JAX prints an uncomputed division here.
-    sides = [_dimension(found[i], variables, simplify=True) for i in (1, 2)] if found else []
+    sides = [_dimension(match[i], variables, simplify=True) for i in (1, 2)] if match else []
     known = [side for side in sides if side is not None]
     return _equal([(known[0], known[1])]) if len(known) == 2 else None
 
 
 def _read_division(text: str, variables: frozenset[str]) -> Question | None:
-    found = _MUST_DIVIDE.search(text) or _PARTITIONED.search(text)
-    if found is None:
+    match = _MUST_DIVIDE.search(text) or _PARTITIONED.search(text)
+    if match is None:
         return None
-    divisor, dividend = (_dimension(found[i], variables) for i in (1, 2))
+    divisor, dividend = (_dimension(match[i], variables) for i in (1, 2))
     if not isinstance(divisor, int) or divisor < 1 or not isinstance(dividend, DimExpr):
         return None
     return _equal([(dividend % divisor, 0)])
@@ -135,8 +135,8 @@ def _read_division(text: str, variables: frozenset[str]) -> Question | None:
 
 def _padding(text: str, variables: frozenset[str]) -> Question | None:
     """Asks for numbers, because the padding in the gradient of a convolution must be constant."""
-    found = _PADDING.search(text)
-    numbers = _NUMPY_INTEGER.sub(r"\1", found[1]) if found else ""
+    match = _PADDING.search(text)
+    numbers = _NUMPY_INTEGER.sub(r"\1", match[1]) if match else ""
     pairs = [pair.strip().removeprefix("(").removesuffix(")") for pair in _split(numbers)]
     pads = [_dimension(pad.strip(), variables) for pair in pairs for pad in _split(pair)]
     symbolic = tuple(pad for pad in pads if isinstance(pad, DimExpr))
@@ -144,16 +144,16 @@ def _padding(text: str, variables: frozenset[str]) -> Question | None:
 
 
 def _division_by_zero(text: str, variables: frozenset[str]) -> Question | None:
-    found = _DIVISOR.search(text)
-    divisor = _dimension(found[1], variables) if found else None
+    match = _DIVISOR.search(text)
+    divisor = _dimension(match[1], variables) if match else None
     if divisor is None:
         return None
     return Question(((Comparison(">=", divisor, 1),), (Comparison("<=", divisor, -1),)))
 
 
 def _sample_too_large(text: str, variables: frozenset[str]) -> Question | None:
-    found = _SAMPLE.search(text)
-    sample, population = (_dimension(found[i], variables) for i in (1, 2)) if found else (0, 0)
+    match = _SAMPLE.search(text)
+    sample, population = (_dimension(match[i], variables) for i in (1, 2)) if match else (0, 0)
     if sample is None or population is None:
         return None
     if not (is_symbolic_dim(sample) or is_symbolic_dim(population)):
@@ -162,16 +162,16 @@ def _sample_too_large(text: str, variables: frozenset[str]) -> Question | None:
 
 
 def _read_squeeze(text: str, variables: frozenset[str]) -> Question | None:
-    found = _NOT_ONE.search(text)
-    shape = _shape(found[1], variables) if found else None
-    if found is None or shape is None or int(found[2]) >= len(shape):
+    match = _NOT_ONE.search(text)
+    shape = _shape(match[1], variables) if match else None
+    if match is None or shape is None or int(match[2]) >= len(shape):
         return None
-    return _equal([(shape[int(found[2])], 1)])
+    return _equal([(shape[int(match[2])], 1)])
 
 
 def _leading_sizes(text: str, variables: frozenset[str]) -> Question | None:
-    found = _LEADING.search(text)
-    sizes = _shape(found[1], variables) if found else None
+    match = _LEADING.search(text)
+    sizes = _shape(match[1], variables) if match else None
     return None if sizes is None else _all_equal(sizes)
 
 
@@ -193,8 +193,8 @@ def _einsum_names(text: str, variables: frozenset[str]) -> Question | None:
 
 def _read_product(text: str, variables: frozenset[str]) -> Question | None:
     """Reads a question about two stacks of matrices."""
-    found = _MATMUL.search(text)
-    shapes = list(_shapes(found[1], variables)) if found else []
+    match = _MATMUL.search(text)
+    shapes = list(_shapes(match[1], variables)) if match else []
     if len(shapes) < 2 or min(map(len, shapes)) < 2:
         return None
     first, second = shapes[:2]

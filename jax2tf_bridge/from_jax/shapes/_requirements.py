@@ -70,12 +70,12 @@ def _new(before: SizeAssumptions, after: SizeAssumptions) -> list[Requirement]:
 def _only_sizes(scope: SymbolicScope, variables: frozenset[str]) -> dict[str, int] | None:
     """Returns the sizes if a scope allows exactly one for each variable, else None."""
     # The counterexample to "sum == 0" has the smallest sizes.
-    found = prove(
+    verdict = prove(
         Comparison("==", sum(map(DimExpr.variable, sorted(variables)), start=0), 0), scope
     )
-    if not isinstance(found, Refuted):
+    if not isinstance(verdict, Refuted):
         return None
-    sizes = {name: found.counterexample[name] for name in sorted(variables)}
+    sizes = {name: verdict.counterexample[name] for name in sorted(variables)}
     fixed = all(
         isinstance(prove(Comparison("==", DimExpr.variable(name), size), scope), Proven)
         for name, size in sizes.items()

@@ -122,12 +122,12 @@ def _expressions(held: Mapping[str, Any], children: Sequence[Any], static: Any) 
       ValueError: an attribute has no expression, or several.
     """
     parts = dict(_static_parts(static))
-    found = {name: _expression(value, children, parts) for name, value in held.items()}
-    times = Counter(found.values())
+    expressions = {name: _expression(value, children, parts) for name, value in held.items()}
+    times = Counter(expressions.values())
     twice = [text for text in parts if times[text] > 1]
     if twice:
         raise ValueError(f"{twice[0]} may be one of several attributes")
-    return found
+    return expressions
 
 
 def _expression(value: Any, children: Sequence[Any], parts: Mapping[str, Any]) -> str:

@@ -79,11 +79,11 @@ def _spec_and_object(treedef: Any, leaves: Iterator[Any]) -> tuple[TreeSpec, Any
     one_level = _one_level(treedef)
     try:
         value = _make_object(one_level, objects)
-        node, found = _node(value)
+        node, actual = _node(value)
     except StructureError:
         pass
     else:
-        if len(found) == len(children):
+        if len(actual) == len(children):
             return replace(node, children=children), value
     node_type = treedef.node_data()[0]
     codec = _codec(node_type, one_level)
@@ -139,8 +139,8 @@ def _codec(node_type: type, treedef: Any) -> NodeCodec:
     static = treedef.node_data()[1]
 
     def flatten(value: Any) -> Sequence[Any] | None:
-        children, found = jax.tree_util.tree_flatten(value, is_leaf=lambda x: x is not value)
-        return children if found == treedef else None
+        children, own_treedef = jax.tree_util.tree_flatten(value, is_leaf=lambda x: x is not value)
+        return children if own_treedef == treedef else None
 
     return prefer_from_children(NodeCodec(node_type, flatten, treedef.unflatten, static))
 

@@ -267,8 +267,8 @@ def resources(signature: Signature) -> list[Any]:
             continue
         seen[id(each)] = each
         used += _list_used(each)
-    found = [*signature.processing.resources, *filter(tf_compat.is_trackable, seen.values())]
-    return list({id(resource): resource for resource in found}.values())
+    trackables = [*signature.processing.resources, *filter(tf_compat.is_trackable, seen.values())]
+    return list({id(resource): resource for resource in trackables}.values())
 
 
 def _list_used(function: Any) -> list[Any]:

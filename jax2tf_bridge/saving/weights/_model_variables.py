@@ -71,19 +71,21 @@ def model_variables(model: Any) -> dict[str, NamedVariable]:
     Raises:
       StructureError: it has no variables.
     """
-    found: dict[int, NamedVariable] = {}
+    variables_by_id: dict[int, NamedVariable] = {}
     for names, variable in itertools.chain(_walk(model), _iterate_listed(model)):
-        known = found.get(id(variable))
+        known = variables_by_id.get(id(variable))
         # A second way to a variable is a second name.
         before = known.names if known else ()
-        found[id(variable)] = NamedVariable(tuple(dict.fromkeys([*before, *names])), variable)
-    if not found:
+        variables_by_id[id(variable)] = NamedVariable(
+            tuple(dict.fromkeys([*before, *names])), variable
+        )
+    if not variables_by_id:
         raise StructureError(
             f"The {type(model).__name__} has no variables. Expected a tf.Module, a Keras model, a "
             "loaded SavedModel or a tree of tf.Variables; a model of Keras has them once it was "
             "built or called."
         )
-    return _by_name(list(found.values()))
+    return _by_name(list(variables_by_id.values()))
 
 
 def _by_name(found: Sequence[NamedVariable]) -> dict[str, NamedVariable]:

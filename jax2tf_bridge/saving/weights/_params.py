@@ -171,23 +171,23 @@ def leaves_for(tree: TreeSpec, params: Any, what: str, root: str) -> list[Any]:
             given = PathWeights.of_state(params)
         except StateDictError:
             raise e from None
-        found = match(_targets(tree), given.leaves)
-        if not found.missing and not found.unexpected:
-            return [given.leaves[path] for path in found.pairs.values()]
-        if is_flat(params) or (found.pairs and not _is_of_dicts(tree)):
+        matching = match(_targets(tree), given.leaves)
+        if not matching.missing and not matching.unexpected:
+            return [given.leaves[path] for path in matching.pairs.values()]
+        if is_flat(params) or (matching.pairs and not _is_of_dicts(tree)):
             return _by_path(tree, given, what)
         raise
 
 
 def _by_path(tree: TreeSpec, given: PathWeights, what: str) -> list[Any]:
     targets = _targets(tree)
-    found = match(targets, given.leaves)
-    if found.missing or found.unexpected:
+    matching = match(targets, given.leaves)
+    if matching.missing or matching.unexpected:
         whose = f"The weights in {given.source}" if given.source else "params"
-        lines = differences(dict.fromkeys(found.missing, ""), found.unexpected, targets)
-        hint = _hint(found.missing, found.unexpected, given.source)
+        lines = differences(dict.fromkeys(matching.missing, ""), matching.unexpected, targets)
+        hint = _hint(matching.missing, matching.unexpected, given.source)
         raise StructureError(f"{whose} do not fit {what}:{format_bullets(lines)}\n{hint}")
-    return [given.leaves[found.pairs[name]] for name in targets]
+    return [given.leaves[matching.pairs[name]] for name in targets]
 
 
 def _hint(missing: Sequence[str], unexpected: Sequence[str], source: str) -> str:

@@ -394,10 +394,10 @@ def _dtype(
     if start + length > last:
         raise cut_short(base + start, length, last - start)
     name = data[start : start + length].decode("ascii", "backslashreplace")
-    found = read_dtype(name, file)
-    if isinstance(found, str):
-        raise Fault(base + at, found, f"{name!r:.80}")
-    return found, start + length
+    dtype_or_text = read_dtype(name, file)
+    if isinstance(dtype_or_text, str):
+        raise Fault(base + at, dtype_or_text, f"{name!r:.80}")
+    return dtype_or_text, start + length
 
 
 def _complex(window: Window, start: int, end: int) -> complex:

@@ -463,10 +463,10 @@ class _Encoder:
 
     def write_known_array(self, value: Any) -> bool:
         """Writes an array if its headers are cached; returns whether they were."""
-        found = self.headers.get((value.shape, value.dtype))
-        if found is None:
+        cached = self.headers.get((value.shape, value.dtype))
+        if cached is None:
             return False
-        header, size = found
+        header, size = cached
         self.pending += header
         self.leaf(value, self.take_bytes(), size)
         return True
@@ -541,10 +541,10 @@ class _Encoder:
         """Returns the name of a dtype for readers; None if readers do not support it."""
         if dtype not in self.dtypes:
             try:
-                found = read_dtype(dtype.name, None)
+                readable = read_dtype(dtype.name, None)
             except MissingDependencyError:
-                found = ""
-            known = isinstance(found, np.dtype) and found == dtype.newbyteorder("=")
+                readable = ""
+            known = isinstance(readable, np.dtype) and readable == dtype.newbyteorder("=")
             self.dtypes[dtype] = dtype.name if known else None
         return self.dtypes[dtype]
 
@@ -554,9 +554,9 @@ class _Encoder:
 
     def take_bytes(self) -> bytes:
         """Returns and clears the bytes since the last array."""
-        found = bytes(self.pending)
+        pending = bytes(self.pending)
         self.pending.clear()
-        return found
+        return pending
 
     def leaf(self, value: Any, header: bytes, size: int) -> None:
         leaves = self.leaves

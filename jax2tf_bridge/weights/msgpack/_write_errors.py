@@ -130,19 +130,19 @@ def _problem_of_jax_array(array: Any) -> str | None:
 
 
 def unsupported_dtype(place: str, array: Any) -> SerializationError:
-    found: np.dtype[Any] = array.dtype
+    dtype: np.dtype[Any] = array.dtype
     if place.startswith("The key "):
         fix = "Use to_bytes or write_weights, which write keys as str."
-    elif found.kind in "USTa":
+    elif dtype.kind in "USTa":
         fix = "Write array.tolist()."
-    elif found.hasobject:
+    elif dtype.hasobject:
         fix = "Write array.tolist(), or array.astype of a dtype of numbers."
-    elif found.names is not None:
+    elif dtype.names is not None:
         fix = "Write a dict of its fields: {name: array[name] for name in array.dtype.names}."
     else:
         fix = "Write array.view(numpy.uint8), or array.astype of a dtype of numbers."
     return SerializationError(
-        f"{place} has the dtype {found!s:.80}, which could be written but not read: expected bool, "
+        f"{place} has the dtype {dtype!s:.80}, which could be written but not read: expected bool, "
         "integers, floats, complex, times, or a dtype of ml_dtypes that is installed here. "
         f"{fix}"
     )

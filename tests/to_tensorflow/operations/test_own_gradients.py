@@ -183,7 +183,7 @@ func.func @main(%x: tensor<3xf32>) -> tensor<3xf32> {
         x = tf.constant([1.0, 2.0, 3.0])
         with tf.GradientTape() as tape:
             tape.watch(x)
-            y = to_tf(portable, xla=False)(x)
+            y = to_tf(portable, target=Target.widest(xla=False))(x)
         np.testing.assert_array_equal(tape.gradient(y, x), [2, 4, 6])
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 from jax import lax
 
-from jax2tf_bridge import export, to_tf
+from jax2tf_bridge import Target, export, to_tf
 from tests.to_tensorflow.operations.running import op_names
 
 X = np.array([[1, 2, 3], [3, 4, 6]], np.float32)
@@ -33,7 +33,7 @@ def test_only_the_branches_of_one_platform_remain() -> None:
 
     portable = export(f, polymorphic_shapes="(b, 3)")(X)
     assert len(portable.platforms) > 1
-    own = to_tf(portable, xla=False)
+    own = to_tf(portable, target=Target.widest(xla=False))
     for result, expected in zip(own(X), jax.jit(f)(X), strict=True):
         np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
     concrete = tf.function(own, autograph=False).get_concrete_function(tf.TensorSpec([None, 3]))
@@ -46,6 +46,6 @@ def test_a_choice_that_is_not_the_platforms_remains() -> None:
     def f(i: Any, x: Any) -> Any:
         return lax.switch(i, [jnp.sin, jnp.cos, _by_platform], x)
 
-    own = to_tf(export(f)(np.int32(0), X), xla=False)
+    own = to_tf(export(f)(np.int32(0), X), target=Target.widest(xla=False))
     for i, expected in enumerate((np.sin(X), np.cos(X), np.sin(X))):
         np.testing.assert_allclose(own(np.int32(i), X), expected, rtol=1e-5, atol=1e-6)

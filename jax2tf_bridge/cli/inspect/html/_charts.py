@@ -39,10 +39,10 @@ def largest(
       in_order: whether to keep the order of `bars`.
     """
     given = [(i, bar) for i, bar in enumerate(bars) if bar.value > 0]
-    found = sorted(given, key=lambda each: -each[1].value)
-    kept = found if len(found) <= most else found[: most - 1]
+    ordered = sorted(given, key=lambda each: -each[1].value)
+    kept = ordered if len(ordered) <= most else ordered[: most - 1]
     shown = [bar for _, bar in (sorted(kept, key=lambda each: each[0]) if in_order else kept)]
-    rest = [bar for _, bar in found[len(kept) :]]
+    rest = [bar for _, bar in ordered[len(kept) :]]
     if not rest:
         return shown
     total = sum(bar.value for bar in rest)

@@ -155,17 +155,19 @@ def _signatures(signatures: Sequence[Mapping[str, Any]]) -> PageTable:
 
 def _arrays(facts: Mapping[str, Any]) -> PageTable:
     """Tabulates the largest constants of the graph and of modules."""
-    found = [
+    array_rows = [
         (f"module {m['number']}", c["type"], c["bytes"])
         for m in facts["modules"]
         for c in m["largest_constants"]
     ]
-    found += [
+    array_rows += [
         (f"{c['function']}/{c['node']}".strip("/"), format_array_type(c), c["bytes"])
         for c in facts["constants"]["largest"]
     ]
-    found.sort(key=lambda row: -row[2])
-    rows = [[place, kind, f"{size:,}"] for place, kind, size in found[:_MAX_BARS] if size > 1000]
+    array_rows.sort(key=lambda row: -row[2])
+    rows = [
+        [place, kind, f"{size:,}"] for place, kind, size in array_rows[:_MAX_BARS] if size > 1000
+    ]
     head = ["where", "type", "bytes"]
     return PageTable("Largest constants", head, rows, numbers=frozenset({2}))
 
@@ -257,7 +259,7 @@ def _fold(
 
 
 def _file_findings(facts: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    found = []
+    parts = []
     path = facts["file"]["path"]
     for module in facts["modules"]:
         title = _order_title(module["order"])
@@ -267,28 +269,28 @@ def _file_findings(facts: Mapping[str, Any]) -> list[tuple[str, str, str]]:
             "form in StableHLO alone."
         )
         if module["unreadable"]:
-            found.append(("error", f"{title} cannot be read: {module['unreadable']}", ""))
+            parts.append(("error", f"{title} cannot be read: {module['unreadable']}", ""))
         elif calls:
             text = f"{title} runs on no TensorFlow: {no_handler_text(calls)}."
-            found.append(("error", text, retarget))
+            parts.append(("error", text, retarget))
         elif not module["tensorflow"]:
             text = f"{title} is newer than what every known TensorFlow reads."
-            found.append(("error", text, retarget.replace("it without, if it has", "it in")))
+            parts.append(("error", text, retarget.replace("it without, if it has", "it in")))
     for dropped in facts["dropped_platforms"]:
-        found.append(("note", f"Not for {dropped['platform']}: {dropped['reason']}", ""))
+        parts.append(("note", f"Not for {dropped['platform']}: {dropped['reason']}", ""))
     effects = [*facts["effects"]["ordered"], *facts["effects"]["unordered"]]
     if effects:
-        found.append(
+        parts.append(
             ("warning", f"It has the effects {some(effects)}, which exist in JAX alone.", "")
         )
     if facts["devices"] > 1:
-        found.append(("warning", f"It is spread over {facts['devices']} devices.", ""))
+        parts.append(("warning", f"It is spread over {facts['devices']} devices.", ""))
     orders, then = facts["gradient"]["orders"], facts["gradient"]["then"]
     # Users know already how many orders they asked for.
     if then and not (orders and _WRITTEN_SO in then):
         text = f"{format_gradients(orders).capitalize()}: {then}"
-        found.append(("note", text, ""))
-    return sorted(found, key=lambda finding: ("error", "warning", "note").index(finding[0]))
+        parts.append(("note", text, ""))
+    return sorted(parts, key=lambda finding: ("error", "warning", "note").index(finding[0]))
 
 
 def _file_arrays(title: str, arrays: Sequence[Mapping[str, Any]]) -> PageTable:
