@@ -103,10 +103,11 @@ def publish_version(
             check(partial)
         folder.settle(partial)
         removable: dict[int, list[AnyPath]] = {}
+        # Before the version is visible, because a server compiles programs that it does not find;
+        # and before the lock, because copies take longer than others wait for it.
+        share_programs(partial, folder.path)
         with folder.lock():
             check_interrupts()
-            # Before the version is visible, since a server compiles programs that it does not find.
-            share_programs(partial, folder.path)
             version = folder.add(place, notes)
             if count is not None:
                 versions = _list_directories(folder, notes)

@@ -40,7 +40,7 @@ _INTEGER = re.compile(r"\s*\+?([0-9]+)\s*", re.ASCII)
 _RECORD_PREFIX = ".versions-used-up-to-"
 _RECORD = re.compile(re.escape(_RECORD_PREFIX) + r"([0-9]+)", re.ASCII)
 _MAX_VERSION = 2**63 - 1
-# Publishers hold the lock for a rename only: for milliseconds, unless they are stopped.
+# Publishers hold the lock for a rename only, which takes milliseconds, unless they are stopped.
 _LOCK_SECONDS = 10.0
 
 
