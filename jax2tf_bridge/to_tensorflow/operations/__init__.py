@@ -1,4 +1,4 @@
-"""StableHLO as TensorFlow's own operations, for consumers without XLA."""
+"""Converts StableHLO to TensorFlow's own operations, for consumers without XLA."""
 
 from jax2tf_bridge.to_tensorflow.operations._call_operations import make_operations, read
 from jax2tf_bridge.to_tensorflow.operations._converter_forms import lgamma

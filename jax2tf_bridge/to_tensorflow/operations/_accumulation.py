@@ -1,4 +1,4 @@
-"""Dtypes in which sums of products are computed: TensorFlow lacks kernels for many of them."""
+"""Chooses dtypes for sums of products, because TensorFlow lacks kernels for many dtypes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _NATIVE_FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
 
 
 def accumulation_dtype(left: str, right: str, result: str) -> tf.DType:
-    """Chooses the dtype to multiply and add in, for elements of StableHLO.
+    """Chooses the dtype to multiply and add in, for element types of StableHLO.
 
-    Integers go by signed ones of 32 or 64 bits, which wrap around as narrower and unsigned ones do;
-    bools are counted. Floats of 16 bits stay, since TensorFlow's kernels add them in 32; smaller
-    ones go by 32.
+    Integers use signed 32 or 64 bits, which wrap around like narrower and unsigned ones; bools are
+    counted. 16-bit floats stay, because TensorFlow's kernels add them in 32 bits; narrower floats
+    use 32 bits.
     """
     rows = [row_of(element) for element in (left, right, result)]
     kinds = {row.kind for row in rows}
@@ -29,17 +29,17 @@ def accumulation_dtype(left: str, right: str, result: str) -> tf.DType:
             if any(row.kind == "float" and row.bits == 64 for row in rows)
             else tf.float32
         )
-    # More bits than the result has would be cut off at the end.
+    # Bits beyond those of the result would be cut off in the end.
     return tf.int64 if rows[2].bits > 32 else tf.int32
 
 
 def exact_dtype(dtype: tf.DType) -> tf.DType:
-    """Returns the dtype for operations that, unlike MatMul, would add 16 bits in 16."""
+    """Returns the dtype for operations that, unlike MatMul, would add 16-bit floats in 16 bits."""
     return tf.float32 if dtype in (tf.float16, tf.bfloat16) else dtype
 
 
 def to_accumulation(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Converts an operand, of which integers may lose the bits that the result lacks."""
+    """Converts an operand; integers may lose bits that the result does not have."""
     if tensor.dtype == dtype:
         return tensor
     if tensor.dtype.is_integer and dtype.is_integer and tensor.dtype.size == dtype.size:
@@ -48,10 +48,10 @@ def to_accumulation(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
 
 
 def from_accumulation(tensor: tf.Tensor, element: str) -> tf.Tensor:
-    """Converts a sum to elements of StableHLO.
+    """Converts a sum to an element type of StableHLO.
 
-    Integers wrap around. Floats saturate as integers, where NaN is 0. A bool is true unless the sum
-    is 0.
+    Integers wrap around. Floats become integers with saturation, and NaN becomes 0. A bool is true
+    unless the sum is 0.
     """
     dtype = tf_dtype(element)
     row = row_of(element)

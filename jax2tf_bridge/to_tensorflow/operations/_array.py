@@ -1,4 +1,4 @@
-"""Array: a value of the module while TensorFlow's operations are made of it."""
+"""Array: a value of the module during its conversion to TensorFlow's operations."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _COMPLEX = {"complex<f32>": "complex64", "complex<f64>": "complex128"}
 
 
 def row_of(element: str) -> DType:
-    """Returns the row of an element type of StableHLO in the table of dtypes.
+    """Returns the row of a StableHLO element type in the table of dtypes.
 
     Raises:
-      KeyError: the table has none.
+      KeyError: the table has no such type.
     """
     row = find_dtype(_COMPLEX.get(element) or DTYPES_BY_ELEMENT_TYPE[element])
     if row is None:
@@ -30,16 +30,16 @@ def row_of(element: str) -> DType:
 
 
 def tf_dtype(element: str) -> tf.DType:
-    """Returns the dtype in which TensorFlow has the elements.
+    """Returns TensorFlow's dtype for an element type.
 
-    Integers of fewer than 8 bits are in 8, with values that fit into theirs.
+    Integers of fewer than 8 bits are stored in 8 bits, within their own range.
     """
     return tf.as_dtype(row_of(element).op_dtype)
 
 
 @functools.cache
 def has_dtype(element: str) -> bool:
-    """Returns whether TensorFlow has a dtype for an element type of StableHLO."""
+    """Returns whether TensorFlow has a dtype for a StableHLO element type."""
     try:
         tf_dtype(element)
     except (KeyError, TypeError):
@@ -48,7 +48,7 @@ def has_dtype(element: str) -> bool:
 
 
 def plain(size: Dim) -> Dim:
-    """Returns a size as an int, if it is the same for all values of the variables."""
+    """Returns a size as an int if it does not depend on the variables."""
     if isinstance(size, int):
         return size
     number = size.constant_value()
@@ -57,11 +57,11 @@ def plain(size: Dim) -> Dim:
 
 @dataclass(frozen=True, eq=False)
 class Formula:
-    """An operation on scalars that sizes are made of; TensorFlow's is made only if it is needed.
+    """Operation on scalars in the computation of a size; TensorFlow's operation is made on demand.
 
     Attributes:
-      name: in StableHLO; of a comparison, the direction follows, as in "compare NE".
-      operands: known numbers, sizes and other formulas.
+      name: StableHLO's name; for a comparison with its direction, as in "compare NE".
+      operands: the operands: known numbers, sizes and other formulas.
       make: makes TensorFlow's operation, in a scope.
     """
 
@@ -72,11 +72,11 @@ class Formula:
 
 @dataclass(frozen=True, eq=False)
 class Postponed:
-    """A tensor that is made only if something takes it, in the graph that it belongs to.
+    """Tensor that is made on demand, in its own graph.
 
     Attributes:
-      shape: of the tensor, as far as it is known.
-      make: makes it, once.
+      shape: the shape of the tensor, with None for unknown sizes.
+      make: makes the tensor; called at most once.
     """
 
     shape: tuple[int | None, ...]
@@ -91,20 +91,20 @@ class Postponed:
 
 @dataclass(frozen=True, eq=False)
 class Array:
-    """A value of the module: sizes, and what its elements are made of.
+    """Value of the module: sizes and elements.
 
-    One of four holds the elements, in a compact form that broadcasts to `sizes` as TensorFlow's
-    binary operations do (right-aligned, sizes of 1 and missing leading axes are repeated), so that
-    most broadcasts need no operation.
+    One of four attributes has the elements. They are in a compact form that broadcasts to `sizes`
+    like operands of TensorFlow's binary operations (right-aligned; sizes of 1 and missing leading
+    axes are repeated), so that most broadcasts need no operation.
 
     Attributes:
-      element: the elements' type as StableHLO prints it.
+      element: the element type as StableHLO prints it.
       sizes: ints, or expressions in the variables of the scope.
-      given: a tensor, or one that is made when it is needed: `computed` is the tensor.
-      known: the elements themselves, in the dtype that TensorFlow has them in.
-      parts: for integers, sizes that are its elements in row-major order; all of them, not
-        compact. Its own sizes are known then.
-      formula: for a scalar, how it is computed from sizes, which may make a size of it yet.
+      given: a tensor, or a Postponed tensor; see `computed`.
+      known: the elements as a NumPy array, in TensorFlow's dtype.
+      parts: the elements of an integer array as sizes, in row-major order; all elements, not
+        compact. The array's own sizes are known then.
+      formula: the computation of a scalar from sizes, which may still become a size.
     """
 
     element: str
@@ -122,27 +122,27 @@ class Array:
 
     @functools.cached_property
     def computed(self) -> tf.Tensor | None:
-        """The tensor, if there is one."""
+        """Tensor of the elements, if there is one."""
         return self.given.tensor() if isinstance(self.given, Postponed) else self.given
 
     @property
     def rank(self) -> int:
-        """The number of its axes."""
+        """Number of axes."""
         return len(self.sizes)
 
     @property
     def row(self) -> DType:
-        """Its dtype in the table of dtypes."""
+        """Row of the element type in the table of dtypes."""
         return row_of(self.element)
 
     @property
     def tf_dtype(self) -> tf.DType:
-        """Its dtype in TensorFlow."""
+        """TensorFlow's dtype."""
         return tf_dtype(self.element)
 
     @property
     def integers(self) -> tuple[Dim, ...] | None:
-        """Its elements as sizes, where it is a vector or scalar of integers that are known so."""
+        """Elements as sizes, for a vector or scalar of integers that are known; else None."""
         if self.parts is not None:
             return self.parts if self.rank <= 1 else None
         if self.known is None or self.rank > 1 or not (self.row.is_integer and self.is_static):
@@ -150,10 +150,10 @@ class Array:
         return tuple(map(int, np.broadcast_to(self.known, self.static_sizes()).reshape(-1)))
 
     def static_sizes(self) -> tuple[int, ...]:
-        """Returns its sizes, all of which are numbers.
+        """Returns the sizes as ints.
 
         Raises:
-          ValueError: one is not.
+          ValueError: a size is not a number.
         """
         found = tuple(size for size in self.sizes if isinstance(size, int))
         if len(found) != len(self.sizes):
@@ -167,7 +167,7 @@ class Array:
 
     @property
     def compact_shape(self) -> tuple[int | None, ...]:
-        """The shape of the compact form; None for a size that is not 1 and not known."""
+        """Shape of the compact form, with None for unknown sizes other than 1."""
         if isinstance(self.given, Postponed):
             return self.given.shape
         if self.computed is not None:
@@ -178,7 +178,7 @@ class Array:
         return () if self.parts is None else self.static_sizes()
 
     def repeats(self, axis: int) -> bool:
-        """Returns whether the compact form has a single element along an axis, repeated or not."""
+        """Returns whether the compact form has a single element along an axis."""
         shape = self.compact_shape
         place = axis - (self.rank - len(shape))
         return place < 0 or shape[place] == 1

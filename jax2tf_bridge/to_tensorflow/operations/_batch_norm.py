@@ -1,6 +1,6 @@
-"""Batch normalization, which PyTorch/XLA writes as operations of its own.
+"""Batch normalization, which PyTorch/XLA writes as single operations.
 
-Formulas: https://openxla.org/stablehlo/spec#batch_norm_grad and its neighbours.
+See https://openxla.org/stablehlo/spec#batch_norm_grad and its neighbours for the formulas.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jax2tf_bridge.to_tensorflow.operations._shapes import broadcast
 
 
 class _Features:
-    """An operand with many values of each feature, and what there is one of for each."""
+    """Operand with many values per feature; converts arrays with one value per feature."""
 
     def __init__(self, scope: Scope, operation: Operation, operand: Array) -> None:
         self.scope, self.operand = scope, operand
@@ -31,19 +31,19 @@ class _Features:
         self.others = [axis for axis in range(operand.rank) if axis != self.axis]
 
     def along(self, array: Array) -> tf.Tensor:
-        """Returns an array of the features' values as a tensor that broadcasts to the operand."""
+        """Converts an array of one value per feature to a tensor that broadcasts to the operand."""
         return self.scope.compact(broadcast(self.scope, array, self.operand.sizes, [self.axis]))
 
     def mean(self, tensor: tf.Tensor) -> Array:
-        """Averages over all but the features."""
+        """Averages over all axes but the feature axis."""
         return self._array(tf.reduce_mean(tensor, self.others))
 
     def sum(self, tensor: tf.Tensor) -> Array:
-        """Sums over all but the features."""
+        """Sums over all axes but the feature axis."""
         return self._array(tf.reduce_sum(tensor, self.others))
 
     def result(self, tensor: tf.Tensor) -> Array:
-        """Returns a tensor of the operand's sizes as an array."""
+        """Makes an array from a tensor with the operand's sizes."""
         return self.scope.made(tensor, self.operand.element, self.operand.sizes)
 
     def _array(self, tensor: tf.Tensor) -> Array:
@@ -79,7 +79,7 @@ def _grad(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequ
     inverse = tf.math.rsqrt(features.along(variance) + features.epsilon)
     normalized = (features.x - features.along(mean)) * inverse
     d_scale, d_offset = features.sum(ct * normalized), features.sum(ct)
-    # What an element changes in the mean and the variance is taken away from its own part.
+    # The element's effects on the mean and the variance are subtracted from its cotangent.
     own = ct - features.along(features.mean(ct))
     own -= normalized * features.along(features.mean(ct * normalized))
     return features.result(own * inverse * features.along(scale)), d_scale, d_offset

@@ -1,4 +1,4 @@
-"""Recognises what regions compute: reducers, selectors and comparators that TensorFlow has."""
+"""Recognizes regions that TensorFlow has operations for: reducers, selectors, comparators."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _OF_FLAGS: Mapping[str, str] = MappingProxyType(
     {"add": "or", "multiply": "and", "maximum": "or", "minimum": "and"}
 )
 _REDUCERS = frozenset({"add", "multiply", "maximum", "minimum", "and", "or", "xor"})
-"""All of them are commutative and associative."""
+"""Names of the supported reducers, all commutative and associative."""
 
 
 @dataclass(frozen=True)
 class Reducer:
-    """A reducer that is one of StableHLO's binary operations.
+    """Reducer that is a binary operation of StableHLO.
 
     Attributes:
-      name: of the operation; that of bool is "and", "or" or "xor".
-      element: the type in which it is computed, which may be a wider one than the operand's.
+      name: the name of the operation; "and", "or" or "xor" for bool.
+      element: the element type of the computation, which may be wider than the operand's.
     """
 
     name: str
@@ -37,12 +37,13 @@ class Reducer:
 
 @dataclass(frozen=True)
 class SortKey:
-    """A number by which a comparator orders.
+    """Sort key of a comparator.
 
     Attributes:
-      block: computes it from one element of each operand.
-      descending: whether the greatest number comes first.
-      total_order: whether -0 comes before 0, and NaNs by their signs; otherwise zeros are equal.
+      block: the block that computes the key from one element of each operand.
+      descending: whether the order is descending.
+      total_order: whether -0 comes before 0, and NaNs are ordered by sign; otherwise zeros are
+        equal.
     """
 
     block: Block
@@ -51,7 +52,7 @@ class SortKey:
 
 
 def sized(scope: Scope, array: Array, sizes: Sequence[Dim]) -> Array:
-    """Gives a result of a body the sizes of its operands, where it depends on none of them."""
+    """Broadcasts a result of a body to the sizes of the operands, if it does not depend on them."""
     if array.sizes == tuple(sizes):
         return array
     if array.rank != len(sizes):
@@ -60,10 +61,10 @@ def sized(scope: Scope, array: Array, sizes: Sequence[Dim]) -> Array:
 
 
 class _Body:
-    """A block whose values can be followed back to what made them."""
+    """Block whose values can be traced back to their operations."""
 
     def __init__(self, block: Block, scope: Scope | None = None) -> None:
-        """`scope` has the values of the blocks around it."""
+        """Stores the block, and the scope with the values of the enclosing blocks."""
         self.block, self.scope = block, scope
         self.makers: dict[Value, tuple[Operation, int]] = {
             value: (operation, i)
@@ -72,23 +73,23 @@ class _Body:
         }
 
     def maker(self, value: Value, *names: str) -> Operation | None:
-        """Returns the operation that made a value, if it is one of these."""
+        """Returns the operation of this block that makes a value, or None."""
         operation = self.makers[value][0] if value in self.makers else None
         return operation if operation is not None and operation.name in names else None
 
     def argument(self, value: Value) -> int | None:
-        """Returns which argument a value is, if it is one."""
+        """Returns the index of the block's argument that a value is, or None."""
         arguments = self.block.arguments
         return arguments.index(value) if value in arguments else None
 
     def unconverted(self, value: Value) -> Value:
-        """Follows a value back through conversions."""
+        """Traces a value back through conversions."""
         while (operation := self.maker(value, "convert")) is not None:
             (value,) = operation.operands
         return value
 
     def comparison(self, value: Value) -> tuple[str, Value, Value] | None:
-        """Returns the direction and the operands of the comparison that made a value."""
+        """Returns the direction and the operands of the comparison that makes a value, or None."""
         operation = self.maker(value, "compare")
         if operation is None:
             return None
@@ -96,7 +97,7 @@ class _Body:
         return operation.text("comparison_direction"), left, right
 
     def either(self, value: Value, name: str) -> tuple[tuple[Value, Value], ...]:
-        """Returns the operands of `and` or `or`, in both orders; nothing if it is none."""
+        """Yields the operands of `and` or `or` in both orders; nothing for other operations."""
         operation = self.maker(value, name)
         if operation is None:
             return ()
@@ -104,7 +105,7 @@ class _Body:
         return (left, right), (right, left)
 
     def mirrored(self, left: Value, right: Value, pairs: Mapping[Value, Value]) -> bool:
-        """Returns whether `right` is computed as `left`, but from the other elements."""
+        """Returns whether `right` is the computation of `left` on the other side's elements."""
         if left in pairs or right in pairs.values():
             return pairs.get(left) is right
         if left is right:
@@ -143,7 +144,7 @@ class _Body:
         return one.sizes == other.sizes and one.known.tobytes() == other.known.tobytes()
 
     def computing(self, value: Value, arguments: Sequence[Value]) -> Block:
-        """Makes the block that computes a value from some of the arguments."""
+        """Makes a block that computes a value from some of the arguments."""
         needed: set[Value] = {value}
         for operation in reversed(self.block.operations):
             if any(result in needed for result in operation.results):
@@ -159,15 +160,15 @@ def _attributes_equal(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool
 
 def _equal(left: Any, right: Any) -> bool:
     if isinstance(left, DenseElements) and isinstance(right, DenseElements):
-        # Bits, as a NaN is not equal to itself.
+        # The bytes are compared, because NaN is not equal to itself.
         return left.type == right.type and bytes(left.data) == bytes(right.data)
     return bool(left == right)
 
 
 def reducers(block: Block) -> list[Reducer] | None:
-    """Recognises a reducer each of whose results is made of its own operand alone.
+    """Recognizes a reducer that reduces each operand independently of the others.
 
-    Returns one for each operand; None if an operand has another one.
+    Returns the reducers of the operands; None if one is not recognized.
     """
     body = _Body(block)
     n_operands = len(block.arguments) // 2
@@ -188,7 +189,7 @@ def reducers(block: Block) -> list[Reducer] | None:
 
 
 def _holds(wide: str, narrow: str) -> bool:
-    """Returns whether a type has all numbers of another one."""
+    """Returns whether one type can represent all numbers of another."""
     if wide == narrow:
         return True
     return (wide, narrow) in {
@@ -199,7 +200,7 @@ def _holds(wide: str, narrow: str) -> bool:
 
 
 def identity(reducer: Reducer) -> Any:
-    """Returns the number that changes nothing when it is reduced with others."""
+    """Returns the identity element of a reducer."""
     dtype = tf_dtype(reducer.element)
     row = row_of(reducer.element)
     zero = dtype.as_numpy_dtype(0)
@@ -224,19 +225,19 @@ def _extreme(element: str, *, least: bool) -> Any:
 
 
 def is_identity(scope: Scope, reducer: Reducer, init: Array) -> bool:
-    """Returns whether an initial value is known to change nothing."""
+    """Returns whether an initial value is known to be the identity element."""
     known = scope.scalar(init)
     if known is None:
         return False
     neutral = identity(reducer)
-    # 0 is as good as -0 for sums, but for a sum of -0 alone, which XLA makes 0 then.
+    # 0 and -0 are both identities of sums; they differ only for a sum of -0, which XLA makes 0.
     return bool(known == neutral)
 
 
 def selected_extreme(block: Block) -> str | None:
-    """Recognises a selector that keeps its first argument if it is the greatest or least one.
+    """Recognizes a selector of the maximum or minimum, the first one among equals.
 
-    Returns "maximum" or "minimum", of which the first one is selected; or None.
+    Returns "maximum", "minimum" or None.
     """
     body = _Body(block)
     found = body.comparison(block.returned[0])
@@ -252,9 +253,9 @@ def selected_extreme(block: Block) -> str | None:
 
 
 def extreme_index(block: Block) -> str | None:
-    """Recognises the reducer of a number and its index that finds the first extreme one.
+    """Recognizes the reducer of a number and its index that finds the first extreme number.
 
-    A NaN comes before all others. Returns "maximum" or "minimum", or None.
+    NaN counts as the most extreme number. Returns "maximum", "minimum" or None.
     """
     if len(block.arguments) != 4 or len(block.returned) != 2:
         return None
@@ -277,7 +278,7 @@ def extreme_index(block: Block) -> str | None:
 
 
 def _first_or_nan(body: _Body, flag: Value) -> str | None:
-    """Recognises `a > b or isnan(a)`, or with < ; that of integers may do without the NaN."""
+    """Recognizes `a > b or isnan(a)`, or with <; integers may omit the test for NaN."""
     is_float = row_of(body.block.arguments[0].tensor.element).kind == "float"
     candidates = [strict for strict, nan in body.either(flag, "or") if _is_nan(body, nan)]
     for candidate in candidates or ([] if is_float else [flag]):
@@ -316,9 +317,9 @@ def _is_tie(body: _Body, value: Value) -> bool:
 
 
 def sort_keys(scope: Scope, block: Block) -> list[SortKey] | None:
-    """Recognises a comparator that compares numbers of both sides, one after the other.
+    """Recognizes a comparator with a lexicographic order of sort keys.
 
-    Its first number decides where it differs, the next one where the first is equal, and so on.
+    The first key decides, the next one if the first is equal, and so on.
     """
     body = _Body(block, scope)
     left, right = block.arguments[::2], block.arguments[1::2]
@@ -375,7 +376,7 @@ def _are_same(body: _Body, found: Sequence[Value], wanted: Sequence[Value]) -> b
 
 
 def called_block(scope: Scope, operation: Operation, program: Program) -> Block:
-    """Returns the body of the function that a custom call is given as its computation."""
+    """Returns the body of the function that a custom call has as its computation."""
     names = operation.attributes.get("called_computations")
     if isinstance(names, tuple) and len(names) == 1 and isinstance(names[0], str):
         function = program.functions.get(names[0].removeprefix("@"))

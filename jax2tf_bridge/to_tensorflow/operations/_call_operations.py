@@ -25,7 +25,7 @@ from jax2tf_bridge.to_tensorflow.operations._widening import widened
 from shape_poly import Dim, DimExpr, SymbolicScope
 
 _EMITTERS: Mapping[str, Emitter] = MappingProxyType({**EMITTERS, **_softmax.EMITTERS})
-"""Emitters of StableHLO's operations, and of those that some of them are together."""
+"""Emitters of StableHLO's operations, and of patterns of several operations."""
 
 _FOR_CONVERTERS: Mapping[str, Emitter] = MappingProxyType(
     {**FOR_CONVERTERS, **_softmax.EMITTERS, **_sign_bits.EMITTERS}
@@ -33,10 +33,10 @@ _FOR_CONVERTERS: Mapping[str, Emitter] = MappingProxyType(
 
 
 def read(portable: PortableFunction) -> Program:
-    """Reads the function's module.
+    """Reads the module of a function.
 
     Raises:
-      ModuleError: it cannot be read.
+      ModuleError: the module cannot be read.
     """
     with _errors_named(portable):
         return read_program(portable.module.data)
@@ -50,21 +50,21 @@ def make_operations(
     *,
     refuses_bits: bool = False,
 ) -> list[tf.Tensor]:
-    """Makes TensorFlow's operations of a module's main function, in the current graph.
+    """Makes TensorFlow's operations for a module's main function, in the current graph.
 
     Args:
       portable: the function.
-      program: its module.
-      args: for each argument that main takes, but the platform index; lifted constants come last.
-      variables: of the function's symbolic shapes: ints where they are known, else scalar tensors,
-        or functions that make a scalar tensor of int32.
+      program: the module.
+      args: a tensor for each argument of main except the platform index; lifted constants are last.
+      variables: the dimension variables: ints if known, else scalar tensors, or functions that make
+        a scalar int32 tensor.
       refuses_bits: whether Bitcast is an error for a target for converters.
 
     Returns:
       A tensor for each result.
 
     Raises:
-      ModuleError: an operation has no form in TensorFlow's.
+      ModuleError: TensorFlow cannot express an operation.
     """
     with _errors_named(portable):
         if portable.target.for_converters:
@@ -78,7 +78,7 @@ def make_operations(
         portable.name,
         program,
         _FOR_CONVERTERS if portable.target.for_converters else _EMITTERS,
-        # With great numbers in its constraints a function's sizes are computed in 64 bits.
+        # Sizes are computed in 64 bits if the constraints have large numbers.
         {
             name: size if callable(size) else tf.cast(size, tf.int32)
             for name, size in variables.items()
@@ -114,10 +114,10 @@ def make_operations(
 
 @contextlib.contextmanager
 def _errors_named(portable: PortableFunction) -> Iterator[None]:
-    """Names the function in errors of its module.
+    """Converts errors of a module to errors that name the function.
 
     Raises:
-      ModuleError: in the place of others.
+      ModuleError: the module has an error.
     """
     try:
         yield
@@ -132,7 +132,7 @@ def _errors_named(portable: PortableFunction) -> Iterator[None]:
 
 
 def _platform_index(portable: PortableFunction) -> int:
-    """Returns the index of the platform whose lowering is nearest to plain StableHLO."""
+    """Returns the index of the platform whose lowering is closest to plain StableHLO."""
     return portable.platforms.index("cpu") if "cpu" in portable.platforms else 0
 
 

@@ -1,4 +1,4 @@
-"""Operations between devices, for functions over one device: they give what they take."""
+"""Collectives, which are identities for functions of a single device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _check_one_device(scope: Scope, operation: Operation, name: str) -> list[int
     """Returns an attribute that lists devices.
 
     Raises:
-      ModuleError: there are more than one of them.
+      ModuleError: it lists several devices.
     """
     value = operation.attributes.get(name)
     devices = value.array().reshape(-1).tolist() if isinstance(value, DenseElements) else []
@@ -27,12 +27,12 @@ def _check_one_device(scope: Scope, operation: Operation, name: str) -> list[int
 
 def _same(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
     _check_one_device(scope, operation, "replica_groups")
-    # The operands may be followed by the root's number.
+    # The root's number may follow the operands.
     return operands[: len(operation.results)]
 
 
 def _received(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
-    """Gives what the device sends to itself, or zeros if it sends nothing."""
+    """Returns what the device sends to itself, or zeros if it sends nothing."""
     name = "replica_groups" if operation.name == "collective_broadcast" else "source_target_pairs"
     if _check_one_device(scope, operation, name):
         return operands[:1]
@@ -42,7 +42,7 @@ def _received(scope: Scope, operation: Operation, operands: Sequence[Array]) -> 
 
 
 def _number(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
-    """Gives the number of the device that computes."""
+    """Returns the number of the current device, which is 0."""
     return Array("ui32", (), known=np.zeros((), np.uint32))
 
 

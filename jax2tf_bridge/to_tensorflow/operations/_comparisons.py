@@ -1,4 +1,4 @@
-"""Comparisons, by StableHLO's rules, of all dtypes."""
+"""Comparisons of all dtypes, by StableHLO's rules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FUNCTIONS: Mapping[str, Callable[..., tf.Tensor]] = MappingProxyType(
         "GE": tf.greater_equal,
     }
 )
-# TensorFlow orders no flags; false comes before true.
+# TensorFlow cannot order bools; false comes before true.
 _OF_FLAGS: Mapping[str, Callable[..., tf.Tensor]] = MappingProxyType(
     {
         "LT": lambda x, y: tf.logical_and(tf.logical_not(x), y),
@@ -35,9 +35,9 @@ def compare(direction: str, x: tf.Tensor, y: tf.Tensor, *, total_order: bool) ->
 
     Args:
       direction: "EQ", "NE", "LT", "LE", "GT" or "GE".
-      x: left side.
-      y: right side.
-      total_order: whether floats are ordered as -NaN < -inf < ... < -0 < 0 < ... < inf < NaN.
+      x: the left side.
+      y: the right side.
+      total_order: whether floats have the order -NaN < -inf < ... < -0 < 0 < ... < inf < NaN.
     """
     if total_order and x.dtype.is_floating:
         x, y = total_order_key(x), total_order_key(y)

@@ -18,7 +18,7 @@ from shape_poly import Dim
 
 
 class _SizesChange(Exception):
-    """Axes of a loop's state whose sizes the body changes, as pairs of a place and an axis."""
+    """Raised with the axes of a loop's state whose sizes the body changes, as (index, axis)."""
 
     def __init__(self, axes: frozenset[tuple[int, int]]) -> None:
         super().__init__(axes)
@@ -26,10 +26,10 @@ class _SizesChange(Exception):
 
 
 class _Loop:
-    """A while operation: which of its values are state, and which stay as they are.
+    """While operation, whose values are divided into state and loop invariants.
 
-    A value that the body returns as it took it is captured from outside of the loop, as JAX's
-    constants and scanned arrays are: as state it would be copied, and its elements unknown.
+    Values that the body returns unchanged, such as JAX's constants and scanned arrays, are captured
+    from outside of the loop. As state they would be copied, and their elements would be unknown.
     """
 
     def __init__(self, scope: Scope, operation: Operation, operands: Sequence[Array]) -> None:
@@ -44,10 +44,10 @@ class _Loop:
         self._counter = self._find_counter()
 
     def _find_counter(self) -> tuple[int, int, Dim] | None:
-        """Finds a counter: which value it is, where it starts, and before what it ends.
+        """Finds the counter of the loop: the index of its value, its start, and its exclusive end.
 
-        JAX's scan and fori_loop have one: while i < n, i becomes i + 1. Within the body it is a
-        size whose bounds are known, so that indices need no checks.
+        JAX's scan and fori_loop have a counter: while i < n, i becomes i + 1. In the body it is a
+        size with known bounds, so that indices need no checks.
         """
         compare = _maker(self._condition, self._condition.returned[0])
         if compare is None or compare.name != "compare":
@@ -69,7 +69,7 @@ class _Loop:
         return place, start[0], end
 
     def _integer(self, block: Block, value: Value) -> Dim | None:
-        """Returns a scalar that is the same in all iterations, if it is known."""
+        """Returns a known scalar that does not change during the loop, or None."""
         made = _maker(block, value)
         if made is not None:
             constant = made.attributes.get("value")
@@ -87,9 +87,9 @@ class _Loop:
         return None if integers is None else integers[0]
 
     def run(self) -> list[Array]:
-        """Makes the loop, again with more sizes left open where the body turns out to change them.
+        """Makes the loop; makes it again with more unknown sizes if the body changes sizes.
 
-        A size that is fixed makes a better graph, and is what nearly all loops have.
+        Known sizes make a better graph, and nearly all loops keep them.
         """
         changing: frozenset[tuple[int, int]] = frozenset()
         while self._state:
@@ -123,7 +123,7 @@ class _Loop:
             self._check_sizes(results, sizes)
             tensors = [inner.tensor(results[i]) for i in self._state]
             if scope.for_converters:
-                # OpenVINO writes them one by one into the loop's variables.
+                # OpenVINO writes the results into the loop's variables one by one.
                 moved = [any(new is old for old in state) for new in tensors]
                 pairs = zip(tensors, moved, strict=True)
                 tensors = [_converter_forms.copy(x) if is_moved else x for x, is_moved in pairs]
@@ -147,7 +147,7 @@ class _Loop:
         state: Sequence[tf.Tensor],
         sizes: Mapping[int, Sequence[Dim | None]],
     ) -> list[Array]:
-        """Returns what the loop's values stand for, in the graph of the state's tensors."""
+        """Returns the loop's values as arrays, in the graph of the state's tensors."""
         arrays = list(self._operands)
         for i, tensor in zip(self._state, state, strict=True):
             arrays[i] = scope.measured(tensor, arrays[i].element, sizes[i])
@@ -167,7 +167,7 @@ class _Loop:
 
 
 def _maker(block: Block, value: Value) -> Operation | None:
-    """Finds the operation of a block that makes a value."""
+    """Returns the operation of a block that makes a value, or None."""
     return next((o for o in block.operations if any(r is value for r in o.results)), None)
 
 
@@ -199,25 +199,25 @@ def _case(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequ
 
 
 def _check_scalar(scope: Scope, operation: Operation, array: Array) -> None:
-    """Raises in a body that is applied to many elements at once, which would go separate ways."""
+    """Raises for control flow in a body that is applied to many elements at once."""
     if array.sizes:
         scope.fail(operation, "it is in a body that is applied to each element of an array")
 
 
 def _as_flag(index: tf.Tensor) -> tf.Tensor:
-    """Returns whether an index means the second of two branches."""
+    """Returns a flag for the second of two branches."""
     if index.op.type == "Cast" and index.op.inputs[0].dtype == tf.bool:
-        return index.op.inputs[0]  # as JAX writes lax.cond
+        return index.op.inputs[0]  # the form of lax.cond
     return tf.not_equal(index, 0)
 
 
 def _nested(index: tf.Tensor, functions: Sequence[Callable[[], Any]]) -> Callable[[], Any]:
-    """Returns the choice of one of many branches by choices of two.
+    """Chooses one of many branches by nested binary choices.
 
-    LiteRT, OpenVINO and tf2onnx have no operation for more.
+    LiteRT, OpenVINO and tf2onnx have no operation for more than two branches.
     """
     last = len(functions) - 1
-    # Every other number chooses the last branch.
+    # All numbers out of range choose the last branch.
     index = tf.where(tf.less(index, tf.zeros_like(index)), tf.constant(last, index.dtype), index)
 
     def choice(low: int, high: int) -> Callable[[], Any]:
@@ -239,7 +239,7 @@ def _nested(index: tf.Tensor, functions: Sequence[Callable[[], Any]]) -> Callabl
 def _branches(
     scope: Scope, operation: Operation, index: tf.Tensor, blocks: Sequence[Block]
 ) -> list[Array]:
-    """Makes a branch of each block; `index` chooses, or tells whether it is the second of two."""
+    """Makes a branch for each block; `index` chooses, or is a flag for the second of two."""
     results = operation.results
     tensors = [i for i, result in enumerate(results) if not is_token(result)]
     sizes: list[list[tuple[Dim, ...]]] = []
@@ -261,7 +261,7 @@ def _branches(
     else:
         made = _nested(index, functions)()
     arrays = [TOKEN for _ in results]
-    # With one result alone TensorFlow may return the tensor itself.
+    # TensorFlow may return a single result as the tensor itself.
     listed = [made] if tf.is_tensor(made) else list(made)
     for place, (i, tensor) in enumerate(zip(tensors, listed, strict=True)):
         kind = results[i].tensor
@@ -273,7 +273,7 @@ def _branches(
 def _agreed(
     scope: Scope, known: Sequence[int | None], shapes: Sequence[Sequence[Dim]]
 ) -> list[Dim | None]:
-    """Returns the sizes that a result has after any of the branches; None for one that differs."""
+    """Returns the sizes that all branches agree on for a result; None for others."""
     agreed: list[Dim | None] = []
     for number, first, *others in zip(known, *shapes, strict=True):
         if number is not None:

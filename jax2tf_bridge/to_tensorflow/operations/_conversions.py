@@ -12,8 +12,8 @@ from jax2tf_bridge.to_tensorflow.operations._integers import constant_like, wrap
 def convert(source: str, target: str, x: tf.Tensor) -> tf.Tensor:
     """Converts to another element type.
 
-    Integers wrap around. Floats become integers towards zero, the nearest one if there is none, and
-    NaN becomes 0. Complex numbers lose their imaginary parts. What is not zero becomes true.
+    Integers wrap around. Floats are rounded towards zero and saturate as integers; NaN becomes 0.
+    Complex numbers lose their imaginary parts. All numbers but zero become true.
     """
     if source == target:
         return x
@@ -28,7 +28,7 @@ def convert(source: str, target: str, x: tf.Tensor) -> tf.Tensor:
     if wanted.is_integer and given.kind == "float":
         return _float_to_integer(target, x)
     if (_is_tiny(source) or _is_tiny(target)) and x.dtype != tf.float32:
-        x = tf.cast(x, tf.float32)  # other pairs have no kernel
+        x = tf.cast(x, tf.float32)  # TensorFlow has no kernels for other pairs
     return wrap(target, x if x.dtype == dtype else tf.cast(x, dtype))
 
 
@@ -48,17 +48,17 @@ def _float_to_integer(target: str, x: tf.Tensor) -> tf.Tensor:
         number = tf.where(is_nan, constant_like(x, 0), x)
         nearest = tf.clip_by_value(number, constant_like(x, least), constant_like(x, most))
         return tf.cast(nearest, dtype)
-    # The greatest integer may be no float, but the power of two after it is one. Below the least
-    # one, machines agree on the least one, if it is not 0.
+    # The greatest integer may not be a float, but the power of two after it is. Numbers below the
+    # least integer become the least one on all machines, unless it is 0.
     low = tf.maximum(x, constant_like(x, 0)) if least == 0 else x
     nearest = tf.where(is_nan, tf.constant(0, dtype), tf.constant(most, dtype))
     return tf.where(tf.less(x, constant_like(x, float(most + 1))), tf.cast(low, dtype), nearest)
 
 
 def bitcast(source: str, target: str, x: tf.Tensor) -> tf.Tensor:
-    """Reads the bits of the elements as others.
+    """Reinterprets the bits of the elements as another type.
 
-    Of narrower ones there is a new last axis, low bits first; the last axis makes wider ones.
+    Narrower elements get a new last axis, low bits first; wider ones use up the last axis.
     """
     given, wanted = row_of(source), row_of(target)
     dtype = tf_dtype(target)
@@ -94,9 +94,9 @@ def _is_octet_float(element: str) -> bool:
 
 
 def _octets(element: str, x: tf.Tensor) -> tf.Tensor:
-    """Reads floats of 8 bits as these, for which TensorFlow has no operation."""
+    """Converts bits to 8-bit floats, for which TensorFlow has no operation."""
     dtype = tf_dtype(element).as_numpy_dtype
-    # What the bits without the sign stand for, in ascending order; NaNs are behind them.
+    # The numbers of the bits without the sign, in ascending order; NaNs are last.
     numbers = np.arange(128, dtype=np.uint8).view(dtype).astype(np.float32)
     numbers = numbers[~np.isnan(numbers)]
     nan = int(np.array(np.nan, dtype).view(np.uint8))

@@ -1,6 +1,6 @@
-"""Forms of operations that tf2onnx and OpenVINO know, where TensorFlow has others.
+"""Forms of operations that tf2onnx and OpenVINO support.
 
-They know no operation that reads bits.
+Both lack operations that reinterpret bits.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from jax2tf_bridge.to_tensorflow.operations._array import row_of
 from jax2tf_bridge.to_tensorflow.operations._integers import constant_like
 
 _ONE = 0x3F80
-"""The highest 16 bits of 1 as float32, and all of it as bfloat16; fractions are below them."""
+"""The upper 16 bits of 1 in float32, which are also 1 in bfloat16; the fraction is below."""
 
 
 def random_unit(bits: tf.Tensor, *, fraction_bits: int) -> tf.Tensor | None:
-    """Computes float32 from 1 to 2 of their random fractions; None of other bits.
+    """Computes floats in [1, 2) from bits with a random fraction, as in jax.random.
 
-    So jax.random makes floats of bits.
+    Returns None for other bits.
 
     Args:
-      bits: of numbers with a sign, 8 bits of an exponent, and a fraction.
-      fraction_bits: of the fraction.
+      bits: the bits of floats with a sign, an exponent of 8 bits, and a fraction.
+      fraction_bits: the number of bits of the fraction.
     """
     made = getattr(bits, "op", None)
     if made is None or made.type != "BitwiseOr":
@@ -38,14 +38,14 @@ def random_unit(bits: tf.Tensor, *, fraction_bits: int) -> tf.Tensor | None:
         known = tf.get_static_value(one)
         is_one = known is not None and np.all(known == _ONE >> 7 << fraction_bits)
         if is_one and _most_bits(fraction) <= fraction_bits:
-            # Exact, as integers with a sign too.
+            # The conversion through signed integers is exact.
             number = tf.cast(tf.cast(fraction, tf.int32), tf.float32)
             return number * tf.constant(1 / limit) + tf.constant(1.0)
     return None
 
 
 def _most_bits(tensor: tf.Tensor) -> int:
-    """Returns how many bits unsigned integers have at most, by what made them."""
+    """Returns an upper bound of the number of used bits, from the operations that made a tensor."""
     operation = tensor.op
     if operation.type == "BitwiseAnd":
         mask = tf.get_static_value(operation.inputs[1])
@@ -59,9 +59,9 @@ def _most_bits(tensor: tf.Tensor) -> int:
 
 
 def expm1(x: tf.Tensor) -> tf.Tensor:
-    """Subtracts 1 without losing digits near 0; tf2onnx does not know Expm1.
+    """Computes exp(x) - 1 accurately near 0; tf2onnx lacks Expm1.
 
-    Not as Kahan does: Grappler takes (1 + x) - 1 for x.
+    Kahan's method is not usable, because Grappler simplifies (1 + x) - 1 to x.
     """
     if x.dtype.is_complex:
         return _floats.expm1(x)
@@ -69,7 +69,7 @@ def expm1(x: tf.Tensor) -> tf.Tensor:
 
 
 def log1p(x: tf.Tensor) -> tf.Tensor:
-    """Adds 1 without losing digits near 0; tf2onnx does not know Log1p."""
+    """Computes log(1 + x) accurately near 0; tf2onnx lacks Log1p."""
     if x.dtype.is_complex:
         return _floats.log1p(x)
     two = constant_like(x, 2)
@@ -80,7 +80,7 @@ def log1p(x: tf.Tensor) -> tf.Tensor:
 
 
 def is_negative(x: tf.Tensor) -> tf.Tensor:
-    """Returns whether the sign bit is set, also of -0; False for NaN, whose sign is lost."""
+    """Returns whether the sign bit is set, also for -0; False for NaN, whose sign is lost."""
     zero = constant_like(x, 0)
     return tf.logical_or(tf.less(x, zero), tf.less(constant_like(x, 1) / x, zero))
 
@@ -111,13 +111,13 @@ ORDERED_COMPARISONS: Mapping[str, _Comparison] = MappingProxyType(
 def next_after(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     """Returns the float next to x in the direction of y, without its bits.
 
-    Adds or subtracts a little more than half of the last digit, which rounding makes one digit
-    (Rump et al., 2009, "Computing predecessor and successor in rounding to nearest"). Subnormal
-    numbers are zeros, as TensorFlow and the runtimes take them.
+    Adds or subtracts slightly more than half of the last digit, which rounds to one digit (Rump et
+    al., 2009, "Computing predecessor and successor in rounding to nearest"). Subnormal numbers are
+    zero, as in TensorFlow and the runtimes.
     """
     info = np.finfo(x.dtype.as_numpy_dtype)
     size = tf.abs(x)
-    # The last digit of small numbers is no normal number.
+    # The last digit of a small number is subnormal.
     is_small = tf.less(size, constant_like(x, float(info.tiny) * 2.0 ** (info.nmant + 2)))
     scale = tf.where(is_small, constant_like(x, 2.0 ** (info.nmant + 4)), constant_like(x, 1))
     scaled = size * scale
@@ -136,7 +136,7 @@ def next_after(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     return tf.where(tf.logical_or(tf.math.is_nan(x), tf.math.is_nan(y)), x + y, moved)
 
 
-# Lanczos' approximation with g = 7 and nine terms, as Godfrey computed it.
+# Godfrey's coefficients of Lanczos' approximation with g = 7 and nine terms.
 _LANCZOS = (
     *(676.520368121885098567009190444019, -1259.13921672240287047156078755283),
     *(771.3234287776530788486528258894, -176.61502916214059906584551354),
@@ -161,7 +161,7 @@ def lgamma(x: tf.Tensor, log1p: Callable[[tf.Tensor], tf.Tensor] = log1p) -> tf.
     for i, coefficient in enumerate(_LANCZOS, 1):
         total += constant_like(x, coefficient) / (z + constant_like(x, i))
     g = constant_like(x, _LANCZOS_G + 0.5)
-    # Logarithms of sums, of which one part may be much the smaller one.
+    # Logarithms of sums, in which one part may be much smaller.
     log_t = constant_like(x, np.log(_LANCZOS_G + 0.5)) + log1p(z / g)
     found = (z + half - (g + z) / log_t) * log_t + tf.math.log(total)
     found += constant_like(x, np.log(2 * np.pi) / 2)
@@ -199,19 +199,19 @@ def chosen(flag: tf.Tensor, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
 
 
 def square(x: tf.Tensor) -> tf.Tensor:
-    """Squares; of a square of images tf2onnx keeps the shape while it transposes the values."""
+    """Multiplies x by itself; tf2onnx mishandles the shape of Square for transposed images."""
     is_image = x.shape.rank in (4, 5) and x.dtype.is_floating
     return tf.pow(x, constant_like(x, 2)) if is_image else tf.square(x)
 
 
 def reverse(x: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
-    """Reverses axes: OpenVINO fails with ReverseV2 of several, and in some loops of one."""
+    """Reverses axes; OpenVINO fails for ReverseV2 with several axes, and in some loops with one."""
     every = tuple(slice(None, None, -1 if i in axes else None) for i in range(x.shape.rank))
     return x[every]
 
 
 def copy(x: tf.Tensor) -> tf.Tensor:
-    """Copies an array by an operation that no converter takes for none."""
+    """Copies an array by an operation that no converter removes."""
     if x.dtype == tf.bool:
         return tf.logical_or(x, x)
     return x if x.dtype.is_complex else tf.maximum(x, x)

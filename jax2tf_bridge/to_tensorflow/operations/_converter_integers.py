@@ -1,8 +1,8 @@
 """Arithmetic on integers of 32 bits and more that tf2onnx and OpenVINO compute exactly.
 
-OpenVINO has integers of 32 bits with a sign alone. It compares, divides and selects them as
-float32, and takes 2**31 - 1 for constants above it; only sums, products, shifts and bitwise
-operations keep every bit. ONNX Runtime compares integers as floats, too.
+OpenVINO only has signed 32-bit integers. It compares, divides and selects them as float32, and
+replaces larger constants by 2**31 - 1. Only sums, products, shifts and bitwise operations keep
+every bit. ONNX Runtime also compares integers as floats.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from jax2tf_bridge.to_tensorflow.operations._integers import constant_like
 
 _SIGN = 1 << 31
 _EXACT = 1 << 24
-"""Integers below it are float32 numbers, and no other integer is rounded to them."""
+"""Limit below which float32 represents every integer exactly."""
 
 
 def is_wide(element: str) -> bool:
-    """Tells integers that float32 does not hold."""
+    """Returns whether float32 cannot represent all integers of a type."""
     row = row_of(element)
     return row.is_integer and row.bits >= 32
 
 
 def is_small(array: Array) -> bool:
-    """Tells integers that are known to be float32 numbers, as sizes are taken to be."""
+    """Returns whether integers are known to be exact in float32; sizes are assumed to be."""
     if array.known is None:
         return array.parts is not None
     return bool(np.all(np.abs(array.known.astype(np.float64)) < _EXACT))
 
 
 def constant(array: np.ndarray) -> tf.Tensor:
-    """Makes a constant; the highest bits of uint32 come from an operation that nobody folds."""
+    """Makes a constant; an operation that no converter folds adds the highest bits of uint32."""
     if array.dtype != np.uint32 or not np.any(array >= _SIGN):
         return tf.constant(array)
     if np.all(array >= _SIGN):
@@ -61,12 +61,12 @@ def _zero(x: tf.Tensor) -> tf.Tensor:
 
 
 def equal(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Compares all bits: no integer but 0 is 0 as a float."""
+    """Compares all bits: the difference is 0 as a float only if it is 0."""
     return tf.equal(tf.bitwise.bitwise_xor(x, y), _zero(x))
 
 
 def less(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Compares by the sign of the difference, or by what it borrows."""
+    """Compares by the sign of the difference, or by its borrow bit."""
     difference = x - y
     bitwise = tf.bitwise
     if x.dtype.is_unsigned:
@@ -99,12 +99,12 @@ COMPARISONS: Mapping[str, _Comparison] = MappingProxyType(
 
 
 def maximum(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Returns the greater one."""
+    """Returns the greater integer."""
     return select(less(x, y), y, x) if _integers.is_unsigned(element) else tf.maximum(x, y)
 
 
 def minimum(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Returns the lesser one."""
+    """Returns the lesser integer."""
     return select(less(x, y), x, y) if _integers.is_unsigned(element) else tf.minimum(x, y)
 
 
@@ -112,7 +112,7 @@ def minimum(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
 
 
 def divide(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Divides, rounding towards zero; the quotient by zero has all bits set."""
+    """Divides and rounds towards zero; a quotient by zero has all bits set."""
     if row_of(element).bits != 32:
         return _integers.divide(element, x, y)
     is_zero = tf.equal(y, _zero(y))
@@ -121,9 +121,9 @@ def divide(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
 
 
 def remainder(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Returns the remainder with the dividend's sign; that by zero is the dividend.
+    """Returns the remainder with the dividend's sign; a remainder by zero is the dividend.
 
-    tf2onnx does not know TruncateMod, and rounds FloorMod's quotient towards zero.
+    tf2onnx lacks TruncateMod, and rounds FloorMod's quotient towards zero.
     """
     if row_of(element).bits == 32:
         is_zero = tf.equal(y, _zero(y))
@@ -137,7 +137,7 @@ def remainder(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
 
 
 def _divided(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the quotient and the remainder of 32 bits."""
+    """Returns the quotient and the remainder of 32-bit integers."""
     if x.dtype.is_unsigned:
         signed = [tf.cast(each, tf.int32) for each in (x, y)]
         found = _divided_bits(*signed)
@@ -150,14 +150,14 @@ def _divided(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _divided_bits(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Divides unsigned integers whose bits are those of int32, of which y is not 0."""
+    """Divides unsigned integers, stored as the bits of int32, by y, which is not 0."""
     one, most = constant_like(x, 1), constant_like(x, _SIGN - 1)
-    # A divisor with the highest bit goes into the dividend once at most.
+    # A divisor with the highest bit set fits into the dividend at most once.
     is_large = tf.less(y, _zero(y))
     divisor = select(is_large, most, y)
     half = tf.bitwise.bitwise_and(tf.bitwise.right_shift(x, one), most)
     quotient, rest = _divided_halves(half, divisor)
-    # Twice the half, and the lowest bit.
+    # The remainder is twice that of the half, plus the lowest bit.
     rest = rest + rest + tf.bitwise.bitwise_and(x, one)
     goes_in = tf.cast(tf.logical_not(_less_bits(rest, divisor)), x.dtype)
     quotient, rest = quotient + quotient + goes_in, rest - goes_in * divisor
@@ -172,10 +172,10 @@ def _less_bits(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
 
 
 def _divided_halves(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Divides integers from 0 on, of which y is not 0, by floats.
+    """Divides non-negative integers with floats; y is not 0.
 
-    Their error of some 2**-22 leaves 512 and a divisor after the first step, and one divisor after
-    the second.
+    The relative error of about 2**-22 leaves at most 512 plus a divisor after the first step, and
+    at most a divisor after the second.
     """
     divisor = tf.cast(y, tf.float32)
     quotient, rest = _zero(x), x
@@ -192,13 +192,13 @@ def _divided_halves(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _clipped(y: tf.Tensor, least: int, most: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns places within the limits, and where they are the given ones."""
+    """Clips shift amounts to the limits; also returns where they were within the limits."""
     places = tf.clip_by_value(y, constant_like(y, least), constant_like(y, most))
     return places, tf.equal(places, y)
 
 
 def shift_left(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Shifts left; beyond the width nothing is left."""
+    """Shifts left; shifts by the width or more give 0."""
     if row_of(element).bits < 32 or _integers.is_in_width(element, y):
         return _integers.shift_left(element, x, y)
     places, is_within = _clipped(y, 0, row_of(element).bits - 1)
@@ -206,7 +206,7 @@ def shift_left(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
 
 
 def shift_right_arithmetic(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Shifts right; copies of the sign bit come from the left."""
+    """Shifts right and fills with copies of the sign bit."""
     if _integers.is_unsigned(element) or _integers.is_in_width(element, y):
         return _integers.shift_right_arithmetic(element, x, y)
     places, is_within = _clipped(y, 0, row_of(element).bits - 1)
@@ -215,10 +215,10 @@ def shift_right_arithmetic(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tenso
 
 
 def shift_right_logical(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Shifts the bits right, and clears what a sign would have brought from the left."""
+    """Shifts right and clears the copies of the sign bit."""
     bits = row_of(element).bits
     if element == "ui16":
-        # ONNX Runtime shifts integers of 8, 32 and 64 bits.
+        # ONNX Runtime only shifts integers of 8, 32 and 64 bits.
         wide = [tf.cast(each, tf.uint32) for each in (x, y)]
         return tf.cast(_integers.shift_right_logical("ui32", *wide), tf.uint16)
     if bits < 32:
@@ -226,7 +226,7 @@ def shift_right_logical(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     known = tf.get_static_value(y)
     if known is not None and known.size and _integers.is_in_width(element, y):
         return _shifted_by(x, np.asarray(known), bits)
-    # By 1 first: a mask for all places would be a difference, which OpenVINO takes in float32.
+    # The first shift is by 1, because a mask for all bits would be computed in float32 by OpenVINO.
     most = tf.constant((1 << (bits - 1)) - 1, x.dtype)
     once = tf.bitwise.bitwise_and(tf.bitwise.right_shift(x, constant_like(x, 1)), most)
     places, is_within = _clipped(y, 1, bits - 1)
@@ -239,7 +239,7 @@ def _shifted_by(x: tf.Tensor, places: np.ndarray, bits: int) -> tf.Tensor:
     wrapped = np.array(limits, f"uint{bits}").astype(x.dtype.as_numpy_dtype)
     mask = constant(wrapped.reshape(places.shape))
     if np.all(places >= 32):
-        # OpenVINO has 32 bits for 64, and machines do not shift these by 32 at once.
+        # OpenVINO uses 32 bits for 64, and machines cannot shift these by 32 at once.
         half = constant_like(x, 16)
         x = tf.bitwise.right_shift(tf.bitwise.right_shift(x, half), half)
         places = places - places.dtype.type(32)
@@ -247,7 +247,7 @@ def _shifted_by(x: tf.Tensor, places: np.ndarray, bits: int) -> tf.Tensor:
 
 
 def to_float(x: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Converts uint32 by its halves, each of which has no sign."""
+    """Converts uint32 to floats by its two halves, which are non-negative."""
     low = tf.bitwise.bitwise_and(x, constant_like(x, 0xFFFF))
     high = tf.bitwise.right_shift(x, constant_like(x, 16))
     high = tf.bitwise.bitwise_and(high, constant_like(x, 0xFFFF))

@@ -42,19 +42,19 @@ from jax2tf_bridge.to_tensorflow.operations._shapes import (
 from shape_poly import Dim
 
 _MAX_POSITIONS = 4096
-"""Of a window whose elements get a product of their own each."""
+"""Maximum number of window elements for convolution by one product per element."""
 _MAX_SEPARATE_GROUPS = 64
-"""Of groups that get an operation of their own each, where there is another way."""
+"""Maximum number of groups with one operation each, if another form exists."""
 
 
 @dataclass(frozen=True)
 class _Numbers:
-    """Dimension numbers: which axis of each array is which.
+    """Dimension numbers: the axes of each array.
 
     Attributes:
-      image: batch, *spatial, feature.
-      kernel: *spatial, in, out.
-      result: batch, *spatial, feature.
+      image: the axes (batch, *spatial, feature) of the image.
+      kernel: the axes (*spatial, in, out) of the kernel.
+      result: the axes (batch, *spatial, feature) of the result.
     """
 
     image: tuple[int, ...]
@@ -64,18 +64,18 @@ class _Numbers:
 
 @dataclass(frozen=True)
 class _Convolution:
-    """A convolution of real numbers or integers, before its arrays are in TensorFlow's layouts.
+    """Convolution of real numbers or integers, in the layouts of the operands.
 
     Attributes:
       image: the left operand.
-      kernel: the right one, before it was reversed.
-      kernel_sizes: of `kernel`.
-      image_sizes: of `image`.
-      backwards: the axes along which the kernel is reversed before it is applied.
-      numbers: which axis is which.
+      kernel: the right operand, before reversal.
+      kernel_sizes: the sizes of `kernel`.
+      image_sizes: the sizes of `image`.
+      backwards: the axes along which the kernel must be reversed.
+      numbers: the dimension numbers.
       axes: the spatial axes.
-      groups: of the features.
-      batch_groups: of the batch.
+      groups: the number of feature groups.
+      batch_groups: the number of batch groups.
     """
 
     image: tf.Tensor
@@ -90,7 +90,7 @@ class _Convolution:
 
     @property
     def is_float(self) -> bool:
-        """Tells dtypes for which TensorFlow has all forms of convolutions."""
+        """Returns whether TensorFlow has all forms of convolutions for the dtype."""
         return bool(self.image.dtype.is_floating)
 
 
@@ -157,9 +157,9 @@ def _with_windows(
     axes: Sequence[Axis],
     groups: tuple[int, int],
 ) -> tuple[Array, Array, tuple[Axis, ...]]:
-    """Grows arrays that may be empty, or smaller than a window, so that there is a result.
+    """Pads arrays that may be empty, or smaller than a window, so that there is a result.
 
-    What is added are zeros, at the end. So the first elements of the result are what they were.
+    Zeros are appended, so the first elements of the result do not change.
     """
     of_image, of_kernel = [1] * left.rank, [1] * right.rank
     least: list[Dim] = list(of_image)
@@ -170,11 +170,11 @@ def _with_windows(
     for axis, place, window in zip(axes, numbers.image[1:-1], numbers.kernel[:-2], strict=True):
         wide = replace(axis, window=right.sizes[window])
         if wide.window != axis.window:
-            # As much for the image as for the window: the result stays as it is.
+            # Image and window are padded equally, so the result does not change.
             more = -((axis.extent - wide.extent) // axis.spread)
             wide = replace(wide, size=axis.size + more)
         if min(scope.bounds(size)[0] for size in (wide.size, axis.result)) < 1:
-            # The size with which the window is within the image once.
+            # The size at which the window fits into the image once.
             needed = 1 - (axis.low + axis.high + 1 - wide.extent) // axis.spread
             size = greatest(scope, wide.size, greatest(scope, needed, 1))
             wide = replace(wide, size=size, result=1)
@@ -226,7 +226,7 @@ def _axes(
     )
     found = []
     for size, window, stride, low, high, spread, dilation in columns:
-        # A single element has no distance to others.
+        # A single element has no spacing.
         spread, dilation = 1 if size == 1 else spread, 1 if window == 1 else dilation
         axis = Axis(size, window, stride, low, high, spread, dilation)
         found.append(replace(axis, result=result_size(scope, axis)))
@@ -234,7 +234,7 @@ def _axes(
 
 
 def _convolved(scope: Scope, operation: Operation, whole: _Convolution) -> Array:
-    """Chooses among TensorFlow's operations; the result is as the dimension numbers say."""
+    """Chooses an operation of TensorFlow; the result has the layout of the dimension numbers."""
     numbers, axes = whole.numbers, whole.axes
     n = len(axes)
     if _is_gradient_for_kernel(whole):
@@ -244,7 +244,7 @@ def _convolved(scope: Scope, operation: Operation, whole: _Convolution) -> Array
     if whole.batch_groups > 1:
         image, groups = _groups_to_features(scope, image, whole.batch_groups), whole.batch_groups
     if _is_transposed(whole, image, groups):
-        # TensorFlow wants the kernel the other way around.
+        # TensorFlow's operation expects the reversed kernel.
         places = [i for i in range(n) if axes[i].window != 1]
         reverse = [i for i in places if numbers.kernel[i] not in whole.backwards]
         order = (*range(n), n + 1, n) if groups == 1 else range(n + 2)
@@ -286,13 +286,13 @@ def _kernel(
 
 
 def _result(scope: Scope, found: Array, layout: Sequence[int], numbers: _Numbers) -> Array:
-    """Orders the axes of a result, whose axis i is batch, *spatial, feature number layout[i]."""
+    """Reorders the axes of a result; axis i is number layout[i] of (batch, *spatial, feature)."""
     places = [numbers.result[i] for i in layout]
     return transpose(scope, found, [places.index(axis) for axis in range(len(places))])
 
 
 def _is_transposed(whole: _Convolution, image: Array, groups: int) -> bool:
-    """Tells what TensorFlow has a gradient of a convolution for, which skips the holes."""
+    """Returns whether TensorFlow can compute a convolution as a transposed one."""
     axes, numbers = whole.axes, whole.numbers
     if not whole.is_float or not 1 <= len(axes) <= 3:
         return False
@@ -305,7 +305,7 @@ def _is_transposed(whole: _Convolution, image: Array, groups: int) -> bool:
         return is_deep and len(spread) == 1 and spread != {1}
     if spread - {1}:
         return True
-    # As good as a convolution, if that spares transposing and reversing the kernel.
+    # The transposed form is as fast, and avoids transposing and reversing the kernel.
     live = {axis for axis in numbers.kernel[:-2] if whole.kernel_sizes[axis] != 1}
     swapped = (*numbers.kernel[:-2], numbers.kernel[-1], numbers.kernel[-2])
     is_reversed = bool(live) and whole.backwards == live
@@ -313,7 +313,7 @@ def _is_transposed(whole: _Convolution, image: Array, groups: int) -> bool:
 
 
 def _is_gradient_for_kernel(whole: _Convolution) -> bool:
-    """Tells a window of many places, as of gradients for kernels: their images are transposed."""
+    """Returns whether a convolution has a large window, like gradients with respect to kernels."""
     axes, groups = whole.axes, whole.batch_groups
     if not whole.is_float or not 1 <= len(axes) <= 3 or whole.groups > 1 or whole.backwards:
         return False
@@ -337,7 +337,7 @@ def _gradient_for_kernel(scope: Scope, whole: _Convolution) -> Array:
     n = len(whole.axes)
     batch, *spatial, feature = whole.numbers.image
     *window, inner, out = whole.numbers.kernel
-    # What is summed over is the batch of the convolution whose gradient it is.
+    # The summed axis is the batch of the convolution whose gradient this is.
     image = _ordered(scope, whole.image, whole.image_sizes, (feature, *spatial, batch))
     cotangent = _ordered(scope, whole.kernel, whole.kernel_sizes, (inner, *window, out))
     axes = whole.axes
@@ -351,7 +351,7 @@ def _gradient_for_kernel(scope: Scope, whole: _Convolution) -> Array:
 
 
 def _groups_to_features(scope: Scope, image: Array, groups: int) -> Array:
-    """Moves groups of the batch into the features: group i gets the i-th features."""
+    """Moves batch groups to the features: group i becomes the i-th part of the features."""
     batch, *spatial, features = image.sizes
     each = batch // groups
     apart = reshape(scope, image, (groups, each, *spatial, features))
@@ -361,7 +361,7 @@ def _groups_to_features(scope: Scope, image: Array, groups: int) -> Array:
 
 
 def _before_reverse(tensor: tf.Tensor, allowed: Sequence[int]) -> tuple[tf.Tensor, set[int]]:
-    """Returns what was reversed to a tensor, and the axes along which it was."""
+    """Returns the tensor before a reversal, and the reversed axes."""
     if tensor.op.type == "ReverseV2":
         axes = tf.get_static_value(tensor.op.inputs[1])
         if axes is not None and {int(axis) for axis in axes} <= set(allowed):
@@ -370,7 +370,7 @@ def _before_reverse(tensor: tf.Tensor, allowed: Sequence[int]) -> tuple[tf.Tenso
 
 
 def _before_transpose(tensor: tf.Tensor, order: Sequence[int]) -> tuple[tf.Tensor, tuple[int, ...]]:
-    """Returns what was transposed to a tensor, and the order of its axes that is wanted."""
+    """Returns the tensor before a transpose, and the required order of its axes."""
     if tensor.op.type == "Transpose":
         permutation = tf.get_static_value(tensor.op.inputs[1])
         if permutation is not None:
@@ -381,14 +381,14 @@ def _before_transpose(tensor: tf.Tensor, order: Sequence[int]) -> tuple[tf.Tenso
 def _live(
     tensor: tf.Tensor, sizes: Sequence[Dim], order: Sequence[int]
 ) -> tuple[tf.Tensor, tuple[int, ...], list[int]]:
-    """Returns a tensor, the order in which its axes are wanted, and those with many elements."""
+    """Returns a tensor, the required order of its axes, and the axes with several elements."""
     source, axes = _before_transpose(tensor, order)
     live = [axis for axis, before in zip(axes, order, strict=True) if sizes[before] != 1]
     return source, axes, live
 
 
 def _is_sorted(tensor: tf.Tensor, sizes: Sequence[Dim], order: Sequence[int]) -> bool:
-    """Returns whether axes are in an order already."""
+    """Returns whether axes are already in an order."""
     live = _live(tensor, sizes, order)[2]
     return live == sorted(live)
 
@@ -400,7 +400,7 @@ def _ordered(
     order: Sequence[int],
     reverse: Sequence[int] = (),
 ) -> Array:
-    """Makes an array of a tensor's axes in an order, then reversed along some of them."""
+    """Transposes a tensor to an order of axes, then reverses some of them."""
     wanted = tuple(sizes[axis] for axis in order)
     source, axes, live = _live(tensor, sizes, order)
     if live == sorted(live):

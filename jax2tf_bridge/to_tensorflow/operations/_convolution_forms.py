@@ -1,4 +1,4 @@
-"""Convolutions of arrays in TensorFlow's layouts, as the operation that is made for each.
+"""Convolutions of arrays in TensorFlow's layouts, one function per operation.
 
 Images are [batch, *spatial, feature] and kernels [*spatial, in, out].
 """
@@ -36,22 +36,22 @@ ELEMENTS = {
     "int32": "i32",
     "int64": "i64",
 }
-"""StableHLO's names of the dtypes in which convolutions are computed."""
+"""Element types in which convolutions are computed."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A spatial axis of a convolution.
+    """Spatial axis of a convolution.
 
     Attributes:
-      size: of the image.
-      window: size of the kernel.
-      stride: of the window.
-      low: zeros before the image; negative if elements are left out.
-      high: zeros behind it.
-      spread: distance of the image's elements.
-      dilation: distance of the kernel's elements.
-      result: size of the result.
+      size: the size of the image.
+      window: the size of the kernel.
+      stride: the stride of the window.
+      low: the padding before the image; negative to drop elements.
+      high: the padding after it.
+      spread: the dilation of the image.
+      dilation: the dilation of the kernel.
+      result: the size of the result.
     """
 
     size: Dim
@@ -65,12 +65,12 @@ class Axis:
 
     @property
     def extent(self) -> Dim:
-        """The size of the window with the holes that dilation makes."""
+        """Size of the dilated window."""
         return (self.window - 1) * self.dilation + 1
 
 
 def result_size(scope: Scope, axis: Axis) -> Dim:
-    """Computes how many places a window has."""
+    """Computes the number of positions of a window."""
     spread = axis.size if axis.spread == 1 else (axis.size - 1) * axis.spread + 1
     if scope.bounds(spread)[0] < 0:
         spread = greatest(scope, spread, 0)
@@ -82,7 +82,7 @@ def result_size(scope: Scope, axis: Axis) -> Dim:
 def in_planes(
     scope: Scope, image: Array, kernel: Array, axes: Sequence[Axis]
 ) -> tuple[Array, Array, tuple[Axis, ...]]:
-    """Adds a spatial axis of size 1 to a convolution over one axis."""
+    """Adds a spatial axis of size 1 to a one-dimensional convolution."""
     if len(axes) != 1:
         return image, kernel, tuple(axes)
     return with_row(scope, image, 1), with_row(scope, kernel, 0), (Axis(1, 1), *axes)
@@ -94,7 +94,7 @@ def with_row(scope: Scope, array: Array, place: int) -> Array:
 
 
 def with_sizes(scope: Scope, array: Array, sizes: Sequence[Dim]) -> Array:
-    """Gives a tensor other sizes, and the result all of them."""
+    """Reshapes a tensor; the result has known sizes."""
     tensor = scope.tensor(array)
     if [size for size in array.sizes if size != 1] == [size for size in sizes if size != 1]:
         tensor = with_ones(scope, tensor, array.sizes, sizes)
@@ -104,7 +104,7 @@ def with_sizes(scope: Scope, array: Array, sizes: Sequence[Dim]) -> Array:
 
 
 def convolve(scope: Scope, image: Array, kernel: Array, axes: Sequence[Axis], groups: int) -> Array:
-    """Convolves over two or three axes as Conv2D, DepthwiseConv2dNative or Conv3D."""
+    """Convolves over two or three axes with Conv2D, DepthwiseConv2dNative or Conv3D."""
     sizes = (image.sizes[0], *(axis.result for axis in axes), kernel.sizes[-1])
     if len(axes) == 3:
         kernel, axes = _with_holes(scope, kernel, axes)
@@ -137,20 +137,20 @@ def convolve(scope: Scope, image: Array, kernel: Array, axes: Sequence[Axis], gr
 def convolve_transposed(
     scope: Scope, image: Array, kernel: Array, axes: Sequence[Axis], groups: int
 ) -> Array:
-    """Convolves over an image with holes, as the gradient of a convolution with strides.
+    """Convolves a dilated image, with TensorFlow's gradient of a strided convolution.
 
     Args:
-      scope: of the operation.
-      image: [batch, *spatial, in].
-      kernel: [*spatial, out, in], of the convolution whose gradient it is, so that it is the other
-        way around than it is applied.
-      axes: without strides and dilation.
-      groups: 1, or as many as there are features, in and out.
+      scope: the scope of the operation.
+      image: the image [batch, *spatial, in].
+      kernel: the kernel [*spatial, out, in] of the strided convolution, which is the reverse of the
+        applied one.
+      axes: the spatial axes, without strides and dilation.
+      groups: 1, or the number of input and output features.
     """
     batch, features = image.sizes[0], kernel.sizes[-2] if groups == 1 else groups
     sizes = (batch, *(axis.result for axis in axes), features)
     strides = [axis.spread for axis in axes]
-    # Of the other convolution, whose results the image has, and whose images the result.
+    # The axes of the strided convolution, which maps the result to the image.
     others = [
         Axis(
             size=axis.result,
@@ -203,17 +203,17 @@ def convolve_transposed(
 def correlate(
     scope: Scope, image: Array, cotangent: Array, axes: Sequence[Axis], groups: int
 ) -> Array:
-    """Convolves over many places with a result of few, as the gradient for a kernel.
+    """Convolves with a large window, with TensorFlow's gradient with respect to a kernel.
 
     Args:
-      scope: of the operation.
-      image: [batch, *spatial, in].
-      cotangent: [batch, *spatial, out]: what is the kernel in the convolution that it is.
-      axes: without strides and holes in the image.
-      groups: of the features, in and out.
+      scope: the scope of the operation.
+      image: the image [batch, *spatial, in].
+      cotangent: the large window [batch, *spatial, out].
+      axes: the spatial axes, without strides and image dilation.
+      groups: the number of feature groups.
 
     Returns:
-      [*spatial, in / groups, out].
+      The result [*spatial, in / groups, out].
     """
     window = [axis.result for axis in axes]
     features, out = image.sizes[-1], cotangent.sizes[-1]
@@ -255,14 +255,14 @@ def correlate(
 def convolve_by_positions(
     scope: Scope, image: Array, kernel: Array, axes: Sequence[Axis], groups: int
 ) -> Array:
-    """Convolves in any dtype over any number of axes: a product for each element of the window.
+    """Convolves in any dtype over any number of axes, with one product per window element.
 
     Args:
-      scope: of the operation.
-      image: [batch, *spatial, in].
-      kernel: [*spatial, in / groups, out], whose spatial sizes are known.
-      axes: the spatial ones.
-      groups: of the features.
+      scope: the scope of the operation.
+      image: the image [batch, *spatial, in].
+      kernel: the kernel [*spatial, in / groups, out], whose spatial sizes are known.
+      axes: the spatial axes.
+      groups: the number of feature groups.
     """
     sizes = (image.sizes[0], *(axis.result for axis in axes), kernel.sizes[-1])
     exact = ELEMENTS[exact_dtype(image.tf_dtype).name]
@@ -308,7 +308,7 @@ def _by_groups(
     right: tf.Tensor,
     groups: int,
 ) -> tf.Tensor:
-    """Applies a function to each group of the last axes, for which there is no operation."""
+    """Applies a function to each group of the last axes, because no operation has groups."""
     if groups == 1:
         return function(left, right)
     pairs = zip(tf.split(left, groups, -1), tf.split(right, groups, -1), strict=True)
@@ -316,7 +316,7 @@ def _by_groups(
 
 
 def _shared(axes: Sequence[Axis], strides: Sequence[int]) -> int | None:
-    """Returns the one stride of all axes, as kernels of depthwise convolutions want it."""
+    """Returns the common stride of all axes, which depthwise convolutions require; None without."""
     found = {
         stride
         for axis, stride in zip(axes, strides, strict=True)
@@ -326,7 +326,7 @@ def _shared(axes: Sequence[Axis], strides: Sequence[int]) -> int | None:
 
 
 def _deep_kernel(scope: Scope, kernel: Array, groups: int) -> tf.Tensor:
-    """Gives a kernel for one feature in a group the layout [*spatial, in, multiplier]."""
+    """Reshapes a kernel of groups with one input feature to [*spatial, in, multiplier]."""
     each = math.prod(kernel.sizes[-2:]) // groups
     return scope.tensor(with_sizes(scope, kernel, (*kernel.sizes[:-2], groups, each)))
 
@@ -334,7 +334,7 @@ def _deep_kernel(scope: Scope, kernel: Array, groups: int) -> tf.Tensor:
 def _with_holes(
     scope: Scope, kernel: Array, axes: Sequence[Axis]
 ) -> tuple[Array, tuple[Axis, ...]]:
-    """Dilates a kernel, as TensorFlow's own code for Conv3D on CPUs cannot."""
+    """Dilates a kernel, because TensorFlow's Conv3D on CPUs does not support dilation."""
     if all(axis.dilation == 1 for axis in axes):
         return kernel, tuple(axes)
     nothing = [0] * kernel.rank
@@ -346,7 +346,7 @@ def _with_holes(
 def _padded(
     scope: Scope, image: Array, axes: Sequence[Axis]
 ) -> tuple[Array, tuple[Axis, ...], str]:
-    """Pads an image, unless the padding has a name, which all consumers of graphs know."""
+    """Pads an image; returns it unchanged if the padding is VALID or SAME, with that name."""
     if all(axis.spread == 1 for axis in axes):
         padding = _name_of_padding(axes)
         if padding is None and _is_same(scope, axes):
@@ -367,14 +367,14 @@ def _with_zeros(scope: Scope, image: Array, axes: Sequence[Axis]) -> Array:
 
 
 def _name_of_padding(axes: Sequence[Axis]) -> str | None:
-    """Recognises padding that TensorFlow has a name for, where it does not depend on open sizes."""
+    """Recognizes VALID or SAME padding, if it does not depend on open sizes."""
     if all(axis.low == 0 and axis.high == 0 for axis in axes):
         return "VALID"
     for axis in axes:
         low, high, extent = axis.low, axis.high, axis.extent
         if not (isinstance(low, int) and isinstance(high, int) and isinstance(extent, int)):
             return None
-        # The last window ends where the padding does, or before it by less than a stride.
+        # The last window ends with the padding, or less than a stride before it.
         if isinstance(axis.size, int):
             count = -(-axis.size // axis.stride)
             total = max((count - 1) * axis.stride + extent - axis.size, 0)
@@ -387,13 +387,13 @@ def _name_of_padding(axes: Sequence[Axis]) -> str | None:
 
 
 def _name_of_gradient(axes: Sequence[Axis], *, remainder: bool) -> str | None:
-    """Recognises the padding of a convolution from that of its gradient.
+    """Recognizes the padding of a convolution from that of its gradient.
 
-    There the last window ends where the padding does.
+    In the gradient, the last window ends with the padding.
 
     Args:
-      axes: of the convolution.
-      remainder: whether elements behind the last window are allowed.
+      axes: the axes of the convolution.
+      remainder: whether elements after the last window are allowed.
     """
     if all(
         axis.low == 0
@@ -413,7 +413,7 @@ def _name_of_gradient(axes: Sequence[Axis], *, remainder: bool) -> str | None:
 
 
 def _is_same(scope: Scope, axes: Sequence[Axis]) -> bool:
-    """Returns whether padding is computed from open sizes as SAME does it."""
+    """Returns whether padding is computed from open sizes like SAME."""
     for axis in axes:
         count = -(-axis.size // axis.stride)
         total = greatest(scope, (count - 1) * axis.stride + axis.extent - axis.size, 0)
@@ -431,6 +431,6 @@ def _zero(array: Array) -> Array:
 
 
 def _array(scope: Scope, like: Array, tensor: tf.Tensor, sizes: Sequence[Dim]) -> Array:
-    """Makes an array of another one's elements."""
+    """Makes an array with the element type of another one."""
     tensor = tf.cast(tensor, like.tf_dtype)
     return Array(like.element, tuple(sizes), scope.shaped(tensor, sizes))

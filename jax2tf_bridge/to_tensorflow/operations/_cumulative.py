@@ -1,4 +1,4 @@
-"""Running reductions along an axis: sums, products, maxima and any other reducer."""
+"""Cumulative reductions along an axis, with any reducer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
 from jax2tf_bridge.to_tensorflow.operations._shapes import transpose
 
 _MAX_UNROLLED = 32
-"""The longest axis whose steps are made one by one, and not in a loop."""
+"""Maximum length of an axis whose steps are unrolled rather than made as a loop."""
 
 
 def running_sum(scope: Scope, array: Array, axis: int, backwards: bool) -> Array:
@@ -32,7 +32,7 @@ def run_along(
 ) -> list[Array]:
     """Reduces up to each element, or from each one to the end, with any associative reducer.
 
-    After k steps each element is reduced with those that are up to 2**k - 1 places away.
+    After k steps, each element is reduced with those at most 2**k - 1 positions away.
     """
     rank = arrays[0].rank
     order = [axis, *(a for a in range(rank) if a != axis)]
@@ -57,7 +57,7 @@ def _stepped(
     rest: Any,
     backwards: bool,
 ) -> list[Array]:
-    """Combines each element with the one `step` places away; `rest` elements have one."""
+    """Combines each element with the one `step` positions away; `rest` elements have one."""
     tensors = [scope.tensor(column) for column in columns]
     number = rest if isinstance(rest, int) else scope.new_size(rest)
 
@@ -103,7 +103,7 @@ def _stepped_while(
     ]
 
 
-# Calls of the cumulative functions by name.
+# Composites of the cumulative functions.
 
 
 def _elementwise(function: Callable[..., tf.Tensor]) -> Combine:
@@ -121,7 +121,7 @@ def _elementwise(function: Callable[..., tf.Tensor]) -> Combine:
 
 
 def _log_add_exp(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
-    """Computes log(exp(a) + exp(b)) without overflow, and for infinities as jax.numpy does."""
+    """Computes log(exp(a) + exp(b)) without overflow, with jax.numpy's results for infinities."""
     if left.dtype.is_complex:
         swaps = tf.math.real(left) < tf.math.real(right)
         greater, less = tf.where(swaps, right, left), tf.where(swaps, left, right)
@@ -162,4 +162,4 @@ COMPOSITES: Mapping[str, Emitter] = MappingProxyType(
         "jax2tf.cumlogsumexp": _stepwise(_log_add_exp),
     }
 )
-"""The export keeps these functions whole, with the attributes axis and reverse."""
+"""Emitters of the composites that the export keeps, with the attributes axis and reverse."""

@@ -1,4 +1,4 @@
-"""Custom calls, by their targets, and composites that TensorFlow has an operation for."""
+"""Custom calls by target, and composites that TensorFlow has an operation for."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from jax2tf_bridge.to_tensorflow.operations._functions import TOKEN, decomposed,
 from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Inlined, Scope
 
 _PLACE = re.compile(r"\{(\d{1,3})\}")
-"""Where a size stands in the message of an assertion."""
+"""Placeholder of a size in the message of an assertion."""
 
 
 def _shape_assertion(
     scope: Scope, operation: Operation, operands: Sequence[Array]
 ) -> Sequence[Array]:
-    """Checks a condition on sizes, where the portable function does not know all of them.
+    """Asserts a condition on sizes that the portable function does not know.
 
-    The guards that to_tf makes of those that it knows say it with the arguments' names.
+    For known conditions, to_tf makes guards whose messages have the arguments' names.
     """
     holds, *sizes = operands
     if scope.asserts and not scope.scalar(holds):
         text = operation.attributes.get("error_message")
         pieces = _PLACE.split(text if isinstance(text, str) else "the sizes do not fit")
-        # Every other piece is the number of a size.
+        # Every other piece is the index of a size.
         message = [
             scope.tensor(sizes[int(piece)]) if i % 2 and int(piece) < len(sizes) else piece
             for i, piece in enumerate(pieces)
@@ -49,10 +49,10 @@ def _shape_assertion(
 def _on_one_device(
     scope: Scope, operation: Operation, operands: Sequence[Array]
 ) -> Sequence[Array]:
-    """Goes between the whole array and the part of a device, which is the whole one if it is alone.
+    """Converts between a whole array and a device's part, which are the same on one device.
 
     Raises:
-      ModuleError: it is not alone.
+      ModuleError: there are several devices.
     """
     if any(a.type != b.type for a, b in zip(operation.operands, operation.results, strict=True)):
         scope.fail(operation, "it computes on the part of each of several devices (jax.shard_map)")
@@ -62,12 +62,12 @@ def _on_one_device(
 def _graph_function(
     scope: Scope, operation: Operation, operands: Sequence[Array]
 ) -> Sequence[Array]:
-    """Calls a TensorFlow function, as call_tf with call_tf_graph=True writes it."""
+    """Calls a TensorFlow function, from call_tf with call_tf_graph=True."""
     config = operation.attributes.get("tf.backend_config")
     number = config.get("called_index") if isinstance(config, Mapping) else None
     if not isinstance(number, int) or not 0 <= number < len(scope.graph_functions):
         scope.fail(operation, f"there is no TensorFlow function of the number {number}")
-    # Open sizes of results are operands too, which the function does not take.
+    # Open sizes of results are further operands, which the function does not take.
     has_shapes = "indices_of_shape_operands" in operation.attributes
     shapes = operation.ints("indices_of_shape_operands") if has_shapes else ()
     taken = [
@@ -144,7 +144,7 @@ def _composite(
     if emitter is not None:
         attributes = operation.attributes.get("composite_attributes")
         n_sizes = attributes.get("sizes", 0) if isinstance(attributes, Mapping) else 0
-        # The sizes before the operands are for the decomposition alone.
+        # The sizes before the operands are only for the decomposition.
         return emitter(scope, operation, operands[n_sizes if isinstance(n_sizes, int) else 0 :])
     return decomposed(scope, operation)
 

@@ -1,4 +1,4 @@
-"""Contractions: dot_general, dot and einsum, as MatMul wherever it does."""
+"""Contractions: dot_general, dot and einsum, as MatMul if possible."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from jax2tf_bridge.to_tensorflow.operations._shapes import with_ones
 from shape_poly import Dim
 
 _MIN_ROWS = 8
-"""Below this many rows to a matrix, one product of all rows is faster than one of each matrix."""
+"""Number of rows per matrix below which one product of all rows is faster than a batch."""
 
 
 @dataclass(frozen=True)
 class _Labelled:
-    """A tensor whose axes have labels.
+    """Tensor with labelled axes.
 
     Attributes:
-      labels: a letter for each axis: the same in both operands where they are multiplied along it.
-      sizes: of the axes; 1 also for one that is repeated.
+      labels: a letter for each axis; shared by both operands for batch and contracting axes.
+      sizes: the sizes of the axes; 1 for a repeated axis.
     """
 
     tensor: tf.Tensor
@@ -39,18 +39,18 @@ class _Labelled:
     sizes: tuple[Dim, ...]
 
     def size(self, label: str) -> Dim:
-        """Returns the size along a label, 1 where the tensor has no such axis."""
+        """Returns the size of a label's axis; 1 if the tensor has no such axis."""
         return self.sizes[self.labels.index(label)] if label in self.labels else 1
 
     @property
     def live(self) -> tuple[str, ...]:
-        """The labels of the axes that have more than one element."""
+        """Labels of the axes with more than one element."""
         return tuple(
             label for label, size in zip(self.labels, self.sizes, strict=True) if size != 1
         )
 
     def live_of(self, labels: Sequence[str]) -> tuple[str, ...]:
-        """Picks the labels along which there is more than one element."""
+        """Selects the labels of axes with more than one element."""
         return tuple(label for label in labels if self.size(label) != 1)
 
 
@@ -88,17 +88,17 @@ def contract(
     batch: tuple[Sequence[int], Sequence[int]],
     contracting: tuple[Sequence[int], Sequence[int]],
 ) -> Array:
-    """Multiplies arrays and sums along axes, as StableHLO's dot_general.
+    """Multiplies arrays and sums along axes, like StableHLO's dot_general.
 
-    The result has the batch axes, the other axes of the left one, those of the right one.
+    The result has the batch axes, then the free axes of the left operand, then of the right one.
 
     Args:
-      scope: of the operation.
+      scope: the scope of the operation.
       left: the left operand.
       right: the right operand.
-      element: the result's; sums are at least as wide.
-      batch: the axes of each that are multiplied element by element.
-      contracting: the axes of each along which the products are summed.
+      element: the element type of the result; sums are at least as wide.
+      batch: the batch axes of each operand.
+      contracting: the contracting axes of each operand.
     """
     dtype = accumulation_dtype(left.element, right.element, element)
     letters = iter(map(chr, range(ord("a"), 0x10FFFF)))
@@ -121,7 +121,7 @@ def contract(
     product = _product(scope, one, other, batch_labels, free[0], free[1], sum_labels)
     wanted = [*batch_labels, *free[0], *free[1]]
     while wanted and product.size(wanted[0]) == 1 and sizes[wanted[0]] != 1:
-        del wanted[0]  # repeated leading axes are left out
+        del wanted[0]  # the compact form omits repeated leading axes
     tensor = _laid_out(scope, product, wanted)
     result = tuple(sizes[label] for label in (*batch_labels, *free[0], *free[1]))
     return scope.made(from_accumulation(tensor, element), element, result)
@@ -135,7 +135,7 @@ def _labelled(
     summed: Sequence[str],
     dtype: tf.DType,
 ) -> _Labelled:
-    """Takes an operand in its compact form, unless it is repeated along what is summed."""
+    """Returns an operand in compact form, but whole along contracting axes."""
     places = dict(zip(labels, range(array.rank), strict=True))
     if any(array.repeats(places[x]) and sizes[x] != 1 for x in summed):
         array = scope.full(array)
@@ -154,7 +154,7 @@ def _product(
     right_free: Sequence[str],
     summed: Sequence[str],
 ) -> _Labelled:
-    """Multiplies and sums; the result may lack axes along which there is one element."""
+    """Multiplies and sums; the result may lack axes of a single element."""
     both = tuple(x for x in batch if left.size(x) != 1 and right.size(x) != 1)
     left_alone = left.live_of((*(x for x in batch if right.size(x) == 1), *left_free))
     right_alone = right.live_of((*(x for x in batch if left.size(x) == 1), *right_free))
@@ -162,7 +162,7 @@ def _product(
     if not sums or not (left_alone or right_alone):
         return _by_element(scope, left, right, (*both, *left_alone, *right_alone), sums)
     if left.tensor.dtype == tf.float16 and not (left_alone and right_alone):
-        # With a vector, MatMul of TensorFlow 2.15 adds 16 bits in 16.
+        # For a vector, MatMul of TensorFlow 2.15 adds 16-bit floats in 16 bits.
         one, other = (replace(x, tensor=tf.cast(x.tensor, tf.float32)) for x in (left, right))
         product = _product(scope, one, other, batch, left_free, right_free, summed)
         return replace(product, tensor=tf.cast(product.tensor, tf.float16))
@@ -195,12 +195,12 @@ def _product(
 
 
 def _known(left: Dim, right: Dim) -> Dim:
-    """Returns the size that two operands have along an axis: a number says more."""
+    """Returns the common size of two operands along an axis; a number is preferred."""
     return right if isinstance(right, int) else left
 
 
 def _size_of_both(left: _Labelled, right: _Labelled, label: str) -> Dim:
-    """Returns the size along an axis of a result; one of the operands may be repeated."""
+    """Returns the size of the result along an axis; one of the operands may be repeated."""
     size = left.size(label)
     return right.size(label) if size == 1 else size
 
@@ -229,7 +229,7 @@ def _least_moved(
     right_alone: tuple[str, ...],
     sums: tuple[str, ...],
 ) -> tuple[_Labelled, _Labelled, tuple[str, ...]]:
-    """Chooses forms of the operands, and the order of what is summed, that need few transposes."""
+    """Chooses forms of the operands, and an order of contracting axes, with few transposes."""
     lefts, rights = _forms(left), _forms(right)
     orders = [tuple(x for x in side.labels if x in sums) for side in (*lefts, *rights)]
 
@@ -241,7 +241,7 @@ def _least_moved(
 
 
 def _forms(side: _Labelled) -> list[_Labelled]:
-    """Lists the tensor, and first, if it was transposed, the one before: MatMul may read either."""
+    """Lists forms of an operand: the tensor before a transpose, if any, and the tensor itself."""
     operation = side.tensor.op
     if operation.type != "Transpose":
         return [side]
@@ -266,15 +266,15 @@ def _is_moved(
 def _is_flipped(
     side: _Labelled, both: tuple[str, ...], rows: tuple[str, ...], columns: tuple[str, ...]
 ) -> bool:
-    """Returns whether the columns are best kept before the rows."""
+    """Returns whether it is better to keep the columns before the rows."""
     if side.live == (*both, *rows, *columns):
         return False
-    # A transpose that leaves the last axis where it is moves blocks.
+    # A transpose that keeps the last axis moves whole blocks, which is fast.
     return side.live == (*both, *columns, *rows) or side.live[-1:] == rows[-1:]
 
 
 def _moved(side: _Labelled, order: Sequence[str]) -> _Labelled:
-    """Transposes, if the axes with more than one element are in another order."""
+    """Transposes a tensor if its axes with more than one element are in another order."""
     if side.live == tuple(order):
         return side
     labels = (*(x for x in side.labels if x not in order), *order)
@@ -285,7 +285,7 @@ def _moved(side: _Labelled, order: Sequence[str]) -> _Labelled:
 def _laid_out(
     scope: Scope, side: _Labelled, labels: Sequence[str], *, leading: bool = True
 ) -> tf.Tensor:
-    """Gives a tensor an axis for each label; without the leading ones of size 1 if wished."""
+    """Reshapes a tensor to one axis per label, optionally without leading axes of size 1."""
     side = _moved(side, side.live_of(labels))
     wanted = [side.size(x) for x in labels]
     while not leading and wanted and wanted[0] == 1:

@@ -1,4 +1,4 @@
-"""Slices, and updates of slices, that start where an operand says."""
+"""Dynamic slices and updates, whose starts are operands."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from shape_poly import Dim, DimExpr
 _Start: TypeAlias = "Dim | tf.Tensor"
 
 _MAX_COPIED_BYTES = 1 << 18
-"""Bytes of an array that is put together anew for an update. TensorStridedSliceUpdate writes into
-the array where nothing else reads it, as in loops, but not all consumers of graphs know it; for an
-array as small as this a copy takes no longer than another operation."""
+"""Maximum size in bytes of an array that is copied for an update. TensorStridedSliceUpdate writes
+in place if nothing else reads the array, as in loops, but some consumers of graphs lack it. For
+small arrays a copy is as fast as another operation."""
 
 
 def _dynamic_slice(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
@@ -42,7 +42,7 @@ def _dynamic_slice(scope: Scope, operation: Operation, operands: Sequence[Array]
 def clamped_starts(
     scope: Scope, array: Array, starts: Sequence[Array], sizes: Sequence[Dim]
 ) -> dict[int, Array]:
-    """Moves starts so that slices lie within an array; leaves out axes that are taken whole."""
+    """Clamps starts so that slices lie within an array; omits axes that are taken whole."""
     return {
         axis: clamped(scope, start, array.sizes[axis] - sizes[axis])
         for axis, start in enumerate(starts)
@@ -57,9 +57,9 @@ def slice_at(
     sizes: Sequence[Dim],
     wanted: Sequence[Dim] | None = None,
 ) -> Array:
-    """Takes a slice whose starts lie within the array; those that are not given are 0.
+    """Takes a slice, whose starts must lie within the array; missing starts are 0.
 
-    It gets the sizes `wanted`, if there are any, which differ by ones.
+    The result is reshaped to the sizes `wanted`, if given, which differ by axes of size 1.
     """
     array = shrink_repeated(array, sizes)
     computed: dict[int, tf.Tensor] = {}
@@ -80,7 +80,7 @@ def slice_at(
 
 
 def shrink_repeated(array: Array, sizes: Sequence[Dim]) -> Array:
-    """Gives axes that repeat one element other sizes: any slice of them is the same."""
+    """Changes the sizes of axes that repeat one element, for which all slices are equal."""
     found = tuple(
         size if array.repeats(axis) else array.sizes[axis] for axis, size in enumerate(sizes)
     )
@@ -96,7 +96,7 @@ def _slice_computed(
     if len(starts) == 1:
         ((axis, start),) = starts.items()
         if sizes[axis] == 1:
-            # Without the axis, of which nothing is left.
+            # The result lacks the sliced axis.
             taken = tf.gather(compact, start, axis=axis - first)
             dropped = [size for place, size in enumerate(own) if place != axis - first]
             left = [size for place, size in enumerate(sizes) if place != axis]
@@ -108,7 +108,7 @@ def _slice_computed(
             own[axis - first] = sizes[axis]
         return Array(array.element, tuple(sizes), scope.shaped(taken, own))
     begin = [starts.get(axis, 0) for axis in range(first, array.rank)]
-    # What is left whole begins at 0.
+    # Axes that are taken whole start at 0.
     lengths = [
         scope.size(sizes[axis]) if axis in starts else -1 for axis in range(first, array.rank)
     ]
@@ -121,9 +121,9 @@ def _slice_computed(
 def _window(
     tensor: tf.Tensor, first: int, starts: Mapping[int, Any], ends: Mapping[int, Any]
 ) -> tf.Tensor:
-    """Slices by StridedSlice: tf2onnx gets computed lengths of Slice wrong where some are -1.
+    """Slices with StridedSlice, because tf2onnx mishandles a Slice with lengths of -1.
 
-    Axes are counted with `first` ones that the tensor has not.
+    Axis numbers include `first` leading axes that the tensor lacks.
     """
     rank = tensor.shape.rank
     return tensor[tuple(slice(starts.get(i + first), ends.get(i + first)) for i in range(rank))]
@@ -135,7 +135,7 @@ def _dynamic_update_slice(scope: Scope, operation: Operation, operands: Sequence
 
 
 def update_at(scope: Scope, array: Array, update: Array, starts: Mapping[int, Array]) -> Array:
-    """Puts a slice in the place of another one, which lies within the array."""
+    """Replaces a slice, which must lie within the array."""
     if 0 in update.sizes:
         return array
     found = {
@@ -193,7 +193,7 @@ def _scalar(scope: Scope, start: _Start) -> Any:
 
 
 def _selected(scope: Scope, array: Array, update: Array, starts: Mapping[int, _Start]) -> Array:
-    """Takes the update where all indices are its own."""
+    """Selects the update for elements whose indices lie within it."""
     flags = [
         tf.equal(scope.compact(iota(scope, "i32", array.sizes, axis)), _scalar(scope, start))
         for axis, start in starts.items()
@@ -206,7 +206,7 @@ def _selected(scope: Scope, array: Array, update: Array, starts: Mapping[int, _S
 
 
 def _assembled(scope: Scope, array: Array, update: Array, starts: Mapping[int, _Start]) -> Array:
-    """Joins what is before an update, the update and what is behind it, axis by axis."""
+    """Concatenates the parts before and after an update with it, axis by axis."""
     (axis, start), *others = starts.items()
     size = update.sizes[axis]
     if tf.is_tensor(start):

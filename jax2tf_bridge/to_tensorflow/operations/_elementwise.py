@@ -1,7 +1,7 @@
-"""Elementwise operations: arithmetic, comparisons, select and conversions, in every dtype.
+"""Elementwise operations of every dtype: arithmetic, comparisons, select and conversions.
 
-Results are those of StableHLO's rules. Of the greatest and least of zeros of both signs, it may be
-either, as machines differ there.
+The results follow StableHLO's rules. The maximum and minimum of 0 and -0 may be either, because
+machines differ.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from shape_poly import Dim
 
 TensorFunction = Callable[..., tf.Tensor]
 Kernel = Callable[..., tf.Tensor]
-"""Takes the operands' element type, and their tensors."""
+"""Function of the operands' element type and their tensors."""
 
 
 def emit_elementwise(
     scope: Scope, operation: Operation, operands: Sequence[Array], function: TensorFunction
 ) -> Array:
-    """Applies a function of tensors that broadcasts, on compact forms; sizes are folded."""
+    """Applies a broadcasting function to compact forms; operations on sizes are folded."""
     found = folded(scope, operation, operands)
     if found is not None:
         return found
@@ -57,7 +57,7 @@ def emit_elementwise(
 def _in_wider_floats(
     element: str, function: TensorFunction, tensors: Sequence[tf.Tensor]
 ) -> tf.Tensor:
-    """Applies a function; floats of 8 bits go by float32, as they have no arithmetic."""
+    """Applies a function; 8-bit floats are computed in float32, because they have no arithmetic."""
     if not any(_is_tiny(tensor) for tensor in tensors):
         return function(*tensors)
     wide = (tf.cast(tensor, tf.float32) if _is_tiny(tensor) else tensor for tensor in tensors)
@@ -75,9 +75,9 @@ def _by_kind(
     floats: TensorFunction | None = None,
     complexes: TensorFunction | None = None,
 ) -> Emitter:
-    """Chooses a function by the kind of the operands' dtype.
+    """Makes a kernel that chooses a function by the kind of the operands' dtype.
 
-    Complex numbers have that of floats, where they have none of their own.
+    Complex numbers use the function for floats if they have none of their own.
     """
 
     def emit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
@@ -98,7 +98,7 @@ def _by_kind(
 
 
 def _wrapping(function: TensorFunction) -> Kernel:
-    """Makes a kernel of integers, which wrap around."""
+    """Makes a kernel for integers, which wrap around."""
     return lambda element, *tensors: _integers.wrap(element, function(*tensors))
 
 
@@ -154,7 +154,7 @@ def _convert(scope: Scope, operation: Operation, operands: Sequence[Array]) -> A
 
 
 def _has_bits(element: str) -> bool:
-    """Tells dtypes whose bits are read: not flags, and not what TensorFlow has no dtype for."""
+    """Returns whether a type's bits can be read: not for bools, nor without a TensorFlow dtype."""
     row = row_of(element)
     return row.is_integer or (row.kind == "float" and has_dtype(element))
 
@@ -295,7 +295,7 @@ EMITTERS: Mapping[str, Emitter] = MappingProxyType(
 
 
 def _compare_exactly(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
-    """Compares great integers, and floats in total order, as converters need it."""
+    """Compares large integers, and floats in total order, by forms for converters."""
     element = operands[0].element
     direction = operation.text("comparison_direction")
     if row_of(element).kind == "float" and _is_total_order(operation):
@@ -323,7 +323,7 @@ def _clamp_exactly(scope: Scope, operation: Operation, operands: Sequence[Array]
         return emit_elementwise(scope, operation, operands, _clamp)
 
     def function(low: tf.Tensor, x: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
-        # Not by the extremes, of which OpenVINO makes a clamp of float32.
+        # OpenVINO would turn maximum and minimum into a clamp of float32.
         least = _converter_integers.select(_converter_integers.less(x, low), low, x)
         return _converter_integers.select(_converter_integers.less(high, least), high, least)
 
@@ -373,4 +373,4 @@ FOR_CONVERTERS: Mapping[str, Emitter] = MappingProxyType(
         "subtract": _by_kind(integers=_wrapping(tf.subtract), floats=tf.subtract),
     }
 )
-"""Those that are others for converters of TensorFlow's graphs."""
+"""Emitters that differ for converters of TensorFlow's graphs."""

@@ -1,4 +1,4 @@
-"""Maxima and minima, found by the select that the export writes for them where there is XLA.
+"""Maxima and minima, recognized by the select that the export writes for XLA.
 
 The export writes `select(x >= y or x != x, x, y)`, because the maximum of TensorFlow's XLA drops
 NaN. TensorFlow's own maximum does not.
@@ -20,7 +20,7 @@ _PARTS = frozenset({"or", "compare"})
 
 
 def with_extremes(program: Program) -> Program:
-    """Returns the module with maxima and minima as operations."""
+    """Returns the module with maximum and minimum operations in place of the selects."""
     return rewrite_blocks(program, _rewrite)
 
 
@@ -38,7 +38,7 @@ def _rewrite(operations: Sequence[Operation], makers: Makers) -> Sequence[Operat
 
 
 def _extreme(select: Operation, makers: Makers) -> str | None:
-    """Returns the name of the extreme that a select chooses; None if it chooses another value."""
+    """Returns "maximum" or "minimum" for a select of that form, else None."""
     try:
         flag, left, right = select.operands
         either = makers.get(flag)

@@ -1,7 +1,7 @@
-"""Factorizations of matrices as tf.linalg has them, without the errors that its kernels raise.
+"""Factorizations of matrices with tf.linalg, without the errors of its kernels.
 
-Where a matrix has no factors, JAX has NaN and TensorFlow's kernels fail: such matrices are kept
-from them. Signs and phases of vectors are those of TensorFlow's kernels.
+For a matrix without factors JAX returns NaN, but TensorFlow's kernels fail. So such matrices are
+replaced before the kernels. Signs and phases of vectors are those of TensorFlow's kernels.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def _nan(dtype: tf.DType) -> tf.Tensor:
 
 
 def _is_finite(a: tf.Tensor) -> tf.Tensor:
-    """Tells which matrices are of finite numbers: [..., 1, 1]."""
+    """Returns which matrices have only finite numbers: [..., 1, 1]."""
     finite = (
         tf.math.is_finite(tf.math.real(a)) & tf.math.is_finite(tf.math.imag(a))
         if a.dtype.is_complex
@@ -28,7 +28,7 @@ def _is_finite(a: tf.Tensor) -> tf.Tensor:
 
 
 def _rows_and_columns(a: tf.Tensor) -> tuple[Any, Any]:
-    """Returns the last two sizes, as ints where they are known."""
+    """Returns the last two sizes, as ints if known."""
     known = a.shape.as_list()[-2:]
     if None not in known:
         return known[0], known[1]
@@ -37,20 +37,20 @@ def _rows_and_columns(a: tf.Tensor) -> tuple[Any, Any]:
 
 
 def _least(m: Any, n: Any) -> Any:
-    """Returns the smaller size, as an int where both are known."""
+    """Returns the smaller size, as an int if both are known."""
     return min(m, n) if isinstance(m, int) and isinstance(n, int) else tf.minimum(m, n)
 
 
 def _for_each(
     count: Any, step: Callable[..., tuple[tf.Tensor, ...]], *start: tf.Tensor
 ) -> list[tf.Tensor]:
-    """Runs a step for k = 0, ..., count - 1, on arrays that keep their shapes."""
+    """Runs a step for k = 0, ..., count - 1, on arrays whose shapes do not change."""
     shapes = [x.shape for x in start]
 
     def next_step(k: tf.Tensor, *arrays: tf.Tensor) -> tuple[tf.Tensor, ...]:
         found = step(k, *arrays)
         for array, shape in zip(found, shapes, strict=True):
-            array.set_shape(shape)  # TensorFlow 2.19 and older lose sizes on the way
+            array.set_shape(shape)  # TensorFlow 2.19 and older lose sizes in loops
         return (k + 1, *found)
 
     _, *ended = tf.while_loop(
@@ -81,14 +81,14 @@ def _conj(a: tf.Tensor) -> tf.Tensor:
 def cholesky(a: tf.Tensor, *, lower: bool) -> tf.Tensor:
     """Computes L of a = L L^H from the lower triangle, or U of a = U^H U from the upper one.
 
-    The other triangle is 0. A matrix that is not positive definite has NaN. Those that may not be,
-    as their least eigenvalue tells, are factored by columns, which is slower.
+    The other triangle is 0. The result for a matrix that is not positive definite is NaN. If the
+    least eigenvalue leaves that in doubt, matrices are factored by columns, which is slower.
     """
     if not lower:
         return tf.linalg.adjoint(cholesky(tf.linalg.adjoint(a), lower=True))
     a = tf.linalg.band_part(a, -1, 0)
     zero = tf.zeros([], a.dtype)
-    # NaN is no eigenvalue, and 0 is none of a matrix that is definite.
+    # Eigenvalues are not NaN, and those of a definite matrix are not 0.
     values = tf.math.real(tf.linalg.eigvalsh(tf.where(_is_finite(a), a, zero)))
     n = _rows_and_columns(a)[0]
     rounding = 8 * np.finfo(values.dtype.as_numpy_dtype).eps * tf.cast(n, values.dtype)
@@ -120,17 +120,17 @@ def triangular_solve(
     """Solves op(a) x = b, or x op(a) = b if it is not on the left.
 
     Args:
-      a: [..., n, n], of which one triangle is read.
-      b: [..., n, k], or [..., k, n].
+      a: the matrices [..., n, n], of which one triangle is read.
+      b: the right sides [..., n, k], or [..., k, n].
       left: whether a is on the left.
       lower: whether the lower triangle is read.
-      unit_diagonal: whether the diagonal is taken for 1.
+      unit_diagonal: whether the diagonal counts as 1.
       transpose: "NO_TRANSPOSE", "TRANSPOSE" or "ADJOINT".
     """
     if unit_diagonal:
         a = tf.linalg.set_diag(a, tf.ones_like(tf.linalg.diag_part(a)))
     if transpose == "TRANSPOSE":
-        # The adjoint of the conjugate.
+        # The transpose is the adjoint of the conjugate.
         a, transpose = _conj(a), "ADJOINT"
     adjoint = transpose == "ADJOINT"
     if left:
@@ -140,7 +140,7 @@ def triangular_solve(
 
 
 def eigh(a: tf.Tensor, *, lower: bool) -> tuple[tf.Tensor, tf.Tensor]:
-    """Computes vectors and ascending values of Hermitian matrices, of which a triangle is read."""
+    """Computes eigenvectors and ascending eigenvalues of Hermitian matrices from one triangle."""
     half = tf.linalg.band_part(a if lower else tf.linalg.adjoint(a), -1, 0)
     fine = _is_finite(half)
     values, vectors = tf.linalg.eigh(tf.where(fine, half, tf.zeros([], a.dtype)))
@@ -152,7 +152,7 @@ def eigh(a: tf.Tensor, *, lower: bool) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def eig(a: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Computes values and right vectors, of norm 1, of square matrices."""
+    """Computes eigenvalues and right eigenvectors, of norm 1, of square matrices."""
     fine = _is_finite(a)
     values, vectors = tf.linalg.eig(tf.where(fine, a, tf.zeros([], a.dtype)))
     nan = _nan(values.dtype)
@@ -169,7 +169,7 @@ def svd(a: tf.Tensor, *, full_matrices: bool) -> tuple[tf.Tensor, tf.Tensor, tf.
     """Computes the singular values, U, and V^H."""
     values, u, v = tf.linalg.svd(a, full_matrices=full_matrices)
     if a.dtype.is_complex:
-        # The kernel gives numbers for matrices that are not finite.
+        # The kernel returns numbers even for matrices that are not finite.
         fine, nan = _is_finite(a), _nan(a.dtype)
         u, v = tf.where(fine, u, nan), tf.where(fine, v, nan)
         values = tf.where(fine[..., 0], values, _nan(values.dtype))
@@ -177,7 +177,7 @@ def svd(a: tf.Tensor, *, full_matrices: bool) -> tuple[tf.Tensor, tf.Tensor, tf.
 
 
 def singular_values(a: tf.Tensor) -> tf.Tensor:
-    """Computes the singular values, descending."""
+    """Computes the singular values in descending order."""
     values = tf.linalg.svd(a, compute_uv=False)
     if a.dtype.is_complex:
         values = tf.where(_is_finite(a)[..., 0], values, _nan(values.dtype))
@@ -193,8 +193,8 @@ def lu(a: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
 
     Returns:
       L below the diagonal and U on and above it [..., m, n]; the row that each step swapped with
-      [..., min(m, n)]; the permutation [..., m]. Rows are int32. Matrices that are not square, and
-      singular ones, which TensorFlow's kernel refuses, are factored by columns.
+      [..., min(m, n)]; the permutation [..., m]. Rows are int32. Non-square and singular matrices,
+      which TensorFlow's kernel rejects, are factored by columns.
     """
     m, n = a.shape.as_list()[-2:]
     if m is None or m != n or (a.dtype.is_complex and n <= _SMALL):
@@ -204,7 +204,7 @@ def lu(a: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         factors, permutation = tf.linalg.lu(a)
         return factors, _pivots(permutation, n), permutation
 
-    # Its kernel factors the matrix in the same way, and has -inf where a pivot is 0.
+    # Its kernel factors the matrix in the same way, and returns -inf if a pivot is 0.
     logarithm = tf.math.real(tf.linalg.slogdet(a)[1])
     regular = tf.reduce_all(tf.math.is_finite(logarithm))
     factors, pivots, permutation = tf.cond(regular, whole, lambda: _lu_by_columns(a))
@@ -212,7 +212,7 @@ def lu(a: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
 
 
 def _pivots(permutation: tf.Tensor, count: int) -> tf.Tensor:
-    """Finds the swaps that make a permutation, in their order."""
+    """Converts a permutation to a sequence of swaps."""
     index = tf.range(count)
 
     def step(k: tf.Tensor, rows: tf.Tensor, pivots: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -253,7 +253,7 @@ def _lu_by_columns(a: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
 
         column, row = _column(a, k), _row(a, k)
         pivot = _column(row, k)[..., tf.newaxis]
-        # As in LAPACK, a column of zeros stays what it is: U is singular, L is not.
+        # A column of zeros stays unchanged, as in LAPACK: U is singular, but L is not.
         divisor = tf.where(pivot == zero, tf.ones([], a.dtype), pivot)
         column = tf.where(rows > k, column / divisor, column)
         below, right = tf.where(rows > k, column, zero), tf.where(columns > k, row, zero)
@@ -271,10 +271,10 @@ def _lu_by_columns(a: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
 
 
 def householder_qr(a: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Computes R and, below the diagonal, the reflectors that make Q, as LAPACK's geqrf.
+    """Computes R and, below the diagonal, the reflectors of Q, like LAPACK's geqrf.
 
     Returns:
-      For a [..., m, n]: both packed [..., m, n], and the taus [..., min(m, n)].
+      For a [..., m, n]: R and reflectors packed [..., m, n], and the taus [..., min(m, n)].
     """
     m, n = _rows_and_columns(a)
     rows, columns = tf.range(m), tf.range(n)
@@ -292,7 +292,7 @@ def householder_qr(a: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         real = tf.math.real(alpha)
         done = tf.reduce_all(tail == zero, -1, keepdims=True) & (tf.math.imag(alpha) == 0)
         beta = tf.where(done, real, tf.where(real < 0, norm, -norm))
-        # Where there is nothing to reflect, nothing is divided by.
+        # Columns without a reflection need no division.
         divisor = tf.cast(tf.where(done, tf.ones([], beta.dtype), beta), a.dtype)
         beta = tf.cast(beta, a.dtype)
         tau = (beta - alpha) / divisor
@@ -312,12 +312,12 @@ def householder_qr(a: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 def householder_product(packed: tf.Tensor, taus: tf.Tensor) -> tf.Tensor:
     """Computes the first n columns of Q, a product of reflectors (I - tau v v^H), at once.
 
-    With the reflectors as the columns of V it is I - V T V^H, where T is the inverse of an upper
-    triangular matrix: 1 / tau on the diagonal, V^H V above it.
+    With the reflectors as the columns of V, the product is I - V T V^H. T is the inverse of an
+    upper triangular matrix with 1 / tau on the diagonal and V^H V above it.
 
     Args:
-      packed: [..., m, n], of which the first columns have the reflectors below the diagonal.
-      taus: [..., k], of which k <= n.
+      packed: the matrices [..., m, n], with reflectors below the diagonal of the first columns.
+      taus: the factors [..., k], with k <= n.
     """
     m, n = _rows_and_columns(packed)
     k = taus.shape[-1] if taus.shape[-1] is not None else tf.shape(taus)[-1]
@@ -325,7 +325,7 @@ def householder_product(packed: tf.Tensor, taus: tf.Tensor) -> tf.Tensor:
     v = tf.linalg.set_diag(tf.linalg.band_part(v, -1, 0), tf.ones_like(taus))
     products = tf.linalg.matmul(v, v, adjoint_a=True)
     above = tf.linalg.set_diag(tf.linalg.band_part(products, 0, -1), tf.zeros_like(taus))
-    # Multiplied by the taus, which may be 0.
+    # Multiplication by the taus, which may be 0, avoids a division.
     scaled = taus[..., tf.newaxis] * above
     system = tf.linalg.set_diag(scaled, tf.ones_like(taus))
     t = tf.linalg.triangular_solve(system, tf.linalg.diag(taus), lower=False)
@@ -336,7 +336,7 @@ def householder_product(packed: tf.Tensor, taus: tf.Tensor) -> tf.Tensor:
 def tridiagonal_solve(
     lower: tf.Tensor, diagonal: tf.Tensor, upper: tf.Tensor, b: tf.Tensor
 ) -> tf.Tensor:
-    """Solves tridiagonal systems [..., n] for b [..., n, k]; what is outside is not read."""
+    """Solves tridiagonal systems [..., n] for b [..., n, k]; elements outside are not read."""
     return tf.linalg.tridiagonal_solve(
         tf.stack([upper, diagonal, lower], -2), b, diagonals_format="compact"
     )

@@ -19,7 +19,7 @@ _COMPLEX: Mapping[str, Sequence[Callable[..., tf.Tensor]]] = MappingProxyType(
         "IFFT": (tf.signal.ifft, tf.signal.ifft2d, tf.signal.ifft3d),
     }
 )
-# Those of tf.signal pad first, though the sizes fit already.
+# The functions of tf.signal would pad first, which is not needed.
 _REAL: Mapping[str, Sequence[Callable[..., Any]]] = MappingProxyType(
     {
         "RFFT": (tf.raw_ops.RFFT, tf.raw_ops.RFFT2D, tf.raw_ops.RFFT3D),

@@ -1,4 +1,4 @@
-"""Arithmetic on floats and complex numbers, where TensorFlow's rules are not StableHLO's."""
+"""Arithmetic on floats and complex numbers for which TensorFlow's rules differ from StableHLO's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jax2tf_bridge.to_tensorflow.operations._integers import constant_like
 
 
 def sign(x: tf.Tensor) -> tf.Tensor:
-    """Returns -1, 1, or the number itself where it is a zero of either sign or NaN."""
+    """Returns -1 or 1; zeros of both signs and NaN are returned unchanged."""
     if x.dtype.is_complex:
         length = tf.abs(x)
         unit = tf.complex(tf.math.real(x) / length, tf.math.imag(x) / length)
@@ -22,25 +22,25 @@ def sign(x: tf.Tensor) -> tf.Tensor:
 
 def remainder(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     """Returns the remainder with the dividend's sign."""
-    if x.dtype.size < 4:  # which is exact: it has no more digits than they have
+    if x.dtype.size < 4:  # exact, because the remainder has no more digits than the operands
         return tf.cast(tf.truncatemod(tf.cast(x, tf.float32), tf.cast(y, tf.float32)), x.dtype)
     return tf.truncatemod(x, y)
 
 
 def cube_root(x: tf.Tensor) -> tf.Tensor:
-    """Returns the real root of the third degree."""
+    """Returns the real cube root."""
     wide = tf.cast(x, tf.float64 if x.dtype == tf.float64 else tf.float32)
     size = tf.abs(wide)
     root = tf.pow(size, constant_like(size, 1 / 3))
     if x.dtype.size >= 4:
-        # 1/3 is rounded; a step of Newton's method makes good for it. There is none for 0 and inf.
+        # A step of Newton's method corrects the rounding of 1/3, except for 0 and inf.
         step = (root - size / (root * root)) / 3
         root = tf.where(tf.math.is_finite(step), root - step, root)
     return tf.cast(tf.where(tf.equal(wide, 0), wide, tf.sign(wide) * root), x.dtype)
 
 
 def round_away_from_zero(x: tf.Tensor) -> tf.Tensor:
-    """Rounds to integers, halves away from zero."""
+    """Rounds to integers; halves are rounded away from zero."""
     to_even = tf.round(x)
     half = constant_like(x, 0.5)
     is_half = tf.equal(tf.abs(x - to_even), half)
@@ -48,7 +48,7 @@ def round_away_from_zero(x: tf.Tensor) -> tf.Tensor:
 
 
 def total_order_key(x: tf.Tensor) -> tf.Tensor:
-    """Returns integers in the order -NaN < -inf < ... < -0 < 0 < ... < inf < NaN."""
+    """Returns integer keys of the order -NaN < -inf < ... < -0 < 0 < ... < inf < NaN."""
     bits = tf.bitcast(x, tf.as_dtype(f"int{x.dtype.size * 8}"))
     signs = tf.bitwise.right_shift(bits, constant_like(bits, x.dtype.size * 8 - 1))
     flipped = tf.bitwise.bitwise_and(signs, constant_like(bits, bits.dtype.max))
@@ -56,7 +56,7 @@ def total_order_key(x: tf.Tensor) -> tf.Tensor:
 
 
 def reduce_precision(x: tf.Tensor, exponent_bits: int, mantissa_bits: int) -> tf.Tensor:
-    """Rounds to numbers that a float of so many bits has, without subnormal ones."""
+    """Rounds to the numbers of a float with these bits, without subnormal numbers."""
     info: Any = ml_dtypes.finfo(x.dtype.as_numpy_dtype)  # type: ignore[no-untyped-call]
     exponent_bits = min(exponent_bits, info.iexp)
     mantissa_bits = min(mantissa_bits, info.nmant)
@@ -70,7 +70,7 @@ def reduce_precision(x: tf.Tensor, exponent_bits: int, mantissa_bits: int) -> tf
     size = tf.bitwise.bitwise_and(bits, constant_like(bits, (1 << (width - 1)) - 1))
     lost = info.nmant - mantissa_bits
     if lost > 0:
-        # Half of the last digit that stays is added, less one bit where that digit is even.
+        # Half of the last kept digit is added, minus one bit if that digit is even.
         last = tf.bitwise.right_shift(size, constant_like(bits, lost))
         odd = tf.bitwise.bitwise_and(last, constant_like(bits, 1))
         size = size + odd + constant_like(bits, (1 << (lost - 1)) - 1)
@@ -89,14 +89,14 @@ def reduce_precision(x: tf.Tensor, exponent_bits: int, mantissa_bits: int) -> tf
 
 
 def complex_divide(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Divides complex numbers, by zero and infinity as C does."""
+    """Divides complex numbers, with C's results for zero and infinity."""
     quotient = tf.divide(x, y)
     known = tf.get_static_value(y)
     if known is not None and np.all(np.isfinite(known) & (known != 0)):
         return quotient
     real, imag = tf.math.real(y), tf.math.imag(y)
     is_zero = tf.equal(y, constant_like(y, 0))
-    # Elsewhere another divisor, so that its gradient is a number where it is not taken.
+    # The other divisor keeps the gradient finite where this branch is not selected.
     zero = tf.where(is_zero, real, constant_like(real, 1))
     by_zero = tf.complex(tf.math.real(x) / zero, tf.math.imag(x) / zero)
     quotient = tf.where(is_zero, by_zero, quotient)
@@ -109,7 +109,7 @@ def complex_divide(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
 
 
 def power(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Raises to a power, which is 1 for an exponent of 0."""
+    """Raises x to the power y; the result is 1 for an exponent of 0."""
     raised = tf.pow(x, y)
     if not x.dtype.is_complex:
         return raised
@@ -117,7 +117,7 @@ def power(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
 
 
 def arctan2(y: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-    """Returns the angle of the point (x, y), also for complex coordinates."""
+    """Returns the angle of the point (x, y); coordinates may be complex."""
     if not x.dtype.is_complex:
         return tf.math.atan2(y, x)
     minus_i = constant_like(x, -1j)
@@ -125,28 +125,28 @@ def arctan2(y: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
 
 
 def expm1(x: tf.Tensor) -> tf.Tensor:
-    """Returns exp(x) - 1, also of complex numbers with infinite parts."""
+    """Returns exp(x) - 1, also for complex numbers with infinite parts."""
     if not x.dtype.is_complex:
         return tf.math.expm1(x)
     real, imag = tf.math.real(x), tf.math.imag(x)
     half_sine = tf.sin(imag / 2)
     part = tf.math.expm1(real) * tf.cos(imag) - 2 * half_sine * half_sine
-    # An infinite exponential times a sine of 0 would be NaN. The logarithm of the greatest number
-    # is rounded, so that its exponential may be infinite.
+    # An infinite exponential times a sine of 0 would be NaN. The exponential of the rounded
+    # logarithm of the greatest number may be infinite.
     finite = tf.minimum(real, constant_like(real, np.log(real.dtype.max) - 1))
     grown = tf.exp(tf.where(tf.equal(imag, constant_like(imag, 0)), finite, real))
     return tf.complex(part, grown * tf.sin(imag))
 
 
 def inverse_root(x: tf.Tensor) -> tf.Tensor:
-    """Returns 1 / sqrt(x). TensorFlow's kernel takes -0 for 0 in imaginary parts."""
+    """Returns 1 / sqrt(x); TensorFlow's kernel confuses -0 and 0 in imaginary parts."""
     if not x.dtype.is_complex:
         return tf.math.rsqrt(x)
     return complex_divide(constant_like(x, 1), tf.sqrt(x))
 
 
 def log1p(x: tf.Tensor) -> tf.Tensor:
-    """Returns log(1 + x), also of complex numbers that are small or infinite."""
+    """Returns log(1 + x), also for small and infinite complex numbers."""
     if not x.dtype.is_complex:
         return tf.math.log1p(x)
     real, imag = tf.math.real(x), tf.math.imag(x)
@@ -158,7 +158,7 @@ def log1p(x: tf.Tensor) -> tf.Tensor:
 
 
 def complex_extremum(x: tf.Tensor, y: tf.Tensor, greater: bool) -> tf.Tensor:
-    """Returns the greater or the lesser by the real parts, then by the imaginary ones."""
+    """Returns the greater or lesser number, by real parts, then by imaginary parts."""
     compare = tf.greater if greater else tf.less
     left, right = tf.math.real(x), tf.math.real(y)
     first = tf.logical_or(

@@ -1,4 +1,4 @@
-"""Folds arithmetic on sizes and small integers, so that no operation is made for what is known."""
+"""Folds arithmetic on sizes and small integers, so that known values need no operations."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from shape_poly import Dim
 from shape_poly import operation as size_operation
 
 _MAX_FOLDED_ELEMENTS = 64
-"""Of arrays that are folded: more than any shape has."""
+"""Maximum number of elements of an array to fold; shapes have fewer."""
 _MAX_CONVERTED_ELEMENTS = 1024
 _SIZES = frozenset({"i32", "i64"})
 
 
 def folded(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array | None:
-    """Computes an elementwise operation on integers or flags that are known; None if it cannot."""
+    """Computes an elementwise operation on known integers or bools; None if impossible."""
     constants = [_small_constant(scope, array) for array in operands]
     element = operation.results[0].tensor.element
     sizes = broadcast_sizes(operands)
@@ -53,7 +53,7 @@ def _small_constant(scope: Scope, array: Array) -> np.ndarray[Any, Any] | None:
 def _truncated_quotient(left: Any, right: Any) -> Any:
     if not np.all(right):
         return None
-    return (left - np.fmod(left, right)) // right  # this division leaves nothing
+    return (left - np.fmod(left, right)) // right  # this division is exact
 
 
 def _truncated_remainder(left: Any, right: Any) -> Any:
@@ -62,7 +62,7 @@ def _truncated_remainder(left: Any, right: Any) -> Any:
 
 
 def _shifted(shift: Callable[..., Any], left: Any, right: Any) -> Any:
-    """Shifts bits that have no sign; beyond the width nothing is left."""
+    """Shifts unsigned bits; shifts by the width or more give 0."""
     if np.any(left < 0) or np.any(right < 0):
         return None
     return np.where(right < 64, shift(left, np.minimum(right, 63)), 0)
@@ -117,8 +117,7 @@ def _of_numbers(
         if operation.name not in table:
             return None
         function = table[operation.name]
-    # In 64 bits and back, as integers of any width wrap around; unsigned ones of 64 bits are
-    # nobody's sizes.
+    # The computation is in 64 bits, then wraps around; uint64 values are never sizes.
     wide = [c if c.dtype == bool else c.astype(np.int64) for c in constants]
     if any(constant.dtype == np.uint64 for constant in constants):
         return None
@@ -128,7 +127,7 @@ def _of_numbers(
 
 
 def _in_element(element: str, numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Converts integers or flags to another element type; they wrap around."""
+    """Converts integers or bools to another element type, with wraparound."""
     row = row_of(element)
     if row.is_integer and row.bits < 8:
         span = 2**row.bits
@@ -187,7 +186,7 @@ def _selected(scope: Scope, operands: Sequence[Array]) -> Array | None:
 
 
 def _decided(scope: Scope, deciding: bool, operands: Sequence[Array]) -> Array | None:
-    """Finds the operand, a flag, that decides `and` or `or` whatever the other one is."""
+    """Returns the known operand that alone decides `and` or `or`; None without one."""
     for array in operands:
         if any(other.sizes for other in operands):
             return None
@@ -197,7 +196,7 @@ def _decided(scope: Scope, deciding: bool, operands: Sequence[Array]) -> Array |
 
 
 def _other_flag(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array | None:
-    """Finds the flag that is the result, as the other one, which is known, changes nothing."""
+    """Returns the operand that is the result, if the other one is a known identity; else None."""
     name = _name(operation)
     neutral = {"and": True, "or": False, "xor": False, "compare NE": False, "compare EQ": True}
     if name not in neutral or any(a.element != "i1" or a.sizes for a in operands):
@@ -217,9 +216,9 @@ def _name(operation: Operation) -> str:
 def postponed(
     operation: Operation, operands: Sequence[Array], make: Callable[[Scope], Any]
 ) -> Array | None:
-    """Makes a formula of an operation on scalars that sizes are made of; None for others.
+    """Makes a formula of an operation on scalars for sizes; None for other operations.
 
-    Such as JAX writes for sizes are several for one; others check sizes for what is checked before.
+    JAX writes several operations for one on sizes, and operations for checks that are made already.
     """
     element = operation.results[0].tensor.element
     elements = {element, *(array.element for array in operands)}
@@ -231,10 +230,10 @@ def postponed(
 
 
 def _rounded_down(scope: Scope, operands: Sequence[Array]) -> Array | None:
-    """Recognises what JAX writes for `x // y` and `x % y` of operations that round towards zero.
+    """Recognizes JAX's forms of `x // y` and `x % y`, by operations that round towards zero.
 
-    They are select(flag, x / y - 1, x / y) and select(flag, rem(x, y) + y, rem(x, y)), with a flag
-    that says that something is left, and that the signs of x and y differ.
+    The forms are select(flag, x / y - 1, x / y) and select(flag, rem(x, y) + y, rem(x, y)). The
+    flag is true if the remainder is not 0 and the signs of x and y differ.
     """
     flag, adjusted, plain = operands
     division = plain.formula
@@ -263,13 +262,13 @@ def _rounded_down(scope: Scope, operands: Sequence[Array]) -> Array | None:
 
 
 _GREATEST_DIVISOR = 64
-"""Strides and the like; a greater one leaves arithmetic in the graph, which is right as well."""
+"""Maximum divisor, such as a stride, to fold; others leave correct arithmetic in the graph."""
 
 
 def _never_holds(scope: Scope, flag: Array) -> bool:
-    """Recognises the flag of `_rounded_down` for x that is not negative.
+    """Recognizes the flag of `_rounded_down` for non-negative x, which is always false.
 
-    It says that x is not positive, and that something is left of it.
+    The flag is true if x is not positive and the remainder is not 0.
     """
     conditions = _conjuncts(flag)
     for array in conditions:
@@ -308,7 +307,7 @@ def _is_formula(array: Array, name: str, first: Array, second: int | tuple[Dim, 
 
 
 def _is_remainder(array: Array, name: str, x: tuple[Dim, ...], y: tuple[Dim, ...]) -> bool:
-    """Returns whether a flag is a comparison of the remainder of x by y with 0."""
+    """Returns whether a flag compares the remainder of x by y with 0."""
     if array.formula is None:
         return False
     found = array.formula.operands[0].formula
@@ -321,7 +320,7 @@ def _is_remainder(array: Array, name: str, x: tuple[Dim, ...], y: tuple[Dim, ...
 
 
 def _is_sign(array: Array, x: tuple[Dim, ...]) -> bool:
-    """Returns whether a flag says that the sign of x is not that of a positive number."""
+    """Returns whether a flag compares the sign of x with that of a positive number."""
     if array.formula is None:
         return False
     found = array.formula.operands[0].formula
@@ -334,7 +333,7 @@ def _is_sign(array: Array, x: tuple[Dim, ...]) -> bool:
 
 
 def converted(scope: Scope, array: Array, element: str) -> Array | None:
-    """Converts what is known to another element type, if that is exact or rounds in one way."""
+    """Converts known elements to another type, if the result is exact or its rounding unique."""
     if element == array.element:
         return array
     if array.parts is not None and element in _SIZES and array.element in _SIZES:
@@ -359,7 +358,7 @@ def converted(scope: Scope, array: Array, element: str) -> Array | None:
 
 
 def compared(scope: Scope, direction: str, left: Dim, right: Dim) -> bool | None:
-    """Compares sizes; None where it is not known for all of them."""
+    """Compares sizes; None if the result depends on the variables."""
     lower, upper = scope.bounds(left - right)
     verdicts: Mapping[str, tuple[bool, bool]] = {
         "EQ": (lower == upper == 0, lower > 0 or upper < 0),
@@ -403,7 +402,7 @@ def _computed(scope: Scope, name: str, row: Sequence[Dim]) -> Dim | None:
 
 
 def _is_positive(scope: Scope, left: Dim, right: Dim) -> bool:
-    # Rounding down and towards zero agree there.
+    # Rounding down and rounding towards zero agree here.
     return scope.bounds(left)[0] >= 0 and scope.bounds(right)[0] >= 1
 
 

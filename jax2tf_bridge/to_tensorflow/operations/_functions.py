@@ -1,4 +1,4 @@
-"""Calls of the module's own functions, tuples, and tokens, which only order effects."""
+"""Calls of the module's functions, tuples, and tokens, which only order effects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jax2tf_bridge.to_tensorflow.operations._array import Array
 from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Inlined, Scope
 
 TOKEN = Array("token", ())
-"""Carries nothing: TensorFlow orders its operations by their inputs, and effects are refused."""
+"""Value of all tokens: TensorFlow orders operations by inputs, and effects are rejected."""
 
 
 def is_token(value: Value) -> bool:
@@ -24,7 +24,7 @@ def _call(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Inli
 
 
 def inlined(scope: Scope, operation: Operation, name: str, operands: Sequence[Array]) -> Inlined:
-    """Returns a function of the module whose operations take the place of the call."""
+    """Returns a function of the module, to inline in place of the call."""
     function = scope.program.functions.get(name)
     if function is None:
         scope.fail(operation, f"the module has no function {name!r}")
@@ -32,7 +32,7 @@ def inlined(scope: Scope, operation: Operation, name: str, operands: Sequence[Ar
 
 
 def decomposed(scope: Scope, operation: Operation) -> Inlined:
-    """Returns what a composite decomposes into, for operands that have no other form."""
+    """Returns the decomposition of a composite, for operands without another form."""
     operands = [scope.array(value) for value in operation.operands]
     return inlined(scope, operation, operation.text("decomposition"), operands)
 
@@ -40,7 +40,7 @@ def decomposed(scope: Scope, operation: Operation) -> Inlined:
 def call(
     scope: Scope, operation: Operation, name: str, operands: Sequence[Array]
 ) -> Sequence[Array]:
-    """Calls a function of the module at once, for an emitter that needs its results."""
+    """Calls a function of the module immediately, for an emitter that needs its results."""
     found = inlined(scope, operation, name, operands)
     return found.scope.run(found.block, found.arguments)
 
@@ -55,7 +55,7 @@ def _token(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Arr
 
 @dataclass(frozen=True, eq=False)
 class _Tuple(Array):
-    """A tuple of arrays, which has no elements of its own."""
+    """Tuple of arrays."""
 
     items: tuple[Array, ...] = ()
 

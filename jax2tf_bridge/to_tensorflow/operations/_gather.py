@@ -1,4 +1,4 @@
-"""Gather: slices of an array, at places that an array of indices has."""
+"""Gather: slices of an array at given indices."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from jax2tf_bridge.to_tensorflow.operations._shapes import (
 from shape_poly import Dim
 
 _Axes: TypeAlias = "list[tuple[bool, int]]"
-"""For each axis whether it is one of the indices' batch, and which; else which of the operand's."""
+"""(is_batch, number) for each axis: an axis of the indices' batch or of the operand."""
 
 
 def _gather(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
@@ -73,7 +73,7 @@ def _gather(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Ar
     indexed = [axis for axis in sorted(index_map) if array.sizes[axis] != sizes[axis]]
     many = any(size != 1 for size in batch_sizes)
     if many:
-        # What has no index begins at 0.
+        # Axes without an index start at 0.
         whole = [
             own if axis in indexed or axis in batched else size
             for axis, (own, size) in enumerate(zip(array.sizes, sizes, strict=True))
@@ -102,7 +102,7 @@ def _arranged(
     places: Mapping[tuple[bool, int], int],
     sizes: Sequence[Dim],
 ) -> Array:
-    """Puts axes to their places in the result; those without a place have a size of 1."""
+    """Moves axes to their positions in the result; axes without a position have size 1."""
     live = [axis for axis, label in enumerate(axes) if label in places]
     if len(live) < len(axes):
         array = reshape(scope, array, [array.sizes[axis] for axis in live])
@@ -116,7 +116,7 @@ def _take_elements(
     index_map: Sequence[int],
     batch_sizes: Sequence[Dim],
 ) -> tuple[Array, _Axes]:
-    """Takes what index vectors name, of which each component is an index of its own axis."""
+    """Takes elements by index vectors, whose components are indices of different axes."""
     limits = [array.sizes[axis] - 1 for axis in index_map]
     rest = [axis for axis in range(array.rank) if axis not in index_map]
     array = transpose(scope, array, [*index_map, *rest])
@@ -134,25 +134,25 @@ def _take(
     sizes: Sequence[Dim],
     batch_sizes: Sequence[Dim],
 ) -> tuple[Array, _Axes]:
-    """Takes the elements.
+    """Takes the slices.
 
     Args:
-      scope: of the values.
-      array: its axes without an index have the slices' sizes.
-      starts: indices within bounds, by the array's axes.
-      batched: axes of the batch, by the array's axes that run along with them.
-      sizes: the slices'.
-      batch_sizes: those of the indices.
+      scope: the scope of the values.
+      array: the array; its axes without an index have the sizes of the slices.
+      starts: maps axes of the array to indices within bounds.
+      batched: maps batching axes of the array to batch axes of the indices.
+      sizes: the sizes of the slices.
+      batch_sizes: the batch sizes of the indices.
 
     Returns:
-      An array, and what its axes are. Those that it lacks have a size of 1 or are repeated.
+      An array, and the meaning of its axes. Missing axes have size 1 or are repeated.
     """
     labels: _Axes = [(False, axis) for axis in range(array.rank)]
     order = [*batched, *(axis for axis in range(array.rank) if axis not in batched)]
     if not starts:
         moved = transpose(scope, array, order)
         return moved, [(True, batched[axis]) if axis in batched else labels[axis] for axis in order]
-    # Axes of the index: those of the batch, batching ones first, then those of the windows.
+    # The axes of the index: batching axes, other batch axes, then window axes.
     batch = [*batched.values(), *(i for i in range(len(batch_sizes)) if i not in batched.values())]
     windows = [axis for axis in starts if sizes[axis] != 1]
     grid = [*(batch_sizes[i] for i in batch), *(sizes[axis] for axis in windows)]
@@ -210,7 +210,7 @@ def _take(
 
 
 def _progression(index: Array) -> tuple[int, int] | None:
-    """Finds the first index and the step, if the indices are known to count upwards."""
+    """Returns the first index and the step if the indices are a known progression, else None."""
     if index.known is None or index.rank != 1 or index.known.size < 2:
         return None
     steps = np.diff(index.known.reshape(-1))
@@ -220,7 +220,7 @@ def _progression(index: Array) -> tuple[int, int] | None:
 
 
 def _on_grid(scope: Scope, start: Array, grid: Sequence[Dim], window: int | None) -> Array:
-    """Repeats starts over the axes of an index; along that of a window they count upwards."""
+    """Broadcasts starts over the axes of an index; they increase along the window's axis."""
     start = broadcast(scope, start, grid, range(start.rank))
     if window is None:
         return start
@@ -232,7 +232,7 @@ def _on_grid(scope: Scope, start: Array, grid: Sequence[Dim], window: int | None
 
 
 def _joined(scope: Scope, array: Array, first: int, count: int) -> Array:
-    """Makes one axis of several."""
+    """Merges several axes into one."""
     total = product(array.sizes[first : first + count])
     return reshape(scope, array, (*array.sizes[:first], total, *array.sizes[first + count :]))
 

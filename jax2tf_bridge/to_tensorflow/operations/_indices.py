@@ -1,4 +1,4 @@
-"""Indices of gather, scatter and dynamic slices: their components, kept within bounds."""
+"""Indices of gather, scatter and dynamic slices: components and bounds."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from jax2tf_bridge.to_tensorflow.operations._shapes import concatenated, product
 from shape_poly import Dim
 
 _MAX_INDEX_COMPONENTS = 7
-"""How many components an index of tf.gather_nd and its like may have."""
+"""Maximum number of components of an index of tf.gather_nd and similar functions."""
 
 
 def ints_or_none(operation: Operation, name: str) -> tuple[int, ...]:
-    """Reads a vector of integers that older modules lack; it is empty there."""
+    """Reads a vector of integers; it is empty in older modules, which lack it."""
     return operation.ints(name) if name in operation.attributes else ()
 
 
 def component(scope: Scope, indices: Array, axis: int, number: int) -> Array:
-    """Takes one component of indices, whose vectors are along an axis; without one, they are it."""
+    """Takes one component of index vectors along an axis; without an axis, the indices."""
     if axis == indices.rank:
         return indices
     sizes = (*indices.sizes[:axis], *indices.sizes[axis + 1 :])
@@ -51,13 +51,13 @@ def component(scope: Scope, indices: Array, axis: int, number: int) -> Array:
 
 
 def clamped(scope: Scope, index: Array, limit: Dim) -> Array:
-    """Moves indices to the nearest ones from 0 to a limit, inclusive; they become i32 or i64."""
+    """Clamps indices to 0..limit (inclusive); the result is i32 or i64."""
     if limit == 0:
         return Array("i32", index.sizes, known=np.zeros((), np.int32))
     known = index.known
     if known is not None and known.size:
         if isinstance(limit, int):
-            # Unsigned ones of 64 bits are compared as Python's.
+            # uint64 is compared as Python integers.
             kept = np.minimum(np.maximum(known.astype(object), 0), limit)
             return Array("i32", index.sizes, known=kept.astype(np.int32))
         if known.min() >= 0 and compared(scope, "GE", limit, int(known.max())):
@@ -68,7 +68,7 @@ def clamped(scope: Scope, index: Array, limit: Dim) -> Array:
     wide = widened(scope, index)
     tensor = scope.compact(wide)
     if index.row.kind != "uint":
-        # In this order, as LiteRT's converter takes the other one, and a limit of 6, for Relu6.
+        # The order matters: LiteRT's converter turns the other one, with a limit of 6, into Relu6.
         tensor = tf.maximum(tensor, tf.constant(0, tensor.dtype))
     tensor = tf.minimum(tensor, tf.cast(scope.size(limit), tensor.dtype))
     if wide.element in ("ui32", "ui64"):
@@ -77,7 +77,7 @@ def clamped(scope: Scope, index: Array, limit: Dim) -> Array:
 
 
 def widened(scope: Scope, index: Array) -> Array:
-    """Makes integers of at least 32 bits of those of fewer."""
+    """Widens integers to at least 32 bits."""
     if index.row.bits >= 32:
         return index
     if index.known is not None:
@@ -86,7 +86,7 @@ def widened(scope: Scope, index: Array) -> Array:
 
 
 def within(scope: Scope, index: Array, kept: Array) -> Array | None:
-    """Tells which indices `clamped` has left as they were; None if it is known of all."""
+    """Returns which indices `clamped` did not change; None if all are known to be unchanged."""
     if kept is index or (index.parts is not None and index.parts == kept.parts):
         return None
     if index.known is not None and kept.known is not None:
@@ -97,7 +97,7 @@ def within(scope: Scope, index: Array, kept: Array) -> Array | None:
 
 
 def all_of(scope: Scope, flags: Sequence[Array | None], sizes: Sequence[Dim]) -> Array | None:
-    """Joins flags that are all to be true; None are."""
+    """Combines flags by `and`; None stands for true."""
     found: Array | None = None
     for flag in flags:
         if flag is None or found is None:
@@ -109,7 +109,7 @@ def all_of(scope: Scope, flags: Sequence[Array | None], sizes: Sequence[Dim]) ->
 
 
 def whole_vectors(scope: Scope, indices: Array, axis: int) -> tf.Tensor | None:
-    """Returns indices that are computed and stand in the last axis, to be used as they are."""
+    """Returns computed index vectors along the last axis, which need no changes; else None."""
     if (
         axis != indices.rank - 1
         or axis == 0
@@ -126,7 +126,7 @@ def whole_vectors(scope: Scope, indices: Array, axis: int) -> tf.Tensor | None:
 
 
 def clamped_vectors(scope: Scope, vectors: tf.Tensor, limits: Sequence[Dim]) -> tf.Tensor:
-    """Does as `clamped`, with all components at once."""
+    """Clamps all components at once, like `clamped`."""
     return tf.minimum(
         tf.maximum(vectors, tf.constant(0, vectors.dtype)),
         tf.cast(scope.shape(limits), vectors.dtype),
@@ -134,7 +134,7 @@ def clamped_vectors(scope: Scope, vectors: tf.Tensor, limits: Sequence[Dim]) -> 
 
 
 def index_vectors(scope: Scope, components: Sequence[Array]) -> tf.Tensor:
-    """Stacks components, all of the same sizes, as tf.gather_nd takes them."""
+    """Stacks components of equal sizes for tf.gather_nd."""
     constants = [scope.constant(component) for component in components]
     if all(constant is not None for constant in constants):
         return tf.constant(np.stack([np.asarray(c) for c in constants], -1))
@@ -148,14 +148,14 @@ def index_vectors(scope: Scope, components: Sequence[Array]) -> tf.Tensor:
 
 
 def is_too_deep(count: Dim) -> bool:
-    """Returns whether an index has more components than TensorFlow's operations take."""
+    """Returns whether an index has more components than TensorFlow's operations support."""
     return not isinstance(count, int) or count > _MAX_INDEX_COMPONENTS
 
 
 def flat_index(scope: Scope, components: Sequence[Array], sizes: Sequence[Dim]) -> Array:
-    """Makes one index of several, of axes with these sizes that are to be one.
+    """Combines indices of several axes into one index of the merged axis.
 
-    It has 64 bits where their product is open or does not fit into 32, as arrays may be as large.
+    It has 64 bits if the product of the sizes is unknown or exceeds 32 bits.
     """
     first, *others = components
     total = first
@@ -170,7 +170,7 @@ def flat_index(scope: Scope, components: Sequence[Array], sizes: Sequence[Dim]) 
 
 
 def scalar_index(scope: Scope, index: Array) -> Dim | tf.Tensor:
-    """Returns an index of one element: a size, or a scalar of int32."""
+    """Returns an index of one element: a size, or a scalar int32 tensor."""
     if index.integers is not None:
         return index.integers[0]
     if index.known is not None:

@@ -1,7 +1,7 @@
-"""Arithmetic on integers and flags, by StableHLO's rules, of tensors of every width.
+"""Arithmetic on integers of every width and on bools, by StableHLO's rules.
 
-TensorFlow lacks kernels for some widths, fails on division by zero and leaves shifts beyond the
-width to the machine. Integers of fewer than 8 bits are in 8, and wrap around as theirs do.
+TensorFlow lacks kernels for some widths, fails for division by zero, and leaves shifts beyond the
+width to the machine. Integers of fewer than 8 bits are stored in 8 bits and wrap around as usual.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NARROWEST = 8
 
 
 def is_unsigned(element: str) -> bool:
-    """Tells unsigned integers."""
+    """Returns whether an element type is an unsigned integer."""
     return row_of(element).kind == "uint"
 
 
@@ -28,7 +28,7 @@ def constant_like(x: tf.Tensor, value: Any) -> tf.Tensor:
 
 
 def wrap(element: str, x: tf.Tensor) -> tf.Tensor:
-    """Wraps integers of fewer than 8 bits around, whose dtype has 8; others do it by themselves."""
+    """Wraps around integers of fewer than 8 bits, which are stored in 8 bits."""
     bits = row_of(element).bits
     if bits >= _NARROWEST or not row_of(element).is_integer:
         return x
@@ -44,7 +44,7 @@ def _view(x: tf.Tensor, kind: str) -> tf.Tensor:
 
 
 def _bits_of(element: str, x: tf.Tensor) -> tf.Tensor:
-    """Returns the bits as an unsigned integer, which has no more of them than the element."""
+    """Returns the bits as an unsigned integer of the element's width."""
     bits = row_of(element).bits
     view = _view(x, "uint")
     if bits >= _NARROWEST or is_unsigned(element):
@@ -56,13 +56,13 @@ def _from_bits(element: str, bits: tf.Tensor) -> tf.Tensor:
     return wrap(element, bits if is_unsigned(element) else _view(bits, "int"))
 
 
-# TensorFlow's graph optimizer (Grappler) does not ask whether the operation that it makes has a
+# TensorFlow's graph optimizer (Grappler) does not check whether an operation that it makes has a
 # kernel. In releases 2.15 to 2.21 it makes three that lack kernels for some integers:
-# - Neg of Sub(0, x), which has none for unsigned integers;
+# - Neg from Sub(0, x), without kernels for unsigned integers;
 # - SquaredDifference of the square of a Sub, or of Add(x, Neg(y)), which has none for integers of
 #   fewer than 32 bits, and none for unsigned ones;
-# - Tile of a Pack of one tensor, which has none for uint16.
-# So these dtypes have no Sub, Neg and Pack.
+# - Tile from a Pack of one tensor, without a kernel for uint16.
+# The code below therefore avoids Sub, Neg and Pack for these dtypes.
 
 
 def subtract(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
@@ -74,21 +74,21 @@ def subtract(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
 
 
 def negative(element: str, x: tf.Tensor) -> tf.Tensor:
-    """Negates; unsigned integers and the least one wrap around."""
+    """Negates; unsigned integers and the least integer wrap around."""
     if is_unsigned(element) or x.dtype.size < 4:
         return wrap(element, tf.add(tf.bitwise.invert(x), constant_like(x, 1)))
     return tf.negative(x)
 
 
 def repeated(function: Callable[..., tf.Tensor], *tensors: tf.Tensor) -> tf.Tensor:
-    """Applies a function that repeats or stacks tensors, in a dtype that Tile has a kernel for."""
+    """Applies a function that repeats or stacks tensors, in a dtype with a kernel of Tile."""
     if tensors[0].dtype != tf.uint16:
         return function(*tensors)
     return _as_signed(function, *tensors)
 
 
 def _as_signed(function: Callable[..., tf.Tensor], *tensors: tf.Tensor) -> tf.Tensor:
-    """Applies a function that has the same bits for integers with and without a sign."""
+    """Applies a function with equal bits for signed and unsigned integers, in signed ones."""
     return _view(function(*(_view(x, "int") for x in tensors)), _kind(tensors[0]))
 
 
@@ -97,7 +97,7 @@ def _kind(x: tf.Tensor) -> str:
 
 
 def absolute(element: str, x: tf.Tensor) -> tf.Tensor:
-    """Returns the absolute value; the least integer keeps its own."""
+    """Returns the absolute value; the least integer stays unchanged."""
     return x if is_unsigned(element) else wrap(element, tf.abs(x))
 
 
@@ -107,7 +107,7 @@ def sign(element: str, x: tf.Tensor) -> tf.Tensor:
 
 
 def divide(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Divides, rounding towards zero; the quotient by zero has all bits set."""
+    """Divides and rounds towards zero; a quotient by zero has all bits set."""
     divisor, zero = safe_divisor(element, x, y)
     quotient = wrap(element, tf.truncatediv(x, divisor))
     if zero is None:
@@ -116,7 +116,7 @@ def divide(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
 
 
 def remainder(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Returns the remainder with the dividend's sign; that by zero is the dividend."""
+    """Returns the remainder with the dividend's sign; a remainder by zero is the dividend."""
     divisor, zero = safe_divisor(element, x, y)
     if is_unsigned(element):
         found = tf.math.floormod(x, divisor)
@@ -128,9 +128,9 @@ def remainder(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
 
 
 def safe_divisor(element: str, x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
-    """Returns a divisor that no kernel fails with, and where the given one is zero.
+    """Returns a divisor that is safe for all kernels, and where the divisor is zero.
 
-    It is 1 there, and where the least integer is divided by -1, whose quotient it is itself.
+    It is 1 for zeros, and for the least integer divided by -1, whose quotient is itself.
     """
     known = tf.get_static_value(y)
     if known is not None and np.all(known) and (is_unsigned(element) or np.all(known != -1)):
@@ -144,10 +144,10 @@ def safe_divisor(element: str, x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, t
 
 
 def power(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Raises to a power, which wraps around; a negative one of other bases than 1 and -1 is 0."""
+    """Raises to a power with wraparound; negative powers of bases other than 1 and -1 are 0."""
     base, exponent = _view(x, "int"), _view(y, "int")
-    # TensorFlow fails on negative exponents. What the sign bit adds to an unsigned one changes
-    # nothing for odd bases, whose powers repeat, and makes 0 of even ones.
+    # TensorFlow fails for negative exponents. In an unsigned exponent the sign bit does not matter
+    # for odd bases, whose powers repeat, and makes powers of even bases 0.
     is_large = tf.less(exponent, constant_like(exponent, 0))
     small = tf.bitwise.bitwise_and(exponent, constant_like(exponent, exponent.dtype.max))
     if is_unsigned(element):
@@ -170,32 +170,30 @@ def is_in_width(element: str, y: tf.Tensor) -> bool:
 
 
 def shift_left(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Shifts left; beyond the width nothing is left."""
+    """Shifts left; shifts by the width or more give 0."""
     shifted = wrap(element, tf.bitwise.left_shift(x, y))
     return shifted if is_in_width(element, y) else _zero_beyond(element, y, shifted)
 
 
 def shift_right_logical(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Shifts the bits right; zeros come from the left, also into the sign."""
+    """Shifts right and fills with zeros, also in the sign bit."""
     shifted = tf.bitwise.right_shift(_bits_of(element, x), _view(y, "uint"))
     found = _from_bits(element, shifted)
     return found if is_in_width(element, y) else _zero_beyond(element, y, found)
 
 
 def _zero_beyond(element: str, y: tf.Tensor, shifted: tf.Tensor) -> tf.Tensor:
-    # As unsigned ones, negative amounts are beyond the width as well.
+    # Negative amounts are beyond the width as unsigned integers.
     places = _bits_of(element, y)
     is_beyond = tf.greater_equal(places, constant_like(places, row_of(element).bits))
     return tf.where(is_beyond, constant_like(shifted, 0), shifted)
 
 
 def shift_right_arithmetic(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Shifts right; copies of the sign bit come from the left, and beyond the width are all."""
+    """Shifts right and fills with the sign bit; shifts by the width or more give only sign bits."""
     bits = row_of(element).bits
     if is_unsigned(element) and bits < _NARROWEST:
-        places = constant_like(
-            x, _NARROWEST - bits
-        )  # the sign bit goes where the dtype has its own
+        places = constant_like(x, _NARROWEST - bits)  # moves the sign bit to that of the dtype
         x = _view(
             tf.bitwise.right_shift(
                 _view(tf.bitwise.left_shift(x, places), "int"), _view(places, "int")
@@ -210,16 +208,16 @@ def shift_right_arithmetic(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tenso
 
 
 def population_count(element: str, x: tf.Tensor) -> tf.Tensor:
-    """Counts the bits that are set."""
+    """Counts the set bits."""
     return tf.cast(tf.raw_ops.PopulationCount(x=_bits_of(element, x)), x.dtype)
 
 
 def count_leading_zeros(element: str, x: tf.Tensor) -> tf.Tensor:
-    """Counts the zeros before the highest bit that is set."""
+    """Counts the zeros before the highest set bit."""
     width = row_of(element).bits
     bits = _bits_of(element, x)
     if width <= 32:
-        # As a float64 they have the place of that bit in the exponent, which is 0 for 0.
+        # The exponent of the integer as float64 is the position of that bit; it is 0 for 0.
         exponent = tf.bitwise.right_shift(
             tf.bitcast(tf.cast(bits, tf.float64), tf.int64), tf.constant(52, tf.int64)
         )

@@ -1,4 +1,4 @@
-"""Linear algebra: cholesky, triangular_solve, and the calls and composites of factorizations."""
+"""Linear algebra: cholesky, triangular_solve, and calls and composites of factorizations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shape_poly import Dim
 _Attributes: TypeAlias = "Mapping[str, Attribute]"
 
 _DTYPES = frozenset({"f32", "f64", "complex<f32>", "complex<f64>"})
-"""Of matrices that tf.linalg factors."""
+"""Element types of matrices that tf.linalg can factor."""
 
 
 def _cholesky(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
@@ -36,7 +36,7 @@ def _triangular_solve(scope: Scope, operation: Operation, operands: Sequence[Arr
     _check(scope, operation, operands)
     if 0 in b.sizes:
         return b
-    # The kernel repeats matrices.
+    # The kernel broadcasts matrices itself.
     is_whole = a.computed is not None and not any(
         a.repeats(axis) and a.sizes[axis] != 1 for axis in (a.rank - 2, a.rank - 1)
     )
@@ -59,7 +59,7 @@ def _check(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Non
 
 
 def _least(scope: Scope, operation: Operation, sizes: Sequence[Dim]) -> Dim:
-    """Returns the smaller one of the sizes of a matrix."""
+    """Returns the smaller size of a matrix."""
     rows, columns = sizes[-2:]
     lower, upper = scope.bounds(rows - columns)
     if upper <= 0:
@@ -75,7 +75,7 @@ def _results(
     tensors: Sequence[tf.Tensor],
     sizes: Sequence[Sequence[Dim]],
 ) -> list[Array]:
-    """Makes the operation's results."""
+    """Makes the results of the operation."""
     return [
         scope.made(tensor, value.tensor.element, tuple(shape))
         for tensor, value, shape in zip(tensors, operation.results, sizes, strict=True)
@@ -92,7 +92,7 @@ def _is_empty(array: Array) -> bool:
     return 0 in array.sizes
 
 
-# Composites of the exporter, and the custom calls that XLA expands.
+# Composites of the export, and custom calls that XLA expands.
 
 
 def _attributes(operation: Operation) -> _Attributes:
@@ -169,7 +169,7 @@ def _eig(
 ) -> Sequence[Array] | Inlined:
     (a,) = operands
     attributes = _attributes(operation)
-    # TensorFlow has no left vectors.
+    # TensorFlow does not compute left eigenvectors.
     is_left = bool(attributes.get("compute_left_eigenvectors"))
     if a.element not in _DTYPES or _is_empty(a) or is_left:
         return decomposed(scope, operation)
@@ -189,7 +189,7 @@ def _tridiagonal_solve(
 
 
 def _qr_call(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
-    a = operands[0]  # with open sizes, the results' shapes follow
+    a = operands[0]  # with open sizes, the shapes of the results are further operands
     _check(scope, operation, [a])
     taus = (*a.sizes[:-2], _least(scope, operation, a.sizes))
     if _is_empty(a):
@@ -213,7 +213,7 @@ def _eigh_call(scope: Scope, operation: Operation, operands: Sequence[Array]) ->
     a = operands[0]
     _check(scope, operation, [a])
     config = operation.attributes.get("backend_config")
-    # Whether the lower triangle is read, and how precisely XLA iterates.
+    # The configuration has the triangle that is read, and the precision of XLA's iteration.
     lower = not isinstance(config, str) or config.split(",")[0] != "0"
     tensors = factorizations.eigh(scope.tensor(a), lower=lower)
     return _results(scope, operation, tensors, [a.sizes, a.sizes[:-1]])
@@ -224,14 +224,14 @@ def _lu_call(scope: Scope, operation: Operation, operands: Sequence[Array]) -> S
     return _lu_of(scope, operation, operands[0])
 
 
-# LAPACK's routines as JAX calls them on CPUs since 2025. `info`, of which JAX asks whether it is 0,
-# tells no place: what has no factors is NaN already.
+# LAPACK's routines as JAX calls them on CPUs since 2025. JAX only tests whether `info` is 0; here
+# it always is, because the results of failed factorizations are already NaN.
 
 _Routine: TypeAlias = "Callable[[Scope, Operation, Sequence[Array]], Sequence[Array]]"
 
 
 def _flag(scope: Scope, operation: Operation, name: str, default: str) -> str:
-    """Reads a flag, which is a character's number."""
+    """Reads a flag, which is stored as the code of a character."""
     for attribute in ("mhlo.backend_config", "backend_config"):
         config = operation.attributes.get(attribute)
         if isinstance(config, Mapping):
@@ -254,7 +254,7 @@ def _getrf(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Seq
     batch = a.sizes[:-2]
     return [
         scope.made(factors, a.element, a.sizes),
-        # LAPACK counts rows from 1.
+        # LAPACK numbers rows from 1.
         scope.made(pivots + 1, "i32", (*batch, least)),
         _info(operation, batch),
     ]
@@ -344,7 +344,7 @@ _COMPLEX_NAMES: Mapping[str, str] = {"orgqr": "ungqr", "syevd": "heevd"}
 
 def _routine(routine: _Routine) -> Emitter:
     def emit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
-        # With open sizes, the results' shapes follow.
+        # With open sizes, the shapes of the results are further operands.
         matrices = [array for array in operands if not array.row.is_integer]
         _check(scope, operation, matrices)
         if any(_is_empty(array) for array in matrices):
