@@ -1,4 +1,4 @@
-"""Operations of a module that others are made of: who makes a value, and what nothing takes."""
+"""Helpers for rewriting modules: the operations that make values, and unused operations."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import TypeAlias
 from jax2tf_bridge.bytecode import Block, DenseElements, Operation, Program, Value
 
 Makers: TypeAlias = Mapping[Value, Operation]
-"""The operation that gives each value."""
+"""Maps each value to the operation that makes it."""
 
 Rewrite: TypeAlias = Callable[[Sequence[Operation], Makers], Sequence[Operation]]
-"""Takes a block's operations, and the makers of their values and of the constants around them."""
+"""Function of a block's operations, and of the makers of their values and outer constants."""
 
 BROADCASTS = ("broadcast_in_dim", "dynamic_broadcast_in_dim")
 
@@ -44,12 +44,12 @@ def _rewrite(block: Block, rewrite: Rewrite, constants: Makers) -> Block:
 
 
 def operand_counts(operations: Iterable[Operation]) -> Counter[Value]:
-    """Counts how often values are taken, in regions as well."""
+    """Counts the uses of values, including uses in regions."""
     return Counter(value for each in every_operation(operations) for value in each.operands)
 
 
 def every_operation(operations: Iterable[Operation]) -> Iterator[Operation]:
-    """Yields operations, and those in their regions."""
+    """Yields operations and those in their regions."""
     waiting = list(operations)
     while waiting:
         operation = waiting.pop()
@@ -60,7 +60,7 @@ def every_operation(operations: Iterable[Operation]) -> Iterator[Operation]:
 def without_unused(
     operations: Sequence[Operation], is_removable: Callable[[Operation], bool]
 ) -> list[Operation]:
-    """Removes operations without an effect whose results nothing takes."""
+    """Removes operations without effects and without uses of their results."""
     counts = operand_counts(operations)
     kept: list[Operation] = []
     for operation in reversed(operations):
@@ -72,7 +72,7 @@ def without_unused(
 
 
 def number_of(value: Value, makers: Makers) -> float | None:
-    """Returns the number that all elements of a constant are; None if they are not known."""
+    """Returns the common value of all elements of a constant; None if there is none."""
     operation = makers.get(value)
     while operation is not None and operation.name in BROADCASTS:
         operation = makers.get(operation.operands[0])

@@ -1,6 +1,6 @@
-"""Elementwise operations that TensorFlow has a plainer form for, or that change nothing.
+"""Elementwise operations with a simpler form in TensorFlow, and no-ops.
 
-Grappler, LiteRT and other consumers fuse Relu, Relu6 and BiasAdd with what comes before them.
+Grappler, LiteRT and other consumers fuse Relu, Relu6 and BiasAdd with the preceding operation.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _TAKE_BIAS = frozenset({"MatMul", "Conv2D", "Conv3D", "DepthwiseConv2dNative"})
 
 
 def plain_form(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array | None:
-    """Makes the plainer form of an operation; None if there is none."""
+    """Makes the simpler form of an operation; None if there is none."""
     form = _FORMS.get(operation.name)
     return None if form is None else form(scope, operands)
 
 
 def _number(array: Array) -> Any:
-    """Returns the number that all elements are, if it is known; else None."""
+    """Returns the common value of all elements, if known; else None."""
     if array.known is None or array.known.size == 0 or array.known.size > 64:
         return None
     first = array.known.reshape(-1)[0]
@@ -42,7 +42,7 @@ def _is_number(array: Array, number: float) -> bool:
 
 
 def _unchanged(array: Array, operands: Sequence[Array]) -> Array | None:
-    """Returns an operand that is the result, which may repeat it."""
+    """Returns an operand that is the result, possibly broadcast; None if it is not."""
     sizes = broadcast_sizes(operands)
     if array.sizes == sizes:
         return array
@@ -85,7 +85,7 @@ def _clamp(scope: Scope, operands: Sequence[Array]) -> Array | None:
 
 
 def add(scope: Scope, operands: Sequence[Array]) -> Array | None:
-    """Adds a bias to a product or convolution as BiasAdd; None for other sums."""
+    """Adds a bias to a product or convolution with BiasAdd; None for other sums."""
     for array, other in (operands, operands[::-1]):
         if array.row.is_integer and _is_number(other, 0):
             return _unchanged(array, operands)
@@ -104,7 +104,7 @@ def add(scope: Scope, operands: Sequence[Array]) -> Array | None:
 
 
 def _made_by(array: Array) -> str:
-    """Returns the kind of TensorFlow's operation that made the tensor; "" outside of graphs."""
+    """Returns the type of the TensorFlow operation that made the tensor; "" outside of graphs."""
     operation = getattr(array.computed, "op", None)
     return "" if operation is None else operation.type
 
@@ -115,7 +115,7 @@ def _subtract(scope: Scope, operands: Sequence[Array]) -> Array | None:
         tensor = _integers.negative(other.element, scope.compact(other))
         return scope.made(tensor, other.element, broadcast_sizes(operands))
     if array.row.kind != "complex" and _is_number(other, 0):
-        # -0.0 less -0.0 is 0.0.
+        # -0.0 - -0.0 is 0.0.
         return None if np.signbit(float(_number(other))) else _unchanged(array, operands)
     return None
 

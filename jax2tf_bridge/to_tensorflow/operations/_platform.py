@@ -1,6 +1,6 @@
-"""Chooses one platform in a module for several: only its branches remain.
+"""Specializes a module for several platforms to one of them.
 
-JAX writes `case(platform_index)` with a branch for each platform, also around parts of a softmax.
+JAX writes `case(platform_index)` with a branch for each platform, even around parts of a softmax.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from jax2tf_bridge.to_tensorflow.operations._patterns import every_operation, nu
 
 
 def with_platform(program: Program, index: int) -> Program:
-    """Returns the module with one platform's branches in the place of choices between platforms.
+    """Returns the module with choices between platforms replaced by one platform's branches.
 
     Args:
-      program: main takes the platform's index as its first argument.
-      index: of the platform.
+      program: the module, whose main takes the platform index as its first argument.
+      index: the index of the platform.
     """
     places = _index_places(program)
     functions = {
@@ -29,14 +29,14 @@ def with_platform(program: Program, index: int) -> Program:
 
 
 def _index_places(program: Program) -> dict[str, set[int]]:
-    """Returns the places of the arguments that are the platform's index in every call."""
+    """Returns the arguments that are the platform index in every call."""
     functions = program.functions
     calls = {
         name: [op for op in every_operation(function.body.operations) if op.name == "call"]
         for name, function in functions.items()
     }
     called = {op.attributes.get("callee") for each in calls.values() for op in each}
-    # Assume it of all arguments of functions that are called, and drop what a call contradicts.
+    # At first all arguments of called functions are assumed to be; calls then exclude some.
     places = {
         name: set(range(len(function.body.arguments))) if name in called else set()
         for name, function in functions.items()
@@ -56,10 +56,10 @@ def _index_places(program: Program) -> dict[str, set[int]]:
 
 
 class _Choice:
-    """Chooses branches in one function.
+    """Choice of branches in one function.
 
     Attributes:
-      indices: values that are the platform's index, with that index.
+      indices: maps values that are the platform index to its number.
     """
 
     def __init__(self, indices: dict[Value, int]) -> None:
@@ -89,7 +89,7 @@ class _Choice:
         return dataclasses.replace(block, operations=tuple(operations))
 
     def _branch(self, operation: Operation) -> Block | None:
-        """Returns the branch of a choice that is known; None for anything else."""
+        """Returns the branch of a choice with a known index; None for other operations."""
         if operation.name != "case" or not operation.regions or len(operation.operands) != 1:
             return None
         (choice,) = operation.operands
@@ -99,7 +99,7 @@ class _Choice:
             if constant is None:
                 return None
             number = int(constant)
-        # The last branch stands for every index out of range.
+        # Indices out of range choose the last branch.
         branch = operation.regions[number if 0 <= number < len(operation.regions) else -1]
         fits = branch.operations and len(branch.returned) == len(operation.results)
         return branch if fits and not branch.arguments else None

@@ -1,7 +1,7 @@
-"""Random bits as XLA generates them on the CPU, and random numbers without a key.
+"""Random bits like those of XLA on the CPU, and random numbers without a key.
 
-Philox is an operation of TensorFlow with the same counters and order. ThreeFry is not (TensorFlow
-has no kernel of it for the CPU), so that it is written out.
+TensorFlow's Philox operation uses the same counters and order. TensorFlow has no CPU kernel for
+ThreeFry, so it is expanded into arithmetic.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _rng_bit_generator(
     bits = _bits(scope, operation, kind.element)
     given = scope.tensor(state)
     algorithm = operation.text("rng_algorithm")
-    if algorithm in ("DEFAULT", "PHILOX"):  # which XLA takes by default on the CPU
+    if algorithm in ("DEFAULT", "PHILOX"):  # XLA's default on the CPU
         after, tensor = _philox(scope, given, sizes, bits)
     elif algorithm == "THREE_FRY":
         after, tensor = _three_fry(scope, given, sizes, bits)
@@ -47,10 +47,10 @@ def _rng_bit_generator(
 
 
 def _bits(scope: Scope, operation: Operation, element: str) -> int:
-    """Returns how many bits an element has.
+    """Returns the number of bits of an element.
 
     Raises:
-      ModuleError: it is of a type that XLA generates no bits for.
+      ModuleError: XLA does not generate bits for the type.
     """
     kinds = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64}
     kinds |= {f"{sign}i{width}": width for sign in ("", "u") for width in (4, 8, 16, 32, 64)}
@@ -60,9 +60,9 @@ def _bits(scope: Scope, operation: Operation, element: str) -> int:
 
 
 def _narrowed(tensor: tf.Tensor, element: str, bits: int) -> tf.Tensor:
-    """Returns bits of a type of the element's width, of words of 32 or 64 bits: the lowest ones."""
+    """Converts words of 32 or 64 bits to the element's width, by their lowest bits."""
     if element == "i4":
-        # Kept in 8 bits, with the sign.
+        # The elements are stored in 8 bits, with sign extension.
         high = tf.bitwise.left_shift(
             tf.bitcast(tf.cast(tensor, tf.uint8), tf.int8), _of(4, tf.int8)
         )
@@ -95,10 +95,10 @@ def _count(scope: Scope, size: Dim) -> Any:
 def _philox(
     scope: Scope, state: tf.Tensor, sizes: tuple[Dim, ...], bits: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Generates words by Philox4x32 with 10 rounds.
+    """Generates words with Philox4x32 in 10 rounds.
 
-    The state is the key and a counter of 128 bits, the lower half first. Of a state of two
-    elements the upper half is the key, and is not kept.
+    The state has the key and a 128-bit counter, lower half first. In a state of two elements the
+    key is also the upper half of the counter, which is not returned.
     """
     has_upper = state.shape.as_list() == [3]
     counter = state[1:] if has_upper else tf.reverse(state, [0])
@@ -109,7 +109,7 @@ def _philox(
         alg=_PHILOX,
         dtype=tf.uint64 if bits == 64 else tf.uint32,
     )
-    # Each count gives 128 bits.
+    # Each counter value gives 128 bits.
     per_count = 2 if bits == 64 else 4
     used = _count(scope, (_product(sizes) + (per_count - 1)) // per_count)
     if not has_upper:
@@ -123,7 +123,7 @@ def _philox(
 def _three_fry(
     scope: Scope, state: tf.Tensor, sizes: tuple[Dim, ...], bits: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Generates words by ThreeFry2x32 with 20 rounds; the state is the key and a counter."""
+    """Generates words with ThreeFry2x32 in 20 rounds; the state is the key and a counter."""
     key, counter = tf.unstack(state)
     if bits == 64:
         total = _product(sizes)
@@ -134,7 +134,7 @@ def _three_fry(
         before, size, after = _halved_axis(scope, sizes)
         half = (size + 1) // 2
         total = before * half * after
-        # The two words of a block are neighbors along the axis.
+        # The two words of a block are adjacent along the axis.
         parts = [
             tf.reshape(part, scope.reshape_shape((before, half, 1, after)))
             for part in _blocks(scope, key, counter, total)
@@ -147,7 +147,7 @@ def _three_fry(
 
 
 def _halved_axis(scope: Scope, sizes: tuple[Dim, ...]) -> tuple[Dim, Dim, Dim]:
-    """Finds the axis whose elements come in pairs: the first of an even size, or the largest one.
+    """Finds the axis along which elements form pairs: the first of even size, or the largest.
 
     Returns the number of elements before it, its size, and the number of elements after it.
     """
@@ -172,7 +172,7 @@ def _halved_axis_at_run_time(scope: Scope, sizes: tuple[Dim, ...]) -> tuple[Dim,
     if len(sizes) == 1:
         return 1, sizes[0], 1
     shape = tf.convert_to_tensor(scope.shape(sizes), tf.int32)
-    # Any even size is more than any odd one, and the first of them is the most.
+    # All even sizes weigh more than odd ones, and argmax returns the first.
     weights = tf.where(tf.equal(shape % 2, 0), tf.int32.max, shape)
     axis = tf.argmax(weights, output_type=tf.int32)
     before = tf.reduce_prod(shape[:axis])
@@ -187,7 +187,7 @@ _PARITY = 0x1BD11BDA
 def _blocks(
     scope: Scope, key: tf.Tensor, counter: tf.Tensor, total: Dim
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the two words of each of the blocks that follow from a key and a counter."""
+    """Returns the two words of each block that a key and a counter generate."""
     constants: dict[int, tf.Tensor] = {}
 
     def word(value: int) -> tf.Tensor:
@@ -213,14 +213,14 @@ def _blocks(
 
 
 def _words(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Splits elements of 64 bits into their lower and upper words."""
+    """Splits 64-bit elements into lower and upper words."""
     low = tf.bitwise.bitwise_and(values, _of(_LOW_WORD, tf.uint64))
     high = tf.bitwise.right_shift(values, _of(32, tf.uint64))
     return tf.cast(low, tf.uint32), tf.cast(high, tf.uint32)
 
 
 def _rng(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
-    """Draws numbers without a key: others at each run, as in XLA."""
+    """Draws numbers without a key, which differ in each run, as in XLA."""
     low, high, shape = operands
     kind = operation.results[0].tensor
     distribution = operation.text("rng_distribution")
@@ -258,7 +258,7 @@ _DISTRIBUTIONS: Mapping[tuple[str, str], Callable[..., tf.Tensor]] = MappingProx
 )
 
 DYNAMIC = "stablehlo.dynamic_rng_bit_generator"
-"""The custom call that generates bits of a shape that is an operand."""
+"""Custom call that generates bits of a shape given by an operand."""
 TARGETS: Mapping[str, Emitter] = MappingProxyType({DYNAMIC: _rng_bit_generator})
 EMITTERS: Mapping[str, Emitter] = MappingProxyType(
     {"rng_bit_generator": _rng_bit_generator, "rng": _rng}

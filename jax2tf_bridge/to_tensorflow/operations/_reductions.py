@@ -1,4 +1,4 @@
-"""Reductions with any body: the usual ones are TensorFlow's, others halve the axis in steps."""
+"""Reductions with any body: TensorFlow's own ones if possible; others halve the axis in steps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from jax2tf_bridge.to_tensorflow.operations._shapes import (
 from shape_poly import Dim
 
 Combine: TypeAlias = "Callable[[Scope, Sequence[Array], Sequence[Array]], list[Array]]"
-"""Applies a reducer to arrays of the same sizes, element by element, in the given order."""
+"""Function that applies a reducer to arrays of equal sizes, elementwise, in this order."""
 
 _OF_FLAGS: Mapping[str, Callable[..., tf.Tensor]] = MappingProxyType(
     {"and": tf.reduce_all, "or": tf.reduce_any}
@@ -66,7 +66,7 @@ def _reduce(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Se
 
 
 def combining(block: Block) -> Combine:
-    """Returns what applies a reducer's block."""
+    """Returns a function that applies the block of a reducer."""
 
     def combine(scope: Scope, left: Sequence[Array], right: Sequence[Array]) -> list[Array]:
         sizes = max((array.sizes for array in (*left, *right)), key=len)
@@ -80,7 +80,7 @@ def combining(block: Block) -> Combine:
 
 
 def has_reduction(reducer: Reducer, array: Array) -> bool:
-    """Returns whether TensorFlow has an operation that reduces an array so."""
+    """Returns whether TensorFlow has a reduction for the reducer and the array."""
     if array.element == "i1":
         return reducer.name in ("and", "or", "xor")
     if row_of(array.element).kind == "complex":
@@ -101,14 +101,14 @@ def _reduce_from(
     found = reduced(scope, reducer, array, axes)
     if is_identity(scope, reducer, init):
         return found
-    # The body's other operands have no part in this result.
+    # The body's other operands do not affect this result.
     left = [init if j == i else operands[half + j] for j in range(half)]
     right = [found if j == i else operands[half + j] for j in range(half)]
     return combining(block)(scope, left, right)[i]
 
 
 def reduced(scope: Scope, reducer: Reducer, array: Array, axes: Sequence[int]) -> Array:
-    """Reduces axes with an operation of TensorFlow, from the reducer's identity."""
+    """Reduces axes with TensorFlow's operation, starting from the identity."""
     wide = converted(scope, array, reducer.element)
     found = _reduced_compact(scope, reducer.name, wide, sorted(axes))
     return converted(scope, found, array.element)
@@ -151,13 +151,13 @@ def _either_way(
     axes: Sequence[int],
     sizes: tuple[Dim, ...],
 ) -> Array:
-    """Reduces axes; with sizes of 1 in their places where a broadcast puts these there."""
+    """Reduces axes, and keeps them with size 1 for a later broadcast that restores them."""
 
     def reduced(keepdims: bool) -> tf.Tensor:
         found = _OF_NUMBERS[name](compact, list(axes), keepdims=keepdims)
         return wrapped(found, array.element)
 
-    # An axis that is left may repeat one element still.
+    # A remaining axis may still repeat one element.
     left = [axis for axis in range(array.rank) if axis not in axes]
     shape = tuple(
         1 if array.repeats(axis) else size if isinstance(size, int) else None
@@ -175,12 +175,12 @@ def _as_number(size: Any, dtype: tf.DType) -> tf.Tensor:
 
 
 def _may_be_compact(scope: Scope, name: str, array: Array, times: Dim) -> bool:
-    """Returns whether repeated elements need not be there to be reduced."""
+    """Returns whether repeated elements can be reduced in compact form."""
     if times == 1:
         return True
     if name in _IDEMPOTENT:
         return scope.bounds(times)[0] >= 1
-    # A product is as exact as a sum, or more; but 0 times infinity is not the sum of nothing.
+    # A multiplication is at least as exact as a sum, but 0 * infinity is not an empty sum.
     is_wide = array.row.is_integer or array.row.bits >= 32
     return name == "add" and is_wide and scope.bounds(times)[0] >= 1
 
@@ -196,7 +196,7 @@ def reduce_tensor(name: str, tensor: tf.Tensor, axes: Sequence[int]) -> tf.Tenso
 
 
 def wrapped(tensor: tf.Tensor, element: str) -> tf.Tensor:
-    """Wraps integers of fewer than 8 bits, which are in 8, around as theirs."""
+    """Wraps around integers of fewer than 8 bits, which are stored in 8 bits."""
     row = row_of(element)
     if not row.is_integer or row.bits >= 8:
         return tensor
@@ -210,7 +210,7 @@ def wrapped(tensor: tf.Tensor, element: str) -> tf.Tensor:
 
 
 def counts(scope: Scope, array: Array, axis: int) -> bool:
-    """Returns whether an array is known to count along an axis from 0."""
+    """Returns whether an array is known to be an iota along an axis."""
     if any(not array.repeats(other) for other in range(array.rank) if other != axis):
         return False
     if array.known is not None:
@@ -249,11 +249,11 @@ def _extreme_and_index(
     dtype = tf.int64 if tf_dtype(indices.element).size == 8 else tf.int32
     search = tf.argmin if name == "minimum" else tf.argmax
     if array.row.kind == "float":
-        # TensorFlow's argmax does not find NaN, which is extreme; nothing is equal to it.
+        # TensorFlow's argmax does not find NaN, which is the most extreme, and equals nothing.
         extreme = tf.math.reduce_min if name == "minimum" else tf.math.reduce_max
         best = extreme(compact, place, keepdims=True)
         is_best = tf.logical_or(tf.equal(compact, best), tf.math.is_nan(compact))
-        if scope.for_converters:  # ONNX has none of flags
+        if scope.for_converters:  # ONNX has no ArgMax of bools
             is_best = tf.cast(is_best, tf.int32)
         index = tf.argmax(is_best, place, output_type=dtype)
         value = tf.squeeze(best, place)
@@ -275,7 +275,7 @@ def reduce_by(
     inits: Sequence[Array],
     axes: Sequence[int],
 ) -> list[Array]:
-    """Reduces axes with any reducer: neighbours are combined until one element is left."""
+    """Reduces axes with any reducer, by combining neighbours until one element remains."""
     kept = [axis for axis in range(arrays[0].rank) if axis not in axes]
     rest = tuple(arrays[0].sizes[axis] for axis in kept)
     length: Dim = 1
@@ -291,7 +291,7 @@ def reduce_by(
     if isinstance(length, int):
         rows = _halved(scope, combine, columns, length)
         return combine(scope, starts, [_first(scope, row) for row in rows])
-    # The initial value comes first, so that there is one element at least.
+    # The initial value comes first, so that there is at least one element.
     long = [
         scope.made(
             tf.concat([scope.tensor(_stacked(scope, start)), scope.tensor(column)], 0),
@@ -312,7 +312,7 @@ def _first(scope: Scope, array: Array) -> Array:
 
 
 def _rows(scope: Scope, array: Array, index: slice, size: Dim) -> Array:
-    """Takes a part of the first axis."""
+    """Slices the first axis."""
     sizes = (size, *array.sizes[1:])
     if array.repeats(0):
         return Array(array.element, sizes, array.computed, array.known)
@@ -335,7 +335,7 @@ def _halved(
 
 
 def joined(scope: Scope, arrays: Sequence[Array]) -> Array:
-    """Puts arrays behind each other along the first axis."""
+    """Concatenates arrays along the first axis."""
     size: Dim = 0
     for array in arrays:
         size = size + array.sizes[0]

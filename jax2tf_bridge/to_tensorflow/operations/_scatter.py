@@ -1,4 +1,4 @@
-"""Scatter: puts slices into an array at places that an array of indices has, or combines them."""
+"""Scatter: writes or combines slices into an array at given indices."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ from shape_poly import Dim
 
 @dataclass(frozen=True)
 class _Updates:
-    """Where updates go.
+    """Positions of updates.
 
     Attributes:
-      batch: sizes of the indices.
-      starts: of the windows in the operand, moved into it, by its axes; 0 for the others.
-      valid: which windows were in it before; None if all.
-      batched: axes of the batch, by the operand's axes that run along with them.
-      windows: the updates' axes, by the operand's axes; one that has none is of size 1.
-      batch_axes: the updates' axes that are the batch.
-      sizes: the windows' sizes, for each of the operand's axes.
+      batch: the batch sizes of the indices.
+      starts: maps axes of the operand to the clamped starts of windows; 0 for other axes.
+      valid: which windows were within bounds before clamping; None for all.
+      batched: maps batching axes of the operand to batch axes.
+      windows: maps axes of the operand to window axes of the updates; other axes have size 1.
+      batch_axes: the batch axes of the updates.
+      sizes: the window size for each axis of the operand.
     """
 
     batch: tuple[Dim, ...]
@@ -81,9 +81,9 @@ def _scatter(scope: Scope, operation: Operation, operands: Sequence[Array]) -> S
 def _larger(
     scope: Scope, places: _Updates, arrays: Sequence[Array], updates: Sequence[Array]
 ) -> tuple[Sequence[Array], Sequence[Array]]:
-    """Grows arrays that may be empty or smaller than a window; else returns what it gets.
+    """Pads arrays that may be empty or smaller than a window; returns others unchanged.
 
-    Updates that have a whole axis of the arrays grow along it, as it does.
+    Updates that span a whole axis of the arrays are padded along it too.
     """
     least: list[Dim] = [1] * arrays[0].rank
     of_updates: list[Dim] = [0] * updates[0].rank
@@ -171,7 +171,7 @@ def _places(
     )
 
 
-# What the body does.
+# Recognition of the body.
 
 _COMMON = frozenset({"add", "multiply", "maximum", "minimum", "and", "or"})
 _OF_FLAGS = MappingProxyType(
@@ -187,7 +187,7 @@ _OF_FLAGS = MappingProxyType(
 
 
 def _combination(body: Block, place: int, element: str) -> str | None:
-    """Names what a body does with an element and its update, if TensorFlow has it."""
+    """Returns the name of the body's combination, if TensorFlow has it; else None."""
     count = len(body.arguments) // 2
     old, new = body.arguments[place], body.arguments[count + place]
     result = body.returned[place]
@@ -212,7 +212,7 @@ def _combination(body: Block, place: int, element: str) -> str | None:
 
 
 def _window(scope: Scope, places: _Updates, update: Array) -> Array:
-    """Returns the one update, as a slice of the operand."""
+    """Returns the only update, as a slice of the operand."""
     order = [*places.batch_axes, *(places.windows[axis] for axis in sorted(places.windows))]
     moved = transpose(scope, update, order)
     return reshape(scope, moved, places.sizes)
@@ -259,15 +259,15 @@ def _chosen(scope: Scope, flag: tf.Tensor, new: Array, old: Array) -> Array:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Updates as rows that go to places of an operand's leading axes.
+    """Updates as rows at positions of the operand's leading axes.
 
     Attributes:
-      order: the operand's axes, those with an index first.
-      components: of the index, for each leading axis; all of the sizes `grid`.
+      order: the axes of the operand, those with an index first.
+      components: the components of the index, one per leading axis, with the sizes `grid`.
       grid: the sizes of the index.
-      rest: the operand's sizes behind the leading axes.
-      valid: which rows are within the operand; None if all are.
-      own: whether the operand gets a leading axis of its own, as no axis has an index.
+      rest: the sizes of the operand after the leading axes.
+      valid: which rows are within bounds; None for all.
+      own: whether the operand gets a new leading axis, because no axis has an index.
     """
 
     order: tuple[int, ...]
@@ -278,12 +278,12 @@ class _Rows:
     own: bool
 
     def rows(self, scope: Scope, array: Array) -> Array:
-        """Returns the operand with the axes that have an index first."""
+        """Transposes the operand: axes with an index come first."""
         moved = transpose(scope, array, self.order)
         return reshape(scope, moved, (1, *moved.sizes)) if self.own else moved
 
     def back(self, scope: Scope, array: Array, sizes: Sequence[Dim]) -> Array:
-        """Undoes `rows`."""
+        """Reverses `rows`."""
         moved = reshape(scope, array, array.sizes[1:]) if self.own else array
         return transpose(scope, moved, np.argsort(self.order).tolist())
 
@@ -323,7 +323,7 @@ def _rows(scope: Scope, places: _Updates, array: Array) -> _Rows:
 
 
 def _row_updates(scope: Scope, places: _Updates, rows: _Rows, update: Array) -> Array:
-    """Returns updates with the axes of the index first, then those of the rows."""
+    """Transposes updates: the axes of the index come first, then those of the rows."""
     spread = [axis for axis in places.starts if places.sizes[axis] != 1]
     leading = {*places.batched, *places.starts}
     rest = [axis for axis in sorted(places.windows) if axis not in leading]
@@ -336,7 +336,7 @@ def _row_updates(scope: Scope, places: _Updates, rows: _Rows, update: Array) -> 
 
 
 def _combined(scope: Scope, places: _Updates, kind: str, array: Array, update: Array) -> Array:
-    """Combines updates of many windows in one of the ways that TensorFlow has."""
+    """Combines updates of many windows by TensorFlow's own combinations."""
     if kind == "keep" or 0 in array.sizes or 0 in update.sizes:
         return array
     rows = _rows(scope, places, array)
@@ -345,7 +345,7 @@ def _combined(scope: Scope, places: _Updates, kind: str, array: Array, update: A
     is_sum = kind == "add" and len(rows.components) == 1 and _is_zero(array)
     if scope.for_converters and kind in _EXTREMES_AND_PRODUCTS:
         tensor = _by_runs(scope, rows, kind, old, new)
-    # tf2onnx makes all segments of a sum as long as the longest one.
+    # tf2onnx pads all segments of a sum to the longest one.
     elif kind == "multiply" or (is_sum and not scope.for_converters):
         tensor = _segments(scope, rows, kind, old, new)
     else:
@@ -364,12 +364,12 @@ def _combined(scope: Scope, places: _Updates, kind: str, array: Array, update: A
 
 
 def _is_zero(array: Array) -> bool:
-    # Not -0.0, to which a sum of -0.0 alone is added.
+    # -0.0 is excluded, because adding an empty sum changes it.
     return array.known is not None and not any(array.known.tobytes())
 
 
 def _wrapped(element: str, tensor: tf.Tensor) -> tf.Tensor:
-    """Brings integers of 4 bits, which are kept in 8, back to their values."""
+    """Wraps around 4-bit integers, which are stored in 8 bits."""
     if element == "ui4":
         return tf.bitwise.bitwise_and(tensor, tf.constant(15, tf.uint8))
     if element == "i4":
@@ -379,7 +379,7 @@ def _wrapped(element: str, tensor: tf.Tensor) -> tf.Tensor:
 
 
 def _flat_rows(scope: Scope, rows: _Rows, old: Array) -> Array:
-    """Joins the leading axes, where an index would have too many components."""
+    """Merges the leading axes if an index would have too many components."""
     if not is_too_deep(len(rows.components)):
         return old
     return reshape(scope, old, (_leading_size(rows, old), *rows.rest))
@@ -397,7 +397,7 @@ def _vectors(scope: Scope, rows: _Rows, old: Array) -> tf.Tensor:
 
 
 def _on_rows(scope: Scope, rows: _Rows, flags: Array) -> tf.Tensor:
-    """Returns flags of the rows as a tensor that broadcasts to the updates."""
+    """Reshapes flags of the rows to broadcast to the updates."""
     sizes = (*rows.grid, *([1] * len(rows.rest)))
     return scope.compact(broadcast(scope, flags, sizes, range(len(rows.grid))))
 
@@ -405,7 +405,7 @@ def _on_rows(scope: Scope, rows: _Rows, flags: Array) -> tf.Tensor:
 def _kept(
     scope: Scope, rows: _Rows, old: Array, updates: Sequence[Array]
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """Returns index vectors and updates of the rows that are within the operand."""
+    """Returns index vectors and updates of the rows within bounds."""
     vectors = _vectors(scope, rows, old)
     if rows.valid is None:
         return vectors, [scope.tensor(update) for update in updates]
@@ -419,7 +419,7 @@ def _kept(
 
 
 def _segments(scope: Scope, rows: _Rows, kind: str, old: Array, new: Array) -> tf.Tensor:
-    """Adds or multiplies updates of the same row first; rows that get none keep their elements."""
+    """Adds or multiplies updates of the same row first; rows without updates do not change."""
     index = flat_index(scope, rows.components, old.sizes[: len(rows.components)])
     ids = scope.tensor(index)
     if rows.valid is not None:
@@ -430,7 +430,7 @@ def _segments(scope: Scope, rows: _Rows, kind: str, old: Array, new: Array) -> t
     if kind == "add":
         found = tf.math.unsorted_segment_sum(updates, ids, number)
         return found if len(rows.components) == 1 else tf.reshape(found, shape)
-    # In a type in which a product of some updates does not overflow before it meets the operand.
+    # The dtype is wide enough that a product of several updates does not overflow too early.
     own = old.tf_dtype
     wide = {2: tf.float64, 4: tf.float64, 8: tf.complex128}
     dtype = wide[own.size] if own in _NARROW else own
@@ -442,9 +442,9 @@ _EXTREMES_AND_PRODUCTS = frozenset({"maximum", "minimum", "multiply"})
 
 
 def _by_runs(scope: Scope, rows: _Rows, kind: str, old: Array, new: Array) -> tf.Tensor:
-    """Combines updates by operations that converters know: sorted by rows, and then in runs.
+    """Combines updates with operations that converters support: sorted by rows, then by runs.
 
-    Each step combines what twice as many neighbours have; a run's last one has all of it.
+    Each step doubles the number of combined neighbours; the last element of a run has the total.
     """
     combine = _converter_forms.combination(kind, old.element)
     total = (product(rows.grid),)
@@ -475,7 +475,7 @@ def _by_runs(scope: Scope, rows: _Rows, kind: str, old: Array, new: Array) -> tf
     )
     following = tf.gather(ids, tf.minimum(place + 1, count - 1))
     is_last = tf.logical_or(tf.not_equal(following, ids), tf.equal(place, count - 1))
-    # One more row takes what goes nowhere.
+    # An additional row receives updates out of bounds.
     flat = tf.reshape(
         scope.tensor(old), scope.reshape_shape((_leading_size(rows, old), *rows.rest))
     )
@@ -494,7 +494,7 @@ def _replace(tensor: tf.Tensor, index: tf.Tensor, updates: tf.Tensor) -> tf.Tens
 
 
 def _masked(updates: tf.Tensor, valid: tf.Tensor | None, neutral: Any) -> tf.Tensor:
-    """Puts what changes nothing in the place of updates that are not within the operand."""
+    """Replaces updates out of bounds by the identity element."""
     if valid is None:
         return updates
     return tf.where(valid, updates, tf.constant(neutral, updates.dtype))
@@ -523,7 +523,7 @@ def _extreme(
         as_numbers = [tf.cast(x, tf.int8) for x in (tensor, updates)]
         return tf.cast(again(as_numbers[0], index, as_numbers[1], valid), dtype)
     if dtype.is_floating:
-        # TensorFlow's kernels lose NaN: as integers of the same order, of which NaN is the last.
+        # TensorFlow's kernels lose NaN, so floats become integers in the same order, NaN last.
         keys = [_keys(x, is_maximum) for x in (tensor, updates)]
         return tf.bitcast(_ordered_bits(again(keys[0], index, keys[1], valid)), dtype)
     ends = (dtype.min, dtype.max)
@@ -535,7 +535,7 @@ _BITS = MappingProxyType({2: tf.int16, 4: tf.int32, 8: tf.int64})
 
 
 def _keys(tensor: tf.Tensor, nan_is_greatest: bool) -> tf.Tensor:
-    """Makes integers that are ordered as floats are; NaN is the greatest of all or the least."""
+    """Converts floats to integers in the same order; NaN is the greatest or the least."""
     dtype = _BITS[tensor.dtype.size]
     keys = _ordered_bits(tf.bitcast(tensor, dtype))
     nan = tf.constant(dtype.max if nan_is_greatest else dtype.min, dtype)
@@ -543,7 +543,7 @@ def _keys(tensor: tf.Tensor, nan_is_greatest: bool) -> tf.Tensor:
 
 
 def _ordered_bits(bits: tf.Tensor) -> tf.Tensor:
-    """Turns the order of negative numbers around; twice gives the same bits."""
+    """Reverses the order of negative numbers; applying it twice restores the bits."""
     dtype = bits.dtype
     sign = tf.bitwise.right_shift(bits, tf.constant(8 * dtype.size - 1, dtype))
     return tf.bitwise.bitwise_xor(bits, tf.bitwise.bitwise_and(sign, tf.constant(dtype.max, dtype)))
@@ -568,7 +568,7 @@ def _update_all(
     arrays: Sequence[Array],
     updates: Sequence[Array],
 ) -> list[Array]:
-    """Combines updates of many windows at once, of which no two meet."""
+    """Combines updates of many non-overlapping windows at once."""
     if 0 in arrays[0].sizes or 0 in updates[0].sizes:
         return list(arrays)
     rows = _rows(scope, places, arrays[0])
@@ -603,7 +603,7 @@ def _update_each(
     arrays: Sequence[Array],
     updates: Sequence[Array],
 ) -> list[Array]:
-    """Combines updates one after the other."""
+    """Combines updates in sequence."""
     total = product(places.batch)
     starts = dict(places.starts)
     for axis, place in places.batched.items():

@@ -1,4 +1,4 @@
-"""Scope: what the values of a block stand for while TensorFlow's operations are made of it."""
+"""Scope: maps the values of a block to arrays while it is converted to TensorFlow's operations."""
 
 from __future__ import annotations
 
@@ -23,43 +23,43 @@ from shape_poly import Dim, DimExpr, DimOperation, SymbolicScope, symbolic_dim_b
 
 @dataclass(frozen=True)
 class _SizesForConverters(SizeAlgebra):
-    """Computes with sizes where FloorMod and FloorDiv of tf2onnx round towards zero."""
+    """Arithmetic on sizes for converters: tf2onnx rounds FloorMod and FloorDiv towards zero."""
 
     def floordiv(self, left: Any, right: Any) -> Any:
-        """Divides what is a multiple of the divisor, which is rounded nowhere."""
+        """Divides a multiple of the divisor, which needs no rounding."""
         rest = self.mod(left, right)
         return super().floordiv(self.add(left, self.multiply(rest, -1)), right)
 
     def mod(self, left: Any, right: Any) -> Any:
-        """Adds the divisor to a remainder of any sign, and takes the remainder again."""
+        """Adds the divisor to a remainder of any sign, then takes the remainder again."""
         return super().mod(self.add(super().mod(left, right), right), right)
 
 
 _LIMITS = MappingProxyType(
     {"i32": (tf.int32.min, tf.int32.max), "i64": (tf.int64.min, tf.int64.max)}
 )
-"""The lowest and the highest number of each type that JAX computes sizes in."""
+"""Minimum and maximum of the types that JAX uses for sizes."""
 _MAX_SIZE = tf.int32.max
 """Maximum size of an axis: StableHLO reads sizes as int32."""
 _MAX_FACTOR = 1 << 20
-"""Maximum constant in int32 arithmetic that is taken to be about sizes, and not to wrap around."""
+"""Maximum constant for which int32 arithmetic counts as arithmetic on sizes, which never wraps."""
 
 _MAX_DEPTH, _MAX_OPERATIONS = 1000, 1_000_000
-"""How deep functions and regions may nest, and how many operations they may have when each call is
-replaced by the function: far more than any model."""
+"""Maximum nesting depth of functions and regions, and maximum number of operations after inlining
+all calls; both are far above any model's."""
 
 Emitter: TypeAlias = (
     "Callable[[Scope, Operation, Sequence[Array]], Sequence[Array] | Array | Inlined]"
 )
-"""Makes TensorFlow's operations of one operation of the module, from its operands."""
+"""Function that converts one operation of the module to TensorFlow's operations."""
 
 
 @dataclass(frozen=True)
 class Inlined:
-    """A function's operations in the place of an operation, to be made next.
+    """Operations of a function that replace an operation, to be converted next.
 
-    An emitter that returns it, and does not run the block itself, adds no frames to Python's stack,
-    however deep functions call each other.
+    An emitter returns this instead of running the block, so that deeply nested calls add no frames
+    to Python's stack.
     """
 
     scope: Scope
@@ -68,30 +68,30 @@ class Inlined:
 
 
 MIN_COMPUTED_AMOUNT = -(1 << 28)
-"""Of numbers that are computed and no sizes, as padding: the least that is reckoned with. Sums of
-several of them fit into 32 bits."""
+"""Assumed minimum of computed numbers that are not sizes, such as padding. Sums of several of them
+fit into 32 bits."""
 
 
 CONTRADICTIONS = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError),
     *(TypeError, ValueError),
 )
-"""What comes of operations whose operands, types or regions are not what such operations have."""
+"""Exceptions of emitters for operations with invalid operands, types or regions."""
 
 
 class Scope:
-    """Values of a block, in one graph; a region's scope sees those of the blocks around it.
+    """Values of a block, in one graph; the scope of a region also sees the enclosing blocks.
 
     Attributes:
-      name: the function's that is called, for messages.
+      name: the name of the called function, for messages.
       program: the module.
-      emitters: for each operation of StableHLO, by its name.
-      graph_functions: the TensorFlow functions that the module calls by their numbers.
-      asserts: whether what the module asserts of its sizes is checked when it runs; otherwise
-        whoever calls it has checked them.
+      emitters: maps StableHLO's operations to emitters.
+      graph_functions: the TensorFlow functions that the module calls, by number.
+      asserts: whether the module's assertions on sizes are checked at run time; otherwise the
+        caller has checked them.
       names_lines: whether operations are named after the user's lines.
-      for_converters: whether operations are kept to those that tf2onnx and OpenVINO know.
-      refuses_bits: whether Bitcast is an error, since no converter knows it.
+      for_converters: whether to use only operations that tf2onnx and OpenVINO support.
+      refuses_bits: whether Bitcast is an error, because no converter supports it.
     """
 
     def __init__(
@@ -108,12 +108,12 @@ class Scope:
         for_converters: bool = False,
         refuses_bits: bool = False,
     ) -> None:
-        """`variables` are the sizes that are not known: scalar tensors of int32, by name."""
+        """Stores the scope; `variables` maps unknown sizes to scalar int32 tensors."""
         self.name, self.program, self.emitters = name, program, emitters
         self.graph_functions, self.asserts = graph_functions, asserts
         self.names_lines, self.for_converters = names_lines, for_converters
         self.refuses_bits = refuses_bits
-        self._line: str | None = None  # of the call of what this scope is of
+        self._line: str | None = None  # the line of the call to which this scope belongs
         self._constraints = constraints
         self._variables: dict[str, Any] = dict(variables)
         self._values: dict[Value, Array] = {}
@@ -126,11 +126,11 @@ class Scope:
         self._exceeds_32_bits = [False]
 
     def inner(self, *, other_graph: bool = False) -> Scope:
-        """Makes the scope of a region, or of a function that is called.
+        """Makes the scope of a region or of a called function.
 
         Args:
-          other_graph: whether its operations are made in a graph within this one, so that nothing
-            of this scope may use what is made there.
+          other_graph: whether its operations belong to an inner graph, whose tensors this scope
+            must not use.
         """
         scope = Scope(
             self.name,
@@ -154,25 +154,24 @@ class Scope:
         return scope
 
     def called(self) -> Scope:
-        """Makes the scope of a function that is called: it sees no values of the caller."""
+        """Makes the scope of a called function, which does not see the caller's values."""
         scope = self.inner()
-        # What is shared in this graph is in the new scope as well: so nobody looks through all
-        # callers for it.
+        # The cache is shared by the whole graph, so lookups need not walk the callers.
         scope._outer = self._outer
         return scope
 
     @property
     def is_for_any_converter(self) -> bool:
-        """Returns whether a converter of LiteRT, ONNX or OpenVINO reads the operations.
+        """Returns whether a converter to LiteRT, ONNX or OpenVINO reads the operations.
 
-        Such formats get the operation that they know for a purpose, and not a choice of two.
+        Converters get the single operation that they support, without a choice at run time.
         """
         return self.for_converters or self.names_lines
 
     # Blocks and operations.
 
     def run(self, block: Block, arguments: Sequence[Array]) -> list[Array]:
-        """Makes operations of a block; returns what it returns."""
+        """Converts a block, and returns its results."""
         calls: list[tuple[Operation, _Frame]] = []
         frame = _Frame(self, block, arguments)
         while True:
@@ -198,15 +197,15 @@ class Scope:
         self._values.update(zip(operation.results, arrays, strict=True))
 
     def _made_of(self, operation: Operation) -> Inlined | None:
-        """Makes operations of one operation, or tells which function takes its place."""
+        """Converts one operation, or returns the function that replaces it."""
         try:
             found = self._emit(operation)
         except BridgeError:
             raise
         except CONTRADICTIONS as e:
             if isinstance(e.__cause__ or e.__context__, RecursionError):
-                raise RecursionError from e  # of Python's stack: inspect makes a TypeError of it
-            # The reader does not compare operands, types and regions with what an operation is.
+                raise RecursionError from e  # inspect makes a TypeError of it
+            # The reader does not check operands, types and regions against the operation.
             self.fail(operation, f"its operands, types or regions do not fit it ({e})")
         if isinstance(found, Inlined):
             return found
@@ -214,10 +213,10 @@ class Scope:
         return None
 
     def _emit(self, operation: Operation) -> Sequence[Array] | Inlined:
-        """Makes operations of one operation.
+        """Converts one operation.
 
         Raises:
-          ModuleError: TensorFlow has none for it.
+          ModuleError: TensorFlow cannot express it.
         """
         emitter = self.emitters.get(operation.name)
         self._budget[0] -= 1
@@ -247,7 +246,7 @@ class Scope:
         return (found,) if isinstance(found, Array) else found
 
     def array(self, value: Value) -> Array:
-        """Returns what a value stands for."""
+        """Returns the array of a value."""
         scope: Scope | None = self
         while scope is not None:
             if value in scope._values:
@@ -256,10 +255,10 @@ class Scope:
         raise AssertionError("operands come after what makes them")
 
     def fail(self, operation: Operation, reason: str) -> NoReturn:
-        """Raises the error for an operation that TensorFlow's cannot express.
+        """Raises the error for an operation that TensorFlow cannot express.
 
         Raises:
-          ModuleError: always; `reason` says why, as part of a sentence.
+          ModuleError: always; `reason` is a clause with the reason.
         """
         place = f" (at {operation.source})" if operation.source else ""
         name = operation.name if "." in operation.name else f"stablehlo.{operation.name}"
@@ -277,7 +276,7 @@ class Scope:
     # Tensors.
 
     def compact(self, array: Array) -> tf.Tensor:
-        """Returns an array's tensor, which broadcasts to its sizes."""
+        """Returns the compact tensor of an array, which broadcasts to its sizes."""
         if array.computed is not None:
             return array.computed
         if (known := array.known) is not None:
@@ -290,19 +289,19 @@ class Scope:
         return self.once(("parts", array.parts, array.sizes, dtype), lambda: self._stack(array))
 
     def tensor(self, array: Array) -> tf.Tensor:
-        """Returns an array's tensor with all its sizes; the broadcast is made once."""
+        """Returns the tensor of an array with all its sizes; the broadcast is cached."""
         compact = self.compact(array)
         if self._is_full(array, compact):
             return compact
         return self.once(("full", array), lambda: self._broadcast(compact, array.sizes))
 
     def full(self, array: Array) -> Array:
-        """Returns the array as one whose tensor has all its sizes."""
+        """Returns the array with a tensor of all its sizes."""
         tensor = self.tensor(array)
         return array if tensor is array.computed else Array(array.element, array.sizes, tensor)
 
     def constant(self, array: Array) -> np.ndarray[Any, Any] | None:
-        """Returns an array's elements, where they are known, with all its sizes."""
+        """Returns the known elements of an array with all its sizes; None if unknown."""
         if array.known is not None and array.is_static:
             return np.broadcast_to(array.known, array.static_sizes())
         if array.parts is not None and all(isinstance(part, int) for part in array.parts):
@@ -311,12 +310,12 @@ class Scope:
         return None
 
     def scalar(self, array: Array) -> Any:
-        """Returns the one element of a scalar that is known, as a number; None if it is not."""
+        """Returns the number of a known scalar; None if unknown."""
         constant = self.constant(array)
         return None if constant is None or constant.size != 1 else constant.reshape(-1)[0]
 
     def once(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """Returns what was made for `key` in this scope or one around it; makes it at first."""
+        """Returns the cached object of `key` in this or an enclosing scope; makes it if missing."""
         scope: Scope | None = self
         while scope is not None:
             if key in scope._made:
@@ -340,7 +339,7 @@ class Scope:
         return tensor if tensor.dtype == dtype else tf.cast(tensor, dtype)
 
     def _number(self, number: Dim, element: str) -> Any:
-        """Computes a number that need not be a size; in int32, where that is exact."""
+        """Computes a number that may not be a size; in int32 if that is exact."""
         if element == "i32" or self._is_exact_in_32_bits(number):
             return self.size(number)
         return self._in_64_bits(number)
@@ -348,7 +347,7 @@ class Scope:
     def _is_full(self, array: Array, compact: tf.Tensor) -> bool:
         if compact.shape.rank != array.rank:
             return False
-        # A size of the compact form that is not 1 is the array's.
+        # Sizes of the compact form other than 1 equal those of the array.
         return all(
             known != 1 or size == 1
             for known, size in zip(compact.shape.as_list(), array.sizes, strict=True)
@@ -358,26 +357,26 @@ class Scope:
         lacking = len(sizes) - compact.shape.rank
         inner = Array("", sizes[lacking:], compact)
         if all(size == 1 for size in sizes[:lacking]) and self._is_full(inner, compact):
-            # It lacks axes, and repeats nothing.
-            # By a reshape: OpenVINO gets StridedSlice with new axes of constants wrong.
+            # The tensor only lacks axes. A reshape adds them, because OpenVINO mishandles
+            # StridedSlice with new axes of constants.
             return self.shaped(tf.reshape(compact, self.reshape_shape(sizes)), sizes)
         return self.shaped(tf.broadcast_to(compact, self.shape(sizes)), sizes)
 
     # Sizes.
 
     def shape(self, sizes: Sequence[Dim]) -> Any:
-        """Returns sizes as TensorFlow takes a shape: a list of ints, or a tensor of int32."""
+        """Returns sizes as a shape for TensorFlow: a list of ints, or an int32 tensor."""
         found = [self.size(size) for size in sizes]
         if all(isinstance(size, int) for size in found):
             return found
         return self.once(("shape", tuple(sizes)), lambda: tf.stack(found))
 
     def reshape_shape(self, sizes: Sequence[Dim]) -> Any:
-        """Returns sizes as tf.reshape takes them, where one of them may be left to it as -1."""
+        """Returns sizes for tf.reshape, where one of them may be -1."""
         unknown = [i for i, size in enumerate(sizes) if not isinstance(size, int)]
         if not unknown or 0 in sizes:
             return self.shape(sizes)
-        # The one that would be computed; no other one may be 0.
+        # -1 replaces the computed size, if no other size can be 0.
         computed = [i for i in unknown if not _is_variable(sizes[i])]
         left = (computed or unknown)[-1]
         if any(self.bounds(sizes[i])[0] < 1 for i in unknown if i != left):
@@ -385,7 +384,7 @@ class Scope:
         return self.shape([-1 if i == left else size for i, size in enumerate(sizes)])
 
     def size(self, dimension: Dim) -> Any:
-        """Returns a size: an int, or a scalar tensor of int32 that is computed once."""
+        """Returns a size: an int, or a cached scalar int32 tensor."""
         if not isinstance(dimension, DimExpr):
             return dimension
         return self.once(("size", dimension), lambda: self._compute(dimension))
@@ -398,7 +397,7 @@ class Scope:
         return dimension.evaluate_with(values, self._algebra(tf.int32))
 
     def _in_64_bits(self, dimension: Dim) -> Any:
-        """Returns a number: an int, or a scalar tensor of int64 that is computed once."""
+        """Returns a number: an int, or a cached scalar int64 tensor."""
         if not isinstance(dimension, DimExpr):
             return dimension
 
@@ -421,9 +420,9 @@ class Scope:
         return self.is_within(number, "i32") and self._has_exact_operands(number)
 
     def _has_exact_operands(self, number: Dim) -> bool:
-        """Returns whether operations within a sum of products have operands that fit into int32.
+        """Returns whether the operands of divisions, maxima and minima fit into int32.
 
-        Sums and products may wrap around before the result; other operations may not.
+        Sums and products may wrap around temporarily; other operations may not.
         """
         if not isinstance(number, DimExpr):
             return True
@@ -445,7 +444,7 @@ class Scope:
         raise AssertionError(f"the size {name} comes before what defines it")
 
     def knows(self, dimension: Dim) -> bool:
-        """Returns whether a size can be computed here: it may be one that a region made."""
+        """Returns whether a size can be computed here; sizes of an inner region cannot."""
         if not isinstance(dimension, DimExpr):
             return True
         names = set(dimension.variables())
@@ -456,16 +455,16 @@ class Scope:
         return not names
 
     def new_size(self, tensor: tf.Tensor, *, least: int = 0) -> Dim:
-        """Gives a size that is computed in the function a name of its own.
+        """Makes a new variable for a computed size.
 
         Args:
-          tensor: the size, a scalar of integers.
-          least: that it may be.
+          tensor: the size, a scalar integer tensor.
+          least: the minimum of the size.
         """
         return self._named(tensor, least)[1]
 
     def counter(self, tensor: tf.Tensor, least: int, end: Dim) -> Dim:
-        """Does as `new_size` for a loop's counter, which is less than `end`."""
+        """Makes a new variable for a loop's counter, which is less than `end`."""
         name, size = self._named(tensor, least)
         limit = f"{size} <= {end - 1}"
         known = self._constraints or SymbolicScope()
@@ -474,14 +473,14 @@ class Scope:
         return size
 
     def fits(self, number: Dim, element: str) -> bool:
-        """Returns whether a number has the same value in a type of integers, which wrap around.
+        """Returns whether a number does not wrap around in an integer type.
 
-        JAX computes sizes in int32 unless it has 64 bits, so int32 numbers that are made of sizes
-        and small constants are taken to fit. Loop counters and large constants are used for more
-        than sizes, in random numbers for instance.
+        JAX computes sizes in int32 unless x64 is enabled, so int32 numbers computed from sizes and
+        small constants are assumed to fit. Loop counters and large constants also have other uses,
+        for instance in random numbers.
 
         Args:
-          number: the exact one.
+          number: the exact number.
           element: "i32" or "i64".
         """
         if self.is_within(number, element):
@@ -505,13 +504,13 @@ class Scope:
         return bool(lower >= lowest and upper <= highest)
 
     def _named(self, tensor: tf.Tensor, least: int) -> tuple[str, Dim]:
-        name = f"_size_{next(self._numbers)}"  # unlike any other, in scopes beside this one too
+        name = f"_size_{next(self._numbers)}"  # unique, also among sibling scopes
         number = tf.cast(tensor, tf.int32)
         variable = DimExpr.variable(name)
         if least == 1:
             self._variables[name] = number
             return name, variable
-        # A variable is at least 1 in all that is known of expressions.
+        # Expressions assume that a variable is at least 1.
         size = variable + (least - 1)
         self._variables[name] = functools.partial(tf.add, number, 1 - least)
         self._made["size", size] = number
@@ -520,12 +519,12 @@ class Scope:
     def sizes_of(
         self, vector: Array, known: Sequence[int | None], *, least: int = 0
     ) -> tuple[Dim, ...]:
-        """Reads a vector of integers as sizes, of which some are known from a type.
+        """Reads a vector of integers as sizes.
 
         Args:
           vector: the integers.
-          known: those that the type has.
-          least: that the others may be.
+          known: the sizes that are known from a type.
+          least: the minimum of the others.
         """
         parts = vector.integers
         if parts is None:
@@ -545,12 +544,12 @@ class Scope:
         return self.new_size(vector[place], least=least)
 
     def shaped(self, tensor: tf.Tensor, sizes: Sequence[Dim]) -> tf.Tensor:
-        """Notes on a tensor what is known of its shape, which TensorFlow may not have seen."""
+        """Sets the known static shape of a tensor, which TensorFlow may not have inferred."""
         tensor.set_shape([size if isinstance(size, int) else None for size in sizes])
         return tensor
 
     def bounds(self, dimension: Dim) -> tuple[float, float]:
-        """Returns bounds of a size, or of a number that is made of sizes, both inclusive."""
+        """Returns inclusive bounds of a size or of a number computed from sizes."""
         if not isinstance(dimension, DimExpr):
             return dimension, dimension
         ranges = {name: self._range(name) for name in dimension.variables()}
@@ -567,7 +566,7 @@ class Scope:
     # New arrays.
 
     def measured(self, tensor: tf.Tensor, element: str, sizes: Sequence[Dim | None]) -> Array:
-        """Makes an array of a tensor; sizes that are None are asked from the tensor itself."""
+        """Makes an array from a tensor; None sizes are computed from the tensor."""
         shape: list[tf.Tensor] = []
         found: list[Dim] = []
         for axis, size in enumerate(sizes):
@@ -578,12 +577,12 @@ class Scope:
         return self.made(tensor, element, found)
 
     def result(self, operation: Operation, tensor: tf.Tensor, sizes: Sequence[Dim]) -> Array:
-        """Makes an array of an operation's first result, of a tensor that has all its sizes."""
+        """Makes the array of an operation's first result from a tensor with all its sizes."""
         kind = operation.results[0].tensor
         return self.made(tensor, kind.element, typed(kind.shape, sizes))
 
     def made(self, tensor: tf.Tensor, element: str, sizes: Sequence[Dim]) -> Array:
-        """Makes an array of a tensor, which may be compact."""
+        """Makes an array from a tensor, which may be compact."""
         if tensor.dtype != tf_dtype(element):
             raise AssertionError(f"a tensor of {tensor.dtype} was made for {element}")
         if tensor.shape.rank == len(sizes) and self._may_be_full(tensor, sizes):
@@ -600,7 +599,7 @@ class Scope:
 
 
 class _Frame:
-    """A block of which operations are being made."""
+    """Block that is being converted."""
 
     def __init__(self, scope: Scope, block: Block, arguments: Sequence[Array]) -> None:
         scope._values.update(zip(block.arguments, arguments, strict=True))
@@ -613,9 +612,9 @@ def _is_variable(size: Dim) -> bool:
 
 
 def typed(known: Sequence[int | None], sizes: Sequence[Dim]) -> tuple[Dim, ...]:
-    """Returns sizes with the numbers that a type has in their places.
+    """Returns sizes, replaced by numbers that the type has.
 
-    In a body that is applied to many elements at once the type has none of the axes.
+    In a body that is applied to many elements at once, the type lacks all axes.
     """
     if len(known) != len(sizes):
         return tuple(sizes)
@@ -625,16 +624,16 @@ def typed(known: Sequence[int | None], sizes: Sequence[Dim]) -> tuple[Dim, ...]:
 
 
 def type_sizes(kind: TensorType) -> tuple[int, ...] | None:
-    """Returns the sizes of a type, if all are numbers."""
+    """Returns the sizes of a type if all are numbers, else None."""
     found = tuple(size for size in kind.shape if size is not None)
     return found if len(found) == len(kind.shape) else None
 
 
 def broadcast_sizes(arrays: Sequence[Array]) -> tuple[Dim, ...]:
-    """Returns the sizes of a result of an elementwise operation.
+    """Returns the sizes of the result of an elementwise operation.
 
-    Its operands have the same ones, but in a body that is applied to many elements at once, where
-    some are scalars.
+    The operands have equal sizes, but in a body that is applied to many elements at once some are
+    scalars.
     """
     return functools.reduce(_broadcast_pair, (array.sizes for array in arrays))
 
@@ -642,7 +641,7 @@ def broadcast_sizes(arrays: Sequence[Array]) -> tuple[Dim, ...]:
 def _broadcast_pair(left: tuple[Dim, ...], right: tuple[Dim, ...]) -> tuple[Dim, ...]:
     if len(left) != len(right):
         return left if len(left) > len(right) else right
-    # A number says more than an expression; a size of 1 may be repeated.
+    # Numbers are preferred to expressions; a size of 1 may be repeated.
     return tuple(
         b if a == 1 or (isinstance(b, int) and b != 1) else a
         for a, b in zip(left, right, strict=True)

@@ -25,7 +25,7 @@ from jax2tf_bridge.to_tensorflow.operations._scope import (
 from shape_poly import Dim
 
 _MAX_MOVED_ELEMENTS = 1 << 10
-"""Elements of a constant that is moved when the graph is made; larger ones would be there twice."""
+"""Maximum number of elements of a constant to move at graph time, which makes a copy."""
 
 
 def _constant(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
@@ -35,13 +35,13 @@ def _constant(scope: Scope, operation: Operation, operands: Sequence[Array]) -> 
     kind = operation.results[0].tensor
     array = value.array()
     if array.size and all(stride == 0 for stride in array.strides):
-        array = array.reshape(-1)[0].reshape(())  # one element, repeated
+        array = array.reshape(-1)[0].reshape(())  # a single repeated element
     known = np.asarray(array).astype(tf_dtype(kind.element).as_numpy_dtype, copy=False)
     return Array(kind.element, static_sizes(scope, operation), known=known)
 
 
 def static_sizes(scope: Scope, operation: Operation) -> tuple[int, ...]:
-    """Returns the sizes of an operation's result, which its type has to say."""
+    """Returns the sizes of an operation's result from its type."""
     sizes = type_sizes(operation.results[0].tensor)
     if sizes is None:
         scope.fail(operation, f"its type {operation.results[0].type} leaves sizes open")
@@ -54,15 +54,14 @@ def _empty(element: str, sizes: Sequence[Dim]) -> Array:
 
 
 def resized(array: Array, sizes: Sequence[Dim]) -> Array:
-    """Gives other sizes to axes that repeat one element; the compact form stays as it is."""
+    """Changes the sizes of axes that repeat one element, without changing the compact form."""
     return dataclasses.replace(array, sizes=tuple(sizes))
 
 
 def move(function: Callable[..., tf.Tensor], *tensors: tf.Tensor) -> tf.Tensor:
     """Applies a function that only moves elements.
 
-    Floats of 8 bits, which lack kernels of many such operations, go by those of 16 bits, which are
-    as exact.
+    8-bit floats, for which many such kernels are missing, are moved as 16-bit floats, without loss.
     """
     dtype = tensors[0].dtype
     if dtype.size > 1 or not dtype.is_floating:
@@ -71,7 +70,7 @@ def move(function: Callable[..., tf.Tensor], *tensors: tf.Tensor) -> tf.Tensor:
 
 
 def _origin(scope: Scope, array: Array) -> Array:
-    """Returns the array that one is a reshape of; else the array itself."""
+    """Returns the array before a reshape; else the array itself."""
     return scope.once(("origin", array), lambda: array)  # type: ignore[no-any-return]
 
 
@@ -106,9 +105,9 @@ def _broadcast_leading(scope: Scope, operation: Operation, operands: Sequence[Ar
 
 
 def broadcast(scope: Scope, array: Array, sizes: Sequence[Dim], dimensions: Sequence[int]) -> Array:
-    """Broadcasts an array, whose axis i becomes axis dimensions[i], without an operation if it can.
+    """Broadcasts an array; axis i becomes axis dimensions[i]. Needs no operation if possible.
 
-    The compact form gets sizes of 1 where the result repeats it; its leading ones are left out.
+    The compact form gets sizes of 1 for repeated axes, without leading ones.
     """
     sizes = tuple(map(plain, sizes))
     if sizes == array.sizes and list(dimensions) == list(range(array.rank)):
@@ -136,10 +135,10 @@ def broadcast(scope: Scope, array: Array, sizes: Sequence[Dim], dimensions: Sequ
 def note_reduced(
     scope: Scope, array: Array, axes: tuple[int, ...], with_ones: Callable[[], tf.Tensor]
 ) -> None:
-    """Notes of the result of a reduction how to make it with sizes of 1 in its axes' places.
+    """Records how to make the result of a reduction with its axes kept at size 1.
 
-    A broadcast that puts them back is written so, as softmax and layer normalization are: what
-    knows these by their operations finds them, and with open sizes nothing is reshaped.
+    A later broadcast that restores these axes uses that form. Consumers can then recognize softmax
+    and layer normalization, and open sizes need no reshape.
     """
     scope.once(("reduced", array), lambda: (axes, with_ones))
 
@@ -162,7 +161,7 @@ def _with_reduced_axes(
 
 
 def _placed(scope: Scope, array: Array, sizes: tuple[Dim, ...], dimensions: Sequence[int]) -> Array:
-    """Moves axes to places that are in the same order; the others repeat the elements."""
+    """Moves axes to positions in the same order; other axes repeat the elements."""
     own = compact_sizes(array)
     first = array.rank - len(own)
     live = [axis for axis in range(first, array.rank) if own[axis - first] != 1]
@@ -180,7 +179,7 @@ def _placed(scope: Scope, array: Array, sizes: tuple[Dim, ...], dimensions: Sequ
 
 
 def compact_sizes(array: Array) -> tuple[Dim, ...]:
-    """Returns the sizes of an array's compact form."""
+    """Returns the sizes of the compact form of an array."""
     first = array.rank - len(array.compact_shape)
     return tuple(
         1 if array.repeats(axis) else array.sizes[axis] for axis in range(first, array.rank)
@@ -190,8 +189,8 @@ def compact_sizes(array: Array) -> tuple[Dim, ...]:
 def with_ones(
     scope: Scope, tensor: tf.Tensor, sizes: Sequence[Dim], wanted: Sequence[Dim]
 ) -> tf.Tensor:
-    """Gives a tensor other sizes that differ by ones alone, without computing with sizes."""
-    # Ones that were added before need not be taken away.
+    """Reshapes a tensor to sizes that differ only by ones, without arithmetic on sizes."""
+    # Sizes of 1 that were added before are dropped by using the original tensor.
     tensor, sizes = scope.once(("without ones", tensor.ref()), lambda: (tensor, tuple(sizes)))
     if tuple(sizes) == tuple(wanted):
         return tensor
@@ -207,7 +206,7 @@ def with_ones(
 
 
 def _other_ones(sizes: Sequence[Dim], wanted: Sequence[Dim]) -> tuple[list[int], list[int]]:
-    """Finds the sizes of 1 that are too many, and the places of those that are missing."""
+    """Finds superfluous sizes of 1, and the positions of missing ones."""
     drop: list[int] = []
     add: list[int] = []
     at = 0
@@ -231,7 +230,7 @@ def _reshape(scope: Scope, operation: Operation, operands: Sequence[Array]) -> A
 
 
 def reshape(scope: Scope, array: Array, sizes: Sequence[Dim]) -> Array:
-    """Gives the elements other sizes."""
+    """Reshapes an array."""
     sizes = tuple(map(plain, sizes))
     array = _origin(scope, array)
     if sizes == array.sizes:
@@ -245,7 +244,7 @@ def _reshaped(scope: Scope, array: Array, sizes: tuple[Dim, ...]) -> Array:
     if array.parts is not None:
         return Array(array.element, sizes, parts=array.parts)
     groups = _groups(array.sizes, sizes)
-    # Axes of the result that repeat all of theirs repeat as well.
+    # An axis of the result is repeated if all its source axes are.
     repeated = [all(array.repeats(axis) for axis in own) for own, _ in groups]
     spread = [
         axis
@@ -281,7 +280,7 @@ def _reshaped(scope: Scope, array: Array, sizes: tuple[Dim, ...]) -> Array:
 def _tiled(
     scope: Scope, array: Array, groups: Sequence[tuple[list[int], list[int]]], rank: int
 ) -> tf.Tensor | None:
-    """Repeats whole axes behind themselves, if that is all that a reshape of an array does."""
+    """Makes a reshape of a broadcast array by Tile, if it only repeats whole axes."""
     counts: list[Dim] = []
     axes: list[int] = []
     for own, places in groups:
@@ -312,7 +311,7 @@ def _differ_by_ones(
 
 
 def _groups(sizes: Sequence[Dim], wanted: Sequence[Dim]) -> list[tuple[list[int], list[int]]]:
-    """Splits two shapes of as many elements into runs of axes that have as many each."""
+    """Splits two shapes of equal size into corresponding groups of axes of equal size."""
     groups: list[tuple[list[int], list[int]]] = []
     totals: dict[Dim, int] = {}
     total: Dim = 1
@@ -330,22 +329,22 @@ def _groups(sizes: Sequence[Dim], wanted: Sequence[Dim]) -> list[tuple[list[int]
     rest = (list(range(begin, len(sizes))), list(range(end, len(wanted))))
     if not groups or product(sizes[axis] for axis in rest[0]) != 1:
         return [*groups, rest]
-    # Ones at the end belong to those before.
+    # Sizes of 1 at the end belong to the last group.
     own, places = groups[-1]
     return [*groups[:-1], (own + rest[0], places + rest[1])]
 
 
 def partly_spread(scope: Scope, array: Array, axes: Sequence[int]) -> tf.Tensor:
-    """Returns an array's tensor with all its axes, of which those not in `axes` have sizes of 1.
+    """Returns the tensor of an array with all its axes; those not in `axes` have size 1.
 
-    Those must repeat one element.
+    The axes not in `axes` must repeat one element.
     """
     if len(axes) == array.rank:
         return scope.tensor(array)
     own = compact_sizes(array)
     padded = [*(1 for _ in range(array.rank - len(own))), *own]
     wanted = [size if axis in axes else 1 for axis, size in enumerate(array.sizes)]
-    # What broadcasting adds in front needs no operation of its own.
+    # Broadcasting adds missing leading axes without an operation.
     compact = scope.compact(array)
     if padded == wanted:
         return with_ones(scope, compact, own, wanted)
@@ -372,11 +371,11 @@ def transpose(scope: Scope, array: Array, order: Sequence[int]) -> Array:
     wanted = [padded[axis] for axis in order]
     live = [axis for axis in range(array.rank) if padded[axis] != 1]
     if [axis for axis in order if axis in live] == live:
-        # Sizes of 1 move past others without moving an element.
+        # Moving a size of 1 past others moves no elements.
         while wanted and wanted[0] == 1:
             del wanted[0]
         return Array(array.element, sizes, with_ones(scope, compact, own, wanted))
-    # Leading axes that stay in front are repeated without being there.
+    # Repeated leading axes that stay in front can be omitted.
     start = 0
     while order[start] == start and padded[start] == 1:
         start += 1
@@ -468,7 +467,7 @@ def slice_array(
         )
         if numbers and array.known.size <= _MAX_MOVED_ELEMENTS:
             return Array(array.element, sizes, known=array.known[tuple(places)])
-    # Of leading axes that one element is left of nothing is left.
+    # Drops leading axes of size 1 from the compact form.
     kept = first
     while kept < array.rank and sizes[kept] == 1:
         kept += 1
@@ -482,12 +481,12 @@ def slice_array(
 
 
 def _objects(array: Array) -> np.ndarray[Any, Any]:
-    """Returns elements that are sizes as an array of them."""
+    """Returns the sizes that are an array's elements, as a NumPy array of objects."""
     return np.array([*(array.parts or ()), None], object)[:-1].reshape(array.static_sizes())
 
 
 def _as_slice(scope: Scope, size: Dim, start: Dim, limit: Dim, step: Dim) -> slice:
-    """Says where a slice is, from the end of the axis where that is a number."""
+    """Converts a slice to Python's form, counted from the end if that is a number."""
     begin = None if start == 0 else _from_an_end(scope, size, start)
     end = None if limit == size else _from_an_end(scope, size, limit)
     return slice(begin, end, None if step == 1 else scope.size(step))
@@ -533,7 +532,7 @@ def concatenate(scope: Scope, arrays: Sequence[Array], axis: int) -> Array:
         parts = [part for column in columns if column is not None for part in column]
         if all(column is not None for column in columns):
             return Array(element, sizes, parts=tuple(parts))
-    # Axes that all of them repeat are repeated afterwards.
+    # Axes that all arrays repeat are repeated afterwards.
     spread = [
         i for i in range(len(sizes)) if i == axis or not all(array.repeats(i) for array in kept)
     ]
@@ -552,7 +551,7 @@ def concatenate(scope: Scope, arrays: Sequence[Array], axis: int) -> Array:
 def _stacked(
     scope: Scope, arrays: Sequence[Array], axis: int, spread: Sequence[int]
 ) -> tf.Tensor | None:
-    """Joins arrays that got the axis for it alone."""
+    """Stacks arrays whose axis was only added for the concatenation."""
     origins = [_origin(scope, array) for array in arrays]
     if any(
         origin.sizes != (*array.sizes[:axis], *array.sizes[axis + 1 :])
@@ -573,13 +572,13 @@ def _spread_constant(array: Array, axes: Sequence[int]) -> np.ndarray[Any, Any] 
 
 
 def concatenated(scope: Scope, array: Array) -> tuple[int, tuple[Array, ...]] | None:
-    """Returns the axis along which an array was joined, and of what; None if it was not."""
+    """Returns the axis and the arrays of a concatenation; None for other arrays."""
     found = scope.once(("concatenated", array), lambda: None)
     return found  # type: ignore[no-any-return]
 
 
 def _elements(scope: Scope, array: Array) -> Sequence[Dim] | None:
-    """Lists the elements of integers that are known as sizes, row by row."""
+    """Lists the elements of integers that are known as sizes, in row-major order."""
     if array.parts is not None:
         return array.parts
     constant = scope.constant(array)
@@ -599,7 +598,7 @@ def iota(scope: Scope, element: str, sizes: Sequence[Dim], axis: int) -> Array:
     size = sizes[axis]
     trailing = (1,) * (len(sizes) - axis - 1)
     dtype = tf_dtype(element)
-    narrow = {"i4": 8, "ui4": 0}.get(element)  # they wrap around, as wider ones do by themselves
+    narrow = {"i4": 8, "ui4": 0}.get(element)  # 4-bit integers wrap around explicitly
     if isinstance(size, int) and (size <= _MAX_MOVED_ELEMENTS or narrow is not None):
         known = np.arange(size)
         if narrow is not None:
@@ -660,7 +659,7 @@ def pad(
     high: Sequence[Dim],
     interior: Sequence[Dim],
 ) -> Array:
-    """Puts a value before, behind and between the elements; negative amounts take elements away."""
+    """Pads with a value before, after and between the elements; negative amounts drop elements."""
     for axis, amount in enumerate(interior):
         if amount != 0 and array.sizes[axis] != 1:
             array = _spaced(scope, array, value, axis, amount)
@@ -672,7 +671,7 @@ def pad(
     )
     if sizes != array.sizes:
         array = _padded(scope, array, value, before, behind, sizes)
-    # What is taken away is taken from the padded array.
+    # Negative padding drops elements of the padded array.
     starts = [plain(left - amount) for left, amount in zip(before, low, strict=True)]
     limits = [
         plain(size - (right - amount))
@@ -691,7 +690,7 @@ def _padded(
 ) -> Array:
     if 0 in array.sizes or _are_one(array, value):
         return broadcast(scope, value, sizes, ())
-    # Axes that repeat one element, and get no other one, are repeated afterwards.
+    # Axes that repeat one element, and are not padded with another, are repeated afterwards.
     spread = [
         axis
         for axis in range(array.rank)
@@ -716,10 +715,10 @@ def _padded(
 
 
 def grown(scope: Scope, array: Array, least: Sequence[Dim]) -> Array:
-    """Puts zeros behind the elements of axes whose open sizes may be less than `least`.
+    """Pads axes with zeros at the end if their open sizes may be less than `least`.
 
-    Kernels of TensorFlow fail, or worse, where an array is empty or smaller than a window. Where
-    nothing is lacking no element is moved: a kernel that pads by nothing returns its operand.
+    TensorFlow's kernels fail, or worse, if an array is empty or smaller than a window. If no
+    padding is necessary, nothing is copied: Pad with zero amounts returns its operand.
     """
     sizes = tuple(
         plain(greatest(scope, size, number))
@@ -733,7 +732,7 @@ def grown(scope: Scope, array: Array, least: Sequence[Dim]) -> Array:
     behind = [plain(size - own) for size, own in zip(sizes, array.sizes, strict=True)]
     amounts = [[0, scope.size(amount)] for amount in behind]
     filler = scope.compact(zero)
-    # Not Pad: oneDNN's convolutions take it into theirs, without the batch.
+    # Pad is avoided: oneDNN's convolutions fuse it, but ignore padding of the batch.
     tensor = move(
         lambda x: tf.raw_ops.PadV2(
             input=x, paddings=amounts, constant_values=tf.cast(filler, x.dtype)
@@ -744,7 +743,7 @@ def grown(scope: Scope, array: Array, least: Sequence[Dim]) -> Array:
 
 
 def cut(scope: Scope, array: Array, sizes: Sequence[Dim]) -> Array:
-    """Takes the first elements of each axis, as many as `sizes` says; undoes `grown`."""
+    """Takes the first `sizes` elements of each axis; reverses `grown`."""
     return slice_array(scope, array, [0] * array.rank, sizes, [1] * array.rank)
 
 
@@ -760,9 +759,9 @@ def _positive_part(scope: Scope, amount: Dim) -> Dim:
 
 
 def _spaced(scope: Scope, array: Array, value: Array, axis: int, amount: Dim) -> Array:
-    """Puts an amount of values between the elements along an axis."""
+    """Inserts an amount of values between the elements along an axis."""
     size = array.sizes[axis]
-    # Each element gets its padding behind it; that of the last is taken away.
+    # Each element gets padding after it; that of the last element is dropped.
     apart = reshape(scope, array, (*array.sizes[: axis + 1], 1, *array.sizes[axis + 1 :]))
     none: list[Dim] = [0] * apart.rank
     behind = [amount if i == axis + 1 else 0 for i in range(apart.rank)]

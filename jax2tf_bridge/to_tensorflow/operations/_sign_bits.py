@@ -1,6 +1,6 @@
-"""The sign of a float as an operation, where a module reads it from the bits.
+"""Replaces reads of a float's sign bit by an operation on the float.
 
-JAX writes `signbit` as a shift of the bits to the right. No converter of graphs reads bits.
+JAX writes `signbit` as a right shift of the bits. Converters of graphs do not support bits.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PARTS = frozenset({*_BITS, "constant", *BROADCASTS})
 
 
 def with_sign_bits(program: Program) -> Program:
-    """Returns the module with the sign of floats as an operation, which is 0, or 1, or -1."""
+    """Returns the module with the sign of floats as an operation with the result 0, 1 or -1."""
     return rewrite_blocks(program, _rewritten)
 
 
@@ -47,7 +47,7 @@ def _rewritten(operations: Sequence[Operation], makers: Makers) -> Sequence[Oper
 
 
 def _sign_bit(operation: Operation, makers: Makers) -> Operation | None:
-    """Returns the sign for a shift that leaves only the highest bit of a float."""
+    """Returns the sign operation for a shift to the highest bit of a float; else None."""
     if operation.name not in _SHIFTS or len(operation.operands) != 2:
         return None
     bits, places = operation.operands
@@ -61,7 +61,7 @@ def _sign_bit(operation: Operation, makers: Makers) -> Operation | None:
         if number_of(places, makers) != row_of(bits.tensor.element).bits - 1:
             return None
     except (FileFormatError, *CONTRADICTIONS):
-        return None  # the emitter of what is wrong says it
+        return None  # the emitter of the invalid operation reports it
     name = f"{_SIGN_BIT}{_SHIFTS[operation.name]:+d}"
     return dataclasses.replace(operation, name=name, operands=(x,))
 

@@ -1,4 +1,4 @@
-"""Softmax and its logarithm, found by what they are made of: TensorFlow and others have them whole.
+"""Recognizes softmax and its logarithm, for which TensorFlow and others have single operations.
 
 JAX writes exp(x - max(x)) / sum(exp(x - max(x))), and x - max(x) - log(sum(exp(x - max(x)))).
 """
@@ -30,12 +30,12 @@ _SOFTMAX, _LOG_SOFTMAX = "tensorflow.softmax", "tensorflow.log_softmax"
 _STOP_GRADIENT = "jax2tf.stop_gradient"
 _ELEMENTS = frozenset({"f32", "f64"})
 _MAX_AXES = 4
-"""TensorFlow's kernel of oneDNN takes five, and some of LiteRT's four."""
+"""Maximum rank: oneDNN's kernel in TensorFlow supports five axes, some LiteRT kernels four."""
 _PARTS = frozenset({"subtract", "exponential", "reduce", "maximum", "constant", "log", *BROADCASTS})
 
 
 def with_softmax(program: Program) -> Program:
-    """Returns the module with softmax as an operation, where nothing else takes its parts."""
+    """Returns the module with softmax as an operation, if its parts have no other uses."""
     return rewrite_blocks(program, _rewritten)
 
 
@@ -54,17 +54,17 @@ def _stops_gradient(operation: Operation) -> bool:
 
 
 class _Parts:
-    """Operations of a block, of which some together are a softmax."""
+    """Matcher of softmax among the operations of a block."""
 
     def __init__(self, operations: Sequence[Operation], makers: Makers) -> None:
         self._makers, self._counts = makers, operand_counts(operations)
 
     def whole(self, operation: Operation) -> Operation | None:
-        """Returns the softmax whose last operation this is."""
+        """Returns the softmax of which this is the last operation; else None."""
         try:
             return self._whole(operation)
         except (FileFormatError, *CONTRADICTIONS):
-            return None  # the emitter of what is wrong says it
+            return None  # the emitter of the invalid operation reports it
 
     def _whole(self, operation: Operation) -> Operation | None:
         if len(operation.results) != 1 or not _has_whole(operation.results[0]):
@@ -105,7 +105,7 @@ class _Parts:
         return None if operation is None or len(operation.operands) != 1 else operation.operands[0]
 
     def _unshifted(self, shifted: Value) -> Value | None:
-        """Returns what the greatest numbers of the last axis were subtracted from."""
+        """Returns the value before the maxima of the last axis were subtracted; None for others."""
         operation = self._maker(shifted, "subtract")
         if operation is None or len(operation.operands) != 2:
             return None
@@ -113,16 +113,18 @@ class _Parts:
         return x if self._reduced(greatest, "maximum") is x else None
 
     def _reduced(self, value: Value, name: str, *, logarithm: bool = False) -> Value | None:
-        """Returns of what `value` repeats the reduction of the last axis in this axis.
+        """Returns the operand of a reduction of the last axis that `value` broadcasts; else None.
 
         Args:
-          value: broadcast.
-          name: of the reducer.
-          logarithm: whether it is the logarithm of the reduction.
+          value: the broadcast value.
+          name: the name of the reducer.
+          logarithm: whether `value` is the logarithm of the reduction.
         """
         if not isinstance(value.type, TensorType):
             return None
-        places = tuple(range(len(value.type.shape)))  # axes of the result, for those of the value
+        places = tuple(
+            range(len(value.type.shape))
+        )  # maps the axes of the value to those of the result
         rank = len(places)
         while True:
             operation = self._maker(value, *BROADCASTS, "composite", "log", "maximum", "reduce")
@@ -136,12 +138,12 @@ class _Parts:
                 logarithm = False
                 (value,) = operation.operands
             elif operation.name == "composite":
-                # Softmax changes with its numbers as if their greatest one were a constant.
+                # The gradient of softmax does not depend on the maximum, so it may be constant.
                 if name != "maximum" or not _stops_gradient(operation):
                     return None
                 value = operation.operands[-1]
             elif operation.name == "maximum":
-                # JAX begins the greatest number with -inf twice.
+                # JAX takes the maximum with -inf twice.
                 left, right = operation.operands
                 if number_of(left, self._makers) == -np.inf:
                     value = right

@@ -1,7 +1,7 @@
-"""Sorting with any comparator, and the greatest numbers of an axis.
+"""Sorting with any comparator, and top_k.
 
-What JAX sorts by, numbers one after the other, goes by tf.math.top_k: the numbers become integers
-in the same order, NaNs and -0 included. Any other comparator merges runs in a loop.
+The lexicographic comparators of JAX become tf.math.top_k: sort keys are converted to integers in
+the same order, including NaN and -0. Other comparators are implemented by merging runs in a loop.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def sort(
 
 
 def _taken(scope: Scope, array: Array, index: tf.Tensor, count: Dim) -> Array:
-    """Takes the elements of the last axis at an index, which is another one for each row."""
+    """Takes elements of the last axis by an index that differs per row."""
     sizes = (*array.sizes[:-1], count)
     if array.repeats(array.rank - 1) and array.sizes[-1] != 1:
         return Array(array.element, sizes, array.computed, array.known)
@@ -65,7 +65,7 @@ def _taken(scope: Scope, array: Array, index: tf.Tensor, count: Dim) -> Array:
     return scope.made(found, array.element, sizes)
 
 
-# Numbers to sort by.
+# Sort keys.
 
 
 def _index_by_keys(
@@ -73,7 +73,7 @@ def _index_by_keys(
 ) -> tf.Tensor:
     sizes = operands[0].sizes
     index: tf.Tensor | None = None
-    # Sorting by the last key first and stably by the others leaves what these leave undecided.
+    # Stable sorts from the last key to the first give the lexicographic order.
     for key in reversed(keys):
         (number,) = scope.inner().run(key.block, operands)
         number = sized(scope, number, sizes)
@@ -88,13 +88,13 @@ def _index_by_keys(
 
 
 def _ordered(scope: Scope, number: Array, key: SortKey) -> tf.Tensor:
-    """Makes integers of which the greatest is that of the number that comes first."""
+    """Converts sort keys to integers; the greatest integer comes first."""
     tensor = scope.tensor(number)
     row = number.row
     if row.kind == "bool":
         tensor = tf.cast(tensor, tf.int8)
     if tensor.dtype.is_unsigned and tensor.dtype.size >= 4 and not scope.for_converters:
-        # LiteRT sorts integers with a sign alone.
+        # LiteRT only sorts signed integers.
         signed = tf.int32 if tensor.dtype.size == 4 else tf.int64
         tensor = tf.bitwise.bitwise_xor(tf.bitcast(tensor, signed), tf.constant(signed.min, signed))
     if row.kind != "float":
@@ -102,18 +102,18 @@ def _ordered(scope: Scope, number: Array, key: SortKey) -> tf.Tensor:
     if not key.total_order:
         tensor = tf.where(tf.equal(tensor, 0), tf.zeros([], tensor.dtype), tensor)
     if scope.for_converters:
-        # They cannot read bits. In their order NaN may be anywhere.
+        # Converters cannot read bits; NaN may then be anywhere in the order.
         return tensor if key.descending else tf.negative(tensor)
     return float_order(tensor, descending=key.descending)
 
 
 def _all_bits(dtype: tf.DType) -> tf.Tensor:
-    """Makes -1, or the greatest unsigned integer: what is left of it has opposite order."""
+    """Makes -1, or the greatest unsigned integer; subtracting from it reverses the order."""
     return tf.constant(-1 if dtype.min < 0 else dtype.max, dtype)
 
 
 def float_order(tensor: tf.Tensor, *, descending: bool) -> tf.Tensor:
-    """Makes integers in the total order of floating-point numbers, or in its opposite.
+    """Converts floats to integers in total order, or in the reverse order.
 
     The total order is -NaN, -inf, ..., -0, 0, ..., inf, NaN.
     """
@@ -122,7 +122,7 @@ def float_order(tensor: tf.Tensor, *, descending: bool) -> tf.Tensor:
     integer = {2: tf.int16, 4: tf.int32, 8: tf.int64}[tensor.dtype.size]
     bits = tf.bitcast(tensor, integer)
     least = tf.constant(integer.min, integer)
-    # The bits of negative numbers grow as these fall.
+    # The bits of negative numbers increase as the numbers decrease.
     opposite = tf.constant(-1, integer) - bits
     if descending:
         return tf.where(bits < 0, opposite + least, bits)
@@ -135,8 +135,8 @@ def float_order(tensor: tf.Tensor, *, descending: bool) -> tf.Tensor:
 def _merged(scope: Scope, block: Block, operands: Sequence[Array]) -> tf.Tensor:
     """Finds the order of the last axis by merging runs of 1, 2, 4, ... elements.
 
-    An element's place in the merged run is its place in its own run and the number of elements of
-    the other run that come before it, which is found by bisection, of all elements at once.
+    The position of an element in the merged run is its position in its own run plus the number of
+    elements of the other run that come before it. Bisection finds that for all elements at once.
     """
     sizes = operands[0].sizes
     flat = [tf.reshape(scope.tensor(array), [-1]) for array in operands]
@@ -171,7 +171,7 @@ def _merged(scope: Scope, block: Block, operands: Sequence[Array]) -> tf.Tensor:
             is_open = low < high
             other = tf.gather(order, tf.where(is_open, first + middle, first + place))
             before = comes_before(tf.where(is_left, other, order), tf.where(is_left, order, other))
-            # Of equal elements those of the left run come first.
+            # Equal elements of the left run come first.
             goes_right = tf.logical_and(is_open, tf.equal(before, is_left))
             goes_left = tf.logical_and(is_open, tf.not_equal(before, is_left))
             return (
@@ -196,7 +196,7 @@ def _merged(scope: Scope, block: Block, operands: Sequence[Array]) -> tf.Tensor:
     return tf.reshape(order - first, scope.shape(sizes))
 
 
-# The greatest numbers.
+# top_k.
 
 
 def _top_k(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
@@ -224,7 +224,7 @@ def _dynamic_top_k(
 
 
 def _number(scope: Scope, array: Array) -> Dim:
-    """Reads the one element of an array as a size."""
+    """Reads the only element of an array as a size."""
     if array.integers is not None:
         return array.integers[0]
     return scope.new_size(tf.reshape(scope.tensor(array), []))
@@ -233,7 +233,7 @@ def _number(scope: Scope, array: Array) -> Dim:
 def top_k(
     scope: Scope, operation: Operation, array: Array, count: Dim, *, descending: bool
 ) -> Sequence[Array]:
-    """Finds the greatest numbers of the last axis, and where they are; the first of equal ones."""
+    """Finds the greatest numbers of the last axis and their indices; the first of equal numbers."""
     index_element = operation.results[1].tensor.element
     sizes = (*array.sizes[:-1], count)
     if row_of(array.element).kind in ("int", "uint") and descending:
@@ -262,7 +262,7 @@ def _approx_top_k(scope: Scope, operation: Operation, operands: Sequence[Array])
     arrays = operands[:n_arrays]
     if not isinstance(axis, int):
         scope.fail(operation, f"its reduction_dim is {axis!r:.100}")
-    # What may be approximate is exact here.
+    # The approximate operation is computed exactly.
     kept: Dim | None
     if operation.text("call_target_name") == "stablehlo.dynamic_approx_top_k":
         kept = _number(scope, operands[2 * n_arrays])

@@ -1,4 +1,4 @@
-"""Special functions of CHLO, which modules call or have as composites."""
+"""Special functions of CHLO, in calls and composites of modules."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ TensorFunction = Callable[..., tf.Tensor]
 
 def _erf(x: tf.Tensor) -> tf.Tensor:
     if x.dtype == tf.float64:
-        # TensorFlow has NaN for infinity; beyond 6 all float64 have the same result.
+        # TensorFlow returns NaN for infinity; beyond 6 the result is constant in float64.
         x = tf.clip_by_value(x, constant_like(x, -6), constant_like(x, 6))
     return tf.math.erf(x)
 
 
 def _igamma(a: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-    # TensorFlow has 0 for x = 0 whatever a is, and NaN wherever a is 0; JAX has one from x = 1 on.
+    # TensorFlow returns 0 for x = 0 with any a, and NaN for a = 0; JAX returns 1 there for x >= 1.
     is_whole = tf.logical_and(tf.equal(a, 0), x >= 1)
     is_whole = tf.logical_or(is_whole, _is_positive_infinity(x))
     found = tf.where(is_whole, constant_like(x, 1), tf.math.igamma(a, x))
@@ -45,26 +45,26 @@ def _is_positive_infinity(x: tf.Tensor) -> tf.Tensor:
 
 
 def _is_outside(a: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-    """Marks where the incomplete gamma functions have no value."""
+    """Returns where the incomplete gamma functions are undefined."""
     is_negative = tf.logical_or(a < 0, x < 0)
     are_zero = tf.logical_and(tf.equal(a, 0), tf.equal(x, 0))
     is_unknown = tf.logical_or(tf.math.is_nan(a), tf.math.is_nan(x))
     return tf.logical_or(tf.logical_or(is_negative, are_zero), is_unknown)
 
 
-# Coefficients of erf_inv's Taylor series: of x, x**3, x**5 and so on.
+# Coefficients of erf_inv's Taylor series for x, x**3, x**5 and so on.
 _ERF_INV_SERIES = (
     *(0.886226925452758, 0.2320136665346544, 0.12755617530559793, 0.08655212924154752),
     *(0.06495961774538541, 0.051731281984616365, 0.04283672065179733),
 )
 _SMALL: Mapping[tf.DType, float] = MappingProxyType({tf.float32: 0.25, tf.float64: 0.01})
-"""Numbers below it have an exact erf_inv by the series."""
+"""Limit below which the series gives erf_inv exactly."""
 
 
 def _erf_inv(x: tf.Tensor) -> tf.Tensor:
-    """Inverts erf.
+    """Computes the inverse of erf.
 
-    TensorFlow's kernel computes with 1 + x, which loses digits unless x is near -1.
+    TensorFlow's kernel computes 1 + x, which loses digits unless x is near -1.
     """
     size = tf.abs(x)
     far = tf.math.erfinv(-size) * -tf.sign(x)
@@ -77,7 +77,7 @@ def _erf_inv(x: tf.Tensor) -> tf.Tensor:
 
 _WIDE, _NARROW = frozenset({"f32", "f64"}), frozenset({"f16", "bf16"})
 _ALL = _WIDE | _NARROW
-# The functions, and the element types that they have kernels for.
+# The functions, and the element types with kernels.
 _FUNCTIONS: Mapping[str, tuple[TensorFunction, frozenset[str]]] = MappingProxyType(
     {
         "chlo.acos": (tf.acos, _ALL),
@@ -104,14 +104,14 @@ _FUNCTIONS: Mapping[str, tuple[TensorFunction, frozenset[str]]] = MappingProxyTy
 )
 _EXACT = frozenset({"chlo.next_after"})
 """Functions that cannot be computed in float32 and rounded."""
-# JAX up to 0.9 calls those that it has composites of since.
+# JAX up to 0.9 calls these; later releases have composites.
 _CALLED = ("acos", "acosh", "asin", "asinh", "atanh", "cosh", "erf", "sinh")
 _WRITTEN: Mapping[str, TensorFunction] = MappingProxyType(
     {"chlo.lgamma": _converter_forms.lgamma, "chlo.next_after": _converter_forms.next_after}
 )
-"""Functions that have another form for converters."""
+"""Functions with another form for converters."""
 _CONVERTED = frozenset({*(f"chlo.{name}" for name in _CALLED), *_WRITTEN})
-"""Functions that tf2onnx and OpenVINO know, or know by that form."""
+"""Functions that tf2onnx and OpenVINO support, directly or by that form."""
 
 
 def _is_infinite_at_zero(scope: Scope, operation: Operation) -> bool:
@@ -145,7 +145,7 @@ def _emitter(name: str) -> Emitter:
             scope.fail(operation, f"TensorFlow has no {name} of {element}")
         sizes = broadcast_sizes(operands)
         tensors = [scope.compact(array) for array in operands]
-        if name == "jax2tf.betainc":  # which does not broadcast
+        if name == "jax2tf.betainc":  # betainc does not broadcast
             tensors = [scope.tensor(Array(a.element, sizes, scope.compact(a))) for a in operands]
         if in_float32:
             tensors = [tf.cast(tensor, tf.float32) for tensor in tensors]

@@ -1,4 +1,4 @@
-"""The emitters of all operations of StableHLO, by their names."""
+"""Table of the emitters of all StableHLO operations."""
 
 from __future__ import annotations
 
@@ -57,4 +57,4 @@ EMITTERS: Mapping[str, Emitter] = MappingProxyType(
 FOR_CONVERTERS: Mapping[str, Emitter] = MappingProxyType(
     {**EMITTERS, **_elementwise.FOR_CONVERTERS}
 )
-"""The same for converters of TensorFlow's graphs."""
+"""Emitters for converters of TensorFlow's graphs."""

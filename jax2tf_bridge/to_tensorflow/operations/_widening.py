@@ -1,6 +1,6 @@
-"""Widens bfloat16 to float32 in a whole module: onnxruntime and OpenVINO do not compute with it.
+"""Widens bfloat16 to float32 in a whole module, because onnxruntime and OpenVINO lack bfloat16.
 
-Nothing is rounded in between, so that results are those of float32, of which JAX's are roundings.
+Intermediate values are not rounded, so results are those of float32; JAX's are less exact.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import numpy as np
 from jax2tf_bridge.bytecode import Block, DenseElements, Operation, Program, TensorType, Value
 
 NARROW_BITS = "tensorflow.bfloat16_bits"
-"""The operation that reads bits as bfloat16, or bfloat16 as bits."""
+"""Operation that converts bits to bfloat16, or bfloat16 to bits."""
 
 
 def widened(program: Program) -> Program:
-    """Returns the module with float32 in the place of bfloat16."""
+    """Returns the module with float32 instead of bfloat16."""
     values: dict[Value, Value] = {}
     functions = {
         name: dataclasses.replace(function, body=_block(function.body, values))
         for name, function in program.functions.items()
     }
-    # Most modules have none, and stay what they are.
+    # Most modules have no bfloat16, and are returned unchanged.
     return dataclasses.replace(program, functions=functions) if values else program
 
 
@@ -62,7 +62,7 @@ def _operation(operation: Operation, values: dict[Value, Value]) -> Operation:
 
 def _attribute(attribute: Any) -> Any:
     if isinstance(attribute, DenseElements) and _is_narrow(attribute.type):
-        # As many as there are in the data, which may be one for all.
+        # The data may have a single number for all elements.
         count = attribute.data.nbytes // 2
         bits = np.frombuffer(attribute.data, np.uint16, count).astype(np.uint32) << np.uint32(16)
         return DenseElements(TensorType(attribute.type.shape, "f32"), memoryview(bits.tobytes()))

@@ -1,9 +1,8 @@
-"""Reductions of windows: pools, running sums, and any other reducer over any windows.
+"""Reductions of windows: pools, cumulative sums, and any other reducer over any windows.
 
-TensorFlow's pools are what a model of images should have, and LiteRT knows them. MaxPool skips
-NaN, and returns the lowest finite number for a window of -inf alone. So a pool first looks whether
-all numbers are finite, and has a slower and exact form for the others. Converters of TensorFlow's
-graphs get MaxPool alone.
+TensorFlow's pools are fast, and LiteRT supports them. But MaxPool skips NaN, and returns the lowest
+finite number for a window of -inf only. So a pool first checks whether all numbers are finite, and
+otherwise uses a slower exact form. Converters of TensorFlow's graphs get only MaxPool.
 """
 
 from __future__ import annotations
@@ -61,15 +60,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows over an array, with a number for each axis.
+    """Windows over an array, with a number per axis.
 
     Attributes:
-      sizes: of a window.
-      strides: from a window to the next one.
-      holes: elements that are put between two of the array.
-      dilations: from an element of a window to its next one.
-      low: elements before the first one of the array; negative where these are left out.
-      high: so behind the last one.
+      sizes: the sizes of a window.
+      strides: the strides of windows.
+      holes: the numbers of elements inserted between two elements of the array.
+      dilations: the dilations of a window.
+      low: the padding before the array; negative to drop elements.
+      high: the padding after the array.
     """
 
     sizes: tuple[Dim, ...]
@@ -81,11 +80,11 @@ class Windows:
 
     @property
     def axes(self) -> list[int]:
-        """The axes along which anything happens."""
+        """Axes along which windows are not trivial."""
         return [axis for axis in range(len(self.sizes)) if not self.is_plain(axis)]
 
     def is_plain(self, axis: int) -> bool:
-        """Returns whether a window along an axis is one element, and each element has one."""
+        """Returns whether the windows along an axis are trivial: one window per element."""
         return (
             self.sizes[axis] == self.strides[axis] == 1
             and self.holes[axis] == self.low[axis] == self.high[axis] == 0
@@ -93,7 +92,7 @@ class Windows:
 
     @property
     def extents(self) -> list[Dim]:
-        """The sizes of a window with the holes that dilation makes."""
+        """Sizes of a dilated window."""
         return [
             (size - 1) * dilation + 1
             for size, dilation in zip(self.sizes, self.dilations, strict=True)
@@ -101,19 +100,19 @@ class Windows:
 
     @property
     def has_padding(self) -> bool:
-        """Returns whether windows may have elements that are none of the array."""
+        """Returns whether windows may have elements outside of the array."""
         amounts = (*self.holes, *self.low, *self.high)
         return any(not (isinstance(amount, int) and amount <= 0) for amount in amounts)
 
     def padded(self, sizes: Sequence[Dim]) -> tuple[Dim, ...]:
-        """Returns sizes of an array with what is put around and between its elements."""
+        """Returns the sizes of an array with padding and inserted elements."""
         return tuple(
             size + (size - 1) * hole + low + high if hole != 0 else size + low + high
             for size, hole, low, high in zip(sizes, self.holes, self.low, self.high, strict=True)
         )
 
     def results(self, scope: Scope, sizes: Sequence[Dim]) -> tuple[Dim, ...]:
-        """Returns how many windows there are along each axis."""
+        """Returns the number of windows along each axis."""
         return tuple(
             count(scope, size, window, stride, dilation)
             for size, window, stride, dilation in zip(
@@ -123,7 +122,7 @@ class Windows:
 
 
 def count(scope: Scope, size: Dim, window: Dim, stride: Dim, dilation: Dim) -> Dim:
-    """Returns how many windows there are along an axis that has its padding."""
+    """Returns the number of windows along a padded axis."""
     span = size - (window - 1) * dilation
     if scope.bounds(span)[0] < 0:
         span = greatest(scope, span, 0)
@@ -182,7 +181,7 @@ def reduce_windows(
     inits: Sequence[Array],
     windows: Windows,
 ) -> list[Array]:
-    """Reduces each window of arrays from initial values, with a reducer's block."""
+    """Reduces the windows of arrays, from initial values, with a reducer's block."""
     sizes = windows.results(scope, arrays[0].sizes)
     if 0 in sizes:
         return [broadcast(scope, init, sizes, ()) for init in inits]
@@ -214,7 +213,7 @@ def _neutral(reducer: Reducer, element: str) -> np.ndarray[Any, Any]:
 def _started(
     scope: Scope, combine: Combine, inits: Sequence[Array], arrays: Sequence[Array]
 ) -> list[Array]:
-    """Combines initial values with what was reduced without them."""
+    """Combines initial values with results that were reduced without them."""
     sizes = arrays[0].sizes
     return combine(scope, [broadcast(scope, init, sizes, ()) for init in inits], arrays)
 
@@ -225,11 +224,11 @@ def _all_identities(scope: Scope, found: Sequence[Reducer] | None, inits: Sequen
     )
 
 
-# From the first element to each one, or from each one to the last.
+# Cumulative reductions.
 
 
 def _running_direction(array: Array, windows: Windows) -> tuple[int, bool] | None:
-    """Returns the axis and whether it is from behind, if a window has all elements up to one."""
+    """Returns (axis, is_reversed) if windows have all elements up to each one; else None."""
     if len(windows.axes) != 1:
         return None
     (axis,) = windows.axes
@@ -269,15 +268,15 @@ def _running(
     return run_along(scope, combine, arrays, axis, backwards)
 
 
-# Pools, and other forms that are one or two operations.
+# Pools, and other forms of one or two operations.
 
 _POOLED_AS = MappingProxyType({"f16": "f32", "bf16": "f32", "f32": "f32", "f64": "f64"})
-"""The types in which means are computed: as sums they are exact enough there."""
+"""Maps element types to types in which means are exact enough to be used for sums."""
 _POOLED_BY_MAX = frozenset({"f16", "bf16", "f32", "i8", "i16", "i32", "i64", "ui8", "ui16"})
 
 
 def _known_windows(scope: Scope, reducer: Reducer, array: Array, windows: Windows) -> Array | None:
-    """Reduces windows with operations of TensorFlow; None if it has none for them."""
+    """Reduces windows with TensorFlow's own operations; None if it has none for them."""
     axes = windows.axes
     if not axes:
         return array
@@ -293,7 +292,7 @@ def _known_windows(scope: Scope, reducer: Reducer, array: Array, windows: Window
 
 
 def _once_where_repeated(array: Array, axes: Sequence[int]) -> Array:
-    """Leaves out repeated elements along the other axes."""
+    """Drops repeated elements along the other axes."""
     sizes = tuple(
         1 if axis not in axes and array.repeats(axis) else size
         for axis, size in enumerate(array.sizes)
@@ -302,7 +301,7 @@ def _once_where_repeated(array: Array, axes: Sequence[int]) -> Array:
 
 
 def _of_whole_axes(scope: Scope, reducer: Reducer, array: Array, windows: Windows) -> Array | None:
-    """Reduces axes that one window covers, with its padding, which changes nothing."""
+    """Reduces axes that a single window covers, including padding with the identity."""
     axes = windows.axes
     padded = windows.padded(array.sizes)
     amounts = [windows.low[a] for a in axes] + [windows.high[a] for a in axes]
@@ -335,7 +334,7 @@ def _pooled(scope: Scope, reducer: Reducer, array: Array, windows: Windows) -> A
         for a in axes
         for amount in (windows.low[a], windows.high[a])
     ):
-        # MaxPool has a finite number for a window of padding alone.
+        # MaxPool returns a finite number for a window of padding only.
         return None
     mode, source = "VALID", array
     if reducer.name == "maximum" and _is_same(scope, array, windows):
@@ -377,7 +376,7 @@ def _pooled(scope: Scope, reducer: Reducer, array: Array, windows: Windows) -> A
 def _if_finite(
     scope: Scope, array: Array, plain: Callable[[], tf.Tensor], exact: Callable[[], tf.Tensor]
 ) -> tf.Tensor:
-    """Chooses `plain` when the function runs and all numbers of `array` are finite, else `exact`.
+    """Chooses `plain` at run time if all numbers of `array` are finite, else `exact`.
 
     The check costs a fraction of a pool; the exact forms cost a multiple of it.
     """
@@ -404,7 +403,7 @@ def _exact_max_pool(
 
 
 def _is_same(scope: Scope, array: Array, windows: Windows) -> bool:
-    """Returns whether the padding is TensorFlow's SAME, and not nothing at all."""
+    """Returns whether the padding is TensorFlow's SAME, and not zero."""
     found = False
     for axis in windows.axes:
         size, window, stride = array.sizes[axis], windows.sizes[axis], windows.strides[axis]
@@ -426,13 +425,13 @@ def _padded(scope: Scope, array: Array, value: Array, windows: Windows) -> Array
 
 @dataclass(frozen=True)
 class _Images:
-    """An array as images, with axes for the batch, the height, the width and the channels.
+    """Array as images, with the axes batch, height, width and channels.
 
     Attributes:
-      array: with these four axes.
-      axes: one or two of the original array, which are width, or height and width.
-      order: of the axes of the original array before it was reshaped.
-      channels: how many of these come behind the width.
+      array: the array with these four axes.
+      axes: the axes of the original array that are the width, or height and width.
+      order: the order of the original axes before the reshape.
+      channels: the number of axes after the width.
     """
 
     array: Array
@@ -442,10 +441,10 @@ class _Images:
 
     @staticmethod
     def of(scope: Scope, array: Array, axes: Sequence[int]) -> _Images:
-        """Makes images of an array; `axes` are one or two that are neighbours."""
+        """Converts an array to images; `axes` are one or two adjacent axes."""
         before, behind = list(range(axes[0])), list(range(axes[-1] + 1, array.rank))
         if not behind and len(before) > 1:
-            # Pools are quick along channels, and TensorFlow has them for no other layout.
+            # Pools are fast along channels, and TensorFlow supports no other layout.
             behind.append(before.pop())
         order = (*before, *axes, *behind)
         moved = transpose(scope, array, order)
@@ -459,12 +458,12 @@ class _Images:
         return _Images(_reshaped(scope, moved, sizes), tuple(axes), order, len(behind))
 
     def numbers(self, of_axes: Sequence[Dim]) -> list[int]:
-        """Picks what belongs to height and width."""
+        """Selects the numbers of height and width."""
         found = [number for number in (of_axes[a] for a in self.axes) if isinstance(number, int)]
         return found if len(found) == 2 else [1, *found]
 
     def back(self, scope: Scope, tensor: tf.Tensor, element: str, sizes: Sequence[Dim]) -> Array:
-        """Gives images the axes of the original array, of which the sizes are given."""
+        """Converts images back to the axes of the original array, with these sizes."""
         moved = tuple(sizes[a] for a in self.order)
         split = len(moved) - self.channels
         first = split - len(self.axes)
@@ -479,7 +478,7 @@ class _Images:
 
 
 def _reshaped(scope: Scope, array: Array, sizes: tuple[Dim, ...]) -> Array:
-    """Gives an array other sizes, all of which its tensor has."""
+    """Reshapes an array; its tensor has all the sizes."""
     if array.sizes == sizes:
         return scope.full(array)
     tensor = tf.reshape(scope.tensor(array), scope.reshape_shape(sizes))
@@ -487,7 +486,7 @@ def _reshaped(scope: Scope, array: Array, sizes: tuple[Dim, ...]) -> Array:
 
 
 def _tiled(scope: Scope, reducer: Reducer, array: Array, windows: Windows) -> Array | None:
-    """Reduces windows that do not overlap: each is an axis of its own."""
+    """Reduces non-overlapping windows, each as an axis of its own."""
     axes = windows.axes
     if any(windows.sizes[a] != windows.strides[a] for a in axes):
         return None
@@ -514,7 +513,7 @@ def _tiled(scope: Scope, reducer: Reducer, array: Array, windows: Windows) -> Ar
 # Any reducer and any windows.
 
 _MAX_UNROLLED_WINDOW = 6
-"""The longest window whose elements are combined one by one."""
+"""Maximum length of a window whose elements are combined one by one."""
 
 
 def _any_windows(
@@ -524,9 +523,9 @@ def _any_windows(
     inits: Sequence[Array],
     windows: Windows,
 ) -> list[Array]:
-    """Reduces windows with a reducer that has no known identity.
+    """Reduces windows with a reducer without a known identity.
 
-    What is no element of the array has a flag that says so, and is passed over.
+    Flags mark padding, which is skipped.
     """
     if not windows.has_padding and all(isinstance(size, int) for size in windows.sizes):
         results = _combined(scope, combine, arrays, inits, windows)
@@ -570,9 +569,9 @@ def _combined(
     neutrals: Sequence[Array],
     windows: Windows,
 ) -> list[Array]:
-    """Reduces windows, one axis after the other from the last one: so in the order of elements.
+    """Reduces windows axis by axis, starting with the last axis, in the order of elements.
 
-    `neutrals` are what is put around and between the elements.
+    `neutrals` are the values for padding.
     """
     padded = windows.padded(arrays[0].sizes)
     axes = windows.axes
@@ -622,7 +621,7 @@ def _along(
     if window <= _MAX_UNROLLED_WINDOW:
         parts = [part(columns, k * dilation, number, stride) for k in range(window)]
         return functools.reduce(lambda a, b: combine(scope, a, b), parts)
-    # Windows of 1, 2, 4, ... elements are made of two halves; some of them make the whole one.
+    # Windows of 1, 2, 4, ... elements consist of two halves; some of them form the whole window.
     span = count(scope, size, window, 1, dilation)
     runs, length, place = list(columns), 1, 0
     found: list[Array] | None = None
@@ -695,7 +694,7 @@ def _select_and_scatter(scope: Scope, operation: Operation, operands: Sequence[A
         return _pool_gradient(scope, extreme, array, source, windows)
 
     for operand in (array, source):
-        scope.compact(operand)  # in this graph, where both branches find it
+        scope.compact(operand)  # computed here, so that both branches can use it
     result = _if_finite(scope, array, tensor(by_pool), tensor(by_places))
     return scope.made(result, array.element, array.sizes)
 
@@ -707,7 +706,7 @@ def _scattered_by_places(
     operands: Sequence[Array],
     windows: Windows,
 ) -> Array:
-    """Selects a place in each window, and scatters place by place: any reducer, any numbers."""
+    """Selects a position in each window, and scatters position by position, with any reducer."""
     array, source, init = operands
     select, scatter = operation.regions
     ones = (1,) * array.rank
@@ -715,7 +714,7 @@ def _scattered_by_places(
     if whole is source:
         chosen = _selected(scope, select, array, source.sizes, windows)
         return _scattered(scope, scatter, reducer, chosen, array, source, init, windows)
-    # What is added to the array and to the source is not selected, and taken away again.
+    # Padding of the array and of the source is never selected, and dropped again.
     padded = windows.padded(array.sizes)
     more = [
         greatest(scope, extent - size, 0)
@@ -730,7 +729,7 @@ def _scattered_by_places(
 
 
 def _has_pool_gradient(extreme: str | None, array: Array, windows: Windows) -> bool:
-    """Returns whether MaxPoolGrad computes it, of finite numbers."""
+    """Returns whether MaxPoolGrad computes the operation for finite numbers."""
     axes = windows.axes
     if extreme is None or array.row.kind != "float" or not 1 <= len(axes) <= 2:
         return False
@@ -763,7 +762,7 @@ def _pool_gradient(
 
 
 def _places(windows: Windows) -> list[tuple[int, ...]]:
-    """Lists the places in a window, in row-major order."""
+    """Lists the positions in a window in row-major order."""
     sizes = [size for size in windows.sizes if isinstance(size, int)]
     return list(itertools.product(*(range(size) for size in sizes)))
 
@@ -771,7 +770,7 @@ def _places(windows: Windows) -> list[tuple[int, ...]]:
 def _selected(
     scope: Scope, block: Block, array: Array, sizes: Sequence[Dim], windows: Windows
 ) -> tf.Tensor:
-    """Finds the number of the place that is selected in each window; -1 where there is none."""
+    """Returns the index of the selected position in each window; -1 for none."""
     no = Array("i1", (), known=np.array(False))
     neutral = Array(array.element, (), known=np.zeros((), array.tf_dtype.as_numpy_dtype))
     padded = _padded(scope, array, neutral, windows)
@@ -820,10 +819,10 @@ def _scattered(
     init: Array,
     windows: Windows,
 ) -> Array:
-    """Combines initial values with the source's, each at the place that was selected for it.
+    """Combines initial values with the source's values at the selected positions.
 
-    Windows that share a place are combined in their order: of two, the first one has the place
-    that is nearer to its end.
+    Windows that share an element are combined in order: the element is nearer to the end of the
+    first window.
     """
     combine = combining(block)
     neutral = init
@@ -863,7 +862,7 @@ def _spread(
     place: Sequence[int],
     windows: Windows,
 ) -> Array:
-    """Puts the element of each window where a place in it is, in an array of the given sizes."""
+    """Writes each window's value at one position of the window, in an array of the given sizes."""
     low = [at - before for at, before in zip(place, windows.low, strict=True)]
     holes = [stride - 1 for stride in windows.strides]
     high = [
