@@ -155,10 +155,10 @@ class Array:
         Raises:
           ValueError: a size is not a number.
         """
-        found = tuple(size for size in self.sizes if isinstance(size, int))
-        if len(found) != len(self.sizes):
+        numbers = tuple(size for size in self.sizes if isinstance(size, int))
+        if len(numbers) != len(self.sizes):
             raise ValueError(f"{self.sizes} are not all known")
-        return found
+        return numbers
 
     @property
     def is_static(self) -> bool:

@@ -172,7 +172,7 @@ def reducers(block: Block) -> list[Reducer] | None:
     """
     body = _Body(block)
     n_operands = len(block.arguments) // 2
-    found: list[Reducer] = []
+    recognized: list[Reducer] = []
     for i, value in enumerate(block.returned):
         operation = body.maker(body.unconverted(value), *_REDUCERS)
         if operation is None:
@@ -184,8 +184,8 @@ def reducers(block: Block) -> list[Reducer] | None:
         if not _holds(result, argument) or value.tensor.element != argument:
             return None
         name = _OF_FLAGS.get(operation.name, operation.name) if result == "i1" else operation.name
-        found.append(Reducer(name, result))
-    return found
+        recognized.append(Reducer(name, result))
+    return recognized
 
 
 def _holds(wide: str, narrow: str) -> bool:
@@ -240,10 +240,10 @@ def selected_extreme(block: Block) -> str | None:
     Returns "maximum", "minimum" or None.
     """
     body = _Body(block)
-    found = body.comparison(block.returned[0])
-    if found is None:
+    comparison = body.comparison(block.returned[0])
+    if comparison is None:
         return None
-    direction, left, right = found
+    direction, left, right = comparison
     match direction, body.argument(left), body.argument(right):
         case ("GE", 0, 1) | ("LE", 1, 0):
             return "maximum"
@@ -268,12 +268,12 @@ def extreme_index(block: Block) -> str | None:
     if [body.argument(v) for v in index.operands[1:]] != [1, 3]:
         return None
     flag = chosen.operands[0]
-    found = _first_or_nan(body, flag)
-    if found is None:
+    matched = _first_or_nan(body, flag)
+    if matched is None:
         return None
     for same, tie in body.either(index.operands[0], "or"):
         if same is flag and _is_tie(body, tie):
-            return found
+            return matched
     return None
 
 
@@ -282,10 +282,10 @@ def _first_or_nan(body: _Body, flag: Value) -> str | None:
     is_float = row_of(body.block.arguments[0].tensor.element).kind == "float"
     candidates = [strict for strict, nan in body.either(flag, "or") if _is_nan(body, nan)]
     for candidate in candidates or ([] if is_float else [flag]):
-        found = body.comparison(candidate)
-        if found is None:
+        comparison = body.comparison(candidate)
+        if comparison is None:
             continue
-        direction, left, right = found
+        direction, left, right = comparison
         match direction, body.argument(left), body.argument(right):
             case ("GT", 0, 2) | ("LT", 2, 0):
                 return "maximum"
@@ -295,11 +295,11 @@ def _first_or_nan(body: _Body, flag: Value) -> str | None:
 
 
 def _is_nan(body: _Body, value: Value) -> bool:
-    found = body.comparison(value)
+    comparison = body.comparison(value)
     return (
-        found is not None
-        and found[0] == "NE"
-        and body.argument(found[1]) == body.argument(found[2]) == 0
+        comparison is not None
+        and comparison[0] == "NE"
+        and body.argument(comparison[1]) == body.argument(comparison[2]) == 0
     )
 
 
@@ -328,9 +328,9 @@ def sort_keys(scope: Scope, block: Block) -> list[SortKey] | None:
 
 
 def _keys(body: _Body, value: Value, pairs: Mapping[Value, Value]) -> list[SortKey] | None:
-    found = _key(body, value, pairs)
-    if found is not None:
-        return [found[0]]
+    sort_key = _key(body, value, pairs)
+    if sort_key is not None:
+        return [sort_key[0]]
     for decided, undecided in body.either(value, "or"):
         first = _key(body, decided, pairs)
         if first is None:

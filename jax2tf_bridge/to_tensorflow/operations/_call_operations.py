@@ -142,5 +142,5 @@ def _argument(
     sizes = [
         size.substitute(numbers) if isinstance(size, DimExpr) else size for size in aval.op_shape
     ]
-    found: tuple[Dim, ...] = typed(tensor.shape.as_list(), typed(kind.shape, sizes))
-    return scope.made(tensor, kind.element, found)
+    result: tuple[Dim, ...] = typed(tensor.shape.as_list(), typed(kind.shape, sizes))
+    return scope.made(tensor, kind.element, result)

@@ -101,10 +101,10 @@ def _octets(element: str, x: tf.Tensor) -> tf.Tensor:
     numbers = numbers[~np.isnan(numbers)]
     nan = int(np.array(np.nan, dtype).view(np.uint8))
     wide = tf.cast(x, tf.float32)
-    found = tf.searchsorted(numbers, tf.reshape(tf.abs(wide), [-1]))
-    found = tf.reshape(found, tf.shape(wide))
-    found = tf.where(tf.bitcast(wide, tf.int32) < 0, found + 128, found)
-    return tf.cast(tf.where(tf.math.is_nan(wide), nan, found), tf.uint8)
+    result = tf.searchsorted(numbers, tf.reshape(tf.abs(wide), [-1]))
+    result = tf.reshape(result, tf.shape(wide))
+    result = tf.where(tf.bitcast(wide, tf.int32) < 0, result + 128, result)
+    return tf.cast(tf.where(tf.math.is_nan(wide), nan, result), tf.uint8)
 
 
 def _of_octets(element: str, octets: tf.Tensor) -> tf.Tensor:

@@ -163,33 +163,33 @@ def lgamma(x: tf.Tensor, log1p: Callable[[tf.Tensor], tf.Tensor] = log1p) -> tf.
     g = constant_like(x, _LANCZOS_G + 0.5)
     # Logarithms of sums, in which one part may be much smaller.
     log_t = constant_like(x, np.log(_LANCZOS_G + 0.5)) + log1p(z / g)
-    found = (z + half - (g + z) / log_t) * log_t + tf.math.log(total)
-    found += constant_like(x, np.log(2 * np.pi) / 2)
+    result = (z + half - (g + z) / log_t) * log_t + tf.math.log(total)
+    result += constant_like(x, np.log(2 * np.pi) / 2)
     # log(pi / |sin(pi x)|), of the distance from the nearest integer: exact for great numbers.
     fraction = tf.abs(x) - tf.floor(tf.abs(x))
     distance = tf.minimum(fraction, one - fraction)
     sine = tf.math.log(tf.sin(constant_like(x, np.pi) * distance))
     is_pole = tf.equal(distance, constant_like(x, 0))
     infinite = constant_like(x, np.inf)
-    reflected = tf.where(is_pole, infinite, constant_like(x, np.log(np.pi)) - sine - found)
-    found = tf.where(is_reflected, reflected, found)
-    return tf.where(tf.equal(tf.abs(x), infinite), infinite, found)
+    reflected = tf.where(is_pole, infinite, constant_like(x, np.log(np.pi)) - sine - result)
+    result = tf.where(is_reflected, reflected, result)
+    return tf.where(tf.equal(tf.abs(x), infinite), infinite, result)
 
 
 def combination(kind: str, element: str) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
     """Returns the function of "maximum", "minimum" or "multiply"."""
     is_maximum = kind == "maximum"
-    found: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] = tf.multiply
+    result: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] = tf.multiply
     if element == "i1":
-        found = tf.logical_or if is_maximum else tf.logical_and
+        result = tf.logical_or if is_maximum else tf.logical_and
     elif kind == "multiply":
         pass
     elif row_of(element).kind == "float":
-        found = tf.maximum if is_maximum else tf.minimum
+        result = tf.maximum if is_maximum else tf.minimum
     else:
         of_integers = _converter_integers.maximum if is_maximum else _converter_integers.minimum
-        found = functools.partial(of_integers, element)
-    return found
+        result = functools.partial(of_integers, element)
+    return result
 
 
 def chosen(flag: tf.Tensor, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:

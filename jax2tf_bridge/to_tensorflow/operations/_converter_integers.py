@@ -132,16 +132,16 @@ def remainder(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     divisor, zero = _integers.safe_divisor(element, x, y)
     wide = tf.int32 if x.dtype.size < 4 else x.dtype
     dividend, divisor = tf.cast(x, wide), tf.cast(divisor, wide)
-    found = tf.cast(dividend - tf.truncatediv(dividend, divisor) * divisor, x.dtype)
-    return found if zero is None else tf.where(zero, x, found)
+    result = tf.cast(dividend - tf.truncatediv(dividend, divisor) * divisor, x.dtype)
+    return result if zero is None else tf.where(zero, x, result)
 
 
 def _divided(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the quotient and the remainder of 32-bit integers."""
     if x.dtype.is_unsigned:
         signed = [tf.cast(each, tf.int32) for each in (x, y)]
-        found = _divided_bits(*signed)
-        return tf.cast(found[0], x.dtype), tf.cast(found[1], x.dtype)
+        result = _divided_bits(*signed)
+        return tf.cast(result[0], x.dtype), tf.cast(result[1], x.dtype)
     below = [tf.less(each, _zero(x)) for each in (x, y)]
     sizes = [select(flag, -each, each) for flag, each in zip(below, (x, y), strict=True)]
     quotient, rest = _divided_bits(*sizes)
@@ -230,8 +230,8 @@ def shift_right_logical(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     most = tf.constant((1 << (bits - 1)) - 1, x.dtype)
     once = tf.bitwise.bitwise_and(tf.bitwise.right_shift(x, constant_like(x, 1)), most)
     places, is_within = _clipped(y, 1, bits - 1)
-    found = _kept(is_within, tf.bitwise.right_shift(once, places - constant_like(y, 1)))
-    return found + _kept(tf.equal(y, _zero(y)), x)
+    result = _kept(is_within, tf.bitwise.right_shift(once, places - constant_like(y, 1)))
+    return result + _kept(tf.equal(y, _zero(y)), x)
 
 
 def _shifted_by(x: tf.Tensor, places: np.ndarray, bits: int) -> tf.Tensor:

@@ -103,9 +103,9 @@ def _convolution(scope: Scope, operation: Operation, operands: Sequence[Array]) 
     groups = operation.int("feature_group_count")
     batch = left.sizes[numbers.image[0]]
     batch = batch if batch_groups == 1 else batch // batch_groups
-    found = (batch, *(axis.result for axis in axes), right.sizes[numbers.kernel[-1]])
+    result = (batch, *(axis.result for axis in axes), right.sizes[numbers.kernel[-1]])
     known = operation.results[0].tensor.shape
-    rows = typed([known[axis] for axis in numbers.result], found)
+    rows = typed([known[axis] for axis in numbers.result], result)
     axes = tuple(replace(a, result=n) for a, n in zip(axes, rows[1:-1], strict=True))
     sizes = tuple(rows[numbers.result.index(axis)] for axis in range(len(rows)))
     if 0 in (*rows, *left.sizes, *right.sizes):
@@ -166,7 +166,7 @@ def _with_windows(
     least[numbers.image[0]], least[numbers.image[-1]] = groups[1], groups[0]
     of_kernel[numbers.kernel[-1]] = math.prod(groups)
     right = grown(scope, right, of_kernel)
-    found: list[Axis] = []
+    new_axes: list[Axis] = []
     for axis, place, window in zip(axes, numbers.image[1:-1], numbers.kernel[:-2], strict=True):
         wide = replace(axis, window=right.sizes[window])
         if wide.window != axis.window:
@@ -180,8 +180,8 @@ def _with_windows(
             wide = replace(wide, size=size, result=1)
             wide = replace(wide, result=result_size(scope, wide))
         least[place] = wide.size
-        found.append(wide)
-    return grown(scope, left, least), right, tuple(found)
+        new_axes.append(wide)
+    return grown(scope, left, least), right, tuple(new_axes)
 
 
 def _numbers(operation: Operation) -> _Numbers:
@@ -224,13 +224,13 @@ def _axes(
         operation.ints("rhs_dilation"),
         strict=True,
     )
-    found = []
+    new_axes = []
     for size, window, stride, low, high, spread, dilation in columns:
         # A single element has no spacing.
         spread, dilation = 1 if size == 1 else spread, 1 if window == 1 else dilation
         axis = Axis(size, window, stride, low, high, spread, dilation)
-        found.append(replace(axis, result=result_size(scope, axis)))
-    return tuple(found)
+        new_axes.append(replace(axis, result=result_size(scope, axis)))
+    return tuple(new_axes)
 
 
 def _convolved(scope: Scope, operation: Operation, whole: _Convolution) -> Array:
@@ -249,7 +249,7 @@ def _convolved(scope: Scope, operation: Operation, whole: _Convolution) -> Array
         reverse = [i for i in places if numbers.kernel[i] not in whole.backwards]
         order = (*range(n), n + 1, n) if groups == 1 else range(n + 2)
         kernel = _kernel(scope, whole, order, reverse)
-        found = convolve_transposed(*_planes(scope, image, kernel, axes), groups)
+        result = convolve_transposed(*_planes(scope, image, kernel, axes), groups)
     else:
         reverse = [i for i in range(n) if numbers.kernel[i] in whole.backwards]
         kernel = _kernel(scope, whole, range(n + 2), reverse)
@@ -257,7 +257,7 @@ def _convolved(scope: Scope, operation: Operation, whole: _Convolution) -> Array
             image.element == "i32" and 1 <= n <= 2 and groups == 1
         )
         if is_flat:
-            found = convolve(*_planes(scope, image, kernel, axes), groups)
+            result = convolve(*_planes(scope, image, kernel, axes), groups)
         else:
             windows = [axis.window for axis in axes]
             count = math.prod(windows)
@@ -266,10 +266,10 @@ def _convolved(scope: Scope, operation: Operation, whole: _Convolution) -> Array
                     operation,
                     f"a window of {' x '.join(map(str, windows))} over {n} axes of {image.element}",
                 )
-            found = convolve_by_positions(scope, image, kernel, axes, groups)
-    if n == 1 and found.rank == 4:
-        found = with_sizes(scope, found, (found.sizes[0], *found.sizes[2:]))
-    return _result(scope, found, range(n + 2), numbers)
+            result = convolve_by_positions(scope, image, kernel, axes, groups)
+    if n == 1 and result.rank == 4:
+        result = with_sizes(scope, result, (result.sizes[0], *result.sizes[2:]))
+    return _result(scope, result, range(n + 2), numbers)
 
 
 def _planes(
@@ -344,10 +344,10 @@ def _gradient_for_kernel(scope: Scope, whole: _Convolution) -> Array:
     if n == 1:
         image, cotangent = with_row(scope, image, 1), with_row(scope, cotangent, 1)
         axes = (Axis(1, 1), *axes)
-    found = correlate(scope, image, cotangent, axes, whole.batch_groups)
+    result = correlate(scope, image, cotangent, axes, whole.batch_groups)
     if n == 1:
-        found = with_sizes(scope, found, found.sizes[1:])
-    return _result(scope, found, (*range(1, n + 1), 0, n + 1), whole.numbers)
+        result = with_sizes(scope, result, result.sizes[1:])
+    return _result(scope, result, (*range(1, n + 1), 0, n + 1), whole.numbers)
 
 
 def _groups_to_features(scope: Scope, image: Array, groups: int) -> Array:

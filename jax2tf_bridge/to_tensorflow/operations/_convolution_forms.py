@@ -191,12 +191,12 @@ def convolve_transposed(
             strides=_around([stride, stride]),
             **arguments,
         )
-    found = _array(scope, image, tensor, made_sizes)
+    result = _array(scope, image, tensor, made_sizes)
     if padding is not None:
-        return found
+        return result
     low = [0, *(axis.low - axis.window + 1 for axis in axes), 0]
     high = [0, *(axis.high - axis.window + 1 for axis in axes), 0]
-    cut = pad(scope, found, _zero(found), low, high, [0] * found.rank)
+    cut = pad(scope, result, _zero(result), low, high, [0] * result.rank)
     return Array(cut.element, sizes, cut.computed, cut.known)
 
 
@@ -317,12 +317,12 @@ def _by_groups(
 
 def _shared(axes: Sequence[Axis], strides: Sequence[int]) -> int | None:
     """Returns the common stride of all axes, which depthwise convolutions require; None without."""
-    found = {
+    distinct = {
         stride
         for axis, stride in zip(axes, strides, strict=True)
         if not (axis.size == axis.window == axis.result == 1)
     }
-    return None if len(found) > 1 else next(iter(found), 1)
+    return None if len(distinct) > 1 else next(iter(distinct), 1)
 
 
 def _deep_kernel(scope: Scope, kernel: Array, groups: int) -> tf.Tensor:

@@ -68,12 +68,12 @@ def _stepped(
         ]
 
     combined = combine(scope, parts(None, rest), parts(step, None))
-    found: list[Array] = []
+    result: list[Array] = []
     for tensor, column, part in zip(tensors, columns, combined, strict=True):
         kept = tensor[rest:] if backwards else tensor[:step]
         pair = [scope.tensor(part), kept] if backwards else [kept, scope.tensor(part)]
-        found.append(scope.made(tf.concat(pair, 0), column.element, column.sizes))
-    return found
+        result.append(scope.made(tf.concat(pair, 0), column.element, column.sizes))
+    return result
 
 
 def _stepped_while(
@@ -87,8 +87,8 @@ def _stepped_while(
             inner.made(tensor, column.element, column.sizes)
             for tensor, column in zip(tensors, columns, strict=True)
         ]
-        found = _stepped(inner, combine, arrays, width, length - width, backwards)
-        return (width * 2, *(array.computed for array in found))
+        result = _stepped(inner, combine, arrays, width, length - width, backwards)
+        return (width * 2, *(array.computed for array in result))
 
     tensors = [scope.tensor(column) for column in columns]
     _, *ended = tf.while_loop(
@@ -127,8 +127,8 @@ def _log_add_exp(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
         greater, less = tf.where(swaps, right, left), tf.where(swaps, left, right)
         return greater + tf.math.log1p(tf.exp(less - greater))
     difference = left - right
-    found = tf.maximum(left, right) + tf.math.log1p(tf.exp(-tf.abs(difference)))
-    return tf.where(tf.math.is_nan(difference), left + right, found)
+    result = tf.maximum(left, right) + tf.math.log1p(tf.exp(-tf.abs(difference)))
+    return tf.where(tf.math.is_nan(difference), left + right, result)
 
 
 def _sum(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:

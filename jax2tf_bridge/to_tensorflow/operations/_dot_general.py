@@ -141,8 +141,8 @@ def _labelled(
         array = scope.full(array)
     tensor = to_accumulation(scope.compact(array), dtype)
     labels = tuple(labels[array.rank - tensor.shape.rank :])
-    found = tuple(1 if array.repeats(places[x]) else sizes[x] for x in labels)
-    return _Labelled(tensor, labels, found)
+    result = tuple(1 if array.repeats(places[x]) else sizes[x] for x in labels)
+    return _Labelled(tensor, labels, result)
 
 
 def _product(
@@ -190,8 +190,8 @@ def _product(
     sizes = {x: _size_of_both(left, right, x) for x in labels}
     wanted = tuple(sizes[x] for x in labels)
     outer = tuple(sizes[x] for x in (*both, *batches))
-    found = (*outer, math.prod(sizes[x] for x in rows), math.prod(sizes[x] for x in right_alone))
-    return _Labelled(_reshaped(scope, tensor, found, wanted), labels, wanted)
+    result = (*outer, math.prod(sizes[x] for x in rows), math.prod(sizes[x] for x in right_alone))
+    return _Labelled(_reshaped(scope, tensor, result, wanted), labels, wanted)
 
 
 def _known(left: Dim, right: Dim) -> Dim:

@@ -81,10 +81,10 @@ def slice_at(
 
 def shrink_repeated(array: Array, sizes: Sequence[Dim]) -> Array:
     """Changes the sizes of axes that repeat one element, for which all slices are equal."""
-    found = tuple(
+    result = tuple(
         size if array.repeats(axis) else array.sizes[axis] for axis, size in enumerate(sizes)
     )
-    return array if found == array.sizes or array.parts is not None else resized(array, found)
+    return array if result == array.sizes or array.parts is not None else resized(array, result)
 
 
 def _slice_computed(
@@ -138,24 +138,24 @@ def update_at(scope: Scope, array: Array, update: Array, starts: Mapping[int, Ar
     """Replaces a slice, which must lie within the array."""
     if 0 in update.sizes:
         return array
-    found = {
+    result = {
         axis: scalar_index(scope, start)
         for axis, start in starts.items()
         if array.sizes[axis] != update.sizes[axis]
     }
-    if not found:
+    if not result:
         return resized(update, array.sizes)
-    if all(isinstance(start, int) for start in found.values()):
-        return _assembled(scope, array, update, found)
+    if all(isinstance(start, int) for start in result.values()):
+        return _assembled(scope, array, update, result)
     if array.is_static and _bytes(array) <= _MAX_COPIED_BYTES:
-        if all(update.sizes[axis] == 1 for axis in found):
-            return _selected(scope, array, update, found)
-        return _assembled(scope, array, update, found)
+        if all(update.sizes[axis] == 1 for axis in result):
+            return _selected(scope, array, update, result)
+        return _assembled(scope, array, update, result)
     if scope.for_converters:
-        if set(found) == {0} and update.sizes[0] == 1:
-            return _row_written(scope, array, update, found[0])
-        return _assembled(scope, array, update, found)
-    return _written(scope, array, update, found)
+        if set(result) == {0} and update.sizes[0] == 1:
+            return _row_written(scope, array, update, result[0])
+        return _assembled(scope, array, update, result)
+    return _written(scope, array, update, result)
 
 
 def _bytes(array: Array) -> int:

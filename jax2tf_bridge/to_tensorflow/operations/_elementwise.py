@@ -38,19 +38,19 @@ def emit_elementwise(
     scope: Scope, operation: Operation, operands: Sequence[Array], function: TensorFunction
 ) -> Array:
     """Applies a broadcasting function to compact forms; operations on sizes are folded."""
-    found = folded(scope, operation, operands)
-    if found is not None:
-        return found
-    if (found := plain_form(scope, operation, operands)) is not None:
-        return found
+    result = folded(scope, operation, operands)
+    if result is not None:
+        return result
+    if (result := plain_form(scope, operation, operands)) is not None:
+        return result
     element = operation.results[0].tensor.element
 
     def make(scope: Scope) -> tf.Tensor:
         return _in_wider_floats(element, function, [scope.compact(array) for array in operands])
 
-    found = postponed(operation, operands, make)
-    if found is not None:
-        return found
+    result = postponed(operation, operands, make)
+    if result is not None:
+        return result
     return scope.made(make(scope), element, broadcast_sizes(operands))
 
 
@@ -83,16 +83,16 @@ def _by_kind(
     def emit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
         element = operands[-1].element
         kind = row_of(element).kind
-        found: TensorFunction | None
+        result: TensorFunction | None
         if kind in ("int", "uint"):
-            found = None if integers is None else functools.partial(integers, element)
+            result = None if integers is None else functools.partial(integers, element)
         elif kind == "bool":
-            found = flags
+            result = flags
         else:
-            found = (complexes or floats) if kind == "complex" else floats
-        if found is None:
+            result = (complexes or floats) if kind == "complex" else floats
+        if result is None:
             scope.fail(operation, f"there is none of {element}")
-        return emit_elementwise(scope, operation, operands, found)
+        return emit_elementwise(scope, operation, operands, result)
 
     return emit
 
@@ -142,15 +142,15 @@ def _clamp(low: tf.Tensor, x: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
 def _convert(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     (array,) = operands
     element = operation.results[0].tensor.element
-    found = converted(scope, array, element)
-    if found is not None:
-        return found
+    result = converted(scope, array, element)
+    if result is not None:
+        return result
 
     def make(scope: Scope) -> tf.Tensor:
         return convert(array.element, element, scope.compact(array))
 
-    found = postponed(operation, operands, make)
-    return found or scope.made(make(scope), element, array.sizes)
+    result = postponed(operation, operands, make)
+    return result or scope.made(make(scope), element, array.sizes)
 
 
 def _has_bits(element: str) -> bool:
@@ -215,8 +215,8 @@ def _real(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Arra
 
 def _map(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
     sizes = broadcast_sizes(operands)
-    found = scope.inner().run(operation.regions[0], operands)
-    return [_repeated(scope, array, sizes) for array in found]
+    result = scope.inner().run(operation.regions[0], operands)
+    return [_repeated(scope, array, sizes) for array in result]
 
 
 def _repeated(scope: Scope, array: Array, sizes: tuple[Dim, ...]) -> Array:

@@ -48,10 +48,10 @@ def _for_each(
     shapes = [x.shape for x in start]
 
     def next_step(k: tf.Tensor, *arrays: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        found = step(k, *arrays)
-        for array, shape in zip(found, shapes, strict=True):
+        result = step(k, *arrays)
+        for array, shape in zip(result, shapes, strict=True):
             array.set_shape(shape)  # TensorFlow 2.19 and older lose sizes in loops
-        return (k + 1, *found)
+        return (k + 1, *result)
 
     _, *ended = tf.while_loop(
         lambda k, *_: k < count,

@@ -29,8 +29,8 @@ def folded(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Arr
     if operation.name == "negate" and operands[0].row.kind in ("float", "complex"):
         return _negated(operands[0])
     if all(constant is not None for constant in constants):
-        found = _of_numbers(operation, constants, element)
-        return None if found is None else Array(element, sizes, known=found)
+        result = _of_numbers(operation, constants, element)
+        return None if result is None else Array(element, sizes, known=result)
     if (neutral := _other_flag(scope, operation, operands)) is not None:
         return neutral
     return _of_sizes(scope, operation, operands, element, sizes)
@@ -122,8 +122,8 @@ def _of_numbers(
     if any(constant.dtype == np.uint64 for constant in constants):
         return None
     with np.errstate(over="ignore"):
-        found = function(*wide)
-    return None if found is None else _in_element(element, np.asarray(found))
+        result = function(*wide)
+    return None if result is None else _in_element(element, np.asarray(result))
 
 
 def _in_element(element: str, numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -272,10 +272,10 @@ def _never_holds(scope: Scope, flag: Array) -> bool:
     """
     conditions = _conjuncts(flag)
     for array in conditions:
-        found = None if array.formula is None else array.formula.operands[0].formula
-        if found is None or found.name != "sign":
+        formula = None if array.formula is None else array.formula.operands[0].formula
+        if formula is None or formula.name != "sign":
             continue
-        x = found.operands[0].integers
+        x = formula.operands[0].integers
         if x is None or not _is_sign(array, x) or scope.bounds(x[0])[0] < 0:
             continue
         for other in conditions:
@@ -310,12 +310,12 @@ def _is_remainder(array: Array, name: str, x: tuple[Dim, ...], y: tuple[Dim, ...
     """Returns whether a flag compares the remainder of x by y with 0."""
     if array.formula is None:
         return False
-    found = array.formula.operands[0].formula
+    formula = array.formula.operands[0].formula
     return (
         _is_formula(array, name, array.formula.operands[0], 0)
-        and found is not None
-        and found.name == "remainder"
-        and tuple(operand.integers for operand in found.operands) == (x, y)
+        and formula is not None
+        and formula.name == "remainder"
+        and tuple(operand.integers for operand in formula.operands) == (x, y)
     )
 
 
@@ -323,12 +323,12 @@ def _is_sign(array: Array, x: tuple[Dim, ...]) -> bool:
     """Returns whether a flag compares the sign of x with that of a positive number."""
     if array.formula is None:
         return False
-    found = array.formula.operands[0].formula
+    formula = array.formula.operands[0].formula
     return (
         _is_formula(array, "compare NE", array.formula.operands[0], 1)
-        and found is not None
-        and found.name == "sign"
-        and found.operands[0].integers == x
+        and formula is not None
+        and formula.name == "sign"
+        and formula.operands[0].integers == x
     )
 
 
@@ -410,6 +410,6 @@ def greatest(scope: Scope, left: Dim, right: Dim) -> Dim:
     at_least = compared(scope, "GE", left, right)
     if at_least is not None:
         return left if at_least else right
-    found = size_operation("max", left, right)
-    number = found.constant_value()
-    return found if number is None else number
+    result = size_operation("max", left, right)
+    number = result.constant_value()
+    return result if number is None else number

@@ -41,8 +41,8 @@ def call(
     scope: Scope, operation: Operation, name: str, operands: Sequence[Array]
 ) -> Sequence[Array]:
     """Calls a function of the module immediately, for an emitter that needs its results."""
-    found = inlined(scope, operation, name, operands)
-    return found.scope.run(found.block, found.arguments)
+    result = inlined(scope, operation, name, operands)
+    return result.scope.run(result.block, result.arguments)
 
 
 def _same(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:

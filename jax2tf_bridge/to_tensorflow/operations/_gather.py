@@ -83,16 +83,16 @@ def _gather(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Ar
     if by_elements and all(sizes[axis] == 1 for axis in indexed):
         vectors = whole_vectors(scope, indices, vector_axis)
         if vectors is not None:
-            found = _take_elements(scope, array, vectors, index_map, batch_sizes)
-            return _arranged(scope, *found, places, wanted)
+            result = _take_elements(scope, array, vectors, index_map, batch_sizes)
+            return _arranged(scope, *result, places, wanted)
     clamps: dict[int, Array] = {}
     for axis in indexed:
         start = component(scope, indices, vector_axis, index_map.index(axis))
         clamps[axis] = clamped(scope, start, array.sizes[axis] - sizes[axis])
     if all(size == 1 for size in batch_sizes):
         return slice_at(scope, array, clamps, sizes, wanted)
-    found = _take(scope, array, clamps, batched, sizes, batch_sizes)
-    return _arranged(scope, *found, places, wanted)
+    result = _take(scope, array, clamps, batched, sizes, batch_sizes)
+    return _arranged(scope, *result, places, wanted)
 
 
 def _arranged(
@@ -193,7 +193,7 @@ def _take(
             scope.made(tensor, array.element, (*grid, *array.sizes[rest:])),
             [*index_axes, *labels[rest:]],
         )
-    found = (*array.sizes[:place], *grid[count:], *array.sizes[place + 1 :])
+    result = (*array.sizes[:place], *grid[count:], *array.sizes[place + 1 :])
     axes = [*labels[:place], *index_axes[count:], *labels[place + 1 :]]
     axes[:count] = index_axes[:count]
     progression = None if count else _progression(index)
@@ -206,7 +206,7 @@ def _take(
         limits[place] = first + (length - 1) * step + 1
         return slice_array(scope, array, firsts, limits, steps), axes
     tensor = tf.gather(scope.tensor(array), scope.tensor(index), axis=place, batch_dims=count)
-    return scope.made(tensor, array.element, found), axes
+    return scope.made(tensor, array.element, result), axes
 
 
 def _progression(index: Array) -> tuple[int, int] | None:

@@ -98,14 +98,14 @@ def within(scope: Scope, index: Array, kept: Array) -> Array | None:
 
 def all_of(scope: Scope, flags: Sequence[Array | None], sizes: Sequence[Dim]) -> Array | None:
     """Combines flags by `and`; None stands for true."""
-    found: Array | None = None
+    result: Array | None = None
     for flag in flags:
-        if flag is None or found is None:
-            found = found or flag
+        if flag is None or result is None:
+            result = result or flag
         else:
-            both = tf.logical_and(scope.compact(found), scope.compact(flag))
-            found = Array("i1", tuple(sizes), both)
-    return found
+            both = tf.logical_and(scope.compact(result), scope.compact(flag))
+            result = Array("i1", tuple(sizes), both)
+    return result
 
 
 def whole_vectors(scope: Scope, indices: Array, axis: int) -> tf.Tensor | None:

@@ -119,12 +119,12 @@ def remainder(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     """Returns the remainder with the dividend's sign; a remainder by zero is the dividend."""
     divisor, zero = safe_divisor(element, x, y)
     if is_unsigned(element):
-        found = tf.math.floormod(x, divisor)
+        result = tf.math.floormod(x, divisor)
     elif x.dtype.size < 4:
-        found = tf.cast(tf.truncatemod(tf.cast(x, tf.int32), tf.cast(divisor, tf.int32)), x.dtype)
+        result = tf.cast(tf.truncatemod(tf.cast(x, tf.int32), tf.cast(divisor, tf.int32)), x.dtype)
     else:
-        found = tf.truncatemod(x, divisor)
-    return found if zero is None else tf.where(zero, x, found)
+        result = tf.truncatemod(x, divisor)
+    return result if zero is None else tf.where(zero, x, result)
 
 
 def safe_divisor(element: str, x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
@@ -178,8 +178,8 @@ def shift_left(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
 def shift_right_logical(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     """Shifts right and fills with zeros, also in the sign bit."""
     shifted = tf.bitwise.right_shift(_bits_of(element, x), _view(y, "uint"))
-    found = _from_bits(element, shifted)
-    return found if is_in_width(element, y) else _zero_beyond(element, y, found)
+    result = _from_bits(element, shifted)
+    return result if is_in_width(element, y) else _zero_beyond(element, y, result)
 
 
 def _zero_beyond(element: str, y: tf.Tensor, shifted: tf.Tensor) -> tf.Tensor:

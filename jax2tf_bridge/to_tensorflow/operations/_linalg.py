@@ -96,8 +96,8 @@ def _is_empty(array: Array) -> bool:
 
 
 def _attributes(operation: Operation) -> _Attributes:
-    found = operation.attributes.get("composite_attributes")
-    return found if isinstance(found, Mapping) else {}
+    attribute = operation.attributes.get("composite_attributes")
+    return attribute if isinstance(attribute, Mapping) else {}
 
 
 def _qr(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array] | Inlined:
@@ -355,12 +355,12 @@ def _routine(routine: _Routine) -> Emitter:
 
 
 def _lapack() -> dict[str, Emitter]:
-    found: dict[str, Emitter] = {}
+    emitters: dict[str, Emitter] = {}
     for name, routine in _ROUTINES.items():
         for letter in "sdcz":
             own = _COMPLEX_NAMES.get(name, name) if letter in "cz" else name
-            found[f"lapack_{letter}{own}_ffi"] = _routine(routine)
-    return found
+            emitters[f"lapack_{letter}{own}_ffi"] = _routine(routine)
+    return emitters
 
 
 TARGETS: Mapping[str, Emitter] = MappingProxyType(

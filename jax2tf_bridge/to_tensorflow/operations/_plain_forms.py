@@ -37,8 +37,8 @@ def _number(array: Array) -> Any:
 
 
 def _is_number(array: Array, number: float) -> bool:
-    found = _number(array)
-    return found is not None and bool(found == number)
+    known = _number(array)
+    return known is not None and bool(known == number)
 
 
 def _unchanged(array: Array, operands: Sequence[Array]) -> Array | None:

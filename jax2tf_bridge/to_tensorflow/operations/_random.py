@@ -88,8 +88,8 @@ def _product(sizes: Sequence[Dim]) -> Dim:
 
 def _count(scope: Scope, size: Dim) -> Any:
     """Returns a size as uint64."""
-    found = scope.size(size)
-    return _of(found, tf.uint64) if isinstance(found, int) else tf.cast(found, tf.uint64)
+    result = scope.size(size)
+    return _of(result, tf.uint64) if isinstance(result, int) else tf.cast(result, tf.uint64)
 
 
 def _philox(

@@ -49,13 +49,13 @@ def _reduce(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Se
     arrays, inits = operands[:half], operands[half:]
     axes = operation.ints("dimensions")
     (block,) = operation.regions
-    found = reducers(block)
-    if found is not None and all(
-        has_reduction(reducer, array) for reducer, array in zip(found, arrays, strict=True)
+    matched = reducers(block)
+    if matched is not None and all(
+        has_reduction(reducer, array) for reducer, array in zip(matched, arrays, strict=True)
     ):
         return [
             _reduce_from(scope, reducer, block, operands, i, axes)
-            for i, reducer in enumerate(found)
+            for i, reducer in enumerate(matched)
         ]
     extreme = extreme_index(block)
     if extreme is not None and len(axes) == 1 and counts(scope, arrays[1], axes[0]):
@@ -98,20 +98,20 @@ def _reduce_from(
 ) -> Array:
     half = len(operands) // 2
     array, init = operands[i], operands[half + i]
-    found = reduced(scope, reducer, array, axes)
+    result = reduced(scope, reducer, array, axes)
     if is_identity(scope, reducer, init):
-        return found
+        return result
     # The body's other operands do not affect this result.
     left = [init if j == i else operands[half + j] for j in range(half)]
-    right = [found if j == i else operands[half + j] for j in range(half)]
+    right = [result if j == i else operands[half + j] for j in range(half)]
     return combining(block)(scope, left, right)[i]
 
 
 def reduced(scope: Scope, reducer: Reducer, array: Array, axes: Sequence[int]) -> Array:
     """Reduces axes with TensorFlow's operation, starting from the identity."""
     wide = converted(scope, array, reducer.element)
-    found = _reduced_compact(scope, reducer.name, wide, sorted(axes))
-    return converted(scope, found, array.element)
+    result = _reduced_compact(scope, reducer.name, wide, sorted(axes))
+    return converted(scope, result, array.element)
 
 
 def converted(scope: Scope, array: Array, element: str) -> Array:
@@ -154,8 +154,8 @@ def _either_way(
     """Reduces axes, and keeps them with size 1 for a later broadcast that restores them."""
 
     def reduced(keepdims: bool) -> tf.Tensor:
-        found = _OF_NUMBERS[name](compact, list(axes), keepdims=keepdims)
-        return wrapped(found, array.element)
+        result = _OF_NUMBERS[name](compact, list(axes), keepdims=keepdims)
+        return wrapped(result, array.element)
 
     # A remaining axis may still repeat one element.
     left = [axis for axis in range(array.rank) if axis not in axes]
@@ -163,9 +163,9 @@ def _either_way(
         1 if array.repeats(axis) else size if isinstance(size, int) else None
         for axis, size in zip(left, sizes, strict=True)
     )
-    found = Array(array.element, sizes, Postponed(shape, lambda: reduced(False)))
-    note_reduced(scope, found, tuple(axes), Postponed((), lambda: reduced(True)).tensor)
-    return found
+    result = Array(array.element, sizes, Postponed(shape, lambda: reduced(False)))
+    note_reduced(scope, result, tuple(axes), Postponed((), lambda: reduced(True)).tensor)
+    return result
 
 
 def _as_number(size: Any, dtype: tf.DType) -> tf.Tensor:
@@ -326,11 +326,11 @@ def _halved(
         half = length // 2
         even = [_rows(scope, column, slice(0, 2 * half, 2), half) for column in columns]
         odd = [_rows(scope, column, slice(1, 2 * half, 2), half) for column in columns]
-        found = combine(scope, even, odd)
+        result = combine(scope, even, odd)
         if length % 2:
             last = [_rows(scope, column, slice(2 * half, None), 1) for column in columns]
-            found = [joined(scope, pair) for pair in zip(found, last, strict=True)]
-        columns, length = found, half + length % 2
+            result = [joined(scope, pair) for pair in zip(result, last, strict=True)]
+        columns, length = result, half + length % 2
     return columns
 
 
@@ -362,10 +362,11 @@ def _halved_while(scope: Scope, combine: Combine, columns: Sequence[Array]) -> l
 
         even = arrays([tensor[0 : 2 * half : 2] for tensor in tensors])
         odd = arrays([tensor[1 : 2 * half : 2] for tensor in tensors])
-        found = combine(inner, even, odd)
+        result = combine(inner, even, odd)
         last = [tensor[2 * half :] for tensor in tensors]
         following = [
-            tf.concat([inner.tensor(array), row], 0) for array, row in zip(found, last, strict=True)
+            tf.concat([inner.tensor(array), row], 0)
+            for array, row in zip(result, last, strict=True)
         ]
         return (length - half, *following)
 

@@ -74,8 +74,8 @@ def _scatter(scope: Scope, operation: Operation, operands: Sequence[Array]) -> S
     if larger is arrays:
         return _scattered(scope, operation, places, arrays, updates)
     places = _places(scope, operation, larger[0], indices, updates[0])
-    found = _scattered(scope, operation, places, larger, updates)
-    return [cut(scope, one, other.sizes) for one, other in zip(found, arrays, strict=True)]
+    result = _scattered(scope, operation, places, larger, updates)
+    return [cut(scope, one, other.sizes) for one, other in zip(result, arrays, strict=True)]
 
 
 def _larger(
@@ -238,8 +238,8 @@ def _update_once(
         ]
         news = list(windows)
         if not replaces:
-            found = scope.inner().run(body, [*olds, *windows])
-            news = [sized(scope, new, old.sizes) for new, old in zip(found, olds, strict=True)]
+            result = scope.inner().run(body, [*olds, *windows])
+            news = [sized(scope, new, old.sizes) for new, old in zip(result, olds, strict=True)]
         if valid is not None:
             flag = scope.compact(valid)
             news = [_chosen(scope, flag, new, old) for new, old in zip(news, olds, strict=True)]
@@ -428,14 +428,14 @@ def _segments(scope: Scope, rows: _Rows, kind: str, old: Array, new: Array) -> t
     shape = scope.reshape_shape(old.sizes)
     updates = scope.tensor(new)
     if kind == "add":
-        found = tf.math.unsorted_segment_sum(updates, ids, number)
-        return found if len(rows.components) == 1 else tf.reshape(found, shape)
+        result = tf.math.unsorted_segment_sum(updates, ids, number)
+        return result if len(rows.components) == 1 else tf.reshape(result, shape)
     # The dtype is wide enough that a product of several updates does not overflow too early.
     own = old.tf_dtype
     wide = {2: tf.float64, 4: tf.float64, 8: tf.complex128}
     dtype = wide[own.size] if own in _NARROW else own
-    found = tf.math.unsorted_segment_prod(tf.cast(updates, dtype), ids, number)
-    return tf.cast(tf.cast(scope.tensor(old), dtype) * tf.reshape(found, shape), own)
+    result = tf.math.unsorted_segment_prod(tf.cast(updates, dtype), ids, number)
+    return tf.cast(tf.cast(scope.tensor(old), dtype) * tf.reshape(result, shape), own)
 
 
 _EXTREMES_AND_PRODUCTS = frozenset({"maximum", "minimum", "multiply"})
@@ -460,12 +460,12 @@ def _by_runs(scope: Scope, rows: _Rows, kind: str, old: Array, new: Array) -> tf
     ids, values = tf.gather(ids, order), tf.gather(values, order)
     place = tf.range(count)
 
-    def step(width: tf.Tensor, found: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def step(width: tf.Tensor, result: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         before = tf.maximum(place - width, 0)
         is_same = tf.logical_and(tf.equal(tf.gather(ids, before), ids), place >= width)
-        others = combine(found, tf.gather(found, before))
+        others = combine(result, tf.gather(result, before))
         chosen = tf.reshape(is_same, [-1] + [1] * len(rows.rest))
-        return width * 2, _converter_forms.chosen(chosen, others, found)
+        return width * 2, _converter_forms.chosen(chosen, others, result)
 
     _, values = tf.while_loop(
         lambda width, _: width < count,
@@ -482,8 +482,8 @@ def _by_runs(scope: Scope, rows: _Rows, kind: str, old: Array, new: Array) -> tf
     flat = tf.concat([flat, flat[:1]], 0)
     target = tf.where(is_last, ids, tf.cast(end, ids.dtype))
     values = combine(tf.gather(flat, ids), values)
-    found = tf.tensor_scatter_nd_update(flat, target[:, None], values)[:end]
-    return tf.reshape(found, scope.reshape_shape(old.sizes))
+    result = tf.tensor_scatter_nd_update(flat, target[:, None], values)[:end]
+    return tf.reshape(result, scope.reshape_shape(old.sizes))
 
 
 _NARROW = frozenset({tf.float16, tf.bfloat16, tf.float32, tf.complex64})
@@ -618,7 +618,7 @@ def _update_each(
 
     def step(i: tf.Tensor, *tensors: tf.Tensor) -> list[Any]:
         inner = scope.inner(other_graph=True)
-        found = _update_once(
+        result = _update_once(
             inner,
             body,
             kinds,
@@ -630,7 +630,7 @@ def _update_each(
             {axis: Array(starts[axis].element, (), first[i]) for axis, first in firsts.items()},
             None if valid is None else Array("i1", (), valid[i]),
         )
-        return [i + 1, *(inner.tensor(array) for array in found)]
+        return [i + 1, *(inner.tensor(array) for array in result)]
 
     number = scope.size(total)
     _, *results = tf.while_loop(

@@ -176,13 +176,13 @@ class Scope:
         frame = _Frame(self, block, arguments)
         while True:
             for operation in frame.operations:
-                found = frame.scope._made_of(operation)
-                if isinstance(found, Inlined):
-                    taken, given = len(found.block.arguments), len(found.arguments)
+                outcome = frame.scope._made_of(operation)
+                if isinstance(outcome, Inlined):
+                    taken, given = len(outcome.block.arguments), len(outcome.arguments)
                     if taken != given:
                         frame.scope.fail(operation, f"it gives {given} values for {taken}")
                     calls.append((operation, frame))
-                    frame = _Frame(found.scope, found.block, found.arguments)
+                    frame = _Frame(outcome.scope, outcome.block, outcome.arguments)
                     break
             else:
                 returned = [frame.scope.array(value) for value in frame.block.returned]
@@ -199,7 +199,7 @@ class Scope:
     def _made_of(self, operation: Operation) -> Inlined | None:
         """Converts one operation, or returns the function that replaces it."""
         try:
-            found = self._emit(operation)
+            outcome = self._emit(operation)
         except BridgeError:
             raise
         except CONTRADICTIONS as e:
@@ -207,9 +207,9 @@ class Scope:
                 raise RecursionError from e  # inspect makes a TypeError of it
             # The reader does not check operands, types and regions against the operation.
             self.fail(operation, f"its operands, types or regions do not fit it ({e})")
-        if isinstance(found, Inlined):
-            return found
-        self._bind(operation, found)
+        if isinstance(outcome, Inlined):
+            return outcome
+        self._bind(operation, outcome)
         return None
 
     def _emit(self, operation: Operation) -> Sequence[Array] | Inlined:
@@ -233,17 +233,17 @@ class Scope:
         version = graph.version
         if self.names_lines and line is not None:
             with tf.name_scope(line_scope(line)):
-                found = emitter(self, operation, operands)
+                result = emitter(self, operation, operands)
         else:
-            found = emitter(self, operation, operands)
+            result = emitter(self, operation, operands)
         if self.refuses_bits and graph.version > version:
             # The version counts operations.
             made = graph.get_operations()[version - graph.version :]
             if any(each.type == "Bitcast" for each in made):
                 self.fail(operation, "it needs Bitcast, which no converter of graphs knows")
-        if isinstance(found, Inlined):
-            found.scope._line = line
-        return (found,) if isinstance(found, Array) else found
+        if isinstance(result, Inlined):
+            result.scope._line = line
+        return (result,) if isinstance(result, Array) else result
 
     def array(self, value: Value) -> Array:
         """Returns the array of a value."""
@@ -366,10 +366,10 @@ class Scope:
 
     def shape(self, sizes: Sequence[Dim]) -> Any:
         """Returns sizes as a shape for TensorFlow: a list of ints, or an int32 tensor."""
-        found = [self.size(size) for size in sizes]
-        if all(isinstance(size, int) for size in found):
-            return found
-        return self.once(("shape", tuple(sizes)), lambda: tf.stack(found))
+        result = [self.size(size) for size in sizes]
+        if all(isinstance(size, int) for size in result):
+            return result
+        return self.once(("shape", tuple(sizes)), lambda: tf.stack(result))
 
     def reshape_shape(self, sizes: Sequence[Dim]) -> Any:
         """Returns sizes for tf.reshape, where one of them may be -1."""
@@ -438,8 +438,8 @@ class Scope:
         scope: Scope | None = self
         while scope is not None:
             if name in scope._variables:
-                found = scope._variables[name]
-                return self.once(("variable", name), found) if callable(found) else found
+                result = scope._variables[name]
+                return self.once(("variable", name), result) if callable(result) else result
             scope = scope._outer
         raise AssertionError(f"the size {name} comes before what defines it")
 
@@ -568,13 +568,13 @@ class Scope:
     def measured(self, tensor: tf.Tensor, element: str, sizes: Sequence[Dim | None]) -> Array:
         """Makes an array from a tensor; None sizes are computed from the tensor."""
         shape: list[tf.Tensor] = []
-        found: list[Dim] = []
+        result: list[Dim] = []
         for axis, size in enumerate(sizes):
             if size is None:
                 shape = shape or [tf.shape(tensor)]
                 size = self.new_size(shape[0][axis])
-            found.append(size)
-        return self.made(tensor, element, found)
+            result.append(size)
+        return self.made(tensor, element, result)
 
     def result(self, operation: Operation, tensor: tf.Tensor, sizes: Sequence[Dim]) -> Array:
         """Makes the array of an operation's first result from a tensor with all its sizes."""
@@ -625,8 +625,8 @@ def typed(known: Sequence[int | None], sizes: Sequence[Dim]) -> tuple[Dim, ...]:
 
 def type_sizes(kind: TensorType) -> tuple[int, ...] | None:
     """Returns the sizes of a type if all are numbers, else None."""
-    found = tuple(size for size in kind.shape if size is not None)
-    return found if len(found) == len(kind.shape) else None
+    numbers = tuple(size for size in kind.shape if size is not None)
+    return numbers if len(numbers) == len(kind.shape) else None
 
 
 def broadcast_sizes(arrays: Sequence[Array]) -> tuple[Dim, ...]:

@@ -121,15 +121,15 @@ def broadcast(scope: Scope, array: Array, sizes: Sequence[Dim], dimensions: Sequ
     if list(dimensions) != sorted(dimensions):
         order = sorted(range(array.rank), key=lambda i: dimensions[i])
         array, dimensions = transpose(scope, array, order), sorted(dimensions)
-    found = _with_reduced_axes(scope, array, sizes, dimensions)
-    if found is None:
-        found = _placed(scope, array, sizes, dimensions)
+    result = _with_reduced_axes(scope, array, sizes, dimensions)
+    if result is None:
+        result = _placed(scope, array, sizes, dimensions)
     kept = set(dimensions)
     if all(size == 1 for axis, size in enumerate(sizes) if axis not in kept) and all(
         sizes[place] == size for place, size in zip(dimensions, array.sizes, strict=True)
     ):
-        return _derived(scope, found, array)
-    return found
+        return _derived(scope, result, array)
+    return result
 
 
 def note_reduced(
@@ -146,10 +146,10 @@ def note_reduced(
 def _with_reduced_axes(
     scope: Scope, array: Array, sizes: tuple[Dim, ...], dimensions: Sequence[int]
 ) -> Array | None:
-    found = scope.once(("reduced", array), lambda: None)
-    if found is None:
+    recorded = scope.once(("reduced", array), lambda: None)
+    if recorded is None:
         return None
-    axes, with_ones = found
+    axes, with_ones = recorded
     rank = array.rank + len(axes)
     kept = [axis for axis in range(rank) if axis not in axes]
     if len(sizes) != rank or list(dimensions) != kept:
@@ -195,14 +195,14 @@ def with_ones(
     if tuple(sizes) == tuple(wanted):
         return tensor
     if sum(not isinstance(size, int) for size in wanted) <= 1 and 0 not in wanted:
-        found = tf.reshape(tensor, scope.reshape_shape(wanted))
+        result = tf.reshape(tensor, scope.reshape_shape(wanted))
     else:
         drop, add = _other_ones(sizes, wanted)
-        found = tf.squeeze(tensor, drop) if drop else tensor
+        result = tf.squeeze(tensor, drop) if drop else tensor
         for axis in add:
-            found = tf.expand_dims(found, axis)
-    scope.once(("without ones", found.ref()), lambda: (tensor, sizes))
-    return scope.shaped(found, wanted)
+            result = tf.expand_dims(result, axis)
+    scope.once(("without ones", result.ref()), lambda: (tensor, sizes))
+    return scope.shaped(result, wanted)
 
 
 def _other_ones(sizes: Sequence[Dim], wanted: Sequence[Dim]) -> tuple[list[int], list[int]]:
@@ -412,9 +412,9 @@ def _slice(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Arr
         limits = operation.ints("limit_indices")
         return slice_array(scope, array, starts, limits, operation.ints("strides"))
     known = [bound.integers for bound in bounds]
-    found = [column for column in known if column is not None]
-    if len(found) == 3:
-        return slice_array(scope, array, *found)
+    columns_known = [column for column in known if column is not None]
+    if len(columns_known) == 3:
+        return slice_array(scope, array, *columns_known)
     kind = operation.results[0].tensor
     vectors = [tf.cast(scope.tensor(bound), tf.int32) for bound in bounds]
     tensor = tf.strided_slice(scope.tensor(array), *vectors)
@@ -573,8 +573,8 @@ def _spread_constant(array: Array, axes: Sequence[int]) -> np.ndarray[Any, Any] 
 
 def concatenated(scope: Scope, array: Array) -> tuple[int, tuple[Array, ...]] | None:
     """Returns the axis and the arrays of a concatenation; None for other arrays."""
-    found = scope.once(("concatenated", array), lambda: None)
-    return found  # type: ignore[no-any-return]
+    parts = scope.once(("concatenated", array), lambda: None)
+    return parts  # type: ignore[no-any-return]
 
 
 def _elements(scope: Scope, array: Array) -> Sequence[Dim] | None:
@@ -646,9 +646,9 @@ def _pad(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array
         return pad(scope, array, value, low, high, operation.ints("interior_padding"))
     unknown = [None] * array.rank
     columns = [scope.sizes_of(amount, unknown, least=MIN_COMPUTED_AMOUNT) for amount in amounts]
-    found = pad(scope, array, value, *columns)
+    result = pad(scope, array, value, *columns)
     kind = operation.results[0].tensor
-    return resized(found, typed(kind.shape, found.sizes))
+    return resized(result, typed(kind.shape, result.sizes))
 
 
 def pad(

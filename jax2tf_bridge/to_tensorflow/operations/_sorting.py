@@ -61,8 +61,8 @@ def _taken(scope: Scope, array: Array, index: tf.Tensor, count: Dim) -> Array:
         row = scope.compact(array)
         row = row if row.shape.rank == 1 else tf.reshape(row, [-1])
         return scope.made(tf.gather(row, index), array.element, sizes)
-    found = tf.gather(scope.tensor(array), index, batch_dims=array.rank - 1)
-    return scope.made(found, array.element, sizes)
+    result = tf.gather(scope.tensor(array), index, batch_dims=array.rank - 1)
+    return scope.made(result, array.element, sizes)
 
 
 # Sort keys.
@@ -81,8 +81,8 @@ def _index_by_keys(
         if index is not None:
             tensor = tf.gather(tensor, index, batch_dims=len(sizes) - 1)
         wanted = count if key is keys[0] else sizes[-1]
-        found = tf.math.top_k(tensor, scope.size(wanted)).indices
-        index = found if index is None else tf.gather(index, found, batch_dims=len(sizes) - 1)
+        result = tf.math.top_k(tensor, scope.size(wanted)).indices
+        index = result if index is None else tf.gather(index, result, batch_dims=len(sizes) - 1)
     assert index is not None, "there is a key"
     return index
 
@@ -210,9 +210,9 @@ def _top_k(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Seq
 
 def _parameters(operation: Operation) -> Mapping[str, Any]:
     for name in ("composite_attributes", "mhlo.attributes", "mhlo.backend_config"):
-        found = operation.attributes.get(name)
-        if isinstance(found, Mapping):
-            return found
+        attribute = operation.attributes.get(name)
+        if isinstance(attribute, Mapping):
+            return attribute
     return operation.attributes
 
 

@@ -30,14 +30,14 @@ def _igamma(a: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     # TensorFlow returns 0 for x = 0 with any a, and NaN for a = 0; JAX returns 1 there for x >= 1.
     is_whole = tf.logical_and(tf.equal(a, 0), x >= 1)
     is_whole = tf.logical_or(is_whole, _is_positive_infinity(x))
-    found = tf.where(is_whole, constant_like(x, 1), tf.math.igamma(a, x))
-    return tf.where(_is_outside(a, x), constant_like(x, math.nan), found)
+    result = tf.where(is_whole, constant_like(x, 1), tf.math.igamma(a, x))
+    return tf.where(_is_outside(a, x), constant_like(x, math.nan), result)
 
 
 def _igammac(a: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     is_zero = tf.logical_or(tf.equal(a, 0), _is_positive_infinity(x))
-    found = tf.where(is_zero, constant_like(x, 0), tf.math.igammac(a, x))
-    return tf.where(_is_outside(a, x), constant_like(x, math.nan), found)
+    result = tf.where(is_zero, constant_like(x, 0), tf.math.igammac(a, x))
+    return tf.where(_is_outside(a, x), constant_like(x, math.nan), result)
 
 
 def _is_positive_infinity(x: tf.Tensor) -> tf.Tensor:
@@ -149,11 +149,11 @@ def _emitter(name: str) -> Emitter:
             tensors = [scope.tensor(Array(a.element, sizes, scope.compact(a))) for a in operands]
         if in_float32:
             tensors = [tf.cast(tensor, tf.float32) for tensor in tensors]
-        found = function(*tensors)
+        result = function(*tensors)
         if name == "chlo.digamma" and _is_infinite_at_zero(scope, operation):
             at_zero = tf.equal(tensors[0], constant_like(tensors[0], 0))
-            found = tf.where(at_zero, constant_like(found, -np.inf), found)
-        return scope.made(tf.cast(found, tf_dtype(element)), element, sizes)
+            result = tf.where(at_zero, constant_like(result, -np.inf), result)
+        return scope.made(tf.cast(result, tf_dtype(element)), element, sizes)
 
     return emit
 

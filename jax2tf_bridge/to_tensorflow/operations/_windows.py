@@ -187,15 +187,15 @@ def reduce_windows(
         return [broadcast(scope, init, sizes, ()) for init in inits]
     combine = combining(block)
     direction = _running_direction(arrays[0], windows)
-    found = reducers(block)
+    matched = reducers(block)
     if direction is not None:
         axis, backwards = direction
-        results = _running(scope, found, combine, arrays, axis, backwards)
-        is_done = _all_identities(scope, found, inits)
+        results = _running(scope, matched, combine, arrays, axis, backwards)
+        is_done = _all_identities(scope, matched, inits)
         return results if is_done else _started(scope, combine, inits, results)
-    if found is None or len(arrays) > 1:
+    if matched is None or len(arrays) > 1:
         return _any_windows(scope, combine, arrays, inits, windows)
-    (reducer,), (array,), (init,) = found, arrays, inits
+    (reducer,), (array,), (init,) = matched, arrays, inits
     plain = _known_windows(scope, reducer, array, windows)
     if plain is None:
         neutral = Array(array.element, (), known=_neutral(reducer, array.element))
@@ -309,9 +309,9 @@ def _of_whole_axes(scope: Scope, reducer: Reducer, array: Array, windows: Window
         return None
     if any(padded[a] != windows.sizes[a] for a in axes) or not has_reduction(reducer, array):
         return None
-    found = reduced(scope, reducer, array, axes)
+    result = reduced(scope, reducer, array, axes)
     sizes = tuple(1 if a in axes else size for a, size in enumerate(array.sizes))
-    return broadcast(scope, found, sizes, [a for a in range(array.rank) if a not in axes])
+    return broadcast(scope, result, sizes, [a for a in range(array.rank) if a not in axes])
 
 
 def _pooled(scope: Scope, reducer: Reducer, array: Array, windows: Windows) -> Array | None:
@@ -369,8 +369,8 @@ def _pooled(scope: Scope, reducer: Reducer, array: Array, windows: Windows) -> A
 
         pooled = _if_finite(scope, source, plain, exact)
     results = wanted if mode == "SAME" else counts.results(scope, array.sizes)
-    found = cut(scope, images.back(scope, pooled, array.element, results), wanted)
-    return converted(scope, found, element)
+    result = cut(scope, images.back(scope, pooled, array.element, results), wanted)
+    return converted(scope, result, element)
 
 
 def _if_finite(
@@ -404,7 +404,7 @@ def _exact_max_pool(
 
 def _is_same(scope: Scope, array: Array, windows: Windows) -> bool:
     """Returns whether the padding is TensorFlow's SAME, and not zero."""
-    found = False
+    result = False
     for axis in windows.axes:
         size, window, stride = array.sizes[axis], windows.sizes[axis], windows.strides[axis]
         total = (-(-size // stride) - 1) * stride + window - size
@@ -413,8 +413,8 @@ def _is_same(scope: Scope, array: Array, windows: Windows) -> bool:
         low = total // 2
         if (windows.low[axis], windows.high[axis]) != (low, total - low):
             return False
-        found = found or total != 0
-    return found
+        result = result or total != 0
+    return result
 
 
 def _padded(scope: Scope, array: Array, value: Array, windows: Windows) -> Array:
@@ -459,8 +459,8 @@ class _Images:
 
     def numbers(self, of_axes: Sequence[Dim]) -> list[int]:
         """Selects the numbers of height and width."""
-        found = [number for number in (of_axes[a] for a in self.axes) if isinstance(number, int)]
-        return found if len(found) == 2 else [1, *found]
+        numbers = [number for number in (of_axes[a] for a in self.axes) if isinstance(number, int)]
+        return numbers if len(numbers) == 2 else [1, *numbers]
 
     def back(self, scope: Scope, tensor: tf.Tensor, element: str, sizes: Sequence[Dim]) -> Array:
         """Converts images back to the axes of the original array, with these sizes."""
@@ -544,7 +544,7 @@ def _flagged(combine: Combine) -> Combine:
         has_one, has_other = scope.compact(one_flag), scope.compact(other_flag)
         both = tf.logical_and(has_one, has_other)
         combined = combine(scope, ones, others)
-        found = [
+        output = [
             scope.made(
                 tf.where(
                     both,
@@ -557,7 +557,7 @@ def _flagged(combine: Combine) -> Combine:
             for result, a, b in zip(combined, ones, others, strict=True)
         ]
         either = tf.logical_or(has_one, has_other)
-        return [*found, scope.made(either, "i1", combined[0].sizes)]
+        return [*output, scope.made(either, "i1", combined[0].sizes)]
 
     return flagged
 
@@ -624,11 +624,11 @@ def _along(
     # Windows of 1, 2, 4, ... elements consist of two halves; some of them form the whole window.
     span = count(scope, size, window, 1, dilation)
     runs, length, place = list(columns), 1, 0
-    found: list[Array] | None = None
+    result: list[Array] | None = None
     while True:
         if window & length:
             piece = part(runs, place * dilation, span, 1)
-            found = piece if found is None else combine(scope, found, piece)
+            result = piece if result is None else combine(scope, result, piece)
             place += length
         if place == window:
             break
@@ -636,8 +636,8 @@ def _along(
         left = runs[0].sizes[axis] - shift
         runs = combine(scope, part(runs, 0, left, 1), part(runs, shift, left, 1))
         length *= 2
-    assert found is not None, "a window has an element"
-    return part(found, 0, number, stride)
+    assert result is not None, "a window has an element"
+    return part(result, 0, number, stride)
 
 
 def _part(
@@ -647,14 +647,14 @@ def _part(
         return [value if a == axis else other for a, other in enumerate(others)]
 
     ones, zeros = [1] * array.rank, [0] * array.rank
-    found = slice_array(
+    result = slice_array(
         scope,
         array,
         everywhere(start, zeros),
         everywhere(limit, array.sizes),
         everywhere(step, ones),
     )
-    return sized(scope, found, everywhere(length, array.sizes))
+    return sized(scope, result, everywhere(length, array.sizes))
 
 
 # The gradient of pools.
@@ -672,8 +672,8 @@ def _select_and_scatter(scope: Scope, operation: Operation, operands: Sequence[A
         return broadcast(scope, init, array.sizes, ())
     select, scatter = operation.regions
     extreme = selected_extreme(select)
-    found = reducers(scatter)
-    reducer = None if found is None else found[0]
+    matched = reducers(scatter)
+    reducer = None if matched is None else matched[0]
 
     def by_places(scope: Scope) -> Array:
         return _scattered_by_places(scope, operation, reducer, operands, windows)
@@ -750,7 +750,7 @@ def _pool_gradient(
     if extreme == "minimum":
         tensor = -tensor
     ksize, strides = images.numbers(windows.sizes), images.numbers(windows.strides)
-    found = tf.raw_ops.MaxPoolGrad(
+    result = tf.raw_ops.MaxPoolGrad(
         orig_input=tensor,
         orig_output=tf.nn.max_pool2d(tensor, ksize, strides, "VALID"),
         grad=scope.tensor(gradients.array),
@@ -758,7 +758,7 @@ def _pool_gradient(
         strides=[1, *strides, 1],
         padding="VALID",
     )
-    return cut(scope, images.back(scope, found, array.element, array.sizes), sizes)
+    return cut(scope, images.back(scope, result, array.element, array.sizes), sizes)
 
 
 def _places(windows: Windows) -> list[tuple[int, ...]]:
