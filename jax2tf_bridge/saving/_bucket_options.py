@@ -252,7 +252,7 @@ def _example_inputs(endpoint: Endpoint, bucketing: Bucketing) -> Mapping[str, An
 
 
 def _pad_endpoint(endpoint: Endpoint, bucketing: Bucketing) -> Endpoint:
-    gradients = PieceGradients(endpoint.prevented)
+    gradients = PieceGradients(endpoint.gradient_problem)
     by_name = {port.name: port for port in endpoint.inputs}
     return replace(
         endpoint,

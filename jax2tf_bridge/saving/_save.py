@@ -276,7 +276,7 @@ def _write_model(
         # TF Hub and Keras call a loaded model itself: tf.saved_model.load(path)(...).
         setattr(root, "__call__", getattr(root, default))  # noqa: B010
     # `verify` compares these with JAX.
-    root.unprocessed = {e.name: e.unprocessed() for e in endpoints if e.is_processed}
+    root.unprocessed = {e.name: e.trace_unprocessed() for e in endpoints if e.is_processed}
     root.gradients = {e.name: e.gradient_functions() for e in endpoints}
     try:
         tf.saved_model.save(

@@ -53,8 +53,8 @@ def call_flat(
     callee = _Callee(portable, constants, orders=orders)
     prevented = None if with_gradient else _NO_GRADIENT.format(name=portable.name)
     if orders is not None:
-        prevented = orders.prevented(0)
-        callee = replace(callee, known=orders.known() if known is None else known)
+        prevented = orders.gradient_problem(0)
+        callee = replace(callee, known=orders.lifted_constants() if known is None else known)
     if orders is None and prevented is None and portable.target.xla and _is_in_branch():
         # After loading a SavedModel, TensorFlow finds no gradient for an If whose branch contains a
         # custom gradient directly. It finds the gradient of a function that the branch calls.
@@ -104,7 +104,7 @@ class StoredGradients:
         }
         self.functions += map(self._function, callees[1:])
 
-    def known(self) -> dict[Key, tf.Tensor]:
+    def lifted_constants(self) -> dict[Key, tf.Tensor]:
         """Returns the lifted constants of all orders, in the current graph."""
         known: dict[Key, tf.Tensor] = {}
         for callee in self._callees:
@@ -135,12 +135,12 @@ class StoredGradients:
         """
         return _pull_back(replace(self._callees[0], known=known), args, cotangents, cotangents)
 
-    def prevented(self, order: int) -> str | None:
+    def gradient_problem(self, order: int) -> str | None:
         """Explains why the function of this order has no gradient; None if it has one."""
         is_native = has_tensorflow_gradient(self._callees[0].portable)
-        return None if is_native or order < self._order else self.ended(order)
+        return None if is_native or order < self._order else self.end_problem(order)
 
-    def ended(self, order: int) -> str | None:
+    def end_problem(self, order: int) -> str | None:
         """Explains why the last saved order has no gradient; None for the orders before it."""
         if order < self.order:
             return None
@@ -163,7 +163,7 @@ class StoredGradients:
         def vjp(*args: tf.Tensor) -> list[tf.Tensor]:
             known = dict(zip(self.constants, args[first:], strict=True))
             return _call_named(
-                replace(callee, known=known), args[:first], self.prevented(callee.order)
+                replace(callee, known=known), args[:first], self.gradient_problem(callee.order)
             )
 
         return TracedOnce(vjp, signature)

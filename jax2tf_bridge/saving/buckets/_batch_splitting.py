@@ -54,10 +54,10 @@ class PieceGradients:
     """Gradients of functions over pieces, as TF functions that a SavedModel can hold.
 
     Attributes:
-      prevented: returns the reason why the gradient of an order has no gradient, or None.
+      gradient_problem: returns the reason why the gradient of an order has no gradient, or None.
     """
 
-    prevented: Callable[[int], str | None]
+    gradient_problem: Callable[[int], str | None]
     _by_key: dict[tuple[str, tuple[Any, ...]], PiecewiseFunction] = field(default_factory=dict)
     _untraced: list[PiecewiseFunction] = field(default_factory=list)
 
@@ -79,7 +79,7 @@ class PieceGradients:
         functions = []
         while self._untraced:
             piecewise = self._untraced.pop()
-            while self.prevented(piecewise.order) is None:
+            while self.gradient_problem(piecewise.order) is None:
                 functions.append(piecewise.vjp_function.concrete)
                 piecewise = piecewise.vjp
         return functions
@@ -97,7 +97,7 @@ class PiecewiseFunction:
       largest: the maximum size of a piece.
       arguments: the arguments; one has the kind "size", the size of the whole.
       results: the results.
-      prevented: as in `PieceGradients`.
+      gradient_problem: as in `PieceGradients`.
       order: 0 for the function itself, 1 for its gradient, ...
       pull: the gradient of `of_piece`, from its arguments and the cotangents of its results;
         without it TensorFlow differentiates `of_piece`, which then runs once more.
@@ -107,13 +107,13 @@ class PiecewiseFunction:
     largest: int
     arguments: tuple[Slot, ...]
     results: tuple[Slot, ...]
-    prevented: Callable[[int], str | None]
+    gradient_problem: Callable[[int], str | None]
     order: int = 0
     pull: Callable[..., Sequence[tf.Tensor]] | None = None
 
     def __call__(self, *args: tf.Tensor) -> list[tf.Tensor]:
         """Runs the function over the pieces and joins the results."""
-        if (why := self.prevented(self.order)) is not None:
+        if (why := self.gradient_problem(self.order)) is not None:
             return [tf.raw_ops.PreventGradient(input=r, message=why) for r in self._run(args)]
 
         @tf.custom_gradient
@@ -160,7 +160,7 @@ class PiecewiseFunction:
             self.largest,
             (*self.arguments, *(self.results[i].to_cotangent() for i in targets)),
             tuple(self.arguments[i].to_cotangent() for i in sources),
-            self.prevented,
+            self.gradient_problem,
             self.order + 1,
         )
 
@@ -381,7 +381,7 @@ def split_into_pieces(
                 largest,
                 tuple(arguments.values()),
                 tuple(results.values()),
-                (lambda order: None) if gradients is None else gradients.prevented,
+                (lambda order: None) if gradients is None else gradients.gradient_problem,
                 pull=None if pull is None else pull_of_piece,
             )
 

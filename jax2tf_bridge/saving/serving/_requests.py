@@ -105,7 +105,7 @@ class _Probe:
     @staticmethod
     def of(endpoint: Endpoint) -> _Probe:
         function = tf.function(lambda **inputs: arguments(endpoint, inputs), autograph=False)
-        return _Probe(endpoint, function.get_concrete_function(**endpoint.taken()))
+        return _Probe(endpoint, function.get_concrete_function(**endpoint.saved_inputs()))
 
     def run(self, example: _Tensors) -> dict[str, tf.Tensor]:
         """Runs preprocess on an example, and returns the function's inputs.
@@ -173,7 +173,7 @@ def _solve(
 
 def _convert_examples(endpoint: Endpoint) -> list[dict[str, tf.Tensor]]:
     """Converts the examples to tensors, with defaults for missing inputs."""
-    specs, defaults = endpoint.taken(), endpoint.defaults()
+    specs, defaults = endpoint.saved_inputs(), endpoint.defaults()
     examples = []
     for values in examples_of(endpoint.name, endpoint.signature):
         missing = [name for name in specs if name not in values and name not in defaults]
@@ -190,7 +190,7 @@ def _convert_examples(endpoint: Endpoint) -> list[dict[str, tf.Tensor]]:
 def _yield_example_code(endpoint: Endpoint) -> Iterator[str]:
     """Yields the code of an example: a value for each input without a default."""
     defaults = endpoint.defaults()
-    for name, spec in endpoint.taken().items():
+    for name, spec in endpoint.saved_inputs().items():
         if name in defaults:
             continue
         shape = tuple(1 if size is None else size for size in spec.shape) if spec.shape.rank else ()
@@ -203,7 +203,7 @@ def _yield_example_code(endpoint: Endpoint) -> Iterator[str]:
 
 def _resize(probe: _Probe, example: _Tensors) -> Iterator[dict[str, tf.Tensor]]:
     """Yields the example with the rows of each bucket, for variables that equal its row count."""
-    endpoint, specs = probe.endpoint, probe.endpoint.taken()
+    endpoint, specs = probe.endpoint, probe.endpoint.saved_inputs()
     bucketing = endpoint.bucketing
     assert bucketing is not None
     open_rows = [n for n, spec in specs.items() if ServedArray.of_tensor(spec).has_open_rows]

@@ -101,7 +101,7 @@ class Endpoint:
 
         def held() -> dict[str, tf.Tensor]:
             # No input has a slash in its name.
-            known = [] if orders is None else orders.known().values()
+            known = [] if orders is None else orders.lifted_constants().values()
             read = {f"weights/{i}": v.read_value() for i, v in enumerate(weights)}
             return read | {f"constants/{i}": tensor for i, tensor in enumerate(known)}
 
@@ -150,7 +150,7 @@ class Endpoint:
         """Returns the arguments of its tf.function, by name."""
         return {port.name: spec(port.name, port.aval) for port in self.inputs}
 
-    def taken(self) -> dict[str, tf.TensorSpec]:
+    def saved_inputs(self) -> dict[str, tf.TensorSpec]:
         """Returns the inputs of the saved signature: those of its preprocess, if it has one."""
         if self.signature.processing.preprocess is None:
             return self.specs()
@@ -193,7 +193,7 @@ class Endpoint:
         ]
         return tf.function(method, autograph=False), calls
 
-    def unprocessed(self) -> Any:
+    def trace_unprocessed(self) -> Any:
         """Traces its function without preprocess and postprocess, over named tensors."""
 
         def by_name(**tensors: Any) -> dict[str, Any]:
@@ -265,7 +265,7 @@ class Endpoint:
         Raises:
           SavingError: it has another dtype or shape, or integers that the dtype does not hold.
         """
-        expected = self.taken()[name]
+        expected = self.saved_inputs()[name]
         place = self._place(what, name)
         try:
             tensor = tf.constant(value, expected.dtype)
@@ -310,14 +310,14 @@ class Endpoint:
                 functions += gradients.concrete_functions()
         return functions
 
-    def prevented(self, order: int) -> str | None:
+    def gradient_problem(self, order: int) -> str | None:
         """Returns why the derivative of this order has no gradient, or None if it has one.
 
         This concerns sizes that run in pieces, where each order needs a function.
         """
         if self.orders is None:
             return self.portable.gradient_problem()
-        return self.orders.ended(order)
+        return self.orders.end_problem(order)
 
     @property
     def takes_params(self) -> bool:

@@ -98,7 +98,7 @@ class SignatureInputs:
         """Types of the inputs by name."""
         return avals_of(self.ports)
 
-    def taken(self) -> Mapping[str, Any]:
+    def saved_inputs(self) -> Mapping[str, Any]:
         """Returns the inputs of the saved signature: those of its preprocess, if it has one."""
         if self.signature.processing.preprocess is not None:
             return self.signature.processing.inputs
@@ -131,7 +131,7 @@ class SignatureInputs:
             self._check("example", example)
 
     def _check(self, option: str, names: Iterable[str]) -> None:
-        known = self.taken()
+        known = self.saved_inputs()
         for name in names:
             if name in known:
                 continue

@@ -41,11 +41,12 @@ def with_processing(endpoint: Endpoint) -> tuple[NamedCall, dict[str, tf.TensorS
     if signature.processing.preprocess is not None:
         before = functools.partial(_preprocess, endpoint)
     post = signature.processing.postprocess
+    inputs = endpoint.saved_inputs()
     if post is None:
-        return before, endpoint.taken()
+        return before, inputs
     _check_keywords("postprocess", post, [port.name for port in endpoint.outputs], name)
     place = f"postprocess of the signature {name}"
-    return lambda tensors: _outputs(place, _run(place, post, before(tensors))), endpoint.taken()
+    return lambda tensors: _outputs(place, _run(place, post, before(tensors))), inputs
 
 
 def check_preprocess(name: str, signature: Signature) -> None:
@@ -249,7 +250,7 @@ def describe_arrays(endpoint: Endpoint, outputs: Mapping[str, Any]) -> Sides:
     inputs = (
         {port.name: ServedArray.of_aval(port.aval) for port in endpoint.inputs}
         if own_inputs
-        else {name: ServedArray.of_tensor(s) for name, s in endpoint.taken().items()}
+        else {name: ServedArray.of_tensor(s) for name, s in endpoint.saved_inputs().items()}
     )
     # A dimension variable is informative only if inputs have it as well.
     if own_inputs and endpoint.signature.processing.postprocess is None:
