@@ -128,7 +128,9 @@ def parse_comparison(text: str) -> Comparison:
         raise ComparisonSyntaxError(text, len(text) + 1, "no comparison found")
     first = operators[0]
     if first.group() not in COMPARE:
-        raise ComparisonSyntaxError(text, first.start() + 1, f"{first.group()!r} is no comparison")
+        raise ComparisonSyntaxError(
+            text, first.start() + 1, f"{first.group()!r} is not a comparison operator"
+        )
     if len(operators) > 1:
         raise ComparisonSyntaxError(
             text, operators[1].start() + 1, "expected one comparison, but found a second one"

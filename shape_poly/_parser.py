@@ -350,7 +350,7 @@ class DimParser:
             if self.token.text == "(":
                 return self._call(token)
             if token.text in _FUNCTIONS:
-                raise self.make_expected_error(f"'(' after {token}, which is no variable")
+                raise self.make_expected_error(f"'(' after {token}, which is not a variable")
             if token.text == "_":
                 raise self.problem(
                     token,

@@ -67,7 +67,7 @@ def exported_path(text: str) -> AnyPath:
     else:
         return path
     raise argparse.ArgumentTypeError(
-        f"{text} {problem}, and what export wrote is read here. Export the function first: "
+        f"{text} {problem}; this command reads exported functions. Export it first: "
         f"jax2tf-bridge export {module}:{name} --args ... -o {name.rpartition('.')[2]}.jaxfn"
     )
 

@@ -101,8 +101,8 @@ def publish(
         return Published.anew(publish_version(root, write, keep=keep, check=check_complete))
     if options:
         raise SavingError(
-            f"publish was given {', '.join(options)} and no signatures: a version with other "
-            "weights has the graph, and all else, of the one before."
+            "publish without signatures only replaces the weights, so it does not take "
+            f"{', '.join(options)}. Leave out the options, or pass signatures."
         )
     if params is None:
         raise SavingError(

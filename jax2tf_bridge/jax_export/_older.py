@@ -112,7 +112,7 @@ def poly_specs(
         )
     except ValueError as e:
         raise StructureError(
-            f"polymorphic_shapes is {polymorphic_shapes!r}, which is no prefix of the structure "
+            f"polymorphic_shapes is {polymorphic_shapes!r}, which is not a prefix of the structure "
             f"of the arguments, {jax.tree_util.tree_structure(args)}."
         ) from e
     tree: Any = jax.tree_util.tree_structure(args)

@@ -261,7 +261,7 @@ class _SavedValues:
             entry = self._weights.get(name)
             if entry is None:
                 raise self._make_damaged_error(
-                    f"a function takes {path}, and there is no such variable"
+                    f"it has no variable for {path}, which a function needs"
                 )
             weights.append(
                 WeightLeaf(path, name, aval, self._read_array(entry.key, aval, entry.shape))

@@ -139,7 +139,7 @@ def _read_weights(
     missing = [path for path in avals if path not in arrays]
     if missing:
         raise FileFormatError(
-            f"{folder} is damaged: a function takes {missing[0]}, and there is no such variable. "
+            f"{folder} is damaged: it has no variable for {missing[0]}, which a function needs. "
             "Save the model again.",
             file=str(folder),
         )

@@ -136,7 +136,9 @@ def _find_sizes_problem(portable: PortableFunction, comparisons: Comparisons) ->
         for i, text in enumerate(getattr(portable, name)):
             comparison = comparisons.parse(text)
             if not isinstance(comparison, Comparison):
-                return f"{name}[{i}] is {text!r:.80}, which is no comparison of sizes: {comparison}"
+                return (
+                    f"{name}[{i}] is {text!r:.80}, which is not a comparison of sizes: {comparison}"
+                )
             if comparison.operator == "==":
                 # The equation may define a variable in terms of the arguments' variables.
                 known |= comparison.variables()
@@ -153,7 +155,7 @@ def _find_constants_problem(constants: Sequence[LiftedConstant]) -> str | None:
         if isinstance(size, str):
             return f"{name} is {constant.aval!s:.80}, and {size}"
         if not is_digest(constant.digest):
-            return f"{name} has the digest {constant.digest!r:.80}, which is no SHA-256"
+            return f"{name} has the digest {constant.digest!r:.80}, which is not a SHA-256"
         if constant.data is not None and len(constant.data) != size:
             return (
                 f"{name} is {constant.aval!s:.80} of {size} bytes, and its data has "

@@ -160,7 +160,7 @@ def _read_jax_format(data: bytes, file: str | None) -> PortableFunction:
     _check_size(data[:8], len(data), file)
     if len(data) < 8:
         raise FileFormatError(
-            f"{file_label(file)} has {len(data)} bytes, which is no function: neither a "
+            f"{file_label(file)} has {len(data)} bytes and is not a function: neither a "
             ".jaxfn file nor one of jax.export. Copy it anew, or write it again.",
             file=file,
         )

@@ -59,8 +59,8 @@ COMMANDS = ("export", "save", "litert", "inspect", "retarget", "serve-check")
         *(
             (
                 [command, source, *more],
-                f"argument {metavar}: {source} {problem}, and what export wrote is read here. "
-                f"Export the function first: jax2tf-bridge export {exported} "
+                f"argument {metavar}: {source} {problem}; this command reads exported functions. "
+                f"Export it first: jax2tf-bridge export {exported} "
                 f"({{}} {command} --help says more)",
             )
             for command, metavar, *more in (

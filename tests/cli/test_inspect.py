@@ -279,7 +279,7 @@ def test_errors(run: Run, predict: str) -> None:
         ("no", "no: No such file or directory"),
         ("folder", "folder is not a SavedModel: it has no saved_model.pb"),
         ("text", "text is no .jaxfn file: "),
-        ("empty", "empty has 0 bytes, which is no function"),
+        ("empty", "empty has 0 bytes and is not a function"),
     ):
         for options in ((), ("--json",)):
             ended = run("inspect", file, *options)

@@ -124,7 +124,7 @@ def test_shapes_of_results_follow_from_static_arguments() -> None:
         (["b, _", None], StructureError, "one entry for each of the 1 positional arguments"),
         ({"w": "b, _"}, StructureError, "has an entry 'w', but no argument has this name"),
         (3, StructureError, "must be None, a string, a dict by the names of arguments, or a seq"),
-        ([{"a": "b, _"}], StructureError, "argument x is {'a': 'b, _'}, which is no prefix"),
+        ([{"a": "b, _"}], StructureError, "argument x is {'a': 'b, _'}, which is not a prefix"),
     ],
     ids=str,
 )

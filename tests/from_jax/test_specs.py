@@ -178,9 +178,7 @@ def test_wrong_structure() -> None:
         "Got: 3 of type int."
     )
     check_error(StructureError, text, [3], x32)
-    text = (
-        "[...]polymorphic_shapes for the argument rest[0] is {'a': None}, which is no prefix[...]"
-    )
+    text = "[...]for the argument rest[0] is {'a': None}, which is not a prefix[...]"
     check_error(TypeError, text, [None, {"a": None}], x32, tree)
 
 
@@ -207,7 +205,8 @@ def test_a_list_for_arguments_by_keyword() -> None:
         (
             ["b =< 2"],
             r"polymorphic_constraints=\['b =< 2'\] cannot be read: The constraint 'b =< 2' is "
-            r"wrong at column 3: '=<' is no comparison\. A constraint compares two dimensions",
+            r"wrong at column 3: '=<' is not a comparison operator\. A constraint compares two "
+            r"dimensions",
         ),
         (
             ["b >= 4", "a <= 3", "b <= 2"],

@@ -100,7 +100,7 @@ def test_shapes_by_a_function_of_the_users() -> None:
 
 
 def test_specifications_of_another_structure() -> None:
-    with pytest.raises(StructureError, match=r"is \{'y': 'b'\}, which is no prefix"):
+    with pytest.raises(StructureError, match=r"is \{'y': 'b'\}, which is not a prefix"):
         export.poly_specs({"x": x34}, {"y": "b"})
 
 

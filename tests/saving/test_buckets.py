@@ -68,11 +68,12 @@ def test_several_variables_give_the_product_of_their_buckets() -> None:
         ({"b": (4, 4)}, "buckets must increase, and 4 follows 4. Write buckets={'b': (4,)}."),
         (
             {"batch": (4,)},
-            "buckets for 'batch', which is no dimension variable of its inputs (x: float32[b,28]).",
+            "buckets for 'batch', which is not a dimension variable of its inputs (x: "
+            "float32[b,28]).",
         ),
         (
             {"B": (4,)},
-            "buckets for 'B', which is no dimension variable of its inputs (x: float32[b,28]).",
+            "buckets for 'B', which is not a dimension variable of its inputs (x: float32[b,28]).",
         ),
     ],
 )

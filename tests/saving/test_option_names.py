@@ -41,7 +41,7 @@ def preprocessed(**options: Any) -> Signature:
         (
             text(example={"idss": IDS}),
             {},
-            "example of the signature serving_default names 'idss', which is no input: "
+            "example of the signature serving_default names 'idss', which is not an input: "
             "did you mean "
             "ids? The inputs: ids, token_mask.",
         ),
@@ -54,7 +54,8 @@ def preprocessed(**options: Any) -> Signature:
         (
             text(defaults={"token_maks": True}),
             {},
-            "defaults of the signature serving_default names 'token_maks', which is no input: did "
+            "defaults of the signature serving_default names 'token_maks', which is not an input: "
+            "did "
             "you mean token_mask? The inputs: ids, token_mask.",
         ),
         (
@@ -123,19 +124,20 @@ def preprocessed(**options: Any) -> Signature:
         (
             text(buckets={"bb": [1]}),
             {},
-            "serving_default: buckets for 'bb', which is no dimension variable of its inputs: did "
+            "serving_default: buckets for 'bb', which is not a dimension variable of its inputs: "
+            "did "
             "you mean 'b'?",
         ),
         (
             text(),
             {"buckets": {"bb": [1]}},
-            "save: buckets for 'bb', which is no dimension variable of its inputs: did you mean "
+            "save: buckets for 'bb', which is not a dimension variable of its inputs: did you mean "
             "'b'?",
         ),
         (
             text(),
             {"expected_sizes": {"nn": [1]}},
-            "save: buckets for 'nn', which is no dimension variable of its inputs: did you mean "
+            "save: buckets for 'nn', which is not a dimension variable of its inputs: did you mean "
             "'n'?",
         ),
         (
@@ -152,7 +154,8 @@ def preprocessed(**options: Any) -> Signature:
         (
             preprocessed(example={"txt": [[1]]}),
             {},
-            "example of the signature serving_default names 'txt', which is no input: did you mean "
+            "example of the signature serving_default names 'txt', which is not an input: did you "
+            "mean "
             "text? The inputs: text.",
         ),
         (
@@ -199,13 +202,13 @@ def test_names_are_checked_before_anything_is_traced(
 def test_all_signatures_are_checked_before_the_first_is_traced(tmp_path: Path) -> None:
     portable = export(lambda x: x + 1, polymorphic_shapes="(rows,)", platforms=["cpu"])(np.ones(3))
     both = {"words": text(args=[*[IDS] * 3]), "rows": Signature(portable, example={"y": [1]})}
-    with pytest.raises(SavingError, match="signature rows names 'y', which is no input"):
+    with pytest.raises(SavingError, match="signature rows names 'y', which is not an input"):
         save(tmp_path / "m", both)
     named = {**both, "rows": Signature(portable)}
     with pytest.raises(ShapeError) as caught:
         save(tmp_path / "m", named, buckets={"row": [1, 4]})
     assert str(caught.value) == (
-        "save: buckets for 'row', which is no dimension variable of its inputs: did "
+        "save: buckets for 'row', which is not a dimension variable of its inputs: did "
         "you mean 'rows'?"
     )
 

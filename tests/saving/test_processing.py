@@ -130,7 +130,8 @@ def test_choices_that_no_example_reaches_are_told(tmp_path: Path) -> None:
     [
         (
             {"texts": ["1"]},
-            "example of the signature serving_default names 'texts', which is no input: did you "
+            "example of the signature serving_default names 'texts', which is not an input: did "
+            "you "
             "mean text? The inputs: text.",
         ),
         (

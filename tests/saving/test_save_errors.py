@@ -95,7 +95,7 @@ def test_weights_that_do_not_fit(params: Any, error: Any, message: str, tmp_path
         ({"params": DENSE}, r"A signature cannot be named 'params': a loaded model has something"),
         (
             Signature(dense, args=[X], input_names={"y": "z"}),
-            r"^input_names of the signature serving_default renames 'y', which is no input.* "
+            r"^input_names of the signature serving_default renames 'y', which is not an input.* "
             r"The inputs: x\.$",
         ),
         (
@@ -112,7 +112,7 @@ def test_weights_that_do_not_fit(params: Any, error: Any, message: str, tmp_path
         ),
         (
             Signature(dense, args=[X], defaults={"z": 1.0}),
-            r"^defaults of the signature serving_default names 'z', which is no input",
+            r"^defaults of the signature serving_default names 'z', which is not an input",
         ),
         (
             Signature(dense, args=[X], defaults={"x": "a"}),

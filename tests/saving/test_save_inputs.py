@@ -58,7 +58,7 @@ def test_defaults_with_preprocess_are_for_what_it_takes(tmp_path: Path) -> None:
     def f(x: Any, scale: Any) -> Any:
         return x * scale
 
-    with pytest.raises(SavingError, match=r"names 'scale', which is no input.*text, factor"):
+    with pytest.raises(SavingError, match=r"names 'scale', which is not an input.*text, factor"):
         save(tmp_path / "m", flat_signature(f, defaults={"scale": 2.0}, **options))
     save(tmp_path / "m", flat_signature(f, defaults={"factor": 2.0}, **options), vjp_order=0)
     loaded = tf.saved_model.load(tmp_path / "m")

@@ -29,9 +29,9 @@ FUNCTIONS_THAT_CANNOT_BE_CALLED: list[tuple[dict[str, Any], str]] = [
     ({"kept_arguments": (5,)}, "kept_arguments is not in ascending order from 0 to 0: 5"),
     (
         {"constraints": ("b >= 1", "b >= ")},
-        "constraints[1] is 'b >= ', which is no comparison of sizes: ",
+        "constraints[1] is 'b >= ', which is not a comparison of sizes: ",
     ),
-    ({"requirements": ("b",)}, "requirements[0] is 'b', which is no comparison of sizes: "),
+    ({"requirements": ("b",)}, "requirements[0] is 'b', which is not a comparison of sizes: "),
     (
         {"out_avals": (Aval((DimExpr.variable("b") + DimExpr.variable("c"),), "int8"),)},
         "out_avals have sizes of b, c, which no argument has",

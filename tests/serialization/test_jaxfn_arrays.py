@@ -216,7 +216,7 @@ def test_damage_before_an_array(size: int, tmp_path: Path) -> None:
         ),
         (
             replace(MASK, digest="12AB", data=None),
-            "lifted_constants[0] has the digest '12AB', which is no SHA-256.",
+            "lifted_constants[0] has the digest '12AB', which is not a SHA-256.",
         ),
     ],
 )
@@ -270,7 +270,7 @@ def of_one_array(**fields: Any) -> bytes:
             "array_digests: expected digests that differ, got one of them twice",
         ),
         ({"file__array_digests": []}, "expected a digest and a size each array, got 0 and 1"),
-        ({"lifted_digests": [0]}, "lifted_constants[0] has the digest 'f', which is no SHA-256"),
+        ({"lifted_digests": [0]}, "lifted_constants[0] has the digest 'f', which is not a SHA-256"),
         ({"avals__dtypes": [0]}, "lifted_constants[0] is f[], and its dtype is f, of which"),
     ],
 )  # fmt: skip

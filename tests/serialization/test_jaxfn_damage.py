@@ -79,7 +79,7 @@ def test_places_of_damage() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"J", DATA[:7]])
 def test_too_little_for_anything(data: bytes) -> None:
-    refused(data, f"has {len(data)} bytes, which is no function: neither a .jaxfn file nor one of")
+    refused(data, f"has {len(data)} bytes and is not a function: neither a .jaxfn file nor one of")
 
 
 @pytest.mark.parametrize("size", [8, 11, 12, 31])

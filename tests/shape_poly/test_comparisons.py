@@ -85,8 +85,8 @@ def test_equal_sides_make_equal_comparisons() -> None:
             "b",
             "The constraint 'b' is wrong at column 2: no comparison found. A constraint compares",
         ),
-        ("b = 5", "constraint 'b = 5' is wrong at column 3: '=' is no comparison"),
-        ("b => 5", "at column 3: '=>' is no comparison"),
+        ("b = 5", "constraint 'b = 5' is wrong at column 3: '=' is not a comparison operator"),
+        ("b => 5", "at column 3: '=>' is not a comparison operator"),
         (
             "2 <= b <= 5",
             "constraint '2 <= b <= 5' is wrong at column 8: expected one comparison",
@@ -112,6 +112,7 @@ def test_the_error_says_what_a_constraint_is() -> None:
     with pytest.raises(DimensionSyntaxError) as raised:
         parse_comparison("b = 5")
     assert str(raised.value) == (
-        "The constraint 'b = 5' is wrong at column 3: '=' is no comparison. A constraint compares "
+        "The constraint 'b = 5' is wrong at column 3: '=' is not a comparison operator. A "
+        "constraint compares "
         "two dimensions by >=, <=, ==, >, < or !=, as 'b >= 5' or 'mod(b, 8) == 0'."
     )

@@ -137,7 +137,7 @@ def test_operations_stay_as_written_unless_asked() -> None:
         ("floordiv(b)", "at column 1: floordiv takes 2 operands, but found 1"),
         ("max(a, b, c)", "at column 1: max takes 2 operands, but found 3"),
         ("non_negative(a, b)", "at column 1: non_negative takes 1 operand, but found 2"),
-        ("2 + max", "expected '(' after 'max', which is no variable, but found the end"),
+        ("2 + max", "expected '(' after 'max', which is not a variable, but found the end"),
         ("2 + b**-1", "at column 8: an exponent must be an integer from 0 to 64"),
         ("b^65", "at column 3: an exponent must be an integer from 0 to 64"),
         ("b^2^7", "at column 3: an exponent must be an integer from 0 to 64"),

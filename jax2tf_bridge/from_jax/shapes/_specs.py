@@ -316,7 +316,8 @@ def _symbolic_tree(argument: Any, shape_spec: Any, name: str) -> Any:
         raise StructureError(
             Message(
                 SHAPES,
-                f" for the argument {name} is {shape_spec!r}, which is no prefix of the argument's "
+                f" for the argument {name} is {shape_spec!r}, which is not a prefix of the "
+                "argument's "
                 f"structure.{hint}",
             )
         ) from e

@@ -68,7 +68,7 @@ def check_variables(name: str, buckets: Iterable[str], inputs: Mapping[str, Aval
             Message(
                 f"{name}: ",
                 Argument("buckets"),
-                f" for {variable!r}, which is no dimension variable of its inputs{near}",
+                f" for {variable!r}, which is not a dimension variable of its inputs{near}",
             )
         )
 

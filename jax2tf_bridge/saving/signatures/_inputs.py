@@ -139,7 +139,7 @@ class SignatureInputs:
             if self.signature.processing.preprocess is None and name in self.inputs:
                 raise SavingError(f"{place} the buckets fill (mask={name!r}). Leave it out.")
             near = did_you_mean(str(name), known) or "."
-            raise SavingError(f"{place} is no input{near} The inputs: {', '.join(known)}.")
+            raise SavingError(f"{place} is not an input{near} The inputs: {', '.join(known)}.")
 
 
 def name_ports(

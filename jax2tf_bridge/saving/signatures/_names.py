@@ -72,7 +72,7 @@ def rename_ports(
     for old, new in given.items():
         if old not in names and old not in paths:
             raise SavingError(
-                f"{argument} {where} renames {old!r}, which is no {kind}"
+                f"{argument} {where} renames {old!r}, which is not an {kind}"
                 f"{did_you_mean(old, [*names, *paths]) or '.'} The {kind}s: {', '.join(names)}."
             )
         if (

@@ -128,7 +128,9 @@ def _map_names(
         unknown = [path for path in rename if path not in given.leaves]
         if unknown:
             near = did_you_mean(unknown[0], given.leaves) or "."
-            raise StructureError(f"rename has {unknown[0]!r}, which is no path of theirs{near}")
+            raise StructureError(
+                f"rename has {unknown[0]!r}, which is not a path of the weights{near}"
+            )
         renamed = [(rename.get(path, path), path) for path in given.leaves]
     else:
         renamed = [(path if rename is None else rename(path), path) for path in given.leaves]

@@ -91,7 +91,7 @@ def _by_kind(
         else:
             result = (complexes or floats) if kind == "complex" else floats
         if result is None:
-            scope.fail(operation, f"there is none of {element}")
+            scope.fail(operation, f"TensorFlow has none for elements of type {element}")
         return emit_elementwise(scope, operation, operands, result)
 
     return emit
