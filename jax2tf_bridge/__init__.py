@@ -78,8 +78,9 @@ if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
         if name == "__all__":
-            # For `import *`, which would fail at a name that needs what is not installed.
-            public = _HOMES.keys() - set(_PACKAGES)
+            # For `import *`, which would fail at a name that needs what is not installed; importing
+            # KerasLayer also fails unless Keras runs on TensorFlow.
+            public = _HOMES.keys() - {*_PACKAGES, "KerasLayer"}
             return sorted(filter(_can_import, public))
         return _get_lazily(name)
 

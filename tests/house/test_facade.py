@@ -138,7 +138,7 @@ def without_both() -> dict[str, Any]:
 
 def test_every_line_of_the_stub_exports_a_name() -> None:
     exported: list[str] = jax2tf_bridge.__all__  # type: ignore[attr-defined]
-    assert exported == sorted(PUBLIC)
+    assert exported == sorted(PUBLIC - {"KerasLayer"})
     assert 30 < len(exported) < 50
     assert set(dir(jax2tf_bridge)) == set(HOMES)
 
@@ -181,7 +181,7 @@ def test_packages_beside_the_names_are_there_without_an_import_of_their_own(
 def test_star_import_binds_every_name() -> None:
     names: dict[str, Any] = {}
     exec("from jax2tf_bridge import *", names)
-    assert set(names) - {"__builtins__"} == PUBLIC
+    assert set(names) - {"__builtins__"} == PUBLIC - {"KerasLayer"}
 
 
 OF_JAX = {
@@ -209,7 +209,7 @@ def test_star_import_leaves_out_what_needs_more(
     process: str, missing: set[str], request: pytest.FixtureRequest
 ) -> None:
     found = request.getfixturevalue(process)
-    assert set(found["star"]) == PUBLIC - missing
+    assert set(found["star"]) == PUBLIC - missing - {"KerasLayer"}
     assert set(found["listed"]) >= {"convert", "export", "to_tf"}
     assert any(error.startswith("convert needs ") for error in found["errors"])
 

@@ -251,7 +251,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[WarmUpR
     """A SavedModel with buckets, and a request for each."""
     weights = np.ones((28, 10), np.float32)
     function = named(lambda x: x @ weights, np.zeros((4, 28), np.float32))
-    call, buckets = function.bucketed({"b": (2, 4)}), function.bucketing({"b": (2, 4)})
+    call, buckets = function.pad_to_buckets({"b": (2, 4)}), function.bucketing({"b": (2, 4)})
     module = tf.Module()
     module.f = tf.function(
         lambda x: call({"x": x}),
