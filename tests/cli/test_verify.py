@@ -153,7 +153,7 @@ def too_sure(params: Any, tokens: Any, mask: Any) -> Any:
 def test_a_signature_whose_inner_function_is_not_in_the_file(run: Run, tmp_path: Path) -> None:
     signature = text_classifier.signature(example={"text": ["good film"]})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Endpoint, "unprocessed", lambda _: None)
+        patch.setattr(Endpoint, "trace_unprocessed", lambda _: None)
         save(tmp_path / "m", signature, params=text_classifier.PARAMS, buckets={"b": [1], "l": [2]})
     against = f"{text_classifier.__name__}:classify"
     ended = run("verify", tmp_path / "m", "--against", against)

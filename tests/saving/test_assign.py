@@ -195,7 +195,7 @@ def test_other_names(net: Net) -> None:
     assert report.unexpected == ()
     other = Net()
     assert report == assign_weights(other, weights, rename=mapping.get, partial=True)
-    with pytest.raises(StructureError, match=r"rename has 'encoder\.weigth', which is no path"):
+    with pytest.raises(StructureError, match=r"rename has 'encoder\.weigth', which is not a path"):
         assign_weights(net, weights, rename={"encoder.weigth": "layers/1/kernel"})
     with pytest.raises(StructureError, match=r"rename gives encoder\.weight and encoder\.beta the"):
         assign_weights(net, weights, rename=lambda path: "layers/1/kernel")

@@ -86,7 +86,7 @@ def test_sizes_that_are_no_buckets(buckets: Any, message: str) -> None:
 
 def test_a_name_that_is_nearly_right() -> None:
     inputs = {"x": aval("(batch, length)")}
-    with pytest.raises(ShapeError, match=r"'lenght', which is no .*: did you mean 'length'"):
+    with pytest.raises(ShapeError, match=r"'lenght', which is not a .*: did you mean 'length'"):
         make({"lenght": (4,)}, inputs, {"y": aval("(batch,)")})
 
 

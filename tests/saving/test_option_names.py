@@ -61,7 +61,7 @@ def preprocessed(**options: Any) -> Signature:
         (
             text(input_names={"idz": "words"}),
             {},
-            "input_names of the signature serving_default renames 'idz', which is no "
+            "input_names of the signature serving_default renames 'idz', which is not an "
             "input: did you "
             "mean ids? The inputs: ids, token_mask.",
         ),
@@ -215,7 +215,7 @@ def test_all_signatures_are_checked_before_the_first_is_traced(tmp_path: Path) -
 
 def test_variables_that_auto_finds_have_buckets(tmp_path: Path) -> None:
     found = Signature(lambda x: x * 2, [np.ones((2, 3), np.float32)], polymorphic_shapes=AUTO)
-    with pytest.raises(ShapeError, match=r"save: buckets for 'rows', which is no dimension vari"):
+    with pytest.raises(ShapeError, match=r"save: buckets for 'rows', which is not a dimension v"):
         save(tmp_path / "m", found, buckets={"rows": [1]}, vjp_order=0)
     assert os.listdir(tmp_path) == []
 

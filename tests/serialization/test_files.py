@@ -219,7 +219,7 @@ def test_neither_of_the_two(size: int, tmp_path: Path) -> None:
 
 
 def test_errors_without_a_file_speak_of_the_data() -> None:
-    with pytest.raises(FileFormatError, match=r"^The data has 0 bytes, which is no f") as e:
+    with pytest.raises(FileFormatError, match=r"^The data has 0 bytes and is not a function") as e:
         deserialize(b"")
     assert e.value.file is None
 
