@@ -23,6 +23,7 @@ from jax2tf_bridge.from_jax.lowering import (
     trace_with_wide_dtypes,
 )
 from jax2tf_bridge.from_jax.shapes import (
+    AUTO_CONSTRAINTS,
     AUTO_SHAPES,
     CONSTRAINTS,
     SHAPES,
@@ -368,6 +369,7 @@ def _check_names(specs: Specs, options: ExportOptions) -> None:
             ": ",
             AUTO_SHAPES,
             " names its variables itself. Write the entry yourself, or pass ",
+            AUTO_CONSTRAINTS,
             ".",
         )
     )

@@ -230,7 +230,8 @@ def test_constraints_cannot_speak_of_names_that_are_not_there_yet() -> None:
     with pytest.raises(
         ShapeError,
         match=r"polymorphic_constraints=\['b >= 2'\] speak of b, which no entry of "
-        r"polymorphic_shapes names: AUTO names its variables itself",
+        r"polymorphic_shapes names: AUTO names its variables itself\. Write the entry yourself, or "
+        r"pass polymorphic_constraints=AUTO\.$",
     ):
         exported(jnp.sin, ones(4), constraints=["b >= 2"])
     portable = exported(
