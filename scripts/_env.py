@@ -69,8 +69,16 @@ class Python:
 
 
 def _ask(path: str) -> Python | None:
-    """Starts the interpreter at a path; None if none starts there."""
-    code = "import sys; print(sys.executable); print(*sys.version_info[:3])"
+    """Starts the interpreter at a path; None if none starts there.
+
+    For a virtual environment, returns the interpreter that it was made with: an environment must
+    not be made with a Python inside it, since making it deletes the folder first.
+    """
+    code = (
+        "import os, sys; "
+        "print(os.path.realpath(getattr(sys, '_base_executable', None) or sys.executable)); "
+        "print(*sys.version_info[:3])"
+    )
     try:
         answer = subprocess.run(
             [path, "-c", code], capture_output=True, text=True, timeout=60, check=False

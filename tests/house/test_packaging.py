@@ -4,11 +4,12 @@ import re
 import sys
 import tomllib
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
 import jax2tf_bridge
-from scripts._env import NEWEST_PYTHON, OLDEST_PYTHON
+from scripts._env import NEWEST_PYTHON, OLDEST_PYTHON, find_pythons
 from tests.house.imports import ROOT, python_files, read_file
 
 pytestmark = pytest.mark.checkout
@@ -153,3 +154,8 @@ def test_script_is_executable_python(name: str) -> None:
     path = ROOT / "scripts" / name
     assert path.stat().st_mode & 0o111, f"chmod +x scripts/{name}"
     compile(path.read_text(), str(path), "exec")
+
+
+def test_environments_are_made_with_a_python_outside_of_environments() -> None:
+    for python in find_pythons():
+        assert not (Path(python.path).parent.parent / "pyvenv.cfg").exists(), python.path
