@@ -2,78 +2,25 @@
 
 from __future__ import annotations
 
-import functools
 import mmap
-import time
-import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
-import jax.numpy as jnp
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from jax import lax
 
-import jax2tf_bridge as bridge
-from jax2tf_bridge.bytecode import ModuleSummary, read_main_types, read_summary
+from jax2tf_bridge.bytecode import read_main_types, read_summary
 from jax2tf_bridge.bytecode._cursor import Cursor
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.from_jax import _jax_compat
-from tests.sampling import examples, sampled, stride
+from tests.bytecode.checked_readers import artifacts, read_bounded, summarize_checked
+from tests.sampling import examples
 from tests.serialization.bytecode_by_hand import HUGE, Module, varint, varints
-
-
-@functools.cache
-def artifacts() -> tuple[bytes, ...]:
-    """Modules at each layout that the format has had: with regions, calls, assertions, types."""
-
-    def f(x: jnp.ndarray) -> tuple[jnp.ndarray, jnp.ndarray]:
-        def step(carry: jnp.ndarray, row: jnp.ndarray) -> tuple[jnp.ndarray, jnp.ndarray]:
-            return carry + jnp.sin(row), lax.top_k(row, 2)[0]
-
-        return lax.scan(step, jnp.zeros(4), x * jnp.arange(4.0))
-
-    portable = bridge.export(f, polymorphic_shapes="(b, 4)", platforms=["cpu"])(jnp.ones((2, 4)))
-    found = []
-    for version in ("0.9.0", "0.10.0", "0.12.0", "0.14.24", "1.13.1"):
-        with _jax_compat.make_ir_context():
-            module = _jax_compat.deserialize_module(portable.module.data)
-            found.append(_jax_compat.serialize_module(module, version))
-    assert [artifact[4] >> 1 for artifact in found] == [0, 1, 3, 4, 6]
-    return tuple(found)
-
-
-def _read(data: bytes) -> ModuleSummary | None:
-    """The summary, with all that can be asked of it; None after FileFormatError."""
-    try:
-        types = read_main_types(data)
-        summary = read_summary(data)
-    except FileFormatError:
-        return None
-    assert types == (summary.inputs, summary.outputs)
-    assert len(summary.strings()) <= len(data)
-    for name in summary.custom_calls:
-        assert summary.custom_call_attributes(name)
-    return summary
 
 
 def test_varints_of_the_tests_are_what_is_read() -> None:
     for value in (0, 1, 127, 128, 1 << 14, (1 << 56) - 1, 1 << 56, HUGE):
         assert Cursor(varint(value), "a test").varint() == value
-
-
-def _bounded(data: bytes, megabytes: float, seconds: float = 20) -> ModuleSummary | None:
-    """Reads it, and fails where it takes more memory or far more time than it should."""
-    tracemalloc.start()
-    try:
-        began = time.process_time()
-        summary = _read(data)
-        assert time.process_time() - began < seconds
-        assert tracemalloc.get_traced_memory()[1] < megabytes * 1e6
-    finally:
-        tracemalloc.stop()
-    return summary
 
 
 def test_module_written_by_hand() -> None:
@@ -83,7 +30,7 @@ def test_module_written_by_hand() -> None:
     value = module.attribute(15, vector, 12, data=bytes(12))
     module.body += [module.function("main", [vector], [vector, vector]), module.constant(value)]
     module.body += [module.custom_call(module.text("a_call"))]
-    summary = _read(module.build())
+    summary = summarize_checked(module.build())
     assert summary is not None
     assert summary.inputs == ("tensor<3xf32>",)
     assert summary.outputs == ("tensor<3xf32>", "tensor<3xf32>")
@@ -116,60 +63,11 @@ def test_messages(data: bytes, message: str) -> None:
         read_summary(data)
 
 
-# The oldest and the newest layout in every run.
-LAYOUTS = sampled(range(5), every=4)
-
-
-@pytest.mark.parametrize("version", LAYOUTS)
-def test_truncated_anywhere(version: int) -> None:
-    artifact = artifacts()[version]
-    assert _read(artifact) is not None
-    for size in {*range(100), *range(100, len(artifact), stride(7)), len(artifact) - 1}:
-        assert _read(artifact[:size]) is None
-
-
-def test_bytes_changed() -> None:
-    artifact = artifacts()[-1]
-    read = 0
-    places = range(0, len(artifact), stride(7))
-    for i in places:
-        changed = bytes([artifact[i] ^ 1 << i % 8])
-        read += _read(artifact[:i] + changed + artifact[i + 1 :]) is not None
-    assert len(places) // 4 < read < len(places)  # strings and locations may be anything
-
-
-@pytest.mark.parametrize("version", LAYOUTS)
-def test_numbers_made_huge(version: int) -> None:
-    artifact = artifacts()[version]
-    for i in {*range(5, 100), *range(100, len(artifact), stride(7))}:
-        _read(artifact[:i] + varint(HUGE) + artifact[i + 1 :])
-
-
-_change = st.tuples(st.integers(0, 1 << 20), st.integers(0, 8), st.binary(max_size=12))
-
-
-@settings(max_examples=examples(50), deadline=None)
-@given(st.integers(0, 4), st.lists(_change, min_size=1, max_size=6))
-def test_mutated(which: int, changes: list[tuple[int, int, bytes]]) -> None:
-    data = bytearray(artifacts()[which])
-    for at, removed, added in changes:
-        at %= len(data) + 1
-        data[at : at + removed] = added
-    _read(bytes(data))
-
-
-@settings(max_examples=examples(20), deadline=None)
-@given(st.integers(0, 4), st.integers(0, 4), st.floats(0, 1), st.floats(0, 1))
-def test_spliced(left: int, right: int, end: float, start: float) -> None:
-    first, second = artifacts()[left], artifacts()[right]
-    _read(first[: int(end * len(first))] + second[int(start * len(second)) :])
-
-
 @settings(max_examples=examples(50), deadline=None)
 @given(st.binary(max_size=200))
 @example(b"\x0d")
 def test_random_after_the_magic(data: bytes) -> None:
-    assert _read(b"ML\xefR" + data) is None
+    assert summarize_checked(b"ML\xefR" + data) is None
 
 
 def _tuples(module: Module, depth: int) -> int:
@@ -196,7 +94,7 @@ def test_types_of_main(types: Callable[[Module], int], message: str) -> None:
     module = Module()
     module.body.append(module.function("main", [types(module)]))
     data = module.build()
-    assert _bounded(data, 1) is None
+    assert read_bounded(summarize_checked, data, 1) is None
     with pytest.raises(FileFormatError, match=message):
         read_summary(data)
 
@@ -247,7 +145,7 @@ def test_what_is_not_known_is_passed_over() -> None:
         module.operation("custom_call_v9", properties=module.property(1, 2)),
         module.operation("no_version"),
     ]
-    summary = _read(module.build())
+    summary = summarize_checked(module.build())
     assert summary is not None
     assert summary.constant_bytes == 4
     assert summary.largest_constants[0].type == "unknown"
@@ -262,7 +160,7 @@ def test_nested_without_end() -> None:
     depth = 20_000
     nested = module.operation("while_v1", regions=varint(1 << 1)) + varints(1, 0, 1 << 1)
     body = varints(1, 0, 2 << 1) + main + nested * depth + module.operation("while_v1")
-    summary = _bounded(module.build(body), 10)
+    summary = read_bounded(summarize_checked, module.build(body), 10)
     assert summary is not None
     assert summary.operations["stablehlo.while"] == depth + 1
 
@@ -272,7 +170,7 @@ def test_long_string_that_is_shared() -> None:
     module.body.append(module.function("main", []))
     long = module.string("x" * 1_000_000)
     module.body += [module.custom_call(module.attribute(14, long)) for _ in range(1000)]
-    summary = _bounded(module.build(), 20)
+    summary = read_bounded(summarize_checked, module.build(), 20)
     assert summary is not None
     assert list(summary.custom_calls.values()) == [1000]
 
@@ -293,7 +191,7 @@ def test_dictionary_that_is_shared() -> None:
     large = module.attribute(6, len(keys), *(i for key in keys for i in (key, name)))
     module.body += [module.custom_call(name, large) for _ in range(3000)]
     data = module.build()
-    assert _bounded(data, 60) is None
+    assert read_bounded(summarize_checked, data, 60) is None
     with pytest.raises(FileFormatError, match="dictionaries have more entries together"):
         read_summary(data)
 
@@ -304,12 +202,12 @@ def test_dictionary_that_holds_itself() -> None:
     itself = len(module.attributes)
     assert module.attribute(6, 1, key, itself) == itself
     module.body = [module.function("main", []), module.custom_call(name, itself)]
-    summary = _read(module.build())
+    summary = summarize_checked(module.build())
     assert summary is not None
     assert summary.custom_call_attributes("f") == [{"call_target_name": "f"}]
 
 
-def test_large_constant_is_not_read() -> None:
+def test_large_constant_is_notsummarize_checked() -> None:
     module = Module()
     size = 50_000_000
     f32 = module.type(4)
@@ -318,7 +216,7 @@ def test_large_constant_is_not_read() -> None:
     module.body += [module.function("main", [vector]), module.constant(value)]
     data = module.build()
     # A copy alone would take 50 MB, and the time of reading a byte in Python is far above this.
-    summary = _bounded(data, 0.2, seconds=0.5)
+    summary = read_bounded(summarize_checked, data, 0.2, seconds=0.5)
     assert summary is not None
     assert summary.constant_bytes == size
 

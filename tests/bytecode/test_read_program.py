@@ -36,6 +36,7 @@ from jax2tf_bridge.bytecode import (
 )
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.from_jax import _jax_compat
+from tests.bytecode.checked_readers import operations_of
 from tests.fresh_process import run_python
 from tests.portable.exported_programs import portable_of
 from tests.program_cases.reference import jax_arguments
@@ -52,13 +53,6 @@ BYTECODE_VERSIONS = range(7)
 ELEMENT = re.compile(r"!vhlo\.([a-zA-Z0-9]+)_v1")
 RENAMED = {"bool": "i1", "tf31": "tf32", "token": "!stablehlo.token"}
 SOURCE = re.compile(r'"([^"<>]+\.\w+)":(\d+)')
-
-
-def operations_of(block: Block) -> Iterator[Operation]:
-    for op in block.operations:
-        yield op
-        for inner in op.regions:
-            yield from operations_of(inner)
 
 
 def all_operations(program: Program) -> Iterator[Operation]:

@@ -2,168 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 import mmap
-import time
 import tracemalloc
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from jax import lax
 
-import jax2tf_bridge as bridge
 from jax2tf_bridge.bytecode import (
-    Attribute,
-    Block,
     DenseElements,
-    Operation,
     OtherType,
-    Program,
-    TensorType,
     Unsupported,
     read_program,
 )
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.from_jax import _jax_compat
-from tests.sampling import examples, sampled, stride
+from tests.bytecode.checked_readers import read_bounded, read_checked
 from tests.serialization.bytecode_by_hand import HUGE, Module, varint, varints
-
-
-@functools.cache
-def artifacts() -> tuple[bytes, ...]:
-    """Modules at each layout that the format has had: with regions, calls, assertions, types."""
-
-    def f(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        def step(carry: jax.Array, row: jax.Array) -> tuple[jax.Array, jax.Array]:
-            return carry + jnp.sin(row), lax.top_k(row, 2)[0]
-
-        carry, rows = lax.scan(step, jnp.zeros(4), x * jnp.arange(4.0))
-        return jnp.where(np.array([True, False, True, True]), carry, 2), rows
-
-    portable = bridge.export(f, polymorphic_shapes="(b, 4)", platforms=["cpu"])(jnp.ones((2, 4)))
-    found = []
-    for version in ("0.9.0", "0.10.0", "0.12.0", "0.14.24", "1.13.1"):
-        with _jax_compat.make_ir_context():
-            module = _jax_compat.deserialize_module(portable.module.data)
-            found.append(_jax_compat.serialize_module(module, version))
-    assert [artifact[4] >> 1 for artifact in found] == [0, 1, 3, 4, 6]
-    return tuple(found)
-
-
-def operations_of(block: Block) -> Iterator[Operation]:
-    for op in block.operations:
-        yield op
-        for inner in op.regions:
-            yield from operations_of(inner)
-
-
-def look_at(value: Attribute) -> None:
-    """Uses a value as those do who read trees."""
-    if isinstance(value, tuple | Mapping):
-        for inner in value.values() if isinstance(value, Mapping) else value:
-            look_at(inner)
-    elif isinstance(value, DenseElements):
-        try:
-            array = value.array()
-        except FileFormatError:
-            return
-        assert array.shape == value.type.shape
-        assert (
-            array.size < 2
-            or array.strides == (0,) * array.ndim
-            or array.size <= 8 * (value.data.nbytes)
-        )
-    else:
-        assert isinstance(value, bool | int | float | str | TensorType | OtherType | Unsupported)
-
-
-def read(data: bytes) -> Program | None:
-    """Reads a tree and looks at all that it has; None after FileFormatError."""
-    try:
-        program = read_program(data)
-    except FileFormatError:
-        return None
-    seen: set[int] = set()
-    for function in program.functions.values():
-        assert function.body.returned is function.body.operations[-1].operands
-        for op in operations_of(function.body):
-            assert op.source is None or ":" in op.source
-            if id(op.attributes) not in seen:
-                seen.add(id(op.attributes))
-                look_at(op.attributes)
-            for value in (*op.operands, *op.results):
-                assert isinstance(value.type, TensorType | OtherType)
-    return program
-
-
-def bounded(data: bytes, megabytes: float, seconds: float = 20) -> Program | None:
-    """Reads it, and fails where it takes more memory or far more time than it should."""
-    tracemalloc.start()
-    try:
-        began = time.process_time()
-        program = read(data)
-        assert time.process_time() - began < seconds
-        assert tracemalloc.get_traced_memory()[1] < megabytes * 1e6
-    finally:
-        tracemalloc.stop()
-    return program
-
-
-# The oldest and the newest layout in every run.
-LAYOUTS = sampled(range(5), every=4)
-
-
-@pytest.mark.parametrize("version", LAYOUTS)
-def test_truncated_anywhere(version: int) -> None:
-    artifact = artifacts()[version]
-    assert read(artifact) is not None
-    for size in {*range(100), *range(100, len(artifact), stride(7)), len(artifact) - 1}:
-        assert read(artifact[:size]) is None
-
-
-def test_bytes_changed() -> None:
-    artifact = artifacts()[-1]
-    found = 0
-    places = range(0, len(artifact), stride(7))
-    for i in places:
-        changed = bytes([artifact[i] ^ 1 << i % 8])
-        found += read(artifact[:i] + changed + artifact[i + 1 :]) is not None
-    assert len(places) // 4 < found < len(places)  # strings and constants may be anything
-
-
-@pytest.mark.parametrize("version", LAYOUTS)
-def test_numbers_made_huge(version: int) -> None:
-    artifact = artifacts()[version]
-    for i in {*range(5, 100), *range(100, len(artifact), stride(7))}:
-        read(artifact[:i] + varint(HUGE) + artifact[i + 1 :])
-
-
-_change = st.tuples(st.integers(0, 1 << 20), st.integers(0, 8), st.binary(max_size=12))
-
-
-@settings(max_examples=examples(50), deadline=None)
-@given(st.integers(0, 4), st.lists(_change, min_size=1, max_size=6))
-def test_mutated(which: int, changes: list[tuple[int, int, bytes]]) -> None:
-    data = bytearray(artifacts()[which])
-    for at, removed, added in changes:
-        at %= len(data) + 1
-        data[at : at + removed] = added
-    read(bytes(data))
-
-
-@settings(max_examples=examples(20), deadline=None)
-@given(st.integers(0, 4), st.integers(0, 4), st.floats(0, 1), st.floats(0, 1))
-def test_spliced(left: int, right: int, end: float, start: float) -> None:
-    first, second = artifacts()[left], artifacts()[right]
-    read(first[: int(end * len(first))] + second[int(start * len(second)) :])
-
 
 RESULTS, OPERANDS, REGIONS, PROPERTIES = 2, 4, 16, 64
 
@@ -205,7 +59,7 @@ class Body(Module):
 def test_module_written_by_hand() -> None:
     body = Body()
     made = body.op("create_token_v1", (body.f32,))
-    program = read(body.main(made, made, n_values=2, returned=(1, 0)))
+    program = read_checked(body.main(made, made, n_values=2, returned=(1, 0)))
     assert program is not None
     first, second, end = program.main.body.operations
     assert first.name == "create_token"
@@ -237,7 +91,7 @@ def test_numbers_of_values_in_regions() -> None:
     regions = varint(2 << 1) + body.region(2, made, back) + body.region(1, made, back)
     after = body.op("create_token_v1", (body.f32,))
     # The function reserves 0 to 2; each region goes on from there.
-    program = read(
+    program = read_checked(
         body.main(
             *(made, body.op("case_v1", (body.f32,), (0,), regions=regions), after),
             n_values=3,
@@ -262,10 +116,10 @@ def nested(depth: int) -> bytes:
 
 
 def test_nested_regions() -> None:
-    assert bounded(nested(50), 1) is not None
+    assert read_bounded(read_checked, nested(50), 1) is not None
     for depth in (70, 1000):
         data = nested(depth)
-        assert bounded(data, 5) is None
+        assert read_bounded(read_checked, data, 5) is None
         with pytest.raises(FileFormatError, match="nested more than 64 deep"):
             read_program(data)
 
@@ -276,7 +130,8 @@ def test_regions_that_announce_many_values() -> None:
     for _ in range(50):
         inner = body.region(HUGE, body.op("case_v1", regions=varint(1 << 1) + inner),
                             body.op("return_v1"))  # fmt: skip
-    assert bounded(body.main(body.op("case_v1", regions=varint(1 << 1) + inner)), 1) is not None
+    data = body.main(body.op("case_v1", regions=varint(1 << 1) + inner))
+    assert read_bounded(read_checked, data, 1) is not None
 
 
 def test_regions_of_another_form() -> None:
@@ -290,7 +145,7 @@ def test_regions_of_another_form() -> None:
         read_program(body.main(empty))
     body = Body()
     without = body.op("case_v1", regions=varints(1 << 1, 0))
-    program = read(body.main(without))
+    program = read_checked(body.main(without))
     assert program is not None
     assert program.main.body.operations[0].regions == ()
 
@@ -324,7 +179,7 @@ def test_attributes_that_double() -> None:
     for _ in range(40):
         value = body.attribute(1, 2, value, value)
     data = with_attribute(body, value)
-    assert bounded(data, 1) is None
+    assert read_bounded(read_checked, data, 1) is None
     with pytest.raises(FileFormatError, match="stands for more than a module of this size can"):
         read_program(data)
 
@@ -337,7 +192,7 @@ def test_dictionary_that_is_shared() -> None:
     at = len(varint(body.operation_names.index("abs_v1")))
     op = op[:at] + bytes([1]) + varints(0, large)
     data = body.main(*[op] * 3000)
-    assert bounded(data, 60) is None
+    assert read_bounded(read_checked, data, 60) is None
     with pytest.raises(FileFormatError, match="dictionaries have more entries together"):
         read_program(data)
 
@@ -358,7 +213,7 @@ def test_constants_of_another_size(sizes: tuple[int, ...], n_bytes: int, message
     numbers = [size if size == HUGE else size << 1 for size in sizes]
     tensor = body.type(20, len(sizes), *numbers, body.f32)
     value = body.attribute(15, tensor, n_bytes, data=bytes(n_bytes))
-    program = read(body.main(body.op("constant_v1", (tensor,), (), body.property(value)),
+    program = read_checked(body.main(body.op("constant_v1", (tensor,), (), body.property(value)),
                              n_values=1))  # fmt: skip
     assert program is not None
     found = program.main.body.operations[0].attributes["value"]
@@ -377,12 +232,12 @@ def test_negative_size() -> None:
 def test_kinds_of_attributes_that_are_not_known() -> None:
     body = Body()
     data = with_attribute(body, body.attribute(99, 1, 2, 3))
-    program = read(data)
+    program = read_checked(data)
     assert program is not None
     value = program.main.body.operations[0].attributes["dimensions"]
     assert value == Unsupported("attribute 99 of vhlo")
     body = Body()
-    program = read(with_attribute(body, body.attribute(3, 77)))
+    program = read_checked(with_attribute(body, body.attribute(3, 77)))
     assert program is not None
     value = program.main.body.operations[0].attributes["dimensions"]
     assert value == Unsupported("variant 77 of attribute 3 of vhlo")
@@ -393,7 +248,7 @@ def test_long_shape_that_is_shared() -> None:
     tensor = body.type(20, 20_000, *[2] * 20_000, body.f32)
     named = [body.attribute(17, tensor) for _ in range(2_000)]
     data = with_attribute(body, body.attribute(1, len(named), *named))
-    assert bounded(data, 20) is None
+    assert read_bounded(read_checked, data, 20) is None
 
 
 def test_large_constant_is_not_read() -> None:
