@@ -38,12 +38,14 @@ class Distance:
       scale: the largest finite magnitude of the expected array.
       index: the index of the largest difference.
       differing: the fraction of numbers that differ at all.
+      shares_nan: whether both arrays have NaN at the same index.
     """
 
     absolute: float
     scale: float
     index: tuple[int, ...]
     differing: float
+    shares_nan: bool
 
     def relative(self, min_scale: float = 0.0) -> float:
         """Returns the ratio of the difference to the scale, which is at least `min_scale`."""
@@ -57,12 +59,13 @@ def measure_distance(expected: Any, actual: Any) -> Distance:
     Equal infinities, and NaN in the same place, count as equal.
 
     >>> measure_distance(np.array([2.0, np.nan]), np.array([2.5, np.nan]))
-    Distance(absolute=0.5, scale=2.0, index=(0,), differing=0.5)
+    Distance(absolute=0.5, scale=2.0, index=(0,), differing=0.5, shares_nan=True)
     """
     expected, actual = np.asarray(expected), np.asarray(actual)
     if expected.size == 0:
-        return Distance(0.0, 0.0, (), 0.0)
-    same = (expected == actual) | ((expected != expected) & (actual != actual))
+        return Distance(0.0, 0.0, (), 0.0, shares_nan=False)
+    both_nan = (expected != expected) & (actual != actual)
+    same = (expected == actual) | both_nan
     wide, other = widen_array(expected), widen_array(actual)
     with np.errstate(invalid="ignore", over="ignore"):
         difference = np.abs(wide - other)
@@ -76,16 +79,18 @@ def measure_distance(expected: Any, actual: Any) -> Distance:
         largest_finite(wide),
         tuple(map(int, index)),
         float((~same).mean()),
+        shares_nan=bool(both_nan.any()),
     )
 
 
 def widen_array(value: Any) -> Any:
-    """Converts an array to float64 or complex128."""
+    """Converts an array to float64 or complex128; may return `value` itself."""
     array = np.asarray(value)
-    return array.astype(np.complex128 if np.iscomplexobj(array) else np.float64)
+    return array.astype(np.complex128 if np.iscomplexobj(array) else np.float64, copy=False)
 
 
 def largest_finite(array: Any) -> float:
     """Returns the largest finite magnitude in an array; 0 if there is none."""
+    array = widen_array(array)
     finite = np.abs(array[np.isfinite(array)])
     return float(finite.max()) if finite.size else 0.0

@@ -20,7 +20,6 @@ from jax2tf_bridge.comparing import (
     PlausibleInputs,
     batch_variable,
     largest_finite,
-    widen_array,
 )
 from jax2tf_bridge.errors import BridgeError
 from jax2tf_bridge.loading import LoadedFunction, make_typed_key
@@ -183,9 +182,7 @@ class ComparedPair:
                         value = jax.random.key_data(value)
                     differences["output", name].add(value, results[name], sizes)
                 # The scale ignores infinite numbers.
-                scale = SMALL_GRADIENT * max(
-                    (largest_finite(widen_array(g)) for g in by_jax), default=0.0
-                )
+                scale = SMALL_GRADIENT * max(map(largest_finite, by_jax), default=0.0)
                 for (label, i), jax_gradient, tf_gradient in zip(
                     sources.items(), by_jax, by_tensorflow, strict=True
                 ):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jax2tf_bridge.comparing import measure_distance, tolerance_of, widen_array
+from jax2tf_bridge.comparing import measure_distance, tolerance_of
 from jax2tf_bridge.errors import BridgeError
 from jax2tf_bridge.verifying._samples import Sizes
 
@@ -63,9 +63,9 @@ class Difference:
                 f"The {self.what} {self.name} has the shape {np.shape(actual)}, and in JAX "
                 f"{np.shape(expected)}, at {format_sample_sizes(sizes)}."
             )
-        if (np.isnan(widen_array(expected)) & np.isnan(widen_array(actual))).any():
-            self.nan_at.append(dict(sizes))
         distance = measure_distance(expected, actual)
+        if distance.shares_nan:
+            self.nan_at.append(dict(sizes))
         relative = distance.relative(least_scale)
         self.absolute = max(self.absolute, distance.absolute)
         if relative > self.relative:
