@@ -15,9 +15,9 @@ from jax2tf_bridge.from_jax.arguments import JaxCallable, portable_aval
 from jax2tf_bridge.from_jax.lowering import (
     DROP,
     LoweredModule,
+    VjpExport,
     build_portable_function,
     lower,
-    make_gradient_on_demand,
     make_traced_function,
     refuse_host_callbacks,
     trace_with_wide_dtypes,
@@ -305,7 +305,7 @@ def export_specs(
         argument_names=argument_names,
         assumptions=assumptions,
         constants=constants,
-        gradient=make_gradient_on_demand(
+        gradient=VjpExport(
             tracing,
             traced,
             in_shapes,
@@ -313,7 +313,7 @@ def export_specs(
             options,
             constants=constants,
             exported=lowered.exported,
-        ),
+        ).gradient(),
     )
 
 

@@ -5,15 +5,15 @@ from jax2tf_bridge.from_jax.lowering._effects import DROP, refuse_host_callbacks
 from jax2tf_bridge.from_jax.lowering._flat_functions import out_structure, trace_with_wide_dtypes
 from jax2tf_bridge.from_jax.lowering._lowering import LoweredModule, effect_names, lower
 from jax2tf_bridge.from_jax.lowering._tracing import make_traced_function
-from jax2tf_bridge.from_jax.lowering._vjp import make_gradient_on_demand
+from jax2tf_bridge.from_jax.lowering._vjp import VjpExport
 
 __all__ = [
     "DROP",
     "LoweredModule",
+    "VjpExport",
     "build_portable_function",
     "effect_names",
     "lower",
-    "make_gradient_on_demand",
     "make_traced_function",
     "out_structure",
     "refuse_host_callbacks",

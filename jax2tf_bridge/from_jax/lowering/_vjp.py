@@ -39,37 +39,13 @@ from shape_poly import Dim
 T = TypeVar("T")
 
 
-def make_gradient_on_demand(
-    function: TracedFunction,
-    traced: jax.stages.Traced,
-    in_shapes: Sequence[tuple[Dim, ...]],
-    assumptions: SizeAssumptions,
-    options: ExportOptions,
-    *,
-    constants: ConstantPool,
-    exported: jax_export.Exported,
-) -> Gradient:
-    """Returns the gradient of an exported function; its VJP is exported on demand.
+class VjpExport:
+    """Traces and lowers the VJP of an exported function.
 
     Tracing the VJP may raise questions about sizes that tracing the function did not. Then the
     function is traced again under assumptions that answer them, and the VJP gets requirements of
     its own.
-
-    Args:
-      function: traces the function again.
-      traced: the trace that was exported.
-      in_shapes: the shapes of the flat arguments, as the user wrote them.
-      assumptions: the assumptions that the function was exported under.
-      options: the options of its export.
-      constants: the large arrays of the function, which the VJP may use as well.
-      exported: JAX's export of the function; only its shardings and devices are read.
     """
-    vjp = _VjpExport(function, traced, in_shapes, assumptions, options, constants, exported)
-    return GradientOnDemand(vjp.make, check=vjp.check)
-
-
-class _VjpExport:
-    """Traces and lowers the VJP of an exported function; see `make_gradient_on_demand`."""
 
     def __init__(
         self,
@@ -78,9 +54,21 @@ class _VjpExport:
         in_shapes: Sequence[tuple[Dim, ...]],
         assumptions: SizeAssumptions,
         options: ExportOptions,
+        *,
         constants: ConstantPool,
         exported: jax_export.Exported,
     ) -> None:
+        """Creates the export of a VJP, and traces nothing yet.
+
+        Args:
+          function: traces the function again.
+          traced: the trace that was exported.
+          in_shapes: the shapes of the flat arguments, as the user wrote them.
+          assumptions: the assumptions that the function was exported under.
+          options: the options of its export.
+          constants: the large arrays of the function, which the VJP may use as well.
+          exported: JAX's export of the function; only its shardings and devices are read.
+        """
         self._name, self._traced, self._in_shapes = function.name, traced, in_shapes
         self._assumptions, self._options, self._constants = assumptions, options, constants
         # JAX may be configured differently when the gradient is exported.
@@ -99,12 +87,16 @@ class _VjpExport:
         )
         self._infer_once = _cache_outcome(self._infer)
 
-    def check(self) -> None:
+    def gradient(self) -> Gradient:
+        """Returns the gradient of the function; the VJP is exported when it is asked for."""
+        return GradientOnDemand(self._make, check=self._check)
+
+    def _check(self) -> None:
         """Raises if the function has no gradient; traces the VJP only if this is not obvious."""
         if not is_surely_differentiable(self._traced.jaxpr):
             self._infer_once()
 
-    def make(self) -> PortableFunction:
+    def _make(self) -> PortableFunction:
         """Exports the VJP."""
         traceable = self._infer_once()
         with jax.enable_x64(self._x64):
@@ -162,7 +154,7 @@ class _VjpExport:
             argument_names=names,
             assumptions=assumptions,
             constants=self._constants,
-            gradient=make_gradient_on_demand(
+            gradient=VjpExport(
                 self._vjp,
                 traced,
                 shapes,
@@ -170,7 +162,7 @@ class _VjpExport:
                 self._options,
                 constants=self._constants,
                 exported=lowered.exported,
-            ),
+            ).gradient(),
         )
 
 
