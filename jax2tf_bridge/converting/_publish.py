@@ -33,7 +33,7 @@ from jax2tf_bridge.targets import Target
 from jax2tf_bridge.weights import is_flat
 
 
-class SaveOptions(TypedDict, total=False):
+class PublishOptions(TypedDict, total=False):
     """Options that `publish` passes on to `save`."""
 
     trainable: bool | str | Sequence[str]
@@ -53,7 +53,7 @@ def publish(
     *,
     params: Any = None,
     keep: int | None = None,
-    **options: Unpack[SaveOptions],
+    **options: Unpack[PublishOptions],
 ) -> Published:
     """Writes the next version of a model, `root/N`, which a server that watches `root` picks up.
 

@@ -80,7 +80,7 @@ class BucketOptions:
 
 def add_buckets(
     endpoints: Sequence[Endpoint],
-    options: BucketOptions | None,
+    options: BucketOptions,
     *,
     before_trials: Callable[[], None],
 ) -> list[Endpoint]:
@@ -97,7 +97,6 @@ def add_buckets(
       SavingError: options contradict each other, such as a mask without
         buckets.
     """
-    options = options or BucketOptions()
     common = _get_common_buckets([e.signature_inputs() for e in endpoints], options)
     bucketings = [
         _make_endpoint_bucketing(endpoint, common, options.oversize) for endpoint in endpoints

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,7 @@ class SaveOptions:
 
     trainable: bool | str | Sequence[str] = True
     vjp_order: int | None = None
-    buckets: BucketOptions | None = None
+    buckets: BucketOptions = field(default_factory=BucketOptions)
     warm_up: bool = True
     precompile: bool = False
     overwrite: bool = False
@@ -97,14 +97,14 @@ class SaveOptions:
         for each in signatures:
             check_preprocess(each.name, each.signature)
             each.check_names()
-        check_bucket_options(signatures, self.buckets or BucketOptions())
+        check_bucket_options(signatures, self.buckets)
 
 
 def save_functions(
     path: str | os.PathLike[str],
     signatures: Mapping[str, Signature],
     params: Any = None,
-    options: SaveOptions | None = None,
+    options: SaveOptions = SaveOptions(),
 ) -> SavedModel:
     """Writes a SavedModel of portable functions; neither JAX nor the bridge is needed to load it.
 
@@ -116,9 +116,8 @@ def save_functions(
       signatures: the signatures by name.
       params: the weights: the first argument of each function that takes them. A pytree, a state
         dict, or a file of msgpack or safetensors.
-      options: the options; by default all defaults.
+      options: the options.
     """
-    options = options or SaveOptions()
     names = check_names(signatures)
     path = as_path(path)
     check_place(path)
@@ -150,7 +149,7 @@ def save_functions(
         write_defaults(folder, {e.name: e.defaults() for e in endpoints})
         write_metadata(folder, endpoints, weights.weights(), constants)
         if options.precompile and not requests:
-            raise _no_requests_error(request_notes)
+            raise _make_no_requests_error(request_notes)
         if options.warm_up and requests:
             write_warm_up(folder, requests)
         programs = precompile(folder, requests).programs if options.precompile else None
@@ -187,7 +186,7 @@ def _check_compilable(endpoints: Sequence[Endpoint]) -> None:
         )
 
 
-def _no_requests_error(notes: Sequence[Message | str]) -> SavingError:
+def _make_no_requests_error(notes: Sequence[Message | str]) -> SavingError:
     """Makes the error for a model to precompile without requests; `notes` say why it has none."""
     open_sizes = "each signature has open sizes, and neither buckets nor an example"
     reason = notes[0] if notes else open_sizes

@@ -20,7 +20,7 @@ from jax2tf_bridge.cli._commands import (
     add_no_xla,
 )
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.portable import PortableFunction, without_xla
+from jax2tf_bridge.portable import PortableFunction, apply_target
 from jax2tf_bridge.storage import AnyPath, as_path
 from jax2tf_bridge.targets import Target
 
@@ -205,10 +205,10 @@ def _signature(
 ) -> Signature:
     from jax2tf_bridge.saving import Padding, Signature
 
-    if options.for_converters:
-        function = without_xla(function, Target.converters())
-    elif options.no_xla:
-        function = without_xla(function)
+    target = (
+        Target.converters() if options.for_converters else Target.widest(xla=not options.no_xla)
+    )
+    function = apply_target(function, target)
     examples = [example] if isinstance(example, Mapping) else example
     kept = [_without(each, others.inputs) for each in examples]
     return Signature(
