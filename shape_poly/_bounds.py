@@ -16,7 +16,7 @@ from shape_poly._intervals import Bound, Interval, enclosure
 from shape_poly._scope import SymbolicScope
 
 _ROUNDS = 3
-"""How many times the bounds of variables are propagated to each other."""
+"""Number of times that the bounds of variables are propagated to each other."""
 _MAX_TERMS = 20
 """Maximum number of terms of a constraint that bounds variables; longer ones are skipped."""
 _MAX_WORK = 5000

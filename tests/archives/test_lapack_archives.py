@@ -115,7 +115,7 @@ def _retargeted(member: Path) -> PortableFunction:
     return retarget(read_function(member))
 
 
-# What replaces these calls takes long to compile, in four types and several forms; there are
+# The replacements of these calls take long to compile, in four types and several forms; there are
 # "hessenberg_open" and "tridiagonal_open" in two types, and forms of one type in the other files.
 LONG = {"eigh", "svd", "hessenberg", "tridiagonal"}
 # "eig" and "schur" make the calls of these, and the two of open sizes above are enough.

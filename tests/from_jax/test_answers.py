@@ -119,7 +119,7 @@ def test_sizes_are_as_if_all_had_been_known_before(
 
 
 def test_what_jax_goes_on_without_is_not_answered(caplog: pytest.LogCaptureFixture) -> None:
-    """Of top_k JAX asks whether the size fits 32 bits, and takes no answer for no."""
+    """JAX asks whether the size of top_k fits 32 bits, and takes no answer for no."""
     with caplog.at_level(logging.DEBUG, "jax2tf_bridge"):
         exported(lambda x: lax.top_k(x, 2), 7, constraints=["b >= 5", "b <= 2000000000"])
     assert not caplog.records
@@ -142,7 +142,7 @@ def test_a_loop_that_asks_forever_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def asks(size: Any) -> bool:
-    """Tells whether JAX leaves open that size % 4 <= size."""
+    """Returns whether JAX leaves open that size % 4 <= size."""
     with pytest.raises(InconclusiveDimensionOperation, match="is inconclusive"):
         bool(size % 4 <= size)
     return True
@@ -180,7 +180,7 @@ def test_sizes_of_others_are_asked_about_as_ever() -> None:
 
 
 REFUSED = ("b >= 6", "b*b - b == 30")
-"""Of an equality JAX takes a single term on the left."""
+"""JAX takes an equality with a single term on its left side."""
 
 
 def test_what_jax_does_not_take_is_answered_otherwise() -> None:

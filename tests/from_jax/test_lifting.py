@@ -214,7 +214,7 @@ def test_each_array_is_there_once_for_all_orders(
     orders = [portable, portable.vjp(), portable.vjp().vjp()]
     every = [c for order in orders for c in order.lifted_constants]
     assert len({id(c.data) for c in every}) == len({c.digest for c in every}) == len(of_vjp)
-    # What is the same has one name, and what is not has another.
+    # Equal constants have one name, and others have another.
     assert len({c.name for c in every}) == len({(c.name, c.digest) for c in every}) == len(of_vjp)
     _holds(portable, arrays)
 

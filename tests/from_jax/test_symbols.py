@@ -115,7 +115,7 @@ def test_jax_knows_its_own_dimensions_again(both: Both, values: dict[str, int]) 
     dimension, ours = both
     scope = jax_export.SymbolicScope() if isinstance(dimension, int) else dimension.scope
     assert dim_to_jax(dim_from_jax(dimension), scope) == dimension
-    # Of ours, simplified as they may be, JAX's own text says the same.
+    # Our dimension may be simplified, but has the value of JAX's.
     try:
         expected = ours.evaluate(values)
         theirs = dim_from_jax(dim_to_jax(ours, scope))
@@ -323,8 +323,8 @@ def test_scopes_say_the_same_to_jax(constraints: list[Any], values: dict[str, in
     try:
         converted = scope_to_jax(scope)
     except ShapeError as e:
-        # What JAX has no form for, or sees to hold never; divisors that it fears to be 0; and
-        # an assertion of its own, which operands of max and min with products can run into.
+        # JAX has no form for a comparison, sees that it never holds, or fears that a divisor is 0.
+        # Products within max and min can also violate an assertion of JAX's own.
         if all(c.operator != "!=" for c in constraints):
             _check(e, "Unsatisfiable", "Possible division by 0", "AssertionError")
         return
@@ -335,7 +335,7 @@ def test_scopes_say_the_same_to_jax(constraints: list[Any], values: dict[str, in
 
 
 def _trivial(comparison: Any) -> bool:
-    """Tells constraints that JAX drops, since the sides differ by a constant."""
+    """Returns whether JAX drops a constraint, since its sides differ by a constant."""
     return isinstance(comparison.difference(), int)
 
 

@@ -32,7 +32,7 @@ with atheris.instrument_imports(include=["jax2tf_bridge", "shape_poly"]):
     from jax2tf_bridge.weights import msgpack_restore, open_weights, read_weights
 
 MEMORY = 512 << 20
-"""How many bytes the readers may take together, beside what is taken when they begin."""
+"""Maximum number of bytes that the readers may take together, above the use at their start."""
 
 _FILE = Path(tempfile.mkdtemp(prefix="fuzz-readers-")) / "function.jaxfn"
 
@@ -62,12 +62,12 @@ def jaxfn_file(data: bytes) -> None:
 
 
 def exported(data: bytes) -> None:
-    """What jax.export wrote."""
+    """Reads a file of jax.export."""
     _use(read_exported(data))
 
 
 def bytecode(data: bytes) -> None:
-    """A StableHLO portable artifact."""
+    """Reads a StableHLO portable artifact."""
     summary = read_summary(data)
     assert sum(summary.operations.values()) <= len(data)
 

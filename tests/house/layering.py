@@ -34,7 +34,7 @@ _STANDS_ON: dict[str, frozenset[str]] = {
     **dict.fromkeys(("to_tensorflow", "saving"), TENSORFLOW),
     **dict.fromkeys(("calling_tf", "converting", "keras", "litert", "verifying"), JAX | TENSORFLOW),
 }
-"""Who needs what: a package imports only third parties, and packages, that need no more."""
+"""Requirements of packages: each imports only third parties and packages that need no more."""
 
 _AT_CALLS = frozenset(
     {

@@ -26,6 +26,7 @@ HOMES: dict[str, str] = {
 CHANGELOG.md."""
 PACKAGES = {name for name, home in HOMES.items() if home == "jax2tf_bridge"}
 PUBLIC = set(HOMES) - PACKAGES - {"__version__"}
+IN_STAR = PUBLIC - {"KerasLayer"}
 
 
 START = """
@@ -115,14 +116,14 @@ found["errors"] = errors("convert")
 
 
 def run(code: str) -> dict[str, Any]:
-    """What the code puts into `found`, in a fresh interpreter."""
+    """Returns what the code puts into `found`, in a fresh interpreter."""
     found: dict[str, Any] = json.loads(run_python(START + code + "print(json.dumps(found))"))
     return found
 
 
 @pytest.fixture(scope="module")
 def in_steps() -> dict[str, Any]:
-    """What is loaded when, with all installed; at last without TensorFlow."""
+    """Returns what each step loads, with all installed; at last without TensorFlow."""
     return run(IN_STEPS)
 
 
@@ -138,7 +139,7 @@ def without_both() -> dict[str, Any]:
 
 def test_every_line_of_the_stub_exports_a_name() -> None:
     exported: list[str] = jax2tf_bridge.__all__  # type: ignore[attr-defined]
-    assert exported == sorted(PUBLIC - {"KerasLayer"})
+    assert exported == sorted(IN_STAR)
     assert 30 < len(exported) < 50
     assert set(dir(jax2tf_bridge)) == set(HOMES)
 
@@ -181,7 +182,7 @@ def test_packages_beside_the_names_are_there_without_an_import_of_their_own(
 def test_star_import_binds_every_name() -> None:
     names: dict[str, Any] = {}
     exec("from jax2tf_bridge import *", names)
-    assert set(names) - {"__builtins__"} == PUBLIC - {"KerasLayer"}
+    assert set(names) - {"__builtins__"} == IN_STAR
 
 
 OF_JAX = {
@@ -209,7 +210,7 @@ def test_star_import_leaves_out_what_needs_more(
     process: str, missing: set[str], request: pytest.FixtureRequest
 ) -> None:
     found = request.getfixturevalue(process)
-    assert set(found["star"]) == PUBLIC - missing - {"KerasLayer"}
+    assert set(found["star"]) == IN_STAR - missing
     assert set(found["listed"]) >= {"convert", "export", "to_tf"}
     assert any(error.startswith("convert needs ") for error in found["errors"])
 
@@ -245,7 +246,7 @@ def test_without_jax_the_error_names_it(without_jax: dict[str, Any]) -> None:
 def test_without_jax_the_other_half_works() -> None:
     found = run(ONLY_TENSORFLOW)
     assert found["name of to_tf"] == "to_tf"
-    assert set(found["star"]) == PUBLIC - OF_JAX - OF_BOTH - {"KerasLayer"}
+    assert set(found["star"]) == IN_STAR - OF_JAX - OF_BOTH
 
 
 def test_public_packages_say_what_they_export() -> None:

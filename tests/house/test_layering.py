@@ -59,7 +59,7 @@ REJECTED = [
     ("jax2tf_bridge.inspecting._x", "def f():\n  import jax", "inspecting must never import jax"),
     ("jax2tf_bridge.inspecting._x", "import tensorflow", "must never import tensorflow"),
     ("jax2tf_bridge.errors", "def f():\n  import jax", "errors must never import jax"),
-    # What stands on a package must not hand it to those that do without.
+    # A package that needs another must not pass it on to packages that do without.
     ("jax2tf_bridge.saving._x", "from jax2tf_bridge.from_jax import x", "which needs"),
     ("jax2tf_bridge.saving._x", "def f():\n  from jax2tf_bridge.from_jax import x", "which needs"),
     (
