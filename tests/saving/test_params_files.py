@@ -43,9 +43,6 @@ class Affine(NamedTuple):
     bias: Any
 
 
-# Where it fails to read an array, Orbax closes its event loop while others are still read.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 PARAMS: Any = {
     "layers": [
@@ -453,7 +450,13 @@ def test_checkpoints_that_do_not_fit(checkpoints: Path, portable: Path, tmp_path
         save(tmp_path / "n", portable, params=checkpoints / "parts" / "1")
     with pytest.raises(FileFormatError, match="is a directory: expected a file of msgpack or safe"):
         save(tmp_path / "n", portable, params=tmp_path)
-    shutil.copytree(checkpoints / "plain", tmp_path / "cut")
+
+
+def test_damaged_checkpoints(portable: Path, tmp_path: Path) -> None:
+    # With several arrays, Orbax closes its event loop at the first error while it still reads the
+    # others, and their threads then warn in whichever test runs.
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "cut", {"scale": X})
     shutil.rmtree(tmp_path / "cut" / "d")
     shutil.rmtree(tmp_path / "cut" / "ocdbt.process_0")
     with pytest.raises(FileFormatError, match="cut cannot be read as a checkpoint of Orbax: "):
