@@ -255,21 +255,29 @@ def _prepare_signature(
             "function itself; what TensorFlow does around it goes into preprocess and postprocess."
         )
     _check_call(name, signature, takes=takes)
-    from jax2tf_bridge.from_jax import PreparedExport
+    from jax2tf_bridge.from_jax import PreparedExport, call_text, export_options
+    from jax2tf_bridge.from_jax.arguments import JaxCallable
+    from jax2tf_bridge.from_jax.shapes import symbolic_specs
 
     weights = params.tree() if isinstance(params, PathWeights) else params
     with _note_call(name, signature, takes=takes):
-        prepared = PreparedExport.of(
-            function,
-            (*((weights,) if takes else ()), *signature.args),
-            dict(signature.kwargs),
-            polymorphic_shapes=_shapes(signature, takes=takes),
-            polymorphic_constraints=signature.polymorphic_constraints,
-            platforms=platforms,
-            disabled_checks=signature.disabled_checks,
-            target=target,
+        jax_callable = JaxCallable.of(function, caller="save")
+        options = export_options(
+            platforms,
+            signature.polymorphic_constraints,
+            signature.disabled_checks,
+            target,
+            argument="platforms",
+            call=call_text("Signature", jax_callable, signature.polymorphic_shapes),
             runtime_checks=signature.runtime_checks,
         )
+        specs = symbolic_specs(
+            jax_callable,
+            (*((weights,) if takes else ()), *signature.args),
+            dict(signature.kwargs),
+            _shapes(signature, takes=takes),
+        )
+        prepared = PreparedExport(jax_callable, specs, options)
     return PreparedSignature(name, signature, takes, prepared)
 
 

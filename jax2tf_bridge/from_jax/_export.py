@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -97,14 +97,15 @@ def export(
     ((DimExpr('b'), 2), (0, 14, 24))
     """
     # Options are checked first, so that their errors need no arguments.
-    function, options = _function_and_options(
-        f,
-        polymorphic_shapes,
-        polymorphic_constraints,
+    function = JaxCallable.of(f, caller="export")
+    options = export_options(
         platforms,
+        polymorphic_constraints,
         disabled_checks,
         target,
-        runtime_checks,
+        argument="platforms",
+        call=call_text("export", function, polymorphic_shapes),
+        runtime_checks=runtime_checks,
     )
 
     def export_for(*args: Any, **kwargs: Any) -> PortableFunction:
@@ -121,32 +122,6 @@ class PreparedExport:
     function: JaxCallable
     specs: Specs
     options: ExportOptions
-
-    @staticmethod
-    def of(
-        f: Callable[..., Any],
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        *,
-        polymorphic_shapes: Any,
-        polymorphic_constraints: PolyConstraints,
-        platforms: Sequence[str] | None,
-        disabled_checks: Sequence[Any],
-        target: Target | None,
-        runtime_checks: str | None,
-    ) -> PreparedExport:
-        """Prepares `export(f, ...)(*args, **kwargs)`, with the same errors."""
-        function, options = _function_and_options(
-            f,
-            polymorphic_shapes,
-            polymorphic_constraints,
-            platforms,
-            disabled_checks,
-            target,
-            runtime_checks,
-        )
-        specs = symbolic_specs(function, args, kwargs, polymorphic_shapes)
-        return PreparedExport(function, specs, options)
 
     def run(self, constants: ConstantPool | None = None) -> PortableFunction:
         """Exports the function.
@@ -171,33 +146,12 @@ class PreparedExport:
         return self.specs.paths()[start:], avals
 
 
-def _function_and_options(
-    f: Callable[..., Any],
-    polymorphic_shapes: Any,
-    polymorphic_constraints: PolyConstraints,
-    platforms: Sequence[str] | None,
-    disabled_checks: Sequence[Any],
-    target: Target | None,
-    runtime_checks: str | None,
-) -> tuple[JaxCallable, ExportOptions]:
-    function = JaxCallable.of(f, caller="export")
-    options = export_options(
-        platforms,
-        polymorphic_constraints,
-        disabled_checks,
-        target,
-        argument="platforms",
-        call=call_text("export", function, polymorphic_shapes),
-        runtime_checks=runtime_checks,
-    )
-    return function, options
-
-
 def call_text(caller: str, function: JaxCallable, polymorphic_shapes: Any) -> str:
     """Formats the user's call, as "export(f, polymorphic_shapes=...", for messages."""
     shapes = repr(polymorphic_shapes)
     shown = shapes if len(shapes) <= 200 else "..."
-    return f"{caller}({function.code_name}, polymorphic_shapes={shown}"
+    args = ", args=[...]" if caller == "Signature" else ""
+    return f"{caller}({function.code_name}{args}, polymorphic_shapes={shown}"
 
 
 def export_options(

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any, cast
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from jax2tf_bridge.errors import (
     DTypeError,
     FunctionError,
     GradientError,
+    InconclusiveShapeError,
     SavingError,
     ShapeError,
     StructureError,
@@ -219,3 +221,19 @@ def test_a_model_that_is_there_is_replaced_only_if_asked(tmp_path: Path) -> None
         save(tmp_path / "m", signature)
     save(tmp_path / "m", Signature(lambda x: x + 2, args=[X]), overwrite=True, vjp_order=0)
     np.testing.assert_array_equal(tf.saved_model.load(tmp_path / "m").serving_default(X), X + 2)
+
+
+def test_a_constraint_is_advised_for_the_signature(tmp_path: Path) -> None:
+    def best(x: Any) -> Any:
+        return jax.lax.top_k(x, 5)[0]
+
+    x = np.zeros(8, np.float32)
+    with pytest.raises(InconclusiveShapeError) as caught:
+        save(tmp_path / "m", Signature(best, args=[x], polymorphic_shapes="(b,)"))
+    (code,) = (line for line in str(caught.value).splitlines() if line.startswith("    "))
+    assert code.strip() == (
+        "Signature(best, args=[...], polymorphic_shapes='(b,)', "
+        'polymorphic_constraints=["b >= 5"])'
+    )
+    names = {"Signature": Signature, "best": best, "x": x}
+    save(tmp_path / "m", eval(code.strip().replace("[...]", "[x]"), names))
