@@ -207,17 +207,26 @@ class TestVjp:
             assert str(caught.value) == portable.gradient_problem() == problem
         assert len(traces) == count
 
-    def test_what_no_size_can_differentiate_is_tried_at_one_size(self) -> None:
+    @pytest.mark.parametrize("uses_size", [False, True])
+    def test_a_loop_without_a_derivative_is_traced_at_one_size_at_most(
+        self, uses_size: bool
+    ) -> None:
         sizes = []
 
         def until_large(x: Any) -> Any:
             sizes.append(x.shape[0])
-            return lax.while_loop(lambda y: y.sum() < 100, lambda y: y * 2, x)
+            limit = jnp.asarray(x.shape[0]) if uses_size else 100
+            return lax.cond(
+                x.sum() > 0,
+                lambda x: lax.while_loop(lambda y: y.sum() < limit, lambda y: y * 2, x),
+                lambda x: x,
+                x,
+            )
 
         problem = exported(until_large, 7).gradient_problem()
         assert problem is not None
         assert "Reverse-mode differentiation does not work" in problem
-        assert [size for size in sizes if isinstance(size, int)] == [7]
+        assert [size for size in sizes if isinstance(size, int)] == [7] * uses_size
 
     def test_a_loop_over_an_open_size_is_about_sizes(self) -> None:
         portable = exported(lambda x: lax.fori_loop(0, x.shape[0], lambda i, y: y * 2, x), 3)

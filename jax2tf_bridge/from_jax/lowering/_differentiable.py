@@ -54,6 +54,38 @@ def is_surely_differentiable(jaxpr: Any) -> bool:
     return all(map(_is_sure, getattr(jaxpr, "jaxpr", jaxpr).eqns))
 
 
+_NO_DERIVATIVE = (
+    "Reverse-mode differentiation does not work for",
+    "Differentiation rule for",
+    "Transpose rule (for reverse-mode differentiation) for",
+)
+"""Beginnings of JAX's errors for operations without a derivative."""
+
+
+def has_no_derivative(jaxpr: Any, error: Exception) -> bool:
+    """Returns whether an error of tracing the VJP occurs at all sizes.
+
+    JAX can differentiate a loop over a size if the size is a number, so this is False for every
+    function that computes with sizes.
+
+    Args:
+      jaxpr: the jaxpr of the function.
+      error: the error that JAX raised.
+    """
+    return str(error).startswith(_NO_DERIVATIVE) and not _computes_with_sizes(jaxpr)
+
+
+def _computes_with_sizes(value: Any) -> bool:
+    """Returns whether a jaxpr, or one among an equation's parameters, uses a size as an array."""
+    if isinstance(value, (list, tuple)):
+        return any(map(_computes_with_sizes, value))
+    return any(
+        equation.primitive.name == "dim_as_value"
+        or _computes_with_sizes([*equation.params.values()])
+        for equation in getattr(getattr(value, "jaxpr", value), "eqns", ())
+    )
+
+
 def _is_sure(equation: Any) -> bool:
     name, params = equation.primitive.name, equation.params
     if name in _SAFE_AT_ALL_SIZES:

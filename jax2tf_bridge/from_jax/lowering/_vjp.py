@@ -13,7 +13,10 @@ from jax import export as jax_export
 from jax2tf_bridge.errors import GradientError, InconclusiveShapeError, Message, ShardingError
 from jax2tf_bridge.from_jax._shardings import vjp_shardings
 from jax2tf_bridge.from_jax.lowering._build import build_portable_function
-from jax2tf_bridge.from_jax.lowering._differentiable import is_surely_differentiable
+from jax2tf_bridge.from_jax.lowering._differentiable import (
+    has_no_derivative,
+    is_surely_differentiable,
+)
 from jax2tf_bridge.from_jax.lowering._effects import refuse_host_callbacks
 from jax2tf_bridge.from_jax.lowering._flat_functions import trace_vjp, trace_with_wide_dtypes
 from jax2tf_bridge.from_jax.lowering._lowering import LoweredModule, lower
@@ -110,23 +113,32 @@ class VjpExport:
         """Traces the VJP, under further assumptions where it needs them."""
         try:
             with jax.enable_x64(self._x64):
-                inferred = infer(
-                    self._vjp,
-                    self._assumptions,
-                    first=lambda: trace_vjp(self._traced, self._shardings()),
-                )
+                inferred = infer(self._vjp, self._assumptions, first=self._trace_first)
             refuse_host_callbacks(
                 inferred.traced,
                 self._vjp.name,
                 without_debug_effects=self._options.without_debug_effects,
                 runtime_checks=self._options.runtime_checks,
             )
-        except (InconclusiveShapeError, ShardingError):
+        except (InconclusiveShapeError, ShardingError, GradientError):
             raise
         except Exception as e:
-            raise GradientError(Message(f"{self._name} has no gradient: ", e)) from e
+            raise self._make_error(e) from e
         self._check_requirements(inferred.assumptions)
         return inferred
+
+    def _trace_first(self) -> jax.stages.Traced:
+        """Traces the VJP of the trace that was exported."""
+        try:
+            return trace_vjp(self._traced, self._shardings())
+        except Exception as e:
+            if has_no_derivative(self._traced.jaxpr, e):
+                # Other exceptions make inference trace the function once more at fixed sizes.
+                raise self._make_error(e) from e
+            raise
+
+    def _make_error(self, error: Exception) -> GradientError:
+        return GradientError(Message(f"{self._name} has no gradient: ", error))
 
     def _check_requirements(self, assumptions: SizeAssumptions) -> None:
         check_requirements_allowed(self._assumptions, assumptions, self._vjp, self._options)
