@@ -112,6 +112,16 @@ def _is_root_of_infinity(case: Case) -> bool:
     return bool((np.isneginf(base) | (base == 0)).all())
 
 
+def _is_softmax_of_a_row_with_infinity(case: Case) -> bool:
+    """Returns whether a softmax has zeros beside NaN, where JAX has NaN throughout."""
+    return (
+        case.way == "operations"
+        and "softmax" in case.step.operation
+        and case.has("nan", "inf")
+        and bool(np.isnan(widened(case.expected)[case.wrong]).all())
+    )
+
+
 def _is_special_function_of_huge_numbers(case: Case) -> bool:
     return (
         case.way == "operations"
@@ -160,6 +170,11 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         "TensorFlow's optimizer makes sqrt(x) of x**0.5, which is NaN at -inf",
         "docs/targets.md",
         _is_root_of_infinity,
+    ),
+    Explanation(
+        "TensorFlow's softmax has zeros beside NaN in a row with NaN or infinity",
+        "docs/targets.md",
+        _is_softmax_of_a_row_with_infinity,
     ),
     Explanation(
         "incomplete gamma and beta functions beyond 1e30",

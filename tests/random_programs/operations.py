@@ -301,7 +301,8 @@ def top_k(b: Builder) -> Any:
     """Adds a top-k."""
     v = b.value("iuf", rank=(1, 3), where=lambda v: bool(v.fixed_axes()))
     axis = b.axis(v, fixed=True)
-    k = b.integer(1, v.shape[axis])
+    size = v.shape[axis]
+    k = b.integer(min(1, size), size)
     b.add(f"lax.top_k(jnp.moveaxis({v.name}, {axis}, -1), {k})", "lax.top_k")
 
 

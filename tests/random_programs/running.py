@@ -129,6 +129,8 @@ def run(
                 started = None
         except EOFError:
             worker.join()
+        if started is None and worker.exitcode:
+            raise RuntimeError(f"making a program of {rest[:PER_PROCESS]} failed")
         if started is not None:
             death = Fault("the process dies", f"exit code {worker.exitcode}", started.program)
             for report in reports:
