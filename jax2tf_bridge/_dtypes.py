@@ -206,6 +206,18 @@ def find_dtype(name: str) -> DType | None:
     return _BY_NAME.get(name)
 
 
+def dtype_of_element(element: str) -> DType:
+    """Returns the row of an MLIR element type.
+
+    Raises:
+      KeyError: no dtype has this element type.
+
+    >>> dtype_of_element("bf16").name
+    'bfloat16'
+    """
+    return _BY_NAME[DTYPES_BY_ELEMENT_TYPE[element]]
+
+
 def kind_of(name: str) -> Kind | None:
     """Returns the kind of a dtype's numbers; None for unknown names.
 

@@ -289,3 +289,8 @@ class Program:
     def main(self) -> Function:
         """The entry point."""
         return self.functions["main"]
+
+    def __str__(self) -> str:
+        from jax2tf_bridge.bytecode._text import format_program  # which needs these classes
+
+        return format_program(self)

@@ -31,6 +31,13 @@ def get_program(portable: PortableFunction) -> Program:
     return read(portable)
 
 
+@once_per_object
+def _get_rewritten_program(portable: PortableFunction) -> Program:
+    from jax2tf_bridge.to_tensorflow.operations import rewrite_program
+
+    return rewrite_program(portable, get_program(portable))
+
+
 def call_operations(
     portable: PortableFunction,
     args: Sequence[tf.Tensor],
@@ -117,7 +124,7 @@ def _call_in_graph(
             }
     inputs = [*(args[i] for i in portable.module.kept_arguments), *constants]
     results = make_operations(
-        portable, get_program(portable), inputs, variables, refuses_bits=refuses_bits
+        portable, _get_rewritten_program(portable), inputs, variables, refuses_bits=refuses_bits
     )
     for result, shape in zip(results, checked.results, strict=True):
         result.set_shape(shape)

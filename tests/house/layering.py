@@ -13,7 +13,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("shape_poly", "_version", "_lazy_names", "_utils", "_dtypes"),
     ("errors",),
     ("bytecode", "storage"),
-    ("targets",),
+    ("targets", "rewriting"),
     ("portable",),
     ("serialization", "comparing"),
     ("weights", "saved_model", "from_jax", "to_tensorflow"),

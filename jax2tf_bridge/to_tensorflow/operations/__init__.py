@@ -1,10 +1,15 @@
 """Converts StableHLO to TensorFlow's own operations, for consumers without XLA."""
 
-from jax2tf_bridge.to_tensorflow.operations._call_operations import make_operations, read
+from jax2tf_bridge.to_tensorflow.operations._call_operations import (
+    make_operations,
+    read,
+    rewrite_program,
+)
 from jax2tf_bridge.to_tensorflow.operations._converter_forms import lgamma
 
 __all__ = [
     "lgamma",
     "make_operations",
     "read",
+    "rewrite_program",
 ]

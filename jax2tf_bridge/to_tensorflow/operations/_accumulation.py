@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from jax2tf_bridge.to_tensorflow.operations._array import row_of, tf_dtype
+from jax2tf_bridge._dtypes import dtype_of_element
+from jax2tf_bridge.to_tensorflow.operations._array import tf_dtype
 from jax2tf_bridge.to_tensorflow.operations._conversions import convert
 
 _NATIVE_FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
@@ -17,7 +18,7 @@ def accumulation_dtype(left: str, right: str, result: str) -> tf.DType:
     counted. 16-bit floats stay, because TensorFlow's kernels add them in 32 bits; narrower floats
     use 32 bits.
     """
-    rows = [row_of(element) for element in (left, right, result)]
+    rows = [dtype_of_element(element) for element in (left, right, result)]
     kinds = {row.kind for row in rows}
     if "complex" in kinds:
         return tf.complex128 if any(row.bits > 64 for row in rows) else tf.complex64
@@ -54,7 +55,7 @@ def from_accumulation(tensor: tf.Tensor, element: str) -> tf.Tensor:
     unless the sum is 0.
     """
     dtype = tf_dtype(element)
-    row = row_of(element)
+    row = dtype_of_element(element)
     if row.kind == "bool":
         return tf.not_equal(tensor, tf.zeros([], tensor.dtype))
     if row.is_integer and tensor.dtype.is_floating:

@@ -10,23 +10,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge._dtypes import DTYPES_BY_ELEMENT_TYPE, DType, find_dtype
+from jax2tf_bridge._dtypes import DType, dtype_of_element
 from jax2tf_bridge.to_tensorflow._dtypes import static_shape
 from shape_poly import Dim
-
-_COMPLEX = {"complex<f32>": "complex64", "complex<f64>": "complex128"}
-
-
-def row_of(element: str) -> DType:
-    """Returns the row of a StableHLO element type in the table of dtypes.
-
-    Raises:
-      KeyError: the table has no such type.
-    """
-    row = find_dtype(_COMPLEX.get(element) or DTYPES_BY_ELEMENT_TYPE[element])
-    if row is None:
-        raise KeyError(element)
-    return row
 
 
 def tf_dtype(element: str) -> tf.DType:
@@ -34,7 +20,7 @@ def tf_dtype(element: str) -> tf.DType:
 
     Integers of fewer than 8 bits are stored in 8 bits, within their own range.
     """
-    return tf.as_dtype(row_of(element).op_dtype)
+    return tf.as_dtype(dtype_of_element(element).op_dtype)
 
 
 @functools.cache
@@ -133,7 +119,7 @@ class Array:
     @property
     def row(self) -> DType:
         """Row of the element type in the table of dtypes."""
-        return row_of(self.element)
+        return dtype_of_element(self.element)
 
     @property
     def tf_dtype(self) -> tf.DType:

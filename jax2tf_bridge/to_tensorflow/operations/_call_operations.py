@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,23 +12,12 @@ import tensorflow as tf
 from jax2tf_bridge.bytecode import Program, TensorType, read_program
 from jax2tf_bridge.errors import FileFormatError, ModuleError
 from jax2tf_bridge.portable import Aval, PortableFunction
+from jax2tf_bridge.rewriting import passes_for_tensorflow, run_passes
 from jax2tf_bridge.to_tensorflow._graph_functions import get_graph_functions
-from jax2tf_bridge.to_tensorflow.operations import _sign_bits, _softmax
 from jax2tf_bridge.to_tensorflow.operations._array import Array
-from jax2tf_bridge.to_tensorflow.operations._extremes import with_extremes
-from jax2tf_bridge.to_tensorflow.operations._platform import with_platform
-from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope, typed
-from jax2tf_bridge.to_tensorflow.operations._sign_bits import with_sign_bits
+from jax2tf_bridge.to_tensorflow.operations._scope import Scope, typed
 from jax2tf_bridge.to_tensorflow.operations._table import EMITTERS, FOR_CONVERTERS
-from jax2tf_bridge.to_tensorflow.operations._widening import widened
 from shape_poly import Dim, DimExpr, SymbolicScope
-
-_EMITTERS: Mapping[str, Emitter] = MappingProxyType({**EMITTERS, **_softmax.EMITTERS})
-"""Emitters of StableHLO's operations, and of patterns of several operations."""
-
-_FOR_CONVERTERS: Mapping[str, Emitter] = MappingProxyType(
-    {**FOR_CONVERTERS, **_softmax.EMITTERS, **_sign_bits.EMITTERS}
-)
 
 
 def read(portable: PortableFunction) -> Program:
@@ -40,6 +28,21 @@ def read(portable: PortableFunction) -> Program:
     """
     with _errors_named(portable):
         return read_program(portable.module.data)
+
+
+def rewrite_program(portable: PortableFunction, program: Program) -> Program:
+    """Rewrites the module of a function for `make_operations`.
+
+    Raises:
+      ModuleError: the module cannot be read.
+    """
+    has_platform = len(portable.platforms) > 1 and program.main.body.arguments
+    passes = passes_for_tensorflow(
+        platform=_platform_index(portable) if has_platform else None,
+        for_converters=portable.target.for_converters,
+    )
+    with _errors_named(portable):
+        return run_passes(program, passes, portable.name)
 
 
 def make_operations(
@@ -54,7 +57,7 @@ def make_operations(
 
     Args:
       portable: the function.
-      program: the module.
+      program: the module, as `rewrite_program` returns it.
       args: a tensor for each argument of main except the platform index; lifted constants are last.
       variables: the dimension variables: ints if known, else scalar tensors, or functions that make
         a scalar int32 tensor.
@@ -66,18 +69,12 @@ def make_operations(
     Raises:
       ModuleError: TensorFlow cannot express an operation.
     """
-    with _errors_named(portable):
-        if portable.target.for_converters:
-            program = with_sign_bits(widened(program))
-        if len(portable.platforms) > 1 and program.main.body.arguments:
-            program = with_platform(program, _platform_index(portable))
-        program = _softmax.with_softmax(with_extremes(program))
     numbers = {name: value for name, value in variables.items() if isinstance(value, int)}
     constraints = SymbolicScope(portable.constraints, check=False)
     scope = Scope(
         portable.name,
         program,
-        _FOR_CONVERTERS if portable.target.for_converters else _EMITTERS,
+        FOR_CONVERTERS if portable.target.for_converters else EMITTERS,
         # Sizes are computed in 64 bits if the constraints have large numbers.
         {
             name: size if callable(size) else tf.cast(size, tf.int32)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.to_tensorflow.operations._array import row_of, tf_dtype
+from jax2tf_bridge._dtypes import dtype_of_element
+from jax2tf_bridge.to_tensorflow.operations._array import tf_dtype
 from jax2tf_bridge.to_tensorflow.operations._integers import constant_like, wrap
 
 
@@ -17,7 +18,7 @@ def convert(source: str, target: str, x: tf.Tensor) -> tf.Tensor:
     """
     if source == target:
         return x
-    given, wanted = row_of(source), row_of(target)
+    given, wanted = dtype_of_element(source), dtype_of_element(target)
     dtype = tf_dtype(target)
     if wanted.kind == "bool":
         x = tf.cast(x, tf.float32) if _is_tiny(source) else x
@@ -33,12 +34,12 @@ def convert(source: str, target: str, x: tf.Tensor) -> tf.Tensor:
 
 
 def _is_tiny(element: str) -> bool:
-    row = row_of(element)
+    row = dtype_of_element(element)
     return row.kind == "float" and row.bits <= 8
 
 
 def _float_to_integer(target: str, x: tf.Tensor) -> tf.Tensor:
-    row, dtype = row_of(target), tf_dtype(target)
+    row, dtype = dtype_of_element(target), tf_dtype(target)
     least = -(2 ** (row.bits - 1)) if row.kind == "int" else 0
     most = least + 2**row.bits - 1
     if x.dtype.size < 4:
@@ -60,7 +61,7 @@ def bitcast(source: str, target: str, x: tf.Tensor) -> tf.Tensor:
 
     Narrower elements get a new last axis, low bits first; wider ones use up the last axis.
     """
-    given, wanted = row_of(source), row_of(target)
+    given, wanted = dtype_of_element(source), dtype_of_element(target)
     dtype = tf_dtype(target)
     if _is_octet_float(source):
         return bitcast("ui8", target, _octets(source, x))
@@ -89,7 +90,7 @@ def bitcast(source: str, target: str, x: tf.Tensor) -> tf.Tensor:
 
 
 def _is_octet_float(element: str) -> bool:
-    row = row_of(element)
+    row = dtype_of_element(element)
     return row.kind == "float" and row.bits == 8
 
 

@@ -13,8 +13,8 @@ from typing import TypeAlias
 import numpy as np
 import tensorflow as tf
 
+from jax2tf_bridge._dtypes import dtype_of_element
 from jax2tf_bridge.to_tensorflow.operations import _converter_integers, _floats
-from jax2tf_bridge.to_tensorflow.operations._array import row_of
 from jax2tf_bridge.to_tensorflow.operations._integers import constant_like
 
 _ONE = 0x3F80
@@ -184,7 +184,7 @@ def combination(kind: str, element: str) -> Callable[[tf.Tensor, tf.Tensor], tf.
         result = tf.logical_or if is_maximum else tf.logical_and
     elif kind == "multiply":
         pass
-    elif row_of(element).kind == "float":
+    elif dtype_of_element(element).kind == "float":
         result = tf.maximum if is_maximum else tf.minimum
     else:
         of_integers = _converter_integers.maximum if is_maximum else _converter_integers.minimum

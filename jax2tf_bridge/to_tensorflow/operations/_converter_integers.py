@@ -13,8 +13,9 @@ from types import MappingProxyType
 import numpy as np
 import tensorflow as tf
 
+from jax2tf_bridge._dtypes import dtype_of_element
 from jax2tf_bridge.to_tensorflow.operations import _integers
-from jax2tf_bridge.to_tensorflow.operations._array import Array, row_of
+from jax2tf_bridge.to_tensorflow.operations._array import Array
 from jax2tf_bridge.to_tensorflow.operations._integers import constant_like
 
 _SIGN = 1 << 31
@@ -24,7 +25,7 @@ _EXACT = 1 << 24
 
 def is_wide(element: str) -> bool:
     """Returns whether float32 cannot represent all integers of a type."""
-    row = row_of(element)
+    row = dtype_of_element(element)
     return row.is_integer and row.bits >= 32
 
 
@@ -113,7 +114,7 @@ def minimum(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
 
 def divide(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     """Divides and rounds towards zero; a quotient by zero has all bits set."""
-    if row_of(element).bits != 32:
+    if dtype_of_element(element).bits != 32:
         return _integers.divide(element, x, y)
     is_zero = tf.equal(y, _zero(y))
     quotient, _ = _divided(x, select(is_zero, constant_like(y, 1), y))
@@ -125,7 +126,7 @@ def remainder(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
 
     tf2onnx lacks TruncateMod, and rounds FloorMod's quotient towards zero.
     """
-    if row_of(element).bits == 32:
+    if dtype_of_element(element).bits == 32:
         is_zero = tf.equal(y, _zero(y))
         _, rest = _divided(x, select(is_zero, constant_like(y, 1), y))
         return select(is_zero, x, rest)
@@ -199,9 +200,9 @@ def _clipped(y: tf.Tensor, least: int, most: int) -> tuple[tf.Tensor, tf.Tensor]
 
 def shift_left(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     """Shifts left; shifts by the width or more give 0."""
-    if row_of(element).bits < 32 or _integers.is_in_width(element, y):
+    if dtype_of_element(element).bits < 32 or _integers.is_in_width(element, y):
         return _integers.shift_left(element, x, y)
-    places, is_within = _clipped(y, 0, row_of(element).bits - 1)
+    places, is_within = _clipped(y, 0, dtype_of_element(element).bits - 1)
     return _kept(is_within, tf.bitwise.left_shift(x, places))
 
 
@@ -209,14 +210,14 @@ def shift_right_arithmetic(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tenso
     """Shifts right and fills with copies of the sign bit."""
     if _integers.is_unsigned(element) or _integers.is_in_width(element, y):
         return _integers.shift_right_arithmetic(element, x, y)
-    places, is_within = _clipped(y, 0, row_of(element).bits - 1)
-    most = constant_like(y, row_of(element).bits - 1)
+    places, is_within = _clipped(y, 0, dtype_of_element(element).bits - 1)
+    most = constant_like(y, dtype_of_element(element).bits - 1)
     return tf.bitwise.right_shift(x, select(is_within, places, most))
 
 
 def shift_right_logical(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     """Shifts right and clears the copies of the sign bit."""
-    bits = row_of(element).bits
+    bits = dtype_of_element(element).bits
     if element == "ui16":
         # ONNX Runtime only shifts integers of 8, 32 and 64 bits.
         wide = [tf.cast(each, tf.uint32) for each in (x, y)]

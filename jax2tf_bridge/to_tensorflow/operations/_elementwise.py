@@ -13,20 +13,21 @@ from typing import Any
 
 import tensorflow as tf
 
+from jax2tf_bridge._dtypes import dtype_of_element
 from jax2tf_bridge.bytecode import Operation
+from jax2tf_bridge.rewriting import BFLOAT16_BITS
 from jax2tf_bridge.to_tensorflow.operations import (
     _converter_forms,
     _converter_integers,
     _floats,
     _integers,
 )
-from jax2tf_bridge.to_tensorflow.operations._array import Array, has_dtype, row_of, tf_dtype
+from jax2tf_bridge.to_tensorflow.operations._array import Array, has_dtype, tf_dtype
 from jax2tf_bridge.to_tensorflow.operations._comparisons import compare
 from jax2tf_bridge.to_tensorflow.operations._conversions import bitcast, convert
 from jax2tf_bridge.to_tensorflow.operations._folding import converted, folded, postponed
 from jax2tf_bridge.to_tensorflow.operations._plain_forms import plain_form
 from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope, broadcast_sizes
-from jax2tf_bridge.to_tensorflow.operations._widening import NARROW_BITS
 from shape_poly import Dim
 
 TensorFunction = Callable[..., tf.Tensor]
@@ -82,7 +83,7 @@ def _by_kind(
 
     def emit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
         element = operands[-1].element
-        kind = row_of(element).kind
+        kind = dtype_of_element(element).kind
         result: TensorFunction | None
         if kind in ("int", "uint"):
             result = None if integers is None else functools.partial(integers, element)
@@ -155,14 +156,14 @@ def _convert(scope: Scope, operation: Operation, operands: Sequence[Array]) -> A
 
 def _has_bits(element: str) -> bool:
     """Returns whether a type's bits can be read: not for bools, nor without a TensorFlow dtype."""
-    row = row_of(element)
+    row = dtype_of_element(element)
     return row.is_integer or (row.kind == "float" and has_dtype(element))
 
 
 def _bitcast_convert(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     (array,) = operands
     kind = operation.results[0].tensor
-    given, wanted = array.row.bits, row_of(kind.element).bits
+    given, wanted = array.row.bits, dtype_of_element(kind.element).bits
     if array.element == kind.element:
         return array
     if not (_has_bits(array.element) and _has_bits(kind.element)):
@@ -298,7 +299,7 @@ def _compare_exactly(scope: Scope, operation: Operation, operands: Sequence[Arra
     """Compares large integers, and floats in total order, by forms for converters."""
     element = operands[0].element
     direction = operation.text("comparison_direction")
-    if row_of(element).kind == "float" and _is_total_order(operation):
+    if dtype_of_element(element).kind == "float" and _is_total_order(operation):
         compare = _converter_forms.ORDERED_COMPARISONS[direction]
         return emit_elementwise(scope, operation, operands, compare)
     is_ordered = _integers.is_unsigned(element) and direction not in ("EQ", "NE")
@@ -343,7 +344,11 @@ def _extremum_exactly(function: Kernel, otherwise: Emitter) -> Emitter:
 def _convert_exactly(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Any:
     (array,) = operands
     element = operation.results[0].tensor.element
-    if array.element != "ui32" or row_of(element).kind != "float" or array.known is not None:
+    if (
+        array.element != "ui32"
+        or dtype_of_element(element).kind != "float"
+        or array.known is not None
+    ):
         return _convert(scope, operation, operands)
     function = functools.partial(_converter_integers.to_float, dtype=tf_dtype(element))
     return emit_elementwise(scope, operation, operands, function)
@@ -352,7 +357,7 @@ def _convert_exactly(scope: Scope, operation: Operation, operands: Sequence[Arra
 FOR_CONVERTERS: Mapping[str, Emitter] = MappingProxyType(
     {
         "bitcast_convert": _random_or_bits,
-        NARROW_BITS: _bits_of_bfloat16,
+        BFLOAT16_BITS: _bits_of_bfloat16,
         "clamp": _clamp_exactly,
         "compare": _compare_exactly,
         "convert": _convert_exactly,

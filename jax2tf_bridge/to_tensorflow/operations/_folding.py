@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from jax2tf_bridge._dtypes import dtype_of_element
 from jax2tf_bridge.bytecode import Operation
-from jax2tf_bridge.to_tensorflow.operations._array import Array, Formula, row_of, tf_dtype
+from jax2tf_bridge.to_tensorflow.operations._array import Array, Formula, tf_dtype
 from jax2tf_bridge.to_tensorflow.operations._scope import Scope, broadcast_sizes
 from shape_poly import Dim
 from shape_poly import operation as size_operation
@@ -128,7 +129,7 @@ def _of_numbers(
 
 def _in_element(element: str, numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Converts integers or bools to another element type, with wraparound."""
-    row = row_of(element)
+    row = dtype_of_element(element)
     if row.is_integer and row.bits < 8:
         span = 2**row.bits
         numbers = numbers.astype(np.int64) % span
@@ -343,7 +344,7 @@ def converted(scope: Scope, array: Array, element: str) -> Array | None:
         return Array(element, array.sizes, parts=array.parts)
     if array.known is None or array.known.size > _MAX_CONVERTED_ELEMENTS:
         return None
-    kinds = array.row.kind, row_of(element).kind
+    kinds = array.row.kind, dtype_of_element(element).kind
     match kinds:
         case (("bool" | "int" | "uint"), "bool"):
             known = array.known != 0

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.to_tensorflow.operations._array import row_of
+from jax2tf_bridge._dtypes import dtype_of_element
 
 _NARROWEST = 8
 
 
 def is_unsigned(element: str) -> bool:
     """Returns whether an element type is an unsigned integer."""
-    return row_of(element).kind == "uint"
+    return dtype_of_element(element).kind == "uint"
 
 
 def constant_like(x: tf.Tensor, value: Any) -> tf.Tensor:
@@ -29,8 +29,8 @@ def constant_like(x: tf.Tensor, value: Any) -> tf.Tensor:
 
 def wrap(element: str, x: tf.Tensor) -> tf.Tensor:
     """Wraps around integers of fewer than 8 bits, which are stored in 8 bits."""
-    bits = row_of(element).bits
-    if bits >= _NARROWEST or not row_of(element).is_integer:
+    bits = dtype_of_element(element).bits
+    if bits >= _NARROWEST or not dtype_of_element(element).is_integer:
         return x
     if is_unsigned(element):
         return tf.bitwise.bitwise_and(x, constant_like(x, 2**bits - 1))
@@ -45,7 +45,7 @@ def _view(x: tf.Tensor, kind: str) -> tf.Tensor:
 
 def _bits_of(element: str, x: tf.Tensor) -> tf.Tensor:
     """Returns the bits as an unsigned integer of the element's width."""
-    bits = row_of(element).bits
+    bits = dtype_of_element(element).bits
     view = _view(x, "uint")
     if bits >= _NARROWEST or is_unsigned(element):
         return view
@@ -137,7 +137,7 @@ def safe_divisor(element: str, x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, t
         return y, None
     zero = tf.equal(y, constant_like(y, 0))
     unsafe = zero
-    if not is_unsigned(element) and row_of(element).bits >= _NARROWEST:
+    if not is_unsigned(element) and dtype_of_element(element).bits >= _NARROWEST:
         least = tf.equal(x, constant_like(x, x.dtype.min))
         unsafe = tf.logical_or(zero, tf.logical_and(least, tf.equal(y, constant_like(y, -1))))
     return tf.where(unsafe, constant_like(y, 1), y), zero
@@ -156,7 +156,7 @@ def power(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     else:
         vanishes = tf.logical_and(is_large, tf.not_equal(tf.abs(base), constant_like(base, 1)))
     raised = tf.where(vanishes, constant_like(base, 0), tf.pow(base, small))
-    return wrap(element, _view(raised, row_of(element).kind))
+    return wrap(element, _view(raised, dtype_of_element(element).kind))
 
 
 def invert(element: str, x: tf.Tensor) -> tf.Tensor:
@@ -166,7 +166,9 @@ def invert(element: str, x: tf.Tensor) -> tf.Tensor:
 
 def is_in_width(element: str, y: tf.Tensor) -> bool:
     known = tf.get_static_value(y)
-    return known is not None and bool(np.all((known >= 0) & (known < row_of(element).bits)))
+    return known is not None and bool(
+        np.all((known >= 0) & (known < dtype_of_element(element).bits))
+    )
 
 
 def shift_left(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
@@ -185,13 +187,13 @@ def shift_right_logical(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
 def _zero_beyond(element: str, y: tf.Tensor, shifted: tf.Tensor) -> tf.Tensor:
     # Negative amounts are beyond the width as unsigned integers.
     places = _bits_of(element, y)
-    is_beyond = tf.greater_equal(places, constant_like(places, row_of(element).bits))
+    is_beyond = tf.greater_equal(places, constant_like(places, dtype_of_element(element).bits))
     return tf.where(is_beyond, constant_like(shifted, 0), shifted)
 
 
 def shift_right_arithmetic(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     """Shifts right and fills with the sign bit; shifts by the width or more give only sign bits."""
-    bits = row_of(element).bits
+    bits = dtype_of_element(element).bits
     if is_unsigned(element) and bits < _NARROWEST:
         places = constant_like(x, _NARROWEST - bits)  # moves the sign bit to that of the dtype
         x = _view(
@@ -204,7 +206,7 @@ def shift_right_arithmetic(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tenso
         places = _bits_of(element, y)
         y = tf.minimum(places, constant_like(places, bits - 1))
     shifted = tf.bitwise.right_shift(_view(x, "int"), _view(y, "int"))
-    return wrap(element, _view(shifted, row_of(element).kind))
+    return wrap(element, _view(shifted, dtype_of_element(element).kind))
 
 
 def population_count(element: str, x: tf.Tensor) -> tf.Tensor:
@@ -214,7 +216,7 @@ def population_count(element: str, x: tf.Tensor) -> tf.Tensor:
 
 def count_leading_zeros(element: str, x: tf.Tensor) -> tf.Tensor:
     """Counts the zeros before the highest set bit."""
-    width = row_of(element).bits
+    width = dtype_of_element(element).bits
     bits = _bits_of(element, x)
     if width <= 32:
         # The exponent of the integer as float64 is the position of that bit; it is 0 for 0.

@@ -9,15 +9,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
+from jax2tf_bridge._dtypes import dtype_of_element
 from jax2tf_bridge.bytecode import Block, Operation
-from jax2tf_bridge.to_tensorflow.operations._array import Array, Postponed, row_of, tf_dtype
-from jax2tf_bridge.to_tensorflow.operations._bodies import (
-    Reducer,
-    extreme_index,
-    is_identity,
-    reducers,
-    sized,
-)
+from jax2tf_bridge.rewriting import Reducer, match_extreme_index, match_reducers
+from jax2tf_bridge.to_tensorflow.operations._array import Array, Postponed, tf_dtype
+from jax2tf_bridge.to_tensorflow.operations._bodies import is_identity, sized
 from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
 from jax2tf_bridge.to_tensorflow.operations._shapes import (
     broadcast,
@@ -49,7 +45,7 @@ def _reduce(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Se
     arrays, inits = operands[:half], operands[half:]
     axes = operation.ints("dimensions")
     (block,) = operation.regions
-    matched = reducers(block)
+    matched = match_reducers(block)
     if matched is not None and all(
         has_reduction(reducer, array) for reducer, array in zip(matched, arrays, strict=True)
     ):
@@ -57,7 +53,7 @@ def _reduce(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Se
             _reduce_from(scope, reducer, block, operands, i, axes)
             for i, reducer in enumerate(matched)
         ]
-    extreme = extreme_index(block)
+    extreme = match_extreme_index(block)
     if extreme is not None and len(axes) == 1 and counts(scope, arrays[1], axes[0]):
         results = _extreme_and_index(scope, extreme, arrays, inits, axes[0])
         if results is not None:
@@ -83,7 +79,7 @@ def has_reduction(reducer: Reducer, array: Array) -> bool:
     """Returns whether TensorFlow has a reduction for the reducer and the array."""
     if array.element == "i1":
         return reducer.name in ("and", "or", "xor")
-    if row_of(array.element).kind == "complex":
+    if dtype_of_element(array.element).kind == "complex":
         return reducer.name in ("add", "multiply")
     return reducer.name in _OF_NUMBERS
 
@@ -197,7 +193,7 @@ def reduce_tensor(name: str, tensor: tf.Tensor, axes: Sequence[int]) -> tf.Tenso
 
 def wrapped(tensor: tf.Tensor, element: str) -> tf.Tensor:
     """Wraps around integers of fewer than 8 bits, which are stored in 8 bits."""
-    row = row_of(element)
+    row = dtype_of_element(element)
     if not row.is_integer or row.bits >= 8:
         return tensor
     if row.kind == "uint":

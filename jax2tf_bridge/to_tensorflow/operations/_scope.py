@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from jax2tf_bridge.bytecode import Block, Operation, Program, TensorType, Value
 from jax2tf_bridge.errors import BridgeError, ModuleError
+from jax2tf_bridge.rewriting import INVALID_OPERATION_ERRORS
 from jax2tf_bridge.to_tensorflow._line_names import line_scope
 from jax2tf_bridge.to_tensorflow._shape_guards import SizeAlgebra, largest_constant
 from jax2tf_bridge.to_tensorflow.operations import _converter_integers
@@ -70,13 +71,6 @@ class Inlined:
 MIN_COMPUTED_AMOUNT = -(1 << 28)
 """Assumed minimum of computed numbers that are not sizes, such as padding. Sums of several of them
 fit into 32 bits."""
-
-
-CONTRADICTIONS = (
-    *(ArithmeticError, AssertionError, AttributeError, LookupError),
-    *(TypeError, ValueError),
-)
-"""Exceptions of emitters for operations with invalid operands, types or regions."""
 
 
 class Scope:
@@ -202,7 +196,7 @@ class Scope:
             outcome = self._emit(operation)
         except BridgeError:
             raise
-        except CONTRADICTIONS as e:
+        except INVALID_OPERATION_ERRORS as e:
             if isinstance(e.__cause__ or e.__context__, RecursionError):
                 raise RecursionError from e  # inspect makes a TypeError of it
             # The reader does not check operands, types and regions against the operation.

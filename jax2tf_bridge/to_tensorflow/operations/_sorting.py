@@ -6,15 +6,18 @@ the same order, including NaN and -0. Other comparators are implemented by mergi
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import tensorflow as tf
 
-from jax2tf_bridge.bytecode import Block, Operation
-from jax2tf_bridge.to_tensorflow.operations._array import Array, row_of
-from jax2tf_bridge.to_tensorflow.operations._bodies import SortKey, called_block, sized, sort_keys
+from jax2tf_bridge._dtypes import dtype_of_element
+from jax2tf_bridge.bytecode import Block, Operation, Value
+from jax2tf_bridge.rewriting import SortKey, match_sort_keys
+from jax2tf_bridge.to_tensorflow.operations._array import Array
+from jax2tf_bridge.to_tensorflow.operations._bodies import called_block, sized
 from jax2tf_bridge.to_tensorflow.operations._reductions import counts
 from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
 from jax2tf_bridge.to_tensorflow.operations._shapes import transpose
@@ -39,7 +42,7 @@ def sort(
         back = [order.index(i) for i in range(len(order))]
         results = sort(scope, block, moved, len(order) - 1, count)
         return [transpose(scope, array, back) for array in results]
-    keys = sort_keys(scope, block)
+    keys = match_sort_keys(block, functools.partial(_are_equal_constants, scope))
     if keys is None:
         index = _merged(scope, block, operands)
         length = operands[0].sizes[-1]
@@ -48,6 +51,13 @@ def sort(
     else:
         index = _index_by_keys(scope, keys, operands, count)
     return [_taken(scope, array, index, count) for array in operands]
+
+
+def _are_equal_constants(scope: Scope, left: Value, right: Value) -> bool:
+    one, other = scope.array(left), scope.array(right)
+    if one.known is None or other.known is None or one.element != other.element:
+        return False
+    return one.sizes == other.sizes and one.known.tobytes() == other.known.tobytes()
 
 
 def _taken(scope: Scope, array: Array, index: tf.Tensor, count: Dim) -> Array:
@@ -236,7 +246,7 @@ def top_k(
     """Finds the greatest numbers of the last axis and their indices; the first of equal numbers."""
     index_element = operation.results[1].tensor.element
     sizes = (*array.sizes[:-1], count)
-    if row_of(array.element).kind in ("int", "uint") and descending:
+    if dtype_of_element(array.element).kind in ("int", "uint") and descending:
         values, index = tf.math.top_k(scope.tensor(array), scope.size(count))
         return [
             scope.made(values, array.element, sizes),
@@ -251,7 +261,7 @@ def top_k(
 
 
 def _cast(index: tf.Tensor, element: str) -> tf.Tensor:
-    dtype = tf.as_dtype(row_of(element).op_dtype)
+    dtype = tf.as_dtype(dtype_of_element(element).op_dtype)
     return index if index.dtype == dtype else tf.cast(index, dtype)
 
 
@@ -273,7 +283,7 @@ def _approx_top_k(scope: Scope, operation: Operation, operands: Sequence[Array])
             kept = count
     if kept is None:
         scope.fail(operation, f"its top_k is {count!r:.100}")
-    block = called_block(scope, operation, scope.program)
+    block = called_block(scope, operation)
     return sort(scope, block, arrays, axis % arrays[0].rank, kept)
 
 

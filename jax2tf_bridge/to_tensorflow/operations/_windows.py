@@ -18,16 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
+from jax2tf_bridge.rewriting import Reducer, match_reducers, match_selected_extreme
 from jax2tf_bridge.to_tensorflow.operations._array import Array, tf_dtype
-from jax2tf_bridge.to_tensorflow.operations._bodies import (
-    Reducer,
-    called_block,
-    identity,
-    is_identity,
-    reducers,
-    selected_extreme,
-    sized,
-)
+from jax2tf_bridge.to_tensorflow.operations._bodies import called_block, is_identity, sized
 from jax2tf_bridge.to_tensorflow.operations._cumulative import run_along, running_sum
 from jax2tf_bridge.to_tensorflow.operations._folding import greatest
 from jax2tf_bridge.to_tensorflow.operations._integers import constant_like
@@ -170,7 +163,7 @@ def _dynamic_reduce_window(
         numbers = scope.sizes_of(flat, [None] * (2 * rank))
     holes = tuple(base - 1 for base in bases)
     windows = Windows(sizes, strides, holes, dilations, numbers[::2], numbers[1::2])
-    block = called_block(scope, operation, scope.program)
+    block = called_block(scope, operation)
     return reduce_windows(scope, block, operands[:half], operands[half:-5], windows)
 
 
@@ -187,7 +180,7 @@ def reduce_windows(
         return [broadcast(scope, init, sizes, ()) for init in inits]
     combine = combining(block)
     direction = _running_direction(arrays[0], windows)
-    matched = reducers(block)
+    matched = match_reducers(block)
     if direction is not None:
         axis, backwards = direction
         results = _running(scope, matched, combine, arrays, axis, backwards)
@@ -207,7 +200,7 @@ def reduce_windows(
 
 
 def _neutral(reducer: Reducer, element: str) -> np.ndarray[Any, Any]:
-    return np.asarray(identity(reducer)).astype(tf_dtype(element).as_numpy_dtype)
+    return np.asarray(reducer.identity).astype(tf_dtype(element).as_numpy_dtype)
 
 
 def _started(
@@ -671,8 +664,8 @@ def _select_and_scatter(scope: Scope, operation: Operation, operands: Sequence[A
     if 0 in array.sizes or 0 in source.sizes:
         return broadcast(scope, init, array.sizes, ())
     select, scatter = operation.regions
-    extreme = selected_extreme(select)
-    matched = reducers(scatter)
+    extreme = match_selected_extreme(select)
+    matched = match_reducers(scatter)
     reducer = None if matched is None else matched[0]
 
     def by_places(scope: Scope) -> Array:

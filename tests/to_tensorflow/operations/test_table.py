@@ -6,7 +6,8 @@ from jax2tf_bridge.to_tensorflow.operations._table import EMITTERS
 
 
 def test_operations() -> None:
-    assert set(EMITTERS) == told.OPERATIONS
+    of_stablehlo = {name for name in EMITTERS if not name.startswith("tensorflow.")}
+    assert of_stablehlo == told.OPERATIONS
 
 
 def test_custom_calls() -> None:

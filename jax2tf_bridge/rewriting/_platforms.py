@@ -8,10 +8,10 @@ from __future__ import annotations
 import dataclasses
 
 from jax2tf_bridge.bytecode import Block, Function, Operation, Program, Value
-from jax2tf_bridge.to_tensorflow.operations._patterns import every_operation, number_of
+from jax2tf_bridge.rewriting._patterns import every_operation, number_of
 
 
-def with_platform(program: Program, index: int) -> Program:
+def choose_platform(program: Program, index: int) -> Program:
     """Returns the module with choices between platforms replaced by one platform's branches.
 
     Args:
@@ -95,7 +95,7 @@ class _Choice:
         (choice,) = operation.operands
         number = self.indices.get(choice)
         if number is None:
-            constant = number_of(choice, self._makers)
+            constant = number_of(choice, self._makers.get)
             if constant is None:
                 return None
             number = int(constant)

@@ -13,11 +13,11 @@ import numpy as np
 
 from jax2tf_bridge.bytecode import Block, DenseElements, Operation, Program, TensorType, Value
 
-NARROW_BITS = "tensorflow.bfloat16_bits"
+BFLOAT16_BITS = "tensorflow.bfloat16_bits"
 """Operation that converts bits to bfloat16, or bfloat16 to bits."""
 
 
-def widened(program: Program) -> Program:
+def widen_bfloat16(program: Program) -> Program:
     """Returns the module with float32 instead of bfloat16."""
     values: dict[Value, Value] = {}
     functions = {
@@ -49,7 +49,7 @@ def _operation(operation: Operation, values: dict[Value, Value]) -> Operation:
     name = operation.name
     if name == "bitcast_convert":
         both = (*operation.operands, *operation.results)
-        name = NARROW_BITS if any(_is_narrow(value.type) for value in both) else name
+        name = BFLOAT16_BITS if any(_is_narrow(value.type) for value in both) else name
     return dataclasses.replace(
         operation,
         name=name,

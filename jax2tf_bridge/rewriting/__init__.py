@@ -1,0 +1,34 @@
+"""Rewrites StableHLO programs: tables of patterns, and passes that apply them."""
+
+from jax2tf_bridge.rewriting._fusions import LOG_SOFTMAX, SIGN_BITS, SOFTMAX
+from jax2tf_bridge.rewriting._passes import Pass, passes_for_tensorflow, run_passes
+from jax2tf_bridge.rewriting._patterns import INVALID_OPERATION_ERRORS, Matcher, Pattern, rewrite
+from jax2tf_bridge.rewriting._regions import (
+    Reducer,
+    SortKey,
+    match_extreme_index,
+    match_reducers,
+    match_selected_extreme,
+    match_sort_keys,
+)
+from jax2tf_bridge.rewriting._widening import BFLOAT16_BITS
+
+__all__ = [
+    "BFLOAT16_BITS",
+    "INVALID_OPERATION_ERRORS",
+    "LOG_SOFTMAX",
+    "SIGN_BITS",
+    "SOFTMAX",
+    "Matcher",
+    "Pass",
+    "Pattern",
+    "Reducer",
+    "SortKey",
+    "match_extreme_index",
+    "match_reducers",
+    "match_selected_extreme",
+    "match_sort_keys",
+    "passes_for_tensorflow",
+    "rewrite",
+    "run_passes",
+]

@@ -1,0 +1,164 @@
+"""Patterns of several operations that TensorFlow has a single operation for."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import numpy as np
+
+from jax2tf_bridge._dtypes import dtype_of_element
+from jax2tf_bridge.bytecode import Operation, Value
+from jax2tf_bridge.rewriting._patterns import BROADCASTS, Matcher, Pattern, is_stop_gradient
+from jax2tf_bridge.rewriting._regions import Reducer, match_reducers
+from jax2tf_bridge.rewriting._widening import BFLOAT16_BITS
+
+# Softmax: JAX writes exp(x - max(x)) / sum(exp(x - max(x))), and x - max(x) - log(sum(...)).
+
+SOFTMAX, LOG_SOFTMAX = "tensorflow.softmax", "tensorflow.log_softmax"
+"""Names of the operations; they work along the last axis."""
+
+_MAX_AXES = 4
+"""Maximum rank: oneDNN's kernel in TensorFlow supports five axes, some LiteRT kernels four."""
+_INITIAL: Mapping[str, float] = MappingProxyType({"add": 0.0, "maximum": -np.inf})
+
+
+def _fuse_softmax(divide: Operation, matcher: Matcher) -> Operation | None:
+    exponentials, total = divide.operands
+    shifted = matcher.operand(exponentials, "exponential")
+    if shifted is None or matcher.uses(exponentials) != 2 or matcher.uses(shifted) != 1:
+        return None
+    if _reduced(total, "add", matcher) is not exponentials:
+        return None
+    return _along_last_axis(SOFTMAX, divide, shifted, matcher)
+
+
+def _fuse_log_softmax(subtract: Operation, matcher: Matcher) -> Operation | None:
+    shifted, logarithm = subtract.operands
+    exponentials = _reduced(logarithm, "add", matcher, is_logarithm=True)
+    if exponentials is None or matcher.operand(exponentials, "exponential") is not shifted:
+        return None
+    if matcher.uses(exponentials) != 1 or matcher.uses(shifted) != 2:
+        return None
+    return _along_last_axis(LOG_SOFTMAX, subtract, shifted, matcher)
+
+
+def _along_last_axis(
+    name: str, last: Operation, shifted: Value, matcher: Matcher
+) -> Operation | None:
+    """Makes the operation of the array from which `shifted` has its maxima subtracted."""
+    (result,) = last.results
+    subtract = matcher.maker(shifted, "subtract")
+    if subtract is None or result.tensor.element not in ("f32", "f64"):
+        return None
+    x, maxima = subtract.operands
+    if len(result.tensor.shape) > _MAX_AXES or _reduced(maxima, "maximum", matcher) is not x:
+        return None
+    return dataclasses.replace(last, name=name, operands=(x,))
+
+
+def _reduced(
+    value: Value, reducer: str, matcher: Matcher, *, is_logarithm: bool = False
+) -> Value | None:
+    """Returns the operand of a reduction of the last axis that `value` broadcasts; else None.
+
+    Args:
+      value: the broadcast value.
+      reducer: the name of the reducer.
+      matcher: the operations.
+      is_logarithm: whether `value` is the logarithm of the reduction.
+    """
+    rank = len(value.tensor.shape)
+    axes = tuple(range(rank))  # maps the axes of the value to those of the result
+    names = (*BROADCASTS, "composite", "log", "maximum", "reduce")
+    while (operation := matcher.maker(value, *names)) is not None and operation.name != "reduce":
+        match operation.name:
+            case "log" if is_logarithm:
+                is_logarithm = False
+                (value,) = operation.operands
+            case "composite" if reducer == "maximum" and is_stop_gradient(operation):
+                # The gradient of softmax does not depend on the maximum, so it may be constant.
+                value = operation.operands[-1]
+            case "maximum":
+                # JAX takes the maximum with -inf twice.
+                left, right = operation.operands
+                if matcher.number(left) == -np.inf:
+                    value = right
+                elif matcher.number(right) == -np.inf:
+                    value = left
+                else:
+                    return None
+            case "broadcast_in_dim" | "dynamic_broadcast_in_dim":
+                value = operation.operands[0]
+                axes = tuple(axes[axis] for axis in operation.ints("broadcast_dimensions"))
+            case _:
+                return None
+    if operation is None or is_logarithm or axes != tuple(range(rank - 1)):
+        return None
+    x, initial = operation.operands
+    if operation.ints("dimensions") != (rank - 1,) or matcher.number(initial) != _INITIAL[reducer]:
+        return None
+    is_match = match_reducers(operation.regions[0]) == [Reducer(reducer, x.tensor.element)]
+    return x if is_match else None
+
+
+# Maxima: the export writes select(x >= y or x != x, x, y), because the maximum of TensorFlow's XLA
+# drops NaN. TensorFlow's own maximum does not.
+
+_EXTREMES: Mapping[str, str] = MappingProxyType({"GE": "maximum", "LE": "minimum"})
+
+
+def _fuse_extreme(select: Operation, matcher: Matcher) -> Operation | None:
+    flag, left, right = select.operands
+    either = matcher.maker(flag, "or")
+    if either is None or left.tensor.element[0] not in "fb":
+        return None
+    comparison, is_nan = (matcher.maker(value, "compare") for value in either.operands)
+    if comparison is None or comparison.operands != (left, right):
+        return None
+    if is_nan is None or is_nan.operands != (left, left):
+        return None
+    name = _EXTREMES.get(comparison.text("comparison_direction"))
+    if name is None or is_nan.text("comparison_direction") != "NE":
+        return None
+    return dataclasses.replace(select, name=name, operands=(left, right))
+
+
+# Signs: JAX writes signbit as a right shift of the bits, which converters of graphs do not support.
+
+_SIGNS: Mapping[str, int] = MappingProxyType(
+    {"shift_right_arithmetic": -1, "shift_right_logical": 1}
+)
+
+
+def _name_of_sign(sign: int) -> str:
+    return f"tensorflow.sign_bit{sign:+d}"
+
+
+SIGN_BITS: Mapping[str, int] = MappingProxyType({_name_of_sign(s): s for s in _SIGNS.values()})
+"""Names of the operations that return 0 for floats without a sign, and this number for others."""
+
+
+def _fuse_sign_bit(shift: Operation, matcher: Matcher) -> Operation | None:
+    bits, places = shift.operands
+    bitcast = matcher.maker(bits, "bitcast_convert", BFLOAT16_BITS)
+    if bitcast is None:
+        return None
+    (x,) = bitcast.operands
+    if dtype_of_element(x.tensor.element).kind != "float" or x.tensor.shape != bits.tensor.shape:
+        return None
+    if matcher.number(places) != dtype_of_element(bits.tensor.element).bits - 1:
+        return None
+    return dataclasses.replace(shift, name=_name_of_sign(_SIGNS[shift.name]), operands=(x,))
+
+
+FUSIONS = (
+    Pattern(frozenset({"divide"}), _fuse_softmax),
+    Pattern(frozenset({"subtract"}), _fuse_log_softmax),
+    Pattern(frozenset({"select"}), _fuse_extreme),
+)
+"""Patterns for TensorFlow."""
+
+FUSIONS_FOR_CONVERTERS = (*FUSIONS, Pattern(frozenset(_SIGNS), _fuse_sign_bit))
+"""Patterns for converters of TensorFlow's graphs."""

@@ -1,0 +1,98 @@
+"""Passes: rewrites of whole programs, in the order in which a consumer needs them."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jax2tf_bridge.bytecode import Program
+from jax2tf_bridge.rewriting._fusions import FUSIONS, FUSIONS_FOR_CONVERTERS
+from jax2tf_bridge.rewriting._patterns import rewrite
+from jax2tf_bridge.rewriting._platforms import choose_platform
+from jax2tf_bridge.rewriting._widening import widen_bfloat16
+
+DUMP_TO = "JAX2TF_BRIDGE_DUMP_PROGRAMS_TO"
+"""Environment variable with a directory for the text of programs before and after each pass."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Rewrite of a whole program.
+
+    Law: the program computes the same, except that a widened one rounds less.
+
+    Attributes:
+      name: a name for logs and file names.
+      run: returns the new program, or the program itself if there is nothing to do.
+    """
+
+    name: str
+    run: Callable[[Program], Program]
+
+
+def passes_for_tensorflow(*, platform: int | None, for_converters: bool) -> tuple[Pass, ...]:
+    """Returns the passes for TensorFlow's own operations.
+
+    Args:
+      platform: the index of the platform to choose, if the program's main function takes one as its
+        first argument.
+      for_converters: whether a converter reads TensorFlow's graph.
+    """
+    fusions = FUSIONS_FOR_CONVERTERS if for_converters else FUSIONS
+    passes = [Pass("fuse", functools.partial(rewrite, patterns=fusions))]
+    if platform is not None:
+        choose = functools.partial(choose_platform, index=platform)
+        passes.insert(0, Pass("choose_platform", choose))
+    if for_converters:
+        passes.insert(0, Pass("widen_bfloat16", widen_bfloat16))
+    return tuple(passes)
+
+
+def run_passes(program: Program, passes: Sequence[Pass], name: str) -> Program:
+    """Runs passes one after another.
+
+    If the environment variable JAX2TF_BRIDGE_DUMP_PROGRAMS_TO has a directory, the text of the
+    program is written there, and again after each pass that changes it.
+
+    Args:
+      program: the program.
+      passes: the passes.
+      name: the name of the function, for file names.
+    """
+    dump = _make_dump(name)
+    dump(0, "read", program)
+    for number, each in enumerate(passes, start=1):
+        before, program = program, each.run(program)
+        if program is not before:
+            dump(number, each.name, program)
+    return program
+
+
+def _make_dump(name: str) -> Callable[[int, str, Program], None]:
+    parent = os.environ.get(DUMP_TO)
+    if not parent:
+        return lambda number, name, program: None
+    folder = _make_folder(Path(parent), re.sub(r"[^\w.-]+", "_", name))
+
+    def write(number: int, name: str, program: Program) -> None:
+        (folder / f"{number}-{name}.mlir").write_text(str(program))
+
+    return write
+
+
+def _make_folder(parent: Path, name: str) -> Path:
+    """Makes a new folder, with a number behind its name if there is one of this name."""
+    parent.mkdir(parents=True, exist_ok=True)
+    number = 0
+    while True:
+        folder = parent / (f"{name}.{number}" if number else name)
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            number += 1
+        else:
+            return folder

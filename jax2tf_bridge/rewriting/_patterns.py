@@ -1,0 +1,185 @@
+"""Applies tables of patterns to the operations of a program."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from jax2tf_bridge.bytecode import Block, DenseElements, Operation, Program, TensorType, Value
+
+BROADCASTS = ("broadcast_in_dim", "dynamic_broadcast_in_dim")
+
+STOP_GRADIENT = "jax2tf.stop_gradient"
+"""Name of the composite that marks stop_gradient."""
+
+INVALID_OPERATION_ERRORS = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError),
+    *(TypeError, ValueError),
+)
+"""Exceptions of code that handles an operation with invalid operands, types or regions. The reader
+of modules does not check these."""
+
+_KEPT = frozenset(
+    {
+        *("return", "call", "case", "if", "while", "composite", "custom_call", "after_all"),
+        *("infeed", "outfeed", "send", "recv", "optimization_barrier", "partition_id"),
+        *("replica_id", "all_gather", "all_reduce", "all_to_all", "collective_broadcast"),
+        *("collective_permute", "reduce_scatter", "create_token"),
+    }
+)
+"""Operations that stay although nothing uses their results, because they may have effects."""
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """Rewrite of an operation to another one.
+
+    Law: the new operation has the same operands' values, results and result types, so the program
+    computes the same.
+
+    Attributes:
+      roots: names of the operations that it may replace.
+      rewrite: returns the new operation; None if the operations around it do not match. It may
+        raise INVALID_OPERATION_ERRORS, which also mean that nothing matches.
+    """
+
+    roots: frozenset[str]
+    rewrite: Callable[[Operation, Matcher], Operation | None]
+
+    def apply(self, operation: Operation, matcher: Matcher) -> Operation | None:
+        """Returns the new operation, or None."""
+        try:
+            return self.rewrite(operation, matcher)
+        except INVALID_OPERATION_ERRORS:
+            return None  # whatever handles the invalid operation next reports it
+
+
+class Matcher:
+    """Operations of a block, as far as they are rewritten already."""
+
+    def __init__(self, block: Block, outer: Matcher | None) -> None:
+        self._block, self._outer = block, outer
+        self._makers: dict[Value, Operation] = {}
+
+    def add(self, operation: Operation) -> None:
+        """Adds the next operation of the block."""
+        self._makers.update(dict.fromkeys(operation.results, operation))
+
+    def maker(self, value: Value, *names: str) -> Operation | None:
+        """Returns the operation of this block that makes a value, if it has one of the names."""
+        operation = self._makers.get(value)
+        return operation if operation is not None and operation.name in names else None
+
+    def operand(self, value: Value, name: str) -> Value | None:
+        """Returns the operand of the unary operation `name` that makes a value, or None."""
+        operation = self.maker(value, name)
+        return operation.operands[0] if operation and len(operation.operands) == 1 else None
+
+    @functools.cached_property
+    def _uses(self) -> Counter[Value]:
+        return _count_uses(self._block.operations)
+
+    def uses(self, value: Value) -> int:
+        """Returns how often the block, with its regions, uses a value."""
+        return self._uses[value]
+
+    def number(self, value: Value) -> float | None:
+        """Returns the common value of all elements of a constant, also of enclosing blocks."""
+        return number_of(value, self._find)
+
+    def _find(self, value: Value) -> Operation | None:
+        operation = self._makers.get(value)
+        return operation or (self._outer._find(value) if self._outer else None)
+
+
+def number_of(value: Value, find_maker: Callable[[Value], Operation | None]) -> float | None:
+    """Returns the common value of all elements of a constant; None if there is none."""
+    operation = find_maker(value)
+    while operation is not None and operation.name in BROADCASTS:
+        operation = find_maker(operation.operands[0])
+    if operation is None or operation.name != "constant":
+        return None
+    elements = operation.attributes.get("value")
+    if not isinstance(elements, DenseElements) or elements.type.element.startswith("complex"):
+        return None
+    array = elements.array()
+    return float(array.reshape(-1)[0]) if array.size and not any(array.strides) else None
+
+
+def rewrite(program: Program, patterns: Iterable[Pattern]) -> Program:
+    """Applies patterns once to every operation, those in regions first, and removes unused parts.
+
+    Returns the program itself if no pattern matches.
+    """
+    table: dict[str, list[Pattern]] = defaultdict(list)
+    for pattern in patterns:
+        for name in pattern.roots:
+            table[name].append(pattern)
+    bodies = {name: _rewrite(f.body, table, None) for name, f in program.functions.items()}
+    if all(body is program.functions[name].body for name, body in bodies.items()):
+        return program
+    functions = {
+        name: dataclasses.replace(function, body=bodies[name])
+        for name, function in program.functions.items()
+    }
+    return dataclasses.replace(program, functions=functions)
+
+
+def _rewrite(block: Block, table: Mapping[str, Sequence[Pattern]], outer: Matcher | None) -> Block:
+    matcher = Matcher(block, outer)
+    operations: list[Operation] = []
+    has_matches = False
+    for operation in block.operations:
+        if operation.regions:
+            regions = tuple(_rewrite(region, table, matcher) for region in operation.regions)
+            if any(a is not b for a, b in zip(regions, operation.regions, strict=True)):
+                operation = dataclasses.replace(operation, regions=regions)
+        for pattern in table.get(operation.name, ()):
+            if (replacement := pattern.apply(operation, matcher)) is not None:
+                operation, has_matches = replacement, True
+                break
+        matcher.add(operation)
+        operations.append(operation)
+    if has_matches:
+        operations = _remove_unused(operations)
+    elif all(a is b for a, b in zip(operations, block.operations, strict=True)):
+        return block
+    return dataclasses.replace(block, operations=tuple(operations))
+
+
+def every_operation(operations: Iterable[Operation]) -> Iterator[Operation]:
+    """Yields operations and those in their regions."""
+    waiting = list(operations)
+    while waiting:
+        operation = waiting.pop()
+        yield operation
+        waiting.extend(inner for block in operation.regions for inner in block.operations)
+
+
+def _count_uses(operations: Iterable[Operation]) -> Counter[Value]:
+    return Counter(value for each in every_operation(operations) for value in each.operands)
+
+
+def _remove_unused(operations: Sequence[Operation]) -> list[Operation]:
+    uses = _count_uses(operations)
+    kept: list[Operation] = []
+    for operation in reversed(operations):
+        if _is_removable(operation) and not any(uses[value] for value in operation.results):
+            uses.subtract(_count_uses([operation]))
+        else:
+            kept.append(operation)
+    return kept[::-1]
+
+
+def _is_removable(operation: Operation) -> bool:
+    return (operation.name not in _KEPT or is_stop_gradient(operation)) and all(
+        isinstance(value.type, TensorType) for value in operation.results
+    )
+
+
+def is_stop_gradient(operation: Operation) -> bool:
+    """Returns whether an operation is a stop_gradient of one array."""
+    return operation.attributes.get("name") == STOP_GRADIENT and len(operation.results) == 1
