@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 
 from jax2tf_bridge.bytecode._program import (
@@ -23,7 +24,7 @@ def format_program(program: Program) -> str:
     """Formats a program with a line for each operation.
 
     Values are numbered through each function. Constants of more than 8 different elements are
-    written as dense<...>, and the user's line follows an operation as a comment.
+    written as dots, and the user's line follows an operation as a comment.
     """
     lines = ["module {"]
     for function in program.functions.values():
@@ -86,14 +87,18 @@ def _format_attributes(attributes: Mapping[str, Attribute]) -> str:
 
 def _format(attribute: Attribute) -> str:
     match attribute:
+        case DenseElements() if len(attribute.type.shape) == 1:
+            return _format_elements(attribute)
         case DenseElements():
-            return f"dense<{_format_elements(attribute)}> : {attribute.type}"
+            return f"dense<{_format_elements(attribute)}>"
         case tuple():
             return f"[{_join(map(_format, attribute))}]"
         case Mapping():
             return f"{{{_join(f'{k} = {_format(v)}' for k, v in attribute.items())}}}"
         case bool():
             return str(attribute).lower()
+        case str():
+            return json.dumps(attribute)
         case _:
             return str(attribute)
 
@@ -103,6 +108,6 @@ def _format_elements(elements: DenseElements) -> str:
         array = elements.array()
     except FileFormatError:
         return "..."
-    if array.size and not any(array.strides):
+    if array.ndim != 1 and array.size and not any(array.strides):
         return str(array.reshape(-1)[0])  # one number for all elements
-    return str(array.tolist()) if array.size <= _MAX_ELEMENTS else "..."
+    return str(array.tolist()) if array.size <= _MAX_ELEMENTS else "[...]"

@@ -106,7 +106,8 @@ def number_of(value: Value, find_maker: Callable[[Value], Operation | None]) -> 
     if not isinstance(elements, DenseElements) or elements.type.element.startswith("complex"):
         return None
     array = elements.array()
-    return float(array.reshape(-1)[0]) if array.size and not any(array.strides) else None
+    is_one_number = array.size == 1 or (array.size > 1 and not any(array.strides))
+    return float(array.reshape(-1)[0]) if is_one_number else None
 
 
 def rewrite(program: Program, patterns: Iterable[Pattern]) -> Program:

@@ -25,7 +25,8 @@ def choose_platform(program: Program, index: int) -> Program:
         else function
         for name, function in program.functions.items()
     }
-    return dataclasses.replace(program, functions=functions)
+    is_same = all(function is program.functions[name] for name, function in functions.items())
+    return program if is_same else dataclasses.replace(program, functions=functions)
 
 
 def _index_places(program: Program) -> dict[str, set[int]]:
@@ -66,9 +67,12 @@ class _Choice:
         self.indices = indices
         self._makers: dict[Value, Operation] = {}
         self._replaced: dict[Value, Value] = {}
+        self._has_chosen = False
 
     def function(self, function: Function) -> Function:
-        return dataclasses.replace(function, body=self._block(function.body))
+        """Returns the function with its choices made; the function itself if it has none."""
+        body = self._block(function.body)
+        return dataclasses.replace(function, body=body) if self._has_chosen else function
 
     def _block(self, block: Block) -> Block:
         operations: list[Operation] = []
@@ -77,6 +81,7 @@ class _Choice:
             operation = dataclasses.replace(operation, operands=operands)
             branch = self._branch(operation)
             if branch is not None:
+                self._has_chosen = True
                 chosen = self._block(branch)
                 operations += chosen.operations[:-1]
                 self._replaced.update(zip(operation.results, chosen.returned, strict=True))

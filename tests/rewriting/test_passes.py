@@ -1,0 +1,148 @@
+"""Passes keep what a program computes, and print it before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from jax2tf_bridge import export
+from jax2tf_bridge.bytecode import Program
+from jax2tf_bridge.portable import PortableFunction, apply_target
+from jax2tf_bridge.rewriting import Pass, passes_for_tensorflow, run_passes
+from jax2tf_bridge.targets import Target
+from jax2tf_bridge.to_tensorflow import to_tf
+from jax2tf_bridge.to_tensorflow.operations import make_operations, read
+from tests.programs import PROGRAMS
+from tests.programs import Program as Case
+
+NO_XLA = Target.widest(xla=False)
+X = np.array([[1, -2.5, 0.25], [-np.inf, 3, 1], [2, 2, 2]], np.float32)
+
+
+def passes_of(portable: PortableFunction) -> tuple[Pass, ...]:
+    return passes_for_tensorflow(
+        platform=portable.platforms.index("cpu") if len(portable.platforms) > 1 else None,
+        for_converters=portable.target.for_converters,
+    )
+
+
+def results(portable: PortableFunction, program: Program, args: Sequence[Any]) -> list[Any]:
+    """Runs a program as TensorFlow's own operations."""
+    kept = [args[i] for i in portable.module.kept_arguments]
+    lifted = [
+        np.frombuffer(c.data or b"", c.aval.op_dtype).reshape(
+            [int(str(size)) for size in c.aval.op_shape]
+        )
+        for c in portable.lifted_constants
+    ]
+    tensors = [tf.constant(a) for a in (*kept, *lifted)]
+
+    def call(*tensors: tf.Tensor) -> list[tf.Tensor]:
+        return make_operations(portable, program, tensors, {})
+
+    return [r.numpy() for r in tf.function(call, autograph=False)(*tensors)]
+
+
+def check_passes(portable: PortableFunction, args: Sequence[Any], tolerance: float) -> list[str]:
+    """Compares the results after each pass with those before; returns the passes with effects."""
+    program = read(portable)
+    expected = results(portable, program, args)
+    changing = []
+    for each in passes_of(portable):
+        before, program = program, each.run(program)
+        assert each.run(program) is program, f"{each.name} finds more the second time"
+        if program is not before:
+            changing.append(each.name)
+            for actual, wanted in zip(results(portable, program, args), expected, strict=True):
+                assert (actual.dtype, actual.shape) == (wanted.dtype, wanted.shape)
+                both = actual.astype(np.complex128), wanted.astype(np.complex128)
+                np.testing.assert_allclose(*both, rtol=tolerance, atol=tolerance)
+    return changing
+
+
+def own_softmax(x: Any) -> Any:
+    e = jnp.exp(x - jnp.max(x, axis=-1, keepdims=True))
+    return e / jnp.sum(e, axis=-1, keepdims=True)
+
+
+FUSED = {
+    "softmax": jax.nn.softmax,
+    "softmax written out": own_softmax,
+    "log_softmax": jax.nn.log_softmax,
+    "maximum": lambda x: jnp.maximum(x, x.T),
+    "minimum in a loop": lambda x: jax.lax.fori_loop(0, 3, lambda i, y: jnp.minimum(y, x), x),
+    "both in branches": lambda x: jax.lax.cond(x[0, 0] > 0, jax.nn.softmax, jax.nn.relu, x),
+}
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_fusions_compute_the_same(name: str) -> None:
+    portable = apply_target(export(FUSED[name])(X), NO_XLA)  # written as for XLA
+    assert "fuse" in check_passes(portable, [X], 1e-6)
+
+
+@pytest.mark.parametrize("function", [jnp.signbit, lambda x: jnp.copysign(x, -x.T)])
+def test_passes_for_converters_compute_the_same(function: Any) -> None:
+    portable = export(function, target=Target.converters())(X)
+    assert "fuse" in check_passes(portable, [X], 0)
+
+
+def test_bfloat16_is_widened() -> None:
+    def f(x: Any) -> Any:
+        half = x.astype(jnp.bfloat16)
+        return (half * 3 + jnp.asarray([1, 2, 3], jnp.bfloat16)).astype(jnp.float32)
+
+    portable = export(f, target=Target.converters())(X)
+    assert "widen_bfloat16" in check_passes(portable, [X], 0.02)
+
+
+def test_the_platform_is_chosen() -> None:
+    def f(x: Any) -> Any:
+        return jax.lax.platform_dependent(x, cpu=lambda x: x + 1, default=lambda x: x - 1)
+
+    portable = apply_target(export(f, platforms=["tpu", "cpu"])(X), NO_XLA)
+    assert check_passes(portable, [X], 0) == ["choose_platform"]
+    program = run_passes(read(portable), passes_of(portable), "f")
+    assert "case" in str(read(portable))
+    assert "case" not in str(program)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [c if c.seventeen else pytest.param(c, marks=pytest.mark.slow) for c in PROGRAMS],
+    ids=str,
+)
+def test_passes_keep_the_programs(case: Case) -> None:
+    with case.precision():
+        example = case.build()
+        call = example.calls[0]
+        portable = export(example.function, target=NO_XLA)(*call.args, **dict(call.kwargs))
+        leaves = jax.tree_util.tree_leaves((call.args, dict(call.kwargs)))
+    check_passes(portable, leaves, case.tolerance)
+
+
+def test_programs_are_dumped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAX2TF_BRIDGE_DUMP_PROGRAMS_TO", str(tmp_path))
+    for _ in range(2):
+        to_tf(export(jax.nn.softmax, platforms=["cpu"], target=NO_XLA)(X))(X)
+    assert sorted(str(p.relative_to(tmp_path)) for p in tmp_path.glob("*/*")) == [
+        *("softmax.1/0-read.mlir", "softmax.1/1-fuse.mlir"),
+        *("softmax/0-read.mlir", "softmax/1-fuse.mlir"),
+    ]
+    before, after = ((tmp_path / "softmax" / n).read_text() for n in ("0-read.mlir", "1-fuse.mlir"))
+    assert "exponential" in before
+    lines = [line.split("  //")[0] for line in after.splitlines()]
+    assert lines[:5] == [
+        "module {",
+        "  func @main(%0: tensor<3x3xf32>) -> (tensor<3x3xf32>) {",
+        "    %1 = tensorflow.softmax %0 : tensor<3x3xf32>",
+        "    return %1",
+        "  }",
+    ]
