@@ -19,7 +19,7 @@ _ORDERED = ("Div", "RealDiv", "Sub")
 
 _ON_ELEMENTS = frozenset(
     {"Abs", "Acos", "Acosh", "Add", "AddN", "AddV2", "Asin", "Asinh", "Atan", "Atan2", "Atanh"}
-    | {"Bitcast", "BroadcastTo", "Cast", "Ceil", "CheckNumerics", "Cos", "Cosh", "Div", "Elu"}
+    | {"BroadcastTo", "Cast", "Ceil", "CheckNumerics", "Cos", "Cosh", "Div", "Elu"}
     | {"EnsureShape", "Erf", "Erfinv", "Exp", "Expm1", "Floor", "FloorDiv", "FloorMod", "Identity"}
     | {"IdentityN", "Invert", "LeakyRelu", "LeftShift", "Log", "Log1p", "LogicalNot", "Maximum"}
     | {"Minimum", "Mul", "Neg", "Pow", "RealDiv", "Reciprocal", "Relu", "Relu6"}
@@ -28,7 +28,11 @@ _ON_ELEMENTS = frozenset(
     | {"BitwiseAnd", "BitwiseOr", "BitwiseXor", "LogicalAnd", "LogicalOr", "TruncateDiv"}
     | {"TruncateMod"}
 )
-"""Elementwise operations, behind which a transpose may have been moved before."""
+"""Elementwise operations, behind which a transpose may have been moved before.
+
+Bitcast is none of them. LiteRT 2.21 may overwrite its result if a reshape of it is used as well:
+both share memory, and an operation on the reshape works in place.
+"""
 
 
 def behind_transpositions(nodes: Sequence[Any]) -> set[str]:

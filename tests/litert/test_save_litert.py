@@ -287,6 +287,15 @@ def test_switches_sorted_keys_remainders_and_roots(tmp_path: Path) -> None:
         np.testing.assert_allclose(found[name], expected, rtol=1e-6, err_msg=name)
 
 
+def test_sorts_transposed_floats(tmp_path: Path) -> None:
+    # A reshape between the bits and the sort keys would share the memory of the bits, and LiteRT
+    # would overwrite them.
+    x = np.array([[2.8, 1.8], [1.0, -3.0]], np.float32)
+    answers = _answers(tmp_path, lambda x: lax.top_k(x.T, 2), x)
+    np.testing.assert_array_equal(answers["output_0"], x.T)
+    np.testing.assert_array_equal(answers["output_1"], [[0, 1], [0, 1]])
+
+
 def test_scatters_over_infinity_of_the_same_row_and_of_all_integers(tmp_path: Path) -> None:
     x = np.full((3, 4), np.inf, np.float32)
     x[1] = 2
