@@ -333,3 +333,14 @@ def test_areas_that_must_be_a_number_come_to_an_end() -> None:
             polymorphic_constraints=AUTO,
             platforms=["cpu"],
         )(np.ones((128, 4), np.float32), np.ones((2, 16, 16, 8), np.float32))
+
+
+def test_a_question_of_lowering_names_the_line_of_the_operation() -> None:
+    def running_minimum(x: Any) -> Any:
+        rest = x[1:] * 2
+        return lax.cummin(rest, axis=0)  # JAX compares sizes when it lowers this
+
+    with pytest.raises(InconclusiveShapeError, match="needs b >= 2") as caught:
+        exported(running_minimum, 7)
+    line = running_minimum.__code__.co_firstlineno + 2
+    assert f"test_inference.py:{line} (running_minimum)" in str(caught.value)

@@ -40,7 +40,23 @@ def user_line(error: BaseException) -> str | None:
             innermost_installed = where
         else:
             innermost = where
-    return innermost or innermost_installed
+    return innermost or _traced_line(error) or innermost_installed
+
+
+def _traced_line(error: BaseException) -> str | None:
+    """Finds the user's line of the operation that JAX failed to lower, in the form of `user_line`.
+
+    JAX keeps the stack of the trace in the cause of such an error.
+    """
+    cause = error.__cause__
+    if type(cause).__name__ != "JaxStackTraceBeforeTransformation":
+        return None
+    innermost = None
+    for frame, line in traceback.walk_tb(cause.__traceback__):
+        file = frame.f_code.co_filename
+        if not file.startswith((*_INSTALLED, *_OURS, "<frozen")):
+            innermost = f"{file}:{line} ({frame.f_code.co_name})"
+    return innermost
 
 
 def library_line(error: BaseException) -> str | None:
