@@ -89,7 +89,8 @@ def _spreads_between_groups(case: Case) -> bool:
 
 def _is_gradient_of_saturated_tanh(case: Case) -> bool:
     """Returns whether 1 - tanh(x)**2 or 1 + tanh(x) differs by rounding errors of tanh alone."""
-    if case.step.operation not in ("grad jnp.tanh", "grad jax.nn.gelu") or case.way == "xla":
+    names = ("grad jnp.tanh", "grad jax.nn.gelu", "jax.nn.gelu")
+    if case.step.operation not in names or case.way == "xla":
         return False
     actual, expected = widened(case.actual), widened(case.expected)
     error = 2 * TOLERANCES[str(case.expected.dtype)]
@@ -97,10 +98,35 @@ def _is_gradient_of_saturated_tanh(case: Case) -> bool:
 
 
 def _is_complex_at_edge(case: Case) -> bool:
-    """Returns whether complex numbers that are not finite, or huge, go in."""
+    """Returns whether complex numbers that are not finite, or huge, go in or should come out."""
     values = [widened(a) for a in case.operands if kind_of(str(a.dtype)) == "c"]
+    if kind_of(str(case.expected.dtype)) == "c":
+        values.append(widened(case.expected)[case.wrong])
     return case.way == "operations" and any(
         not (np.abs(part) < _EDGE).all() for a in values for part in (a.real, a.imag)
+    )
+
+
+def _is_complex_product_of_infinity(case: Case) -> bool:
+    return (
+        case.way == "xla"
+        and case.step.operation in ("matmul", "dot_general", "einsum", "outer")
+        and kind_of(str(case.expected.dtype)) == "c"
+        and case.has("nan", "inf")
+    )
+
+
+def _is_index_beyond_32_bits(case: Case) -> bool:
+    wide = [a for a in case.operands if a.dtype in (np.int64, np.uint64)]
+    return re.search(
+        "take|gather|scatter|dynamic|segment", case.step.operation
+    ) is not None and any(((a > 2**31 - 1) | (a < -(2**31))).any() for a in wide)
+
+
+def _shows_bits_of_subnormal_numbers(case: Case) -> bool:
+    floats = [widened(a) for a in case.operands if kind_of(str(a.dtype)) == "f"]
+    return "bitcast" in case.step.operation and any(
+        ((a != 0) & (np.abs(a) < 1.2e-38)).any() for a in floats
     )
 
 
@@ -200,6 +226,21 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         "1 - tanh(x)**2 has rounding errors of tanh's size",
         "docs/targets.md",
         _is_gradient_of_saturated_tanh,
+    ),
+    Explanation(
+        "complex matrix products of infinity depend on the kernel",
+        "docs/targets.md",
+        _is_complex_product_of_infinity,
+    ),
+    Explanation(
+        "JAX wraps indices to 32 bits where sizes are numbers",
+        "docs/targets.md",
+        _is_index_beyond_32_bits,
+    ),
+    Explanation(
+        "subnormal numbers may be 0, which only their bits show",
+        "docs/targets.md",
+        _shows_bits_of_subnormal_numbers,
     ),
     Explanation("LiteRT differs at the edges of floats", "docs/litert.md", _is_at_edge_in_litert),
     Explanation(
