@@ -38,6 +38,9 @@ def _with_module_of(
         mlir_module_serialized=portable.module.data,
         module_kept_var_idx=portable.module.kept_arguments,
         platforms=portable.platforms,
+        # As the bridge's own files of jax.export have it: JAX then folds the choice of a platform
+        # everywhere. Without it, XLA keeps custom calls of other platforms within branches.
+        uses_global_constants=True,
     )
 
 
