@@ -235,6 +235,8 @@ def _axes(
 
 def _convolved(scope: Scope, operation: Operation, whole: _Convolution) -> Array:
     """Chooses an operation of TensorFlow; the result has the layout of the dimension numbers."""
+    if _misreads_rows(whole):
+        whole = _swap_spatial_axes(whole)
     numbers, axes = whole.numbers, whole.axes
     n = len(axes)
     if _is_gradient_for_kernel(whole):
@@ -270,6 +272,27 @@ def _convolved(scope: Scope, operation: Operation, whole: _Convolution) -> Array
     if n == 1 and result.rank == 4:
         result = with_sizes(scope, result, (result.sizes[0], *result.sizes[2:]))
     return _result(scope, result, range(n + 2), numbers)
+
+
+def _misreads_rows(whole: _Convolution) -> bool:
+    """Returns whether oneDNN's kernel in TensorFlow 2.21 may compute with the wrong elements.
+
+    It does if the stride is larger in rows than between them, each group has one channel, and
+    rows of the result have one element.
+    """
+    if len(whole.axes) != 2 or whole.kernel_sizes[whole.numbers.kernel[-2]] != 1:
+        return False
+    between, within = whole.axes
+    may_be_one = within.result == 1 or not isinstance(within.result, int)
+    return between.stride < within.stride and may_be_one
+
+
+def _swap_spatial_axes(whole: _Convolution) -> _Convolution:
+    numbers = whole.numbers
+    (batch, i, j, feature), (m, n, *features) = numbers.image, numbers.kernel
+    first, u, v, last = numbers.result
+    swapped = _Numbers((batch, j, i, feature), (n, m, *features), (first, v, u, last))
+    return replace(whole, numbers=swapped, axes=whole.axes[::-1])
 
 
 def _planes(
