@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,13 +103,7 @@ def check_model(model: bytes, answers: Mapping[str, Answers], *, is_quantized: b
         warnings.filterwarnings("ignore", _DEPRECATED)
         interpreter = tf.lite.Interpreter(model_content=model)
     for name, expected in answers.items():
-        try:
-            actual = interpreter.get_signature_runner(name)(**expected.inputs)
-        except (RuntimeError, ValueError) as e:
-            problems = [f"LiteRT fails: {str(e).strip().splitlines()[-1][:300]}"]
-            problems += _empty_arrays(interpreter)
-        else:
-            problems = list(_problems(expected.outputs, actual, is_quantized=is_quantized))
+        problems = _run(interpreter, name, expected, is_quantized=is_quantized)
         if problems:
             raise SavingError(
                 Message(
@@ -123,16 +117,38 @@ def check_model(model: bytes, answers: Mapping[str, Answers], *, is_quantized: b
             )
 
 
-def _empty_arrays(interpreter: tf.lite.Interpreter) -> Iterator[str]:
-    """Yields one problem that names all arrays without elements."""
-    tensors = {
-        tensor["name"]: array_type_text(np.dtype(tensor["dtype"]).name, tensor["shape"])
-        for tensor in interpreter.get_tensor_details()
-        if 0 in tensor["shape"]
+def _run(
+    interpreter: tf.lite.Interpreter, name: str, expected: Answers, *, is_quantized: bool
+) -> list[str]:
+    """Runs a signature, and returns what is wrong with its results."""
+    arrays = {**expected.inputs, **expected.outputs}
+    empty = {
+        key: _type_text(array.dtype, array.shape)
+        for key, array in arrays.items()
+        if array.size == 0
     }
-    if tensors:
-        names = some([f"{name}, {kind}" for name, kind in tensors.items()])
-        yield f"LiteRT has no arrays without elements: {names}"
+    if empty:  # LiteRT would write beyond its memory, and the process might die
+        return [_describe_empty(empty)]
+    try:
+        actual = interpreter.get_signature_runner(name)(**expected.inputs)
+    except (RuntimeError, ValueError) as e:
+        empty = {
+            tensor["name"]: _type_text(tensor["dtype"], tensor["shape"])
+            for tensor in interpreter.get_tensor_details()
+            if 0 in tensor["shape"]
+        }
+        reason = f"LiteRT fails: {str(e).strip().splitlines()[-1][:300]}"
+        return [reason, *([_describe_empty(empty)] if empty else [])]
+    return list(_problems(expected.outputs, actual, is_quantized=is_quantized))
+
+
+def _type_text(dtype: Any, shape: Sequence[int]) -> str:
+    return array_type_text(np.dtype(dtype).name, shape)
+
+
+def _describe_empty(types: Mapping[str, str]) -> str:
+    names = some([f"{name}, {kind}" for name, kind in types.items()])
+    return f"LiteRT has no arrays without elements: {names}"
 
 
 def _problems(expected: Arrays, found: Arrays, *, is_quantized: bool) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -362,6 +363,15 @@ def test_an_exact_gelu_is_one_operator(tmp_path: Path) -> None:
     gelu = Signature(lambda x: jax.nn.gelu(x, approximate=False), args=[X])
     model = save_litert(tmp_path / "gelu.tflite", gelu)
     assert inspect(model.path).facts["ops"] == [{"name": "GELU", "count": 1, "custom": False}]
+
+
+def test_results_without_elements_are_refused_before_litert_runs(tmp_path: Path) -> None:
+    def empty(x: Any) -> Any:  # LiteRT corrupts the memory of the process with it
+        return lax.pad(x, jnp.float32(-1), ((-1, -1, 0), (2, 1, 0)))
+
+    text = "LiteRT has no arrays without elements: output_0, float32[0,6]"
+    with pytest.raises(SavingError, match=re.escape(text)):
+        save_litert(tmp_path / "f.tflite", Signature(empty, args=[np.ones((2, 3), np.float32)]))
 
 
 def test_arrays_without_elements_are_named(tmp_path: Path) -> None:
