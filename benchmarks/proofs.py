@@ -30,7 +30,7 @@ def _needs_z3(case: Case) -> bool:
     """Returns whether a fresh process loads z3 to decide the comparison."""
     code = (
         "import sys\n"
-        "from shape_poly._prover import prove\n"
+        "from shape_poly._scope import prove\n"
         "from shape_poly._scope import SymbolicScope\n"
         f"prove({case.comparison!r}, SymbolicScope({case.constraints!r}, check=False))\n"
         "print('z3' in sys.modules)"

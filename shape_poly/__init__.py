@@ -10,7 +10,6 @@ Proven()
 {'b': 6, 'h': 4}
 """
 
-from shape_poly._bounds import symbolic_dim_bounds
 from shape_poly._comparisons import (
     Comparison,
     ComparisonOperator,
@@ -29,19 +28,9 @@ from shape_poly._expressions import (
     variables_of,
 )
 from shape_poly._parser import DimensionSyntaxError, parse_dimension
-from shape_poly._plan import (
-    Place,
-    Plan,
-    PlanStep,
-    explain_undetermined,
-    is_linear,
-    make_plan,
-    shape_text,
-)
-from shape_poly._prover import prove
 from shape_poly._requirements import weakest_requirement
 from shape_poly._sampling import sample_sizes
-from shape_poly._scope import ContradictionError, SymbolicScope
+from shape_poly._scope import ContradictionError, SymbolicScope, prove, symbolic_dim_bounds
 from shape_poly._shapes import (
     ShapeSpec,
     ShapeSyntaxError,
@@ -50,7 +39,20 @@ from shape_poly._shapes import (
     symbolic_args_specs,
     symbolic_shape,
 )
-from shape_poly._solution import Check, Integers, Solution, solve, solve_dimensions
+from shape_poly._solution import (
+    Check,
+    Integers,
+    Place,
+    Plan,
+    PlanStep,
+    Solution,
+    explain_undetermined,
+    is_linear,
+    make_plan,
+    shape_text,
+    solve,
+    solve_dimensions,
+)
 
 __all__ = [
     "Algebra",

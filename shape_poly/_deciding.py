@@ -8,12 +8,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from shape_poly._comparisons import Comparison, Fact, facts_of
-from shape_poly._counterexamples import (
-    Assignment,
-    Exhausted,
-    degree,
-    smallest_assignment,
-)
+from shape_poly._counterexamples import Assignment, Exhausted, degree, smallest_assignment
 from shape_poly._normal_form import OutOfTimeError
 from shape_poly._problem import is_evident, normalize, ranges_from, residue_classes
 from shape_poly._z3 import Model, NoModel, Undecided, find_model

@@ -18,8 +18,6 @@ from shape_poly._expressions import (
     operation,
 )
 
-__all__ = ["DimParser", "DimensionSyntaxError", "parse_dimension"]
-
 TokenKind: TypeAlias = Literal["name", "number", "symbol", "end"]
 
 MAX_CHARACTERS = 1_000_000

@@ -9,14 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from shape_poly._comparisons import Fact
-from shape_poly._expressions import (
-    Atom,
-    DimExpr,
-    DimOperation,
-    Variable,
-    atom_expression,
-    atoms,
-)
+from shape_poly._expressions import Atom, DimExpr, DimOperation, Variable, atom_expression, atoms
 from shape_poly._intervals import Interval, enclosure
 from shape_poly._normal_form import Normalizer, OutOfTimeError, divisibility, map_atoms, sign
 

@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from shape_poly._bounds import symbolic_dim_bounds
 from shape_poly._comparisons import Comparison
 from shape_poly._expressions import Dim, DimExpr
 from shape_poly._parser import DimensionSyntaxError, DimParser, Token, tokens
-from shape_poly._scope import SymbolicScope
+from shape_poly._scope import SymbolicScope, symbolic_dim_bounds
 
 _MAX_SIZE = 2**63 - 1
 

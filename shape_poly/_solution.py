@@ -3,13 +3,254 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from shape_poly._comparisons import COMPARE, Comparison, ComparisonOperator
-from shape_poly._expressions import Algebra, Dim, DimExpr, divisors_in, variables_of
-from shape_poly._plan import Definition, Place, Plan, PlanStep, make_plan
+from shape_poly._expressions import (
+    Algebra,
+    Dim,
+    DimExpr,
+    Variable,
+    as_dim,
+    divisors_in,
+    variables_of,
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Position of a size in the shapes: `shapes[argument][axis]`."""
+
+    argument: int
+    axis: int
+
+
+@dataclass(frozen=True)
+class PlanStep:
+    """Equation for a variable: `slope * variable + offset` equals the size at `place`."""
+
+    variable: str
+    place: Place
+    dimension: DimExpr
+    slope: Dim
+    offset: Dim
+
+
+@dataclass(frozen=True)
+class Definition:
+    """Definition of a variable by a constraint, such as `a == 2*b`."""
+
+    variable: str
+    dimension: Dim
+    constraint: Comparison
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Steps that compute the variables from sizes; see `make_plan`.
+
+    Attributes:
+      steps: the equations of variables that follow from a size, in order.
+      definitions: the definitions of variables that follow from constraints afterwards.
+      equations: the other dimensions, which must equal their sizes.
+      undetermined: the variables that cannot be computed.
+    """
+
+    steps: tuple[PlanStep, ...]
+    definitions: tuple[Definition, ...]
+    equations: tuple[tuple[Place, Dim], ...]
+    undetermined: frozenset[str]
+
+
+def make_plan(
+    shapes: Iterable[Sequence[Dim]],
+    sizes: Iterable[Sequence[object]] | None = None,
+    constraints: Iterable[Comparison] = (),
+    *,
+    constant_slopes: bool = False,
+) -> Plan:
+    """Plans how to compute the variables of symbolic shapes from actual sizes.
+
+    Args:
+      shapes: the symbolic shapes.
+      sizes: the sizes of each shape; None for a size that will not be known. An int is preferred
+        to other values if a variable follows from several sizes. By default all will be known.
+      constraints: the constraints on the variables. If the sizes do not suffice, equations with a
+        variable on the left side are used, as in jax.export.
+      constant_slopes: whether to solve only equations that jax.export solves: `b` from `2*b`, but
+        not from `a*b`.
+
+    >>> from shape_poly import parse_dimension
+    >>> b, c = parse_dimension("b"), parse_dimension("b + 2*c")
+    >>> [f"{s.variable} from {s.dimension}" for s in make_plan([(b, c)]).steps]
+    ['b from b', 'c from b + 2*c']
+    """
+    constraints = tuple(constraints)
+    equations: dict[Place, Dim] = {}
+    ints: set[Place] = set()
+    names = {name for constraint in constraints for name in constraint.variables()}
+    known = shapes = [tuple(shape) for shape in shapes]
+    for argument, (shape, row) in enumerate(
+        zip(shapes, known if sizes is None else sizes, strict=True)
+    ):
+        for axis, (dimension, size) in enumerate(zip(shape, row, strict=True)):
+            names |= variables_of(dimension)
+            if size is not None:
+                equations[place := Place(argument, axis)] = dimension
+                if isinstance(size, int):
+                    ints.add(place)
+    steps = _steps(equations, ints, constant_slopes)
+    definitions: tuple[Definition, ...] = ()
+    missing = names - {step.variable for step in steps}
+    if missing and (defined := _definitions(constraints)):
+        replaced = {d.variable: d.dimension for d in defined}
+        others = {p: _substitute(dimension, replaced) for p, dimension in equations.items()}
+        with_help = _steps(others, ints, constant_slopes)
+        solved = {step.variable for step in with_help}
+        follow = tuple(d for d in defined if variables_of(d.dimension) <= solved)
+        still_missing = names - solved - {d.variable for d in follow}
+        if len(still_missing) < len(missing):
+            steps, definitions, missing = with_help, follow, still_missing
+    used = {step.place for step in steps}
+    rest = tuple((place, d) for place, d in equations.items() if place not in used)
+    return Plan(steps, definitions, rest, frozenset(missing))
+
+
+def _steps(
+    equations: Mapping[Place, Dim], ints: Collection[Place], constant_slopes: bool
+) -> tuple[PlanStep, ...]:
+    """Solves equations with one unknown each, one after the other."""
+    remaining = {p: d for p, d in equations.items() if isinstance(d, DimExpr)}
+    steps: list[PlanStep] = []
+    solved: set[str] = set()
+    while True:
+        candidates = [
+            step
+            for place, dimension in remaining.items()
+            if (step := _step(place, dimension, solved, constant_slopes)) is not None
+        ]
+        if not candidates:
+            return tuple(steps)
+        best = min(candidates, key=lambda step: (step.place not in ints, _effort(step)))
+        steps.append(best)
+        solved.add(best.variable)
+        del remaining[best.place]
+
+
+def _definitions(constraints: Iterable[Comparison]) -> tuple[Definition, ...]:
+    """Collects the definitions that constraints `variable == expression` give."""
+    defined: dict[str, Definition] = {}
+    for constraint in constraints:
+        names = variables_of(constraint.left)
+        if constraint.operator != "==" or str(constraint.left) not in names:
+            continue
+        (name,) = names
+        value = _substitute(constraint.right, {d.variable: d.dimension for d in defined.values()})
+        if name in defined or name in variables_of(value):
+            continue
+        for other in defined.values():
+            dimension = _substitute(other.dimension, {name: value})
+            defined[other.variable] = Definition(other.variable, dimension, other.constraint)
+        defined[name] = Definition(name, value, constraint)
+    return tuple(defined.values())
+
+
+def _substitute(dimension: Dim, replaced: Mapping[str, Dim]) -> Dim:
+    if variables_of(dimension).isdisjoint(replaced) or isinstance(dimension, int):
+        return dimension
+    try:
+        return dimension.substitute(replaced)
+    except (ZeroDivisionError, OverflowError):
+        # A constraint that never holds, or is too large, is not used.
+        return dimension
+
+
+def _step(
+    place: Place, dimension: DimExpr, found: set[str], constant_slopes: bool
+) -> PlanStep | None:
+    """Solves for the only unknown variable of a dimension; None if that is not possible."""
+    unknown = dimension.variables() - found
+    if len(unknown) != 1:
+        return None
+    (name,) = unknown
+    if not is_linear(dimension, name):
+        return None
+    variable = Variable(name)
+    offset = DimExpr(tuple(t for t in dimension.terms if variable not in dict(t[0])))
+    slope = DimExpr.sum(
+        DimExpr(((tuple(f for f in monomial if f[0] != variable), coefficient),))
+        for monomial, coefficient in dimension.terms
+        if variable in dict(monomial)
+    )
+    step = PlanStep(name, place, dimension, as_dim(slope), as_dim(offset))
+    return None if constant_slopes and isinstance(step.slope, DimExpr) else step
+
+
+def _effort(step: PlanStep) -> int:
+    """Ranks equations: simple ones come first, because they give simple error messages."""
+    if isinstance(step.slope, DimExpr):
+        return 3
+    return (step.slope != 1) + (step.offset != 0)
+
+
+def is_linear(dimension: DimExpr, name: str) -> bool:
+    """Returns whether `name` occurs only as a factor of degree 1, outside of operations."""
+    for monomial, _ in dimension.terms:
+        degree = 0
+        for atom, exponent in monomial:
+            if isinstance(atom, Variable):
+                degree += exponent if atom.name == name else 0
+            elif any(name in o.variables() for o in atom.operands):
+                return False
+        if degree > 1:
+            return False
+    return True
+
+
+def explain_undetermined(
+    shapes: Sequence[Sequence[Dim]],
+    paths: Sequence[str],
+    constraints: Sequence[Comparison] = (),
+) -> str | None:
+    """Explains why jax.export could not solve for all variables; None if it can.
+
+    Args:
+      shapes: the symbolic shape of each argument.
+      paths: the name of each argument, as a user would write it.
+      constraints: the constraints on the variables.
+
+    >>> from shape_poly import parse_dimension
+    >>> explain_undetermined([(parse_dimension("a + b"), 3)], ["x"])[:71]
+    "Cannot solve for values of dimension variables 'a' and 'b'. They occur "
+    """
+    missing = sorted(make_plan(shapes, None, constraints, constant_slopes=True).undetermined)
+    if not missing:
+        return None
+    holders = [
+        f"{path}: {shape_text(shape)}"
+        for path, shape in zip(paths, shapes, strict=True)
+        if any(isinstance(d, DimExpr) and not d.variables().isdisjoint(missing) for d in shape)
+    ]
+    holders += [f"the constraint {c}" for c in constraints if not c.variables().isdisjoint(missing)]
+    quoted = [f"'{name}'" for name in missing]
+    one = len(quoted) == 1
+    names = quoted[0] if one else f"{', '.join(quoted[:-1])} and {quoted[-1]}"
+    return (
+        f"Cannot solve for values of dimension variables {names}. "
+        f"{'It occurs' if one else 'They occur'} only in {'; '.join(holders)}. A variable follows "
+        "from a size where it stands alone, times an integer, or beside variables that follow "
+        "from others: as b in 'b', '2*b' or, where 'a' stands elsewhere, 'a + b'. Let "
+        f"{'it' if one else 'each of them'} stand alone in some dimension, or write a number."
+    )
+
+
+def shape_text(shape: Iterable[object]) -> str:
+    """Formats a shape as users write it: `(b, 28)`, `(b,)`."""
+    texts = [str(dimension) for dimension in shape]
+    return f"({texts[0]},)" if len(texts) == 1 else f"({', '.join(texts)})"
+
 
 T = TypeVar("T")
 

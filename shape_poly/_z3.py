@@ -1,4 +1,7 @@
-"""Asks z3 for values that satisfy facts and refute goals; only this module imports z3."""
+"""Asks z3 for values that satisfy facts and refute goals; only this module imports z3.
+
+Facts are translated first: quotients and products become unknowns with definitions.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,214 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shape_poly._encoding import Encoding
-from shape_poly._expressions import DimExpr
+from shape_poly._comparisons import Fact
+from shape_poly._expressions import Atom, DimExpr, DimOperation, Monomial, Variable, atom_expression
+from shape_poly._intervals import Interval, enclosure
 from shape_poly._normal_form import OutOfTimeError
 from shape_poly._problem import Problem
+
+_DEGREE_OF_LEMMAS = 6
+_PRODUCTS = 150
+"""Maximum number of products; lemmas, which introduce products, are left out above it."""
+
+_QUOTIENTS_RELATED = 8
+"""Maximum number of other quotients that each quotient is related to."""
+
+_CASES = 16
+"""Maximum number of values of a factor that is split into cases."""
+
+
+class Encoding:
+    """Translator of dimensions into z3's integers.
+
+    Every operation and every product is one unknown.  A quotient has Python's floor semantics if
+    its divisor is not 0, and any value otherwise; facts and goals state that divisors are not 0.
+    An exact encoding defines products; otherwise only inequalities are stated.  Then unsatisfiable
+    still means unsatisfiable, but a model may be wrong.
+
+    Attributes:
+      variables: the z3 variables of the problem.
+      is_exact: whether products are defined, so that every model is a solution.
+    """
+
+    def __init__(
+        self, z3: Any, context: Any, problem: Problem, *, exact: bool, deadline: float
+    ) -> None:
+        self._z3, self._context = z3, context
+        self._problem, self._exact, self._deadline = problem, exact, deadline
+        self.is_exact = True
+        self.variables: dict[str, Any] = {}
+        self._operations: dict[DimOperation, Any] = {}
+        self._products: dict[Monomial, Any] = {}
+        self._quotients: list[tuple[DimOperation, Any]] = []
+        self._definitions: list[Any] = []
+        for index, name in enumerate(sorted(problem.ranges)):
+            variable = self.variables[name] = z3.Int(f"v{index}", context)
+            low, high = problem.ranges[name]
+            self._definitions.append(variable >= self._value(int(low)))
+            if not math.isinf(high):
+                self._definitions.append(variable <= self._value(int(high)))
+
+    def new_definitions(self) -> list[Any]:
+        """Returns the definitions made since the last call."""
+        new, self._definitions = self._definitions, []
+        return new
+
+    def fact(self, fact: Fact) -> Any:
+        """Converts a fact to a condition."""
+        term = self.dimension(fact.expression)
+        if fact.relation == ">=":
+            return term >= 0
+        return term == 0 if fact.relation == "==" else term != 0
+
+    def dimension(self, dimension: DimExpr) -> Any:
+        """Converts a dimension to a linear term."""
+        if time.monotonic() > self._deadline:
+            raise OutOfTimeError
+        terms = [
+            self._value(coefficient) * self._monomial(monomial)
+            if monomial
+            else self._value(coefficient)
+            for monomial, coefficient in dimension.terms
+        ]
+        return self._z3.Sum(terms) if terms else self._value(0)
+
+    def _value(self, value: int) -> Any:
+        return self._z3.IntVal(value, self._context)
+
+    def _bounds(self, dimension: DimExpr) -> Interval:
+        return enclosure(dimension, self._problem.ranges, effort=1)
+
+    def _unknown(self) -> Any:
+        return self._z3.FreshInt("u", self._context)
+
+    def _monomial(self, monomial: Monomial) -> Any:
+        match monomial:
+            case ((atom, 1),):
+                return self._atom(atom)
+        known = self._products.get(monomial)
+        if known is None:
+            known = self._products[monomial] = self._unknown()
+            self._define_product(monomial, known)
+        return known
+
+    # --- Operations
+
+    def _atom(self, atom: Atom) -> Any:
+        if isinstance(atom, Variable):
+            return self.variables[atom.name]
+        known = self._operations.get(atom)
+        if known is None:
+            known = self._operations[atom] = self._unknown()
+            self._define_operation(atom, known)
+        return known
+
+    def _define_operation(self, atom: DimOperation, result: Any) -> None:
+        z3 = self._z3
+        x, y = atom.operands
+        match atom.kind:
+            case "max" | "min":
+                left, right = self.dimension(x), self.dimension(y)
+                first = left >= right if atom.kind == "max" else left <= right
+                self._definitions.append(result == z3.If(first, left, right))
+            case "floordiv":
+                self._define_remainder(x - y * atom_expression(atom), y)
+                if y.constant_value() is None and self._bounds(y)[0] >= 1:
+                    self._relate_quotients(atom, result)
+            case "mod":
+                quotient = atom_expression(DimOperation("floordiv", (x, y)))
+                self._definitions.append(result == self.dimension(x - y * quotient))
+
+    def _define_remainder(self, remainder: DimExpr, divisor: DimExpr) -> None:
+        """States the bounds of a remainder, which determine the quotient."""
+        z3 = self._z3
+        low, high = self._bounds(divisor)
+        if low == high == 0:
+            return
+        term, by = self.dimension(remainder), self.dimension(divisor)
+        positive = z3.And(term >= 0, term < by)
+        negative = z3.And(term <= 0, term > by)
+        if low >= 1:
+            self._definitions.append(positive)
+        elif high <= -1:
+            self._definitions.append(negative)
+        else:
+            self._definitions += [z3.Implies(by > 0, positive), z3.Implies(by < 0, negative)]
+
+    def _relate_quotients(self, atom: DimOperation, result: Any) -> None:
+        """States that a quotient grows with its dividend and, if positive, falls with its divisor.
+
+        This follows from the definitions, but only through products, with which z3 is weak.
+        """
+        z3 = self._z3
+        x, y = atom.operands
+        for other, quotient in self._quotients[-_QUOTIENTS_RELATED:]:
+            u, v = other.operands
+            if y == v:
+                left, right = self.dimension(x), self.dimension(u)
+                self._definitions.append(z3.Implies(left >= right, result >= quotient))
+                self._definitions.append(z3.Implies(left <= right, result <= quotient))
+            elif x == u and self._bounds(x)[0] >= 0:
+                left, right = self.dimension(y), self.dimension(v)
+                self._definitions.append(z3.Implies(left >= right, result <= quotient))
+                self._definitions.append(z3.Implies(left <= right, result >= quotient))
+        self._quotients.append((atom, result))
+
+    # --- Products
+
+    def _define_product(self, monomial: Monomial, result: Any) -> None:
+        z3 = self._z3
+        if self._exact:
+            factors = [self._atom(atom) for atom, exponent in monomial for _ in range(exponent)]
+            self._definitions.append(result == z3.Product(factors))
+        else:
+            self.is_exact = False
+        if sum(e for _, e in monomial) > _DEGREE_OF_LEMMAS or len(self._products) > _PRODUCTS:
+            return
+        for index, (atom, exponent) in enumerate(monomial):
+            less = ((atom, exponent - 1),) if exponent > 1 else ()
+            others = (*monomial[:index], *less, *monomial[index + 1 :])
+            self._relate(result, atom, DimExpr(((others, 1),)))
+
+    def _relate(self, product: Any, atom: Atom, others: DimExpr) -> None:
+        """States inequalities between a product and its factors, `atom` and `others`."""
+        z3 = self._z3
+        x, y = self._atom(atom), self.dimension(others)
+        x_low, x_high = self._bounds(atom_expression(atom))
+        y_low, y_high = self._bounds(others)
+        # The product of two distances from bounds is at least 0.
+        for a, x_sign in ((x_low, 1), (x_high, -1)):
+            for b, y_sign in ((y_low, 1), (y_high, -1)):
+                if not math.isinf(a) and not math.isinf(b):
+                    low, high = self._value(int(a)), self._value(int(b))
+                    distance = product - low * y - high * x + low * high
+                    self._definitions.append(distance * (x_sign * y_sign) >= 0)
+        if x_high - x_low < _CASES:
+            for value in range(int(x_low), int(x_high) + 1):
+                self._definitions.append(z3.Implies(x == value, product == value * y))
+        if y_low >= 0:
+            self._definitions += [
+                z3.Implies(x >= 1, product >= y),
+                z3.Implies(x <= -1, product <= -y),
+                z3.Implies(x == 0, product == 0),
+            ]
+        if isinstance(atom, DimOperation) and y_low >= 0:
+            self._relate_operation(product, atom, others)
+
+    def _relate_operation(self, product: Any, atom: DimOperation, others: DimExpr) -> None:
+        """States the definition of the atom multiplied by `others`, which is at least 0."""
+        z3 = self._z3
+        x, y = atom.operands
+        if len(x.terms) * len(y.terms) * len(others.terms) > _CASES:
+            return
+        if atom.kind == "max":
+            left, right = self.dimension(x * others), self.dimension(y * others)
+            self._definitions.append(product == z3.If(left >= right, left, right))
+        if atom.kind == "floordiv" and self._bounds(y)[0] >= 1:
+            remainder = self.dimension((x - y * atom_expression(atom)) * others)
+            greatest = self.dimension((y - 1) * others)
+            self._definitions += [remainder >= 0, remainder <= greatest]
+
 
 _MEMORY_MB = 1000
 _STEPS_A_SECOND = 100_000_000

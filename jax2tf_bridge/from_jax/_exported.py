@@ -17,11 +17,7 @@ from jax import export as jax_export
 from jax2tf_bridge._dtypes import ELEMENT_TYPES
 from jax2tf_bridge._utils import once_per_object
 from jax2tf_bridge.bytecode import version_text
-from jax2tf_bridge.errors import (
-    FunctionError,
-    ShapeError,
-    UnsupportedByTargetError,
-)
+from jax2tf_bridge.errors import FunctionError, ShapeError, UnsupportedByTargetError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._retarget import retarget
 from jax2tf_bridge.from_jax._shardings import read_shardings

@@ -18,7 +18,7 @@ from shape_poly._comparisons import facts_of
 from shape_poly._deciding import decide, touching
 from shape_poly._normal_form import Normalizer, divisibility, simplest
 from shape_poly._problem import least_values, ranges_from
-from shape_poly._rewriting import rewrite
+from shape_poly._requirements import rewrite
 from tests.sampling import examples
 from tests.shape_poly.proving import FOREVER, GRID, as_written, grid, products_compared, within
 from tests.strategies import VARIABLES

@@ -31,12 +31,7 @@ from jax2tf_bridge.from_jax.shapes import (
     with_reshape_requirements,
 )
 from jax2tf_bridge.from_jax.stablehlo import ConstantPool
-from jax2tf_bridge.portable import (
-    Gradient,
-    GradientOnDemand,
-    PortableFunction,
-    flat_call,
-)
+from jax2tf_bridge.portable import Gradient, GradientOnDemand, PortableFunction, flat_call
 from shape_poly import Dim
 
 T = TypeVar("T")

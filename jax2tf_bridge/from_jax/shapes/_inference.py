@@ -34,13 +34,7 @@ from jax2tf_bridge.from_jax.shapes._samples import (
     with_values,
 )
 from jax2tf_bridge.from_jax.shapes._traced_function import TracedFunction
-from shape_poly import (
-    Comparison,
-    Proven,
-    Refuted,
-    prove,
-    weakest_requirement,
-)
+from shape_poly import Comparison, Proven, Refuted, prove, weakest_requirement
 
 T = TypeVar("T")
 

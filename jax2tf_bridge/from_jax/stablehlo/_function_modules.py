@@ -8,10 +8,7 @@ from dataclasses import replace
 
 from jax2tf_bridge._dtypes import ELEMENT_TYPES, WIDENED
 from jax2tf_bridge.bytecode import read_main_types, version_text
-from jax2tf_bridge.errors import (
-    FileFormatError,
-    ModuleError,
-)
+from jax2tf_bridge.errors import FileFormatError, ModuleError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax.arguments import is_narrow
 from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule

@@ -30,10 +30,7 @@ from jax2tf_bridge.from_jax.stablehlo._operations import (
     symbol_name,
     walk_operations,
 )
-from jax2tf_bridge.from_jax.stablehlo._sharding import (
-    drop_collectives,
-    may_be_collectives,
-)
+from jax2tf_bridge.from_jax.stablehlo._sharding import drop_collectives, may_be_collectives
 from jax2tf_bridge.from_jax.stablehlo._simplifying import close_regions, merge_equal
 from jax2tf_bridge.from_jax.stablehlo._taken_arrays import PLACEHOLDER_TARGET, TakenArrays
 

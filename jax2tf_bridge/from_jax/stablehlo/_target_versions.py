@@ -6,11 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from jax2tf_bridge.bytecode import Version, version_text
-from jax2tf_bridge.errors import (
-    Argument,
-    Message,
-    UnsupportedByTargetError,
-)
+from jax2tf_bridge.errors import Argument, Message, UnsupportedByTargetError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax.stablehlo._module import LossyError, StableHloModule
 from jax2tf_bridge.targets import NO_XLA, TENSORFLOW_RELEASES, Target, check_expressible
