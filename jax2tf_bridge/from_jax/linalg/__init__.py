@@ -1,8 +1,7 @@
 """StableHLO forms of the matrix decompositions that JAX leaves to LAPACK and cusolver."""
 
 from jax2tf_bridge.from_jax.linalg._arrays import adjoint, is_complex
-from jax2tf_bridge.from_jax.linalg._qr import ormqr
-from jax2tf_bridge.from_jax.linalg._reflectors import pivoted_qr
+from jax2tf_bridge.from_jax.linalg._reflectors import ormqr, pivoted_qr
 from jax2tf_bridge.from_jax.linalg._rules import linalg_rules
 
 __all__ = [

@@ -1,7 +1,18 @@
-"""Eigenvalues and eigenvectors of Hermitian matrices."""
+"""Eigenvalues and eigenvectors of Hermitian matrices, by divide and conquer on a tridiagonal form.
+
+Cuppen's method in the form of Gu and Eisenstat. The tridiagonal matrix is split into two halves and
+a rank-one tie between them. The eigenvalues of the tied halves are the roots of a secular equation.
+The eigenvectors are computed from a tie that has exactly the computed roots, which makes them
+orthogonal. Equal poles and zero ties, which other implementations deflate, are moved apart by a
+rounding error instead, so that every shape is static.
+
+Each level ties the parts of a matrix in pairs, all pairs at once: arrays are as large as the
+matrix, and masks keep the pairs apart. So one loop handles all levels, for any matrix size.
+"""
 
 import functools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -9,18 +20,23 @@ from jax import lax
 
 from jax2tf_bridge.from_jax.linalg._arrays import (
     adjoint,
+    are_sizes_known,
+    broadcast,
     columns,
     distance_below_diagonal,
     epsilon,
+    eye_like,
+    int32,
     is_complex,
+    loop,
+    matmul,
     real,
+    resize,
+    round_up_to_multiple,
+    rows,
     where,
 )
-from jax2tf_bridge.from_jax.linalg._divide_and_conquer import (
-    compute_rayleigh_quotients,
-    eigh_tridiagonal,
-)
-from jax2tf_bridge.from_jax.linalg._tridiagonal import (
+from jax2tf_bridge.from_jax.linalg._band_forms import (
     accumulate_phases,
     apply_reflections,
     tridiagonalize,
@@ -96,3 +112,291 @@ def _make_hermitian(a: Any, lower: bool) -> Any:
     if is_complex(a):
         a = where(below == 0, lax.complex(lax.real(a), lax.full_like(lax.real(a), 0)), a)
     return a
+
+
+# Number of leading bits of a root that bisection finds, and number of Newton steps that find the
+# others, by the size of the dtype in bytes.
+_BISECTED_BITS = 5
+_NEWTON_STEPS = {4: 3, 8: 4}
+
+# Number of rows of the diagonal blocks that are solved first, each on its own.
+_BLOCK_ROWS = 32
+# Maximum number of rows of a block. A matrix of at most this size is a single block.
+_MAX_BLOCK_ROWS = 64
+# From this many rows on, blocks have the maximum size, which saves one level on the whole matrix.
+_MIN_ROWS_FOR_MAX_BLOCKS = 512
+
+
+def eigh_tridiagonal(d: Any, e: Any) -> Any:
+    """Returns eigenvectors [n, n] by ascending eigenvalue, for diagonal `d` and subdiagonal `e`.
+
+    The largest absolute row sum of the matrix must be at most 1/2. n may be symbolic.
+    """
+    n = d.shape[0]
+    block = choose_block_rows(n)
+    d, e = pad(d, e, block)
+    small, values = _solve_blocks(d, e, block)
+    if are_sizes_known(n) and n == block:
+        return lax.squeeze(small, (0,))
+    vectors, _ = _merge_all(
+        place_on_diagonal(small),
+        lax.expand_dims(lax.reshape(values, d.shape), (0,)),
+        rows(e),
+        block,
+    )
+    return resize(lax.squeeze(vectors, (0,)), (n, n))
+
+
+def choose_block_rows(n: Any) -> int:
+    """Returns the number of rows of the blocks that are solved first, for a matrix of n rows."""
+    if not are_sizes_known(n):
+        return _BLOCK_ROWS
+    if n <= _MAX_BLOCK_ROWS:
+        return int(n)
+    return _MAX_BLOCK_ROWS if n >= _MIN_ROWS_FOR_MAX_BLOCKS else _BLOCK_ROWS
+
+
+def pad(d: Any, e: Any, block: int) -> tuple[Any, Any]:
+    """Pads `d` and `e` to the same length, a multiple of `block`.
+
+    The padding is not tied to the matrix, and its eigenvalues sort to the end, because those of the
+    matrix are below 1.
+    """
+    n = d.shape[0]
+    padded = round_up_to_multiple(block, n)
+    if padded == n:
+        return d, resize(e, (n,))
+    index = lax.iota(np.int32, padded)
+    far = lax.convert_element_type(index - int32(n) + np.int32(4), d.dtype)
+    return where(index < int32(n), resize(d, (padded,)), far), resize(e, (padded,))
+
+
+def _solve_blocks(d: Any, e: Any, size: int) -> tuple[Any, Any]:
+    """Returns eigenvectors [p, s, s] and eigenvalues of the diagonal blocks, without their ties.
+
+    A tie of strength |b| subtracts |b| from the diagonal entries at both of its ends.
+    """
+    tie = lax.abs(e)
+    previous = lax.pad(tie, np.zeros((), d.dtype), [(1, -1, 0)])
+    shape = (d.shape[0] // size, size)
+    values, ties = lax.reshape(d - tie - previous, shape), lax.reshape(e, shape)
+    ties = where(lax.iota(np.int32, size) < size - 1, ties, 0)
+    eye = broadcast(eye_like(ties, size, size), (*shape, size))
+    return _merge_all(eye, values, ties, 1)
+
+
+def place_on_diagonal(blocks: Any) -> Any:
+    """Places blocks [p, s, s] on the diagonal of a matrix [1, p s, p s]."""
+    count, size, _ = blocks.shape
+    n = count * size
+    stacked = lax.reshape(blocks, (n, size))
+    repeated = lax.reshape(lax.broadcast_in_dim(stacked, (n, count, size), (0, 2)), (n, n))
+    number = lax.div(lax.iota(np.int32, n), np.int32(size))
+    return lax.expand_dims(where(columns(number) == rows(number), repeated, 0), (0,))
+
+
+def compute_rayleigh_quotients(d: Any, e: Any, v: Any) -> Any:
+    """Computes the Rayleigh quotients of the columns of `v` [n, k].
+
+    The matrix has diagonal `d` and subdiagonal `e`. The quotients have twice as many correct digits
+    as the vectors.
+    """
+    zero = np.zeros((), v.dtype)
+    following = lax.pad(v, zero, [(-1, 1, 0), (0, 0, 0)])
+    squares = sum_over(columns(d) * v * v, 0)
+    products = sum_over(columns(resize(e, d.shape)) * v * following, 0)
+    return (squares + products + products) / sum_over(v * v, 0)
+
+
+# gap(a, b) is a - b, or f(a) - f(b) for an increasing function f.
+Gap = Callable[[Any, Any], Any]
+
+
+class Pairs(NamedTuple):
+    """Pairs of neighbouring parts of equal size; the last pair may be shorter.
+
+    All fields but `same` are [n], with one entry for each row (or eigenvalue).
+
+    index: 0 .. n - 1.
+    first: the first row of its pair.
+    seam: the last row of the upper part of its pair.
+    last: whether it is the last row of its pair.
+    same: [n, n], whether two rows are in the same pair.
+    """
+
+    index: Any
+    first: Any
+    seam: Any
+    last: Any
+    same: Any
+
+
+def pair_parts(n: Any, size: Any) -> Pairs:
+    """Pairs parts of `size` rows; `size` is a traced scalar."""
+    index = lax.iota(np.int32, n)
+    number = lax.div(index, size * np.int32(2))
+    first = number * size * np.int32(2)
+    following = lax.div(index + np.int32(1), size * np.int32(2))
+    last = (following > number) | lax.eq(index, int32(n) - np.int32(1))
+    same = columns(number) == rows(number)
+    return Pairs(index, first, first + size - np.int32(1), last, same)
+
+
+def _merge_all(vectors: Any, values: Any, ties: Any, size: int) -> tuple[Any, Any]:
+    """Merges neighbouring parts in pairs until each matrix is a single part.
+
+    Args:
+      vectors: [p, n, n], the eigenvectors of the parts in blocks on the diagonal.
+      values: [p, n], the eigenvalues, ascending in each part.
+      ties: [p, n]; entry k ties rows k and k + 1, and the last one is zero.
+      size: the number of rows of a part; n is a multiple of it.
+    """
+    n = values.shape[1]
+
+    def merge(state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+        vectors, values, size = state
+        vectors, values = _merge_pairs(vectors, values, ties, pair_parts(n, size))
+        return vectors, values, size * np.int32(2)
+
+    start = (vectors, values, np.int32(size))
+    vectors, values, _ = lax.while_loop(lambda state: state[2] < int32(n), merge, start)
+    return vectors, values
+
+
+def _merge_pairs(vectors: Any, values: Any, ties: Any, pairs: Pairs) -> tuple[Any, Any]:
+    # T = diag(T1, T2) + |b| u u^T, u being the last unit vector of T1 joined to the (signed)
+    # first one of T2. In the basis of the halves' eigenvectors, T is the poles plus a rank-one tie.
+    upper = pairs.index <= pairs.seam
+    z = take_row_at_seam(vectors, pairs)
+    # A part without a partner reads the last tie, which is zero.
+    tie = take_columns(ties, pairs.seam)
+    z = where(upper, z, lax.sign(tie) * z)
+    # Raising a tie to this floor changes the matrix by at most a rounding error.
+    floor = lax.full_like(z, epsilon(z.dtype) ** 2 / 16)
+    weights = lax.max(lax.abs(tie) * z * z, floor)
+
+    poles, ordered, rank = separate(values, pairs)
+    origin, offset, difference = find_roots(poles, weights, ordered, pairs, lax.sub)
+    fitted_z = lax.sqrt(fit_weights(poles, ordered, rank, difference, pairs, lax.sub))
+    s = where(pairs.same, columns(where(z < 0, -fitted_z, fitted_z)) / difference, 0)
+    s = s * rows(lax.rsqrt(sum_over(s * s, 1)))
+    return matmul(vectors, s), origin + offset
+
+
+def take_row_at_seam(vectors: Any, pairs: Pairs) -> Any:
+    """Returns [p, n], the entries of each part's vectors [p, n, n] in the row at the seam."""
+    n = vectors.shape[1]
+    row = where(pairs.index <= pairs.seam, pairs.seam, pairs.seam + np.int32(1))
+    row = lax.min(row, lax.full_like(row, int32(n) - np.int32(1)))
+    return vectors.at[:, row, pairs.index].get(mode="promise_in_bounds")
+
+
+def take_columns(x: Any, index: Any) -> Any:
+    """Returns x[:, index]; an index beyond the end of x [p, n] reads the last column."""
+    last = int32(x.shape[1]) - np.int32(1)
+    return x.at[:, lax.min(index, lax.full_like(index, last))].get(mode="promise_in_bounds")
+
+
+def separate(poles: Any, pairs: Pairs) -> tuple[Any, Any, Any]:
+    """Moves the poles [p, n] of a pair apart if they are closer than a rounding error of 1.
+
+    Returns:
+      The poles in their original order, the poles in ascending order, and the rank of each pole;
+      all within their pair.
+    """
+    index = pairs.index
+    # Counts the smaller poles, [pole, other pole]. A sort could order equal poles differently.
+    earlier = (rows(poles) < columns(poles)) | (
+        (rows(poles) == columns(poles)) & (rows(index) < columns(index))
+    )
+    rank = sum_over(lax.convert_element_type(earlier & pairs.same, np.int32), 2) + pairs.first
+    at_rank = columns(rank) == rows(index)  # [pole, place]
+    ordered = sum_over(where(at_rank, columns(poles), 0), 1)
+    # The running maximum of pole - index * unit puts each pole at least a unit above the last one.
+    unit = lax.convert_element_type(index, poles.dtype) * np.array(
+        epsilon(poles.dtype), poles.dtype
+    )
+    up_to = (rows(index) <= columns(index)) & pairs.same
+    level = where(up_to, rows(ordered - unit), -np.inf)
+    ordered = lax.reduce(level, np.array(-np.inf, poles.dtype), lax.max, (2,)) + unit
+    return sum_over(where(at_rank, rows(ordered), 0), 2), ordered, rank
+
+
+def find_roots(
+    poles: Any, weights: Any, ordered: Any, pairs: Pairs, gap: Gap
+) -> tuple[Any, Any, Any]:
+    """Finds the roots of 1 + sum_j weight_j / gap(pole_j, root), one above each pole, all [p, n].
+
+    A root is computed as an offset from the nearer of its two poles. Bisection over the bits of the
+    offset finds it to 1/64 of its size, in a few more steps than the exponent has bits. The offset
+    times the equation has no pole nearer than the offset itself, so each of the Newton steps that
+    follow doubles the number of correct digits.
+
+    Returns:
+      The nearer pole and gap(root, pole) [p, root], and gap(pole, root) [p, pole, root], to full
+      relative accuracy.
+    """
+    dtype = poles.dtype
+    one = np.ones((), dtype)
+    own_weights = where(pairs.same, columns(weights), 0)  # [pole, root]
+
+    def secular(distance: Any) -> Any:
+        return sum_over(own_weights / distance, 1) + one
+
+    def distances(origin: Any) -> Any:
+        # 4 is farther away than any pole of the same pair.
+        return where(pairs.same, gap(columns(poles), rows(origin)), 4)
+
+    following = lax.pad(ordered, np.zeros((), dtype), [(0, 0, 0), (-1, 1, 0)])
+    # The last root is at most the sum of the weights above the last pole.
+    reach = columns(sum_over(weights, 1)) * np.array(1 + 1e-3, dtype)
+    half = where(pairs.last, reach, gap(following, ordered) * np.array(0.5, dtype))
+    near_lower = (secular(distances(ordered) - rows(half)) >= 0) | pairs.last
+    origin = where(near_lower, ordered, following)
+    direction = where(near_lower, one, -one)
+    base = distances(origin)
+
+    bits = np.dtype(f"int{dtype.itemsize * 8}")
+    shape = poles.shape
+    smallest = lax.full(shape, np.array(np.finfo(dtype).tiny, dtype).view(bits))
+
+    def bisect(_: Any, bounds: tuple[Any, Any]) -> tuple[Any, Any]:
+        low, high = bounds
+        middle = low + lax.shift_right_logical(high - low, lax.full(shape, 1, bits))
+        offset = direction * lax.bitcast_convert_type(middle, dtype)
+        farther = secular(base - rows(offset)) * direction < 0
+        return where(farther, middle, low), where(farther, high, middle)
+
+    def newton(_: Any, size: Any) -> Any:
+        distance = base - rows(direction * size)
+        value = direction * secular(distance)
+        # Divides in another order than `secular`: XLA would store quotients that both sums share.
+        slope = value + sum_over(rows(size) / distance * own_weights / distance, 1)
+        return lax.clamp(low, where(slope > 0, size - size * value / slope, size), high)
+
+    bounds = (smallest, lax.bitcast_convert_type(half, bits))
+    low, high = loop(np.finfo(dtype).nexp + _BISECTED_BITS - 1, bisect, bounds)
+    middle = low + lax.shift_right_logical(high - low, lax.full(shape, 1, bits))
+    low, middle, high = (lax.bitcast_convert_type(x, dtype) for x in (low, middle, high))
+    offset = direction * loop(_NEWTON_STEPS[dtype.itemsize], newton, middle)
+    return origin, offset, base - rows(offset)
+
+
+def fit_weights(
+    poles: Any, ordered: Any, rank: Any, difference: Any, pairs: Pairs, gap: Gap
+) -> Any:
+    """Computes weights [p, n] whose secular equation has exactly these roots (Loewner's formula).
+
+    weight_j = prod_i (root_i - pole_j) / prod_{i != j} (pole_i - pole_j), where each root is
+    divided by the pole between it and pole_j, so that only the last factor can exceed 1.
+    """
+    following = lax.pad(ordered, np.zeros((), poles.dtype), [(0, 0, 0), (-1, 1, 0)])
+    neighbour = where(rows(pairs.index) < columns(rank), rows(ordered), rows(following))
+    denominator = where(rows(pairs.last), -1, gap(columns(poles), neighbour))
+    factors = where(pairs.same, difference / denominator, 1)
+    return lax.reduce(factors, np.ones((), poles.dtype), lax.mul, (2,))
+
+
+def sum_over(x: Any, axis: int) -> Any:
+    """Sums along one axis."""
+    return lax.reduce(x, np.zeros((), x.dtype), lax.add, (axis,))

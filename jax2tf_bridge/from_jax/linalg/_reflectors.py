@@ -3,6 +3,7 @@
 import functools
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
@@ -15,6 +16,7 @@ from jax2tf_bridge.from_jax.linalg._arrays import (
     map_matrices,
     matmul,
     real,
+    resize,
     rows,
     where,
 )
@@ -191,3 +193,35 @@ def _cast_like(x: Any, a: Any) -> Any:
 def _take_diagonal(a: Any) -> Any:
     masked = where(distance_below_diagonal(*a.shape) == 0, a, 0)
     return lax.reduce(masked, np.zeros((), a.dtype), lax.add, (1,))
+
+
+def qr(a: Any, *, rank: Any, full: bool = False) -> tuple[Any, Any]:
+    """Computes Q [m, k] and R [k, n] for a [..., m, n]; k is `rank`, min(m, n), or m if `full`."""
+    packed, taus = jnp.linalg.qr(a, mode="raw")
+    packed = lax.transpose(packed, (*range(a.ndim - 2), a.ndim - 1, a.ndim - 2))
+    return _unpack(packed, taus, rank=rank, full=full)
+
+
+def qr_with_pivoting(a: Any, *, rank: Any, full: bool) -> tuple[Any, Any, Any]:
+    """Computes Q, R and the column order: the column of `a` for each column of R."""
+    packed, order, taus = pivoted_qr(
+        a, lax.full((*a.shape[:-2], a.shape[-1]), 0, np.int32), rank=rank
+    )
+    return *_unpack(packed, taus, rank=rank, full=full), order - np.int32(1)
+
+
+def _unpack(packed: Any, taus: Any, *, rank: Any, full: bool) -> tuple[Any, Any]:
+    *batch, m, n = packed.shape
+    k = m if full else rank
+    q = lax.linalg.householder_product(resize(packed, (*batch, m, k)), taus)
+    return q, where(distance_below_diagonal(k, n) > 0, 0, resize(packed, (*batch, k, n)))
+
+
+def ormqr(a: Any, taus: Any, c: Any, *, left: bool, transpose: bool) -> Any:
+    """Computes Q c, Q^H c, c Q or c Q^H for the m x m Q of packed reflectors a [..., m, n]."""
+    m, count = a.shape[-2], taus.shape[-1]
+    packed = a[..., :count]
+    padding = [(0, 0, 0)] * (a.ndim - 1) + [(0, m - count, 0)]
+    q = lax.linalg.householder_product(lax.pad(packed, np.zeros((), a.dtype), padding), taus)
+    q = adjoint(q) if transpose else q
+    return matmul(q, c) if left else matmul(c, q)

@@ -1,6 +1,7 @@
 """Lowering rules that replace calls of LAPACK, cusolver and hipsolver, by platform."""
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,26 +22,35 @@ from jax2tf_bridge.from_jax._jax_compat_lowering import (
     lower_by_platform,
     lower_fun,
 )
-from jax2tf_bridge.from_jax.linalg import _eigh, _qr
-from jax2tf_bridge.from_jax.linalg._arrays import adjoint, are_sizes_known, real
-from jax2tf_bridge.from_jax.linalg._cholesky import cholesky
+from jax2tf_bridge.from_jax.linalg._arrays import adjoint, are_sizes_known, eye_like, real
 from jax2tf_bridge.from_jax.linalg._eig import eig
-from jax2tf_bridge.from_jax.linalg._lu import lu
-from jax2tf_bridge.from_jax.linalg._reflectors import hessenberg, pivoted_qr, tridiagonal
+from jax2tf_bridge.from_jax.linalg._eigh import eigh, max_jacobi_rows
+from jax2tf_bridge.from_jax.linalg._linear_systems import (
+    is_substitution_fast,
+    triangular_solve,
+    tridiagonal_solve,
+)
+from jax2tf_bridge.from_jax.linalg._lu_and_cholesky import cholesky, lu
+from jax2tf_bridge.from_jax.linalg._reflectors import (
+    hessenberg,
+    ormqr,
+    pivoted_qr,
+    qr,
+    qr_with_pivoting,
+    tridiagonal,
+)
 from jax2tf_bridge.from_jax.linalg._schur import schur
 from jax2tf_bridge.from_jax.linalg._svd import svd
-from jax2tf_bridge.from_jax.linalg._triangular import is_substitution_fast, triangular_solve
-from jax2tf_bridge.from_jax.linalg._tridiagonal_solve import tridiagonal_solve
 
 # Platforms on which TensorFlow lacks the handlers that jaxlib registers. TPU and unknown platforms
 # keep JAX's own rules.
-PLATFORMS = ("cpu", "cuda", "rocm")
+_PLATFORMS = ("cpu", "cuda", "rocm")
 _GPUS = ("cuda", "rocm")
 
 # Maximum number of rows for which the op cholesky is as fast on CPU as the blocked form.
 _MAX_CHOLESKY_OP_ROWS = 24
 
-_lower_eigh = lower_fun(_eigh.eigh)
+_lower_eigh = lower_fun(eigh)
 _lower_cholesky = lower_fun(cholesky, multiple_results=False)
 _lower_substitution = lower_fun(triangular_solve, multiple_results=False)
 _lower_tridiagonal_solve = lower_fun(tridiagonal_solve, multiple_results=False)
@@ -51,13 +61,13 @@ _lower_hessenberg = lower_fun(hessenberg)
 _lower_tridiagonal = lower_fun(tridiagonal)
 
 # For primitives without a JAX rule on TPU.
-_ALL_PLATFORMS = (*PLATFORMS, "tpu")
+_ALL_PLATFORMS = (*_PLATFORMS, "tpu")
 
 
 def linalg_rules(platforms: Sequence[str]) -> tuple[tuple[Any, Rule], ...]:
     """Lists (primitive, rule) pairs; each rule lowers for all the platforms of its context."""
     rules = _list_common_rules()
-    return rules if set(platforms).isdisjoint(PLATFORMS) else (*rules, *_list_cpu_gpu_rules())
+    return rules if set(platforms).isdisjoint(_PLATFORMS) else (*rules, *_list_cpu_gpu_rules())
 
 
 def _list_common_rules() -> tuple[tuple[Any, Rule], ...]:
@@ -85,7 +95,7 @@ def _list_cpu_gpu_rules() -> tuple[tuple[Any, Rule], ...]:
     # Absent before JAX 0.10, where qr_multiply uses householder_product.
     ormqr_p = getattr(lax.linalg, "ormqr_p", None)
     if ormqr_p is not None:
-        new_rules.append((ormqr_p, lower_fun(_qr.ormqr, multiple_results=False)))
+        new_rules.append((ormqr_p, lower_fun(ormqr, multiple_results=False)))
     # JAX has rules without custom calls for these, but does not use them on GPUs.
     plain = [
         lax.linalg.lu_pivots_to_permutation_p,
@@ -93,19 +103,63 @@ def _list_cpu_gpu_rules() -> tuple[tuple[Any, Rule], ...]:
         lax.linalg.cholesky_update_p,
     ]
     return (
-        *((p, by_platform(p, dict.fromkeys(PLATFORMS, rule))) for p, rule in new_rules),
-        *((p, by_platform(p, dict.fromkeys(PLATFORMS, common_rule(p)))) for p in plain),
-        *([(geqrf_p, _qr.lower_geqrf)] if has_primitive("geqrf_p") else []),
-        (lax.linalg.householder_product_p, _qr.lower_householder_product),
+        *((p, by_platform(p, dict.fromkeys(_PLATFORMS, rule))) for p, rule in new_rules),
+        *((p, by_platform(p, dict.fromkeys(_PLATFORMS, common_rule(p)))) for p in plain),
+        *([(geqrf_p, _lower_geqrf)] if has_primitive("geqrf_p") else []),
+        (lax.linalg.householder_product_p, _lower_householder_product),
         (lax.linalg.cholesky_p, _lower_cholesky_by_platform),
         (lax.linalg.triangular_solve_p, _lower_triangular_solve_by_platform),
-        (lax.linalg.qr_p, _qr.lower_qr),
+        (lax.linalg.qr_p, _lower_qr),
         (extend_random.threefry2x32_p, _lower_threefry_by_platform),
     )
 
 
 def _lower_lu(ctx: Any, a: Any) -> Sequence[Any]:
     return lower_fun(functools.partial(lu, rank=ctx.avals_out[1].shape[-1]))(ctx, a)
+
+
+def _lower_geqrf(ctx: Any, a: Any) -> Sequence[Any]:
+    if _has_no_elements(ctx.avals_in[0]):
+        return lower_fun(_factor_empty)(ctx, a)
+    rules = dict.fromkeys(_PLATFORMS, common_rule(geqrf_p))
+    return lower_by_platform(ctx, geqrf_p, rules, a)
+
+
+def _factor_empty(a: Any) -> tuple[Any, Any]:
+    taus = (*a.shape[:-2], min(a.shape[-2:]))
+    return a, lax.full(taus, 0, a.dtype)
+
+
+def _lower_householder_product(ctx: Any, a: Any, taus: Any) -> Sequence[Any]:
+    if _has_no_elements(ctx.avals_in[1]) or _has_no_elements(ctx.avals_in[0]):
+        return lower_fun(_make_identity, multiple_results=False)(ctx, a, taus)
+    primitive = lax.linalg.householder_product_p
+    rules = dict.fromkeys(_PLATFORMS, common_rule(primitive))
+    return lower_by_platform(ctx, primitive, rules, a, taus)
+
+
+def _make_identity(a: Any, taus: Any) -> Any:
+    del taus
+    return eye_like(a, *a.shape[-2:])
+
+
+def _has_no_elements(aval: Any) -> bool:
+    static = [d for d in aval.shape if isinstance(d, int)]
+    return math.prod(static) == 0
+
+
+def _lower_qr(
+    ctx: Any, a: Any, *, pivoting: bool, full_matrices: bool, **options: Any
+) -> Sequence[Any]:
+    """Lowers qr as JAX does, but also if it is unknown which of two symbolic sizes is smaller."""
+    aval = ctx.avals_in[0]
+    if are_sizes_known(*aval.shape[-2:]):
+        params = {"pivoting": pivoting, "full_matrices": full_matrices, **options}
+        return common_rule(lax.linalg.qr_p)(ctx, a, **params)
+    thin = jax.eval_shape(functools.partial(jnp.linalg.qr, mode="r"), aval)
+    rank = thin.shape[-2]
+    factor = qr_with_pivoting if pivoting else qr
+    return lower_fun(functools.partial(factor, rank=rank, full=full_matrices))(ctx, a)
 
 
 def _lower_pivoted_qr(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
@@ -122,14 +176,14 @@ def _lower_svd(ctx: Any, a: Any, **params: Any) -> Sequence[Any]:
 
 def _lower_svd_by_platform(ctx: Any, a: Any, **params: Any) -> Sequence[Any]:
     # JAX's TPU rule compares the two sizes, which fails if they are symbolic.
-    platforms = PLATFORMS if are_sizes_known(*ctx.avals_in[0].shape[-2:]) else _ALL_PLATFORMS
+    platforms = _PLATFORMS if are_sizes_known(*ctx.avals_in[0].shape[-2:]) else _ALL_PLATFORMS
     rules = dict.fromkeys(platforms, _lower_svd)
     return lower_by_platform(ctx, lax.linalg.svd_p, rules, a, **params)
 
 
 def _lower_eigh_by_platform(ctx: Any, a: Any, **params: Any) -> Sequence[Any]:
     # JAX's TPU rule supports open sizes only in the batch.
-    platforms = PLATFORMS if are_sizes_known(*ctx.avals_in[0].shape[-2:]) else _ALL_PLATFORMS
+    platforms = _PLATFORMS if are_sizes_known(*ctx.avals_in[0].shape[-2:]) else _ALL_PLATFORMS
     rules = dict.fromkeys(platforms, _lower_eigh_by_size)
     return lower_by_platform(ctx, lax.linalg.eigh_p, rules, a, **params)
 
@@ -153,7 +207,7 @@ def _lower_eigh_by_size(
         )
     if n == 0:
         return lower_fun(_decompose_empty)(ctx, a)
-    small = are_sizes_known(n) and n <= _eigh.max_jacobi_rows(aval.dtype)
+    small = are_sizes_known(n) and n <= max_jacobi_rows(aval.dtype)
     if not (small and custom_calls_possible()):
         return _lower_eigh(ctx, a, lower=lower)
     if not lower:
@@ -191,7 +245,7 @@ def _lower_triangular_solve_by_platform(ctx: Any, a: Any, b: Any, **params: Any)
 def _lower_tridiagonal_solve_by_platform(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
     # JAX's TPU rule cannot perturb singular systems, and needs a known size.
     known = are_sizes_known(ctx.avals_in[1].shape[-1])
-    platforms = _ALL_PLATFORMS if params.get("perturb_singular") or not known else PLATFORMS
+    platforms = _ALL_PLATFORMS if params.get("perturb_singular") or not known else _PLATFORMS
     rules = dict.fromkeys(platforms, _lower_tridiagonal_solve)
     return lower_by_platform(ctx, lax.linalg.tridiagonal_solve_p, rules, *args, **params)
 

@@ -1,7 +1,15 @@
-"""Singular value decomposition, by reduction to a bidiagonal matrix."""
+"""Singular value decomposition, by divide and conquer on a bidiagonal form.
+
+Removing one row from the bidiagonal matrix leaves two halves. Each half has one more column than
+rows, so it has a null vector, and its left vectors get a placeholder for the removed row. In the
+basis of the halves' singular vectors, the removed row is full and the rest of the matrix is
+diagonal. The squares of the singular values are then the roots of the secular equation in `_eigh`,
+and this module uses its functions. The poles are the squares of the halves' singular values, and a
+difference of squares is computed accurately as (a - b)(a + b).
+"""
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -11,6 +19,7 @@ from jax2tf_bridge.from_jax.linalg._arrays import (
     adjoint,
     are_sizes_known,
     columns,
+    epsilon,
     eye_like,
     int32,
     is_complex,
@@ -20,10 +29,21 @@ from jax2tf_bridge.from_jax.linalg._arrays import (
     rows,
     where,
 )
-from jax2tf_bridge.from_jax.linalg._bidiagonal import bidiagonalize
-from jax2tf_bridge.from_jax.linalg._bidiagonal_svd import svd_bidiagonal
-from jax2tf_bridge.from_jax.linalg._qr import qr
-from jax2tf_bridge.from_jax.linalg._tridiagonal import accumulate_phases, apply_panels
+from jax2tf_bridge.from_jax.linalg._band_forms import accumulate_phases, apply_panels, bidiagonalize
+from jax2tf_bridge.from_jax.linalg._eigh import (
+    Pairs,
+    choose_block_rows,
+    find_roots,
+    fit_weights,
+    pad,
+    pair_parts,
+    place_on_diagonal,
+    separate,
+    sum_over,
+    take_columns,
+    take_row_at_seam,
+)
+from jax2tf_bridge.from_jax.linalg._reflectors import qr
 
 
 def svd(
@@ -126,3 +146,144 @@ def _svd_square(a: Any) -> tuple[Any, Any, Any]:
     vectors = where(finite, resize(vectors, (2, n, n)), nan)
     s = where(finite, lax.max(-descending, 0 * descending) * norm * scale, real(nan))
     return s, vectors[1], vectors[0]
+
+
+class _DiagonalParts(NamedTuple):
+    """SVDs of the parts of p matrices; the parts follow each other along the diagonal of [n, n].
+
+    Each part except the last one of a matrix has one row less than columns. Its first singular
+    value is 0, and its first right vector spans the null space. Its first left vector is a
+    placeholder for the row that follows, which ties the part to the next one.
+
+    vectors: the right and the left singular vectors [2, p, n, n], in blocks on the diagonal.
+    values: the singular values [p, n], ascending in each part.
+    """
+
+    vectors: Any
+    values: Any
+
+
+def svd_bidiagonal(d: Any, e: Any) -> tuple[Any, Any]:
+    """Computes B = U diag(s) V^T for a B with diagonal `d` [n] and superdiagonal `e` [n - 1].
+
+    The largest of the sums |d_i| + |e_i| and |d_i| + |e_{i-1}| must be at most 1/2. n may be
+    symbolic.
+
+    Returns:
+      s [n], not sorted; V and U, stacked as [2, n, n].
+    """
+    n = d.shape[0]
+    block = choose_block_rows(n)
+    diagonal, superdiagonal = pad(d, e, block)
+    padded = diagonal.shape[0]
+    shape = (padded // block, block)
+    values = lax.reshape(diagonal, shape)
+    index = lax.iota(np.int32, padded)
+    last = lax.reshape(index == int32(padded) - np.int32(1), shape)
+    signs = where(last & (values < 0), np.array(-1, d.dtype), np.array(1, d.dtype))
+    signs = rows(_stack_sides(lax.full_like(signs, 1), signs))
+    single_rows = _DiagonalParts(
+        eye_like(signs, block, block) * signs, where(last, lax.abs(values), 0)
+    )
+    final = lax.reshape(lax.ge(index, int32(padded) - np.int32(block)), shape)
+    parts = _merge_all(single_rows, values, lax.reshape(superdiagonal, shape), final, 1)
+    if not (are_sizes_known(n) and n == block):
+        values = lax.expand_dims(lax.reshape(parts.values, (padded,)), (0,))
+        blocks = _DiagonalParts(jax.vmap(place_on_diagonal)(parts.vectors), values)
+        all_final = lax.full((1, padded), True, np.bool_)
+        parts = _merge_all(blocks, rows(diagonal), rows(superdiagonal), all_final, block)
+    vectors = resize(lax.squeeze(parts.vectors, (1,)), (2, n, n))
+    v, u = (lax.index_in_dim(vectors, i, 0, keepdims=False) for i in range(2))
+    # Computed from the vectors, the singular values have twice as many correct digits.
+    following = lax.pad(v, np.zeros((), v.dtype), [(-1, 1, 0), (0, 0, 0)])
+    product = columns(d) * v + columns(resize(e, (n,))) * following
+    lengths = sum_over(vectors * vectors, 1)
+    return sum_over(u * product, 0) * lax.rsqrt(lengths[0] * lengths[1]), vectors
+
+
+def _merge_all(parts: _DiagonalParts, d: Any, e: Any, final: Any, size: int) -> _DiagonalParts:
+    """Merges neighbouring parts in pairs until each matrix is a single part.
+
+    Args:
+      parts: the parts, of `size` rows each.
+      d: the diagonals [p, n].
+      e: the superdiagonals [p, n]; the last entry ties the matrix to the one that follows.
+      final: [p, n], whether no matrix follows.
+      size: the number of rows of a part; n is a multiple of it.
+    """
+    n = d.shape[1]
+
+    def merge(state: tuple[_DiagonalParts, Any]) -> tuple[_DiagonalParts, Any]:
+        parts, size = state
+        return _merge_pairs(parts, d, e, final, pair_parts(n, size)), size * np.int32(2)
+
+    start = (parts, np.int32(size))
+    parts, _ = lax.while_loop(lambda state: state[1] < int32(n), merge, start)
+    return parts
+
+
+def _merge_pairs(parts: _DiagonalParts, d: Any, e: Any, final: Any, pairs: Pairs) -> _DiagonalParts:
+    n = d.shape[1]
+    index, same, seam = pairs.index, pairs.same, pairs.seam
+    second = seam + np.int32(1)
+    is_unpaired = second >= int32(n)
+    # The pair has a null vector if its second part has one.
+    is_open = ~((second + (seam - pairs.first) >= int32(n) - np.int32(1)) & final) & ~is_unpaired
+    first_null = (index == pairs.first) & ~is_unpaired
+    second_null = (index == second) & is_open
+    placeholder = (index == pairs.first) & is_open
+
+    # z is the row between the parts, in the basis of their right vectors.
+    upper = index <= seam
+    z = take_row_at_seam(parts.vectors[0], pairs) * where(
+        upper, take_columns(d, seam), take_columns(e, seam)
+    )
+    # Raising an entry to this floor changes the matrix by less than a rounding error.
+    floor = np.array(epsilon(z.dtype) / 4, z.dtype)
+    raised = where(z < 0, lax.min(z, lax.full_like(z, -floor)), lax.max(z, lax.full_like(z, floor)))
+    z = where(second_null, z, raised)
+
+    # Both null vectors have the pole 0. Their combination that is orthogonal to the row remains a
+    # null vector.
+    keys = where(second_null, -1, parts.values)
+    poles, ordered, rank = separate(keys, pairs)
+    poles = where(second_null, 0, poles)
+    rank = where(second_null, rank + np.int32(1), rank)
+    origin, offset, difference = find_roots(poles, z * z, ordered, pairs, _difference_of_squares)
+    true_roots = pairs._replace(same=same & ~rows(placeholder))
+    fitted_z = lax.sqrt(
+        fit_weights(poles, ordered, rank, difference, true_roots, _difference_of_squares)
+    )
+    z_first = take_columns(where(first_null, z, 0), pairs.first)
+    z_second = take_columns(where(second_null, z, 0), second)
+    length = lax.rsqrt(where(is_unpaired, 1, z_first * z_first + z_second * z_second))
+    is_null = first_null | second_null
+    fitted_z = where(z < 0, -fitted_z, fitted_z) * where(is_null, lax.abs(z) * length, 1)
+    values = lax.sqrt(lax.max(origin * origin + offset, lax.full_like(offset, 0)))
+
+    # The left vectors are the right ones times pole / value, and have one more entry for the row
+    # itself. All are scaled by the offset, the smallest of the differences, to avoid overflow.
+    ones = lax.full_like(z, 1)
+    null = where(first_null, -z_second, where(second_null, z_first, 0)) * length
+    vectors = rows(offset) / difference * columns(_stack_sides(fitted_z, poles * fitted_z))
+    vectors = vectors / rows(_stack_sides(ones, values))
+    is_row = _stack_sides(0 * ones, where(first_null, ones, 0))
+    vectors = where(columns(is_row) > 0, -rows(offset / values), vectors)
+    null = _stack_sides(null, where(second_null, ones, 0))
+    vectors = where(rows(placeholder), columns(null), vectors)
+    vectors = where(
+        rows(is_unpaired), where(columns(index) == rows(index), columns(ones), 0), vectors
+    )
+    vectors = where(same, vectors, 0)
+    vectors = vectors * rows(lax.rsqrt(sum_over(vectors * vectors, 2)))
+    values = where(placeholder, 0, where(is_unpaired, parts.values, values))
+    return _DiagonalParts(matmul(parts.vectors, vectors), values)
+
+
+def _stack_sides(right: Any, left: Any) -> Any:
+    """Stacks the values for the right and the left vectors, as the first axis."""
+    return lax.concatenate([lax.expand_dims(x, (0,)) for x in (right, left)], 0)
+
+
+def _difference_of_squares(a: Any, b: Any) -> Any:
+    return (a - b) * (a + b)
