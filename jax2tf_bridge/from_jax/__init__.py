@@ -14,9 +14,9 @@ from pathlib import Path
 from jax.extend import source_info_util
 
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.from_jax._eval_shape import eval_polymorphic_shape as eval_polymorphic_shape
 from jax2tf_bridge.from_jax._export import PreparedExport, export
 from jax2tf_bridge.from_jax._export import call_text as call_text
+from jax2tf_bridge.from_jax._export import eval_polymorphic_shape as eval_polymorphic_shape
 from jax2tf_bridge.from_jax._export import export_options as export_options
 from jax2tf_bridge.from_jax._export import export_specs as export_specs
 from jax2tf_bridge.from_jax._exported import from_exported, to_exported

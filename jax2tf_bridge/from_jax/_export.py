@@ -1,4 +1,4 @@
-"""export(): converts a JAX function and its arguments' shapes to a PortableFunction."""
+"""export() and eval_polymorphic_shape(): trace a JAX function with open sizes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import jax
 from jax2tf_bridge._utils import did_you_mean
 from jax2tf_bridge.errors import Argument, FunctionError, Message, ShapeError
 from jax2tf_bridge.from_jax import _jax_compat
+from jax2tf_bridge.from_jax._symbols import dim_to_jax
 from jax2tf_bridge.from_jax.arguments import JaxCallable, portable_aval
 from jax2tf_bridge.from_jax.lowering import (
     DROP,
@@ -19,6 +20,7 @@ from jax2tf_bridge.from_jax.lowering import (
     build_portable_function,
     lower,
     make_traced_function,
+    out_structure,
     refuse_host_callbacks,
     trace_with_wide_dtypes,
 )
@@ -43,6 +45,7 @@ from jax2tf_bridge.from_jax.shapes import (
     with_reshape_requirements,
 )
 from jax2tf_bridge.from_jax.stablehlo import ConstantPool
+from jax2tf_bridge.from_jax.trees import rebuilt
 from jax2tf_bridge.portable import Auto, Aval, PolyConstraints, PortableFunction, canonical_checks
 from jax2tf_bridge.targets import Target, as_target, canonical_platforms
 from shape_poly import ContradictionError
@@ -327,3 +330,70 @@ def _check_names(specs: Specs, options: ExportOptions) -> None:
             ".",
         )
     )
+
+
+def eval_polymorphic_shape(
+    fun_jax: Callable[..., Any],
+    *,
+    polymorphic_shapes: Any = None,
+    polymorphic_constraints: PolyConstraints = (),
+) -> Callable[..., tuple[Any, Any]]:
+    """Computes the shapes and dtypes of results for arguments with open sizes.
+
+    Args:
+      fun_jax: the function, jitted or not.
+      polymorphic_shapes: the open dimensions, as in `export`; not AUTO.
+      polymorphic_constraints: as in `export`.
+
+    Returns:
+      A function of the arguments of `fun_jax` (arrays, jax.ShapeDtypeStruct, or other objects with
+      a shape and a dtype). It returns two pytrees with the structure of the results: one of
+      jax.ShapeDtypeStruct with JAX's symbolic dimensions, and one of texts such as "(b, 28)", which
+      can be passed on as polymorphic_shapes.
+
+    Raises:
+      FunctionError: `fun_jax` is not callable.
+      ShapeError, DTypeError, StructureError: the arguments do not fit polymorphic_shapes.
+      InconclusiveShapeError: the function works only for some sizes, which the text names.
+
+    >>> import jax.numpy as jnp
+    >>> x = jax.ShapeDtypeStruct((3, 4), jnp.float32)
+    >>> specs, shapes = eval_polymorphic_shape(jnp.transpose, polymorphic_shapes="(b, 4)")(x)
+    >>> shapes
+    '(4, b)'
+    """
+    function = JaxCallable.of(fun_jax, caller="eval_polymorphic_shape")
+    options = export_options(
+        None,
+        polymorphic_constraints,
+        (),
+        None,
+        argument="platforms",
+        call=call_text("eval_polymorphic_shape", function, polymorphic_shapes),
+    )
+
+    def evaluate(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        specs = symbolic_specs(function, args, kwargs, polymorphic_shapes)
+        if not specs.decided:
+            raise ShapeError(
+                "eval_polymorphic_shape takes no AUTO, since what AUTO finds depends on the "
+                "export. Write the entries of polymorphic_shapes, or read out_avals of the "
+                "portable function that export(f, polymorphic_shapes=AUTO) gives."
+            )
+        given = given_assumptions(specs, options, function.name)
+        tracing = make_traced_function(function, specs)
+        inferred = infer(tracing, given)
+        traced = inferred.traced
+        known = with_reshape_requirements(inferred.assumptions, traced, tracing)
+        check_requirements_allowed(given, known, tracing, options)
+        shapes = [known.shape_from_jax(aval) for aval in traced.jaxpr.out_avals]
+        tree = out_structure(traced)
+        scope = given.new_scope()
+        results = [
+            jax.ShapeDtypeStruct(tuple(dim_to_jax(d, scope) for d in shape), leaf.dtype)
+            for shape, leaf in zip(shapes, traced.jaxpr.out_avals, strict=True)
+        ]
+        # JAX formats the texts, so that they equal those of jax2tf.
+        return rebuilt(tree, results), rebuilt(tree, [str(r.shape) for r in results])
+
+    return evaluate

@@ -15,7 +15,7 @@ from jax import lax
 from jax2tf_bridge import export
 from jax2tf_bridge.from_jax.lowering import _vjp
 from jax2tf_bridge.from_jax.lowering._differentiable import is_surely_differentiable
-from jax2tf_bridge.from_jax.lowering._flat_functions import trace_vjp
+from jax2tf_bridge.from_jax.lowering._tracing import trace_vjp
 from tests.programs import PROGRAMS, Program
 
 W = np.ones((4, 4), np.float32)

@@ -1,7 +1,6 @@
 """Rewrites functions that an older JAX exported."""
 
-from jax2tf_bridge.from_jax.archives._calls import is_retired
-from jax2tf_bridge.from_jax.archives._rewriting import rewrite_calls
+from jax2tf_bridge.from_jax.archives._calls import is_retired, rewrite_calls
 
 __all__ = [
     "is_retired",

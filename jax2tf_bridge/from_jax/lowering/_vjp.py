@@ -12,14 +12,13 @@ from jax import export as jax_export
 
 from jax2tf_bridge.errors import GradientError, InconclusiveShapeError, Message, ShardingError
 from jax2tf_bridge.from_jax._shardings import vjp_shardings
-from jax2tf_bridge.from_jax.lowering._build import build_portable_function
 from jax2tf_bridge.from_jax.lowering._differentiable import (
     has_no_derivative,
     is_surely_differentiable,
 )
 from jax2tf_bridge.from_jax.lowering._effects import refuse_host_callbacks
-from jax2tf_bridge.from_jax.lowering._flat_functions import trace_vjp, trace_with_wide_dtypes
-from jax2tf_bridge.from_jax.lowering._lowering import LoweredModule, lower
+from jax2tf_bridge.from_jax.lowering._lowering import LoweredModule, build_portable_function, lower
+from jax2tf_bridge.from_jax.lowering._tracing import trace_vjp, trace_with_wide_dtypes
 from jax2tf_bridge.from_jax.shapes import (
     ExportOptions,
     Inferred,

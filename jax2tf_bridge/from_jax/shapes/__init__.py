@@ -1,16 +1,25 @@
 """Symbolic shapes: specifications of arguments, and JAX's questions about sizes during tracing."""
 
-from jax2tf_bridge.from_jax.shapes._argument_specs import ArraySpec, AutoSpec, OpenSpec
 from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
 from jax2tf_bridge.from_jax.shapes._auto_shapes import TracedTrial, auto_shapes
 from jax2tf_bridge.from_jax.shapes._entries import entry_text, is_entry
-from jax2tf_bridge.from_jax.shapes._inference import Inferred, infer, infer_and_lower
-from jax2tf_bridge.from_jax.shapes._requirements import (
+from jax2tf_bridge.from_jax.shapes._inference import (
+    Inferred,
     check_requirements_allowed,
     check_sizes_stay_open,
+    infer,
+    infer_and_lower,
     with_reshape_requirements,
 )
-from jax2tf_bridge.from_jax.shapes._specs import Specs, auto_hint, scope_of, symbolic_specs
+from jax2tf_bridge.from_jax.shapes._specs import (
+    ArraySpec,
+    AutoSpec,
+    OpenSpec,
+    Specs,
+    auto_hint,
+    scope_of,
+    symbolic_specs,
+)
 from jax2tf_bridge.from_jax.shapes._traced_function import (
     AUTO_CONSTRAINTS,
     AUTO_SHAPES,

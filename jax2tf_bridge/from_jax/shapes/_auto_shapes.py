@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 from jax2tf_bridge.errors import BridgeError, Message, ShapeError
 from jax2tf_bridge.from_jax._symbols import is_variable
-from jax2tf_bridge.from_jax.shapes._argument_specs import AutoSpec
 from jax2tf_bridge.from_jax.shapes._assumptions import Requirement
-from jax2tf_bridge.from_jax.shapes._specs import Specs
+from jax2tf_bridge.from_jax.shapes._specs import AutoSpec, Specs
 from jax2tf_bridge.from_jax.shapes._traced_function import (
     AUTO_CONSTRAINTS,
     AUTO_SHAPES,

@@ -1,4 +1,4 @@
-"""Converts arguments and polymorphic_shapes to symbolic shapes, and these to JAX's arguments."""
+"""Specifications of arguments: made of polymorphic_shapes, and converted to JAX's arguments."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from jax import export as jax_export
 
 from jax2tf_bridge._utils import did_you_mean
 from jax2tf_bridge.errors import Argument, DTypeError, Message, ShapeError, StructureError
-from jax2tf_bridge.from_jax._symbols import scope_from_jax
+from jax2tf_bridge.from_jax._symbols import dim_to_jax, scope_from_jax
 from jax2tf_bridge.from_jax.arguments import JaxCallable, close_over, shape_and_dtype
-from jax2tf_bridge.from_jax.shapes._argument_specs import ArraySpec, AutoSpec
 from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
 from jax2tf_bridge.from_jax.shapes._entries import (
     entry_text,
@@ -42,6 +41,71 @@ from shape_poly import (
     solve_dimensions,
     symbolic_shape,
 )
+
+
+@dataclass(frozen=True)
+class _ShapeAndDType:
+    shape: tuple[Any, ...]
+    dtype: Any
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions; pytree types may use it."""
+        return len(self.shape)
+
+
+@dataclass(frozen=True)
+class OpenSpec(_ShapeAndDType):
+    """Shape and dtype of an argument, with None for unknown sizes.
+
+    Attributes:
+      number: the argument, if it was a Python number.
+    """
+
+    shape: tuple[int | None, ...]
+    number: complex | None = None
+
+
+@dataclass(frozen=True)
+class ArraySpec(_ShapeAndDType):
+    """Shape and dtype of an argument, with the user's dimension variables.
+
+    Attributes:
+      example: the shape of the actual argument, with None for unknown sizes.
+      number: the argument, if it was a Python number.
+    """
+
+    shape: tuple[Dim, ...]
+    sharding: Any = None
+    example: tuple[int | None, ...] | None = None
+    weak_type: bool = False
+    number: complex | None = None
+
+    def to_jax(
+        self, assumptions: SizeAssumptions, scope: jax_export.SymbolicScope
+    ) -> jax.ShapeDtypeStruct:
+        """Converts it to JAX's specification, in the scope of the assumptions."""
+        shape = tuple(dim_to_jax(assumptions.to_jax(d), scope) for d in self.shape)
+        return jax.ShapeDtypeStruct(
+            shape, self.dtype, sharding=self.sharding, weak_type=self.weak_type
+        )
+
+
+@dataclass(frozen=True)
+class AutoSpec(_ShapeAndDType):
+    """Shape (with None for unknown sizes) and dtype of an argument that is left to AUTO."""
+
+    shape: tuple[int | None, ...]
+    sharding: Any = None
+
+    @property
+    def example(self) -> tuple[int | None, ...]:
+        """Shape of the actual argument, as in ArraySpec."""
+        return self.shape
+
+    def with_shape(self, shape: tuple[Dim, ...]) -> ArraySpec:
+        """Makes the specification with the shape that AUTO found."""
+        return ArraySpec(shape, self.dtype, self.sharding, self.example)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ from jax2tf_bridge.from_jax.stablehlo._operations import (
     symbol_name,
     walk_operations,
 )
-from jax2tf_bridge.from_jax.stablehlo._parsing import make_portable_artifact, mark_for_refinement
 from jax2tf_bridge.from_jax.stablehlo._sharding import (
     MANUAL_COMPUTATION,
     restore_manual_computations,
@@ -35,6 +34,7 @@ from jax2tf_bridge.from_jax.stablehlo._target_versions import (
     check_one_device,
     retarget_module,
 )
+from jax2tf_bridge.from_jax.stablehlo._text import make_portable_artifact, mark_for_refinement
 
 __all__ = [
     "MANUAL_COMPUTATION",
