@@ -110,7 +110,7 @@ def _decide(
         else:
             # The search skips variables that equations eliminated.
             searched = smallest_assignment(
-                [_as_comparison(f) for f in problem.facts],
+                [Comparison(f.relation, f.expression, 0) for f in problem.facts],
                 comparison,
                 problem.ranges,
                 count=_ASSIGNMENTS,
@@ -126,7 +126,8 @@ def _decide(
     except OverflowError as e:
         return Unknown(f"it is too large: {e}")
     except OutOfTimeError:
-        return Unknown(_not_found(time_limit))
+        seconds = f"{max(time_limit, 0):.3g} s"
+        return Unknown(f"no proof and no counterexample was found in {seconds}")
 
     def refutes(values: Mapping[str, int]) -> bool:
         return all(c.holds(values) for c in constraints) and not comparison.holds(values)
@@ -147,14 +148,6 @@ def _decide(
             return Unknown(
                 f"no proof and no counterexample was found in {time_limit:g} s: {reason}"
             )
-
-
-def _not_found(time_limit: float) -> str:
-    return f"no proof and no counterexample was found in {max(time_limit, 0):.3g} s"
-
-
-def _as_comparison(fact: Fact) -> Comparison:
-    return Comparison(fact.relation, fact.expression, 0)
 
 
 def _check_degrees(*groups: Sequence[Fact]) -> None:

@@ -464,6 +464,11 @@ def atom_expression(atom: Atom) -> DimExpr:
     return DimExpr(((((atom, 1),), 1),))
 
 
+def raw_operation(kind: OperationKind, left: DimExpr, right: DimExpr) -> DimExpr:
+    """Makes an expression of one operation, without simplification."""
+    return atom_expression(DimOperation(kind, (left, right)))
+
+
 def _fold(kind: OperationKind, left: int, right: int) -> int:
     match kind:
         case "floordiv":
@@ -513,7 +518,7 @@ def operation(kind: OperationKind, left: Dim, right: Dim, *, simplify: bool = Tr
             return simplify_operation(kind, x, y)
         except OverflowError:
             pass  # the unsimplified form may be small enough
-    return atom_expression(DimOperation(kind, (x, y)))
+    return raw_operation(kind, x, y)
 
 
 def atoms(dimension: DimExpr) -> Iterator[Atom]:

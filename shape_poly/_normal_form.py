@@ -17,10 +17,10 @@ from shape_poly._expressions import (
     DimExpr,
     DimOperation,
     Monomial,
-    OperationKind,
     Variable,
     atom_expression,
     operation,
+    raw_operation,
 )
 from shape_poly._intervals import Bound, Interval, enclosure
 from shape_poly._simplification import (
@@ -104,8 +104,8 @@ class Normalizer:
         x = divide_coefficients(x, content)
         if x.terms[0][1] < 0:
             # max(-x, 0) is written as max(x, 0) - x, so that only one of the two operations occurs.
-            return (x + _raw("max", -x, DimExpr.constant(0))) * content
-        return _raw("max", x, DimExpr.constant(0)) * content
+            return (x + raw_operation("max", -x, DimExpr.constant(0))) * content
+        return raw_operation("max", x, DimExpr.constant(0)) * content
 
     def _floordiv(self, x: DimExpr, y: DimExpr) -> DimExpr:
         _, x, y = remove_common_factor(x, y, signs_in(self._ranges))
@@ -126,10 +126,6 @@ class Normalizer:
             if exact is not None:
                 return exact
         return atom_expression(atom)
-
-
-def _raw(kind: OperationKind, x: DimExpr, y: DimExpr) -> DimExpr:
-    return atom_expression(DimOperation(kind, (x, y)))
 
 
 def map_atoms(dimension: DimExpr, replacement: Callable[[Atom], DimExpr]) -> DimExpr:
@@ -169,7 +165,7 @@ def simplest(fact: Fact, ranges: Ranges) -> Fact:
     if divided is None:
         return fact
     x, y = divided
-    return Fact(fact.relation, x - y * atom_expression(DimOperation("floordiv", (x, y))))
+    return Fact(fact.relation, x - y * raw_operation("floordiv", x, y))
 
 
 def divisibility(fact: Fact, ranges: Ranges) -> tuple[DimExpr, DimExpr] | None:
@@ -242,7 +238,7 @@ def exact_quotient(
         left, right = u * y, x * v
         times, rest = divmod(left.terms[0][1], right.terms[0][1])
         if not rest and left == right * times:
-            return atom_expression(DimOperation("floordiv", (x, y))) * times
+            return raw_operation("floordiv", x, y) * times
     return None
 
 

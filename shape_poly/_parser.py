@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 from shape_poly._expressions import (
     MAX_COEFFICIENT,
@@ -147,12 +147,7 @@ def integer(token: Token, text: str, error: type[DimensionSyntaxError]) -> int:
     raise error(text, token.column, "a number above 2**128")
 
 
-_FUNCTIONS: dict[str, OperationKind] = {
-    "floordiv": "floordiv",
-    "mod": "mod",
-    "max": "max",
-    "min": "min",
-}
+_FUNCTIONS: dict[str, OperationKind] = {kind: kind for kind in get_args(OperationKind)}
 _QUOTIENTS: dict[str, OperationKind] = {"//": "floordiv", "%": "mod"}
 _MAX_POWER = 64
 
@@ -310,12 +305,9 @@ class DimParser:
 
     def _exponent(self) -> int:
         start = self.token
-        exponents: list[int] = []
-        while True:
-            exponent = self._factor_of_exponent()
-            exponents.append(exponent)
-            if not self.take("^", "**"):
-                break
+        exponents = [self._factor_of_exponent()]
+        while self.take("^", "**"):
+            exponents.append(self._factor_of_exponent())
         value = exponents.pop()
         while exponents:  # a^2^3 is a^(2^3)
             value = self._power(exponents.pop(), value, start)

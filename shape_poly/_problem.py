@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from shape_poly._comparisons import Fact
 from shape_poly._expressions import Atom, DimExpr, DimOperation, Variable, atom_expression, atoms
-from shape_poly._intervals import Interval, enclosure
+from shape_poly._intervals import POSITIVE, Interval, enclosure
 from shape_poly._normal_form import Normalizer, OutOfTimeError, divisibility, map_atoms, sign
 
 _ELIMINATIONS = 50
@@ -218,8 +218,6 @@ def residue_classes(problem: Problem, deadline: float) -> Iterator[Problem]:
             goals = [_without(g, name, value) for g in goals]
         yield normalize(facts, goals, sorted(problem.ranges), deadline)
 
-
-POSITIVE: Interval = (1, math.inf)
 
 _VALUES_TRIED = 128
 _SIZE_TRIED = 50

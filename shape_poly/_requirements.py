@@ -343,11 +343,10 @@ def arrange(fact: Fact) -> Comparison:
     constant = sum(c for m, c in fact.expression.terms if not m)
     left = DimExpr.of_terms((m, c) for m, c in terms if c > 0)
     right = DimExpr.of_terms((m, -c) for m, c in terms if c < 0)
+    turned = "<=" if fact.relation == ">=" else fact.relation
     if not left.terms:
-        turned = "<=" if fact.relation == ">=" else fact.relation
         return Comparison(turned, right, constant)
     if constant > 0 and right.terms:
-        turned = "<=" if fact.relation == ">=" else fact.relation
         return Comparison(turned, right, as_dim(left + constant))
     sides = left, right - constant
     if fact.relation != ">=" and _is_variable(sides[1]) and not _is_variable(left):

@@ -16,6 +16,7 @@ from shape_poly._expressions import (
     OperationKind,
     Variable,
     atom_expression,
+    raw_operation,
 )
 from shape_poly._intervals import Bound, Interval, enclosure
 
@@ -46,10 +47,6 @@ def simplify_operation(kind: OperationKind, x: DimExpr, y: DimExpr) -> DimExpr:
             return _extremum(kind, x, y)
 
 
-def _make_operation(kind: OperationKind, x: DimExpr, y: DimExpr) -> DimExpr:
-    return atom_expression(DimOperation(kind, (x, y)))
-
-
 # floordiv and mod.
 
 
@@ -70,7 +67,7 @@ def _floordiv(x: DimExpr, y: DimExpr) -> DimExpr:
     multiple, content = _multiple_of_primitive(x, y)
     if multiple is not None:
         return _floordiv_by_constant(multiple, content)
-    return _make_operation("floordiv", x, y)
+    return raw_operation("floordiv", x, y)
 
 
 def _mod(x: DimExpr, y: DimExpr) -> DimExpr:
@@ -87,7 +84,7 @@ def _mod(x: DimExpr, y: DimExpr) -> DimExpr:
         return _ZERO if rest == 0 else _mod(rest, y)
     if _is_within(x, y):
         return x
-    return _make_operation("mod", x, y)
+    return raw_operation("mod", x, y)
 
 
 def _floordiv_by_constant(x: DimExpr, k: int) -> DimExpr:
@@ -120,7 +117,7 @@ def _floordiv_by_constant(x: DimExpr, k: int) -> DimExpr:
             return whole + _floordiv_by_constant(atom.operands[0] + rest * j, j * k)
     quotient = constant_quotient(x, k, effort=_EFFORT)
     return whole + (
-        _make_operation("floordiv", x, DimExpr.constant(k)) if quotient is None else quotient
+        raw_operation("floordiv", x, DimExpr.constant(k)) if quotient is None else quotient
     )
 
 
@@ -144,7 +141,7 @@ def _mod_by_constant(x: DimExpr, k: int) -> DimExpr:
         constant = sum(c for m, c in x.terms if not m) % shared
         return _mod_by_constant(divide_coefficients(x, shared), k // shared) * shared + constant
     quotient = constant_quotient(x, k, effort=_EFFORT)
-    return _make_operation("mod", x, DimExpr.constant(k)) if quotient is None else x - quotient * k
+    return raw_operation("mod", x, DimExpr.constant(k)) if quotient is None else x - quotient * k
 
 
 def _reduce_coefficients(x: DimExpr, k: int) -> DimExpr:
@@ -245,7 +242,7 @@ def _extremum(kind: OperationKind, x: DimExpr, y: DimExpr) -> DimExpr:
     kept.sort(key=DimExpr.sort_key)
     result = kept.pop()
     while kept:
-        result = _make_operation(kind, kept.pop(), result)
+        result = raw_operation(kind, kept.pop(), result)
     return result
 
 

@@ -167,16 +167,9 @@ def export_options(
     call: str,
     runtime_checks: str | None = None,
 ) -> ExportOptions:
-    """Checks the options of an export.
+    """Checks the options of an export, which are those of `export`.
 
-    Args:
-      platforms: as in `export`.
-      constraints: polymorphic_constraints, as in `export`.
-      disabled_checks: as in `export`.
-      target: as in `export`.
-      argument: the name of the caller's argument for platforms.
-      call: the start of the user's call, for messages.
-      runtime_checks: as in `export`.
+    For messages, `argument` is the caller's name for platforms, and `call` the start of its call.
 
     Raises:
       ShapeError: the constraints are not texts.
@@ -236,12 +229,7 @@ def export_specs(
     tracing = make_traced_function(function, specs, options.words)
 
     def to_module(traced: jax.stages.Traced) -> LoweredModule:
-        refuse_host_callbacks(
-            traced,
-            name,
-            without_debug_effects=options.without_debug_effects,
-            runtime_checks=options.runtime_checks,
-        )
+        refuse_host_callbacks(traced, name, options)
         return lower(trace_with_wide_dtypes(traced), name, options)
 
     given = given_assumptions(specs, options, name)

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 import jax
-import jax.extend.mlir as portable_artifacts
 import numpy as np
 from jax import export as jax_export
 
@@ -318,12 +317,7 @@ def _with_meshes(module: bytes) -> bytes:
         _jax_compat.run_passes(read, _MESHES_FROM_TEXT)
         if MANUAL_COMPUTATION in module:
             restore_manual_computations(read)
-        try:
-            written = portable_artifacts.serialize_portable_artifact(read, version, True)
-        except TypeError:  # JAX 0.8 accepts bytecode
-            bytecode: Any = _jax_compat.module_bytecode(read)
-            written = portable_artifacts.serialize_portable_artifact(bytecode, version, True)
-    return bytes(written)
+        return _jax_compat.serialize_module(read, version, mixed=True)
 
 
 def _count_made_orders(portable: PortableFunction) -> int:

@@ -153,14 +153,17 @@ def deserialize_module(artifact: bytes) -> Any:
     return module if isinstance(module, ir.Module) else ir.Module.parse(module)
 
 
-def serialize_module(module: Any, version: str) -> bytes:
-    """Writes a portable artifact at the StableHLO `version`; Shardy attributes are kept."""
+def serialize_module(module: Any, version: str, *, mixed: bool = False) -> bytes:
+    """Writes a portable artifact at the StableHLO `version`; Shardy attributes are kept.
+
+    A mixed artifact may also hold Shardy operations.
+    """
     try:
-        result = portable_artifacts.serialize_portable_artifact(module, version, False)
+        result = portable_artifacts.serialize_portable_artifact(module, version, mixed)
     except TypeError:
         # JAX 0.8 accepts the module as bytecode.
         bytecode = module_bytecode(module)
-        result = portable_artifacts.serialize_portable_artifact(bytecode, version, False)
+        result = portable_artifacts.serialize_portable_artifact(bytecode, version, mixed)
     return bytes(result)
 
 

@@ -194,7 +194,6 @@ def retarget_call(
 
 
 def _count_devices(module: bytes) -> int:
-    """Returns the number of devices that the module is partitioned over."""
     with _jax_compat.make_ir_context():
         try:
             attributes = _jax_compat.deserialize_module(module).operation.attributes

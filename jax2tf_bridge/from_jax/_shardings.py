@@ -41,15 +41,7 @@ def vjp_shardings(
 
     The VJP takes the function's arguments and the cotangents of its results, and returns cotangents
     of the arguments. Each cotangent has the sharding of its value. The compiler chooses the others,
-    as in JAX.
-
-    Args:
-      traced: the trace of the function.
-      exported: the jax.export.Exported of the trace.
-      name: the name of the function, for messages.
-
-    Returns:
-      The shardings of arguments and of results; None if nothing has a sharding.
+    as in JAX. Returns None if nothing has a sharding.
 
     Raises:
       ShardingError: no mesh expresses a sharding.
@@ -123,7 +115,6 @@ def _over_mesh(
 
 
 def _meshes(traced: jax.stages.Traced) -> Iterator[Any]:
-    """Yields the meshes that a trace's shardings and operations name."""
     params = [_jax_compat.jit_shardings(traced)]
     params += [equation.params for equation in iter_equations(traced.jaxpr.jaxpr)]
     for each in params:

@@ -318,7 +318,7 @@ def test_jax_names_the_place_of_the_users_function(function: Any, written: Any) 
         exported(function, 3)
     line = inspect.getsourcelines(written)[1]
     assert f"{written.__name__} at {__file__}:{line} for jit" in str(caught.value)
-    assert "_callables" not in str(caught.value)
+    assert "_user_code" not in str(caught.value)
 
 
 def test_an_end_to_rounds(monkeypatch: pytest.MonkeyPatch) -> None:

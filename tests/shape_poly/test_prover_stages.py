@@ -10,15 +10,9 @@ from hypothesis import strategies as st
 
 from shape_poly import Comparison, DimExpr, Proven, Refuted, SymbolicScope, prove
 from shape_poly._comparisons import Fact, facts_of
+from shape_poly._intervals import POSITIVE
 from shape_poly._normal_form import Normalizer
-from shape_poly._problem import (
-    POSITIVE,
-    Problem,
-    is_evident,
-    normalize,
-    ranges_from,
-    residue_classes,
-)
+from shape_poly._problem import Problem, is_evident, normalize, ranges_from, residue_classes
 from shape_poly._z3 import Model, NoModel, find_model
 from tests.sampling import examples
 from tests.shape_poly.proving import (

@@ -27,6 +27,7 @@ from shape_poly import SymbolicScope
 
 _TARGET = re.compile(r"(?:lapack|blas)_([sdcz])([a-z]+\d?)(_ffi)?")
 
+_SHAPES = "indices_of_shape_operands"
 _NUMBER = re.compile(r"dense<([^>]*)>")
 
 # On GPUs only the form since 2025 can be read; before, the flags were the bytes of a C struct.
@@ -151,8 +152,11 @@ def _gpu_call(call: Any, target: str) -> ArchivedCall | None:
 
 
 def _operands(call: Any) -> list[Any]:
-    """Lists the operands without those that are the shapes of results."""
-    shapes = _integers(call, "indices_of_shape_operands")
+    """Lists the operands without the shapes of results."""
+    elements: Any = ()
+    if _SHAPES in call.attributes:
+        elements = ir.DenseIntElementsAttr(call.attributes[_SHAPES])
+    shapes = set(elements)
     return [x for i, x in enumerate(call.operands) if i not in shapes]
 
 
@@ -223,13 +227,6 @@ def _flags_of_attributes(call: Any) -> dict[str, int]:
     return flags
 
 
-def _integers(call: Any, name: str) -> tuple[int, ...]:
-    if name not in call.attributes:
-        return ()
-    elements: Any = ir.DenseIntElementsAttr(call.attributes[name])
-    return tuple(int(x) for x in elements)
-
-
 # LAPACK's dtypes, and its integers.
 _DTYPES = {
     ELEMENT_TYPES[name]: name for name in ("float32", "float64", "complex64", "complex128", "int32")
@@ -263,11 +260,6 @@ _OPEN_SIZES = ("potrf", "trsm")
 _IN_LAPACKS_ORDER = ("gees", "geev")
 
 
-def _options(target: Target) -> ExportOptions:
-    """Makes options for the lowering rules."""
-    return ExportOptions(("cpu",), (), target, (), scope=SymbolicScope([]), infer=False, call="")
-
-
 def rewrite_calls(
     module: StableHloModule, name: str, *, keep_current: bool, target: Target | None = None
 ) -> None:
@@ -283,7 +275,9 @@ def rewrite_calls(
       ModuleError: a call has no equivalent, because of open sizes or computed flags; or its
         operands or types are not those of JAX.
     """
-    options = _options(target or Target.widest())
+    target = target or Target.widest()
+    scope = SymbolicScope([])
+    options = ExportOptions(("cpu",), (), target, (), scope=scope, infer=False, call="")
     for operation, called in module.custom_call_operations():
         try:
             # Its operands may be results of a call that was just replaced.
@@ -316,7 +310,7 @@ def _replace(
     specs = _specs(call, operands, by_lapack)
     # The call passes all operands, even unused ones.
     function = jax.jit(routine_function(call.routine, call.flags, shapes), keep_unused=True)
-    with jax.enable_x64(specs[0].dtype.itemsize // _parts(specs[0].dtype) == 8):
+    with jax.enable_x64(specs[0].dtype in ("float64", "complex128")):
         if by_lapack:
             replacement = _as_today(function, specs, call.target)
         else:
@@ -363,7 +357,3 @@ def _specs(
         shape = jax_export.symbolic_shape(",".join(dimensions), scope=scope)
         specs.append(jax.ShapeDtypeStruct(shape, _DTYPES[str(tensor.element_type)]))
     return specs
-
-
-def _parts(dtype: Any) -> int:
-    return 2 if dtype.kind == "c" else 1

@@ -1,11 +1,5 @@
 """Checks the user's function and arguments, names them, and prepares them for JAX."""
 
-from jax2tf_bridge.from_jax.arguments._callables import (
-    AlreadyTraced,
-    JaxCallable,
-    close_over,
-    value_note,
-)
 from jax2tf_bridge.from_jax.arguments._types import (
     cotangent_spec,
     is_key,
@@ -16,9 +10,13 @@ from jax2tf_bridge.from_jax.arguments._types import (
     static_leaf_hint,
 )
 from jax2tf_bridge.from_jax.arguments._user_code import (
+    AlreadyTraced,
+    JaxCallable,
+    close_over,
     library_line,
     user_line,
     user_line_of_equation,
+    value_note,
 )
 
 __all__ = [

@@ -1,15 +1,277 @@
-"""Finds lines of the user's code, and of libraries that it calls, in tracebacks."""
+"""The user's code: names and jits its functions, advises about arguments, and finds its lines."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import keyword
 import linecache
+import re
 import sysconfig
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import jax
+from jax import export as jax_export
+
+from jax2tf_bridge.errors import FunctionError
+from jax2tf_bridge.from_jax import _jax_compat
+from jax2tf_bridge.portable import PortableFunction, unwrap_portable
+
+
+@dataclass(frozen=True)
+class JaxCallable:
+    """The user's function, ready for tracing.
+
+    Attributes:
+      name: the name, for messages and for the module.
+      code_name: the name of the function in code, for advice.
+      jitted: the jitted function to trace.
+      static_argnums, static_argnames: the static arguments of jit.
+      source: the place of its definition, as "file:line (function)", if known.
+      is_unbound_module: whether it is a flax.linen module without parameters.
+      variadic_names: the names of the first arguments in `*args`, if known.
+    """
+
+    name: str
+    code_name: str
+    jitted: Any
+    static_argnums: frozenset[int]
+    static_argnames: frozenset[str]
+    signature: inspect.Signature | None
+    source: str | None = None
+    is_unbound_module: bool = False
+    variadic_names: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(function: object, *, caller: str) -> JaxCallable:
+        """Checks `function`, and jits it unless it is already jitted.
+
+        Raises:
+          FunctionError: `function` is not callable, or is a generator function.
+        """
+        if not callable(function):
+            raise FunctionError(
+                f"{caller} expected a JAX function, got {_short(function)} of type "
+                f"{type(function).__name__}, which is not callable.{_instead(function)}"
+            )
+        if inspect.isgeneratorfunction(function):
+            raise FunctionError(
+                f"{caller} expected a function that returns arrays, got the generator function "
+                f"{_name(function)}. Return a list instead of yielding."
+            )
+        signature = _signature(function)
+        jitted: Any = function
+        numbers, names = frozenset[int](), frozenset[str]()
+        if _is_jitted(function):
+            numbers, names = _jax_compat.static_arguments(function)
+            count = _positional_count(signature)
+            numbers = frozenset(n + count if n < 0 else n for n in numbers)
+        else:
+            jitted = jax.jit(_plain(function))
+        return JaxCallable(
+            name=_name(function),
+            code_name=_code_name(function),
+            jitted=jitted,
+            static_argnums=numbers,
+            static_argnames=names,
+            signature=signature,
+            source=defined_at(function),
+            is_unbound_module=_is_unbound_module(function),
+            variadic_names=_linen_argument_names(function),
+        )
+
+    def is_static(self, position: int) -> bool:
+        """Returns whether the positional argument is static."""
+        return position in self.static_argnums
+
+    def argument_names(self, count: int) -> tuple[str, ...]:
+        """Returns the names of `count` positional arguments."""
+        names: list[str] = []
+        variadic = "args"
+        for parameter in self.signature.parameters.values() if self.signature else ():
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                variadic = parameter.name
+                break
+            if parameter.kind is parameter.KEYWORD_ONLY:
+                break
+            names.append(parameter.name)
+        if not set(self.variadic_names) & set(names):
+            names += self.variadic_names
+        named = names[:count]
+        return (*named, *(f"{variadic}[{i}]" for i in range(count - len(named))))
+
+
+def _is_jitted(function: object) -> bool:
+    # The result of flax.nnx.jit looks like a jitted function, but its traces are Flax objects.
+    is_of_flax = type(function).__module__.partition(".")[0] == "flax"
+    return isinstance(function, jax.stages.Wrapped) and not is_of_flax
+
+
+def _is_linen_module(value: object) -> bool:
+    # The comparison by name avoids importing Flax.
+    kinds = [(kind.__module__, kind.__name__) for kind in type(value).__mro__]
+    return ("flax.linen.module", "Module") in kinds
+
+
+def _is_unbound_module(function: object) -> bool:
+    return _is_linen_module(function) and getattr(function, "scope", None) is None
+
+
+def _linen_argument_names(function: object) -> tuple[str, ...]:
+    """Returns the names of a linen method's arguments, which `Module.apply` takes as `*args`.
+
+    Other functions have no such names.
+    """
+    args: tuple[Any, ...] = ()
+    keywords: dict[str, Any] = {}
+    if isinstance(function, functools.partial):
+        args, keywords = function.args, function.keywords
+        function = function.func
+    module = getattr(function, "__self__", None)
+    if getattr(function, "__name__", "") != "apply" or not _is_linen_module(module):
+        return ()
+    method = keywords.get("method") or "__call__"
+    signature = _signature(getattr(type(module), method) if isinstance(method, str) else method)
+    if signature is None:
+        return ()
+    positional = list(signature.parameters)[1 : _positional_count(signature)]
+    return tuple(positional[max(len(args) - 1, 0) :])
+
+
+def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
+    # jit needs a hashable function with a name, so a plain function wraps the callable: partials
+    # and callable objects (an Equinox module) may lack both.
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    call.__name__ = call.__qualname__ = _name(function)
+    signature = _signature(function)
+    if signature is not None:
+        call.__signature__ = signature  # type: ignore[attr-defined]
+    written = unwrap_function(function)
+    if hasattr(written, "__code__"):
+        # JAX's messages use the place of the wrapped function.
+        call.__wrapped__ = written  # type: ignore[attr-defined]
+    return call
+
+
+def _name(function: object) -> str:
+    while isinstance(function, functools.partial):
+        function = function.func
+    name = getattr(function, "__name__", None)
+    return name if isinstance(name, str) else type(function).__name__
+
+
+def _code_name(function: object) -> str:
+    """Returns the name of the function in code; "f" if it has none."""
+    name = getattr(function, "__name__", None)
+    named = isinstance(name, str) and name.isidentifier() and not keyword.iskeyword(name)
+    is_method = callable(function) and inspect.ismethod(inspect.unwrap(function))
+    return str(name) if named and not is_method else "f"
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
+
+
+def _positional_count(signature: inspect.Signature | None) -> int:
+    parameters = signature.parameters.values() if signature else ()
+    return sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
+
+
+def _instead(value: object) -> str:
+    """Returns advice for a function that was already exported."""
+    if isinstance(unwrap_portable(value), PortableFunction):
+        return " It is exported already: to_tf(portable) makes a TensorFlow function of it."
+    if isinstance(value, jax_export.Exported):
+        return " It is exported already: from_exported(exported) makes a portable function of it."
+    if callable(getattr(value, "apply", None)):
+        return " It has an apply: give that, as model.apply."
+    return ""
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:80] + "..."
+
+
+class AlreadyTraced:
+    """jax.stages.Wrapped of an existing trace, which avoids a second trace."""
+
+    def __init__(self, traced: jax.stages.Traced) -> None:
+        """Stores the trace that `trace` will return."""
+        self._traced = traced
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Raises, because it can only be lowered."""
+        raise NotImplementedError
+
+    def trace(self, *args: Any, **kwargs: Any) -> jax.stages.Traced:
+        """Returns the trace, whatever the arguments."""
+        return self._traced
+
+    def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
+        """Lowers the trace for JAX's default platform."""
+        lowered: jax.stages.Lowered = self._traced.lower()
+        return lowered
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns the shapes and dtypes of the results."""
+        return self._traced.out_info
+
+
+_WRITTEN_AS_CODE = (bool, int, float, str)
+
+
+def close_over(function: JaxCallable, names: Sequence[str], argument: str, value: Any) -> str:
+    """Returns advice, with code, to bind `argument` to `value` before the function is exported.
+
+    `names` are those of the call's positional arguments.
+
+    >>> f = JaxCallable.of(lambda x, mode: x, caller="export")
+    >>> close_over(f, ["x", "mode"], "mode", "fast")
+    "Close over it, or give it before: functools.partial(f, mode='fast')."
+    """
+    called = function.code_name
+    shown = repr(value) if isinstance(value, _WRITTEN_AS_CODE) else argument
+    if not argument.isidentifier():  # an item of *args
+        return "Close over it."
+    parameters = {} if function.signature is None else function.signature.parameters
+    parameter = parameters.get(argument)
+    by_position = parameter is not None and parameter.kind is parameter.POSITIONAL_ONLY
+    if argument in names[:-1] or by_position:
+        # Otherwise later positional arguments would take its place.
+        others = [name for name in names if name != argument]
+        if not all(map(str.isidentifier, others)):
+            return "Close over it."
+        call = ", ".join(shown if name == argument else name for name in names)
+        return f"Close over it: lambda {', '.join(others)}: {called}({call})."
+    return f"Close over it, or give it before: functools.partial({called}, {argument}={shown})."
+
+
+def value_note(
+    error: Exception, function: JaxCallable, names: Sequence[str], given: Mapping[str, Any]
+) -> str | None:
+    """Returns a note for JAX's error that an argument has no value while tracing.
+
+    `names` are those of the call's positional arguments; `given` has the arguments that were Python
+    numbers, by name.
+    """
+    for argument, value in given.items():
+        if re.search(rf"\bargument {re.escape(argument)}(?![\w\[])", str(error)):
+            return (
+                f"{function.name} needs the value of its argument {argument}, and arguments are "
+                f"traced without values. {close_over(function, names, argument, value)}"
+            )
+    return None
+
 
 _LIBRARIES = frozenset({"jax", "jaxlib", "jax2tf_bridge", "shape_poly", "tensorflow", "keras"})
 _NOT_CALLED_BY_NAME = frozenset({"numpy", "jaxtyping", "beartype"})

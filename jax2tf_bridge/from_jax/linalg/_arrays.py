@@ -164,9 +164,9 @@ def eye_like(a: Any, rows_count: int, columns_count: int) -> Any:
     return broadcast(eye, (*a.shape[:-2], rows_count, columns_count))
 
 
-def choose_block_width(n: int, least: int, most_blocks: int) -> int:
-    """Returns a block width of at least `least` that splits n into at most `most_blocks` blocks."""
-    return max(least, -(-n // most_blocks))
+def choose_block_width(n: int, least: int) -> int:
+    """Returns a block width of at least `least` that splits n into at most 16 blocks."""
+    return max(least, -(-n // 16))
 
 
 def are_sizes_known(*sizes: Any) -> bool:

@@ -46,7 +46,7 @@ def lu(a: Any, *, rank: Any) -> tuple[Any, Any, Any]:
 def _factor_static(a: Any) -> tuple[Any, Any, Any]:
     m, n = a.shape
     rank = min(m, n)
-    width = choose_block_width(rank, 128, 16)
+    width = choose_block_width(rank, 128)
     pivots = [np.zeros(0, np.int32)]
     permutation = lax.iota(np.int32, m)
     for start in range(0, rank, width):
@@ -218,7 +218,7 @@ def cholesky(a: Any) -> Any:
     positive definite gives NaN throughout.
     """
     n = a.shape[-1]
-    width = choose_block_width(n, 32, 16)
+    width = choose_block_width(n, 32)
     panels = []
     pivot_blocks = []
     trailing = a

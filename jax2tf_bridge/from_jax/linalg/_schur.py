@@ -163,6 +163,7 @@ def _sweep(state: SchurState, first: Any) -> SchurState:
     offsets = lax.iota(np.int32, width)
 
     def chase(k: Any, carry: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+        k = lax.convert_element_type(k, np.int32)
         h, z, x = carry
         v, factor = _make_reflector(where(offsets + k <= end, x, 0))
         block = lax.dynamic_slice_in_dim(h, k, width, 0)
@@ -172,7 +173,7 @@ def _sweep(state: SchurState, first: Any) -> SchurState:
         following = lax.dynamic_slice(h, (k + np.int32(1), k), (width, 1))
         return h, z, lax.squeeze(following, (1,))
 
-    h, z, _ = lax.fori_loop(first, end, lambda k, c: chase(_int32(k), c), (h, state.z, window))
+    h, z, _ = lax.fori_loop(first, end, chase, (h, state.z, window))
     return SchurState(
         where(distance_below_diagonal(h.shape[0]) > 1, 0, h),
         z,
@@ -180,10 +181,6 @@ def _sweep(state: SchurState, first: Any) -> SchurState:
         state.sweep + np.int32(1),
         state.tried + np.int32(1),
     )
-
-
-def _int32(k: Any) -> Any:
-    return lax.convert_element_type(k, np.int32)
 
 
 def _reflect_columns(m: Any, v: Any, factor: Any, k: Any) -> Any:

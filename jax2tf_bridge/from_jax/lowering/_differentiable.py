@@ -47,9 +47,6 @@ def is_surely_differentiable(jaxpr: Any) -> bool:
 
     False means unknown: loops, derivatives defined by users, and unknown primitives must be traced
     to find out.
-
-    Args:
-      jaxpr: the jaxpr of the function.
     """
     return all(map(_is_sure, getattr(jaxpr, "jaxpr", jaxpr).eqns))
 
@@ -67,10 +64,6 @@ def has_no_derivative(jaxpr: Any, error: Exception) -> bool:
 
     JAX can differentiate a loop over a size if the size is a number, so this is False for every
     function that computes with sizes.
-
-    Args:
-      jaxpr: the jaxpr of the function.
-      error: the error that JAX raised.
     """
     return str(error).startswith(_NO_DERIVATIVE) and not _computes_with_sizes(jaxpr)
 
@@ -144,9 +137,6 @@ def has_jax_gradient_in_tensorflow(jaxpr: Any) -> bool:
     False for user-defined derivatives (jax.custom_jvp, jax.custom_vjp), loops, sorting, and other
     operations with a different gradient in TensorFlow. Operations behind stop_gradient and on
     integers are ignored.
-
-    Args:
-      jaxpr: the jaxpr of the function.
     """
     return _has_same_gradients(getattr(jaxpr, "jaxpr", jaxpr), None)
 

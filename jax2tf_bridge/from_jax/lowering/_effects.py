@@ -21,6 +21,7 @@ from jax2tf_bridge.from_jax._jax_compat_lowering import (
     lower_fun,
 )
 from jax2tf_bridge.from_jax.arguments import user_line_of_equation
+from jax2tf_bridge.from_jax.shapes import ExportOptions
 
 DROP = "drop"
 """Value of `runtime_checks` that leaves out runtime checks of values."""
@@ -51,20 +52,11 @@ _EQUINOX_CALL = "branched_error_if_impl"
 """Name of the jitted function around each Equinox check; JAX caches its trace."""
 
 
-def refuse_host_callbacks(
-    traced: jax.stages.Traced,
-    name: str,
-    *,
-    without_debug_effects: bool = False,
-    runtime_checks: str | None = None,
-) -> None:
+def refuse_host_callbacks(traced: jax.stages.Traced, name: str, options: ExportOptions) -> None:
     """Rejects a function that calls back to the Python process that traced it.
 
-    Args:
-      traced: the trace of the function.
-      name: the name of the function.
-      without_debug_effects: whether `debug_rules` leaves out debugging calls.
-      runtime_checks: "drop" if `callback_rules` leaves out runtime checks.
+    Calls that the options leave out are accepted, because `debug_rules` and `callback_rules` drop
+    them.
 
     Raises:
       NotExportableError: there is such a call. The message has the primitive and the user's line.
@@ -78,7 +70,7 @@ def refuse_host_callbacks(
         equation = path[-1]
         primitive = equation.primitive.name
         if primitive in _DEBUG_CALLS:
-            if not without_debug_effects:
+            if not options.without_debug_effects:
                 raise _make_error(
                     name,
                     equation,
@@ -101,9 +93,9 @@ def refuse_host_callbacks(
                     "Remove the call, or do that work in TensorFlow before or after the converted "
                     "function",
                 )
-            if runtime_checks != DROP:
+            if options.runtime_checks != DROP:
                 raise _make_equinox_error(name, equation.params, _locate_check(path))
-        elif _is_checkify_check(equation) and runtime_checks != DROP:
+        elif _is_checkify_check(equation) and options.runtime_checks != DROP:
             raise NotExportableError(
                 Message(
                     f"{name} calls checkify.check{_locate(equation)}, but nothing takes its "
@@ -131,11 +123,6 @@ def callback_rules(
 
     A library's primitive has no visible equations before it is lowered, so
     `refuse_host_callbacks` cannot see the callbacks inside it.
-
-    Args:
-      traced: the trace to lower.
-      name: the name of the function, for messages.
-      runtime_checks: "drop" to leave out the checks of Equinox and checkify.
     """
     rules: list[tuple[Any, Rule]] = [
         (primitive, functools.partial(_lower_callback, name, str(primitive), runtime_checks))
@@ -151,13 +138,7 @@ def callback_rules(
 
 
 def is_effect_left_out(name: str, *, without_debug: bool, runtime_checks: str | None) -> bool:
-    """Returns whether an effect belongs only to calls that are left out.
-
-    Args:
-      name: module and class of the effect.
-      without_debug: whether debugging calls are left out.
-      runtime_checks: "drop" if runtime checks are left out.
-    """
+    """Returns whether an effect, "MODULE.CLASS", belongs only to calls that are left out."""
     is_of_debugging = without_debug and name.endswith(_DEBUG_EFFECT)
     return is_of_debugging or (runtime_checks == DROP and name.endswith(_CHECK_EFFECTS))
 
@@ -236,7 +217,6 @@ def _lower_callback(
 
 
 def _make_invalid(aval: Any) -> Any:
-    """Returns NaN, or zeros for a dtype without NaN."""
     value = jnp.nan if jnp.issubdtype(aval.dtype, jnp.inexact) else 0
     return jnp.full(aval.shape, value, aval.dtype)
 

@@ -307,11 +307,7 @@ def effect_names(
 ) -> tuple[str, ...]:
     """Returns module and class of each effect, from which jax.export recreates it.
 
-    Args:
-      effects: the effects of a function.
-      function: the name of the function.
-      without_debug: whether to leave out the effect of debugging calls.
-      runtime_checks: "drop" to leave out the effect of runtime checks.
+    The effects of calls that are left out are left out too.
 
     Raises:
       NotExportableError: an effect cannot be recreated, so the function could not be called.
@@ -357,19 +353,9 @@ def build_portable_function(
 ) -> PortableFunction:
     """Builds a portable function from a lowered trace, at the target's StableHLO version.
 
-    Args:
-      traced: the trace.
-      lowered: the lowered trace.
-      name: the name of the function.
-      options: the options of the export.
-      in_shapes: the shapes of the flat arguments, with the dimensions as the user wrote them;
-        constraints may have rewritten them in the trace.
-      in_tree: the structure of (args, kwargs).
-      argument_names: one name for each positional argument.
-      assumptions: the assumptions about sizes that it was traced under.
-      constants: the large arrays of the function and its VJPs; those in this module become
-        arguments of the module.
-      gradient: the gradient of the function.
+    `in_shapes` has the dimensions as the user wrote them; constraints may have rewritten them in
+    the trace. `in_tree` is the structure of (args, kwargs). `constants` has the large arrays of the
+    function and its VJPs; those in this module become arguments of the module.
 
     Raises:
       UnsupportedByTargetError: no StableHLO version of the target expresses the module, or the

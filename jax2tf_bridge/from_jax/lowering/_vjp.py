@@ -55,16 +55,10 @@ class VjpExport:
         constants: ConstantPool,
         exported: jax_export.Exported,
     ) -> None:
-        """Creates the export of a VJP, and traces nothing yet.
+        """Creates the export of the VJP of `traced`, and traces nothing yet.
 
-        Args:
-          function: traces the function again.
-          traced: the trace that was exported.
-          in_shapes: the shapes of the flat arguments, as the user wrote them.
-          assumptions: the assumptions that the function was exported under.
-          options: the options of its export.
-          constants: the large arrays of the function, which the VJP may use as well.
-          exported: JAX's export of the function; only its shardings and devices are read.
+        `function` traces again. `in_shapes` has the dimensions as the user wrote them. The VJP may
+        use the function's `constants`. Only shardings and devices of `exported` are read.
         """
         self._name, self._traced, self._in_shapes = function.name, traced, in_shapes
         self._assumptions, self._options, self._constants = assumptions, options, constants
@@ -94,7 +88,6 @@ class VjpExport:
             self._infer_once()
 
     def _make(self) -> PortableFunction:
-        """Exports the VJP."""
         traceable = self._infer_once()
         with jax.enable_x64(self._x64):
             inferred = infer_and_lower(
@@ -108,12 +101,7 @@ class VjpExport:
         try:
             with jax.enable_x64(self._x64):
                 inferred = infer(self._vjp, self._assumptions, first=self._trace_first)
-            refuse_host_callbacks(
-                inferred.traced,
-                self._vjp.name,
-                without_debug_effects=self._options.without_debug_effects,
-                runtime_checks=self._options.runtime_checks,
-            )
+            refuse_host_callbacks(inferred.traced, self._vjp.name, self._options)
         except (InconclusiveShapeError, ShardingError, GradientError):
             raise
         except Exception as e:

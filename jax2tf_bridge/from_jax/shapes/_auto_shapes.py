@@ -140,7 +140,6 @@ class _PlaceSearch:
         return _first_variables(results if _first_variables(others) or not others else ())
 
     def trial(self, choice: Choice) -> TracedTrial:
-        """Traces with a choice; results are cached."""
         shapes = tuple(self.shapes(choice))
         if shapes not in self.trials:
             self.trials[shapes] = self.trace(self.specs.with_shapes(shapes))

@@ -19,13 +19,7 @@ from shape_poly import Dim, symbolic_shape
 def specs_of_arguments(
     polymorphic_shapes: Any, names: Sequence[str], kwargs: Mapping[str, Any], function: str
 ) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """Finds the entries of positional and keyword arguments.
-
-    Args:
-      polymorphic_shapes: the user's polymorphic_shapes.
-      names: the names of the positional arguments.
-      kwargs: the keyword arguments.
-      function: the name of the function, for messages.
+    """Finds the entries of positional arguments, which have these names, and of keyword arguments.
 
     Raises:
       StructureError: they have an invalid form, or an entry for an unknown argument.

@@ -23,13 +23,9 @@ _ForJaxToo.__name__ = _ForJaxToo.__qualname__ = InconclusiveShapeError.__name__
 def requirements_error(
     function: TracedFunction, call: str, requirements: Sequence[Requirement], given: Sequence[str]
 ) -> InconclusiveShapeError:
-    """Makes an error for requirements that the user did not allow.
+    """Makes an error for requirements, with which tracing succeeds, that the user did not allow.
 
-    Args:
-      function: the function.
-      call: the start of the user's call, up to the constraints.
-      requirements: the missing requirements, with which tracing succeeds.
-      given: the user's constraints.
+    `call` is the start of the user's call, up to the constraints, which are `given`.
     """
     first = requirements[0]
     weakest, counterexample = first.comparison, first.counterexample
@@ -122,12 +118,8 @@ def needs_a_number_error(
 ) -> InconclusiveShapeError:
     """Makes an error for a size that is used as a Python number, so it cannot be open.
 
-    Args:
-      function: the function.
-      passed: sizes at which it can be traced.
-      source: the user's line.
-      cause: JAX's error.
-      by_rows: code for a form of the function that can be traced, if there is one.
+    Tracing works at the sizes in `passed`. `by_rows` is code for a form of the function that can be
+    traced, if there is one.
     """
     names = ", ".join(sorted(function.variables))
     rows = (
@@ -230,13 +222,9 @@ def _error(
 def fails_at_all_sizes(
     name: str, error: Exception, sizes: Mapping[str, int], concrete: Exception
 ) -> str:
-    """Returns a note for an error that also occurs at concrete sizes.
+    """Returns a note for an error of open sizes that also occurs at concrete sizes.
 
-    Args:
-      name: the name of the function.
-      error: the error of tracing with open sizes, which gets the note.
-      sizes: sizes at which it was tried.
-      concrete: the error at these sizes; the note quotes it if it differs.
+    The note quotes the error at concrete sizes if it differs.
     """
     if is_same_error(error, concrete, sizes):
         return (
@@ -250,13 +238,7 @@ def fails_at_all_sizes(
 
 
 def is_same_error(error: Exception, concrete: Exception, sizes: Mapping[str, int]) -> bool:
-    """Returns whether two errors are equal, apart from the sizes in their texts.
-
-    Args:
-      error: the error at open sizes.
-      concrete: the error at concrete sizes.
-      sizes: the concrete sizes.
-    """
+    """Returns whether errors at open and concrete sizes are equal, apart from the sizes."""
     said = first_line(error)
     for variable, size in sizes.items():
         said = re.sub(rf"\b{variable}\b", str(size), said)

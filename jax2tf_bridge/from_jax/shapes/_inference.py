@@ -86,13 +86,8 @@ def infer_and_lower(
     """Traces a function under more and more assumptions until no question about sizes is left.
 
     If a question has several answers, the one that holds for more sizes is tried first, and the
-    others if it fails.
-
-    Args:
-      function: the function to trace.
-      assumptions: the initial assumptions.
-      lower: lowers the trace; its errors may be about sizes too.
-      first: returns a trace that exists already, for the first round.
+    others if it fails. Errors of `lower` may be about sizes too. `first` returns an existing trace
+    for the first round.
 
     Raises:
       InconclusiveShapeError: no answer to a question ever holds, or a size is needed as a number.

@@ -53,12 +53,7 @@ class Question:
 
 
 def question_of(error: BaseException, variables: frozenset[str]) -> Question | None:
-    """Reads the question from an error of tracing; None if the error is not about sizes.
-
-    Args:
-      error: the error; its causes are read too.
-      variables: the dimension variables.
-    """
+    """Reads the question from an error and its causes; None if they are not about sizes."""
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen:

@@ -56,11 +56,8 @@ class Experiment:
 def try_sizes(function: TracedFunction, scope: SymbolicScope, error: Exception) -> Experiment:
     """Traces the function at some sizes in the scope, within a time limit.
 
-    Args:
-      function: the function.
-      scope: the constraints on the sizes.
-      error: the error of tracing with open sizes. One trial suffices if it cannot be about sizes,
-        and JAX also raises it at concrete sizes.
+    `error` is that of tracing with open sizes. One trial suffices if it cannot be about sizes, and
+    JAX also raises it at concrete sizes.
     """
     passed: list[Sizes] = []
     failed: list[tuple[Sizes, Exception]] = []

@@ -20,6 +20,7 @@ from jax2tf_bridge.from_jax._jax_compat import ir
 from jax2tf_bridge.from_jax.stablehlo._operations import (
     attribute,
     attributes_of,
+    create_value,
     custom_call_target,
     find_main,
     function_type,
@@ -160,12 +161,9 @@ def put_back(module: Any, taken: TakenArrays) -> None:
             if array is not None:
                 with ir.Location.unknown(), ir.InsertionPoint(op):
                     value = _make_dense(ir.RankedTensorType(op.results[0].type), _bytes_of(array))
-                    constant = ir.Operation.create(
-                        "stablehlo.constant",
-                        results=[op.results[0].type],
-                        attributes={"value": value},
-                    )
-                replace_operation(op, constant.results)
+                    kind = op.results[0].type
+                    constant = create_value("stablehlo.constant", kind, attributes={"value": value})
+                replace_operation(op, [constant])
 
 
 def embed(module: Any, arrays: Sequence[bytes | memoryview]) -> None:
@@ -180,12 +178,11 @@ def embed(module: Any, arrays: Sequence[bytes | memoryview]) -> None:
     first = len(block.arguments) - len(arrays)
     with ir.Location.unknown(), ir.InsertionPoint.at_block_begin(block):
         for argument, data in zip(list(block.arguments)[first:], arrays, strict=True):
-            constant = ir.Operation.create(
-                "stablehlo.constant",
-                results=[argument.type],
-                attributes={"value": _make_dense(ir.RankedTensorType(argument.type), data)},
+            value = _make_dense(ir.RankedTensorType(argument.type), data)
+            constant = create_value(
+                "stablehlo.constant", argument.type, attributes={"value": value}
             )
-            argument.replace_all_uses_with(constant.results[0])
+            argument.replace_all_uses_with(constant)
     for i in reversed(range(first, first + len(arrays))):
         block.erase_argument(i)
     attributes = attribute(main, "arg_attrs")
@@ -270,7 +267,7 @@ class _Lifting(Generic[T]):
         block = function.regions[0].blocks[0]
         unknown = ir.Location.unknown()
         added = {token: block.add_argument(self._types[token], unknown) for token in tokens}
-        _extend(function, "arg_attrs", len(tokens))
+        _extend_argument_attributes(function, len(tokens))
         _retype(function)
         return added
 
@@ -385,16 +382,16 @@ def _add_operands(call: Any, operands: Sequence[Any]) -> None:
             attributes=attributes_of(call),
             loc=call.location,
         )
-    _extend(new_call, "arg_attrs", len(operands))
+    _extend_argument_attributes(new_call, len(operands))
     replace_operation(call, new_call.results)
 
 
-def _extend(operation: Any, name: str, count: int) -> None:
+def _extend_argument_attributes(operation: Any, count: int) -> None:
     """Appends empty argument attributes, if the operation has any argument attributes."""
-    dictionaries = attribute(operation, name)
+    dictionaries = attribute(operation, "arg_attrs")
     if dictionaries is not None:
         empty = [ir.DictAttr.get({})] * count
-        operation.attributes[name] = ir.ArrayAttr.get([*dictionaries, *empty])
+        operation.attributes["arg_attrs"] = ir.ArrayAttr.get([*dictionaries, *empty])
 
 
 def _retype(function: Any) -> None:

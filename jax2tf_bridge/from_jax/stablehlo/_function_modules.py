@@ -49,10 +49,8 @@ def retype_narrow_values(
 ) -> None:
     """Changes the element types of main's arguments and results of fewer than 8 bits.
 
-    Args:
-      module: the function's module; it is modified, and converts the values inside.
-      function: its abstract values tell which arguments and results are narrow.
-      element_of: maps dtypes to element types: WIDE for TensorFlow, ELEMENT_TYPES for JAX.
+    The module converts the values inside. `element_of` maps dtypes to element types:
+    WIDE_ELEMENT_TYPES for TensorFlow, ELEMENT_TYPES for JAX.
     """
     ins, outs = module.main_types()
     inputs = _find_types_to_change(kept_avals(function), ins, element_of)

@@ -11,7 +11,11 @@ import math
 from typing import Any
 
 from jax2tf_bridge.from_jax._jax_compat import ir
-from jax2tf_bridge.from_jax.stablehlo._operations import replace_operation, walk_operations
+from jax2tf_bridge.from_jax.stablehlo._operations import (
+    create_value,
+    replace_operation,
+    walk_operations,
+)
 
 EXTREMES = {"stablehlo.maximum": "GE", "stablehlo.minimum": "LE"}
 """Maps each operation to the comparison that is true if its first operand is the result."""
@@ -56,17 +60,11 @@ def _create_select(direction: str, left: Any, right: Any) -> Any:
     def compare(direction: str, right: Any) -> Any:
         comparison = ir.Attribute.parse(f"#stablehlo<comparison_direction {direction}>")
         attributes = {"comparison_direction": comparison}
-        return _create("compare", flags, [left, right], attributes)
+        return create_value("stablehlo.compare", flags, [left, right], attributes)
 
-    is_left = _create("or", flags, [compare(direction, right), compare("NE", left)])
-    return _create("select", kind, [is_left, left, right])
-
-
-def _create(name: str, kind: Any, operands: list[Any], attributes: Any = None) -> Any:
-    operation = ir.Operation.create(
-        f"stablehlo.{name}", results=[kind], operands=operands, attributes=attributes
-    )
-    return operation.results[0]
+    comparisons = [compare(direction, right), compare("NE", left)]
+    is_left = create_value("stablehlo.or", flags, comparisons)
+    return create_value("stablehlo.select", kind, [is_left, left, right])
 
 
 def _is_float(kind: Any) -> bool:

@@ -14,8 +14,7 @@ from jax2tf_bridge.bytecode import Version, version_text
 from jax2tf_bridge.errors import ShardingError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._jax_compat import ir
-from jax2tf_bridge.from_jax.stablehlo import _constants as _stablehlo_constants
-from jax2tf_bridge.from_jax.stablehlo import _sharding as _stablehlo_shardings
+from jax2tf_bridge.from_jax.stablehlo._constants import Intern, embed, lift, may_be_large
 from jax2tf_bridge.from_jax.stablehlo._keeping_nan import EXTREMES, keep_nan
 from jax2tf_bridge.from_jax.stablehlo._operations import (
     attribute,
@@ -30,7 +29,12 @@ from jax2tf_bridge.from_jax.stablehlo._operations import (
     symbol_name,
     walk_operations,
 )
-from jax2tf_bridge.from_jax.stablehlo._sharding import drop_collectives, may_be_collectives
+from jax2tf_bridge.from_jax.stablehlo._sharding import (
+    add_sharding_shapes,
+    drop_collectives,
+    has_written_shardings,
+    may_be_collectives,
+)
 from jax2tf_bridge.from_jax.stablehlo._simplifying import close_regions, merge_equal
 from jax2tf_bridge.from_jax.stablehlo._taken_arrays import PLACEHOLDER_TARGET, TakenArrays
 
@@ -168,7 +172,6 @@ class StableHloModule:
             self._index = None
 
     def _find_operations(self, *names: str) -> list[Any]:
-        """Returns the operations with these names."""
         operations = self._contents().operations
         return [op for name in names for op in operations.get(name, ())]
 
@@ -226,9 +229,6 @@ class StableHloModule:
 
     def reduce_to_one_device(self, function_name: str) -> None:
         """Removes collectives and Shardy's annotations, which are no-ops on one device.
-
-        Args:
-          function_name: the function's name, for messages.
 
         Raises:
           ShardingError: a collective needs more than one device.
@@ -318,22 +318,22 @@ class StableHloModule:
 
     def lift_constants(
         self,
-        intern: _stablehlo_constants.Intern[T],
+        intern: Intern[T],
         *,
         taken: TakenArrays | None = None,
-        share: _stablehlo_constants.Intern[T] | None = None,
+        share: Intern[T] | None = None,
     ) -> list[T]:
         """Turns large constants into trailing arguments of main; see `_constants.lift`."""
         constants = self._find_operations("stablehlo.constant", "stablehlo.custom_call")
-        if not any(_stablehlo_constants.may_be_large(op) for op in constants):
+        if not any(may_be_large(op) for op in constants):
             return []
         with self._edit() as module:
-            return _stablehlo_constants.lift(module, intern, taken=taken, share=share)
+            return lift(module, intern, taken=taken, share=share)
 
     def embed_constants(self, arrays: Sequence[bytes | memoryview]) -> None:
         """Turns the last arguments of main into constants: the inverse of `lift_constants`."""
         with self._edit() as module:
-            _stablehlo_constants.embed(module, arrays)
+            embed(module, arrays)
 
     def uses_narrow_integers(self) -> bool:
         """Returns whether the module computes with integers of fewer than 8 bits."""
@@ -341,8 +341,10 @@ class StableHloModule:
 
     def uses_batching_dims(self) -> bool:
         """Returns whether a gather or scatter has batching dimensions."""
-        names = {"stablehlo.gather": "dimension_numbers"}
-        names["stablehlo.scatter"] = "scatter_dimension_numbers"
+        names = {
+            "stablehlo.gather": "dimension_numbers",
+            "stablehlo.scatter": "scatter_dimension_numbers",
+        }
         return any(
             "batching_dims" in str(op.attributes[names[op.name]])
             for op in self._find_operations(*names)
@@ -397,7 +399,7 @@ class StableHloModule:
 
     def uses_shardy(self) -> bool:
         """Returns whether it has Shardy's shardings, for which TF needs calling convention 10."""
-        written = _stablehlo_shardings.has_written_shardings(self._module)
+        written = has_written_shardings(self._module)
         return written or self._uses_operations_of_shardy()
 
     def _uses_operations_of_shardy(self) -> bool:
@@ -423,7 +425,7 @@ class StableHloModule:
                 if self.uses_shardy() and self._has_open_sizes():
                     artifact = _jax_compat.serialize_module(expanded, newest)
                     expanded = _jax_compat.deserialize_module(artifact)
-                    _stablehlo_shardings.add_sharding_shapes(expanded)
+                    add_sharding_shapes(expanded)
                 artifact = _jax_compat.serialize_module(expanded, target)
             except (ir.MLIRError, RuntimeError, ValueError) as e:
                 raise _make_lossy_error(e) from e
@@ -432,10 +434,7 @@ class StableHloModule:
                 return artifact
             # Send both through an artifact, so that they differ by the version alone.
             again = _jax_compat.serialize_module(expanded, newest)
-            before, after = (
-                _text(_jax_compat.deserialize_module(again)),
-                _text(written),
-            )
+            before, after = _text(_jax_compat.deserialize_module(again)), _text(written)
         if before != after:
             pairs = itertools.zip_longest(before.splitlines(), after.splitlines(), fillvalue="")
             line = next(old for old, new in pairs if old != new)

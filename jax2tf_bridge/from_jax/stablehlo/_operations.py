@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from jax2tf_bridge.from_jax._jax_compat import ir
@@ -88,6 +88,14 @@ def find_main(module: Any) -> Any:
     raise AssertionError("JAX exported a module without main")
 
 
+def create_value(name: str, kind: Any, operands: Sequence[Any] = (), attributes: Any = None) -> Any:
+    """Creates an operation at the current insertion point; returns its only result."""
+    operation = ir.Operation.create(
+        name, results=[kind], operands=list(operands), attributes=attributes
+    )
+    return operation.results[0]
+
+
 def create_zeros(kind: Any) -> Any:
     """Creates zeros of a statically shaped tensor type at the current insertion point."""
     tensor = ir.RankedTensorType(kind)
@@ -95,13 +103,9 @@ def create_zeros(kind: Any) -> Any:
     if isinstance(element, ir.ComplexType):
         # jaxlib's bindings fail on attributes with complex numbers.
         part = create_zeros(ir.RankedTensorType.get(tensor.shape, element.element_type))
-        return ir.Operation.create(
-            "stablehlo.complex", results=[kind], operands=[part, part]
-        ).results[0]
+        return create_value("stablehlo.complex", kind, [part, part])
     zero = "0" if isinstance(element, ir.IntegerType) else "0.0"
     if str(element) == "i1":
         zero = "false"
     value = ir.Attribute.parse(f"dense<{zero}> : {kind}")
-    return ir.Operation.create(
-        "stablehlo.constant", results=[kind], attributes={"value": value}
-    ).results[0]
+    return create_value("stablehlo.constant", kind, attributes={"value": value})

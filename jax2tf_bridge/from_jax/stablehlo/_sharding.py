@@ -12,6 +12,7 @@ from jax2tf_bridge.from_jax._jax_compat import ir
 from jax2tf_bridge.from_jax.stablehlo._operations import (
     attribute,
     attributes_of,
+    create_value,
     create_zeros,
     custom_call_target,
     replace_operation,
@@ -51,7 +52,7 @@ def restore_manual_computations(module: Any) -> None:
 
 
 def _read_callee(op: Any) -> str:
-    """Returns the name of the function that a func.call calls; "" for other operations."""
+    """Returns the function that a func.call calls; "" for other operations."""
     return (
         str(ir.FlatSymbolRefAttr(op.attributes["callee"]).value) if op.name == "func.call" else ""
     )
@@ -297,11 +298,7 @@ def _create_shape(value: Any) -> Any:
             sizes.append(_create("stablehlo.reshape", vector, [size]))
         else:
             size = ir.Attribute.parse(f"dense<{kind.get_dim_size(axis)}> : tensor<1xi32>")
-            sizes.append(
-                ir.Operation.create(
-                    "stablehlo.constant", results=[vector], attributes={"value": size}
-                ).results[0]
-            )
+            sizes.append(create_value("stablehlo.constant", vector, attributes={"value": size}))
     shape = ir.RankedTensorType.get([kind.rank], i32)
     return _create("stablehlo.concatenate", shape, sizes, dimension=0)
 
@@ -311,6 +308,4 @@ def _create(name: str, kind: Any, operands: list[Any], **integers: int) -> Any:
     attributes: dict[str, Any] = {
         key: ir.IntegerAttr.get(i64, value) for key, value in integers.items()
     }
-    return ir.Operation.create(
-        name, results=[kind], operands=operands, attributes=attributes
-    ).results[0]
+    return create_value(name, kind, operands, attributes)

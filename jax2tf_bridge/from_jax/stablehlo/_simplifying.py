@@ -106,12 +106,9 @@ def _merge_branches(case: Any) -> bool:
 
 
 def _are_equal(left: list[Any], right: list[Any], counterparts: dict[Any, Any]) -> bool:
-    """Returns whether two lists of operations compute the same in the same order.
+    """Returns whether the operations of two blocks compute the same in the same order.
 
-    Args:
-      left: the operations of one block.
-      right: the operations of another block.
-      counterparts: maps left values to equal right values; the results of `left` are added.
+    `counterparts` maps left values to equal right values; the results of `left` are added.
     """
     return len(left) == len(right) and all(
         _is_equal(left_op.operation, right_op.operation, counterparts)
@@ -150,6 +147,5 @@ def _have_equal_attributes(left: Any, right: Any) -> bool:
 
 
 def _print_without_result_names(operation: Any) -> str:
-    """Returns the text of an operation without the names of its results."""
     text = operation.get_asm(enable_debug_info=False, use_local_scope=True)
     return _RESULT_NAMES.sub("", str(text), count=1)

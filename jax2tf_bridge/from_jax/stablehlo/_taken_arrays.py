@@ -1,8 +1,7 @@
 """Keeps large captured arrays out of the module while JAX lowers a function.
 
 JAX would write each array into the module, which is then copied, written and read several times. A
-custom call of CONSTANT is a placeholder for the array, until it becomes an argument of main or a
-constant.
+custom call is a placeholder for the array, until it becomes an argument of main or a constant.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from jax.interpreters import mlir
 
 from jax2tf_bridge._dtypes import ALL_DTYPES
 from jax2tf_bridge.from_jax._jax_compat import ir
-from jax2tf_bridge.from_jax.stablehlo._operations import custom_call_target
+from jax2tf_bridge.from_jax.stablehlo._operations import create_value, custom_call_target
 
 PLACEHOLDER_TARGET = "jax2tf_bridge.constant"
 """Target of the placeholder custom call; its backend_config is the array's number."""
@@ -61,9 +60,7 @@ class TakenArrays:
             "call_target_name": ir.StringAttr.get(PLACEHOLDER_TARGET),
             "backend_config": ir.StringAttr.get(str(number)),
         }
-        return ir.Operation.create(
-            "stablehlo.custom_call", results=[kind], attributes=attributes
-        ).results[0]
+        return create_value("stablehlo.custom_call", kind, attributes=attributes)
 
     def array(self, operation: Any) -> np.ndarray | None:
         """Returns the array of a placeholder; None for other operations."""
