@@ -60,7 +60,7 @@ def smallest_assignment(
       deadline: the time of `time.monotonic` at which to stop.
     """
     steps = 0
-    for total, assignments in _by_sum(constraints, refuted, ranges):
+    for total, assignments in _iter_by_sum(constraints, refuted, ranges):
         if steps and (
             steps >= count or time.monotonic() > deadline or len(ranges) > _MANY_VARIABLES
         ):
@@ -87,20 +87,20 @@ def small_assignments(
       ranges: every variable, with bounds that follow from the constraints.
       deadline: the time of `time.monotonic` at which to stop.
     """
-    for _, assignments in _by_sum(constraints, None, ranges):
+    for _, assignments in _iter_by_sum(constraints, None, ranges):
         if time.monotonic() > deadline:
             return
         yield from filter(None, assignments)
 
 
-def _by_sum(
+def _iter_by_sum(
     constraints: Sequence[Comparison], refuted: Comparison | None, ranges: Mapping[str, Interval]
 ) -> Iterator[tuple[int, Iterator[dict[str, int] | None]]]:
     """Yields (sum, assignment) pairs in order; the assignment is None if it is not accepted."""
     if any(low > high for low, high in ranges.values()):
         return
     names = sorted(ranges)
-    domains = [_domain(name, ranges[name], constraints) for name in names]
+    domains = [_make_domain(name, ranges[name], constraints) for name in names]
     accepts = compile_test([c for c in constraints if len(c.variables()) != 1], refuted, names)
     # Python cannot add an infinity and an integer that is too large for a float.
     uppers = [d.upper for d in domains]
@@ -113,7 +113,7 @@ def _by_sum(
                 dict(zip(names, values, strict=True))
                 if values is not None and accepts(*values)
                 else None
-                for values in _of_sum(domains, total)
+                for values in _iter_of_sum(domains, total)
             ),
         )
         total += 1
@@ -147,7 +147,7 @@ class _Domain:
         return value in self._members
 
 
-def _domain(name: str, bounds: Interval, constraints: Sequence[Comparison]) -> _Domain:
+def _make_domain(name: str, bounds: Interval, constraints: Sequence[Comparison]) -> _Domain:
     lower, upper = int(bounds[0]), bounds[1]
     own = [c for c in constraints if c.variables() == {name}]
     if not own:
@@ -160,7 +160,7 @@ def _domain(name: str, bounds: Interval, constraints: Sequence[Comparison]) -> _
     return _Domain(lower, upper, allowed)
 
 
-def _of_sum(domains: Sequence[_Domain], total: int) -> Iterator[tuple[int, ...] | None]:
+def _iter_of_sum(domains: Sequence[_Domain], total: int) -> Iterator[tuple[int, ...] | None]:
     """Yields the assignments with this sum, lexicographically; None for a dead end."""
     least = tuple(d.lower for d in domains)
     slack = total - sum(least)
@@ -173,7 +173,7 @@ def _of_sum(domains: Sequence[_Domain], total: int) -> Iterator[tuple[int, ...] 
         for value in first.up_to(first.lower + slack):
             if value > first.lower + slack:
                 break
-            for others in _of_sum(rest, total - value):
+            for others in _iter_of_sum(rest, total - value):
                 yield None if others is None else (value, *others)
     else:
         yield None

@@ -190,19 +190,19 @@ def find_conflict(
         part, _ = touching(remaining, remaining[0].variables())
         part = part or remaining[:1]
         remaining = [c for c in remaining if c not in part]
-        if _contradictory(part, deadline):
-            return tuple(_minimal(part, time.monotonic() + _MINIMISING_SECONDS))
+        if _is_contradictory(part, deadline):
+            return tuple(_minimize(part, time.monotonic() + _MINIMISING_SECONDS))
     return None
 
 
-def _minimal(part: list[Comparison], deadline: float) -> list[Comparison]:
+def _minimize(part: list[Comparison], deadline: float) -> list[Comparison]:
     """Removes constraints that the contradiction does not need, first in large groups."""
     size = len(part) // 2
     while size:
         start = 0
         while start < len(part):
             rest = part[:start] + part[start + size :]
-            if _contradictory(rest, deadline):
+            if _is_contradictory(rest, deadline):
                 part = rest
             else:
                 start += size
@@ -210,7 +210,7 @@ def _minimal(part: list[Comparison], deadline: float) -> list[Comparison]:
     return part
 
 
-def _contradictory(constraints: Sequence[Comparison], deadline: float) -> bool:
+def _is_contradictory(constraints: Sequence[Comparison], deadline: float) -> bool:
     """Returns True only if it is certain that no sizes satisfy all constraints."""
     verdict = witness(constraints, time_limit=deadline - time.monotonic(), smallest=False)
     return isinstance(verdict, Proven)

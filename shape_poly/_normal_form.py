@@ -160,7 +160,7 @@ def simplest(fact: Fact, ranges: Ranges) -> Fact:
     Raises:
       OverflowError: the result would be too large.
     """
-    fact = _without_content(_without_factors(fact, ranges))
+    fact = _divide_content(_divide_factors(fact, ranges))
     divided = divisibility(fact, ranges)
     if divided is None:
         return fact
@@ -242,7 +242,7 @@ def exact_quotient(
     return None
 
 
-def _without_factors(fact: Fact, ranges: Ranges) -> Fact:
+def _divide_factors(fact: Fact, ranges: Ranges) -> Fact:
     """Divides the fact by common factors of its terms whose sign is known."""
     terms = [t for t in fact.expression.terms if t[0] or fact.relation != ">="]
     common = common_factors([m for m, _ in terms], signs_in(ranges))
@@ -280,7 +280,7 @@ def signs_in(ranges: Ranges) -> Callable[[Atom], int]:
     return lambda atom: sign(atom_expression(atom), ranges)
 
 
-def _without_content(fact: Fact) -> Fact:
+def _divide_content(fact: Fact) -> Fact:
     """Divides the fact by the greatest common divisor of its coefficients without the constant."""
     if fact.relation != ">=" and fact.expression.terms and fact.expression.terms[0][1] < 0:
         fact = Fact(fact.relation, -fact.expression)

@@ -64,21 +64,21 @@ def normalize(
         goals = [normalizer.fact(g) for g in goals]
         original = {name: normalizer.dimension(value) for name, value in original.items()}
         ranges = ranges_from(facts, left)
-        elimination = next((e for f in facts if (e := _elimination(f, ranges, fresh))), None)
+        elimination = next((e for f in facts if (e := _find_elimination(f, ranges, fresh))), None)
         if elimination is None or step == _ELIMINATIONS:
             break
         gone, value = elimination.name, elimination.value
         left = (left - {gone}) | elimination.made_up
         facts = [
-            *(_without(f, gone, value) for f in (*facts, *elimination.kept)),
+            *(_replace_variable(f, gone, value) for f in (*facts, *elimination.kept)),
             Fact(">=", value - 1),
         ]
-        goals = [_without(g, gone, value) for g in goals]
+        goals = [_replace_variable(g, gone, value) for g in goals]
         original = {n: _substitute(v, {gone: value}) for n, v in original.items()}
     return Problem(tuple(facts), tuple(goals), ranges, original)
 
 
-def _without(fact: Fact, name: str, value: DimExpr) -> Fact:
+def _replace_variable(fact: Fact, name: str, value: DimExpr) -> Fact:
     return Fact(fact.relation, _substitute(fact.expression, {name: value}))
 
 
@@ -104,7 +104,7 @@ class _Elimination:
     kept: tuple[Fact, ...] = ()
 
 
-def _elimination(
+def _find_elimination(
     fact: Fact, ranges: Mapping[str, Interval], fresh: Iterator[str]
 ) -> _Elimination | None:
     """Solves an equation for a variable; returns None if that is not possible."""
@@ -214,8 +214,8 @@ def residue_classes(problem: Problem, deadline: float) -> Iterator[Problem]:
         for name, residue in zip(names, residues, strict=True):
             # The variable now means its quotient, which is also at least 1.
             value = DimExpr.variable(name) * moduli[name] - residue
-            facts = [_without(f, name, value) for f in facts]
-            goals = [_without(g, name, value) for g in goals]
+            facts = [_replace_variable(f, name, value) for f in facts]
+            goals = [_replace_variable(g, name, value) for g in goals]
         yield normalize(facts, goals, sorted(problem.ranges), deadline)
 
 
@@ -232,7 +232,7 @@ def ranges_from(facts: Sequence[Fact], names: Iterable[str]) -> dict[str, Interv
     for fact in facts:
         match fact.expression.terms:
             case [(((Variable(name), 1),), slope), *rest] if all(not m for m, _ in rest):
-                low, high = _solutions(fact, slope, sum(c for _, c in rest))
+                low, high = _bound_solutions(fact, slope, sum(c for _, c in rest))
                 ranges[name] = max(ranges[name][0], low), min(ranges[name][1], high)
     return ranges
 
@@ -262,7 +262,7 @@ def _may_hold(fact: Fact, values: Mapping[str, int]) -> bool:
         return True
 
 
-def _solutions(fact: Fact, slope: int, offset: int) -> Interval:
+def _bound_solutions(fact: Fact, slope: int, offset: int) -> Interval:
     """Returns the bounds of v for which the fact about slope*v + offset holds."""
     if fact.relation == "!=":
         return POSITIVE

@@ -116,18 +116,18 @@ def _candidates(
     names = sorted(comparison.variables())
     if samples.positive and samples.negative:
         for name in names:
-            yield from _of_values(DimExpr.variable(name), [v[name] for v in samples.positive])
+            yield from _compare_values(DimExpr.variable(name), [v[name] for v in samples.positive])
         for x, y in itertools.permutations(names, 2):
-            yield from _of_two(x, y, samples.positive)
+            yield from _compare_two(x, y, samples.positive)
     yield from _unfold(comparison, ranges, deadline)
     if samples.positive and samples.negative:
         for count in range(2, min(len(names), _MAX_VARIABLES_TOGETHER) + 1):
             for chosen in itertools.combinations(names, count):
-                yield from _of_several(chosen, samples.positive)
+                yield from _compare_several(chosen, samples.positive)
     yield from _tidy(comparison)
 
 
-def _of_values(dimension: DimExpr, values: Sequence[int]) -> Iterator[Comparison]:
+def _compare_values(dimension: DimExpr, values: Sequence[int]) -> Iterator[Comparison]:
     """Yields comparisons of a dimension with constants, if the samples show all of its values."""
     least, greatest = min(values), max(values)
     if least == greatest:
@@ -139,7 +139,7 @@ def _of_values(dimension: DimExpr, values: Sequence[int]) -> Iterator[Comparison
         yield Comparison("==", remainder(dimension, DimExpr.constant(step)), least % step)
 
 
-def _of_two(x: str, y: str, samples: Sequence[Mapping[str, int]]) -> Iterator[Comparison]:
+def _compare_two(x: str, y: str, samples: Sequence[Mapping[str, int]]) -> Iterator[Comparison]:
     left, right = DimExpr.variable(x), DimExpr.variable(y)
     apart = [values[x] - values[y] for values in samples]
     least, greatest = min(apart), max(apart)
@@ -157,10 +157,12 @@ def _of_two(x: str, y: str, samples: Sequence[Mapping[str, int]]) -> Iterator[Co
     yield Comparison("==", remainder(left, right), 0)
 
 
-def _of_several(names: Sequence[str], samples: Sequence[Mapping[str, int]]) -> Iterator[Comparison]:
+def _compare_several(
+    names: Sequence[str], samples: Sequence[Mapping[str, int]]
+) -> Iterator[Comparison]:
     variables = [DimExpr.variable(name) for name in names]
     for dimension in (DimExpr.sum(variables), math.prod(variables, start=DimExpr.constant(1))):
-        yield from _of_values(dimension, [dimension.evaluate(values) for values in samples])
+        yield from _compare_values(dimension, [dimension.evaluate(values) for values in samples])
 
 
 def _unfold(
@@ -171,7 +173,7 @@ def _unfold(
     try:
         steps = [normalizer.fact(facts_of(comparison)[-1])]
         while len(steps) < _UNFOLDINGS:
-            following = _without_a_quotient(steps[-1], ranges)
+            following = _remove_quotient(steps[-1], ranges)
             if following is None:
                 break
             steps.append(normalizer.fact(following))
@@ -179,10 +181,10 @@ def _unfold(
         return
     for fact in reversed(steps):
         if fact.constant() is None:
-            yield readable(fact, ranges)
+            yield make_readable(fact, ranges)
 
 
-def _without_a_quotient(fact: Fact, ranges: Mapping[str, Interval]) -> Fact | None:
+def _remove_quotient(fact: Fact, ranges: Mapping[str, Interval]) -> Fact | None:
     """Rewrites an inequality without one of its quotients or maxima."""
     if fact.relation != ">=":
         return None
@@ -238,10 +240,10 @@ def rewrite(
         forms += _with_fewer_variables(problem, names)
     except (OverflowError, OutOfTimeError):
         pass  # the forms so far are valid
-    return min(forms, key=_complexity)
+    return min(forms, key=_rank)
 
 
-def _complexity(comparison: Comparison) -> tuple[int, int, int]:
+def _rank(comparison: Comparison) -> tuple[int, int, int]:
     sides = [side for side in (comparison.left, comparison.right) if isinstance(side, DimExpr)]
     operations = sum(isinstance(a, DimOperation) for side in sides for a in atoms(side))
     return operations, str(comparison).count("-"), sum(side.size for side in sides)
@@ -252,7 +254,7 @@ def _with_fewer_variables(problem: Problem, names: frozenset[str]) -> Iterator[C
     *defined, goal = problem.goals
     made_up = goal.expression.variables() - names
     if not made_up and goal.constant() is None and _all_follow(defined, problem.ranges):
-        yield readable(goal, problem.ranges)
+        yield make_readable(goal, problem.ranges)
 
 
 def _with_all_variables(
@@ -271,8 +273,8 @@ def _with_all_variables(
     for _ in range(_QUOTIENTS_MULTIPLIED_OUT):
         if goal.constant() is not None:
             return
-        yield readable(goal, ranges)
-        multiplied = _without_exact_quotient(goal, facts, names, ranges, deadline)
+        yield make_readable(goal, ranges)
+        multiplied = _remove_exact_quotient(goal, facts, names, ranges, deadline)
         if multiplied is None:
             return
         goal = normalizer.fact(multiplied)
@@ -282,7 +284,7 @@ def _all_follow(facts: Sequence[Fact], ranges: Mapping[str, Interval]) -> bool:
     return all(follows(fact, ranges) for fact in facts)
 
 
-def _without_exact_quotient(
+def _remove_exact_quotient(
     fact: Fact,
     known: Sequence[Fact],
     names: frozenset[str],
@@ -307,12 +309,12 @@ def _without_exact_quotient(
     return None
 
 
-def readable(fact: Fact, ranges: Mapping[str, Interval]) -> Comparison:
-    """Converts a fact in normal form to a readable comparison."""
+def make_readable(fact: Fact, ranges: Mapping[str, Interval]) -> Comparison:
+    """Converts a fact in normal form to a make_readable comparison."""
     divided = divisibility(fact, ranges)
     if divided is not None:
         return Comparison(fact.relation, remainder(*divided), 0)
-    return arrange(_with_remainders(fact))
+    return arrange(_restore_remainders(fact))
 
 
 def remainder(x: DimExpr, y: DimExpr) -> DimExpr:
@@ -320,7 +322,7 @@ def remainder(x: DimExpr, y: DimExpr) -> DimExpr:
     return atom_expression(DimOperation("mod", (x, y)))
 
 
-def _with_remainders(fact: Fact) -> Fact:
+def _restore_remainders(fact: Fact) -> Fact:
     """Replaces x - y*floordiv(x, y) by mod(x, y)."""
     expression = fact.expression
     for monomial, coefficient in expression.terms:

@@ -179,18 +179,18 @@ def symbolic_dim_bounds(
     """
     if not isinstance(dimension, DimExpr):
         return dimension, dimension
-    facts = [] if scope is None else [f for c in scope.constraints for f in _not_negative(c)]
-    narrowed = _ranges(facts, ranges or {})
+    facts = [] if scope is None else [f for c in scope.constraints for f in _list_not_negative(c)]
+    narrowed = _narrow_ranges(facts, ranges or {})
     lower, upper = enclosure(dimension, narrowed)
     if len(facts) * len(dimension.terms) <= _MAX_WORK:
         for fact in facts:
-            lower = max(lower, _lower_by(dimension, fact, narrowed))
-            upper = min(upper, -_lower_by(-dimension, fact, narrowed))
+            lower = max(lower, _bound_lower(dimension, fact, narrowed))
+            upper = min(upper, -_bound_lower(-dimension, fact, narrowed))
     # Contradictory constraints are ignored, because they imply every bound.
     return (lower, upper) if lower <= upper else enclosure(dimension, ranges)
 
 
-def _not_negative(constraint: Comparison) -> Sequence[DimExpr]:
+def _list_not_negative(constraint: Comparison) -> Sequence[DimExpr]:
     """Returns expressions that the constraint makes at least 0."""
     fact = difference_fact(constraint)
     if fact.relation == "==":
@@ -198,7 +198,7 @@ def _not_negative(constraint: Comparison) -> Sequence[DimExpr]:
     return (fact.expression,) if fact.relation == ">=" else ()
 
 
-def _ranges(facts: Sequence[DimExpr], known: Mapping[str, Interval]) -> dict[str, Interval]:
+def _narrow_ranges(facts: Sequence[DimExpr], known: Mapping[str, Interval]) -> dict[str, Interval]:
     """Narrows the known bounds of variables by facts that are linear in them.
 
     If the facts contradict each other, a lower bound may exceed the upper one.
@@ -230,7 +230,7 @@ def _narrow(known: Interval, coefficient: int, others: Bound) -> Interval:
     return low, min(high, others // -coefficient)
 
 
-def _lower_by(x: DimExpr, fact: DimExpr, ranges: Mapping[str, Interval]) -> Bound:
+def _bound_lower(x: DimExpr, fact: DimExpr, ranges: Mapping[str, Interval]) -> Bound:
     """Bounds x from below by x - k*fact, because the fact is at least 0."""
     coefficients = dict(x.terms)
     factors = {

@@ -101,13 +101,13 @@ def make_plan(
                 equations[place := Place(argument, axis)] = dimension
                 if isinstance(size, int):
                     ints.add(place)
-    steps = _steps(equations, ints, constant_slopes)
+    steps = _make_steps(equations, ints, constant_slopes)
     definitions: tuple[Definition, ...] = ()
     missing = names - {step.variable for step in steps}
-    if missing and (defined := _definitions(constraints)):
+    if missing and (defined := _collect_definitions(constraints)):
         replaced = {d.variable: d.dimension for d in defined}
         others = {p: _substitute(dimension, replaced) for p, dimension in equations.items()}
-        with_help = _steps(others, ints, constant_slopes)
+        with_help = _make_steps(others, ints, constant_slopes)
         solved = {step.variable for step in with_help}
         follow = tuple(d for d in defined if variables_of(d.dimension) <= solved)
         still_missing = names - solved - {d.variable for d in follow}
@@ -118,7 +118,7 @@ def make_plan(
     return Plan(steps, definitions, rest, frozenset(missing))
 
 
-def _steps(
+def _make_steps(
     equations: Mapping[Place, Dim], ints: Collection[Place], constant_slopes: bool
 ) -> tuple[PlanStep, ...]:
     """Solves equations with one unknown each, one after the other."""
@@ -129,17 +129,17 @@ def _steps(
         candidates = [
             step
             for place, dimension in remaining.items()
-            if (step := _step(place, dimension, solved, constant_slopes)) is not None
+            if (step := _make_step(place, dimension, solved, constant_slopes)) is not None
         ]
         if not candidates:
             return tuple(steps)
-        best = min(candidates, key=lambda step: (step.place not in ints, _effort(step)))
+        best = min(candidates, key=lambda step: (step.place not in ints, _rank_step(step)))
         steps.append(best)
         solved.add(best.variable)
         del remaining[best.place]
 
 
-def _definitions(constraints: Iterable[Comparison]) -> tuple[Definition, ...]:
+def _collect_definitions(constraints: Iterable[Comparison]) -> tuple[Definition, ...]:
     """Collects the definitions that constraints `variable == expression` give."""
     defined: dict[str, Definition] = {}
     for constraint in constraints:
@@ -167,7 +167,7 @@ def _substitute(dimension: Dim, replaced: Mapping[str, Dim]) -> Dim:
         return dimension
 
 
-def _step(
+def _make_step(
     place: Place, dimension: DimExpr, found: set[str], constant_slopes: bool
 ) -> PlanStep | None:
     """Solves for the only unknown variable of a dimension; None if that is not possible."""
@@ -188,7 +188,7 @@ def _step(
     return None if constant_slopes and isinstance(step.slope, DimExpr) else step
 
 
-def _effort(step: PlanStep) -> int:
+def _rank_step(step: PlanStep) -> int:
     """Ranks equations: simple ones come first, because they give simple error messages."""
     if isinstance(step.slope, DimExpr):
         return 3

@@ -222,7 +222,7 @@ def export_specs(
     _check_names(specs, options)
     if not specs.decided:
         specs = auto_shapes(
-            specs, lambda proposed: _trial(function, proposed, options), infer=options.infer
+            specs, lambda proposed: _trace_trial(function, proposed, options), infer=options.infer
         )
         asked, _, _ = options.call.partition(", polymorphic_shapes=")
         options = replace(options, call=f"{asked}, polymorphic_shapes={specs.texts()!r}")
@@ -232,7 +232,7 @@ def export_specs(
         refuse_host_callbacks(traced, name, options)
         return lower(trace_with_wide_dtypes(traced), name, options)
 
-    given = given_assumptions(specs, options, name)
+    given = collect_assumptions(specs, options, name)
     inferred = infer_and_lower(tracing, given, to_module)
     traced, lowered = inferred.traced, inferred.result
     check_requirements_allowed(given, inferred.assumptions, tracing, options)
@@ -262,15 +262,15 @@ def export_specs(
     )
 
 
-def _trial(function: JaxCallable, specs: Specs, options: ExportOptions) -> TracedTrial:
+def _trace_trial(function: JaxCallable, specs: Specs, options: ExportOptions) -> TracedTrial:
     tracing = make_traced_function(function, specs, options.words)
-    inferred = infer(tracing, given_assumptions(specs, options, function.name))
+    inferred = infer(tracing, collect_assumptions(specs, options, function.name))
     assumptions = with_reshape_requirements(inferred.assumptions, inferred.traced, tracing)
     results = [assumptions.shape_from_jax(aval) for aval in inferred.traced.jaxpr.out_avals]
     return TracedTrial(assumptions.requirements, results)
 
 
-def given_assumptions(specs: Specs, options: ExportOptions, name: str) -> SizeAssumptions:
+def collect_assumptions(specs: Specs, options: ExportOptions, name: str) -> SizeAssumptions:
     """Collects the user's constraints, and those in the scopes of JAX's dimensions.
 
     Raises:
@@ -368,7 +368,7 @@ def eval_polymorphic_shape(
                 "export. Write the entries of polymorphic_shapes, or read out_avals of the "
                 "portable function that export(f, polymorphic_shapes=AUTO) gives."
             )
-        given = given_assumptions(specs, options, function.name)
+        given = collect_assumptions(specs, options, function.name)
         tracing = make_traced_function(function, specs)
         inferred = infer(tracing, given)
         traced = inferred.traced

@@ -91,7 +91,7 @@ def to_exported(portable: PortableFunction | HoldsPortable) -> jax_export.Export
       FunctionError: it is not a portable function.
     """
     portable = as_portable_function(portable, "to_exported")
-    form = _form_in_jax(portable)
+    form = _get_cache(portable)
     with form.lock:
         if form.exported is not None:
             return form.exported
@@ -100,7 +100,7 @@ def to_exported(portable: PortableFunction | HoldsPortable) -> jax_export.Export
         return exported
 
 
-class _FormInJax:
+class _ExportedCache:
     """Cached Exported of a portable function."""
 
     def __init__(self) -> None:
@@ -109,8 +109,8 @@ class _FormInJax:
 
 
 @once_per_object
-def _form_in_jax(_: PortableFunction) -> _FormInJax:
-    return _FormInJax()
+def _get_cache(_: PortableFunction) -> _ExportedCache:
+    return _ExportedCache()
 
 
 def keep_exported(function: PortableFunction, exported: jax_export.Exported) -> None:
@@ -119,25 +119,25 @@ def keep_exported(function: PortableFunction, exported: jax_export.Exported) -> 
     It is not cached if JAX cannot make VJPs on demand, because a VJP may be added later.
     """
     if exported.has_vjp() == function.has_vjp:
-        _form_in_jax(function).exported = exported
+        _get_cache(function).exported = exported
 
 
 def _make_exported(portable: PortableFunction) -> jax_export.Exported:
     forward_registrations()
     in_tree, out_tree = jax_structures(portable)
-    exported = _flat_exported(portable, 0)
+    exported = _make_flat_exported(portable, 0)
     if portable.has_vjp:
         # The closure must not hold the function, or the cached Exported would keep it alive.
         gradient, name = portable.gradient, portable.name
         with_vjp = _jax_compat.with_vjp_made_by(exported, lambda: to_exported(gradient.get(name)))
-        exported = with_vjp or _flat_exported(portable, _count_made_orders(portable))
-    in_avals, out_avals = _under_constraints(portable, exported)
+        exported = with_vjp or _make_flat_exported(portable, _count_made_orders(portable))
+    in_avals, out_avals = _constrain_avals(portable, exported)
     return replace(
         exported,
         in_tree=in_tree,
         out_tree=out_tree,
-        in_avals=_with_weak_types(portable.in_avals, in_avals),
-        out_avals=_with_weak_types(portable.out_avals, out_avals),
+        in_avals=_restore_weak_types(portable.in_avals, in_avals),
+        out_avals=_restore_weak_types(portable.out_avals, out_avals),
     )
 
 
@@ -170,10 +170,10 @@ def from_exported(
             f"jax.export.deserialize give. Got: {exported!r:.200} of type "
             f"{type(exported).__name__}."
         )
-    return retarget(_portable(exported), target)
+    return retarget(_make_portable(exported), target)
 
 
-def _portable(
+def _make_portable(
     exported: jax_export.Exported, primal: PortableFunction | None = None
 ) -> PortableFunction:
     """Makes a portable function with JAX's module; a VJP gets its `primal` function."""
@@ -220,7 +220,9 @@ def _portable(
     )
     if not exported.has_vjp():
         return portable
-    return replace(portable, gradient=GradientOnDemand(lambda: _portable(exported.vjp(), portable)))
+    return replace(
+        portable, gradient=GradientOnDemand(lambda: _make_portable(exported.vjp(), portable))
+    )
 
 
 @functools.cache
@@ -233,7 +235,7 @@ def _load_lapack() -> None:
     traced.lower(lowering_platforms=("cpu",))
 
 
-def _flat_exported(portable: PortableFunction, vjp_order: int) -> jax_export.Exported:
+def _make_flat_exported(portable: PortableFunction, vjp_order: int) -> jax_export.Exported:
     """Makes an Exported over flat arguments and results, through serialized bytes.
 
     Every release of JAX accepts bytes in the same way, and does not compare their types with those
@@ -252,41 +254,41 @@ def _flat_exported(portable: PortableFunction, vjp_order: int) -> jax_export.Exp
         argument_names=flat_names(len(portable.in_avals)),
         module=replace(
             portable.module,
-            data=_todays_module(portable),
+            data=_update_module(portable),
             calling_convention_version=max(portable.module.calling_convention_version, _CONVENTION),
         ),
         # The module now takes 4-bit values directly.
         constraints_known=False,
-        in_avals=tuple(map(_with_written_dtype, portable.in_avals)),
-        out_avals=tuple(map(_with_written_dtype, portable.out_avals)),
+        in_avals=tuple(map(_replace_unwritable_dtype, portable.in_avals)),
+        out_avals=tuple(map(_replace_unwritable_dtype, portable.out_avals)),
     )
     functions = map(convert_to_jax_form, check_writable_chain(flat, vjp_order))
     exported = jax_export.deserialize(bytearray(write_exported(list(functions))))
     return replace(
         exported,
-        in_avals=_with_own_dtypes(portable.in_avals, exported.in_avals),
-        out_avals=_with_own_dtypes(portable.out_avals, exported.out_avals),
+        in_avals=_restore_dtypes(portable.in_avals, exported.in_avals),
+        out_avals=_restore_dtypes(portable.out_avals, exported.out_avals),
     )
 
 
-def _with_written_dtype(aval: Aval) -> Aval:
+def _replace_unwritable_dtype(aval: Aval) -> Aval:
     """Replaces a dtype that JAX's files lack (int2 and uint2) by one that they have."""
     return aval if aval.dtype in DTYPES else replace(aval, dtype="int8")
 
 
-def _with_own_dtypes(known_avals: Sequence[Aval], avals: Sequence[Any]) -> tuple[Any, ...]:
+def _restore_dtypes(known_avals: Sequence[Aval], avals: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(
         aval if known.dtype in DTYPES else aval.update(dtype=np.dtype(known.dtype))
         for known, aval in zip(known_avals, avals, strict=True)
     )
 
 
-def _todays_module(portable: PortableFunction) -> bytes:
+def _update_module(portable: PortableFunction) -> bytes:
     """Rewrites the module for the installed JAX, if that is necessary."""
     narrow = any(map(is_narrow, (*portable.in_avals, *portable.out_avals)))
     readable = portable.module.stablehlo_version <= _jax_compat.current_stablehlo_version()
     if readable and not narrow and not _LINEAR_ALGEBRA.search(portable.module.data):
-        return _with_meshes(portable.module.data)
+        return _restore_meshes(portable.module.data)
     _load_lapack()
     module = read_stablehlo_module(portable)
     rewrite_calls(module, portable.name, keep_current=True)
@@ -301,10 +303,10 @@ def _todays_module(portable: PortableFunction) -> bytes:
             )
     if narrow:
         retype_narrow_values(module, portable, ELEMENT_TYPES)
-    return _with_meshes(module.serialize(_jax_compat.current_stablehlo_version()))
+    return _restore_meshes(module.serialize(_jax_compat.current_stablehlo_version()))
 
 
-def _with_meshes(module: bytes) -> bytes:
+def _restore_meshes(module: bytes) -> bytes:
     """Converts meshes and manual computations to Shardy operations, which TensorFlow lacks.
 
     JAX 0.8 recognizes only the operations; later releases read both forms.
@@ -336,7 +338,7 @@ def _read_constraints(exported: jax_export.Exported) -> tuple[str, ...]:
     return () if scope is None else tuple(map(str, scope_from_jax(scope).constraints))
 
 
-def _under_constraints(
+def _constrain_avals(
     portable: PortableFunction, exported: jax_export.Exported
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Converts the abstract values to a scope with the function's constraints.
@@ -364,7 +366,7 @@ def _under_constraints(
     return renewed[: len(exported.in_avals)], renewed[len(exported.in_avals) :]
 
 
-def _with_weak_types(known_avals: Sequence[Aval], avals: Sequence[Any]) -> tuple[Any, ...]:
+def _restore_weak_types(known_avals: Sequence[Aval], avals: Sequence[Any]) -> tuple[Any, ...]:
     """Restores the weak types of the traced function, which JAX's files drop."""
     return tuple(
         aval.update(weak_type=True) if known.weak_type else aval

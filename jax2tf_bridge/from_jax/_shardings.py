@@ -27,11 +27,11 @@ def read_shardings(
     if any(exported.in_shardings_hlo) or any(exported.out_shardings_hlo):
         # Until March 2026 JAX stored XLA's shardings.
         ins, outs = exported.in_shardings_hlo, exported.out_shardings_hlo
-        return tuple(map(_of_xla, ins)), tuple(map(_of_xla, outs))
+        return tuple(map(_convert_xla, ins)), tuple(map(_convert_xla, outs))
     abstract_mesh: Any = None
     ins = exported.in_shardings_jax(abstract_mesh)
     outs = exported.out_shardings_jax(abstract_mesh)
-    return tuple(map(_of_jax, ins)), tuple(map(_of_jax, outs))
+    return tuple(map(_convert_jax, ins)), tuple(map(_convert_jax, outs))
 
 
 def vjp_shardings(
@@ -49,7 +49,7 @@ def vjp_shardings(
     if exported.nr_devices == 1:
         return None
     if any(exported.in_shardings_hlo) or any(exported.out_shardings_hlo):
-        ins, outs = _of_meshes(traced, exported, name)
+        ins, outs = _convert_to_mesh(traced, exported, name)
     else:
         abstract_mesh: Any = None
         ins = tuple(exported.in_shardings_jax(abstract_mesh))
@@ -67,12 +67,12 @@ def vjp_shardings(
     return (*ins, *outs), ins
 
 
-def _of_meshes(
+def _convert_to_mesh(
     traced: jax.stages.Traced, exported: Any, name: str
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Converts XLA's shardings to the function's mesh, or to one with made-up names."""
     count = exported.nr_devices
-    meshes = [mesh for mesh in _meshes(traced) if mesh.size == count]
+    meshes = [mesh for mesh in _iter_meshes(traced) if mesh.size == count]
     for mesh in meshes:
         try:
             return tuple(exported.in_shardings_jax(mesh)), tuple(exported.out_shardings_jax(mesh))
@@ -82,7 +82,7 @@ def _of_meshes(
     devices = jax.devices()[:count] if concrete is None else list(concrete.devices.flat)
     ins, outs = (
         tuple(
-            _over_mesh(s, aval.ndim, devices, count, name)
+            _convert_to_devices(s, aval.ndim, devices, count, name)
             for s, aval in zip(of, avals, strict=True)
         )
         for of, avals in (
@@ -93,11 +93,11 @@ def _of_meshes(
     return ins, outs
 
 
-def _over_mesh(
+def _convert_to_devices(
     sharding: Any, rank: int, devices: Sequence[Any], count: int, name: str
 ) -> NamedSharding | None:
     """Converts XLA's sharding to a mesh of these devices; an abstract mesh if they are too few."""
-    known = _of_xla(sharding)
+    known = _convert_xla(sharding)
     if known is None:
         return None
     named = to_named_sharding(known.hlo, rank, count)
@@ -114,7 +114,7 @@ def _over_mesh(
     return NamedSharding(mesh, PartitionSpec(*(axes or None for axes in named.partitions)))
 
 
-def _meshes(traced: jax.stages.Traced) -> Iterator[Any]:
+def _iter_meshes(traced: jax.stages.Traced) -> Iterator[Any]:
     params = [_jax_compat.jit_shardings(traced)]
     params += [equation.params for equation in iter_equations(traced.jaxpr.jaxpr)]
     for each in params:
@@ -125,44 +125,44 @@ def _meshes(traced: jax.stages.Traced) -> Iterator[Any]:
                     yield mesh
 
 
-def _of_xla(sharding: Any) -> Sharding | None:
+def _convert_xla(sharding: Any) -> Sharding | None:
     if sharding is None:
         return None
     # "Replicated" has default values in all fields, so it serializes to no bytes.
     return Sharding(hlo=sharding.to_proto().SerializeToString() or REPLICATED)
 
 
-def _of_jax(sharding: Any) -> Sharding | None:
+def _convert_jax(sharding: Any) -> Sharding | None:
     if sharding is None:
         return None
     spec = sharding.spec
     # PartitionSpec has no `partitions` in JAX 0.8, and is not iterable in later releases.
     return Sharding(
-        mesh=_mesh(sharding.mesh),
-        partitions=tuple(map(_axes, getattr(spec, "partitions", spec))),
+        mesh=_convert_mesh(sharding.mesh),
+        partitions=tuple(map(_convert_axes, getattr(spec, "partitions", spec))),
         unreduced=tuple(sorted(getattr(spec, "unreduced", ()))),
         reduced=tuple(sorted(getattr(spec, "reduced", ()))),
         memory_kind=sharding.memory_kind,
     )
 
 
-def _mesh(mesh: Any) -> AbstractMesh:
+def _convert_mesh(mesh: Any) -> AbstractMesh:
     device = getattr(mesh, "abstract_device", None)
     return AbstractMesh(
         axis_names=tuple(map(str, mesh.axis_names)),
         axis_sizes=tuple(mesh.axis_sizes),
         axis_types=tuple(_AXIS_TYPES[kind.name] for kind in mesh.axis_types),
-        device=None if device is None else _device(device),
+        device=None if device is None else _convert_device(device),
     )
 
 
-def _device(device: Any) -> AbstractDevice:
+def _convert_device(device: Any) -> AbstractDevice:
     # Devices have no platform before JAX 0.10.
     platform = getattr(device, "platform", "")
     return AbstractDevice(device.device_kind, platform, device.num_cores)
 
 
-def _axes(entry: Any) -> tuple[str, ...]:
+def _convert_axes(entry: Any) -> tuple[str, ...]:
     if entry is None:
         return ()
     return (entry,) if isinstance(entry, str) else tuple(entry)

@@ -94,7 +94,7 @@ def comparison_to_jax(comparison: Comparison) -> list[str]:
 
 
 def _equality_to_jax(comparison: Comparison) -> list[str]:
-    difference = _expression(comparison.left) - comparison.right
+    difference = _to_expression(comparison.left) - comparison.right
     if difference.constant_value() is not None:
         return [str(comparison)]
     forms: list[tuple[tuple[bool, bool, bool, bool], str]] = []
@@ -108,7 +108,7 @@ def _equality_to_jax(comparison: Comparison) -> list[str]:
             (
                 (
                     # JAX would loop if the replacement contained the replaced term.
-                    _occurs(rest, {atom for atom, _ in monomial}),
+                    _contains(rest, {atom for atom, _ in monomial}),
                     # The sides of the comparison are kept if possible.
                     (replaced, rest) != (comparison.left, comparison.right),
                     abs(coefficient) != 1,
@@ -132,16 +132,16 @@ def _may_be_replaced(monomial: _Product, difference: DimExpr) -> bool:
     return is_single and all(monomial[0][0] not in dict(other) for other in others)
 
 
-def _occurs(expression: DimExpr, atoms: set[Variable | DimOperation]) -> bool:
+def _contains(expression: DimExpr, atoms: set[Variable | DimOperation]) -> bool:
     return any(
         atom in atoms
-        or (isinstance(atom, DimOperation) and any(_occurs(o, atoms) for o in atom.operands))
+        or (isinstance(atom, DimOperation) and any(_contains(o, atoms) for o in atom.operands))
         for monomial, _ in expression.terms
         for atom, _ in monomial
     )
 
 
-def _expression(dimension: Dim) -> DimExpr:
+def _to_expression(dimension: Dim) -> DimExpr:
     return DimExpr.constant(dimension) if isinstance(dimension, int) else dimension
 
 
@@ -208,7 +208,7 @@ def _is_derived(constraint: Comparison, following: Comparison) -> bool:
 
     JAX applies earlier equalities to x, so the two may spell x differently.
     """
-    match _expression(following.left).terms:
+    match _to_expression(following.left).terms:
         case (((((DimOperation("mod", (_, k)), 1),), 1)),) if following.right == 0:
             divisor = k.constant_value()
         case _:

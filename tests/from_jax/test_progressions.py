@@ -43,7 +43,7 @@ def test_the_users_words(progression: Progression, of_jax: str, of_user: str) ->
 
 
 @given(st.integers(2, 6), st.integers(0, 5), st.integers(1, 9), st.integers(-6, 6))
-def test_the_variable_and_its_counter_say_the_same(
+def test_the_variable_and_its_counter_are_texts_equal(
     factor: int, remainder: int, counter: int, coefficient: int
 ) -> None:
     progression = Progression("b", factor, remainder % factor)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax2tf_bridge.from_jax.shapes._questions import Question, question_of
+from jax2tf_bridge.from_jax.shapes._questions import Question, read_question
 
 VARIABLES = frozenset("abcdhw")
 
@@ -107,7 +107,7 @@ def shown(question: Question | None) -> list[list[str]] | None:
 
 @pytest.mark.parametrize(("message", "options"), MESSAGES, ids=[m[:40] for m, _ in MESSAGES])
 def test_reads_what_jax_says(message: str, options: list[list[str]]) -> None:
-    assert shown(question_of(ValueError(message), VARIABLES)) == options
+    assert shown(read_question(ValueError(message), VARIABLES)) == options
 
 
 def test_padding_that_must_be_a_number() -> None:
@@ -115,7 +115,7 @@ def test_padding_that_must_be_a_number() -> None:
         "padding argument to conv_general_dilated should be a string or a sequence of (low, high) "
         "pairs, got [(np.int64(2), - max(h - 2, 0) + h), (1, 1)]"
     )
-    question = question_of(TypeError(message), VARIABLES)
+    question = read_question(TypeError(message), VARIABLES)
     assert question is not None
     assert question.options == ()
     assert list(map(str, question.constants)) == ["h - max(h - 2, 0)"]
@@ -138,7 +138,7 @@ def test_padding_that_must_be_a_number() -> None:
     ],
 )
 def test_leaves_other_messages_alone(message: str) -> None:
-    assert question_of(ValueError(message), VARIABLES) is None
+    assert read_question(ValueError(message), VARIABLES) is None
 
 
 def test_looks_at_causes() -> None:
@@ -148,12 +148,12 @@ def test_looks_at_causes() -> None:
         except ValueError as e:
             raise RuntimeError("a library's words") from e
     except RuntimeError as e:
-        question = question_of(e, VARIABLES)
+        question = read_question(e, VARIABLES)
     assert shown(question) == [["b >= 4"], ["b < 4"]]
 
 
 @given(st.text(alphabet="(),[]ab13+-* float32'>=<!shapes\n", max_size=200))
 def test_survives_any_text(text: str) -> None:
     for start in ("", "Symbolic dimension comparison '", "for matmul arguments: ", "got shape="):
-        question = question_of(ValueError(start + text), VARIABLES)
+        question = read_question(ValueError(start + text), VARIABLES)
         assert question is None or question.options or question.constants

@@ -9,7 +9,7 @@ import pytest
 
 from jax2tf_bridge import export
 from jax2tf_bridge.from_jax.stablehlo import _module
-from jax2tf_bridge.from_jax.stablehlo._module import _say_the_same
+from jax2tf_bridge.from_jax.stablehlo._module import _are_texts_equal
 
 PRODUCT = "%0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0]{} : (tensor<2x2xf32>)"
 WINDOW = '%1 = "stablehlo.reduce_window"(%0, %c) <{{{}window_dimensions = array<i64: 2>}}> ({{'
@@ -39,8 +39,8 @@ DEFAULT = "#stablehlo<precision DEFAULT>"
     ],
 )
 def test_defaults(said: str, unsaid: str) -> None:
-    assert _say_the_same(said, unsaid)
-    assert _say_the_same(unsaid, said)
+    assert _are_texts_equal(said, unsaid)
+    assert _are_texts_equal(unsaid, said)
 
 
 @pytest.mark.parametrize(
@@ -55,20 +55,20 @@ def test_defaults(said: str, unsaid: str) -> None:
     ],
 )
 def test_what_is_no_default(said: str, unsaid: str) -> None:
-    assert not _say_the_same(said, unsaid)
-    assert not _say_the_same(unsaid, said)
+    assert not _are_texts_equal(said, unsaid)
+    assert not _are_texts_equal(unsaid, said)
 
 
 def test_a_usual_module_is_compared_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it is written a second time, which takes as long as the rest."""
     printed = []
-    plain = _module._text
+    plain = _module._print
 
     def recorded(module: Any) -> str:
         printed.append(plain(module))
         return printed[-1]
 
-    monkeypatch.setattr(_module, "_text", recorded)
+    monkeypatch.setattr(_module, "_print", recorded)
 
     def layer(x: jax.Array) -> Any:
         images = jax.lax.conv_general_dilated(

@@ -318,7 +318,7 @@ def test_what_jax_would_divide_by_for_ever_has_no_form(comparison: str, forms: l
 
 @given(st.lists(strategies.comparisons, max_size=3), strategies.assignments)
 @settings(max_examples=examples(100), deadline=None)
-def test_scopes_say_the_same_to_jax(constraints: list[Any], values: dict[str, int]) -> None:
+def test_scopes_are_texts_equal_to_jax(constraints: list[Any], values: dict[str, int]) -> None:
     scope = SymbolicScope(constraints, check=False)
     try:
         converted = scope_to_jax(scope)

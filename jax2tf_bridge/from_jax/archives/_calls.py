@@ -118,13 +118,13 @@ def read_archived_call(call: Any, target: str) -> ArchivedCall | None:
     match = _TARGET.fullmatch(target)
     routine = _ROUTINES.get(match.group(2), match.group(2)) if match else ""
     if match is None:
-        return _gpu_call(call, target)
+        return _read_gpu_call(call, target)
     has_attributes = match.group(3) is not None
     if routine not in _ROUTINES_READ:
         return None
     if has_attributes:
         routine = _FFI_ROUTINES.get(routine, routine)
-    operands = _operands(call)
+    operands = _list_operands(call)
     arrays = tuple(x for x in operands if ir.RankedTensorType(x.type).rank > 0)
     scalars = [x for x in operands if ir.RankedTensorType(x.type).rank == 0]
     is_registered = has_attributes and jax.__version_info__ >= _SINCE.get(routine, ())
@@ -133,13 +133,15 @@ def read_archived_call(call: Any, target: str) -> ArchivedCall | None:
         target,
         routine,
         arrays,
-        _flags_of_attributes(call) if has_attributes else _flags_of(routine, scalars, target),
+        _read_flag_attributes(call)
+        if has_attributes
+        else _read_flag_operands(routine, scalars, target),
         None if scale is not None and constant(scale) == 1 else scale,
         is_registered and not scalars and len(call.results) in _RESULTS_TODAY.get(routine, ()),
     )
 
 
-def _gpu_call(call: Any, target: str) -> ArchivedCall | None:
+def _read_gpu_call(call: Any, target: str) -> ArchivedCall | None:
     match = _GPU_TARGET.fullmatch(target)
     routine = _GPU_ROUTINES.get(match.group(1)) if match else None
     if target in _PERMUTATIONS:
@@ -147,11 +149,11 @@ def _gpu_call(call: Any, target: str) -> ArchivedCall | None:
     if routine is None:
         return None
     # Other platforms never compile this branch, and jaxlib registers the call for GPUs only.
-    arrays = tuple(_operands(call))
-    return ArchivedCall(target, routine, arrays, _flags_of_attributes(call), None, True)
+    arrays = tuple(_list_operands(call))
+    return ArchivedCall(target, routine, arrays, _read_flag_attributes(call), None, True)
 
 
-def _operands(call: Any) -> list[Any]:
+def _list_operands(call: Any) -> list[Any]:
     """Lists the operands without the shapes of results."""
     elements: Any = ()
     if _SHAPES in call.attributes:
@@ -186,7 +188,7 @@ def constant(value: Any) -> complex | None:
         return None
 
 
-def _flags_of(routine: str, scalars: Sequence[Any], target: str) -> dict[str, int]:
+def _read_flag_operands(routine: str, scalars: Sequence[Any], target: str) -> dict[str, int]:
     flags: dict[str, int] = {}
     for name, place in _FLAG_OPERANDS.get(routine, {}).items():
         if place >= len(scalars):
@@ -202,7 +204,7 @@ def _flags_of(routine: str, scalars: Sequence[Any], target: str) -> dict[str, in
     return flags
 
 
-def _flags_of_attributes(call: Any) -> dict[str, int]:
+def _read_flag_attributes(call: Any) -> dict[str, int]:
     """Reads the flags in attributes, characters or (on GPUs) booleans, as numbers."""
     values: dict[str, int] = {}
     for name in ("mhlo.backend_config", "backend_config"):
@@ -307,12 +309,12 @@ def _replace(
     operands = [*call.arrays, *([call.scale] if call.scale is not None else [])]
     results = [ir.RankedTensorType(r.type) for r in operation.results]
     shapes = tuple(tuple(r.shape) for r in results)
-    specs = _specs(call, operands, by_lapack)
+    specs = _make_specs(call, operands, by_lapack)
     # The call passes all operands, even unused ones.
     function = jax.jit(routine_function(call.routine, call.flags, shapes), keep_unused=True)
     with jax.enable_x64(specs[0].dtype in ("float64", "complex128")):
         if by_lapack:
-            replacement = _as_today(function, specs, call.target)
+            replacement = _export_today(function, specs, call.target)
         else:
             replacement = lower(function.trace(*specs), call.target, options).module
     given = replacement.main_types()[1]
@@ -322,14 +324,16 @@ def _replace(
     module.replace_by_function(operation, operands, replacement, f"bridge_{call.routine}")
 
 
-def _as_today(function: Any, specs: Sequence[jax.ShapeDtypeStruct], target: str) -> StableHloModule:
+def _export_today(
+    function: Any, specs: Sequence[jax.ShapeDtypeStruct], target: str
+) -> StableHloModule:
     check = jax_export.DisabledSafetyCheck.custom_call(f"{target}_ffi")
     with newest_calling_convention():
         exported = jax_export.export(function, platforms=("cpu",), disabled_checks=(check,))(*specs)
     return StableHloModule.read(exported.mlir_module_serialized)
 
 
-def _specs(
+def _make_specs(
     call: ArchivedCall, operands: Sequence[Any], by_lapack: bool
 ) -> list[jax.ShapeDtypeStruct]:
     """Lists the types of the operands, with variables for open sizes."""

@@ -71,11 +71,11 @@ def jax_dtype(dtype: Any, path: str, *, shown: str | None = None) -> Any:
             return canonical
     raise DTypeError(
         f"The argument {path} has dtype {shown or dtype}, which JAX does not have. "
-        f"Convert it to numbers before the JAX function{_conversion(dtype)}."
+        f"Convert it to numbers before the JAX function{_advise_conversion(dtype)}."
     )
 
 
-def _conversion(dtype: Any) -> str:
+def _advise_conversion(dtype: Any) -> str:
     """Returns advice to convert an array of a dtype that JAX lacks; "" if there is none."""
     if np.dtype(dtype).kind in "SUO":
         return ", in TensorFlow for instance with tf.strings.to_number or a table of tf.lookup"

@@ -55,31 +55,31 @@ class JaxCallable:
         """
         if not callable(function):
             raise FunctionError(
-                f"{caller} expected a JAX function, got {_short(function)} of type "
-                f"{type(function).__name__}, which is not callable.{_instead(function)}"
+                f"{caller} expected a JAX function, got {_shorten(function)} of type "
+                f"{type(function).__name__}, which is not callable.{_advise_instead(function)}"
             )
         if inspect.isgeneratorfunction(function):
             raise FunctionError(
                 f"{caller} expected a function that returns arrays, got the generator function "
-                f"{_name(function)}. Return a list instead of yielding."
+                f"{_get_name(function)}. Return a list instead of yielding."
             )
-        signature = _signature(function)
+        signature = _read_signature(function)
         jitted: Any = function
         numbers, names = frozenset[int](), frozenset[str]()
         if _is_jitted(function):
             numbers, names = _jax_compat.static_arguments(function)
-            count = _positional_count(signature)
+            count = _count_positional(signature)
             numbers = frozenset(n + count if n < 0 else n for n in numbers)
         else:
-            jitted = jax.jit(_plain(function))
+            jitted = jax.jit(_wrap(function))
         return JaxCallable(
-            name=_name(function),
-            code_name=_code_name(function),
+            name=_get_name(function),
+            code_name=_get_code_name(function),
             jitted=jitted,
             static_argnums=numbers,
             static_argnames=names,
             signature=signature,
-            source=defined_at(function),
+            source=find_definition(function),
             is_unbound_module=_is_unbound_module(function),
             variadic_names=_linen_argument_names(function),
         )
@@ -135,21 +135,23 @@ def _linen_argument_names(function: object) -> tuple[str, ...]:
     if getattr(function, "__name__", "") != "apply" or not _is_linen_module(module):
         return ()
     method = keywords.get("method") or "__call__"
-    signature = _signature(getattr(type(module), method) if isinstance(method, str) else method)
+    signature = _read_signature(
+        getattr(type(module), method) if isinstance(method, str) else method
+    )
     if signature is None:
         return ()
-    positional = list(signature.parameters)[1 : _positional_count(signature)]
+    positional = list(signature.parameters)[1 : _count_positional(signature)]
     return tuple(positional[max(len(args) - 1, 0) :])
 
 
-def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap(function: Callable[..., Any]) -> Callable[..., Any]:
     # jit needs a hashable function with a name, so a plain function wraps the callable: partials
     # and callable objects (an Equinox module) may lack both.
     def call(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
-    call.__name__ = call.__qualname__ = _name(function)
-    signature = _signature(function)
+    call.__name__ = call.__qualname__ = _get_name(function)
+    signature = _read_signature(function)
     if signature is not None:
         call.__signature__ = signature  # type: ignore[attr-defined]
     written = unwrap_function(function)
@@ -159,14 +161,14 @@ def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _name(function: object) -> str:
+def _get_name(function: object) -> str:
     while isinstance(function, functools.partial):
         function = function.func
     name = getattr(function, "__name__", None)
     return name if isinstance(name, str) else type(function).__name__
 
 
-def _code_name(function: object) -> str:
+def _get_code_name(function: object) -> str:
     """Returns the name of the function in code; "f" if it has none."""
     name = getattr(function, "__name__", None)
     named = isinstance(name, str) and name.isidentifier() and not keyword.iskeyword(name)
@@ -174,19 +176,19 @@ def _code_name(function: object) -> str:
     return str(name) if named and not is_method else "f"
 
 
-def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
+def _read_signature(function: Callable[..., Any]) -> inspect.Signature | None:
     try:
         return inspect.signature(function)
     except (TypeError, ValueError):
         return None
 
 
-def _positional_count(signature: inspect.Signature | None) -> int:
+def _count_positional(signature: inspect.Signature | None) -> int:
     parameters = signature.parameters.values() if signature else ()
     return sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
 
 
-def _instead(value: object) -> str:
+def _advise_instead(value: object) -> str:
     """Returns advice for a function that was already exported."""
     if isinstance(unwrap_portable(value), PortableFunction):
         return " It is exported already: to_tf(portable) makes a TensorFlow function of it."
@@ -197,7 +199,7 @@ def _instead(value: object) -> str:
     return ""
 
 
-def _short(value: object) -> str:
+def _shorten(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 80 else text[:80] + "..."
 
@@ -278,12 +280,12 @@ _NOT_CALLED_BY_NAME = frozenset({"numpy", "jaxtyping", "beartype"})
 """Packages whose lines are never named in messages."""
 
 
-def _folders(*names: str) -> tuple[str, ...]:
+def _find_folders(*names: str) -> tuple[str, ...]:
     return tuple({str(Path(sysconfig.get_path(name)).resolve()) for name in names})
 
 
-_PACKAGES = _folders("purelib", "platlib")
-_INSTALLED = (*_PACKAGES, *_folders("stdlib"))
+_PACKAGES = _find_folders("purelib", "platlib")
+_INSTALLED = (*_PACKAGES, *_find_folders("stdlib"))
 _BRIDGE = Path(__file__).resolve().parents[2]
 _OURS = (str(_BRIDGE), str(_BRIDGE.with_name("shape_poly")))
 
@@ -296,7 +298,7 @@ def user_line(error: BaseException) -> str | None:
     """
     innermost: str | None = None
     innermost_installed: str | None = None
-    for file, line, function in _frames(error):
+    for file, line, function in _iter_frames(error):
         where = f"{file}:{line} ({function})"
         if file.startswith(_INSTALLED):
             innermost_installed = where
@@ -328,14 +330,14 @@ def library_line(error: BaseException) -> str | None:
     further inside, or called JAX directly.
     """
     innermost: str | None = None
-    for file, line, function in _frames(error):
+    for file, line, function in _iter_frames(error):
         if not file.startswith(_INSTALLED):
             innermost = None
-        elif _package(file) not in {"", *_NOT_CALLED_BY_NAME}:
+        elif _find_package(file) not in {"", *_NOT_CALLED_BY_NAME}:
             text = linecache.getline(file, line).strip()
             shown = f", `{text}`" if text and not text.startswith("raise ") else ""
             innermost = f"{file}:{line} ({function}){shown}"
-    return innermost if innermost is not None and _is_called(error) else None
+    return innermost if innermost is not None and _has_user_frame(error) else None
 
 
 def user_line_of_equation(equation: Any) -> str | None:
@@ -349,7 +351,7 @@ def user_line_of_equation(equation: Any) -> str | None:
     return None
 
 
-def defined_at(function: object) -> str | None:
+def find_definition(function: object) -> str | None:
     """Returns the place of a function's definition, in the form of `user_line`."""
     inner = unwrap_function(function)
     code = getattr(inner, "__code__", None)
@@ -374,12 +376,12 @@ def unwrap_function(function: object) -> object:
         function = inner
 
 
-def _is_called(error: BaseException) -> bool:
+def _has_user_frame(error: BaseException) -> bool:
     """Returns whether the traceback has code of the user."""
-    return any(not file.startswith(_INSTALLED) for file, _, _ in _frames(error))
+    return any(not file.startswith(_INSTALLED) for file, _, _ in _iter_frames(error))
 
 
-def _package(file: str) -> str:
+def _find_package(file: str) -> str:
     """Returns the installed package of a file; "" for the standard library."""
     for folder in _PACKAGES:
         if file.startswith(folder):
@@ -387,7 +389,7 @@ def _package(file: str) -> str:
     return ""
 
 
-def _frames(error: BaseException) -> Iterable[tuple[str, int, str]]:
+def _iter_frames(error: BaseException) -> Iterable[tuple[str, int, str]]:
     """Yields file, line and function of the frames outside of `_LIBRARIES`, the innermost last."""
     for frame, line in traceback.walk_tb(error.__traceback__):
         if str(frame.f_globals.get("__name__", "")).partition(".")[0] not in _LIBRARIES:

@@ -167,16 +167,16 @@ def _list_composites() -> list[tuple[Any, str, _ToAttributes]]:
                 lax.cumlogsumexp_p,
             )
         ),
-        (linalg.qr_p, "jax2tf.qr", _qr),
-        (linalg.eigh_p, "jax2tf.eigh", _eigh),
-        (linalg.svd_p, "jax2tf.svd", _svd),
+        (linalg.qr_p, "jax2tf.qr", _convert_qr),
+        (linalg.eigh_p, "jax2tf.eigh", _convert_eigh),
+        (linalg.svd_p, "jax2tf.svd", _convert_svd),
         (linalg.lu_p, "jax2tf.lu", lambda params: {}),
         (
             linalg.eig_p,
             "jax2tf.eig",
             _pick_parameters("compute_left_eigenvectors", "compute_right_eigenvectors"),
         ),
-        (linalg.tridiagonal_solve_p, "jax2tf.tridiagonal_solve", _tridiagonal_solve),
+        (linalg.tridiagonal_solve_p, "jax2tf.tridiagonal_solve", _convert_tridiagonal_solve),
     ]
 
 
@@ -200,20 +200,20 @@ def _to_python(value: Any) -> bool | int:
     return bool(value) if isinstance(value, (bool, np.bool_)) else int(value)
 
 
-def _qr(params: Mapping[str, Any]) -> Attributes | None:
+def _convert_qr(params: Mapping[str, Any]) -> Attributes | None:
     return None if params.get("pivoting") else {"full_matrices": bool(params["full_matrices"])}
 
 
-def _eigh(params: Mapping[str, Any]) -> Attributes | None:
+def _convert_eigh(params: Mapping[str, Any]) -> Attributes | None:
     is_part = params.get("subset_by_index") is not None
     return None if is_part else {"lower": bool(params["lower"])}
 
 
-def _svd(params: Mapping[str, Any]) -> Attributes | None:
+def _convert_svd(params: Mapping[str, Any]) -> Attributes | None:
     if params.get("subset_by_index") is not None:
         return None
     return {key: bool(params[key]) for key in ("full_matrices", "compute_uv")}
 
 
-def _tridiagonal_solve(params: Mapping[str, Any]) -> Attributes | None:
+def _convert_tridiagonal_solve(params: Mapping[str, Any]) -> Attributes | None:
     return None if params.get("perturb_singular") else {}

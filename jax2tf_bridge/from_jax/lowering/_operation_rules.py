@@ -153,10 +153,10 @@ _PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31)
 
 def convolution_rules() -> tuple[tuple[Any, Rule], ...]:
     """Lists (primitive, rule) pairs for conv_general_dilated."""
-    return ((lax.conv_general_dilated_p, _lower),)
+    return ((lax.conv_general_dilated_p, _lower_convolution),)
 
 
-def _lower(ctx: Any, lhs: Any, rhs: Any, **params: Any) -> Sequence[Any]:
+def _lower_convolution(ctx: Any, lhs: Any, rhs: Any, **params: Any) -> Sequence[Any]:
     groups = (params["feature_group_count"], params["batch_group_count"])
     if all(isinstance(count, int) for count in groups):
         return lower_by_platform(ctx, lax.conv_general_dilated_p, {}, lhs, rhs, **params)

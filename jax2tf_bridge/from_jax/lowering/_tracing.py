@@ -172,10 +172,10 @@ def flat_function(traced: jax.stages.Traced) -> Callable[..., list[Any]]:
 
 def flat_specs(traced: jax.stages.Traced) -> list[jax.ShapeDtypeStruct]:
     """Returns the shapes and dtypes of the flat arguments, and the shardings in their types."""
-    return [_spec(aval, aval.dtype) for aval in traced.jaxpr.in_avals]
+    return [_make_spec(aval, aval.dtype) for aval in traced.jaxpr.in_avals]
 
 
-def _spec(aval: Any, dtype: Any) -> jax.ShapeDtypeStruct:
+def _make_spec(aval: Any, dtype: Any) -> jax.ShapeDtypeStruct:
     # With explicit mesh axes, the sharding is part of the type.
     sharding = getattr(aval, "sharding", None)
     explicit = sharding is not None and any(axis is not None for axis in sharding.spec)
@@ -208,7 +208,7 @@ def trace_with_wide_dtypes(traced: jax.stages.Traced) -> jax.stages.Traced:
         ]
 
     wide_specs = [
-        _spec(traced_aval, np.dtype(aval.op_dtype)) if is_narrow(aval) else spec
+        _make_spec(traced_aval, np.dtype(aval.op_dtype)) if is_narrow(aval) else spec
         for traced_aval, spec, aval in zip(traced.jaxpr.in_avals, specs, ins, strict=True)
     ]
     wide.__name__ = traced.fun_name
@@ -249,7 +249,7 @@ def trace_vjp(traced: jax.stages.Traced, shardings: VjpShardings = None) -> jax.
         return tuple(pullback(list(args[count:])))
 
     vjp.__name__ = f"{traced.fun_name}_vjp"
-    cotangents = [_spec(aval, cotangent_spec(aval).dtype) for aval in traced.jaxpr.out_avals]
+    cotangents = [_make_spec(aval, cotangent_spec(aval).dtype) for aval in traced.jaxpr.out_avals]
     if shardings is None:
         return jax.jit(vjp).trace(*specs, *cotangents)
     ins, outs = shardings

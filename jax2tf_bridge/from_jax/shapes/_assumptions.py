@@ -158,13 +158,15 @@ class SizeAssumptions:
         best = _select_accepted(told)
         if len(best.texts) < len(told):
             best = max(
-                best, _select_accepted(sorted(told, key=_kind)), key=lambda taken: len(taken.texts)
+                best,
+                _select_accepted(sorted(told, key=_rank_fact)),
+                key=lambda taken: len(taken.texts),
             )
-        return _with_resolved_equalities(best)
+        return _resolve_equalities(best)
 
     def constraints_to_try(self) -> Iterator[tuple[str, ...]]:
         """Yields all constraints, which JAX may accept together, then `constraints_of_jax`."""
-        firsts = _first_forms(_forms(self._list_facts()))
+        firsts = _list_first_forms(_list_forms(self._list_facts()))
         if firsts is not None and not any(map(_has_to_be_resolved, firsts)):
             yield firsts
         yield self.constraints_of_jax()
@@ -200,29 +202,29 @@ def _with_variable_left(comparison: Comparison) -> Comparison:
     return comparison
 
 
-def _kind(fact: JaxFact) -> tuple[bool, bool, int]:
+def _rank_fact(fact: JaxFact) -> tuple[bool, bool, int]:
     comparison = fact.comparison
     is_remainder = known_remainder(comparison) is not None
     return comparison.operator == "==", is_remainder, len(str(comparison))
 
 
 @dataclass(frozen=True)
-class _Taken:
+class _AcceptedConstraints:
     """Constraints that JAX accepts together, and JAX's scope of them."""
 
     texts: tuple[str, ...]
     scope: jax_export.SymbolicScope
 
 
-def _select_accepted(facts: Sequence[JaxFact]) -> _Taken:
+def _select_accepted(facts: Sequence[JaxFact]) -> _AcceptedConstraints:
     """Lists texts of facts that JAX accepts together, each in the first form that it accepts."""
-    forms = _forms(facts)
-    firsts = _first_forms(forms)
+    forms = _list_forms(facts)
+    firsts = _list_first_forms(forms)
     # JAX usually accepts the first forms of all facts, which a single scope shows.
     taken = _try_constraints(firsts) if firsts is not None else None
     if taken is not None:
         return taken
-    best = _Taken((), jax_export.SymbolicScope())
+    best = _AcceptedConstraints((), jax_export.SymbolicScope())
     for form in forms:
         for text in form:
             taken = _try_constraints((*best.texts, text))
@@ -232,15 +234,15 @@ def _select_accepted(facts: Sequence[JaxFact]) -> _Taken:
     return best
 
 
-def _forms(facts: Sequence[JaxFact]) -> list[Sequence[str]]:
+def _list_forms(facts: Sequence[JaxFact]) -> list[Sequence[str]]:
     return [comparison_to_jax(fact.comparison)[fact.form :] for fact in facts]
 
 
-def _first_forms(forms: Sequence[Sequence[str]]) -> tuple[str, ...] | None:
+def _list_first_forms(forms: Sequence[Sequence[str]]) -> tuple[str, ...] | None:
     return tuple(form[0] for form in forms) if all(forms) else None
 
 
-def _with_resolved_equalities(taken: _Taken) -> tuple[str, ...]:
+def _resolve_equalities(taken: _AcceptedConstraints) -> tuple[str, ...]:
     """Applies the replacements of equalities to each other's right sides.
 
     JAX replaces a term only once: with a == b and b == c, it replaces a by b, but not by c.
@@ -270,11 +272,11 @@ def _resolve(text: str, scope: jax_export.SymbolicScope) -> str:
     return text if left in str(replaced) else f"{left} == {replaced}"
 
 
-def _try_constraints(constraints: tuple[str, ...]) -> _Taken | None:
+def _try_constraints(constraints: tuple[str, ...]) -> _AcceptedConstraints | None:
     # JAX rejects constraints with errors of many types, even a bare AssertionError. It asks about
     # constraints that it did not receive.
     try:
-        return _Taken(constraints, jax_export.SymbolicScope(constraints))
+        return _AcceptedConstraints(constraints, jax_export.SymbolicScope(constraints))
     except Exception:
         return None
 

@@ -80,15 +80,15 @@ class _PlaceSearch:
     def result(self) -> Specs:
         unknown = [place for place, size in self.sizes.items() if size is None]
         opened = self.open_places({}, unknown)
-        choice = self.refine(opened) if unknown else self.from_examples()
+        choice = self.refine(opened) if unknown else self.choose_from_examples()
         chosen = self.specs.with_shapes(self.shapes(self.rename_variables(choice)))
         logger.info("AUTO chose %s.", chosen.description())
         return chosen
 
-    def from_examples(self) -> Choice:
+    def choose_from_examples(self) -> Choice:
         leading = [place for place in self.sizes if place[1] == 0]
         closed = dict(self.sizes_known())
-        batch = self.without_parameters(self.leading_alone(self.open_places(closed, leading)))
+        batch = self.close_parameters(self.open_leading(self.open_places(closed, leading)))
         data = {i for (i, _), d in batch.items() if isinstance(d, DimExpr)}
         others = [p for p in self.sizes if p[0] in data and p[1] > 0]
         if not others:
@@ -98,7 +98,7 @@ class _PlaceSearch:
         )
         return batch if isinstance(choice, Exception) else choice
 
-    def leading_alone(self, choice: Choice) -> Choice:
+    def open_leading(self, choice: Choice) -> Choice:
         """Opens the leading dimensions of all arguments, or else only that of the last one."""
         failure = self.attempt(choice, "the leading dimensions open", by_argument=True)
         if not isinstance(failure, Exception):
@@ -113,7 +113,7 @@ class _PlaceSearch:
                 return outcome
         raise failure
 
-    def without_parameters(self, choice: Choice) -> Choice:
+    def close_parameters(self, choice: Choice) -> Choice:
         """Closes the arguments that do not lead a result, if that can be traced.
 
         A convolution accepts kernels of any size, and an embedding tables of any size, so open
@@ -172,7 +172,7 @@ class _PlaceSearch:
             if choice == before:
                 return choice
             if not (self.variables(choice) or self.specs.variables()):
-                raise self.nothing_open(requirements)
+                raise self.make_nothing_open_error(requirements)
         raise ShapeError(
             Message(
                 AUTO_SHAPES,
@@ -215,7 +215,7 @@ class _PlaceSearch:
             places = [p for p in choice if self.specs.argument_of(p[0]) in arguments]
         return {p: self.size_of(p, requirement) if p in places else d for p, d in choice.items()}
 
-    def nothing_open(self, requirements: Sequence[Requirement]) -> ShapeError:
+    def make_nothing_open_error(self, requirements: Sequence[Requirement]) -> ShapeError:
         needs = ", ".join(dict.fromkeys(str(r.comparison) for r in requirements))
         checked = (
             "Pass ",

@@ -16,7 +16,7 @@ from jax2tf_bridge.portable import Auto
 from shape_poly import Dim, symbolic_shape
 
 
-def specs_of_arguments(
+def find_entries(
     polymorphic_shapes: Any, names: Sequence[str], kwargs: Mapping[str, Any], function: str
 ) -> tuple[Sequence[Any], Mapping[str, Any]]:
     """Finds the entries of positional arguments, which have these names, and of keyword arguments.
@@ -110,7 +110,7 @@ def propose_shapes(
     shared = is_entry(polymorphic_shapes)
     proposals: dict[str, Any] = {}
     for name, argument, entry in arguments:
-        candidates = [entry, *([None] if shared else []), *_with_names(argument)]
+        candidates = [entry, *([None] if shared else []), *_name_unknown_sizes(argument)]
         fitting = [c for c in candidates if _fit(fits, argument, c, name)]
         if not fitting:
             return None
@@ -133,22 +133,22 @@ def _fit(fits: Fits, argument: Any, entry: Any, name: str) -> bool:
     return True
 
 
-def _with_names(argument: Any) -> list[Any]:
+def _name_unknown_sizes(argument: Any) -> list[Any]:
     """Returns a list with an entry that names unknown sizes, if code can express it; else []."""
     if not _is_plain(argument):
         return []
-    return [jax.tree_util.tree_map(_text, argument)]
+    return [jax.tree_util.tree_map(_describe_unknown_sizes, argument)]
 
 
-def _text(leaf: Any) -> str | None:
+def _describe_unknown_sizes(leaf: Any) -> str | None:
     shape, _ = shape_and_dtype(leaf, "")
-    return shape_with_names(shape) if None in shape else None
+    return format_with_names(shape) if None in shape else None
 
 
-def shape_with_names(shape: Sequence[int | None]) -> str:
+def format_with_names(shape: Sequence[int | None]) -> str:
     """Formats a shape as an entry, with variables for unknown sizes.
 
-    >>> shape_with_names([None, 28]), shape_with_names([None])
+    >>> format_with_names([None, 28]), format_with_names([None])
     ('(b, 28)', '(b,)')
     """
     names = ["b", *(f"d{i}" for i in range(1, len(shape)))]
@@ -165,7 +165,7 @@ def _is_plain(tree: Any) -> bool:
     return tree is None or bool(jax.tree_util.all_leaves([tree]))
 
 
-def shape_problem(
+def describe_problem(
     shape: Sequence[int | None], shape_spec: str | None, path: str, error: ValueError
 ) -> Message:
     """Describes the problem of an argument's entry.
@@ -179,8 +179,10 @@ def shape_problem(
     shown = f"({', '.join('?' if d is None else str(d) for d in shape)})"
     argument = f"The argument {path} has shape {shown}"
     entry = shape_spec or "..."
-    named = _dimensions_named(entry)
-    difference = _difference(shape, named, open_ended="..." in entry) if named is not None else None
+    named = _parse_dimensions(entry)
+    difference = (
+        _describe_difference(shape, named, open_ended="..." in entry) if named is not None else None
+    )
     if named is None or (difference is None and None not in shape):
         described = f"The argument {path} of shape {shown} has no valid "
         return Message(described, SHAPES, f" entry: {error}")
@@ -188,7 +190,8 @@ def shape_problem(
         return Message(
             f"{argument} with a dimension that is not known, and its ",
             SHAPES,
-            f" entry {shape_spec!r} names no variable for it, as {shape_with_names(shape)!r} does.",
+            f" entry {shape_spec!r} names no variable for it, as "
+            f"{format_with_names(shape)!r} does.",
         )
     word = entry.strip("() ").lower()
     hint = Message()
@@ -202,7 +205,7 @@ def shape_problem(
     )
 
 
-def _dimensions_named(shape_spec: str) -> tuple[Dim, ...] | None:
+def _parse_dimensions(shape_spec: str) -> tuple[Dim, ...] | None:
     """Parses a specification; "_" becomes a variable, and a final "..." is dropped.
 
     Returns None if it cannot be parsed.
@@ -215,7 +218,7 @@ def _dimensions_named(shape_spec: str) -> tuple[Dim, ...] | None:
         return None
 
 
-def _difference(
+def _describe_difference(
     shape: Sequence[int | None], named: Sequence[Dim], *, open_ended: bool
 ) -> str | None:
     """Describes the differences between an argument's sizes and its entry; None if they match."""

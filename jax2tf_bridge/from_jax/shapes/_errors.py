@@ -36,7 +36,7 @@ def requirements_error(
     return _ForJaxToo(
         Message(
             f"{function.name} needs {weakest}{asked}{_place(first.source)}, which "
-            f"{_failing(weakest, counterexample)}.{more}If your sizes keep to "
+            f"{_describe_failure(weakest, counterexample)}.{more}If your sizes keep to "
             f"{'these' if several else 'this'}, say so:\n",
             function.words.advice(call, (*given, *texts)),
             "Other sizes are then refused when the function is called.",
@@ -101,7 +101,7 @@ _OTHER_WAYS = {
 }
 
 
-def _other_way(cause: Exception) -> str:
+def _suggest_way(cause: Exception) -> str:
     return next(
         (way for words, way in _OTHER_WAYS.items() if words in str(cause)),
         "compute with it by jax.numpy or jax.lax instead of range, len, int, math, numpy or "
@@ -133,7 +133,7 @@ def needs_a_number_error(
             f"traced{_place(source)}. {_library(cause)}It can be traced for {examples}, but not "
             f"with {names} open. Give that size as a number in ",
             function.words.shapes,
-            f", or {_other_way(cause)}.",
+            f", or {_suggest_way(cause)}.",
             rows if by_rows else "",
         ),
         names,
@@ -219,7 +219,7 @@ def _error(
     return error
 
 
-def fails_at_all_sizes(
+def note_failure_at_all_sizes(
     name: str, error: Exception, sizes: Mapping[str, int], concrete: Exception
 ) -> str:
     """Returns a note for an error of open sizes that also occurs at concrete sizes.
@@ -255,7 +255,7 @@ def _library(cause: Exception) -> str:
     return f"The line of the library that it calls is {line}. " if line else ""
 
 
-def _failing(comparison: Comparison, counterexample: Mapping[str, int]) -> str:
+def _describe_failure(comparison: Comparison, counterexample: Mapping[str, int]) -> str:
     if not counterexample:
         return "could not be proven"
     return f"does not hold for all sizes: {_format_compared(comparison, counterexample)}"
@@ -268,12 +268,12 @@ def _format_compared(comparison: Comparison, values: Mapping[str, int]) -> str:
     if left is None or right is None:
         return f"for {where} it divides by zero"
     sides = zip((comparison.left, comparison.right), (left, right), strict=True)
-    shown = [_is(side, value) for side, value in sides if str(side) != str(value)]
+    shown = [_format_side(side, value) for side, value in sides if str(side) != str(value)]
     is_shown = " and ".join(s for s in shown if s) or f"it is {left} and {right}"
     return f"for {where}, {is_shown}" if shown and any(shown) else f"for instance {where}"
 
 
-def _is(side: Dim, value: int) -> str:
+def _format_side(side: Dim, value: int) -> str:
     # The value of a single variable is in the text already.
     simple = isinstance(side, int) or str(side) in side.variables()
     return "" if simple else f"{side} is {value}"

@@ -21,22 +21,27 @@ from jax2tf_bridge.from_jax._symbols import comparison_to_jax, dim_from_jax
 from jax2tf_bridge.from_jax.arguments import user_line
 from jax2tf_bridge.from_jax.shapes._assumptions import Requirement, SizeAssumptions
 from jax2tf_bridge.from_jax.shapes._errors import (
-    fails_at_all_sizes,
     first_line,
     needs_a_number_error,
     never_holds_error,
     not_convinced_error,
+    note_failure_at_all_sizes,
     only_one_size_error,
     requirements_error,
     some_sizes_fail_error,
     too_many_rounds_error,
 )
-from jax2tf_bridge.from_jax.shapes._questions import AnsweredTrace, Question, facts_of, question_of
+from jax2tf_bridge.from_jax.shapes._questions import (
+    AnsweredTrace,
+    Question,
+    facts_of,
+    read_question,
+)
 from jax2tf_bridge.from_jax.shapes._samples import (
-    explanation,
-    likelier_first,
+    explain,
+    propose_values,
+    sort_by_likelihood,
     try_sizes,
-    with_values,
 )
 from jax2tf_bridge.from_jax.shapes._traced_function import ExportOptions, TracedFunction
 from shape_poly import (
@@ -103,54 +108,54 @@ def infer_and_lower(
             traced = first() if first and round_number == 1 else attempt.trace()
             return Inferred(traced, lower(traced), attempt.assumptions)
         except Exception as raised:
-            error = _of_jax(raised)
+            error = _find_jax_error(raised)
             if not function.variables or isinstance(error, BridgeError):
                 raise
             logger.debug("Tracing %s, round %d: %s", function.name, round_number, first_line(error))
             current = attempt.assumptions
             tried.add(current)
-            answers, reason = _next_assumptions(current, error, function)
+            answers, reason = _list_next_assumptions(current, error, function)
             new = [answer for answer in answers if answer not in tried]
             if not new:
                 failure = failure or reason
             if not (new or untried) and not isinstance(failure, InconclusiveShapeError):
-                new, failure = _by_experiment(current, error, function)
+                new, failure = _experiment(current, error, function)
         untried += reversed(new)
         if not untried and failure is not None:
             raise failure
-        _log(function.name, current, untried[-1])
+        _log_changes(function.name, current, untried[-1])
     raise too_many_rounds_error(function, MAX_ROUNDS) from failure
 
 
-def _of_jax(error: Exception) -> Exception:
+def _find_jax_error(error: Exception) -> Exception:
     """Returns the JAX error behind an error of lowering that needs a size as a number."""
     cause = error.__cause__
     by_size = isinstance(error, PlatformError) and "_DimExpr" in str(error)
     return cause if by_size and isinstance(cause, Exception) else error
 
 
-def _next_assumptions(
+def _list_next_assumptions(
     assumptions: SizeAssumptions, error: Exception, function: TracedFunction
 ) -> tuple[list[SizeAssumptions], Exception]:
     """Lists the assumptions to try next, best first; also returns the error if all fail."""
     progression = assumptions.with_progression(function.variables)
     otherwise = [progression] if progression is not None else []
-    question = question_of(error, assumptions.variables_of_jax(function.variables))
+    question = read_question(error, assumptions.variables_of_jax(function.variables))
     if question is None:
         return otherwise, error
     by_value = bool(question.constants)
     if by_value:
-        question = with_values(question, assumptions, function)
+        question = propose_values(question, assumptions, function)
     known = {f.comparison for f in assumptions.facts}
     if any(known.issuperset(option) for option in question.options):
-        return [*_other_forms(assumptions, question), *otherwise], error
+        return [*_try_next_form(assumptions, question), *otherwise], error
     source = user_line(error) or function.source
     scope = assumptions.scope_of_jax()
-    options = list(question.options) if by_value else likelier_first(question, scope)
+    options = list(question.options) if by_value else sort_by_likelihood(question, scope)
     extended = [_add_answers(assumptions, option, source) for option in options]
     answers = [answer for answer in extended if answer is not None]
     if not answers:
-        return [], _never(assumptions, question, source, function, error)
+        return [], _make_never_error(assumptions, question, source, function, error)
     decided = [a for a in answers if a.requirements == assumptions.requirements]
     return decided or [*otherwise, *answers], error
 
@@ -177,7 +182,7 @@ def _add_answers(
     return assumptions
 
 
-def _other_forms(assumptions: SizeAssumptions, question: Question) -> list[SizeAssumptions]:
+def _try_next_form(assumptions: SizeAssumptions, question: Question) -> list[SizeAssumptions]:
     """Returns assumptions with the next form of a fact that JAX did not use."""
     asked = {comparison for option in question.options for comparison in option}
     for i, fact in enumerate(assumptions.facts):
@@ -188,7 +193,7 @@ def _other_forms(assumptions: SizeAssumptions, question: Question) -> list[SizeA
     return []
 
 
-def _never(
+def _make_never_error(
     assumptions: SizeAssumptions,
     question: Question,
     source: str | None,
@@ -205,7 +210,7 @@ def _never(
     return not_convinced_error(function, question.options[0][0], source, cause)
 
 
-def _by_experiment(
+def _experiment(
     assumptions: SizeAssumptions, error: Exception, function: TracedFunction
 ) -> tuple[list[SizeAssumptions], Exception]:
     """Finds assumptions by trials at concrete sizes; also returns the error if there are none."""
@@ -213,21 +218,21 @@ def _by_experiment(
     experiment = try_sizes(function, assumptions.full_scope, error)
     if not experiment.passed:
         for sizes, concrete in experiment.failed[:1]:
-            error.add_note(fails_at_all_sizes(function.name, error, sizes, concrete))
+            error.add_note(note_failure_at_all_sizes(function.name, error, sizes, concrete))
         return [], error
     if not experiment.failed:
         if isinstance(error, RecursionError) and assumptions.facts:
             # JAX recurses infinitely if constraints rewrite each other.
             told = assumptions.comparison_from_jax(assumptions.facts[-1].comparison)
             return [], not_convinced_error(function, told, source, error)
-        question = question_of(error, assumptions.variables_of_jax(function.variables))
+        question = read_question(error, assumptions.variables_of_jax(function.variables))
         if question is not None and question.options:
             return [], not_convinced_error(function, question.options[0][0], source, error)
-        rows = _traceable_by_rows(function, assumptions)
+        rows = _find_row_wise_code(function, assumptions)
         return [], needs_a_number_error(function, experiment.passed[:2], source, error, rows)
     sizes, concrete = experiment.failed[0]
     answer = assumptions
-    for comparison in explanation(experiment):
+    for comparison in explain(experiment):
         counterexample = next((s for s, _ in experiment.failed if not comparison.holds(s)), sizes)
         requirement = Requirement(comparison, comparison, counterexample, source)
         answer = answer.with_requirement(requirement)
@@ -235,7 +240,7 @@ def _by_experiment(
     return ([answer] if answer != assumptions else []), failure
 
 
-def _traceable_by_rows(function: TracedFunction, assumptions: SizeAssumptions) -> str | None:
+def _find_row_wise_code(function: TracedFunction, assumptions: SizeAssumptions) -> str | None:
     """Returns code for the first form of the function by rows that can be traced, if any."""
     for form in function.row_wise:
         try:
@@ -247,7 +252,7 @@ def _traceable_by_rows(function: TracedFunction, assumptions: SizeAssumptions) -
     return None
 
 
-def _log(name: str, before: SizeAssumptions, after: SizeAssumptions) -> None:
+def _log_changes(name: str, before: SizeAssumptions, after: SizeAssumptions) -> None:
     required = [str(r.comparison) for r in after.requirements if r not in before.requirements]
     facts = [str(f.comparison) for f in after.facts if f not in before.facts]
     progressions = map(str, after.progressions[len(before.progressions) :])
@@ -271,7 +276,7 @@ def check_requirements_allowed(
       InconclusiveShapeError: requirements were added without permission, or leave no size open.
     """
     check_sizes_stay_open(before, after, function)
-    new = _new(before, after)
+    new = _list_new(before, after)
     if not new or options.infer:
         return
     scopes = function.words.scopes_hold_all
@@ -287,18 +292,18 @@ def check_sizes_stay_open(
     Raises:
       InconclusiveShapeError: only one size is left, and there were more before.
     """
-    new = _new(before, after)
-    only = _only_sizes(after.full_scope, function.variables) if new else None
-    if only is not None and _only_sizes(before.full_scope, function.variables) is None:
+    new = _list_new(before, after)
+    only = _find_only_sizes(after.full_scope, function.variables) if new else None
+    if only is not None and _find_only_sizes(before.full_scope, function.variables) is None:
         texts = list(dict.fromkeys(str(r.comparison) for r in new))
         raise only_one_size_error(function, texts, only, new[0].source)
 
 
-def _new(before: SizeAssumptions, after: SizeAssumptions) -> list[Requirement]:
+def _list_new(before: SizeAssumptions, after: SizeAssumptions) -> list[Requirement]:
     return [r for r in after.requirements if r not in before.requirements]
 
 
-def _only_sizes(scope: SymbolicScope, variables: frozenset[str]) -> dict[str, int] | None:
+def _find_only_sizes(scope: SymbolicScope, variables: frozenset[str]) -> dict[str, int] | None:
     """Returns the sizes if a scope allows exactly one for each variable, else None."""
     # The counterexample to "sum == 0" has the smallest sizes.
     verdict = prove(
@@ -325,7 +330,7 @@ def with_reshape_requirements(
     Raises:
       InconclusiveShapeError: a reshape never keeps the number of elements.
     """
-    for comparison, source in _reshapes(traced, assumptions):
+    for comparison, source in _iter_reshapes(traced, assumptions):
         scope = assumptions.full_scope
         verdict = prove(comparison, scope)
         if isinstance(verdict, Proven):
@@ -339,7 +344,7 @@ def with_reshape_requirements(
     return assumptions
 
 
-def _reshapes(
+def _iter_reshapes(
     traced: jax.stages.Traced, assumptions: SizeAssumptions
 ) -> Iterator[tuple[Comparison, str | None]]:
     """Yields the equality for each reshape whose sizes are not obviously equal, and its line."""

@@ -52,7 +52,7 @@ class Question:
     constants: tuple[DimExpr, ...] = ()
 
 
-def question_of(error: BaseException, variables: frozenset[str]) -> Question | None:
+def read_question(error: BaseException, variables: frozenset[str]) -> Question | None:
     """Reads the question from an error and its causes; None if they are not about sizes."""
     seen: set[int] = set()
     current: BaseException | None = error
@@ -92,63 +92,65 @@ def _read_comparison(text: str, variables: frozenset[str]) -> Question | None:
     match = _COMPARED.search(text)
     if match is None:
         return None
-    left, right = (_dimension(match[i], variables) for i in (1, 3))
+    left, right = (_parse_dimension(match[i], variables) for i in (1, 3))
     if left is None or right is None:
         return None
-    comparison = Comparison(_operator(match[2]), left, right)
+    comparison = Comparison(_parse_operator(match[2]), left, right)
     return Question(((comparison,), (comparison.negate(),)))
 
 
-def _operator(text: str) -> ComparisonOperator:
+def _parse_operator(text: str) -> ComparisonOperator:
     operators: tuple[ComparisonOperator, ...] = (">=", "<=", "==", ">", "<", "!=")
     return next(o for o in operators if o == text)
 
 
-def _uneven_division(text: str, variables: frozenset[str]) -> Question | None:
+def _read_remainder(text: str, variables: frozenset[str]) -> Question | None:
     match = _REMAINDER.search(text)
-    remainder = _dimension(match[1], variables) if match else None
-    return None if remainder is None else _equal([(remainder, 0)])
+    remainder = _parse_dimension(match[1], variables) if match else None
+    return None if remainder is None else _ask_equal([(remainder, 0)])
 
 
 def _read_difference(text: str, variables: frozenset[str]) -> Question | None:
     match = _MUST_EQUAL.search(text)
     # JAX prints an uncomputed division here.
-    sides = [_dimension(match[i], variables, simplify=True) for i in (1, 2)] if match else []
+    sides = [_parse_dimension(match[i], variables, simplify=True) for i in (1, 2)] if match else []
     known = [side for side in sides if side is not None]
-    return _equal([(known[0], known[1])]) if len(known) == 2 else None
+    return _ask_equal([(known[0], known[1])]) if len(known) == 2 else None
 
 
 def _read_division(text: str, variables: frozenset[str]) -> Question | None:
     match = _MUST_DIVIDE.search(text) or _PARTITIONED.search(text)
     if match is None:
         return None
-    divisor, dividend = (_dimension(match[i], variables) for i in (1, 2))
+    divisor, dividend = (_parse_dimension(match[i], variables) for i in (1, 2))
     if not isinstance(divisor, int) or divisor < 1 or not isinstance(dividend, DimExpr):
         return None
-    return _equal([(dividend % divisor, 0)])
+    return _ask_equal([(dividend % divisor, 0)])
 
 
-def _padding(text: str, variables: frozenset[str]) -> Question | None:
+def _read_padding(text: str, variables: frozenset[str]) -> Question | None:
     """Asks for numbers, because the padding in the gradient of a convolution must be constant."""
     match = _PADDING.search(text)
     numbers = _NUMPY_INTEGER.sub(r"\1", match[1]) if match else ""
     pairs = [pair.strip().removeprefix("(").removesuffix(")") for pair in _split(numbers)]
-    pads = [_dimension(pad.strip(), variables) for pair in pairs for pad in _split(pair)]
+    pads = [_parse_dimension(pad.strip(), variables) for pair in pairs for pad in _split(pair)]
     symbolic = tuple(pad for pad in pads if isinstance(pad, DimExpr))
     return Question((), symbolic) if symbolic else None
 
 
-def _division_by_zero(text: str, variables: frozenset[str]) -> Question | None:
+def _read_zero_divisor(text: str, variables: frozenset[str]) -> Question | None:
     match = _DIVISOR.search(text)
-    divisor = _dimension(match[1], variables) if match else None
+    divisor = _parse_dimension(match[1], variables) if match else None
     if divisor is None:
         return None
     return Question(((Comparison(">=", divisor, 1),), (Comparison("<=", divisor, -1),)))
 
 
-def _sample_too_large(text: str, variables: frozenset[str]) -> Question | None:
+def _read_sample(text: str, variables: frozenset[str]) -> Question | None:
     match = _SAMPLE.search(text)
-    sample, population = (_dimension(match[i], variables) for i in (1, 2)) if match else (0, 0)
+    sample, population = (
+        (_parse_dimension(match[i], variables) for i in (1, 2)) if match else (0, 0)
+    )
     if sample is None or population is None:
         return None
     if not (is_symbolic_dim(sample) or is_symbolic_dim(population)):
@@ -158,48 +160,48 @@ def _sample_too_large(text: str, variables: frozenset[str]) -> Question | None:
 
 def _read_squeeze(text: str, variables: frozenset[str]) -> Question | None:
     match = _NOT_ONE.search(text)
-    shape = _shape(match[1], variables) if match else None
+    shape = _parse_shape(match[1], variables) if match else None
     if match is None or shape is None or int(match[2]) >= len(shape):
         return None
-    return _equal([(shape[int(match[2])], 1)])
+    return _ask_equal([(shape[int(match[2])], 1)])
 
 
-def _leading_sizes(text: str, variables: frozenset[str]) -> Question | None:
+def _read_leading_sizes(text: str, variables: frozenset[str]) -> Question | None:
     match = _LEADING.search(text)
-    sizes = _shape(match[1], variables) if match else None
-    return None if sizes is None else _all_equal(sizes)
+    sizes = _parse_shape(match[1], variables) if match else None
+    return None if sizes is None else _ask_all_equal(sizes)
 
 
 def _read_mapped_sizes(text: str, variables: frozenset[str]) -> Question | None:
-    sizes = [_dimension(size, variables) for size in _MAPPED.findall(text)]
+    sizes = [_parse_dimension(size, variables) for size in _MAPPED.findall(text)]
     known = [size for size in sizes if size is not None]
-    return _all_equal(known) if known else None
+    return _ask_all_equal(known) if known else None
 
 
-def _einsum_names(text: str, variables: frozenset[str]) -> Question | None:
+def _read_einsum(text: str, variables: frozenset[str]) -> Question | None:
     by_name: dict[str, Dim] = {}
     pairs = []
     for shape_text, names in _NAMED_AXES.findall(text):
-        for name, size in zip(names, _shape(shape_text, variables) or (), strict=False):
+        for name, size in zip(names, _parse_shape(shape_text, variables) or (), strict=False):
             if by_name.setdefault(name, size) != size:
                 pairs.append((by_name[name], size))
-    return _equal(pairs)
+    return _ask_equal(pairs)
 
 
 def _read_product(text: str, variables: frozenset[str]) -> Question | None:
     """Reads a question about two stacks of matrices."""
     match = _MATMUL.search(text)
-    shapes = list(_shapes(match[1], variables)) if match else []
+    shapes = list(_find_shapes(match[1], variables)) if match else []
     if len(shapes) < 2 or min(map(len, shapes)) < 2:
         return None
     first, second = shapes[:2]
     stacks = zip(reversed(first[:-2]), reversed(second[:-2]), strict=False)
-    return _equal([(first[-1], second[-2]), *(pair for pair in stacks if 1 not in pair)])
+    return _ask_equal([(first[-1], second[-2]), *(pair for pair in stacks if 1 not in pair)])
 
 
-def _shapes_that_differ(text: str, variables: frozenset[str]) -> Question | None:
+def _read_shapes(text: str, variables: frozenset[str]) -> Question | None:
     """Reads a question about shapes that should broadcast; the last axes are aligned."""
-    shapes = [s for s in _shapes(text, variables) if s]
+    shapes = [s for s in _find_shapes(text, variables) if s]
     along = _CONCATENATED.search(text)
     if len(shapes) < 2 or not any(is_symbolic_dim(d) for s in shapes for d in s):
         return None
@@ -212,31 +214,31 @@ def _shapes_that_differ(text: str, variables: frozenset[str]) -> Question | None
             continue
         sizes = [s[-axis] for s in shapes if len(s) >= axis and s[-axis] != 1]
         pairs += [(first, second) for first, second in itertools.pairwise(sizes)]
-    return _equal(pairs)
+    return _ask_equal(pairs)
 
 
 _READERS: tuple[Callable[[str, frozenset[str]], Question | None], ...] = (
     _read_comparison,
-    _uneven_division,
+    _read_remainder,
     _read_difference,
     _read_division,
-    _division_by_zero,
-    _sample_too_large,
-    _padding,
+    _read_zero_divisor,
+    _read_sample,
+    _read_padding,
     _read_squeeze,
-    _leading_sizes,
+    _read_leading_sizes,
     _read_mapped_sizes,
-    _einsum_names,
+    _read_einsum,
     _read_product,
-    _shapes_that_differ,
+    _read_shapes,
 )
 
 
-def _all_equal(sizes: Sequence[Dim]) -> Question | None:
-    return _equal(list(itertools.pairwise(sizes)))
+def _ask_all_equal(sizes: Sequence[Dim]) -> Question | None:
+    return _ask_equal(list(itertools.pairwise(sizes)))
 
 
-def _equal(pairs: Sequence[tuple[Dim, Dim]]) -> Question | None:
+def _ask_equal(pairs: Sequence[tuple[Dim, Dim]]) -> Question | None:
     """Asks for equal pairs; None if two numbers differ, because no size helps then."""
     comparisons: dict[Comparison, None] = {}
     for left, right in pairs:
@@ -248,7 +250,7 @@ def _equal(pairs: Sequence[tuple[Dim, Dim]]) -> Question | None:
     return Question((tuple(comparisons),)) if comparisons else None
 
 
-def _dimension(text: str, variables: frozenset[str], *, simplify: bool = False) -> Dim | None:
+def _parse_dimension(text: str, variables: frozenset[str], *, simplify: bool = False) -> Dim | None:
     """Parses a dimension in JAX's own form; JAX would not recognize another form."""
     try:
         dimension = parse_dimension(text, simplify=simplify)
@@ -258,13 +260,13 @@ def _dimension(text: str, variables: frozenset[str], *, simplify: bool = False) 
     return dimension if named <= variables else None
 
 
-def _shape(text: str, variables: frozenset[str]) -> Shape | None:
+def _parse_shape(text: str, variables: frozenset[str]) -> Shape | None:
     """Parses a shape such as "(b, 3)", "b, 3" or "b,3"; None for other texts."""
     inner = text.strip()
     if inner.startswith("(") and inner.endswith(")"):
         inner = inner[1:-1]
     parts = [part for part in _split(inner) if part.strip()]
-    dimensions = [_dimension(part, variables) for part in parts]
+    dimensions = [_parse_dimension(part, variables) for part in parts]
     known = tuple(d for d in dimensions if d is not None)
     return known if len(known) == len(dimensions) else None
 
@@ -280,20 +282,20 @@ def _split(text: str) -> Iterator[str]:
     yield text[start:]
 
 
-def _shapes(text: str, variables: frozenset[str], depth: int = 0) -> Iterator[Shape]:
+def _find_shapes(text: str, variables: frozenset[str], depth: int = 0) -> Iterator[Shape]:
     """Yields all shapes in a text, such as "(b, 3)" or "float32[b,3]", in order."""
     start = 0
     while start < len(text):
         if text[start] not in "([":
             start += 1
             continue
-        end = _closing(text, start)
+        end = _find_closing(text, start)
         inner = text[start + 1 : end]
-        shape = _shape(inner, variables) if _may_be_shape(text, start, end) else None
+        shape = _parse_shape(inner, variables) if _may_be_shape(text, start, end) else None
         if shape is not None and end < len(text):
             yield shape
         elif depth < _MAX_DEPTH:
-            yield from _shapes(inner, variables, depth + 1)
+            yield from _find_shapes(inner, variables, depth + 1)
         start = end + 1
 
 
@@ -305,7 +307,7 @@ def _may_be_shape(text: str, start: int, end: int) -> bool:
     return before is None or bool(_DTYPE.fullmatch(before[0]))
 
 
-def _closing(text: str, start: int) -> int:
+def _find_closing(text: str, start: int) -> int:
     """Returns the index of the parenthesis that closes the one at `start`, or the length."""
     depth = 0
     for i in range(start, len(text)):
@@ -363,7 +365,7 @@ class AnsweredTrace:
 
     def _answer(self, error: Exception) -> Iterator[Sequence[str]]:
         """Yields all constraints for JAX if an answer to the question is proven."""
-        known, question = self.assumptions, self._question(error)
+        known, question = self.assumptions, self._read_question(error)
         if question is None or question.constants or len(known.facts) >= MAX_FACTS:
             return
         told, scope = {f.comparison for f in known.facts}, known.scope_of_jax()
@@ -381,8 +383,8 @@ class AnsweredTrace:
                 yield from self.assumptions.constraints_to_try()
                 return
 
-    def _question(self, error: Exception) -> Question | None:
-        return question_of(error, self.assumptions.variables_of_jax(self._function.variables))
+    def _read_question(self, error: Exception) -> Question | None:
+        return read_question(error, self.assumptions.variables_of_jax(self._function.variables))
 
 
 def facts_of(comparison: Comparison) -> Iterator[Comparison]:

@@ -63,7 +63,7 @@ def try_sizes(function: TracedFunction, scope: SymbolicScope, error: Exception) 
     failed: list[tuple[Sizes, Exception]] = []
     start = time.monotonic()
     names = sorted(function.variables | scope.variables())
-    allowed = (s for s in _sizes(names, function.example) if scope.holds(s))
+    allowed = (s for s in _iter_sizes(names, function.example) if scope.holds(s))
     for sizes in itertools.islice(allowed, _MAX_TRIES):
         seconds = time.monotonic() - start
         hopeless = not passed and len(failed) >= _ENOUGH_FAILURES
@@ -84,21 +84,21 @@ def try_sizes(function: TracedFunction, scope: SymbolicScope, error: Exception) 
     return Experiment(tuple(passed), tuple(failed))
 
 
-def explanation(found: Experiment) -> tuple[Comparison, ...]:
+def explain(found: Experiment) -> tuple[Comparison, ...]:
     """Finds a few simple comparisons that separate the passed sizes from the failed ones.
 
     Returns () if there are none, or if nothing passed or nothing failed. A size of 1 may pass only
     because it broadcasts, so comparisons that ignore these sizes are the second choice.
     """
-    return _explanation(found) or _explanation(found.without_ones())
+    return _explain(found) or _explain(found.without_ones())
 
 
-def _explanation(found: Experiment) -> tuple[Comparison, ...]:
+def _explain(found: Experiment) -> tuple[Comparison, ...]:
     if not found.passed:
         return ()
     candidates = [
         c
-        for c in dict.fromkeys(_candidates(sorted(found.passed[0]), found.passed))
+        for c in dict.fromkeys(_iter_candidates(sorted(found.passed[0]), found.passed))
         if all(map(c.holds, found.passed))
     ]
     left = [sizes for sizes, _ in found.failed]
@@ -113,7 +113,7 @@ def _explanation(found: Experiment) -> tuple[Comparison, ...]:
     return () if left else tuple(chosen)
 
 
-def _candidates(names: Sequence[str], passed: Sequence[Sizes]) -> Iterator[Comparison]:
+def _iter_candidates(names: Sequence[str], passed: Sequence[Sizes]) -> Iterator[Comparison]:
     for name in names:
         variable, values = DimExpr.variable(name), [sizes[name] for sizes in passed]
         if len(set(values)) == 1:
@@ -131,13 +131,13 @@ def _candidates(names: Sequence[str], passed: Sequence[Sizes]) -> Iterator[Compa
             yield Comparison("==", x, y + (passed[0][first] - passed[0][second]))
 
 
-def _sizes(names: Sequence[str], example: Sizes) -> Iterator[Sizes]:
+def _iter_sizes(names: Sequence[str], example: Sizes) -> Iterator[Sizes]:
     """Yields the example, all small sizes, and the example with one variable changed at a time."""
     seen = set()
     around = {name: example.get(name, 2) for name in names}
     for sizes in itertools.chain(
         [around],
-        (dict(zip(names, s, strict=True)) for s in _box(len(names), _SMALL)),
+        (dict(zip(names, s, strict=True)) for s in _iter_small_sizes(len(names), _SMALL)),
         ({**around, name: size} for size in range(1, _MAX_SIZE + 1) for name in names),
         (dict.fromkeys(names, size) for size in range(1, _MAX_SIZE + 1)),
     ):
@@ -147,17 +147,17 @@ def _sizes(names: Sequence[str], example: Sizes) -> Iterator[Sizes]:
             yield sizes
 
 
-def _box(count: int, largest: int) -> Iterator[tuple[int, ...]]:
+def _iter_small_sizes(count: int, largest: int) -> Iterator[tuple[int, ...]]:
     sizes = itertools.product(range(1, largest + 1), repeat=count)
     return itertools.islice(sorted(sizes, key=sum), _MAX_SMALL) if count <= 4 else iter(())
 
 
-def with_values(
+def propose_values(
     question: Question, assumptions: SizeAssumptions, function: TracedFunction
 ) -> Question:
     """Proposes values for the question's constants: that of the example, then frequent ones."""
     shape = tuple(map(assumptions.from_jax, question.constants))
-    samples = itertools.islice(_samples(function.variables), _SAMPLES)
+    samples = itertools.islice(_iter_samples(function.variables), _SAMPLES)
     allowed = [sizes for sizes in samples if assumptions.full_scope.holds(sizes)]
     # In reverse, because among equally frequent values those at 24, which has many divisors, win.
     counts = collections.Counter(evaluate_shape(shape, sizes) for sizes in reversed(allowed))
@@ -174,12 +174,12 @@ def with_values(
     )
 
 
-def likelier_first(question: Question, scope: SymbolicScope) -> list[tuple[Comparison, ...]]:
+def sort_by_likelihood(question: Question, scope: SymbolicScope) -> list[tuple[Comparison, ...]]:
     """Sorts the options of a question; those that hold for clearly more sizes come first."""
     if len(question.options) == 1:
         return list(question.options)
     asked = frozenset[str]().union(*(c.variables() for o in question.options for c in o))
-    samples = itertools.islice(_samples(asked | scope.variables()), _SAMPLES)
+    samples = itertools.islice(_iter_samples(asked | scope.variables()), _SAMPLES)
     allowed = [values for values in samples if scope.holds(values)]
 
     def share(option: tuple[Comparison, ...]) -> int:
@@ -190,7 +190,7 @@ def likelier_first(question: Question, scope: SymbolicScope) -> list[tuple[Compa
     return [*better, first, *(option for option in others if option not in better)]
 
 
-def _samples(variables: frozenset[str]) -> Iterator[dict[str, int]]:
+def _iter_samples(variables: frozenset[str]) -> Iterator[dict[str, int]]:
     """Yields evenly spread sizes; for one or two variables all sizes up to a bound."""
     names = sorted(variables)
     if len(names) <= 2:

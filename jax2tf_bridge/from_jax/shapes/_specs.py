@@ -16,12 +16,12 @@ from jax2tf_bridge.from_jax._symbols import dim_to_jax, scope_from_jax
 from jax2tf_bridge.from_jax.arguments import JaxCallable, close_over, shape_and_dtype
 from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
 from jax2tf_bridge.from_jax.shapes._entries import (
+    describe_problem,
     entry_text,
+    find_entries,
+    format_with_names,
     is_entry,
     propose_shapes,
-    shape_problem,
-    shape_with_names,
-    specs_of_arguments,
 )
 from jax2tf_bridge.from_jax.shapes._traced_function import (
     CONSTRAINTS,
@@ -167,7 +167,7 @@ class Specs:
 
         They are by position, or by name if a keyword argument has one.
         """
-        texts = [(name, _spec_texts(argument)) for name, argument in self.arguments()]
+        texts = [(name, _format_specs(argument)) for name, argument in self.arguments()]
         positional = [text for _, text in texts[: len(self.names)]]
         if all(text is None for _, text in texts[len(self.names) :]):
             return positional
@@ -259,7 +259,7 @@ class Specs:
         )
 
 
-def _spec_texts(argument: Any) -> Any:
+def _format_specs(argument: Any) -> Any:
     """Returns the specification of an argument as texts; None if it has no open dimension."""
     leaves: list[ArraySpec] = jax.tree_util.tree_leaves(argument)
     if not any(is_symbolic_dim(d) for leaf in leaves for d in leaf.shape):
@@ -295,7 +295,7 @@ def symbolic_specs(
       DTypeError: JAX has no such dtype.
     """
     names = function.argument_names(len(args))
-    positional, by_name = specs_of_arguments(polymorphic_shapes, names, kwargs, function.name)
+    positional, by_name = find_entries(polymorphic_shapes, names, kwargs, function.name)
     static_args = {i: arg for i, arg in enumerate(args) if function.is_static(i)}
     static_kwargs = {k: v for k, v in kwargs.items() if k in function.static_argnames}
     by_keyword = {k: v for k, v in kwargs.items() if k not in static_kwargs}
@@ -314,21 +314,21 @@ def symbolic_specs(
             )
     try:
         trees = [
-            None if i in static_args else _symbolic_tree(value, entry, name)
+            None if i in static_args else _make_specs(value, entry, name)
             for i, (name, value, entry) in enumerate(arguments)
         ]
     except ShapeError as e:
-        proposal = propose_shapes(polymorphic_shapes, arguments, len(args), _symbolic_tree)
+        proposal = propose_shapes(polymorphic_shapes, arguments, len(args), _make_specs)
         if proposal is None:
             raise
         written = Argument(SHAPES.name, proposal)
         raise ShapeError(Message(e, " Write: ", written)) from e.__cause__
     dynamic = tuple(trees[: len(args)]), dict(zip(by_keyword, trees[len(args) :], strict=True))
     leaves = jax.tree_util.tree_leaves(((*args,), dict(kwargs)))
-    return Specs(dynamic, static_args, static_kwargs, names, _constraints_of(leaves))
+    return Specs(dynamic, static_args, static_kwargs, names, _collect_constraints(leaves))
 
 
-def _constraints_of(leaves: Sequence[Any]) -> tuple[Comparison, ...]:
+def _collect_constraints(leaves: Sequence[Any]) -> tuple[Comparison, ...]:
     """Collects the constraints of JAX's own symbolic dimensions among the arguments."""
     dimensions = [d for leaf in leaves for d in getattr(leaf, "shape", ())]
     scopes = {id(d.scope): d.scope for d in dimensions if jax_export.is_symbolic_dim(d)}
@@ -361,11 +361,11 @@ def auto_hint(constraints: Sequence[str]) -> Message | None:
     return None
 
 
-def _symbolic_tree(argument: Any, shape_spec: Any, name: str) -> Any:
+def _make_specs(argument: Any, shape_spec: Any, name: str) -> Any:
     try:
         specs = jax.tree_util.tree_map(
             # A list, because the type of a subtree may not accept specifications.
-            lambda spec, subtree: [_Spec(spec)] * len(jax.tree_util.tree_leaves(subtree)),
+            lambda spec, subtree: [_Entry(spec)] * len(jax.tree_util.tree_leaves(subtree)),
             shape_spec,
             argument,
             is_leaf=is_entry,
@@ -373,7 +373,7 @@ def _symbolic_tree(argument: Any, shape_spec: Any, name: str) -> Any:
     except ValueError as e:
         entry = isinstance(shape_spec, (tuple, list))
         hint = (
-            f" A shape is written as a string: {shape_with_names(shape_spec)!r}."
+            f" A shape is written as a string: {format_with_names(shape_spec)!r}."
             if entry and all(isinstance(d, int) or d is None for d in shape_spec)
             else ""
         )
@@ -389,20 +389,20 @@ def _symbolic_tree(argument: Any, shape_spec: Any, name: str) -> Any:
     leaves, tree = keyed
     flat_specs = jax.tree_util.tree_leaves(specs)
     symbolic = [
-        _symbolic_leaf(leaf, spec.text, name + jax.tree_util.keystr(path))
+        _make_spec(leaf, spec.text, name + jax.tree_util.keystr(path))
         for (path, leaf), spec in zip(leaves, flat_specs, strict=True)
     ]
     return rebuilt(tree, symbolic)
 
 
 @dataclass(frozen=True)
-class _Spec:
+class _Entry:
     """Specification as a leaf, because None is not a leaf of a pytree."""
 
     text: Any
 
 
-def _symbolic_leaf(leaf: Any, shape_spec: Any, path: str) -> ArraySpec | AutoSpec:
+def _make_spec(leaf: Any, shape_spec: Any, path: str) -> ArraySpec | AutoSpec:
     shape, dtype = shape_and_dtype(leaf, path)
     sharding, weak = None, False
     if isinstance(leaf, jax.ShapeDtypeStruct):
@@ -412,17 +412,17 @@ def _symbolic_leaf(leaf: Any, shape_spec: Any, path: str) -> ArraySpec | AutoSpe
     shape_spec = entry_text(shape_spec, f"the argument {path}")
     if all(isinstance(d, (int, type(None))) for d in shape):
         number = leaf if isinstance(leaf, complex | float | int) else getattr(leaf, "number", None)
-        fixed = _symbolic(shape_spec, shape, path)
+        fixed = _parse_shape(shape_spec, shape, path)
         return ArraySpec(fixed, dtype, sharding, shape, weak, number)
     # The dimensions are the user's, from jax.export.symbolic_shape.
-    open_shape = _symbolic(", ".join(map(str, shape)), None, path)
+    open_shape = _parse_shape(", ".join(map(str, shape)), None, path)
     return ArraySpec(open_shape, dtype, sharding, weak_type=weak)
 
 
-def _symbolic(
+def _parse_shape(
     shape_spec: str | None, shape: Sequence[int | None] | None, path: str
 ) -> tuple[Dim, ...]:
     try:
         return symbolic_shape(shape_spec, like=shape)
     except ValueError as e:
-        raise ShapeError(shape_problem(shape or (), shape_spec, path, e)) from e
+        raise ShapeError(describe_problem(shape or (), shape_spec, path, e)) from e

@@ -160,7 +160,7 @@ def put_back(module: Any, taken: TakenArrays) -> None:
             array = taken.array(op)
             if array is not None:
                 with ir.Location.unknown(), ir.InsertionPoint(op):
-                    value = _make_dense(ir.RankedTensorType(op.results[0].type), _bytes_of(array))
+                    value = _make_dense(ir.RankedTensorType(op.results[0].type), _view_bytes(array))
                     kind = op.results[0].type
                     constant = create_value("stablehlo.constant", kind, attributes={"value": value})
                 replace_operation(op, [constant])
@@ -188,7 +188,7 @@ def embed(module: Any, arrays: Sequence[bytes | memoryview]) -> None:
     attributes = attribute(main, "arg_attrs")
     if attributes is not None:
         main.attributes["arg_attrs"] = ir.ArrayAttr.get(list(attributes)[:first])
-    _retype(main)
+    _update_type(main)
 
 
 class _Lifting(Generic[T]):
@@ -200,7 +200,7 @@ class _Lifting(Generic[T]):
         self._functions, self._intern, self._share = functions, intern, share
         # Keyed by the id of the array.
         self._by_array: dict[int, T] = {}
-        self._find_fixed = _find_fixed(functions)
+        self._fixed = _find_fixed(functions)
         self._types: dict[T, Any] = {}
         # MLIR uniques attributes, so equal constants share one key.
         self._by_attribute: dict[Any, T | None] = {}
@@ -208,7 +208,7 @@ class _Lifting(Generic[T]):
 
     def of(self, name: str) -> tuple[T, ...]:
         """Lifts the constants of a function; returns the tokens of its new arguments."""
-        if name in self._find_fixed:
+        if name in self._fixed:
             return ()
         if name not in self._done:
             self._done[name] = self._lift(self._functions[name])
@@ -245,7 +245,7 @@ class _Lifting(Generic[T]):
         taken = constant.taken
         if taken is not None:
             if id(taken) not in self._by_array:
-                self._by_array[id(taken)] = self._share(shape, dtype, _bytes_of(taken))
+                self._by_array[id(taken)] = self._share(shape, dtype, _view_bytes(taken))
             return self._by_array[id(taken)]
         if dtype in _WITHOUT_ATTRIBUTE:
             data = _read_from_bytecode(constant)
@@ -268,7 +268,7 @@ class _Lifting(Generic[T]):
         unknown = ir.Location.unknown()
         added = {token: block.add_argument(self._types[token], unknown) for token in tokens}
         _extend_argument_attributes(function, len(tokens))
-        _retype(function)
+        _update_type(function)
         return added
 
 
@@ -333,7 +333,7 @@ def _find_symbols(operation: Any) -> set[str]:
     return {a or b for text in texts for a, b in _SYMBOL.findall(text)}
 
 
-def _bytes_of(array: np.ndarray) -> memoryview:
+def _view_bytes(array: np.ndarray) -> memoryview:
     """Returns the elements in the form that `Intern` takes; copies only if not in C order."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
@@ -394,7 +394,7 @@ def _extend_argument_attributes(operation: Any, count: int) -> None:
         operation.attributes["arg_attrs"] = ir.ArrayAttr.get([*dictionaries, *empty])
 
 
-def _retype(function: Any) -> None:
+def _update_type(function: Any) -> None:
     """Updates a function's type to the arguments of its block."""
     inputs = [argument.type for argument in function.regions[0].blocks[0].arguments]
     set_function_type(function, inputs, function_type(function).results)

@@ -152,7 +152,7 @@ class StableHloModule:
             module = _jax_compat.deserialize_module(artifact)
         return cls(module, may_be_sharded=_may_have_shardings(artifact))
 
-    def _contents(self) -> _OperationIndex:
+    def _get_index(self) -> _OperationIndex:
         if self._index is None:
             self._index = _OperationIndex(self._module)
         return self._index
@@ -172,7 +172,7 @@ class StableHloModule:
             self._index = None
 
     def _find_operations(self, *names: str) -> list[Any]:
-        operations = self._contents().operations
+        operations = self._get_index().operations
         return [op for name in names for op in operations.get(name, ())]
 
     def finalize(self) -> bool:
@@ -185,7 +185,7 @@ class StableHloModule:
         if self._find_foreign_names() == {"chlo.square"}:
             with self._edit() as module:
                 _jax_compat.run_passes(module, _EXPAND_CHLO)
-        contents = self._contents()
+        contents = self._get_index()
         for function in self._find_operations("func.func"):
             drop_empty_attributes(function)
         returns = contents.operations.get("stablehlo.return", ())
@@ -197,13 +197,13 @@ class StableHloModule:
 
     def _find_foreign_names(self) -> set[str]:
         """Returns the names of operations whose dialects artifacts do not contain."""
-        return {name for name in self._contents().operations if not name.startswith(_DIALECTS)}
+        return {name for name in self._get_index().operations if not name.startswith(_DIALECTS)}
 
     def simplify(self) -> None:
         """Merges equal operations, and replaces choices between equal branches by the branch."""
         with self._edit() as module:
             merge_equal(module)
-            close_regions(self._contents().operations)
+            close_regions(self._get_index().operations)
 
     def keep_nan(self) -> None:
         """Rewrites maxima and minima in which TensorFlow's XLA would lose NaN on the CPU."""
@@ -234,7 +234,10 @@ class StableHloModule:
           ShardingError: a collective needs more than one device.
         """
         cause = None
-        names = {*self._contents().operations, *(name for _, name in self.custom_call_operations())}
+        names = {
+            *self._get_index().operations,
+            *(name for _, name in self.custom_call_operations()),
+        }
         if may_be_collectives(names):
             with self._edit() as module:
                 cause = drop_collectives(module)
@@ -337,7 +340,7 @@ class StableHloModule:
 
     def uses_narrow_integers(self) -> bool:
         """Returns whether the module computes with integers of fewer than 8 bits."""
-        return any(_NARROW.search(str(kind)) is not None for kind in self._contents().types)
+        return any(_NARROW.search(str(kind)) is not None for kind in self._get_index().types)
 
     def uses_batching_dims(self) -> bool:
         """Returns whether a gather or scatter has batching dimensions."""
@@ -403,7 +406,7 @@ class StableHloModule:
         return written or self._uses_operations_of_shardy()
 
     def _uses_operations_of_shardy(self) -> bool:
-        return any(name.startswith("sdy.") for name in self._contents().operations)
+        return any(name.startswith("sdy.") for name in self._get_index().operations)
 
     def main_types(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Returns the types of main's arguments and results, as MLIR prints them."""
@@ -430,11 +433,11 @@ class StableHloModule:
             except (ir.MLIRError, RuntimeError, ValueError) as e:
                 raise _make_lossy_error(e) from e
             written = _jax_compat.deserialize_module(artifact)
-            if _say_the_same(_text(written), _text(expanded)):
+            if _are_texts_equal(_print(written), _print(expanded)):
                 return artifact
             # Send both through an artifact, so that they differ by the version alone.
             again = _jax_compat.serialize_module(expanded, newest)
-            before, after = _text(_jax_compat.deserialize_module(again)), _text(written)
+            before, after = _print(_jax_compat.deserialize_module(again)), _print(written)
         if before != after:
             pairs = itertools.zip_longest(before.splitlines(), after.splitlines(), fillvalue="")
             line = next(old for old, new in pairs if old != new)
@@ -537,7 +540,7 @@ def _make_lossy_error(error: Exception) -> LossyError:
     return LossyError(ModuleOperation(name, None, place), detail)
 
 
-def _say_the_same(left: str, right: str) -> bool:
+def _are_texts_equal(left: str, right: str) -> bool:
     """Returns whether two module texts are equal, apart from attributes at their defaults."""
     left_lines, right_lines = left.splitlines(), right.splitlines()
     return len(left_lines) == len(right_lines) and all(
@@ -550,7 +553,7 @@ def _strip_defaults(line: str) -> str:
     return _LEFT_OVER.sub("", _DEFAULT.sub("", line))
 
 
-def _text(module: Any) -> str:
+def _print(module: Any) -> str:
     return str(
         module.operation.get_asm(
             enable_debug_info=False, large_elements_limit=16, assume_verified=True

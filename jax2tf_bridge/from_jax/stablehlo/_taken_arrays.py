@@ -48,7 +48,7 @@ class TakenArrays:
         """Creates a placeholder for an array; returns None if JAX should write it as usual."""
         known = self._numbers.get(id(value))
         if known is None:
-            array = self._large(value)
+            array = self._as_large_array(value)
             if array is None:
                 return None
             known = self._numbers[id(value)] = (len(self._arrays), value)
@@ -68,7 +68,7 @@ class TakenArrays:
             return None
         return self._arrays[int(ir.StringAttr(operation.attributes["backend_config"]).value)]
 
-    def _large(self, value: Any) -> np.ndarray | None:
+    def _as_large_array(self, value: Any) -> np.ndarray | None:
         # Checked before np.asarray, because copying from another device takes time.
         if isinstance(value, jax.Array) and (
             not value.is_fully_addressable or value.nbytes < MIN_LIFTED_BYTES

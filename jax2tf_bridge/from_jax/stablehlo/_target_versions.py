@@ -61,7 +61,7 @@ def retarget_module(
     problem: LossyError | None = None
     if target.xla and module.uses_narrow_integers():
         target = _drop_versions_without_narrow_integers(target, function_name)
-    for version in _runnable_versions(module, target.stablehlo_versions):
+    for version in _list_runnable_versions(module, target.stablehlo_versions):
         # An older jaxlib can only write up to its own version, which newer readers accept.
         written = min(version, newest)
         try:
@@ -76,7 +76,9 @@ def retarget_module(
     raise _make_unsupported_error(module, problem, target, function_name) from problem
 
 
-def _runnable_versions(module: StableHloModule, versions: Sequence[Version]) -> Sequence[Version]:
+def _list_runnable_versions(
+    module: StableHloModule, versions: Sequence[Version]
+) -> Sequence[Version]:
     """Returns the versions to write the module at, so that readers of `versions` can run it."""
     if not module.uses_batching_dims():
         return versions
@@ -132,7 +134,7 @@ def _find_version_that_expresses(
 ) -> list[Version]:
     newest = _jax_compat.current_stablehlo_version()
     for version, _ in TENSORFLOW_RELEASES.values():
-        (written,) = _runnable_versions(module, [version])
+        (written,) = _list_runnable_versions(module, [version])
         if version in tried or written != version or version > newest:
             continue
         try:

@@ -29,11 +29,11 @@ def from_children_advice(one_level: Any, children: Sequence[Any]) -> str:
     """
     node_type, static = one_level.node_data()
     name = shortest_public_name(node_type)
-    shown = _name_in_code(name)
+    shown = _format_name(name)
     made_by = f"make_{node_type.__name__.lower()}"
-    values = _attributes(one_level, children)
-    imported = _module_import(node_type, name)
-    code = "" if values is None else _function(made_by, shown, values)
+    values = _find_attributes(one_level, children)
+    imported = _format_import(node_type, name)
+    code = "" if values is None else _format_function(made_by, shown, values)
     if find_from_children(node_type) is not None:
         advice = "Let the from_children of its registration check nothing"
         return f"{advice}:\n{imported}{code.rstrip()}" if code else f"{advice}."
@@ -57,19 +57,19 @@ def from_children_advice(one_level: Any, children: Sequence[Any]) -> str:
     return f"{advice}:\n{imported}{code}{call}{made_by})"
 
 
-def _name_in_code(name: str) -> str:
+def _format_name(name: str) -> str:
     """Returns the name of a type in code; only the last part for a local class."""
     shown = name.removeprefix("__main__.").rpartition("<locals>.")[2]
     return shown if all(part.isidentifier() for part in shown.split(".")) else "..."
 
 
-def _module_import(node_type: type, name: str) -> str:
+def _format_import(node_type: type, name: str) -> str:
     module = name.removesuffix(f".{node_type.__qualname__}")
-    is_there = module == "__main__" or "<locals>" in name or _name_in_code(name) == "..."
+    is_there = module == "__main__" or "<locals>" in name or _format_name(name) == "..."
     return "" if is_there else f"import {module}\n"
 
 
-def _function(made_by: str, type_name: str, values: dict[str, str]) -> str:
+def _format_function(made_by: str, type_name: str, values: dict[str, str]) -> str:
     assigned = ", ".join(f"{name}={value}" for name, value in values.items())
     return (
         f"def {made_by}(static, children):\n"
@@ -79,7 +79,7 @@ def _function(made_by: str, type_name: str, values: dict[str, str]) -> str:
     )
 
 
-def _attributes(one_level: Any, children: Sequence[Any]) -> dict[str, str] | None:
+def _find_attributes(one_level: Any, children: Sequence[Any]) -> dict[str, str] | None:
     """Finds expressions for the attributes of a type's objects from (static, children), by example.
 
     Returns:
@@ -99,9 +99,9 @@ def _check_attributes(
     one_level: Any, children: Sequence[Any], library: Any
 ) -> dict[str, str] | None:
     node_type, static = one_level.node_data()
-    examples = [_example(library, child) for child in children]
+    examples = [_make_example(library, child) for child in children]
     held = dict(vars(one_level.unflatten(examples)))
-    values = _expressions(held, examples, static)
+    values = _find_expressions(held, examples, static)
     given = {f"children[{i}]": child for i, child in enumerate(children)}
     made = object.__new__(node_type)
     vars(made).update({n: given.get(text, held[n]) for n, text in values.items()})
@@ -111,7 +111,9 @@ def _check_attributes(
     return values if named and all(same) and structure == one_level else None
 
 
-def _expressions(held: Mapping[str, Any], children: Sequence[Any], static: Any) -> dict[str, str]:
+def _find_expressions(
+    held: Mapping[str, Any], children: Sequence[Any], static: Any
+) -> dict[str, str]:
     """Expresses attributes by `children` and `static`.
 
     An example cannot distinguish constants from values that are computed from sizes or static data,
@@ -121,8 +123,8 @@ def _expressions(held: Mapping[str, Any], children: Sequence[Any], static: Any) 
     Raises:
       ValueError: an attribute has no expression, or several.
     """
-    parts = dict(_static_parts(static))
-    expressions = {name: _expression(value, children, parts) for name, value in held.items()}
+    parts = dict(_iter_static_parts(static))
+    expressions = {name: _find_expression(value, children, parts) for name, value in held.items()}
     times = Counter(expressions.values())
     twice = [text for text in parts if times[text] > 1]
     if twice:
@@ -130,7 +132,7 @@ def _expressions(held: Mapping[str, Any], children: Sequence[Any], static: Any) 
     return expressions
 
 
-def _expression(value: Any, children: Sequence[Any], parts: Mapping[str, Any]) -> str:
+def _find_expression(value: Any, children: Sequence[Any], parts: Mapping[str, Any]) -> str:
     for i, child in enumerate(children):
         if value is child:
             return f"children[{i}]"
@@ -142,7 +144,7 @@ def _expression(value: Any, children: Sequence[Any], parts: Mapping[str, Any]) -
     raise ValueError(f"{value!r} is made by the constructor, or one of {equal}")
 
 
-def _static_parts(static: Any, text: str = "static") -> Iterator[tuple[str, Any]]:
+def _iter_static_parts(static: Any, text: str = "static") -> Iterator[tuple[str, Any]]:
     """Yields the static data and its parts within containers, each with its expression."""
     yield text, static
     within: Mapping[Any, Any] = {}
@@ -151,7 +153,7 @@ def _static_parts(static: Any, text: str = "static") -> Iterator[tuple[str, Any]
     elif type(static) is dict:
         within = static
     for key, part in within.items():
-        yield from _static_parts(part, f"{text}[{key!r}]")
+        yield from _iter_static_parts(part, f"{text}[{key!r}]")
 
 
 def _may_be(value: Any, part: Any) -> bool:
@@ -160,7 +162,7 @@ def _may_be(value: Any, part: Any) -> bool:
     return value is part or (type(value) in plain and type(part) in plain and value == part)
 
 
-def _example(library: Any, child: Any) -> Any:
+def _make_example(library: Any, child: Any) -> Any:
     """Makes an array like a child, with size 1 for symbolic dimensions."""
     shape = [d if isinstance(d, int) else 1 for d in getattr(child, "shape", ())]
     if np.prod(shape, dtype=float) > _MAX_EXAMPLE_BYTES:

@@ -32,11 +32,11 @@ _LEAF_DEF = jax.tree_util.tree_structure(0)
 
 def tree_spec(tree: Any) -> TreeSpec:
     """Describes a pytree, including how to rebuild its types."""
-    node, children = _node(tree)
+    node, children = _describe_node(tree)
     return replace(node, children=tuple(map(tree_spec, children))) if children else node
 
 
-def _node(tree: Any) -> tuple[TreeSpec, list[Any]]:
+def _describe_node(tree: Any) -> tuple[TreeSpec, list[Any]]:
     """Describes one node, with leaves as its children; also returns the children."""
     if tree is None:
         return TreeSpec("none"), []
@@ -51,10 +51,10 @@ def _node(tree: Any) -> tuple[TreeSpec, list[Any]]:
     node_type = type(tree)
     if node_type in (tuple, list):
         return TreeSpec("tuple" if node_type is tuple else "list", children=leaves), children
-    keys = tuple(_key(path[0]) for path, _ in keyed)
+    keys = tuple(_read_key(path[0]) for path, _ in keyed)
     if node_type is dict:
         return TreeSpec("dict", keys=keys, children=leaves), children
-    codec = _codec(node_type, treedef)
+    codec = _make_codec(node_type, treedef)
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
         fields = tuple(tree._fields)
         return TreeSpec("namedtuple", node_type.__name__, fields, leaves, codec), children
@@ -78,17 +78,17 @@ def _spec_and_object(treedef: Any, leaves: Iterator[Any]) -> tuple[TreeSpec, Any
         return LEAF, next(leaves)
     parts = [_spec_and_object(child, leaves) for child in treedef.children()]
     children, objects = tuple(spec for spec, _ in parts), [value for _, value in parts]
-    one_level = _one_level(treedef)
+    one_level = _cut_to_one_level(treedef)
     try:
         value = _make_object(one_level, objects)
-        node, actual = _node(value)
+        node, actual = _describe_node(value)
     except StructureError:
         pass
     else:
         if len(actual) == len(children):
             return replace(node, children=children), value
     node_type = treedef.node_data()[0]
-    codec = _codec(node_type, one_level)
+    codec = _make_codec(node_type, one_level)
     return TreeSpec("custom", node_type.__name__, (), children, codec), None
 
 
@@ -106,17 +106,17 @@ def rebuilt(treedef: Any, leaves: Iterable[Any]) -> Any:
             return treedef.unflatten(every)
         except Exception:
             pass  # the code below finds the constructor that failed
-    return _rebuilt(treedef, iter(every))
+    return _rebuild(treedef, iter(every))
 
 
-def _rebuilt(treedef: Any, leaves: Iterator[Any]) -> Any:
+def _rebuild(treedef: Any, leaves: Iterator[Any]) -> Any:
     if treedef == _LEAF_DEF:
         return next(leaves)
-    children = [_rebuilt(child, leaves) for child in treedef.children()]
-    return _make_object(_one_level(treedef), children)
+    children = [_rebuild(child, leaves) for child in treedef.children()]
+    return _make_object(_cut_to_one_level(treedef), children)
 
 
-def _one_level(treedef: Any) -> Any:
+def _cut_to_one_level(treedef: Any) -> Any:
     node_type, static = treedef.node_data()
     return make_treedef(node_type, static, [_LEAF_DEF] * len(treedef.children()))
 
@@ -137,7 +137,7 @@ def _make_object(one_level: Any, children: Sequence[Any]) -> Any:
         ) from e
 
 
-def _codec(node_type: type, treedef: Any) -> NodeCodec:
+def _make_codec(node_type: type, treedef: Any) -> NodeCodec:
     static = treedef.node_data()[1]
 
     def flatten(value: Any) -> Sequence[Any] | None:
@@ -147,7 +147,7 @@ def _codec(node_type: type, treedef: Any) -> NodeCodec:
     return prefer_from_children(NodeCodec(node_type, flatten, treedef.unflatten, static))
 
 
-def _key(entry: Any) -> Any:
+def _read_key(entry: Any) -> Any:
     match entry:
         case jax.tree_util.DictKey(key=key):
             return key
@@ -219,14 +219,14 @@ def jax_structures(portable: PortableFunction) -> tuple[Any, Any]:
       StructureError: a type is unknown in this process, or its children have another order here.
       FileFormatError: a registered type does not fit the stored node.
     """
-    known = _with_known_types(portable)
+    known = _find_types(portable)
     return (
-        _treedef(portable, known.in_tree, portable.in_avals, "arguments"),
-        _treedef(portable, known.out_tree, portable.out_avals, "results"),
+        _make_structure(portable, known.in_tree, portable.in_avals, "arguments"),
+        _make_structure(portable, known.out_tree, portable.out_avals, "results"),
     )
 
 
-def _with_known_types(portable: PortableFunction) -> PortableFunction:
+def _find_types(portable: PortableFunction) -> PortableFunction:
     """Sets the types of tree nodes that have been registered since the file was read.
 
     Raises:
@@ -234,7 +234,7 @@ def _with_known_types(portable: PortableFunction) -> PortableFunction:
       FileFormatError: a type does not fit the stored node.
     """
     in_tree, out_tree = add_codecs(portable.in_tree), add_codecs(portable.out_tree)
-    unknown = [*_without_types(in_tree), *_without_types(out_tree)]
+    unknown = [*_iter_unknown(in_tree), *_iter_unknown(out_tree)]
     if unknown:
         names = dict.fromkeys(node.serialized_name or node.name for node in unknown)
         calls = list(dict.fromkeys(map(format_registration_call, unknown)))
@@ -245,8 +245,10 @@ def _with_known_types(portable: PortableFunction) -> PortableFunction:
     return replace(portable, in_tree=in_tree, out_tree=out_tree)
 
 
-def _treedef(portable: PortableFunction, spec: TreeSpec, avals: Sequence[Aval], what: str) -> Any:
-    structure = _jax_structure(spec, portable.name)
+def _make_structure(
+    portable: PortableFunction, spec: TreeSpec, avals: Sequence[Aval], what: str
+) -> Any:
+    structure = _make_jax_structure(spec, portable.name)
     if not _keeps_order(spec, iter([replace(aval) for aval in avals]))[0]:
         raise StructureError(
             f"The {what} of {portable.name} are flattened in another order here than when it was "
@@ -257,9 +259,9 @@ def _treedef(portable: PortableFunction, spec: TreeSpec, avals: Sequence[Aval], 
     return structure
 
 
-def _jax_structure(spec: TreeSpec, name: str) -> Any:
+def _make_jax_structure(spec: TreeSpec, name: str) -> Any:
     """Makes JAX's structure without making objects, because constructors may check values."""
-    children = [_jax_structure(child, name) for child in spec.children]
+    children = [_make_jax_structure(child, name) for child in spec.children]
     match spec.kind:
         case "leaf":
             return jax.tree_util.tree_structure(0)
@@ -312,12 +314,12 @@ def _keeps_order(spec: TreeSpec, leaves: Iterator[Aval]) -> tuple[bool, Any]:
 
 
 def _type_of(spec: TreeSpec) -> type:
-    assert spec.codec is not None  # _with_known_types rejects others
+    assert spec.codec is not None  # _find_types rejects others
     return spec.codec.node_type
 
 
-def _without_types(spec: TreeSpec) -> Iterator[TreeSpec]:
+def _iter_unknown(spec: TreeSpec) -> Iterator[TreeSpec]:
     if spec.kind in ("namedtuple", "custom") and spec.codec is None:
         yield spec
     for child in spec.children:
-        yield from _without_types(child)
+        yield from _iter_unknown(child)
