@@ -82,10 +82,7 @@ def small_assignments(
 ) -> Iterator[dict[str, int]]:
     """Yields assignments that satisfy the constraints, by sum, then lexicographically.
 
-    Args:
-      constraints: the constraints to satisfy.
-      ranges: every variable, with bounds that follow from the constraints.
-      deadline: the time of `time.monotonic` at which to stop.
+    `ranges` has every variable, with bounds that follow from the constraints.
     """
     for _, assignments in _iter_by_sum(constraints, None, ranges):
         if time.monotonic() > deadline:

@@ -47,13 +47,9 @@ Verdict: TypeAlias = Proven | Refuted | Unknown
 def decide(
     constraints: Sequence[Comparison], comparison: Comparison, *, time_limit: float
 ) -> Verdict:
-    """Decides whether the constraints imply the comparison.
+    """Decides, within a time limit in seconds, whether the constraints imply the comparison.
 
-    Args:
-      constraints: the known constraints. Constraints on unrelated variables do not matter, unless
-        they contradict each other.
-      comparison: the comparison to decide.
-      time_limit: the time limit in seconds.
+    Constraints on unrelated variables do not matter, unless they contradict each other.
 
     Raises:
       ImportError: z3 is needed, and not installed.
@@ -68,10 +64,7 @@ def witness(
 ) -> Verdict:
     """Searches for sizes that satisfy the constraints: Refuted has the sizes, Proven means none.
 
-    Args:
-      constraints: the constraints to satisfy.
-      time_limit: the time limit in seconds.
-      smallest: whether to spend time on finding the smallest sizes.
+    `smallest` tells whether to spend time on finding the smallest sizes.
 
     Raises:
       ImportError: z3 is needed, and not installed.
@@ -99,23 +92,14 @@ def _decide(
         if is_evident(problem, deadline):
             return Proven()
         enumerate_until = min(deadline, time.monotonic() + _ENUMERATION_SECONDS)
-        if smallest:
-            searched = smallest_assignment(
-                constraints,
-                comparison,
-                ranges_from(facts, names),
-                count=_ASSIGNMENTS,
-                deadline=enumerate_until,
-            )
-        else:
+        searched_constraints, ranges = constraints, ranges_from(facts, names)
+        if not smallest:
             # The search skips variables that equations eliminated.
-            searched = smallest_assignment(
-                [Comparison(f.relation, f.expression, 0) for f in problem.facts],
-                comparison,
-                problem.ranges,
-                count=_ASSIGNMENTS,
-                deadline=enumerate_until,
-            )
+            ranges = dict(problem.ranges)
+            searched_constraints = [Comparison(f.relation, f.expression, 0) for f in problem.facts]
+        searched = smallest_assignment(
+            searched_constraints, comparison, ranges, count=_ASSIGNMENTS, deadline=enumerate_until
+        )
         match searched:
             case Assignment(values):
                 return Refuted(values if smallest else problem.original_values(values))

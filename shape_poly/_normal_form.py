@@ -221,10 +221,7 @@ def exact_quotient(
 ) -> DimExpr | None:
     """Simplifies floordiv(u, v) if a known divisibility implies that v divides u.
 
-    Args:
-      atom: a floordiv.
-      divisible: pairs (x, y) for which y divides x and is not 0.
-      ranges: bounds of the variables.
+    `divisible` has pairs (x, y) for which y divides x and is not 0.
     """
     u, v = atom.operands
     if max(len(u.terms), len(v.terms)) > _TERMS_LOOKED_INTO:

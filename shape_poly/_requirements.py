@@ -34,7 +34,7 @@ def weakest_requirement(
 
     Returns:
       The simplest comparison that was found and proven equivalent; or the comparison itself,
-      rewrite; or None if it never holds in the scope.
+      rewritten; or None if it never holds in the scope.
 
     Raises:
       ImportError: the proof needs z3-solver, which is not installed.
@@ -98,7 +98,6 @@ class _Samples:
         self.negative: list[Mapping[str, int]] = []
 
     def add(self, values: Mapping[str, int]) -> None:
-        """Adds an assignment."""
         holds = self._comparison.holds(values)
         (self.positive if holds else self.negative).append(values)
 
@@ -225,11 +224,7 @@ def rewrite(
 ) -> Comparison:
     """Returns the simplest of several comparisons that are equivalent under the constraints.
 
-    Args:
-      comparison: the comparison to rewrite.
-      constraints: the known constraints.
-      names: the variables of both.
-      deadline: the time of `time.monotonic` at which to stop.
+    `names` are the variables of both.
     """
     forms = [comparison]
     try:

@@ -339,7 +339,6 @@ class _SolverSearch:
         return self._encoding.is_exact
 
     def add(self, condition: Any) -> None:
-        """Adds a condition."""
         self._solver.add(condition, *self._encoding.new_definitions())
 
     def check(

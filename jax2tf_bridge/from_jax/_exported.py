@@ -91,10 +91,10 @@ def to_exported(portable: PortableFunction | HoldsPortable) -> jax_export.Export
       FunctionError: it is not a portable function.
     """
     portable = as_portable_function(portable, "to_exported")
-    form = _get_cache(portable)
-    with form.lock:
-        if form.exported is not None:
-            return form.exported
+    cache = _get_cache(portable)
+    with cache.lock:
+        if cache.exported is not None:
+            return cache.exported
         exported = _make_exported(portable)
         keep_exported(portable, exported)
         return exported

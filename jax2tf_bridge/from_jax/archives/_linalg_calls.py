@@ -23,11 +23,6 @@ def routine_function(routine: str, flags: Flags, result_shapes: Shapes) -> Calla
     Matrices are [..., m, n]; the call's other results are workspaces. Values that JAX does not read
     differ: potrf has zeros in the other triangle, gees has zeros as eigenvalues, and gesdd returns
     its argument.
-
-    Args:
-      routine: the name, "getrf", "potrf" and so on.
-      flags: the flags, as in ArchivedCall.
-      result_shapes: the shapes of the call's results.
     """
     function = _ROUTINES[routine]
     return lambda *arrays: function(*arrays, flags=flags, shapes=result_shapes)

@@ -111,8 +111,8 @@ def epsilon(dtype: Any) -> float:
 
 
 def diagonal(a: Any) -> Any:
-    """Returns the main diagonal of [..., n, n], as [..., n]."""
-    masked = where(distance_below_diagonal(a.shape[-1]) == 0, a, 0)
+    """Returns the main diagonal of [..., m, n], as [..., m]; 0 in rows that it does not reach."""
+    masked = where(distance_below_diagonal(*a.shape[-2:]) == 0, a, 0)
     return lax.reduce(masked, np.zeros((), a.dtype), lax.add, (a.ndim - 1,))
 
 

@@ -155,12 +155,8 @@ def _reduce_panel(a: Any, width: int, start: Any) -> tuple[RowMatrix, Any]:
 def make_reflection(head: Any, squares: Any) -> tuple[Any, Any]:
     """Returns `new` and `scale` of the reflection that maps x to a multiple of a unit vector e.
 
-    v = (x - new e) scale has v^H v = 2, and (I - v v^H) x = new e. If x is
-    tiny, scale is 0.
-
-    Args:
-      head: the first entry of x [1, 1].
-      squares: x^H x, real [1, 1].
+    v = (x - new e) scale has v^H v = 2, and (I - v v^H) x = new e. If x is tiny, scale is 0. `head`
+    is the first entry of x [1, 1], and `squares` is x^H x, real [1, 1].
     """
     one = np.ones((), squares.dtype)
     # The squares of smaller numbers underflow, and the reflection would not be unitary.

@@ -10,6 +10,7 @@ from jax import lax
 from jax2tf_bridge.from_jax.linalg._arrays import (
     adjoint,
     columns,
+    diagonal,
     distance_below_diagonal,
     is_complex,
     loop,
@@ -118,8 +119,8 @@ def _reduce_lower(a: Any) -> tuple[Any, Any, Any, Any]:
     hermitian = where(below > 0, a, adjoint(a))
     hermitian = where(below == 0, _cast_like(real(a), a), hermitian)
     packed, taus = _reduce_to_hessenberg(hermitian)
-    d = _take_diagonal(packed)
-    e = _take_diagonal(packed[1:, :-1])
+    d = diagonal(packed)
+    e = diagonal(packed[1:, :-1])
     return where(below >= 0, packed, a), real(d), real(e), taus
 
 
@@ -188,11 +189,6 @@ def _entry_at(x: Any, k: Any) -> Any:
 
 def _cast_like(x: Any, a: Any) -> Any:
     return lax.convert_element_type(x, a.dtype)
-
-
-def _take_diagonal(a: Any) -> Any:
-    masked = where(distance_below_diagonal(*a.shape) == 0, a, 0)
-    return lax.reduce(masked, np.zeros((), a.dtype), lax.add, (1,))
 
 
 def qr(a: Any, *, rank: Any, full: bool = False) -> tuple[Any, Any]:

@@ -50,7 +50,7 @@ _GPUS = ("cuda", "rocm")
 # Maximum number of rows for which the op cholesky is as fast on CPU as the blocked form.
 _MAX_CHOLESKY_OP_ROWS = 24
 
-_lower_eigh = lower_fun(eigh)
+_lower_large_eigh = lower_fun(eigh)
 _lower_cholesky = lower_fun(cholesky, multiple_results=False)
 _lower_substitution = lower_fun(triangular_solve, multiple_results=False)
 _lower_tridiagonal_solve = lower_fun(tridiagonal_solve, multiple_results=False)
@@ -83,8 +83,8 @@ def _list_common_rules() -> tuple[tuple[Any, Rule], ...]:
     return (
         *((p, by_platform(p, dict.fromkeys(_ALL_PLATFORMS, rule))) for p, rule in new_rules),
         (lax.linalg.tridiagonal_solve_p, _lower_tridiagonal_solve_by_platform),
-        (lax.linalg.svd_p, _lower_svd_by_platform),
-        (lax.linalg.eigh_p, _lower_eigh_by_platform),
+        (lax.linalg.svd_p, functools.partial(_lower_by_size, lax.linalg.svd_p, _lower_svd)),
+        (lax.linalg.eigh_p, functools.partial(_lower_by_size, lax.linalg.eigh_p, _lower_eigh)),
     )
 
 
@@ -174,21 +174,13 @@ def _lower_svd(ctx: Any, a: Any, **params: Any) -> Sequence[Any]:
     return lower_fun(functools.partial(svd, rank=rank))(ctx, a, **params)
 
 
-def _lower_svd_by_platform(ctx: Any, a: Any, **params: Any) -> Sequence[Any]:
-    # JAX's TPU rule compares the two sizes, which fails if they are symbolic.
+def _lower_by_size(primitive: Any, rule: Rule, ctx: Any, a: Any, **params: Any) -> Sequence[Any]:
+    # JAX's TPU rules support open sizes only in the batch.
     platforms = _PLATFORMS if are_sizes_known(*ctx.avals_in[0].shape[-2:]) else _ALL_PLATFORMS
-    rules = dict.fromkeys(platforms, _lower_svd)
-    return lower_by_platform(ctx, lax.linalg.svd_p, rules, a, **params)
+    return lower_by_platform(ctx, primitive, dict.fromkeys(platforms, rule), a, **params)
 
 
-def _lower_eigh_by_platform(ctx: Any, a: Any, **params: Any) -> Sequence[Any]:
-    # JAX's TPU rule supports open sizes only in the batch.
-    platforms = _PLATFORMS if are_sizes_known(*ctx.avals_in[0].shape[-2:]) else _ALL_PLATFORMS
-    rules = dict.fromkeys(platforms, _lower_eigh_by_size)
-    return lower_by_platform(ctx, lax.linalg.eigh_p, rules, a, **params)
-
-
-def _lower_eigh_by_size(
+def _lower_eigh(
     ctx: Any,
     a: Any,
     *,
@@ -209,7 +201,7 @@ def _lower_eigh_by_size(
         return lower_fun(_decompose_empty)(ctx, a)
     small = are_sizes_known(n) and n <= max_jacobi_rows(aval.dtype)
     if not (small and custom_calls_possible()):
-        return _lower_eigh(ctx, a, lower=lower)
+        return _lower_large_eigh(ctx, a, lower=lower)
     if not lower:
         # XLA expands Eigh once for each shape in a module, for the triangle of the first call.
         return lower_fun(_decompose_upper)(ctx, a)

@@ -51,8 +51,7 @@ mlir.register_lowering(_by_rule_p, _lower_by_rule)
 def composite_rules(rules: Sequence[tuple[Any, Rule]]) -> tuple[tuple[Any, Rule], ...]:
     """Lists (primitive, rule) pairs that write composites.
 
-    Args:
-      rules: the other overrides of the export, which lower the decompositions.
+    `rules` are the other overrides of the export, which lower the decompositions.
     """
     known = dict(rules)
     return tuple(

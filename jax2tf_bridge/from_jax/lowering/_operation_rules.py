@@ -224,21 +224,20 @@ def extreme_rules() -> tuple[tuple[Any, Rule], ...]:
     """
     rules: list[tuple[Any, Rule]] = [
         (lax.clamp_p, _lower_clamp),
-        (lax.reduce_p, _lower_reduce),
-        (lax.reduce_window_p, _lower_reduce_window),
+        (lax.reduce_p, functools.partial(_lower_reduction, lax.reduce_p, _reduce)),
+        (
+            lax.reduce_window_p,
+            functools.partial(_lower_reduction, lax.reduce_window_p, _reduce_window),
+        ),
     ]
-    for reduction, exact, init in (
-        (lax.reduce_max_p, _exact_maximum, -np.inf),
-        (lax.reduce_min_p, _exact_minimum, np.inf),
+    for primitive, make_rule, exact, init in (
+        (lax.reduce_max_p, _make_reduction_rule, _exact_maximum, -np.inf),
+        (lax.reduce_min_p, _make_reduction_rule, _exact_minimum, np.inf),
+        (lax.reduce_window_max_p, _make_window_rule, _exact_maximum, -np.inf),
+        (lax.reduce_window_min_p, _make_window_rule, _exact_minimum, np.inf),
     ):
-        rule = _make_reduction_rule(exact, init)
-        rules.append((reduction, functools.partial(_lower_on_cpu, reduction, rule)))
-    for pool, exact, init in (
-        (lax.reduce_window_max_p, _exact_maximum, -np.inf),
-        (lax.reduce_window_min_p, _exact_minimum, np.inf),
-    ):
-        rule = _make_window_rule(exact, init)
-        rules.append((pool, functools.partial(_lower_on_cpu, pool, rule)))
+        rule = make_rule(exact, init)
+        rules.append((primitive, functools.partial(_lower_on_cpu, primitive, rule)))
     return tuple(rules)
 
 
@@ -288,28 +287,22 @@ def _find_exact_reducer(ctx: Any, operands: Sequence[Any], jaxpr: Any) -> Callab
     return _EXACT_REDUCERS.get(equations[0].primitive)
 
 
-def _lower_reduce(ctx: Any, *operands: Any, **params: Any) -> Sequence[Any]:
+def _lower_reduction(
+    primitive: Any, reduce: Callable[..., Any], ctx: Any, *operands: Any, **params: Any
+) -> Sequence[Any]:
     exact = _find_exact_reducer(ctx, operands, params["jaxpr"])
     rules: dict[str, Rule] = {}
     if exact is not None:
-
-        def reduced(x: Any, init: Any, *, dimensions: Sequence[int], **_: Any) -> Any:
-            return lax.reduce(x, init, exact, dimensions)
-
-        rules["cpu"] = lower_fun(reduced, multiple_results=False)
-    return lower_by_platform(ctx, lax.reduce_p, rules, *operands, **params)
+        rules["cpu"] = lower_fun(functools.partial(reduce, exact), multiple_results=False)
+    return lower_by_platform(ctx, primitive, rules, *operands, **params)
 
 
-def _lower_reduce_window(ctx: Any, *operands: Any, **params: Any) -> Sequence[Any]:
-    exact = _find_exact_reducer(ctx, operands, params["jaxpr"])
-    rules: dict[str, Rule] = {}
-    if exact is not None:
+def _reduce(exact: Any, x: Any, init: Any, *, dimensions: Sequence[int], **_: Any) -> Any:
+    return lax.reduce(x, init, exact, dimensions)
 
-        def reduced(x: Any, init: Any, *, jaxpr: Any, consts: Any, **params: Any) -> Any:
-            return lax.reduce_window(x, init, exact, **params)
 
-        rules["cpu"] = lower_fun(reduced, multiple_results=False)
-    return lower_by_platform(ctx, lax.reduce_window_p, rules, *operands, **params)
+def _reduce_window(exact: Any, x: Any, init: Any, *, jaxpr: Any, consts: Any, **params: Any) -> Any:
+    return lax.reduce_window(x, init, exact, **params)
 
 
 def _lower_clamp(ctx: Any, low: Any, x: Any, high: Any, **params: Any) -> Sequence[Any]:

@@ -99,13 +99,8 @@ def propose_shapes(
     """Proposes polymorphic_shapes that fit, close to the user's; None if it finds none.
 
     Fitting entries stay. An entry for all arguments is dropped for those that it does not fit, and
-    unknown sizes get variables.
-
-    Args:
-      polymorphic_shapes: the user's polymorphic_shapes.
-      arguments: the name, value and entry of each argument; the value of a static one is None.
-      count: the number of positional arguments.
-      fits: compares an argument with an entry.
+    unknown sizes get variables. `arguments` has the name, value and entry of each argument, the
+    first `count` of them positional; the value of a static one is None.
     """
     shared = is_entry(polymorphic_shapes)
     proposals: dict[str, Any] = {}
@@ -168,13 +163,10 @@ def _is_plain(tree: Any) -> bool:
 def describe_problem(
     shape: Sequence[int | None], shape_spec: str | None, path: str, error: ValueError
 ) -> Message:
-    """Describes the problem of an argument's entry.
+    """Describes shape_poly's error about the entry of an argument.
 
-    Args:
-      shape: the shape of the argument, with None for unknown sizes.
-      shape_spec: the entry; None without one.
-      path: the argument in Python's syntax: "x", "params['w']".
-      error: shape_poly's error about the entry.
+    `shape` has None for unknown sizes. `path` is the argument in Python's syntax: "x",
+    "params['w']".
     """
     shown = f"({', '.join('?' if d is None else str(d) for d in shape)})"
     argument = f"The argument {path} has shape {shown}"

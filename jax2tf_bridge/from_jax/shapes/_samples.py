@@ -84,24 +84,24 @@ def try_sizes(function: TracedFunction, scope: SymbolicScope, error: Exception) 
     return Experiment(tuple(passed), tuple(failed))
 
 
-def explain(found: Experiment) -> tuple[Comparison, ...]:
+def explain(experiment: Experiment) -> tuple[Comparison, ...]:
     """Finds a few simple comparisons that separate the passed sizes from the failed ones.
 
     Returns () if there are none, or if nothing passed or nothing failed. A size of 1 may pass only
     because it broadcasts, so comparisons that ignore these sizes are the second choice.
     """
-    return _explain(found) or _explain(found.without_ones())
+    return _explain(experiment) or _explain(experiment.without_ones())
 
 
-def _explain(found: Experiment) -> tuple[Comparison, ...]:
-    if not found.passed:
+def _explain(experiment: Experiment) -> tuple[Comparison, ...]:
+    if not experiment.passed:
         return ()
     candidates = [
         c
-        for c in dict.fromkeys(_iter_candidates(sorted(found.passed[0]), found.passed))
-        if all(map(c.holds, found.passed))
+        for c in dict.fromkeys(_iter_candidates(sorted(experiment.passed[0]), experiment.passed))
+        if all(map(c.holds, experiment.passed))
     ]
-    left = [sizes for sizes, _ in found.failed]
+    left = [sizes for sizes, _ in experiment.failed]
     chosen: list[Comparison] = []
     while left and candidates and len(chosen) < _MAX_COMPARISONS:
         best = max(candidates, key=lambda c: sum(not c.holds(sizes) for sizes in left))

@@ -169,9 +169,7 @@ def put_back(module: Any, taken: TakenArrays) -> None:
 def embed(module: Any, arrays: Sequence[bytes | memoryview]) -> None:
     """Turns the last arguments of main into constants: the inverse of `lift`.
 
-    Args:
-      module: an ir.Module; its context must be the current one.
-      arrays: the data of these arguments, in the form that `Intern` takes.
+    `arrays` have the form that `Intern` takes. The MLIR context must be the current one.
     """
     main = find_main(module)
     block = main.regions[0].blocks[0]

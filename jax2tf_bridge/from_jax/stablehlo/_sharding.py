@@ -34,10 +34,7 @@ def restore_manual_computations(module: Any) -> None:
     """Replaces each call of a function on parts by an sdy.manual_computation, in place.
 
     JAX refines open sizes and resolves the platform before XLA reads the module. The custom calls
-    around such a call do not survive that.
-
-    Args:
-      module: an ir.Module that was read from an artifact; its context must be the current one.
+    around such a call do not survive that. The MLIR context must be the current one.
     """
     prefix = MANUAL_COMPUTATION.decode()
     functions = [op.operation for op in module.body.operations]
@@ -152,8 +149,7 @@ _AXIS_SIZE = re.compile(r'"=(\d+)')
 def may_be_collectives(names: Collection[str]) -> bool:
     """Returns whether `drop_collectives` may find anything in a module.
 
-    Args:
-      names: the names of its operations and the targets of its custom calls.
+    `names` are those of its operations, and the targets of its custom calls.
     """
     may_be = {*_DEVICE_NUMBERS, *_IDENTITIES, *CALLS_OF_PARTS, _PERMUTE, _MANUAL, _MESH}
     return not may_be.isdisjoint(names)
@@ -163,13 +159,9 @@ def drop_collectives(module: Any) -> str | None:
     """Replaces collectives by their operands and device numbers by 0, in a module for one device.
 
     On the CPU, XLA needs a device assignment for them that TensorFlow does not provide, and some
-    collectives crash it.
+    collectives crash it. The MLIR context of the module must be the current one.
 
-    Args:
-      module: an ir.Module; its context must be the current one.
-
-    Returns:
-      The name of an operation that needs more than one device; None if there is none.
+    Returns the name of an operation that needs more than one device; None if there is none.
     """
     unsupported = None
     # Inner operations first, because erasing an operation erases its regions.
@@ -248,10 +240,7 @@ def add_sharding_shapes(module: Any) -> None:
     """Adds the result shapes as operands to sharding calls on values with open sizes.
 
     XLA reads the sizes of a custom call's results from these operands and then drops them. It
-    rejects modules without them.
-
-    Args:
-      module: an ir.Module that was read from an artifact; its context must be the current one.
+    rejects modules without them. The MLIR context of the module must be the current one.
     """
     for op in list(walk_operations(module.operation)):
         if _is_open_sharding(op):

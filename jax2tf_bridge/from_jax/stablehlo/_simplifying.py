@@ -44,8 +44,7 @@ def merge_equal(module: Any) -> None:
 def close_regions(operations: Mapping[str, Sequence[Any]]) -> None:
     """Copies outer values that regions use after a merge into the regions.
 
-    Args:
-      operations: all operations of a module, by name; its MLIR context must be the current one.
+    `operations` are all of a module, by name; its MLIR context must be the current one.
     """
     operations_with_regions = [
         op

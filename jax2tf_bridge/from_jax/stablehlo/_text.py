@@ -108,9 +108,7 @@ def module_text(artifact: bytes) -> str:
 def write_texts(folder: Path, longest: int) -> None:
     """Writes the text of each readable file NAME.module in a folder to NAME.text.
 
-    Args:
-      folder: the folder of the modules, and of the texts.
-      longest: maximum number of characters of a text.
+    A text has at most `longest` characters.
     """
     for file in sorted(folder.glob("*.module")):
         try:

@@ -23,9 +23,8 @@ _MAX_EXAMPLE_BYTES = 2**20
 def from_children_advice(one_level: Any, children: Sequence[Any]) -> str:
     """Returns advice with code to register a type whose objects are made without its constructor.
 
-    Args:
-      one_level: JAX's structure of a node of the type, with leaves as children.
-      children: the children that the constructor rejected.
+    `one_level` is JAX's structure of a node of the type, with leaves as children. The constructor
+    rejected the `children`.
     """
     node_type, static = one_level.node_data()
     name = shortest_public_name(node_type)

@@ -65,10 +65,8 @@ def _describe_node(tree: Any) -> tuple[TreeSpec, list[Any]]:
 def spec_of_structure(treedef: Any, leaves: Iterable[Any]) -> TreeSpec:
     """Describes JAX's structure of a tree that does not exist as an object.
 
-    Args:
-      treedef: JAX's structure.
-      leaves: arrays or abstract values. Objects of registered types are made with them, to find the
-        names of their children; without an object, the children have no names.
+    The leaves are arrays or abstract values. Objects of registered types are made with them, to
+    find the names of their children; without an object, the children have no names.
     """
     return _spec_and_object(treedef, iter(leaves))[0]
 
