@@ -11,16 +11,16 @@ from shape_poly._comparisons import Comparison
 from shape_poly._expressions import Dim, DimExpr, DimOperation, Variable
 from shape_poly._intervals import Bound, Interval
 
-_TERMS_A_STATEMENT = 40
+_MAX_TERMS_PER_STATEMENT = 40
 """Maximum number of terms per statement; Python's compiler recurses over a sum."""
 
-_STEPS_BETWEEN_LOOKS_AT_THE_CLOCK = 256
+_STEPS_PER_TIME_CHECK = 256
 
-_MANY_VARIABLES = 50
-"""Number of variables above which only the least value of each is tried."""
+_MAX_VARIABLES = 50
+"""Maximum number of variables of which more than the least values are tried."""
 
-_VALUES_SKIPPED = 1000
-"""Number of values of a variable that may be skipped in search of its smallest one."""
+_MAX_SKIPPED_VALUES = 1000
+"""Maximum number of values of a variable to skip in search of its smallest one."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def smallest_assignment(
     steps = 0
     for total, assignments in _iter_by_sum(constraints, refuted, ranges):
         if steps and (
-            steps >= count or time.monotonic() > deadline or len(ranges) > _MANY_VARIABLES
+            steps >= count or time.monotonic() > deadline or len(ranges) > _MAX_VARIABLES
         ):
             return OutOfBudget(total - 1)
         for values in assignments:
@@ -70,7 +70,7 @@ def smallest_assignment(
                 return Assignment(values)
             steps += 1
             if steps >= count or (
-                steps % _STEPS_BETWEEN_LOOKS_AT_THE_CLOCK == 0 and time.monotonic() > deadline
+                steps % _STEPS_PER_TIME_CHECK == 0 and time.monotonic() > deadline
             ):
                 return OutOfBudget(total - 1)
         steps += 1
@@ -151,7 +151,7 @@ def _make_domain(name: str, bounds: Interval, constraints: Sequence[Comparison])
         return _Domain(lower, upper, lambda value: True)
     allowed = compile_test(own, None, [name])
     # Sums start higher if the constraints exclude small values.
-    end = lower + _VALUES_SKIPPED
+    end = lower + _MAX_SKIPPED_VALUES
     while lower < min(end, upper) and not allowed(lower):
         lower += 1
     return _Domain(lower, upper, allowed)
@@ -227,8 +227,8 @@ class _Statements:
         if len(terms) <= 1:
             return f"({terms[0]})" if terms else "0"
         result = self._temporary()
-        for start in range(0, len(terms), _TERMS_A_STATEMENT):
-            part = " + ".join(terms[start : start + _TERMS_A_STATEMENT])
+        for start in range(0, len(terms), _MAX_TERMS_PER_STATEMENT):
+            part = " + ".join(terms[start : start + _MAX_TERMS_PER_STATEMENT])
             self.lines.append(f"    {result} {'+=' if start else '='} {part}")
         return result
 

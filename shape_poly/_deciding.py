@@ -13,8 +13,8 @@ from shape_poly._normal_form import OutOfTimeError
 from shape_poly._problem import is_evident, normalize, ranges_from, residue_classes
 from shape_poly._z3 import Model, NoModel, Undecided, find_model
 
-_ASSIGNMENTS = 4000
-_ENUMERATION_SECONDS = 0.1
+_MAX_ASSIGNMENTS = 4000
+_MAX_ENUMERATION_SECONDS = 0.1
 
 _MAX_DEGREE = 200
 """Maximum degree; values of higher powers take too long to compute."""
@@ -91,14 +91,14 @@ def _decide(
         problem = normalize(facts, goals, sorted(names), deadline)
         if is_evident(problem, deadline):
             return Proven()
-        enumerate_until = min(deadline, time.monotonic() + _ENUMERATION_SECONDS)
-        searched_constraints, ranges = constraints, ranges_from(facts, names)
+        enumerate_until = min(deadline, time.monotonic() + _MAX_ENUMERATION_SECONDS)
+        known, ranges = constraints, ranges_from(facts, names)
         if not smallest:
             # The search skips variables that equations eliminated.
+            known = [Comparison(f.relation, f.expression, 0) for f in problem.facts]
             ranges = dict(problem.ranges)
-            searched_constraints = [Comparison(f.relation, f.expression, 0) for f in problem.facts]
         searched = smallest_assignment(
-            searched_constraints, comparison, ranges, count=_ASSIGNMENTS, deadline=enumerate_until
+            known, comparison, ranges, count=_MAX_ASSIGNMENTS, deadline=enumerate_until
         )
         match searched:
             case Assignment(values):
@@ -153,7 +153,7 @@ def touching(
     return [c for c in constraints if c in relevant], names
 
 
-_MINIMISING_SECONDS = 10.0
+_MAX_MINIMIZING_SECONDS = 10.0
 """Time for reducing a conflict, which is shown in an error, to few constraints."""
 
 
@@ -175,7 +175,7 @@ def find_conflict(
         part = part or remaining[:1]
         remaining = [c for c in remaining if c not in part]
         if _is_contradictory(part, deadline):
-            return tuple(_minimize(part, time.monotonic() + _MINIMISING_SECONDS))
+            return tuple(_minimize(part, time.monotonic() + _MAX_MINIMIZING_SECONDS))
     return None
 
 

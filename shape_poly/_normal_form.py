@@ -142,7 +142,7 @@ def map_atoms(dimension: DimExpr, replacement: Callable[[Atom], DimExpr]) -> Dim
 Ranges: TypeAlias = Mapping[str, Interval]
 
 _EFFORT = 1
-_TERMS_LOOKED_INTO = 40
+_MAX_SEARCHED_TERMS = 40
 """Maximum number of terms of a sum that is tested for divisibility."""
 
 
@@ -198,12 +198,12 @@ def _as_remainder(x: DimExpr, ranges: Ranges) -> tuple[DimExpr, DimExpr] | None:
 
     The multiple may be written as f*u - f*v*floordiv(u, v).
     """
-    for monomial, c in x.terms if len(x.terms) <= _TERMS_LOOKED_INTO else ():
+    for monomial, c in x.terms if len(x.terms) <= _MAX_SEARCHED_TERMS else ():
         for atom, exponent in monomial:
             if exponent != 1 or not isinstance(atom, DimOperation):
                 continue
             u, v = atom.operands
-            if max(len(u.terms), len(v.terms)) > _TERMS_LOOKED_INTO:
+            if max(len(u.terms), len(v.terms)) > _MAX_SEARCHED_TERMS:
                 continue
             factor = DimExpr.of_terms([(tuple(p for p in monomial if p[0] != atom), c)])
             if not sign(factor, ranges) or not sign(v, ranges):
@@ -224,7 +224,7 @@ def exact_quotient(
     `divisible` has pairs (x, y) for which y divides x and is not 0.
     """
     u, v = atom.operands
-    if max(len(u.terms), len(v.terms)) > _TERMS_LOOKED_INTO:
+    if max(len(u.terms), len(v.terms)) > _MAX_SEARCHED_TERMS:
         return None
     for x, y in divisible:
         # The comparison of the numbers of terms only saves time.

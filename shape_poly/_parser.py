@@ -23,7 +23,7 @@ TokenKind: TypeAlias = Literal["name", "number", "symbol", "end"]
 MAX_CHARACTERS = 1_000_000
 _MAX_DIGITS = 39
 """Maximum number of digits; 2**128, the largest number in expressions, has 39."""
-_SHOWN = 200
+_MAX_SHOWN_CHARACTERS = 200
 
 _SPACE = re.compile(r"\s+")
 _NAME = re.compile(r"[^\W\d]\w*")
@@ -68,10 +68,10 @@ class DimensionSyntaxError(ValueError):
 
 def excerpt(text: str, column: int) -> str:
     """Shortens a text around a column, for an error."""
-    if len(text) <= _SHOWN:
+    if len(text) <= _MAX_SHOWN_CHARACTERS:
         return text
-    start = max(0, min(column - _SHOWN // 2, len(text) - _SHOWN))
-    end = start + _SHOWN
+    start = max(0, min(column - _MAX_SHOWN_CHARACTERS // 2, len(text) - _MAX_SHOWN_CHARACTERS))
+    end = start + _MAX_SHOWN_CHARACTERS
     return ("..." if start else "") + text[start:end] + ("..." if end < len(text) else "")
 
 

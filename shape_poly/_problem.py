@@ -13,11 +13,11 @@ from shape_poly._expressions import Atom, DimExpr, DimOperation, Variable, atom_
 from shape_poly._intervals import POSITIVE, Interval, enclosure
 from shape_poly._normal_form import Normalizer, OutOfTimeError, divisibility, map_atoms, sign
 
-_ELIMINATIONS = 50
+_MAX_ELIMINATIONS = 50
 """Maximum number of eliminated variables; one elimination can make another possible."""
 
-_RESIDUE_CLASSES = 64
-_TERMS_LOOKED_INTO = 20
+_MAX_RESIDUE_CLASSES = 64
+_MAX_SEARCHED_TERMS = 20
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def normalize(
     original = {name: DimExpr.variable(name) for name in names}
     fresh = (name for i in itertools.count() if (name := f"quotient{i}") not in names)
     facts = [*facts, *least_values(facts)]
-    for step in range(_ELIMINATIONS + 1):
+    for step in range(_MAX_ELIMINATIONS + 1):
         normalizer = Normalizer(ranges_from(facts, left), deadline)
         facts = [f for f in map(normalizer.fact, dict.fromkeys(facts)) if f.constant() is not True]
         ranges = ranges_from(facts, left)
@@ -65,7 +65,7 @@ def normalize(
         original = {name: normalizer.dimension(value) for name, value in original.items()}
         ranges = ranges_from(facts, left)
         elimination = next((e for f in facts if (e := _find_elimination(f, ranges, fresh))), None)
-        if elimination is None or step == _ELIMINATIONS:
+        if elimination is None or step == _MAX_ELIMINATIONS:
             break
         gone, value = elimination.name, elimination.value
         left = (left - {gone}) | elimination.made_up
@@ -176,7 +176,7 @@ def _is_evident(goal: Fact, problem: Problem, deadline: float) -> bool:
 
 def _definitions(dimension: DimExpr, ranges: Mapping[str, Interval]) -> Iterator[Fact]:
     """Yields facts that define the quotients and maxima in an expression."""
-    for monomial, _ in dimension.terms[:_TERMS_LOOKED_INTO]:
+    for monomial, _ in dimension.terms[:_MAX_SEARCHED_TERMS]:
         for atom, _ in monomial:
             if isinstance(atom, DimOperation):
                 x, y = atom.operands
@@ -205,7 +205,7 @@ def residue_classes(problem: Problem, deadline: float) -> Iterator[Problem]:
             if divisor and isinstance(atom, DimOperation) and atom.kind == "floordiv":
                 for name in atom.operands[0].variables():
                     moduli[name] = math.lcm(moduli[name], divisor)
-    if not 1 < math.prod(moduli.values()) <= _RESIDUE_CLASSES:
+    if not 1 < math.prod(moduli.values()) <= _MAX_RESIDUE_CLASSES:
         yield problem
         return
     names = [name for name, modulus in moduli.items() if modulus > 1]
@@ -219,8 +219,8 @@ def residue_classes(problem: Problem, deadline: float) -> Iterator[Problem]:
         yield normalize(facts, goals, sorted(problem.ranges), deadline)
 
 
-_VALUES_TRIED = 128
-_SIZE_TRIED = 50
+_MAX_TRIED_VALUE = 128
+_MAX_TRIED_SIZE = 50
 
 
 def ranges_from(facts: Sequence[Fact], names: Iterable[str]) -> dict[str, Interval]:
@@ -245,11 +245,11 @@ def least_values(facts: Sequence[Fact]) -> list[Fact]:
     bounds: dict[str, int] = {}
     for fact in facts:
         names = fact.expression.variables()
-        if len(names) != 1 or not fact.expression.depth or fact.expression.size > _SIZE_TRIED:
+        if len(names) != 1 or not fact.expression.depth or fact.expression.size > _MAX_TRIED_SIZE:
             continue
         (name,) = names
         low = bounds.get(name, 1)
-        while low <= _VALUES_TRIED and not _may_hold(fact, {name: low}):
+        while low <= _MAX_TRIED_VALUE and not _may_hold(fact, {name: low}):
             low += 1
         bounds[name] = low
     return [Fact(">=", DimExpr.variable(n) - low) for n, low in bounds.items() if low > 1]

@@ -16,9 +16,9 @@ from shape_poly._normal_form import Normalizer, OutOfTimeError, divisibility, si
 from shape_poly._problem import Problem, follows, is_evident, least_values, normalize, ranges_from
 from shape_poly._scope import SymbolicScope
 
-_SAMPLES = 600
-_SAMPLING_SECONDS = 0.2
-_UNFOLDINGS = 20
+_MAX_SAMPLES = 600
+_MAX_SAMPLING_SECONDS = 0.2
+_MAX_UNFOLDINGS = 20
 _MAX_VARIABLES_TOGETHER = 3
 
 
@@ -63,9 +63,9 @@ def weakest_requirement(
         ranges = ranges_from([*facts, *least_values(facts)], names)
     except OverflowError:
         return comparison
-    sampled_until = min(deadline, time.monotonic() + _SAMPLING_SECONDS)
+    sampled_until = min(deadline, time.monotonic() + _MAX_SAMPLING_SECONDS)
     small = small_assignments(constraints, ranges, deadline=sampled_until)
-    for values in itertools.islice(small, _SAMPLES):
+    for values in itertools.islice(small, _MAX_SAMPLES):
         samples.add(values)
     for candidate in dict.fromkeys(_candidates(comparison, samples, ranges, deadline)):
         if candidate == comparison:
@@ -171,7 +171,7 @@ def _unfold(
     normalizer = Normalizer(ranges, deadline)
     try:
         steps = [normalizer.fact(facts_of(comparison)[-1])]
-        while len(steps) < _UNFOLDINGS:
+        while len(steps) < _MAX_UNFOLDINGS:
             following = _remove_quotient(steps[-1], ranges)
             if following is None:
                 break
@@ -213,7 +213,7 @@ def _tidy(comparison: Comparison) -> Iterator[Comparison]:
         return
 
 
-_QUOTIENTS_MULTIPLIED_OUT = 8
+_MAX_MULTIPLIED_QUOTIENTS = 8
 
 
 def rewrite(
@@ -265,7 +265,7 @@ def _with_all_variables(
     *defined, goal = (normalizer.fact(g) for g in goals)
     if not _all_follow(defined, ranges):
         return
-    for _ in range(_QUOTIENTS_MULTIPLIED_OUT):
+    for _ in range(_MAX_MULTIPLIED_QUOTIENTS):
         if goal.constant() is not None:
             return
         yield make_readable(goal, ranges)

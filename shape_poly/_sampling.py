@@ -15,7 +15,7 @@ CANDIDATES = (1, 2, 3, 4, 5, 7, 8, 12, 16, 17, 24, 32, 33, 48, 64, 6, 9, 10, 128
 
 _MAX_CHECKS = 100_000
 """Maximum number of constraint checks; takes half a second."""
-_SCANNED = 256
+_MAX_SCANNED_SIZE = 256
 """Maximum size to try for a variable without a valid candidate."""
 _MAX_REPEATED = 100
 """Number of successive repeated draws after which random sampling ends."""
@@ -142,7 +142,7 @@ class _SizeSearch:
         for size in sorted(s for s in thresholds if s <= self._usual and s not in first):
             place = next((i for i, known in enumerate(first) if known > size), len(first))
             first.insert(place, size)
-        scanned = range(1, min(_SCANNED, self._largest) + 1) if constraints else ()
+        scanned = range(1, min(_MAX_SCANNED_SIZE, self._largest) + 1) if constraints else ()
         for choices in (first, sorted(thresholds), scanned):
             candidates = filter(fits, choices)
             for fitting in candidates:

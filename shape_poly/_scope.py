@@ -12,7 +12,7 @@ from shape_poly._deciding import Proven, Refuted, Unknown, Verdict, decide, find
 from shape_poly._expressions import Dim, DimExpr, Variable, atom_expression
 from shape_poly._intervals import Bound, Interval, enclosure
 
-_SECONDS = 2.0
+_MAX_CONFLICT_SECONDS = 2.0
 """Time limit for the search of contradictions; others are not reported."""
 
 
@@ -63,7 +63,7 @@ class SymbolicScope:
         """
         parsed = tuple(dict.fromkeys(as_comparison(c) for c in constraints))
         object.__setattr__(self, "constraints", parsed)
-        conflict = find_conflict(parsed, time_limit=_SECONDS) if check else None
+        conflict = find_conflict(parsed, time_limit=_MAX_CONFLICT_SECONDS) if check else None
         if conflict:
             raise ContradictionError(conflict)
 
@@ -92,7 +92,7 @@ class SymbolicScope:
         return ", ".join(str(c) for c in self.constraints) or "no constraints"
 
 
-_CACHED = 4096
+_MAX_CACHED_PROOFS = 4096
 
 
 class _UndecidedError(Exception):
@@ -134,7 +134,7 @@ def prove(
         return Unknown(str(e))
 
 
-@functools.lru_cache(maxsize=_CACHED)
+@functools.lru_cache(maxsize=_MAX_CACHED_PROOFS)
 def _decide(
     constraints: tuple[Comparison, ...], comparison: Comparison, time_limit: float
 ) -> Proven | Refuted:
@@ -144,7 +144,7 @@ def _decide(
     return verdict
 
 
-_ROUNDS = 3
+_PROPAGATION_ROUNDS = 3
 """Number of times that the bounds of variables are propagated to each other."""
 _MAX_TERMS = 20
 """Maximum number of terms of a constraint that bounds variables; longer ones are skipped."""
@@ -204,7 +204,7 @@ def _narrow_ranges(facts: Sequence[DimExpr], known: Mapping[str, Interval]) -> d
     If the facts contradict each other, a lower bound may exceed the upper one.
     """
     ranges = dict(known)
-    for _ in range(_ROUNDS):
+    for _ in range(_PROPAGATION_ROUNDS):
         before = dict(ranges)
         for fact in facts:
             for monomial, coefficient in fact.terms if len(fact.terms) <= _MAX_TERMS else ():

@@ -23,7 +23,7 @@ from shape_poly._intervals import Bound, Interval, enclosure
 _EFFORT = 2
 _MAX_COMPARED = 12
 """Maximum number of operands of a nested max or min that are compared with each other."""
-_DIVISION_STEPS = 50
+_MAX_DIVISION_STEPS = 50
 """Maximum number of steps of a polynomial division, which may not end by itself."""
 
 _MAX_DIVISOR = 2**63
@@ -215,7 +215,7 @@ def _polynomial_division(x: DimExpr, y: DimExpr) -> tuple[DimExpr, DimExpr]:
     """
     lead = y.terms[0]
     quotient, rest = _ZERO, x
-    for _ in range(_DIVISION_STEPS):
+    for _ in range(_MAX_DIVISION_STEPS):
         factor = next((q for t in rest.terms if (q := _quotient_of_terms(t, lead))), None)
         if factor is None:
             break

@@ -17,14 +17,14 @@ from shape_poly._intervals import Interval, enclosure
 from shape_poly._normal_form import OutOfTimeError
 from shape_poly._problem import Problem
 
-_DEGREE_OF_LEMMAS = 6
-_PRODUCTS = 150
+_MAX_LEMMA_DEGREE = 6
+_MAX_PRODUCTS = 150
 """Maximum number of products; lemmas, which introduce products, are left out above it."""
 
-_QUOTIENTS_RELATED = 8
+_MAX_RELATED_QUOTIENTS = 8
 """Maximum number of other quotients that each quotient is related to."""
 
-_CASES = 16
+_MAX_CASES = 16
 """Maximum number of values of a factor that is split into cases."""
 
 
@@ -152,7 +152,7 @@ class Encoding:
         """
         z3 = self._z3
         x, y = atom.operands
-        for other, quotient in self._quotients[-_QUOTIENTS_RELATED:]:
+        for other, quotient in self._quotients[-_MAX_RELATED_QUOTIENTS:]:
             u, v = other.operands
             if y == v:
                 left, right = self.dimension(x), self.dimension(u)
@@ -173,7 +173,7 @@ class Encoding:
             self._definitions.append(result == z3.Product(factors))
         else:
             self.is_exact = False
-        if sum(e for _, e in monomial) > _DEGREE_OF_LEMMAS or len(self._products) > _PRODUCTS:
+        if sum(e for _, e in monomial) > _MAX_LEMMA_DEGREE or len(self._products) > _MAX_PRODUCTS:
             return
         for index, (atom, exponent) in enumerate(monomial):
             less = ((atom, exponent - 1),) if exponent > 1 else ()
@@ -193,7 +193,7 @@ class Encoding:
                     low, high = self._value(int(a)), self._value(int(b))
                     distance = product - low * y - high * x + low * high
                     self._definitions.append(distance * (x_sign * y_sign) >= 0)
-        if x_high - x_low < _CASES:
+        if x_high - x_low < _MAX_CASES:
             for value in range(int(x_low), int(x_high) + 1):
                 self._definitions.append(z3.Implies(x == value, product == value * y))
         if y_low >= 0:
@@ -209,7 +209,7 @@ class Encoding:
         """States the definition of the atom multiplied by `others`, which is at least 0."""
         z3 = self._z3
         x, y = atom.operands
-        if len(x.terms) * len(y.terms) * len(others.terms) > _CASES:
+        if len(x.terms) * len(y.terms) * len(others.terms) > _MAX_CASES:
             return
         if atom.kind == "max":
             left, right = self.dimension(x * others), self.dimension(y * others)
@@ -220,13 +220,13 @@ class Encoding:
             self._definitions += [remainder >= 0, remainder <= greatest]
 
 
-_MEMORY_MB = 1000
-_STEPS_A_SECOND = 100_000_000
+_MAX_MEMORY_MB = 1000
+_MAX_STEPS_PER_SECOND = 100_000_000
 """Limit of z3's own step counter per second; z3 usually reaches a tenth of it."""
 
-_MANY_VARIABLES = 100
-_LINEAR_SECONDS = 0.3
-_STEP_SECONDS = 0.3
+_MAX_VARIABLES = 100
+_MAX_LINEAR_SECONDS = 0.3
+_MAX_STEP_SECONDS = 0.3
 """Time limit of one step towards the smallest counterexample."""
 
 
@@ -293,7 +293,7 @@ def find_model(
             # At first products are unknowns with some inequalities, because linear arithmetic is
             # fast and often suffices.
             search = _SolverSearch(z3, problem, exact=exact, deadline=deadline)
-            outcome = search.check(seconds=math.inf if search.is_exact else _LINEAR_SECONDS)
+            outcome = search.check(seconds=math.inf if search.is_exact else _MAX_LINEAR_SECONDS)
             if outcome == "unsat":
                 return NoModel()
             if outcome == "sat":
@@ -325,9 +325,10 @@ class _SolverSearch:
         self._encoding = Encoding(z3, self._context, problem, exact=exact, deadline=deadline)
         # Solver chooses a strategy first. That pays off for products, but with many variables it
         # ignores the time limit.
-        made = z3.Solver if exact and len(problem.ranges) <= _MANY_VARIABLES else z3.SimpleSolver
-        self._solver = made(ctx=self._context)
-        self._solver.set("max_memory", _MEMORY_MB)
+        has_strategy = exact and len(problem.ranges) <= _MAX_VARIABLES
+        solver = z3.Solver if has_strategy else z3.SimpleSolver
+        self._solver = solver(ctx=self._context)
+        self._solver.set("max_memory", _MAX_MEMORY_MB)
         for fact in problem.facts:
             self.add(self._encoding.fact(fact))
         goals = [self._encoding.fact(goal) for goal in problem.goals]
@@ -357,7 +358,7 @@ class _SolverSearch:
         if seconds <= 0:
             raise OutOfTimeError
         self._solver.set("timeout", math.ceil(seconds * 1000))
-        self._solver.set("rlimit", math.ceil(seconds * _STEPS_A_SECOND))
+        self._solver.set("rlimit", math.ceil(seconds * _MAX_STEPS_PER_SECOND))
         if at_most is not None:
             condition = self._encoding.dimension(at_most[0]) <= at_most[1]
             self._solver.add(*self._encoding.new_definitions())
@@ -401,7 +402,7 @@ def _smallest(
         for dimension, summed, low in targets:
             while low < (size := sum(values[n] for n in summed)):
                 middle = (low + size) // 2
-                outcome = search.check(seconds=_STEP_SECONDS, at_most=(dimension, middle))
+                outcome = search.check(seconds=_MAX_STEP_SECONDS, at_most=(dimension, middle))
                 if outcome == "unsat":
                     low = middle + 1
                     continue

@@ -295,9 +295,9 @@ def _update_module(portable: PortableFunction) -> bytes:
     for call in module.custom_calls():
         if is_retired(call.name):
             raise UnsupportedByTargetError(
-                f"{portable.name} cannot run under JAX {jax.__version__}: the custom call {call} "
-                f"is one that {portable.producer} registered and JAX does no longer, and it has no "
-                "form in StableHLO. Export the function again.",
+                f"{portable.name} cannot run under JAX {jax.__version__}: the custom call "
+                f"{call}, which {portable.producer} registered, is no longer registered, and it "
+                "has no form in StableHLO. Export the function again.",
                 operation=call.name,
                 source=call.source,
             )

@@ -55,7 +55,7 @@ _TRACE_CONTEXT = SeamName(
     "jax._src.config",
     "trace_context",
     "0.8 to 0.12",
-    "of JAX's configuration only the public flags that change types and precision are compared",
+    "only the public flags of JAX's configuration that change types and precision are compared",
 )
 _KNOWN_PLATFORMS = SeamName(
     "jax._src.xla_bridge",

@@ -30,8 +30,8 @@ _ARRAYS = frozenset({"ndarray", "ArrayImpl", "TypedNdArray"})
 Rule = Callable[..., Sequence[Any]]
 
 _NO_RULES = (
-    "JAX's own lowering rules are used for all: of linear algebra only what they lower without "
-    "custom calls can be exported, and older StableHLO versions cannot be chosen for gathers"
+    "JAX's own lowering rules are used for all: linear algebra that they lower to custom calls "
+    "cannot be exported, and older StableHLO versions cannot be chosen for gathers"
 )
 _GEQRF = SeamName(
     "jax._src.lax.linalg", "geqrf_p", "0.8 to 0.12", "every qr stays a call that is refused"
@@ -86,7 +86,7 @@ _CUSTOM_CALL = SeamName(
     "jax._src.interpreters.mlir",
     "custom_call",
     "0.8 to 0.12",
-    "eigh of a small matrix takes the way of larger ones",
+    "eigh of a small matrix is lowered as that of larger ones",
 )
 _DYNAMIC_SHAPE = SeamName(
     "jax._src.interpreters.mlir",

@@ -169,8 +169,8 @@ def retarget_call(
     narrow = sorted({*argument_dtypes, *result_dtypes} & WIDENED.keys())
     if narrow:
         raise UnsupportedByTargetError(
-            f"{name} takes or gives {', '.join(narrow)}, which no TensorFlow hands over to a "
-            "module rightly. Export the function again with jax2tf_bridge.export, which passes "
+            f"{name} takes or gives {', '.join(narrow)}, which no TensorFlow passes to a "
+            "module correctly. Export the function again with jax2tf_bridge.export, which passes "
             "them as 8-bit integers.",
             operation=narrow[0],
             source=None,

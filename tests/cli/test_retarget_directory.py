@@ -200,8 +200,8 @@ SINE = export(jnp.sin, platforms=["cpu"])(X).module.data
         ),
         (
             Call(SINE, arguments=[INT4]),
-            "main/XlaCallModule takes or gives int4, which no TensorFlow hands over to "
-            "a module rightly. Export the function again with jax2tf_bridge.export, which passes "
+            "main/XlaCallModule takes or gives int4, which no TensorFlow passes to "
+            "a module correctly. Export the function again with jax2tf_bridge.export, which passes "
             "them as 8-bit integers.",
         ),
         (Call(b"nothing"), "The module of main/XlaCallModule cannot be read"),

@@ -390,7 +390,7 @@ def test_arrays_that_were_left_out_are_missed() -> None:
     portable = _portable(own_jit)
     without = tuple(replace(c, data=None) for c in portable.lifted_constants)
     message = (
-        r"own_jit captured the array constant_0 \(float32\[32,32\]\), which is not there: "
+        r"own_jit captured the array constant_0 \(float32\[32,32\]\), which is missing: "
         r"it was written without arrays\. Write the file with arrays=True"
     )
     with pytest.raises(ModuleError, match=message):

@@ -19,17 +19,17 @@ from shape_poly import Comparison, DimExpr, SymbolicScope, evaluate_shape
 Sizes = Mapping[str, int]
 
 _MAX_TRIES = 72
-_ENOUGH_FAILURES = 12
-_ENOUGH_PASSES = 8
-_SMALL = 3
-_MAX_SMALL = 16
+_MAX_FAILURES = 12
+_MAX_PASSES = 8
+_MAX_SMALL_SIZE = 3
+_MAX_SMALL_TRIALS = 16
 _MAX_SECONDS = 20.0
 _MAX_SECONDS_ALIKE = 3.0
 """Time in seconds after which trials with equal outcomes end."""
 _MAX_SIZE = 24
-_MULTIPLES = 16
+_MAX_MULTIPLE = 16
 _MAX_COMPARISONS = 3
-_SAMPLES = 2000
+_MAX_SAMPLES = 2000
 _MAX_VALUES = 4
 
 
@@ -66,8 +66,8 @@ def try_sizes(function: TracedFunction, scope: SymbolicScope, error: Exception) 
     allowed = (s for s in _iter_sizes(names, function.example) if scope.holds(s))
     for sizes in itertools.islice(allowed, _MAX_TRIES):
         seconds = time.monotonic() - start
-        hopeless = not passed and len(failed) >= _ENOUGH_FAILURES
-        clear = not failed and len(passed) >= _ENOUGH_PASSES and seconds > _MAX_SECONDS_ALIKE
+        hopeless = not passed and len(failed) >= _MAX_FAILURES
+        clear = not failed and len(passed) >= _MAX_PASSES and seconds > _MAX_SECONDS_ALIKE
         if hopeless or clear or seconds > _MAX_SECONDS:
             break
         try:
@@ -120,7 +120,7 @@ def _iter_candidates(names: Sequence[str], passed: Sequence[Sizes]) -> Iterator[
             yield Comparison("==", variable, values[0])
         yield Comparison(">=", variable, min(values))
         yield Comparison("<=", variable, max(values))
-        for multiple in range(2, _MULTIPLES + 1):
+        for multiple in range(2, _MAX_MULTIPLE + 1):
             yield Comparison("==", variable % multiple, values[0] % multiple)
     for first, second in itertools.permutations(names, 2):
         x, y = DimExpr.variable(first), DimExpr.variable(second)
@@ -137,7 +137,7 @@ def _iter_sizes(names: Sequence[str], example: Sizes) -> Iterator[Sizes]:
     around = {name: example.get(name, 2) for name in names}
     for sizes in itertools.chain(
         [around],
-        (dict(zip(names, s, strict=True)) for s in _iter_small_sizes(len(names), _SMALL)),
+        (dict(zip(names, s, strict=True)) for s in _iter_small_sizes(len(names), _MAX_SMALL_SIZE)),
         ({**around, name: size} for size in range(1, _MAX_SIZE + 1) for name in names),
         (dict.fromkeys(names, size) for size in range(1, _MAX_SIZE + 1)),
     ):
@@ -149,7 +149,7 @@ def _iter_sizes(names: Sequence[str], example: Sizes) -> Iterator[Sizes]:
 
 def _iter_small_sizes(count: int, largest: int) -> Iterator[tuple[int, ...]]:
     sizes = itertools.product(range(1, largest + 1), repeat=count)
-    return itertools.islice(sorted(sizes, key=sum), _MAX_SMALL) if count <= 4 else iter(())
+    return itertools.islice(sorted(sizes, key=sum), _MAX_SMALL_TRIALS) if count <= 4 else iter(())
 
 
 def propose_values(
@@ -157,7 +157,7 @@ def propose_values(
 ) -> Question:
     """Proposes values for the question's constants: that of the example, then frequent ones."""
     shape = tuple(map(assumptions.from_jax, question.constants))
-    samples = itertools.islice(_iter_samples(function.variables), _SAMPLES)
+    samples = itertools.islice(_iter_samples(function.variables), _MAX_SAMPLES)
     allowed = [sizes for sizes in samples if assumptions.full_scope.holds(sizes)]
     # In reverse, because among equally frequent values those at 24, which has many divisors, win.
     counts = collections.Counter(evaluate_shape(shape, sizes) for sizes in reversed(allowed))
@@ -179,7 +179,7 @@ def sort_by_likelihood(question: Question, scope: SymbolicScope) -> list[tuple[C
     if len(question.options) == 1:
         return list(question.options)
     asked = frozenset[str]().union(*(c.variables() for o in question.options for c in o))
-    samples = itertools.islice(_iter_samples(asked | scope.variables()), _SAMPLES)
+    samples = itertools.islice(_iter_samples(asked | scope.variables()), _MAX_SAMPLES)
     allowed = [values for values in samples if scope.holds(values)]
 
     def share(option: tuple[Comparison, ...]) -> int:

@@ -159,7 +159,7 @@ def _read_data(portable: PortableFunction, constant: LiftedConstant) -> bytes | 
     if constant.data is None:
         raise ModuleError(
             f"{portable.name} captured the array {constant.name or constant.digest} "
-            f"({constant.aval}), which is not there: it was written without arrays. "
+            f"({constant.aval}), which is missing: it was written without arrays. "
             "Write the file with arrays=True, or pass the array as an argument."
         )
     return constant.data
