@@ -146,10 +146,10 @@ def touching(
     """Returns the constraints related to the names, directly or not, and all variables in them."""
     others = list(dict.fromkeys(constraints))
     relevant: set[Comparison] = set()
-    while found := {c for c in others if c.variables() & names}:
-        names = names.union(*(c.variables() for c in found))
-        relevant |= found
-        others = [c for c in others if c not in found]
+    while related := {c for c in others if c.variables() & names}:
+        names = names.union(*(c.variables() for c in related))
+        relevant |= related
+        others = [c for c in others if c not in related]
     return [c for c in constraints if c in relevant], names
 
 

@@ -54,14 +54,14 @@ def vjp_shardings(
         abstract_mesh: Any = None
         ins = tuple(exported.in_shardings_jax(abstract_mesh))
         outs = tuple(exported.out_shardings_jax(abstract_mesh))
-    given = [s for s in (*ins, *outs) if s is not None]
-    if not given:
+    shardings = [s for s in (*ins, *outs) if s is not None]
+    if not shardings:
         return None
     # All shardings use one mesh, because some meshes were made up.
-    spread = next((s for s in given if not s.is_fully_replicated), given[0])
-    everywhere = NamedSharding(spread.mesh, PartitionSpec())
+    reference = next((s for s in shardings if not s.is_fully_replicated), shardings[0])
+    replicated = NamedSharding(reference.mesh, PartitionSpec())
     ins, outs = (
-        tuple(everywhere if s is not None and s.is_fully_replicated else s for s in of)
+        tuple(replicated if s is not None and s.is_fully_replicated else s for s in of)
         for of in (ins, outs)
     )
     return (*ins, *outs), ins

@@ -317,10 +317,10 @@ def _replace(
             replacement = _export_today(function, specs, call.target)
         else:
             replacement = lower(function.trace(*specs), call.target, options).module
-    given = replacement.main_types()[1]
-    wanted = [str(r) for r in results[: len(given)]]
-    if list(given[: len(wanted)]) != wanted:
-        raise ModuleError(f"{call.target} gives {', '.join(wanted)}, not {', '.join(given)}")
+    actual = replacement.main_types()[1]
+    expected = [str(r) for r in results[: len(actual)]]
+    if list(actual[: len(expected)]) != expected:
+        raise ModuleError(f"{call.target} gives {', '.join(expected)}, not {', '.join(actual)}")
     module.replace_by_function(operation, operands, replacement, f"bridge_{call.routine}")
 
 

@@ -95,11 +95,11 @@ class SizeAssumptions:
         `variables` are those of the arguments, whose names are taken. The facts are dropped: they
         contain the variable, and JAX asks again.
         """
-        known = {p.name for p in self.progressions}
-        taken = variables | self.full_scope.variables()
-        for found in progressions(self.full_scope.constraints):
-            if found.name not in known and found.counter not in taken:
-                return replace(self, facts=(), progressions=(*self.progressions, found))
+        known_names = {p.name for p in self.progressions}
+        taken_names = variables | self.full_scope.variables()
+        for progression in progressions(self.full_scope.constraints):
+            if progression.name not in known_names and progression.counter not in taken_names:
+                return replace(self, facts=(), progressions=(*self.progressions, progression))
         return None
 
     def to_jax(self, dimension: Dim) -> Dim:
@@ -139,9 +139,9 @@ class SizeAssumptions:
 
     def _constraint_to_jax(self, constraint: Comparison) -> Comparison:
         left, right = self.to_jax(constraint.left), self.to_jax(constraint.right)
-        told = Comparison(constraint.operator, left, right)
-        replaced = (left, right) != (constraint.left, constraint.right)
-        return _with_variable_left(told) if replaced else told
+        converted = Comparison(constraint.operator, left, right)
+        is_replaced = (left, right) != (constraint.left, constraint.right)
+        return _with_variable_left(converted) if is_replaced else converted
 
     def new_scope(self) -> jax_export.SymbolicScope:
         """Makes JAX's scope with the constraints of `constraints_of_jax`."""
@@ -152,14 +152,14 @@ class SizeAssumptions:
 
         Constraints that JAX cannot combine with the others are left out; JAX then asks again.
         """
-        told = self._list_facts()
+        facts = self._list_facts()
         # JAX uses only the first of two equalities about one term, and counts a remainder of 0 as
         # an equality about the quotient. So the order of constraints matters.
-        best = _select_accepted(told)
-        if len(best.texts) < len(told):
+        best = _select_accepted(facts)
+        if len(best.texts) < len(facts):
             best = max(
                 best,
-                _select_accepted(sorted(told, key=_rank_fact)),
+                _select_accepted(sorted(facts, key=_rank_fact)),
                 key=lambda taken: len(taken.texts),
             )
         return _resolve_equalities(best)
@@ -172,10 +172,10 @@ class SizeAssumptions:
         yield self.constraints_of_jax()
 
     def _list_facts(self) -> list[JaxFact]:
-        told = [*map(JaxFact, self.scope_of_jax().constraints), *self.facts]
+        facts = [*map(JaxFact, self.scope_of_jax().constraints), *self.facts]
         # Bounds come first: JAX must know that a divisor is not 0 before it reads a quotient.
-        told.sort(key=lambda fact: fact.comparison.operator == "==")
-        return told
+        facts.sort(key=lambda fact: fact.comparison.operator == "==")
+        return facts
 
 
 def _replaces_a_variable(comparison: Comparison) -> bool:

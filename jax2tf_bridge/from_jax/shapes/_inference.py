@@ -187,8 +187,8 @@ def _try_next_form(assumptions: SizeAssumptions, question: Question) -> list[Siz
     asked = {comparison for option in question.options for comparison in option}
     for i, fact in enumerate(assumptions.facts):
         if fact.comparison in asked and len(comparison_to_jax(fact.comparison)) > fact.form + 1:
-            told = replace(fact, form=fact.form + 1)
-            facts = (*assumptions.facts[:i], told, *assumptions.facts[i + 1 :])
+            next_fact = replace(fact, form=fact.form + 1)
+            facts = (*assumptions.facts[:i], next_fact, *assumptions.facts[i + 1 :])
             return [replace(assumptions, facts=facts)]
     return []
 

@@ -218,10 +218,10 @@ class _Lifting(Generic[T]):
         calls: list[tuple[Any, tuple[T, ...]]] = []
         for part in function.contents:
             if isinstance(part, _FunctionCall):
-                of_callee = self.of(part.callee)
-                if of_callee:
-                    calls.append((part.operation, of_callee))
-                    needed.update(dict.fromkeys(of_callee))
+                callee_tokens = self.of(part.callee)
+                if callee_tokens:
+                    calls.append((part.operation, callee_tokens))
+                    needed.update(dict.fromkeys(callee_tokens))
                 continue
             token = self._find_token(part)
             if token is not None:

@@ -28,14 +28,14 @@ def from_children_advice(one_level: Any, children: Sequence[Any]) -> str:
     """
     node_type, static = one_level.node_data()
     name = shortest_public_name(node_type)
-    shown = _format_name(name)
-    made_by = f"make_{node_type.__name__.lower()}"
+    type_name = _format_name(name)
+    function_name = f"make_{node_type.__name__.lower()}"
     values = _find_attributes(one_level, children)
-    imported = _format_import(node_type, name)
-    code = "" if values is None else _format_function(made_by, shown, values)
+    imports = _format_import(node_type, name)
+    code = "" if values is None else _format_function(function_name, type_name, values)
     if find_from_children(node_type) is not None:
         advice = "Let the from_children of its registration check nothing"
-        return f"{advice}:\n{imported}{code.rstrip()}" if code else f"{advice}."
+        return f"{advice}:\n{imports}{code.rstrip()}" if code else f"{advice}."
     registered, in_jax = (
         find_serialized_name(node_type),
         find_jax_export_name(node_type, static, children),
@@ -44,7 +44,7 @@ def from_children_advice(one_level: Any, children: Sequence[Any]) -> str:
     if registered is None and in_jax is not None:
         others = " serialize_auxdata=..., deserialize_auxdata=...,"  # the arguments of jax.export
     call = (
-        f"register_pytree_node_serialization({shown}, "
+        f"register_pytree_node_serialization({type_name}, "
         f"serialized_name={registered or in_jax or name!r},{others} from_children="
     )
     advice = "Register the type with a from_children that checks nothing"
@@ -52,8 +52,8 @@ def from_children_advice(one_level: Any, children: Sequence[Any]) -> str:
         advice = "Add a from_children that checks nothing to its registration for files"
     if not code:
         return f"{advice}: {call}...)."
-    imported += "from jax2tf_bridge import register_pytree_node_serialization\n"
-    return f"{advice}:\n{imported}{code}{call}{made_by})"
+    imports += "from jax2tf_bridge import register_pytree_node_serialization\n"
+    return f"{advice}:\n{imports}{code}{call}{function_name})"
 
 
 def _format_name(name: str) -> str:
@@ -99,15 +99,15 @@ def _check_attributes(
 ) -> dict[str, str] | None:
     node_type, static = one_level.node_data()
     examples = [_make_example(library, child) for child in children]
-    held = dict(vars(one_level.unflatten(examples)))
-    values = _find_expressions(held, examples, static)
-    given = {f"children[{i}]": child for i, child in enumerate(children)}
-    made = object.__new__(node_type)
-    vars(made).update({n: given.get(text, held[n]) for n, text in values.items()})
-    found, structure = jax.tree_util.tree_flatten(made, is_leaf=lambda x: x is not made)
-    same = [a is b for a, b in zip(found, children, strict=True)]
-    named = all(name.isidentifier() for name in values)
-    return values if named and all(same) and structure == one_level else None
+    attributes = dict(vars(one_level.unflatten(examples)))
+    values = _find_expressions(attributes, examples, static)
+    by_expression = {f"children[{i}]": child for i, child in enumerate(children)}
+    instance = object.__new__(node_type)
+    vars(instance).update({n: by_expression.get(text, attributes[n]) for n, text in values.items()})
+    flattened, structure = jax.tree_util.tree_flatten(instance, is_leaf=lambda x: x is not instance)
+    are_same = [a is b for a, b in zip(flattened, children, strict=True)]
+    are_names = all(name.isidentifier() for name in values)
+    return values if are_names and all(are_same) and structure == one_level else None
 
 
 def _find_expressions(

@@ -98,13 +98,13 @@ def rebuilt(treedef: Any, leaves: Iterable[Any]) -> Any:
     Raises:
       StructureError: the constructor of a type refuses its children.
     """
-    every = list(leaves)
+    leaf_list = list(leaves)
     if not has_any_from_children():
         try:
-            return treedef.unflatten(every)
+            return treedef.unflatten(leaf_list)
         except Exception:
             pass  # the code below finds the constructor that failed
-    return _rebuild(treedef, iter(every))
+    return _rebuild(treedef, iter(leaf_list))
 
 
 def _rebuild(treedef: Any, leaves: Iterator[Any]) -> Any:
@@ -295,8 +295,8 @@ def _keeps_order(spec: TreeSpec, leaves: Iterator[Aval]) -> tuple[bool, Any]:
     if not all(kept for kept, _ in parts):
         return False, _UNKNOWN
     if spec.kind == "dict":
-        sorted_here: Any = jax.tree_util.tree_structure(dict.fromkeys(spec.keys, 0))
-        if sorted_here.node_data()[1] != list(spec.keys):
+        structure: Any = jax.tree_util.tree_structure(dict.fromkeys(spec.keys, 0))
+        if structure.node_data()[1] != list(spec.keys):
             return False, _UNKNOWN
     if spec.kind == "namedtuple" and spec.keys != getattr(_type_of(spec), "_fields", ()):
         return False, _UNKNOWN
@@ -306,9 +306,9 @@ def _keeps_order(spec: TreeSpec, leaves: Iterator[Aval]) -> tuple[bool, Any]:
         value = replace(spec, children=(LEAF,) * len(children)).unflatten(children)
     except Exception:  # the type's own code may fail with abstract values
         return True, _UNKNOWN
-    found, expected = jax.tree_util.tree_leaves(value), jax.tree_util.tree_leaves(children)
-    same = [a is b for a, b in zip(found, expected, strict=False)]
-    return spec.kind != "custom" or (len(found) == len(expected) and all(same)), value
+    leaves_here, expected = jax.tree_util.tree_leaves(value), jax.tree_util.tree_leaves(children)
+    are_same = [a is b for a, b in zip(leaves_here, expected, strict=False)]
+    return spec.kind != "custom" or (len(leaves_here) == len(expected) and all(are_same)), value
 
 
 def _type_of(spec: TreeSpec) -> type:
