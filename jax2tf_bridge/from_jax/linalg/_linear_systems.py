@@ -207,13 +207,16 @@ def _append_row(dl: Any, d: Any, du: Any, b: Any) -> tuple[Any, Any, Any, Any]:
 
 def _raise_tiny_pivots(last: Any, upper: Any) -> tuple[Any, Any]:
     """Raises pivots that are smaller than a rounding error of U to that error, keeping signs."""
-    zero = np.zeros((), last.dtype)
-    entries = [lax.reduce(lax.abs(x), zero, lax.max, (0,)) for x in upper[:3]]
-    largest = lax.max(lax.max(entries[0], entries[1]), lax.max(entries[2], lax.abs(last)))
-    tiny = lax.max(largest * epsilon(last.dtype), np.array(np.finfo(last.dtype).tiny, last.dtype))
+    sizes = [lax.abs(x) for x in (*upper[:3], lax.expand_dims(last, (0,)))]
+    real = sizes[0].dtype
+    entries = [lax.reduce(x, np.zeros((), real), lax.max, (0,)) for x in sizes]
+    largest = functools.reduce(lax.max, entries)
+    tiny = lax.max(largest * epsilon(real), np.array(np.finfo(real).tiny, real))
 
     def raise_pivot(pivot: Any) -> Any:
-        sign = where(pivot < 0, np.array(-1, last.dtype), np.array(1, last.dtype))
-        return where(lax.abs(pivot) < tiny, sign * tiny, pivot)
+        size = lax.abs(pivot)
+        one = np.array(1, pivot.dtype)
+        sign = where(size == 0, one, lax.sign(pivot))
+        return where(size < tiny, sign * lax.convert_element_type(tiny, pivot.dtype), pivot)
 
     return raise_pivot(last), (raise_pivot(upper[0]), *upper[1:])
