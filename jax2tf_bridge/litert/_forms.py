@@ -467,9 +467,13 @@ def _float_remainder(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
 
 
 def _atan2(y: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-    """Broadcasts the operands first, because LiteRT's operation does not."""
-    shape = tf.broadcast_dynamic_shape(tf.shape(y), tf.shape(x))
-    return tf.atan2(tf.broadcast_to(y, shape), tf.broadcast_to(x, shape))
+    """Broadcasts the operands first, because LiteRT's operation does not.
+
+    A selection keeps the known sizes of a result with open ones; BroadcastTo does not, and the
+    converter rejects that.
+    """
+    everywhere = tf.equal(tf.zeros_like(x), tf.zeros_like(y))
+    return tf.atan2(tf.where(everywhere, y, y), tf.where(everywhere, x, x))
 
 
 def _next_after(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:

@@ -365,6 +365,13 @@ def test_an_exact_gelu_is_one_operator(tmp_path: Path) -> None:
     assert inspect(model.path).facts["ops"] == [{"name": "GELU", "count": 1, "custom": False}]
 
 
+def test_atan2_of_a_number_and_an_array_of_open_sizes(tmp_path: Path) -> None:
+    x = np.linspace(-2, 2, 18, dtype=np.float32).reshape(3, 2, 3)
+    f = lambda x: jnp.arctan2(jnp.float32(1), x)  # noqa: E731
+    answers = _answers(tmp_path, f, x, polymorphic_shapes="(b, 2, b)")
+    np.testing.assert_allclose(answers["output_0"], np.arctan2(np.float32(1), x), rtol=1e-6)
+
+
 def test_results_without_elements_are_refused_before_litert_runs(tmp_path: Path) -> None:
     def empty(x: Any) -> Any:  # LiteRT corrupts the memory of the process with it
         return lax.pad(x, jnp.float32(-1), ((-1, -1, 0), (2, 1, 0)))
