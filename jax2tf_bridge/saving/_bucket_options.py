@@ -13,6 +13,7 @@ from jax2tf_bridge.errors import Argument, Message, SavingError, ShapeError
 from jax2tf_bridge.saving.buckets import (
     BUCKETS,
     Bucketing,
+    Inputs,
     Oversize,
     PieceGradients,
     check_buckets,
@@ -30,7 +31,7 @@ from jax2tf_bridge.saving.buckets.trials import (
     randomize_degenerate_weights,
 )
 from jax2tf_bridge.saving.serving import check_example, make_example_arguments
-from jax2tf_bridge.saving.signatures import Endpoint, SignatureInputs, avals_of
+from jax2tf_bridge.saving.signatures import Endpoint, PaddedCall, SignatureInputs, avals_of
 
 Buckets: TypeAlias = Mapping[str, Sequence[int]]
 ExpectedSizes: TypeAlias = Mapping[str, Iterable[int]] | Iterable[int]
@@ -228,17 +229,21 @@ def _check_oversize(
 
 def _pad_and_try(endpoint: Endpoint, bucketing: Bucketing, step: Step) -> Endpoint:
     """Pads an endpoint, and runs trials that this changes no result."""
-    padded = _pad_endpoint(endpoint, bucketing)
-    example = _example_inputs(padded, bucketing)
-    with randomize_degenerate_weights(endpoint.weights):
-        held = endpoint.held()  # read once, not for each of about twenty calls
+    function = endpoint.function
+    gradients = PieceGradients(function.gradient_problem)
+    pull = function.pull if function.can_pull else None
+    call = pad_to_buckets(function.call, bucketing, function.read_held, gradients, pull)
+    padded = PaddedCall(bucketing, call, gradients)
+    example = _example_inputs(replace(endpoint, padded=padded), bucketing)
+    with randomize_degenerate_weights(function.weights):
+        held = function.read_held()  # read once, not for each of about twenty calls
 
-        def call(tensors: Mapping[str, Any]) -> Mapping[str, Any]:
-            return endpoint.call({**tensors, **held})
+        def call_bucket(tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+            return function.call(Inputs(tensors, held))
 
-        trial = check_rows(call, bucketing, example=example, step=step)
-    bucketing = replace(bucketing, any_padding=trial.any_padding)
-    return replace(padded, bucketing=bucketing, notes=trial.notes)
+        trial = check_rows(call_bucket, bucketing, example=example, step=step)
+    tried = replace(bucketing, any_padding=trial.any_padding)
+    return replace(endpoint, padded=replace(padded, bucketing=tried, notes=trial.notes))
 
 
 def _example_inputs(endpoint: Endpoint, bucketing: Bucketing) -> Mapping[str, Any]:
@@ -248,19 +253,6 @@ def _example_inputs(endpoint: Endpoint, bucketing: Bucketing) -> Mapping[str, An
     example = endpoint.example()
     check_example(bucketing, example)
     return example
-
-
-def _pad_endpoint(endpoint: Endpoint, bucketing: Bucketing) -> Endpoint:
-    gradients = PieceGradients(endpoint.gradient_problem)
-    by_name = {port.name: port for port in endpoint.inputs}
-    return replace(
-        endpoint,
-        inputs=tuple(by_name[name] for name in bucketing.given()),
-        masks=tuple(by_name[name] for name in bucketing.masks),
-        call=pad_to_buckets(endpoint.call, bucketing, endpoint.held, gradients, endpoint.pull),
-        bucketing=bucketing,
-        piece_gradients=gradients,
-    )
 
 
 def _get_common_buckets(

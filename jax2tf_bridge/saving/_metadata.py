@@ -62,7 +62,7 @@ def write_metadata(
 
 def _signature(endpoint: Endpoint) -> SignatureEntry:
     inputs, outputs, masks = map(_arrays, (endpoint.inputs, endpoint.outputs, endpoint.masks))
-    entry = SignatureEntry(inputs, outputs, endpoint.takes_params, endpoint.order)
+    entry = SignatureEntry(inputs, outputs, endpoint.takes_params, endpoint.function.order)
     bucketing = endpoint.bucketing
     if bucketing is None:
         return entry

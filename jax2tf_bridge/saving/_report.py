@@ -59,7 +59,9 @@ class SavedSignature:
         code = format_open_call(endpoint) if fixed else ""
         problem = _gradient_missing_because(endpoint)
         buckets = _buckets_text(endpoint.bucketing)
-        return SavedSignature(inputs, outputs, endpoint.order, problem, fixed, code, buckets)
+        return SavedSignature(
+            inputs, outputs, endpoint.function.order, problem, fixed, code, buckets
+        )
 
     def __str__(self) -> str:
         return f"({served_text(self.inputs)}) -> ({served_text(self.outputs)})"
@@ -195,7 +197,7 @@ def fixed_sizes(endpoint: Endpoint) -> dict[str, ServedArray]:
 def format_open_call(endpoint: Endpoint) -> str:
     """Writes the code that would leave the first dimension of the arguments open."""
     call = endpoint.arguments
-    avals = iter(endpoint.portable.in_avals[len(endpoint.weights) :])
+    avals = iter(endpoint.portable.in_avals[len(endpoint.function.weights) :])
     shapes = {
         name: [next(avals).shape for _ in range(tree.leaf_count)] for name, tree in call.arguments()
     }
@@ -221,12 +223,14 @@ def _buckets_text(bucketing: Bucketing | None) -> str:
 
 
 def _gradient_missing_because(endpoint: Endpoint) -> str:
-    return "" if endpoint.orders is not None else endpoint.portable.gradient_problem() or ""
+    return (
+        "" if endpoint.function.orders is not None else endpoint.portable.gradient_problem() or ""
+    )
 
 
 def key_notes(endpoints: Sequence[Endpoint]) -> tuple[str, ...]:
     """Notes which signatures' results depend on PRNG keys among the weights."""
-    paths = {e.name: key_paths(e.portable, len(e.weights)) for e in endpoints}
+    paths = {e.name: key_paths(e.portable, len(e.function.weights)) for e in endpoints}
     return tuple(
         keys_text(keys, name if len(endpoints) > 1 else "") for name, keys in paths.items() if keys
     )

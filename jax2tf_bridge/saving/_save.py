@@ -36,6 +36,7 @@ from jax2tf_bridge.saving.signatures import (
     Sides,
     Signature,
     SignatureInputs,
+    WeightedFunction,
     check_names,
     check_preprocess,
     check_size,
@@ -135,7 +136,7 @@ def save_functions(
         ]
         # A caller checks inputs that it knows before an export; AUTO may have added variables.
         options.check([e.signature_inputs() for e in plain])
-        check_size({e.name: _functions_of_orders(e.portable, e.order) for e in plain})
+        check_size({e.name: _functions_of_orders(e.portable, e.function.order) for e in plain})
         values = variable_values(weights.weights(), constants)
         endpoints = add_buckets(plain, options.buckets, before_trials=lambda: hold_values(values))
         if options.precompile:
@@ -168,7 +169,7 @@ def save_functions(
             *(statistics_notes(trained) if options.trainable is True else ()),
             *missing_gradient_notes(endpoints),
             *key_notes(endpoints),
-            *(note for e in endpoints for note in e.notes),
+            *(note for e in endpoints if e.padded for note in e.padded.notes),
             *request_notes,
         ),
         serving_from=lambda place: instructions(place, endpoints, served, programs=programs),
@@ -224,7 +225,8 @@ def _make_endpoint(
                 f"vjp_order={order}), or jax2tf-bridge export --vjp-order {order}.",
             )
         ) from e
-    return Endpoint.of(name, replace(signature, takes_params=takes), own, constants, order)
+    signature = replace(signature, takes_params=takes)
+    return Endpoint(name, signature, WeightedFunction(name, signature, own, constants, order))
 
 
 def _functions_of_orders(portable: PortableFunction, order: int) -> Iterator[PortableFunction]:

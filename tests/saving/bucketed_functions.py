@@ -10,7 +10,13 @@ import tensorflow as tf
 
 from jax2tf_bridge import export, to_tf
 from jax2tf_bridge.portable import Aval, PortableFunction
-from jax2tf_bridge.saving.buckets import Bucketing, make_bucketing, pad_to_buckets
+from jax2tf_bridge.saving.buckets import (
+    Bucketing,
+    Inputs,
+    NamedCall,
+    make_bucketing,
+    pad_to_buckets,
+)
 from jax2tf_bridge.saving.signatures._inputs import as_op_aval
 from jax2tf_bridge.saving.signatures._names import valid_names
 from shape_poly import symbolic_shape
@@ -36,7 +42,12 @@ class NamedFunction:
         )
 
     def pad_to_buckets(self, buckets: Mapping[str, Sequence[int]], **options: Any) -> Any:
-        return pad_to_buckets(self, self.bucketing(buckets, **options))
+        return pad_to_buckets(without_weights(self), self.bucketing(buckets, **options))
+
+
+def without_weights(call: NamedCall) -> Callable[[Inputs], Mapping[str, Any]]:
+    """Makes a function as `pad_to_buckets` takes it of one that holds no weights."""
+    return lambda inputs: call(inputs.named)
 
 
 def named(f: Callable[..., Any], *args: Any, shapes: Any = "(b, ...)", **options: Any) -> Any:

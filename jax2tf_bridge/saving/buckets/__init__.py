@@ -1,6 +1,6 @@
 """Buckets: padding to sizes that are compiled beforehand."""
 
-from jax2tf_bridge.saving.buckets._batch_splitting import PieceGradients
+from jax2tf_bridge.saving.buckets._batch_splitting import Inputs, PieceGradients
 from jax2tf_bridge.saving.buckets._bucket_names import (
     BUCKETS,
     check_buckets,
@@ -18,13 +18,13 @@ from jax2tf_bridge.saving.buckets._buckets import (
     make_bucketing,
 )
 from jax2tf_bridge.saving.buckets._likely_sizes import find_smallest_sizes
-from jax2tf_bridge.saving.buckets._padding import NamedCall, NamedPull, pad_to_buckets
+from jax2tf_bridge.saving.buckets._padding import NamedCall, pad_to_buckets
 
 __all__ = [
     "BUCKETS",
     "Bucketing",
+    "Inputs",
     "NamedCall",
-    "NamedPull",
     "Oversize",
     "PieceGradients",
     "check_buckets",

@@ -298,16 +298,24 @@ def _move_from_front(tensor: Any, axis: int) -> Any:
     return tf.transpose(tensor, [*range(1, axis + 1), 0, *range(axis + 1, rank)])
 
 
-RunFunction: TypeAlias = Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]
-"""Function from named tensors and the values of variables to named tensors.
+@dataclass(frozen=True)
+class Inputs:
+    """Tensors that a function takes; or their cotangents, where None stands for zeros.
 
-All pieces use the same tensors beside the inputs, such as weights.
-"""
+    Attributes:
+      named: the inputs of the signature by name.
+      held: the weights and constants. All pieces use the same.
+    """
 
-PullFunction: TypeAlias = Callable[
-    [Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]
-]
-"""Maps the arguments of a `RunFunction` and its results' cotangents to its tensors' cotangents.
+    named: Mapping[str, Any]
+    held: Sequence[Any]
+
+
+RunFunction: TypeAlias = Callable[[Inputs, Mapping[str, Any]], dict[str, Any]]
+"""Function from inputs and the values of variables to named tensors."""
+
+PullFunction: TypeAlias = Callable[[Inputs, Mapping[str, Any], Mapping[str, Any]], Inputs]
+"""Maps the arguments of a `RunFunction` and its results' cotangents to its inputs' cotangents.
 
 Missing cotangents are zeros.
 """
@@ -321,16 +329,11 @@ def get_carried_dtype(aval: Aval) -> tf.DType:
     return tf.float16 if aval.op_dtype in NARROW_FLOATS else tf.as_dtype(aval.op_dtype)
 
 
-def split_into_pieces(
-    run: RunFunction,
-    bucketing: Bucketing,
-    variable: str,
-    gradients: PieceGradients | None,
-    pull: PullFunction | None = None,
-) -> RunFunction:
-    """Extends `run` to sizes of a variable above its largest bucket.
+@dataclass(frozen=True)
+class SplitFunction:
+    """Function that runs sizes of a variable above its largest bucket in pieces.
 
-    Args:
+    Attributes:
       run: the function for sizes up to the largest bucket.
       bucketing: the buckets; each input and output has the variable at most once, alone in its
         dimension.
@@ -338,88 +341,141 @@ def split_into_pieces(
       gradients: collects the gradients of the pieces, if they are saved.
       pull: the gradient of `run`, if there is one.
     """
-    largest = bucketing.sizes[variable][-1]
-    inputs, outputs = bucketing.given(), bucketing.outputs
-    axes = {name: _find_axis(aval, variable) for name, aval in outputs.items()}
 
-    def run_any_size(tensors: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-        size = values[variable]
-        if isinstance(size, int):
-            return run(tensors, values) if size <= largest else run_unrolled(tensors, values)
-        known = {name: value for name, value in values.items() if isinstance(value, int)}
-        unknown = {name: value for name, value in values.items() if name not in known}
+    run: RunFunction
+    bucketing: Bucketing
+    variable: str
+    gradients: PieceGradients | None
+    pull: PullFunction | None = None
 
-        arguments = {
-            **{name: make_argument(name, tensor) for name, tensor in tensors.items()},
-            **{f"sizes/{name}": make_size_argument(name, value) for name, value in unknown.items()},
-        }
+    def __call__(self, inputs: Inputs, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Runs the function at these values of the variables; the sizes may be unknown."""
+        size = values[self.variable]
+        if not isinstance(size, int):
+            return self._run_loop(inputs, values)
+        return self.run(inputs, values) if size <= self._largest else self._unroll(inputs, values)
 
+    @property
+    def _largest(self) -> int:
+        return self.bucketing.sizes[self.variable][-1]
+
+    def _run_loop(self, inputs: Inputs, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Runs the pieces of an unknown size in a loop of TensorFlow."""
+        order = _PieceArguments.of(inputs, values)
+        arguments = self._list_arguments(inputs, values)
+        results = {name: self._make_result(name, order.known) for name in self.bucketing.outputs}
+
+        def make() -> PiecewiseFunction:
+            return self._make_piecewise(order, arguments, results)
+
+        key = (*order.known.items(), *order.names, *order.unknown, *arguments)
+        gradients = self.gradients
+        piecewise = make() if gradients is None else gradients.piecewise(self.variable, key, make)
+        sizes = [values[name] for name in order.unknown]
+        joined = piecewise(*inputs.named.values(), *inputs.held, *sizes)
+        return dict(zip(results, joined, strict=True))
+
+    def _make_piecewise(
+        self, order: _PieceArguments, arguments: tuple[Slot, ...], results: Mapping[str, Slot]
+    ) -> PiecewiseFunction:
         def of_piece(*args: tf.Tensor) -> list[tf.Tensor]:
-            part = dict(zip(arguments, args, strict=True))
-            sizes = {name: part.pop(f"sizes/{name}") for name in unknown}
-            results = run(part, {**known, **sizes})
-            return [results[name] for name in outputs]
-
-        results = {name: make_result(name, known) for name in outputs}
+            tensors = self.run(*order.unflatten(args))
+            return [tensors[name] for name in results]
 
         @opaque_to_autograph
         def pull_of_piece(*args: tf.Tensor) -> list[tf.Tensor]:
-            assert pull is not None
-            part = dict(zip(arguments, args, strict=False))
-            sizes = {name: part.pop(f"sizes/{name}") for name in unknown}
+            assert self.pull is not None
             targets = [name for name, slot in results.items() if slot.is_differentiable]
             cotangents = dict(zip(targets, args[len(arguments) :], strict=True))
-            pulled = pull(part, {**known, **sizes}, cotangents)
-            sources = [name for name, slot in arguments.items() if slot.is_differentiable]
+            pulled = self.pull(*order.unflatten(args), cotangents)
+            # Sizes have no cotangents; they are integers, so the list below leaves them out.
+            by_argument = [*map(pulled.named.get, order.names), *pulled.held]
             return [
-                pulled[name] if name in pulled else tf.zeros_like(part[name]) for name in sources
+                tf.zeros_like(args[i]) if by_argument[i] is None else by_argument[i]
+                for i in _list_differentiable(arguments)
             ]
 
-        def make() -> PiecewiseFunction:
-            return PiecewiseFunction(
-                tf.function(of_piece, autograph=False),
-                largest,
-                tuple(arguments.values()),
-                tuple(results.values()),
-                (lambda order: None) if gradients is None else gradients.gradient_problem,
-                pull=None if pull is None else pull_of_piece,
-            )
+        return PiecewiseFunction(
+            tf.function(of_piece, autograph=False),
+            self._largest,
+            arguments,
+            tuple(results.values()),
+            (lambda order: None) if self.gradients is None else self.gradients.gradient_problem,
+            pull=None if self.pull is None else pull_of_piece,
+        )
 
-        key = (*known.items(), *arguments.items())
-        piecewise = make() if gradients is None else gradients.piecewise(variable, key, make)
-        joined = piecewise(*tensors.values(), *unknown.values())
-        return dict(zip(outputs, joined, strict=True))
+    def _list_arguments(self, inputs: Inputs, values: Mapping[str, Any]) -> tuple[Slot, ...]:
+        """Lists the slots of the inputs, of the held tensors and of the unknown sizes."""
+        avals = self.bucketing.given()
+        kinds: list[PieceKind] = []
+        for name in inputs.named:
+            axis = _find_axis(avals[name], self.variable)
+            kinds.append("whole" if axis is None else axis)
+        kinds += ["whole"] * len(inputs.held)
+        tensors = (*inputs.named.values(), *inputs.held)
+        slots = [
+            Slot(kind, tf.TensorSpec(tensor.shape, tensor.dtype))
+            for kind, tensor in zip(kinds, tensors, strict=True)
+        ]
+        for name, value in values.items():
+            if not isinstance(value, int):
+                kind: PieceKind = "size" if name == self.variable else "whole"
+                slots.append(Slot(kind, tf.TensorSpec((), value.dtype)))
+        return tuple(slots)
 
-    def make_argument(name: str, tensor: Any) -> Slot:
-        axis = _find_axis(inputs[name], variable) if name in inputs else None
-        return Slot("whole" if axis is None else axis, tf.TensorSpec(tensor.shape, tensor.dtype))
-
-    def make_size_argument(name: str, value: Any) -> Slot:
-        kind: PieceKind = "size" if name == variable else "whole"
-        return Slot(kind, tf.TensorSpec((), value.dtype))
-
-    def make_result(name: str, known: Mapping[str, int]) -> Slot:
-        aval, axis = outputs[name], axes[name]
+    def _make_result(self, name: str, known: Mapping[str, int]) -> Slot:
+        aval = self.bucketing.outputs[name]
+        axis = _find_axis(aval, self.variable)
         spec = tf.TensorSpec(evaluate_shape(aval.op_shape, known), get_carried_dtype(aval))
         return Slot("first" if axis is None else axis, spec)
 
-    def run_unrolled(tensors: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-        size = values[variable]
+    def _unroll(self, inputs: Inputs, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Runs the pieces of a known size one after another."""
+        size = values[self.variable]
         pieces = []
-        for start in range(0, size, largest):
-            part = dict(tensors)
-            rows = min(largest, size - start)
-            for name, aval in inputs.items():
-                if (axis := _find_axis(aval, variable)) is not None:
-                    part[name] = cut(tensors[name], axis, start, rows)
-            pieces.append(run(part, {**values, variable: rows}))
+        for start in range(0, size, self._largest):
+            part = dict(inputs.named)
+            rows = min(self._largest, size - start)
+            for name, aval in self.bucketing.given().items():
+                if (axis := _find_axis(aval, self.variable)) is not None:
+                    part[name] = cut(inputs.named[name], axis, start, rows)
+            pieces.append(self.run(Inputs(part, inputs.held), {**values, self.variable: rows}))
         joined = {}
-        for name, axis in axes.items():
+        for name, aval in self.bucketing.outputs.items():
+            axis = _find_axis(aval, self.variable)
             parts = [part[name] for part in pieces]
             joined[name] = parts[0] if axis is None else tf.concat(parts, axis)
         return joined
 
-    return run_any_size
+
+@dataclass(frozen=True)
+class _PieceArguments:
+    """Order of the flat arguments of a piece: inputs, held tensors, unknown sizes.
+
+    Attributes:
+      names: the names of the inputs.
+      held_count: the number of held tensors.
+      known: the known sizes, which are no arguments.
+      unknown: the variables of the unknown sizes.
+    """
+
+    names: tuple[str, ...]
+    held_count: int
+    known: Mapping[str, int]
+    unknown: tuple[str, ...]
+
+    @staticmethod
+    def of(inputs: Inputs, values: Mapping[str, Any]) -> _PieceArguments:
+        known = {name: value for name, value in values.items() if isinstance(value, int)}
+        unknown = tuple(name for name in values if name not in known)
+        return _PieceArguments(tuple(inputs.named), len(inputs.held), known, unknown)
+
+    def unflatten(self, args: Sequence[Any]) -> tuple[Inputs, dict[str, Any]]:
+        """Returns the inputs and the values of variables; ignores what follows them."""
+        first_size = len(self.names) + self.held_count
+        named = dict(zip(self.names, args, strict=False))
+        sizes = dict(zip(self.unknown, args[first_size:], strict=False))
+        return Inputs(named, args[len(self.names) : first_size]), {**self.known, **sizes}
 
 
 def _find_axis(aval: Aval, variable: str) -> int | None:

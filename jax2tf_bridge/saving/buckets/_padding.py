@@ -12,10 +12,12 @@ from jax2tf_bridge._utils import did_you_mean
 from jax2tf_bridge.errors import StructureError, format_bullets
 from jax2tf_bridge.portable import Aval
 from jax2tf_bridge.saving.buckets._batch_splitting import (
+    Inputs,
     PieceGradients,
+    PullFunction,
     RunFunction,
+    SplitFunction,
     get_carried_dtype,
-    split_into_pieces,
 )
 from jax2tf_bridge.saving.buckets._buckets import Bucketing
 from jax2tf_bridge.to_tensorflow import (
@@ -31,8 +33,10 @@ from shape_poly import Dim, DimExpr, evaluate_shape, shape_text, solve, variable
 Tensors: TypeAlias = Mapping[str, Any]
 NamedCall: TypeAlias = Callable[[Tensors], Tensors]
 """Function from named tensors to named tensors."""
-NamedPull: TypeAlias = Callable[[Tensors, Tensors], Mapping[str, Any]]
-"""Function from tensors and cotangents of all results to cotangents of tensors; None for zeros."""
+InputsCall: TypeAlias = Callable[[Inputs], Tensors]
+"""Function from inputs, with weights and constants, to named tensors."""
+InputsPull: TypeAlias = Callable[[Inputs, Tensors], Inputs]
+"""Function from inputs and cotangents of all results to cotangents of the inputs."""
 
 Values: TypeAlias = Mapping[str, Any]
 """Values of the variables: ints where they are known, else int32 tensors."""
@@ -41,11 +45,11 @@ _ALGEBRA = SizeAlgebra(tf.int32)
 
 
 def pad_to_buckets(
-    call: NamedCall,
+    call: InputsCall,
     bucketing: Bucketing,
-    held: Callable[[], Tensors] = dict,
+    held: Callable[[], Sequence[Any]] = tuple,
     gradients: PieceGradients | None = None,
-    pull: NamedPull | None = None,
+    pull: InputsPull | None = None,
 ) -> NamedCall:
     """Extends `call` to inputs of any size, while it runs at the sizes of its buckets only.
 
@@ -57,10 +61,11 @@ def pad_to_buckets(
     any order, and in a SavedModel; not within jit_compile=True, which would compile each size.
 
     Args:
-      call: takes a dict with all of `bucketing.inputs`, returns a dict with all of its outputs.
+      call: takes all of `bucketing.inputs` and the held tensors, returns all of its outputs.
       bucketing: the buckets, from `make_bucketing`.
-      held: tensors that `call` takes beside the inputs, such as weights. Pieces have gradients with
-        respect to tensors that are passed to them, but not to variables that they read.
+      held: returns the weights and constants that `call` takes beside the inputs. Pieces have
+        gradients with respect to tensors that are passed to them, but not to variables that they
+        read.
       gradients: collects the gradients of the pieces, if they are saved.
       pull: the gradient of `call`, for pieces; without it TensorFlow differentiates them.
 
@@ -70,19 +75,23 @@ def pad_to_buckets(
       tf.errors.InvalidArgumentError, when called or, if sizes are unknown then, when it runs.
     """
 
-    def run_call(tensors: Tensors, values: Values) -> dict[str, Any]:
-        return run_padded(call, bucketing, tensors, values, _choose_targets(bucketing, values))
-
-    def pull_call(tensors: Tensors, values: Values, cotangents: Tensors) -> Mapping[str, Any]:
-        assert pull is not None
+    def run_call(inputs: Inputs, values: Values) -> dict[str, Any]:
         targets = _choose_targets(bucketing, values)
-        return pull_padded(pull, bucketing, tensors, values, targets, cotangents)
+
+        def call_named(tensors: Tensors) -> Tensors:
+            return call(Inputs(tensors, inputs.held))
+
+        return run_padded(call_named, bucketing, inputs.named, values, targets)
+
+    def pull_call(inputs: Inputs, values: Values, cotangents: Tensors) -> Inputs:
+        assert pull is not None
+        return _pull_padded(pull, bucketing, inputs, values, cotangents)
 
     run: RunFunction = run_call
-    pull_run = None if pull is None else pull_call
+    pull_run: PullFunction | None = None if pull is None else pull_call
     for variable, kind in bucketing.oversize.items():
         if kind == "split":
-            run = split_into_pieces(run, bucketing, variable, gradients, pull_run)
+            run = SplitFunction(run, bucketing, variable, gradients, pull_run)
             pull_run = None
 
     def run_any_size(tensors: Tensors) -> dict[str, Any]:
@@ -91,7 +100,7 @@ def pad_to_buckets(
         if guards:
             with tf.control_dependencies(guards):
                 inputs = {name: tf.identity(x) for name, x in inputs.items()}
-        results = run({**inputs, **held()}, values)
+        results = run(Inputs(inputs, list(held())), values)
         return {
             name: cast_if_needed(results[name], tf.as_dtype(aval.op_dtype))
             for name, aval in bucketing.outputs.items()
@@ -124,20 +133,19 @@ def run_padded(
     }
 
 
-def pull_padded(
-    pull: NamedPull,
-    bucketing: Bucketing,
-    tensors: Tensors,
-    values: Values,
-    targets: Values,
-    cotangents: Tensors,
-) -> dict[str, Any]:
+def _pull_padded(
+    pull: InputsPull, bucketing: Bucketing, inputs: Inputs, values: Values, cotangents: Tensors
+) -> Inputs:
     """Computes the gradient of `run_padded`, without running the function itself.
 
-    Beside the arguments of `run_padded`, it takes the gradient of the function at padded sizes and
-    the known cotangents of the results. Returns the cotangents of `tensors` that are not zeros.
+    Args:
+      pull: the gradient of the function at padded sizes.
+      bucketing: the buckets of the signature.
+      inputs: the inputs of the caller.
+      values: the value of each variable.
+      cotangents: the known cotangents of the results.
     """
-    targets = {**values, **targets}
+    targets = {**values, **_choose_targets(bucketing, values)}
     padded = {}
     for name, aval in bucketing.outputs.items():
         if name in cotangents:
@@ -146,18 +154,14 @@ def pull_padded(
             sizes = [_evaluate(dimension, targets) for dimension in aval.op_shape]
             tensor = tf.zeros(sizes, get_carried_dtype(aval))
         padded[name] = cast_if_needed(tensor, tf.as_dtype(aval.op_dtype))
-    pulled = pull(pad_inputs(bucketing, tensors, values, targets), padded)
-    pulled_tensors = {name: pulled.get(name) for name in tensors}
-    avals = bucketing.given()
-    return {
-        name: tensor
-        if name not in avals
-        else slice_result(
-            bucketing, avals[name], cast_if_needed(tensor, get_carried_dtype(avals[name])), values
-        )
-        for name, tensor in pulled_tensors.items()
-        if tensor is not None
-    }
+    full = pad_inputs(bucketing, inputs.named, values, targets)
+    pulled = pull(Inputs(full, inputs.held), padded)
+    named = {}
+    for name, aval in bucketing.given().items():
+        if (tensor := pulled.named.get(name)) is not None:
+            tensor = cast_if_needed(tensor, get_carried_dtype(aval))
+            named[name] = slice_result(bucketing, aval, tensor, values)
+    return Inputs(named, pulled.held)
 
 
 def pad_inputs(
@@ -177,8 +181,7 @@ def pad_inputs(
     }
     for mask in bucketing.masks:
         full[mask] = _make_mask(bucketing.inputs[mask], values, targets)
-    held = {name: tensor for name, tensor in tensors.items() if name not in bucketing.inputs}
-    return held | {
+    return {
         name: cast_if_needed(full[name], tf.as_dtype(aval.op_dtype))
         for name, aval in bucketing.inputs.items()
     }

@@ -8,7 +8,7 @@ from jax2tf_bridge.saving.signatures._checks import (
 )
 from jax2tf_bridge.saving.signatures._endpoint import (
     Endpoint,
-    choose_order,
+    PaddedCall,
     optional_subsets,
     to_plain_containers,
 )
@@ -29,16 +29,19 @@ from jax2tf_bridge.saving.signatures._processing import (
     with_processing,
 )
 from jax2tf_bridge.saving.signatures._signature import Padding, Processing, Signature
+from jax2tf_bridge.saving.signatures._weighted_function import WeightedFunction, choose_order
 
 __all__ = [
     "Endpoint",
     "NamedPort",
+    "PaddedCall",
     "Padding",
     "Processing",
     "ServedArray",
     "Sides",
     "Signature",
     "SignatureInputs",
+    "WeightedFunction",
     "arguments",
     "avals_of",
     "check_names",

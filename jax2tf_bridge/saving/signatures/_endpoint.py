@@ -13,30 +13,34 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge._dtypes import KEYS, is_integer
+from jax2tf_bridge._dtypes import is_integer
 from jax2tf_bridge._utils import array_type_text
-from jax2tf_bridge.errors import BridgeError, SavingError
-from jax2tf_bridge.portable import Aval, CallStructure, PortableFunction, TreeSpec
-from jax2tf_bridge.saving.buckets import Bucketing, NamedCall, NamedPull, PieceGradients
-from jax2tf_bridge.saving.signatures._inputs import (
-    NamedPort,
-    SignatureInputs,
-    as_op_aval,
-    examples_of,
-    name_ports,
-)
+from jax2tf_bridge.errors import SavingError
+from jax2tf_bridge.portable import CallStructure, PortableFunction, TreeSpec
+from jax2tf_bridge.saving.buckets import Bucketing, Inputs, NamedCall, PieceGradients
+from jax2tf_bridge.saving.signatures._inputs import NamedPort, SignatureInputs, examples_of
 from jax2tf_bridge.saving.signatures._signature import Signature
-from jax2tf_bridge.to_tensorflow import (
-    Constants,
-    StoredGradients,
-    TracedOnce,
-    call_flat,
-    is_accepted_as,
-    op_dtype,
-)
-from shape_poly import is_symbolic_dim
+from jax2tf_bridge.saving.signatures._weighted_function import WeightedFunction, spec
+from jax2tf_bridge.to_tensorflow import is_accepted_as
 
 _MAX_TRIED = 5
+
+
+@dataclass(frozen=True)
+class PaddedCall:
+    """Call of a signature that pads its inputs to buckets.
+
+    Attributes:
+      bucketing: the sizes that the function runs at.
+      call: the function from named inputs of any sizes to named outputs.
+      piece_gradients: the gradients of sizes that run in pieces.
+      notes: facts about the buckets, as text.
+    """
+
+    bucketing: Bucketing
+    call: NamedCall
+    piece_gradients: PieceGradients
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -46,101 +50,46 @@ class Endpoint:
     Attributes:
       name: the signature's name.
       signature: the user's Signature.
-      portable: the portable function.
-      weights: the weights for its first argument; empty if it takes none.
-      inputs: the inputs without weights and masks.
-      outputs: the outputs of the function, before any postprocess.
-      orders: the gradients.
-      call: the function over named tensors; it reads weights and constants that are not passed.
-      held: the weights and constants, as tensors by names that no input has.
-      pull: the gradient: a function of named tensors, including weights and constants, and of the
-        cotangents of all outputs; None if TensorFlow has to differentiate `call` itself.
-      masks: the inputs that the buckets fill.
-      bucketing: the sizes that `call` runs at.
-      notes: facts about the buckets, as text.
-      piece_gradients: the gradients of sizes that run in pieces.
+      function: the function, with its weights and constants.
+      padded: the call that pads to buckets; None without buckets.
     """
 
     name: str
     signature: Signature
-    portable: PortableFunction
-    weights: Sequence[tf.Variable]
-    inputs: tuple[NamedPort, ...]
-    outputs: tuple[NamedPort, ...]
-    orders: StoredGradients | None
-    call: NamedCall
-    held: Callable[[], dict[str, tf.Tensor]]
-    pull: NamedPull | None = None
-    masks: tuple[NamedPort, ...] = ()
-    bucketing: Bucketing | None = None
-    notes: tuple[str, ...] = ()
-    piece_gradients: PieceGradients | None = None
+    function: WeightedFunction
+    padded: PaddedCall | None = None
 
-    @staticmethod
-    def of(
-        name: str,
-        signature: Signature,
-        weights: Sequence[tf.Variable],
-        constants: Constants,
-        vjp_order: int | None,
-    ) -> Endpoint:
-        """Makes the endpoint of a signature whose function is a portable function.
+    def call(self, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Calls the function, padded if it has buckets, with its inputs by name."""
+        if self.padded is not None:
+            return self.padded.call(tensors)
+        return self.function.call(Inputs(tensors, self.function.read_held()))
 
-        Raises:
-          SavingError: names clash or do not exist.
-        """
-        portable: PortableFunction = signature.function
-        first = len(weights)
-        avals = portable.in_avals[first:]
-        inputs = SignatureInputs.of(name, signature, portable.in_paths()[first:], avals).ports
-        paths = tuple(portable.out_tree.leaf_paths())
-        outputs = name_ports("output", name, signature.output_names, paths, portable.out_avals)
-        # Without orders, TensorFlow's PreventGradient says why there is no gradient.
-        orders = None if vjp_order is None else StoredGradients(portable, vjp_order, constants)
-        flat = _flat(portable, weights, constants, orders)
+    @property
+    def portable(self) -> PortableFunction:
+        """The portable function."""
+        return self.function.portable
 
-        def held() -> dict[str, tf.Tensor]:
-            # No input has a slash in its name.
-            known = [] if orders is None else orders.lifted_constants().values()
-            read = {f"weights/{i}": v.read_value() for i, v in enumerate(weights)}
-            return read | {f"constants/{i}": tensor for i, tensor in enumerate(known)}
+    @property
+    def bucketing(self) -> Bucketing | None:
+        """The sizes that it runs at; None without buckets."""
+        return None if self.padded is None else self.padded.bucketing
 
-        def arguments(tensors: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
-            given = [tensors[port.name] for port in inputs]
-            if signature.seed == "scalar":
-                given = list(map(_key_of, given, avals))
-            own = [tensor for key, tensor in tensors.items() if "/" in key]
-            return own or list(held().values()), given
+    @cached_property
+    def inputs(self) -> tuple[NamedPort, ...]:
+        """The inputs without weights and masks."""
+        return tuple(port for port in self.function.inputs if port not in self.masks)
 
-        def call(tensors: Mapping[str, Any]) -> dict[str, Any]:
-            own, given = arguments(tensors)
-            results = flat(*own, *given)
-            return {port.name: r for port, r in zip(outputs, results, strict=True)}
+    @cached_property
+    def masks(self) -> tuple[NamedPort, ...]:
+        """The inputs that the buckets fill, in the order in which the user names them."""
+        by_name = {port.name: port for port in self.function.inputs}
+        return tuple(by_name[name] for name in (self.bucketing.masks if self.bucketing else ()))
 
-        def pull(tensors: Mapping[str, Any], cotangents: Mapping[str, Any]) -> dict[str, Any]:
-            assert orders is not None
-            own, given = arguments(tensors)
-            pulled = orders.pull_back(
-                [*own[:first], *given],
-                [cotangents[port.name] for port in outputs],
-                dict(zip(orders.constants, own[first:], strict=True)),
-            )
-            names = [*(key for key in tensors if "/" in key)][:first]
-            return dict(zip([*names, *(port.name for port in inputs)], pulled, strict=True))
-
-        can_pull = orders is not None and bool(orders.functions)
-        return Endpoint(
-            name,
-            signature,
-            portable,
-            weights,
-            inputs,
-            outputs,
-            orders,
-            call,
-            held,
-            pull if can_pull else None,
-        )
+    @property
+    def outputs(self) -> tuple[NamedPort, ...]:
+        """The outputs of the function, before any postprocess."""
+        return self.function.outputs
 
     def signature_inputs(self) -> SignatureInputs:
         """Returns its inputs with the options that name them."""
@@ -297,27 +246,13 @@ class Endpoint:
             or self.signature.processing.postprocess is not None
         )
 
-    @property
-    def order(self) -> int:
-        """Number of orders of gradients."""
-        return 0 if self.orders is None else self.orders.order
-
     def gradient_functions(self) -> list[Any]:
         """Traces its gradients, for the saved object; `traced` is the traced function."""
-        functions: list[Any] = []
-        for gradients in (self.orders, self.piece_gradients):
-            if gradients is not None:
-                functions += gradients.concrete_functions()
+        orders = self.function.orders
+        functions = [] if orders is None else orders.concrete_functions()
+        if self.padded is not None:
+            functions += self.padded.piece_gradients.concrete_functions()
         return functions
-
-    def gradient_problem(self, order: int) -> str | None:
-        """Returns why the derivative of this order has no gradient, or None if it has one.
-
-        This concerns sizes that run in pieces, where each order needs a function.
-        """
-        if self.orders is None:
-            return self.portable.gradient_problem()
-        return self.orders.end_problem(order)
 
     @property
     def takes_params(self) -> bool:
@@ -369,12 +304,6 @@ def _refuse_overflow(place: str, value: Any, dtype: str) -> None:
             )
 
 
-def spec(name: str, aval: Aval) -> tf.TensorSpec:
-    """Returns the spec of an input, for a tf.function."""
-    shape = [None if is_symbolic_dim(d) else d for d in aval.shape]
-    return tf.TensorSpec(shape, op_dtype(aval, f"The input {name}"), name)
-
-
 def to_plain_containers(tree: TreeSpec) -> TreeSpec:
     """Replaces custom nodes and named tuples by dicts and tuples, which a SavedModel can hold."""
     children = tuple(map(to_plain_containers, tree.children))
@@ -384,53 +313,6 @@ def to_plain_containers(tree: TreeSpec) -> TreeSpec:
     if has_names and tree.keys:
         return TreeSpec("dict", keys=tree.keys, children=children)
     return TreeSpec("tuple", children=children)
-
-
-def choose_order(portable: PortableFunction, asked: int | None) -> int | None:
-    """Returns the number of orders of gradients to save; None for a function without a gradient.
-
-    The default is the number that the portable function holds, and at least one, if possible.
-    """
-    if asked == 0:
-        return 0
-    if portable.gradient_problem() is not None:
-        return None
-    if asked is not None:
-        return asked
-    try:
-        first = portable.vjp()
-    except BridgeError:
-        return None  # gradient_problem() says why from now on
-    order, vjp = 1, first.gradient.made
-    while vjp is not None:
-        order, vjp = order + 1, vjp.gradient.made
-    return order
-
-
-def _flat(
-    portable: PortableFunction,
-    weights: Sequence[tf.Variable],
-    constants: Constants,
-    orders: StoredGradients | None,
-) -> Callable[..., Sequence[tf.Tensor]]:
-    """Makes one TF function over weights, constants and the other flat arguments."""
-    first = len(weights)
-    avals = portable.in_avals[first:]
-    lifted = {} if orders is None else orders.constants
-    signature = [
-        *(tf.TensorSpec(variable.shape, variable.dtype) for variable in weights),
-        *(spec(f"constant_{i}", aval) for i, aval in enumerate(lifted.values())),
-        *(spec(f"input_{i}", as_op_aval(aval)) for i, aval in enumerate(avals)),
-    ]
-    last = first + len(lifted)
-
-    def flat(*tensors: tf.Tensor) -> list[tf.Tensor]:
-        known = dict(zip(lifted, tensors[first:last], strict=True))
-        args = [*tensors[:first], *tensors[last:]]
-        return call_flat(portable, args, True, constants, orders, known)
-
-    flat.__name__ = flat.__qualname__ = portable.name
-    return TracedOnce(flat, signature)
 
 
 def optional_subsets(optional: Sequence[str]) -> list[frozenset[str]]:
@@ -443,10 +325,3 @@ def optional_subsets(optional: Sequence[str]) -> list[frozenset[str]]:
         return [frozenset(), frozenset(optional)]
     counts = range(len(optional) + 1)
     return [frozenset(some) for n in counts for some in itertools.combinations(optional, n)]
-
-
-def _key_of(seed: tf.Tensor, aval: Aval) -> tf.Tensor:
-    """Makes the words of a key from a seed, as jax.random.key does."""
-    if aval.dtype not in KEYS:
-        return seed
-    return tf.stack([tf.zeros_like(seed), seed] * (KEYS[aval.dtype].words // 2), axis=-1)
