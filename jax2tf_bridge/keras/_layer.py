@@ -14,8 +14,10 @@ import tensorflow as tf
 
 from jax2tf_bridge.errors import DTypeError, LayerError, ShapeError, StructureError, format_bullets
 from jax2tf_bridge.keras._config import make_model_config, read_model_config
+from jax2tf_bridge.keras._jax_function import JaxFunction
 from jax2tf_bridge.keras._model import LayerConstants, LayerModel, LayerWeight
-from jax2tf_bridge.keras._sources import JaxFunction, LayerOptions, resolve_source
+from jax2tf_bridge.keras._portables import LayerOptions
+from jax2tf_bridge.keras._sources import resolve_source
 from jax2tf_bridge.portable import AUTO, HoldsPortable, PolyConstraints, PortableFunction
 from jax2tf_bridge.saving.weights import beginnings, differences
 from jax2tf_bridge.targets import Target
