@@ -1,8 +1,7 @@
 """Runs SavedModels in other TensorFlow releases. Imports neither jax nor tensorflow."""
 
-from jax2tf_bridge.serve_checking._outcome import ServeCheck
+from jax2tf_bridge.serve_checking._serve_check import ServeCheck, serve_check
 from jax2tf_bridge.serve_checking._serve_check import run_serve_check as run_serve_check
-from jax2tf_bridge.serve_checking._serve_check import serve_check
 
 __all__ = [
     "ServeCheck",

@@ -17,8 +17,7 @@ from jax2tf_bridge.saving.buckets import (
     make_bucketing,
     pad_to_buckets,
 )
-from jax2tf_bridge.saving.signatures._inputs import as_op_aval
-from jax2tf_bridge.saving.signatures._names import valid_names
+from jax2tf_bridge.saving.signatures._inputs import as_op_aval, valid_names
 from shape_poly import symbolic_shape
 
 

@@ -14,12 +14,14 @@ from jax2tf_bridge.inspecting import (
     format_custom_calls,
     format_gradient_releases,
     format_gradients,
+    format_leaf_count,
     format_model_releases,
     format_module_title,
     format_ports,
     format_releases,
     format_variables,
     format_warm_up,
+    format_weights_row,
     format_writer,
     list_module_facts,
     list_padding_options,
@@ -29,6 +31,8 @@ from jax2tf_bridge.inspecting import (
 from jax2tf_bridge.portable import no_handler_text
 
 _MAX_BARS = 12
+_MAX_FILE_BARS = 20
+"""Maximum number of bars on the page of a LiteRT model or a weights file."""
 _WRITTEN_SO = "its file was written with vjp_order="
 _MANY = 200
 """Maximum number of rows of a table, and of modules."""
@@ -310,9 +314,6 @@ def _footer(version: str) -> str:
     return f"Made by jax2tf-bridge {version} inspect."
 
 
-MAX_BARS = 20
-
-
 def litert_page(facts: Mapping[str, Any], texts: ModuleTexts, version: str) -> Page:
     """Makes the page of a LiteRT model."""
     file, ops = facts["file"], facts["ops"]
@@ -337,6 +338,30 @@ def litert_page(facts: Mapping[str, Any], texts: ModuleTexts, version: str) -> P
                 numbers=frozenset({1}),
             ),
         ],
-        charts=[bar_chart("Operators", largest(bars, MAX_BARS, str))],
+        charts=[bar_chart("Operators", largest(bars, _MAX_FILE_BARS, str))],
+        footer=f"Made by jax2tf-bridge {version} inspect.",
+    )
+
+
+def weights_page(facts: Mapping[str, Any], texts: ModuleTexts, version: str) -> Page:
+    """Makes the page of a weights file."""
+    file, weights = facts["file"], facts["weights"]
+    bars = [Bar(leaf["path"], leaf["bytes"], in_units(leaf["bytes"])) for leaf in weights["list"]]
+    return Page(
+        title=file["path"],
+        subtitle=f"Weights in {file['format']}, {in_units(file['bytes'])}",
+        summary=[
+            ("weights", f"{format_leaf_count(weights)}, {in_units(weights['bytes'])}"),
+            *facts["metadata"].items(),
+        ],
+        tables=[
+            PageTable(
+                "Weights",
+                ["path", "type", "size"],
+                [format_weights_row(leaf) for leaf in weights["list"]],
+                numbers=frozenset({2}),
+            )
+        ],
+        charts=[bar_chart("Weights, in bytes", largest(bars, _MAX_FILE_BARS, in_units))],
         footer=f"Made by jax2tf-bridge {version} inspect.",
     )
