@@ -12,12 +12,11 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from jax2tf_bridge.calling_tf import _jax_compat
-from jax2tf_bridge.calling_tf._batches import make_batched
 from jax2tf_bridge.calling_tf._compiled import export_compiled
 from jax2tf_bridge.calling_tf._functions import FlatFunction
-from jax2tf_bridge.calling_tf._gradients import make_vjp
 from jax2tf_bridge.calling_tf._graphs import make_embedded_graph
 from jax2tf_bridge.calling_tf._shapes import JaxShape, compute_result_avals, compute_result_shapes
+from jax2tf_bridge.calling_tf._transforms import make_batched, make_vjp
 from jax2tf_bridge.calling_tf._values import make_jax_aval
 from jax2tf_bridge.errors import GradientError
 from jax2tf_bridge.from_jax.arguments import portable_aval

@@ -124,7 +124,6 @@ def publish(
 
 
 def _name_leaves(newest: AnyPath, params: Any) -> Mapping[str, Any]:
-    """Names the leaves as their variables."""
     by_path = isinstance(params, PathWeights) or (isinstance(params, Mapping) and is_flat(params))
     if by_path or "jax" not in sys.modules:
         return map_weights_by_name(newest, params)

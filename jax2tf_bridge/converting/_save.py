@@ -239,7 +239,6 @@ def _prepare_signature(
     platforms: Sequence[str] | None,
     target: Target | None,
 ) -> PreparedSignature:
-    """Checks one signature."""
     signature = given if isinstance(given, Signature) else Signature(given)
     takes = params is not None if signature.takes_params is None else signature.takes_params
     function = signature.function

@@ -234,7 +234,6 @@ def _collect_facts(
     there: EnvironmentRun,
     here: EnvironmentRun | None,
 ) -> dict[str, Any]:
-    """Collects what `as_json` returns."""
     release = environment.tensorflow or ""
     signatures = []
     numbered = itertools.groupby(enumerate(calls), key=lambda each: each[1].signature)

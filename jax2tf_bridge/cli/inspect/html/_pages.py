@@ -339,7 +339,7 @@ def litert_page(facts: Mapping[str, Any], texts: ModuleTexts, version: str) -> P
             ),
         ],
         charts=[bar_chart("Operators", largest(bars, _MAX_FILE_BARS, str))],
-        footer=f"Made by jax2tf-bridge {version} inspect.",
+        footer=_footer(version),
     )
 
 
@@ -363,5 +363,5 @@ def weights_page(facts: Mapping[str, Any], texts: ModuleTexts, version: str) -> 
             )
         ],
         charts=[bar_chart("Weights, in bytes", largest(bars, _MAX_FILE_BARS, in_units))],
-        footer=f"Made by jax2tf-bridge {version} inspect.",
+        footer=_footer(version),
     )
