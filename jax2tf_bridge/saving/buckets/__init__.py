@@ -1,6 +1,6 @@
 """Buckets: padding to sizes that are compiled beforehand."""
 
-from jax2tf_bridge.saving.buckets._batch_splitting import Inputs, PieceGradients
+from jax2tf_bridge.saving.buckets._batch_splitting import Inputs
 from jax2tf_bridge.saving.buckets._bucket_names import (
     BUCKETS,
     check_buckets,
@@ -19,6 +19,7 @@ from jax2tf_bridge.saving.buckets._buckets import (
 )
 from jax2tf_bridge.saving.buckets._likely_sizes import find_smallest_sizes
 from jax2tf_bridge.saving.buckets._padding import NamedCall, pad_to_buckets
+from jax2tf_bridge.saving.buckets._pieces import PieceGradients
 
 __all__ = [
     "BUCKETS",
