@@ -19,9 +19,8 @@ from jax2tf_bridge.saved_model._entry_points import read_module_call
 from jax2tf_bridge.saved_model._extras import SERVING_DEFAULT, WARM_UP, Request, read_requests
 from jax2tf_bridge.saved_model._graph import CALL_MODULE, Graph, Node, tensor_of
 from jax2tf_bridge.saved_model._meta_graph import GraphSignature, MetaGraph, SignaturePort
-from jax2tf_bridge.saved_model._new_directory import edit_copy, replace_file
+from jax2tf_bridge.saved_model._new_directory import check_place, edit_copy, replace_file
 from jax2tf_bridge.saved_model._patching import NewModule, replace_modules
-from jax2tf_bridge.saved_model._place import check_place
 from jax2tf_bridge.saved_model._protobuf import ProtoMessage, bytes_field, varint_field
 from jax2tf_bridge.saved_model._reading import (
     GRAPH_FILE,

@@ -1,12 +1,11 @@
 """Reads and writes the file format of jax.export, without JAX."""
 
-from jax2tf_bridge.serialization.jax_exported._argument_names import make_argument_names
 from jax2tf_bridge.serialization.jax_exported._limits import WritableFunction
 from jax2tf_bridge.serialization.jax_exported._modules import (
     read_asserted_constraints,
     read_stablehlo_version,
 )
-from jax2tf_bridge.serialization.jax_exported._read import read_exported
+from jax2tf_bridge.serialization.jax_exported._read import make_argument_names, read_exported
 from jax2tf_bridge.serialization.jax_exported._schema import DTYPES, ExportedField, TreeField
 from jax2tf_bridge.serialization.jax_exported._shardings import (
     REPLICATED,

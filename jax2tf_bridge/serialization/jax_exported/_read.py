@@ -18,7 +18,6 @@ from jax2tf_bridge.portable import (
     vjp_problem,
 )
 from jax2tf_bridge.serialization._flatbuffer import FlatBufferReader, FlatBufferTable, Readable
-from jax2tf_bridge.serialization.jax_exported._argument_names import make_argument_names
 from jax2tf_bridge.serialization.jax_exported._modules import (
     read_asserted_constraints,
     read_stablehlo_version,
@@ -266,3 +265,24 @@ def _read_effect_name(table: FlatBufferTable) -> str:
     return (
         text[len("<class '") : -2] if text.startswith("<class '") and text.endswith("'>") else text
     )
+
+
+# The file format does not store names of positional arguments.
+def make_argument_names(in_tree: TreeSpec, primal: PortableFunction | None) -> tuple[str, ...]:
+    """Returns names of positional arguments: x0, x1, ... or primal_0, ... cotangent_0, ...
+
+    Args:
+      in_tree: the structure of (args, kwargs).
+      primal: the function that this is the VJP of; None if this is not a VJP.
+    """
+    args, kwargs = in_tree.children
+    if primal is not None:
+        primals = len(primal.in_avals)
+        return (
+            *(f"primal_{i}" for i in range(primals)),
+            *(f"cotangent_{i}" for i in range(len(args.children) - primals)),
+        )
+    keys, prefix = {str(key) for key in kwargs.keys}, "x"
+    while not keys.isdisjoint(f"{prefix}{i}" for i in range(len(args.children))):
+        prefix += "_"
+    return tuple(f"{prefix}{i}" for i in range(len(args.children)))
