@@ -313,7 +313,7 @@ def _traced_line(error: BaseException) -> str | None:
     JAX keeps the stack of the trace in the cause of such an error.
     """
     cause = error.__cause__
-    if type(cause).__name__ != "JaxStackTraceBeforeTransformation":
+    if cause is None or type(cause).__name__ != "JaxStackTraceBeforeTransformation":
         return None
     innermost = None
     for frame, line in traceback.walk_tb(cause.__traceback__):
