@@ -107,6 +107,24 @@ def _is_complex_at_edge(case: Case) -> bool:
     )
 
 
+def _is_complex_power_of_zero(case: Case) -> bool:
+    return (
+        case.way == "operations"
+        and case.step.operation in ("jnp.power", "**", "lax.pow", "jnp.float_power")
+        and kind_of(str(case.expected.dtype)) == "c"
+        and bool((widened(case.operands[0]) == 0).any())
+    )
+
+
+def _divides_bools(case: Case) -> bool:
+    return (
+        case.way == "operations"
+        and "divide" in case.step.operation
+        and any(a.dtype == np.bool_ for a in case.operands)
+        and bool(np.isnan(widened(case.actual)[case.wrong]).all())
+    )
+
+
 def _is_complex_product_of_infinity(case: Case) -> bool:
     return (
         case.way == "xla"
@@ -237,6 +255,16 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         "1 - tanh(x)**2 has rounding errors of tanh's size",
         "docs/targets.md",
         _is_gradient_of_saturated_tanh,
+    ),
+    Explanation(
+        "0 to a complex power",
+        "docs/targets.md",
+        _is_complex_power_of_zero,
+    ),
+    Explanation(
+        "XLA computes 0 for a bool divided by a constant 0",
+        "docs/targets.md",
+        _divides_bools,
     ),
     Explanation(
         "complex matrix products of infinity depend on the kernel",
