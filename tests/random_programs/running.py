@@ -59,8 +59,9 @@ class Report:
         """Writes the table."""
         lines = [f"# {self.line()}"]
         for signature, group in sorted(self.faults.items(), key=lambda f: -len(f[1])):
-            number, fault = group[0]
-            lines.append(f"\n## {len(group)} x {signature}   (first: program {number})")
+            _, fault = group[0]
+            numbers = ", ".join(str(number) for number, _ in group[:10])
+            lines.append(f"\n## {len(group)} x {signature}   (programs {numbers})")
             lines += [fault.detail, "```python", fault.program.script(), "```"]
         for title, counter in (("explained", self.explained), ("refused", self.refusals)):
             lines.append(f"\n## {title}")
