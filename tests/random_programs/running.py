@@ -25,6 +25,9 @@ BATCH = 25
 PER_PROCESS = 500
 """Number of programs after which a new process goes on, as XLA keeps some memory of each."""
 
+MAX_SECONDS = 300
+"""Time in seconds after which a program counts as one that does not end."""
+
 LITERT_DTYPES = ("bool", "int32", "float32", "int8", "float16", "uint8", "int16", "bfloat16")
 
 
@@ -115,6 +118,8 @@ def run(
         started: _Started | None = None
         try:
             while True:
+                if not receiver.poll(MAX_SECONDS):
+                    worker.kill()  # the loop then ends as if the process had died
                 message = receiver.recv()
                 if isinstance(message, _Started):
                     started = message
@@ -133,7 +138,9 @@ def run(
         if started is None and worker.exitcode:
             raise RuntimeError(f"making a program of {rest[:PER_PROCESS]} failed")
         if started is not None:
-            death = Fault("the process dies", f"exit code {worker.exitcode}", started.program)
+            death = Fault(
+                "the process dies or does not end", f"exit code {worker.exitcode}", started.program
+            )
             for report in reports:
                 if report.way in started.ways:
                     report.add(started.number, Verdict(faults=[death]))
