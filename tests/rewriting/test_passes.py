@@ -35,7 +35,11 @@ def passes_of(portable: PortableFunction) -> tuple[Pass, ...]:
 
 def results(portable: PortableFunction, program: Program, args: Sequence[Any]) -> list[Any]:
     """Runs a program as TensorFlow's own operations."""
-    kept = [args[i] for i in portable.module.kept_arguments]
+    # JAX and XlaCallModule take some values as those of narrower or wider dtypes.
+    kept = [
+        np.asarray(args[i]).astype(portable.in_avals[i].op_dtype)
+        for i in portable.module.kept_arguments
+    ]
     lifted = [
         np.frombuffer(c.data or b"", c.aval.op_dtype).reshape(
             [int(str(size)) for size in c.aval.op_shape]
