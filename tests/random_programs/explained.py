@@ -135,10 +135,10 @@ def _is_complex_product_of_infinity(case: Case) -> bool:
 
 
 def _overflows_in_sum(case: Case) -> bool:
-    """Returns whether products that overflow are added, in an order that may differ."""
-    names = ("matmul", "dot_general", "einsum", "outer", "convolution")
+    """Returns whether sums or products overflow, in an order that may differ."""
+    names = "matmul|dot_general|einsum|outer|convolution|cumsum|cumprod|prod|sum"
     return (
-        case.step.operation in names
+        re.search(names, case.step.operation) is not None
         and kind_of(str(case.expected.dtype)) == "f"
         and any((np.abs(widened(a)) > _EDGE).any() for a in case.operands)
         and not np.isfinite(widened(case.expected)[case.wrong]).any()
@@ -154,8 +154,8 @@ def _is_index_beyond_32_bits(case: Case) -> bool:
 
 def _shows_bits_of_subnormal_numbers(case: Case) -> bool:
     floats = [widened(a) for a in case.operands if kind_of(str(a.dtype)) == "f"]
-    return "bitcast" in case.step.operation and any(
-        ((a != 0) & (np.abs(a) < 1.2e-38)).any() for a in floats
+    return re.search("bitcast|atan2", case.step.operation) is not None and any(
+        ((a != 0) & (np.abs(a) < 1.4e-38)).any() for a in floats
     )
 
 
@@ -272,7 +272,7 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         _is_complex_product_of_infinity,
     ),
     Explanation(
-        "sums of products that overflow depend on their order",
+        "sums and products that overflow depend on their order",
         "docs/targets.md",
         _overflows_in_sum,
     ),
@@ -282,7 +282,7 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         _is_index_beyond_32_bits,
     ),
     Explanation(
-        "subnormal numbers may be 0, which only their bits show",
+        "subnormal numbers may be 0, which their bits and quotients show",
         "docs/targets.md",
         _shows_bits_of_subnormal_numbers,
     ),
