@@ -129,8 +129,9 @@ class _Body:
         if left is right:
             return self._is_fixed(left, pairs)
         if left not in self.makers or right not in self.makers:
-            own = (*self.makers, *self.block.arguments)
-            return left not in own and right not in own and self.are_equal(left, right)
+            return (
+                self._is_outside(left) and self._is_outside(right) and self.are_equal(left, right)
+            )
         (one, i), (other, j) = self.makers[left], self.makers[right]
         return (
             one.name == other.name
@@ -144,6 +145,9 @@ class _Body:
                 for a, b in zip(one.operands, other.operands, strict=True)
             )
         )
+
+    def _is_outside(self, value: Value) -> bool:
+        return value not in self.makers and value not in self.block.arguments
 
     def _is_fixed(self, value: Value, pairs: Mapping[Value, Value]) -> bool:
         if value in self.block.arguments:
@@ -213,17 +217,21 @@ def match_selected_extreme(block: Block) -> str | None:
 
     Returns "maximum", "minimum" or None.
     """
-    body = _Body(block)
-    comparison = body.comparison(block.returned[0])
+    return _preferred_extreme(_Body(block), block.returned[0], 1, greater="GE", less="LE")
+
+
+def _preferred_extreme(
+    body: _Body, value: Value, other: int, *, greater: str, less: str
+) -> str | None:
+    """Returns which extreme a comparison of argument 0 with another one prefers, or None."""
+    comparison = body.comparison(value)
     if comparison is None:
         return None
-    direction, left, right = comparison
-    match direction, body.argument(left), body.argument(right):
-        case ("GE", 0, 1) | ("LE", 1, 0):
-            return "maximum"
-        case ("LE", 0, 1) | ("GE", 1, 0):
-            return "minimum"
-    return None
+    direction, *operands = comparison
+    places = [body.argument(operand) for operand in operands]
+    if places not in ([0, other], [other, 0]) or direction not in (greater, less):
+        return None
+    return "maximum" if (direction == greater) == (places[0] == 0) else "minimum"
 
 
 def match_extreme_index(block: Block) -> str | None:
@@ -256,15 +264,8 @@ def _first_or_nan(body: _Body, flag: Value) -> str | None:
     is_float = dtype_of_element(body.block.arguments[0].tensor.element).kind == "float"
     candidates = [strict for strict, nan in body.either(flag, "or") if _is_nan(body, nan)]
     for candidate in candidates or ([] if is_float else [flag]):
-        comparison = body.comparison(candidate)
-        if comparison is None:
-            continue
-        direction, left, right = comparison
-        match direction, body.argument(left), body.argument(right):
-            case ("GT", 0, 2) | ("LT", 2, 0):
-                return "maximum"
-            case ("LT", 0, 2) | ("GT", 2, 0):
-                return "minimum"
+        if (extreme := _preferred_extreme(body, candidate, 2, greater="GT", less="LT")) is not None:
+            return extreme
     return None
 
 
