@@ -107,7 +107,7 @@ def convert(
         native_serialization_disabled_checks,
         target,
         argument="native_serialization_platforms",
-        call=call_text("convert", function, polymorphic_shapes),
+        call=call_text(f"convert({function.code_name}", polymorphic_shapes),
         runtime_checks=runtime_checks,
     )
     constants = SharedConstants(function.name)

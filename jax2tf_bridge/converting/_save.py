@@ -261,13 +261,14 @@ def _prepare_signature(
     weights = params.tree() if isinstance(params, PathWeights) else params
     with _note_call(name, signature, takes=takes):
         jax_callable = JaxCallable.of(function, caller="save")
+        start = f"Signature({jax_callable.code_name}, args=[...]"
         options = export_options(
             platforms,
             signature.polymorphic_constraints,
             signature.disabled_checks,
             target,
             argument="platforms",
-            call=call_text("Signature", jax_callable, signature.polymorphic_shapes),
+            call=call_text(start, signature.polymorphic_shapes),
             runtime_checks=signature.runtime_checks,
         )
         specs = symbolic_specs(

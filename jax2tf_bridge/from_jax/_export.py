@@ -107,7 +107,7 @@ def export(
         disabled_checks,
         target,
         argument="platforms",
-        call=call_text("export", function, polymorphic_shapes),
+        call=call_text(f"export({function.code_name}", polymorphic_shapes),
         runtime_checks=runtime_checks,
     )
 
@@ -149,12 +149,14 @@ class PreparedExport:
         return self.specs.paths()[start:], avals
 
 
-def call_text(caller: str, function: JaxCallable, polymorphic_shapes: Any) -> str:
-    """Formats the user's call, as "export(f, polymorphic_shapes=...", for messages."""
+def call_text(start: str, polymorphic_shapes: Any) -> str:
+    """Formats the user's call, as "export(f, polymorphic_shapes=...", for messages.
+
+    `start` is the call up to these sizes, as "export(f".
+    """
     shapes = repr(polymorphic_shapes)
     shown = shapes if len(shapes) <= 200 else "..."
-    args = ", args=[...]" if caller == "Signature" else ""
-    return f"{caller}({function.code_name}{args}, polymorphic_shapes={shown}"
+    return f"{start}, polymorphic_shapes={shown}"
 
 
 def export_options(
@@ -357,7 +359,7 @@ def eval_polymorphic_shape(
         (),
         None,
         argument="platforms",
-        call=call_text("eval_polymorphic_shape", function, polymorphic_shapes),
+        call=call_text(f"eval_polymorphic_shape({function.code_name}", polymorphic_shapes),
     )
 
     def evaluate(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
