@@ -17,7 +17,7 @@ _MAX_MODULES = 50
 _PROGRAM = """\
 import sys
 from pathlib import Path
-from jax2tf_bridge.from_jax.stablehlo._text import write_texts
+from jax2tf_bridge.from_jax.stablehlo import write_texts
 write_texts(Path(sys.argv[1]), int(sys.argv[2]))
 """
 

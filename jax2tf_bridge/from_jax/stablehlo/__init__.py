@@ -34,7 +34,11 @@ from jax2tf_bridge.from_jax.stablehlo._target_versions import (
     check_one_device,
     retarget_module,
 )
-from jax2tf_bridge.from_jax.stablehlo._text import make_portable_artifact, mark_for_refinement
+from jax2tf_bridge.from_jax.stablehlo._text import (
+    make_portable_artifact,
+    mark_for_refinement,
+    write_texts,
+)
 
 __all__ = [
     "MANUAL_COMPUTATION",
@@ -65,4 +69,5 @@ __all__ = [
     "symbol_name",
     "take_graph_functions",
     "walk_operations",
+    "write_texts",
 ]

@@ -1,4 +1,4 @@
-"""What exports are told of TensorFlow's own operations is what there are emitters for."""
+"""The table of operations that exports read has the operations with emitters, and no others."""
 
 from jax2tf_bridge.targets import _tensorflow_operations as told
 from jax2tf_bridge.to_tensorflow.operations._custom_calls import COMPOSITES, TARGETS
