@@ -1,8 +1,15 @@
 """Rewrites StableHLO programs: tables of patterns, and passes that apply them."""
 
 from jax2tf_bridge.rewriting._fusions import LOG_SOFTMAX, SIGN_BITS, SOFTMAX
+from jax2tf_bridge.rewriting._inlining import inline_calls
 from jax2tf_bridge.rewriting._passes import Pass, passes_for_tensorflow, run_passes
-from jax2tf_bridge.rewriting._patterns import INVALID_OPERATION_ERRORS, Matcher, Pattern, rewrite
+from jax2tf_bridge.rewriting._patterns import (
+    INVALID_OPERATION_ERRORS,
+    Matcher,
+    Pattern,
+    Replacement,
+    rewrite,
+)
 from jax2tf_bridge.rewriting._regions import (
     Reducer,
     SortKey,
@@ -11,19 +18,33 @@ from jax2tf_bridge.rewriting._regions import (
     match_selected_extreme,
     match_sort_keys,
 )
+from jax2tf_bridge.rewriting._simplifications import (
+    BIAS_ADD,
+    RANDOM_UNIT,
+    RELU,
+    RELU6,
+    SQUARE,
+)
 from jax2tf_bridge.rewriting._widening import BFLOAT16_BITS
 
 __all__ = [
     "BFLOAT16_BITS",
+    "BIAS_ADD",
     "INVALID_OPERATION_ERRORS",
     "LOG_SOFTMAX",
+    "RANDOM_UNIT",
+    "RELU",
+    "RELU6",
     "SIGN_BITS",
     "SOFTMAX",
+    "SQUARE",
     "Matcher",
     "Pass",
     "Pattern",
     "Reducer",
+    "Replacement",
     "SortKey",
+    "inline_calls",
     "match_extreme_index",
     "match_reducers",
     "match_selected_extreme",

@@ -12,6 +12,7 @@ from jax2tf_bridge._dtypes import dtype_of_element
 from jax2tf_bridge.bytecode import Operation, Value
 from jax2tf_bridge.rewriting._patterns import BROADCASTS, Matcher, Pattern, is_stop_gradient
 from jax2tf_bridge.rewriting._regions import Reducer, match_reducers
+from jax2tf_bridge.rewriting._simplifications import PATTERNS_OF_BITS, SIMPLIFICATIONS
 from jax2tf_bridge.rewriting._widening import BFLOAT16_BITS
 
 # Softmax: JAX writes exp(x - max(x)) / sum(exp(x - max(x))), and x - max(x) - log(sum(...)).
@@ -71,7 +72,7 @@ def _reduced(
     """
     rank = len(value.tensor.shape)
     axes = tuple(range(rank))  # maps the axes of the value to those of the result
-    names = (*BROADCASTS, "composite", "log", "maximum", "reduce")
+    names = (*BROADCASTS, "composite", "log", "reduce")
     while (operation := matcher.maker(value, *names)) is not None and operation.name != "reduce":
         match operation.name:
             case "log" if is_logarithm:
@@ -80,15 +81,6 @@ def _reduced(
             case "composite" if reducer == "maximum" and is_stop_gradient(operation):
                 # The gradient of softmax does not depend on the maximum, so it may be constant.
                 value = operation.operands[-1]
-            case "maximum":
-                # JAX takes the maximum with -inf twice.
-                left, right = operation.operands
-                if matcher.number(left) == -np.inf:
-                    value = right
-                elif matcher.number(right) == -np.inf:
-                    value = left
-                else:
-                    return None
             case "broadcast_in_dim" | "dynamic_broadcast_in_dim":
                 value = operation.operands[0]
                 axes = tuple(axes[axis] for axis in operation.ints("broadcast_dimensions"))
@@ -154,11 +146,16 @@ def _fuse_sign_bit(shift: Operation, matcher: Matcher) -> Operation | None:
 
 
 FUSIONS = (
+    *SIMPLIFICATIONS,
     Pattern(frozenset({"divide"}), _fuse_softmax),
     Pattern(frozenset({"subtract"}), _fuse_log_softmax),
     Pattern(frozenset({"select"}), _fuse_extreme),
 )
 """Patterns for TensorFlow."""
 
-FUSIONS_FOR_CONVERTERS = (*FUSIONS, Pattern(frozenset(_SIGNS), _fuse_sign_bit))
+FUSIONS_FOR_CONVERTERS = (
+    *FUSIONS,
+    *PATTERNS_OF_BITS,
+    Pattern(frozenset(_SIGNS), _fuse_sign_bit),
+)
 """Patterns for converters of TensorFlow's graphs."""

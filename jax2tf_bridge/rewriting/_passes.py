@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from jax2tf_bridge.bytecode import Program
 from jax2tf_bridge.rewriting._fusions import FUSIONS, FUSIONS_FOR_CONVERTERS
+from jax2tf_bridge.rewriting._inlining import inline_calls
 from jax2tf_bridge.rewriting._patterns import rewrite
 from jax2tf_bridge.rewriting._platforms import choose_platform
 from jax2tf_bridge.rewriting._widening import widen_bfloat16
@@ -34,21 +35,25 @@ class Pass:
     run: Callable[[Program], Program]
 
 
-def passes_for_tensorflow(*, platform: int | None, for_converters: bool) -> tuple[Pass, ...]:
+def passes_for_tensorflow(
+    *, composites: Collection[str], platform: int | None, for_converters: bool
+) -> tuple[Pass, ...]:
     """Returns the passes for TensorFlow's own operations.
 
     Args:
+      composites: the names of the composites that TensorFlow has an operation for.
       platform: the index of the platform to choose, if the program's main function takes one as its
         first argument.
       for_converters: whether a converter reads TensorFlow's graph.
     """
     fusions = FUSIONS_FOR_CONVERTERS if for_converters else FUSIONS
-    passes = [Pass("fuse", functools.partial(rewrite, patterns=fusions))]
+    passes = [Pass("inline", functools.partial(inline_calls, composites=composites))]
     if platform is not None:
         choose = functools.partial(choose_platform, index=platform)
-        passes.insert(0, Pass("choose_platform", choose))
+        passes.append(Pass("choose_platform", choose))
     if for_converters:
-        passes.insert(0, Pass("widen_bfloat16", widen_bfloat16))
+        passes.append(Pass("widen_bfloat16", widen_bfloat16))
+    passes.append(Pass("fuse", functools.partial(rewrite, patterns=fusions)))
     return tuple(passes)
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from jax2tf_bridge.bytecode import Block, DenseElements, Operation, Program, TensorType, Value
 
@@ -34,23 +36,39 @@ _KEPT = frozenset(
 
 
 @dataclass(frozen=True)
-class Pattern:
-    """Rewrite of an operation to another one.
+class Replacement:
+    """Operations that replace an operation.
 
-    Law: the new operation has the same operands' values, results and result types, so the program
-    computes the same.
+    Attributes:
+      operations: the operations; none if the results are other values.
+      values: the values that replace the results.
+    """
+
+    operations: tuple[Operation, ...]
+    values: tuple[Value, ...]
+
+
+Rewritten: TypeAlias = "Operation | Replacement | None"
+"""Result of a pattern: an operation with the same results, other operations, or nothing."""
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """Rewrite of an operation.
+
+    Law: the replacement computes the same values, of the same types.
 
     Attributes:
       roots: names of the operations that it may replace.
-      rewrite: returns the new operation; None if the operations around it do not match. It may
-        raise INVALID_OPERATION_ERRORS, which also mean that nothing matches.
+      rewrite: returns the replacement; None if the operations around it do not match. It may raise
+        INVALID_OPERATION_ERRORS, which also mean that nothing matches.
     """
 
     roots: frozenset[str]
-    rewrite: Callable[[Operation, Matcher], Operation | None]
+    rewrite: Callable[[Operation, Matcher], Rewritten]
 
-    def apply(self, operation: Operation, matcher: Matcher) -> Operation | None:
-        """Returns the new operation, or None."""
+    def apply(self, operation: Operation, matcher: Matcher) -> Rewritten:
+        """Returns the replacement, or None."""
         try:
             return self.rewrite(operation, matcher)
         except INVALID_OPERATION_ERRORS:
@@ -111,15 +129,18 @@ def number_of(value: Value, find_maker: Callable[[Value], Operation | None]) -> 
 
 
 def rewrite(program: Program, patterns: Iterable[Pattern]) -> Program:
-    """Applies patterns once to every operation, those in regions first, and removes unused parts.
+    """Applies patterns to every operation, those in regions first, and removes unused parts.
 
-    Returns the program itself if no pattern matches.
+    Patterns are applied again to what they return, until none matches. Returns the program itself
+    if no pattern matches.
     """
-    table: dict[str, list[Pattern]] = defaultdict(list)
-    for pattern in patterns:
-        for name in pattern.roots:
-            table[name].append(pattern)
-    bodies = {name: _rewrite(f.body, table, None) for name, f in program.functions.items()}
+    rewriting = _Rewriting(patterns)
+    bodies = {name: rewriting.block(f.body, None) for name, f in program.functions.items()}
+    return replace_bodies(program, bodies)
+
+
+def replace_bodies(program: Program, bodies: Mapping[str, Block]) -> Program:
+    """Returns the program with other bodies of its functions; itself if all are the same."""
     if all(body is program.functions[name].body for name, body in bodies.items()):
         return program
     functions = {
@@ -129,26 +150,65 @@ def rewrite(program: Program, patterns: Iterable[Pattern]) -> Program:
     return dataclasses.replace(program, functions=functions)
 
 
-def _rewrite(block: Block, table: Mapping[str, Sequence[Pattern]], outer: Matcher | None) -> Block:
-    matcher = Matcher(block, outer)
-    operations: list[Operation] = []
-    has_matches = False
-    for operation in block.operations:
-        if operation.regions:
-            regions = tuple(_rewrite(region, table, matcher) for region in operation.regions)
-            if any(a is not b for a, b in zip(regions, operation.regions, strict=True)):
-                operation = dataclasses.replace(operation, regions=regions)
-        for pattern in table.get(operation.name, ()):
+class _Rewriting:
+    """Application of a table of patterns to the blocks of a program."""
+
+    def __init__(self, patterns: Iterable[Pattern]) -> None:
+        self._table: dict[str, list[Pattern]] = defaultdict(list)
+        for pattern in patterns:
+            for name in pattern.roots:
+                self._table[name].append(pattern)
+        self._values: dict[Value, Value] = {}
+
+    def block(self, block: Block, outer: Matcher | None) -> Block:
+        matcher = Matcher(block, outer)
+        operations: list[Operation] = []
+        has_matches = False
+        for operation in block.operations:
+            waiting = [self._with_new_parts(operation, matcher)]
+            while waiting:
+                each = waiting.pop()
+                replacement = self._match(each, matcher)
+                has_matches = has_matches or replacement is not None
+                match replacement:
+                    case None:
+                        matcher.add(each)
+                        operations.append(each)
+                    case Replacement():
+                        self._values.update(zip(each.results, replacement.values, strict=True))
+                        waiting.extend(reversed(replacement.operations))
+                    case _:
+                        waiting.append(replacement)
+        if has_matches:
+            operations = _remove_unused(operations)
+        elif all(a is b for a, b in zip(operations, block.operations, strict=True)):
+            return block
+        return dataclasses.replace(block, operations=tuple(operations))
+
+    def _with_new_parts(self, operation: Operation, matcher: Matcher) -> Operation:
+        regions = tuple(self.block(region, matcher) for region in operation.regions)
+        return with_parts(operation, replaced_values(operation.operands, self._values), regions)
+
+    def _match(self, operation: Operation, matcher: Matcher) -> Rewritten:
+        for pattern in self._table.get(operation.name, ()):
             if (replacement := pattern.apply(operation, matcher)) is not None:
-                operation, has_matches = replacement, True
-                break
-        matcher.add(operation)
-        operations.append(operation)
-    if has_matches:
-        operations = _remove_unused(operations)
-    elif all(a is b for a, b in zip(operations, block.operations, strict=True)):
-        return block
-    return dataclasses.replace(block, operations=tuple(operations))
+                return replacement
+        return None
+
+
+def replaced_values(values: Iterable[Value], new: Mapping[Value, Value]) -> tuple[Value, ...]:
+    """Returns values, with new ones for those that have one."""
+    return tuple(new.get(value, value) for value in values)
+
+
+def with_parts(
+    operation: Operation, operands: tuple[Value, ...], regions: tuple[Block, ...]
+) -> Operation:
+    """Returns an operation with other operands and regions; itself if all are the same."""
+    parts, new = (*operation.operands, *operation.regions), (*operands, *regions)
+    if len(parts) == len(new) and all(map(operator.is_, parts, new)):
+        return operation
+    return dataclasses.replace(operation, operands=operands, regions=regions)
 
 
 def every_operation(operations: Iterable[Operation]) -> Iterator[Operation]:

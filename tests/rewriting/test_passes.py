@@ -17,6 +17,7 @@ from jax2tf_bridge.bytecode import Program
 from jax2tf_bridge.portable import PortableFunction, apply_target
 from jax2tf_bridge.rewriting import Pass, passes_for_tensorflow, run_passes
 from jax2tf_bridge.targets import Target
+from jax2tf_bridge.targets._tensorflow_operations import COMPOSITES  # all that stay
 from jax2tf_bridge.to_tensorflow import to_tf
 from jax2tf_bridge.to_tensorflow.operations import make_operations, read
 from tests.programs import PROGRAMS
@@ -28,6 +29,7 @@ X = np.array([[1, -2.5, 0.25], [-np.inf, 3, 1], [2, 2, 2]], np.float32)
 
 def passes_of(portable: PortableFunction) -> tuple[Pass, ...]:
     return passes_for_tensorflow(
+        composites=COMPOSITES,
         platform=portable.platforms.index("cpu") if len(portable.platforms) > 1 else None,
         for_converters=portable.target.for_converters,
     )
@@ -82,6 +84,13 @@ FUSED = {
     "log_softmax": jax.nn.log_softmax,
     "maximum": lambda x: jnp.maximum(x, x.T),
     "minimum in a loop": lambda x: jax.lax.fori_loop(0, 3, lambda i, y: jnp.minimum(y, x), x),
+    "relu6": jax.nn.relu6,
+    "bias": lambda x: x @ x.T + jnp.asarray([1, 2, 3], jnp.float32),
+    "square": lambda x: x * x,
+    "identities": lambda x: jnp.maximum(x * 1 / 1 - 0, -jnp.inf),
+    "reversed kernel": lambda x: jax.lax.conv(
+        x[None, None], jax.lax.rev(x[None, None], (2, 3)), (1, 1), "SAME"
+    ),
     "both in branches": lambda x: jax.lax.cond(x[0, 0] > 0, jax.nn.softmax, jax.nn.relu, x),
 }
 
@@ -92,7 +101,11 @@ def test_fusions_compute_the_same(name: str) -> None:
     assert "fuse" in check_passes(portable, [X], 1e-6)
 
 
-@pytest.mark.parametrize("function", [jnp.signbit, lambda x: jnp.copysign(x, -x.T)])
+def random_numbers(x: Any) -> Any:
+    return jax.random.uniform(jax.random.key(3), x.shape) + x
+
+
+@pytest.mark.parametrize("function", [jnp.signbit, lambda x: jnp.copysign(x, -x.T), random_numbers])
 def test_passes_for_converters_compute_the_same(function: Any) -> None:
     portable = export(function, target=Target.converters())(X)
     assert "fuse" in check_passes(portable, [X], 0)
@@ -137,10 +150,10 @@ def test_programs_are_dumped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     for _ in range(2):
         to_tf(export(jax.nn.softmax, platforms=["cpu"], target=NO_XLA)(X))(X)
     assert sorted(str(p.relative_to(tmp_path)) for p in tmp_path.glob("*/*")) == [
-        *("softmax.1/0-read.mlir", "softmax.1/1-fuse.mlir"),
-        *("softmax/0-read.mlir", "softmax/1-fuse.mlir"),
+        *("softmax.1/0-read.mlir", "softmax.1/2-fuse.mlir"),
+        *("softmax/0-read.mlir", "softmax/2-fuse.mlir"),
     ]
-    before, after = ((tmp_path / "softmax" / n).read_text() for n in ("0-read.mlir", "1-fuse.mlir"))
+    before, after = ((tmp_path / "softmax" / n).read_text() for n in ("0-read.mlir", "2-fuse.mlir"))
     assert "exponential" in before
     lines = [line.split("  //")[0] for line in after.splitlines()]
     assert lines[:5] == [

@@ -17,7 +17,7 @@ from jax2tf_bridge.bytecode import (
     TensorType,
     Value,
 )
-from jax2tf_bridge.rewriting import Matcher, Pattern, rewrite
+from jax2tf_bridge.rewriting import Matcher, Pattern, Replacement, rewrite
 
 F32 = TensorType((2,), "f32")
 
@@ -88,7 +88,7 @@ def test_programs_without_a_match_are_the_same_object() -> None:
     assert rewrite(before, [TWICE]) is before
 
 
-def test_later_patterns_see_what_earlier_ones_made() -> None:
+def test_patterns_are_applied_again_until_none_matches() -> None:
     x = value()
     operations = [operation("negate", x)]
     for _ in range(3):
@@ -96,6 +96,33 @@ def test_later_patterns_see_what_earlier_ones_made() -> None:
     rewritten = rewrite(program(x, *operations), [TWICE])
     # The third negates what is a copy by then, so it stays; the fourth negates the third.
     assert names(rewritten) == ["copy", "copy", "return"]
+
+    def drop(operation: Operation, matcher: Matcher) -> Replacement:
+        return Replacement((), operation.operands)
+
+    rewritten = rewrite(rewritten, [Pattern(frozenset({"copy"}), drop)])
+    assert names(rewritten) == ["return"]
+    assert rewritten.main.body.returned == (x,)
+
+
+def test_other_operations_and_values_replace_results() -> None:
+    x = value()
+    difference = operation("subtract", x, x)
+    region = Block((), (end := operation("return", *difference.results),))
+    branch = dataclasses.replace(operation("case", x), regions=(region,))
+
+    def add_negative(operation_: Operation, matcher: Matcher) -> Replacement:
+        negative = operation("negate", operation_.operands[1])
+        total = operation("add", operation_.operands[0], *negative.results)
+        return Replacement((negative, total), total.results)
+
+    rewritten = rewrite(
+        program(x, difference, branch), [Pattern(frozenset({"subtract"}), add_negative)]
+    )
+    assert names(rewritten) == ["negate", "add", "case", "return"]
+    _, total, case, _ = rewritten.main.body.operations
+    assert case.regions[0].operations[0].operands == total.results
+    assert end.operands == difference.results  # the program before stays what it was
 
 
 def test_regions_are_rewritten_first_and_know_constants_outside() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -62,17 +62,57 @@ class Postponed:
 
     Attributes:
       shape: the shape of the tensor, with None for unknown sizes.
-      make: makes the tensor; called at most once.
+      make: makes the tensor.
     """
 
     shape: tuple[int | None, ...]
     make: Callable[[], tf.Tensor]
     graph: Any = field(default_factory=tf.compat.v1.get_default_graph)
 
+    @functools.cached_property
     def tensor(self) -> tf.Tensor:
-        """Makes the tensor."""
+        """The tensor, made when it is read first."""
         with self.graph.as_default():
             return self.make()
+
+
+@dataclass(frozen=True, eq=False)
+class Reshaped:
+    """Source of an array with the elements of another one, in another shape."""
+
+    array: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Transposed:
+    """Source of an array with permuted axes: its axis i is axis `order[i]` of the other array."""
+
+    array: Array
+    order: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Concatenated:
+    """Source of an array that joins others along an axis."""
+
+    arrays: tuple[Array, ...]
+    axis: int
+
+
+@dataclass(frozen=True, eq=False)
+class Reduced:
+    """Source of an array that is the reduction of another one along some of its axes.
+
+    A later broadcast that restores these axes uses the tensor in which they have size 1. Consumers
+    can then recognize softmax and layer normalization, and open sizes need no reshape.
+    """
+
+    axes: tuple[int, ...]
+    with_ones: Postponed
+
+
+Source: TypeAlias = "Reshaped | Transposed | Concatenated | Reduced"
+"""How an array was made, for operations that do better with what it was made of."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +131,7 @@ class Array:
       parts: the elements of an integer array as sizes, in row-major order; all elements, not
         compact. The array's own sizes are known then.
       formula: the computation of a scalar from sizes, which may still become a size.
+      source: how the array was made, if that is of use.
     """
 
     element: str
@@ -99,6 +140,7 @@ class Array:
     known: np.ndarray[Any, Any] | None = None
     parts: tuple[Dim, ...] | None = None
     formula: Formula | None = None
+    source: Source | None = None
 
     def __post_init__(self) -> None:
         if not self.is_static:
@@ -109,7 +151,7 @@ class Array:
     @functools.cached_property
     def computed(self) -> tf.Tensor | None:
         """Tensor of the elements, if there is one."""
-        return self.given.tensor() if isinstance(self.given, Postponed) else self.given
+        return self.given.tensor if isinstance(self.given, Postponed) else self.given
 
     @property
     def rank(self) -> int:

@@ -15,6 +15,7 @@ from jax2tf_bridge.portable import Aval, PortableFunction
 from jax2tf_bridge.rewriting import passes_for_tensorflow, run_passes
 from jax2tf_bridge.to_tensorflow._graph_functions import get_graph_functions
 from jax2tf_bridge.to_tensorflow.operations._array import Array
+from jax2tf_bridge.to_tensorflow.operations._custom_calls import COMPOSITES
 from jax2tf_bridge.to_tensorflow.operations._scope import Scope, typed
 from jax2tf_bridge.to_tensorflow.operations._table import EMITTERS, FOR_CONVERTERS
 from shape_poly import Dim, DimExpr, SymbolicScope
@@ -38,6 +39,7 @@ def rewrite_program(portable: PortableFunction, program: Program) -> Program:
     """
     has_platform = len(portable.platforms) > 1 and program.main.body.arguments
     passes = passes_for_tensorflow(
+        composites=COMPOSITES,
         platform=_platform_index(portable) if has_platform else None,
         for_converters=portable.target.for_converters,
     )

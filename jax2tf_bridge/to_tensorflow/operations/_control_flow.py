@@ -195,20 +195,13 @@ def _case(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequ
     index = scope.tensor(operands[0])
     if last > 1:
         return _branches(scope, operation, index, blocks)
-    return _branches(scope, operation, _as_flag(index), blocks)
+    return _branches(scope, operation, tf.not_equal(index, 0), blocks)
 
 
 def _check_scalar(scope: Scope, operation: Operation, array: Array) -> None:
     """Raises for control flow in a body that is applied to many elements at once."""
     if array.sizes:
         scope.fail(operation, "it is in a body that is applied to each element of an array")
-
-
-def _as_flag(index: tf.Tensor) -> tf.Tensor:
-    """Returns a flag for the second of two branches."""
-    if index.op.type == "Cast" and index.op.inputs[0].dtype == tf.bool:
-        return index.op.inputs[0]  # the form of lax.cond
-    return tf.not_equal(index, 0)
 
 
 def _nested(index: tf.Tensor, functions: Sequence[Callable[[], Any]]) -> Callable[[], Any]:

@@ -17,46 +17,6 @@ from jax2tf_bridge._dtypes import dtype_of_element
 from jax2tf_bridge.to_tensorflow.operations import _converter_integers, _floats
 from jax2tf_bridge.to_tensorflow.operations._integers import constant_like
 
-_ONE = 0x3F80
-"""The upper 16 bits of 1 in float32, which are also 1 in bfloat16; the fraction is below."""
-
-
-def random_unit(bits: tf.Tensor, *, fraction_bits: int) -> tf.Tensor | None:
-    """Computes floats in [1, 2) from bits with a random fraction, as in jax.random.
-
-    Returns None for other bits.
-
-    Args:
-      bits: the bits of floats with a sign, an exponent of 8 bits, and a fraction.
-      fraction_bits: the number of bits of the fraction.
-    """
-    made = getattr(bits, "op", None)
-    if made is None or made.type != "BitwiseOr":
-        return None
-    limit = 1 << fraction_bits
-    for fraction, one in (made.inputs, list(made.inputs)[::-1]):
-        known = tf.get_static_value(one)
-        is_one = known is not None and np.all(known == _ONE >> 7 << fraction_bits)
-        if is_one and _most_bits(fraction) <= fraction_bits:
-            # The conversion through signed integers is exact.
-            number = tf.cast(tf.cast(fraction, tf.int32), tf.float32)
-            return number * tf.constant(1 / limit) + tf.constant(1.0)
-    return None
-
-
-def _most_bits(tensor: tf.Tensor) -> int:
-    """Returns an upper bound of the number of used bits, from the operations that made a tensor."""
-    operation = tensor.op
-    if operation.type == "BitwiseAnd":
-        mask = tf.get_static_value(operation.inputs[1])
-        return 64 if mask is None else int(np.max(mask)).bit_length()
-    if operation.type == "Cast" and operation.inputs[0].dtype.is_unsigned:
-        return min(8 * int(tensor.dtype.size), _most_bits(operation.inputs[0]))
-    if operation.type == "RightShift":
-        places = tf.get_static_value(operation.inputs[1])
-        return 64 if places is None else _most_bits(operation.inputs[0]) - int(np.min(places))
-    return 8 * int(tensor.dtype.size) if tensor.dtype.is_unsigned else 64
-
 
 def expm1(x: tf.Tensor) -> tf.Tensor:
     """Computes exp(x) - 1 accurately near 0; tf2onnx lacks Expm1.

@@ -16,7 +16,7 @@ from jax2tf_bridge.to_tensorflow.operations._accumulation import (
     from_accumulation,
     to_accumulation,
 )
-from jax2tf_bridge.to_tensorflow.operations._array import Array, tf_dtype
+from jax2tf_bridge.to_tensorflow.operations._array import Array, Transposed, tf_dtype
 from jax2tf_bridge.to_tensorflow.operations._convolution_forms import (
     ELEMENTS,
     Axis,
@@ -97,7 +97,7 @@ class _Convolution:
 def _convolution(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     left, right, *padding = operands
     element = operation.results[0].tensor.element
-    numbers = _numbers(operation)
+    left, right, numbers = _without_transposes(left, right, _numbers(operation))
     axes = _axes(scope, operation, numbers, left, right, _padding(scope, operation, padding))
     batch_groups = operation.int("batch_group_count")
     groups = operation.int("feature_group_count")
@@ -114,16 +114,14 @@ def _convolution(scope: Scope, operation: Operation, operands: Sequence[Array]) 
     left, right, axes = _with_windows(scope, numbers, left, right, axes, (groups, batch_groups))
 
     def convolved(image: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-        source, backwards = _before_reverse(kernel, numbers.kernel[:-2])
         flags = operation.flags("window_reversal")
-        backwards ^= {axis for axis, flag in zip(numbers.kernel, flags, strict=False) if flag}
-        backwards -= {axis for axis in backwards if right.sizes[axis] == 1}
+        backwards = {axis for axis, flag in zip(numbers.kernel, flags, strict=False) if flag}
         whole = _Convolution(
             image,
-            source,
+            kernel,
             left.sizes,
             right.sizes,
-            frozenset(backwards),
+            frozenset(axis for axis in backwards if right.sizes[axis] != 1),
             numbers,
             axes,
             groups,
@@ -196,6 +194,19 @@ def _numbers(operation: Operation) -> _Numbers:
         (*spatial("kernel"), number("kernel_input_feature"), number("kernel_output_feature")),
         (number("output_batch"), *spatial("output"), number("output_feature")),
     )
+
+
+def _without_transposes(
+    left: Array, right: Array, numbers: _Numbers
+) -> tuple[Array, Array, _Numbers]:
+    """Returns the operands before they were transposed, with the dimension numbers of these."""
+    if isinstance(source := left.source, Transposed):
+        left = source.array
+        numbers = replace(numbers, image=tuple(source.order[axis] for axis in numbers.image))
+    if isinstance(source := right.source, Transposed):
+        right = source.array
+        numbers = replace(numbers, kernel=tuple(source.order[axis] for axis in numbers.kernel))
+    return left, right, numbers
 
 
 def _padding(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Dim]:
@@ -332,7 +343,7 @@ def _is_transposed(whole: _Convolution, image: Array, groups: int) -> bool:
     live = {axis for axis in numbers.kernel[:-2] if whole.kernel_sizes[axis] != 1}
     swapped = (*numbers.kernel[:-2], numbers.kernel[-1], numbers.kernel[-2])
     is_reversed = bool(live) and whole.backwards == live
-    return is_reversed and _is_sorted(whole.kernel, whole.kernel_sizes, swapped)
+    return is_reversed and _is_sorted(whole.kernel_sizes, swapped)
 
 
 def _is_gradient_for_kernel(whole: _Convolution) -> bool:
@@ -383,36 +394,9 @@ def _groups_to_features(scope: Scope, image: Array, groups: int) -> Array:
     return reshape(scope, moved, (each, *spatial, features * groups))
 
 
-def _before_reverse(tensor: tf.Tensor, allowed: Sequence[int]) -> tuple[tf.Tensor, set[int]]:
-    """Returns the tensor before a reversal, and the reversed axes."""
-    if tensor.op.type == "ReverseV2":
-        axes = tf.get_static_value(tensor.op.inputs[1])
-        if axes is not None and {int(axis) for axis in axes} <= set(allowed):
-            return tensor.op.inputs[0], {int(axis) for axis in axes}
-    return tensor, set()
-
-
-def _before_transpose(tensor: tf.Tensor, order: Sequence[int]) -> tuple[tf.Tensor, tuple[int, ...]]:
-    """Returns the tensor before a transpose, and the required order of its axes."""
-    if tensor.op.type == "Transpose":
-        permutation = tf.get_static_value(tensor.op.inputs[1])
-        if permutation is not None:
-            return tensor.op.inputs[0], tuple(int(permutation[axis]) for axis in order)
-    return tensor, tuple(order)
-
-
-def _live(
-    tensor: tf.Tensor, sizes: Sequence[Dim], order: Sequence[int]
-) -> tuple[tf.Tensor, tuple[int, ...], list[int]]:
-    """Returns a tensor, the required order of its axes, and the axes with several elements."""
-    source, axes = _before_transpose(tensor, order)
-    live = [axis for axis, before in zip(axes, order, strict=True) if sizes[before] != 1]
-    return source, axes, live
-
-
-def _is_sorted(tensor: tf.Tensor, sizes: Sequence[Dim], order: Sequence[int]) -> bool:
-    """Returns whether axes are already in an order."""
-    live = _live(tensor, sizes, order)[2]
+def _is_sorted(sizes: Sequence[Dim], order: Sequence[int]) -> bool:
+    """Returns whether axes are already in an order, apart from those with one element."""
+    live = [axis for axis in order if sizes[axis] != 1]
     return live == sorted(live)
 
 
@@ -425,12 +409,10 @@ def _ordered(
 ) -> Array:
     """Transposes a tensor to an order of axes, then reverses some of them."""
     wanted = tuple(sizes[axis] for axis in order)
-    source, axes, live = _live(tensor, sizes, order)
-    if live == sorted(live):
-        of_source = dict(zip(axes, wanted, strict=True))
-        moved = with_ones(scope, source, [of_source[i] for i in range(len(axes))], wanted)
+    if _is_sorted(sizes, order):
+        moved = with_ones(scope, tensor, sizes, wanted)
     else:
-        moved = tf.transpose(source, axes)
+        moved = tf.transpose(tensor, order)
     if reverse:
         moved = backwards(scope, moved, reverse)
     return Array(ELEMENTS[tensor.dtype.name], wanted, scope.shaped(moved, wanted))

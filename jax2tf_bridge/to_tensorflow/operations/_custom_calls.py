@@ -20,7 +20,7 @@ from jax2tf_bridge.to_tensorflow.operations import (
 )
 from jax2tf_bridge.to_tensorflow.operations._array import Array
 from jax2tf_bridge.to_tensorflow.operations._functions import TOKEN, decomposed, is_token
-from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Inlined, Scope
+from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
 
 _PLACE = re.compile(r"\{(\d{1,3})\}")
 """Placeholder of a size in the message of an assertion."""
@@ -129,7 +129,7 @@ COMPOSITES: Mapping[str, Emitter] = MappingProxyType(
 
 def _custom_call(
     scope: Scope, operation: Operation, operands: Sequence[Array]
-) -> Sequence[Array] | Array | Inlined:
+) -> Sequence[Array] | Array:
     target = operation.text("call_target_name")
     emitter = TARGETS.get(target)
     if emitter is None:
@@ -139,7 +139,7 @@ def _custom_call(
 
 def _composite(
     scope: Scope, operation: Operation, operands: Sequence[Array]
-) -> Sequence[Array] | Array | Inlined:
+) -> Sequence[Array] | Array:
     emitter = COMPOSITES.get(operation.text("name"))
     if emitter is not None:
         attributes = operation.attributes.get("composite_attributes")

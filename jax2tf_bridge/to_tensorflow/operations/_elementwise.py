@@ -26,7 +26,6 @@ from jax2tf_bridge.to_tensorflow.operations._array import Array, has_dtype, tf_d
 from jax2tf_bridge.to_tensorflow.operations._comparisons import compare
 from jax2tf_bridge.to_tensorflow.operations._conversions import bitcast, convert
 from jax2tf_bridge.to_tensorflow.operations._folding import converted, folded, postponed
-from jax2tf_bridge.to_tensorflow.operations._plain_forms import plain_form
 from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope, broadcast_sizes
 from shape_poly import Dim
 
@@ -41,8 +40,6 @@ def emit_elementwise(
     """Applies a broadcasting function to compact forms; operations on sizes are folded."""
     result = folded(scope, operation, operands)
     if result is not None:
-        return result
-    if (result := plain_form(scope, operation, operands)) is not None:
         return result
     element = operation.results[0].tensor.element
 
@@ -180,22 +177,7 @@ def _bitcast_convert(scope: Scope, operation: Operation, operands: Sequence[Arra
     return scope.result(operation, scope.shaped(tensor, sizes), sizes)
 
 
-def _random_or_bits(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
-    (array,) = operands
-    element = operation.results[0].tensor.element
-    if (array.element, element) == ("ui32", "f32"):
-        unit = _converter_forms.random_unit(scope.compact(array), fraction_bits=23)
-        if unit is not None:
-            return scope.made(unit, element, array.sizes)
-    return _bitcast_convert(scope, operation, operands)
-
-
 def _bits_of_bfloat16(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
-    (array,) = operands
-    if (array.element, operation.results[0].tensor.element) == ("ui16", "f32"):
-        unit = _converter_forms.random_unit(scope.compact(array), fraction_bits=7)
-        if unit is not None:
-            return scope.made(unit, "f32", array.sizes)
     scope.fail(operation, "for converters bfloat16 is float32, which has other bits")
 
 
@@ -356,7 +338,6 @@ def _convert_exactly(scope: Scope, operation: Operation, operands: Sequence[Arra
 
 FOR_CONVERTERS: Mapping[str, Emitter] = MappingProxyType(
     {
-        "bitcast_convert": _random_or_bits,
         BFLOAT16_BITS: _bits_of_bfloat16,
         "clamp": _clamp_exactly,
         "compare": _compare_exactly,

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from jax2tf_bridge.bytecode import Operation, OtherType, Value
 from jax2tf_bridge.to_tensorflow.operations._array import Array
-from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Inlined, Scope
+from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
 
 TOKEN = Array("token", ())
 """Value of all tokens: TensorFlow orders operations by inputs, and effects are rejected."""
@@ -19,30 +19,27 @@ def is_token(value: Value) -> bool:
     return isinstance(value.type, OtherType) and value.type.text == "!stablehlo.token"
 
 
-def _call(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Inlined:
-    return inlined(scope, operation, operation.text("callee"), operands)
+def _call(scope: Scope, operation: Operation, operands: Sequence[Array]) -> list[Array]:
+    return call(scope, operation, operation.text("callee"), operands)
 
 
-def inlined(scope: Scope, operation: Operation, name: str, operands: Sequence[Array]) -> Inlined:
-    """Returns a function of the module, to inline in place of the call."""
+def decomposed(scope: Scope, operation: Operation) -> list[Array]:
+    """Converts the decomposition of a composite, for operands without another form."""
+    operands = [scope.array(value) for value in operation.operands]
+    return call(scope, operation, operation.text("decomposition"), operands)
+
+
+def call(scope: Scope, operation: Operation, name: str, operands: Sequence[Array]) -> list[Array]:
+    """Converts a function of the module in place of an operation."""
     function = scope.program.functions.get(name)
     if function is None:
         scope.fail(operation, f"the module has no function {name!r}")
-    return Inlined(scope.called(), function.body, operands)
-
-
-def decomposed(scope: Scope, operation: Operation) -> Inlined:
-    """Returns the decomposition of a composite, for operands without another form."""
-    operands = [scope.array(value) for value in operation.operands]
-    return inlined(scope, operation, operation.text("decomposition"), operands)
-
-
-def call(
-    scope: Scope, operation: Operation, name: str, operands: Sequence[Array]
-) -> Sequence[Array]:
-    """Calls a function of the module immediately, for an emitter that needs its results."""
-    result = inlined(scope, operation, name, operands)
-    return result.scope.run(result.block, result.arguments)
+    n_taken = len(function.body.arguments)
+    if len(operands) != n_taken:
+        scope.fail(operation, f"it gives {len(operands)} values for {n_taken}")
+    if name in scope.callers:
+        scope.fail(operation, "the module's functions call each other without an end")
+    return scope.called(name, operation).run(function.body, operands)
 
 
 def _same(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:

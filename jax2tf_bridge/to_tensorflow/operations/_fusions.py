@@ -8,9 +8,18 @@ from types import MappingProxyType
 import tensorflow as tf
 
 from jax2tf_bridge.bytecode import Operation
-from jax2tf_bridge.rewriting import LOG_SOFTMAX, SIGN_BITS, SOFTMAX
+from jax2tf_bridge.rewriting import (
+    BIAS_ADD,
+    LOG_SOFTMAX,
+    RANDOM_UNIT,
+    RELU,
+    RELU6,
+    SIGN_BITS,
+    SOFTMAX,
+    SQUARE,
+)
 from jax2tf_bridge.to_tensorflow.operations._array import Array, tf_dtype
-from jax2tf_bridge.to_tensorflow.operations._converter_forms import is_negative
+from jax2tf_bridge.to_tensorflow.operations._converter_forms import is_negative, square
 from jax2tf_bridge.to_tensorflow.operations._integers import constant_like
 from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
 
@@ -31,8 +40,41 @@ def _emit_sign_bit(scope: Scope, operation: Operation, operands: Sequence[Array]
     return scope.made(bit * sign, element, array.sizes)
 
 
+def _emit_elementwise(function: Callable[[tf.Tensor], tf.Tensor]) -> Emitter:
+    def emit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+        (array,) = operands
+        return scope.made(function(scope.compact(array)), array.element, array.sizes)
+
+    return emit
+
+
+def _emit_square(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    (array,) = operands
+    function = square if scope.for_converters else tf.square
+    return scope.made(function(scope.compact(array)), array.element, array.sizes)
+
+
+def _emit_bias_add(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    array, bias = operands
+    tensor = tf.nn.bias_add(scope.tensor(array), scope.tensor(bias))
+    return scope.made(tensor, array.element, array.sizes)
+
+
+def _emit_random_unit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    (fraction,) = operands
+    # The conversion through signed integers is exact.
+    number = tf.cast(tf.cast(scope.compact(fraction), tf.int32), tf.float32)
+    tensor = number * tf.constant(2.0 ** -operation.int("fraction_bits")) + tf.constant(1.0)
+    return scope.made(tensor, "f32", fraction.sizes)
+
+
 EMITTERS: Mapping[str, Emitter] = MappingProxyType(
     {
+        BIAS_ADD: _emit_bias_add,
+        RANDOM_UNIT: _emit_random_unit,
+        RELU: _emit_elementwise(tf.nn.relu),
+        RELU6: _emit_elementwise(tf.nn.relu6),
+        SQUARE: _emit_square,
         SOFTMAX: _emit_unary(tf.nn.softmax),
         LOG_SOFTMAX: _emit_unary(tf.nn.log_softmax),
         **dict.fromkeys(SIGN_BITS, _emit_sign_bit),

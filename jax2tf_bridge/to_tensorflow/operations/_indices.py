@@ -8,10 +8,10 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.bytecode import Operation
-from jax2tf_bridge.to_tensorflow.operations._array import Array
+from jax2tf_bridge.to_tensorflow.operations._array import Array, Concatenated
 from jax2tf_bridge.to_tensorflow.operations._folding import compared, greatest
 from jax2tf_bridge.to_tensorflow.operations._scope import Scope
-from jax2tf_bridge.to_tensorflow.operations._shapes import concatenated, product, reshape, resized
+from jax2tf_bridge.to_tensorflow.operations._shapes import product, reshape, resized
 from shape_poly import Dim
 
 _MAX_INDEX_COMPONENTS = 7
@@ -28,9 +28,8 @@ def component(scope: Scope, indices: Array, axis: int, number: int) -> Array:
     if axis == indices.rank:
         return indices
     sizes = (*indices.sizes[:axis], *indices.sizes[axis + 1 :])
-    joined = concatenated(scope, indices)
-    if joined is not None and joined[0] == axis:
-        for array in joined[1]:
+    if isinstance(indices.source, Concatenated) and indices.source.axis == axis:
+        for array in indices.source.arrays:
             count = array.sizes[axis]
             assert isinstance(count, int), "index vectors have a known length"
             if number < count:
@@ -117,8 +116,8 @@ def whole_vectors(scope: Scope, indices: Array, axis: int) -> tf.Tensor | None:
         or indices.row.kind == "uint"
     ):
         return None
-    joined = concatenated(scope, indices)
-    if joined is not None and any(array.computed is None for array in joined[1]):
+    source = indices.source
+    if isinstance(source, Concatenated) and any(a.computed is None for a in source.arrays):
         return None
     if is_too_deep(indices.sizes[axis]):
         return None

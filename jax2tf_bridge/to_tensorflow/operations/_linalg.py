@@ -13,7 +13,7 @@ from jax2tf_bridge.bytecode import Attribute, Operation
 from jax2tf_bridge.to_tensorflow.operations import _factorizations as factorizations
 from jax2tf_bridge.to_tensorflow.operations._array import Array, tf_dtype
 from jax2tf_bridge.to_tensorflow.operations._functions import decomposed
-from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Inlined, Scope
+from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
 from shape_poly import Dim
 
 _Attributes: TypeAlias = "Mapping[str, Attribute]"
@@ -100,7 +100,7 @@ def _attributes(operation: Operation) -> _Attributes:
     return attribute if isinstance(attribute, Mapping) else {}
 
 
-def _qr(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array] | Inlined:
+def _qr(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
     (a,) = operands
     if a.element not in _DTYPES or _is_empty(a):
         return decomposed(scope, operation)
@@ -111,9 +111,7 @@ def _qr(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequen
     return _results(scope, operation, tensors, [(*batch, m, k), (*batch, k, n)])
 
 
-def _eigh(
-    scope: Scope, operation: Operation, operands: Sequence[Array]
-) -> Sequence[Array] | Inlined:
+def _eigh(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
     (a,) = operands
     if a.element not in _DTYPES or _is_empty(a):
         return decomposed(scope, operation)
@@ -122,9 +120,7 @@ def _eigh(
     return _results(scope, operation, tensors, [a.sizes, a.sizes[:-1]])
 
 
-def _svd(
-    scope: Scope, operation: Operation, operands: Sequence[Array]
-) -> Sequence[Array] | Inlined:
+def _svd(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
     (a,) = operands
     if a.element not in _DTYPES or _is_empty(a):
         return decomposed(scope, operation)
@@ -150,7 +146,7 @@ def _svd_of(
     return (values, u, vh), sizes
 
 
-def _lu(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array] | Inlined:
+def _lu(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
     (a,) = operands
     if a.element not in _DTYPES or _is_empty(a):
         return decomposed(scope, operation)
@@ -164,9 +160,7 @@ def _lu_of(scope: Scope, operation: Operation, a: Array) -> list[Array]:
     return _results(scope, operation, tensors, [a.sizes, (*batch, least), (*batch, m)])
 
 
-def _eig(
-    scope: Scope, operation: Operation, operands: Sequence[Array]
-) -> Sequence[Array] | Inlined:
+def _eig(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
     (a,) = operands
     attributes = _attributes(operation)
     # TensorFlow does not compute left eigenvectors.
@@ -180,7 +174,7 @@ def _eig(
 
 def _tridiagonal_solve(
     scope: Scope, operation: Operation, operands: Sequence[Array]
-) -> Sequence[Array] | Inlined:
+) -> Sequence[Array]:
     b = operands[-1]
     if b.element not in _DTYPES or _is_empty(b):
         return decomposed(scope, operation)

@@ -12,12 +12,11 @@ import tensorflow as tf
 from jax2tf_bridge._dtypes import dtype_of_element
 from jax2tf_bridge.bytecode import Block, Operation
 from jax2tf_bridge.rewriting import Reducer, match_extreme_index, match_reducers
-from jax2tf_bridge.to_tensorflow.operations._array import Array, Postponed, tf_dtype
+from jax2tf_bridge.to_tensorflow.operations._array import Array, Postponed, Reduced, tf_dtype
 from jax2tf_bridge.to_tensorflow.operations._bodies import is_identity, sized
 from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
 from jax2tf_bridge.to_tensorflow.operations._shapes import (
     broadcast,
-    note_reduced,
     reshape,
     transpose,
 )
@@ -159,9 +158,8 @@ def _either_way(
         1 if array.repeats(axis) else size if isinstance(size, int) else None
         for axis, size in zip(left, sizes, strict=True)
     )
-    result = Array(array.element, sizes, Postponed(shape, lambda: reduced(False)))
-    note_reduced(scope, result, tuple(axes), Postponed((), lambda: reduced(True)).tensor)
-    return result
+    source = Reduced(tuple(axes), Postponed((), lambda: reduced(True)))
+    return Array(array.element, sizes, Postponed(shape, lambda: reduced(False)), source=source)
 
 
 def _as_number(size: Any, dtype: tf.DType) -> tf.Tensor:

@@ -45,28 +45,11 @@ _MAX_SIZE = tf.int32.max
 _MAX_FACTOR = 1 << 20
 """Maximum constant for which int32 arithmetic counts as arithmetic on sizes, which never wraps."""
 
-_MAX_DEPTH, _MAX_OPERATIONS = 1000, 1_000_000
-"""Maximum nesting depth of functions and regions, and maximum number of operations after inlining
-all calls; both are far above any model's."""
+_MAX_OPERATIONS = 1_000_000
+"""Maximum number of operations to convert, far above any model's."""
 
-Emitter: TypeAlias = (
-    "Callable[[Scope, Operation, Sequence[Array]], Sequence[Array] | Array | Inlined]"
-)
+Emitter: TypeAlias = "Callable[[Scope, Operation, Sequence[Array]], Sequence[Array] | Array]"
 """Function that converts one operation of the module to TensorFlow's operations."""
-
-
-@dataclass(frozen=True)
-class Inlined:
-    """Operations of a function that replace an operation, to be converted next.
-
-    An emitter returns this instead of running the block, so that deeply nested calls add no frames
-    to Python's stack.
-    """
-
-    scope: Scope
-    block: Block
-    arguments: Sequence[Array]
-
 
 MIN_COMPUTED_AMOUNT = -(1 << 28)
 """Assumed minimum of computed numbers that are not sizes, such as padding. Sums of several of them
@@ -86,6 +69,7 @@ class Scope:
       names_lines: whether operations are named after the user's lines.
       for_converters: whether to use only operations that tf2onnx and OpenVINO support.
       refuses_bits: whether Bitcast is an error, because no converter supports it.
+      callers: the functions of the module that are being called.
     """
 
     def __init__(
@@ -113,7 +97,7 @@ class Scope:
         self._values: dict[Value, Array] = {}
         self._made: dict[Hashable, Any] = {}
         self._outer: Scope | None = None
-        self._depth = 0
+        self.callers: frozenset[str] = frozenset()
         self._budget = [_MAX_OPERATIONS]
         self._numbers = itertools.count()
         self._counters: set[str] = set()
@@ -138,7 +122,7 @@ class Scope:
             for_converters=self.for_converters,
             refuses_bits=self.refuses_bits,
         )
-        scope._outer, scope._depth = self, self._depth + 1
+        scope._outer, scope.callers = self, self.callers
         scope._line = self._line
         scope._budget, scope._numbers = self._budget, self._numbers
         scope._counters = self._counters
@@ -147,9 +131,11 @@ class Scope:
             scope._made, scope._variables = self._made, self._variables
         return scope
 
-    def called(self) -> Scope:
+    def called(self, name: str, call: Operation) -> Scope:
         """Makes the scope of a called function, which does not see the caller's values."""
         scope = self.inner()
+        scope.callers = self.callers | {name}
+        scope._line = call.source or self._line
         # The cache is shared by the whole graph, so lookups need not walk the callers.
         scope._outer = self._outer
         return scope
@@ -166,34 +152,18 @@ class Scope:
 
     def run(self, block: Block, arguments: Sequence[Array]) -> list[Array]:
         """Converts a block, and returns its results."""
-        calls: list[tuple[Operation, _Frame]] = []
-        frame = _Frame(self, block, arguments)
-        while True:
-            for operation in frame.operations:
-                outcome = frame.scope._made_of(operation)
-                if isinstance(outcome, Inlined):
-                    taken, given = len(outcome.block.arguments), len(outcome.arguments)
-                    if taken != given:
-                        frame.scope.fail(operation, f"it gives {given} values for {taken}")
-                    calls.append((operation, frame))
-                    frame = _Frame(outcome.scope, outcome.block, outcome.arguments)
-                    break
-            else:
-                returned = [frame.scope.array(value) for value in frame.block.returned]
-                if not calls:
-                    return returned
-                operation, frame = calls.pop()
-                frame.scope._bind(operation, returned)
+        self._values.update(zip(block.arguments, arguments, strict=True))
+        for operation in block.operations[:-1]:
+            arrays = self._convert(operation)
+            if len(arrays) != len(operation.results):
+                reason = f"it gives {len(arrays)} values for {len(operation.results)}"
+                self.fail(operation, reason)
+            self._values.update(zip(operation.results, arrays, strict=True))
+        return [self.array(value) for value in block.returned]
 
-    def _bind(self, operation: Operation, arrays: Sequence[Array]) -> None:
-        if len(arrays) != len(operation.results):
-            self.fail(operation, f"it gives {len(arrays)} values for {len(operation.results)}")
-        self._values.update(zip(operation.results, arrays, strict=True))
-
-    def _made_of(self, operation: Operation) -> Inlined | None:
-        """Converts one operation, or returns the function that replaces it."""
+    def _convert(self, operation: Operation) -> Sequence[Array]:
         try:
-            outcome = self._emit(operation)
+            return self._emit(operation)
         except BridgeError:
             raise
         except INVALID_OPERATION_ERRORS as e:
@@ -201,12 +171,8 @@ class Scope:
                 raise RecursionError from e  # inspect makes a TypeError of it
             # The reader does not check operands, types and regions against the operation.
             self.fail(operation, f"its operands, types or regions do not fit it ({e})")
-        if isinstance(outcome, Inlined):
-            return outcome
-        self._bind(operation, outcome)
-        return None
 
-    def _emit(self, operation: Operation) -> Sequence[Array] | Inlined:
+    def _emit(self, operation: Operation) -> Sequence[Array]:
         """Converts one operation.
 
         Raises:
@@ -214,8 +180,8 @@ class Scope:
         """
         emitter = self.emitters.get(operation.name)
         self._budget[0] -= 1
-        if self._depth > _MAX_DEPTH or self._budget[0] < 0:
-            self.fail(operation, "the module's functions call each other without an end")
+        if self._budget[0] < 0:
+            self.fail(operation, f"the module has more than {_MAX_OPERATIONS:,} operations")
         if emitter is None:
             self.fail(operation, "there is no TensorFlow operation for it")
         for value in operation.results:
@@ -235,8 +201,6 @@ class Scope:
             made = graph.get_operations()[version - graph.version :]
             if any(each.type == "Bitcast" for each in made):
                 self.fail(operation, "it needs Bitcast, which no converter of graphs knows")
-        if isinstance(result, Inlined):
-            result.scope._line = line
         return (result,) if isinstance(result, Array) else result
 
     def array(self, value: Value) -> Array:
@@ -590,15 +554,6 @@ class Scope:
             or known == size
             for known, size in zip(tensor.shape.as_list(), sizes, strict=True)
         )
-
-
-class _Frame:
-    """Block that is being converted."""
-
-    def __init__(self, scope: Scope, block: Block, arguments: Sequence[Array]) -> None:
-        scope._values.update(zip(block.arguments, arguments, strict=True))
-        self.scope, self.block = scope, block
-        self.operations = iter(block.operations[:-1])
 
 
 def _is_variable(size: Dim) -> bool:

@@ -13,7 +13,15 @@ import tensorflow as tf
 
 from jax2tf_bridge.bytecode import DenseElements, Operation
 from jax2tf_bridge.to_tensorflow.operations import _converter_forms, _integers
-from jax2tf_bridge.to_tensorflow.operations._array import Array, plain, tf_dtype
+from jax2tf_bridge.to_tensorflow.operations._array import (
+    Array,
+    Concatenated,
+    Reduced,
+    Reshaped,
+    Transposed,
+    plain,
+    tf_dtype,
+)
 from jax2tf_bridge.to_tensorflow.operations._folding import greatest
 from jax2tf_bridge.to_tensorflow.operations._scope import (
     MIN_COMPUTED_AMOUNT,
@@ -55,7 +63,7 @@ def _empty(element: str, sizes: Sequence[Dim]) -> Array:
 
 def resized(array: Array, sizes: Sequence[Dim]) -> Array:
     """Changes the sizes of axes that repeat one element, without changing the compact form."""
-    return dataclasses.replace(array, sizes=tuple(sizes))
+    return dataclasses.replace(array, sizes=tuple(sizes), source=None)
 
 
 def move(function: Callable[..., tf.Tensor], *tensors: tf.Tensor) -> tf.Tensor:
@@ -69,15 +77,15 @@ def move(function: Callable[..., tf.Tensor], *tensors: tf.Tensor) -> tf.Tensor:
     return tf.cast(function(*(tf.cast(tensor, tf.float16) for tensor in tensors)), dtype)
 
 
-def _origin(scope: Scope, array: Array) -> Array:
+def _origin(array: Array) -> Array:
     """Returns the array before a reshape; else the array itself."""
-    return scope.once(("origin", array), lambda: array)  # type: ignore[no-any-return]
+    return array.source.array if isinstance(array.source, Reshaped) else array
 
 
-def _derived(scope: Scope, array: Array, origin: Array) -> Array:
-    if array is not origin:
-        scope.once(("origin", array), lambda: _origin(scope, origin))
-    return array
+def _derived(array: Array, origin: Array) -> Array:
+    if array is origin:
+        return array
+    return dataclasses.replace(array, source=Reshaped(_origin(origin)))
 
 
 def product(sizes: Iterable[Dim]) -> Dim:
@@ -121,43 +129,30 @@ def broadcast(scope: Scope, array: Array, sizes: Sequence[Dim], dimensions: Sequ
     if list(dimensions) != sorted(dimensions):
         order = sorted(range(array.rank), key=lambda i: dimensions[i])
         array, dimensions = transpose(scope, array, order), sorted(dimensions)
-    result = _with_reduced_axes(scope, array, sizes, dimensions)
+    result = _with_reduced_axes(array, sizes, dimensions)
     if result is None:
         result = _placed(scope, array, sizes, dimensions)
     kept = set(dimensions)
     if all(size == 1 for axis, size in enumerate(sizes) if axis not in kept) and all(
         sizes[place] == size for place, size in zip(dimensions, array.sizes, strict=True)
     ):
-        return _derived(scope, result, array)
+        return _derived(result, array)
     return result
 
 
-def note_reduced(
-    scope: Scope, array: Array, axes: tuple[int, ...], with_ones: Callable[[], tf.Tensor]
-) -> None:
-    """Records how to make the result of a reduction with its axes kept at size 1.
-
-    A later broadcast that restores these axes uses that form. Consumers can then recognize softmax
-    and layer normalization, and open sizes need no reshape.
-    """
-    scope.once(("reduced", array), lambda: (axes, with_ones))
-
-
 def _with_reduced_axes(
-    scope: Scope, array: Array, sizes: tuple[Dim, ...], dimensions: Sequence[int]
+    array: Array, sizes: tuple[Dim, ...], dimensions: Sequence[int]
 ) -> Array | None:
-    recorded = scope.once(("reduced", array), lambda: None)
-    if recorded is None:
+    if not isinstance(array.source, Reduced):
         return None
-    axes, with_ones = recorded
+    axes = array.source.axes
     rank = array.rank + len(axes)
     kept = [axis for axis in range(rank) if axis not in axes]
     if len(sizes) != rank or list(dimensions) != kept:
         return None
     if any(sizes[place] != size for place, size in zip(kept, array.sizes, strict=True)):
         return None
-    tensor = scope.once(("with ones", array), with_ones)
-    return Array(array.element, sizes, tensor)
+    return Array(array.element, sizes, array.source.with_ones.tensor)
 
 
 def _placed(scope: Scope, array: Array, sizes: tuple[Dim, ...], dimensions: Sequence[int]) -> Array:
@@ -232,10 +227,10 @@ def _reshape(scope: Scope, operation: Operation, operands: Sequence[Array]) -> A
 def reshape(scope: Scope, array: Array, sizes: Sequence[Dim]) -> Array:
     """Reshapes an array."""
     sizes = tuple(map(plain, sizes))
-    array = _origin(scope, array)
+    array = _origin(array)
     if sizes == array.sizes:
         return array
-    return _derived(scope, _reshaped(scope, array, sizes), array)
+    return _derived(_reshaped(scope, array, sizes), array)
 
 
 def _reshaped(scope: Scope, array: Array, sizes: tuple[Dim, ...]) -> Array:
@@ -380,8 +375,10 @@ def transpose(scope: Scope, array: Array, order: Sequence[int]) -> Array:
     while order[start] == start and padded[start] == 1:
         start += 1
     tensor = with_ones(scope, compact, own, padded[start:])
-    tensor = tf.transpose(tensor, [axis - start for axis in order[start:]])
-    return Array(array.element, sizes, scope.shaped(tensor, wanted[start:]))
+    tensor = scope.shaped(
+        tf.transpose(tensor, [axis - start for axis in order[start:]]), wanted[start:]
+    )
+    return Array(array.element, sizes, tensor, source=Transposed(array, tuple(order)))
 
 
 # Sizes as values.
@@ -510,9 +507,9 @@ def _sliced_size(start: Dim, limit: Dim, step: Dim) -> Dim:
 def _concatenate(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     axis = operation.int("dimension")
     joined = concatenate(scope, operands, axis)
-    if all(joined is not array for array in operands):
-        scope.once(("concatenated", joined), lambda: (axis, tuple(operands)))
-    return joined
+    if any(joined is array for array in operands):
+        return joined
+    return dataclasses.replace(joined, source=Concatenated(tuple(operands), axis))
 
 
 def concatenate(scope: Scope, arrays: Sequence[Array], axis: int) -> Array:
@@ -552,7 +549,7 @@ def _stacked(
     scope: Scope, arrays: Sequence[Array], axis: int, spread: Sequence[int]
 ) -> tf.Tensor | None:
     """Stacks arrays whose axis was only added for the concatenation."""
-    origins = [_origin(scope, array) for array in arrays]
+    origins = [_origin(array) for array in arrays]
     if any(
         origin.sizes != (*array.sizes[:axis], *array.sizes[axis + 1 :])
         for origin, array in zip(origins, arrays, strict=True)
@@ -569,12 +566,6 @@ def _spread_constant(array: Array, axes: Sequence[int]) -> np.ndarray[Any, Any] 
     if array.known is None or len(numbers) < len(sizes):
         return None
     return np.broadcast_to(array.known, numbers)
-
-
-def concatenated(scope: Scope, array: Array) -> tuple[int, tuple[Array, ...]] | None:
-    """Returns the axis and the arrays of a concatenation; None for other arrays."""
-    parts = scope.once(("concatenated", array), lambda: None)
-    return parts  # type: ignore[no-any-return]
 
 
 def _elements(scope: Scope, array: Array) -> Sequence[Dim] | None:

@@ -14,7 +14,7 @@ from jax2tf_bridge.to_tensorflow.operations import _converter_forms
 from jax2tf_bridge.to_tensorflow.operations._array import Array, tf_dtype
 from jax2tf_bridge.to_tensorflow.operations._functions import decomposed
 from jax2tf_bridge.to_tensorflow.operations._integers import constant_like
-from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Inlined, Scope, broadcast_sizes
+from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope, broadcast_sizes
 
 TensorFunction = Callable[..., tf.Tensor]
 
@@ -130,7 +130,9 @@ def _is_infinite_at_zero(scope: Scope, operation: Operation) -> bool:
 def _emitter(name: str) -> Emitter:
     of_tensorflow, elements = _FUNCTIONS[name]
 
-    def emit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array | Inlined:
+    def emit(
+        scope: Scope, operation: Operation, operands: Sequence[Array]
+    ) -> Sequence[Array] | Array:
         element = operands[0].element
         function = of_tensorflow
         if scope.for_converters:

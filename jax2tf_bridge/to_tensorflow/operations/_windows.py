@@ -290,7 +290,9 @@ def _once_where_repeated(array: Array, axes: Sequence[int]) -> Array:
         1 if axis not in axes and array.repeats(axis) else size
         for axis, size in enumerate(array.sizes)
     )
-    return array if sizes == array.sizes or array.parts else replace(array, sizes=sizes)
+    return (
+        array if sizes == array.sizes or array.parts else replace(array, sizes=sizes, source=None)
+    )
 
 
 def _of_whole_axes(scope: Scope, reducer: Reducer, array: Array, windows: Windows) -> Array | None:

@@ -10,13 +10,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from jax2tf_bridge.errors import ModuleError
 from jax2tf_bridge.to_tensorflow import to_tf
-from jax2tf_bridge.to_tensorflow.operations._array import Array
-from jax2tf_bridge.to_tensorflow.operations._plain_forms import add
-from jax2tf_bridge.to_tensorflow.operations._scope import Scope
 from tests.sampling import sampled
 from tests.to_tensorflow.operations.running import (
     graph_of,
@@ -980,14 +976,31 @@ def test_what_cannot_be_said_names_the_operation() -> None:
 
 
 def test_a_bias_is_added_to_products() -> None:
-    with tf.Graph().as_default():
-        x = tf.compat.v1.placeholder(tf.float32, [None, 4])
-        scope = Scope("tested", None, {}, {})  # type: ignore[arg-type]
-        product = Array("f32", (8, 3), tf.matmul(x, tf.ones([4, 3])))
-        bias = Array("f32", (8, 3), known=np.arange(3, dtype=np.float32))
-        found = add(scope, (bias, product))
-        assert found is not None
-        assert found.computed is not None
-        assert found.computed.op.type == "BiasAdd"
-        row = Array("f32", (8, 3), known=np.zeros((8, 3), np.float32))
-        assert add(scope, (product, row)) is None
+    def text(bias: str, broadcast: str) -> str:
+        return f"""module {{ func.func @main(%x: tensor<8x4xf32>, %w: tensor<4x3xf32>, %b: {bias})
+            -> tensor<8x3xf32> {{
+            %product = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+                : (tensor<8x4xf32>, tensor<4x3xf32>) -> tensor<8x3xf32>
+            {broadcast}
+            %sum = stablehlo.add %bias, %product : tensor<8x3xf32>
+            return %sum : tensor<8x3xf32> }} }}"""
+
+    vector = text(
+        "tensor<3xf32>",
+        """%row = stablehlo.reshape %b : (tensor<3xf32>) -> tensor<1x3xf32>
+        %bias = stablehlo.broadcast_in_dim %row, dims = [0, 1]
+            : (tensor<1x3xf32>) -> tensor<8x3xf32>""",
+    )
+    column = text(
+        "tensor<8xf32>",
+        """%bias = stablehlo.broadcast_in_dim %b, dims = [0]
+            : (tensor<8xf32>) -> tensor<8x3xf32>""",
+    )
+    x, w = np.ones((8, 4), np.float32), np.ones((4, 3), np.float32)
+    for code, b, name in (
+        (vector, np.arange(3, dtype=np.float32), "BiasAdd"),
+        (column, np.arange(8, dtype=np.float32)[:, None], "AddV2"),
+    ):
+        args = x, w, b.reshape(-1)
+        assert name in graph_names(code, *args)
+        np.testing.assert_array_equal(run(code, *args)[0], x @ w + b)

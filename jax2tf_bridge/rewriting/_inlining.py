@@ -1,0 +1,162 @@
+"""Replaces calls by the operations of the called functions, so that patterns see through them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterator
+
+from jax2tf_bridge.bytecode import Block, Operation, Program, Value
+from jax2tf_bridge.rewriting._patterns import (
+    every_operation,
+    replace_bodies,
+    replaced_values,
+    with_parts,
+)
+
+_MAX_OPERATIONS = 1_000_000
+"""Maximum number of operations to insert, far above any model's; other calls stay."""
+
+
+def inline_calls(program: Program, composites: Collection[str]) -> Program:
+    """Returns the program without calls, and without the functions that nothing else needs.
+
+    Calls of missing functions, with the wrong number of arguments, or of functions that call each
+    other without an end stay.
+
+    Args:
+      program: the program.
+      composites: the names of the composites that stay; others are calls of their decompositions.
+    """
+    inlining = _Inlining(program, frozenset(composites))
+    bodies = {name: inlining.block(name) for name in _in_order_of_calls(program)}
+    new = replace_bodies(program, bodies)
+    return new if new is program else _without_unused_functions(new)
+
+
+class _Inlining:
+    """Bodies of the functions so far, without calls."""
+
+    def __init__(self, program: Program, composites: frozenset[str]) -> None:
+        self._program, self._composites = program, composites
+        self._bodies: dict[str, Block] = {}
+        self._left = _MAX_OPERATIONS
+
+    def block(self, name: str) -> Block:
+        """Returns the body of a function, whose callees were handled before."""
+        self._bodies[name] = body = self._without_calls(self._program.functions[name].body, {})
+        return body
+
+    def _without_calls(self, block: Block, values: dict[Value, Value]) -> Block:
+        operations: list[Operation] = []
+        for operation in block.operations:
+            operands = replaced_values(operation.operands, values)
+            body = self._find_body(operation)
+            if body is None:
+                regions = tuple(self._without_calls(each, values) for each in operation.regions)
+                operations.append(with_parts(operation, operands, regions))
+                continue
+            new = dict(zip(body.arguments, operands, strict=True))
+            copies = [self._copy(each, new, operation.source) for each in body.operations[:-1]]
+            operations += copies
+            values.update(zip(operation.results, replaced_values(body.returned, new), strict=True))
+        if all(a is b for a, b in zip(operations, block.operations, strict=False)):
+            return block
+        return dataclasses.replace(block, operations=tuple(operations))
+
+    def _find_body(self, operation: Operation) -> Block | None:
+        """Returns the body that replaces a call; None for other operations and invalid calls."""
+        body = self._bodies.get(callee_of(operation, self._composites) or "")
+        if body is None or not body.operations or self._left < len(body.operations):
+            return None
+        parts = len(body.arguments), len(body.returned)
+        return body if parts == (len(operation.operands), len(operation.results)) else None
+
+    def _copy(
+        self, operation: Operation, values: dict[Value, Value], line: str | None
+    ) -> Operation:
+        """Copies an operation, with new values for its results.
+
+        Args:
+          operation: the operation.
+          values: the new values of the enclosing blocks; those of the results are added.
+          line: the line of the call, for operations without one.
+        """
+        self._left -= 1
+        results = tuple(Value(value.type) for value in operation.results)
+        operands = replaced_values(operation.operands, values)
+        regions = tuple(self._copy_block(region, values, line) for region in operation.regions)
+        values.update(zip(operation.results, results, strict=True))
+        return dataclasses.replace(
+            operation,
+            operands=operands,
+            results=results,
+            regions=regions,
+            source=operation.source or line,
+        )
+
+    def _copy_block(self, block: Block, values: dict[Value, Value], line: str | None) -> Block:
+        arguments = tuple(Value(value.type) for value in block.arguments)
+        values.update(zip(block.arguments, arguments, strict=True))
+        return Block(arguments, tuple(self._copy(each, values, line) for each in block.operations))
+
+
+def callee_of(operation: Operation, composites: Collection[str] = ()) -> str | None:
+    """Returns the name of the function that an operation calls, or None.
+
+    Args:
+      operation: the operation.
+      composites: the names of the composites that do not count as calls.
+    """
+    if operation.name == "call":
+        callee = operation.attributes.get("callee")
+    elif operation.name == "composite" and operation.attributes.get("name") not in composites:
+        callee = operation.attributes.get("decomposition")
+    else:
+        return None
+    return callee if isinstance(callee, str) else None
+
+
+def _in_order_of_calls(program: Program) -> list[str]:
+    """Lists the functions, each after those that it calls, without recursion."""
+    functions = program.functions
+    callees = {
+        name: sorted({c for o in every_operation(f.body.operations) if (c := callee_of(o))})
+        for name, f in functions.items()
+    }
+    order: dict[str, None] = {}
+    seen: set[str] = set()
+    for start in functions:
+        waiting = [start]
+        while waiting:
+            name = waiting[-1]
+            new = [] if name in seen else [c for c in callees[name] if c in functions]
+            seen.add(name)
+            waiting += [c for c in new if c not in seen]
+            if waiting[-1] == name:
+                order.setdefault(waiting.pop())
+    return list(order)
+
+
+def _without_unused_functions(program: Program) -> Program:
+    functions = program.functions
+    used = {name for name, function in functions.items() if function is program.main}
+    waiting = list(used)
+    while waiting:
+        body = functions[waiting.pop()].body
+        for name in _used_functions(body):
+            if name in functions and name not in used:
+                used.add(name)
+                waiting.append(name)
+    return dataclasses.replace(
+        program, functions={name: functions[name] for name in functions if name in used}
+    )
+
+
+def _used_functions(body: Block) -> Iterator[str]:
+    for operation in every_operation(body.operations):
+        if (callee := callee_of(operation)) is not None:
+            yield callee
+        names = operation.attributes.get("called_computations")
+        for name in names if isinstance(names, tuple) else ():
+            if isinstance(name, str):
+                yield name.removeprefix("@")
