@@ -1,6 +1,12 @@
 """Rewrites StableHLO programs: tables of patterns, and passes that apply them."""
 
-from jax2tf_bridge.rewriting._fusions import LOG_SOFTMAX, SIGN_BITS, SOFTMAX
+from jax2tf_bridge.rewriting._fusions import (
+    FLOOR_DIVIDE,
+    FLOOR_MODULO,
+    LOG_SOFTMAX,
+    SIGN_BITS,
+    SOFTMAX,
+)
 from jax2tf_bridge.rewriting._inlining import inline_calls
 from jax2tf_bridge.rewriting._passes import Pass, passes_for_tensorflow, run_passes
 from jax2tf_bridge.rewriting._patterns import (
@@ -30,6 +36,8 @@ from jax2tf_bridge.rewriting._widening import BFLOAT16_BITS
 __all__ = [
     "BFLOAT16_BITS",
     "BIAS_ADD",
+    "FLOOR_DIVIDE",
+    "FLOOR_MODULO",
     "INVALID_OPERATION_ERRORS",
     "LOG_SOFTMAX",
     "RANDOM_UNIT",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -117,6 +117,108 @@ def _fuse_extreme(select: Operation, matcher: Matcher) -> Operation | None:
     return dataclasses.replace(select, name=name, operands=(left, right))
 
 
+# Division that rounds down: JAX writes x // y as select(f, x / y - 1, x / y), where f holds if the
+# remainder is not 0 and the signs of x and y differ. It writes x % y as select(f, r + y, r), where
+# r is the remainder, and f holds if r is not 0 and the signs of r and y differ.
+
+FLOOR_DIVIDE, FLOOR_MODULO = "tensorflow.floor_divide", "tensorflow.floor_modulo"
+"""Names of the operations on integers."""
+
+
+def _fuse_floor_divide(select: Operation, matcher: Matcher) -> Operation | None:
+    flag, adjusted, quotient = select.operands
+    divide = matcher.maker(quotient, "divide")
+    less = matcher.maker(adjusted, "subtract")
+    if divide is None or less is None or less.operands[0] is not quotient:
+        return None
+    x, y = divide.operands
+    if matcher.number(less.operands[1]) != 1:
+        return None
+    for is_rest, differs in _conjunctions(flag, matcher):
+        remainder = _maker_of_first(_compared(is_rest, "NE", matcher), 0, "remainder", matcher)
+        if remainder is None or not _are_equal(remainder.operands, divide.operands, matcher):
+            continue
+        signs = _compared(differs, "NE", matcher)
+        if signs is not None and _is_sign(signs[0], x, matcher) and _is_sign(signs[1], y, matcher):
+            return dataclasses.replace(select, name=FLOOR_DIVIDE, operands=(x, y))
+    return None
+
+
+def _fuse_floor_modulo(select: Operation, matcher: Matcher) -> Operation | None:
+    flag, adjusted, rest = select.operands
+    remainder = matcher.maker(rest, "remainder")
+    total = matcher.maker(adjusted, "add")
+    if remainder is None or total is None or total.operands[0] is not rest:
+        return None
+    x, y = remainder.operands
+    if not _is_equal(total.operands[1], y, matcher):
+        return None
+    for is_rest, differs in _conjunctions(flag, matcher):
+        unequal = _compared(is_rest, "NE", matcher)
+        if unequal is None or unequal[0] is not rest or matcher.number(unequal[1]) != 0:
+            continue
+        signs = _compared(differs, "NE", matcher)
+        if signs is None or not _is_negative(signs[0], rest, matcher):
+            continue
+        if _is_negative(signs[1], y, matcher):
+            return dataclasses.replace(select, name=FLOOR_MODULO, operands=(x, y))
+    return None
+
+
+def _conjunctions(flag: Value, matcher: Matcher) -> Iterator[tuple[Value, Value]]:
+    operation = matcher.maker(flag, "and")
+    if operation is not None:
+        left, right = operation.operands
+        yield left, right
+        yield right, left
+
+
+def _compared(flag: Value, direction: str, matcher: Matcher) -> tuple[Value, ...] | None:
+    operation = matcher.maker(matcher.unbroadcast(flag), "compare")
+    if operation is None or operation.text("comparison_direction") != direction:
+        return None
+    return operation.operands
+
+
+def _maker_of_first(
+    operands: tuple[Value, ...] | None, second: float, name: str, matcher: Matcher
+) -> Operation | None:
+    """Returns the operation that makes the first of two operands, if the second is a number."""
+    if operands is None or matcher.number(operands[1]) != second:
+        return None
+    return matcher.maker(operands[0], name)
+
+
+def _is_sign(value: Value, x: Value, matcher: Matcher) -> bool:
+    value = matcher.unbroadcast(value)
+    operand = matcher.operand(value, "sign")
+    if operand is not None:
+        return _is_equal(operand, x, matcher)
+    number, sign = matcher.number(x), matcher.number(value)
+    return number is not None and sign is not None and sign == np.sign(number)
+
+
+def _is_negative(flag: Value, x: Value, matcher: Matcher) -> bool:
+    """Returns whether a flag says that x is negative."""
+    operands = _compared(flag, "LT", matcher)
+    return (
+        operands is not None
+        and matcher.number(operands[1]) == 0
+        and _is_equal(operands[0], x, matcher)
+    )
+
+
+def _is_equal(left: Value, right: Value, matcher: Matcher) -> bool:
+    """Returns whether two values have the same elements, apart from broadcasts of one element."""
+    left, right = matcher.unbroadcast(left), matcher.unbroadcast(right)
+    number = matcher.number(left)
+    return left is right or (number is not None and number == matcher.number(right))
+
+
+def _are_equal(left: Sequence[Value], right: Sequence[Value], matcher: Matcher) -> bool:
+    return all(_is_equal(a, b, matcher) for a, b in zip(left, right, strict=True))
+
+
 # Signs: JAX writes signbit as a right shift of the bits, which converters of graphs do not support.
 
 _SIGNS: Mapping[str, int] = MappingProxyType(
@@ -150,6 +252,8 @@ FUSIONS = (
     Pattern(frozenset({"divide"}), _fuse_softmax),
     Pattern(frozenset({"subtract"}), _fuse_log_softmax),
     Pattern(frozenset({"select"}), _fuse_extreme),
+    Pattern(frozenset({"select"}), _fuse_floor_divide),
+    Pattern(frozenset({"select"}), _fuse_floor_modulo),
 )
 """Patterns for TensorFlow."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import re
 from collections.abc import Callable, Collection, Sequence
@@ -14,6 +15,7 @@ from jax2tf_bridge.rewriting._fusions import FUSIONS, FUSIONS_FOR_CONVERTERS
 from jax2tf_bridge.rewriting._inlining import inline_calls
 from jax2tf_bridge.rewriting._patterns import rewrite
 from jax2tf_bridge.rewriting._platforms import choose_platform
+from jax2tf_bridge.rewriting._simplifications import drop_assertions
 from jax2tf_bridge.rewriting._widening import widen_bfloat16
 
 DUMP_TO = "JAX2TF_BRIDGE_DUMP_PROGRAMS_TO"
@@ -36,7 +38,11 @@ class Pass:
 
 
 def passes_for_tensorflow(
-    *, composites: Collection[str], platform: int | None, for_converters: bool
+    *,
+    composites: Collection[str],
+    platform: int | None,
+    checks_sizes: bool,
+    for_converters: bool,
 ) -> tuple[Pass, ...]:
     """Returns the passes for TensorFlow's own operations.
 
@@ -44,6 +50,7 @@ def passes_for_tensorflow(
       composites: the names of the composites that TensorFlow has an operation for.
       platform: the index of the platform to choose, if the program's main function takes one as its
         first argument.
+      checks_sizes: whether the program's own assertions on sizes stay.
       for_converters: whether a converter reads TensorFlow's graph.
     """
     fusions = FUSIONS_FOR_CONVERTERS if for_converters else FUSIONS
@@ -51,6 +58,8 @@ def passes_for_tensorflow(
     if platform is not None:
         choose = functools.partial(choose_platform, index=platform)
         passes.append(Pass("choose_platform", choose))
+    if not checks_sizes:
+        passes.append(Pass("drop_assertions", drop_assertions))
     if for_converters:
         passes.append(Pass("widen_bfloat16", widen_bfloat16))
     passes.append(Pass("fuse", functools.partial(rewrite, patterns=fusions)))
@@ -69,22 +78,24 @@ def run_passes(program: Program, passes: Sequence[Pass], name: str) -> Program:
       name: the name of the function, for file names.
     """
     dump = _make_dump(name)
-    dump(0, "read", program)
-    for number, each in enumerate(passes, start=1):
+    dump("read", program)
+    for each in passes:
         before, program = program, each.run(program)
         if program is not before:
-            dump(number, each.name, program)
+            dump(each.name, program)
     return program
 
 
-def _make_dump(name: str) -> Callable[[int, str, Program], None]:
+def _make_dump(name: str) -> Callable[[str, Program], None]:
     parent = os.environ.get(DUMP_TO)
     if not parent:
-        return lambda number, name, program: None
+        return lambda name, program: None
     folder = _make_folder(Path(parent), re.sub(r"[^\w.-]+", "_", name))
 
-    def write(number: int, name: str, program: Program) -> None:
-        (folder / f"{number}-{name}.mlir").write_text(str(program))
+    numbers = itertools.count()
+
+    def write(name: str, program: Program) -> None:
+        (folder / f"{next(numbers)}-{name}.mlir").write_text(str(program))
 
     return write
 

@@ -96,6 +96,13 @@ class Matcher:
         operation = self.maker(value, name)
         return operation.operands[0] if operation and len(operation.operands) == 1 else None
 
+    def unbroadcast(self, value: Value) -> Value:
+        """Returns the scalar that a value repeats; else the value itself."""
+        source = value
+        while (operation := self.maker(source, *BROADCASTS)) is not None:
+            source = operation.operands[0]
+        return source if not source.tensor.shape else value
+
     @functools.cached_property
     def _uses(self) -> Counter[Value]:
         return _count_uses(self._block.operations)

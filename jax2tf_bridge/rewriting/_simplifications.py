@@ -12,8 +12,8 @@ from types import MappingProxyType
 import numpy as np
 
 from jax2tf_bridge._dtypes import dtype_of_element
-from jax2tf_bridge.bytecode import DenseElements, Operation, TensorType, Value
-from jax2tf_bridge.rewriting._patterns import BROADCASTS, Matcher, Pattern, Replacement
+from jax2tf_bridge.bytecode import DenseElements, Operation, Program, TensorType, Value
+from jax2tf_bridge.rewriting._patterns import BROADCASTS, Matcher, Pattern, Replacement, rewrite
 from jax2tf_bridge.rewriting._widening import BFLOAT16_BITS
 
 BIAS_ADD, RELU, RELU6, SQUARE = (
@@ -233,6 +233,20 @@ def _count_bits(value: Value, matcher: Matcher) -> int:
     if operation.name == "and":
         return min(width, int(number).bit_length())
     return max(_count_bits(first, matcher) - int(number), 0)
+
+
+def _drop_assertion(call: Operation, matcher: Matcher) -> Replacement | None:
+    if call.attributes.get("call_target_name") != "shape_assertion" or call.results:
+        return None
+    return Replacement((), ())
+
+
+_ASSERTIONS = (Pattern(frozenset({"custom_call"}), _drop_assertion),)
+
+
+def drop_assertions(program: Program) -> Program:
+    """Returns the program without assertions on sizes, which the caller checks instead."""
+    return rewrite(program, _ASSERTIONS)
 
 
 SIMPLIFICATIONS = (

@@ -42,21 +42,6 @@ def plain(size: Dim) -> Dim:
 
 
 @dataclass(frozen=True, eq=False)
-class Formula:
-    """Operation on scalars in the computation of a size; TensorFlow's operation is made on demand.
-
-    Attributes:
-      name: StableHLO's name; for a comparison with its direction, as in "compare NE".
-      operands: the operands: known numbers, sizes and other formulas.
-      make: makes TensorFlow's operation, in a scope.
-    """
-
-    name: str
-    operands: tuple[Array, ...]
-    make: Callable[[Any], tf.Tensor]
-
-
-@dataclass(frozen=True, eq=False)
 class Postponed:
     """Tensor that is made on demand, in its own graph.
 
@@ -119,7 +104,7 @@ Source: TypeAlias = "Reshaped | Transposed | Concatenated | Reduced"
 class Array:
     """Value of the module: sizes and elements.
 
-    One of four attributes has the elements. They are in a compact form that broadcasts to `sizes`
+    One of three attributes has the elements. They are in a compact form that broadcasts to `sizes`
     like operands of TensorFlow's binary operations (right-aligned; sizes of 1 and missing leading
     axes are repeated), so that most broadcasts need no operation.
 
@@ -130,7 +115,6 @@ class Array:
       known: the elements as a NumPy array, in TensorFlow's dtype.
       parts: the elements of an integer array as sizes, in row-major order; all elements, not
         compact. The array's own sizes are known then.
-      formula: the computation of a scalar from sizes, which may still become a size.
       source: how the array was made, if that is of use.
     """
 
@@ -139,7 +123,6 @@ class Array:
     given: tf.Tensor | Postponed | None = None
     known: np.ndarray[Any, Any] | None = None
     parts: tuple[Dim, ...] | None = None
-    formula: Formula | None = None
     source: Source | None = None
 
     def __post_init__(self) -> None:

@@ -41,6 +41,8 @@ def rewrite_program(portable: PortableFunction, program: Program) -> Program:
     passes = passes_for_tensorflow(
         composites=COMPOSITES,
         platform=_platform_index(portable) if has_platform else None,
+        # The portable function's known constraints are checked before, with the arguments' names.
+        checks_sizes=not (portable.constraints_known or portable.target.for_converters),
         for_converters=portable.target.for_converters,
     )
     with _errors_named(portable):
@@ -85,7 +87,6 @@ def make_operations(
         },
         constraints,
         get_graph_functions(portable),
-        asserts=not (portable.constraints_known or portable.target.for_converters),
         names_lines=portable.target.names_lines,
         for_converters=portable.target.for_converters,
         refuses_bits=refuses_bits and portable.target.for_converters,

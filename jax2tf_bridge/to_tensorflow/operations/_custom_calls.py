@@ -29,12 +29,8 @@ _PLACE = re.compile(r"\{(\d{1,3})\}")
 def _shape_assertion(
     scope: Scope, operation: Operation, operands: Sequence[Array]
 ) -> Sequence[Array]:
-    """Asserts a condition on sizes that the portable function does not know.
-
-    For known conditions, to_tf makes guards whose messages have the arguments' names.
-    """
     holds, *sizes = operands
-    if scope.asserts and not scope.scalar(holds):
+    if not scope.scalar(holds):
         text = operation.attributes.get("error_message")
         pieces = _PLACE.split(text if isinstance(text, str) else "the sizes do not fit")
         # Every other piece is the index of a size.

@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge._dtypes import dtype_of_element
 from jax2tf_bridge.bytecode import Operation
-from jax2tf_bridge.rewriting import BFLOAT16_BITS
+from jax2tf_bridge.rewriting import BFLOAT16_BITS, FLOOR_DIVIDE, FLOOR_MODULO
 from jax2tf_bridge.to_tensorflow.operations import (
     _converter_forms,
     _converter_integers,
@@ -25,7 +26,7 @@ from jax2tf_bridge.to_tensorflow.operations import (
 from jax2tf_bridge.to_tensorflow.operations._array import Array, has_dtype, tf_dtype
 from jax2tf_bridge.to_tensorflow.operations._comparisons import compare
 from jax2tf_bridge.to_tensorflow.operations._conversions import bitcast, convert
-from jax2tf_bridge.to_tensorflow.operations._folding import converted, folded, postponed
+from jax2tf_bridge.to_tensorflow.operations._folding import converted, folded
 from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope, broadcast_sizes
 from shape_poly import Dim
 
@@ -42,14 +43,9 @@ def emit_elementwise(
     if result is not None:
         return result
     element = operation.results[0].tensor.element
-
-    def make(scope: Scope) -> tf.Tensor:
-        return _in_wider_floats(element, function, [scope.compact(array) for array in operands])
-
-    result = postponed(operation, operands, make)
-    if result is not None:
-        return result
-    return scope.made(make(scope), element, broadcast_sizes(operands))
+    tensors = [scope.compact(array) for array in operands]
+    result = _in_wider_floats(element, function, tensors)
+    return scope.made(result, element, broadcast_sizes(operands))
 
 
 def _in_wider_floats(
@@ -143,12 +139,8 @@ def _convert(scope: Scope, operation: Operation, operands: Sequence[Array]) -> A
     result = converted(scope, array, element)
     if result is not None:
         return result
-
-    def make(scope: Scope) -> tf.Tensor:
-        return convert(array.element, element, scope.compact(array))
-
-    result = postponed(operation, operands, make)
-    return result or scope.made(make(scope), element, array.sizes)
+    tensor = convert(array.element, element, scope.compact(array))
+    return scope.made(tensor, element, array.sizes)
 
 
 def _has_bits(element: str) -> bool:
@@ -219,6 +211,37 @@ def _extremum(flags: TensorFunction, function: TensorFunction, *, greater: bool)
     )
 
 
+def _round_down(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    """Divides integers, or takes the remainder, rounding down.
+
+    TensorFlow's own functions fail for a divisor of 0, and some runtimes round them to zero.
+    """
+    x, y = operands
+    element, is_quotient = x.element, operation.name == FLOOR_DIVIDE
+    is_positive = y.known is not None and bool(np.all(y.known > 0))
+    if is_positive and element in ("i32", "i64") and not scope.is_for_any_converter:
+        function = tf.math.floordiv if is_quotient else tf.math.floormod
+        return emit_elementwise(scope, operation, operands, function)
+    kernels = _converter_integers if scope.for_converters else _integers
+    select = _converter_integers.select if scope.for_converters else tf.where
+
+    def divide(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        zero, one = (_integers.constant_like(x, number) for number in (0, 1))
+        remainder = kernels.remainder(element, x, y)
+        if is_positive:
+            is_rounded_up = tf.less(remainder, zero)
+        else:
+            signs = [_integers.sign(element, v) if is_quotient else v < zero for v in (x, y)]
+            has_remainder = tf.not_equal(remainder, zero)
+            is_rounded_up = tf.logical_and(has_remainder, tf.not_equal(*signs))
+        if not is_quotient:
+            return select(is_rounded_up, _integers.wrap(element, remainder + y), remainder)
+        quotient = kernels.divide(element, x, y)
+        return select(is_rounded_up, _integers.subtract(element, quotient, one), quotient)
+
+    return emit_elementwise(scope, operation, operands, divide)
+
+
 EMITTERS: Mapping[str, Emitter] = MappingProxyType(
     {
         "abs": _by_kind(integers=_integers.absolute, floats=tf.abs),
@@ -272,6 +295,8 @@ EMITTERS: Mapping[str, Emitter] = MappingProxyType(
         "subtract": _by_kind(integers=_integers.subtract, floats=tf.subtract),
         "tan": _of_floats(tf.tan),
         "tanh": _of_floats(tf.tanh),
+        FLOOR_DIVIDE: _round_down,
+        FLOOR_MODULO: _round_down,
         "xor": _bitwise(tf.not_equal, tf.bitwise.bitwise_xor),
     }
 )

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from jax2tf_bridge import rewriting
 from jax2tf_bridge._dtypes import dtype_of_element
 from jax2tf_bridge.bytecode import Operation
-from jax2tf_bridge.to_tensorflow.operations._array import Array, Formula, tf_dtype
+from jax2tf_bridge.to_tensorflow.operations._array import Array, tf_dtype
 from jax2tf_bridge.to_tensorflow.operations._scope import Scope, broadcast_sizes
 from shape_poly import Dim
 from shape_poly import operation as size_operation
@@ -57,6 +58,14 @@ def _truncated_quotient(left: Any, right: Any) -> Any:
     return (left - np.fmod(left, right)) // right  # this division is exact
 
 
+def _floor_quotient(left: Any, right: Any) -> Any:
+    return left // right if np.all(right) else None
+
+
+def _floor_remainder(left: Any, right: Any) -> Any:
+    return left % right if np.all(right) else None
+
+
 def _truncated_remainder(left: Any, right: Any) -> Any:
     quotient = _truncated_quotient(left, right)
     return None if quotient is None else left - right * quotient
@@ -76,6 +85,8 @@ _BINARY: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "multiply": np.multiply,
         "divide": _truncated_quotient,
         "remainder": _truncated_remainder,
+        rewriting.FLOOR_DIVIDE: _floor_quotient,
+        rewriting.FLOOR_MODULO: _floor_remainder,
         "maximum": np.maximum,
         "minimum": np.minimum,
         "negate": np.negative,
@@ -177,11 +188,7 @@ def _of_sizes(
 
 def _selected(scope: Scope, operands: Sequence[Array]) -> Array | None:
     flag = scope.scalar(operands[0])
-    if flag is None and _never_holds(scope, operands[0]):
-        return operands[2]
-    if flag is None:
-        return _rounded_down(scope, operands)
-    if operands[1].sizes != operands[2].sizes:
+    if flag is None or operands[1].sizes != operands[2].sizes:
         return None
     return operands[1] if flag else operands[2]
 
@@ -198,7 +205,9 @@ def _decided(scope: Scope, deciding: bool, operands: Sequence[Array]) -> Array |
 
 def _other_flag(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array | None:
     """Returns the operand that is the result, if the other one is a known identity; else None."""
-    name = _name(operation)
+    name = operation.name
+    if name == "compare":
+        name += f" {operation.text('comparison_direction')}"
     neutral = {"and": True, "or": False, "xor": False, "compare NE": False, "compare EQ": True}
     if name not in neutral or any(a.element != "i1" or a.sizes for a in operands):
         return None
@@ -206,131 +215,6 @@ def _other_flag(scope: Scope, operation: Operation, operands: Sequence[Array]) -
         if (flag := scope.scalar(array)) is not None and bool(flag) == neutral[name]:
             return other
     return None
-
-
-def _name(operation: Operation) -> str:
-    if operation.name == "compare":
-        return f"compare {operation.text('comparison_direction')}"
-    return operation.name
-
-
-def postponed(
-    operation: Operation, operands: Sequence[Array], make: Callable[[Scope], Any]
-) -> Array | None:
-    """Makes a formula of an operation on scalars for sizes; None for other operations.
-
-    JAX writes several operations for one on sizes, and operations for checks that are made already.
-    """
-    element = operation.results[0].tensor.element
-    elements = {element, *(array.element for array in operands)}
-    if elements - _SIZES - {"i1"} or any(array.sizes for array in operands):
-        return None
-    if any(a.known is None and a.parts is None and a.formula is None for a in operands):
-        return None
-    return Array(element, (), formula=Formula(_name(operation), tuple(operands), make))
-
-
-def _rounded_down(scope: Scope, operands: Sequence[Array]) -> Array | None:
-    """Recognizes JAX's forms of `x // y` and `x % y`, by operations that round towards zero.
-
-    The forms are select(flag, x / y - 1, x / y) and select(flag, rem(x, y) + y, rem(x, y)). The
-    flag is true if the remainder is not 0 and the signs of x and y differ.
-    """
-    flag, adjusted, plain = operands
-    division = plain.formula
-    if division is None or division.name not in ("divide", "remainder"):
-        return None
-    x, y = (array.integers for array in division.operands)
-    if x is None or y is None or scope.bounds(y[0])[0] < 1:
-        return None
-    is_quotient = division.name == "divide"
-    if not _is_formula(
-        adjusted, "subtract" if is_quotient else "add", plain, 1 if is_quotient else y
-    ):
-        return None
-    signs = is_left = False
-    for array in _conjuncts(flag):
-        if _is_remainder(array, "compare NE", x, y):
-            is_left = True
-        elif _is_remainder(array, "compare LT", x, y) or _is_sign(array, x):
-            signs = True
-        else:
-            return None
-    if not is_left or not (signs or scope.bounds(x[0])[1] <= 0):
-        return None
-    part = x[0] // y[0] if is_quotient else x[0] % y[0]
-    return Array(plain.element, (), parts=(part,))
-
-
-_GREATEST_DIVISOR = 64
-"""Maximum divisor, such as a stride, to fold; others leave correct arithmetic in the graph."""
-
-
-def _never_holds(scope: Scope, flag: Array) -> bool:
-    """Recognizes the flag of `_rounded_down` for non-negative x, which is always false.
-
-    The flag is true if x is not positive and the remainder is not 0.
-    """
-    conditions = _conjuncts(flag)
-    for array in conditions:
-        formula = None if array.formula is None else array.formula.operands[0].formula
-        if formula is None or formula.name != "sign":
-            continue
-        x = formula.operands[0].integers
-        if x is None or not _is_sign(array, x) or scope.bounds(x[0])[0] < 0:
-            continue
-        for other in conditions:
-            if other.formula is None or other.formula.name != "compare NE":
-                continue
-            left, zero = (operand.integers for operand in other.formula.operands)
-            if zero != (0,) or left is None:
-                continue
-            if left == x or any(left[0] == x[0] % n for n in range(2, _GREATEST_DIVISOR)):
-                return True
-    return False
-
-
-def _conjuncts(flag: Array) -> list[Array]:
-    if flag.formula is not None and flag.formula.name == "and":
-        return [found for array in flag.formula.operands for found in _conjuncts(array)]
-    return [flag]
-
-
-def _is_formula(array: Array, name: str, first: Array, second: int | tuple[Dim, ...]) -> bool:
-    formula = array.formula
-    wanted = (second,) if isinstance(second, int) else second
-    return (
-        formula is not None
-        and formula.name == name
-        and formula.operands[0] is first
-        and formula.operands[1].integers == wanted
-    )
-
-
-def _is_remainder(array: Array, name: str, x: tuple[Dim, ...], y: tuple[Dim, ...]) -> bool:
-    """Returns whether a flag compares the remainder of x by y with 0."""
-    if array.formula is None:
-        return False
-    formula = array.formula.operands[0].formula
-    return (
-        _is_formula(array, name, array.formula.operands[0], 0)
-        and formula is not None
-        and formula.name == "remainder"
-        and tuple(operand.integers for operand in formula.operands) == (x, y)
-    )
-
-
-def _is_sign(array: Array, x: tuple[Dim, ...]) -> bool:
-    """Returns whether a flag compares the sign of x with that of a positive number."""
-    if array.formula is None:
-        return False
-    formula = array.formula.operands[0].formula
-    return (
-        _is_formula(array, "compare NE", array.formula.operands[0], 1)
-        and formula is not None
-        and formula.name == "sign"
-        and formula.operands[0].integers == x
-    )
 
 
 def converted(scope: Scope, array: Array, element: str) -> Array | None:
@@ -392,6 +276,10 @@ def _computed(scope: Scope, name: str, row: Sequence[Dim]) -> Dim | None:
         case "divide", (left, right) if _is_positive(scope, left, right):
             return left // right
         case "remainder", (left, right) if _is_positive(scope, left, right):
+            return left % right
+        case rewriting.FLOOR_DIVIDE, (left, right) if scope.bounds(right)[0] >= 1:
+            return left // right
+        case rewriting.FLOOR_MODULO, (left, right) if scope.bounds(right)[0] >= 1:
             return left % right
         case "sign", (only,):
             lower, upper = scope.bounds(only)

@@ -64,8 +64,6 @@ class Scope:
       program: the module.
       emitters: maps StableHLO's operations to emitters.
       graph_functions: the TensorFlow functions that the module calls, by number.
-      asserts: whether the module's assertions on sizes are checked at run time; otherwise the
-        caller has checked them.
       names_lines: whether operations are named after the user's lines.
       for_converters: whether to use only operations that tf2onnx and OpenVINO support.
       refuses_bits: whether Bitcast is an error, because no converter supports it.
@@ -81,14 +79,13 @@ class Scope:
         constraints: SymbolicScope | None = None,
         graph_functions: Sequence[Callable[..., Any]] = (),
         *,
-        asserts: bool = False,
         names_lines: bool = False,
         for_converters: bool = False,
         refuses_bits: bool = False,
     ) -> None:
         """Stores the scope; `variables` maps unknown sizes to scalar int32 tensors."""
         self.name, self.program, self.emitters = name, program, emitters
-        self.graph_functions, self.asserts = graph_functions, asserts
+        self.graph_functions = graph_functions
         self.names_lines, self.for_converters = names_lines, for_converters
         self.refuses_bits = refuses_bits
         self._line: str | None = None  # the line of the call to which this scope belongs
@@ -117,7 +114,6 @@ class Scope:
             {},
             self._constraints,
             self.graph_functions,
-            asserts=self.asserts,
             names_lines=self.names_lines,
             for_converters=self.for_converters,
             refuses_bits=self.refuses_bits,
@@ -240,9 +236,7 @@ class Scope:
         if (known := array.known) is not None:
             constant = _converter_integers.constant if self.for_converters else tf.constant
             return self.once(("known", array), lambda: constant(known))
-        if (formula := array.formula) is not None:
-            return self.once(("formula", array), lambda: formula.make(self))
-        assert array.parts is not None, "an array has one of four forms"
+        assert array.parts is not None, "an array has one of three forms"
         dtype = array.tf_dtype
         return self.once(("parts", array.parts, array.sizes, dtype), lambda: self._stack(array))
 
