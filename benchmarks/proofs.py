@@ -12,14 +12,14 @@ import time
 from collections.abc import Callable
 
 from benchmarks import _measure
-from shape_poly import _deciding, parse_comparison
+from shape_poly import Verdict, _deciding, parse_comparison
 from tests.shape_poly.comparison_table import CASES, Case
 
 _TIME_LIMIT = 2.0
 _MAX_SHOWN = 12
 
 
-def _make_decision(case: Case) -> Callable[[], _deciding.Verdict]:
+def _make_decision(case: Case) -> Callable[[], Verdict]:
     """Makes a call that decides the comparison without the cache of `prove`."""
     constraints = [parse_comparison(text) for text in case.constraints]
     comparison = parse_comparison(case.comparison)

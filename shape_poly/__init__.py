@@ -14,9 +14,12 @@ from shape_poly._comparisons import (
     Comparison,
     ComparisonOperator,
     ComparisonSyntaxError,
+    Proven,
+    Refuted,
+    Unknown,
+    Verdict,
     parse_comparison,
 )
-from shape_poly._deciding import Proven, Refuted, Unknown, Verdict
 from shape_poly._expressions import (
     Algebra,
     Dim,

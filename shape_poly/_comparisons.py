@@ -1,4 +1,4 @@
-"""Comparisons of dimensions, used as constraints, and the facts that they state."""
+"""Comparisons of dimensions, the facts that they state, and verdicts about them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Comparison:
           KeyError: a variable has no value.
         """
         try:
-            left, right = evaluate(self.left, values), evaluate(self.right, values)
+            left, right = _evaluate(self.left, values), _evaluate(self.right, values)
         except ZeroDivisionError:
             return False
         return COMPARE[self.operator](left, right)
@@ -109,9 +109,34 @@ class Comparison:
         return f"{self.left} {self.operator} {self.right}"
 
 
-def evaluate(dimension: Dim, values: Mapping[str, int]) -> int:
-    """Evaluates a dimension, which may be an integer."""
+def _evaluate(dimension: Dim, values: Mapping[str, int]) -> int:
     return dimension if isinstance(dimension, int) else dimension.evaluate(values)
+
+
+NEVER = Comparison(">=", 0, 1)
+"""A comparison that holds for no sizes."""
+
+
+@dataclass(frozen=True)
+class Proven:
+    """Verdict that the comparison holds for all sizes that satisfy the constraints."""
+
+
+@dataclass(frozen=True)
+class Refuted:
+    """Verdict that the comparison fails for these sizes, which satisfy the constraints."""
+
+    counterexample: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """Verdict that neither a proof nor a counterexample was found, with the reason."""
+
+    reason: str
+
+
+Verdict: TypeAlias = Proven | Refuted | Unknown
 
 
 def parse_comparison(text: str) -> Comparison:

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from shape_poly._comparisons import Comparison
-from shape_poly._expressions import Dim, DimExpr, DimOperation, Variable
+from shape_poly._comparisons import NEVER, Comparison, Proven, Refuted
+from shape_poly._expressions import Atom, DimExpr, Variable
 from shape_poly._intervals import Bound, Interval
 
-_MAX_TERMS_PER_STATEMENT = 40
-"""Maximum number of terms per statement; Python's compiler recurses over a sum."""
+_MAX_STATEMENT_CHARACTERS = 200
+"""Length at which a sum or product becomes a statement; Python's compiler recurses over it."""
 
 _STEPS_PER_TIME_CHECK = 256
 
@@ -24,57 +24,47 @@ _MAX_SKIPPED_VALUES = 1000
 
 
 @dataclass(frozen=True)
-class Assignment:
-    """Result: the smallest accepted assignment, by sum, then lexicographically."""
-
-    values: Mapping[str, int]
-
-
-@dataclass(frozen=True)
-class Exhausted:
-    """Result: no assignment is accepted; there are finitely many, and all were tried."""
-
-
-@dataclass(frozen=True)
 class OutOfBudget:
-    """Result: no assignment with a sum of at most `total` is accepted."""
+    """Result: no assignment with a sum of at most `total` is a counterexample."""
 
     total: int
 
 
-def smallest_assignment(
+def find_smallest(
     constraints: Sequence[Comparison],
-    refuted: Comparison | None,
+    comparison: Comparison,
     ranges: Mapping[str, Interval],
     *,
     count: int,
     deadline: float,
-) -> Assignment | Exhausted | OutOfBudget:
-    """Finds the smallest assignment that satisfies the constraints and refutes `refuted`.
+) -> Proven | Refuted | OutOfBudget:
+    """Finds the smallest counterexample by its sum, then lexicographically.
+
+    Returns Proven if there are finitely many assignments, and all were tried.
 
     Args:
       constraints: the constraints to satisfy.
-      refuted: a comparison that must not hold (undefined counts as not holding), or None.
+      comparison: the comparison that must not hold; it does not if a divisor is 0.
       ranges: every variable, with bounds that follow from the constraints.
       count: the maximum number of assignments to try.
       deadline: the time of `time.monotonic` at which to stop.
     """
     steps = 0
-    for total, assignments in _iter_by_sum(constraints, refuted, ranges):
+    for total, assignments in _iter_by_sum(constraints, comparison, ranges):
         if steps and (
             steps >= count or time.monotonic() > deadline or len(ranges) > _MAX_VARIABLES
         ):
             return OutOfBudget(total - 1)
         for values in assignments:
             if values is not None:
-                return Assignment(values)
+                return Refuted(values)
             steps += 1
             if steps >= count or (
                 steps % _STEPS_PER_TIME_CHECK == 0 and time.monotonic() > deadline
             ):
                 return OutOfBudget(total - 1)
         steps += 1
-    return Exhausted()
+    return Proven()
 
 
 def small_assignments(
@@ -84,21 +74,21 @@ def small_assignments(
 
     `ranges` has every variable, with bounds that follow from the constraints.
     """
-    for _, assignments in _iter_by_sum(constraints, None, ranges):
+    for _, assignments in _iter_by_sum(constraints, NEVER, ranges):
         if time.monotonic() > deadline:
             return
         yield from filter(None, assignments)
 
 
 def _iter_by_sum(
-    constraints: Sequence[Comparison], refuted: Comparison | None, ranges: Mapping[str, Interval]
+    constraints: Sequence[Comparison], refuted: Comparison, ranges: Mapping[str, Interval]
 ) -> Iterator[tuple[int, Iterator[dict[str, int] | None]]]:
     """Yields (sum, assignment) pairs in order; the assignment is None if it is not accepted."""
     if any(low > high for low, high in ranges.values()):
         return
     names = sorted(ranges)
     domains = [_make_domain(name, ranges[name], constraints) for name in names]
-    accepts = compile_test([c for c in constraints if len(c.variables()) != 1], refuted, names)
+    accepts = _compile_test([c for c in constraints if len(c.variables()) != 1], refuted, names)
     # Python cannot add an infinity and an integer that is too large for a float.
     uppers = [d.upper for d in domains]
     last = math.inf if math.inf in uppers else sum(uppers)
@@ -149,7 +139,7 @@ def _make_domain(name: str, bounds: Interval, constraints: Sequence[Comparison])
     own = [c for c in constraints if c.variables() == {name}]
     if not own:
         return _Domain(lower, upper, lambda value: True)
-    allowed = compile_test(own, None, [name])
+    allowed = _compile_test(own, NEVER, [name])
     # Sums start higher if the constraints exclude small values.
     end = lower + _MAX_SKIPPED_VALUES
     while lower < min(end, upper) and not allowed(lower):
@@ -176,100 +166,86 @@ def _iter_of_sum(domains: Sequence[_Domain], total: int) -> Iterator[tuple[int, 
         yield None
 
 
-def compile_test(
-    constraints: Sequence[Comparison], refuted: Comparison | None, names: Sequence[str]
+def _compile_test(
+    constraints: Sequence[Comparison], refuted: Comparison, names: Sequence[str]
 ) -> Callable[..., bool]:
     """Compiles a test whether the constraints hold, and `refuted` does not, for values of `names`.
 
     Its source consists of integers and generated names and contains no text of the user.
     """
-    source = _Statements({name: f"v{i}" for i, name in enumerate(names)})
-    source.lines.append("  try:")
+    variables = {name: f"v{i}" for i, name in enumerate(names)}
+    source = _Source()
+
+    def condition(comparison: Comparison) -> str:
+        left, right = (
+            DimExpr.of(side).evaluate_with(variables, source)
+            for side in (comparison.left, comparison.right)
+        )
+        return f"{left} {comparison.operator} {right}"
+
+    source.lines += [f"def accepts({', '.join(variables.values())}):", "  try:", "    pass"]
     for constraint in constraints:
-        source.lines.append(f"    if not ({source.comparison(constraint)}): return False")
-    source.lines += ["    pass", "  except ZeroDivisionError:", "    return False"]
-    if refuted is None:
-        source.lines.append("  return True")
-    else:
-        source.lines.append("  try:")
-        source.lines.append(f"    return not ({source.comparison(refuted)})")
-        source.lines += ["  except ZeroDivisionError:", "    return True"]
-    parameters = ", ".join(source.variables.values())
-    text = "\n".join([f"def accepts({parameters}):", *source.lines])
+        source.lines.append(f"    if not {condition(constraint)}: return False")
+    source.lines += ["  except ZeroDivisionError:", "    return False", "  try:"]
+    source.lines.append(f"    return not {condition(refuted)}")
+    source.lines += ["  except ZeroDivisionError:", "    return True"]
+    code = compile("\n".join(source.lines), "<comparison of dimensions>", "exec")
     namespace: dict[str, Callable[..., bool]] = {}
-    exec(compile(text, "<comparison of dimensions>", "exec"), {"max": max, "min": min}, namespace)
+    exec(code, {"max": max, "min": min}, namespace)
     return namespace["accepts"]
 
 
-class _Statements:
-    """Statements that compute dimensions; equal operations are computed once."""
+class _Source:
+    """Algebra of Python's source; equal operations are computed once.
 
-    def __init__(self, variables: Mapping[str, str]) -> None:
-        self.variables = variables
+    Factors of products are variables, integers and results of statements, so they need no
+    parentheses.
+    """
+
+    def __init__(self) -> None:
         self.lines: list[str] = []
-        self._operations: dict[DimOperation, str] = {}
-        self._temporaries = 0
+        self._names: dict[str, str] = {}
 
-    def comparison(self, comparison: Comparison) -> str:
-        left, right = self.dimension(comparison.left), self.dimension(comparison.right)
-        return f"{left} {comparison.operator} {right}"
+    def _assign(self, text: str) -> str:
+        name = self._names.get(text)
+        if name is None:
+            name = self._names[text] = f"t{len(self._names)}"
+            self.lines.append(f"    {name} = {text}")
+        return name
 
-    def dimension(self, dimension: Dim) -> str:
-        if isinstance(dimension, int):
-            return _literal(dimension)
-        terms = []
-        for monomial, coefficient in dimension.terms:
-            factors = [] if coefficient == 1 and monomial else [_literal(coefficient)]
-            for atom, exponent in monomial:
-                text = self._atom(atom)
-                factors.append(text if exponent == 1 else f"{text}**{exponent}")
-            terms.append("*".join(factors))
-        if len(terms) <= 1:
-            return f"({terms[0]})" if terms else "0"
-        result = self._temporary()
-        for start in range(0, len(terms), _MAX_TERMS_PER_STATEMENT):
-            part = " + ".join(terms[start : start + _MAX_TERMS_PER_STATEMENT])
-            self.lines.append(f"    {result} {'+=' if start else '='} {part}")
-        return result
+    def constant(self, value: int) -> str:
+        # Hexadecimal, because Python refuses to print decimal integers of thousands of digits.
+        return f"({value:#x})" if value < 0 else f"{value:#x}"
 
-    def _atom(self, atom: Variable | DimOperation) -> str:
-        if isinstance(atom, Variable):
-            return self.variables[atom.name]
-        known = self._operations.get(atom)
-        if known is None:
-            left, right = (self.dimension(operand) for operand in atom.operands)
-            known = self._operations[atom] = self._temporary()
-            match atom.kind:
-                case "floordiv":
-                    text = f"{left} // {right}"
-                case "mod":
-                    text = f"{left} % {right}"
-                case "max" | "min":
-                    text = f"{atom.kind}({left}, {right})"
-            self.lines.append(f"    {known} = {text}")
-        return known
+    def _split(self, text: str) -> str:
+        return text if len(text) < _MAX_STATEMENT_CHARACTERS else self._assign(text)
 
-    def _temporary(self) -> str:
-        self._temporaries += 1
-        return f"t{self._temporaries}"
+    def add(self, left: str, right: str) -> str:
+        return self._split(f"{left} + {right}")
+
+    def multiply(self, left: str, right: str) -> str:
+        return self._split(f"{left} * {right}")
+
+    def floordiv(self, left: str, right: str) -> str:
+        return self._assign(f"({left}) // ({right})")
+
+    def mod(self, left: str, right: str) -> str:
+        return self._assign(f"({left}) % ({right})")
+
+    def maximum(self, left: str, right: str) -> str:
+        return self._assign(f"max({left}, {right})")
+
+    def minimum(self, left: str, right: str) -> str:
+        return self._assign(f"min({left}, {right})")
 
 
-def _literal(value: int) -> str:
-    # Hexadecimal, because Python refuses to print decimal integers of thousands of digits.
-    return f"({value:#x})" if value < 0 else f"{value:#x}"
-
-
-def degree(dimension: Dim) -> int:
+def degree(dimension: DimExpr) -> int:
     """Returns an upper bound of the degree of a polynomial that bounds the dimension."""
-    if not isinstance(dimension, DimExpr):
-        return 0
     return max(
         (sum(_atom_degree(a) * e for a, e in monomial) for monomial, _ in dimension.terms),
         default=0,
     )
 
 
-def _atom_degree(atom: Variable | DimOperation) -> int:
-    if isinstance(atom, Variable):
-        return 1
-    return max(1, *(degree(operand) for operand in atom.operands))
+def _atom_degree(atom: Atom) -> int:
+    return 1 if isinstance(atom, Variable) else max(1, *map(degree, atom.operands))

@@ -4,44 +4,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
 
-from shape_poly._comparisons import Comparison, Fact, facts_of
-from shape_poly._counterexamples import Assignment, Exhausted, degree, smallest_assignment
+from shape_poly._comparisons import (
+    NEVER,
+    Comparison,
+    Fact,
+    Proven,
+    Refuted,
+    Unknown,
+    Verdict,
+    facts_of,
+)
+from shape_poly._counterexamples import degree, find_smallest
 from shape_poly._normal_form import OutOfTimeError
 from shape_poly._problem import is_evident, normalize, ranges_from, residue_classes
-from shape_poly._z3 import Model, NoModel, Undecided, find_model
+from shape_poly._z3 import decide_by_z3
 
 _MAX_ASSIGNMENTS = 4000
 _MAX_ENUMERATION_SECONDS = 0.1
 
 _MAX_DEGREE = 200
 """Maximum degree; values of higher powers take too long to compute."""
-
-_NEVER = Comparison(">=", 0, 1)
-
-
-@dataclass(frozen=True)
-class Proven:
-    """Verdict that the comparison holds for all sizes that satisfy the constraints."""
-
-
-@dataclass(frozen=True)
-class Refuted:
-    """Verdict that the comparison fails for these sizes, which satisfy the constraints."""
-
-    counterexample: Mapping[str, int]
-
-
-@dataclass(frozen=True)
-class Unknown:
-    """Verdict that neither a proof nor a counterexample was found, with the reason."""
-
-    reason: str
-
-
-Verdict: TypeAlias = Proven | Refuted | Unknown
 
 
 def decide(
@@ -71,7 +54,7 @@ def witness(
     """
     names = frozenset().union(*(c.variables() for c in constraints))
     purpose = f"Proving that sizes satisfy {' and '.join(map(str, constraints))}"
-    return _decide(constraints, names, _NEVER, time_limit, purpose, smallest=smallest)
+    return _decide(constraints, names, NEVER, time_limit, purpose, smallest=smallest)
 
 
 def _decide(
@@ -87,7 +70,7 @@ def _decide(
     try:
         facts = facts_of(*constraints)
         goals = facts_of(comparison)
-        _check_degrees(facts, goals)
+        _check_degrees([*facts, *goals])
         problem = normalize(facts, goals, sorted(names), deadline)
         if is_evident(problem, deadline):
             return Proven()
@@ -97,14 +80,14 @@ def _decide(
             # The search skips variables that equations eliminated.
             known = [Comparison(f.relation, f.expression, 0) for f in problem.facts]
             ranges = dict(problem.ranges)
-        searched = smallest_assignment(
+        searched = find_smallest(
             known, comparison, ranges, count=_MAX_ASSIGNMENTS, deadline=enumerate_until
         )
         match searched:
-            case Assignment(values):
-                return Refuted(values if smallest else problem.original_values(values))
-            case Exhausted():
-                return Proven()
+            case Refuted(values) if not smallest:
+                return Refuted(problem.original_values(values))
+            case Refuted() | Proven():
+                return searched
         if all(is_evident(p, deadline) for p in residue_classes(problem, deadline)):
             return Proven()
     except OverflowError as e:
@@ -116,26 +99,21 @@ def _decide(
     def refutes(values: Mapping[str, int]) -> bool:
         return all(c.holds(values) for c in constraints) and not comparison.holds(values)
 
-    answer = find_model(
+    verdict = decide_by_z3(
         problem,
         refutes,
         purpose=purpose,
         least_sum=searched.total + 1 if smallest else None,
         deadline=deadline,
     )
-    match answer:
-        case Model(values):
-            return Refuted(values)
-        case NoModel():
-            return Proven()
-        case Undecided(reason):
-            return Unknown(
-                f"no proof and no counterexample was found in {time_limit:g} s: {reason}"
-            )
+    if isinstance(verdict, Unknown):
+        limit = f"{time_limit:g} s"
+        return Unknown(f"no proof and no counterexample was found in {limit}: {verdict.reason}")
+    return verdict
 
 
-def _check_degrees(*groups: Sequence[Fact]) -> None:
-    highest = max((degree(f.expression) for group in groups for f in group), default=0)
+def _check_degrees(facts: Sequence[Fact]) -> None:
+    highest = max((degree(fact.expression) for fact in facts), default=0)
     if highest > _MAX_DEGREE:
         raise OverflowError(f"powers of degree {highest}, and {_MAX_DEGREE} is the limit")
 

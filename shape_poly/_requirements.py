@@ -7,9 +7,9 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from shape_poly._comparisons import Comparison, Fact, facts_of
+from shape_poly._comparisons import Comparison, Fact, Proven, Refuted, facts_of
 from shape_poly._counterexamples import small_assignments
-from shape_poly._deciding import Proven, Refuted, decide, touching, witness
+from shape_poly._deciding import decide, touching, witness
 from shape_poly._expressions import DimExpr, DimOperation, Variable, as_dim, atom_expression, atoms
 from shape_poly._intervals import Interval, enclosure
 from shape_poly._normal_form import Normalizer, OutOfTimeError, divisibility, sign

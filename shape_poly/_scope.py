@@ -7,8 +7,16 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from shape_poly._comparisons import Comparison, as_comparison, difference_fact
-from shape_poly._deciding import Proven, Refuted, Unknown, Verdict, decide, find_conflict
+from shape_poly._comparisons import (
+    Comparison,
+    Proven,
+    Refuted,
+    Unknown,
+    Verdict,
+    as_comparison,
+    difference_fact,
+)
+from shape_poly._deciding import decide, find_conflict
 from shape_poly._expressions import Dim, DimExpr, Variable, atom_expression
 from shape_poly._intervals import Bound, Interval, enclosure
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from shape_poly._comparisons import Fact
+from shape_poly._comparisons import Fact, Proven, Refuted, Unknown, Verdict
 from shape_poly._expressions import Atom, DimExpr, DimOperation, Monomial, Variable, atom_expression
 from shape_poly._intervals import Interval, enclosure
 from shape_poly._normal_form import OutOfTimeError
@@ -230,25 +229,6 @@ _MAX_STEP_SECONDS = 0.3
 """Time limit of one step towards the smallest counterexample."""
 
 
-@dataclass(frozen=True)
-class Model:
-    """Result: values of the original variables that satisfy the facts and refute the goals."""
-
-    values: Mapping[str, int]
-
-
-@dataclass(frozen=True)
-class NoModel:
-    """Result: there are no such values."""
-
-
-@dataclass(frozen=True)
-class Undecided:
-    """Result: z3 found no answer, with the reason."""
-
-    reason: str
-
-
 def load(purpose: str) -> Any:
     """Imports z3.
 
@@ -265,15 +245,15 @@ def load(purpose: str) -> Any:
     return z3
 
 
-def find_model(
+def decide_by_z3(
     problem: Problem,
     accepts: Callable[[Mapping[str, int]], bool],
     *,
     purpose: str,
     least_sum: int | None,
     deadline: float,
-) -> Model | NoModel | Undecided:
-    """Finds values that satisfy the facts and refute the goals, if possible the smallest.
+) -> Verdict:
+    """Searches for values that satisfy the facts and refute the goals, if possible the smallest.
 
     Args:
       problem: the facts and goals.
@@ -295,23 +275,23 @@ def find_model(
             search = _SolverSearch(z3, problem, exact=exact, deadline=deadline)
             outcome = search.check(seconds=math.inf if search.is_exact else _MAX_LINEAR_SECONDS)
             if outcome == "unsat":
-                return NoModel()
+                return Proven()
             if outcome == "sat":
                 values = search.values()
                 if accepts(values):
                     if least_sum is None:
-                        return Model(values)
+                        return Refuted(values)
                     if not search.is_exact:
                         search = _SolverSearch(z3, problem, exact=True, deadline=deadline)
-                    return Model(_smallest(search, values, accepts, least_sum))
+                    return Refuted(_smallest(search, values, accepts, least_sum))
                 if search.is_exact:
-                    return Undecided(f"the solver's answer {values} is wrong")
+                    return Unknown(f"the solver's answer {values} is wrong")
             elif search.is_exact:
-                return Undecided(outcome)
+                return Unknown(outcome)
     except OutOfTimeError:
-        return Undecided("the time ran out")
+        return Unknown("the time ran out")
     except z3.Z3Exception as e:
-        return Undecided(f"z3 stopped: {e}")
+        return Unknown(f"z3 stopped: {e}")
     raise AssertionError("the second search is exact")
 
 

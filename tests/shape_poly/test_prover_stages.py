@@ -8,12 +8,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from shape_poly import Comparison, DimExpr, Proven, Refuted, SymbolicScope, prove
+from shape_poly import Comparison, DimExpr, Proven, Refuted, SymbolicScope, Unknown, prove
 from shape_poly._comparisons import Fact, facts_of
 from shape_poly._intervals import POSITIVE
 from shape_poly._normal_form import Normalizer
 from shape_poly._problem import Problem, is_evident, normalize, ranges_from, residue_classes
-from shape_poly._z3 import Model, NoModel, find_model
+from shape_poly._z3 import decide_by_z3
 from tests.sampling import examples
 from tests.shape_poly.proving import (
     FOREVER,
@@ -40,15 +40,16 @@ def test_z3_alone_agrees_with_python(comparison: Comparison, constraints: list[C
     def refutes(values: Mapping[str, int]) -> bool:
         return all(c.holds(values) for c in constraints) and not comparison.holds(values)
 
-    answer = find_model(problem, refutes, purpose="", least_sum=0, deadline=time.monotonic() + 0.3)
+    deadline = time.monotonic() + 0.3
+    verdict = decide_by_z3(problem, refutes, purpose="", least_sum=0, deadline=deadline)
     failing = [v for v in grid(names) if refutes(v)]
-    match answer:
-        case NoModel():
+    match verdict:
+        case Proven():
             assert not failing
-        case Model(values):
+        case Refuted(values):
             assert refutes(values)
-        case _:
-            assert "wrong" not in answer.reason
+        case Unknown(reason):
+            assert "wrong" not in reason
 
 
 @given(dimensions(6), larger_sizes)
@@ -66,14 +67,14 @@ def test_z3_computes_as_python_does(dimension: DimExpr, values: Mapping[str, int
             dict.fromkeys(values, POSITIVE),
             {name: DimExpr.variable(name) for name in values},
         )
-        answer = find_model(
+        verdict = decide_by_z3(
             problem,
             lambda found, claimed=claimed: found == values and value != claimed,  # type: ignore[misc]
             purpose="",
             least_sum=0,
             deadline=time.monotonic() + 5,
         )
-        assert answer == (NoModel() if holds else Model(values))
+        assert verdict == (Proven() if holds else Refuted(values))
 
 
 @pytest.mark.parametrize("kind", ["floordiv", "mod"])
