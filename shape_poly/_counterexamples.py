@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from shape_poly._comparisons import NEVER, Comparison, Proven, Refuted
 from shape_poly._expressions import Atom, DimExpr, Variable
-from shape_poly._intervals import Bound, Interval
+from shape_poly._intervals import Bound, Interval, Ranges
 
 _MAX_STATEMENT_CHARACTERS = 200
 """Length at which a sum or product becomes a statement; Python's compiler recurses over it."""
@@ -33,7 +33,7 @@ class OutOfBudget:
 def find_smallest(
     constraints: Sequence[Comparison],
     comparison: Comparison,
-    ranges: Mapping[str, Interval],
+    ranges: Ranges,
     *,
     count: int,
     deadline: float,
@@ -68,7 +68,7 @@ def find_smallest(
 
 
 def small_assignments(
-    constraints: Sequence[Comparison], ranges: Mapping[str, Interval], *, deadline: float
+    constraints: Sequence[Comparison], ranges: Ranges, *, deadline: float
 ) -> Iterator[dict[str, int]]:
     """Yields assignments that satisfy the constraints, by sum, then lexicographically.
 
@@ -81,7 +81,7 @@ def small_assignments(
 
 
 def _iter_by_sum(
-    constraints: Sequence[Comparison], refuted: Comparison, ranges: Mapping[str, Interval]
+    constraints: Sequence[Comparison], refuted: Comparison, ranges: Ranges
 ) -> Iterator[tuple[int, Iterator[dict[str, int] | None]]]:
     """Yields (sum, assignment) pairs in order; the assignment is None if it is not accepted."""
     if any(low > high for low, high in ranges.values()):

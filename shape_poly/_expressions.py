@@ -118,23 +118,16 @@ Monomial: TypeAlias = tuple[tuple[Atom, int], ...]
 """Atoms with their exponents (at least 1), sorted by their text; () is the constant 1."""
 
 
-def monomial_text(monomial: Monomial) -> str:
-    """Returns the text of a product."""
+def _monomial_text(monomial: Monomial) -> str:
     return "*".join(str(a) if e == 1 else f"{a}^{e}" for a, e in monomial)
 
 
-def term_order(term: tuple[Monomial, int]) -> tuple[int, str]:
-    """Returns the key by which the terms of a sum are sorted."""
+def _term_order(term: tuple[Monomial, int]) -> tuple[int, str]:
     monomial = term[0]
-    return -sum(e for _, e in monomial), monomial_text(monomial)
+    return -sum(e for _, e in monomial), _monomial_text(monomial)
 
 
-def multiply(left: Monomial, right: Monomial) -> Monomial:
-    """Multiplies two products of atoms.
-
-    Raises:
-      OverflowError: the product has too many factors.
-    """
+def _multiply(left: Monomial, right: Monomial) -> Monomial:
     if not left or not right:
         return left or right
     powers: dict[Atom, int] = dict(left)
@@ -232,7 +225,7 @@ class DimExpr:
             raise OverflowError(f"a dimension of more than {MAX_TERMS} terms")
         if any(abs(c) > MAX_COEFFICIENT for _, c in kept):
             raise OverflowError("a dimension with a number of more than 128 bits")
-        return DimExpr(tuple(sorted(kept, key=term_order)))
+        return DimExpr(tuple(sorted(kept, key=_term_order)))
 
     def __add__(self, other: Dim) -> DimExpr:
         return DimExpr.sum((self, other)) if _is_dim(other) else NotImplemented
@@ -255,7 +248,7 @@ class DimExpr:
         terms: dict[Monomial, int] = {}
         for left, a in self.terms:
             for right, b in other.terms:
-                product = multiply(left, right)
+                product = _multiply(left, right)
                 terms[product] = terms.get(product, 0) + a * b
             if len(terms) > MAX_TERMS:
                 raise OverflowError(f"a dimension of more than {MAX_TERMS} terms")
@@ -329,6 +322,22 @@ class DimExpr:
                 return atom
         return None
 
+    def is_variable(self) -> bool:
+        """Returns whether the expression is just one variable, like `b`."""
+        match self.terms:
+            case ((((Variable(), 1),), 1),):
+                return True
+        return False
+
+    def linear_operations(self) -> list[tuple[DimOperation, int]]:
+        """Returns the terms that are an integer times an operation, as (operation, integer)."""
+        pairs = []
+        for monomial, coefficient in self.terms:
+            match monomial:
+                case ((DimOperation() as atom, 1),):
+                    pairs.append((atom, coefficient))
+        return pairs
+
     def variables(self) -> frozenset[str]:
         """Returns the names of all variables in the expression."""
         return self._variables
@@ -382,7 +391,7 @@ class DimExpr:
                     value = values[atom.name]
                 else:
                     left, right = atom.operands
-                    value = _fold(atom.kind, left.evaluate(values), right.evaluate(values))
+                    value = _INTEGERS[atom.kind](left.evaluate(values), right.evaluate(values))
                 product *= value if exponent == 1 else value**exponent
             total += product
         return total
@@ -431,7 +440,7 @@ class DimExpr:
     def _text(self) -> str:
         text = ""
         for monomial, coefficient in self.terms:
-            factors = monomial_text(monomial)
+            factors = _monomial_text(monomial)
             size = abs(coefficient)
             body = str(size) if not factors else factors if size == 1 else f"{size}*{factors}"
             sign = "-" if coefficient < 0 else "+"
@@ -469,16 +478,12 @@ def raw_operation(kind: OperationKind, left: DimExpr, right: DimExpr) -> DimExpr
     return atom_expression(DimOperation(kind, (left, right)))
 
 
-def _fold(kind: OperationKind, left: int, right: int) -> int:
-    match kind:
-        case "floordiv":
-            return left // right
-        case "mod":
-            return left % right
-        case "max":
-            return max(left, right)
-        case "min":
-            return min(left, right)
+_INTEGERS: Mapping[OperationKind, Callable[[int, int], int]] = {
+    "floordiv": operator.floordiv,
+    "mod": operator.mod,
+    "max": max,
+    "min": min,
+}
 
 
 def variables_of(dimension: Dim) -> frozenset[str]:
@@ -509,7 +514,7 @@ def operation(kind: OperationKind, left: Dim, right: Dim, *, simplify: bool = Tr
     if kind in ("floordiv", "mod") and b == 0:
         raise ZeroDivisionError(f"{kind}({x}, 0)")
     if a is not None and b is not None:
-        return DimExpr.constant(_fold(kind, a, b))
+        return DimExpr.constant(_INTEGERS[kind](a, b))
     if simplify:
         # Simplification builds expressions and is imported late, because each needs the other.
         from shape_poly._simplification import simplify_operation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 from shape_poly._expressions import Atom, DimExpr, DimOperation, Monomial, Variable, atom_expression
@@ -13,12 +13,14 @@ Bound: TypeAlias = int | float
 """An int or an infinity; other floats would round."""
 Interval: TypeAlias = tuple[Bound, Bound]
 """The lowest and the highest value, both inclusive."""
+Ranges: TypeAlias = Mapping[str, Interval]
+"""Bounds of variables."""
 
 POSITIVE: Interval = (1, math.inf)
 _EVERYTHING: Interval = (-math.inf, math.inf)
 
 
-def plus(x: Bound, y: Bound) -> Bound:
+def _plus(x: Bound, y: Bound) -> Bound:
     # Python cannot add an infinity and an int that is too large for a float.
     if isinstance(x, float):
         return x
@@ -33,19 +35,23 @@ def _product(x: Bound, y: Bound) -> Bound:
     return x * y
 
 
-def times(x: Interval, y: Interval) -> Interval:
-    corners = [_product(a, b) for a in x for b in y]
-    return min(corners), max(corners)
+def _span(values: Iterable[Bound]) -> Interval:
+    values = tuple(values)
+    return min(values), max(values)
 
 
-def power(x: Interval, exponent: int) -> Interval:
+def _times(x: Interval, y: Interval) -> Interval:
+    return _span(_product(a, b) for a in x for b in y)
+
+
+def _power(x: Interval, exponent: int) -> Interval:
     if exponent == 1:
         return x
-    low, high = (math.inf if isinstance(b, float) else b**exponent for b in x)
+    # Infinities stay floats; other floats would round.
+    low, high = (b if isinstance(b, float) else b**exponent for b in x)
     if exponent % 2:
-        low, high = (b if isinstance(b, float) else b**exponent for b in x)
         return low, high
-    return (0 if x[0] <= 0 <= x[1] else min(low, high)), max(low, high)
+    return 0 if x[0] <= 0 <= x[1] else min(abs(low), high), max(abs(low), high)
 
 
 def _positive_parts(divisor: Interval) -> Iterator[tuple[int, Interval]]:
@@ -74,8 +80,7 @@ def _floordiv(x: Interval, y: Interval) -> Interval:
 
 
 def _quotients(x: Interval, y: Interval) -> Interval:
-    corners = [_quotient(a, b) for a in x for b in y]
-    return min(corners), max(corners)
+    return _span(_quotient(a, b) for a in x for b in y)
 
 
 def _quotient(x: Bound, y: Bound) -> Bound:
@@ -106,23 +111,15 @@ def _remainders(x: Interval, y: Interval) -> Interval:
     ):
         # All values lie between two successive multiples of the divisor.
         return low % least, high % least
-    largest = plus(greatest, -1)
+    largest = _plus(greatest, -1)
     return 0, min(high, largest) if low >= 0 else largest
 
 
-def _max(x: Interval, y: Interval) -> Interval:
-    return max(x[0], y[0]), max(x[1], y[1])
-
-
-def _min(x: Interval, y: Interval) -> Interval:
-    return min(x[0], y[0]), min(x[1], y[1])
-
-
-INTERVAL_OPERATIONS: Mapping[str, Callable[[Interval, Interval], Interval]] = {
+_OPERATIONS: Mapping[str, Callable[[Interval, Interval], Interval]] = {
     "floordiv": _floordiv,
     "mod": _mod,
-    "max": _max,
-    "min": _min,
+    "max": lambda x, y: (max(x[0], y[0]), max(x[1], y[1])),
+    "min": lambda x, y: (min(x[0], y[0]), min(x[1], y[1])),
 }
 
 
@@ -135,9 +132,7 @@ _MAX_SUM_TERMS = 40
 _MAX_SHIFTED_DEGREE = 4
 
 
-def enclosure(
-    expression: DimExpr, ranges: Mapping[str, Interval] | None = None, *, effort: int = 3
-) -> Interval:
+def enclosure(expression: DimExpr, ranges: Ranges | None = None, *, effort: int = 3) -> Interval:
     """Bounds the values of an expression.
 
     Args:
@@ -151,7 +146,7 @@ def enclosure(
 class _Enclosing:
     """Computes and caches the bounds of one expression and its operations."""
 
-    def __init__(self, ranges: Mapping[str, Interval]) -> None:
+    def __init__(self, ranges: Ranges) -> None:
         self._ranges = ranges
         self._known: dict[tuple[Atom, int], Interval] = {}
         self._steps = 0
@@ -167,14 +162,14 @@ class _Enclosing:
         lower: Bound = 0
         upper: Bound = 0
         for monomial, coefficient in x.terms:
-            low, high = times(self._monomial(monomial, effort), (coefficient, coefficient))
-            lower, upper = plus(lower, low), plus(upper, high)
+            low, high = _times(self._monomial(monomial, effort), (coefficient, coefficient))
+            lower, upper = _plus(lower, low), _plus(upper, high)
         return lower, upper
 
     def _monomial(self, monomial: Monomial, effort: int) -> Interval:
         product: Interval = (1, 1)
         for atom, exponent in monomial:
-            product = times(product, power(self._atom(atom, effort), exponent))
+            product = _times(product, _power(self._atom(atom, effort), exponent))
         return product
 
     def _atom(self, atom: Atom, effort: int) -> Interval:
@@ -186,7 +181,7 @@ class _Enclosing:
             # Nested operations get less effort, because the effort of all levels multiplies.
             inner = max(effort - 1, 0)
             x, y = (self.interval(o, inner) for o in atom.operands)
-            self._known[key] = INTERVAL_OPERATIONS[atom.kind](x, y)
+            self._known[key] = _OPERATIONS[atom.kind](x, y)
         return self._known[key]
 
     def _lower(self, x: DimExpr, effort: int) -> Bound:
@@ -195,14 +190,7 @@ class _Enclosing:
         best = max(self._by_terms(x, effort)[0], self._lower_by_excess(x))
         if effort <= 0 or self._steps > _MAX_STEPS or len(x.terms) > _MAX_SUM_TERMS:
             return best
-        operations = [
-            (atom, c)
-            for monomial, c in x.terms
-            if len(monomial) == 1
-            for atom, exponent in monomial
-            if exponent == 1 and isinstance(atom, DimOperation)
-        ]
-        operations.sort(key=lambda pair: -pair[0].depth)
+        operations = sorted(x.linear_operations(), key=lambda pair: -pair[0].depth)
         for atom, c in operations[:_MAX_OPERATIONS]:
             try:
                 rest = x - atom_expression(atom) * c
@@ -254,9 +242,9 @@ class _Enclosing:
             product: Interval = (coefficient, coefficient)
             for atom, exponent in monomial:
                 low, high = intervals[atom]
-                above = (low, high) if isinstance(low, float) else (0, plus(high, -low))
-                product = times(product, power(above, exponent))
-            total = plus(total, product[0])
+                above = (low, high) if isinstance(low, float) else (0, _plus(high, -low))
+                product = _times(product, _power(above, exponent))
+            total = _plus(total, product[0])
         return total
 
 

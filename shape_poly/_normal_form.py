@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
 
 from shape_poly._comparisons import Fact
 from shape_poly._expressions import (
@@ -22,7 +21,7 @@ from shape_poly._expressions import (
     operation,
     raw_operation,
 )
-from shape_poly._intervals import Bound, Interval, enclosure
+from shape_poly._intervals import Bound, Ranges, enclosure
 from shape_poly._simplification import (
     common_factors,
     constant_quotient,
@@ -51,7 +50,7 @@ class Normalizer:
 
     def __init__(
         self,
-        ranges: Mapping[str, Interval],
+        ranges: Ranges,
         deadline: float,
         divisible: Sequence[tuple[DimExpr, DimExpr]] = (),
     ) -> None:
@@ -65,7 +64,6 @@ class Normalizer:
         return simplest(Fact(fact.relation, self.dimension(fact.expression)), self._ranges)
 
     def dimension(self, dimension: DimExpr) -> DimExpr:
-        """Converts an expression to normal form."""
         return map_atoms(dimension, self._atom)
 
     def _atom(self, atom: Atom) -> DimExpr:
@@ -138,8 +136,6 @@ def map_atoms(dimension: DimExpr, replacement: Callable[[Atom], DimExpr]) -> Dim
         terms += product.terms
     return DimExpr.of_terms(terms)
 
-
-Ranges: TypeAlias = Mapping[str, Interval]
 
 _EFFORT = 1
 _MAX_SEARCHED_TERMS = 40
@@ -273,7 +269,6 @@ def _quotient_at_least(
 
 
 def signs_in(ranges: Ranges) -> Callable[[Atom], int]:
-    """Returns a function that gives the sign of an atom, as `sign`."""
     return lambda atom: sign(atom_expression(atom), ranges)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeAlias, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, cast, get_args
 
 from shape_poly._expressions import (
     MAX_COEFFICIENT,
@@ -25,11 +25,12 @@ _MAX_DIGITS = 39
 """Maximum number of digits; 2**128, the largest number in expressions, has 39."""
 _MAX_SHOWN_CHARACTERS = 200
 
-_SPACE = re.compile(r"\s+")
 _NAME = re.compile(r"[^\W\d]\w*")
 # Digits may be grouped as in Python: 1_000.
-_NUMBER = re.compile(r"[0-9]+(?:_[0-9]+)*")
-_SYMBOL = re.compile(r"\*\*|//|\.\.\.|[-+*%^(),]")
+_TOKEN = re.compile(
+    rf"(?P<space>\s+)|(?P<name>{_NAME.pattern})|(?P<number>[0-9]+(?:_[0-9]+)*)"
+    r"|(?P<symbol>\*\*|//|\.\.\.|[-+*%^(),])"
+)
 _HINTS = {
     "/": "'/': sizes are integers, write '//' to round down",
     ".": "'.': sizes are integers, and '...' stands for several dimensions",
@@ -55,10 +56,9 @@ class DimensionSyntaxError(ValueError):
     )
 
     def __init__(self, text: str, column: int, problem: str) -> None:
-        """Makes an error about `text` at `column`."""
         self.text, self.column, self.problem = text, column, problem
         super().__init__(
-            f"The {self.subject} {excerpt(text, column)!r} is wrong at column {column}: "
+            f"The {self.subject} {_excerpt(text, column)!r} is wrong at column {column}: "
             f"{problem}. {self.help}"
         )
 
@@ -66,7 +66,7 @@ class DimensionSyntaxError(ValueError):
         return type(self), (self.text, self.column, self.problem)
 
 
-def excerpt(text: str, column: int) -> str:
+def _excerpt(text: str, column: int) -> str:
     """Shortens a text around a column, for an error."""
     if len(text) <= _MAX_SHOWN_CHARACTERS:
         return text
@@ -98,41 +98,27 @@ def tokens(text: str, error: type[DimensionSyntaxError] = DimensionSyntaxError) 
     result: list[Token] = []
     position = 0
     while position < len(text):
-        space = _SPACE.match(text, position)
-        if space:
-            position = space.end()
-            continue
-        token = _token(text, position, error)
-        result.append(token)
-        position += len(token.text)
-    result.append(Token("end", "", len(text) + 1))
-    return result
-
-
-def _token(text: str, position: int, error: type[DimensionSyntaxError]) -> Token:
-    column = position + 1
-    if match := _NAME.match(text, position):
-        name = match.group()
-        # \w matches characters that are not allowed in Python names, and thus in JAX's variables.
-        for length in range(1, len(name) + 1) if not name.isidentifier() else ():
-            if not name[:length].isidentifier():
-                raise error(text, column + length - 1, f"unexpected character {name[length - 1]!r}")
-        return Token("name", name, column)
-    if match := _NUMBER.match(text, position):
-        digits = match.group()
-        following = _NAME.match(text, match.end())
-        if following:
+        match, column = _TOKEN.match(text, position), position + 1
+        if match is None:
+            character = text[position]
+            problem = f"unexpected {_HINTS.get(character, f'character {character!r}')}"
+            raise error(text, column, problem)
+        kind, token, position = match.lastgroup, match.group(), match.end()
+        if kind == "name" and not token.isidentifier():
+            # \w matches characters that are not allowed in Python names, and thus in JAX's.
+            length = next(n for n in range(len(token)) if not token[: n + 1].isidentifier())
+            raise error(text, column + length, f"unexpected character {token[length]!r}")
+        if kind == "number" and (following := _NAME.match(text, position)):
+            name = following.group()[:30]
             raise error(
                 text,
-                match.end() + 1,
-                f"expected an operator between a number and {following.group()[:30]!r}, as in "
-                f"'{digits[:30]}*{following.group()[:30]}'",
+                position + 1,
+                f"expected an operator between a number and {name!r}, as in '{token[:30]}*{name}'",
             )
-        return Token("number", digits, column)
-    if match := _SYMBOL.match(text, position):
-        return Token("symbol", match.group(), column)
-    character = text[position]
-    raise error(text, column, f"unexpected {_HINTS.get(character, f'character {character!r}')}")
+        if kind != "space":
+            result.append(Token(cast(TokenKind, kind), token, column))
+    result.append(Token("end", "", len(text) + 1))
+    return result
 
 
 def integer(token: Token, text: str, error: type[DimensionSyntaxError]) -> int:
@@ -189,7 +175,7 @@ class DimParser:
 
     Args:
       text: the whole text, for errors.
-      found: the tokens of the text.
+      tokens: the tokens of the text.
       simplify: as in parse_dimension.
       error: the type of the errors.
     """
@@ -197,35 +183,32 @@ class DimParser:
     def __init__(
         self,
         text: str,
-        found: list[Token],
+        tokens: list[Token],
         *,
         simplify: bool,
         error: type[DimensionSyntaxError] = DimensionSyntaxError,
     ) -> None:
-        self._text, self._tokens, self._simplify, self._error = text, found, simplify, error
+        self._text, self._tokens, self._simplify, self._error = text, tokens, simplify, error
         self._next = 0
         self._depth = 0
         self._products = 0
 
     @property
     def token(self) -> Token:
-        """Returns the next token."""
         return self._tokens[self._next]
 
     def take(self, *texts: str) -> Token | None:
         """Consumes and returns the next token if it is one of these; else returns None."""
-        token = self._tokens[self._next]
+        token = self.token
         if token.text not in texts or token.kind == "end":
             return None
         self._next += 1
         return token
 
     def at_end(self) -> bool:
-        """Returns whether all tokens are consumed."""
-        return self._tokens[self._next].kind == "end"
+        return self.token.kind == "end"
 
     def expect_end(self) -> None:
-        """Raises an error if a token is left."""
         if not self.at_end():
             raise self.make_expected_error("an operator or the end")
 
@@ -237,10 +220,9 @@ class DimParser:
             hint = " (is it one too many, or is a parenthesis missing before?)"
         elif token.kind == "end" and self._depth:
             hint = " (a parenthesis is not closed)"
-        return self.problem(token, f"expected {what}, but found {token}{hint}")
+        return self._problem(token, f"expected {what}, but found {token}{hint}")
 
-    def problem(self, token: Token, problem: str) -> DimensionSyntaxError:
-        """Makes an error at a token."""
+    def _problem(self, token: Token, problem: str) -> DimensionSyntaxError:
         return self._error(self._text, token.column, problem)
 
     def dimension(self) -> Dim:
@@ -253,10 +235,10 @@ class DimParser:
         try:
             return as_dim(self._sum())
         except OverflowError as e:
-            raise self.problem(start, str(e)) from e
+            raise self._problem(start, str(e)) from e
         except RecursionError:
             # The caller may have nearly used up Python's recursion limit.
-            error = self.problem(start, "an expression nested too deeply")
+            error = self._problem(start, "an expression nested too deeply")
         except DimensionSyntaxError as e:
             error = e
         # The traceback is dropped, because it has all frames of the descent.
@@ -290,7 +272,7 @@ class DimParser:
         if caret := self.take("^", "**"):
             if signs and base.kind == "number" and not (leads and signs == 1):
                 # JAX reads a*-2^2 as a*(-2)^2, Python as a*-(2^2).
-                raise self.problem(caret, "a power of a number with a sign needs parentheses")
+                raise self._problem(caret, "a power of a number with a sign needs parentheses")
             power, base_value = DimExpr.constant(1), result
             for _ in range(self._exponent()):
                 power = self._multiply(power, base_value, caret)
@@ -300,7 +282,7 @@ class DimParser:
     def _multiply(self, left: DimExpr, right: DimExpr, place: Token) -> DimExpr:
         self._products += len(left.terms) * len(right.terms)
         if self._products > MAX_PRODUCTS:
-            raise self.problem(place, "products of too many terms")
+            raise self._problem(place, "products of too many terms")
         return left * right
 
     def _exponent(self) -> int:
@@ -328,7 +310,7 @@ class DimParser:
         return value
 
     def _bad_power(self, start: Token) -> DimensionSyntaxError:
-        return self.problem(start, f"an exponent must be an integer from 0 to {_MAX_POWER}")
+        return self._problem(start, f"an exponent must be an integer from 0 to {_MAX_POWER}")
 
     def _atom(self) -> DimExpr:
         token = self.token
@@ -342,7 +324,7 @@ class DimParser:
             if token.text in _FUNCTIONS:
                 raise self.make_expected_error(f"'(' after {token}, which is not a variable")
             if token.text == "_":
-                raise self.problem(
+                raise self._problem(
                     token,
                     "'_' stands for a whole dimension of a shape, not for a part of one",
                 )
@@ -357,7 +339,7 @@ class DimParser:
         self._next += 1
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise self.problem(opening, f"parentheses nested more than {MAX_DEPTH} deep")
+            raise self._problem(opening, f"parentheses nested more than {MAX_DEPTH} deep")
         arguments = [self._sum()]
         while not one and self.take(","):
             arguments.append(self._sum())
@@ -369,23 +351,22 @@ class DimParser:
         return arguments
 
     def _call(self, function: Token) -> DimExpr:
-        if function.text != "non_negative" and function.text not in _FUNCTIONS:
-            raise self.problem(function, f"unknown function {function.text}{_near(function.text)}")
+        name = function.text
+        kind, added = _FUNCTIONS.get(name), []
+        if name == "non_negative":
+            kind, added = "max", [DimExpr.constant(0)]
+        if kind is None:
+            raise self._problem(function, f"unknown function {name}{_near(name)}")
         operands = self._within_parentheses(one=False)
-        expected = 1 if function.text == "non_negative" else 2
+        expected = 2 - len(added)
         if len(operands) != expected:
-            raise self.problem(
-                function,
-                f"{function.text} takes {expected} operand{'s'[: expected - 1]}, "
-                f"but found {len(operands)}",
-            )
-        if function.text == "non_negative":
-            return self._operation("max", function, [operands[0], DimExpr.constant(0)])
-        return self._operation(_FUNCTIONS[function.text], function, operands)
+            takes = f"{name} takes {expected} operand{'s'[: expected - 1]}"
+            raise self._problem(function, f"{takes}, but found {len(operands)}")
+        return self._operation(kind, function, [*operands, *added])
 
     def _operation(self, kind: OperationKind, place: Token, operands: list[DimExpr]) -> DimExpr:
         left, right = operands
         try:
             return operation(kind, left, right, simplify=self._simplify)
         except ZeroDivisionError as e:
-            raise self.problem(place, "division by zero") from e
+            raise self._problem(place, "division by zero") from e

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from shape_poly._comparisons import Fact
 from shape_poly._expressions import Atom, DimExpr, DimOperation, Variable, atom_expression, atoms
-from shape_poly._intervals import POSITIVE, Interval, enclosure
+from shape_poly._intervals import POSITIVE, Interval, Ranges, enclosure
 from shape_poly._normal_form import Normalizer, OutOfTimeError, divisibility, map_atoms, sign
 
 _MAX_ELIMINATIONS = 50
@@ -33,7 +33,7 @@ class Problem:
 
     facts: tuple[Fact, ...]
     goals: tuple[Fact, ...]
-    ranges: Mapping[str, Interval]
+    ranges: Ranges
     original: Mapping[str, DimExpr]
 
     def original_values(self, values: Mapping[str, int]) -> dict[str, int]:
@@ -104,10 +104,7 @@ class _Elimination:
     kept: tuple[Fact, ...] = ()
 
 
-def _find_elimination(
-    fact: Fact, ranges: Mapping[str, Interval], fresh: Iterator[str]
-) -> _Elimination | None:
-    """Solves an equation for a variable; returns None if that is not possible."""
+def _find_elimination(fact: Fact, ranges: Ranges, fresh: Iterator[str]) -> _Elimination | None:
     if fact.relation != "==":
         return None
     for monomial, coefficient in fact.expression.terms:
@@ -174,7 +171,7 @@ def _is_evident(goal: Fact, problem: Problem, deadline: float) -> bool:
     return False
 
 
-def _definitions(dimension: DimExpr, ranges: Mapping[str, Interval]) -> Iterator[Fact]:
+def _definitions(dimension: DimExpr, ranges: Ranges) -> Iterator[Fact]:
     """Yields facts that define the quotients and maxima in an expression."""
     for monomial, _ in dimension.terms[:_MAX_SEARCHED_TERMS]:
         for atom, _ in monomial:
@@ -271,14 +268,14 @@ def _bound_solutions(fact: Fact, slope: int, offset: int) -> Interval:
     return (-(offset // slope), math.inf) if slope > 0 else (1, offset // -slope)
 
 
-def contradict(facts: Iterable[Fact], ranges: Mapping[str, Interval]) -> bool:
+def contradict(facts: Iterable[Fact], ranges: Ranges) -> bool:
     """Returns whether the bounds show that the facts cannot all hold."""
     return any(low > high for low, high in ranges.values()) or any(
         follows(fact, ranges) is False for fact in facts
     )
 
 
-def follows(fact: Fact, ranges: Mapping[str, Interval]) -> bool | None:
+def follows(fact: Fact, ranges: Ranges) -> bool | None:
     """Returns whether the fact holds, or None if the bounds do not decide it."""
     low, high = enclosure(fact.expression, ranges)
     if fact.relation == ">=":

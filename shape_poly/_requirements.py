@@ -10,8 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from shape_poly._comparisons import Comparison, Fact, Proven, Refuted, facts_of
 from shape_poly._counterexamples import small_assignments
 from shape_poly._deciding import decide, touching, witness
-from shape_poly._expressions import DimExpr, DimOperation, Variable, as_dim, atom_expression, atoms
-from shape_poly._intervals import Interval, enclosure
+from shape_poly._expressions import (
+    DimExpr,
+    DimOperation,
+    as_dim,
+    atom_expression,
+    atoms,
+    raw_operation,
+)
+from shape_poly._intervals import Ranges, enclosure
 from shape_poly._normal_form import Normalizer, OutOfTimeError, divisibility, sign
 from shape_poly._problem import Problem, follows, is_evident, least_values, normalize, ranges_from
 from shape_poly._scope import SymbolicScope
@@ -83,10 +90,9 @@ def weakest_requirement(
 
 def _is_simple(comparison: Comparison) -> bool:
     """Returns whether a variable is compared with a constant, which is the simplest form."""
-    match comparison:
-        case Comparison(">=" | "<=" | "==", DimExpr(((((Variable(), 1),), 1),)), int()):
-            return True
-    return False
+    left, right = comparison.left, comparison.right
+    has_form = isinstance(left, DimExpr) and left.is_variable() and isinstance(right, int)
+    return has_form and comparison.operator in (">=", "<=", "==")
 
 
 class _Samples:
@@ -109,7 +115,7 @@ class _Samples:
 
 
 def _candidates(
-    comparison: Comparison, samples: _Samples, ranges: Mapping[str, Interval], deadline: float
+    comparison: Comparison, samples: _Samples, ranges: Ranges, deadline: float
 ) -> Iterator[Comparison]:
     """Yields comparisons that may be equivalent, simplest first."""
     names = sorted(comparison.variables())
@@ -135,7 +141,9 @@ def _compare_values(dimension: DimExpr, values: Sequence[int]) -> Iterator[Compa
     yield Comparison("<=", dimension, greatest)
     step = math.gcd(*(value - least for value in values))
     if step >= 2:
-        yield Comparison("==", remainder(dimension, DimExpr.constant(step)), least % step)
+        yield Comparison(
+            "==", raw_operation("mod", dimension, DimExpr.constant(step)), least % step
+        )
 
 
 def _compare_two(x: str, y: str, samples: Sequence[Mapping[str, int]]) -> Iterator[Comparison]:
@@ -153,7 +161,7 @@ def _compare_two(x: str, y: str, samples: Sequence[Mapping[str, int]]) -> Iterat
         if all(values[x] == factor * values[y] for values in samples):
             yield Comparison("==", left, factor * right)
         yield Comparison(">=", left, factor * right)
-    yield Comparison("==", remainder(left, right), 0)
+    yield Comparison("==", raw_operation("mod", left, right), 0)
 
 
 def _compare_several(
@@ -164,9 +172,7 @@ def _compare_several(
         yield from _compare_values(dimension, [dimension.evaluate(values) for values in samples])
 
 
-def _unfold(
-    comparison: Comparison, ranges: Mapping[str, Interval], deadline: float
-) -> Iterator[Comparison]:
+def _unfold(comparison: Comparison, ranges: Ranges, deadline: float) -> Iterator[Comparison]:
     """Yields the comparison in normal form, and with quotients multiplied out."""
     normalizer = Normalizer(ranges, deadline)
     try:
@@ -180,23 +186,22 @@ def _unfold(
         return
     for fact in reversed(steps):
         if fact.constant() is None:
-            yield make_readable(fact, ranges)
+            yield _make_readable(fact, ranges)
 
 
-def _remove_quotient(fact: Fact, ranges: Mapping[str, Interval]) -> Fact | None:
+def _remove_quotient(fact: Fact, ranges: Ranges) -> Fact | None:
     """Rewrites an inequality without one of its quotients or maxima."""
     if fact.relation != ">=":
         return None
-    for monomial, coefficient in fact.expression.terms:
-        match monomial:
-            case ((DimOperation(kind, (x, y)), 1),) if abs(coefficient) == 1:
-                rest = fact.expression - DimExpr(((monomial, coefficient),))
-            case _:
-                continue
-        if kind == "max":
+    for atom, coefficient in fact.expression.linear_operations():
+        if abs(coefficient) != 1:
+            continue
+        x, y = atom.operands
+        rest = fact.expression - atom_expression(atom) * coefficient
+        if atom.kind == "max":
             # max(x, 0) >= n means x >= n for positive n; max(x, 0) <= n means x <= n for n >= 0.
             return Fact(">=", x * coefficient + rest)
-        if kind == "floordiv" and enclosure(y, ranges)[0] >= 1:
+        if atom.kind == "floordiv" and enclosure(y, ranges)[0] >= 1:
             if coefficient == 1:
                 return Fact(">=", x + y * rest)
             return Fact(">=", y * rest + y - 1 - x)
@@ -207,8 +212,8 @@ def _tidy(comparison: Comparison) -> Iterator[Comparison]:
     """Yields the comparison with its terms sorted to the sides, each simplified."""
     *_, fact = facts_of(comparison)
     try:
-        yield arrange(Fact(fact.relation, DimExpr.of(fact.expression.simplify())))
-        yield arrange(fact)
+        yield _arrange(Fact(fact.relation, DimExpr.of(fact.expression.simplify())))
+        yield _arrange(fact)
     except (OverflowError, ZeroDivisionError):
         return
 
@@ -249,7 +254,7 @@ def _with_fewer_variables(problem: Problem, names: frozenset[str]) -> Iterator[C
     *defined, goal = problem.goals
     made_up = goal.expression.variables() - names
     if not made_up and goal.constant() is None and _all_follow(defined, problem.ranges):
-        yield make_readable(goal, problem.ranges)
+        yield _make_readable(goal, problem.ranges)
 
 
 def _with_all_variables(
@@ -268,14 +273,14 @@ def _with_all_variables(
     for _ in range(_MAX_MULTIPLIED_QUOTIENTS):
         if goal.constant() is not None:
             return
-        yield make_readable(goal, ranges)
+        yield _make_readable(goal, ranges)
         multiplied = _remove_exact_quotient(goal, facts, names, ranges, deadline)
         if multiplied is None:
             return
         goal = normalizer.fact(multiplied)
 
 
-def _all_follow(facts: Sequence[Fact], ranges: Mapping[str, Interval]) -> bool:
+def _all_follow(facts: Sequence[Fact], ranges: Ranges) -> bool:
     return all(follows(fact, ranges) for fact in facts)
 
 
@@ -283,7 +288,7 @@ def _remove_exact_quotient(
     fact: Fact,
     known: Sequence[Fact],
     names: frozenset[str],
-    ranges: Mapping[str, Interval],
+    ranges: Ranges,
     deadline: float,
 ) -> Fact | None:
     """Removes a quotient without remainder, by multiplying the fact by its divisor."""
@@ -297,44 +302,36 @@ def _remove_exact_quotient(
             positive = sign(y, ranges)
             if not positive or (fact.relation == ">=" and positive < 0):
                 continue
-            exact = Comparison("==", remainder(x, y), 0)
+            exact = Comparison("==", raw_operation("mod", x, y), 0)
             problem = normalize(known, facts_of(exact), sorted(names), deadline)
             if is_evident(problem, deadline):
                 return Fact(fact.relation, rest * y + factor * x)
     return None
 
 
-def make_readable(fact: Fact, ranges: Mapping[str, Interval]) -> Comparison:
-    """Converts a fact in normal form to a make_readable comparison."""
+def _make_readable(fact: Fact, ranges: Ranges) -> Comparison:
+    """Converts a fact from normal form, so that people can read it."""
     divided = divisibility(fact, ranges)
     if divided is not None:
-        return Comparison(fact.relation, remainder(*divided), 0)
-    return arrange(_restore_remainders(fact))
-
-
-def remainder(x: DimExpr, y: DimExpr) -> DimExpr:
-    """Makes mod(x, y) without simplification."""
-    return atom_expression(DimOperation("mod", (x, y)))
+        return Comparison(fact.relation, raw_operation("mod", *divided), 0)
+    return _arrange(_restore_remainders(fact))
 
 
 def _restore_remainders(fact: Fact) -> Fact:
     """Replaces x - y*floordiv(x, y) by mod(x, y)."""
     expression = fact.expression
-    for monomial, coefficient in expression.terms:
-        match monomial:
-            case ((DimOperation("floordiv", (x, y)), 1),):
-                divisor = y.constant_value()
-            case _:
-                continue
-        if divisor is not None and coefficient % divisor == 0:
+    for atom, coefficient in expression.linear_operations():
+        x, y = atom.operands
+        divisor = y.constant_value()
+        if atom.kind == "floordiv" and divisor is not None and coefficient % divisor == 0:
             times = -coefficient // divisor
-            without = expression - times * (x - y * DimExpr(((monomial, 1),)))
+            without = expression - times * (x - y * atom_expression(atom))
             if len(without.terms) < len(expression.terms) - 1:
-                expression = without + times * remainder(x, y)
+                expression = without + times * raw_operation("mod", x, y)
     return Fact(fact.relation, expression)
 
 
-def arrange(fact: Fact) -> Comparison:
+def _arrange(fact: Fact) -> Comparison:
     """Converts a fact to a comparison with as few minus signs as possible."""
     terms = [(m, c) for m, c in fact.expression.terms if m]
     constant = sum(c for m, c in fact.expression.terms if not m)
@@ -346,13 +343,6 @@ def arrange(fact: Fact) -> Comparison:
     if constant > 0 and right.terms:
         return Comparison(turned, right, as_dim(left + constant))
     sides = left, right - constant
-    if fact.relation != ">=" and _is_variable(sides[1]) and not _is_variable(left):
+    if fact.relation != ">=" and sides[1].is_variable() and not left.is_variable():
         sides = sides[1], left
     return Comparison(fact.relation, sides[0], as_dim(sides[1]))
-
-
-def _is_variable(dimension: DimExpr) -> bool:
-    match dimension.terms:
-        case (((((Variable(), 1),), 1)),):
-            return True
-    return False

@@ -18,7 +18,7 @@ from shape_poly._comparisons import (
 )
 from shape_poly._deciding import decide, find_conflict
 from shape_poly._expressions import Dim, DimExpr, Variable, atom_expression
-from shape_poly._intervals import Bound, Interval, enclosure
+from shape_poly._intervals import Bound, Interval, Ranges, enclosure
 
 _MAX_CONFLICT_SECONDS = 2.0
 """Time limit for the search of contradictions; others are not reported."""
@@ -28,7 +28,6 @@ class ContradictionError(ValueError):
     """Raised for contradictory constraints; `constraints` is a minimal set of them."""
 
     def __init__(self, constraints: Sequence[Comparison]) -> None:
-        """Makes an error about a minimal set of contradictory constraints."""
         self.constraints = tuple(constraints)
         quoted = [f"'{c}'" for c in self.constraints]
         if len(quoted) == 1:
@@ -206,7 +205,7 @@ def _list_not_negative(constraint: Comparison) -> Sequence[DimExpr]:
     return (fact.expression,) if fact.relation == ">=" else ()
 
 
-def _narrow_ranges(facts: Sequence[DimExpr], known: Mapping[str, Interval]) -> dict[str, Interval]:
+def _narrow_ranges(facts: Sequence[DimExpr], known: Ranges) -> dict[str, Interval]:
     """Narrows the known bounds of variables by facts that are linear in them.
 
     If the facts contradict each other, a lower bound may exceed the upper one.
@@ -238,7 +237,7 @@ def _narrow(known: Interval, coefficient: int, others: Bound) -> Interval:
     return low, min(high, others // -coefficient)
 
 
-def _bound_lower(x: DimExpr, fact: DimExpr, ranges: Mapping[str, Interval]) -> Bound:
+def _bound_lower(x: DimExpr, fact: DimExpr, ranges: Ranges) -> Bound:
     """Bounds x from below by x - k*fact, because the fact is at least 0."""
     coefficients = dict(x.terms)
     factors = {

@@ -10,6 +10,7 @@ from shape_poly._comparisons import Comparison
 from shape_poly._expressions import Dim, DimExpr
 from shape_poly._parser import DimensionSyntaxError, DimParser, Token, tokens
 from shape_poly._scope import SymbolicScope, symbolic_dim_bounds
+from shape_poly._solution import shape_text
 
 _MAX_SIZE = 2**63 - 1
 
@@ -99,8 +100,6 @@ def _scope(
 
 
 class _ShapeReader:
-    """Parser of one specification."""
-
     def __init__(
         self, text: str, like: Sequence[Dim | None] | None, scope: SymbolicScope | None
     ) -> None:
@@ -130,10 +129,7 @@ class _ShapeReader:
 
     def _dimension(self, start: Token) -> Dim:
         if self._like is not None and len(self._dimensions) >= len(self._like):
-            raise self._problem(
-                start,
-                f"{self._describe_rank()}, but found more",
-            )
+            raise self._problem(start, f"{self._describe_rank()}, but found more")
         if self._reader.take("_"):
             # An operator may follow, so that this is the start of an expression.
             if self._reader.token.text != "," and not self._reader.at_end():
@@ -197,8 +193,7 @@ class _ShapeReader:
         return f"expected {shown}, as in the argument of shape {self._format_shape()}"
 
     def _format_shape(self) -> str:
-        sizes = ["?" if d is None else str(d) for d in self._like or ()]
-        return f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
+        return shape_text("?" if d is None else d for d in self._like or ())
 
     def _problem(self, place: Token, problem: str) -> ShapeSyntaxError:
         return ShapeSyntaxError(self._text, place.column, problem)
@@ -215,7 +210,6 @@ def _without_outer_parentheses(inner: list[Token]) -> tuple[list[Token], int]:
 
 
 def _closing(items: Sequence[Token]) -> int | None:
-    """Finds the parenthesis that closes the first token."""
     depth = 0
     for i, token in enumerate(items):
         depth += (token.text == "(") - (token.text == ")")

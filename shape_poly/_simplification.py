@@ -18,7 +18,7 @@ from shape_poly._expressions import (
     atom_expression,
     raw_operation,
 )
-from shape_poly._intervals import Bound, Interval, enclosure
+from shape_poly._intervals import Bound, Ranges, enclosure
 
 _EFFORT = 2
 _MAX_COMPARED = 12
@@ -152,14 +152,13 @@ def _reduce_coefficients(x: DimExpr, k: int) -> DimExpr:
 
 def _operations_in(x: DimExpr, kind: OperationKind) -> Iterator[tuple[DimOperation, int, DimExpr]]:
     """Yields (operation, c, rest) for each way to write x as c*operation + rest."""
-    for monomial, c in x.terms:
-        match monomial:
-            case ((DimOperation() as atom, 1),) if atom.kind == kind:
-                yield atom, c, x - atom_expression(atom) * c
+    for atom, c in x.linear_operations():
+        if atom.kind == kind:
+            yield atom, c, x - atom_expression(atom) * c
 
 
 def constant_quotient(
-    x: DimExpr, k: int, ranges: Mapping[str, Interval] | None = None, *, effort: int = 3
+    x: DimExpr, k: int, ranges: Ranges | None = None, *, effort: int = 3
 ) -> int | None:
     """Returns floordiv(x, k) if it is the same for all sizes within `ranges`, else None."""
     low, high = enclosure(x, ranges, effort=effort)
@@ -174,7 +173,6 @@ def _is_nonzero(x: DimExpr) -> bool:
 
 
 def _is_within(x: DimExpr, divisor: DimExpr) -> bool:
-    """Checks that 0 <= x < divisor for all variables."""
     return _least(x) >= 0 and _least(divisor - x) >= 1
 
 
@@ -248,12 +246,12 @@ def _extremum(kind: OperationKind, x: DimExpr, y: DimExpr) -> DimExpr:
 
 def _flatten(kind: OperationKind, x: DimExpr) -> Iterator[DimExpr]:
     """Yields the operands of a nested max or min: a, b and c of max(a, max(b, c))."""
-    match x.terms:
-        case ((((DimOperation() as atom, 1),), 1),) if atom.kind == kind:
-            for operand in atom.operands:
-                yield from _flatten(kind, operand)
-        case _:
-            yield x
+    atom = x.as_operation()
+    if atom is None or atom.kind != kind:
+        yield x
+        return
+    for operand in atom.operands:
+        yield from _flatten(kind, operand)
 
 
 # Common factors.
@@ -265,7 +263,6 @@ def divide_coefficients(x: DimExpr, by: int) -> DimExpr:
 
 
 def divide_monomial(monomial: Monomial, by: Mapping[Atom, int]) -> Monomial:
-    """Divides a monomial by factors that it has."""
     return tuple((a, e - by.get(a, 0)) for a, e in monomial if e > by.get(a, 0))
 
 

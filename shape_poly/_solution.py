@@ -143,10 +143,10 @@ def _collect_definitions(constraints: Iterable[Comparison]) -> tuple[Definition,
     """Collects the definitions that constraints `variable == expression` give."""
     defined: dict[str, Definition] = {}
     for constraint in constraints:
-        names = variables_of(constraint.left)
-        if constraint.operator != "==" or str(constraint.left) not in names:
+        left = constraint.left
+        if constraint.operator != "==" or not (isinstance(left, DimExpr) and left.is_variable()):
             continue
-        (name,) = names
+        (name,) = left.variables()
         value = _substitute(constraint.right, {d.variable: d.dimension for d in defined.values()})
         if name in defined or name in variables_of(value):
             continue
@@ -353,8 +353,6 @@ def solve_dimensions(
 
 
 class _PlanRun(Generic[T]):
-    """Evaluation of a plan for given sizes."""
-
     def __init__(self, sizes: Sequence[Sequence[Any]], algebra: Algebra[T], smallest: int) -> None:
         self.values: dict[str, T] = {}
         self.checks: list[Check[T]] = []
@@ -412,7 +410,7 @@ class _PlanRun(Generic[T]):
             return
         if isinstance(dimension, DimExpr):
             names = dimension.variables()
-            known = () if str(dimension) in names else self._assignment(names)
+            known = () if dimension.is_variable() else self._assignment(names)
             reason = (f"{dimension} is ", value, *known)
         else:
             reason = (f"the size of dimension {place.axis} must be ", value)
@@ -431,9 +429,8 @@ class _PlanRun(Generic[T]):
         for side, value in ((constraint.left, left), (constraint.right, right)):
             if isinstance(side, DimExpr):
                 reason += [f"{' and ' if reason else ''}{side} is ", value]
-        if not all(
-            isinstance(s, int) or str(s) in names for s in (constraint.left, constraint.right)
-        ):
+        sides = (constraint.left, constraint.right)
+        if not all(isinstance(side, int) or side.is_variable() for side in sides):
             reason += self._assignment(names)
         self._require(constraint.operator, left, right, tuple(reason), places, constraint)
 

@@ -64,7 +64,6 @@ class Encoding:
         return new
 
     def fact(self, fact: Fact) -> Any:
-        """Converts a fact to a condition."""
         term = self.dimension(fact.expression)
         if fact.relation == ">=":
             return term >= 0
@@ -296,8 +295,6 @@ def decide_by_z3(
 
 
 class _SolverSearch:
-    """z3 solver that holds the problem."""
-
     def __init__(self, z3: Any, problem: Problem, *, exact: bool, deadline: float) -> None:
         # Each search has its own context, so that threads are independent.
         self._z3, self._context = z3, z3.Context()
@@ -354,11 +351,9 @@ class _SolverSearch:
         return "the time ran out" if outcome in ("timeout", "canceled") else outcome
 
     def fix(self, dimension: DimExpr, value: int) -> None:
-        """Adds the condition that the dimension has this value."""
         self.add(self._encoding.dimension(dimension) == value)
 
     def values(self) -> dict[str, int]:
-        """Returns the values of the original variables in the last model."""
         values = {
             name: self._model.eval(variable, model_completion=True).as_long()
             for name, variable in self._encoding.variables.items()
