@@ -20,6 +20,7 @@ LABELS = {
     "errors": "//jax2tf_bridge:errors",
     "facade": "//jax2tf_bridge",
     "compat": "//jax2tf_bridge:compat",
+    "stablehlo": "//jax2tf_bridge:stablehlo",
     "shape_poly": "//shape_poly",
 }
 # Where a distribution is not called as what it installs.

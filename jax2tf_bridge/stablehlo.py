@@ -1,4 +1,4 @@
-"""from_stablehlo(): makes portable functions from StableHLO modules of any tool."""
+"""StableHLO modules of other tools: from_stablehlo() makes portable functions of them."""
 
 from __future__ import annotations
 
