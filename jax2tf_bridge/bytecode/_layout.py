@@ -1,4 +1,4 @@
-"""Reads the sections of MLIR bytecode, and the tables that operations refer to.
+"""Reads MLIR bytecode: numbers, sections, and the tables that operations refer to.
 
 The format is described at https://mlir.llvm.org/docs/BytecodeFormat/.
 """
@@ -6,13 +6,19 @@ The format is described at https://mlir.llvm.org/docs/BytecodeFormat/.
 from __future__ import annotations
 
 import enum
+import mmap
+import struct
 from array import array
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NoReturn, TypeAlias, TypeVar
 
-from jax2tf_bridge.bytecode._cursor import Cursor
 from jax2tf_bridge.errors import FileFormatError
+
+T = TypeVar("T")
+
+Data: TypeAlias = bytes | bytearray | memoryview | mmap.mmap
 
 MAGIC = b"ML\xefR"
 NEWEST_VERSION = 6
@@ -27,6 +33,135 @@ PROPERTIES = 5
 _MAX_PRODUCER_LENGTH = _MAX_NAME_LENGTH = 256
 _MAX_OPERATION_NAMES = 1 << 16
 """Maximum number of operation names: far more than all dialects together have."""
+
+
+# Size of a varint by its first byte, whose trailing zero bits count the bytes that follow.
+VARINT_SIZES = bytes((first & -first).bit_length() if first else 9 for first in range(256))
+
+
+_FLOATS = {16: ("<H", "<e"), 32: ("<I", "<f"), 64: ("<Q", "<d")}
+
+
+def as_float(bits: int, width: int) -> float:
+    """Returns the IEEE 754 float with these bits; `width` is 16, 32 or 64."""
+    number, real = _FLOATS[width]
+    value: float = struct.unpack(real, struct.pack(number, bits))[0]
+    return value
+
+
+class Cursor:
+    """A position in one section, which advances as values are read.
+
+    Attributes:
+      data: the bytes that contain the section.
+      at: the index of the next byte to read.
+      end: the index of the first byte after the section.
+      what: the name of the section, for messages.
+      base: the offset of `data` in the module, for messages and alignment.
+    """
+
+    __slots__ = ("at", "base", "data", "end", "what")
+
+    def __init__(
+        self,
+        data: bytes | memoryview,
+        what: str,
+        at: int = 0,
+        end: int | None = None,
+        base: int = 0,
+    ) -> None:
+        self.data, self.what, self.at, self.base = data, what, at, base
+        self.end = len(data) if end is None else end
+
+    def fail(self, problem: str) -> NoReturn:
+        raise FileFormatError(
+            f"The StableHLO module cannot be read: in {self.what}, at byte {self.base + self.at}, "
+            f"{problem}. Write the file again; if it is whole, a newer jax2tf-bridge may read it."
+        )
+
+    @property
+    def left(self) -> int:
+        return self.end - self.at
+
+    def byte(self) -> int:
+        if self.at >= self.end:
+            self.fail("the data ends where a byte was expected")
+        self.at += 1
+        return self.data[self.at - 1]
+
+    def varint(self) -> int:
+        """Reads a variable-length integer: 1 to 9 bytes, at most 64 bits."""
+        at = self.at
+        if at >= self.end:
+            self.fail("the data ends where a number was expected")
+        first = self.data[at]
+        if first & 1:
+            self.at = at + 1
+            return first >> 1
+        size = VARINT_SIZES[first]
+        if at + size > self.end:
+            self.fail("the data ends within a number")
+        self.at = at + size
+        if size == 9:
+            return int.from_bytes(self.data[at + 1 : at + 9], "little")
+        return int.from_bytes(self.data[at : at + size], "little") >> size
+
+    def signed_varint(self) -> int:
+        """Reads a signed varint, whose lowest bit is the sign."""
+        value = self.varint()
+        return (value >> 1) ^ -(value & 1)
+
+    def bits(self, width: int) -> int:
+        """Reads a number of `width` bits, at most 64, as an unsigned integer."""
+        value = self.byte() if width <= 8 else self.signed_varint()
+        return value & ((1 << width) - 1)
+
+    def float64(self) -> float:
+        return as_float(self.bits(64), 64)
+
+    def read_flagged(self) -> tuple[int, bool]:
+        """Reads a varint; returns it without its lowest bit, and that bit as a flag."""
+        value = self.varint()
+        return value >> 1, bool(value & 1)
+
+    def count(self, of: str, size: int = 1) -> int:
+        """Reads the number of items that follow, of at least `size` bytes each."""
+        value = self.varint()
+        if value * size > self.left:
+            self.fail(f"{value} {of} are announced, and {self.left} bytes are left")
+        return value
+
+    def index(self, of: str, length: int) -> int:
+        """Reads an index into a table of `length` entries."""
+        return self.checked_index(self.varint(), of, length)
+
+    def checked_index(self, index: int, of: str, length: int) -> int:
+        """Returns `index` if it is less than `length`; otherwise raises FileFormatError."""
+        if index >= length:
+            self.fail(f"{of} {index} is named, of {length}")
+        return index
+
+    def skip(self, size: int, of: str) -> int:
+        """Skips `size` bytes; returns the position before them."""
+        if size > self.left:
+            self.fail(f"{of} of {size} bytes is announced, and {self.left} bytes are left")
+        self.at += size
+        return self.at - size
+
+    def align(self, alignment: int) -> None:
+        """Skips padding up to the next multiple of `alignment`."""
+        if alignment < 1 or alignment & (alignment - 1):
+            self.fail(f"the alignment {alignment} is no power of two")
+        self.skip(-(self.base + self.at) % alignment, "padding")
+
+    def split_off(self, size: int, what: str) -> Cursor:
+        """Skips the next `size` bytes; returns a cursor over them."""
+        start = self.skip(size, what)
+        return Cursor(self.data, what, start, start + size, self.base)
+
+    def check_finished(self) -> None:
+        if self.left:
+            self.fail(f"{self.left} bytes are left over")
 
 
 class Section(enum.IntEnum):
@@ -79,7 +214,6 @@ class Strings:
         return text
 
     def name(self, index: int) -> str:
-        """Reads the name of a dialect or an operation."""
         text = self[index]
         if len(text) > _MAX_NAME_LENGTH:
             self._section.fail(f"a name has {len(text)} characters")
@@ -102,7 +236,6 @@ class AttributeEntry:
 
     @property
     def kind(self) -> tuple[str, int | None]:
-        """The pair of dialect and code."""
         return self.dialect, self.code
 
 
@@ -112,10 +245,7 @@ class EntryTable:
     def __init__(
         self, of: str, count: int, offsets: Cursor, data: Cursor, dialects: Sequence[str]
     ) -> None:
-        """Reads the sizes of `count` entries, grouped by dialect, from `offsets`.
-
-        The entries themselves are skipped in `data`.
-        """
+        # The sizes of the entries, grouped by dialect, are in `offsets`; the entries in `data`.
         self._of, self._data = of, data
         self._starts = array("Q", [data.at])
         self._custom = bytearray()
@@ -148,10 +278,12 @@ class EntryTable:
 
 
 class Properties:
-    """A table of operations' native properties, each a sequence of bytes."""
+    """A table of operations' native properties, each a sequence of bytes.
+
+    The section is None if the module has none.
+    """
 
     def __init__(self, section: Cursor | None) -> None:
-        """Reads the section of properties; None if the module has none."""
         self._starts, self._section = array("Q"), section
         if section is not None:
             for _ in range(section.count("properties")):
@@ -159,13 +291,13 @@ class Properties:
                 section.skip(section.varint(), "properties")
             section.check_finished()
 
-    def __len__(self) -> int:
-        return len(self._starts)
-
     def __getitem__(self, index: int) -> Cursor:
-        if self._section is None or index >= len(self):
-            raise IndexError(index)
         section = self._section
+        if section is None or index >= len(self._starts):
+            raise FileFormatError(
+                "The StableHLO module cannot be read: an operation names properties "
+                f"{index} of {len(self._starts)}."
+            )
         cursor = Cursor(section.data, section.what, self._starts[index], base=section.base)
         return cursor.split_off(cursor.varint(), section.what)
 
@@ -179,6 +311,8 @@ class Layout:
       producer: the tool that wrote it, such as "StableHLO_v1.13.0".
       operation_names: full names, such as "vhlo.add_v1".
       operations: the section of the outermost operation.
+      max_characters, max_entries: the maximum sizes of texts and dictionaries together. Shared
+        parts are small in the file but large when expanded; no real module expands to so much.
     """
 
     version: int
@@ -189,6 +323,29 @@ class Layout:
     types: EntryTable
     properties: Properties
     operations: Cursor
+    max_characters: int
+    max_entries: int
+
+
+def read_data(data: Data, read: Callable[[memoryview], T]) -> T:
+    """Calls `read` with a flat view of the bytes, which are copied only if not contiguous.
+
+    Raises:
+      FileFormatError: the operations end too early, or `read` raises it.
+    """
+    with memoryview(data) as view:
+        flat = view.cast("B") if view.c_contiguous else memoryview(view.tobytes())
+        with flat, flat.toreadonly() as readonly:
+            try:
+                return read(readonly)
+            except FileFormatError as e:
+                # The traceback's frames hold views, and a mapped file with views cannot be closed.
+                raise e.with_traceback(None) from None
+            except IndexError:
+                raise FileFormatError(
+                    "The StableHLO module cannot be read: its section of operations ends within "
+                    "an operation. Write the file again."
+                ) from None
 
 
 def read_layout(data: memoryview) -> Layout:
@@ -227,6 +384,8 @@ def read_layout(data: memoryview) -> Layout:
         types=types,
         properties=Properties(sections.get(Section.PROPERTIES)),
         operations=sections[Section.OPERATIONS],
+        max_characters=4096 + 32 * len(data),
+        max_entries=4096 + 4 * len(data),
     )
 
 
@@ -276,7 +435,6 @@ def _copy(cursor: Cursor) -> Cursor:
 def _read_dialects(
     section: Cursor, version: int, strings: Strings
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Reads the names of the dialects, and the full names of the operations."""
     dialects = []
     for _ in range(section.count("dialects")):
         if version < DIALECT_VERSIONS:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -157,6 +158,9 @@ Attribute: TypeAlias = (
 class Operation:
     """An operation.
 
+    The methods read attributes; they raise FileFormatError if the attribute is missing or of
+    another kind.
+
     Attributes:
       name: StableHLO's name without dialect and version: "add", "dot_general", "call", "return".
       operands: the values that it takes.
@@ -177,12 +181,7 @@ class Operation:
     def ints(self, name: str, absent: tuple[int, ...] | None = None) -> tuple[int, ...]:
         """Reads an attribute that is a vector of integers.
 
-        Args:
-          name: the name of the attribute.
-          absent: the value for operations of older versions, which lack the attribute.
-
-        Raises:
-          FileFormatError: there is none of this name, or it is no such vector.
+        `absent` is the value for operations of older versions, which lack the attribute.
         """
         value = self.attributes.get(name, absent)
         if isinstance(value, DenseElements) and (row := find_dtype(_dtype(value))) is not None:
@@ -193,44 +192,25 @@ class Operation:
         raise self._wrong(name, "a vector of integers")
 
     def int(self, name: str) -> int:
-        """Reads an attribute that is an integer.
-
-        Raises:
-          FileFormatError: there is none of this name, or it is no integer.
-        """
         value = self.attributes.get(name)
         if isinstance(value, int) and not isinstance(value, bool):
             return value
         raise self._wrong(name, "an integer")
 
     def flags(self, name: str) -> tuple[bool, ...]:
-        """Reads an attribute that is a vector of bools.
-
-        Raises:
-          FileFormatError: there is none of this name, or it is no such vector.
-        """
         value = self.attributes.get(name)
         if isinstance(value, DenseElements) and value.type.element == "i1":
             return tuple(map(bool, value.array().reshape(-1)))
         raise self._wrong(name, "a vector of what is true or false")
 
     def text(self, name: str) -> str:
-        """Reads an attribute that is a string, or the name of an enum value.
-
-        Raises:
-          FileFormatError: there is none of this name, or it is no string.
-        """
+        """Reads an attribute that is a string, or the name of an enum value."""
         value = self.attributes.get(name)
         if isinstance(value, str):
             return value
         raise self._wrong(name, "a string")
 
     def flag(self, name: str) -> bool:
-        """Reads an attribute that is true or false.
-
-        Raises:
-          FileFormatError: there is none of this name, or it is neither.
-        """
         value = self.attributes.get(name)
         if isinstance(value, bool):
             return value
@@ -258,7 +238,6 @@ class Block:
 
     @property
     def returned(self) -> tuple[Value, ...]:
-        """The values that the block returns."""
         return self.operations[-1].operands
 
 
@@ -287,10 +266,101 @@ class Program:
 
     @property
     def main(self) -> Function:
-        """The entry point."""
         return self.functions["main"]
 
     def __str__(self) -> str:
-        from jax2tf_bridge.bytecode._text import format_program  # which needs these classes
+        """Returns a text for people, close to MLIR's generic form, which is not read back.
 
-        return format_program(self)
+        Each operation has a line. Values are numbered through each function. Constants of more
+        than 8 different elements are written as dots, and the user's line follows an operation as
+        a comment.
+        """
+        lines = ["module {"]
+        for function in self.functions.values():
+            lines += _FunctionText().lines(function)
+        return "\n".join([*lines, "}"]) + "\n"
+
+
+_MAX_ELEMENTS = 8
+"""Maximum number of elements of a constant that are written."""
+
+
+class _FunctionText:
+    """Formatter of a function; numbers its values."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Value, int] = {}
+
+    def lines(self, function: Function) -> Iterator[str]:
+        body = function.body
+        results = _join(str(value.type) for value in body.returned)
+        yield f"  func @{function.name}({self._arguments(body)}) -> ({results}) {{"
+        yield from self._operations(body, "    ")
+        yield "  }"
+
+    def _name(self, value: Value) -> str:
+        return f"%{self._numbers.setdefault(value, len(self._numbers))}"
+
+    def _arguments(self, block: Block) -> str:
+        return _join(f"{self._name(value)}: {value.type}" for value in block.arguments)
+
+    def _operations(self, block: Block, indent: str) -> Iterator[str]:
+        for operation in block.operations:
+            yield from self._operation(operation, indent)
+
+    def _operation(self, operation: Operation, indent: str) -> Iterator[str]:
+        operands = _join(map(self._name, operation.operands))
+        attributes = _format_attributes(operation.attributes)
+        start = f"{operation.name} {operands}".rstrip() + attributes
+        results = operation.results
+        types = f" : {_join(str(value.type) for value in results)}" if results else ""
+        comment = f"  // {operation.source}" if operation.source else ""
+        if results:
+            start = f"{_join(map(self._name, results))} = {start}"
+        if not operation.regions:
+            yield f"{indent}{start}{types}{comment}"
+            return
+        for number, region in enumerate(operation.regions):
+            yield f"{indent}{start} {{{comment}" if number == 0 else f"{indent}}}, {{"
+            if region.arguments:
+                yield f"{indent}^({self._arguments(region)}):"
+            yield from self._operations(region, indent + "  ")
+        yield f"{indent}}}{types}"
+
+
+def _join(texts: Iterable[str]) -> str:
+    return ", ".join(texts)
+
+
+def _format_attributes(attributes: Mapping[str, Attribute]) -> str:
+    if not attributes:
+        return ""
+    return f" {{{_join(f'{name} = {_format(value)}' for name, value in attributes.items())}}}"
+
+
+def _format(attribute: Attribute) -> str:
+    match attribute:
+        case DenseElements() if len(attribute.type.shape) == 1:
+            return _format_elements(attribute)
+        case DenseElements():
+            return f"dense<{_format_elements(attribute)}>"
+        case tuple():
+            return f"[{_join(map(_format, attribute))}]"
+        case Mapping():
+            return f"{{{_join(f'{k} = {_format(v)}' for k, v in attribute.items())}}}"
+        case bool():
+            return str(attribute).lower()
+        case str():
+            return json.dumps(attribute)
+        case _:
+            return str(attribute)
+
+
+def _format_elements(elements: DenseElements) -> str:
+    try:
+        array = elements.array()
+    except FileFormatError:
+        return "..."
+    if array.ndim != 1 and array.size and not any(array.strides):
+        return str(array.reshape(-1)[0])  # one number for all elements
+    return str(array.tolist()) if array.size <= _MAX_ELEMENTS else "[...]"

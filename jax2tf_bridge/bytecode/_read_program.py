@@ -6,16 +6,13 @@ bounded by the size of the module. Constants are not copied.
 
 from __future__ import annotations
 
-import mmap
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TypeAlias
 
 from jax2tf_bridge.bytecode import _operations as ops
-from jax2tf_bridge.bytecode._attributes import Attributes, Dictionary
-from jax2tf_bridge.bytecode._cursor import Cursor
-from jax2tf_bridge.bytecode._layout import read_layout
-from jax2tf_bridge.bytecode._operations import Locations
+from jax2tf_bridge.bytecode._attributes import Attributes, Dictionary, RawAttributes
+from jax2tf_bridge.bytecode._layout import Cursor, Data, Layout, read_data, read_layout
 from jax2tf_bridge.bytecode._program import (
     Attribute,
     Block,
@@ -25,21 +22,10 @@ from jax2tf_bridge.bytecode._program import (
     Unsupported,
     Value,
 )
-from jax2tf_bridge.bytecode._types import Types
-from jax2tf_bridge.bytecode._values import Values
 from jax2tf_bridge.bytecode._vhlo import PROPERTIES, plain_name
-from jax2tf_bridge.errors import FileFormatError
-
-Data: TypeAlias = bytes | bytearray | memoryview | mmap.mmap
 
 _MAX_DEPTH = 64
 """Maximum nesting depth of regions; limited because users of the tree walk it recursively."""
-
-# Shared parts of a module are small in the file but large when expanded, so the expanded size is
-# limited, to more than any real module needs.
-_SMALL = 1 << 12
-_CHARACTERS_PER_BYTE = 32
-_ENTRIES_PER_BYTE = 4
 
 _NO_ATTRIBUTES: Mapping[str, Attribute] = MappingProxyType({})
 
@@ -52,19 +38,7 @@ def read_program(data: Data) -> Program:
     Raises:
       FileFormatError: the data is not a portable artifact, is damaged, or has unknown contents.
     """
-    with memoryview(data) as view:
-        flat = view.cast("B") if view.c_contiguous else memoryview(view.tobytes())
-        with flat, flat.toreadonly() as readonly:
-            try:
-                return _ProgramReader(readonly).program()
-            except FileFormatError as e:
-                # The traceback's frames hold views, and a mapped file with views cannot be closed.
-                raise e.with_traceback(None) from None
-            except IndexError:
-                raise FileFormatError(
-                    "The StableHLO module cannot be read: its section of operations ends within "
-                    "an operation. Write the file again."
-                ) from None
+    return read_data(data, lambda view: _ProgramReader(view).program())
 
 
 class _ValueScope:
@@ -87,7 +61,6 @@ class _Region:
         scope.size = self._end = scope.size + n_values
 
     def define(self, values: tuple[Value, ...]) -> None:
-        """Assigns the next numbers to values."""
         number = self._next
         self._next = end = number + len(values)
         if end > self._end:
@@ -98,24 +71,91 @@ class _Region:
             number += 1
 
     def close(self) -> None:
-        """Frees the numbers."""
         for number in range(self._first, self._next):
             del self.scope.values[number]
         self.scope.size = self._first
+
+
+# Codes of the builtin locations.
+_CALL_SITE, _FILE, _FUSED, _FUSED_WITH, _NAME, _RANGE = 10, 11, 12, 13, 14, 22
+
+_MAX_STEPS = 64
+"""Maximum number of nested locations that are visited."""
+
+_FILE_NAME = re.compile(r'[^"<>]+\.\w+')
+
+
+class _Locations:
+    """A reader of source lines; returns None once all lines together have too many characters."""
+
+    def __init__(self, layout: Layout, attributes: RawAttributes) -> None:
+        self._table, self._attributes = layout.attributes, attributes
+        self._characters_left = layout.max_characters
+        self._known: dict[int, str | None] = {}
+        self._files: dict[int, str | None] = {}
+        self._places: dict[tuple[str, int], str | None] = {}
+
+    def source(self, index: int) -> str | None:
+        """Returns the innermost source line, such as "model.py:12"; None if there is none.
+
+        Raises:
+          FileFormatError: the index is out of range, or the attribute is truncated.
+        """
+        if index not in self._known:
+            self._known[index] = self._find_source(index)
+        return self._known[index]
+
+    def _find_source(self, index: int) -> str | None:
+        pending = [index]
+        for _ in range(_MAX_STEPS):
+            if not pending:
+                break
+            entry = self._table[pending.pop()]
+            code, cursor = entry.code, entry.cursor
+            if entry.dialect != "builtin":
+                continue
+            if code in (_FILE, _RANGE):
+                file = self._read_file_name(cursor.varint())
+                has_line = code == _FILE or cursor.varint() > 0
+                if file is not None and has_line:
+                    return self._format_line(file, cursor.varint())
+            elif code == _NAME:
+                cursor.varint()
+                pending.append(cursor.varint())
+            elif code == _CALL_SITE:
+                callee, caller = cursor.varint(), cursor.varint()
+                pending += [caller, callee]
+            elif code in (_FUSED, _FUSED_WITH):
+                count = min(cursor.count("locations"), _MAX_STEPS)
+                pending += reversed([cursor.varint() for _ in range(count)])
+        return None
+
+    def _read_file_name(self, index: int) -> str | None:
+        """Reads a name; returns None if it is not a file name."""
+        if index not in self._files:
+            name = self._attributes.string(index)
+            is_file = name is not None and _FILE_NAME.fullmatch(name)
+            self._files[index] = name if is_file else None
+        return self._files[index]
+
+    def _format_line(self, file: str, line: int) -> str | None:
+        text = self._places.get((file, line))
+        if text is None and len(file) < self._characters_left:
+            text = self._places[file, line] = f"{file}:{line}"
+            self._characters_left -= len(text)
+        return text
 
 
 class _ProgramReader:
     def __init__(self, view: memoryview) -> None:
         self._layout = layout = read_layout(view)
         self._cursor, self._version = layout.operations, layout.version
-        longest = _SMALL + _CHARACTERS_PER_BYTE * len(view)
-        self._attributes = Attributes(layout.attributes, layout.strings, len(layout.types))
-        types = Types(layout.types, layout.attributes, longest)
-        self._values = Values(layout.attributes, self._attributes, types, layout.types, longest)
-        self._locations = Locations(layout.attributes, self._attributes, longest)
+        self._raw_attributes = RawAttributes(layout)
+        self._attributes = Attributes(layout, self._raw_attributes)
+        self._locations = _Locations(layout, self._raw_attributes)
         self._names = [plain_name(name) or name for name in layout.operation_names]
         self._held: dict[tuple[int, int], Mapping[str, Attribute]] = {}
-        self._entries_left = _SMALL + _ENTRIES_PER_BYTE * len(view)
+        self._entries_left = layout.max_entries
 
     def program(self) -> Program:
         cursor = self._cursor
@@ -158,7 +198,9 @@ class _ProgramReader:
         results: tuple[Value, ...] = ()
         if mask & ops.RESULTS:
             n_results = cursor.count("results")
-            results = tuple([Value(self._values.type(cursor.varint())) for _ in range(n_results)])
+            results = tuple(
+                [Value(self._attributes.type(cursor.varint())) for _ in range(n_results)]
+            )
         operands: tuple[Value, ...] = ()
         if mask & ops.OPERANDS:
             operands = self._operands(region)
@@ -187,7 +229,7 @@ class _ProgramReader:
         native = _NO_ATTRIBUTES if properties is None else self._native(name, properties)
         if attributes is None:
             return native
-        dictionary = self._attributes.read(attributes)
+        dictionary = self._raw_attributes.read(attributes)
         if not isinstance(dictionary, Dictionary):
             self._cursor.fail("an operation's attributes are no dictionary")
         # Many operations may share a large dictionary, so the total number of entries is limited.
@@ -198,7 +240,7 @@ class _ProgramReader:
         for attribute, index in dictionary.entries:
             if attribute in merged:
                 self._cursor.fail(f"an operation has two attributes {attribute[:100]!r}")
-            merged[attribute] = self._values.read(index)
+            merged[attribute] = self._attributes.read(index)
         return MappingProxyType(merged)
 
     def _native(self, name: int, properties: int) -> Mapping[str, Attribute]:
@@ -209,14 +251,14 @@ class _ProgramReader:
 
     def _read_native(self, name: int, properties: int) -> Mapping[str, Attribute]:
         table, full = self._layout.properties, self._layout.operation_names[name]
-        if properties >= len(table):
-            self._cursor.fail(f"an operation names properties {properties} of {len(table)}")
         if full not in PROPERTIES:
             if plain_name(full) is None:
                 return MappingProxyType({"properties": Unsupported(f"properties of {full}")})
             self._cursor.fail(f"the operation {full} is not known to this version")
         cursor = table[properties]
-        values = {attribute: self._values.read(cursor.varint()) for attribute in PROPERTIES[full]}
+        values = {
+            attribute: self._attributes.read(cursor.varint()) for attribute in PROPERTIES[full]
+        }
         cursor.check_finished()
         return MappingProxyType(values)
 
@@ -252,7 +294,7 @@ class _ProgramReader:
             cursor.fail(f"a region has {n_blocks} blocks, and one is expected")
         region = _Region(scope, cursor.varint(), cursor)
         n_operations, types = ops.read_block(cursor, self._version)
-        arguments = tuple([Value(self._values.type(kind)) for kind in types])
+        arguments = tuple([Value(self._attributes.type(kind)) for kind in types])
         region.define(arguments)
         if n_operations > cursor.left:
             cursor.fail(f"{n_operations} operations are announced, {cursor.left} bytes are left")

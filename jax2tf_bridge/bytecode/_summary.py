@@ -6,7 +6,6 @@ bounded by the size of the module. Constants are skipped.
 
 from __future__ import annotations
 
-import mmap
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,14 +14,14 @@ from types import MappingProxyType
 from typing import NoReturn, TypeAlias
 
 from jax2tf_bridge.bytecode._attributes import (
-    Attribute,
-    Attributes,
     Dictionary,
+    RawAttribute,
+    RawAttributes,
     Tensor,
     TypeReference,
 )
-from jax2tf_bridge.bytecode._layout import Layout, Strings, read_layout
-from jax2tf_bridge.bytecode._operations import MODULE, ModuleWalk, OperationMatch, walk
+from jax2tf_bridge.bytecode._layout import Data, Layout, Strings, read_data, read_layout
+from jax2tf_bridge.bytecode._operations import MODULE, ModuleWalk, OperationMatch
 from jax2tf_bridge.bytecode._types import Types, UnknownTypeError
 from jax2tf_bridge.bytecode._vhlo import PROPERTIES, plain_name
 from jax2tf_bridge.errors import FileFormatError
@@ -30,12 +29,10 @@ from jax2tf_bridge.errors import FileFormatError
 Version: TypeAlias = tuple[int, int, int]
 """A StableHLO version: (major, minor, patch)."""
 
-Data: TypeAlias = bytes | bytearray | memoryview | mmap.mmap
-
 _FUNCTION, _CUSTOM_CALL, _CONSTANT = "func", "custom_call", "constant"
 
 _PRODUCER = re.compile(r"StableHLO_v([0-9]{1,9})\.([0-9]{1,9})\.([0-9]{1,9})")
-_OF_FUNCTIONS = frozenset({"func", "call"})
+_FUNC_DIALECT = frozenset({"func", "call"})
 _NOT_COUNTED = frozenset({MODULE, "builtin.unrealized_conversion_cast"})
 """The module itself, and casts between VHLO and other dialects that only exist in files."""
 
@@ -45,11 +42,9 @@ _MAX_KEY_LENGTH = 100
 _MAX_CONSTANTS = 10
 """Maximum number of constants in the summary."""
 
-# Shared parts of a module are small in the file but large when expanded, so the expanded size is
-# limited, to more than any real module needs.
-_CHARACTERS_PER_BYTE, _MAX_CHARACTERS = 32, 1 << 26
-_ENTRIES_PER_BYTE, _MAX_ENTRIES = 4, 1 << 20
-_SMALL = 1 << 12
+_MAX_CHARACTERS, _MAX_ENTRIES = 1 << 26, 1 << 20
+"""Maximum sizes of texts and dictionaries together, in modules of any size."""
+
 _MAX_UNKNOWN = 20
 
 
@@ -116,41 +111,31 @@ def read_summary(data: Data) -> ModuleSummary:
       FileFormatError: the data is not a portable artifact, is damaged, or has an unknown type in
         main's signature.
     """
-    with memoryview(data) as view, _flatten_view(view) as flat:
-        return _SummaryReader(flat).summary()
+    return read_data(data, lambda view: _SummaryReader(view).summary())
 
 
-def read_main_types(
-    data: Data,
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def read_main_types(data: Data) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Reads the types of main's arguments and results, without reading function bodies.
 
     Raises:
       FileFormatError: as for `read_summary`.
     """
-    with memoryview(data) as view, _flatten_view(view) as flat:
-        return _SummaryReader(flat, top_only=True).main_types()
-
-
-def _flatten_view(view: memoryview) -> memoryview:
-    """Returns a view of the bytes; copies them only if they are not contiguous."""
-    return view.cast("B") if view.c_contiguous else memoryview(view.tobytes())
+    return read_data(data, lambda view: _SummaryReader(view, top_only=True).main_types())
 
 
 class _SummaryReader:
     def __init__(self, view: memoryview, *, top_only: bool = False) -> None:
         self._layout = layout = read_layout(view)
-        characters = min(_SMALL + _CHARACTERS_PER_BYTE * len(view), _MAX_CHARACTERS)
-        self._entries_left = min(_SMALL + _ENTRIES_PER_BYTE * len(view), _MAX_ENTRIES)
-        self._attributes = Attributes(layout.attributes, layout.strings, len(layout.types))
-        self._types = Types(layout.types, layout.attributes, characters)
+        self._entries_left = min(layout.max_entries, _MAX_ENTRIES)
+        self._attributes = RawAttributes(layout)
+        self._types = Types(layout, min(layout.max_characters, _MAX_CHARACTERS))
         self._kinds = {
             i: kind
             for i, name in enumerate(layout.operation_names)
             if (kind := plain_name(name)) in (_FUNCTION, _CUSTOM_CALL, _CONSTANT)
         }
         self._unknown: dict[str, None] = {}
-        self._walk = walk(layout, frozenset(self._kinds), top_only=top_only)
+        self._walk = ModuleWalk(layout, frozenset(self._kinds), top_only=top_only)
 
     def summary(self) -> ModuleSummary:
         inputs, outputs = self.main_types()
@@ -197,17 +182,13 @@ class _SummaryReader:
         return (op for op in self._walk.match_counts if self._kinds[op.name] == kind)
 
     def _attribute_indices(self, op: OperationMatch) -> dict[str, int]:
-        """Returns the indices of an operation's attributes, by name."""
         indices: dict[str, int] = {}
         name = self._layout.operation_names[op.name]
         if op.properties is not None:
             if name not in PROPERTIES:
                 self._add_unknown(name)
                 return {}
-            table = self._layout.properties
-            if op.properties >= len(table):
-                _fail(f"an operation names properties {op.properties} of {len(table)}")
-            cursor = table[op.properties]
+            cursor = self._layout.properties[op.properties]
             for attribute in PROPERTIES[name]:
                 indices[attribute] = cursor.varint()
             cursor.check_finished()
@@ -232,7 +213,7 @@ class _SummaryReader:
         if self._entries_left < 0:
             _fail("its dictionaries have more entries together than the module has bytes")
 
-    def _attribute(self, op: OperationMatch, name: str) -> Attribute:
+    def _attribute(self, op: OperationMatch, name: str) -> RawAttribute:
         index = self._attribute_indices(op).get(name)
         return None if index is None else self._attributes.read(index)
 
@@ -241,18 +222,14 @@ class _SummaryReader:
         return value if isinstance(value, str) else None
 
     def _constants(self) -> list[ModuleConstant]:
-        indices = {
-            index: None
-            for op in self._find_matches(_CONSTANT)
-            for name, index in self._attribute_indices(op).items()
-            if name == "value"
-        }
-        constants = []
-        for index in indices:
-            value = self._attributes.read(index)
-            if isinstance(value, Tensor):
-                constants.append((value.size, value.type))
-        return [ModuleConstant(self._type_text(type_index), size) for size, type_index in constants]
+        indices = (self._attribute_indices(op) for op in self._find_matches(_CONSTANT))
+        values = dict.fromkeys(named["value"] for named in indices if "value" in named)
+        tensors = (self._attributes.read(index) for index in values)
+        return [
+            ModuleConstant(self._type_text(tensor.type), tensor.size)
+            for tensor in tensors
+            if isinstance(tensor, Tensor)
+        ]
 
     def _type_text(self, index: int) -> str:
         try:
@@ -290,19 +267,18 @@ class _SummaryReader:
                         yield f"{name[:_MAX_KEY_LENGTH]}.{inner[:_MAX_KEY_LENGTH]}", text
 
 
-def _count_operations(layout: Layout, walked: ModuleWalk) -> Counter[str]:
-    """Counts the operations by their names in StableHLO."""
+def _count_operations(layout: Layout, walk: ModuleWalk) -> Counter[str]:
     counts: Counter[str] = Counter()
     for i, name in enumerate(layout.operation_names):
         plain = plain_name(name)
         if plain == "return":
-            # VHLO has a single return operation for functions and regions. Of the operations that
-            # were searched for, only functions have regions.
-            counts["func.return"] += walked.child_counts[i]
-            counts["stablehlo.return"] += walked.counts[i] - walked.child_counts[i]
+            # VHLO has a single return operation for functions and regions. Only functions have
+            # regions among the operations that the walk searches for.
+            counts["func.return"] += walk.child_counts[i]
+            counts["stablehlo.return"] += walk.counts[i] - walk.child_counts[i]
         elif name not in _NOT_COUNTED:
-            dialect = "func" if plain in _OF_FUNCTIONS else "stablehlo"
-            counts[f"{dialect}.{plain}" if plain else name] += walked.counts[i]
+            dialect = "func" if plain in _FUNC_DIALECT else "stablehlo"
+            counts[f"{dialect}.{plain}" if plain else name] += walk.counts[i]
     return +counts
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from jax2tf_bridge._dtypes import ALL_DTYPES
-from jax2tf_bridge.bytecode._cursor import Cursor
-from jax2tf_bridge.bytecode._layout import EntryTable
+from jax2tf_bridge.bytecode._layout import Cursor, Layout
 from jax2tf_bridge.bytecode._program import OtherType, TensorType, ValueType
 
 _DYNAMIC = -(1 << 63)
@@ -32,12 +31,13 @@ class UnknownTypeError(Exception):
 class Types:
     """A table of types.
 
-    Types may share parts, so a small table could expand to endless text; the total is limited.
+    Types may share parts, so a small table could expand to endless text; the total is limited to
+    `max_characters`.
     """
 
-    def __init__(self, table: EntryTable, attributes: EntryTable, longest: int) -> None:
-        """Creates a reader; all texts together may have `longest` characters."""
-        self._table, self._attributes, self._characters_left = table, attributes, longest
+    def __init__(self, layout: Layout, max_characters: int) -> None:
+        self._table, self._attributes = layout.types, layout.attributes
+        self._characters_left = max_characters
         self._known: dict[int, str] = {}
         self._unknown: dict[int, str] = {}
         self._values: dict[int, ValueType] = {}

@@ -34,6 +34,12 @@ from jax2tf_bridge.from_jax import _jax_compat
 T = TypeVar("T")
 
 
+def at_version(artifact: bytes, version: str) -> bytes:
+    """Rewrites a module for a StableHLO version."""
+    with _jax_compat.make_ir_context():
+        return _jax_compat.serialize_module(_jax_compat.deserialize_module(artifact), version)
+
+
 @functools.cache
 def artifacts() -> tuple[bytes, ...]:
     """Modules at each layout that the format has had: with regions, calls, assertions, types."""
@@ -46,11 +52,8 @@ def artifacts() -> tuple[bytes, ...]:
         return jnp.where(np.array([True, False, True, True]), carry, 2), rows
 
     portable = bridge.export(f, polymorphic_shapes="(b, 4)", platforms=["cpu"])(jnp.ones((2, 4)))
-    modules = []
-    for version in ("0.9.0", "0.10.0", "0.12.0", "0.14.24", "1.13.1"):
-        with _jax_compat.make_ir_context():
-            module = _jax_compat.deserialize_module(portable.module.data)
-            modules.append(_jax_compat.serialize_module(module, version))
+    versions = ("0.9.0", "0.10.0", "0.12.0", "0.14.24", "1.13.1")
+    modules = [at_version(portable.module.data, version) for version in versions]
     assert [artifact[4] >> 1 for artifact in modules] == [0, 1, 3, 4, 6]
     return tuple(modules)
 

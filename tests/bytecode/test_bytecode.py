@@ -1,4 +1,4 @@
-"""What is read from a portable artifact without MLIR, against what MLIR reads."""
+"""Compares the summary of a portable artifact with what MLIR reads."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from jax.extend.mlir.dialects import stablehlo
 import jax2tf_bridge as bridge
 from jax2tf_bridge.bytecode import ModuleSummary, read_main_types, read_summary, version_text
 from jax2tf_bridge.from_jax import _jax_compat
+from tests.bytecode.checked_readers import at_version
 from tests.fresh_process import run_python
 from tests.portable.exported_programs import portable_of
 from tests.program_cases.record import Program
@@ -73,7 +74,7 @@ def _cast(kind: Any, attribute: Any) -> Any:
 
 
 def _items(attributes: Any) -> list[tuple[str, Any]]:
-    """What a mapping of MLIR's holds, of which some releases give the names and some the pairs."""
+    """Reads a mapping of MLIR, whose iterator yields names or pairs, depending on the release."""
     names = [n if isinstance(n, str) else n.name for n in attributes]
     return [(name, attributes[name]) for name in names]
 
@@ -148,12 +149,7 @@ def _artifacts(program: Program) -> list[tuple[str, bytes]]:
         portables = [portable, portable.vjp()] if program.differentiable else [portable]
     written = [(version_text(r.module.stablehlo_version), r.module.data) for r in portables]
     newest = version_text(_jax_compat.current_stablehlo_version())
-    return written + [(newest, _at_version(artifact, newest)) for _, artifact in written]
-
-
-def _at_version(artifact: bytes, version: str) -> bytes:
-    with _jax_compat.make_ir_context():
-        return _jax_compat.serialize_module(_jax_compat.deserialize_module(artifact), version)
+    return written + [(newest, at_version(artifact, newest)) for _, artifact in written]
 
 
 # Regions, dimensions of convolutions, gather and scatter, custom calls, narrow and complex types.
@@ -216,7 +212,7 @@ def test_every_version_of_stablehlo_and_of_bytecode(program: Program) -> None:
     expressed = 0
     for version in VERSIONS:
         try:
-            older = _at_version(artifact, version)
+            older = at_version(artifact, version)
         except (ir.MLIRError, RuntimeError, ValueError):
             continue  # this version cannot express the program
         summary = _check(older)

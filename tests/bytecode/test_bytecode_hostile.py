@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from jax2tf_bridge.bytecode import read_main_types, read_summary
-from jax2tf_bridge.bytecode._cursor import Cursor
+from jax2tf_bridge.bytecode._layout import Cursor
 from jax2tf_bridge.errors import FileFormatError
 from tests.bytecode.checked_readers import artifacts, read_bounded, summarize_checked
 from tests.sampling import examples

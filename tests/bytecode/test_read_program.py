@@ -36,7 +36,7 @@ from jax2tf_bridge.bytecode import (
 )
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.from_jax import _jax_compat
-from tests.bytecode.checked_readers import operations_of
+from tests.bytecode.checked_readers import at_version, operations_of
 from tests.fresh_process import run_python
 from tests.portable.exported_programs import portable_of
 from tests.program_cases.reference import jax_arguments
@@ -176,7 +176,7 @@ def printed(value: Attribute) -> str:
 
 
 def dense(value: DenseElements) -> str:
-    """What MLIR prints of the elements, which it gets as NumPy has them."""
+    """Prints the elements by MLIR, from a NumPy array."""
     array = value.array()
     assert not array.flags.writeable
     if value.type.element == "index":
@@ -206,11 +206,6 @@ def check(artifact: bytes) -> tuple[Program, Comparison]:
     with _jax_compat.make_ir_context(), ir.Location.unknown():
         comparison.program(program, ir.Module.parse(artifact))
     return program, comparison
-
-
-def at_version(artifact: bytes, version: str) -> bytes:
-    with _jax_compat.make_ir_context():
-        return _jax_compat.serialize_module(_jax_compat.deserialize_module(artifact), version)
 
 
 def families(x: jax.Array, w: jax.Array) -> Any:

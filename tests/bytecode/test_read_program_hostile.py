@@ -209,7 +209,7 @@ def test_dictionary_that_is_shared() -> None:
 )
 def test_constants_of_another_size(sizes: tuple[int, ...], n_bytes: int, message: str) -> None:
     body = Body()
-    # Of signed numbers the lowest bit is the sign.
+    # The lowest bit of a signed number is the sign.
     numbers = [size if size == HUGE else size << 1 for size in sizes]
     tensor = body.type(20, len(sizes), *numbers, body.f32)
     value = body.attribute(15, tensor, n_bytes, data=bytes(n_bytes))
