@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias, cast
 
-from shape_poly._expressions import Dim, DimExpr, as_dim, divisors_in, variables_of
+from shape_poly._expressions import Dim, DimExpr, as_dim, iter_divisors, variables_of
 from shape_poly._parser import DimensionSyntaxError, parse_dimension
 
 ComparisonOperator: TypeAlias = Literal[">=", "<=", "==", ">", "<", "!="]
@@ -202,17 +202,17 @@ class Fact:
         return (value == 0) == (self.relation == "==")
 
 
-def facts_of(*comparisons: Comparison) -> list[Fact]:
+def list_facts(*comparisons: Comparison) -> list[Fact]:
     """Returns the facts that the comparisons state, including that no divisor is 0."""
     facts: list[Fact] = []
     for comparison in comparisons:
         sides = (DimExpr.of(comparison.left), DimExpr.of(comparison.right))
-        divisors = dict.fromkeys(d for side in sides for d in divisors_in(side))
-        facts += [*(Fact("!=", d) for d in divisors), difference_fact(comparison)]
+        divisors = dict.fromkeys(d for side in sides for d in iter_divisors(side))
+        facts += [*(Fact("!=", d) for d in divisors), make_difference_fact(comparison)]
     return facts
 
 
-def difference_fact(comparison: Comparison) -> Fact:
+def make_difference_fact(comparison: Comparison) -> Fact:
     """Returns the fact about the difference of the sides; it does not cover divisors."""
     left, right = DimExpr.of(comparison.left), DimExpr.of(comparison.right)
     match comparison.operator:

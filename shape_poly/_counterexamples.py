@@ -67,7 +67,7 @@ def find_smallest(
     return Proven()
 
 
-def small_assignments(
+def iter_small_assignments(
     constraints: Sequence[Comparison], ranges: Ranges, *, deadline: float
 ) -> Iterator[dict[str, int]]:
     """Yields assignments that satisfy the constraints, by sum, then lexicographically.
@@ -239,7 +239,7 @@ class _Source:
         return self._assign(f"min({left}, {right})")
 
 
-def degree(dimension: DimExpr) -> int:
+def bound_degree(dimension: DimExpr) -> int:
     """Returns an upper bound of the degree of a polynomial that bounds the dimension."""
     return max(
         (sum(_atom_degree(a) * e for a, e in monomial) for monomial, _ in dimension.terms),
@@ -248,4 +248,4 @@ def degree(dimension: DimExpr) -> int:
 
 
 def _atom_degree(atom: Atom) -> int:
-    return 1 if isinstance(atom, Variable) else max(1, *map(degree, atom.operands))
+    return 1 if isinstance(atom, Variable) else max(1, *map(bound_degree, atom.operands))

@@ -13,11 +13,11 @@ from shape_poly._comparisons import (
     Refuted,
     Unknown,
     Verdict,
-    facts_of,
+    list_facts,
 )
-from shape_poly._counterexamples import degree, find_smallest
+from shape_poly._counterexamples import bound_degree, find_smallest
 from shape_poly._normal_form import OutOfTimeError
-from shape_poly._problem import is_evident, normalize, ranges_from, residue_classes
+from shape_poly._problem import find_ranges, is_evident, normalize, split_residue_classes
 from shape_poly._z3 import decide_by_z3
 
 _MAX_ASSIGNMENTS = 4000
@@ -37,7 +37,7 @@ def decide(
     Raises:
       ImportError: z3 is needed, and not installed.
     """
-    relevant, names = touching(constraints, comparison.variables())
+    relevant, names = select_related(constraints, comparison.variables())
     purpose = f"Proving that {comparison}"
     return _decide(relevant, names, comparison, time_limit, purpose)
 
@@ -68,14 +68,14 @@ def _decide(
 ) -> Verdict:
     deadline = time.monotonic() + time_limit
     try:
-        facts = facts_of(*constraints)
-        goals = facts_of(comparison)
+        facts = list_facts(*constraints)
+        goals = list_facts(comparison)
         _check_degrees([*facts, *goals])
         problem = normalize(facts, goals, sorted(names), deadline)
         if is_evident(problem, deadline):
             return Proven()
         enumerate_until = min(deadline, time.monotonic() + _MAX_ENUMERATION_SECONDS)
-        known, ranges = constraints, ranges_from(facts, names)
+        known, ranges = constraints, find_ranges(facts, names)
         if not smallest:
             # The search skips variables that equations eliminated.
             known = [Comparison(f.relation, f.expression, 0) for f in problem.facts]
@@ -88,7 +88,7 @@ def _decide(
                 return Refuted(problem.original_values(values))
             case Refuted() | Proven():
                 return searched
-        if all(is_evident(p, deadline) for p in residue_classes(problem, deadline)):
+        if all(is_evident(p, deadline) for p in split_residue_classes(problem, deadline)):
             return Proven()
     except OverflowError as e:
         return Unknown(f"it is too large: {e}")
@@ -113,12 +113,12 @@ def _decide(
 
 
 def _check_degrees(facts: Sequence[Fact]) -> None:
-    highest = max((degree(fact.expression) for fact in facts), default=0)
+    highest = max((bound_degree(fact.expression) for fact in facts), default=0)
     if highest > _MAX_DEGREE:
         raise OverflowError(f"powers of degree {highest}, and {_MAX_DEGREE} is the limit")
 
 
-def touching(
+def select_related(
     constraints: Sequence[Comparison], names: frozenset[str]
 ) -> tuple[list[Comparison], frozenset[str]]:
     """Returns the constraints related to the names, directly or not, and all variables in them."""
@@ -149,7 +149,7 @@ def find_conflict(
     deadline = time.monotonic() + time_limit
     remaining = list(constraints)
     while remaining:
-        part, _ = touching(remaining, remaining[0].variables())
+        part, _ = select_related(remaining, remaining[0].variables())
         part = part or remaining[:1]
         remaining = [c for c in remaining if c not in part]
         if _is_contradictory(part, deadline):

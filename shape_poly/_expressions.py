@@ -526,19 +526,19 @@ def operation(kind: OperationKind, left: Dim, right: Dim, *, simplify: bool = Tr
     return raw_operation(kind, x, y)
 
 
-def atoms(dimension: DimExpr) -> Iterator[Atom]:
+def iter_atoms(dimension: DimExpr) -> Iterator[Atom]:
     """Yields all variables and operations; operands come before their operation."""
     for monomial, _ in dimension.terms:
         for atom, _ in monomial:
             if isinstance(atom, DimOperation):
                 for operand in atom.operands:
-                    yield from atoms(operand)
+                    yield from iter_atoms(operand)
             yield atom
 
 
-def divisors_in(dimension: DimExpr) -> Iterator[DimExpr]:
+def iter_divisors(dimension: DimExpr) -> Iterator[DimExpr]:
     """Yields the divisors that depend on variables; nested ones come first."""
-    for atom in atoms(dimension):
+    for atom in iter_atoms(dimension):
         if isinstance(atom, DimOperation) and atom.kind in ("floordiv", "mod"):
             divisor = atom.operands[1]
             if divisor.constant_value() is None:

@@ -132,7 +132,7 @@ _MAX_SUM_TERMS = 40
 _MAX_SHIFTED_DEGREE = 4
 
 
-def enclosure(expression: DimExpr, ranges: Ranges | None = None, *, effort: int = 3) -> Interval:
+def enclose(expression: DimExpr, ranges: Ranges | None = None, *, effort: int = 3) -> Interval:
     """Bounds the values of an expression.
 
     Args:

@@ -21,12 +21,12 @@ from shape_poly._expressions import (
     operation,
     raw_operation,
 )
-from shape_poly._intervals import Bound, Ranges, enclosure
+from shape_poly._intervals import Bound, Ranges, enclose
 from shape_poly._simplification import (
-    common_factors,
-    constant_quotient,
     divide_coefficients,
     divide_monomial,
+    find_common_factors,
+    find_constant_quotient,
     remove_common_factor,
 )
 
@@ -61,7 +61,7 @@ class Normalizer:
         """Converts a fact to normal form and divides it by nonzero factors."""
         if time.monotonic() > self._deadline:
             raise OutOfTimeError
-        return simplest(Fact(fact.relation, self.dimension(fact.expression)), self._ranges)
+        return reduce_fact(Fact(fact.relation, self.dimension(fact.expression)), self._ranges)
 
     def dimension(self, dimension: DimExpr) -> DimExpr:
         return map_atoms(dimension, self._atom)
@@ -93,7 +93,7 @@ class Normalizer:
 
     def _non_negative(self, x: DimExpr) -> DimExpr:
         """Converts max(x, 0) to normal form."""
-        low, high = enclosure(x, self._ranges)
+        low, high = enclose(x, self._ranges)
         if low >= 0:
             return x
         if high <= 0:
@@ -115,12 +115,12 @@ class Normalizer:
             x, y = atom.operands
             divisor = y.constant_value()
             if divisor is None:
-                low, _ = enclosure(x, self._ranges)
-                if low >= 0 and enclosure(y - x, self._ranges)[0] >= 1:
+                low, _ = enclose(x, self._ranges)
+                if low >= 0 and enclose(y - x, self._ranges)[0] >= 1:
                     return DimExpr.constant(0)
-            elif (quotient := constant_quotient(x, divisor, self._ranges)) is not None:
+            elif (quotient := find_constant_quotient(x, divisor, self._ranges)) is not None:
                 return DimExpr.constant(quotient)
-            exact = exact_quotient(atom, self._divisible, self._ranges)
+            exact = divide_exactly(atom, self._divisible, self._ranges)
             if exact is not None:
                 return exact
         return atom_expression(atom)
@@ -144,11 +144,11 @@ _MAX_SEARCHED_TERMS = 40
 
 def sign(dimension: DimExpr, ranges: Ranges) -> int:
     """Returns 1 or -1 if the bounds show that the dimension is positive or negative, else 0."""
-    low, high = enclosure(dimension, ranges, effort=_EFFORT)
+    low, high = enclose(dimension, ranges, effort=_EFFORT)
     return 1 if low >= 1 else -1 if high <= -1 else 0
 
 
-def simplest(fact: Fact, ranges: Ranges) -> Fact:
+def reduce_fact(fact: Fact, ranges: Ranges) -> Fact:
     """Divides the fact by nonzero factors, and simplifies dividends and divisors.
 
     The result is equivalent for variables within the bounds, if no divisor is 0.
@@ -157,14 +157,14 @@ def simplest(fact: Fact, ranges: Ranges) -> Fact:
       OverflowError: the result would be too large.
     """
     fact = _divide_content(_divide_factors(fact, ranges))
-    divided = divisibility(fact, ranges)
+    divided = match_divisibility(fact, ranges)
     if divided is None:
         return fact
     x, y = divided
     return Fact(fact.relation, x - y * raw_operation("floordiv", x, y))
 
 
-def divisibility(fact: Fact, ranges: Ranges) -> tuple[DimExpr, DimExpr] | None:
+def match_divisibility(fact: Fact, ranges: Ranges) -> tuple[DimExpr, DimExpr] | None:
     """Returns (x, y) if the fact is equivalent to mod(x, y) == 0 (or != 0), else None."""
     remainder = None if fact.relation == ">=" else _as_remainder(fact.expression, ranges)
     if remainder is None:
@@ -212,7 +212,7 @@ def _as_remainder(x: DimExpr, ranges: Ranges) -> tuple[DimExpr, DimExpr] | None:
     return None
 
 
-def exact_quotient(
+def divide_exactly(
     atom: DimOperation, divisible: Sequence[tuple[DimExpr, DimExpr]], ranges: Ranges
 ) -> DimExpr | None:
     """Simplifies floordiv(u, v) if a known divisibility implies that v divides u.
@@ -238,7 +238,7 @@ def exact_quotient(
 def _divide_factors(fact: Fact, ranges: Ranges) -> Fact:
     """Divides the fact by common factors of its terms whose sign is known."""
     terms = [t for t in fact.expression.terms if t[0] or fact.relation != ">="]
-    common = common_factors([m for m, _ in terms], signs_in(ranges))
+    common = find_common_factors([m for m, _ in terms], signs_in(ranges))
     if not common:
         return fact
     divided = DimExpr.of_terms((divide_monomial(m, common), c) for m, c in terms)
@@ -260,7 +260,7 @@ def _quotient_at_least(
     if divided.constant_value() is not None:
         # The fact bounds the factor itself, and its known sign may follow from that bound.
         return fact
-    least: Bound = enclosure(
+    least: Bound = enclose(
         DimExpr.of_terms([(tuple(common.items()), signs)]), ranges, effort=_EFFORT
     )[0]
     if -least <= constant < least:

@@ -87,7 +87,7 @@ class Token:
         return repr(self.text) if self.text else "the end of the text"
 
 
-def tokens(text: str, error: type[DimensionSyntaxError] = DimensionSyntaxError) -> list[Token]:
+def tokenize(text: str, error: type[DimensionSyntaxError] = DimensionSyntaxError) -> list[Token]:
     """Splits a text into tokens; the last token marks the end.
 
     Raises:
@@ -121,7 +121,7 @@ def tokens(text: str, error: type[DimensionSyntaxError] = DimensionSyntaxError) 
     return result
 
 
-def integer(token: Token, text: str, error: type[DimensionSyntaxError]) -> int:
+def read_integer(token: Token, text: str, error: type[DimensionSyntaxError]) -> int:
     """Returns the value of a number.
 
     Raises:
@@ -158,7 +158,7 @@ def parse_dimension(text: str, *, simplify: bool = False) -> Dim:
     >>> parse_dimension("(4*b + 1) // 2"), parse_dimension("(4*b + 1) // 2", simplify=True)
     (DimExpr('floordiv(4*b + 1, 2)'), DimExpr('2*b'))
     """
-    reader = DimParser(text, tokens(text), simplify=simplify)
+    reader = DimParser(text, tokenize(text), simplify=simplify)
     result = reader.dimension()
     reader.expect_end()
     return result
@@ -316,7 +316,7 @@ class DimParser:
         token = self.token
         if token.kind == "number":
             self._next += 1
-            return DimExpr.constant(integer(token, self._text, self._error))
+            return DimExpr.constant(read_integer(token, self._text, self._error))
         if token.kind == "name":
             self._next += 1
             if self.token.text == "(":

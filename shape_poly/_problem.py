@@ -9,9 +9,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from shape_poly._comparisons import Fact
-from shape_poly._expressions import Atom, DimExpr, DimOperation, Variable, atom_expression, atoms
-from shape_poly._intervals import POSITIVE, Interval, Ranges, enclosure
-from shape_poly._normal_form import Normalizer, OutOfTimeError, divisibility, map_atoms, sign
+from shape_poly._expressions import (
+    Atom,
+    DimExpr,
+    DimOperation,
+    Variable,
+    atom_expression,
+    iter_atoms,
+)
+from shape_poly._intervals import POSITIVE, Interval, Ranges, enclose
+from shape_poly._normal_form import Normalizer, OutOfTimeError, map_atoms, match_divisibility, sign
 
 _MAX_ELIMINATIONS = 50
 """Maximum number of eliminated variables; one elimination can make another possible."""
@@ -53,17 +60,19 @@ def normalize(
     left = set(names)
     original = {name: DimExpr.variable(name) for name in names}
     fresh = (name for i in itertools.count() if (name := f"quotient{i}") not in names)
-    facts = [*facts, *least_values(facts)]
+    facts = [*facts, *find_least_values(facts)]
     for step in range(_MAX_ELIMINATIONS + 1):
-        normalizer = Normalizer(ranges_from(facts, left), deadline)
+        normalizer = Normalizer(find_ranges(facts, left), deadline)
         facts = [f for f in map(normalizer.fact, dict.fromkeys(facts)) if f.constant() is not True]
-        ranges = ranges_from(facts, left)
-        divisible = [d for f in facts if f.relation == "==" and (d := divisibility(f, ranges))]
+        ranges = find_ranges(facts, left)
+        divisible = [
+            d for f in facts if f.relation == "==" and (d := match_divisibility(f, ranges))
+        ]
         normalizer = Normalizer(ranges, deadline, divisible)
         facts = [f for f in map(normalizer.fact, dict.fromkeys(facts)) if f.constant() is not True]
         goals = [normalizer.fact(g) for g in goals]
         original = {name: normalizer.dimension(value) for name, value in original.items()}
-        ranges = ranges_from(facts, left)
+        ranges = find_ranges(facts, left)
         elimination = next((e for f in facts if (e := _find_elimination(f, ranges, fresh))), None)
         if elimination is None or step == _MAX_ELIMINATIONS:
             break
@@ -122,7 +131,7 @@ def _find_elimination(fact: Fact, ranges: Ranges, fresh: Iterator[str]) -> _Elim
         (holder, *others) = holders
         if others or not isinstance(holder, DimOperation) or holder.kind != "floordiv":
             continue
-        low, _ = enclosure(atom_expression(holder), ranges)
+        low, _ = enclose(atom_expression(holder), ranges)
         divisor = holder.operands[1]
         if math.isinf(low) or name in divisor.variables() or not sign(divisor, ranges):
             continue
@@ -151,27 +160,27 @@ def is_evident(problem: Problem, deadline: float) -> bool:
     Raises:
       OutOfTimeError: the deadline passed.
     """
-    if contradict(problem.facts, problem.ranges):
+    if are_contradictory(problem.facts, problem.ranges):
         return True
     return all(_is_evident(goal, problem, deadline) for goal in problem.goals)
 
 
 def _is_evident(goal: Fact, problem: Problem, deadline: float) -> bool:
-    if follows(goal, problem.ranges) or goal in problem.facts:
+    if decide_fact(goal, problem.ranges) or goal in problem.facts:
         return True
     if goal.relation != ">=":
         return False
-    for fact in itertools.chain(problem.facts, _definitions(goal.expression, problem.ranges)):
+    for fact in itertools.chain(problem.facts, _iter_definitions(goal.expression, problem.ranges)):
         if time.monotonic() > deadline:
             raise OutOfTimeError
         factors = {">=": (1,), "==": (1, -1), "!=": ()}[fact.relation]
         for factor in factors:
-            if enclosure(goal.expression - factor * fact.expression, problem.ranges)[0] >= 0:
+            if enclose(goal.expression - factor * fact.expression, problem.ranges)[0] >= 0:
                 return True
     return False
 
 
-def _definitions(dimension: DimExpr, ranges: Ranges) -> Iterator[Fact]:
+def _iter_definitions(dimension: DimExpr, ranges: Ranges) -> Iterator[Fact]:
     """Yields facts that define the quotients and maxima in an expression."""
     for monomial, _ in dimension.terms[:_MAX_SEARCHED_TERMS]:
         for atom, _ in monomial:
@@ -180,12 +189,12 @@ def _definitions(dimension: DimExpr, ranges: Ranges) -> Iterator[Fact]:
                 value = atom_expression(atom)
                 if atom.kind == "max":
                     yield from (Fact(">=", value - x), Fact(">=", value - y))
-                elif atom.kind == "floordiv" and enclosure(y, ranges)[0] >= 1:
+                elif atom.kind == "floordiv" and enclose(y, ranges)[0] >= 1:
                     yield Fact(">=", x - y * value)
                     yield Fact(">=", y * value + y - 1 - x)
 
 
-def residue_classes(problem: Problem, deadline: float) -> Iterator[Problem]:
+def split_residue_classes(problem: Problem, deadline: float) -> Iterator[Problem]:
     """Yields the problem for each combination of remainders of its variables; itself if too many.
 
     For example, the normal form alone proves floordiv(b + 1, 2) + floordiv(b, 2) == b for
@@ -197,7 +206,7 @@ def residue_classes(problem: Problem, deadline: float) -> Iterator[Problem]:
     """
     moduli = dict.fromkeys(sorted(problem.ranges), 1)
     for fact in (*problem.facts, *problem.goals):
-        for atom in atoms(fact.expression):
+        for atom in iter_atoms(fact.expression):
             divisor = atom.operands[1].constant_value() if isinstance(atom, DimOperation) else None
             if divisor and isinstance(atom, DimOperation) and atom.kind == "floordiv":
                 for name in atom.operands[0].variables():
@@ -220,7 +229,7 @@ _MAX_TRIED_VALUE = 128
 _MAX_TRIED_SIZE = 50
 
 
-def ranges_from(facts: Sequence[Fact], names: Iterable[str]) -> dict[str, Interval]:
+def find_ranges(facts: Sequence[Fact], names: Iterable[str]) -> dict[str, Interval]:
     """Bounds the variables by facts that are linear in one variable each.
 
     If the facts contradict each other, a lower bound exceeds the upper one.
@@ -234,7 +243,7 @@ def ranges_from(facts: Sequence[Fact], names: Iterable[str]) -> dict[str, Interv
     return ranges
 
 
-def least_values(facts: Sequence[Fact]) -> list[Fact]:
+def find_least_values(facts: Sequence[Fact]) -> list[Fact]:
     """Finds lower bounds of variables by trying values in facts about one variable each.
 
     For example, b - 8*floordiv(b, 8) == 0 gives b >= 8.
@@ -268,16 +277,16 @@ def _bound_solutions(fact: Fact, slope: int, offset: int) -> Interval:
     return (-(offset // slope), math.inf) if slope > 0 else (1, offset // -slope)
 
 
-def contradict(facts: Iterable[Fact], ranges: Ranges) -> bool:
+def are_contradictory(facts: Iterable[Fact], ranges: Ranges) -> bool:
     """Returns whether the bounds show that the facts cannot all hold."""
     return any(low > high for low, high in ranges.values()) or any(
-        follows(fact, ranges) is False for fact in facts
+        decide_fact(fact, ranges) is False for fact in facts
     )
 
 
-def follows(fact: Fact, ranges: Ranges) -> bool | None:
+def decide_fact(fact: Fact, ranges: Ranges) -> bool | None:
     """Returns whether the fact holds, or None if the bounds do not decide it."""
-    low, high = enclosure(fact.expression, ranges)
+    low, high = enclose(fact.expression, ranges)
     if fact.relation == ">=":
         return True if low >= 0 else False if high < 0 else None
     if low > 0 or high < 0:

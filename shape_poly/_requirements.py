@@ -7,20 +7,27 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from shape_poly._comparisons import Comparison, Fact, Proven, Refuted, facts_of
-from shape_poly._counterexamples import small_assignments
-from shape_poly._deciding import decide, touching, witness
+from shape_poly._comparisons import Comparison, Fact, Proven, Refuted, list_facts
+from shape_poly._counterexamples import iter_small_assignments
+from shape_poly._deciding import decide, select_related, witness
 from shape_poly._expressions import (
     DimExpr,
     DimOperation,
     as_dim,
     atom_expression,
-    atoms,
+    iter_atoms,
     raw_operation,
 )
-from shape_poly._intervals import Ranges, enclosure
-from shape_poly._normal_form import Normalizer, OutOfTimeError, divisibility, sign
-from shape_poly._problem import Problem, follows, is_evident, least_values, normalize, ranges_from
+from shape_poly._intervals import Ranges, enclose
+from shape_poly._normal_form import Normalizer, OutOfTimeError, match_divisibility, sign
+from shape_poly._problem import (
+    Problem,
+    decide_fact,
+    find_least_values,
+    find_ranges,
+    is_evident,
+    normalize,
+)
 from shape_poly._scope import SymbolicScope
 
 _MAX_SAMPLES = 600
@@ -51,7 +58,7 @@ def weakest_requirement(
     'b >= 6'
     """
     deadline = time.monotonic() + time_limit
-    constraints, names = touching(scope.constraints if scope else (), comparison.variables())
+    constraints, names = select_related(scope.constraints if scope else (), comparison.variables())
     comparison = rewrite(comparison, constraints, names, deadline)
     both = (*constraints, comparison)
     first = witness(both, time_limit=time_limit / 4)
@@ -66,12 +73,12 @@ def weakest_requirement(
     if isinstance(refutation, Refuted):
         samples.add(refutation.counterexample)
     try:
-        facts = facts_of(*constraints)
-        ranges = ranges_from([*facts, *least_values(facts)], names)
+        facts = list_facts(*constraints)
+        ranges = find_ranges([*facts, *find_least_values(facts)], names)
     except OverflowError:
         return comparison
     sampled_until = min(deadline, time.monotonic() + _MAX_SAMPLING_SECONDS)
-    small = small_assignments(constraints, ranges, deadline=sampled_until)
+    small = iter_small_assignments(constraints, ranges, deadline=sampled_until)
     for values in itertools.islice(small, _MAX_SAMPLES):
         samples.add(values)
     for candidate in dict.fromkeys(_candidates(comparison, samples, ranges, deadline)):
@@ -81,8 +88,8 @@ def weakest_requirement(
             continue
         proofs = ((both, candidate), ((*constraints, candidate), comparison))
         if samples.agree(candidate) and all(
-            isinstance(decide(given, goal, time_limit=deadline - time.monotonic()), Proven)
-            for given, goal in proofs
+            isinstance(decide(known, goal, time_limit=deadline - time.monotonic()), Proven)
+            for known, goal in proofs
         ):
             return candidate
     return comparison
@@ -176,7 +183,7 @@ def _unfold(comparison: Comparison, ranges: Ranges, deadline: float) -> Iterator
     """Yields the comparison in normal form, and with quotients multiplied out."""
     normalizer = Normalizer(ranges, deadline)
     try:
-        steps = [normalizer.fact(facts_of(comparison)[-1])]
+        steps = [normalizer.fact(list_facts(comparison)[-1])]
         while len(steps) < _MAX_UNFOLDINGS:
             following = _remove_quotient(steps[-1], ranges)
             if following is None:
@@ -201,7 +208,7 @@ def _remove_quotient(fact: Fact, ranges: Ranges) -> Fact | None:
         if atom.kind == "max":
             # max(x, 0) >= n means x >= n for positive n; max(x, 0) <= n means x <= n for n >= 0.
             return Fact(">=", x * coefficient + rest)
-        if atom.kind == "floordiv" and enclosure(y, ranges)[0] >= 1:
+        if atom.kind == "floordiv" and enclose(y, ranges)[0] >= 1:
             if coefficient == 1:
                 return Fact(">=", x + y * rest)
             return Fact(">=", y * rest + y - 1 - x)
@@ -210,7 +217,7 @@ def _remove_quotient(fact: Fact, ranges: Ranges) -> Fact | None:
 
 def _tidy(comparison: Comparison) -> Iterator[Comparison]:
     """Yields the comparison with its terms sorted to the sides, each simplified."""
-    *_, fact = facts_of(comparison)
+    *_, fact = list_facts(comparison)
     try:
         yield _arrange(Fact(fact.relation, DimExpr.of(fact.expression.simplify())))
         yield _arrange(fact)
@@ -233,8 +240,8 @@ def rewrite(
     """
     forms = [comparison]
     try:
-        facts = facts_of(*constraints)
-        goals = facts_of(comparison)
+        facts = list_facts(*constraints)
+        goals = list_facts(comparison)
         problem = normalize(facts, goals, sorted(names), deadline)
         forms += _with_all_variables(facts, goals, names, problem, deadline)
         forms += _with_fewer_variables(problem, names)
@@ -245,7 +252,7 @@ def rewrite(
 
 def _rank(comparison: Comparison) -> tuple[int, int, int]:
     sides = [side for side in (comparison.left, comparison.right) if isinstance(side, DimExpr)]
-    operations = sum(isinstance(a, DimOperation) for side in sides for a in atoms(side))
+    operations = sum(isinstance(a, DimOperation) for side in sides for a in iter_atoms(side))
     return operations, str(comparison).count("-"), sum(side.size for side in sides)
 
 
@@ -265,7 +272,7 @@ def _with_all_variables(
     deadline: float,
 ) -> Iterator[Comparison]:
     """Yields the comparison in normal form, and with exact quotients removed by multiplication."""
-    ranges = ranges_from([*facts, *least_values(facts)], names)
+    ranges = find_ranges([*facts, *find_least_values(facts)], names)
     normalizer = Normalizer(ranges, deadline)
     *defined, goal = (normalizer.fact(g) for g in goals)
     if not _all_follow(defined, ranges):
@@ -281,7 +288,7 @@ def _with_all_variables(
 
 
 def _all_follow(facts: Sequence[Fact], ranges: Ranges) -> bool:
-    return all(follows(fact, ranges) for fact in facts)
+    return all(decide_fact(fact, ranges) for fact in facts)
 
 
 def _remove_exact_quotient(
@@ -303,7 +310,7 @@ def _remove_exact_quotient(
             if not positive or (fact.relation == ">=" and positive < 0):
                 continue
             exact = Comparison("==", raw_operation("mod", x, y), 0)
-            problem = normalize(known, facts_of(exact), sorted(names), deadline)
+            problem = normalize(known, list_facts(exact), sorted(names), deadline)
             if is_evident(problem, deadline):
                 return Fact(fact.relation, rest * y + factor * x)
     return None
@@ -311,7 +318,7 @@ def _remove_exact_quotient(
 
 def _make_readable(fact: Fact, ranges: Ranges) -> Comparison:
     """Converts a fact from normal form, so that people can read it."""
-    divided = divisibility(fact, ranges)
+    divided = match_divisibility(fact, ranges)
     if divided is not None:
         return Comparison(fact.relation, raw_operation("mod", *divided), 0)
     return _arrange(_restore_remainders(fact))

@@ -14,11 +14,11 @@ from shape_poly._comparisons import (
     Unknown,
     Verdict,
     as_comparison,
-    difference_fact,
+    make_difference_fact,
 )
 from shape_poly._deciding import decide, find_conflict
 from shape_poly._expressions import Dim, DimExpr, Variable, atom_expression
-from shape_poly._intervals import Bound, Interval, Ranges, enclosure
+from shape_poly._intervals import Bound, Interval, Ranges, enclose
 
 _MAX_CONFLICT_SECONDS = 2.0
 """Time limit for the search of contradictions; others are not reported."""
@@ -188,18 +188,18 @@ def symbolic_dim_bounds(
         return dimension, dimension
     facts = [] if scope is None else [f for c in scope.constraints for f in _list_not_negative(c)]
     narrowed = _narrow_ranges(facts, ranges or {})
-    lower, upper = enclosure(dimension, narrowed)
+    lower, upper = enclose(dimension, narrowed)
     if len(facts) * len(dimension.terms) <= _MAX_WORK:
         for fact in facts:
             lower = max(lower, _bound_lower(dimension, fact, narrowed))
             upper = min(upper, -_bound_lower(-dimension, fact, narrowed))
     # Contradictory constraints are ignored, because they imply every bound.
-    return (lower, upper) if lower <= upper else enclosure(dimension, ranges)
+    return (lower, upper) if lower <= upper else enclose(dimension, ranges)
 
 
 def _list_not_negative(constraint: Comparison) -> Sequence[DimExpr]:
     """Returns expressions that the constraint makes at least 0."""
-    fact = difference_fact(constraint)
+    fact = make_difference_fact(constraint)
     if fact.relation == "==":
         return fact.expression, -fact.expression
     return (fact.expression,) if fact.relation == ">=" else ()
@@ -219,7 +219,7 @@ def _narrow_ranges(facts: Sequence[DimExpr], known: Ranges) -> dict[str, Interva
                     case ((Variable(name) as variable, 1),):
                         others = fact - atom_expression(variable) * coefficient
                         if name not in others.variables():
-                            most = enclosure(others, ranges)[1]
+                            most = enclose(others, ranges)[1]
                             low, high = ranges.get(name, (1, math.inf))
                             ranges[name] = _narrow((low, high), coefficient, most)
         if ranges == before:
@@ -246,4 +246,4 @@ def _bound_lower(x: DimExpr, fact: DimExpr, ranges: Ranges) -> Bound:
         if monomial and monomial in coefficients and coefficients[monomial] % c == 0
     }
     useful = [f for f in factors if 0 < f <= _MAX_FACTOR]
-    return max((enclosure(x - fact * f, ranges)[0] for f in useful), default=-math.inf)
+    return max((enclose(x - fact * f, ranges)[0] for f in useful), default=-math.inf)

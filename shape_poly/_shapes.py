@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 
 from shape_poly._comparisons import Comparison
 from shape_poly._expressions import Dim, DimExpr
-from shape_poly._parser import DimensionSyntaxError, DimParser, Token, tokens
+from shape_poly._parser import DimensionSyntaxError, DimParser, Token, tokenize
 from shape_poly._scope import SymbolicScope, symbolic_dim_bounds
 from shape_poly._solution import shape_text
 
@@ -105,7 +105,7 @@ class _ShapeReader:
     ) -> None:
         self._text, self._like, self._scope = text, like, scope
         self._dimensions: list[Dim] = []
-        parsed = tokens(text, ShapeSyntaxError)
+        parsed = tokenize(text, ShapeSyntaxError)
         parsed, self._closing = _without_outer_parentheses(parsed)
         self._reader = DimParser(text, parsed, simplify=True, error=ShapeSyntaxError)
 

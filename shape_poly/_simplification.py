@@ -18,7 +18,7 @@ from shape_poly._expressions import (
     atom_expression,
     raw_operation,
 )
-from shape_poly._intervals import Bound, Ranges, enclosure
+from shape_poly._intervals import Bound, Ranges, enclose
 
 _EFFORT = 2
 _MAX_COMPARED = 12
@@ -115,7 +115,7 @@ def _floordiv_by_constant(x: DimExpr, k: int) -> DimExpr:
         if j and j > 0 and j * k <= _MAX_DIVISOR and rest.depth == 0:
             # floor((floor(z / j) + r) / k) == floor((z + j*r) / (j*k)).
             return whole + _floordiv_by_constant(atom.operands[0] + rest * j, j * k)
-    quotient = constant_quotient(x, k, effort=_EFFORT)
+    quotient = find_constant_quotient(x, k, effort=_EFFORT)
     return whole + (
         raw_operation("floordiv", x, DimExpr.constant(k)) if quotient is None else quotient
     )
@@ -140,7 +140,7 @@ def _mod_by_constant(x: DimExpr, k: int) -> DimExpr:
         # mod(4*x + 3, 8) == 4*mod(x, 2) + 3.
         constant = sum(c for m, c in x.terms if not m) % shared
         return _mod_by_constant(divide_coefficients(x, shared), k // shared) * shared + constant
-    quotient = constant_quotient(x, k, effort=_EFFORT)
+    quotient = find_constant_quotient(x, k, effort=_EFFORT)
     return raw_operation("mod", x, DimExpr.constant(k)) if quotient is None else x - quotient * k
 
 
@@ -157,18 +157,18 @@ def _operations_in(x: DimExpr, kind: OperationKind) -> Iterator[tuple[DimOperati
             yield atom, c, x - atom_expression(atom) * c
 
 
-def constant_quotient(
+def find_constant_quotient(
     x: DimExpr, k: int, ranges: Ranges | None = None, *, effort: int = 3
 ) -> int | None:
     """Returns floordiv(x, k) if it is the same for all sizes within `ranges`, else None."""
-    low, high = enclosure(x, ranges, effort=effort)
+    low, high = enclose(x, ranges, effort=effort)
     if isinstance(low, float) or isinstance(high, float) or low // k != high // k:
         return None
     return low // k
 
 
 def _is_nonzero(x: DimExpr) -> bool:
-    low, high = enclosure(x, effort=_EFFORT)
+    low, high = enclose(x, effort=_EFFORT)
     return low >= 1 or high <= -1
 
 
@@ -177,7 +177,7 @@ def _is_within(x: DimExpr, divisor: DimExpr) -> bool:
 
 
 def _least(x: DimExpr) -> Bound:
-    return enclosure(x, effort=_EFFORT)[0]
+    return enclose(x, effort=_EFFORT)[0]
 
 
 def _is_nonzero_atom(atom: Atom) -> bool:
@@ -266,7 +266,7 @@ def divide_monomial(monomial: Monomial, by: Mapping[Atom, int]) -> Monomial:
     return tuple((a, e - by.get(a, 0)) for a, e in monomial if e > by.get(a, 0))
 
 
-def common_factors(
+def find_common_factors(
     monomials: Sequence[Monomial], is_nonzero: Callable[[Atom], object]
 ) -> dict[Atom, int]:
     """Returns the nonzero factors that all monomials share, with their exponents."""
@@ -286,7 +286,7 @@ def remove_common_factor(
 ) -> tuple[DimExpr, DimExpr, DimExpr]:
     """Returns (f, x', y') with x == f*x' and y == f*y', where f is not 0."""
     terms = [*x.terms, *y.terms]
-    common = common_factors([m for m, _ in terms], is_nonzero)
+    common = find_common_factors([m for m, _ in terms], is_nonzero)
     content = math.gcd(*(c for _, c in terms)) or 1
     left, right = (
         DimExpr.of_terms((divide_monomial(m, common), c // content) for m, c in z.terms)

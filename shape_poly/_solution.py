@@ -14,7 +14,7 @@ from shape_poly._expressions import (
     DimExpr,
     Variable,
     as_dim,
-    divisors_in,
+    iter_divisors,
     variables_of,
 )
 
@@ -168,10 +168,10 @@ def _substitute(dimension: Dim, replaced: Mapping[str, Dim]) -> Dim:
 
 
 def _make_step(
-    place: Place, dimension: DimExpr, found: set[str], constant_slopes: bool
+    place: Place, dimension: DimExpr, solved: set[str], constant_slopes: bool
 ) -> PlanStep | None:
     """Solves for the only unknown variable of a dimension; None if that is not possible."""
-    unknown = dimension.variables() - found
+    unknown = dimension.variables() - solved
     if len(unknown) != 1:
         return None
     (name,) = unknown
@@ -442,7 +442,7 @@ class _PlanRun(Generic[T]):
             return self._algebra.constant(dimension)
         if not dimension.variables() <= self.values.keys():
             return None
-        for divisor in divisors_in(dimension):
+        for divisor in iter_divisors(dimension):
             value = divisor.evaluate_with(self.values, self._algebra)
             reason = (
                 f"{dimension} divides by {divisor}, which is 0",

@@ -12,7 +12,7 @@ from typing import Any
 
 from shape_poly._comparisons import Fact, Proven, Refuted, Unknown, Verdict
 from shape_poly._expressions import Atom, DimExpr, DimOperation, Monomial, Variable, atom_expression
-from shape_poly._intervals import Interval, enclosure
+from shape_poly._intervals import Interval, enclose
 from shape_poly._normal_form import OutOfTimeError
 from shape_poly._problem import Problem
 
@@ -85,7 +85,7 @@ class Encoding:
         return self._z3.IntVal(value, self._context)
 
     def _bounds(self, dimension: DimExpr) -> Interval:
-        return enclosure(dimension, self._problem.ranges, effort=1)
+        return enclose(dimension, self._problem.ranges, effort=1)
 
     def _unknown(self) -> Any:
         return self._z3.FreshInt("u", self._context)

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from hypothesis import strategies as st
 
 from shape_poly import Comparison, ComparisonOperator, DimExpr, DimOperation, OperationKind
-from shape_poly._expressions import atom_expression
 from tests.strategies import OPERATORS, VARIABLES
 
 GRID = 6
@@ -23,7 +22,7 @@ FOREVER = math.inf
 
 def as_written(kind: OperationKind, x: DimExpr, y: DimExpr) -> DimExpr:
     """Makes an operation that is not simplified, so that the prover meets it."""
-    return atom_expression(DimOperation(kind, (x, y)))
+    return DimExpr(((((DimOperation(kind, (x, y)), 1),), 1),))
 
 
 def _combined(inner: st.SearchStrategy[DimExpr]) -> st.SearchStrategy[DimExpr]:

@@ -14,10 +14,12 @@ from shape_poly import (
     prove,
     weakest_requirement,
 )
-from shape_poly._comparisons import facts_of
-from shape_poly._deciding import decide, touching
-from shape_poly._normal_form import Normalizer, divisibility, simplest
-from shape_poly._problem import least_values, ranges_from
+
+# The face hides the steps of a proof, which are tested one by one.
+from shape_poly._comparisons import list_facts
+from shape_poly._deciding import decide, select_related
+from shape_poly._normal_form import Normalizer, match_divisibility, reduce_fact
+from shape_poly._problem import find_least_values, find_ranges
 from shape_poly._requirements import rewrite
 from tests.sampling import examples
 from tests.shape_poly.proving import FOREVER, GRID, as_written, grid, products_compared, within
@@ -44,11 +46,11 @@ _constraint_lists = st.lists(_constraints, max_size=2)
 def test_without_factors_a_fact_says_the_same(
     comparison: Comparison, constraints: list[Comparison]
 ) -> None:
-    facts = facts_of(*constraints)
-    ranges = ranges_from([*facts, *least_values(facts)], VARIABLES)
-    fact = facts_of(comparison)[-1]
+    facts = list_facts(*constraints)
+    ranges = find_ranges([*facts, *find_least_values(facts)], VARIABLES)
+    fact = list_facts(comparison)[-1]
     for form in (fact, Normalizer(ranges, FOREVER).fact(fact)):
-        short = simplest(form, ranges)
+        short = reduce_fact(form, ranges)
         for values in grid(frozenset(VARIABLES)):
             if all(low <= values[name] <= high for name, (low, high) in ranges.items()):
                 try:
@@ -63,8 +65,8 @@ def test_without_factors_a_fact_says_the_same(
 def test_bounds_from_facts_follow_from_them(
     comparison: Comparison, constraints: list[Comparison]
 ) -> None:
-    facts = facts_of(comparison, *constraints)
-    bounds = least_values(facts)
+    facts = list_facts(comparison, *constraints)
+    bounds = find_least_values(facts)
     for values in grid(frozenset(VARIABLES), (comparison, *constraints)):
         assert all(b.holds_for(b.expression.evaluate(values)) for b in bounds)
 
@@ -74,11 +76,11 @@ def test_bounds_from_facts_follow_from_them(
 def test_rewritten_comparisons_are_equivalent(
     comparison: Comparison, constraints: list[Comparison]
 ) -> None:
-    relevant, names = touching(constraints, comparison.variables())
-    found = rewrite(comparison, relevant, names, FOREVER)
-    assert found.variables() <= names
+    relevant, names = select_related(constraints, comparison.variables())
+    rewritten = rewrite(comparison, relevant, names, FOREVER)
+    assert rewritten.variables() <= names
     for values in grid(names, relevant):
-        assert found.holds(values) == comparison.holds(values)
+        assert rewritten.holds(values) == comparison.holds(values)
 
 
 @given(products_compared, _constraint_lists)
@@ -86,15 +88,14 @@ def test_rewritten_comparisons_are_equivalent(
 def test_verdicts_about_products_agree_with_python(
     comparison: Comparison, constraints: list[Comparison]
 ) -> None:
-    relevant, names = touching(constraints, comparison.variables())
-    sizes = list(grid(names, relevant))
-    failing = [v for v in sizes if not comparison.holds(v)]
+    relevant, names = select_related(constraints, comparison.variables())
+    failing = [v for v in grid(names, relevant) if not comparison.holds(v)]
     match decide(constraints, comparison, time_limit=0.3):
         case Proven():
             assert not failing
-        case Refuted(found):
-            assert all(c.holds(found) for c in relevant)
-            assert not comparison.holds(found)
+        case Refuted(sizes):
+            assert all(c.holds(sizes) for c in relevant)
+            assert not comparison.holds(sizes)
 
 
 @pytest.mark.parametrize(
@@ -110,11 +111,11 @@ def test_verdicts_about_products_agree_with_python(
     ],
 )
 def test_divisibility_is_recognised(text: str, dividend: str, divisor: str | int) -> None:
-    *_, fact = facts_of(parse_comparison(text))
-    ranges = ranges_from((), "bdhks")
-    found = divisibility(simplest(fact, ranges), ranges)
-    assert found is not None
-    assert (str(found[0]), str(found[1])) == (dividend, str(divisor))
+    *_, fact = list_facts(parse_comparison(text))
+    ranges = find_ranges((), "bdhks")
+    pair = match_divisibility(reduce_fact(fact, ranges), ranges)
+    assert pair is not None
+    assert tuple(map(str, pair)) == (dividend, str(divisor))
 
 
 @pytest.mark.parametrize(
@@ -122,8 +123,8 @@ def test_divisibility_is_recognised(text: str, dividend: str, divisor: str | int
     ["b*floordiv(h, b) >= h", "mod(b, h - 2) == 0", "floordiv(b, 2) == b", "mod(b, 3) == 1"],
 )
 def test_other_facts_are_not_divisibility(text: str) -> None:
-    *_, fact = facts_of(parse_comparison(text))
-    assert divisibility(fact, ranges_from((), "bh")) is None
+    *_, fact = list_facts(parse_comparison(text))
+    assert match_divisibility(fact, find_ranges((), "bh")) is None
 
 
 _BATCHED_PATCHES = "mod(- 12*b*floordiv(3*b*h*w, - 12*b*w)*w, - 12*b*h) == 0"

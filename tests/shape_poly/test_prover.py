@@ -21,10 +21,12 @@ from shape_poly import (
     parse_comparison,
     prove,
 )
-from shape_poly._comparisons import NEVER, facts_of
-from shape_poly._counterexamples import OutOfBudget, find_smallest, small_assignments
-from shape_poly._deciding import decide, touching, witness
-from shape_poly._problem import ranges_from
+
+# The face hides the steps of a proof, which are tested one by one.
+from shape_poly._comparisons import NEVER, list_facts
+from shape_poly._counterexamples import OutOfBudget, find_smallest, iter_small_assignments
+from shape_poly._deciding import decide, select_related, witness
+from shape_poly._problem import find_ranges
 from tests.fresh_process import run_python
 from tests.sampling import examples
 from tests.shape_poly.comparison_table import CASES, Case
@@ -55,21 +57,20 @@ def test_the_table_is_worth_its_name() -> None:
 def test_verdicts_agree_with_python(
     comparison: Comparison, constraints: list[Comparison], larger: list[Mapping[str, int]]
 ) -> None:
-    relevant, names = touching(constraints, comparison.variables())
+    relevant, names = select_related(constraints, comparison.variables())
     verdict = decide(constraints, comparison, time_limit=0.3)
-    sizes = list(grid(names, relevant))
-    failing = [v for v in sizes if not comparison.holds(v)]
+    failing = [v for v in grid(names, relevant) if not comparison.holds(v)]
     match verdict:
         case Proven():
             assert not failing
-            for values in larger:
-                assert comparison.holds(values) or not all(c.holds(values) for c in relevant)
-        case Refuted(found):
-            assert found.keys() == names
-            assert all(size >= 1 for size in found.values())
-            assert all(c.holds(found) for c in relevant)
-            assert not comparison.holds(found)
-            assert not failing or _order(found) <= _order(failing[0])
+            for sizes in larger:
+                assert comparison.holds(sizes) or not all(c.holds(sizes) for c in relevant)
+        case Refuted(values):
+            assert values.keys() == names
+            assert all(size >= 1 for size in values.values())
+            assert all(c.holds(values) for c in relevant)
+            assert not comparison.holds(values)
+            assert not failing or _order(values) <= _order(failing[0])
         case Unknown(reason):
             assert "wrong" not in reason
             # On a busy machine the time may have been too short for small sizes too.
@@ -86,7 +87,7 @@ def _order(values: Mapping[str, int]) -> tuple[int, list[int]]:
 @settings(max_examples=examples(37), deadline=None)
 def test_enumeration_finds_the_smallest(constraints: list[Comparison], refuted: Comparison) -> None:
     names = frozenset("abc")
-    ranges = ranges_from(facts_of(*constraints), names)
+    ranges = find_ranges(list_facts(*constraints), names)
     failing = [
         v for v in grid(names) if all(c.holds(v) for c in constraints) and not refuted.holds(v)
     ]
@@ -103,11 +104,11 @@ def test_enumeration_finds_the_smallest(constraints: list[Comparison], refuted: 
 
 def test_small_assignments_come_in_order() -> None:
     constraints = [parse_comparison(c) for c in ("mod(a, 2) == 0", "b <= 3", "b <= a")]
-    ranges = ranges_from(facts_of(*constraints), ["a", "b"])
-    found = list(itertools.islice(small_assignments(constraints, ranges, deadline=FOREVER), 5))
-    assert [(v["a"], v["b"]) for v in found] == [(2, 1), (2, 2), (4, 1), (4, 2), (4, 3)]
-    finite = ranges_from(facts_of(parse_comparison("a <= 3")), ["a"])
-    assert len(list(small_assignments((), finite, deadline=FOREVER))) == 3
+    ranges = find_ranges(list_facts(*constraints), ["a", "b"])
+    first = list(itertools.islice(iter_small_assignments(constraints, ranges, deadline=FOREVER), 5))
+    assert [(v["a"], v["b"]) for v in first] == [(2, 1), (2, 2), (4, 1), (4, 2), (4, 3)]
+    finite = find_ranges(list_facts(parse_comparison("a <= 3")), ["a"])
+    assert len(list(iter_small_assignments((), finite, deadline=FOREVER))) == 3
 
 
 # Counterexamples
@@ -176,8 +177,8 @@ def test_loading_z3_takes_none_of_the_time(monkeypatch: pytest.MonkeyPatch) -> N
     load = _z3.load
     monkeypatch.setattr(_z3, "load", load_slowly)
     comparison = parse_comparison("h >= 2")
-    given = [parse_comparison(text) for text in ("h >= w", "w >= b", "b >= 2")]
-    assert decide(given, comparison, time_limit=0.5) == Proven()
+    constraints = [parse_comparison(text) for text in ("h >= w", "w >= b", "b >= 2")]
+    assert decide(constraints, comparison, time_limit=0.5) == Proven()
 
 
 def test_most_proofs_do_not_load_z3() -> None:

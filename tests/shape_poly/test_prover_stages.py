@@ -9,10 +9,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from shape_poly import Comparison, DimExpr, Proven, Refuted, SymbolicScope, Unknown, prove
-from shape_poly._comparisons import Fact, facts_of
+
+# The face hides the steps of a proof, which are tested one by one.
+from shape_poly._comparisons import Fact, list_facts
 from shape_poly._intervals import POSITIVE
 from shape_poly._normal_form import Normalizer
-from shape_poly._problem import Problem, is_evident, normalize, ranges_from, residue_classes
+from shape_poly._problem import Problem, find_ranges, is_evident, normalize, split_residue_classes
 from shape_poly._z3 import decide_by_z3
 from tests.sampling import examples
 from tests.shape_poly.proving import (
@@ -28,11 +30,11 @@ from tests.shape_poly.proving import (
 @given(comparisons(), constraint_lists)
 @settings(max_examples=examples(25), deadline=None)
 def test_z3_alone_agrees_with_python(comparison: Comparison, constraints: list[Comparison]) -> None:
-    facts = facts_of(*constraints)
+    facts = list_facts(*constraints)
     names = comparison.variables().union(*(c.variables() for c in constraints))
     problem = Problem(
         tuple(facts),
-        tuple(facts_of(comparison)),
+        tuple(list_facts(comparison)),
         dict.fromkeys(names, POSITIVE),
         {name: DimExpr.variable(name) for name in names},
     )
@@ -69,7 +71,7 @@ def test_z3_computes_as_python_does(dimension: DimExpr, values: Mapping[str, int
         )
         verdict = decide_by_z3(
             problem,
-            lambda found, claimed=claimed: found == values and value != claimed,  # type: ignore[misc]
+            lambda sizes, claimed=claimed: sizes == values and value != claimed,  # type: ignore[misc]
             purpose="",
             least_sum=0,
             deadline=time.monotonic() + 5,
@@ -98,7 +100,7 @@ def test_the_normal_form_has_the_same_values(
         value = dimension.evaluate(values)
     except ZeroDivisionError:
         assume(False)
-    ranges = ranges_from(facts_of(*constraints), values)
+    ranges = find_ranges(list_facts(*constraints), values)
     assert all(low <= values[name] <= high for name, (low, high) in ranges.items())
     assert Normalizer(ranges, FOREVER).dimension(dimension).evaluate(values) == value
 
@@ -109,8 +111,8 @@ def test_eliminating_variables_adds_no_sizes(
     constraints: list[Comparison], comparison: Comparison
 ) -> None:
     names = ("a", "b", "c")
-    facts = facts_of(*constraints)
-    problem = normalize(facts, facts_of(comparison), names, FOREVER)
+    facts = list_facts(*constraints)
+    problem = normalize(facts, list_facts(comparison), names, FOREVER)
     left = sorted(problem.ranges)
     for sizes in itertools.product(range(1, 5), repeat=len(left)):
         values = dict(zip(left, sizes, strict=True))
@@ -130,8 +132,8 @@ def test_what_is_evident_in_each_residue_class_holds(
     comparison: Comparison, constraints: list[Comparison], larger: Mapping[str, int]
 ) -> None:
     names = ("a", "b", "c")
-    facts = facts_of(*constraints)
-    problem = normalize(facts, facts_of(comparison), names, FOREVER)
-    if all(is_evident(part, FOREVER) for part in residue_classes(problem, FOREVER)):
+    facts = list_facts(*constraints)
+    problem = normalize(facts, list_facts(comparison), names, FOREVER)
+    if all(is_evident(part, FOREVER) for part in split_residue_classes(problem, FOREVER)):
         for values in (*grid(frozenset(names)), larger):
             assert comparison.holds(values) or not all(c.holds(values) for c in constraints)

@@ -27,14 +27,14 @@ def test_sizes_satisfy_constraints_and_depend_on_the_seed_alone(
     constraints: list[Comparison], seed: int
 ) -> None:
     scope = SymbolicScope(constraints, check=False)
-    found, again = (
+    draws, again = (
         [*itertools.islice(sample_sizes(strategies.VARIABLES, scope, seed=seed), 5)]
         for _ in range(2)
     )
-    assert found == again
-    assert all(scope.holds(sizes) for sizes in found)
-    assert len({tuple(sizes.items()) for sizes in found}) == len(found)
-    assert found[:1] == [*itertools.islice(sample_sizes(strategies.VARIABLES, scope), 1)]
+    assert draws == again
+    assert all(scope.holds(sizes) for sizes in draws)
+    assert len({tuple(sizes.items()) for sizes in draws}) == len(draws)
+    assert draws[:1] == [*itertools.islice(sample_sizes(strategies.VARIABLES, scope), 1)]
 
 
 @given(st.lists(strategies.comparisons, max_size=2), st.permutations(range(1, 6)))
@@ -75,8 +75,8 @@ def test_what_no_variable_depends_on_makes_no_difference() -> None:
 
 def test_sizes_of_symbolic_dimensions_are_not_zero() -> None:
     shapes = [symbolic_shape("b - 3, 0, floordiv(8, n - 1)")]
-    found = next(sample_sizes("bn", SymbolicScope(), nonempty=shapes))
-    assert found == {"b": 4, "n": 2}
+    sizes = next(sample_sizes("bn", SymbolicScope(), nonempty=shapes))
+    assert sizes == {"b": 4, "n": 2}
 
 
 def test_sizes_that_fit_are_not_sought_beyond_the_candidates() -> None:
