@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from jax2tf_bridge._dtypes import DTYPES_BY_ELEMENT_TYPE, find_dtype
-from jax2tf_bridge.bytecode._layout import AttributeEntry, Cursor, Layout, as_float
+from jax2tf_bridge.bytecode._layout import AttributeEntry, Cursor, Layout
 from jax2tf_bridge.bytecode._program import (
     Attribute,
     DenseElements,
@@ -229,8 +229,7 @@ class Attributes:
         row = find_dtype(DTYPES_BY_ELEMENT_TYPE.get(element, ""))
         if row is None or not row.is_integer:
             return Unsupported(f"an integer of type {element}")
-        value = cursor.bits(row.bits)
-        return value - (1 << row.bits) if row.kind == "int" and value >> (row.bits - 1) else value
+        return cursor.integer(row.bits, signed=row.kind == "int")
 
     def _builtin_integer(self, cursor: Cursor) -> Attribute:
         kind = self._type_table[cursor.varint()]
@@ -242,24 +241,17 @@ class Attributes:
         bits, unsigned = width >> 2, width & 3 == 2
         if not 0 < bits <= 64:
             return Unsupported(f"an integer of {bits} bits")
-        value = cursor.bits(bits)
-        if bits == 1:
-            return bool(value)
-        return value - (1 << bits) if not unsigned and value >> (bits - 1) else value
+        return bool(cursor.bits(1)) if bits == 1 else cursor.integer(bits, signed=not unsigned)
 
     def _float(self, cursor: Cursor) -> Attribute:
         element = str(self.type(cursor.varint()))
         row = find_dtype(DTYPES_BY_ELEMENT_TYPE.get(element, ""))
         if row is None or row.kind != "float":
             return Unsupported(f"a number of type {element}")
-        bits = cursor.bits(row.bits)
-        if row.name == "bfloat16":
-            return as_float(bits << 16, 32)
-        if row.name in ("float16", "float32", "float64"):
-            return as_float(bits, row.bits)
         import numpy as np
 
-        return float(np.array([bits], np.uint8).view(row.numpy())[0])
+        bits = np.array([cursor.bits(row.bits)], f"u{-(-row.bits // 8)}")
+        return float(bits.view(row.numpy())[0])
 
     def _accuracy(self, cursor: Cursor) -> Attribute:
         atol, rtol = cursor.float64(), cursor.float64()

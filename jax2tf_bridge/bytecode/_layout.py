@@ -39,16 +39,6 @@ _MAX_OPERATION_NAMES = 1 << 16
 VARINT_SIZES = bytes((first & -first).bit_length() if first else 9 for first in range(256))
 
 
-_FLOATS = {16: ("<H", "<e"), 32: ("<I", "<f"), 64: ("<Q", "<d")}
-
-
-def as_float(bits: int, width: int) -> float:
-    """Returns the IEEE 754 float with these bits; `width` is 16, 32 or 64."""
-    number, real = _FLOATS[width]
-    value: float = struct.unpack(real, struct.pack(number, bits))[0]
-    return value
-
-
 class Cursor:
     """A position in one section, which advances as values are read.
 
@@ -116,8 +106,14 @@ class Cursor:
         value = self.byte() if width <= 8 else self.signed_varint()
         return value & ((1 << width) - 1)
 
+    def integer(self, width: int, *, signed: bool) -> int:
+        """Reads a number of `width` bits, at most 64."""
+        value = self.bits(width)
+        return value - (1 << width) if signed and value >> (width - 1) else value
+
     def float64(self) -> float:
-        return as_float(self.bits(64), 64)
+        value: float = struct.unpack("<d", struct.pack("<Q", self.bits(64)))[0]
+        return value
 
     def read_flagged(self) -> tuple[int, bool]:
         """Reads a varint; returns it without its lowest bit, and that bit as a flag."""

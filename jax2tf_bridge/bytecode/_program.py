@@ -310,7 +310,7 @@ class _FunctionText:
 
     def _operation(self, operation: Operation, indent: str) -> Iterator[str]:
         operands = _join(map(self._name, operation.operands))
-        attributes = _format_attributes(operation.attributes)
+        attributes = f" {_format(operation.attributes)}" if operation.attributes else ""
         start = f"{operation.name} {operands}".rstrip() + attributes
         results = operation.results
         types = f" : {_join(str(value.type) for value in results)}" if results else ""
@@ -330,12 +330,6 @@ class _FunctionText:
 
 def _join(texts: Iterable[str]) -> str:
     return ", ".join(texts)
-
-
-def _format_attributes(attributes: Mapping[str, Attribute]) -> str:
-    if not attributes:
-        return ""
-    return f" {{{_join(f'{name} = {_format(value)}' for name, value in attributes.items())}}}"
 
 
 def _format(attribute: Attribute) -> str:
