@@ -1,4 +1,4 @@
-"""Each example says how it is called."""
+"""The examples' command lines: how they are called, and options that are refused."""
 
 import ast
 import runpy
@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from examples.flax_to_tensorflow import train
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = sorted(
@@ -40,3 +42,15 @@ def test_it_says_how_it_is_called(
     if option:
         documented = ast.get_docstring(ast.parse(script.read_text())) or ""
         assert documented.splitlines()[0] in printed.out
+
+
+def test_bad_steps_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # tests/consumers runs the example, where Flax is and where TensorFlow is.
+    monkeypatch.setattr(sys, "argv", ["train.py", str(tmp_path / "digits"), "--steps", "0"])
+    with pytest.raises(SystemExit) as stopped:
+        train.main()
+    assert stopped.value.code == 2
+    assert "--steps must be at least 1" in capsys.readouterr().err
+    assert not any(tmp_path.iterdir())
