@@ -1,4 +1,4 @@
-"""What every test shares: quiet runtimes, and the check that the wheel is what is tested."""
+"""Hooks for all tests: quiet runtimes, and the check that they test the wheel."""
 
 import os
 from pathlib import Path

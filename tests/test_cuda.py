@@ -16,7 +16,8 @@ from jax import export as jax_export
 
 import jax2tf_bridge as bridge
 from tests.consumers.comparison import differences
-from tests.program_cases.reference import Reference, conjugate, jax_arguments, reference
+from tests.program_cases.answers import Reference
+from tests.program_cases.reference import conjugate, jax_arguments, reference
 from tests.programs import PROGRAMS, Program
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax
 import pytest
 import tensorflow as tf
@@ -9,11 +11,11 @@ import tensorflow as tf
 from jax2tf_bridge import convert
 from tests.consumers.comparison import differences
 from tests.consumers.own_operations import foreign_operations, without_xla
-from tests.program_cases.reference import Reference, crossing, jax_arguments, reference
+from tests.program_cases.answers import Reference, results_and_gradients
+from tests.program_cases.reference import crossing, jax_arguments, reference
 from tests.program_cases.tensorflow_side import (
     flat_function,
     input_signature,
-    results_and_gradients,
 )
 from tests.programs import PROGRAMS, SEVENTEEN, Program, by_name
 from tests.sampling import sampled, stride
@@ -45,7 +47,9 @@ _OF_OTHER_KINDS = (
 _SAMPLE = (*SEVENTEEN, *map(by_name, _OF_OTHER_KINDS))
 
 
-def _check(program: Program, results: list[tf.Tensor], expected: Reference, how: str = "") -> None:
+def _check(
+    program: Program, results: Sequence[tf.Tensor], expected: Reference, how: str = ""
+) -> None:
     got = [r.numpy() for r in results]
     assert differences(how + "result", got, expected.results, program.tolerance) == []
 

@@ -22,8 +22,9 @@ from jax2tf_bridge.serialization import deserialize, write_function
 from tests.archives.layout import ARCHIVE, RETARGETED, program_folders
 from tests.archives.register_types import register_types
 from tests.consumers.comparison import differences
-from tests.consumers.exchange import ExpectedCall, Report
+from tests.consumers.exchange import Report, read_reference
 from tests.consumers.one_by_one import one_by_one
+from tests.program_cases.answers import Reference
 from tests.program_cases.reference import conjugate, crossing
 
 # The TensorFlow that runs them, and so what they may use.
@@ -39,7 +40,7 @@ def _check(folder: Path) -> list[str]:
         exported = to_exported(portable)
         if exported.has_vjp() != facts["differentiable"]:
             return [f"has_vjp is {exported.has_vjp()}"]
-        calls = [ExpectedCall.read(folder / f"call-{i}") for i in range(facts["calls"])]
+        calls = [read_reference(folder / f"call-{i}") for i in range(facts["calls"])]
         return [
             f"call {i}, {line}"
             for i, call in enumerate(calls)
@@ -47,9 +48,7 @@ def _check(folder: Path) -> list[str]:
         ]
 
 
-def compared(
-    exported: jax_export.Exported, expected: ExpectedCall, tolerance: float
-) -> Iterator[str]:
+def compared(exported: jax_export.Exported, expected: Reference, tolerance: float) -> Iterator[str]:
     """Tells what differs from the writing version: results and first gradients."""
 
     def flat(*values: Any) -> list[Any]:

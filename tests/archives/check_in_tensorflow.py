@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge import PortableFunction, to_tf
@@ -21,14 +20,15 @@ from jax2tf_bridge.serialization import deserialize, read_function
 from shape_poly import is_symbolic_dim
 from tests.archives.layout import ARCHIVE, RETARGETED, program_folders
 from tests.consumers.comparison import differences
-from tests.consumers.consume_programs import block_jax
-from tests.consumers.exchange import Array, ExpectedCall, Report
+from tests.consumers.exchange import Array, Report, read_reference
 from tests.consumers.one_by_one import one_by_one
+from tests.plugins.blocked_imports import forbid_jax
+from tests.program_cases.answers import Reference, results_and_gradients
 
 
 def _check(folder: Path) -> list[str]:
     facts = json.loads((folder / "program.json").read_text())
-    calls = [ExpectedCall.read(folder / f"call-{i}") for i in range(facts["calls"])]
+    calls = [read_reference(folder / f"call-{i}") for i in range(facts["calls"])]
     read = deserialize((folder / ARCHIVE).read_bytes())
     failures = list(_unlike(read, calls, facts["differentiable"]))
     portable = read_function(folder / RETARGETED)
@@ -39,7 +39,7 @@ def _check(folder: Path) -> list[str]:
 
 
 def _unlike(
-    portable: PortableFunction, calls: Sequence[ExpectedCall], differentiable: bool
+    portable: PortableFunction, calls: Sequence[Reference], differentiable: bool
 ) -> Iterator[str]:
     """Tells where the archive, read without JAX, says another thing than the calls."""
     for call in calls:
@@ -65,30 +65,22 @@ def _other_types(what: str, avals: Sequence[Any], arrays: Sequence[Array]) -> It
             yield f"{what} {i} is {aval}, not {array.dtype.name}{list(array.shape)}"
 
 
-def answers(portable: PortableFunction, expected: ExpectedCall, tolerance: float) -> Iterator[str]:
+def answers(portable: PortableFunction, expected: Reference, tolerance: float) -> Iterator[str]:
     """Tells what differs from the writing version: results and first gradients."""
     function = to_tf(portable, with_gradient=bool(expected.gradients))
-    tensors = [tf.constant(x) for x in expected.inputs]
-    sources = [tensors[i] for i in expected.sources]
-    with tf.GradientTape() as tape:
-        tape.watch(sources)
+
+    def flat(*tensors: Any) -> list[Any]:
         args, kwargs = portable.in_tree.unflatten(iter(tensors))
-        results = portable.out_tree.flatten(function(*args, **kwargs))
-    yield from differences("result", [r.numpy() for r in results], expected.results, tolerance)
-    if not expected.gradients:
-        return
-    gradients = tape.gradient(
-        [results[i] for i in expected.targets],
-        sources,
-        output_gradients=[tf.constant(c) for c in expected.cotangents],
-    )
-    got = [np.asarray(None) if g is None else g.numpy() for g in gradients]
-    yield from differences("gradient", got, expected.gradients, tolerance)
+        return portable.out_tree.flatten(function(*args, **kwargs))
+
+    results, gradients = results_and_gradients(flat, expected.inputs, expected)
+    yield from differences("result", results, expected.results, tolerance)
+    yield from differences("gradient", gradients, expected.gradients, tolerance)
 
 
 def main(folder: Path, report_path: Path, *names: str) -> NoReturn:
     """Checks the programs named, or all that were written; exits with 0 when it came through."""
-    block_jax()
+    forbid_jax()
     report = Report(report_path)
     report.head({"tensorflow": tf.__version__})
     folders = {f.name: f for f in program_folders(folder)}

@@ -22,8 +22,8 @@ from saved_models.sidecar import array_of
 from tests.archives.check_in_jax import compared
 from tests.archives.check_in_tensorflow import answers
 from tests.archives.register_types import register_types
-from tests.consumers.exchange import ExpectedCall
 from tests.fresh_process import run_python
+from tests.program_cases.answers import Reference
 from tests.sampling import sampled
 
 pytestmark = pytest.mark.checkout
@@ -45,14 +45,15 @@ def _read(sidecar: Path) -> tuple[dict[str, Any], PortableFunction]:
     return facts, read_function(sidecar.with_suffix(".exported"))
 
 
-def _calls(facts: dict[str, Any]) -> list[ExpectedCall]:
+def _calls(facts: dict[str, Any]) -> list[Reference]:
     return [_call(listed) for listed in facts["calls"]]
 
 
-def _call(listed: dict[str, Any]) -> ExpectedCall:
+def _call(listed: dict[str, Any]) -> Reference:
     names = ("inputs", "results", "cotangents", "gradients")
-    arrays = {name: [array_of(a) for a in listed[name]] for name in names}
-    return ExpectedCall(**arrays, sources=listed["sources"], targets=listed["targets"])
+    arrays = {name: tuple(array_of(a) for a in listed[name]) for name in names}
+    sources, targets = tuple(listed["sources"]), tuple(listed["targets"])
+    return Reference(**arrays, sources=sources, targets=targets)
 
 
 def test_there_are_members_and_each_has_both_parts() -> None:

@@ -26,11 +26,10 @@ supply_missing_names()
 
 from tests.archives.layout import ARCHIVE  # noqa: E402
 from tests.archives.register_types import register_types  # noqa: E402
-from tests.consumers.exchange import Report, write_arrays  # noqa: E402
+from tests.consumers.exchange import Report, write_reference  # noqa: E402
 from tests.consumers.one_by_one import one_by_one  # noqa: E402
 from tests.program_cases.record import Call, Example, Program  # noqa: E402
 from tests.program_cases.reference import (  # noqa: E402
-    Reference,
     jax_arguments,
     over_key_words,
     reference,
@@ -86,19 +85,6 @@ def _plain(tree: Any) -> Any:
     return jax.tree_util.tree_map(lambda x: jax.ShapeDtypeStruct(np.shape(x), x.dtype), tree)
 
 
-def write_reference(expected: Reference, path: Path) -> None:
-    """Writes the two files of a call."""
-    arrays = {
-        "inputs": expected.inputs,
-        "results": expected.results,
-        "cotangents": expected.cotangents,
-        "gradients": expected.gradients,
-    }
-    write_arrays(path.with_suffix(".npz"), arrays)
-    indices = {"sources": expected.sources, "targets": expected.targets}
-    path.with_suffix(".json").write_text(json.dumps(indices))
-
-
 def _write(program: Program, folder: Path) -> list[str]:
     folder.mkdir(parents=True, exist_ok=True)
     with program.precision():
@@ -109,7 +95,7 @@ def _write(program: Program, folder: Path) -> list[str]:
         except Exception as e:
             return [f"{type(e).__name__}: {str(e)[:1500]}"]
     for i, expected in enumerate(references):
-        write_reference(expected, folder / f"call-{i}")
+        write_reference(folder / f"call-{i}", expected)
     facts = {
         "calls": len(references),
         "differentiable": program.differentiable,

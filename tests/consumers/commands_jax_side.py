@@ -8,7 +8,6 @@ command: `mlp_symbolic` and `mlp_symbolic_args`.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -16,8 +15,9 @@ from typing import Any
 
 import jax
 
-from tests.consumers.exchange import write_arrays
-from tests.program_cases.reference import Reference, reference
+from tests.consumers.exchange import write_reference
+from tests.plugins.blocked_imports import require_absent
+from tests.program_cases.reference import reference
 from tests.programs import by_name
 
 NAMES = (
@@ -48,22 +48,14 @@ def _words(name: str) -> list[str]:
     return words + (["--constraints", *program.constraints] if program.constraints else [])
 
 
-def _write(expected: Reference, path: Path) -> None:
-    groups = ("inputs", "results", "cotangents", "gradients")
-    write_arrays(path.with_suffix(".npz"), {g: getattr(expected, g) for g in groups})
-    indices = {"sources": expected.sources, "targets": expected.targets}
-    path.with_suffix(".json").write_text(json.dumps(indices))
-
-
 def main(folder: Path) -> None:
     """Writes, for each program, how it is exported and what JAX answers."""
-    if importlib.util.find_spec("tensorflow") is not None:
-        raise RuntimeError(f"tensorflow is installed in this environment: {sys.prefix}")
+    require_absent("tensorflow")
     for name in NAMES:
         program = by_name(name)
         example = program.build()
         for i, call in enumerate(example.calls):
-            _write(reference(program, example, call), folder / f"{name}-{i}")
+            write_reference(folder / f"{name}-{i}", reference(program, example, call))
         facts = {
             "words": _words(name),
             "calls": len(example.calls),

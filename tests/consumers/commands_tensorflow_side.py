@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import tensorflow as tf
 
 from tests.consumers.comparison import differences
-from tests.consumers.consume_programs import block_jax
-from tests.consumers.exchange import ExpectedCall
-
-Flat: TypeAlias = Callable[[Sequence[Any]], list[Any]]
-"""From the flat arguments to the flat results."""
+from tests.consumers.exchange import read_reference
+from tests.plugins.blocked_imports import forbid_jax
+from tests.program_cases.answers import FlatFunction, differentiate
 
 
 def _differences(name: str, references: Path, model: Path) -> Iterator[str]:
@@ -28,53 +26,39 @@ def _differences(name: str, references: Path, model: Path) -> Iterator[str]:
     names = json.loads(model.with_suffix(".json").read_text())
     loaded = tf.saved_model.load(str(model))
     for i in range(facts["calls"]):
-        expected = ExpectedCall.read(references / f"{name}-{i}")
+        expected = read_reference(references / f"{name}-{i}")
         for kind, call in (
             ("method", _by_structure(loaded.serving_default)),
             ("signature", _by_name(loaded.signatures["serving_default"], **names)),
         ):
-            results, gradients = _run(call, expected)
+            results, gradients = differentiate(call, expected.inputs, expected)
             where, tolerance = f"{name}, call {i}, {kind}, ", facts["tolerance"]
             yield from differences(f"{where}result", results, expected.results, tolerance)
             yield from differences(f"{where}gradient", gradients, expected.gradients, tolerance)
 
 
-def _by_name(call: Any, inputs: Sequence[str], outputs: Sequence[str]) -> Flat:
-    def flat(tensors: Sequence[Any]) -> list[Any]:
+def _by_name(call: Any, inputs: Sequence[str], outputs: Sequence[str]) -> FlatFunction:
+    def flat(*tensors: Any) -> list[Any]:
         found = call(**dict(zip(inputs, tensors, strict=True)))
         return [found[name] for name in outputs]
 
     return flat
 
 
-def _by_structure(method: Any) -> Flat:
+def _by_structure(method: Any) -> FlatFunction:
     """Gives the method the JAX function's arguments; TensorFlow sorts dicts as JAX does."""
     structure = method.concrete_functions[0].structured_input_signature
 
-    def flat(tensors: Sequence[Any]) -> list[Any]:
+    def flat(*tensors: Any) -> list[Any]:
         args, kwargs = tf.nest.pack_sequence_as(structure, list(tensors))
         return list(tf.nest.flatten(method(*args, **kwargs)))
 
     return flat
 
 
-def _run(call: Flat, expected: ExpectedCall) -> tuple[list[Any], list[Any]]:
-    tensors = [tf.constant(i) for i in expected.inputs]
-    sources = [tensors[i] for i in expected.sources]
-    with tf.GradientTape() as tape:
-        tape.watch(sources)
-        results = call(tensors)
-    gradients = tape.gradient(
-        [results[i] for i in expected.targets],
-        sources,
-        output_gradients=[tf.constant(c) for c in expected.cotangents],
-    )
-    return [r.numpy() for r in results], [g.numpy() for g in gradients]
-
-
 def main(references: Path, models: Path) -> None:
     """Prints TensorFlow's release, and every difference."""
-    block_jax()
+    forbid_jax()
     print(tf.__version__)
     for model in sorted(path for path in models.iterdir() if path.is_dir()):
         for difference in _differences(model.name, references, model):

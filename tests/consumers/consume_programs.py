@@ -4,22 +4,15 @@
 
 checks the SavedModel and the portable function of each program, values and first gradients, at
 every shape.
-
-    python -m tests.consumers.consume_programs EXPORTED REPORT [PROGRAM ...]
-
-checks the SavedModel and the portable function of each program, values and first gradients, at
-every shape.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import pickle
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,45 +20,28 @@ import numpy as np
 import tensorflow as tf
 
 from tests.consumers.comparison import differences
-from tests.consumers.exchange import OPERATIONS, ExpectedCall, Report
+from tests.consumers.exchange import OPERATIONS, Report, read_reference
 from tests.consumers.one_by_one import one_by_one
 from tests.consumers.own_operations import foreign_operations, switch_off_xla
+from tests.plugins.blocked_imports import forbid_jax
+from tests.program_cases.answers import (
+    FlatFunction,
+    Reference,
+    differentiate,
+    results_and_gradients,
+)
 
-FlatFunction = Callable[..., Sequence[Any]]
 Load = Callable[[Path], FlatFunction]
-_JAX = ("jax", "jaxlib", "flax")
-
-
-class JaxBlocker:
-    """A finder that makes every import of JAX an error."""
-
-    def find_spec(self, name: str, *_: Any) -> ModuleSpec | None:
-        """Raises ImportError for JAX; leaves the rest to the other finders."""
-        if name.split(".")[0] in _JAX:
-            raise ImportError(f"{name} was imported where the model runs without JAX")
-        return None
-
-
-def block_jax() -> None:
-    """Makes sure that there is no JAX, and that none can appear.
-
-    Raises:
-      RuntimeError: it is installed here, so that nothing would be shown by this run.
-    """
-    for name in _JAX:
-        if importlib.util.find_spec(name) is not None:
-            raise RuntimeError(f"{name} is installed in this environment: {sys.prefix}")
-    sys.meta_path.insert(0, JaxBlocker())
 
 
 def _check(name: str, folder: Path) -> list[str]:
     facts = json.loads((folder / "program.json").read_text())
-    calls = [ExpectedCall.read(folder / f"call-{i}") for i in range(facts["calls"])]
+    calls = [read_reference(folder / f"call-{i}") for i in range(facts["calls"])]
     release = ".".join(tf.__version__.split(".")[:2])
     check = _differences if release in facts["releases"] else _is_refused
     every = calls
     if release not in facts["gradient_releases"]:
-        calls = [replace(call, gradients=[]) for call in calls]
+        calls = [replace(call, gradients=()) for call in calls]
     failures = []
     kinds = (
         ("model", _load_model, check, calls),
@@ -102,7 +78,7 @@ def _load_function(path: Path) -> FlatFunction:
 
 
 def _is_refused(
-    load: Load, path: Path, calls: Sequence[ExpectedCall], facts: dict[str, Any]
+    load: Load, path: Path, calls: Sequence[Reference], facts: dict[str, Any]
 ) -> Iterator[str]:
     """Checks that our part refuses, with a reason, what this TensorFlow cannot run."""
     from jax2tf_bridge.errors import ModuleError
@@ -121,7 +97,7 @@ def _is_refused(
 
 
 def _operations_differ(
-    load: Load, path: Path, calls: Sequence[ExpectedCall], facts: dict[str, Any]
+    load: Load, path: Path, calls: Sequence[Reference], facts: dict[str, Any]
 ) -> Iterator[str]:
     """Does as `_differences`, and checks that no operation is XLA's: every release has them."""
     function = load(path)
@@ -136,7 +112,7 @@ def _operations_differ(
 
 
 def _differences(
-    load: Load, path: Path, calls: Sequence[ExpectedCall], facts: dict[str, Any]
+    load: Load, path: Path, calls: Sequence[Reference], facts: dict[str, Any]
 ) -> Iterator[str]:
     function = load(path)
     modes: dict[str, FlatFunction] = {"": function}
@@ -145,60 +121,26 @@ def _differences(
     for mode, run in modes.items():
         for i, expected in enumerate(calls):
             where = f"{mode}call {i}, "
-            results, gradients = _run(run, expected, own=facts.get("own", False))
+            own = facts.get("own", False)
+            results, gradients = results_and_gradients(run, expected.inputs, expected, own=own)
             tolerance = facts["tolerance"]
-            yield from differences(where + "result", _numpy(results), expected.results, tolerance)
-            got = _numpy(gradients)
-            yield from differences(where + "gradient", got, expected.gradients, tolerance)
+            yield from differences(where + "result", results, expected.results, tolerance)
+            yield from differences(where + "gradient", gradients, expected.gradients, tolerance)
     first = calls[0]
     if not facts["differentiable"] and _has_float32(first):
         yield from _gradient_is_refused(function, first)
 
 
-def _run(
-    function: FlatFunction, expected: ExpectedCall, *, own: bool
-) -> tuple[Sequence[Any], Sequence[Any]]:
-    tensors = [tf.constant(i) for i in expected.inputs]
-    if not expected.gradients:
-        return function(*tensors), []
-    results, gradients = _differentiated(function, tensors, expected, own=own)
-    # TensorFlow's gradient of a tf.gather is tf.IndexedSlices.
-    return results, [tf.convert_to_tensor(g) if own else g for g in gradients]
-
-
-def _differentiated(
-    function: FlatFunction,
-    tensors: Sequence[tf.Tensor],
-    expected: ExpectedCall,
-    *,
-    own: bool = False,
-) -> tuple[Sequence[Any], Sequence[Any]]:
-    sources = [tensors[i] for i in expected.sources]
-    with tf.GradientTape() as tape:
-        tape.watch(sources)
-        results = function(*tensors)
-    targets = [results[i] for i in expected.targets]
-    cotangents = [tf.constant(c) for c in expected.cotangents]
-    # TensorFlow itself has no gradient where nothing depends on an argument.
-    unconnected = tf.UnconnectedGradients.ZERO if own else tf.UnconnectedGradients.NONE
-    return results, tape.gradient(targets, sources, cotangents, unconnected)
-
-
-def _numpy(tensors: Sequence[Any]) -> list[Any]:
-    return [np.asarray(None) if t is None else t.numpy() for t in tensors]
-
-
-def _has_float32(call: ExpectedCall) -> bool:
+def _has_float32(call: Reference) -> bool:
     """TensorFlow itself never differentiates 8-bit floats and integers."""
     sources = [call.inputs[i] for i in call.sources]
     targets = [call.results[i] for i in call.targets]
     return all(any(a.dtype == np.float32 for a in arrays) for arrays in (sources, targets))
 
 
-def _gradient_is_refused(function: FlatFunction, expected: ExpectedCall) -> Iterator[str]:
+def _gradient_is_refused(function: FlatFunction, expected: Reference) -> Iterator[str]:
     try:
-        tensors = [tf.constant(i) for i in expected.inputs]
-        _, gradients = _differentiated(function, tensors, expected)
+        _, gradients = differentiate(function, expected.inputs, expected)
     except LookupError as e:
         if "gradient" not in str(e):
             yield f"asked for a gradient that it lacks, it says only: {e}"
@@ -210,7 +152,7 @@ def _gradient_is_refused(function: FlatFunction, expected: ExpectedCall) -> Iter
 
 def main(exported: Path, report_path: Path, *names: str) -> NoReturn:
     """Checks the programs named, or all that were exported; exits with 0 when it came through."""
-    block_jax()
+    forbid_jax()
     switch_off_xla()
     report = Report(report_path)
     python = "{}.{}.{}".format(*sys.version_info[:3])

@@ -10,15 +10,15 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from tests.program_cases.answers import Array as Array
+from tests.program_cases.answers import Reference
 
 SERVED = "mlp_captured"
 """The program whose SavedModel has a signature: float32 (b, 28) to (b, 10)."""
 
 OPERATIONS = "operations-"
-"""What the names of files begin with that are made for a target without XLA."""
+"""Prefix of the names of files for a target without XLA."""
 
 
 def write_call_facts(
@@ -127,27 +127,23 @@ class Report:
         return [json.loads(line) for line in self.path.read_text().splitlines()]
 
 
-@dataclass(frozen=True)
-class ExpectedCall:
-    """One call as the exporting side wrote it: flat inputs, and what JAX answered."""
+def write_reference(path: Path, reference: Reference) -> None:
+    """Writes a call and JAX's answers as two files."""
+    groups = ("inputs", "results", "cotangents", "gradients")
+    write_arrays(path.with_suffix(".npz"), {g: getattr(reference, g) for g in groups})
+    indices = {"sources": reference.sources, "targets": reference.targets}
+    path.with_suffix(".json").write_text(json.dumps(indices))
 
-    inputs: list[Array]
-    results: list[Array]
-    cotangents: list[Array]
-    gradients: list[Array]
-    sources: list[int]
-    targets: list[int]
 
-    @staticmethod
-    def read(path: Path) -> ExpectedCall:
-        """Reads the two files of a call."""
-        arrays = read_arrays(path.with_suffix(".npz"))
-        indices = json.loads(path.with_suffix(".json").read_text())
-        return ExpectedCall(
-            arrays.get("inputs", []),
-            arrays.get("results", []),
-            arrays.get("cotangents", []),
-            arrays.get("gradients", []),
-            indices["sources"],
-            indices["targets"],
-        )
+def read_reference(path: Path) -> Reference:
+    """Reads what `write_reference` wrote."""
+    arrays = read_arrays(path.with_suffix(".npz"))
+    indices = json.loads(path.with_suffix(".json").read_text())
+    return Reference(
+        inputs=tuple(arrays.get("inputs", ())),
+        results=tuple(arrays.get("results", ())),
+        cotangents=tuple(arrays.get("cotangents", ())),
+        gradients=tuple(arrays.get("gradients", ())),
+        sources=tuple(indices["sources"]),
+        targets=tuple(indices["targets"]),
+    )

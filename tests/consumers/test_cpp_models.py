@@ -19,7 +19,7 @@ from tests.consumers.cpp_programs import compiled
 from tests.consumers.environments import process_environment
 from tests.consumers.exchange import OPERATIONS, Array, read_arrays
 from tests.consumers.harness import NEWEST_TENSORFLOW, Harness
-from tests.consumers.largest_errors import taken_errors
+from tests.consumers.one_by_one import take_errors
 from tests.models.comparing import compare
 from tests.models.exports import PARTS, SAMPLE, exported_part, part_of
 from tests.models.model import Model
@@ -115,4 +115,4 @@ def test_values_are_those_of_jax(
         where = f"call {i}, "
         failures += compare(where, names, results, wanted, facts["tolerance"], noted=way)
     assert failures == []
-    record("C++", model.name, way, taken_errors()[way])
+    record("C++", model.name, way, take_errors()[way])

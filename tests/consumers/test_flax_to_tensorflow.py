@@ -82,7 +82,7 @@ def test_trained_in_one_and_served_from_the_other(
     graphs = [tmp_path / "served" / version / "saved_model.pb" for version in "12"]
     assert graphs[0].samefile(graphs[1])
 
-    # What is compared is Flax's: other answers are a failure.
+    # The script compares with Flax's answers, so other answers are a failure.
     with np.load(tmp_path / "held_out.npz") as data:
         changed = {**data, "probabilities": data["probabilities"] + 0.1}
     np.savez(tmp_path / "held_out.npz", **changed)

@@ -1,4 +1,4 @@
-"""Real models with random weights, served with open sizes where there is TensorFlow alone."""
+"""Real models with random weights: in TensorFlow alone, in Keras layers, and in LiteRT."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ import pytest
 
 from tests.consumers.conftest import Recorder
 from tests.consumers.exchange import OPERATIONS, Outcome
-from tests.consumers.harness import (
-    NEWEST_TENSORFLOW,
-    TENSORFLOW_RELEASES,
-    Harness,
+from tests.consumers.harness import NEWEST_TENSORFLOW, TENSORFLOW_RELEASES, Harness
+from tests.models.exports import (
+    PARTS,
+    SAMPLE,
+    consumed,
+    exported,
+    exported_part,
+    part_of,
+    sampled,
 )
-from tests.models.exports import PARTS, SAMPLE, consumed, exported_part, part_of
 from tests.models.model import Model
 from tests.models.table import MODELS
 
@@ -63,3 +67,24 @@ def test_values_and_gradients_are_those_of_jax(
         else:
             way = "operations" if name.startswith(OPERATIONS) else "XLA"
             record(f"TensorFlow, {way}", model.name, release, error)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param(model, marks=() if model.name in SAMPLE else pytest.mark.complete)
+        for model in MODELS
+    ],
+    ids=str,
+)
+def test_values_in_litert_are_those_of_jax(
+    harness: Harness, record: Recorder, model: Model
+) -> None:
+    """Runs the models where there is neither JAX nor TensorFlow, at one size and at several."""
+    command = [harness.litert_python(), "-m", "tests.models.consume_litert"]
+    title = "writing real models for LiteRT"
+    exports = exported(harness, title, "litert", "tests.models.export_litert", sampled(harness))
+    outcome = consumed(harness, "LiteRT on real models", "litert", command, exports, model)
+    assert not outcome.failures, str(outcome)
+    for case, error in outcome.errors.items():
+        record("LiteRT", model.name, case, error)

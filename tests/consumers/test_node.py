@@ -17,8 +17,8 @@ from scripts._env import ROOT
 from tests.consumers.conftest import Recorder
 from tests.consumers.exchange import OPERATIONS, Array, read_arrays
 from tests.consumers.harness import NEWEST_TENSORFLOW, Harness, NotAvailableError
-from tests.consumers.largest_errors import taken_errors
 from tests.consumers.node_addon import BUILD, Node, call, install, node
+from tests.consumers.one_by_one import take_errors
 from tests.house.snippets import python_program, snippets
 from tests.models.comparing import compare
 from tests.models.exports import exported_part, exported_with_seeds, part_of
@@ -27,7 +27,7 @@ from tests.models.table import MODELS
 
 pytestmark = [pytest.mark.slow, pytest.mark.consumers]
 
-# Of the sample that is exported in any case, those without a key.
+# The models of the sample that other tests export anyway, without those that take a key.
 _SAMPLE = {"lstm", "recommender", "keras_text"}
 # They take keys of random numbers, whose uint32 TensorFlow.js lacks.
 _SEEDED = ("actor_critic", "diffusion_unet", "resnet18_training", "vae")
@@ -91,7 +91,7 @@ def test_values_are_those_of_jax(
         where = f"call {i}, "
         failures += compare(where, names, results, wanted, facts["tolerance"], noted=way)
     assert failures == []
-    record("Node", model.name, way, taken_errors()[way])
+    record("Node", model.name, way, take_errors()[way])
     assert answer.tensors == 0
     assert answer.versions["tensorflow"] == NEWEST_TENSORFLOW
 
@@ -124,7 +124,7 @@ NUMBERS = np.array([[1, 2, -3]], np.int32)
 def test_64_bit_integers_come_back_and_negative_ones_do_not_get_there(
     installed: Node, tmp_path: Path
 ) -> None:
-    """What docs/node.md says of them, and what it advises."""
+    """Tests the statement and the advice in docs/node.md."""
     model = _saved(tmp_path / "model", "int64")
     asked = [{"x": NUMBERS}]
     answer = call(installed, model, asked, tmp_path, signature="int64")

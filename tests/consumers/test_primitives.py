@@ -17,7 +17,7 @@ from tests.primitives.table import SUBJECTS
 
 pytestmark = [pytest.mark.slow, pytest.mark.consumers]
 
-# Of the sample each subject has one release, in turn.
+# Each subject of the sample has one release, in turn.
 _PAIRS = [
     pytest.param(
         subject,

@@ -79,7 +79,7 @@ def test_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         if frame.f_code.co_filename == str(page):
             printed.setdefault(frame.f_lineno, []).append(here.getvalue())
 
-    # What a page defines is in its main module, which other processes cannot import.
+    # The page's definitions are in its main module, which other processes cannot import.
     main = types.ModuleType("__main__")
     main.__dict__["print"] = noted_print
     monkeypatch.setitem(sys.modules, "__main__", main)

@@ -50,7 +50,7 @@ def no_rules(without: Callable[[], None]) -> None:
     exported(jnp.linalg.inv)
     without()
     refused(jnp.linalg.inv)
-    # What needs no rule of ours is as it was.
+    # Functions that need no rule of ours are as before.
     assert str(exported(lambda x: jnp.tanh(x) @ x).out_avals[0]) == "float32[3,3]"
     open_sizes = exported(lambda x: x[:, 1:], polymorphic_shapes="b, _")
     assert str(open_sizes.out_avals[0]) == "float32[b,2]"

@@ -52,7 +52,7 @@ def test_without_the_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(read) == 1
 
 
-# What JAX alone expands: operations of CHLO, complex functions, and functions that end otherwise.
+# Only JAX expands operations of CHLO, complex functions, and functions that end otherwise.
 @pytest.mark.parametrize(
     ("f", "x"),
     [(erf, ROWS), (jnp.exp, ROWS.astype(np.complex64)), (lambda x: jnp.cumsum(x, 1), ROWS)],

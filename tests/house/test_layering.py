@@ -201,7 +201,7 @@ REJECTED = [
         "private to TensorFlow",
     ),
     ("jax2tf_bridge.from_jax._tf_compat", "import jaxlib", "private to JAX"),
-    # What cannot be seen through.
+    # Imports whose module is not visible in the source.
     (
         "jax2tf_bridge.to_tensorflow._x",
         "import importlib\nimportlib.import_module(name)",

@@ -17,6 +17,7 @@ from scripts import _times
 from tests.consumers.environments import process_environment
 from tests.house.imports import ROOT
 from tests.plugins import compiled_programs, pure
+from tests.plugins.blocked_imports import Blocker
 from tests.plugins.quick_compilation import FLAGS, compile_quickly
 from tests.sampling import THOROUGH, examples, sampled, stride
 
@@ -131,7 +132,7 @@ def test_pure_names_exist_and_decide() -> None:
 
 @pytest.fixture
 def blocker() -> Iterator[None]:
-    blocks = pure.Blocker(pure.BLOCKED, " (pytest --pure)")
+    blocks = Blocker(pure.BLOCKED, " (pytest --pure)")
     sys.meta_path.insert(0, blocks)
     yield
     sys.meta_path.remove(blocks)

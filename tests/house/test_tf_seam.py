@@ -138,7 +138,7 @@ def _stop_recording(without: Callable[[], None], portable: PortableFunction) -> 
 
     def kinds() -> set[str]:
         def values(x: tf.Tensor) -> tf.Tensor:
-            # Of one tape alone TensorFlow would not care before it is asked.
+            # TensorFlow would ignore a single tape until it is asked for a gradient.
             with tf.GradientTape() as outer, tf.GradientTape() as inner:
                 outer.watch(x)
                 inner.watch(x)

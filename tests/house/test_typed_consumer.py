@@ -47,7 +47,7 @@ import jax2tf_bridge
 from jax2tf_bridge import Target, convert, export, to_tf
 def f(x: object) -> object: return x
 """
-# What JAX and NumPy say of themselves is not asked here, and is most of what there is to read.
+# mypy skips the types of JAX and NumPy, which would be most of what it reads.
 SETTINGS = """
 [mypy]
 strict = True

@@ -24,7 +24,7 @@ from jax2tf_bridge.errors import (
 )
 from jax2tf_bridge.loading import LoadedModel
 from tests.fresh_process import run_python
-from tests.saving.blocked import blocked
+from tests.plugins.blocked_imports import blocked
 
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.normal(size=(4, 3)).astype(np.float32)

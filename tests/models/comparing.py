@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.consumers.largest_errors import note_error
+from tests.consumers.one_by_one import note_error
 
 
 def compare(

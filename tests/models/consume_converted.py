@@ -9,7 +9,6 @@ By the recipes of docs/onnx-and-openvino.md; there is no JAX.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import json
 import logging
 import sys
@@ -21,6 +20,7 @@ from typing import Any, TypeAlias
 from tests.consumers.exchange import Report, read_arrays
 from tests.consumers.one_by_one import one_by_one
 from tests.models.comparing import compare
+from tests.plugins.blocked_imports import require_absent
 
 _Run: TypeAlias = "Callable[[Mapping[str, Any]], list[Any]]"
 _NOT_KNOWN = (" is not supported", "Unsupported ops")
@@ -101,8 +101,7 @@ def main(runtime: str, exported: Path, report_path: Path, *names: str) -> None:
     Raises:
       RuntimeError: JAX is installed here.
     """
-    if importlib.util.find_spec("jax") is not None:
-        raise RuntimeError(f"jax is installed in this environment: {sys.prefix}")
+    require_absent("jax")
     converted, packages = _RUNTIMES[runtime]
     report = Report(report_path)
     report.head({package: version(package) for package in packages})

@@ -5,7 +5,6 @@ python -m tests.models.consume_litert EXPORTED REPORT [MODEL ...]
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from ai_edge_litert.interpreter import Interpreter
 from tests.consumers.exchange import Report, read_arrays
 from tests.consumers.one_by_one import one_by_one
 from tests.models.comparing import compare
+from tests.plugins.blocked_imports import require_absent
 
 
 def _differences(folder: Path) -> Iterator[str]:
@@ -62,9 +62,7 @@ def main(exported: Path, report_path: Path, *names: str) -> None:
     Raises:
       RuntimeError: JAX or TensorFlow is installed here.
     """
-    for package in ("jax", "tensorflow"):
-        if importlib.util.find_spec(package) is not None:
-            raise RuntimeError(f"{package} is installed in this environment: {sys.prefix}")
+    require_absent("jax", "tensorflow")
     report = Report(report_path)
     python = "{}.{}.{}".format(*sys.version_info[:3])
     report.head({"ai-edge-litert": version("ai-edge-litert"), "python": python})

@@ -12,16 +12,16 @@ from typing import NoReturn
 import numpy as np
 import tensorflow as tf
 
-from tests.consumers.consume_programs import block_jax
 from tests.consumers.exchange import Report
 from tests.consumers.one_by_one import one_by_one
 from tests.consumers.own_operations import switch_off_xla
 from tests.models.served import served_differences
+from tests.plugins.blocked_imports import forbid_jax
 
 
 def main(exported: Path, report_path: Path, *names: str) -> NoReturn:
     """Checks the models named, or all that were exported; exits with 0 when it came through."""
-    block_jax()
+    forbid_jax()
     switch_off_xla()
     report = Report(report_path)
     python = "{}.{}.{}".format(*sys.version_info[:3])

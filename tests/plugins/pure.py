@@ -6,12 +6,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Sequence
-from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+
+from tests.plugins.blocked_imports import Blocker
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -83,18 +82,3 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def is_pure(path: Path) -> bool:
     """Says whether a test module is one of PURE or within one."""
     return any((TESTS / name) in (path, *path.parents) for name in PURE)
-
-
-class Blocker:
-    """Fails imports of some packages as if they were not installed."""
-
-    def __init__(self, packages: Collection[str], why: str = "") -> None:
-        """`why` ends the error's text."""
-        self.packages, self.why = packages, why
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if name.partition(".")[0] in self.packages:
-            raise ModuleNotFoundError(f"No module named {name!r}{self.why}", name=name)
-        return None

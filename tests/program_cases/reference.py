@@ -3,35 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
+from tests.program_cases.answers import Reference
 from tests.program_cases.record import Array, Call, Example, Program, normal
 
 _CROSSES_AS = {"int4": np.int8, "uint4": np.uint8}
-
-
-@dataclass(frozen=True)
-class Reference:
-    """One call, flat, in the dtypes in which values cross to TensorFlow.
-
-    Attributes:
-      inputs, results: the leaves of the arguments and of the result.
-      sources: the indices of the inputs that gradients are taken for.
-      targets: the indices of the results that have cotangents; cotangents: one for each.
-      gradients: one for each source, by TensorFlow's convention for complex ones; empty if
-        none were asked for, or the program has none, or no targets. The cotangents are real.
-    """
-
-    inputs: tuple[Array, ...]
-    results: tuple[Array, ...]
-    sources: tuple[int, ...]
-    targets: tuple[int, ...]
-    cotangents: tuple[Array, ...]
-    gradients: tuple[Array, ...]
 
 
 def reference(

@@ -9,8 +9,9 @@ import jax
 import tensorflow as tf
 
 from jax2tf_bridge import Target, convert
+from tests.program_cases.answers import Reference
 from tests.program_cases.record import Array, Example, Program
-from tests.program_cases.reference import Reference, over_key_words
+from tests.program_cases.reference import over_key_words
 
 FlatFunction = Callable[..., list[tf.Tensor]]
 
@@ -48,30 +49,3 @@ def input_signature(references: Sequence[Reference]) -> list[tf.TensorSpec]:
 def _open_shape(arrays: Sequence[Array]) -> list[int | None]:
     shapes = zip(*(a.shape for a in arrays), strict=True)
     return [sizes[0] if len(set(sizes)) == 1 else None for sizes in shapes]
-
-
-def results_and_gradients(
-    function: FlatFunction, inputs: Sequence[Any], expected: Reference, *, own: bool = False
-) -> tuple[list[Any], list[Any]]:
-    """Computes the results on the inputs, and the gradients for the reference's cotangents.
-
-    Args:
-      function: the program's.
-      inputs: its arguments.
-      expected: JAX's answers.
-      own: whether it is made of TensorFlow's own operations, which it differentiates in its way:
-        without a gradient where nothing depends on an argument.
-    """
-    tensors = [tf.constant(i) for i in inputs]
-    if not expected.gradients:
-        return function(*tensors), []
-    sources = [tensors[i] for i in expected.sources]
-    with tf.GradientTape() as tape:
-        tape.watch(sources)
-        results = function(*tensors)
-    cotangents = [tf.constant(c) for c in expected.cotangents]
-    targets = [results[i] for i in expected.targets]
-    zero = tf.UnconnectedGradients.ZERO if own else tf.UnconnectedGradients.NONE
-    pulled = tape.gradient(targets, sources, cotangents, zero)
-    # TensorFlow's gradient of a tf.gather is tf.IndexedSlices.
-    return results, [tf.convert_to_tensor(g) if own else g for g in pulled]

@@ -33,7 +33,7 @@ from jax2tf_bridge.saving import leaf_names
 from jax2tf_bridge.storage import AnyPath
 from jax2tf_bridge.weights import flatten_state, to_state_dict
 from tests.fresh_process import run_python
-from tests.saving.blocked import blocked
+from tests.plugins.blocked_imports import blocked
 
 
 class Affine(NamedTuple):
