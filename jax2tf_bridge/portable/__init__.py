@@ -7,21 +7,29 @@
 'float32[2,3]'
 """
 
-from jax2tf_bridge.portable._as_portable import HoldsPortable as HoldsPortable
-from jax2tf_bridge.portable._as_portable import as_portable_function as as_portable_function
-from jax2tf_bridge.portable._as_portable import unwrap_portable as unwrap_portable
-from jax2tf_bridge.portable._aval import Aval, LiftedConstant, Port
+from jax2tf_bridge.portable._aval import CALLS_OF_PARTS as CALLS_OF_PARTS
+from jax2tf_bridge.portable._aval import (
+    AbstractDevice,
+    AbstractMesh,
+    Aval,
+    LiftedConstant,
+    Port,
+    Sharding,
+)
+from jax2tf_bridge.portable._aval import AxisType as AxisType
 from jax2tf_bridge.portable._aval import MemorySpace as MemorySpace
 from jax2tf_bridge.portable._aval import array_size as array_size
 from jax2tf_bridge.portable._aval import variables_in as variables_in
-from jax2tf_bridge.portable._call import CallStructure as CallStructure
 from jax2tf_bridge.portable._called_function import call_avals as call_avals
 from jax2tf_bridge.portable._called_function import call_problem as call_problem
 from jax2tf_bridge.portable._called_function import make_called_function as make_called_function
 from jax2tf_bridge.portable._called_function import read_tensor_type as read_tensor_type
+from jax2tf_bridge.portable._consistency import MAX_TEXT as MAX_TEXT
+from jax2tf_bridge.portable._consistency import Comparisons as Comparisons
 from jax2tf_bridge.portable._consistency import check_function_types as check_function_types
 from jax2tf_bridge.portable._consistency import check_types as check_types
 from jax2tf_bridge.portable._consistency import function_problem as function_problem
+from jax2tf_bridge.portable._consistency import has_own_parentheses as has_own_parentheses
 from jax2tf_bridge.portable._consistency import is_digest as is_digest
 from jax2tf_bridge.portable._consistency import vjp_problem as vjp_problem
 from jax2tf_bridge.portable._custom_calls import has_kernel as has_kernel
@@ -29,35 +37,34 @@ from jax2tf_bridge.portable._custom_calls import no_handler_text as no_handler_t
 from jax2tf_bridge.portable._custom_calls import releases_that_run as releases_that_run
 from jax2tf_bridge.portable._custom_calls import unhandled_anywhere as unhandled_anywhere
 from jax2tf_bridge.portable._custom_calls import unhandled_calls as unhandled_calls
-from jax2tf_bridge.portable._keys_in_weights import key_paths as key_paths
-from jax2tf_bridge.portable._keys_in_weights import keys_text as keys_text
-from jax2tf_bridge.portable._module import CUSTOM_CALL as CUSTOM_CALL
-from jax2tf_bridge.portable._module import GraphFunction as GraphFunction
-from jax2tf_bridge.portable._module import Module
-from jax2tf_bridge.portable._polymorphic_shapes import AUTO, PolyShape
-from jax2tf_bridge.portable._polymorphic_shapes import Auto as Auto
-from jax2tf_bridge.portable._polymorphic_shapes import PolyConstraints as PolyConstraints
-from jax2tf_bridge.portable._portable_function import (
+from jax2tf_bridge.portable._gradient import (
     Gradient,
     GradientOnDemand,
     NoGradient,
-    PortableFunction,
     StoredGradient,
 )
+from jax2tf_bridge.portable._module import CUSTOM_CALL as CUSTOM_CALL
+from jax2tf_bridge.portable._module import NOT_STRICT as NOT_STRICT
+from jax2tf_bridge.portable._module import DisabledSafetyCheck, Module
+from jax2tf_bridge.portable._module import GraphFunction as GraphFunction
+from jax2tf_bridge.portable._module import canonical_checks as canonical_checks
+from jax2tf_bridge.portable._module import is_vouched as is_vouched
+from jax2tf_bridge.portable._module import shared_checks as shared_checks
+from jax2tf_bridge.portable._polymorphic_shapes import AUTO, PolyShape
+from jax2tf_bridge.portable._polymorphic_shapes import Auto as Auto
+from jax2tf_bridge.portable._polymorphic_shapes import PolyConstraints as PolyConstraints
+from jax2tf_bridge.portable._portable_function import HoldsPortable as HoldsPortable
+from jax2tf_bridge.portable._portable_function import PortableFunction
+from jax2tf_bridge.portable._portable_function import apply_target as apply_target
 from jax2tf_bridge.portable._portable_function import are_types_checked as are_types_checked
+from jax2tf_bridge.portable._portable_function import as_portable_function as as_portable_function
+from jax2tf_bridge.portable._portable_function import key_paths as key_paths
+from jax2tf_bridge.portable._portable_function import keys_text as keys_text
 from jax2tf_bridge.portable._portable_function import mark_types_checked as mark_types_checked
-from jax2tf_bridge.portable._safety_checks import NOT_STRICT as NOT_STRICT
-from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck
-from jax2tf_bridge.portable._safety_checks import canonical_checks as canonical_checks
-from jax2tf_bridge.portable._safety_checks import is_vouched as is_vouched
-from jax2tf_bridge.portable._safety_checks import shared_checks as shared_checks
-from jax2tf_bridge.portable._sharding import CALLS_OF_PARTS as CALLS_OF_PARTS
-from jax2tf_bridge.portable._sharding import AbstractDevice, AbstractMesh, Sharding
-from jax2tf_bridge.portable._sharding import AxisType as AxisType
-from jax2tf_bridge.portable._symbolic_texts import MAX_TEXT as MAX_TEXT
-from jax2tf_bridge.portable._symbolic_texts import Comparisons as Comparisons
-from jax2tf_bridge.portable._symbolic_texts import has_own_parentheses as has_own_parentheses
+from jax2tf_bridge.portable._portable_function import unwrap_portable as unwrap_portable
+from jax2tf_bridge.portable._portable_function import without_xla as without_xla
 from jax2tf_bridge.portable._tree_spec import LEAF as LEAF
+from jax2tf_bridge.portable._tree_spec import CallStructure as CallStructure
 from jax2tf_bridge.portable._tree_spec import NodeCodec as NodeCodec
 from jax2tf_bridge.portable._tree_spec import NodeKind as NodeKind
 from jax2tf_bridge.portable._tree_spec import StoredType as StoredType
@@ -65,8 +72,6 @@ from jax2tf_bridge.portable._tree_spec import TreeSpec
 from jax2tf_bridge.portable._tree_spec import flat_call as flat_call
 from jax2tf_bridge.portable._tree_spec import flat_names as flat_names
 from jax2tf_bridge.portable._tree_spec import flat_tuple as flat_tuple
-from jax2tf_bridge.portable._without_xla import apply_target as apply_target
-from jax2tf_bridge.portable._without_xla import without_xla as without_xla
 
 __all__ = [
     "AUTO",

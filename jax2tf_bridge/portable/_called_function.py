@@ -11,9 +11,8 @@ from jax2tf_bridge.bytecode import Version, read_main_types
 from jax2tf_bridge.errors import FileFormatError, ModuleError
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._consistency import check_types
-from jax2tf_bridge.portable._module import Module
+from jax2tf_bridge.portable._module import DisabledSafetyCheck, Module
 from jax2tf_bridge.portable._portable_function import PortableFunction
-from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck
 from jax2tf_bridge.targets import Target
 from shape_poly import Dim, parse_dimension
 

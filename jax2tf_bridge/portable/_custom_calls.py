@@ -9,8 +9,7 @@ from typing import Protocol
 from jax2tf_bridge._utils import once_per_object, some
 from jax2tf_bridge.bytecode import Version, read_summary
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.portable._module import Module
-from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck, is_vouched
+from jax2tf_bridge.portable._module import DisabledSafetyCheck, Module, is_vouched
 from jax2tf_bridge.targets import TENSORFLOW_RELEASES, Target, tensorflow_releases
 
 _EXPANDED_FROM: Mapping[str, Version] = MappingProxyType(

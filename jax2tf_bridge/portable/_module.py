@@ -1,13 +1,118 @@
-"""Module: serialized StableHLO, how to call it, and the TensorFlow graphs that it calls."""
+"""Module: serialized StableHLO, how to call it, and the safety checks that users can disable."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from jax2tf_bridge.bytecode import Version
-from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck
+from jax2tf_bridge.errors import FunctionError
+
+_CUSTOM_CALL = "custom_call:"
+_SHARDINGS = "shardings"
+_DEBUG_EFFECTS = "debug_effects"
+
+
+@dataclass(frozen=True)
+class DisabledSafetyCheck:
+    """A disabled safety check, with the same text as jax.export.DisabledSafetyCheck.
+
+    >>> DisabledSafetyCheck.custom_call("my_kernel").is_custom_call()
+    'my_kernel'
+    >>> str(DisabledSafetyCheck.platform())
+    'platform'
+    """
+
+    directive: str
+
+    @classmethod
+    def platform(cls) -> DisabledSafetyCheck:
+        """Allows the module to run on platforms that it was not lowered for."""
+        return cls("platform")
+
+    @classmethod
+    def custom_call(cls, target_name: str) -> DisabledSafetyCheck:
+        """Allows a custom call that is not known to be stable or registered.
+
+        "ALL" allows every custom call.
+        """
+        return cls(f"{_CUSTOM_CALL}{target_name}")
+
+    @classmethod
+    def shardings(cls) -> DisabledSafetyCheck:
+        """Allows TensorFlow to run a sharded function on one device, ignoring its shardings.
+
+        The results are the same. JAX has no such check, and its files drop it.
+        """
+        return cls(_SHARDINGS)
+
+    @classmethod
+    def debug_effects(cls) -> DisabledSafetyCheck:
+        """Drops calls of jax.debug (print, callback, breakpoint) from an export.
+
+        They do not affect the results. JAX has no such check, and its files drop it.
+        """
+        return cls(_DEBUG_EFFECTS)
+
+    def is_custom_call(self) -> str | None:
+        """Returns the target of the custom call that this check allows, or None."""
+        name = self.directive.removeprefix(_CUSTOM_CALL)
+        return name if name != self.directive and name else None
+
+    def __str__(self) -> str:
+        return self.directive
+
+
+def canonical_checks(checks: Sequence[object]) -> tuple[DisabledSafetyCheck, ...]:
+    """Converts checks, including those of jax.export, to DisabledSafetyCheck.
+
+    Raises:
+      FunctionError: `checks` is not a sequence of checks.
+    """
+    example = "[DisabledSafetyCheck.custom_call('my_kernel')]"
+    if not isinstance(checks, Sequence) or isinstance(checks, str):
+        raise FunctionError(
+            f"The disabled checks must be a list, as {example}. Got: {checks!r} of type "
+            f"{type(checks).__name__}"
+        )
+    for i, check in enumerate(checks):
+        if type(check).__name__ != DisabledSafetyCheck.__name__:  # JAX has its own of that name
+            raise FunctionError(
+                f"The disabled check {i} must be a DisabledSafetyCheck, as in {example}. Got: "
+                f"{check!r} of type {type(check).__name__}"
+            )
+    return tuple(DisabledSafetyCheck(str(check)) for check in checks)
+
+
+def shared_checks(checks: Iterable[DisabledSafetyCheck]) -> tuple[DisabledSafetyCheck, ...]:
+    """Returns the checks that JAX and TensorFlow know."""
+    return tuple(c for c in checks if c.directive not in (_SHARDINGS, _DEBUG_EFFECTS))
+
+
+# Targets of the LAPACK calls of jaxlib up to 0.5.0, which newer releases do not register.
+_RETIRED = re.compile(r"(?:lapack|blas)_[sdcz][a-z]+\d?")
+
+
+_EVERY_CALL = "ALL"
+
+NOT_STRICT = (DisabledSafetyCheck.platform(), DisabledSafetyCheck.custom_call(_EVERY_CALL))
+"""Checks that strict_checks=False disables in older JAX releases."""
+
+
+def is_vouched(call: str, checks: Iterable[DisabledSafetyCheck]) -> bool:
+    """Returns whether a disabled check vouches that the runtime has a custom call.
+
+    `custom_call("ALL")` vouches for every call. LAPACK calls that jaxlib has dropped are never
+    vouched for: JAX's own files disable the check for them, but no runtime has them.
+
+    >>> checks = [DisabledSafetyCheck.custom_call(name) for name in ("lapack_sgehrd", "mine")]
+    >>> [is_vouched(call, checks) for call in ("mine", "other", "lapack_sgehrd")]
+    [True, False, False]
+    """
+    names = {check.is_custom_call() for check in checks}
+    return not names.isdisjoint((call, _EVERY_CALL)) and not _RETIRED.fullmatch(call)
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import threading
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from jax2tf_bridge._utils import once_per_object
+from jax2tf_bridge._utils import once_per_object, some
 from jax2tf_bridge.bytecode import version_text
-from jax2tf_bridge.errors import BridgeError, GradientError, InconclusiveShapeError
-from jax2tf_bridge.portable._aval import Aval, LiftedConstant, Port
-from jax2tf_bridge.portable._call import CallStructure
+from jax2tf_bridge.errors import FunctionError
+from jax2tf_bridge.portable._aval import Aval, LiftedConstant, Port, Sharding
 from jax2tf_bridge.portable._custom_calls import (
     custom_calls_of,
     has_kernel,
@@ -21,171 +19,19 @@ from jax2tf_bridge.portable._custom_calls import (
     releases_that_run,
     unhandled_anywhere,
 )
+from jax2tf_bridge.portable._gradient import Gradient, NoGradient, StoredGradient
 from jax2tf_bridge.portable._module import GraphFunction, Module
-from jax2tf_bridge.portable._sharding import Sharding
-from jax2tf_bridge.portable._tree_spec import TreeSpec, flat_call, flat_names, flat_tuple
-from jax2tf_bridge.targets import TENSORFLOW_RELEASES, Target
+from jax2tf_bridge.portable._tree_spec import (
+    CallStructure,
+    TreeSpec,
+    flat_call,
+    flat_names,
+    flat_tuple,
+)
+from jax2tf_bridge.targets import TENSORFLOW_RELEASES, Target, as_target
 from shape_poly import is_symbolic_dim, shape_text
 
-
-class Gradient(ABC):
-    """A source of the VJP of a portable function."""
-
-    @property
-    @abstractmethod
-    def made(self) -> PortableFunction | None:
-        """The VJP if it exists already, else None."""
-
-    @property
-    def available(self) -> bool:
-        """Returns whether a VJP exists or can be made (making it may still fail)."""
-        return True
-
-    @property
-    def missing_because(self) -> str:
-        """The reason why there is no VJP, as a clause; "" if there is one."""
-        return ""
-
-    def problem(self, name: str) -> str | None:
-        """Returns why there is no VJP, if that is known without making it."""
-        return None
-
-    @abstractmethod
-    def get(self, name: str) -> PortableFunction:
-        """Returns the VJP of the function called `name`; makes it if necessary.
-
-        Raises:
-          GradientError: there is no VJP; the message gives the reason.
-          InconclusiveShapeError: the VJP only works for some sizes; the message says which.
-          PlatformError, UnsupportedByTargetError: the target cannot run the VJP.
-          ShardingError: no mesh can express the VJP's sharding over devices.
-        """
-
-    def map_vjp(
-        self, name: str, change: Callable[[PortableFunction], PortableFunction]
-    ) -> Gradient:
-        """Applies `change` to the VJP: at once if it exists, else when it is made.
-
-        Args:
-          name: the name of the differentiated function.
-          change: returns a modified VJP.
-        """
-        if self.made is not None:
-            return StoredGradient(change(self.made))
-        if not self.available:
-            return self
-
-        def check() -> None:
-            problem = self.problem(name)
-            if problem is not None:
-                raise GradientError(problem)
-
-        return GradientOnDemand(lambda: change(self.get(name)), check=check)
-
-
-@dataclass(frozen=True)
-class NoGradient(Gradient):
-    """A missing gradient.
-
-    Attributes:
-      because: the reason, as a clause.
-    """
-
-    because: str = "it was exported without one"
-
-    @property
-    def made(self) -> None:
-        return None
-
-    @property
-    def available(self) -> bool:
-        return False
-
-    @property
-    def missing_because(self) -> str:
-        return self.because
-
-    def problem(self, name: str) -> str:
-        return f"{name} has no gradient: {self.because}."
-
-    def get(self, name: str) -> PortableFunction:
-        raise GradientError(self.problem(name))
-
-
-@dataclass(frozen=True)
-class StoredGradient(Gradient):
-    """A gradient that exists already.
-
-    Attributes:
-      function: the VJP.
-    """
-
-    function: PortableFunction
-
-    @property
-    def made(self) -> PortableFunction:
-        return self.function
-
-    def get(self, name: str) -> PortableFunction:
-        return self.function
-
-
-class GradientOnDemand(Gradient):
-    """A gradient that is made at the first request, once for all threads.
-
-    It lives in the process that exported, loaded or read the function. Its pickle contains the VJP
-    if that was made, and a NoGradient otherwise.
-    """
-
-    def __init__(
-        self, make: Callable[[], PortableFunction], *, check: Callable[[], None] | None = None
-    ) -> None:
-        """Creates a gradient that calls `make` at the first request.
-
-        Args:
-          make: makes the VJP.
-          check: a cheap check that raises GradientError or InconclusiveShapeError if `make` would
-            fail. It must cache its failure, so that repeated checks do not trace again.
-        """
-        self._make, self._check = make, check
-        self._made: PortableFunction | None = None
-        self._failure: str | None = None
-        self._lock = threading.Lock()
-
-    @property
-    def made(self) -> PortableFunction | None:
-        return self._made
-
-    def problem(self, name: str) -> str | None:
-        """Returns why there is no VJP; after `get` has failed, the error of `get`."""
-        with self._lock:
-            if self._failure is not None:
-                return self._failure
-            try:
-                if self._made is None and self._check is not None:
-                    self._check()
-            except (GradientError, InconclusiveShapeError) as e:
-                return str(e)
-            return None
-
-    def get(self, name: str) -> PortableFunction:
-        with self._lock:
-            if self._made is None:
-                try:
-                    self._made = self._make()
-                except BridgeError as e:
-                    self._failure = str(e)
-                    raise
-            return self._made
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        if (made := self.made) is not None:
-            return StoredGradient, (made,)
-        return NoGradient, (
-            "the portable function was stored without the VJP of this order; export it with "
-            "with_vjp(order)",
-        )
-
+_NOT_EXPORTED = NoGradient()
 
 # Attributes of to_exported(function) that users may look for on a PortableFunction.
 _EXPORTED_ATTRIBUTES = frozenset(
@@ -249,7 +95,7 @@ class PortableFunction:
     uses_global_constants: bool = False
     lifted_constants: tuple[LiftedConstant, ...] = ()
     graph_functions: tuple[GraphFunction, ...] = ()
-    gradient: Gradient = NoGradient()
+    gradient: Gradient = _NOT_EXPORTED
     tensorflow_differentiates: bool = False
 
     def __post_init__(self) -> None:
@@ -387,15 +233,18 @@ class PortableFunction:
     def __repr__(self) -> str:
         arguments = ", ".join(map(str, self.inputs))
         results, module = ", ".join(map(str, self.out_avals)), self.module
-        return (
-            f"PortableFunction {self.name}({arguments}) -> ({results})\n"
+        lines = [
+            f"PortableFunction {self.name}({arguments}) -> ({results})",
             f"  module: {len(module.data)} bytes, StableHLO "
             f"{version_text(module.stablehlo_version)}, calling convention "
-            f"{module.calling_convention_version}, by {self.producer}\n"
-            f"  platforms: {', '.join(self.platforms)}{self._describe_dropped()}\n"
-            f"{self._requirements_text()}"
-            f"  runs on {self._releases_text()}"
-        )
+            f"{module.calling_convention_version}, by {self.producer}",
+            f"  platforms: {', '.join(self.platforms)}",
+            *(f"  not for {platform}: {reason}" for platform, reason in self.dropped_platforms),
+        ]
+        conditions = (*self.constraints, *self.requirements)
+        if conditions:
+            lines.append(f"  needs of the sizes: {', '.join(conditions)}")
+        return "\n".join([*lines, f"  runs on {self._releases_text()}"])
 
     def _releases_text(self) -> str:
         if not self.target.xla:
@@ -412,13 +261,6 @@ class PortableFunction:
                 "release is known to have one"
             )
         return f"TensorFlow: {_format_releases(self.tensorflow_releases)}"
-
-    def _requirements_text(self) -> str:
-        sizes = (*self.constraints, *self.requirements)
-        return f"  needs of the sizes: {', '.join(sizes)}\n" if sizes else ""
-
-    def _describe_dropped(self) -> str:
-        return "".join(f"\n  not for {p}: {reason}" for p, reason in self.dropped_platforms)
 
 
 _WIDENED_DTYPE = "bfloat16"
@@ -453,3 +295,126 @@ def mark_types_checked(function: PortableFunction) -> None:
 def are_types_checked(function: PortableFunction) -> bool:
     """Returns whether `mark_types_checked` was called with this object."""
     return _types_checked(function).is_set()
+
+
+_MAX_SHOWN_CHARACTERS = 200
+"""Maximum number of characters of a value in a message."""
+
+
+class HoldsPortable(Protocol):
+    """An object that holds a portable function and is accepted for it: a jax_export.Exported."""
+
+    @property
+    def portable(self) -> PortableFunction:
+        """The wrapped portable function."""
+        ...
+
+
+def unwrap_portable(value: Any) -> Any:
+    """Returns the portable function of a `jax_export.Exported`, or `value` itself."""
+    inner = getattr(value, "portable", None)
+    return inner if isinstance(inner, PortableFunction) else value
+
+
+def as_portable_function(value: object, caller: str) -> PortableFunction:
+    """Returns the portable function in `value`, an argument of `caller`.
+
+    Raises:
+      FunctionError: `value` is not a portable function; the message says how to get one.
+    """
+    function = unwrap_portable(value)
+    if isinstance(function, PortableFunction):
+        return function
+    raise FunctionError(
+        f"{caller} expected a PortableFunction. Got: {_show(value)} of type "
+        f"{type(value).__name__}. {_advise(value)}"
+    )
+
+
+def _show(value: object) -> str:
+    if _is_exported_by_jax(value):  # its repr contains the whole module
+        return repr(getattr(value, "fun_name", ""))
+    shown = repr(
+        value[:_MAX_SHOWN_CHARACTERS] if isinstance(value, (str, bytes, bytearray)) else value
+    )
+    return shown if len(shown) <= _MAX_SHOWN_CHARACTERS else f"{shown[:_MAX_SHOWN_CHARACTERS]}..."
+
+
+def _advise(value: object) -> str:
+    """Says how to get a portable function from another value."""
+    if _is_exported_by_jax(value):
+        return "It is JAX's own: from_exported(exported) makes a portable function of it."
+    if callable(value):
+        return "Call what export returns with the function's arguments: export(f, ...)(x)."
+    if isinstance(value, str):
+        return f"Read it first: read_function({_show(value)})."
+    if hasattr(value, "__fspath__"):
+        return "Read it first: read_function(path)."
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return "Read it first: deserialize(data)."
+    return "It is what export(f, ...)(x) gives, or read_function(path)."
+
+
+def _is_exported_by_jax(value: object) -> bool:
+    # Compared by name, because JAX may not be installed.
+    kind = type(value)
+    return kind.__name__ == "Exported" and kind.__module__.partition(".")[0] == "jax"
+
+
+def without_xla(portable: PortableFunction, target: Target | None = None) -> PortableFunction:
+    """Returns the function, and its gradients, for a consumer without XLA.
+
+    The module stays unchanged. To rewrite operations that TensorFlow cannot express, use
+    `retarget` of `from_jax`, which needs JAX.
+
+    Args:
+      portable: a function from an export, a file or a JAX archive.
+      target: the consumer; by default the function's own target without XLA. A function that was
+        exported without XLA keeps its target, unless `target` is for converters.
+    """
+    new_target = target or portable.target.without_xla()
+    if not portable.target.xla and (
+        portable.target.for_converters or not new_target.for_converters
+    ):
+        return portable
+    return replace(
+        portable,
+        target=new_target,
+        gradient=portable.gradient.map_vjp(portable.name, lambda vjp: without_xla(vjp, target)),
+    )
+
+
+def apply_target(portable: PortableFunction, target: Target | None) -> PortableFunction:
+    """Returns the function for a consumer without XLA if `target` is one, else unchanged."""
+    consumer = as_target(target)
+    if consumer.xla:
+        return portable
+    return without_xla(portable, consumer if consumer.for_converters else None)
+
+
+def key_paths(portable: PortableFunction, weight_count: int) -> tuple[str, ...]:
+    """Returns the paths of the PRNG keys among the weights that the module reads.
+
+    Args:
+      portable: the function, whose first flat arguments are the weights.
+      weight_count: the number of weights.
+    """
+    kept = set(portable.module.kept_arguments)
+    weights = enumerate(portable.inputs[:weight_count])
+    return tuple(port.path for i, port in weights if port.aval.is_key and i in kept)
+
+
+def keys_text(paths: Sequence[str], signature: str = "") -> str:
+    """Explains the effect of PRNG keys among the weights.
+
+    >>> print(keys_text(["params['rngs']['dropout']"]))  # doctest: +ELLIPSIS
+    the results depend on a PRNG key among the weights (params['rngs']['dropout']): ...
+    """
+    keys = "a PRNG key" if len(paths) == 1 else f"{len(paths)} PRNG keys"
+    of_signature = f" of {signature}" if signature else ""
+    return (
+        f"the results{of_signature} depend on {keys} among the weights ({some(paths, 3)}): every "
+        "call draws the same numbers. If the model was saved in training mode, switch it to "
+        "evaluation before it is saved (model.eval() in Flax nnx); if it has to draw, make the "
+        "key an argument of the function."
+    )
