@@ -8,11 +8,71 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from jax2tf_bridge.bytecode import Version
-from jax2tf_bridge.errors import Argument, Message, TargetError
-from jax2tf_bridge.targets._tensorflow_operations import CUSTOM_CALLS
-from jax2tf_bridge.targets._tensorflow_releases import TENSORFLOW_RELEASES
-from jax2tf_bridge.targets._tf_compat import installed_versions
+from jax2tf_bridge.bytecode import Version, read_program
+from jax2tf_bridge.errors import (
+    Argument,
+    Message,
+    MissingDependencyError,
+    TargetError,
+    UnsupportedByTargetError,
+)
+from jax2tf_bridge.targets._tensorflow_operations import (
+    CUSTOM_CALLS,
+    OPERATIONS,
+    find_inexpressible,
+)
+from jax2tf_bridge.targets._tf_compat import ask_versions
+
+TENSORFLOW_RELEASES: Mapping[str, tuple[Version, int]] = MappingProxyType(
+    {
+        "2.15": ((0, 14, 24), 8),
+        "2.16": ((0, 17, 7), 9),
+        "2.17": ((1, 1, 1), 9),
+        "2.18": ((1, 7, 3), 9),
+        "2.19": ((1, 9, 1), 9),
+        "2.20": ((1, 12, 1), 10),
+        "2.21": ((1, 13, 7), 10),
+        "2.22": ((1, 20, 0), 10),
+    }
+)
+"""Maps each TF release to the newest StableHLO version and calling convention that it reads.
+
+Measured with `tensorflow.compiler.mlir.stablehlo.stablehlo.get_current_version()` and
+`call_module_maximum_supported_version()` of each release; 2.22 is the candidate 2.22.0rc0.
+"""
+
+
+def tensorflow_releases(version: Version, calling_convention: int) -> tuple[str, ...]:
+    """Returns the TF releases that read a module of this version and calling convention."""
+    return tuple(
+        release
+        for release, (newest, convention) in TENSORFLOW_RELEASES.items()
+        if version <= newest and calling_convention <= convention
+    )
+
+
+_FINAL_RELEASE = re.compile(r"(\d+\.\d+)\.\d+")
+
+
+def installed_versions() -> tuple[str, Version, int]:
+    """Returns the installed TF's release, StableHLO version and newest calling convention.
+
+    Releases in the table are not asked, because loading the library that answers takes 4 ms.
+
+    Raises:
+      MissingDependencyError: TensorFlow is not installed.
+    """
+    try:
+        import tensorflow as tf
+    except ModuleNotFoundError as e:
+        if e.name != "tensorflow":
+            raise
+        raise MissingDependencyError("TensorFlow", "tensorflow-cpu", "Target.installed()") from e
+    release = str(tf.__version__)
+    final = _FINAL_RELEASE.fullmatch(release)
+    known = TENSORFLOW_RELEASES.get(final[1]) if final is not None else None
+    return release, *(known or ask_versions())
+
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 """The default platforms to lower a module for, by JAX's names."""
@@ -267,3 +327,31 @@ def canonical_platforms(
                 )
             names[platform] = None
     return tuple(names)
+
+
+def check_expressible(artifact: bytes, target: Target, function_name: str) -> None:
+    """Checks that TensorFlow has operations for everything in a module.
+
+    Raises:
+      UnsupportedByTargetError: TensorFlow lacks an operation; the error names it and its source
+        line.
+    """
+    problem = find_inexpressible(read_program(artifact))
+    if problem is None:
+        return
+    with_xla = Target.widest().custom_calls(("cpu",)) | OPERATIONS
+    advice: tuple[Argument | str, ...] = (
+        (", or export it without ", NO_XLA, ", for a TensorFlow that has XLA.")
+        if problem.operation in with_xla
+        else (".",)
+    )
+    raise UnsupportedByTargetError(
+        Message(
+            f"{function_name} cannot run on {target.name}, where it has to become TensorFlow's own "
+            f"operations: {problem.problem}. Write this part of the function with other JAX "
+            "operations",
+            *advice,
+        ),
+        operation=problem.operation,
+        source=problem.source,
+    )

@@ -6,7 +6,7 @@ import pytest
 
 from jax2tf_bridge import Target
 from jax2tf_bridge.errors import TargetError
-from jax2tf_bridge.targets import _tf_compat, as_target, tensorflow_releases
+from jax2tf_bridge.targets import _target, as_target, tensorflow_releases
 from jax2tf_bridge.targets._tf_compat import ask_versions
 
 
@@ -68,7 +68,7 @@ def test_a_release_that_is_not_in_the_table_is_asked(
 ) -> None:
     tf = pytest.importorskip("tensorflow", reason="TensorFlow says what it reads")
     monkeypatch.setattr(tf, "__version__", release)
-    monkeypatch.setattr(_tf_compat, "ask_versions", lambda: ((7, 8, 9), 77))
+    monkeypatch.setattr(_target, "ask_versions", lambda: ((7, 8, 9), 77))
     target = Target.installed()
     assert target.name == f"the installed TensorFlow {release}"
     assert (target.stablehlo_versions, target.calling_convention) == (((7, 8, 9),), 77)
