@@ -19,12 +19,15 @@ except ModuleNotFoundError as e:
 from jax.export import SymbolicScope, default_export_platform, symbolic_args_specs, symbolic_shape
 
 from jax2tf_bridge.jax_export._export import (
+    DisabledSafetyCheck,
+    Exported,
     deserialize,
     export,
+    is_symbolic_dim,
     maximum_supported_calling_convention_version,
     minimum_supported_calling_convention_version,
+    symbolic_dim_bounds,
 )
-from jax2tf_bridge.jax_export._exported import Exported
 from jax2tf_bridge.jax_export._older import (
     args_specs,
     call,
@@ -37,8 +40,6 @@ from jax2tf_bridge.jax_export._older import (
     serialize,
     shape_and_dtype_jax_array,
 )
-from jax2tf_bridge.jax_export._safety_checks import DisabledSafetyCheck
-from jax2tf_bridge.jax_export._sizes import is_symbolic_dim, symbolic_dim_bounds
 from jax2tf_bridge.serialization import (
     register_namedtuple_serialization,
     register_pytree_node_serialization,

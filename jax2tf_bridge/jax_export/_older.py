@@ -13,10 +13,10 @@ from jax2tf_bridge.from_jax import dim_to_jax, scope_from_jax, to_exported
 from jax2tf_bridge.from_jax.arguments import shape_and_dtype
 from jax2tf_bridge.from_jax.shapes import entry_text, is_entry
 from jax2tf_bridge.jax_export._export import (
+    Exported,
     maximum_supported_calling_convention_version,
     minimum_supported_calling_convention_version,
 )
-from jax2tf_bridge.jax_export._exported import Exported
 from jax2tf_bridge.portable import PortableFunction, as_portable_function
 from shape_poly import symbolic_shape
 
