@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import jax
 import pytest
 
-from jax2tf_bridge.colocated import _reducers
-from jax2tf_bridge.colocated._reducers import get_cpu_devices
+from jax2tf_bridge.colocated import _pickling
+from jax2tf_bridge.colocated._pickling import get_cpu_devices
 from jax2tf_bridge.errors import DeviceError
 
 
@@ -22,8 +22,8 @@ class Device:
 def have(
     monkeypatch: pytest.MonkeyPatch, default: list[Device], others: list[Device] | None = None
 ) -> None:
-    monkeypatch.setattr(_reducers, "list_default_backend_devices", lambda: default)
-    monkeypatch.setattr(_reducers, "list_all_backends_devices", lambda: default + (others or []))
+    monkeypatch.setattr(_pickling, "list_default_backend_devices", lambda: default)
+    monkeypatch.setattr(_pickling, "list_all_backends_devices", lambda: default + (others or []))
 
 
 def test_this_process() -> None:
