@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.portable import HoldsPortable, PortableFunction
@@ -48,7 +47,7 @@ def serialize(
       InconclusiveShapeError: making a VJP requires a decision about unknown sizes.
       ValueError: vjp_order is negative.
     """
-    return b"".join(_serialize_parts(portable, vjp_order, arrays))
+    return b"".join(file_parts(portable, vjp_order=vjp_order, arrays=arrays))
 
 
 def deserialize(
@@ -101,7 +100,7 @@ def write_function(
       OSError: the file cannot be written. It is a FileExistsError if the path exists and is not a
         regular file.
     """
-    parts = _serialize_parts(portable, vjp_order, arrays)
+    parts = file_parts(portable, vjp_order=vjp_order, arrays=arrays)
     with replace_file_at(path, bytes_of="serialize") as handle:
         for part in parts:
             handle.write(part)
@@ -138,12 +137,6 @@ def read_function(path: str | os.PathLike[str]) -> PortableFunction:
         # Modules and arrays are read directly into the bytes that the function keeps.
         handle.seek(header.structure_size)
         return stored.portable(read_parts(handle, stored.parts, name))
-
-
-def _serialize_parts(
-    portable: PortableFunction | HoldsPortable, vjp_order: int | None, arrays: bool
-) -> Sequence[bytes | bytearray]:
-    return file_parts(portable, vjp_order=vjp_order, arrays=arrays)
 
 
 def _is_jaxfn(start: memoryview) -> bool:

@@ -37,53 +37,44 @@ def register_node(
       SerializationError: the type or the name is registered differently with jax.export, or JAX
         does not know the type.
     """
-    import jax.export
-
     functions: dict[str, Any] = {
         "serialize_auxdata": serialize_auxdata,
         "deserialize_auxdata": deserialize_auxdata,
         "from_children": from_children,
     }
+    return _register("register_pytree_node_serialization", node_type, serialized_name, functions)
+
+
+def register_namedtuple(node_type: type, serialized_name: str) -> None:
+    """Registers a named tuple with jax.export, like `register_node`."""
+    _register("register_namedtuple_serialization", node_type, serialized_name, {})
+
+
+def _register(
+    function: str, node_type: type, serialized_name: str, arguments: dict[str, Any]
+) -> bool:
+    import jax.export
+
     try:
-        jax.export.register_pytree_node_serialization(
-            node_type, serialized_name=serialized_name, **functions
-        )
+        getattr(jax.export, function)(node_type, serialized_name=serialized_name, **arguments)
     except ValueError as e:
-        _raise_unless_same_name(e, serialized_name)
-        return False
+        if f"registration was with serialized_name `{serialized_name}`" in str(e):
+            return False
+        raise SerializationError(f"jax.export refuses it: {e}") from e
     return True
 
 
 def make_jax_constructor(node_type: type) -> Callable[[Any, Sequence[Any]], Any] | None:
     """Returns a function that makes nodes of a custom type; None if JAX does not know the type."""
-    if hasattr(node_type, "_fields"):
-        return None
-    try:
-        make_treedef(node_type, None, ())
-    except RuntimeError:  # "Could not find type"
+    if hasattr(node_type, "_fields") or make_jax_codec(node_type, None, 0) is None:
         return None
 
     def make(static: Any, children: Sequence[Any]) -> Any:
-        import jax
-
-        leaves = [jax.tree_util.tree_structure(0)] * len(children)
-        return make_treedef(node_type, static, leaves).unflatten(children)
+        codec = make_jax_codec(node_type, static, len(children))
+        assert codec is not None
+        return codec.unflatten(children)
 
     return make
-
-
-def register_namedtuple(node_type: type, serialized_name: str) -> None:
-    """Registers a named tuple with jax.export, unless it is registered there with the same name.
-
-    Raises:
-      SerializationError: the type or the name is registered differently with jax.export.
-    """
-    import jax.export
-
-    try:
-        jax.export.register_namedtuple_serialization(node_type, serialized_name=serialized_name)
-    except ValueError as e:
-        _raise_unless_same_name(e, serialized_name)
 
 
 def make_jax_export_codec(
@@ -263,8 +254,3 @@ def _make_exported(in_tree: TreeSpec) -> Any:
     from jax2tf_bridge.serialization.jax_exported import write_structure
 
     return jax.export.deserialize(write_structure(in_tree))
-
-
-def _raise_unless_same_name(error: ValueError, serialized_name: str) -> None:
-    if f"registration was with serialized_name `{serialized_name}`" not in str(error):
-        raise SerializationError(f"jax.export refuses it: {error}") from error

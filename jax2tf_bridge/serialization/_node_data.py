@@ -39,6 +39,11 @@ def read_fields(auxdata: bytes) -> tuple[str, ...]:
     return tuple(fields)
 
 
+def type_name(node_type: type) -> str:
+    """Returns the module and qualified name of a type, for messages."""
+    return f"{node_type.__module__}.{node_type.__qualname__}"
+
+
 def shortest_public_name(node_type: type) -> str:
     """Returns the shortest public name of a type, such as "optax.EmptyState"."""
     return import_names_of(node_type)[0]
@@ -46,7 +51,6 @@ def shortest_public_name(node_type: type) -> str:
 
 def import_names_of(node_type: type) -> list[str]:
     """Returns all names from which a type can be imported, the shortest public name first."""
-    definition = f"{node_type.__module__}.{node_type.__qualname__}"
     parts = node_type.__module__.split(".")
     public = itertools.takewhile(lambda part: part == "__main__" or part[:1] != "_", parts)
     names = []
@@ -57,7 +61,7 @@ def import_names_of(node_type: type) -> list[str]:
             value = getattr(value, "__dict__", {}).get(part)
         if value is node_type:
             names.append(f"{prefix}.{node_type.__qualname__}")
-    return list(dict.fromkeys([*names, definition]))
+    return list(dict.fromkeys([*names, type_name(node_type)]))
 
 
 def write_static(static: Any) -> bytes | None:

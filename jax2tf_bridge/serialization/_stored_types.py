@@ -1,29 +1,168 @@
-"""Names of node types in files and pickles, and codecs for the types that have these names."""
+"""Converts nodes of registered types to what files store, and back; also for pickles."""
 
 from __future__ import annotations
 
 import copyreg
-from collections.abc import Hashable
+import functools
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from jax2tf_bridge.errors import FileFormatError, SerializationError
-from jax2tf_bridge.portable import NodeCodec, StoredType, TreeSpec
+from jax2tf_bridge.errors import FileFormatError, SerializationError, StructureError
+from jax2tf_bridge.portable import LEAF, NodeCodec, StoredType, TreeSpec
 from jax2tf_bridge.serialization import _jax_registrations as in_jax
 from jax2tf_bridge.serialization._node_data import (
+    read_fields,
     read_static,
     shortest_public_name,
+    type_name,
     write_fields,
     write_static,
 )
 from jax2tf_bridge.serialization._registry import (
     Registration,
     find_registration,
-    make_namedtuple_codec,
-    make_node_codec,
-    make_registered_codec,
-    serialize_node_type,
+    find_registration_by_name,
+    find_registration_of,
+    forward_registrations,
+    prefer_from_children,
 )
+
+
+def serialize_node_type(spec: TreeSpec) -> tuple[str, bytes] | None:
+    """Returns the serialized name and static data of a node; None if its type is not registered.
+
+    Args:
+      spec: a named tuple or a custom node.
+
+    Raises:
+      SerializationError: the registered serialize_auxdata failed on the static data.
+    """
+    if spec.serialized_name:
+        return spec.serialized_name, spec.auxdata or b""
+    if spec.codec is None:
+        return None
+    registration = find_registration_of(spec.codec.node_type)
+    if registration is None:
+        return in_jax.serialize_node_type_with_jax(spec) if in_jax.is_imported() else None
+    if registration.static is None:
+        return registration.serialized_name, write_fields([str(k) for k in spec.keys])
+    try:
+        auxdata = registration.static.serialize(spec.codec.static)
+    except Exception as e:
+        raise SerializationError(
+            f"serialize_auxdata, registered for {type_name(registration.node_type)}, failed on "
+            f"{spec.codec.static!r}: {type(e).__name__}: {e}"
+        ) from e
+    if not isinstance(auxdata, (bytes, bytearray)):
+        raise SerializationError(
+            f"serialize_auxdata, registered for {type_name(registration.node_type)}, must return "
+            f"bytes. Got: {auxdata!r} of type {type(auxdata).__name__}"
+        )
+    return registration.serialized_name, bytes(auxdata)
+
+
+def make_node_codec(
+    serialized_name: str, auxdata: bytes, children: Sequence[TreeSpec]
+) -> NodeCodec | None:
+    """Makes the codec of a stored node; None if its type is not registered.
+
+    Args:
+      serialized_name: the name of the type in the file.
+      auxdata: the static data as bytes, as stored in the file.
+      children: the structures of the children.
+
+    Raises:
+      FileFormatError: the registered functions cannot read the static data.
+    """
+    registration, count = find_registration_by_name(serialized_name), len(children)
+    if registration is not None and registration.static is None:
+        return _make_namedtuple_codec(registration.node_type, read_fields(auxdata), count)
+    if registration is not None and registration.node_type is OrderedDict:
+        return _make_ordered_dict_codec(read_fields(auxdata), count)
+    try:
+        if registration is not None and registration.static is not None:
+            static = registration.static.deserialize(auxdata)
+            return _make_registered_codec(registration, static, count)
+        if not in_jax.is_imported():
+            return None
+        forward_registrations()
+        codec = in_jax.make_jax_export_codec(serialized_name, auxdata, children)
+        if codec is not None and hasattr(codec.node_type, "_fields"):
+            # JAX's codec uses the field order of this process, not that of the file.
+            return _make_namedtuple_codec(codec.node_type, read_fields(auxdata), count)
+        return None if codec is None else prefer_from_children(codec)
+    except FileFormatError:
+        raise
+    except Exception as e:
+        raise FileFormatError(
+            f"The file's {serialized_name!r} has static data that the functions registered for "
+            f"it cannot read: {type(e).__name__}: {e}. Register what they were written with."
+        ) from e
+
+
+def _make_registered_codec(
+    registration: Registration, static: Any, children: int
+) -> NodeCodec | None:
+    node_type, to_children = registration.node_type, registration.to_children
+    if in_jax.is_imported():
+        forward_registrations()
+        codec = in_jax.make_jax_codec(node_type, static, children)
+        if codec is not None:
+            return prefer_from_children(codec)
+    if registration.from_children is None:
+        return None
+
+    def flatten(value: Any) -> Sequence[Any]:
+        if to_children is None:
+            raise StructureError(
+                f"A {type_name(node_type)} cannot be taken apart without JAX: it was registered "
+                "without to_children. Give to_children to register_pytree_node_serialization."
+            )
+        return to_children(value)
+
+    unflatten = functools.partial(registration.from_children, static)
+    return NodeCodec(node_type, flatten, unflatten, static)
+
+
+def _make_namedtuple_codec(node_type: type, fields: tuple[str, ...], children: int) -> NodeCodec:
+    """Makes the codec of a named tuple, for values in the order of the stored `fields`.
+
+    Raises:
+      FileFormatError: the fields of the type in this process differ.
+    """
+    own_fields: tuple[str, ...] = tuple(getattr(node_type, "_fields", ()))
+    if set(own_fields) != set(fields) or len(fields) != children or len(own_fields) != children:
+        raise FileFormatError(
+            f"The named tuple {type_name(node_type)} has the fields "
+            f"{', '.join(own_fields)} here and {', '.join(fields)} in the file, with {children} "
+            "children. They must be the same."
+        )
+
+    def flatten(value: Any) -> Sequence[Any]:
+        return [getattr(value, field) for field in fields]
+
+    def unflatten(values: Sequence[Any]) -> Any:
+        return node_type(**dict(zip(fields, values, strict=True)))
+
+    return NodeCodec(node_type, flatten, unflatten)
+
+
+def _make_ordered_dict_codec(keys: tuple[str, ...], children: int) -> NodeCodec:
+    if len(set(keys)) != len(keys) or len(keys) != children:
+        raise FileFormatError(
+            f"The file has an OrderedDict of {children} values with the keys {', '.join(keys)}: "
+            "there must be one for each, and all must differ."
+        )
+
+    def flatten(value: Any) -> Sequence[Any] | None:
+        return list(value.values()) if tuple(value) == keys else None
+
+    def unflatten(values: Sequence[Any]) -> Any:
+        return OrderedDict(zip(keys, values, strict=True))
+
+    return NodeCodec(OrderedDict, flatten, unflatten, keys)
 
 
 class StoredNames:
@@ -81,7 +220,7 @@ def make_stored_codec(spec: TreeSpec) -> NodeCodec | None:
     auxdata = stored_type.auxdata
     if auxdata is None:
         auxdata = write_fields([str(k) for k in spec.keys]) if spec.kind == "namedtuple" else b""
-    return make_node_codec(stored_type.name, auxdata, len(spec.children), spec.children)
+    return make_node_codec(stored_type.name, auxdata, spec.children)
 
 
 def make_fitting_codec(spec: TreeSpec) -> NodeCodec | None:
@@ -126,10 +265,8 @@ def format_registration_call(spec: TreeSpec) -> str:
     if spec.codec is not None:
         static = write_static(spec.codec.static)
         stored_type = StoredType(shortest_public_name(spec.codec.node_type), False, static)
-    elif spec.serialized_name:
-        stored_type = StoredType(spec.serialized_name, True)
     else:
-        stored_type = spec.stored_type or StoredType(spec.name, False)
+        stored_type = _stored_type_of(spec)
     type_text = stored_type.name.removeprefix("__main__.")
     if stored_type.is_registered or not all(part.isidentifier() for part in type_text.split(".")):
         type_text = "..."
@@ -163,20 +300,20 @@ def _make_codec_of_unregistered(spec: TreeSpec, stored: StoredType) -> NodeCodec
     if fields is None:
         if registration is None:
             return None
-        return make_registered_codec(
+        return _make_registered_codec(
             registration, _read_static_of_unregistered(stored, registration), children
         )
     if registration is not None:
-        return make_namedtuple_codec(registration.node_type, fields, children)
+        return _make_namedtuple_codec(registration.node_type, fields, children)
     if not in_jax.is_imported():
         return None
     jax_type = in_jax.find_jax_namedtuple(stored.name, fields)
     if jax_type is not None:
-        return make_namedtuple_codec(jax_type, fields, children)
+        return _make_namedtuple_codec(jax_type, fields, children)
     # jax.export may know an unrelated type by the name of a class without its module.
     if "." not in stored.name:
         return None
-    return make_node_codec(stored.name, write_fields(fields), children)
+    return make_node_codec(stored.name, write_fields(fields), (LEAF,) * children)
 
 
 def _read_static_of_unregistered(stored: StoredType, registration: Registration) -> Any:
@@ -185,7 +322,8 @@ def _read_static_of_unregistered(stored: StoredType, registration: Registration)
         if stored.auxdata is not None:
             return read_static(stored.auxdata)
         no_data: Any = None
-        return registration.deserialize_auxdata(no_data)
+        functions = registration.static
+        return (read_fields if functions is None else functions.deserialize)(no_data)
     except Exception as e:
         raise FileFormatError(
             f"The static data of a {stored.name} are not stored: its type was not registered when "

@@ -8,8 +8,7 @@ from typing import Any, TypeAlias
 from jax2tf_bridge import PortableFunction
 from jax2tf_bridge.portable import LEAF, Aval, TreeSpec
 from jax2tf_bridge.serialization import Field
-from jax2tf_bridge.serialization._flatbuffer import Fields, Value
-from jax2tf_bridge.serialization._flatbuffer_writer import FlatBufferWriter
+from jax2tf_bridge.serialization._flatbuffer import Fields, FlatBufferWriter, Value
 from jax2tf_bridge.serialization.jax_exported import ExportedField, TreeField
 from jax2tf_bridge.serialization.jax_exported._schema import (
     AvalField,
@@ -20,7 +19,7 @@ from jax2tf_bridge.serialization.jax_exported._schema import (
     ShardingField,
     SpecField,
 )
-from jax2tf_bridge.serialization.jax_exported._tables import (
+from jax2tf_bridge.serialization.jax_exported._write import (
     aval_table,
     write_tree,
 )

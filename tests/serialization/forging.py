@@ -20,8 +20,7 @@ from jax2tf_bridge.portable import (
     TreeSpec,
 )
 from jax2tf_bridge.serialization import deserialize, serialize
-from jax2tf_bridge.serialization._flatbuffer import Fields, Value
-from jax2tf_bridge.serialization._flatbuffer_writer import FlatBufferWriter
+from jax2tf_bridge.serialization._flatbuffer import Fields, FlatBufferWriter, Value
 from jax2tf_bridge.serialization.jaxfn import _format
 from jax2tf_bridge.serialization.jaxfn import _schema as schema
 from shape_poly import DimExpr

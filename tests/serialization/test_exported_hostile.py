@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.portable import LEAF, Aval, TreeSpec
-from jax2tf_bridge.serialization._flatbuffer import Value
-from jax2tf_bridge.serialization._flatbuffer_writer import FlatBufferWriter
+from jax2tf_bridge.serialization._flatbuffer import FlatBufferWriter, Value
 from jax2tf_bridge.serialization.jax_exported import ExportedField, TreeField, read_exported
-from jax2tf_bridge.serialization.jax_exported._tables import write_tree
+from jax2tf_bridge.serialization.jax_exported._write import write_tree
 from tests.sampling import examples
 from tests.serialization.exported_by_hand import aval, avals, by_hand, tree
 from tests.serialization.mutations import mutated

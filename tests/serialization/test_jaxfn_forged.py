@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from jax2tf_bridge.portable import Aval
 from jax2tf_bridge.serialization import deserialize
-from jax2tf_bridge.serialization._flatbuffer_writer import FlatBufferWriter
-from jax2tf_bridge.serialization.jaxfn import _avals as _jaxfn_avals
-from jax2tf_bridge.serialization.jaxfn import _format
+from jax2tf_bridge.serialization._flatbuffer import FlatBufferWriter
+from jax2tf_bridge.serialization.jaxfn import _format, _pools
 from tests.sampling import examples
 from tests.serialization.forging import (
     DATA,
@@ -173,7 +172,7 @@ def test_parsing_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A dimension may be meant any number of times, and each takes time to parse."""
     data = forged(avals__dimensions=[2] * 131_073)
     refused(data, "avals.dimensions: expected at most 131072 characters, got 131073")
-    monkeypatch.setattr(_jaxfn_avals, "MAX_TEXT", 1000)
+    monkeypatch.setattr(_pools, "MAX_TEXT", 1000)
     assert deserialize(forged(avals__dimensions=[2] * 1000)).name == "f"
     data = forged(avals__dimensions=[2] * 1001)
     refused(data, "avals.dimensions: expected at most 1000 characters, got 1001")

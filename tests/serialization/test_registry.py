@@ -14,7 +14,7 @@ from jax2tf_bridge import register_namedtuple_serialization, register_pytree_nod
 from jax2tf_bridge.errors import FileFormatError, SerializationError
 from jax2tf_bridge.from_jax.trees import tree_spec
 from jax2tf_bridge.portable import LEAF, NodeCodec, TreeSpec
-from jax2tf_bridge.serialization._registry import make_node_codec, serialize_node_type
+from jax2tf_bridge.serialization._stored_types import make_node_codec, serialize_node_type
 from tests.fresh_process import run_python
 
 
@@ -99,12 +99,12 @@ def test_a_type_that_nobody_registered() -> None:
     kind = new_box("Unregistered")
     assert serialize_node_type(tree_spec(kind(1, "x"))) is None
     assert serialize_node_type(tree_spec(Free(1))) is None
-    assert make_node_codec("test_registry.nobody", b"", 1) is None
+    assert make_node_codec("test_registry.nobody", b"", (LEAF,)) is None
 
 
 @pytest.mark.parametrize(("name", "kind"), [("Box", Box), ("JaxBox", JaxBox)])
 def test_custom_nodes_are_rebuilt(name: str, kind: type[Box]) -> None:
-    codec = make_node_codec(f"test_registry.{name}", b"red", 1)
+    codec = make_node_codec(f"test_registry.{name}", b"red", (LEAF,))
     assert codec is not None
     assert (codec.node_type, codec.static) == (kind, "red")
     box = codec.unflatten([3])
@@ -118,14 +118,14 @@ def test_custom_nodes_are_rebuilt(name: str, kind: type[Box]) -> None:
 def test_named_tuples_are_rebuilt_by_the_names_of_their_fields(
     name: str, kind: Callable[..., Any]
 ) -> None:
-    codec = make_node_codec(f"test_registry.{name}", b'["second", "first"]', 2)
+    codec = make_node_codec(f"test_registry.{name}", b'["second", "first"]', (LEAF,) * 2)
     assert codec is not None
     assert codec.unflatten([2, 1]) == kind(first=1, second=2)
     assert codec.flatten(kind(first=1, second=2)) == [2, 1]
 
 
 def test_ordered_dicts_are_rebuilt() -> None:
-    codec = make_node_codec("collections.OrderedDict", b'["b", "a"]', 2)
+    codec = make_node_codec("collections.OrderedDict", b'["b", "a"]', (LEAF,) * 2)
     assert codec is not None
     assert codec.unflatten([1, 2]) == OrderedDict([("b", 1), ("a", 2)])
     assert codec.flatten(OrderedDict([("b", 1), ("a", 2)])) == [1, 2]
@@ -135,7 +135,7 @@ def test_ordered_dicts_are_rebuilt() -> None:
 @pytest.mark.parametrize(("auxdata", "children"), [(b'["a", "a"]', 2), (b'["a"]', 2)])
 def test_keys_of_ordered_dicts_must_fit(auxdata: bytes, children: int) -> None:
     with pytest.raises(FileFormatError, match="an OrderedDict of 2 values with the keys a"):
-        make_node_codec("collections.OrderedDict", auxdata, children)
+        make_node_codec("collections.OrderedDict", auxdata, (LEAF,) * children)
 
 
 def test_keys_of_ordered_dicts_must_be_text() -> None:
@@ -158,7 +158,7 @@ def test_keys_of_ordered_dicts_must_be_text() -> None:
 )
 def test_other_fields_are_an_error(auxdata: bytes, children: int, message: str) -> None:
     with pytest.raises(FileFormatError, match=message):
-        make_node_codec("test_registry.Pair", auxdata, children)
+        make_node_codec("test_registry.Pair", auxdata, (LEAF,) * children)
 
 
 @pytest.mark.parametrize("name", ["Box", "JaxBox"])
@@ -168,7 +168,7 @@ def test_static_data_that_cannot_be_read(name: str) -> None:
         match=f"'test_registry.{name}' has static data that the functions registered for it "
         "cannot read: UnicodeDecodeError: .* Register what they were written with.",
     ) as caught:
-        make_node_codec(f"test_registry.{name}", b"\xff", 1)
+        make_node_codec(f"test_registry.{name}", b"\xff", (LEAF,))
     assert isinstance(caught.value.__cause__, UnicodeDecodeError)
 
 
@@ -232,11 +232,11 @@ def test_a_registration_can_be_completed_once() -> None:
         with pytest.raises(SerializationError) as caught:
             register_pytree_node_serialization(kind, serialized_name=name, **options)
         assert str(caught.value) == there + why
-    read_before = make_node_codec("completed", b"a", 1)
+    read_before = make_node_codec("completed", b"a", (LEAF,))
     register_pytree_node_serialization(kind, serialized_name="completed", from_children=build)
     # With the functions for static data that were given first.
     assert serialize_node_type(tree_spec(kind(1, "a"))) == ("completed", b"a")
-    codec = make_node_codec("completed", b"a", 1)
+    codec = make_node_codec("completed", b"a", (LEAF,))
     assert codec is not None
     assert codec.unflatten([1]).label == "a, built"
     assert read_before is not None
@@ -299,7 +299,7 @@ def test_static_data_are_those_of_jax_export() -> None:
     )
     assert serialize_node_type(tree_spec(kind(1, "x"))) == ("test_registry.KnownInJax", b"x")
     # Read before a from_children was there.
-    codec = make_node_codec("test_registry.KnownInJax", b"x", 1)
+    codec = make_node_codec("test_registry.KnownInJax", b"x", (LEAF,))
     assert codec is not None
     assert codec.unflatten([1]).label == "x"
     register(
@@ -366,9 +366,9 @@ def test_it_is_a_decorator_s_return_value() -> None:
 WITHOUT_JAX = """
 from collections import OrderedDict, namedtuple
 from jax2tf_bridge.errors import SerializationError, StructureError, FileFormatError
-from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec
-from jax2tf_bridge.serialization._registry import *
-from jax2tf_bridge.serialization._registry import make_node_codec, serialize_node_type
+from jax2tf_bridge.portable import LEAF, TreeSpec
+from jax2tf_bridge import register_namedtuple_serialization, register_pytree_node_serialization
+from jax2tf_bridge.serialization._stored_types import make_node_codec, serialize_node_type
 
 class Box:
     def __init__(self, content, label):
@@ -381,7 +381,7 @@ except SerializationError as e:
     print(e)
 build = lambda label, children: Box(children[0], label)
 register_pytree_node_serialization(Box, serialized_name="Box", from_children=build, **how)
-codec = make_node_codec("Box", b"red", 1)
+codec = make_node_codec("Box", b"red", (LEAF,))
 box = codec.unflatten([3])
 print(type(box).__name__, box.content, box.label, codec.static)
 try:
@@ -399,18 +399,18 @@ register_pytree_node_serialization(
     to_children=lambda crate: [crate.content],
     **how,
 )
-codec = make_node_codec("Crate", b"red", 1)
+codec = make_node_codec("Crate", b"red", (LEAF,))
 spec = TreeSpec("custom", "Crate", (), (LEAF,), codec, "Crate", b"red")
 print(spec.flatten(Crate(5, "blue")), spec.unflatten(iter([7])).content, serialize_node_type(spec))
 print(serialize_node_type(TreeSpec("custom", "Crate", (), (LEAF,), codec)))
 Pair = namedtuple("Pair", "x y")
 register_namedtuple_serialization(Pair, serialized_name="Pair")
-print(make_node_codec("Pair", b'["y", "x"]', 2).unflatten([1, 2]))
-codec = make_node_codec("collections.OrderedDict", b'["b", "a"]', 2)
-missing = make_node_codec("nobody", b"", 1)
+print(make_node_codec("Pair", b'["y", "x"]', (LEAF,) * 2).unflatten([1, 2]))
+codec = make_node_codec("collections.OrderedDict", b'["b", "a"]', (LEAF,) * 2)
+missing = make_node_codec("nobody", b"", (LEAF,))
 print(codec.unflatten([1, 2]), codec.flatten(OrderedDict(b=1, a=2)), missing)
 try:
-    make_node_codec("Box", b"\\xff", 1)
+    make_node_codec("Box", b"\\xff", (LEAF,))
 except FileFormatError as e:
     print(type(e.__cause__).__name__)
 """
@@ -437,8 +437,8 @@ def test_without_jax() -> None:
 BEFORE_JAX = """
 import sys
 from collections import namedtuple
-from jax2tf_bridge.serialization._registry import *
-from jax2tf_bridge.serialization._registry import make_node_codec, forward_registrations
+from jax2tf_bridge import register_namedtuple_serialization
+from jax2tf_bridge.serialization import forward_registrations
 
 assert "jax" not in sys.modules
 Pair = namedtuple("Pair", "x y")

@@ -14,8 +14,11 @@ from jax2tf_bridge.serialization.jax_exported._shardings import (
     to_named_sharding,
     to_op_sharding,
 )
-from jax2tf_bridge.serialization.jax_exported._tables import write_structure
-from jax2tf_bridge.serialization.jax_exported._write import check_writable_chain, write_exported
+from jax2tf_bridge.serialization.jax_exported._write import (
+    check_writable_chain,
+    write_exported,
+    write_structure,
+)
 
 __all__ = [
     "DTYPES",

@@ -8,7 +8,6 @@ from jax2tf_bridge._dtypes import ELEMENT_TYPES, WIDENED
 from jax2tf_bridge.bytecode import read_main_types
 from jax2tf_bridge.errors import FileFormatError, SerializationError, format_bullets
 from jax2tf_bridge.portable import (
-    Aval,
     Comparisons,
     DisabledSafetyCheck,
     PortableFunction,
@@ -17,8 +16,7 @@ from jax2tf_bridge.portable import (
     shared_checks,
 )
 from jax2tf_bridge.serialization._flatbuffer import MAX_DEPTH
-from jax2tf_bridge.serialization._registry import serialize_node_type
-from jax2tf_bridge.serialization._stored_types import format_registration_call
+from jax2tf_bridge.serialization._stored_types import format_registration_call, serialize_node_type
 from jax2tf_bridge.serialization.jax_exported._schema import DTYPES
 
 # The ends of the types of tensors of narrow integers, as MLIR prints them.
@@ -62,15 +60,18 @@ def check_writable(portable: PortableFunction) -> WritableFunction:
     problem = function_problem(portable, *leaves, Comparisons())
     if problem is not None:
         raise _refusal_error(portable, [*problems, f"its parts disagree: {problem}"])
-    for path, aval in ((port.path, port.aval) for port in portable.inputs):
-        _check_dtype(path, aval, problems)
-    for i, aval in enumerate(portable.out_avals):
-        _check_dtype(f"result {i}", aval, problems)
+    arrays = [(port.path, port.aval) for port in portable.inputs]
+    arrays += [(f"result {i}", aval) for i, aval in enumerate(portable.out_avals)]
+    problems += [
+        f"{path} is {aval.dtype}, a dtype that JAX's format lacks: convert it inside the "
+        "function, or write a .jaxfn file"
+        for path, aval in arrays
+        if aval.dtype not in DTYPES
+    ]
     if portable.module.kept_arguments and portable.module.kept_arguments[-1] > _MAX_USHORT:
         problems.append(
             f"argument {portable.module.kept_arguments[-1]} is used, and the format counts "
-            f"arguments "
-            f"in 16 bits, up to {_MAX_USHORT}: join arrays, or write a .jaxfn file"
+            f"arguments in 16 bits, up to {_MAX_USHORT}: join arrays, or write a .jaxfn file"
         )
     problems += [
         f"the captured array {constant.name or constant.digest} ({constant.aval}) is not there: it "
@@ -147,14 +148,6 @@ def _describe_needed_rewrites(portable: PortableFunction) -> str:
     if not portable.target.xla:
         reasons.append("its module has composites, for TensorFlow's own operations")
     return ", and ".join(reasons)
-
-
-def _check_dtype(path: str, aval: Aval, problems: list[str]) -> None:
-    if aval.dtype not in DTYPES:
-        problems.append(
-            f"{path} is {aval.dtype}, a dtype that JAX's format lacks: convert it inside the "
-            "function, or write a .jaxfn file"
-        )
 
 
 def _add_serialized_names(spec: TreeSpec, path: str, depth: int, problems: list[str]) -> TreeSpec:

@@ -2,43 +2,56 @@
 
 from __future__ import annotations
 
+import keyword
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
 from jax2tf_bridge.bytecode import Version
+from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.portable import (
+    LEAF,
+    MAX_TEXT,
     Aval,
     Comparisons,
+    DisabledSafetyCheck,
     GradientOnDemand,
     Module,
+    NodeCodec,
     NoGradient,
     PortableFunction,
     TreeSpec,
     function_problem,
+    has_own_parentheses,
     vjp_problem,
 )
 from jax2tf_bridge.serialization._flatbuffer import FlatBufferReader, FlatBufferTable, Readable
+from jax2tf_bridge.serialization._node_data import read_fields, write_fields
+from jax2tf_bridge.serialization._stored_types import make_node_codec
 from jax2tf_bridge.serialization.jax_exported._modules import (
     read_asserted_constraints,
     read_stablehlo_version,
 )
 from jax2tf_bridge.serialization.jax_exported._schema import (
+    DTYPES,
     FIRST_VERSION,
+    KEY_SHAPES,
+    MEMORY_SPACES,
     WITHDRAWN_VERSION,
     AvalField,
+    CheckField,
+    CheckKind,
     EffectField,
     ExportedField,
+    TreeField,
+    TreeKind,
 )
 from jax2tf_bridge.serialization.jax_exported._shardings import ShardingReader
-from jax2tf_bridge.serialization.jax_exported._trees import (
-    AvalReader,
-    ExportedTreeReader,
-    read_disabled_checks,
-)
 from jax2tf_bridge.targets import Target
-from shape_poly import is_symbolic_dim
+from shape_poly import Dim, DimensionSyntaxError, is_symbolic_dim, parse_dimension
 
 _FORMAT_NAME = "A function exported by JAX"
+_CLASS_TEXT = re.compile(r"<class '(.*)'>", re.DOTALL)
 _INDEX_FIELDS = {
     ExportedField.IN_AVALS: ExportedField.IN_AVALS_IDXS,
     ExportedField.OUT_AVALS: ExportedField.OUT_AVALS_IDXS,
@@ -112,10 +125,10 @@ def _read_function(
       checked: whether the VJPs of this function were validated before.
     """
     _check_version(table)
-    avals = _FunctionAvals(table)
+    avals = _AvalReader(table)
     in_avals, in_shapes = avals.avals(ExportedField.IN_AVALS)
     out_avals, _ = avals.avals(ExportedField.OUT_AVALS)
-    trees = ExportedTreeReader()
+    trees = _TreeReader()
     in_tree = _read_tree(trees, table, ExportedField.IN_TREE, len(in_avals))
     _check_call(table, in_tree, in_avals, out_avals, primal)
     module, version = _read_module(table)
@@ -139,7 +152,7 @@ def _read_function(
             platforms=table.strings(ExportedField.PLATFORMS),
             uses_shape_polymorphism=refines
             or any(is_symbolic_dim(dim) for aval in in_avals for dim in aval.shape),
-            disabled_checks=read_disabled_checks(table.tables(ExportedField.DISABLED_CHECKS)),
+            disabled_checks=_read_disabled_checks(table.tables(ExportedField.DISABLED_CHECKS)),
             nr_devices=_read_nr_devices(table),
         ),
         constraints=constraints,
@@ -171,35 +184,8 @@ def _add_vjp(portable: PortableFunction, vjp: FlatBufferTable) -> PortableFuncti
     return replace(portable, gradient=GradientInBytes(make))
 
 
-class _FunctionAvals:
-    """Reader of the abstract values of one function, stored inline or as indices into a list."""
-
-    def __init__(self, exported: FlatBufferTable) -> None:
-        self._exported = exported
-        self._reader = AvalReader()
-        self._shared = tuple(map(self._read, exported.tables(ExportedField.UNIQUE_AVALS)))
-
-    def avals(self, field: ExportedField) -> tuple[tuple[Aval, ...], tuple[tuple[str, ...], ...]]:
-        """Returns the abstract values of arguments or results, and their shapes as stored."""
-        indices = self._exported.integers(_INDEX_FIELDS[field])
-        if indices and max(indices) >= len(self._shared):
-            raise self._exported.error(
-                _INDEX_FIELDS[field], f"indices below {len(self._shared)}", f"{max(indices)}"
-            )
-        if indices:
-            sizes = [4 + sum(map(len, shape)) + 4 * len(shape) for _, shape in self._shared]
-            self._exported.spend(_INDEX_FIELDS[field], sum(sizes[i] for i in indices))
-            pairs = tuple(self._shared[i] for i in indices)
-        else:
-            pairs = tuple(map(self._read, self._exported.tables(field)))
-        return tuple(aval for aval, _ in pairs), tuple(shape for _, shape in pairs)
-
-    def _read(self, table: FlatBufferTable) -> tuple[Aval, tuple[str, ...]]:
-        return self._reader.aval(table), table.strings(AvalField.SHAPE)
-
-
 def _read_tree(
-    trees: ExportedTreeReader, table: FlatBufferTable, field: ExportedField, leaves: int
+    trees: _TreeReader, table: FlatBufferTable, field: ExportedField, leaves: int
 ) -> TreeSpec:
     tree_table = table.table(field)
     if tree_table is None:
@@ -254,17 +240,15 @@ def _read_nr_devices(table: FlatBufferTable) -> int:
 
 
 def _read_effects(table: FlatBufferTable, field: ExportedField) -> tuple[str, ...]:
-    return tuple(map(_read_effect_name, table.tables(field)))
-
-
-def _read_effect_name(table: FlatBufferTable) -> str:
-    """Returns the class of an effect, such as "jax._src.debugging.OrderedDebugEffect"."""
-    text = table.string(EffectField.TYPE_NAME)
-    if not text:
-        raise table.error(EffectField.TYPE_NAME, "the class of an effect", "none")
-    return (
-        text[len("<class '") : -2] if text.startswith("<class '") and text.endswith("'>") else text
-    )
+    """Returns the class of each effect, such as "jax._src.debugging.OrderedDebugEffect"."""
+    names = []
+    for effect in table.tables(field):
+        text = effect.string(EffectField.TYPE_NAME)
+        if not text:
+            raise effect.error(EffectField.TYPE_NAME, "the class of an effect", "none")
+        match = _CLASS_TEXT.fullmatch(text)
+        names.append(text if match is None else match[1])
+    return tuple(names)
 
 
 # The file format does not store names of positional arguments.
@@ -286,3 +270,185 @@ def make_argument_names(in_tree: TreeSpec, primal: PortableFunction | None) -> t
     while not keys.isdisjoint(f"{prefix}{i}" for i in range(len(args.children))):
         prefix += "_"
     return tuple(f"{prefix}{i}" for i in range(len(args.children)))
+
+
+_MAX_SIZE = 2**63 - 1
+
+
+class _TreeReader:
+    """Reader of pytrees. It looks up each node type only once."""
+
+    def __init__(self) -> None:
+        self._codecs: dict[tuple[str, bytes, int], NodeCodec | None] = {}
+
+    def tree(self, table: FlatBufferTable) -> TreeSpec:
+        """Reads the pytree whose root is this node."""
+        kind = table.integer(TreeField.KIND)
+        if kind == TreeKind.LEAF:
+            return LEAF
+        children = tuple(self.tree(child) for child in table.tables(TreeField.CHILDREN))
+        match kind:
+            case TreeKind.NONE:
+                if children:
+                    raise table.error(
+                        TreeField.CHILDREN, "no children below None", f"{len(children)}"
+                    )
+                return TreeSpec("none")
+            case TreeKind.TUPLE:
+                return TreeSpec("tuple", children=children)
+            case TreeKind.LIST:
+                return TreeSpec("list", children=children)
+            case TreeKind.DICT:
+                return TreeSpec("dict", keys=_read_keys(table, len(children)), children=children)
+            case TreeKind.CUSTOM:
+                return self._read_custom(table, children)
+        raise table.error(TreeField.KIND, f"0 to {max(TreeKind)}", f"{kind}")
+
+    def _read_custom(self, table: FlatBufferTable, children: tuple[TreeSpec, ...]) -> TreeSpec:
+        name = table.string(TreeField.CUSTOM_NAME)
+        if not name:
+            raise table.error(TreeField.CUSTOM_NAME, "the name of a registered type", "none")
+        auxdata = bytes(table.bytes(TreeField.CUSTOM_AUXDATA) or b"")
+        try:
+            codec = self._find_codec(name, auxdata, children)
+            keys = read_fields(auxdata) if name == "collections.OrderedDict" else ()
+        except FileFormatError as e:
+            raise table.problem(TreeField.CUSTOM_AUXDATA, str(e)) from e
+        short = name.rpartition(".")[2] if codec is None else codec.node_type.__name__
+        fields = _read_fields_if_plain(auxdata, len(children))
+        is_namedtuple = (
+            _is_plain_name(short)
+            if codec is None
+            else issubclass(codec.node_type, tuple) and hasattr(codec.node_type, "_fields")
+        )
+        if is_namedtuple and fields is not None:
+            return TreeSpec("namedtuple", short, fields, children, codec, name, auxdata)
+        return TreeSpec("custom", short, keys, children, codec, name, auxdata)
+
+    def _find_codec(
+        self, name: str, auxdata: bytes, children: tuple[TreeSpec, ...]
+    ) -> NodeCodec | None:
+        key = name, auxdata, len(children)
+        if key not in self._codecs:
+            self._codecs[key] = make_node_codec(name, auxdata, children)
+        return self._codecs[key]
+
+
+def _read_keys(table: FlatBufferTable, count: int) -> tuple[str, ...]:
+    keys = table.strings(TreeField.CHILDREN_NAMES)
+    if len(keys) != count:
+        raise table.error(TreeField.CHILDREN_NAMES, f"{count} keys, one a child", f"{len(keys)}")
+    if len(set(keys)) != count:
+        raise table.error(TreeField.CHILDREN_NAMES, "keys that differ", "the same key twice")
+    return keys
+
+
+def _read_fields_if_plain(auxdata: bytes, count: int) -> tuple[str, ...] | None:
+    """Returns the fields of a named tuple, as jax.export writes them; None for other data."""
+    try:
+        fields = read_fields(auxdata)
+    except FileFormatError:
+        return None
+    is_plain = all(map(_is_plain_name, fields)) and len(set(fields)) == len(fields) == count
+    return fields if is_plain and write_fields(fields) == auxdata else None
+
+
+def _is_plain_name(name: str) -> bool:
+    return name.isidentifier() and not keyword.iskeyword(name) and not name.startswith("_")
+
+
+class _AvalReader:
+    """Reader of the abstract values of one function, stored inline or as indices into a list.
+
+    It parses each size only once.
+    """
+
+    def __init__(self, exported: FlatBufferTable) -> None:
+        self._exported = exported
+        self._dims: dict[str, Dim] = {}
+        self._characters = 0
+        self._shared = tuple(map(self._read, exported.tables(ExportedField.UNIQUE_AVALS)))
+
+    def avals(self, field: ExportedField) -> tuple[tuple[Aval, ...], tuple[tuple[str, ...], ...]]:
+        """Returns the abstract values of arguments or results, and their shapes as stored."""
+        indices = self._exported.integers(_INDEX_FIELDS[field])
+        if indices and max(indices) >= len(self._shared):
+            raise self._exported.error(
+                _INDEX_FIELDS[field], f"indices below {len(self._shared)}", f"{max(indices)}"
+            )
+        if indices:
+            sizes = [4 + sum(map(len, shape)) + 4 * len(shape) for _, shape in self._shared]
+            self._exported.spend(_INDEX_FIELDS[field], sum(sizes[i] for i in indices))
+            pairs = tuple(self._shared[i] for i in indices)
+        else:
+            pairs = tuple(map(self._read, self._exported.tables(field)))
+        return tuple(aval for aval, _ in pairs), tuple(shape for _, shape in pairs)
+
+    def _read(self, table: FlatBufferTable) -> tuple[Aval, tuple[str, ...]]:
+        kind = table.integer(AvalField.KIND)
+        if kind != 0:
+            raise table.error(AvalField.KIND, "0, an array", f"{kind}")
+        number = table.integer(AvalField.DTYPE)
+        if not 0 <= number < len(DTYPES):
+            raise table.error(
+                AvalField.DTYPE,
+                f"a dtype from 0 to {len(DTYPES) - 1}, or a newer bridge",
+                f"{number}",
+            )
+        space = table.integer(AvalField.MEMORY_SPACE)
+        if not 0 <= space < len(MEMORY_SPACES):
+            raise table.error(
+                AvalField.MEMORY_SPACE,
+                f"a memory space from 0 to {len(MEMORY_SPACES) - 1}",
+                f"{space}",
+            )
+        dtype, texts = DTYPES[number], table.strings(AvalField.SHAPE)
+        shape = tuple(self._parse_dim(table, i, text) for i, text in enumerate(texts))
+        return Aval(shape, dtype, KEY_SHAPES.get(dtype, ()), MEMORY_SPACES[space]), texts
+
+    def _parse_dim(self, table: FlatBufferTable, index: int, text: str) -> Dim:
+        if text in self._dims:
+            return self._dims[text]
+        # Parsing other texts may take too long; JAX prints none of them.
+        self._characters += len(text)
+        if self._characters > MAX_TEXT:
+            raise table.error(
+                AvalField.SHAPE, f"at most {MAX_TEXT} characters of all sizes together", "more"
+            )
+        if has_own_parentheses(text):
+            raise table.error(
+                AvalField.SHAPE,
+                f"a size as dimension {index}, as it is printed",
+                f"{text!r:.80} (it has parentheses of its own)",
+            )
+        try:
+            dim = parse_dimension(text)
+        except DimensionSyntaxError as e:
+            problem = f"text that is none: {str(e).rstrip('.')}"
+            raise table.error(AvalField.SHAPE, f"a size as dimension {index}", problem) from e
+        if isinstance(dim, int) and not 0 <= dim <= _MAX_SIZE:
+            raise table.error(
+                AvalField.SHAPE, f"a size from 0 to {_MAX_SIZE} as dimension {index}", text
+            )
+        return self._dims.setdefault(text, dim)
+
+
+def _read_disabled_checks(tables: Sequence[FlatBufferTable]) -> tuple[DisabledSafetyCheck, ...]:
+    """Reads the disabled safety checks. Skips shape assertions, which can no longer be disabled."""
+    checks: list[DisabledSafetyCheck] = []
+    for table in tables:
+        match table.integer(CheckField.KIND):
+            case CheckKind.PLATFORM:
+                checks.append(DisabledSafetyCheck.platform())
+            case CheckKind.CUSTOM_CALL:
+                target = table.string(CheckField.CUSTOM_CALL_TARGET)
+                if not target:
+                    raise table.error(
+                        CheckField.CUSTOM_CALL_TARGET, "the name of a custom call", "none"
+                    )
+                checks.append(DisabledSafetyCheck.custom_call(target))
+            case CheckKind.SHAPE_ASSERTIONS:
+                pass
+            case kind:
+                raise table.error(CheckField.KIND, f"0 to {max(CheckKind)}", f"{kind}")
+    return tuple(checks)

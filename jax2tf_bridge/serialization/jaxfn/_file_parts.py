@@ -245,7 +245,7 @@ def read_parts(handle: OpenedFile, parts: Sequence[Part], file: str) -> list[byt
       FileFormatError: a checksum is wrong, the file has become shorter, or the parts do not fit
         into memory.
     """
-    checksums = [_Crc32() if part.kind == "module" else hashlib.sha256() for part in parts]
+    checksums = [_make_checksum(part.kind) for part in parts]
     buffers: list[io.BytesIO] = []
     position = handle.tell()
     with _Checksums([part.size for part in parts]) as running:
@@ -286,16 +286,15 @@ def copy_parts(data: memoryview, parts: Sequence[Part], file: str | None) -> lis
 
 def compute_hexdigests(kinds: Sequence[Kind], contents: Sequence[bytes]) -> list[str]:
     """Computes the checksum of each part, in threads if the parts are large."""
-    if sum(map(len, contents)) < _MIN_SIZE_FOR_THREADS:
-        return list(map(_hexdigest, kinds, contents))
-    from concurrent.futures import ThreadPoolExecutor
+    checksums = list(map(_make_checksum, kinds))
+    with _Checksums(list(map(len, contents))) as running:
+        for checksum, data in zip(checksums, contents, strict=True):
+            running.begin(checksum, len(data))(memoryview(data))
+    return [checksum.hexdigest() for checksum in checksums]
 
-    with ThreadPoolExecutor(_MAX_THREADS) as threads:
-        return list(threads.map(_hexdigest, kinds, contents))
 
-
-def _hexdigest(kind: Kind, data: bytes) -> str:
-    return format_crc32(zlib.crc32(data)) if kind == "module" else hashlib.sha256(data).hexdigest()
+def _make_checksum(kind: Kind) -> _Checksum:
+    return _Crc32() if kind == "module" else hashlib.sha256()
 
 
 def check_gap(gap: bytes | memoryview, start: int, file: str | None) -> None:

@@ -1,6 +1,7 @@
 """Pools of values that a .jaxfn file stores once and refers to by index.
 
-Values are numbered in the order in which they are added. Texts are concatenated, as UTF-8.
+Values are numbered in the order in which they are added. Texts are concatenated, as UTF-8. Abstract
+values are vectors of numbers.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import Generic, TypeVar
 
 from jax2tf_bridge.errors import SerializationError
-from jax2tf_bridge.serialization._flatbuffer import Field, FlatBufferTable
+from jax2tf_bridge.portable import MAX_TEXT, Aval, has_own_parentheses
+from jax2tf_bridge.serialization._flatbuffer import Field, Fields, FlatBufferTable
 from jax2tf_bridge.serialization.jaxfn import _schema as schema
+from shape_poly import Dim, DimensionSyntaxError, DimExpr, parse_dimension
 
 T = TypeVar("T")
 H = TypeVar("H", bound=Hashable)
@@ -128,3 +131,135 @@ def optional_bytes(table: FlatBufferTable, field: Field) -> bytes | None:
     Charges the budget, since a hostile file may refer to the same bytes a million times.
     """
     return bytes(table.integers(field)) if table.has(field) else None
+
+
+_MAX_SIZE = 2**63 - 1
+
+
+def avals_table(avals: Sequence[Aval], texts: Pool[str]) -> Fields:
+    """Makes the table of all abstract values. Adds their texts to a pool.
+
+    Raises:
+      SerializationError: a file cannot hold one of the values.
+    """
+    dimensions = Pool[str]()
+
+    def encode_size(size: Dim, aval: Aval) -> int:
+        if isinstance(size, DimExpr):
+            constant = size.constant_value()
+            if constant is None:
+                return -1 - dimensions.index(_format_dimension(size))
+            size = constant
+        if not 0 <= size <= _MAX_SIZE:
+            raise SerializationError(
+                f"A file cannot hold {aval}: its sizes must be from 0 to {_MAX_SIZE}."
+            )
+        return int(size)
+
+    sizes = [encode_size(d, aval) for aval in avals for d in (*aval.shape, *aval.element_shape)]
+    if sum(map(len, dimensions.values())) > MAX_TEXT:
+        raise SerializationError(
+            f"The symbolic dimensions have {sum(map(len, dimensions.values()))} characters "
+            f"together, and a file holds {MAX_TEXT}. Use shorter names."
+        )
+    element_ranks = [len(aval.element_shape) for aval in avals]
+    memory_spaces = bytes(schema.MEMORY_SPACES.index(aval.memory_space) for aval in avals)
+    return {
+        schema.Avals.DTYPES: texts.indices(aval.dtype for aval in avals),
+        schema.Avals.RANKS: [len(aval.shape) for aval in avals],
+        schema.Avals.ELEMENT_RANKS: element_ranks if any(element_ranks) else None,
+        schema.Avals.MEMORY_SPACES: memory_spaces if any(memory_spaces) else None,
+        schema.Avals.SIZES: sizes,
+        schema.Avals.DIMENSIONS: texts.indices(dimensions.values()),
+    }
+
+
+def _format_dimension(dimension: DimExpr) -> str:
+    text = str(dimension)
+    try:
+        is_stable = not has_own_parentheses(text) and parse_dimension(text) == dimension
+    except DimensionSyntaxError:
+        is_stable = False
+    if not is_stable:
+        raise SerializationError(
+            f"A file cannot hold the dimension {text:.200}: read back, it is not the same."
+        )
+    return text
+
+
+def decode_avals(table: FlatBufferTable, texts: Sequence[str]) -> list[Aval]:
+    """Reads the abstract values in a table.
+
+    Raises:
+      FileFormatError: the table is damaged.
+    """
+    fields = schema.Avals
+    dtypes = look_up_all(table, fields.DTYPES, texts)
+    ranks = table.integers(fields.RANKS)
+    sizes = _read_sizes(table, texts)
+    count = len(dtypes)
+    element_ranks = _read_optional_numbers(table, fields.ELEMENT_RANKS, count)
+    spaces = _read_optional_numbers(table, fields.MEMORY_SPACES, count)
+    if len(ranks) != count or sum(ranks) + sum(element_ranks) != len(sizes):
+        raise table.error(fields.SIZES, f"{sum(ranks) + sum(element_ranks)} sizes", f"{len(sizes)}")
+    if max(spaces, default=0) >= len(schema.MEMORY_SPACES):
+        raise table.error(fields.MEMORY_SPACES, "0, 1 or 2", f"{max(spaces)}")
+    avals = []
+    end = 0
+    for dtype, rank, element_rank, space in zip(dtypes, ranks, element_ranks, spaces, strict=True):
+        start, middle = end, end + rank
+        end = middle + element_rank
+        element_shape: tuple[int, ...] = ()
+        if element_rank:
+            element_shape = tuple(d for d in sizes[middle:end] if isinstance(d, int))
+            if len(element_shape) != element_rank:
+                raise table.error(fields.SIZES, "numbers in the shapes of elements", "dimensions")
+        memory_space = schema.MEMORY_SPACES[space]
+        avals.append(Aval(sizes[start:middle], dtype, element_shape, memory_space))
+    return avals
+
+
+def _read_optional_numbers(
+    table: FlatBufferTable, field: schema.Avals, count: int
+) -> Sequence[int]:
+    numbers = table.integers(field)
+    if not numbers:
+        return (0,) * count
+    if len(numbers) != count:
+        raise table.error(field, f"{count} numbers", f"{len(numbers)}")
+    return numbers
+
+
+def _read_sizes(table: FlatBufferTable, texts: Sequence[str]) -> tuple[Dim, ...]:
+    sizes = table.integers(schema.Avals.SIZES)
+    dimension_texts = look_up_all(table, schema.Avals.DIMENSIONS, texts)
+    characters = sum(map(len, dimension_texts))
+    if characters > MAX_TEXT:
+        raise table.error(
+            schema.Avals.DIMENSIONS, f"at most {MAX_TEXT} characters", f"{characters}"
+        )
+    dimensions = [_parse_dimension(text, table) for text in dimension_texts]
+    lowest = min(sizes, default=0)
+    if lowest >= 0:
+        return sizes
+    if -lowest > len(dimensions):
+        raise table.error(
+            schema.Avals.SIZES, f"indices of {len(dimensions)} dimensions", f"{-1 - lowest}"
+        )
+    return tuple(size if size >= 0 else dimensions[-1 - size] for size in sizes)
+
+
+def _parse_dimension(text: str, table: FlatBufferTable) -> DimExpr:
+    problem = "it has parentheses of its own"
+    if not has_own_parentheses(text):
+        try:
+            dimension = parse_dimension(text)
+        except DimensionSyntaxError as e:
+            problem = e.problem
+        else:
+            if isinstance(dimension, DimExpr):
+                return dimension
+            problem = "it is a number"
+    raise table.error(
+        schema.Avals.DIMENSIONS, "dimensions as they are printed", f"{text!r:.80} ({problem})"
+    )

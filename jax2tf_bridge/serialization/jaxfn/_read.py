@@ -30,9 +30,9 @@ from jax2tf_bridge.portable import (
 from jax2tf_bridge.serialization._flatbuffer import FlatBufferReader, FlatBufferTable
 from jax2tf_bridge.serialization.jaxfn import _format
 from jax2tf_bridge.serialization.jaxfn import _schema as schema
-from jax2tf_bridge.serialization.jaxfn._avals import decode_avals
 from jax2tf_bridge.serialization.jaxfn._file_parts import Part, locate_arrays, locate_modules
 from jax2tf_bridge.serialization.jaxfn._pools import (
+    decode_avals,
     decode_texts,
     look_up,
     look_up_all,

@@ -22,14 +22,12 @@ from jax2tf_bridge.portable import (
     as_portable_function,
     function_problem,
 )
-from jax2tf_bridge.serialization._flatbuffer import Field, Fields, Offset, Value
-from jax2tf_bridge.serialization._flatbuffer_writer import FlatBufferWriter
+from jax2tf_bridge.serialization._flatbuffer import Field, Fields, FlatBufferWriter, Offset, Value
 from jax2tf_bridge.serialization._vjp_chain import collect_vjps
 from jax2tf_bridge.serialization.jaxfn import _format
 from jax2tf_bridge.serialization.jaxfn import _schema as schema
-from jax2tf_bridge.serialization.jaxfn._avals import avals_table
 from jax2tf_bridge.serialization.jaxfn._file_parts import collect_arrays, pad_arrays
-from jax2tf_bridge.serialization.jaxfn._pools import Pool, encode_texts
+from jax2tf_bridge.serialization.jaxfn._pools import Pool, avals_table, encode_texts
 from jax2tf_bridge.serialization.jaxfn._trees import StructureName, TreeWriter
 
 
