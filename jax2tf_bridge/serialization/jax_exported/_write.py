@@ -8,7 +8,6 @@ from flatbuffers.builder import BuilderSizeError
 
 from jax2tf_bridge.errors import SerializationError
 from jax2tf_bridge.portable import (
-    AbstractDevice,
     AbstractMesh,
     Aval,
     DisabledSafetyCheck,
@@ -109,10 +108,10 @@ def _make_fields(
     avals = tuple(dict.fromkeys((*portable.in_avals, *portable.out_avals)))
     index_of = {aval: i for i, aval in enumerate(avals)}
     ordered, unordered = (
-        [writer.table(effect_table(effect)) for effect in effects]
+        [writer.table(_effect_table(effect)) for effect in effects]
         for effects in (portable.ordered_effects, portable.unordered_effects)
     )
-    checks = [writer.table(check_table(c)) for c in shared_checks(portable.module.disabled_checks)]
+    checks = [writer.table(_check_table(c)) for c in shared_checks(portable.module.disabled_checks)]
     yield ExportedField.FUNCTION_NAME, portable.name
     yield ExportedField.IN_TREE, write_tree(writer, function.in_tree)
     yield ExportedField.IN_AVALS, list(map(aval_table, portable.in_avals))
@@ -164,11 +163,11 @@ def _sharding_fields(
         (ExportedField.IN_SHARDINGS, in_shardings),
         (ExportedField.OUT_SHARDINGS, out_shardings),
     ):
-        yield field, [sharding_table(writer, s.hlo, s.named, meshes) for s in group]
+        yield field, [s.fields(writer, meshes) for s in group]
     if not all(s.named or not s.sharding for s in shardings):
         return
-    offsets = [write_named_sharding(writer, sharding, meshes) for sharding in named]
-    yield ExportedField.UNIQUE_ABSTRACT_MESHES, [write_mesh(writer, mesh) for mesh in meshes]
+    offsets = [_write_named_sharding(writer, sharding, meshes) for sharding in named]
+    yield ExportedField.UNIQUE_ABSTRACT_MESHES, [_write_mesh(writer, mesh) for mesh in meshes]
     yield ExportedField.UNIQUE_NAMED_SHARDINGS, offsets
     for field, group in (
         (ExportedField.IN_SHARDINGS_IDXS, in_shardings),
@@ -190,6 +189,18 @@ class _ArraySharding:
             self.named = (
                 sharding if sharding.mesh else to_named_sharding(sharding.hlo, rank, devices)
             )
+
+    def fields(
+        self, writer: FlatBufferWriter, meshes: Sequence[AbstractMesh]
+    ) -> Iterator[tuple[Field, Value]]:
+        yield ShardingField.HLO_SHARDING, self.hlo
+        if self.named is not None:
+            yield (
+                ShardingField.NAMED_SHARDING,
+                _write_named_sharding(writer, self.named, meshes),
+            )
+        is_unspecified = self.hlo is None and self.named is None
+        yield ShardingField.KIND, _UNSPECIFIED if is_unspecified else _HLO
 
 
 _TREE_KINDS = {
@@ -228,10 +239,17 @@ def aval_table(aval: Aval) -> Fields:
     }
 
 
-def write_mesh(writer: FlatBufferWriter, mesh: AbstractMesh) -> Offset:
-    """Writes an abstract mesh."""
+def _write_mesh(writer: FlatBufferWriter, mesh: AbstractMesh) -> Offset:
     device = mesh.device
-    device_offset = None if device is None else writer.table(_device_table(device))
+    device_offset = None
+    if device is not None:
+        device_offset = writer.table(
+            {
+                DeviceField.DEVICE_KIND: device.kind,
+                DeviceField.PLATFORM: device.platform or None,
+                DeviceField.NUM_CORES: device.num_cores,
+            }
+        )
     return writer.table(
         {
             MeshField.AXIS_SIZES: mesh.axis_sizes,
@@ -242,18 +260,9 @@ def write_mesh(writer: FlatBufferWriter, mesh: AbstractMesh) -> Offset:
     )
 
 
-def _device_table(device: AbstractDevice) -> Fields:
-    return {
-        DeviceField.DEVICE_KIND: device.kind,
-        DeviceField.PLATFORM: device.platform or None,
-        DeviceField.NUM_CORES: device.num_cores,
-    }
-
-
-def write_named_sharding(
+def _write_named_sharding(
     writer: FlatBufferWriter, sharding: Sharding, meshes: Sequence[AbstractMesh]
 ) -> Offset:
-    """Writes a sharding over a mesh. `meshes` must contain the mesh."""
     assert sharding.mesh is not None
     spec = writer.table(
         {
@@ -264,7 +273,7 @@ def write_named_sharding(
     )
     return writer.table(
         {
-            NamedShardingField.MESH: write_mesh(writer, sharding.mesh),
+            NamedShardingField.MESH: _write_mesh(writer, sharding.mesh),
             NamedShardingField.SPEC: spec,
             NamedShardingField.MEMORY_KIND: sharding.memory_kind,
             NamedShardingField.ABSTRACT_MESH_IDX: meshes.index(sharding.mesh),
@@ -272,31 +281,14 @@ def write_named_sharding(
     )
 
 
-def sharding_table(
-    writer: FlatBufferWriter,
-    hlo: bytes | None,
-    named: Sharding | None,
-    meshes: Sequence[AbstractMesh],
-) -> Iterator[tuple[Field, Value]]:
-    """Yields the fields of the sharding of an array, in XLA's form and over a named mesh.
-
-    Both forms may be None; without either, the array has no sharding.
-    """
-    yield ShardingField.HLO_SHARDING, hlo
-    if named is not None:
-        yield ShardingField.NAMED_SHARDING, write_named_sharding(writer, named, meshes)
-    yield ShardingField.KIND, _UNSPECIFIED if hlo is None and named is None else _HLO
-
-
-def effect_table(name: str) -> Fields:
-    """Makes the table of an effect, with its class as JAX prints it."""
+def _effect_table(name: str) -> Fields:
+    # JAX writes a class as Python prints it.
     parts = name.replace(".<locals>", "").split(".")
     is_qualified = len(parts) > 1 and all(part.isidentifier() for part in parts)
     return {EffectField.TYPE_NAME: f"<class '{name}'>" if is_qualified else name}
 
 
-def check_table(check: DisabledSafetyCheck) -> Fields:
-    """Makes the table of a disabled safety check, for the platform or for a custom call."""
+def _check_table(check: DisabledSafetyCheck) -> Fields:
     target = check.is_custom_call()
     return {
         CheckField.CUSTOM_CALL_TARGET: target,

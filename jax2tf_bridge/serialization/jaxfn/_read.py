@@ -48,17 +48,13 @@ class ValidatedStructure:
     """Validated structure of a file whose modules and arrays are not read yet.
 
     Attributes:
-      header: the header of the file.
-      bridge_version: the release of jax2tf-bridge that wrote the file.
-      functions: the arguments of PortableFunction for the function and each of its VJPs, without
-        the gradient, the bytes of the module and the data of the lifted constants.
+      functions: the function and each of its VJPs, without the gradient, the bytes of the module
+        and the data of the lifted constants.
       parts: the positions of the modules, one for each function, and then of the arrays.
       vjp_missing_because: the reason why the last function has no VJP.
     """
 
-    header: _format.Header
-    bridge_version: str
-    functions: tuple[dict[str, Any], ...]
+    functions: tuple[PortableFunction, ...]
     parts: tuple[Part, ...]
     vjp_missing_because: str
 
@@ -72,13 +68,15 @@ class ValidatedStructure:
         gradient: Gradient = NoGradient(self.vjp_missing_because)
         # From the last order to the first, since each function holds its VJP.
         for function, module in zip(self.functions[::-1], contents[count - 1 :: -1], strict=True):
-            fields = {**function, "module": replace(function["module"], data=module)}
-            if arrays:
-                fields["lifted_constants"] = tuple(
+            portable = replace(
+                function,
+                module=replace(function.module, data=module),
+                lifted_constants=tuple(
                     replace(constant, data=arrays.get(constant.digest))
-                    for constant in fields["lifted_constants"]
-                )
-            portable = PortableFunction(**fields, gradient=gradient)
+                    for constant in function.lifted_constants
+                ),
+                gradient=gradient,
+            )
             gradient = StoredGradient(portable)
         return portable
 
@@ -99,7 +97,7 @@ def read_structure(
     _format.check_structure(header, structure, file)
     try:
         root = FlatBufferReader(structure, what=_format.file_label(file)).root()
-        return _FileReader(root, header.version).stored(header)
+        return _FileReader(root, header.version).read(header)
     except FileFormatError as e:
         e.file = file
         raise
@@ -124,7 +122,7 @@ class _FileReader:
         self._graph_functions = _read_graph_functions(root, version, texts)
         self._comparisons = Comparisons()
 
-    def stored(self, header: _format.Header) -> ValidatedStructure:
+    def read(self, header: _format.Header) -> ValidatedStructure:
         fields = schema.File
         tables = self._root.tables(fields.FUNCTIONS)
         if not 1 <= len(tables) <= _format.MAX_VJP_ORDER + 1:
@@ -138,9 +136,11 @@ class _FileReader:
         trees = zip(tables, self._trees[::2], self._trees[1::2], strict=True)
         functions = tuple(self._read_function(*each) for each in trees)
         for table, function, vjp in zip(tables[1:], functions, functions[1:], strict=False):
-            _check_vjp(table, function, vjp)
+            problem = vjp_problem(function, vjp.in_tree, vjp.in_avals, vjp.out_avals)
+            if problem is not None:
+                raise table.error(None, f"the VJP of {function.name}", problem)
         modules = locate_modules(tables, header.structure_size)
-        constants = chain.from_iterable(arguments["lifted_constants"] for arguments in functions)
+        constants = chain.from_iterable(function.lifted_constants for function in functions)
         arrays = locate_arrays(self._root, self._texts, constants, modules[-1].end)
         parts = (*modules, *arrays)
         if parts[-1].end != header.file_size:
@@ -149,51 +149,42 @@ class _FileReader:
                 f"modules and arrays up to byte {header.file_size}, where the file ends",
                 f"some up to byte {parts[-1].end}",
             )
-        return ValidatedStructure(
-            header=header,
-            bridge_version=look_up(self._root, fields.BRIDGE_VERSION, self._texts),
-            functions=functions,
-            parts=parts,
-            vjp_missing_because=look_up(self._root, fields.VJP_MISSING_BECAUSE, self._texts),
-        )
+        look_up(self._root, fields.BRIDGE_VERSION, self._texts)  # only checked
+        missing_because = look_up(self._root, fields.VJP_MISSING_BECAUSE, self._texts)
+        return ValidatedStructure(functions, parts, missing_because)
 
     def _read_function(
         self, table: FlatBufferTable, in_tree: TreeSpec, out_tree: TreeSpec
-    ) -> dict[str, Any]:
+    ) -> PortableFunction:
         fields, texts = schema.Function, self._texts
         in_avals = look_up_all(table, fields.IN_AVALS, self._avals)
         out_avals = look_up_all(table, fields.OUT_AVALS, self._avals)
         lowering = look_up(table, fields.LOWERING, self._lowerings)
-        arguments = {
-            "name": look_up(table, fields.NAME, texts),
-            "in_tree": in_tree,
-            "in_avals": in_avals,
-            "out_tree": out_tree,
-            "out_avals": out_avals,
-            "argument_names": look_up_all(table, fields.ARGUMENT_NAMES, texts),
-            "requirements": look_up_all(table, fields.REQUIREMENTS, texts),
-            "ordered_effects": look_up_all(table, fields.ORDERED_EFFECTS, texts),
-            "unordered_effects": look_up_all(table, fields.UNORDERED_EFFECTS, texts),
-            "in_shardings": self._read_shardings(table, fields.IN_SHARDINGS, in_avals),
-            "out_shardings": self._read_shardings(table, fields.OUT_SHARDINGS, out_avals),
-            "uses_global_constants": table.boolean(fields.USES_GLOBAL_CONSTANTS),
-            "lifted_constants": self._read_lifted_constants(table),
-            "graph_functions": look_up_all(table, fields.GRAPH_FUNCTIONS, self._graph_functions),
-            "tensorflow_differentiates": table.boolean(fields.TENSORFLOW_DIFFERENTIATES),
-            **lowering,
-            "module": Module(
-                b"",
-                kept_arguments=table.integers(fields.MODULE_KEPT_VAR_IDX),
-                **lowering["module"],
-            ),
-        }
-        portable = PortableFunction(**arguments)
+        kept_arguments = table.integers(fields.MODULE_KEPT_VAR_IDX)
+        portable = PortableFunction(
+            name=look_up(table, fields.NAME, texts),
+            in_tree=in_tree,
+            in_avals=in_avals,
+            out_tree=out_tree,
+            out_avals=out_avals,
+            argument_names=look_up_all(table, fields.ARGUMENT_NAMES, texts),
+            requirements=look_up_all(table, fields.REQUIREMENTS, texts),
+            ordered_effects=look_up_all(table, fields.ORDERED_EFFECTS, texts),
+            unordered_effects=look_up_all(table, fields.UNORDERED_EFFECTS, texts),
+            in_shardings=self._read_shardings(table, fields.IN_SHARDINGS, in_avals),
+            out_shardings=self._read_shardings(table, fields.OUT_SHARDINGS, out_avals),
+            uses_global_constants=table.boolean(fields.USES_GLOBAL_CONSTANTS),
+            lifted_constants=self._read_lifted_constants(table),
+            graph_functions=look_up_all(table, fields.GRAPH_FUNCTIONS, self._graph_functions),
+            tensorflow_differentiates=table.boolean(fields.TENSORFLOW_DIFFERENTIATES),
+            **{**lowering, "module": replace(lowering["module"], kept_arguments=kept_arguments)},
+        )
         problem = function_problem(
             portable, in_tree.leaf_count, out_tree.leaf_count, self._comparisons
         )
         if problem is not None:
             raise table.error(None, "parts that agree", problem)
-        return arguments
+        return portable
 
     def _read_shardings(
         self, table: FlatBufferTable, field: schema.Function, avals: Sequence[Aval]
@@ -235,14 +226,8 @@ def _read_graph_functions(
     return graph_functions
 
 
-def _check_vjp(table: FlatBufferTable, function: dict[str, Any], vjp: dict[str, Any]) -> None:
-    primal = PortableFunction(**function)
-    problem = vjp_problem(primal, vjp["in_tree"], vjp["in_avals"], vjp["out_avals"])
-    if problem is not None:
-        raise table.error(None, f"the VJP of {primal.name}", problem)
-
-
 def _read_lowering(table: FlatBufferTable, version: int, texts: Sequence[str]) -> dict[str, Any]:
+    """Reads the arguments of PortableFunction that functions of one lowering share."""
     fields = schema.Lowering
     xla = table.boolean(fields.TARGET_XLA)
     if not xla and version < _format.WITHOUT_XLA_VERSION:
@@ -256,14 +241,16 @@ def _read_lowering(table: FlatBufferTable, version: int, texts: Sequence[str]) -
         raise table.error(fields.DROPPED_BECAUSE, f"{len(dropped)} reasons", f"{len(reasons)}")
     checks = look_up_all(table, fields.DISABLED_CHECKS, texts)
     return {
-        "module": {
-            "stablehlo_version": versions[0],
-            "calling_convention_version": table.integer(fields.CALLING_CONVENTION_VERSION),
-            "platforms": look_up_all(table, fields.PLATFORMS, texts),
-            "disabled_checks": tuple(map(DisabledSafetyCheck, checks)),
-            "nr_devices": table.integer(fields.NR_DEVICES),
-            "uses_shape_polymorphism": table.boolean(fields.USES_SHAPE_POLYMORPHISM),
-        },
+        "module": Module(
+            b"",
+            versions[0],
+            table.integer(fields.CALLING_CONVENTION_VERSION),
+            kept_arguments=(),
+            platforms=look_up_all(table, fields.PLATFORMS, texts),
+            uses_shape_polymorphism=table.boolean(fields.USES_SHAPE_POLYMORPHISM),
+            disabled_checks=tuple(map(DisabledSafetyCheck, checks)),
+            nr_devices=table.integer(fields.NR_DEVICES),
+        ),
         "dropped_platforms": tuple(zip(dropped, reasons, strict=True)),
         "constraints": look_up_all(table, fields.CONSTRAINTS, texts),
         "constraints_known": table.boolean(fields.CONSTRAINTS_KNOWN),
@@ -293,19 +280,15 @@ def _read_mesh(table: FlatBufferTable, texts: Sequence[str]) -> AbstractMesh:
         raise table.error(None, "a name, a size and a type each axis", "other numbers of them")
     if max(types, default=0) >= len(schema.AXIS_TYPES):
         raise table.error(fields.AXIS_TYPES, "0, 1 or 2", f"{max(types)}")
-    device = table.table(fields.DEVICE)
-    axis_types = tuple(schema.AXIS_TYPES[i] for i in types)
-    return AbstractMesh(
-        names, sizes, axis_types, None if device is None else _read_device(device, texts)
-    )
-
-
-def _read_device(table: FlatBufferTable, texts: Sequence[str]) -> AbstractDevice:
-    fields = schema.Device
-    cores = table.optional_integer(fields.NUM_CORES)
-    return AbstractDevice(
-        look_up(table, fields.KIND, texts), look_up(table, fields.PLATFORM, texts), cores
-    )
+    device_table = table.table(fields.DEVICE)
+    device = None
+    if device_table is not None:
+        device = AbstractDevice(
+            look_up(device_table, schema.Device.KIND, texts),
+            look_up(device_table, schema.Device.PLATFORM, texts),
+            device_table.optional_integer(schema.Device.NUM_CORES),
+        )
+    return AbstractMesh(names, sizes, tuple(schema.AXIS_TYPES[i] for i in types), device)
 
 
 def _read_sharding(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from types import MappingProxyType, NoneType
+from typing import Any, TypeAlias
 
 from jax2tf_bridge.errors import SerializationError
 from jax2tf_bridge.portable import LEAF, NodeCodec, TreeSpec
@@ -298,8 +299,20 @@ _MAX_DEPTH = 16
 _MAX_INTEGER_BYTES = 256
 """Maximum size of an integer key. Python can print such integers whatever its digit limit is."""
 
-KeyKind: TypeAlias = int
-"""Index into schema.KEY_KINDS."""
+_KEY_ENCODINGS: Mapping[type, tuple[str, Callable[[Any], bytes]]] = MappingProxyType(
+    {
+        NoneType: ("none", lambda key: b""),
+        bool: ("boolean", lambda key: bytes([key])),
+        int: (
+            "integer",
+            lambda key: key.to_bytes(key.bit_length() // 8 + 1, "little", signed=True),
+        ),
+        float: ("real", _REAL.pack),
+        str: ("text", str.encode),
+        bytes: ("bytes", bytes),
+    }
+)
+"""Maps the type of a key that is not a tuple to its kind, and to the function that encodes it."""
 
 
 @dataclass(frozen=True)
@@ -312,7 +325,7 @@ class EncodedKey:
       items: the items of a tuple.
     """
 
-    kind: KeyKind
+    kind: int
     data: bytes = b""
     items: tuple[EncodedKey, ...] = ()
 
@@ -322,34 +335,21 @@ def encode_key(key: Hashable, depth: int = 1) -> EncodedKey | None:
 
     Files do not hold subclasses, since they would be read back as their base classes.
     """
-    if key is None:
-        return _make_encoded_key("none")
-    kind = type(key)
-    if kind is bool:
-        return _make_encoded_key("boolean", bytes([bool(key)]))
-    if isinstance(key, int) and kind is int:
-        size = key.bit_length() // 8 + 1
-        if size > _MAX_INTEGER_BYTES:
-            return None
-        return _make_encoded_key("integer", key.to_bytes(size, "little", signed=True))
-    if isinstance(key, float) and kind is float:
-        return _make_encoded_key("real", _REAL.pack(key))
-    if isinstance(key, str) and kind is str:
-        try:
-            return _make_encoded_key("text", key.encode())
-        except UnicodeEncodeError:  # a lone surrogate
-            return None
-    if isinstance(key, bytes) and kind is bytes:
-        return _make_encoded_key("bytes", key)
-    if isinstance(key, tuple) and kind is tuple and depth < _MAX_DEPTH:
+    if isinstance(key, tuple) and type(key) is tuple and depth < _MAX_DEPTH:
         items = [encode_key(item, depth + 1) for item in key]
         complete = tuple(item for item in items if item is not None)
         if len(complete) == len(items):
             return EncodedKey(schema.KEY_KINDS.index("tuple"), b"", complete)
-    return None
-
-
-def _make_encoded_key(kind: str, data: bytes = b"") -> EncodedKey:
+    encoding = _KEY_ENCODINGS.get(type(key))
+    if encoding is None:
+        return None
+    kind, encode = encoding
+    try:
+        data = encode(key)
+    except UnicodeEncodeError:  # a lone surrogate
+        return None
+    if kind == "integer" and len(data) > _MAX_INTEGER_BYTES:
+        return None
     return EncodedKey(schema.KEY_KINDS.index(kind), data)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -203,15 +204,10 @@ class _StructureWriter:
 
     def _lowering_index(self, function: PortableFunction) -> int:
         """Returns the index of the lowering of a function. Writes the lowering if it is new."""
-        target = function.target
+        module, target = function.module, function.target
         key = (
-            function.module.stablehlo_version,
-            function.module.calling_convention_version,
-            function.platforms,
+            replace(module, data=b"", kept_arguments=()),
             function.dropped_platforms,
-            function.module.disabled_checks,
-            function.module.nr_devices,
-            function.module.uses_shape_polymorphism,
             function.constraints,
             function.constraints_known,
             function.producer,
@@ -222,20 +218,16 @@ class _StructureWriter:
         texts, dropped = self._texts, function.dropped_platforms
         table = self._writer.table(
             {
-                schema.Lowering.STABLEHLO_VERSION: _flatten_versions(
-                    [function.module.stablehlo_version]
-                ),
-                schema.Lowering.CALLING_CONVENTION_VERSION: (
-                    function.module.calling_convention_version
-                ),
-                schema.Lowering.PLATFORMS: texts.indices(function.platforms),
+                schema.Lowering.STABLEHLO_VERSION: _flatten_versions([module.stablehlo_version]),
+                schema.Lowering.CALLING_CONVENTION_VERSION: module.calling_convention_version,
+                schema.Lowering.PLATFORMS: texts.indices(module.platforms),
                 schema.Lowering.DROPPED_PLATFORMS: texts.indices(name for name, _ in dropped),
                 schema.Lowering.DROPPED_BECAUSE: texts.indices(reason for _, reason in dropped),
                 schema.Lowering.DISABLED_CHECKS: texts.indices(
-                    c.directive for c in function.module.disabled_checks
+                    check.directive for check in module.disabled_checks
                 ),
-                schema.Lowering.NR_DEVICES: function.module.nr_devices,
-                schema.Lowering.USES_SHAPE_POLYMORPHISM: function.module.uses_shape_polymorphism,
+                schema.Lowering.NR_DEVICES: module.nr_devices,
+                schema.Lowering.USES_SHAPE_POLYMORPHISM: module.uses_shape_polymorphism,
                 schema.Lowering.CONSTRAINTS: texts.indices(function.constraints),
                 schema.Lowering.CONSTRAINTS_KNOWN: function.constraints_known,
                 schema.Lowering.PRODUCER: texts.index(function.producer),
