@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+# A test overwrites the payload of a message, which begins after the prefix.
 from jax2tf_bridge.colocated import TOKEN_SIZE, Channel, _channel
 from jax2tf_bridge.errors import NotPicklableError, UntrustedMessageError
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import jax
 import pytest
 
+# No machine of the tests has several backends, so their devices are replaced.
 from jax2tf_bridge.colocated import _pickling
 from jax2tf_bridge.colocated._pickling import get_cpu_devices
 from jax2tf_bridge.errors import DeviceError

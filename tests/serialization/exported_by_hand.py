@@ -8,6 +8,9 @@ from typing import Any, TypeAlias
 from jax2tf_bridge import PortableFunction
 from jax2tf_bridge.portable import LEAF, Aval, TreeSpec
 from jax2tf_bridge.serialization import Field
+
+# Hand-made files differ from real ones in single fields, so they are written with the writer and
+# the fields of the bridge.
 from jax2tf_bridge.serialization._flatbuffer import Fields, FlatBufferWriter, Value
 from jax2tf_bridge.serialization.jax_exported import ExportedField, TreeField
 from jax2tf_bridge.serialization.jax_exported._schema import (

@@ -9,9 +9,9 @@ from typing import Any
 import flatbuffers
 from flatbuffers import number_types
 
-from jax2tf_bridge.serialization.jaxfn import _format
+from jax2tf_bridge.serialization import jaxfn
 
-SCHEMA = Path(_format.__file__).parent / "schema" / "jaxfn.fbs"
+SCHEMA = Path(jaxfn.__file__).parent / "schema" / "jaxfn.fbs"
 _FLAGS = {"uint": number_types.Uint32Flags, "ulong": number_types.Uint64Flags}
 
 

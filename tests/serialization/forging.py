@@ -20,6 +20,9 @@ from jax2tf_bridge.portable import (
     TreeSpec,
 )
 from jax2tf_bridge.serialization import deserialize, serialize
+
+# Hand-made files differ from real ones in single fields, so they are written with the writer and
+# the fields of the bridge.
 from jax2tf_bridge.serialization._flatbuffer import Fields, FlatBufferWriter, Value
 from jax2tf_bridge.serialization.jaxfn import _format
 from jax2tf_bridge.serialization.jaxfn import _schema as schema

@@ -9,6 +9,9 @@ import pytest
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.portable import LEAF
 from jax2tf_bridge.serialization.jax_exported import ExportedField, read_exported
+
+# Hand-made files differ from real ones in single fields, so they are written with the writer and
+# the fields of the bridge.
 from jax2tf_bridge.serialization.jax_exported._schema import CheckField, ShardingField
 from tests.serialization.exported_by_hand import (
     aval,

@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.portable import LEAF, Aval, TreeSpec
+
+# Hand-made files differ from real ones in single fields, so they are written with the writer and
+# the fields of the bridge.
 from jax2tf_bridge.serialization._flatbuffer import FlatBufferWriter, Value
 from jax2tf_bridge.serialization.jax_exported import ExportedField, TreeField, read_exported
 from jax2tf_bridge.serialization.jax_exported._write import write_tree

@@ -13,6 +13,9 @@ from jax2tf_bridge.errors import GradientError
 from jax2tf_bridge.portable import LEAF, AbstractDevice, AbstractMesh, Aval, Sharding, TreeSpec
 from jax2tf_bridge.serialization import Field
 from jax2tf_bridge.serialization.jax_exported import DTYPES, ExportedField, read_exported
+
+# Hand-made files differ from real ones in single fields, so they are written with the writer and
+# the fields of the bridge.
 from jax2tf_bridge.serialization.jax_exported._schema import (
     KEY_SHAPES,
     AvalField,

@@ -20,6 +20,8 @@ from jax2tf_bridge.errors import SerializationError
 from jax2tf_bridge.portable import LEAF, AbstractDevice, AbstractMesh, Aval, Sharding, TreeSpec
 from jax2tf_bridge.serialization import FlatBufferReader, deserialize, serialize
 from jax2tf_bridge.serialization.jax_exported import DTYPES, ExportedField, read_exported
+
+# The test compares the numbers of the schema with those of the installed JAX.
 from jax2tf_bridge.serialization.jax_exported._schema import KEY_SHAPES, WRITTEN_VERSION
 from tests.archives.register_types import register_types
 from tests.consumers.comparison import differences
@@ -336,7 +338,7 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 from jax2tf_bridge.serialization import deserialize, serialize
-from jax2tf_bridge.serialization.jax_exported._read import read_exported
+from jax2tf_bridge.serialization.jax_exported import read_exported
 from jax2tf_bridge import serialize_exported
 
 mesh = jax.sharding.Mesh(np.array(jax.devices()), ("m",))

@@ -28,7 +28,9 @@ from jax2tf_bridge.serialization import (
     serialize,
     write_function,
 )
-from jax2tf_bridge.serialization.jaxfn import _file_parts, _format
+
+# Tests let a file shrink, and memory run out, between two reads.
+from jax2tf_bridge.serialization.jaxfn import IDENTIFIER, _file_parts
 from jax2tf_bridge.serialization.jaxfn._file_parts import Part
 from jax2tf_bridge.weights import to_bytes
 from tests.fresh_process import run_python
@@ -149,7 +151,7 @@ def test_folders_that_are_not_there(tmp_path: Path) -> None:
 def test_what_jax_exported(tmp_path: Path) -> None:
     exported = jax.export.export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct((3,), np.float32))
     data = exported.serialize(vjp_order=1)
-    assert data[4:8] != _format.IDENTIFIER
+    assert data[4:8] != IDENTIFIER
     path = tmp_path / "f.bin"
     path.write_bytes(data)
     vjp = jax.export.deserialize(data).vjp()

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from jax2tf_bridge.errors import FileFormatError, SerializationError
 from jax2tf_bridge.serialization import Field, FlatBufferReader, FlatBufferTable
+
+# The writer and its limits are used by the formats only, which write few kinds of fields.
 from jax2tf_bridge.serialization._flatbuffer import (
     CODES,
     MAX_DEPTH,

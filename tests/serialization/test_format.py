@@ -11,6 +11,8 @@ import flatbuffers
 import pytest
 
 from jax2tf_bridge.serialization import Field, serialize
+
+# The test compares the reader's constants with the schema for other tools.
 from jax2tf_bridge.serialization._flatbuffer import CODES
 from jax2tf_bridge.serialization.jaxfn import _format
 from jax2tf_bridge.serialization.jaxfn import _schema as schema

@@ -17,6 +17,8 @@ from jax2tf_bridge import PortableFunction
 from jax2tf_bridge.errors import FileFormatError, SerializationError
 from jax2tf_bridge.portable import Aval, LiftedConstant, StoredGradient, array_size
 from jax2tf_bridge.serialization import deserialize, read_function, serialize, write_function
+
+# A file shows the alignment only if its modules happen to end at the right byte.
 from jax2tf_bridge.serialization.jaxfn import _format
 from shape_poly import DimExpr
 from tests.serialization.equality import assert_equal

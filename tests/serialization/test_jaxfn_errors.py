@@ -22,6 +22,8 @@ from jax2tf_bridge.portable import (
     TreeSpec,
 )
 from jax2tf_bridge.serialization import serialize
+
+# A test lowers the limit of the format, because a file at the real limit has 2 GB.
 from jax2tf_bridge.serialization.jaxfn import _format
 from shape_poly import DimExpr
 from tests.serialization.records import (

@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 
 from jax2tf_bridge.portable import Aval
 from jax2tf_bridge.serialization import deserialize
+
+# Hand-made files differ from real ones in single fields, so they are written with the writer and
+# the fields of the bridge.
 from jax2tf_bridge.serialization._flatbuffer import FlatBufferWriter
 from jax2tf_bridge.serialization.jaxfn import _format, _pools
 from tests.sampling import examples

@@ -14,6 +14,8 @@ from jax2tf_bridge import register_namedtuple_serialization, register_pytree_nod
 from jax2tf_bridge.errors import FileFormatError, SerializationError
 from jax2tf_bridge.from_jax.trees import tree_spec
 from jax2tf_bridge.portable import LEAF, NodeCodec, TreeSpec
+
+# Both file formats call these functions; a file would add the checks of its format.
 from jax2tf_bridge.serialization._stored_types import make_node_codec, serialize_node_type
 from tests.fresh_process import run_python
 

@@ -23,6 +23,8 @@ from jax2tf_bridge import PortableFunction, to_exported
 from jax2tf_bridge.errors import FileFormatError, StructureError
 from jax2tf_bridge.from_jax.trees import tree_spec
 from jax2tf_bridge.portable import LEAF, StoredType, TreeSpec
+
+# One test counts calls of JAX. Others write and read static data that a file holds as bytes.
 from jax2tf_bridge.serialization import _jax_registrations
 from jax2tf_bridge.serialization._node_data import (
     read_definition,

@@ -8,6 +8,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jax2tf_bridge.portable import AbstractMesh, AxisType, Sharding
 from jax2tf_bridge.serialization.jax_exported import REPLICATED, replace_device_grid, to_op_sharding
+
+# Messages are compared by their fields, and no public function reads these.
 from jax2tf_bridge.serialization.jax_exported._shardings import _parse_fields
 from tests.sharding.meshes import mesh
 

@@ -6,6 +6,8 @@ import pytest
 
 from jax2tf_bridge import Target
 from jax2tf_bridge.errors import TargetError
+
+# Only the seam asks an installed release that the table has.
 from jax2tf_bridge.targets import _target, as_target, tensorflow_releases
 from jax2tf_bridge.targets._tf_compat import ask_versions
 
