@@ -155,11 +155,15 @@ def reduce_jax(obj: Any, by_value: Container[str] = ()) -> Reduced:
             return NotImplemented
         # cloudpickle would send only the name, which other processes cannot import from __main__.
         return _rebuild_cached, (obj.__wrapped__, obj.cache_parameters())
-    reduced = _reduce_by_name(obj, by_value)
-    if reduced is NotImplemented and kind is jax.custom_vjp:
+    if not isinstance(obj, type) and kind.__module__.startswith(("jax.", "jaxlib.")):
+        # Results of jit, custom_jvp and similar are sent by name if they can be imported.
+        importable_name = _find_name_by_reference(obj, by_value)
+        if importable_name is not None:
+            return importable_name
+    if kind is jax.custom_vjp:
         # Its own __reduce__ fails in JAX 0.10, since its constructor requires a function.
         return jax.custom_vjp, (obj.fun,), vars(obj)
-    return reduced
+    return NotImplemented
 
 
 def _reduce_array(obj: jax.Array) -> Reduced:
@@ -180,14 +184,6 @@ def _reduce_array(obj: jax.Array) -> Reduced:
     # JAX's own __reduce__ keeps everything but the devices.
     reduced: Any = obj.__reduce__()
     return _rebuild_array, (*reduced, obj.dtype, obj.sharding if obj.committed else None)
-
-
-def _reduce_by_name(obj: Any, by_value: Container[str]) -> Reduced:
-    """Reduces results of jit, custom_jvp and similar to their names, if they can be imported."""
-    if isinstance(obj, type) or not type(obj).__module__.startswith(("jax.", "jaxlib.")):
-        return NotImplemented
-    name = _find_name_by_reference(obj, by_value)
-    return NotImplemented if name is None else name
 
 
 def _find_name_by_reference(obj: Any, by_value: Container[str]) -> str | None:
@@ -264,8 +260,9 @@ def get_cpu_devices(ids: Sequence[int]) -> list[jax.Device]:
         )
     missing = sorted(set(ids) - set(devices))
     if missing:
+        verb = "is" if len(missing) == 1 else "are"
         raise DeviceError(
-            f"There {_is_or_are(missing)} no CPU {_format_devices(missing)} in this process, which "
+            f"There {verb} no CPU {_format_devices(missing)} in this process, which "
             f"has {_format_devices(devices)}. Start it with as many devices as the sender has, for "
             "instance with "
             f"XLA_FLAGS=--xla_force_host_platform_device_count={max(missing) + 1}, or send "
@@ -287,10 +284,6 @@ def _index_by_id(devices: Iterable[jax.Device]) -> dict[int, jax.Device]:
                 "the platforms that bring CPU devices in JAX_PLATFORMS."
             )
     return device_by_id
-
-
-def _is_or_are(ids: Sequence[int]) -> str:
-    return "is" if len(ids) == 1 else "are"
 
 
 def _format_devices(ids: Iterable[int]) -> str:
