@@ -84,11 +84,7 @@ def function_problem(
             "stablehlo_version", len(portable.module.stablehlo_version), 3, "numbers"
         )
         or _find_sizes_problem(portable, comparisons)
-        or (
-            _find_constants_problem(portable.lifted_constants)
-            if portable.lifted_constants
-            else None
-        )
+        or _find_constants_problem(portable.lifted_constants)
     )
 
 
@@ -261,8 +257,7 @@ def check_types(
         first_input = ", ".join(module_inputs[:1]) or "nothing"
         problems.append(
             "the portable function is for several platforms, and the module does not take the "
-            "platform's "
-            f"index first, a scalar integer, but {first_input}"
+            f"platform's index first, a scalar integer, but {first_input}"
         )
     if problems:
         raise ModuleError(
