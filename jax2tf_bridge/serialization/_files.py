@@ -160,12 +160,8 @@ def _read_jax_format(data: bytes, file: str | None) -> PortableFunction:
     try:
         return read_exported(data, file=file)
     except FileFormatError as e:
-        raise FileFormatError(
-            f"{file_label(file)} is no .jaxfn file: its bytes 4 to 7 are {data[4:8]!r}, "
-            f"not {IDENTIFIER!r}. Nor can it be read as what jax.export wrote: {e}"
-            f"{_weights_hint(data)}",
-            file=file,
-        ) from e
+        problem = f"Nor can it be read as what jax.export wrote: {e}{_weights_hint(data)}"
+        raise _not_jaxfn_error(data, problem, file) from e
 
 
 def _weights_hint(data: bytes) -> str:
@@ -191,10 +187,16 @@ def _is_msgpack_of_names(data: bytes) -> bool:
 def _check_size(start: bytes, size: int, file: str | None) -> None:
     """Raises FileFormatError if a file is too large for the format of jax.export."""
     if size > MAX_STRUCTURE_SIZE:
-        raise FileFormatError(
-            f"{file_label(file)} is no .jaxfn file: its bytes 4 to 7 are {start[4:8]!r}, "
-            f"not {IDENTIFIER!r}. Nor is it what jax.export wrote: it has {size} bytes, "
-            f"and that format holds up to {MAX_STRUCTURE_SIZE}. Check that it is the right "
-            "file.",
-            file=file,
+        problem = (
+            f"Nor is it what jax.export wrote: it has {size} bytes, and that format holds up to "
+            f"{MAX_STRUCTURE_SIZE}. Check that it is the right file."
         )
+        raise _not_jaxfn_error(start, problem, file)
+
+
+def _not_jaxfn_error(start: bytes, problem: str, file: str | None) -> FileFormatError:
+    return FileFormatError(
+        f"{file_label(file)} is no .jaxfn file: its bytes 4 to 7 are {start[4:8]!r}, not "
+        f"{IDENTIFIER!r}. {problem}",
+        file=file,
+    )

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, TypeGuard
+from typing import Any
 
 from jax2tf_bridge.errors import SerializationError
 from jax2tf_bridge.portable import LEAF, NodeCodec, TreeSpec
@@ -100,12 +100,10 @@ def make_jax_export_codec(
     except ValueError as e:
         if "Cannot deserialize a PyTreeDef containing an unregistered type" in str(e):
             leaves = (LEAF,) * len(children)
+            if tuple(children) == leaves:
+                return None
             # The unregistered type may be that of a child: try again with leaves as children.
-            return (
-                None
-                if tuple(children) == leaves
-                else make_jax_export_codec(serialized_name, auxdata, leaves)
-            )
+            return make_jax_export_codec(serialized_name, auxdata, leaves)
         raise
     node = treedef.node_data()
     if node is None or len(treedef.children()) != len(children):
@@ -174,7 +172,14 @@ def _find_named_tuples(name: str, fields: Sequence[str]) -> set[type]:
     """Finds the named tuples with this name and these fields in the imported modules of JAX."""
     modules = [module for key, module in list(sys.modules.items()) if key.startswith("jax.")]
     candidates = [vars(module).get(name) for module in modules if module is not None]
-    return {kind for kind in candidates if _is_named_tuple(kind, fields)}
+    return {
+        kind
+        for kind in candidates
+        if isinstance(kind, type)
+        and issubclass(kind, tuple)
+        and kind.__module__.startswith("jax.")
+        and set(getattr(kind, "_fields", ())) == set(fields)
+    }
 
 
 def _import_scipy() -> None:
@@ -185,15 +190,6 @@ def _import_scipy() -> None:
         import jax.scipy.optimize
     with suppress(ImportError):
         import jax.scipy.spatial.transform  # noqa: F401
-
-
-def _is_named_tuple(kind: Any, fields: Sequence[str]) -> TypeGuard[type]:
-    return (
-        isinstance(kind, type)
-        and issubclass(kind, tuple)
-        and kind.__module__.startswith("jax.")
-        and set(getattr(kind, "_fields", ())) == set(fields)
-    )
 
 
 def _mask_unregistered(spec: TreeSpec) -> TreeSpec:

@@ -177,7 +177,7 @@ class StoredNames:
         self._named_tuples: dict[tuple[type, tuple[Hashable, ...]], StoredType] = {}
         self._unregistered: dict[type, str] = {}
 
-    def stored(self, spec: TreeSpec) -> TreeSpec:
+    def add_stored_type(self, spec: TreeSpec) -> TreeSpec:
         """Returns the node with `stored_type` set, by which readers find the type.
 
         A type that is not registered gets its qualified name, and its static data if they are
@@ -340,7 +340,7 @@ def _reduce(spec: TreeSpec) -> tuple[Any, ...]:
 
 def _to_tuples(spec: TreeSpec, names: StoredNames) -> tuple[Any, ...]:
     try:
-        node = names.stored(spec)
+        node = names.add_stored_type(spec)
     except SerializationError:  # the reader then rebuilds the node from its children
         node = spec
     children = tuple(_to_tuples(child, names) for child in spec.children)

@@ -25,7 +25,6 @@ from jax2tf_bridge.serialization import deserialize, serialize
 # the fields of the bridge.
 from jax2tf_bridge.serialization._flatbuffer import Fields, FlatBufferWriter, Value
 from jax2tf_bridge.serialization.jaxfn import _format
-from jax2tf_bridge.serialization.jaxfn import _schema as schema
 from shape_poly import DimExpr
 from tests.serialization.records import changed, constant, simple, with_vjps
 
@@ -135,7 +134,7 @@ def forged(**fields: Any) -> bytes:
 
 def rows(table: str, **values: Value) -> Fields:
     """Makes a table of the schema, by its fields' names."""
-    fields = getattr(schema, table)
+    fields = getattr(_format, table)
     return {fields[name.upper()]: value for name, value in values.items()}
 
 

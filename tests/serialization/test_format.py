@@ -15,14 +15,13 @@ from jax2tf_bridge.serialization import Field, serialize
 # The test compares the reader's constants with the schema for other tools.
 from jax2tf_bridge.serialization._flatbuffer import CODES
 from jax2tf_bridge.serialization.jaxfn import _format
-from jax2tf_bridge.serialization.jaxfn import _schema as schema
 from tests.house.imports import ROOT
 from tests.serialization import fbs
 from tests.serialization.records import simple
 
 TABLES = {
     name: kind
-    for name, kind in vars(schema).items()
+    for name, kind in vars(_format).items()
     if isinstance(kind, type) and issubclass(kind, Field) and kind is not Field
 }
 _DEFAULTS = {"": 0, "null": None, "true": True}
@@ -49,10 +48,10 @@ def test_tables_are_those_of_the_schema() -> None:
 
 def test_enums_are_those_of_the_schema() -> None:
     assert fbs.enums() == {
-        "NodeKind": [*schema.NODE_KINDS[:-1], "named_custom"],
-        "KeyKind": list(schema.KEY_KINDS),
-        "MemorySpace": list(schema.MEMORY_SPACES),
-        "AxisType": ["automatic", *schema.AXIS_TYPES[1:]],
+        "NodeKind": [*_format.NODE_KINDS[:-1], "named_custom"],
+        "KeyKind": list(_format.KEY_KINDS),
+        "MemorySpace": list(_format.MEMORY_SPACES),
+        "AxisType": ["automatic", *_format.AXIS_TYPES[1:]],
     }
 
 

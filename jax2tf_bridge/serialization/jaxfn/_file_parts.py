@@ -16,7 +16,6 @@ from jax2tf_bridge.errors import FileFormatError, SerializationError
 from jax2tf_bridge.portable import LiftedConstant, array_size
 from jax2tf_bridge.serialization._flatbuffer import FlatBufferTable
 from jax2tf_bridge.serialization.jaxfn import _format
-from jax2tf_bridge.serialization.jaxfn import _schema as schema
 from jax2tf_bridge.serialization.jaxfn._pools import look_up_all
 from jax2tf_bridge.storage import OpenedFile
 
@@ -116,8 +115,8 @@ def locate_modules(tables: Sequence[FlatBufferTable], end: int) -> list[Part]:
             "module",
             f"the VJP of order {order}" if order else "the function",
             end,
-            table.integer(schema.Function.MODULE_SIZE),
-            format_crc32(table.integer(schema.Function.MODULE_CRC32)),
+            table.integer(_format.Function.MODULE_SIZE),
+            format_crc32(table.integer(_format.Function.MODULE_CRC32)),
         )
         parts.append(part)
         end = part.end
@@ -178,11 +177,11 @@ def locate_arrays(
     Raises:
       FileFormatError: the stored arrays do not match the constants.
     """
-    field = schema.File.ARRAY_DIGESTS
-    if not (root.has(field) or root.has(schema.File.ARRAY_SIZES)):
+    field = _format.File.ARRAY_DIGESTS
+    if not (root.has(field) or root.has(_format.File.ARRAY_SIZES)):
         return []
     digests = look_up_all(root, field, texts)
-    sizes = root.integers(schema.File.ARRAY_SIZES)
+    sizes = root.integers(_format.File.ARRAY_SIZES)
     if len(digests) != len(sizes):
         raise root.error(
             field, "a digest and a size each array", f"{len(digests)} and {len(sizes)}"
@@ -217,7 +216,7 @@ def _names_by_digest(
             continue
         if size != sizes[aval]:
             raise root.error(
-                schema.File.ARRAY_SIZES,
+                _format.File.ARRAY_SIZES,
                 f"{sizes[aval]} bytes for {constant.aval!s:.80}",
                 f"{size}",
             )

@@ -1,10 +1,31 @@
-"""@@"""
+"""Defines the .jaxfn format: its versions, its header and its tables.
+
+A file is a FlatBuffer (schema/jaxfn.fbs) with a header between its identifier and its tables. The
+StableHLO modules and the lifted arrays follow the FlatBuffer, which is called the structure:
+
+    bytes    what
+    0-3      the offset of the root of the FlatBuffer
+    4-7      the identifier "JXFN"
+    8-11     the format version
+    12-15    the CRC-32 of the structure without these four bytes
+    16-23    the size of the structure, which begins at byte 0
+    24-31    the size of the file
+    32-      the tables of the FlatBuffer; after the structure, the modules, then the arrays
+
+There are no gaps between modules. Each array begins at the next multiple of 64 bytes, after zero
+bytes as padding. Numbers are little-endian and unsigned. The identifier and the version keep their
+positions in every later version, so that an older bridge can report the version of a newer file.
+
+The tables repeat schema/jaxfn.fbs, which explains each field and exists for other tools. A test
+compares the two. Enums are ubytes here.
+"""
 
 from __future__ import annotations
 
 import struct
 import zlib
 from dataclasses import dataclass
+
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.portable import AxisType, MemorySpace, NodeKind
 from jax2tf_bridge.serialization._flatbuffer import Field

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 from jax2tf_bridge.errors import SerializationError
 from jax2tf_bridge.portable import MAX_TEXT, Aval, has_own_parentheses
 from jax2tf_bridge.serialization._flatbuffer import Field, Fields, FlatBufferTable
-from jax2tf_bridge.serialization.jaxfn import _schema as schema
+from jax2tf_bridge.serialization.jaxfn import _format
 from shape_poly import Dim, DimensionSyntaxError, DimExpr, parse_dimension
 
 T = TypeVar("T")
@@ -69,12 +69,12 @@ def decode_texts(file: FlatBufferTable) -> list[str]:
     Raises:
       FileFormatError: the texts are not UTF-8, or their sizes are wrong.
     """
-    joined = file.string(schema.File.TEXT, "") or ""
-    sizes = file.integers(schema.File.TEXT_SIZES)
+    joined = file.string(_format.File.TEXT, "") or ""
+    sizes = file.integers(_format.File.TEXT_SIZES)
     # The texts are usually ASCII, where sizes in bytes are sizes in characters.
     data = joined if joined.isascii() else joined.encode()
     if sum(sizes) != len(data):
-        raise file.error(schema.File.TEXT_SIZES, f"{len(data)} bytes together", f"{sum(sizes)}")
+        raise file.error(_format.File.TEXT_SIZES, f"{len(data)} bytes together", f"{sum(sizes)}")
     texts, end = [], 0
     for size in sizes:
         start, end = end, end + size
@@ -84,7 +84,7 @@ def decode_texts(file: FlatBufferTable) -> list[str]:
                 part = part.decode()
             except UnicodeDecodeError as e:
                 problem = f"{e.reason} at byte {start + e.start}"
-                raise file.error(schema.File.TEXT_SIZES, "whole characters", problem) from e
+                raise file.error(_format.File.TEXT_SIZES, "whole characters", problem) from e
         texts.append(part)
     return texts
 
@@ -163,14 +163,14 @@ def avals_table(avals: Sequence[Aval], texts: Pool[str]) -> Fields:
             f"together, and a file holds {MAX_TEXT}. Use shorter names."
         )
     element_ranks = [len(aval.element_shape) for aval in avals]
-    memory_spaces = bytes(schema.MEMORY_SPACES.index(aval.memory_space) for aval in avals)
+    memory_spaces = bytes(_format.MEMORY_SPACES.index(aval.memory_space) for aval in avals)
     return {
-        schema.Avals.DTYPES: texts.indices(aval.dtype for aval in avals),
-        schema.Avals.RANKS: [len(aval.shape) for aval in avals],
-        schema.Avals.ELEMENT_RANKS: element_ranks if any(element_ranks) else None,
-        schema.Avals.MEMORY_SPACES: memory_spaces if any(memory_spaces) else None,
-        schema.Avals.SIZES: sizes,
-        schema.Avals.DIMENSIONS: texts.indices(dimensions.values()),
+        _format.Avals.DTYPES: texts.indices(aval.dtype for aval in avals),
+        _format.Avals.RANKS: [len(aval.shape) for aval in avals],
+        _format.Avals.ELEMENT_RANKS: element_ranks if any(element_ranks) else None,
+        _format.Avals.MEMORY_SPACES: memory_spaces if any(memory_spaces) else None,
+        _format.Avals.SIZES: sizes,
+        _format.Avals.DIMENSIONS: texts.indices(dimensions.values()),
     }
 
 
@@ -193,7 +193,7 @@ def decode_avals(table: FlatBufferTable, texts: Sequence[str]) -> list[Aval]:
     Raises:
       FileFormatError: the table is damaged.
     """
-    fields = schema.Avals
+    fields = _format.Avals
     dtypes = look_up_all(table, fields.DTYPES, texts)
     ranks = table.integers(fields.RANKS)
     sizes = _read_sizes(table, texts)
@@ -202,7 +202,7 @@ def decode_avals(table: FlatBufferTable, texts: Sequence[str]) -> list[Aval]:
     spaces = _read_optional_numbers(table, fields.MEMORY_SPACES, count)
     if len(ranks) != count or sum(ranks) + sum(element_ranks) != len(sizes):
         raise table.error(fields.SIZES, f"{sum(ranks) + sum(element_ranks)} sizes", f"{len(sizes)}")
-    if max(spaces, default=0) >= len(schema.MEMORY_SPACES):
+    if max(spaces, default=0) >= len(_format.MEMORY_SPACES):
         raise table.error(fields.MEMORY_SPACES, "0, 1 or 2", f"{max(spaces)}")
     avals = []
     end = 0
@@ -214,13 +214,13 @@ def decode_avals(table: FlatBufferTable, texts: Sequence[str]) -> list[Aval]:
             element_shape = tuple(d for d in sizes[middle:end] if isinstance(d, int))
             if len(element_shape) != element_rank:
                 raise table.error(fields.SIZES, "numbers in the shapes of elements", "dimensions")
-        memory_space = schema.MEMORY_SPACES[space]
+        memory_space = _format.MEMORY_SPACES[space]
         avals.append(Aval(sizes[start:middle], dtype, element_shape, memory_space))
     return avals
 
 
 def _read_optional_numbers(
-    table: FlatBufferTable, field: schema.Avals, count: int
+    table: FlatBufferTable, field: _format.Avals, count: int
 ) -> Sequence[int]:
     numbers = table.integers(field)
     if not numbers:
@@ -231,12 +231,12 @@ def _read_optional_numbers(
 
 
 def _read_sizes(table: FlatBufferTable, texts: Sequence[str]) -> tuple[Dim, ...]:
-    sizes = table.integers(schema.Avals.SIZES)
-    dimension_texts = look_up_all(table, schema.Avals.DIMENSIONS, texts)
+    sizes = table.integers(_format.Avals.SIZES)
+    dimension_texts = look_up_all(table, _format.Avals.DIMENSIONS, texts)
     characters = sum(map(len, dimension_texts))
     if characters > MAX_TEXT:
         raise table.error(
-            schema.Avals.DIMENSIONS, f"at most {MAX_TEXT} characters", f"{characters}"
+            _format.Avals.DIMENSIONS, f"at most {MAX_TEXT} characters", f"{characters}"
         )
     dimensions = [_parse_dimension(text, table) for text in dimension_texts]
     lowest = min(sizes, default=0)
@@ -244,7 +244,7 @@ def _read_sizes(table: FlatBufferTable, texts: Sequence[str]) -> tuple[Dim, ...]
         return sizes
     if -lowest > len(dimensions):
         raise table.error(
-            schema.Avals.SIZES, f"indices of {len(dimensions)} dimensions", f"{-1 - lowest}"
+            _format.Avals.SIZES, f"indices of {len(dimensions)} dimensions", f"{-1 - lowest}"
         )
     return tuple(size if size >= 0 else dimensions[-1 - size] for size in sizes)
 
@@ -261,5 +261,5 @@ def _parse_dimension(text: str, table: FlatBufferTable) -> DimExpr:
                 return dimension
             problem = "it is a number"
     raise table.error(
-        schema.Avals.DIMENSIONS, "dimensions as they are printed", f"{text!r:.80} ({problem})"
+        _format.Avals.DIMENSIONS, "dimensions as they are printed", f"{text!r:.80} ({problem})"
     )

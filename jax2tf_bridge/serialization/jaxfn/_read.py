@@ -29,7 +29,6 @@ from jax2tf_bridge.portable import (
 )
 from jax2tf_bridge.serialization._flatbuffer import FlatBufferReader, FlatBufferTable
 from jax2tf_bridge.serialization.jaxfn import _format
-from jax2tf_bridge.serialization.jaxfn import _schema as schema
 from jax2tf_bridge.serialization.jaxfn._file_parts import Part, locate_arrays, locate_modules
 from jax2tf_bridge.serialization.jaxfn._pools import (
     decode_avals,
@@ -110,20 +109,20 @@ class _FileReader:
         self._root = root
         texts = self._texts = decode_texts(root)
         tree_reader = TreeReader(root, texts)
-        trees = root.table(schema.File.TREES)
+        trees = root.table(_format.File.TREES)
         self._trees = [] if trees is None else tree_reader.decode(trees)
-        avals = root.table(schema.File.AVALS)
+        avals = root.table(_format.File.AVALS)
         self._avals = [] if avals is None else decode_avals(avals, texts)
-        meshes = [_read_mesh(table, texts) for table in root.tables(schema.File.MESHES)]
-        shardings = root.tables(schema.File.SHARDINGS)
+        meshes = [_read_mesh(table, texts) for table in root.tables(_format.File.MESHES)]
+        shardings = root.tables(_format.File.SHARDINGS)
         self._shardings = [None, *(_read_sharding(table, meshes, texts) for table in shardings)]
-        lowerings = root.tables(schema.File.LOWERINGS)
+        lowerings = root.tables(_format.File.LOWERINGS)
         self._lowerings = [_read_lowering(table, version, texts) for table in lowerings]
         self._graph_functions = _read_graph_functions(root, version, texts)
         self._comparisons = Comparisons()
 
     def read(self, header: _format.Header) -> ValidatedStructure:
-        fields = schema.File
+        fields = _format.File
         tables = self._root.tables(fields.FUNCTIONS)
         if not 1 <= len(tables) <= _format.MAX_VJP_ORDER + 1:
             raise self._root.error(
@@ -156,7 +155,7 @@ class _FileReader:
     def _read_function(
         self, table: FlatBufferTable, in_tree: TreeSpec, out_tree: TreeSpec
     ) -> PortableFunction:
-        fields, texts = schema.Function, self._texts
+        fields, texts = _format.Function, self._texts
         in_avals = look_up_all(table, fields.IN_AVALS, self._avals)
         out_avals = look_up_all(table, fields.OUT_AVALS, self._avals)
         lowering = look_up(table, fields.LOWERING, self._lowerings)
@@ -187,21 +186,21 @@ class _FileReader:
         return portable
 
     def _read_shardings(
-        self, table: FlatBufferTable, field: schema.Function, avals: Sequence[Aval]
+        self, table: FlatBufferTable, field: _format.Function, avals: Sequence[Aval]
     ) -> tuple[Sharding | None, ...]:
         if not table.has(field):
             return (None,) * len(avals)
         return look_up_all(table, field, self._shardings)
 
     def _read_lifted_constants(self, table: FlatBufferTable) -> tuple[LiftedConstant, ...]:
-        if not table.has(schema.Function.LIFTED_AVALS):
+        if not table.has(_format.Function.LIFTED_AVALS):
             return ()
-        avals = look_up_all(table, schema.Function.LIFTED_AVALS, self._avals)
-        digests = look_up_all(table, schema.Function.LIFTED_DIGESTS, self._texts)
-        names = look_up_all(table, schema.Function.LIFTED_NAMES, self._texts)
+        avals = look_up_all(table, _format.Function.LIFTED_AVALS, self._avals)
+        digests = look_up_all(table, _format.Function.LIFTED_DIGESTS, self._texts)
+        names = look_up_all(table, _format.Function.LIFTED_NAMES, self._texts)
         if not len(avals) == len(digests) == len(names):
             raise table.error(
-                schema.Function.LIFTED_AVALS,
+                _format.Function.LIFTED_AVALS,
                 "an abstract value, a digest and a name each constant",
                 f"{len(avals)}, {len(digests)} and {len(names)}",
             )
@@ -211,24 +210,24 @@ class _FileReader:
 def _read_graph_functions(
     root: FlatBufferTable, version: int, texts: Sequence[str]
 ) -> list[GraphFunction]:
-    field = schema.File.GRAPH_FUNCTIONS
+    field = _format.File.GRAPH_FUNCTIONS
     tables = root.tables(field)
     if tables and version < _format.GRAPH_FUNCTIONS_VERSION:
         raise root.error(field, f"none in a file of version {version}", f"{len(tables)}")
     graph_functions = []
     for table in tables:
-        graph = optional_bytes(table, schema.GraphFunction.GRAPH)
+        graph = optional_bytes(table, _format.GraphFunction.GRAPH)
         if not graph:
-            raise table.error(schema.GraphFunction.GRAPH, "a graph", "no bytes")
+            raise table.error(_format.GraphFunction.GRAPH, "a graph", "no bytes")
         graph_functions.append(
-            GraphFunction(look_up(table, schema.GraphFunction.NAME, texts), graph)
+            GraphFunction(look_up(table, _format.GraphFunction.NAME, texts), graph)
         )
     return graph_functions
 
 
 def _read_lowering(table: FlatBufferTable, version: int, texts: Sequence[str]) -> dict[str, Any]:
     """Reads the arguments of PortableFunction that functions of one lowering share."""
-    fields = schema.Lowering
+    fields = _format.Lowering
     xla = table.boolean(fields.TARGET_XLA)
     if not xla and version < _format.WITHOUT_XLA_VERSION:
         raise table.error(fields.TARGET_XLA, f"true in a file of version {version}", "false")
@@ -264,7 +263,7 @@ def _read_lowering(table: FlatBufferTable, version: int, texts: Sequence[str]) -
     }
 
 
-def _read_versions(table: FlatBufferTable, field: schema.Lowering) -> tuple[Version, ...]:
+def _read_versions(table: FlatBufferTable, field: _format.Lowering) -> tuple[Version, ...]:
     numbers = table.integers(field)
     if len(numbers) % 3:
         raise table.error(field, "three numbers each version", f"{len(numbers)}")
@@ -272,29 +271,29 @@ def _read_versions(table: FlatBufferTable, field: schema.Lowering) -> tuple[Vers
 
 
 def _read_mesh(table: FlatBufferTable, texts: Sequence[str]) -> AbstractMesh:
-    fields = schema.Mesh
+    fields = _format.Mesh
     names = look_up_all(table, fields.AXIS_NAMES, texts)
     sizes = table.integers(fields.AXIS_SIZES)
     types = table.integers(fields.AXIS_TYPES)
     if not len(names) == len(sizes) == len(types):
         raise table.error(None, "a name, a size and a type each axis", "other numbers of them")
-    if max(types, default=0) >= len(schema.AXIS_TYPES):
+    if max(types, default=0) >= len(_format.AXIS_TYPES):
         raise table.error(fields.AXIS_TYPES, "0, 1 or 2", f"{max(types)}")
     device_table = table.table(fields.DEVICE)
     device = None
     if device_table is not None:
         device = AbstractDevice(
-            look_up(device_table, schema.Device.KIND, texts),
-            look_up(device_table, schema.Device.PLATFORM, texts),
-            device_table.optional_integer(schema.Device.NUM_CORES),
+            look_up(device_table, _format.Device.KIND, texts),
+            look_up(device_table, _format.Device.PLATFORM, texts),
+            device_table.optional_integer(_format.Device.NUM_CORES),
         )
-    return AbstractMesh(names, sizes, tuple(schema.AXIS_TYPES[i] for i in types), device)
+    return AbstractMesh(names, sizes, tuple(_format.AXIS_TYPES[i] for i in types), device)
 
 
 def _read_sharding(
     table: FlatBufferTable, meshes: Sequence[AbstractMesh], texts: Sequence[str]
 ) -> Sharding:
-    fields = schema.Sharding
+    fields = _format.Sharding
     sizes = table.integers(fields.PARTITION_SIZES)
     axes = look_up_all(table, fields.AXES, texts)
     if sum(sizes) != len(axes):

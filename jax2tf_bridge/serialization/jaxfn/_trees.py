@@ -13,12 +13,12 @@ from jax2tf_bridge.portable import LEAF, NodeCodec, TreeSpec
 from jax2tf_bridge.serialization._flatbuffer import MAX_DEPTH, Fields, FlatBufferTable
 from jax2tf_bridge.serialization._node_data import read_definition, write_definition
 from jax2tf_bridge.serialization._stored_types import StoredNames, make_fitting_codec
-from jax2tf_bridge.serialization.jaxfn import _schema as schema
+from jax2tf_bridge.serialization.jaxfn import _format
 from jax2tf_bridge.serialization.jaxfn._pools import Pool, look_up, look_up_optional, optional_bytes
 
 _NONE = TreeSpec("none")
-_KINDS_WITH_KEYS = (schema.DICT, schema.NAMEDTUPLE, schema.NAMED_CUSTOM)
-_KINDS_WITH_TYPE = (schema.NAMEDTUPLE, schema.CUSTOM, schema.NAMED_CUSTOM)
+_KINDS_WITH_KEYS = (_format.DICT, _format.NAMEDTUPLE, _format.NAMED_CUSTOM)
+_KINDS_WITH_TYPE = (_format.NAMEDTUPLE, _format.CUSTOM, _format.NAMED_CUSTOM)
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,10 @@ class TreeWriter:
     def table(self) -> Fields:
         """Makes the table of all structures."""
         return {
-            schema.Trees.KINDS: self._kinds,
-            schema.Trees.COUNTS: self._counts,
-            schema.Trees.KEYS: self._key_indices,
-            schema.Trees.TYPES: self._type_indices,
+            _format.Trees.KINDS: self._kinds,
+            _format.Trees.COUNTS: self._counts,
+            _format.Trees.KEYS: self._key_indices,
+            _format.Trees.TYPES: self._type_indices,
         }
 
     def key_tables(self) -> list[Fields]:
@@ -78,11 +78,11 @@ class TreeWriter:
         """Makes the table of each type."""
         return [
             {
-                schema.NodeType.NAME: self._texts.index(node_type.name),
-                schema.NodeType.SERIALIZED_NAME: self._texts.optional_index(
+                _format.NodeType.NAME: self._texts.index(node_type.name),
+                _format.NodeType.SERIALIZED_NAME: self._texts.optional_index(
                     node_type.serialized_name or None
                 ),
-                schema.NodeType.AUXDATA: node_type.auxdata,
+                _format.NodeType.AUXDATA: node_type.auxdata,
             }
             for node_type in self._types.values()
         ]
@@ -100,9 +100,9 @@ class TreeWriter:
         while pending:
             node, where, depth = pending.pop()
             if node.kind == "leaf":
-                kinds.append(schema.LEAF)
+                kinds.append(_format.LEAF)
             elif node.kind == "none":
-                kinds.append(schema.NONE)
+                kinds.append(_format.NONE)
             elif depth > MAX_DEPTH:
                 raise SerializationError(
                     f"{root.text} has containers nested more than {MAX_DEPTH} deep, which is the "
@@ -113,12 +113,12 @@ class TreeWriter:
                 # Reversed, so that the first child is popped next.
                 for i in range(len(node.children) - 1, -1, -1):
                     pending.append((node.children[i], (where, node, i), depth + 1))
-        return kinds.count(schema.LEAF, start)
+        return kinds.count(_format.LEAF, start)
 
     def _add_container(self, node: TreeSpec, where: _Place) -> None:
-        kind = schema.NODE_KINDS.index(node.kind)
-        if kind == schema.CUSTOM and node.keys:
-            kind = schema.NAMED_CUSTOM
+        kind = _format.NODE_KINDS.index(node.kind)
+        if kind == _format.CUSTOM and node.keys:
+            kind = _format.NAMED_CUSTOM
         expected = len(node.children) if kind in _KINDS_WITH_KEYS else 0
         if len(node.keys) != expected or len(set(node.keys)) != expected:
             raise SerializationError(
@@ -137,11 +137,11 @@ class TreeWriter:
             raise unwritable_key_error(key, _format_path(where))
         if isinstance(key, str):
             return self._texts.index(key)
-        return schema.KEY_INDEX_FLAG | self._keys.index(encoded)
+        return _format.KEY_INDEX_FLAG | self._keys.index(encoded)
 
     def _encode_type(self, node: TreeSpec, where: _Place) -> EncodedType:
         try:
-            return _make_encoded_type(self._names.stored(node))
+            return _make_encoded_type(self._names.add_stored_type(node))
         except SerializationError as e:
             raise SerializationError(f"{_format_path(where)}: {e}") from e
 
@@ -181,9 +181,9 @@ class TreeReader:
     def __init__(self, file: FlatBufferTable, texts: Sequence[str]) -> None:
         """Reads the keys and types that the structures share; `file` is the root table."""
         self._texts = texts
-        self._keys = [decode_key(table) for table in file.tables(schema.File.KEYS)]
+        self._keys = [decode_key(table) for table in file.tables(_format.File.KEYS)]
         self._types = [
-            _read_node_type(table, texts) for table in file.tables(schema.File.NODE_TYPES)
+            _read_node_type(table, texts) for table in file.tables(_format.File.NODE_TYPES)
         ]
         self._codecs: dict[tuple[Hashable, ...], NodeCodec | None] = {}
 
@@ -193,33 +193,33 @@ class TreeReader:
         Raises:
           FileFormatError: the table is damaged, or a registered type cannot read its static data.
         """
-        kinds = table.integers(schema.Trees.KINDS)
-        counts = list(table.integers(schema.Trees.COUNTS))
-        keys = list(table.integers(schema.Trees.KEYS))
-        types = list(table.integers(schema.Trees.TYPES))
+        kinds = table.integers(_format.Trees.KINDS)
+        counts = list(table.integers(_format.Trees.COUNTS))
+        keys = list(table.integers(_format.Trees.KEYS))
+        types = list(table.integers(_format.Trees.TYPES))
         _check_depth(kinds, counts, table)
         # Decode from the last node to the first, so that the children of a node come before it.
         # They are then at the end of `specs`, with the first child last.
         specs: list[TreeSpec] = []
         for kind in reversed(kinds):
-            if kind == schema.LEAF:
+            if kind == _format.LEAF:
                 specs.append(LEAF)
                 continue
-            if kind == schema.NONE:
+            if kind == _format.NONE:
                 specs.append(_NONE)
                 continue
-            if kind >= len(schema.NODE_KINDS):
+            if kind >= len(_format.NODE_KINDS):
                 raise table.error(
-                    schema.Trees.KINDS, f"kinds below {len(schema.NODE_KINDS)}", f"{kind}"
+                    _format.Trees.KINDS, f"kinds below {len(_format.NODE_KINDS)}", f"{kind}"
                 )
             if not counts or counts[-1] > len(specs):
-                raise table.error(schema.Trees.COUNTS, "each node's number of children", "others")
+                raise table.error(_format.Trees.COUNTS, "each node's number of children", "others")
             count = counts.pop()
             first = len(specs) - count
             children = tuple(specs[: first - 1 if first else None : -1])
             del specs[first:]
             names = self._pop_keys(keys, count, table) if kind in _KINDS_WITH_KEYS else ()
-            spec = TreeSpec(schema.NODE_KINDS[kind], "", names, children)
+            spec = TreeSpec(_format.NODE_KINDS[kind], "", names, children)
             specs.append(self._add_type(spec, types, table) if kind in _KINDS_WITH_TYPE else spec)
         if counts or keys or types:
             raise table.error(None, "what belongs to the nodes", "more counts, keys or types")
@@ -231,26 +231,26 @@ class TreeReader:
         """Removes the last `count` indices and returns the keys at them."""
         first = len(indices) - count
         if first < 0:
-            raise table.error(schema.Trees.KEYS, "a key for each child", f"{-first} too few")
-        flag, keys = schema.KEY_INDEX_FLAG, []
+            raise table.error(_format.Trees.KEYS, "a key for each child", f"{-first} too few")
+        flag, keys = _format.KEY_INDEX_FLAG, []
         for index in indices[first:]:
             pool: Sequence[Hashable] = self._keys if index & flag else self._texts
             if index & ~flag >= len(pool):
                 raise table.error(
-                    schema.Trees.KEYS, f"indices below {len(pool)}", f"{index & ~flag}"
+                    _format.Trees.KEYS, f"indices below {len(pool)}", f"{index & ~flag}"
                 )
             keys.append(pool[index & ~flag])
         del indices[first:]
         if len(set(keys)) != count:
-            raise table.error(schema.Trees.KEYS, "keys that differ", f"{keys!r:.200}")
+            raise table.error(_format.Trees.KEYS, "keys that differ", f"{keys!r:.200}")
         return tuple(keys)
 
     def _add_type(self, spec: TreeSpec, indices: list[int], table: FlatBufferTable) -> TreeSpec:
         index = indices.pop() if indices else len(self._types)
         if index >= len(self._types):
-            raise table.error(schema.Trees.TYPES, f"indices below {len(self._types)}", f"{index}")
+            raise table.error(_format.Trees.TYPES, f"indices below {len(self._types)}", f"{index}")
         if spec.kind == "namedtuple" and not all(isinstance(key, str) for key in spec.keys):
-            raise table.error(schema.Trees.KEYS, "a named tuple's fields", f"{spec.keys!r:.200}")
+            raise table.error(_format.Trees.KEYS, "a named tuple's fields", f"{spec.keys!r:.200}")
         node_type = self._types[index]
         # For a type that was not registered, auxdata holds its qualified name and static data.
         definition = None if node_type.serialized_name else read_definition(node_type.auxdata)
@@ -278,14 +278,14 @@ def _check_depth(kinds: Sequence[int], counts: Sequence[int], table: FlatBufferT
             remaining.pop()
         if remaining:
             remaining[-1] -= 1
-        if kind > schema.NONE:
+        if kind > _format.NONE:
             remaining.append(next(child_counts, 0))
             if len(remaining) > MAX_DEPTH:
                 raise table.error(None, f"containers nested at most {MAX_DEPTH} deep", "more")
 
 
 def _read_node_type(table: FlatBufferTable, texts: Sequence[str]) -> EncodedType:
-    fields = schema.NodeType
+    fields = _format.NodeType
     return EncodedType(
         look_up(table, fields.NAME, texts),
         look_up_optional(table, fields.SERIALIZED_NAME, texts) or "",
@@ -320,7 +320,7 @@ class EncodedKey:
     """Dictionary key, encoded for a file.
 
     Attributes:
-      kind: the kind, as an index into schema.KEY_KINDS.
+      kind: the kind, as an index into _format.KEY_KINDS.
       data: the bytes of a key that is not a tuple.
       items: the items of a tuple.
     """
@@ -339,7 +339,7 @@ def encode_key(key: Hashable, depth: int = 1) -> EncodedKey | None:
         items = [encode_key(item, depth + 1) for item in key]
         complete = tuple(item for item in items if item is not None)
         if len(complete) == len(items):
-            return EncodedKey(schema.KEY_KINDS.index("tuple"), b"", complete)
+            return EncodedKey(_format.KEY_KINDS.index("tuple"), b"", complete)
     encoding = _KEY_ENCODINGS.get(type(key))
     if encoding is None:
         return None
@@ -350,15 +350,15 @@ def encode_key(key: Hashable, depth: int = 1) -> EncodedKey | None:
         return None
     if kind == "integer" and len(data) > _MAX_INTEGER_BYTES:
         return None
-    return EncodedKey(schema.KEY_KINDS.index(kind), data)
+    return EncodedKey(_format.KEY_KINDS.index(kind), data)
 
 
 def key_table(key: EncodedKey) -> Fields:
     """Makes the table of a key."""
     return {
-        schema.Key.KIND: key.kind,
-        schema.Key.DATA: key.data or None,
-        schema.Key.ITEMS: list(map(key_table, key.items)),
+        _format.Key.KIND: key.kind,
+        _format.Key.DATA: key.data or None,
+        _format.Key.ITEMS: list(map(key_table, key.items)),
     }
 
 
@@ -381,18 +381,18 @@ def decode_key(table: FlatBufferTable, depth: int = 1) -> Hashable:
     Raises:
       FileFormatError: the table is damaged.
     """
-    number = table.integer(schema.Key.KIND)
-    if number >= len(schema.KEY_KINDS):
+    number = table.integer(_format.Key.KIND)
+    if number >= len(_format.KEY_KINDS):
         raise table.error(
-            schema.Key.KIND, f"a kind of key below {len(schema.KEY_KINDS)}", f"{number}"
+            _format.Key.KIND, f"a kind of key below {len(_format.KEY_KINDS)}", f"{number}"
         )
-    kind = schema.KEY_KINDS[number]
+    kind = _format.KEY_KINDS[number]
     if kind == "tuple":
         if depth >= _MAX_DEPTH:
             raise table.error(None, f"tuples nested at most {_MAX_DEPTH} deep", "more")
-        return tuple(decode_key(item, depth + 1) for item in table.tables(schema.Key.ITEMS))
+        return tuple(decode_key(item, depth + 1) for item in table.tables(_format.Key.ITEMS))
     # integers() charges the budget; a hostile file may refer to the same bytes a million times.
-    data = bytes(table.integers(schema.Key.DATA))
+    data = bytes(table.integers(_format.Key.DATA))
     if kind == "none":
         return None
     if kind == "bytes":
@@ -407,5 +407,5 @@ def decode_key(table: FlatBufferTable, depth: int = 1) -> Hashable:
         try:
             return data.decode()
         except UnicodeDecodeError as e:
-            raise table.error(schema.Key.DATA, "text in UTF-8", e.reason) from e
-    raise table.error(schema.Key.DATA, f"the bytes of a key of kind {kind}", f"{data!r:.80}")
+            raise table.error(_format.Key.DATA, "text in UTF-8", e.reason) from e
+    raise table.error(_format.Key.DATA, f"the bytes of a key of kind {kind}", f"{data!r:.80}")

@@ -26,7 +26,6 @@ from jax2tf_bridge.portable import (
 from jax2tf_bridge.serialization._flatbuffer import Field, Fields, FlatBufferWriter, Offset, Value
 from jax2tf_bridge.serialization._vjp_chain import collect_vjps
 from jax2tf_bridge.serialization.jaxfn import _format
-from jax2tf_bridge.serialization.jaxfn import _schema as schema
 from jax2tf_bridge.serialization.jaxfn._file_parts import collect_arrays, pad_arrays
 from jax2tf_bridge.serialization.jaxfn._pools import Pool, avals_table, encode_texts
 from jax2tf_bridge.serialization.jaxfn._trees import StructureName, TreeWriter
@@ -130,8 +129,8 @@ class _StructureWriter:
         texts = encode_texts(self._texts.values())
         root = self._writer.table(
             {
-                schema.File.TEXT: b"".join(texts),
-                schema.File.TEXT_SIZES: [len(text) for text in texts],
+                _format.File.TEXT: b"".join(texts),
+                _format.File.TEXT_SIZES: [len(text) for text in texts],
                 **fields,
             }
         )
@@ -141,30 +140,30 @@ class _StructureWriter:
     def _file_fields(
         self, functions: Sequence[Offset], missing_because: str
     ) -> Iterator[tuple[Field, Value]]:
-        yield schema.File.FUNCTIONS, functions
-        yield schema.File.VJP_MISSING_BECAUSE, self._texts.index(missing_because)
-        yield schema.File.LOWERINGS, self._lowering_tables
-        yield schema.File.AVALS, avals_table(self._avals.values(), self._texts)
+        yield _format.File.FUNCTIONS, functions
+        yield _format.File.VJP_MISSING_BECAUSE, self._texts.index(missing_because)
+        yield _format.File.LOWERINGS, self._lowering_tables
+        yield _format.File.AVALS, avals_table(self._avals.values(), self._texts)
         trees = self._trees
-        yield schema.File.TREES, trees.table()
+        yield _format.File.TREES, trees.table()
         types = list(map(self._writer.table, trees.type_tables()))
-        yield schema.File.KEYS, trees.key_tables()
-        yield schema.File.NODE_TYPES, types
+        yield _format.File.KEYS, trees.key_tables()
+        yield _format.File.NODE_TYPES, types
         meshes = Pool[AbstractMesh]()
         yield (
-            schema.File.SHARDINGS,
+            _format.File.SHARDINGS,
             [self._sharding_table(s, meshes) for s in self._shardings.values()],
         )
-        yield schema.File.MESHES, [self._mesh_table(mesh) for mesh in meshes.values()]
-        yield schema.File.BRIDGE_VERSION, self._texts.index(__version__)
-        yield schema.File.ARRAY_DIGESTS, self._texts.indices(self.arrays)
-        yield schema.File.ARRAY_SIZES, list(map(len, self.arrays.values()))
+        yield _format.File.MESHES, [self._mesh_table(mesh) for mesh in meshes.values()]
+        yield _format.File.BRIDGE_VERSION, self._texts.index(__version__)
+        yield _format.File.ARRAY_DIGESTS, self._texts.indices(self.arrays)
+        yield _format.File.ARRAY_SIZES, list(map(len, self.arrays.values()))
         yield (
-            schema.File.GRAPH_FUNCTIONS,
+            _format.File.GRAPH_FUNCTIONS,
             [
                 {
-                    schema.GraphFunction.NAME: self._texts.index(graph_function.name),
-                    schema.GraphFunction.GRAPH: graph_function.graph,
+                    _format.GraphFunction.NAME: self._texts.index(graph_function.name),
+                    _format.GraphFunction.GRAPH: graph_function.graph,
                 }
                 for graph_function in self._graph_functions.values()
             ],
@@ -179,28 +178,28 @@ class _StructureWriter:
         problem = function_problem(function, in_leaves, out_leaves, self._comparisons)
         if problem is not None:
             raise SerializationError(f"its parts disagree: {problem}.")
-        yield schema.Function.NAME, texts.index(function.name)
-        yield schema.Function.IN_AVALS, avals.indices(function.in_avals)
-        yield schema.Function.OUT_AVALS, avals.indices(function.out_avals)
-        yield schema.Function.ARGUMENT_NAMES, texts.indices(function.argument_names)
-        yield schema.Function.LOWERING, self._lowering_index(function)
-        yield schema.Function.REQUIREMENTS, texts.indices(function.requirements)
-        yield schema.Function.ORDERED_EFFECTS, texts.indices(function.ordered_effects)
-        yield schema.Function.UNORDERED_EFFECTS, texts.indices(function.unordered_effects)
-        yield schema.Function.MODULE_KEPT_VAR_IDX, function.module.kept_arguments
-        yield schema.Function.IN_SHARDINGS, self._sharding_indices(function.in_shardings)
-        yield schema.Function.OUT_SHARDINGS, self._sharding_indices(function.out_shardings)
-        yield schema.Function.USES_GLOBAL_CONSTANTS, function.uses_global_constants
-        yield schema.Function.LIFTED_AVALS, avals.indices(c.aval for c in constants)
-        yield schema.Function.LIFTED_DIGESTS, texts.indices(c.digest for c in constants)
-        yield schema.Function.LIFTED_NAMES, texts.indices(c.name for c in constants)
-        yield schema.Function.MODULE_SIZE, len(function.module.data)
-        yield schema.Function.MODULE_CRC32, zlib.crc32(function.module.data)
+        yield _format.Function.NAME, texts.index(function.name)
+        yield _format.Function.IN_AVALS, avals.indices(function.in_avals)
+        yield _format.Function.OUT_AVALS, avals.indices(function.out_avals)
+        yield _format.Function.ARGUMENT_NAMES, texts.indices(function.argument_names)
+        yield _format.Function.LOWERING, self._lowering_index(function)
+        yield _format.Function.REQUIREMENTS, texts.indices(function.requirements)
+        yield _format.Function.ORDERED_EFFECTS, texts.indices(function.ordered_effects)
+        yield _format.Function.UNORDERED_EFFECTS, texts.indices(function.unordered_effects)
+        yield _format.Function.MODULE_KEPT_VAR_IDX, function.module.kept_arguments
+        yield _format.Function.IN_SHARDINGS, self._sharding_indices(function.in_shardings)
+        yield _format.Function.OUT_SHARDINGS, self._sharding_indices(function.out_shardings)
+        yield _format.Function.USES_GLOBAL_CONSTANTS, function.uses_global_constants
+        yield _format.Function.LIFTED_AVALS, avals.indices(c.aval for c in constants)
+        yield _format.Function.LIFTED_DIGESTS, texts.indices(c.digest for c in constants)
+        yield _format.Function.LIFTED_NAMES, texts.indices(c.name for c in constants)
+        yield _format.Function.MODULE_SIZE, len(function.module.data)
+        yield _format.Function.MODULE_CRC32, zlib.crc32(function.module.data)
         yield (
-            schema.Function.GRAPH_FUNCTIONS,
+            _format.Function.GRAPH_FUNCTIONS,
             self._graph_functions.indices(function.graph_functions),
         )
-        yield schema.Function.TENSORFLOW_DIFFERENTIATES, function.tensorflow_differentiates
+        yield _format.Function.TENSORFLOW_DIFFERENTIATES, function.tensorflow_differentiates
 
     def _lowering_index(self, function: PortableFunction) -> int:
         """Returns the index of the lowering of a function. Writes the lowering if it is new."""
@@ -218,25 +217,25 @@ class _StructureWriter:
         texts, dropped = self._texts, function.dropped_platforms
         table = self._writer.table(
             {
-                schema.Lowering.STABLEHLO_VERSION: _flatten_versions([module.stablehlo_version]),
-                schema.Lowering.CALLING_CONVENTION_VERSION: module.calling_convention_version,
-                schema.Lowering.PLATFORMS: texts.indices(module.platforms),
-                schema.Lowering.DROPPED_PLATFORMS: texts.indices(name for name, _ in dropped),
-                schema.Lowering.DROPPED_BECAUSE: texts.indices(reason for _, reason in dropped),
-                schema.Lowering.DISABLED_CHECKS: texts.indices(
+                _format.Lowering.STABLEHLO_VERSION: _flatten_versions([module.stablehlo_version]),
+                _format.Lowering.CALLING_CONVENTION_VERSION: module.calling_convention_version,
+                _format.Lowering.PLATFORMS: texts.indices(module.platforms),
+                _format.Lowering.DROPPED_PLATFORMS: texts.indices(name for name, _ in dropped),
+                _format.Lowering.DROPPED_BECAUSE: texts.indices(reason for _, reason in dropped),
+                _format.Lowering.DISABLED_CHECKS: texts.indices(
                     check.directive for check in module.disabled_checks
                 ),
-                schema.Lowering.NR_DEVICES: module.nr_devices,
-                schema.Lowering.USES_SHAPE_POLYMORPHISM: module.uses_shape_polymorphism,
-                schema.Lowering.CONSTRAINTS: texts.indices(function.constraints),
-                schema.Lowering.CONSTRAINTS_KNOWN: function.constraints_known,
-                schema.Lowering.PRODUCER: texts.index(function.producer),
-                schema.Lowering.TARGET_NAME: texts.index(target.name),
-                schema.Lowering.TARGET_STABLEHLO_VERSIONS: _flatten_versions(
+                _format.Lowering.NR_DEVICES: module.nr_devices,
+                _format.Lowering.USES_SHAPE_POLYMORPHISM: module.uses_shape_polymorphism,
+                _format.Lowering.CONSTRAINTS: texts.indices(function.constraints),
+                _format.Lowering.CONSTRAINTS_KNOWN: function.constraints_known,
+                _format.Lowering.PRODUCER: texts.index(function.producer),
+                _format.Lowering.TARGET_NAME: texts.index(target.name),
+                _format.Lowering.TARGET_STABLEHLO_VERSIONS: _flatten_versions(
                     target.stablehlo_versions
                 ),
-                schema.Lowering.TARGET_CALLING_CONVENTION: target.calling_convention,
-                schema.Lowering.TARGET_XLA: target.xla,
+                _format.Lowering.TARGET_CALLING_CONVENTION: target.calling_convention,
+                _format.Lowering.TARGET_XLA: target.xla,
             }
         )
         self._lowering_tables.append(table)
@@ -250,13 +249,13 @@ class _StructureWriter:
     def _sharding_table(self, sharding: Sharding, meshes: Pool[AbstractMesh]) -> Fields:
         texts, partitions = self._texts, sharding.partitions
         return {
-            schema.Sharding.MESH: None if sharding.mesh is None else meshes.index(sharding.mesh),
-            schema.Sharding.PARTITION_SIZES: [len(axes) for axes in partitions],
-            schema.Sharding.AXES: texts.indices(chain.from_iterable(partitions)),
-            schema.Sharding.UNREDUCED: texts.indices(sharding.unreduced),
-            schema.Sharding.REDUCED: texts.indices(sharding.reduced),
-            schema.Sharding.MEMORY_KIND: texts.optional_index(sharding.memory_kind),
-            schema.Sharding.HLO: sharding.hlo or None,
+            _format.Sharding.MESH: None if sharding.mesh is None else meshes.index(sharding.mesh),
+            _format.Sharding.PARTITION_SIZES: [len(axes) for axes in partitions],
+            _format.Sharding.AXES: texts.indices(chain.from_iterable(partitions)),
+            _format.Sharding.UNREDUCED: texts.indices(sharding.unreduced),
+            _format.Sharding.REDUCED: texts.indices(sharding.reduced),
+            _format.Sharding.MEMORY_KIND: texts.optional_index(sharding.memory_kind),
+            _format.Sharding.HLO: sharding.hlo or None,
         }
 
     def _mesh_table(self, mesh: AbstractMesh) -> Fields:
@@ -265,15 +264,15 @@ class _StructureWriter:
             raise SerializationError(f"A mesh needs a name, a size and a type each axis: {mesh!r}")
         device = mesh.device
         return {
-            schema.Mesh.AXIS_NAMES: self._texts.indices(mesh.axis_names),
-            schema.Mesh.AXIS_SIZES: mesh.axis_sizes,
-            schema.Mesh.AXIS_TYPES: bytes(map(schema.AXIS_TYPES.index, mesh.axis_types)) or None,
-            schema.Mesh.DEVICE: None
+            _format.Mesh.AXIS_NAMES: self._texts.indices(mesh.axis_names),
+            _format.Mesh.AXIS_SIZES: mesh.axis_sizes,
+            _format.Mesh.AXIS_TYPES: bytes(map(_format.AXIS_TYPES.index, mesh.axis_types)) or None,
+            _format.Mesh.DEVICE: None
             if device is None
             else {
-                schema.Device.KIND: self._texts.index(device.kind),
-                schema.Device.PLATFORM: self._texts.index(device.platform),
-                schema.Device.NUM_CORES: device.num_cores,
+                _format.Device.KIND: self._texts.index(device.kind),
+                _format.Device.PLATFORM: self._texts.index(device.platform),
+                _format.Device.NUM_CORES: device.num_cores,
             },
         }
 
