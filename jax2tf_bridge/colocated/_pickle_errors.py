@@ -77,22 +77,19 @@ class _PickleSearch:
             return _Culprit(path, error)
         fails_by_outer = False
         for child, child_error in self.failing(_list_children(obj)):
-            if id(child.value) in seen:
-                fails_by_outer = True
-                continue
-            culprit = self.descend(child.value, child_error, (*path, child), seen)
-            if culprit is not None:
-                return culprit
+            if id(child.value) not in seen:
+                culprit = self.descend(child.value, child_error, (*path, child), seen)
+                if culprit is not None:
+                    return culprit
             fails_by_outer = True
         return None if fails_by_outer else _Culprit(path, error)
 
 
 def _list_children(obj: Any) -> list[Child]:
-    children = []
+    children: list[Child] = []
     # Inspecting foreign objects may raise anything. Keep the children found before that.
     with contextlib.suppress(Exception):
-        for child in iter_children(obj):
-            children.append(child)
+        children.extend(_iterate_children(obj))
     return children
 
 
@@ -107,7 +104,7 @@ def make_not_picklable_error(
     is_too_deep = isinstance(error, RecursionError) or isinstance(error.__cause__, RecursionError)
     search = _PickleSearch(dump, _MAX_DEPTH_IN_NESTED if is_too_deep else _MAX_DEPTH)
     culprit = search.descend(obj, error, (), {}) or _Culprit((), error)
-    name = get_display_name(obj)
+    name = _get_display_name(obj)
     smallest = culprit.path[-1].value if culprit.path else obj
     reason = "it is nested too deeply for pickle" if is_too_deep else _format_reason(culprit.error)
     advice = _format_advice(smallest, callable(obj))
@@ -169,10 +166,9 @@ class Child:
     value: Any
 
 
-def get_display_name(obj: Any) -> str:
-    """Returns a name of an object for messages."""
+def _get_display_name(obj: Any) -> str:
     if isinstance(obj, functools.partial):
-        return f"partial of {get_display_name(obj.func)}"
+        return f"partial of {_get_display_name(obj.func)}"
     name = _get_attribute(obj, "__qualname__") or _get_attribute(obj, "__name__")
     if isinstance(name, str) and name:
         # The name of the enclosing function does not help the user.
@@ -194,7 +190,7 @@ def find_importable_name(obj: Any) -> str | None:
     return name if value is obj else None
 
 
-def iter_children(obj: Any) -> Iterator[Child]:
+def _iterate_children(obj: Any) -> Iterator[Child]:
     """Yields the parts of an object that are pickled with it. Parts with good names come first."""
     if isinstance(obj, FunctionType):
         yield from _iterate_function(obj)
@@ -226,7 +222,6 @@ def iter_children(obj: Any) -> Iterator[Child]:
 
 
 def _get_attribute(obj: Any, name: str) -> Any:
-    """Returns an attribute; None if there is none or the object raises any exception."""
     try:
         return getattr(obj, name, None)
     except Exception:

@@ -10,7 +10,7 @@ from jax2tf_bridge._utils import array_type_text
 from shape_poly import Dim, DimExpr, variables_of
 
 AxisType: TypeAlias = Literal["auto", "explicit", "manual"]
-"""How a mesh axis is sharded: by the compiler, by the values' types, or by the function."""
+"""Authority that shards a mesh axis: the compiler, the types of the values, or the function."""
 
 
 CALLS_OF_PARTS = frozenset(

@@ -296,7 +296,7 @@ class CallStructure:
 
     @staticmethod
     def of(in_tree: TreeSpec, argument_names: Sequence[str]) -> CallStructure:
-        """Creates a Call from the structure of (args, kwargs) of a portable function."""
+        """Creates it from the structure of (args, kwargs) of a portable function."""
         args, kwargs = in_tree.children
         keys = map(str, kwargs.keys)
         return CallStructure(

@@ -83,7 +83,7 @@ class _NodeTypeRegistry:
         self.by_type: dict[type, Registration] = {OrderedDict: self.by_name[name]}
         self.known_to_jax = {name}
 
-    def list(self) -> list[Registration]:
+    def snapshot(self) -> list[Registration]:
         with self.lock:
             return list(self.by_name.values())
 
@@ -217,7 +217,7 @@ def find_from_children(node_type: type) -> Callable[[Any, Sequence[Any]], Any] |
 
 def has_any_from_children() -> bool:
     """Returns whether any type is registered with from_children."""
-    return any(r.from_children is not None for r in _REGISTRY.list())
+    return any(r.from_children is not None for r in _REGISTRY.snapshot())
 
 
 def prefer_from_children(codec: NodeCodec) -> NodeCodec:
@@ -243,7 +243,7 @@ def find_registration_by_name(serialized_name: str) -> Registration | None:
     return _REGISTRY.by_name.get(serialized_name)
 
 
-def find_registration(name: str, fields: Sequence[str] | None) -> Registration | None:
+def find_registration_by_type_name(name: str, fields: Sequence[str] | None) -> Registration | None:
     """Returns the registration of a type that was not registered when its node was stored.
 
     Args:
@@ -260,13 +260,13 @@ def find_registration(name: str, fields: Sequence[str] | None) -> Registration |
     if "." in name:
         # Prefer the latest: rerunning a notebook cell defines the type again.
         latest = next(
-            (r for r in reversed(_REGISTRY.list()) if name in import_names_of(r.node_type)),
+            (r for r in reversed(_REGISTRY.snapshot()) if name in import_names_of(r.node_type)),
             None,
         )
         # A type that has moved to another module may be registered under its old name.
         return latest or _REGISTRY.by_name.get(name)
     candidates = [
-        r for r in _REGISTRY.list() if r.node_type.__name__ == name and _has_fields(r, fields)
+        r for r in _REGISTRY.snapshot() if r.node_type.__name__ == name and _has_fields(r, fields)
     ]
     matches = {type_name(r.node_type): r for r in candidates}
     if len(matches) > 1:

@@ -22,8 +22,8 @@ from jax2tf_bridge.serialization._node_data import (
 )
 from jax2tf_bridge.serialization._registry import (
     Registration,
-    find_registration,
     find_registration_by_name,
+    find_registration_by_type_name,
     find_registration_of,
     forward_registrations,
     prefer_from_children,
@@ -295,7 +295,7 @@ def _make_codec_of_unregistered(spec: TreeSpec, stored: StoredType) -> NodeCodec
         be read, or the node stores only the name of its class and several types have that name.
     """
     fields = tuple(str(key) for key in spec.keys) if spec.kind == "namedtuple" else None
-    registration = find_registration(stored.name, fields)
+    registration = find_registration_by_type_name(stored.name, fields)
     children = len(spec.children)
     if fields is None:
         if registration is None:
