@@ -246,7 +246,6 @@ class Channel:
 
 
 def _not_a_message_error(head: bytes, size: int) -> UntrustedMessageError:
-    """Returns the error for bytes that are not a message."""
     if head == _MAGIC:
         what = f"its {size} bytes are not a whole message, since it was cut off on its way"
     elif head[:1] == b"\x80":

@@ -22,8 +22,6 @@ _MAX_DEPTH_IN_NESTED = 1
 
 
 class _NullFile:
-    """File that discards all data."""
-
     def write(self, data: Any) -> int:
         return memoryview(data).nbytes
 

@@ -341,7 +341,6 @@ def _show(value: object) -> str:
 
 
 def _advise(value: object) -> str:
-    """Says how to get a portable function from another value."""
     if _is_exported_by_jax(value):
         return "It is JAX's own: from_exported(exported) makes a portable function of it."
     if callable(value):

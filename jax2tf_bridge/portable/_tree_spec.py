@@ -239,7 +239,6 @@ LEAF = TreeSpec("leaf")
 
 
 def refuse_differences(differences: Sequence[str]) -> None:
-    """Raises StructureError with all differences, if there are any."""
     if differences:
         raise StructureError(
             "The arguments do not have the structure that the function was exported with:"

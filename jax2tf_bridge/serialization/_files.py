@@ -176,7 +176,7 @@ def _weights_hint(data: bytes) -> str:
 
 
 def _is_msgpack_of_names(data: bytes) -> bool:
-    """Returns whether the bytes begin with a msgpack map whose first key is text."""
+    # A map whose first key is text.
     count_bytes = {0xDE: 2, 0xDF: 4}.get(data[0], 0)
     if not (count_bytes or 0x81 <= data[0] <= 0x8F):
         return False

@@ -199,7 +199,6 @@ def forward_registrations() -> None:
 
 
 def find_registration_of(node_type: type) -> Registration | None:
-    """Returns the registration of a type; None if the type is not registered here."""
     return _REGISTRY.by_type.get(node_type)
 
 
@@ -239,7 +238,6 @@ def _prefer_registered(
 
 
 def find_registration_by_name(serialized_name: str) -> Registration | None:
-    """Returns the registration with this name in files; None if there is none."""
     return _REGISTRY.by_name.get(serialized_name)
 
 

@@ -248,12 +248,10 @@ def as_target(value: object) -> Target:
 
 
 def release_argument(release: str) -> Argument:
-    """Returns the argument that selects a release as the target, for messages."""
     return Argument("target", release, f"Target.tensorflow({release!r})")
 
 
 def _explain_unknown_release(release: str, key: str) -> Message:
-    """Explains that a release is unknown, and suggests another."""
     known = list(TENSORFLOW_RELEASES)
     nearest = _find_nearest_release(key)
     requested, suggestion = release_argument(release), release_argument(nearest or known[-1])

@@ -282,7 +282,6 @@ class _TreeReader:
         self._codecs: dict[tuple[str, bytes, int], NodeCodec | None] = {}
 
     def tree(self, table: FlatBufferTable) -> TreeSpec:
-        """Reads the pytree whose root is this node."""
         kind = table.integer(TreeField.KIND)
         if kind == TreeKind.LEAF:
             return LEAF

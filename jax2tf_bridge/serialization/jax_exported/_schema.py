@@ -86,8 +86,6 @@ class TreeKind(IntEnum):
 
 
 class AvalField(Field):
-    """Field of an abstract value."""
-
     KIND = "byte"
     SHAPE = "[string]"
     DTYPE = "byte"
@@ -95,8 +93,6 @@ class AvalField(Field):
 
 
 class ShardingField(Field):
-    """Field of the sharding of an array."""
-
     KIND = "byte"
     HLO_SHARDING = "[ubyte]"
     NAMED_SHARDING = "NamedSharding"
@@ -112,8 +108,6 @@ class NamedShardingField(Field):
 
 
 class SpecField(Field):
-    """Field of a partition spec."""
-
     PARTITIONS = "[PartitionSpecOneAxis]"
     REDUCED = "[string]"
     UNREDUCED = "[string]"
@@ -126,8 +120,6 @@ class PartitionField(Field):
 
 
 class MeshField(Field):
-    """Field of an abstract mesh."""
-
     AXIS_SIZES = "[uint]"
     AXIS_NAMES = "[string]"
     AXIS_TYPES = "[byte]"
@@ -143,14 +135,10 @@ class DeviceField(Field):
 
 
 class EffectField(Field):
-    """Field of an effect."""
-
     TYPE_NAME = "string"
 
 
 class CheckField(Field):
-    """Field of a disabled safety check."""
-
     KIND = "byte"
     CUSTOM_CALL_TARGET = "string"
 

@@ -82,15 +82,9 @@ class Part(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Returns the position after the last byte."""
         return self.start + self.size
 
     def check(self, checksum: str, file: str | None) -> None:
-        """Compares a checksum with the expected one.
-
-        Raises:
-          FileFormatError: the checksums differ.
-        """
         if checksum == self.expected:
             return
         place = f"(bytes {self.start} to {self.end - 1})"
@@ -297,11 +291,6 @@ def _make_checksum(kind: Kind) -> _Checksum:
 
 
 def check_gap(gap: bytes | memoryview, start: int, file: str | None) -> None:
-    """Checks that the bytes before an array are zero.
-
-    Raises:
-      FileFormatError: a byte is not zero.
-    """
     if any(gap):
         raise _format.damaged_error(
             f"bytes {start} to {start + len(gap) - 1}, before an array, are not zero.", file
@@ -352,7 +341,7 @@ class _Checksums:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Waits until all checksums are computed."""
+        # shutdown() waits until all checksums are computed.
         for thread in self._threads:
             thread.shutdown()
 

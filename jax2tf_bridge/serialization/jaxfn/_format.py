@@ -137,11 +137,6 @@ def parse_header(start: bytes | memoryview, size: int, file: str | None) -> Head
 
 
 def check_structure(header: Header, structure: bytes | memoryview, file: str | None) -> None:
-    """Compares the checksum of the structure with that in the header.
-
-    Raises:
-      FileFormatError: the checksums differ.
-    """
     checksum = _structure_checksum(structure)
     if checksum != header.checksum:
         raise damaged_error(
@@ -212,8 +207,6 @@ class NodeType(Field):
 
 
 class Trees(Field):
-    """All pytree structures of a file."""
-
     KINDS = "[ubyte]"
     COUNTS = "[uint]"
     KEYS = "[uint]"
@@ -221,8 +214,6 @@ class Trees(Field):
 
 
 class Avals(Field):
-    """All abstract values of a file."""
-
     DTYPES = "[uint]"
     RANKS = "[uint]"
     ELEMENT_RANKS = "[uint]"
@@ -232,16 +223,12 @@ class Avals(Field):
 
 
 class Device(Field):
-    """Kind of device."""
-
     KIND = "uint"
     PLATFORM = "uint"
     NUM_CORES = "uint", None
 
 
 class Mesh(Field):
-    """Mesh of devices."""
-
     AXIS_NAMES = "[uint]"
     AXIS_SIZES = "[ulong]"
     AXIS_TYPES = "[ubyte]"

@@ -20,7 +20,7 @@ H = TypeVar("H", bound=Hashable)
 
 
 class Pool(Generic[H]):
-    """Numbered values without duplicates.
+    """Numbered values without duplicates. Looking up the index of a new value adds the value.
 
     A pool must not contain equal values of different types, such as 1 and True.
 
@@ -33,19 +33,15 @@ class Pool(Generic[H]):
         self._indices: dict[H, int] = {}
 
     def index(self, value: H) -> int:
-        """Returns the index of a value. Adds the value if it is new."""
         return self._indices.setdefault(value, len(self._indices))
 
     def indices(self, values: Iterable[H]) -> list[int]:
-        """Returns the index of each value. Adds the values that are new."""
         return [self.index(value) for value in values]
 
     def optional_index(self, value: H | None) -> int | None:
-        """Returns the index of a value, which is added if it is new; None for None."""
         return None if value is None else self.index(value)
 
     def values(self) -> tuple[H, ...]:
-        """Returns all values in the order of their indices."""
         return tuple(self._indices)
 
 
@@ -64,11 +60,6 @@ def encode_texts(texts: Sequence[str]) -> list[bytes]:
 
 
 def decode_texts(file: FlatBufferTable) -> list[str]:
-    """Reads the texts of a file; `file` is the root table.
-
-    Raises:
-      FileFormatError: the texts are not UTF-8, or their sizes are wrong.
-    """
     joined = file.string(_format.File.TEXT, "") or ""
     sizes = file.integers(_format.File.TEXT_SIZES)
     # The texts are usually ASCII, where sizes in bytes are sizes in characters.
@@ -90,11 +81,6 @@ def decode_texts(file: FlatBufferTable) -> list[str]:
 
 
 def look_up_all(table: FlatBufferTable, field: Field, pool: Sequence[T]) -> tuple[T, ...]:
-    """Returns the values in `pool` at the indices in a field.
-
-    Raises:
-      FileFormatError: an index is out of range.
-    """
     indices = table.integers(field)
     if not indices:
         return ()
@@ -105,11 +91,6 @@ def look_up_all(table: FlatBufferTable, field: Field, pool: Sequence[T]) -> tupl
 
 
 def look_up(table: FlatBufferTable, field: Field, pool: Sequence[T]) -> T:
-    """Returns the value in `pool` at the index in a field.
-
-    Raises:
-      FileFormatError: an index is out of range.
-    """
     index = table.integer(field)
     if index >= len(pool):
         raise table.error(field, f"an index below {len(pool)}", f"{index}")
@@ -117,11 +98,6 @@ def look_up(table: FlatBufferTable, field: Field, pool: Sequence[T]) -> T:
 
 
 def look_up_optional(table: FlatBufferTable, field: Field, pool: Sequence[T]) -> T | None:
-    """Returns the value in `pool` at the index in a field; None if the field was not written.
-
-    Raises:
-      FileFormatError: an index is out of range.
-    """
     return look_up(table, field, pool) if table.has(field) else None
 
 
@@ -188,11 +164,6 @@ def _format_dimension(dimension: DimExpr) -> str:
 
 
 def decode_avals(table: FlatBufferTable, texts: Sequence[str]) -> list[Aval]:
-    """Reads the abstract values in a table.
-
-    Raises:
-      FileFormatError: the table is damaged.
-    """
     fields = _format.Avals
     dtypes = look_up_all(table, fields.DTYPES, texts)
     ranks = table.integers(fields.RANKS)

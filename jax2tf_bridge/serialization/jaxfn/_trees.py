@@ -41,8 +41,6 @@ _Place: TypeAlias = "tuple[_Place, TreeSpec, int] | StructureName"
 
 @dataclass(frozen=True)
 class EncodedType:
-    """Type of a named tuple or custom node, encoded for a file."""
-
     name: str
     serialized_name: str
     auxdata: bytes | None
@@ -62,7 +60,6 @@ class TreeWriter:
         self._names = StoredNames()
 
     def table(self) -> Fields:
-        """Makes the table of all structures."""
         return {
             _format.Trees.KINDS: self._kinds,
             _format.Trees.COUNTS: self._counts,
@@ -71,11 +68,9 @@ class TreeWriter:
         }
 
     def key_tables(self) -> list[Fields]:
-        """Makes the table of each key that is not text."""
         return list(map(key_table, self._keys.values()))
 
     def type_tables(self) -> list[Fields]:
-        """Makes the table of each type."""
         return [
             {
                 _format.NodeType.NAME: self._texts.index(node_type.name),
@@ -176,8 +171,6 @@ def _format_step(node: TreeSpec, i: int) -> str:
 
 
 class TreeReader:
-    """Decoder of the structures of one file."""
-
     def __init__(self, file: FlatBufferTable, texts: Sequence[str]) -> None:
         """Reads the keys and types that the structures share; `file` is the root table."""
         self._texts = texts
@@ -188,11 +181,6 @@ class TreeReader:
         self._codecs: dict[tuple[Hashable, ...], NodeCodec | None] = {}
 
     def decode(self, table: FlatBufferTable) -> list[TreeSpec]:
-        """Reads the structures in a table.
-
-        Raises:
-          FileFormatError: the table is damaged, or a registered type cannot read its static data.
-        """
         kinds = table.integers(_format.Trees.KINDS)
         counts = list(table.integers(_format.Trees.COUNTS))
         keys = list(table.integers(_format.Trees.KEYS))
@@ -354,7 +342,6 @@ def encode_key(key: Hashable, depth: int = 1) -> EncodedKey | None:
 
 
 def key_table(key: EncodedKey) -> Fields:
-    """Makes the table of a key."""
     return {
         _format.Key.KIND: key.kind,
         _format.Key.DATA: key.data or None,
@@ -376,11 +363,6 @@ def unwritable_key_error(key: Hashable, place: str) -> SerializationError:
 
 
 def decode_key(table: FlatBufferTable, depth: int = 1) -> Hashable:
-    """Reads the key in a table.
-
-    Raises:
-      FileFormatError: the table is damaged.
-    """
     number = table.integer(_format.Key.KIND)
     if number >= len(_format.KEY_KINDS):
         raise table.error(
