@@ -1,4 +1,4 @@
-"""Operations on storage behind a scheme.
+"""Backends: operations on storage behind a scheme, and the choice of one for a scheme.
 
 A backend has few operations, so that every storage can provide them: each concerns one file, apart
 from listing a folder. Only renaming a file is assumed to be atomic; object stores implement it as a
@@ -8,7 +8,9 @@ copy that appears complete.
 from __future__ import annotations
 
 import errno
+import importlib.util
 import io
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -78,9 +80,9 @@ class Backend(ABC):
 class FileWriter(io.RawIOBase):
     """Writes in pieces to an open file of a backend, and closes it."""
 
-    def __init__(self, file: Any, failed: Failed) -> None:
-        """Writes to `file`; `failed` converts the backend's errors."""
-        self._file, self._failed, self._size = file, failed, 0
+    def __init__(self, file: Any, errors: ErrorConverter) -> None:
+        """Writes to `file`; `errors` converts the backend's errors."""
+        self._file, self._errors, self._size = file, errors, 0
 
     def tell(self) -> int:
         return self._size
@@ -90,7 +92,7 @@ class FileWriter(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
-        with self._failed:
+        with self._errors:
             for at in range(0, len(view), _MAX_PIECE_BYTES):
                 self._file.write(bytes(view[at : at + _MAX_PIECE_BYTES]))
         self._size += len(view)
@@ -99,7 +101,7 @@ class FileWriter(io.RawIOBase):
     def close(self) -> None:
         if not self.closed:
             try:
-                with self._failed:
+                with self._errors:
                     self._file.close()
             finally:
                 super().close()
@@ -108,8 +110,8 @@ class FileWriter(io.RawIOBase):
 class _FileReader(io.RawIOBase):
     """Reader with its own position, because others may share the open file."""
 
-    def __init__(self, file: Any, size: int, failed: Failed) -> None:
-        self._file, self._size, self._failed, self._at = file, size, failed, 0
+    def __init__(self, file: Any, size: int, errors: ErrorConverter) -> None:
+        self._file, self._size, self._errors, self._at = file, size, errors, 0
 
     def readable(self) -> bool:
         return True
@@ -126,7 +128,7 @@ class _FileReader(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")
-        with self._failed:
+        with self._errors:
             self._file.seek(self._at)
             data = self._file.read(min(len(view), _MAX_PIECE_BYTES))
         view[: len(data)] = data
@@ -139,16 +141,16 @@ class _FileReader(io.RawIOBase):
             super().close()
 
 
-def make_reader(file: Any, size: int, failed: Failed) -> io.BufferedReader:
-    """Makes a make_reader reader of a file that has `seek` and `read`."""
-    return io.BufferedReader(_FileReader(file, size, failed), _BUFFER)
+def make_reader(file: Any, size: int, errors: ErrorConverter) -> io.BufferedReader:
+    """Makes a buffered reader of a file that has `seek` and `read`."""
+    return io.BufferedReader(_FileReader(file, size, errors), _BUFFER)
 
 
 NO_FOLDER = "cannot be written: the folder, or the bucket, does not exist"
 """Text of errors for a file in a missing folder."""
 
 
-class Failed:
+class ErrorConverter:
     """Context that converts errors of a backend to an OSError about a path."""
 
     def __init__(
@@ -200,3 +202,89 @@ _CODES: dict[type[Exception], int] = {
     NotADirectoryError: errno.ENOTDIR,
     IsADirectoryError: errno.EISDIR,
 }
+
+
+# Packages that fsspec needs for each scheme.
+_PACKAGES = {
+    "abfs": "adlfs",
+    "abfss": "adlfs",
+    "az": "adlfs",
+    "gcs": "gcsfs",
+    "gs": "gcsfs",
+    "hdfs": "pyarrow",
+    "hf": "huggingface_hub",
+    "http": "aiohttp",
+    "https": "aiohttp",
+    "s3": "s3fs",
+    "s3a": "s3fs",
+    "sftp": "paramiko",
+    "ssh": "paramiko",
+}
+
+_TENSORFLOW_ONLY = frozenset({"ram"})
+
+
+def choose_backend(scheme: str, path: str) -> Backend:
+    """Chooses the backend for paths of a scheme.
+
+    The first of these that supports the scheme is chosen: TensorFlow if it is already imported;
+    fsspec with the packages for the scheme; TensorFlow if it is installed.
+
+    Raises:
+      OSError: no installed package supports the scheme; the text names the package to install.
+    """
+    tensorflow = "tensorflow" in sys.modules and hasattr(sys.modules["tensorflow"], "io")
+    for choice in (
+        _gfile_for if tensorflow else None,
+        _fsspec_for,
+        None if tensorflow else _gfile_for,
+    ):
+        backend = choice and choice(scheme, path)
+        if backend:
+            return backend
+    raise make_path_error(OSError, errno.EPROTONOSUPPORT, _missing_text(scheme), path)
+
+
+def _gfile_for(scheme: str, path: str) -> Backend | None:
+    if "tensorflow" not in sys.modules and not _is_installed("tensorflow"):
+        return None
+    from jax2tf_bridge.storage._gfile import gfile_backend
+
+    return gfile_backend(scheme)
+
+
+def _fsspec_for(scheme: str, path: str) -> Backend | None:
+    if scheme in _TENSORFLOW_ONLY or not _is_installed("fsspec"):
+        return None
+    from jax2tf_bridge.storage._fsspec import FsspecBackend, file_system
+
+    files = file_system(scheme, path)
+    return None if files is None else FsspecBackend(files)
+
+
+def _is_installed(package: str) -> bool:
+    if package in sys.modules:
+        return sys.modules[package] is not None
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ImportError:  # a parent module cannot be imported
+        return False
+
+
+def _missing_text(scheme: str) -> str:
+    if scheme in _TENSORFLOW_ONLY:
+        return f"needs TensorFlow, which alone has {scheme}://: pip install tensorflow"
+    more = _PACKAGES.get(scheme)
+    if not _is_installed("fsspec"):
+        packages = " ".join(["'jax2tf-bridge[storage]'", *([more] if more else [])])
+        return f"needs fsspec for {scheme}://: pip install {packages}"
+    if more:
+        return f"needs a package for {scheme}://: pip install {more}"
+    from fsspec.registry import known_implementations
+
+    if said := known_implementations.get(scheme, {}).get("err"):
+        return f"needs a package for {scheme}://. fsspec says: {said}"
+    return (
+        f"has the scheme {scheme}://, which neither TensorFlow nor fsspec knows here: import the "
+        "package that registers it, or name a local path"
+    )

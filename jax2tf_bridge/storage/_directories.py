@@ -8,6 +8,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from jax2tf_bridge.errors import make_path_error
@@ -16,11 +17,12 @@ from jax2tf_bridge.storage._paths import AnyPath, StoragePath, as_path
 from jax2tf_bridge.storage._staging import staging_folder
 
 _PLACE = "jax2tf-bridge-copy"
-_PIECE = 4 << 20
+_PIECE_BYTES = 4 << 20
 
 
-@contextlib.contextmanager
-def whole_directory(path: AnyPath, *, overwrite: bool = False, has: str) -> Iterator[Path]:
+def whole_directory(
+    path: AnyPath, *, overwrite: bool = False, has: str
+) -> AbstractContextManager[Path]:
     """Yields a path on disk to write a directory at, and moves the directory to `path` at the end.
 
     A path on disk is renamed. A path with a scheme is uploaded, the file `has` last. If writing
@@ -38,13 +40,9 @@ def whole_directory(path: AnyPath, *, overwrite: bool = False, has: str) -> Iter
       OSError: the directory cannot be written.
     """
     path = as_path(path)
-    made = (
-        _uploads.whole_upload(path, overwrite=overwrite, last=has)
-        if isinstance(path, StoragePath)
-        else _whole_directory.whole_directory(path, overwrite=overwrite, has=has)
-    )
-    with made as new:
-        yield new
+    if isinstance(path, StoragePath):
+        return _uploads.whole_upload(path, overwrite=overwrite, last=has)
+    return _whole_directory.whole_directory(path, overwrite=overwrite, has=has)
 
 
 def check_free(path: AnyPath, *, overwrite: bool, has: str | None = None) -> None:
@@ -91,4 +89,4 @@ def _check_name(name: str, folder: StoragePath) -> None:
 
 def _fetch(path: StoragePath, target: Path) -> None:
     with path.open("rb") as source, target.open("wb") as file:
-        shutil.copyfileobj(source, file, _PIECE)
+        shutil.copyfileobj(source, file, _PIECE_BYTES)

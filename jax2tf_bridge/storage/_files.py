@@ -9,12 +9,12 @@ import os
 import secrets
 import stat
 from collections.abc import Iterator
+from pathlib import Path
 from typing import BinaryIO, TypeAlias, cast
 
 from jax2tf_bridge.errors import make_path_error
-from jax2tf_bridge.storage import _replaced_file
-from jax2tf_bridge.storage._arrivals import has_size, wait_until
-from jax2tf_bridge.storage._paths import StoragePath, as_path
+from jax2tf_bridge.storage._paths import StoragePath, as_path, wait_until
+from jax2tf_bridge.storage._whole_directory import sync_folder
 
 OpenedFile: TypeAlias = io.FileIO | io.BufferedReader
 """Open file with random access."""
@@ -46,7 +46,8 @@ def open_file(path: str | os.PathLike[str]) -> Iterator[tuple[OpenedFile, int | 
 def replace_file_at(path: str | os.PathLike[str], *, bytes_of: str) -> Iterator[BinaryIO]:
     """Opens a new file for writing, which appears at `path` complete or not at all.
 
-    On disk, the file is synced at the end, and gets the mode of the file that it replaces.
+    If the block raises, the old file stays. On disk, the file is synced at the end, and gets the
+    mode of the file that it replaces.
 
     Args:
       path: the file; if it is a link, its target is replaced.
@@ -57,27 +58,65 @@ def replace_file_at(path: str | os.PathLike[str], *, bytes_of: str) -> Iterator[
       OSError: the file cannot be written; the error has the path as it was given.
     """
     place = as_path(path)
-    if not isinstance(place, StoragePath):
-        with _replaced_file.replace_file_at(place, bytes_of=bytes_of) as handle:
-            yield handle
-        return
-    if place.is_dir():
-        text = "is there and is a folder: name a file to write"
-        raise make_path_error(FileExistsError, errno.EEXIST, text, place)
-    place.check_is_below()
-    place.parent.mkdir(parents=True, exist_ok=True)
-    temporary = place.with_name(f".{secrets.token_hex(16)}.tmp")
+    if isinstance(place, StoragePath):
+        replacement = _replace_stored(place)
+    else:
+        # A link remains a link.
+        target = Path(os.path.realpath(place))
+        if target.exists() and not target.is_file():
+            # A file would replace a device or a pipe.
+            raise FileExistsError(
+                f"{target} is there and is no regular file: write elsewhere, or write the bytes of "
+                f"{bytes_of} to it."
+            )
+        replacement = _replace_on_disk(target)
     try:
-        with place.backend.writer(str(temporary)) as file:
+        with replacement as file:
+            yield file
+    except OSError as e:
+        e.filename, e.filename2 = os.fspath(path), None
+        raise
+
+
+@contextlib.contextmanager
+def _replace_on_disk(target: Path) -> Iterator[BinaryIO]:
+    # The temporary name leaves out the file's name, which may have the maximum length.
+    temporary = target.with_name(f".{secrets.token_hex(16)}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        if target.exists():
+            os.chmod(temporary, stat.S_IMODE(target.stat().st_mode))
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    # The file is complete and in its place. If the folder cannot be opened or synced, the system
+    # writes the name later.
+    with contextlib.suppress(OSError):
+        sync_folder(target.parent)
+
+
+@contextlib.contextmanager
+def _replace_stored(target: StoragePath) -> Iterator[BinaryIO]:
+    if target.is_dir():
+        text = "is there and is a folder: name a file to write"
+        raise make_path_error(FileExistsError, errno.EEXIST, text, target)
+    target.check_is_below()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{secrets.token_hex(16)}.tmp")
+    try:
+        with temporary.open("wb") as file:
             yield cast(BinaryIO, file)
             size = file.tell()
-        wait_until(lambda: has_size(temporary, size), temporary)
-        place.backend.rename(str(temporary), str(place))
+        wait_until(lambda: temporary.has_size(size), temporary)
+        target.backend.rename(str(temporary), str(target))
         # If both names exist, the file was not renamed.
-        wait_until(lambda: not temporary.exists() and has_size(place, size), place)
-    except BaseException as e:
+        wait_until(lambda: not temporary.exists() and target.has_size(size), target)
+    except BaseException:
         with contextlib.suppress(OSError):
-            place.backend.remove(str(temporary))
-        if isinstance(e, OSError):
-            e.filename = os.fspath(path)
+            target.backend.remove(str(temporary))
         raise

@@ -13,7 +13,7 @@ import fsspec.core
 from jax2tf_bridge.storage._backend import (
     NO_FOLDER,
     Backend,
-    Failed,
+    ErrorConverter,
     FileStatus,
     FileWriter,
     make_reader,
@@ -33,7 +33,7 @@ def file_system(scheme: str, path: str) -> Any:
     except (ImportError, ValueError):
         return None
     try:
-        with Failed(path):
+        with ErrorConverter(path):
             # Only this function interprets "::" in names as joined addresses.
             return fsspec.core.url_to_fs(path.partition("::")[0])[0]
     except OSError as e:
@@ -52,47 +52,42 @@ class FsspecBackend(Backend):
         self._has_folders = _WITHOUT_FOLDERS.isdisjoint(protocols)
 
     def find(self, path: str) -> FileStatus | None:
-        try:
-            with Failed(path):
-                self._files.invalidate_cache()  # other processes write too
-                info = self._files.info(path)
-        except FileNotFoundError:
-            return None
-        if info["type"] == "directory":
-            return FileStatus(0, True)
-        state = next((str(info[key]) for key in _STATES if info.get(key)), "")
-        return FileStatus(int(info["size"] or 0), False, state)
+        with contextlib.suppress(FileNotFoundError), ErrorConverter(path):
+            self._files.invalidate_cache()  # other processes write too
+            info = self._files.info(path)
+            if info["type"] == "directory":
+                return FileStatus(0, True)
+            state = next((str(info[key]) for key in _STATES if info.get(key)), "")
+            return FileStatus(int(info["size"] or 0), False, state)
+        return None
 
     def names(self, path: str) -> list[str]:
-        try:
-            with Failed(path):
-                self._files.invalidate_cache()
-                listed = self._files.ls(path, detail=False)
-                own = str(fsspec.core.strip_protocol(path)).rstrip("/")
-        except FileNotFoundError:
-            return []
-        # Some file systems list the folder itself as an empty object.
-        names = (str(name).rstrip("/") for name in listed)
-        return [name.rpartition("/")[2] for name in names if name != own]
+        with contextlib.suppress(FileNotFoundError), ErrorConverter(path):
+            self._files.invalidate_cache()
+            names = [str(name).rstrip("/") for name in self._files.ls(path, detail=False)]
+            # Some file systems list the folder itself as an empty object.
+            own = str(fsspec.core.strip_protocol(path)).rstrip("/")
+            return [name.rpartition("/")[2] for name in names if name != own]
+        return []
 
     def reader(self, path: str) -> io.BufferedReader:
-        with Failed(path):
+        with ErrorConverter(path):
             file = self._files.open(path, "rb")
-            return make_reader(file, int(self._files.size(path) or 0), Failed(path))
+            return make_reader(file, int(self._files.size(path) or 0), ErrorConverter(path))
 
     def writer(self, path: str) -> FileWriter:
-        failed = Failed(path, missing=NO_FOLDER)
-        with failed:
-            return FileWriter(self._files.open(path, "wb"), failed)
+        errors = ErrorConverter(path, missing=NO_FOLDER)
+        with errors:
+            return FileWriter(self._files.open(path, "wb"), errors)
 
     def make_folder(self, path: str) -> None:
         if not self._has_folders:
             return
-        with Failed(path):
+        with ErrorConverter(path):
             self._files.makedirs(path, exist_ok=True)
 
     def rename(self, path: str, target: str) -> None:
-        with Failed(target):
+        with ErrorConverter(target):
             if has_magic(path) and type(self._files).mv is fsspec.AbstractFileSystem.mv:
                 # AbstractFileSystem.mv would interpret the name as a pattern.
                 self._files.cp_file(path, target)
@@ -101,21 +96,15 @@ class FsspecBackend(Backend):
                 self._files.mv(path, target)
 
     def remove(self, path: str) -> None:
-        try:
-            with Failed(path):
-                self._files.rm_file(path)
-        except FileNotFoundError:
-            pass
+        with contextlib.suppress(FileNotFoundError), ErrorConverter(path):
+            self._files.rm_file(path)
 
     def remove_folder(self, path: str) -> None:
-        try:
-            with Failed(path):
-                if has_magic(path):
-                    self._remove_below(path)
-                else:
-                    self._files.rm(path, recursive=True)
-        except FileNotFoundError:
-            pass
+        with contextlib.suppress(FileNotFoundError), ErrorConverter(path):
+            if has_magic(path):
+                self._remove_below(path)
+            else:
+                self._files.rm(path, recursive=True)
 
     def _remove_below(self, path: str) -> None:
         """Removes a folder by name; `rm` would interpret "run[1]" as a pattern for "run1"."""

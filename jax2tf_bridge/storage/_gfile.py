@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from jax2tf_bridge.storage._backend import (
     NO_FOLDER,
     Backend,
-    Failed,
+    ErrorConverter,
     FileStatus,
     FileWriter,
     make_reader,
@@ -42,21 +43,17 @@ class GFileBackend(Backend):
         self._gfile = gfile
 
     def find(self, path: str) -> FileStatus | None:
-        try:
-            with _convert_errors(path):
-                status = self._gfile.stat(path)
-        except FileNotFoundError:
-            return None
-        if status.is_directory:
-            return FileStatus(0, True)
-        return FileStatus(status.length, False, str(status.mtime_nsec))
+        with contextlib.suppress(FileNotFoundError), _convert_errors(path):
+            status = self._gfile.stat(path)
+            if status.is_directory:
+                return FileStatus(0, True)
+            return FileStatus(status.length, False, str(status.mtime_nsec))
+        return None
 
     def names(self, path: str) -> list[str]:
-        try:
-            with _convert_errors(path):
-                return [name.rstrip("/") for name in self._gfile.listdir(path)]
-        except FileNotFoundError:
-            return []
+        with contextlib.suppress(FileNotFoundError), _convert_errors(path):
+            return [name.rstrip("/") for name in self._gfile.listdir(path)]
+        return []
 
     def reader(self, path: str) -> io.BufferedReader:
         with _convert_errors(path):
@@ -64,9 +61,9 @@ class GFileBackend(Backend):
             return make_reader(file, file.size(), _convert_errors(path))
 
     def writer(self, path: str) -> FileWriter:
-        failed = Failed(path, _code, NO_FOLDER)
-        with failed:
-            return FileWriter(self._gfile.GFile(path, "wb"), failed)
+        errors = ErrorConverter(path, _code, NO_FOLDER)
+        with errors:
+            return FileWriter(self._gfile.GFile(path, "wb"), errors)
 
     def make_folder(self, path: str) -> None:
         with _convert_errors(path):
@@ -77,18 +74,12 @@ class GFileBackend(Backend):
             self._gfile.rename(path, target, overwrite=True)
 
     def remove(self, path: str) -> None:
-        try:
-            with _convert_errors(path):
-                self._gfile.remove(path)
-        except FileNotFoundError:
-            pass
+        with contextlib.suppress(FileNotFoundError), _convert_errors(path):
+            self._gfile.remove(path)
 
     def remove_folder(self, path: str) -> None:
-        try:
-            with _convert_errors(path):
-                self._gfile.rmtree(path)
-        except FileNotFoundError:
-            pass
+        with contextlib.suppress(FileNotFoundError), _convert_errors(path):
+            self._gfile.rmtree(path)
 
 
 class _RamBackend(GFileBackend):
@@ -115,8 +106,8 @@ class _RamBackend(GFileBackend):
         ]
 
 
-def _convert_errors(path: str) -> Failed:
-    return Failed(path, _code)
+def _convert_errors(path: str) -> ErrorConverter:
+    return ErrorConverter(path, _code)
 
 
 def _code(error: Exception) -> int | None:

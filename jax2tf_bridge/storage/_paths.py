@@ -9,14 +9,16 @@ import io
 import os
 import re
 import stat
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePath
 from typing import Literal, NamedTuple, TypeAlias, overload
 
 from jax2tf_bridge.errors import make_path_error
-from jax2tf_bridge.storage._backend import Backend, FileStatus, FileWriter
-from jax2tf_bridge.storage._backend_choice import choose_backend
+from jax2tf_bridge.storage._backend import Backend, FileStatus, FileWriter, choose_backend
 
+# Seconds between polls.
+_PAUSES_S = (0.01, 0.1, 0.5, 2.0)
 # A single letter is a Windows drive.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(/?)")
 # "simplecache::s3://bucket", "zip://file::s3://bucket"
@@ -185,6 +187,29 @@ class StoragePath:
         """Reads the file."""
         with self.open("rb") as file:
             return file.read()
+
+    def has_size(self, size: int) -> bool:
+        """Returns whether the file exists and has this size in bytes."""
+        status = self.find()
+        return status is not None and not status.is_folder and status.size == size
+
+
+def wait_until(
+    holds: Callable[[], bool],
+    path: StoragePath,
+    problem: str = "was written, and is not there as it was written",
+) -> None:
+    """Polls until storage shows a change, for some seconds, because some shows it with a delay.
+
+    Raises:
+      OSError: the condition still does not hold; the text is the path, then `problem`.
+    """
+    for pause in (*_PAUSES_S, None):
+        if holds():
+            return
+        if pause is not None:
+            time.sleep(pause)
+    raise make_path_error(OSError, errno.EIO, problem, path)
 
 
 AnyPath: TypeAlias = Path | StoragePath

@@ -2,45 +2,142 @@
 
 A directory is made on the local disk and uploaded file by file. Its *last* file (saved_model.pb)
 makes it visible, because readers ignore a directory without that file. The last file is uploaded
-under another name, and renamed when all other files have arrived. Meanwhile a claim beside the
-directory (see `_claims`) names the writer. Leftovers of dead writers are removed by the next one.
+under another name, and renamed when all other files have arrived. Meanwhile a claim names the
+writer. Leftovers of dead writers are removed by the next one.
+
+A claim is a marker file beside the directory, `.NAME.KIND-OWNER`. OWNER has the time, the machine,
+and the name of a staging folder on the writer's own disk. The writer locks that folder while it
+runs, so others can tell whether it still does.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
+import os
+import re
+import secrets
+import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 
 from jax2tf_bridge._utils import ended_by_interrupts
 from jax2tf_bridge.errors import Argument, Message, make_path_error
-from jax2tf_bridge.storage._arrivals import has_size, wait_until
-from jax2tf_bridge.storage._claims import (
-    PARTIAL,
-    REMOVED,
-    Claim,
-    claims_among,
-    make_claim,
-    write_marker,
-)
-from jax2tf_bridge.storage._paths import StoragePath
+from jax2tf_bridge.storage._paths import StoragePath, wait_until
+from jax2tf_bridge.storage._staging import is_unlocked
 from jax2tf_bridge.storage._whole_directory import staging
 
 _PLACE = "jax2tf-bridge"
-_PIECE = 4 << 20
+_PIECE_BYTES = 4 << 20
+
+# Time after which a claim of another machine expires.
+_HOLDS_S = 24 * 3600
+_CLAIM = re.compile(
+    r"\.(?P<name>.+?)\.(?P<kind>partial|removed)"
+    r"-(?P<machine>[0-9a-f]{8})-(?P<time>[0-9a-f]{8})-(?P<place>[\w.-]+)-(?P<random>[0-9a-f]{8})"
+)
+
+PARTIAL, REMOVED = "partial", "removed"
+"""Kinds of claims: the directory is being written, or is being removed (by anyone)."""
 
 
-@contextlib.contextmanager
-def stage_upload(needed: int | None = None) -> Iterator[Path]:
+@dataclass(frozen=True)
+class Claim:
+    """Claim on a directory.
+
+    Attributes:
+      file: the path of the claim, beside the directory.
+      name: the name of the directory.
+      kind: PARTIAL or REMOVED.
+      machine, time, place: the writer's machine, start time and staging folder.
+    """
+
+    file: StoragePath
+    name: str
+    kind: str
+    machine: str
+    time: int
+    place: str
+
+    @property
+    def directory(self) -> StoragePath:
+        """Returns the claimed directory."""
+        return self.file.with_name(self.name)
+
+    def is_dead(self) -> bool:
+        """Returns whether the writer is known to have ended."""
+        if self.machine == machine():
+            return is_unlocked(Path(tempfile.gettempdir(), self.place))
+        return self.time < time.time() - _HOLDS_S
+
+
+def make_claim(directory: StoragePath, kind: str, place: Path) -> Claim:
+    """Claims a directory.
+
+    Args:
+      directory: the directory.
+      kind: PARTIAL or REMOVED.
+      place: the writer's staging folder, in the system's folder for temporary files.
+
+    Raises:
+      OSError: the claim cannot be written.
+    """
+    now = int(time.time())
+    owner = f"{machine()}-{now:08x}-{place.name.lstrip('.')}-{secrets.token_hex(4)}"
+    file = directory.with_name(f".{directory.name}.{kind}-{owner}")
+    try:
+        _write_marker(file)
+    except OSError as e:
+        e.filename = str(directory)
+        raise
+    return Claim(file, directory.name, kind, machine(), now, place.name)
+
+
+def _write_marker(file: StoragePath) -> int:
+    """Writes a file whose name is its only information, and returns its size in bytes."""
+    with file.open("wb") as opened:
+        return opened.write(b"-\n")  # some storage drops empty files
+
+
+def _claims_among(folder: StoragePath, names: list[str]) -> Iterator[Claim]:
+    for name in names:
+        if match := _CLAIM.fullmatch(name):
+            yield Claim(
+                folder / name,
+                match["name"],
+                match["kind"],
+                match["machine"],
+                int(match["time"], 16),
+                f".{match['place']}",
+            )
+
+
+def machine() -> str:
+    """Computes a digest of the running system and its file systems, which share locks."""
+    file_systems = ""
+    with contextlib.suppress(OSError):
+        file_systems = os.readlink("/proc/self/ns/mnt")
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:
+        # Without a unique name, a writer counts as ended only after the time limit.
+        boot = secrets.token_hex(16)
+    text = "\n".join([tempfile.gettempdir(), file_systems, boot])
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def stage_upload(needed: int | None = None) -> AbstractContextManager[Path]:
     """Yields a staging folder on the local disk, whose folder `new` is to be filled and uploaded.
 
     Raises:
       OSError: the disk is full, or cannot be written.
     """
-    with staging(Path(tempfile.gettempdir()), _PLACE, needed=needed) as place:
-        yield place
+    return staging(Path(tempfile.gettempdir()), _PLACE, needed=needed)
 
 
 @contextlib.contextmanager
@@ -65,16 +162,11 @@ def whole_upload(path: StoragePath, *, overwrite: bool, last: str) -> Iterator[P
         check_interrupts()
         path.parent.mkdir(parents=True, exist_ok=True)
         claim = make_claim(path, PARTIAL, place)
-        try:
-            others = [c for c in _claims(path.parent, claim) if c.name == path.name]
-            if others:
+        with _withdraw_on_error(claim):
+            if _rival_claims(path.parent, claim):
                 text = "is just being written by somebody else"
                 raise make_path_error(FileExistsError, errno.EEXIST, text, path)
             check_free_upload(path, overwrite=overwrite)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                _withdraw(claim)
-            raise
         # Leftovers beside a complete directory are removed by the next writer.
         send(place / "new", claim, last)
 
@@ -125,8 +217,8 @@ def send(source: Path, claim: Claim, last: str, *, record: StoragePath | None = 
             text = f"is not written: it would be seen by its {last}, and its writer left none"
             raise make_path_error(FileNotFoundError, errno.ENOENT, text, target)
         if record is not None:
-            size = write_marker(record)
-            wait_until(lambda: has_size(record, size), record)
+            size = _write_marker(record)
+            wait_until(lambda: record.has_size(size), record)
         _send_all(source, target, claim, last)
     except BaseException as error:
         if _is_there(target / last, source / last):
@@ -155,24 +247,21 @@ def _send_all(source: Path, target: StoragePath, claim: Claim, last: str) -> Non
     sizes[waiting] = _copy(source / last, target / waiting)
     # Another process may have removed files, if it took this writer for dead.
     for name, size in sizes.items():
-        wait_until(lambda n=name, s=size: has_size(target / n, s), target / name)  # type: ignore[misc]
+        wait_until(lambda n=name, s=size: (target / n).has_size(s), target / name)  # type: ignore[misc]
     wait_until(claim.file.exists, claim.file)
     target.backend.rename(str(target / waiting), str(target / last))
-    wait_until(lambda: has_size(target / last, sizes[waiting]), target / last)
+    wait_until(lambda: (target / last).has_size(sizes[waiting]), target / last)
 
 
 def _copy(file: Path, target: StoragePath) -> int:
-    size = 0
     with file.open("rb") as source, target.open("wb") as copy:
-        while piece := source.read(_PIECE):
-            size += len(piece)
-            copy.write(piece)
-    return size
+        shutil.copyfileobj(source, copy, _PIECE_BYTES)
+        return copy.tell()
 
 
 def _is_there(path: StoragePath, source: Path) -> bool:
     try:
-        return has_size(path, source.stat().st_size)
+        return path.has_size(source.stat().st_size)
     except OSError:
         return False
 
@@ -194,28 +283,38 @@ def _withdraw(claim: Claim) -> None:
     claim.file.backend.remove(str(claim.file))
 
 
-def _claims(folder: StoragePath, own: Claim) -> list[Claim]:
-    """Waits until the own claim is visible, and lists the claims of others."""
+@contextlib.contextmanager
+def _withdraw_on_error(claim: Claim) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            _withdraw(claim)
+        raise
+
+
+def _rival_claims(folder: StoragePath, own: Claim) -> list[Claim]:
+    """Waits until the own claim is visible, and lists others' claims on the same directory."""
     claims: list[Claim] = []
 
     def sees_own() -> bool:
-        claims[:] = claims_among(folder, folder.names())
+        claims[:] = _claims_among(folder, folder.names())
         return own.file in [claim.file for claim in claims]
 
     wait_until(sees_own, own.file)
-    return [claim for claim in claims if claim.file != own.file]
+    return [claim for claim in claims if claim.file != own.file and claim.name == own.name]
 
 
-def clear_dead_claims(folder: StoragePath, wanted: Callable[[Claim], bool], last: str) -> None:
+def clear_dead_claims(folder: StoragePath, selects: Callable[[Claim], bool], last: str) -> None:
     """Removes leftovers of dead writers in a folder, as far as possible.
 
     Args:
       folder: the folder with the directories.
-      wanted: selects the claims to check.
+      selects: returns whether to check a claim.
       last: as in `send`.
     """
-    for claim in claims_among(folder, folder.names()):
-        if not wanted(claim):
+    for claim in _claims_among(folder, folder.names()):
+        if not selects(claim):
             continue
         with contextlib.suppress(OSError):
             if claim.kind == REMOVED:
@@ -277,16 +376,12 @@ def claim_number(
             text = f"{folder} has the version {number - 1}, and there is no larger number for the "
             raise ValueError(text + "next")
         claim = make_claim(folder / str(number), PARTIAL, place)
-        try:
-            others = [c for c in _claims(folder, claim) if c.name == claim.name]
-            if not others and not claim.directory.exists():
+        with _withdraw_on_error(claim):
+            rivals = _rival_claims(folder, claim)
+            if not rivals and not claim.directory.exists():
                 return claim
             _withdraw(claim)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                _withdraw(claim)
-            raise
-        ranks = sorted(str(c.file) for c in (*others, claim))
+        ranks = sorted(str(c.file) for c in (*rivals, claim))
         number = max(number, _largest_taken(folder, folder.names(), largest))
         number += ranks.index(str(claim.file))
 
@@ -294,4 +389,4 @@ def claim_number(
 def _largest_taken(
     folder: StoragePath, names: list[str], largest: Callable[[list[str]], int]
 ) -> int:
-    return largest([*names, *(claim.name for claim in claims_among(folder, names))])
+    return largest([*names, *(claim.name for claim in _claims_among(folder, names))])

@@ -88,9 +88,10 @@ def staging(
         try:
             yield place
         except Exception as e:
-            if not _is_full_disk(e):
+            code = _get_full_disk_code(e)
+            if code is None:
                 raise
-            raise _full_disk(e, parent, place / "new", needed) from e
+            raise _make_full_disk_error(code, parent, place / "new", needed) from e
 
 
 def sync_tree(folder: Path) -> None:
@@ -156,15 +157,14 @@ def _existing_parent(path: Path) -> Path:
     return above
 
 
-def _is_full_disk(error: Exception) -> bool:
+def _get_full_disk_code(error: Exception) -> int | None:
     if isinstance(error, OSError) and error.errno in _FULL:
-        return True
+        return error.errno
     # TensorFlow's errors have the system's text, but not its errno.
-    return any(_mentions(code, error) for code in _FULL)
+    return next((code for code in _FULL if os.strerror(code) in str(error)), None)
 
 
-def _full_disk(error: Exception, parent: Path, partial: Path, needed: int | None) -> OSError:
-    code = next(c for c in _FULL if c == getattr(error, "errno", None) or _mentions(c, error))
+def _make_full_disk_error(code: int, parent: Path, partial: Path, needed: int | None) -> OSError:
     text = f"cannot be written to ({os.strerror(code)})"
     if code == errno.EFBIG:
         text += ": this process may not write files of that size (see `ulimit -f`)"
@@ -175,10 +175,6 @@ def _full_disk(error: Exception, parent: Path, partial: Path, needed: int | None
         text += f": {in_units(free)} are free"
         text += ", which is not enough" if needed is None else f", {in_units(needed)} are needed"
     return make_path_error(OSError, code, f"{text}. What was there is unchanged", parent)
-
-
-def _mentions(code: int, error: Exception) -> bool:
-    return os.strerror(code) in str(error)
 
 
 def _size(folder: Path) -> int:
@@ -214,7 +210,7 @@ def check_free(path: Path, *, overwrite: bool, has: str | None = None) -> None:
 
 
 def _replace(path: Path, new: Path, old: Path) -> None:
-    if exchange(path, new):
+    if _rename(path, new, _EXCHANGE):
         return
     try:
         path.rename(old)
@@ -260,16 +256,8 @@ def rename_to_new(source: Path, target: Path) -> None:
         raise
 
 
-def exchange(one: Path, other: Path) -> bool:
-    """Exchanges the names of two directories atomically; returns False if the system cannot.
-
-    Raises:
-      OSError: one is missing, or they cannot be renamed.
-    """
-    return _rename(one, other, _EXCHANGE)
-
-
 def _rename(source: Path, target: Path, flag: int) -> bool:
+    """Renames or exchanges two names atomically; returns False if the system cannot."""
     function = _renameat2()
     if function is None:
         return False

@@ -19,13 +19,12 @@ from jax2tf_bridge.saving.publishing import _version_folders
 from jax2tf_bridge.storage import (
     AnyPath,
     StoragePath,
-    _arrivals,
-    _claims,
+    _paths,
     _uploads,
     as_path,
     whole_directory,
 )
-from jax2tf_bridge.storage._claims import PARTIAL, make_claim
+from jax2tf_bridge.storage._uploads import PARTIAL, make_claim
 from tests.storage.flaky import TROUBLE, register
 
 ROOT = "flaky://root/models"
@@ -35,7 +34,7 @@ PB = "saved_model.pb"
 @pytest.fixture(autouse=True)
 def storage(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     register()
-    monkeypatch.setattr(_arrivals, "_PAUSES_S", (0.0,) * 4)
+    monkeypatch.setattr(_paths, "_PAUSES_S", (0.0,) * 4)
     yield
     register()
 
@@ -141,14 +140,14 @@ def test_what_a_dead_writer_left_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish_version(ROOT, write)
-    here = _claims.machine()
+    here = _uploads.machine()
     with _uploads.stage_upload() as place:
         alive = make_claim(root() / "2", PARTIAL, place)
         (root() / "2" / "data").open("wb").close()
         assert publish_version(ROOT, write).version == 3
         assert names() == [alive.file.name, "1", "2", "3"]
         # Of another machine only time says that it is dead.
-        monkeypatch.setattr(_claims, "machine", lambda: "00000000")
+        monkeypatch.setattr(_uploads, "machine", lambda: "00000000")
         assert publish_version(ROOT, write).version == 4
         assert (root() / "2" / "data").exists()
         now = time.time()
@@ -156,7 +155,7 @@ def test_what_a_dead_writer_left_is_removed(
             later.setattr(time, "time", lambda: now + 25 * 3600)
             assert publish_version(ROOT, write).version == 5
         check_clean(1, 3, 4, 5)
-        monkeypatch.setattr(_claims, "machine", lambda: here)
+        monkeypatch.setattr(_uploads, "machine", lambda: here)
         make_claim(root() / "6", PARTIAL, place)
         (root() / "6" / "data").open("wb").close()
     assert publish_version(ROOT, write).version == 6

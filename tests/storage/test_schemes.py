@@ -20,8 +20,8 @@ from jax2tf_bridge import open_weights, read_function, read_weights, write_weigh
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.storage import (
     StoragePath,
-    _arrivals,
-    _backend_choice,
+    _backend,
+    _paths,
     _uploads,
     as_path,
     check_free,
@@ -126,7 +126,7 @@ def test_joined_addresses_are_refused(path: str) -> None:
 def test_message_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, path: str, installed: set[str], text: str
 ) -> None:
-    monkeypatch.setattr(_backend_choice, "_is_installed", lambda package: package in installed)
+    monkeypatch.setattr(_backend, "_is_installed", lambda package: package in installed)
     for package in ("gcsfs", "aiohttp", "webdav4"):
         monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
@@ -272,7 +272,7 @@ def test_directory_without_its_last_file_is_not_sent() -> None:
 
 @pytest.mark.parametrize("kind", ["fails", "dies", "forgets", "shows late"])
 def test_every_operation_may_fail(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_arrivals, "_PAUSES_S", (0.0,) * 4)
+    monkeypatch.setattr(_paths, "_PAUSES_S", (0.0,) * 4)
     flaky.register()
     folder, file = as_path("flaky://root/a/m"), as_path("flaky://root/f/file")
     assert isinstance(folder, StoragePath)
@@ -346,8 +346,8 @@ def test_tensorflow_is_asked_first_where_it_runs(
     monkeypatch: pytest.MonkeyPatch, runs: bool
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(_backend_choice, "_gfile_for", lambda *_: asked.append("tensorflow"))
-    monkeypatch.setattr(_backend_choice, "_fsspec_for", lambda *_: asked.append("fsspec"))
+    monkeypatch.setattr(_backend, "_gfile_for", lambda *_: asked.append("tensorflow"))
+    monkeypatch.setattr(_backend, "_fsspec_for", lambda *_: asked.append("fsspec"))
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
     if runs:
         monkeypatch.setitem(sys.modules, "tensorflow", types.SimpleNamespace(io=None))
