@@ -19,7 +19,7 @@ from jax2tf_bridge.saved_model import (
     EntryPoint,
     SavedModelContents,
     SignaturePort,
-    TensorType,
+    TensorSpec,
 )
 from jax2tf_bridge.serialization import collect_vjps
 from jax2tf_bridge.targets import TENSORFLOW_RELEASES
@@ -212,7 +212,7 @@ def _split_shape(text: object) -> list[str] | None:
     return [size.strip() for size in sizes if size.strip()]
 
 
-def _describe_type(kind: TensorType) -> dict[str, Any]:
+def _describe_type(kind: TensorSpec) -> dict[str, Any]:
     return {"dtype": kind.dtype, "shape": None if kind.shape is None else list(kind.shape)}
 
 
@@ -293,7 +293,7 @@ def _get_call_types(module: ModuleContents) -> tuple[list[str], list[str]]:
 
 def _format_unnamed(aval: Aval) -> str:
     shape = tuple(d if isinstance(d, int) else None for d in aval.shape)
-    return str(TensorType(aval.dtype, shape))
+    return str(TensorSpec(aval.dtype, shape))
 
 
 def _as_text(value: object) -> str:

@@ -21,7 +21,7 @@ from jax2tf_bridge.saved_model import (
     EntryPoint,
     GradientOrders,
     SavedModelContents,
-    TensorType,
+    TensorSpec,
 )
 from jax2tf_bridge.targets import TENSORFLOW_RELEASES
 
@@ -421,7 +421,7 @@ def _check_fixed_sizes(entry: EntryPoint) -> Iterator[_SignatureFinding]:
     )
 
 
-def _is_open(kind: TensorType) -> bool:
+def _is_open(kind: TensorSpec) -> bool:
     return kind.shape is None or None in kind.shape
 
 

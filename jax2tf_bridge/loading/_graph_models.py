@@ -35,10 +35,10 @@ from jax2tf_bridge.saved_model import (
     Opaque,
     SignaturePort,
     Value,
-    constant,
+    read_constant,
+    read_tensor_spec,
+    read_texts,
     tensor_of,
-    tensor_type,
-    texts,
     variable_name,
     without_casts,
 )
@@ -218,8 +218,8 @@ def _read_constant(node: Node) -> jax.Array:
     tensor = node.tensor("value")
     if tensor is None:
         raise node.error("is a constant without a value")
-    _check_dtype(tensor_type(tensor).dtype, f"the constant {node.name}")
-    return jnp.asarray(constant(tensor, jnp.dtype))
+    _check_dtype(read_tensor_spec(tensor).dtype, f"the constant {node.name}")
+    return jnp.asarray(read_constant(tensor, jnp.dtype))
 
 
 def _check_dtype(name: str, what: str) -> None:
@@ -363,7 +363,7 @@ def _find_restored_key(
             if node not in names_of:
                 names = scope.value(node.inputs[1])
                 tensor = names.node.tensor("value") if isinstance(names, GraphConstant) else None
-                names_of[node] = () if tensor is None else texts(tensor)
+                names_of[node] = () if tensor is None else read_texts(tensor)
             keys = names_of[node]
             return keys[index] if index < len(keys) else None
         if node.op != "Identity" or not node.inputs:

@@ -1,6 +1,5 @@
 """Reads and patches SavedModels; imports neither jax nor tensorflow."""
 
-from jax2tf_bridge.saved_model._bundle_writing import NewTensor, append_tensors
 from jax2tf_bridge.saved_model._crc32c import is_fast
 from jax2tf_bridge.saved_model._dataflow import (
     CallScope,
@@ -15,24 +14,29 @@ from jax2tf_bridge.saved_model._dataflow import (
     Value,
     without_casts,
 )
-from jax2tf_bridge.saved_model._entry_points import read_module_call
-from jax2tf_bridge.saved_model._extras import SERVING_DEFAULT, WARM_UP, Request, read_requests
-from jax2tf_bridge.saved_model._graph import CALL_MODULE, Graph, Node, tensor_of
-from jax2tf_bridge.saved_model._meta_graph import GraphSignature, MetaGraph, SignaturePort
-from jax2tf_bridge.saved_model._new_directory import check_place, edit_copy, replace_file
-from jax2tf_bridge.saved_model._patching import NewModule, replace_modules
-from jax2tf_bridge.saved_model._protobuf import ProtoMessage, bytes_field, varint_field
-from jax2tf_bridge.saved_model._reading import (
-    GRAPH_FILE,
-    read_message,
-    read_saved_model,
-    read_serving_graph,
+from jax2tf_bridge.saved_model._editing import (
+    NewModule,
+    check_place,
+    edit_copy,
+    replace_file,
+    replace_modules,
 )
-from jax2tf_bridge.saved_model._saved_model import (
+from jax2tf_bridge.saved_model._entry_points import (
     CalledModule,
     EntryPoint,
     GradientOrders,
+    read_module_call,
+)
+from jax2tf_bridge.saved_model._graph import CALL_MODULE, Graph, Node, tensor_of
+from jax2tf_bridge.saved_model._meta_graph import GraphSignature, MetaGraph, SignaturePort
+from jax2tf_bridge.saved_model._protobuf import ProtoMessage, bytes_field, varint_field
+from jax2tf_bridge.saved_model._reading import (
+    GRAPH_FILE,
     SavedModelContents,
+    read_message,
+    read_saved_model,
+    read_saved_weights,
+    read_serving_graph,
 )
 from jax2tf_bridge.saved_model._schema import ModelSpecField, PredictionLogField, RequestField
 from jax2tf_bridge.saved_model._sidecar import (
@@ -51,10 +55,26 @@ from jax2tf_bridge.saved_model._sidecar import (
     read_sidecar,
     write_sidecar,
 )
-from jax2tf_bridge.saved_model._tensor_bundle import BundleEntry, TensorBundle, variable_name
-from jax2tf_bridge.saved_model._tensors import TensorType, constant, tensor_type, texts
-from jax2tf_bridge.saved_model._tfrecord import write_records
-from jax2tf_bridge.saved_model._weights import read_saved_weights
+from jax2tf_bridge.saved_model._tensor_bundle import (
+    BundleEntry,
+    NewTensor,
+    TensorBundle,
+    append_tensors,
+    variable_name,
+)
+from jax2tf_bridge.saved_model._tensors import (
+    TensorSpec,
+    read_constant,
+    read_tensor_spec,
+    read_texts,
+)
+from jax2tf_bridge.saved_model._warm_up import (
+    SERVING_DEFAULT,
+    WARM_UP,
+    Request,
+    read_requests,
+    write_records,
+)
 
 __all__ = [
     "CALL_MODULE",
@@ -96,18 +116,18 @@ __all__ = [
     "SignatureEntry",
     "SignaturePort",
     "TensorBundle",
-    "TensorType",
+    "TensorSpec",
     "Value",
     "VariableEntry",
     "append_tensors",
     "bucket_texts",
     "bytes_field",
     "check_place",
-    "constant",
     "edit_copy",
     "is_fast",
     "needs_x64",
     "padding_texts",
+    "read_constant",
     "read_message",
     "read_module_call",
     "read_requests",
@@ -115,11 +135,11 @@ __all__ = [
     "read_saved_weights",
     "read_serving_graph",
     "read_sidecar",
+    "read_tensor_spec",
+    "read_texts",
     "replace_file",
     "replace_modules",
     "tensor_of",
-    "tensor_type",
-    "texts",
     "variable_name",
     "varint_field",
     "without_casts",

@@ -140,10 +140,10 @@ class CallScope:
     @staticmethod
     def of_graph(model: MetaGraph, inputs: Mapping[str, str]) -> CallScope:
         """Makes the scope of the main graph."""
-        given: dict[str, Value] = {
+        arguments: dict[str, Value] = {
             tensor_of(tensor)[0]: Input(name) for name, tensor in inputs.items()
         }
-        return CallScope(model, model.graph.main, given)
+        return CallScope(model, model.graph.main, arguments)
 
     def value(self, reference: str) -> Value:
         """Traces a tensor of this graph or function to its origin.

@@ -4,22 +4,102 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from jax2tf_bridge.bytecode import Version
 from jax2tf_bridge.portable import DisabledSafetyCheck
 from jax2tf_bridge.saved_model._graph import CALL_MODULE, Graph, Node, tensor_of
-from jax2tf_bridge.saved_model._meta_graph import GraphSignature, MetaGraph
-from jax2tf_bridge.saved_model._saved_model import (
-    CalledModule,
-    EntryPoint,
-    GradientOrders,
-    GraphConstant,
-)
-from jax2tf_bridge.saved_model._tensors import TensorType, tensor_type
+from jax2tf_bridge.saved_model._meta_graph import GraphSignature, MetaGraph, SignaturePort
+from jax2tf_bridge.saved_model._tensors import TensorSpec, read_tensor_spec
 from jax2tf_bridge.serialization.jax_exported import read_stablehlo_version
 
 _MAX_ENTRIES = 256
 """Maximum number of signatures and methods to analyse; each may reach the whole graph."""
+
+
+@dataclass(frozen=True)
+class GradientOrders:
+    """Stored orders of gradients, and the reason why there are no more.
+
+    Attributes:
+      orders: the number of stored orders.
+      then: the file's reason for the missing next order; "" if it has none.
+      is_left_out: the next order exists in Python and was not stored.
+    """
+
+    orders: int
+    then: str
+    is_left_out: bool = False
+
+
+@dataclass(frozen=True)
+class EntryPoint:
+    """Signature, or method of the loaded object.
+
+    Attributes:
+      name: the name of the signature, or the path of the method.
+      is_signature: whether it is a signature.
+      inputs, outputs: the inputs and outputs of a signature; empty for a method.
+      modules: maps the numbers of the modules that it runs to the order of differentiation.
+      gradient: the stored gradients; None if it runs no module.
+    """
+
+    name: str
+    is_signature: bool
+    inputs: tuple[SignaturePort, ...]
+    outputs: tuple[SignaturePort, ...]
+    modules: Mapping[int, int]
+    gradient: GradientOrders | None
+
+
+@dataclass(frozen=True)
+class CalledModule:
+    """XlaCallModule node.
+
+    Attributes:
+      number: the number from 0, in the order of the file.
+      function: the name of its function, "" for the main graph.
+      node: the name of the node.
+      module: the bytes of the module.
+      calling_convention_version: the attribute `version`.
+      platforms: JAX's names of the platforms.
+      disabled_checks: the disabled safety checks.
+      arguments: the dtypes of the op's arguments.
+      results: the declared types of the op's results.
+      functions: the TensorFlow functions that the module calls.
+      has_tokens: whether tokens order its effects.
+      uses_shardy: the attribute `use_shardy_partitioner` of TensorFlow 2.20 and newer.
+      stablehlo_version: the StableHLO version of the module; None if unknown.
+    """
+
+    number: int
+    function: str
+    node: str
+    module: memoryview = field(repr=False)
+    calling_convention_version: int
+    platforms: tuple[str, ...]
+    disabled_checks: tuple[DisabledSafetyCheck, ...]
+    arguments: tuple[str, ...]
+    results: tuple[TensorSpec, ...]
+    functions: tuple[str, ...]
+    has_tokens: bool
+    uses_shardy: bool
+    stablehlo_version: Version | None
+
+    @property
+    def place(self) -> str:
+        """Names its location, for people."""
+        return f"{self.function}/{self.node}" if self.function else self.node
+
+
+@dataclass(frozen=True)
+class StoredConstant:
+    """Constant array in the graph: its node, and its size in the file in bytes."""
+
+    function: str
+    node: str
+    type: TensorSpec
+    size: int
 
 
 @dataclass(frozen=True)
@@ -140,7 +220,7 @@ def read_module_call(number: int, function: str, node: Node) -> CalledModule:
         platforms=tuple(text.lower() for text in node.texts("platforms")),
         disabled_checks=tuple(map(DisabledSafetyCheck, node.texts("disabled_checks"))),
         arguments=node.dtypes("Tin"),
-        results=tuple(map(TensorType, dtypes, shapes)),
+        results=tuple(map(TensorSpec, dtypes, shapes)),
         functions=node.calls,
         has_tokens=node.number("has_token_input_output") != 0,
         uses_shardy=node.number("use_shardy_partitioner") != 0,
@@ -148,12 +228,12 @@ def read_module_call(number: int, function: str, node: Node) -> CalledModule:
     )
 
 
-def constants(graph: Graph) -> Iterator[GraphConstant]:
+def constants(graph: Graph) -> Iterator[StoredConstant]:
     """Yields the constant arrays of a graph."""
     for function, node in graph.every_node():
         tensor = node.tensor("value") if node.op == "Const" else None
         if tensor is not None:
-            yield GraphConstant(function, node.name, tensor_type(tensor), len(tensor))
+            yield StoredConstant(function, node.name, read_tensor_spec(tensor), len(tensor))
 
 
 def entry_points(meta_graph: MetaGraph, modules: Sequence[CalledModule]) -> EntryPoints:
@@ -175,20 +255,20 @@ def entry_points(meta_graph: MetaGraph, modules: Sequence[CalledModule]) -> Entr
     by_method = {name: reach_from_functions(graph, methods[name]) for name in method_names}
     derived = {
         function
-        for found in (*by_signature.values(), *by_method.values())
-        for function, order in found.orders.items()
+        for reached in (*by_signature.values(), *by_method.values())
+        for function, order in reached.orders.items()
         if order
     }
     entries = [
-        _entry(graph, name, signatures[name], found, modules)
-        for name, found in by_signature.items()
+        _entry(graph, name, signatures[name], reached, modules)
+        for name, reached in by_signature.items()
     ]
-    missing = [found.missing for found in by_signature.values()]
-    for name, found in by_method.items():
+    missing = [reached.missing for reached in by_signature.values()]
+    for name, reached in by_method.items():
         # Gradients that are attributes of the object are not methods.
         if not derived.issuperset(methods[name]):
-            missing.append(found.missing)
-            entry = _entry(graph, name, None, found, modules)
+            missing.append(reached.missing)
+            entry = _entry(graph, name, None, reached, modules)
             if entry.modules:
                 entries.append(entry)
     every = dict.fromkeys(name for names in missing for name in sorted(names))
@@ -199,16 +279,16 @@ def _entry(
     graph: Graph,
     name: str,
     signature: GraphSignature | None,
-    found: Reached,
+    reached: Reached,
     modules: Sequence[CalledModule],
 ) -> EntryPoint:
     inputs, outputs = ({}, {}) if signature is None else (signature.inputs, signature.outputs)
     orders = {
-        module.number: found.orders[module.function]
+        module.number: reached.orders[module.function]
         for module in modules
-        if module.function in found.orders and (module.function or module.node in found.main)
+        if module.function in reached.orders and (module.function or module.node in reached.main)
     }
-    gradient = _gradient(graph, found, orders) if orders else None
+    gradient = _gradient(graph, reached, orders) if orders else None
     return EntryPoint(
         name,
         signature is not None,
@@ -219,11 +299,11 @@ def _entry(
     )
 
 
-def _gradient(graph: Graph, found: Reached, modules: Mapping[int, int]) -> GradientOrders:
+def _gradient(graph: Graph, reached: Reached, modules: Mapping[int, int]) -> GradientOrders:
     highest = max(modules.values())
-    if highest in found.unregistered:
+    if highest in reached.unregistered:
         return GradientOrders(highest, "", is_left_out=True)
-    for function, order in found.orders.items():
+    for function, order in reached.orders.items():
         if order == highest:
             for node in graph.functions.get(function, graph.main).nodes:
                 if node.op == "PreventGradient" and (text := node.text("message")):

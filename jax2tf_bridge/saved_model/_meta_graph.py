@@ -21,7 +21,7 @@ from jax2tf_bridge.saved_model._schema import (
     TensorInfoField,
     VariableField,
 )
-from jax2tf_bridge.saved_model._tensors import TensorType, read_type
+from jax2tf_bridge.saved_model._tensors import TensorSpec, read_spec
 
 _SIGNATURES = "signatures"
 """Attribute of the root that has the signatures; they are read from the MetaGraphDef instead."""
@@ -43,7 +43,7 @@ class ModelVariable:
 
     path: str
     name: str
-    type: TensorType
+    type: TensorSpec
     trainable: bool | None
 
 
@@ -149,7 +149,7 @@ def _variable(message: ProtoMessage, path: str | None) -> ModelVariable:
     return ModelVariable(
         path or name,
         name,
-        read_type(message, VariableField.DTYPE, VariableField.SHAPE),
+        read_spec(message, VariableField.DTYPE, VariableField.SHAPE),
         message.integer_of(VariableField.TRAINABLE) != 0,
     )
 
@@ -170,7 +170,7 @@ class SignaturePort:
     """
 
     name: str
-    type: TensorType
+    type: TensorSpec
     tensor: str
     has_default: bool = False
 
@@ -257,7 +257,7 @@ class MetaGraph:
             return self.objects.variables
         return tuple(
             ModelVariable(
-                node.name, node.name, TensorType(node.dtype("dtype"), node.shape("shape")), None
+                node.name, node.name, TensorSpec(node.dtype("dtype"), node.shape("shape")), None
             )
             for node in self.graph.main.nodes
             if node.op == "VarHandleOp" and {"dtype", "shape"} <= node.attributes.keys()
@@ -277,7 +277,7 @@ def _signature(message: ProtoMessage) -> GraphSignature:
         if field.number in (SignatureField.INPUTS, SignatureField.OUTPUTS):
             name, info = message.entry(field, "an entry of a signature")
             ports = inputs if field.number == SignatureField.INPUTS else outputs
-            kind = read_type(info, TensorInfoField.DTYPE, TensorInfoField.SHAPE)
+            kind = read_spec(info, TensorInfoField.DTYPE, TensorInfoField.SHAPE)
             ports[name] = SignaturePort(name, kind, info.text_of(TensorInfoField.NAME))
         elif field.number == SignatureField.DEFAULTS:
             defaults.append(message.entry(field, "an entry of a signature")[0])

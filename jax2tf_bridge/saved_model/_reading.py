@@ -1,31 +1,91 @@
-"""Reads a SavedModel of any tool: the whole directory, or only the served graph."""
+"""Reads a SavedModel of any tool: the whole directory, the served graph, or the weights."""
 
 from __future__ import annotations
 
 import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
 
-from jax2tf_bridge.errors import FileFormatError, make_path_error
-from jax2tf_bridge.saved_model._entry_points import constants, entry_points, iterate_modules
-from jax2tf_bridge.saved_model._extras import files_below, read_warm_up
-from jax2tf_bridge.saved_model._meta_graph import MetaGraph
-from jax2tf_bridge.saved_model._protobuf import ProtoMessage
-from jax2tf_bridge.saved_model._saved_model import (
+import numpy as np
+
+from jax2tf_bridge._dtypes import find_dtype
+from jax2tf_bridge.errors import (
+    Argument,
+    FileFormatError,
+    Message,
+    MissingDependencyError,
+    make_path_error,
+)
+from jax2tf_bridge.saved_model._entry_points import (
     CalledModule,
     EntryPoint,
-    GraphConstant,
-    SavedModelContents,
+    StoredConstant,
+    constants,
+    entry_points,
+    iterate_modules,
 )
+from jax2tf_bridge.saved_model._meta_graph import MetaGraph, ModelVariable
+from jax2tf_bridge.saved_model._protobuf import ProtoMessage
 from jax2tf_bridge.saved_model._schema import SavedModelField
 from jax2tf_bridge.saved_model._sidecar import SIDECAR, sidecar_facts
-from jax2tf_bridge.storage import AnyPath, as_path
+from jax2tf_bridge.saved_model._tensor_bundle import TensorBundle, variable_name
+from jax2tf_bridge.saved_model._warm_up import WarmUp, read_warm_up
+from jax2tf_bridge.storage import AnyPath, as_path, walk_files
 
 GRAPH_FILE = "saved_model.pb"
 MAX_MESSAGE_BYTES = 2**31 - 1
 """Maximum size of a message that TensorFlow reads."""
 
 _MAX_CONSTANTS = 20
+_MAX_FILES = 10_000
+_PARAMS = "params/"
+"""Attribute in which `save` stores the variables of the weights."""
+
+
+@dataclass(frozen=True)
+class SavedModelContents:
+    """Contents of a SavedModel.
+
+    Attributes:
+      path: the directory.
+      graph_size: the size of saved_model.pb in bytes.
+      variables_size: the size of the files in variables/ in bytes.
+      tensorflow: the TensorFlow version that wrote it, "" if unknown.
+      tags: the tags of its graphs.
+      entries: the signatures, then the methods that run modules.
+      more_entries: the number of others, which were not analysed.
+      modules: all XlaCallModule nodes.
+      constants: the largest constants of the graph, outside of modules, in descending order.
+      constants_size: the size of all constants in bytes.
+      variables: the variables of the model.
+      assets: the names of the files in assets/.
+      warm_up: the warm-up requests; None without such a file.
+      sidecar: the contents of assets.extra/jax2tf_bridge.json; empty if it is missing.
+      sidecar_problem: the reason why the sidecar cannot be read; None if it can.
+      missing_functions: the names of called functions that are missing.
+      missing_files: required files that are missing.
+    """
+
+    path: str
+    graph_size: int
+    variables_size: int
+    tensorflow: str
+    tags: tuple[str, ...]
+    entries: tuple[EntryPoint, ...]
+    more_entries: int
+    modules: tuple[CalledModule, ...]
+    constants: tuple[StoredConstant, ...]
+    constants_size: int
+    variables: tuple[ModelVariable, ...]
+    assets: tuple[str, ...]
+    warm_up: WarmUp | None
+    sidecar: Mapping[str, object]
+    sidecar_problem: str | None
+    missing_functions: tuple[str, ...]
+    missing_files: tuple[str, ...]
 
 
 def read_saved_model(
@@ -47,7 +107,7 @@ def read_saved_model(
     # TensorFlow writes one graph, and loads the one with the requested tags.
     graphs = _meta_graphs(message)
     modules: list[CalledModule] = []
-    arrays: list[GraphConstant] = []
+    arrays: list[StoredConstant] = []
     entries: list[EntryPoint] = []
     more = 0
     missing: dict[str, None] = {}
@@ -68,7 +128,7 @@ def read_saved_model(
         )
     sidecar, problem = sidecar_facts(folder)
     variables = tuple(v for each in graphs for v in each.variables())
-    files = files_below(folder)
+    files = dict(islice(walk_files(folder), _MAX_FILES))
     return SavedModelContents(
         path=str(folder),
         graph_size=len(message),
@@ -157,3 +217,52 @@ def _missing_files(meta_graphs: Sequence[MetaGraph], files: Mapping[str, int]) -
     for name in dict.fromkeys(name for each in meta_graphs for name in each.assets()):
         if f"assets/{name}" not in files:
             yield f"assets/{name}"
+
+
+def read_saved_weights(folder: AnyPath) -> dict[str, np.ndarray[Any, Any]]:
+    """Returns the weights in a SavedModel by name, such as "dense/kernel".
+
+    The checkpoint has the names, so this also works after TensorFlow has trained the model and
+    saved it again.
+
+    Raises:
+      FileNotFoundError: the folder does not exist.
+      FileFormatError: it is not a SavedModel, it has no weights, or its variables are damaged.
+      MissingDependencyError: a dtype needs ml_dtypes, which is not installed.
+    """
+    read_message(folder)  # raises if it is not a SavedModel
+    prefix = folder / "variables" / "variables"
+    index = prefix.with_name("variables.index")
+    bundle = TensorBundle(prefix) if index.exists() else None
+    keys = {variable_name(key): key for key in (bundle.entries if bundle else ())}
+    weights = {
+        name.removeprefix(_PARAMS): _array(bundle, key)
+        for name, key in keys.items()
+        if bundle is not None and name.startswith(_PARAMS)
+    }
+    if not weights:
+        raise FileFormatError(
+            Message(
+                f"{folder} has no weights: none of its variables is below `params`. Save it with ",
+                Argument("params"),
+                ".",
+            ),
+            file=str(folder),
+        )
+    return weights
+
+
+def _array(bundle: TensorBundle, key: str) -> np.ndarray[Any, Any]:
+    entry = bundle.entries[key]
+    row = find_dtype(entry.dtype)
+    if row is None:
+        raise FileFormatError(
+            f"{bundle.index}: {key} has the dtype {entry.dtype}, which JAX does not have.",
+            file=bundle.index,
+        )
+    try:
+        dtype = row.numpy()
+    except ImportError:
+        needed_for = f"reading {entry.dtype} from {bundle.index}"
+        raise MissingDependencyError("ml_dtypes", "jax", needed_for) from None
+    return np.frombuffer(bundle.read(key), dtype).reshape(entry.shape)

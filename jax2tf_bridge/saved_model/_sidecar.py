@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
@@ -161,10 +161,14 @@ def write_sidecar(
     files = _file_names(sidecar.signatures)
     try:
         text = _encode(sidecar, files)
-        found, _ = _sidecar(JsonValue.of(text))
-        if found != sidecar:
+        decoded, _ = _decode(JsonValue.of(text))
+        if decoded != sidecar:
             raise JsonProblem("read back, it is not the same")
-        _check_names(sidecar, portables)
+        if sidecar.signatures.keys() != portables.keys():
+            raise JsonProblem(
+                f"it has the signatures {sorted(sidecar.signatures)}, and the portable functions "
+                f"are those of {sorted(portables)}"
+            )
         for name, entry in sidecar.signatures.items():
             collect_vjps(portables[name], entry.vjp_order, MAX_GRADIENT_ORDERS)  # exports them
         _check_functions(sidecar, portables)
@@ -190,8 +194,10 @@ def read_sidecar(folder: AnyPath) -> tuple[Sidecar, Mapping[str, PortableFunctio
     if not file.exists():
         return None
     try:
-        sidecar, names = _sidecar(JsonValue.of(_text(file)))
-        portables = {name: read_function(_portable(folder, found)) for name, found in names.items()}
+        sidecar, files = _decode(JsonValue.of(_read_text(file)))
+        portables = {
+            name: read_function(_find_record(folder, record)) for name, record in files.items()
+        }
         _check_functions(sidecar, portables)
     except _NewerFormat as e:
         raise FileFormatError(f"{file} {e}", file=str(file)) from e
@@ -217,7 +223,7 @@ def sidecar_facts(folder: AnyPath) -> tuple[Mapping[str, object], str | None]:
     if not file.exists():
         return {}, None
     try:
-        return {name: place.value for name, place in JsonValue.of(_text(file)).items()}, None
+        return {name: place.value for name, place in JsonValue.of(_read_text(file)).items()}, None
     except JsonProblem as e:
         return {}, str(e)
 
@@ -243,29 +249,12 @@ def _file_names(signatures: Iterable[str]) -> dict[str, str]:
 
 def _encode(sidecar: Sidecar, files: Mapping[str, str]) -> str:
     """Encodes the JSON; `files` maps signatures to file names."""
-    value: dict[str, Any] = {
-        "format": FORMAT,
-        "bridge": sidecar.bridge,
-        "tensorflow": sidecar.tensorflow,
-        "signatures": {
-            name: {
-                "record": files[name],
-                "inputs": {each: asdict(array) for each, array in entry.inputs.items()},
-                "outputs": {each: asdict(array) for each, array in entry.outputs.items()},
-                "takes_params": entry.takes_params,
-                "vjp_order": entry.vjp_order,
-                "buckets": None if entry.buckets is None else dict(entry.buckets),
-                "masks": {each: asdict(array) for each, array in entry.masks.items()},
-                "unchecked_padding": list(entry.unchecked_padding),
-                "pad_values": dict(entry.pad_values),
-            }
-            for name, entry in sidecar.signatures.items()
-        },
-        "variables": [asdict(variable) for variable in sidecar.variables],
-        "constants": [asdict(constant) for constant in sidecar.constants],
+    signatures = {
+        name: {"record": files[name], **vars(entry)} for name, entry in sidecar.signatures.items()
     }
+    value = {"format": FORMAT, **vars(sidecar), "signatures": signatures}
     try:
-        text = json.dumps(value, indent=2, sort_keys=True) + "\n"
+        text = json.dumps(value, indent=2, sort_keys=True, default=_as_json) + "\n"
     except TypeError as e:
         raise JsonProblem(f"it holds what JSON does not: {e}") from e
     if len(text) > _MAX_SIDECAR_BYTES:
@@ -273,7 +262,15 @@ def _encode(sidecar: Sidecar, files: Mapping[str, str]) -> str:
     return text
 
 
-def _text(file: AnyPath) -> str:
+def _as_json(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if is_dataclass(value):
+        return vars(value)
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+
+
+def _read_text(file: AnyPath) -> str:
     if not file.is_file():
         raise JsonProblem("it is no regular file")
     size = file.stat().st_size
@@ -285,19 +282,11 @@ def _text(file: AnyPath) -> str:
         raise JsonProblem(f"byte {e.start} is no UTF-8") from e
 
 
-def _portable(folder: AnyPath, name: str) -> AnyPath:
+def _find_record(folder: AnyPath, name: str) -> AnyPath:
     file = folder / RECORDS / name
     if not file.is_file():
         raise JsonProblem(f"it names {RECORDS / name}, which is not there")
     return file
-
-
-def _check_names(sidecar: Sidecar, portables: Mapping[str, PortableFunction]) -> None:
-    if sidecar.signatures.keys() != portables.keys():
-        raise JsonProblem(
-            f"it has the signatures {sorted(sidecar.signatures)}, and the portable functions are "
-            f"those of {sorted(portables)}"
-        )
 
 
 def _check_functions(sidecar: Sidecar, portables: Mapping[str, PortableFunction]) -> None:
@@ -320,7 +309,7 @@ def _check_functions(sidecar: Sidecar, portables: Mapping[str, PortableFunction]
                 )
 
 
-def _sidecar(root: JsonValue) -> tuple[Sidecar, dict[str, str]]:
+def _decode(root: JsonValue) -> tuple[Sidecar, dict[str, str]]:
     """Decodes the JSON: the sidecar, and the file name of each signature."""
     version = root.get("format").integer(1)
     if version > FORMAT:
@@ -333,18 +322,18 @@ def _sidecar(root: JsonValue) -> tuple[Sidecar, dict[str, str]]:
     )
     entries, files = {}, {}
     for name, place in signatures.items():
-        entries[name], files[name] = _signature(place, version)
-    _refuse_twice("signatures: the portable function", files.values())
+        entries[name], files[name] = _decode_signature(place, version)
+    _check_unique("signatures: the portable function", files.values())
     sidecar = Sidecar(
         bridge=bridge.text(),
         tensorflow=tensorflow.text(),
         signatures=entries,
-        variables=tuple(map(_variable, variables.elements())),
-        constants=tuple(map(_constant, constants.elements())),
+        variables=tuple(map(_decode_variable, variables.elements())),
+        constants=tuple(map(_decode_constant, constants.elements())),
     )
-    _refuse_twice("variables: the name", [v.name for v in sidecar.variables])
+    _check_unique("variables: the name", [v.name for v in sidecar.variables])
     keys = [v.key for v in sidecar.variables] + [c.key for c in sidecar.constants]
-    _refuse_twice("variables and constants: the key", keys)
+    _check_unique("variables and constants: the key", keys)
     return sidecar, files
 
 
@@ -357,52 +346,54 @@ _ADDED: Mapping[str, tuple[int, Any]] = {
 }
 
 
-def _signature(place: JsonValue, version: int) -> tuple[SignatureEntry, str]:
+def _decode_signature(place: JsonValue, version: int) -> tuple[SignatureEntry, str]:
     there = [name for name, (since, _) in _ADDED.items() if version >= since]
     portable, inputs, outputs, takes_params, vjp_order, buckets, *rest = place.fields(
         *_SIGNATURE_FIELDS, *there
     )
-    missing = {name: JsonValue(value, "") for name, (_, value) in _ADDED.items()}
-    masks, unchecked, pad_values = {**missing, **dict(zip(there, rest, strict=True))}.values()
+    defaults = {name: JsonValue(value, "") for name, (_, value) in _ADDED.items()}
+    masks, unchecked, pad_values = {**defaults, **dict(zip(there, rest, strict=True))}.values()
     file = portable.text()
     if not FILE_NAME.fullmatch(file):
         raise portable.problem("the name of a .jaxfn file, without a folder")
     entry = SignatureEntry(
-        inputs={name: _array(found) for name, found in inputs.items()},
-        outputs={name: _array(found) for name, found in outputs.items()},
+        inputs=_decode_arrays(inputs),
+        outputs=_decode_arrays(outputs),
         takes_params=takes_params.flag(),
         vjp_order=vjp_order.integer(0, MAX_GRADIENT_ORDERS),
         buckets=None
         if buckets.value is None
-        else {name: _bucket(found) for name, found in buckets.items()},
-        masks={name: _array(found) for name, found in masks.items()},
-        unchecked_padding=tuple(found.text() for found in unchecked.elements()),
-        pad_values={name: found.number_text() for name, found in pad_values.items()},
+        else {name: _decode_sizes(sizes) for name, sizes in buckets.items()},
+        masks=_decode_arrays(masks),
+        unchecked_padding=tuple(name.text() for name in unchecked.elements()),
+        pad_values={name: value.number_text() for name, value in pad_values.items()},
     )
-    for name, found in pad_values.items():
+    for name, value in pad_values.items():
         if name not in entry.inputs:
             names = ", ".join(entry.inputs)
             raise JsonProblem(
-                f"{found.path:.200}: expected the name of an input ({names:.80}), got {name!r:.80}"
+                f"{value.path:.200}: expected the name of an input ({names:.80}), got {name!r:.80}"
             )
-        if not dtype_holds(entry.inputs[name].dtype, number_of(found.text())):
-            raise found.problem(f"a number that {entry.inputs[name].dtype:.80} holds")
+        if not dtype_holds(entry.inputs[name].dtype, number_of(value.text())):
+            raise value.problem(f"a number that {entry.inputs[name].dtype:.80} holds")
     return entry, file
 
 
-def _array(place: JsonValue) -> ArrayEntry:
-    path, dtype, shape = place.fields("path", "dtype", "shape")
-    return ArrayEntry(path.text(), dtype.text(), shape.text())
+def _decode_arrays(place: JsonValue) -> dict[str, ArrayEntry]:
+    return {
+        name: ArrayEntry(*(value.text() for value in array.fields("path", "dtype", "shape")))
+        for name, array in place.items()
+    }
 
 
-def _bucket(place: JsonValue) -> tuple[int, ...]:
+def _decode_sizes(place: JsonValue) -> tuple[int, ...]:
     sizes = tuple(size.integer(1) for size in place.elements())
-    if not sizes or any(one >= other for one, other in pairwise(sizes)):
+    if not sizes or any(size >= larger for size, larger in pairwise(sizes)):
         raise place.problem("sizes in ascending order")
     return sizes
 
 
-def _variable(place: JsonValue) -> VariableEntry:
+def _decode_variable(place: JsonValue) -> VariableEntry:
     path, name, key, dtype, shape, trainable = place.fields(
         "path", "name", "key", "dtype", "shape", "trainable"
     )
@@ -411,18 +402,18 @@ def _variable(place: JsonValue) -> VariableEntry:
     )
 
 
-def _constant(place: JsonValue) -> ConstantEntry:
+def _decode_constant(place: JsonValue) -> ConstantEntry:
     digest, dtype, shape, key = place.fields("digest", "dtype", "shape", "key")
     if not is_digest(digest.text()):
         raise digest.problem("a SHA-256 in hexadecimal")
     return ConstantEntry(digest.text(), dtype.text(), shape.shape(), key.text())
 
 
-def _refuse_twice(what: str, texts: Iterable[str]) -> None:
+def _check_unique(subject: str, texts: Iterable[str]) -> None:
     seen: set[str] = set()
     for text in texts:
         if text in seen:
-            raise JsonProblem(f"{what} {text!r:.80} is there twice")
+            raise JsonProblem(f"{subject} {text!r:.80} is there twice")
         seen.add(text)
 
 
@@ -432,8 +423,8 @@ def bucket_texts(buckets: Mapping[str, Iterable[int]]) -> list[str]:
     >>> bucket_texts({"b": (1, 8), "n": (128,)})
     ['buckets b 1, 8; n 128']
     """
-    sizes = (f"{name} {', '.join(map(str, found))}" for name, found in buckets.items())
-    return [f"buckets {'; '.join(sizes)}"] if buckets else []
+    texts = (f"{name} {', '.join(map(str, sizes))}" for name, sizes in buckets.items())
+    return [f"buckets {'; '.join(texts)}"] if buckets else []
 
 
 def padding_texts(

@@ -1,10 +1,13 @@
-"""Reads TensorFlow's saved variables, a TensorBundle, without TensorFlow.
+"""Reads TensorFlow's saved variables, a TensorBundle, and adds some, without TensorFlow.
 
 A bundle is an index, `variables.index`, and shards of data, `variables.data-00000-of-00001`. The
 index is a table in LevelDB's format
 (https://github.com/google/leveldb/blob/main/doc/table_format.md) that maps names to messages of
 tensor_bundle.proto, which have the shard and offset of a tensor. Every length is checked before its
 use, and every checksum is verified.
+
+New tensors are appended to the first shard in pieces, whose checksums are computed while they are
+in the processor's cache. No tensor is copied. Then the index is rewritten.
 """
 
 from __future__ import annotations
@@ -12,21 +15,39 @@ from __future__ import annotations
 import os
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.saved_model._crc32c import crc32c, unmask_checksum
-from jax2tf_bridge.saved_model._protobuf import ProtoMessage
-from jax2tf_bridge.saved_model._tensors import STRING, TensorType, dtype_name, read_known_shape
+from jax2tf_bridge.errors import FileFormatError, SavingError
+from jax2tf_bridge.saved_model._crc32c import crc32c, mask_checksum, unmask_checksum
+from jax2tf_bridge.saved_model._protobuf import (
+    FIXED32,
+    ProtoMessage,
+    bytes_field,
+    tag,
+    varint,
+    varint_field,
+)
+from jax2tf_bridge.saved_model._tensors import (
+    DTYPES,
+    STRING,
+    TensorSpec,
+    dtype_name,
+    read_known_shape,
+)
 from jax2tf_bridge.storage import AnyPath, as_path
 
-MAGIC = 0xDB4775248B80FB57
+_MAGIC = 0xDB4775248B80FB57
 _FOOTER_SIZE = 48
 _TRAILER_SIZE = 5  # type of compression, checksum
 _MAX_INDEX_BYTES = 1 << 30
 _MAX_NAME_BYTES_PER_BYTE = 100
 _MAX_NAME_BYTES = 1 << 16
+_PIECE_BYTES = 1 << 20
+_BLOCK_BYTES = 1 << 18
+_RESTART_INTERVAL = 16
+_HANDLES_BYTES = 40
+_NUMBERS = {name: number for number, name in DTYPES.items()}
 
 
 @dataclass(frozen=True)
@@ -76,16 +97,16 @@ class TensorBundle:
                 file=self.index,
             )
         index = ProtoMessage(file.read_bytes(), "the index of variables", self.index)
-        table = _table(index)
+        table = _read_table(index)
         key, header = next(table, (b"", None))
         if key or header is None:
             raise index.error(0, "it has no header")
-        self._shards = _shards(header)
+        self._shards = _read_shard_count(header)
         self.raw = {b"": header.data[header.start : header.end]}
         self.entries: dict[str, BundleEntry] = {}
         for key, value in table:
             self.raw[key] = value.data[value.start : value.end]
-            self.entries[key.decode(errors="replace")] = _entry(value, self._shards)
+            self.entries[key.decode(errors="replace")] = _read_entry(value, self._shards)
 
     def shard(self, number: int) -> AnyPath:
         """Returns the path of a data file."""
@@ -132,27 +153,27 @@ def variable_name(key: str) -> str:
     return re.sub(r"\.([S.])", lambda match: "/" if match[1] == "S" else ".", path)
 
 
-def _table(index: ProtoMessage) -> Iterator[tuple[bytes, ProtoMessage]]:
+def _read_table(index: ProtoMessage) -> Iterator[tuple[bytes, ProtoMessage]]:
     """Yields the names and values of a table."""
     if len(index) < _FOOTER_SIZE:
         raise index.error(0, f"it has {len(index)} bytes")
     begin = index.end - _FOOTER_SIZE
-    if int.from_bytes(index.data[-8:], "little") != MAGIC:
+    if int.from_bytes(index.data[-8:], "little") != _MAGIC:
         raise index.error(begin, "it does not end as an index does")
     # The metaindex block is not needed.
-    _, at = _block(index, index, begin)
-    block, _ = _block(index, index, at)
+    _, at = _read_block(index, index, begin)
+    block, _ = _read_block(index, index, at)
     previous: bytes | None = None
     # Shared prefixes allow long names in few bytes, so their total is limited.
     budget = _MAX_NAME_BYTES_PER_BYTE * len(index)
     end = 0
-    for _, handle in _entries(block):
-        block, _ = _block(index, handle, handle.start)
+    for _, handle in _iterate_entries(block):
+        block, _ = _read_block(index, handle, handle.start)
         # Otherwise a small file could name one block many times, and each would be verified.
         if block.start < end:
             raise index.error(handle.start, "its blocks overlap")
         end = block.end
-        for key, value in _entries(block):
+        for key, value in _iterate_entries(block):
             if previous is not None and key <= previous:
                 raise block.error(value.start, "its names are in no order")
             budget -= len(key)
@@ -163,7 +184,7 @@ def _table(index: ProtoMessage) -> Iterator[tuple[bytes, ProtoMessage]]:
             yield key, value
 
 
-def _block(index: ProtoMessage, handle: ProtoMessage, at: int) -> tuple[ProtoMessage, int]:
+def _read_block(index: ProtoMessage, handle: ProtoMessage, at: int) -> tuple[ProtoMessage, int]:
     """Reads a block handle at an offset; returns the block and the offset after the handle."""
     start, after = handle.varint(at)
     size, after = handle.varint(after)
@@ -179,7 +200,7 @@ def _block(index: ProtoMessage, handle: ProtoMessage, at: int) -> tuple[ProtoMes
     return ProtoMessage(index.data, index.place, index.file, start, end), after
 
 
-def _entries(block: ProtoMessage) -> Iterator[tuple[bytes, ProtoMessage]]:
+def _iterate_entries(block: ProtoMessage) -> Iterator[tuple[bytes, ProtoMessage]]:
     """Yields the names and values of a block; names omit the prefix shared with the one before."""
     if len(block) < 4:
         raise block.error(block.start, "a block has no end")
@@ -203,7 +224,7 @@ def _entries(block: ProtoMessage) -> Iterator[tuple[bytes, ProtoMessage]]:
         at += size
 
 
-def _entry(message: ProtoMessage, shards: int) -> BundleEntry:
+def _read_entry(message: ProtoMessage, shards: int) -> BundleEntry:
     dtype = shard = start = size = checksum = 0
     shape: tuple[int, ...] = ()
     for field in message.fields():
@@ -225,13 +246,13 @@ def _entry(message: ProtoMessage, shards: int) -> BundleEntry:
         raise message.error(message.start, f"a tensor lies in file {shard} of {shards}")
     if start < 0 or size < 0:
         raise message.error(message.start, f"a tensor lies at the bytes {start} to {start + size}")
-    kind = TensorType(dtype_name(dtype), shape)
+    kind = TensorSpec(dtype_name(dtype), shape)
     if kind.size is not None and size != kind.size:
         raise message.error(message.start, f"a tensor of {kind.size} bytes has {size}")
     return BundleEntry(kind.dtype, shape, shard, start, size, unmask_checksum(checksum))
 
 
-def _shards(header: ProtoMessage) -> int:
+def _read_shard_count(header: ProtoMessage) -> int:
     shards = 1
     for field in header.fields():
         if field.number == 1:
@@ -241,3 +262,121 @@ def _shards(header: ProtoMessage) -> int:
     if not 1 <= shards <= 99999:
         raise header.error(header.start, f"it names {shards} files")
     return shards
+
+
+@dataclass(frozen=True)
+class NewTensor:
+    """Tensor to add to a bundle.
+
+    Attributes:
+      type: the dtype and the shape, without unknown sizes.
+      blocks: yields the elements, in C order and little-endian; called once.
+    """
+
+    type: TensorSpec
+    blocks: Callable[[], Iterator[memoryview]]
+
+
+def append_tensors(prefix: str | os.PathLike[str], tensors: Mapping[str, NewTensor]) -> None:
+    """Adds tensors with new names to a bundle.
+
+    Only the index and the current block are in memory.
+
+    Args:
+      prefix: the prefix of the bundle, on disk.
+      tensors: the tensors by key.
+
+    Raises:
+      FileFormatError: the bundle is damaged, or of an unsupported kind.
+      SavingError: the number of bytes of a tensor does not match its type.
+      OSError: the bundle cannot be read or written.
+    """
+    bundle = TensorBundle(prefix)
+    entries = dict(bundle.raw)
+    with open(bundle.shard(0), "r+b", buffering=0) as file:
+        at = file.seek(0, os.SEEK_END)
+        for key, tensor in tensors.items():
+            size, checksum = _write_blocks(file.write, tensor.blocks())
+            if size != tensor.type.size:
+                raise SavingError(
+                    f"{key} became another array while it was written: expected {tensor.type} of "
+                    f"{tensor.type.size} bytes, got {size}. Save weights that stay as they are, "
+                    "or copies."
+                )
+            entries[key.encode()] = _encode_entry(tensor.type, at, size, checksum)
+            at += size
+    with open(bundle.index, "wb") as file:
+        file.write(_encode_table(sorted(entries.items())))
+
+
+def _write_blocks(
+    write: Callable[[memoryview], int | None], blocks: Iterable[memoryview]
+) -> tuple[int, int]:
+    """Writes blocks; returns their total number of bytes and their checksum."""
+    size = checksum = 0
+    for block in blocks:
+        for start in range(0, len(block), _PIECE_BYTES):
+            piece = block[start : start + _PIECE_BYTES]
+            checksum = crc32c(piece, checksum)
+            size += len(piece)
+            while piece:
+                # A write may be partial.
+                piece = piece[write(piece) :]
+    return size, checksum
+
+
+def _encode_entry(kind: TensorSpec, start: int, size: int, checksum: int) -> bytes:
+    sizes = b"".join(
+        bytes_field(2, varint_field(1, dimension) if dimension else b"")
+        for dimension in kind.shape or ()
+        if dimension is not None
+    )
+    fields = [varint_field(1, _NUMBERS[kind.dtype]), bytes_field(2, sizes)]
+    fields += [varint_field(number, value) for number, value in ((4, start), (5, size)) if value]
+    return b"".join([*fields, tag(6, FIXED32), struct.pack("<I", mask_checksum(checksum))])
+
+
+def _encode_table(entries: Sequence[tuple[bytes, bytes]]) -> bytes:
+    content = bytearray()
+    handles: list[tuple[bytes, bytes]] = []
+
+    def add(block: bytes) -> bytes:
+        """Appends a block; returns its handle."""
+        handle = varint(len(content)) + varint(len(block))
+        whole = block + b"\0"  # uncompressed
+        content.extend(whole + struct.pack("<I", mask_checksum(crc32c(whole))))
+        return handle
+
+    group: list[tuple[bytes, bytes]] = []
+    size = 0
+    for key, value in entries:
+        group.append((key, value))
+        size += len(key) + len(value)
+        if size >= _BLOCK_BYTES:
+            handles.append((key, add(_encode_block(group))))
+            group, size = [], 0
+    if group:
+        handles.append((group[-1][0], add(_encode_block(group))))
+    about = add(_encode_block([]))
+    footer = about + add(_encode_block(handles))
+    content += footer.ljust(_HANDLES_BYTES, b"\0") + struct.pack("<Q", _MAGIC)
+    return bytes(content)
+
+
+def _encode_block(entries: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """Encodes a block; names, except every 16th, omit the prefix shared with the one before."""
+    content = bytearray()
+    restarts = []
+    previous = b""
+    for i, (key, value) in enumerate(entries):
+        shared = 0
+        if i % _RESTART_INTERVAL == 0:
+            restarts.append(len(content))
+        else:
+            pairs = zip(previous, key, strict=False)
+            shared = next((n for n, (a, b) in enumerate(pairs) if a != b), len(previous))
+        content += varint(shared) + varint(len(key) - shared) + varint(len(value))
+        content += key[shared:] + value
+        previous = key
+    restarts = restarts or [0]
+    return bytes(content) + struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts))

@@ -55,10 +55,10 @@ _MAX_RANK = 254
 
 
 @dataclass(frozen=True)
-class TensorType:
+class TensorSpec:
     """Dtype, by its name, and shape of a tensor.
 
-    >>> str(TensorType("float32", (None, 28))), str(TensorType("int32", None))
+    >>> str(TensorSpec("float32", (None, 28))), str(TensorSpec("int32", None))
     ('float32[?,28]', 'int32[...]')
     """
 
@@ -106,7 +106,7 @@ def read_known_shape(message: ProtoMessage) -> tuple[int, ...]:
     return tuple(size for size in shape if size is not None)
 
 
-def read_type(message: ProtoMessage, dtype: int, shape: int) -> TensorType:
+def read_spec(message: ProtoMessage, dtype: int, shape: int) -> TensorSpec:
     """Reads a dtype and a shape from two fields of a message.
 
     Args:
@@ -122,12 +122,12 @@ def read_type(message: ProtoMessage, dtype: int, shape: int) -> TensorType:
         elif field.number == shape:
             last = field
     sizes = () if last is None else read_shape(message.message(last, "a shape"))
-    return TensorType(dtype_name(number), sizes)
+    return TensorSpec(dtype_name(number), sizes)
 
 
-def tensor_type(tensor: ProtoMessage) -> TensorType:
+def read_tensor_spec(tensor: ProtoMessage) -> TensorSpec:
     """Reads the type of a TensorProto."""
-    return read_type(tensor, TensorProtoField.DTYPE, TensorProtoField.SHAPE)
+    return read_spec(tensor, TensorProtoField.DTYPE, TensorProtoField.SHAPE)
 
 
 _MAX_TENSOR_BYTES = 1 << 28
@@ -137,7 +137,7 @@ _SIGNED, _UNSIGNED, _STRINGS = frozenset({7, 10, 11, 13}), frozenset({16, 17}), 
 _BYTES, _VERSION = 18, 3
 
 
-def texts(tensor: ProtoMessage) -> tuple[str, ...]:
+def read_texts(tensor: ProtoMessage) -> tuple[str, ...]:
     """Reads the texts of a string constant.
 
     Raises:
@@ -146,7 +146,7 @@ def texts(tensor: ProtoMessage) -> tuple[str, ...]:
     return tuple(tensor.text(field) for field in tensor.fields() if field.number == _STRINGS)
 
 
-def constant(tensor: ProtoMessage, dtype_of: Callable[[str], Any]) -> np.ndarray[Any, Any]:
+def read_constant(tensor: ProtoMessage, dtype_of: Callable[[str], Any]) -> np.ndarray[Any, Any]:
     """Reads the array of a constant; a large array is a view of the file's bytes.
 
     Args:

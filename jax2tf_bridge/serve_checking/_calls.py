@@ -17,10 +17,10 @@ from jax2tf_bridge.saved_model import (
     SavedModelContents,
     Sidecar,
     SignatureEntry,
-    TensorType,
+    TensorSpec,
     read_requests,
     read_sidecar,
-    tensor_type,
+    read_tensor_spec,
 )
 from jax2tf_bridge.storage import as_path
 from shape_poly import Dim, DimExpr, SymbolicScope, evaluate_shape, sample_sizes
@@ -165,14 +165,14 @@ def _make_call(entry: EntryPoint, shapes: Mapping[str, list[int]], kind: str) ->
     return SignatureCall(
         entry.name,
         {name: {"dtype": dtypes[name], "shape": shape} for name, shape in shapes.items()},
-        _format_inputs((name, TensorType(dtypes[name], tuple(s))) for name, s in shapes.items()),
+        _format_inputs((name, TensorSpec(dtypes[name], tuple(s))) for name, s in shapes.items()),
         kind,
         _has_gradient(entry),
     )
 
 
 def _format_inputs(
-    inputs: Iterator[tuple[str, TensorType]] | Sequence[tuple[str, TensorType]],
+    inputs: Iterator[tuple[str, TensorSpec]] | Sequence[tuple[str, TensorSpec]],
 ) -> str:
     return ", ".join(f"{name}: {kind}" for name, kind in inputs) or "no inputs"
 
@@ -180,7 +180,7 @@ def _format_inputs(
 def _make_warm_up_call(request: Request, has_gradient: Mapping[str, bool]) -> SignatureCall:
     inputs, types = {}, []
     for key, value in request.inputs.items():
-        kind, content = tensor_type(value), value.data[value.start : value.end]
+        kind, content = read_tensor_spec(value), value.data[value.start : value.end]
         inputs[key] = {"dtype": kind.dtype, "proto": base64.b64encode(content).decode()}
         types.append((key, kind))
     name = request.signature

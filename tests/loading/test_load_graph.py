@@ -32,10 +32,10 @@ from jax2tf_bridge.saved_model import (
     MetaGraph,
     ProtoMessage,
     SignaturePort,
-    TensorType,
+    TensorSpec,
     Value,
     bytes_field,
-    texts,
+    read_texts,
     varint_field,
 )
 from tests.saved_model import by_hand
@@ -163,10 +163,10 @@ def test_names_of_variables_are_read_once(tmp_path: Path, monkeypatch: pytest.Mo
     read: list[tuple[str, ...]] = []
 
     def counted(tensor: ProtoMessage) -> tuple[str, ...]:
-        read.append(texts(tensor))
+        read.append(read_texts(tensor))
         return read[-1]
 
-    monkeypatch.setattr("jax2tf_bridge.loading._graph_models.texts", counted)
+    monkeypatch.setattr("jax2tf_bridge.loading._graph_models.read_texts", counted)
     module = tf.Module()
     module.weights = [tf.Variable(float(i)) for i in range(3)]
     call = convert(lambda params, x: x * sum(params))
@@ -193,7 +193,7 @@ def test_many_casts_one_after_the_other() -> None:
     y: Value = Input("x")
     for _ in range(1500):
         y = Cast(y, "float32")
-    ports = {name: SignaturePort(name, TensorType("int32", (3,)), "") for name in "xy"}
+    ports = {name: SignaturePort(name, TensorSpec("int32", (3,)), "") for name in "xy"}
     signature = GraphSignature({"x": ports["x"]}, {"y": ports["y"]})
     function = SavedGraphFunction("f", signature, {"y": y}, [], {}, {}, ())
     assert function({}, x=[1, 2, 3])["y"].tolist() == [1.0, 2.0, 3.0]

@@ -23,7 +23,7 @@ from jax2tf_bridge.cli.export._argument_specs import DTYPES as WRITTEN
 from jax2tf_bridge.cli.export._argument_specs import ArgumentSpec
 from jax2tf_bridge.comparing import tolerance_of
 from jax2tf_bridge.portable import Aval, array_size
-from jax2tf_bridge.saved_model import TensorType
+from jax2tf_bridge.saved_model import TensorSpec
 from jax2tf_bridge.saved_model import _tensors as tensorflows
 from jax2tf_bridge.serialization.jax_exported import DTYPES as EXPORTED
 from jax2tf_bridge.weights._safetensors import DTYPES as SAFETENSORS
@@ -41,7 +41,7 @@ def test_row_leads_there_and_back(row: DType) -> None:
         assert ArgumentSpec.read(f"{row.name}[3]", "--args").dtype == row.name
     if row.tensorflow is not None:
         assert tensorflows.DTYPES[row.tensorflow] == row.name
-        assert TensorType(row.name, (3,)).size == 3 * max(8, row.bits) // 8
+        assert TensorSpec(row.name, (3,)).size == 3 * max(8, row.bits) // 8
     if row.jax_export is not None:
         assert EXPORTED[row.jax_export] == row.name
     if row.safetensors is not None:

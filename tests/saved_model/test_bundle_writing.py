@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge.errors import FileFormatError, SavingError
-from jax2tf_bridge.saved_model import NewTensor, TensorBundle, TensorType, append_tensors
+from jax2tf_bridge.saved_model import NewTensor, TensorBundle, TensorSpec, append_tensors
 from jax2tf_bridge.weights.msgpack import byte_blocks
 
 GENERATOR = np.random.default_rng(0)
@@ -32,7 +32,7 @@ def new_tensor(array: np.ndarray, *, times: int = 1) -> NewTensor:
         for _ in range(times):
             yield from byte_blocks(array)
 
-    return NewTensor(TensorType(array.dtype.name, array.shape), blocks)
+    return NewTensor(TensorSpec(array.dtype.name, array.shape), blocks)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from jax2tf_bridge.saved_model import (
     ModuleResult,
     ProtoMessage,
     bytes_field,
-    constant,
+    read_constant,
     varint_field,
 )
 from jax2tf_bridge.saved_model._entry_points import iterate_modules
@@ -41,7 +41,7 @@ def test_modules_and_constants_are_not_copied() -> None:
     assert module.module.obj is node.message.data
     tensor = node.tensor("value")
     assert tensor is not None
-    array = constant(tensor, np.dtype)
+    array = read_constant(tensor, np.dtype)
     np.testing.assert_array_equal(array, np.zeros(3, np.float32), strict=True)
     assert np.shares_memory(array, np.frombuffer(node.message.data, np.uint8))
 
@@ -166,7 +166,7 @@ def test_functions_that_call_each_other_twice_are_followed() -> None:
 def test_constants_that_are_damaged(tensor: bytes, problem: str) -> None:
     message = ProtoMessage(tensor, "a constant", "saved_model.pb")
     with pytest.raises(FileFormatError, match=problem):
-        constant(message, np.dtype)
+        read_constant(message, np.dtype)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_constants_as_numbers(
 ) -> None:
     shape = bytes_field(2, by_hand.shape([2]))
     message = ProtoMessage(varint_field(1, number) + shape + values(), "a constant")
-    np.testing.assert_array_equal(constant(message, np.dtype), expected, strict=True)
+    np.testing.assert_array_equal(read_constant(message, np.dtype), expected, strict=True)
 
 
 def test_only_constants_that_few_bytes_make_large_are_bounded(
@@ -201,7 +201,7 @@ def test_only_constants_that_few_bytes_make_large_are_bounded(
     numbers = np.array([1, 2, 3], np.float32)
     for field in (4, 5):
         whole = ProtoMessage(start + bytes_field(field, numbers.tobytes()), "a constant")
-        np.testing.assert_array_equal(constant(whole, np.dtype), numbers, strict=True)
+        np.testing.assert_array_equal(read_constant(whole, np.dtype), numbers, strict=True)
     repeated = ProtoMessage(start + bytes_field(5, numbers[:1].tobytes()), "a constant")
     with pytest.raises(FileFormatError, match="a constant has 3 elements"):
-        constant(repeated, np.dtype)
+        read_constant(repeated, np.dtype)

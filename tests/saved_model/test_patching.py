@@ -11,7 +11,7 @@ from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.inspecting import read_saved_model
 from jax2tf_bridge.saved_model import (
     NewModule,
-    _patching,
+    _editing,
     bytes_field,
     read_message,
     replace_modules,
@@ -101,6 +101,6 @@ def test_more_or_fewer_modules_are_refused(tmp_path: Path) -> None:
 
 def test_a_file_that_becomes_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = MODEL.write(tmp_path / "m")
-    monkeypatch.setattr(_patching, "MAX_MESSAGE_BYTES", 5000)
+    monkeypatch.setattr(_editing, "MAX_MESSAGE_BYTES", 5000)
     with pytest.raises(FileFormatError, match=r"would have .* and TensorFlow reads at most 2 GiB"):
         replace_modules(read_message(folder), [NewModule(bytes(3000), 8, False)] * 3)

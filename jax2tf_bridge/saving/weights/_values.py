@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.errors import SavingError, format_bullets
-from jax2tf_bridge.saved_model import NewTensor, ProtoMessage, TensorType, append_tensors
+from jax2tf_bridge.saved_model import NewTensor, ProtoMessage, TensorSpec, append_tensors
 from jax2tf_bridge.saving._fingerprint import renew_fingerprint
 from jax2tf_bridge.saving.weights._variables import (
     ConstantArray,
@@ -50,7 +50,7 @@ class VariableValue:
 
     def tensor(self) -> NewTensor:
         """Returns the array to write."""
-        kind = TensorType(self.value.dtype.name, self.value.shape)
+        kind = TensorSpec(self.value.dtype.name, self.value.shape)
         return NewTensor(kind, partial(_blocks, self.value))
 
 

@@ -1,18 +1,25 @@
-"""Reads the files beside saved_model.pb: warm-up requests, and the sizes of files."""
+"""Reads and writes the warm-up requests of TensorFlow Serving.
+
+They are a TFRecord file, which is a sequence of byte strings. A record has its length in eight
+bytes, their checksum, the content, and the content's checksum.
+"""
 
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterator, Mapping
+import struct
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from jax2tf_bridge.errors import FileFormatError
+from jax2tf_bridge.saved_model._crc32c import crc32c, mask_checksum
 from jax2tf_bridge.saved_model._protobuf import BYTES, ProtoMessage
-from jax2tf_bridge.saved_model._saved_model import WarmUp
 from jax2tf_bridge.saved_model._schema import ModelSpecField, PredictionLogField, RequestField
-from jax2tf_bridge.saved_model._tfrecord import count_records, read_records
-from jax2tf_bridge.storage import AnyPath, walk_files
+from jax2tf_bridge.storage import AnyPath
+
+_HEAD, _CHECKSUM = struct.Struct("<QI"), struct.Struct("<I")
 
 SERVING_DEFAULT = "serving_default"
 """Signature that TensorFlow Serving uses for requests without a signature name."""
@@ -23,7 +30,17 @@ WARM_UP = Path("assets.extra", "tf_serving_warmup_requests")
 _MAX_REQUESTS = 100_000
 """Maximum number of requests to count; TensorFlow Serving replays at most 1000."""
 
-_MAX_FILES = 10_000
+
+@dataclass(frozen=True)
+class WarmUp:
+    """Requests that TensorFlow Serving replays when it loads the model.
+
+    `problem` is the reason why they cannot be counted.
+    """
+
+    requests: int
+    size: int
+    problem: str | None = None
 
 
 def read_warm_up(folder: AnyPath) -> WarmUp | None:
@@ -35,7 +52,7 @@ def read_warm_up(folder: AnyPath) -> WarmUp | None:
     size = _size(path)
     if size is None:
         return None
-    requests, problem = count_records(path, _MAX_REQUESTS)
+    requests, problem = _count_records(path, _MAX_REQUESTS)
     return WarmUp(requests, size, problem)
 
 
@@ -81,7 +98,7 @@ def read_requests(folder: AnyPath) -> Iterator[Request]:
     if _size(path) is None:
         return
     try:
-        for record in read_records(path):
+        for record in _read_records(path):
             yield from requests_in(ProtoMessage(record, "a request to warm up", str(path)))
     except FileFormatError:
         raise  # its text says more
@@ -97,16 +114,6 @@ def _messages(message: ProtoMessage, number: int, place: str) -> Iterator[ProtoM
             yield message.message(field, place)
 
 
-def files_below(folder: AnyPath) -> dict[str, int]:
-    """Maps the relative paths of all files below a folder to their sizes."""
-    sizes: dict[str, int] = {}
-    for name, size in walk_files(folder):
-        if len(sizes) == _MAX_FILES:
-            break
-        sizes[name] = size
-    return sizes
-
-
 def _size(path: AnyPath) -> int | None:
     """Returns the size of a plain file; None if it does not exist."""
     try:
@@ -114,3 +121,59 @@ def _size(path: AnyPath) -> int | None:
     except (OSError, ValueError):
         return None
     return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+def _count_records(path: AnyPath, at_most: int) -> tuple[int, str | None]:
+    """Counts records without reading them; also returns a problem, if there is one."""
+    count = 0
+    with path.open("rb") as file:
+        try:
+            for _ in _spans(file):
+                if count == at_most:
+                    return count, f"it has more than {at_most:,} records"
+                count += 1
+        except ValueError as e:
+            return count, str(e)
+    return count, None
+
+
+def _read_records(path: AnyPath) -> Iterator[bytes]:
+    """Yields the records of a file; raises a ValueError whose text completes a sentence."""
+    with path.open("rb") as file:
+        for number, (start, length) in enumerate(_spans(file)):
+            file.seek(start - _HEAD.size)
+            head = file.read(_HEAD.size)
+            content = file.read(length)
+            (checksum,) = _CHECKSUM.unpack(file.read(_CHECKSUM.size))
+            if head != _head(length) or checksum != mask_checksum(crc32c(content)):
+                raise ValueError(f"its record {number} does not have its checksum")
+            yield content
+
+
+def write_records(path: AnyPath, records: Iterable[bytes]) -> None:
+    """Writes records to a file."""
+    with path.open("wb") as file:
+        for record in records:
+            file.write(_head(len(record)))
+            file.write(record)
+            file.write(_CHECKSUM.pack(mask_checksum(crc32c(record))))
+
+
+def _head(length: int) -> bytes:
+    return _HEAD.pack(length, mask_checksum(crc32c(length.to_bytes(8, "little"))))
+
+
+def _spans(file: BinaryIO) -> Iterator[tuple[int, int]]:
+    """Yields the offset and the length of each record, which lie within the file."""
+    size, at = file.seek(0, 2), 0
+    while at < size:
+        file.seek(at)
+        head = file.read(_HEAD.size)
+        if len(head) < _HEAD.size:
+            raise ValueError("it ends within a record's length")
+        length, _ = _HEAD.unpack(head)
+        start = at + _HEAD.size
+        at = start + length + _CHECKSUM.size
+        if at > size:
+            raise ValueError("it ends within a record")
+        yield start, length
