@@ -221,11 +221,12 @@ def _iterate_releases(called: CalledModule, calls: Iterable[str]) -> Iterator[st
     if called.stablehlo_version is None or has_kernel(unvouched, calls):
         return
     for release in tensorflow_releases(called.stablehlo_version, called.calling_convention_version):
-        if called.uses_shardy and _parse_release(release) < _FIRST_WITH_SHARDY:
+        if called.uses_shardy and parse_release(release) < _FIRST_WITH_SHARDY:
             continue
         if not unhandled_calls(unvouched, calls, TENSORFLOW_RELEASES[release][0]):
             yield release
 
 
-def _parse_release(release: str) -> tuple[int, ...]:
-    return tuple(map(int, release.split(".")))
+def parse_release(release: str) -> tuple[int, ...]:
+    """Parses "2.17.1" as (2, 17); () for text that is not a release."""
+    return tuple(int(part) for part in release.split(".")[:2] if part.isdecimal())

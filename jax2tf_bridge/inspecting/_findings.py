@@ -66,10 +66,10 @@ def shorten_text(text: str, most: int = 500) -> str:
     return line if len(line) <= most else f"{line[:most]}..."
 
 
-def findings(
+def list_findings(
     contents: SavedModelContents, modules: Sequence[ModuleContents], beside: FunctionsBeside
 ) -> tuple[Finding, ...]:
-    """Finds the problems of a model, the worst first.
+    """Lists the problems of a model, the worst first.
 
     Args:
       contents: the model.

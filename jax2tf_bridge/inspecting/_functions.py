@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
 from jax2tf_bridge._utils import array_type_text, some
-from jax2tf_bridge.bytecode import read_program, read_summary, version_text
+from jax2tf_bridge.bytecode import ModuleSummary, read_program, read_summary, version_text
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.portable import (
     Aval,
@@ -25,8 +25,8 @@ from shape_poly import Dim, is_symbolic_dim
 SCHEMA = 1
 """Version of the schema, raised if a field is removed or means something else."""
 
-_MAX_LISTED = 40
-"""Maximum number of arguments or results listed; a model may have thousands."""
+MAX_LISTED = 40
+"""Maximum number of entries listed; a model may have thousands."""
 
 _NUMBER = re.compile(r"([0-9]+)")
 
@@ -127,7 +127,6 @@ def _describe_order(order: int, function: PortableFunction) -> dict[str, Any]:
 
 
 def _describe_module(function: PortableFunction) -> dict[str, Any]:
-    """Lists the operations and custom calls of the module."""
     try:
         summary = read_summary(function.module.data)
         unhandled = set(unhandled_anywhere(function.module, summary.custom_calls))
@@ -136,8 +135,21 @@ def _describe_module(function: PortableFunction) -> dict[str, Any]:
             program = read_program(function.module.data)
             unhandled &= {problem.operation for problem in iterate_inexpressible(program)}
     except FileFormatError as e:
-        empty: dict[str, Any] = {"ops": [], "custom_calls": [], "constant_bytes": None}
-        return {**empty, "unreadable": str(e)}
+        return {**describe_operations(None), "unreadable": str(e)}
+    return {**describe_operations(summary, unhandled), "unreadable": None}
+
+
+def describe_operations(
+    summary: ModuleSummary | None, unhandled: Collection[str] = ()
+) -> dict[str, Any]:
+    """Lists the operations and custom calls of a module; none if it cannot be read.
+
+    Args:
+      summary: the contents of the module; None if it cannot be read.
+      unhandled: custom calls for which no TensorFlow release has a handler.
+    """
+    if summary is None:
+        return {"ops": [], "custom_calls": [], "constant_bytes": None}
     return {
         "ops": [{"name": name, "count": count} for name, count in summary.operations.items()],
         "custom_calls": [
@@ -145,7 +157,6 @@ def _describe_module(function: PortableFunction) -> dict[str, Any]:
             for name, count in summary.custom_calls.items()
         ],
         "constant_bytes": summary.constant_bytes,
-        "unreadable": None,
     }
 
 
@@ -190,20 +201,20 @@ def format_function(facts: Mapping[str, Any], ops: int) -> Iterator[str]:
     yield from _format_arrays("arguments", facts["arguments"])
     yield from _format_arrays("results", facts["results"])
     yield from _format_arrays("constants", [{**c, "path": c["name"]} for c in facts["constants"]])
-    yield from _format_table(
+    yield from format_table(
         [
-            ("constants", _format_constants(facts["arrays"])),
-            ("sizes", _format_sizes(facts["sizes"])),
-            ("runs on", _format_runs_on(facts)),
-            ("platforms", [", ".join(facts["platforms"])]),
-            *((f"not {d['platform']}", [d["reason"]]) for d in facts["dropped_platforms"]),
-            ("gradient", _format_gradient(facts)),
-            ("devices", [str(facts["devices"])] if facts["devices"] > 1 else []),
-            ("effects", [", ".join(chain(*facts["effects"].values()))]),
-            ("checks off", [", ".join(facts["disabled_checks"])]),
-            ("made by", [facts["producer"]]),
-            ("made for", [facts["target"]] if facts["target"] != facts["producer"] else []),
-            ("format", [f"{file['format']} version {file['version']}, {file['bytes']:,} bytes"]),
+            ("constants", "; ".join(_format_constants(facts["arrays"]))),
+            ("sizes", "; ".join(_format_sizes(facts["sizes"]))),
+            ("runs on", "; ".join(_format_runs_on(facts))),
+            ("platforms", ", ".join(facts["platforms"])),
+            *((f"not {d['platform']}", d["reason"]) for d in facts["dropped_platforms"]),
+            ("gradient", _format_gradient(facts["gradient"])),
+            ("devices", str(facts["devices"]) if facts["devices"] > 1 else ""),
+            ("effects", ", ".join(chain(*facts["effects"].values()))),
+            ("checks off", ", ".join(facts["disabled_checks"])),
+            ("made by", facts["producer"]),
+            ("made for", facts["target"] if facts["target"] != facts["producer"] else ""),
+            ("format", f"{file['format']} version {file['version']}, {file['bytes']:,} bytes"),
         ]
     )
     for module in facts["modules"]:
@@ -217,15 +228,14 @@ def _format_arrays(title: str, arrays: Sequence[Mapping[str, Any]]) -> Iterator[
             yield f"{title}: none"
         return
     yield f"{title}:"
-    shown = arrays[:_MAX_LISTED]
+    shown = arrays[:MAX_LISTED]
     width = max(len(_get_path(array)) for array in shown)
     for array in shown:
         unused = "" if array.get("used", True) else "  (not used)"
         space = "" if array["memory_space"] == "device" else f"  in {array['memory_space']} memory"
         kind = array_type_text(array["dtype"], array["shape"])
         yield f"  {_get_path(array):{width}}  {kind}{space}{unused}"
-    if len(arrays) > len(shown):
-        yield f"  and {len(arrays) - len(shown):,} more (--json has all)"
+    yield from format_more(arrays)
 
 
 def _get_path(array: Mapping[str, Any]) -> str:
@@ -275,11 +285,8 @@ def _format_runs_on(facts: Mapping[str, Any]) -> list[str]:
     return [format_releases(facts["tensorflow"]), *own, *retarget]
 
 
-def _format_gradient(facts: Mapping[str, Any]) -> list[str]:
-    gradient = facts["gradient"]
-    if not gradient["orders"]:
-        return [gradient["then"]]
-    return [f"to order {gradient['orders']}"]
+def _format_gradient(gradient: Mapping[str, Any]) -> str:
+    return f"to order {gradient['orders']}" if gradient["orders"] else gradient["then"]
 
 
 def _format_module(module: Mapping[str, Any], ops: int) -> Iterator[str]:
@@ -312,12 +319,18 @@ def format_custom_calls(module: Mapping[str, Any]) -> str:
     return f"custom calls: {', '.join(calls)}"
 
 
-def _format_table(rows: Sequence[tuple[str, Sequence[str]]]) -> Iterator[str]:
-    filled = [(title, "; ".join(filter(None, texts))) for title, texts in rows]
-    width = max(len(title) for title, text in filled if text) + 1
+def format_more(entries: Sequence[Any]) -> Iterator[str]:
+    """Yields a line about the entries that a list leaves out, if there are any."""
+    if len(entries) > MAX_LISTED:
+        yield f"  and {len(entries) - MAX_LISTED:,} more (--json has all)"
+
+
+def format_table(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yields a line for each title with a text; leaves out empty texts."""
+    filled = [(title, text) for title, text in rows if text]
+    width = max(len(title) for title, _ in filled) + 1
     for title, text in filled:
-        if text:
-            yield f"{title + ':':{width}} {text}"
+        yield f"{title + ':':{width}} {text}"
 
 
 def get_stored_functions(portable: PortableFunction) -> tuple[PortableFunction, ...]:

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.inspecting._description import describe_saved_model
-from jax2tf_bridge.inspecting._directory_text import format_saved_model
 from jax2tf_bridge.inspecting._findings import Finding
 from jax2tf_bridge.inspecting._functions import (
     describe_function,
@@ -17,6 +15,7 @@ from jax2tf_bridge.inspecting._functions import (
     get_stored_functions,
 )
 from jax2tf_bridge.inspecting._litert import describe_litert, format_litert, is_litert
+from jax2tf_bridge.inspecting._saved_models import describe_saved_model, format_saved_model
 from jax2tf_bridge.inspecting._weights import describe_weights, format_weights
 from jax2tf_bridge.saved_model import read_saved_model
 from jax2tf_bridge.serialization import FlatBufferReader, read_function

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jax2tf_bridge._utils import array_type_text, in_units, some
-from jax2tf_bridge.inspecting._functions import SCHEMA
+from jax2tf_bridge.inspecting._functions import SCHEMA, format_table
 from jax2tf_bridge.serialization import Field, FlatBufferReader, FlatBufferTable
 from jax2tf_bridge.storage import AnyPath
 
@@ -182,10 +182,7 @@ def format_litert(facts: Mapping[str, Any], ops: int) -> Iterator[str]:
     yield ""
     for signature in facts["signatures"]:
         yield _format_signature(signature)
-    rows = summarize_litert(facts, ops)
-    width = max(len(title) for title, _ in rows) + 1
-    for title, text in rows:
-        yield f"{title + ':':{width}} {text}"
+    yield from format_table(summarize_litert(facts, ops))
 
 
 def _format_signature(signature: Mapping[str, Any]) -> str:

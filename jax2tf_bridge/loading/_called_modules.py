@@ -31,8 +31,9 @@ class NotCallableError(Exception):
 
 @dataclass(frozen=True)
 class BoundModule:
-    """A called module, and the values of its flat arguments."""
+    """A module call, its module, and the values of its flat arguments."""
 
+    call: ModuleCall
     called: CallableModule
     arguments: tuple[Value, ...]
 
@@ -46,7 +47,7 @@ def bind_module(call: ModuleCall, name: str, variables: Mapping[str, str]) -> Bo
       variables: the name of the variable of each node.
 
     Raises:
-      NotCallable: JAX cannot call the module.
+      NotCallableError: JAX cannot call the module.
       FileFormatError: the graph or the module is damaged.
     """
     references: Sequence[str] = call.node.inputs
@@ -59,7 +60,7 @@ def bind_module(call: ModuleCall, name: str, variables: Mapping[str, str]) -> Bo
     values = tuple(call.scope.value(reference) for reference in references)
     labels = tuple(_describe_argument(value, i, variables) for i, value in enumerate(values))
     called = _read_module(call, name, places, labels)
-    return BoundModule(_add_gradient(called, call, references, 1), values)
+    return BoundModule(call, _add_gradient(called, call, references, 1), values)
 
 
 def _read_module(
@@ -158,7 +159,7 @@ def _find_argument_indices(vjp: ModuleCall, first: int, dtypes: Sequence[str]) -
     TensorFlow makes the cotangents of integers (float0) itself.
 
     Raises:
-      NotCallable: the module takes other values.
+      NotCallableError: the module takes other values.
     """
     float0_places = [first + i for i, dtype in enumerate(dtypes) if not is_differentiable(dtype)]
     places: list[int] = []

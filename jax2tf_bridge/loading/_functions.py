@@ -126,17 +126,14 @@ class _Sizes:
         self._name = name
         self._plain: dict[str, Any] = {}
         known: list[list[int | None]] = []
-        shapes = [np.shape(leaf) for leaf in leaves]
-        for aval, shape in zip(avals, shapes, strict=True):
-            fits = len(aval.shape) == len(shape)  # check_leaves reports misfits later
-            known.append(
-                [size if fits and isinstance(size, int) else None for size in shape]
-                if fits
-                else [None] * len(aval.shape)
-            )
-            if fits:
-                names = map(str, aval.shape)
-                self._plain |= {n: size for n, size in zip(names, shape, strict=True)}
+        for aval, leaf in zip(avals, leaves, strict=True):
+            shape = np.shape(leaf)
+            if len(aval.shape) != len(shape):
+                # check_argument_leaves reports this later.
+                known.append([None] * len(aval.shape))
+                continue
+            known.append([size if isinstance(size, int) else None for size in shape])
+            self._plain |= dict(zip(map(str, aval.shape), shape, strict=True))
         self._solved = solve_dimensions([aval.shape for aval in avals], known)
 
     def of(self, path: str, aval: Aval) -> list[Any]:
@@ -205,12 +202,12 @@ class LoadedSignature:
         return f"<{type(self).__name__} {self.name}{self._format_types()}>"
 
 
-def list_input_problems(names: Collection[str], given: Collection[str]) -> list[str]:
+def list_input_problems(names: Collection[str], inputs: Collection[str]) -> list[str]:
     """Lists a problem for each missing and each unknown input."""
-    problems = [f"the input {name} is missing" for name in names if name not in given]
+    problems = [f"the input {name} is missing" for name in names if name not in inputs]
     return problems + [
         f"there is no input {name}{did_you_mean(name, names)}"
-        for name in given
+        for name in inputs
         if name not in names
     ]
 
@@ -296,13 +293,6 @@ def _make_gradient(portable: PortableFunction, name: str, order: int) -> Gradien
         raise GradientError(f"{name} has no {'further ' if order else ''}gradient: {reason}.")
 
     return GradientOnDemand(refuse)
-
-
-def avals_by_path(portable: PortableFunction) -> tuple[dict[str, Aval], dict[str, Aval]]:
-    """Returns the avals of the arguments and of the results by path."""
-    ins = {port.path: port.aval for port in portable.inputs}
-    outs = {port.path: port.aval for port in portable.outputs}
-    return ins, outs
 
 
 class LoadedModel:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -18,7 +17,7 @@ from jax2tf_bridge.loading._called_modules import (
     bind_module,
 )
 from jax2tf_bridge.loading._functions import LoadedModel, LoadedSignature, list_input_problems
-from jax2tf_bridge.loading._modules import CallableModule, ModuleFunction
+from jax2tf_bridge.loading._modules import ModuleFunction
 from jax2tf_bridge.portable import Aval
 from jax2tf_bridge.saved_model import (
     CALL_MODULE,
@@ -51,15 +50,6 @@ A small file can make 2^n calls, if each of its n functions calls the next one t
 """
 
 
-@dataclass(frozen=True)
-class _ModuleStep:
-    """A call of a module; it follows the calls that it depends on."""
-
-    call: ModuleCall
-    function: ModuleFunction
-    arguments: tuple[Value, ...]
-
-
 class SavedGraphFunction:
     """A signature as a function of (params, **inputs), which returns its outputs by name.
 
@@ -77,14 +67,18 @@ class SavedGraphFunction:
         name: str,
         signature: GraphSignature,
         outputs: Mapping[str, Value],
-        steps: Sequence[_ModuleStep],
+        calls: Sequence[BoundModule],
         variables: Mapping[str, str],
         constants: Mapping[GraphConstant, Any],
-        gradient_missing: Sequence[str],
     ) -> None:
         self.name, self.inputs, self.outputs = name, signature.inputs, signature.outputs
-        self.gradient_missing = tuple(gradient_missing)
-        self._values, self._steps = outputs, steps
+        self.gradient_missing = tuple(
+            bound.called.gradient_missing for bound in calls if bound.called.gradient is None
+        )
+        self._values, self._calls = outputs, calls
+        self._modules = {
+            called: ModuleFunction(called) for called in {bound.called for bound in calls}
+        }
         self._variables, self._constants = variables, constants
 
     def __call__(self, params: Mapping[str, Any], /, **inputs: Any) -> dict[str, Any]:
@@ -117,8 +111,9 @@ class SavedGraphFunction:
                     return results[call][index]
             raise AssertionError(value)
 
-        for step in self._steps:
-            results[step.call] = step.function([value_of(v) for v in step.arguments])
+        for bound in self._calls:
+            arguments = [value_of(value) for value in bound.arguments]
+            results[bound.call] = self._modules[bound.called](arguments)
         return {name: value_of(value) for name, value in self._values.items()}
 
     def _check(self, params: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
@@ -131,8 +126,8 @@ class SavedGraphFunction:
             )
 
     def __repr__(self) -> str:
-        inputs = ", ".join(f"{name}: {_format_type(port)}" for name, port in self.inputs.items())
-        outputs = ", ".join(f"{name}: {_format_type(port)}" for name, port in self.outputs.items())
+        inputs = ", ".join(f"{name}: {port.type}" for name, port in self.inputs.items())
+        outputs = ", ".join(f"{name}: {port.type}" for name, port in self.outputs.items())
         return f"<{type(self).__name__} {self.name}: (params, {inputs}) -> ({outputs})>"
 
 
@@ -174,22 +169,13 @@ def _make_function(
     """Makes a function of a signature.
 
     Raises:
-      NotCallable: the signature does more than calling modules.
+      NotCallableError: the signature does more than calling modules.
       FileFormatError: the graph is damaged.
     """
     scope = CallScope.of_graph(model, {n: port.tensor for n, port in signature.inputs.items()})
     outputs = {n: scope.value(port.tensor) for n, port in signature.outputs.items()}
-    steps: list[_ModuleStep] = []
-    functions: dict[CallableModule, ModuleFunction] = {}
-    missing: list[str] = []
-    values = list(outputs.values())
-    for call, bound in _sort_calls(outputs.values(), name, names):
-        values += bound.arguments
-        if bound.called not in functions:
-            functions[bound.called] = ModuleFunction(bound.called)
-        steps.append(_ModuleStep(call, functions[bound.called], bound.arguments))
-        if bound.called.gradient is None:
-            missing.append(bound.called.gradient_missing)
+    calls = _sort_calls(outputs.values(), name, names)
+    values = [*outputs.values(), *(value for bound in calls for value in bound.arguments)]
     variables: dict[str, str] = {}
     constants: dict[GraphConstant, Any] = {}
     for leaf, dtypes in map(without_casts, values):
@@ -203,16 +189,16 @@ def _make_function(
             variables[leaf.node] = names[leaf.node]
         elif isinstance(leaf, GraphConstant):
             constants[leaf] = _read_constant(leaf.node)
-    if not steps:
+    if not calls:
         raise NotCallableError("it calls no JAX function")
-    return SavedGraphFunction(name, signature, outputs, steps, variables, constants, missing)
+    return SavedGraphFunction(name, signature, outputs, calls, variables, constants)
 
 
 def _read_constant(node: Node) -> jax.Array:
     """Reads a constant.
 
     Raises:
-      NotCallable: JAX has no arrays of its dtype, such as strings.
+      NotCallableError: JAX has no arrays of its dtype, such as strings.
       FileFormatError: the constant is damaged.
     """
     tensor = node.tensor("value")
@@ -223,7 +209,7 @@ def _read_constant(node: Node) -> jax.Array:
 
 
 def _check_dtype(name: str, what: str) -> None:
-    """Raises NotCallable for a dtype that JAX lacks."""
+    """Raises NotCallableError for a dtype that JAX lacks."""
     try:
         known = None if find_dtype(name) is None else jnp.dtype(name)
     except TypeError:
@@ -234,9 +220,7 @@ def _check_dtype(name: str, what: str) -> None:
         )
 
 
-def _sort_calls(
-    values: Iterable[Value], name: str, names: Mapping[str, str]
-) -> list[tuple[ModuleCall, BoundModule]]:
+def _sort_calls(values: Iterable[Value], name: str, names: Mapping[str, str]) -> list[BoundModule]:
     """Sorts the calls that values need topologically, so that each follows its dependencies."""
     ordered: dict[ModuleCall, BoundModule] = {}
     bound: dict[ModuleCall, BoundModule] = {}
@@ -260,7 +244,7 @@ def _sort_calls(
             raise call.scope.body.error("operations depend on themselves")
         open_calls.add(call)
         waiting += dependencies
-    return list(ordered.items())
+    return list(ordered.values())
 
 
 def _find_calls(values: Iterable[Value]) -> list[ModuleCall]:
@@ -272,15 +256,10 @@ def _make_signature(function: SavedGraphFunction, params: Mapping[str, Any]) -> 
         return function(params, **inputs)
 
     inputs, outputs = (
-        {name: _format_type(port) for name, port in ports.items()}
+        {name: str(port.type) for name, port in ports.items()}
         for ports in (function.inputs, function.outputs)
     )
     return LoadedSignature(function.name, inputs, outputs, call)
-
-
-def _format_type(port: SignaturePort) -> str:
-    """Formats a type as in other loaded models, such as float32[?,3]."""
-    return str(port.type).replace(", ", ",")
 
 
 def _to_array(value: Any, port: SignaturePort) -> Any:

@@ -1,14 +1,48 @@
-"""Loads the JAX functions and the weights of a SavedModel."""
+"""Loads the JAX functions and the weights of a SavedModel.
+
+A SavedModel that save() wrote is loaded from its sidecar and its portable functions.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
-from jax2tf_bridge.loading._bridge_models import load_bridge_model
-from jax2tf_bridge.loading._functions import LoadedModel
+import jax
+
+from jax2tf_bridge.errors import FileFormatError
+from jax2tf_bridge.loading._arrays import (
+    SavedVariables,
+    concrete_op_shape,
+    make_jax_array,
+    make_typed_key,
+)
+from jax2tf_bridge.loading._functions import (
+    LoadedFunction,
+    LoadedModel,
+    LoadedSignature,
+)
 from jax2tf_bridge.loading._graph_models import load_graph_model
-from jax2tf_bridge.saved_model import read_serving_graph, read_sidecar
-from jax2tf_bridge.storage import as_path
+from jax2tf_bridge.portable import (
+    Aval,
+    Gradient,
+    NoGradient,
+    PortableFunction,
+    StoredGradient,
+)
+from jax2tf_bridge.saved_model import (
+    ArrayEntry,
+    Sidecar,
+    SignatureEntry,
+    read_serving_graph,
+    read_sidecar,
+    variable_name,
+)
+from jax2tf_bridge.storage import AnyPath, as_path
+
+_NO_GRADIENT = "the SavedModel has none: the function has none, or it was saved with vjp_order=0"
 
 
 def load(path: str | os.PathLike[str]) -> LoadedModel:
@@ -53,4 +87,136 @@ def load(path: str | os.PathLike[str]) -> LoadedModel:
     bridge_model = read_sidecar(folder)
     if bridge_model is None:
         return load_graph_model(folder, graph)
-    return load_bridge_model(folder, *bridge_model)
+    return _load_bridge_model(folder, *bridge_model)
+
+
+def _load_bridge_model(
+    folder: AnyPath, sidecar: Sidecar, portables: Mapping[str, PortableFunction]
+) -> LoadedModel:
+    variables = SavedVariables(folder)
+    arrays, constants = _read_constants(sidecar, variables)
+    filled = {name: _fill_constants(portable, arrays) for name, portable in portables.items()}
+    functions = {}
+    for name, portable in filled.items():
+        entry = sidecar.signatures[name]
+        masks = [mask.path for mask in entry.masks.values()]
+        functions[name] = LoadedFunction(
+            name, portable, takes_params=entry.takes_params, masks=masks
+        )
+    weights, params = _read_weights(folder, sidecar, filled, variables)
+    signatures = {
+        name: _make_signature(folder, function, sidecar.signatures[name], weights)
+        for name, function in functions.items()
+    }
+    return LoadedModel(folder, functions, signatures, params, constants)
+
+
+_ConstantKey = tuple[str, str, tuple[int, ...]]
+
+
+def _read_constants(
+    sidecar: Sidecar, variables: SavedVariables
+) -> tuple[dict[_ConstantKey, bytes], dict[str, jax.Array]]:
+    """Reads the lifted constants: bytes by (digest, dtype, shape), and arrays by name."""
+    data: dict[_ConstantKey, bytes] = {}
+    arrays: dict[str, jax.Array] = {}
+    for entry in sidecar.constants:
+        aval = Aval(entry.shape, entry.dtype)
+        content = variables.constant(entry.key, entry.digest, aval)
+        data[entry.digest, entry.dtype, entry.shape] = content
+        parts = entry.key.split("/")
+        name = variable_name(parts[1]) if len(parts) > 1 else entry.key
+        arrays[name] = make_jax_array(content, aval, f"The captured array {name}")
+    return data, arrays
+
+
+def _fill_constants(
+    portable: PortableFunction, arrays: Mapping[_ConstantKey, bytes]
+) -> PortableFunction:
+    """Inserts the captured arrays into a function and its VJPs."""
+    constants = tuple(
+        # Constants of higher-order gradients may be missing: the signature does not use them.
+        replace(c, data=arrays.get((c.digest, c.aval.dtype, concrete_op_shape(c.aval))))
+        for c in portable.lifted_constants
+    )
+    stored_vjp = portable.gradient.made
+    gradient: Gradient = NoGradient(_NO_GRADIENT)
+    if stored_vjp is not None:
+        gradient = StoredGradient(_fill_constants(stored_vjp, arrays))
+    return replace(portable, lifted_constants=constants, gradient=gradient)
+
+
+def _read_weights(
+    folder: AnyPath,
+    sidecar: Sidecar,
+    portables: Mapping[str, PortableFunction],
+    variables: SavedVariables,
+) -> tuple[dict[str, jax.Array], Any]:
+    """Reads the weights by path, and as the saved pytree (None without weights)."""
+    avals: dict[str, Aval] = {}
+    trees = {}
+    for name, portable in portables.items():
+        if sidecar.signatures[name].takes_params:
+            if not portable.in_tree.children[0].children:
+                raise FileFormatError(
+                    f"{folder} is damaged: its signature {name} takes weights, and its function "
+                    "takes no arguments. Save the model again.",
+                    file=str(folder),
+                )
+            tree = portable.in_tree.children[0].children[0]
+            trees[name] = tree
+            avals |= dict(zip(tree.leaf_paths("params"), portable.in_avals, strict=False))
+    arrays = {}
+    for entry in sidecar.variables:
+        aval = avals.get(entry.path)
+        if aval is not None:
+            data = variables.data(entry.key, aval.op_dtype, concrete_op_shape(aval))
+            arrays[entry.path] = make_jax_array(data, aval, f"The weight {entry.path}")
+    missing = [path for path in avals if path not in arrays]
+    if missing:
+        raise FileFormatError(
+            f"{folder} is damaged: it has no variable for {missing[0]}, which a function needs. "
+            "Save the model again.",
+            file=str(folder),
+        )
+    if not trees:
+        return arrays, None
+    tree = next(iter(trees.values()))
+    return arrays, tree.unflatten(arrays[path] for path in tree.leaf_paths("params"))
+
+
+def _make_signature(
+    folder: AnyPath,
+    function: LoadedFunction,
+    entry: SignatureEntry,
+    weights: Mapping[str, jax.Array],
+) -> LoadedSignature:
+    ins = {port.path: port.aval for port in function.portable.inputs}
+    outs = {port.path: port.aval for port in function.portable.outputs}
+    weight_arrays = []
+    if function.takes_params:
+        tree = function.portable.in_tree.children[0].children[0]
+        weight_arrays = [weights[path] for path in tree.leaf_paths("params")]
+    input_paths = [path for path in list(ins)[len(weight_arrays) :] if path not in function.masks]
+    names = {port.path: name for name, port in entry.inputs.items()}
+    results = {port.path: name for name, port in entry.outputs.items()}
+    if set(names) != set(input_paths) or set(results) != set(outs):
+        raise FileFormatError(
+            f"{folder} is damaged: the inputs and outputs of its signature {function.name} are not "
+            "the arguments and results of its function. Save the model again.",
+            file=str(folder),
+        )
+
+    def call(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        arguments = [make_typed_key(inputs[names[path]], ins[path]) for path in input_paths]
+        values = function.call_on_leaves(function.insert_masks([*weight_arrays, *arguments]))
+        return {results[path]: value for path, value in zip(outs, values, strict=True)}
+
+    inputs = {names[path]: _format_type(entry.inputs[names[path]]) for path in input_paths}
+    outputs = {results[path]: _format_type(entry.outputs[results[path]]) for path in outs}
+    return LoadedSignature(function.name, inputs, outputs, call)
+
+
+def _format_type(entry: ArrayEntry) -> str:
+    shape = entry.shape.strip().removeprefix("(").removesuffix(")").rstrip(",")
+    return f"{entry.dtype}[{shape.replace(' ', '')}]"

@@ -15,7 +15,7 @@ import pytest
 from jax2tf_bridge import Target, export
 from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
 from jax2tf_bridge.inspecting._contents import FunctionsBeside
-from jax2tf_bridge.inspecting._findings import findings
+from jax2tf_bridge.inspecting._findings import list_findings
 from tests.saved_model.by_hand import (
     FLOAT32,
     INT4,
@@ -149,8 +149,8 @@ def test_near_the_limit_of_a_file(tmp_path: Path) -> None:
     contents = read_saved_model(running(SOUND).write(tmp_path / "m"))
     large = replace(contents, graph_size=1_900_000_000)
     text = "saved_model.pb has 1.9 GB, and TensorFlow reads at most 2.1 GB."
-    assert text in [finding.text for finding in findings(large, (), NOTHING)]
-    assert text not in [finding.text for finding in findings(contents, (), NOTHING)]
+    assert text in [finding.text for finding in list_findings(large, (), NOTHING)]
+    assert text not in [finding.text for finding in list_findings(contents, (), NOTHING)]
 
 
 @pytest.mark.parametrize(

@@ -195,7 +195,7 @@ def test_many_casts_one_after_the_other() -> None:
         y = Cast(y, "float32")
     ports = {name: SignaturePort(name, TensorSpec("int32", (3,)), "") for name in "xy"}
     signature = GraphSignature({"x": ports["x"]}, {"y": ports["y"]})
-    function = SavedGraphFunction("f", signature, {"y": y}, [], {}, {}, ())
+    function = SavedGraphFunction("f", signature, {"y": y}, [], {}, {})
     assert function({}, x=[1, 2, 3])["y"].tolist() == [1.0, 2.0, 3.0]
 
 

@@ -17,7 +17,7 @@ import tensorflow as tf
 from jax2tf_bridge import Padding, Signature, load, save
 from jax2tf_bridge.errors import SavingError, UnsoundBucketsError
 from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
-from jax2tf_bridge.inspecting._directory_text import format_signature_facts
+from jax2tf_bridge.inspecting._saved_models import format_signature_facts
 from jax2tf_bridge.loading import LoadedFunction
 from jax2tf_bridge.saved_model import read_sidecar
 from jax2tf_bridge.saving.buckets.trials import check_rows
