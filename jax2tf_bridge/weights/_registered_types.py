@@ -144,12 +144,10 @@ class NestedHandlers:
     """Functions for objects inside Flax's objects that are only registered here: Flax skips those.
 
     Attributes:
-      has: returns whether a leaf is such an object.
       to_state: returns the state of the object; also receives its keys within Flax's object.
       from_state: restores the object from a state; also receives these keys.
     """
 
-    has: Callable[[Any], bool]
     to_state: Callable[[Any, Keys], Any]
     from_state: Callable[[Any, Any, Keys], Any]
 
@@ -224,13 +222,13 @@ def _state_by_flax(target: Any, path: str) -> Any:
 def _convert_nested(state: Any, keys: Keys, nested: NestedHandlers) -> Any:
     if type(state) is dict:
         return {key: _convert_nested(part, (*keys, key), nested) for key, part in state.items()}
-    return nested.to_state(state, keys) if nested.has(state) else state
+    return state if handlers_of(state) is None else nested.to_state(state, keys)
 
 
 def _restore_nested(own: Any, state: Any, keys: Keys, nested: NestedHandlers) -> Any:
     """Replaces nested states by restored objects."""
     if type(own) is not dict:
-        return nested.from_state(own, state, keys) if nested.has(own) else state
+        return state if handlers_of(own) is None else nested.from_state(own, state, keys)
     if not isinstance(state, dict):
         return state
     parts = {

@@ -31,7 +31,6 @@ from jax2tf_bridge.weights._paths import (
     join_path,
     path_below,
 )
-from jax2tf_bridge.weights._plain_trees import NotPlain, PlainTrees
 from jax2tf_bridge.weights._registered_types import (
     NestedHandlers,
     flax_state,
@@ -40,6 +39,9 @@ from jax2tf_bridge.weights._registered_types import (
     is_registered_with_flax,
     restore_with_flax,
 )
+
+_MAX_PLAIN_DEPTH = 64
+"""Maximum nesting depth of the fast path; objects that contain themselves exceed it."""
 
 _ADVICE = (
     "Change the state, or restore into a target that is built like the one that was stored: the "
@@ -74,8 +76,8 @@ def to_state_dict(target: Any) -> Any:
     {'layers': {'0': 1.5, '1': {'0': 2, '1': 3}}, '0': None}
     """
     try:
-        return PlainTrees().state(target)
-    except NotPlain:
+        return _PlainTrees().state(target)
+    except _NotPlainError:
         pass
     with _this_call() as call:
         return _Making(call).run(target)
@@ -114,8 +116,8 @@ def from_state_dict(target: Any, state: Any, name: str = ".", *, strict: bool = 
     """
     if not strict:
         try:
-            return PlainTrees().restore(target, state)
-        except NotPlain:
+            return _PlainTrees().restore(target, state)
+        except _NotPlainError:
             pass  # the general code below raises the error
     with _this_call() as outer:
         # In a registered function, the name is a key; in other calls it is any text.
@@ -177,6 +179,99 @@ def _this_call() -> Iterator[_CallPlace]:
             f"{sys.getrecursionlimit()}. Raise it with sys.setrecursionlimit, or remove a "
             "reference from an object back to itself."
         ) from error
+
+
+class _NotPlainError(Exception):
+    """A tree is not plain, or does not fit its state."""
+
+
+class _PlainTrees:
+    """Fast path for plain trees, by recursion; each call uses a new object.
+
+    A plain tree consists of dicts with text keys, lists, tuples and leaves, and fits its state.
+    `_ObjectWalk` handles all other trees, any depth, and error messages. This class calls no code
+    of users, so it can give up at any time.
+    """
+
+    def __init__(self) -> None:
+        """Checks that dicts, lists and tuples have their usual states.
+
+        Raises:
+          _NotPlainError: functions are registered for one of them.
+        """
+        if any(handlers_of(kind()) is not None for kind in (dict, list, tuple)):
+            raise _NotPlainError
+        self._leaf_types: set[type] = set()
+
+    def state(self, target: Any, depth: int = 0) -> Any:
+        """Returns the state of a tree.
+
+        Raises:
+          _NotPlainError: the tree is not plain.
+        """
+        kind = type(target)
+        if kind is dict:
+            if depth > _MAX_PLAIN_DEPTH or not has_text_keys(target):
+                raise _NotPlainError
+            leaf_types, state, below = self._leaf_types, self.state, depth + 1
+            return {
+                key: child if type(child) in leaf_types else state(child, below)
+                for key, child in target.items()
+            }
+        if kind is list or kind is tuple:
+            if depth > _MAX_PLAIN_DEPTH:
+                raise _NotPlainError
+            leaf_types, state, below = self._leaf_types, self.state, depth + 1
+            return {
+                key: child if type(child) in leaf_types else state(child, below)
+                for key, child in zip(index_keys(len(target)), target, strict=False)
+            }
+        self._check_leaf(target)
+        return target
+
+    def restore(self, target: Any, state: Any, depth: int = 0) -> Any:
+        """Restores a tree like `target` from its state.
+
+        Raises:
+          _NotPlainError: the tree is not plain, or does not fit.
+        """
+        kind = type(target)
+        if kind is not dict and kind is not list and kind is not tuple:
+            self._check_leaf(target)
+            return state
+        if depth > _MAX_PLAIN_DEPTH or type(state) is not dict:
+            raise _NotPlainError
+        leaf_types, restored, below = self._leaf_types, self.restore, depth + 1
+        try:
+            if kind is dict:
+                if not has_text_keys(target):
+                    raise _NotPlainError
+                return {
+                    key: state[key]
+                    if type(child) in leaf_types
+                    else restored(child, state[key], below)
+                    for key, child in target.items()
+                }
+            if len(state) != len(target):
+                raise _NotPlainError
+            results = [
+                state[key] if type(child) in leaf_types else restored(child, state[key], below)
+                for key, child in zip(index_keys(len(target)), target, strict=False)
+            ]
+        except KeyError:
+            raise _NotPlainError from None
+        return results if kind is list else tuple(results)
+
+    def _check_leaf(self, target: Any) -> None:
+        """Raises unless an object is a leaf, and remembers its type."""
+        kind = type(target)
+        if kind in self._leaf_types:
+            return
+        if handlers_of(target) is not None or is_container(target) or is_registered_with_flax(kind):
+            raise _NotPlainError
+        # Whether a tuple is a leaf depends on the object, not only on its type.
+        if not issubclass(kind, tuple):
+            self._leaf_types.add(kind)
 
 
 class _ContainerFrame(NamedTuple):
@@ -292,7 +387,6 @@ class _ObjectWalk(ABC):
             return _CallPlace(places, self._path(keys), frozenset(self._entered))
 
         return NestedHandlers(
-            has=lambda leaf: handlers_of(leaf) is not None,
             to_state=lambda leaf, keys: _Making(call_at(keys)).run(leaf),
             from_state=lambda leaf, state, keys: _Restoring(call_at(keys)).run((leaf, state)),
         )

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jax2tf_bridge.weights import msgpack_serialize, to_bytes
-from jax2tf_bridge.weights.msgpack import _array_bytes
+from jax2tf_bridge.weights.msgpack import _arrays
 from jax2tf_bridge.weights.msgpack._format import MAX_DEPTH
 from jax2tf_bridge.weights.msgpack._write import encode
 from tests.fresh_process import run_python, several_devices
@@ -122,8 +122,8 @@ def test_arrays_come_in_pieces_that_are_no_larger_than_asked_for(
     array = data.draw(arrays(max_side=5) | arrays(BIG_ENDIAN_DTYPES, max_side=5))
     little = np.dtype(array.dtype).newbyteorder("<")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_array_bytes, "_PIECE", piece)
-        blocks = list(_array_bytes.byte_blocks(array))
+        patch.setattr(_arrays, "_PIECE_BYTES", piece)
+        blocks = list(_arrays.byte_blocks(array))
     assert b"".join(blocks) == array.astype(little).tobytes()
     if not (array.flags.c_contiguous and array.dtype == little):
         assert all(len(block) <= piece for block in blocks)
@@ -133,7 +133,7 @@ def test_pieces_of_large_arrays_that_are_not_contiguous() -> None:
     wide = np.arange(3 * (2**21 + 5), dtype=np.float64).reshape(-1, 3).T
     tall = np.asfortranarray(np.arange(2**22, dtype=np.int16).reshape(-1, 8))
     for array in (wide, tall, np.broadcast_to(np.float32(3), (5, 2**21)), wide[::-1, ::2]):
-        blocks = list(_array_bytes.byte_blocks(array))
+        blocks = list(_arrays.byte_blocks(array))
         assert b"".join(blocks) == array.tobytes()
         assert max(map(len, blocks)) <= 2**22
 
@@ -141,7 +141,7 @@ def test_pieces_of_large_arrays_that_are_not_contiguous() -> None:
 def test_what_is_contiguous_is_not_copied() -> None:
     for dtype in DTYPES:
         array = np.zeros((3, 4), dtype)
-        (block,) = _array_bytes.byte_blocks(array)
+        (block,) = _arrays.byte_blocks(array)
         assert np.shares_memory(np.frombuffer(block, np.uint8), array)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from jax2tf_bridge.weights._sources import view
 from jax2tf_bridge.weights._stored import StoredArray
-from jax2tf_bridge.weights.msgpack._format import ARRAY, CHUNKED_KEY, NUMPY_SCALAR
+from jax2tf_bridge.weights.msgpack._format import ARRAY_CODE, CHUNKED_KEY, SCALAR_CODE
 
 MAX_QUICK_BYTES: Final = 1 << 16
 """Maximum size of an array or binary in bytes, because msgpack copies each of them."""
@@ -81,7 +81,7 @@ class QuickReader:
     def _extension(self, code: int, content: bytes) -> Any:
         """Converts an extension to an array, as a view of all bytes."""
         prelude = _PRELUDE.match(content)
-        if prelude is None or (code != ARRAY and code != NUMPY_SCALAR):
+        if prelude is None or (code != ARRAY_CODE and code != SCALAR_CODE):
             raise NotOrdinary
         size = len(content)
         body = prelude.end()
@@ -93,7 +93,7 @@ class QuickReader:
         self._at = start + size
         dtype, shape = known
         array = view(self._data, start + body, dtype, shape)
-        return array if code == ARRAY else array[()]
+        return array if code == ARRAY_CODE else array[()]
 
     def _check_extension(
         self, code: int, content: bytes, body: int

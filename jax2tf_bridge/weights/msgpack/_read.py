@@ -1,6 +1,6 @@
 """Reads Flax's msgpack strictly, header by header, and skips the elements of arrays.
 
-Arrays are checked against the bytes and describe_header; their elements are read later, or never.
+Arrays are checked against the bytes; their elements are read later, or never.
 """
 
 from __future__ import annotations
@@ -24,18 +24,22 @@ from jax2tf_bridge.weights._stored import (
     fits_numpy,
     read_dtype,
 )
-from jax2tf_bridge.weights.msgpack import _headers as headers
 from jax2tf_bridge.weights.msgpack._format import (
     ARRAY,
+    ARRAY_CODE,
+    BIN,
     CHUNKED_KEY,
     CHUNKS_KEY,
-    COMPLEX,
-    NUMPY_SCALAR,
-    SHAPE_KEY,
-)
-from jax2tf_bridge.weights.msgpack._headers import (
+    COMPLEX_CODE,
+    EXTENSION,
     HEADERS,
     KINDS,
+    MAP,
+    SCALAR_CODE,
+    SHAPE_KEY,
+    STR,
+    UNUSED,
+    VALUE,
     Fault,
     cut_short,
     describe_header,
@@ -218,20 +222,20 @@ def _read(source: ByteSource, stored: list[tuple[Any, Any]], stack: list[_ReadFr
                     raise cut_short(at, width, size - at)
                 (value,) = unpack(data, at - base)
                 at += width
-            if kind != headers.VALUE:
-                if kind >= headers.ARRAY:
+            if kind != VALUE:
+                if kind >= ARRAY:
                     _enter(stack, kind, value, start, size - at, len(stored))
                     continue
-                start, at = at, at + value + (kind == headers.EXTENSION)
+                start, at = at, at + value + (kind == EXTENSION)
                 if at > size:
                     raise cut_short(start, at - start, size - start)
-                if kind == headers.EXTENSION:
+                if kind == EXTENSION:
                     value = _extension_leaf(source, Window(base, data), start, value)
                 elif at <= base + len(data):
                     value = data[start - base : at - base]
                 else:
                     value = source.content(Span(start, value))
-                if kind == headers.STR:
+                if kind == STR:
                     value = _text(value, start)
         items = frame.items
         if type(items) is list:
@@ -250,18 +254,18 @@ def _read(source: ByteSource, stored: list[tuple[Any, Any]], stack: list[_ReadFr
 
 
 def _enter(
-    stack: list[_ReadFrame], kind: int, count: int, start: int, room: int, found: int
+    stack: list[_ReadFrame], kind: int, count: int, start: int, room: int, first_stored: int
 ) -> None:
     """Pushes a container of `count` items, for which at most `room` bytes remain."""
-    if kind == headers.UNUSED:
+    if kind == UNUSED:
         raise Fault(start, "the first byte of a msgpack object", KINDS[kind])
-    if count * (1 + (kind == headers.MAP)) > room:
+    if count * (1 + (kind == MAP)) > room:
         raise Fault(start, f"{KINDS[kind]} that fits into the {room} bytes left", f"{count} items")
     if len(stack) > _MAX_DEPTH:
         raise Fault(start, f"at most {_MAX_DEPTH} containers within each other", "one more")
     outer = stack[-1]
     by_maps = outer.by_maps and (len(stack) == 1 or type(outer.items) is dict)
-    stack.append(_ReadFrame({} if kind == headers.MAP else [], count, start, by_maps, found))
+    stack.append(_ReadFrame({} if kind == MAP else [], count, start, by_maps, first_stored))
 
 
 def _complete(frame: _ReadFrame, stored: list[tuple[Any, Any]]) -> Any:
@@ -318,9 +322,9 @@ def _extension_leaf(source: ByteSource, window: Window, code_at: int, size: int)
     """
     code = window.data[code_at - window.base]
     start = code_at + 1
-    if code in (ARRAY, NUMPY_SCALAR):
-        return _array(window, start, start + size, code == NUMPY_SCALAR, source.file)
-    if code == COMPLEX:
+    if code in (ARRAY_CODE, SCALAR_CODE):
+        return _array(window, start, start + size, code == SCALAR_CODE, source.file)
+    if code == COMPLEX_CODE:
         return _complex(window, start, start + size)
     # Imported late, because only msgpack's own types need it.
     from msgpack import ExtType
@@ -337,7 +341,7 @@ def _extension_leaf(source: ByteSource, window: Window, code_at: int, size: int)
 def _describe_array(code: int, content: bytes) -> StoredArray | None:
     """Checks the array or scalar in an extension; returns None for other extensions."""
     try:
-        return _array(Window(0, content), 0, len(content), code == NUMPY_SCALAR, None)
+        return _array(Window(0, content), 0, len(content), code == SCALAR_CODE, None)
     except Fault:
         return None
 
@@ -346,13 +350,13 @@ def _array(window: Window, start: int, end: int, is_scalar: bool, file: str | No
     """Checks the array (shape, dtype's name, elements) in the bytes from `start` to `end`."""
     base, data = window
     last = min(end - base, len(data))
-    at = _expect(data, start - base, last, base, headers.ARRAY, 3, "an array's shape, dtype, data")
+    at = _expect(data, start - base, last, base, ARRAY, 3, "an array's shape, dtype, data")
     shape, at = _shape(data, at, last, base)
     if is_scalar and shape:
         raise Fault(base + at, "() as the shape of a scalar", f"{shape}"[:80])
     dtype, at = _dtype(data, at, last, base, file)
     kind, size, body = read_header(data, at, last, base)
-    if kind not in (headers.BIN, headers.STR):
+    if kind not in (BIN, STR):
         raise Fault(base + at, "the data of an array, as bin", describe_header(kind, size))
     needed = prod(shape) * dtype.itemsize
     if needed != size or not needed:
@@ -369,14 +373,14 @@ def _array(window: Window, start: int, end: int, is_scalar: bool, file: str | No
 def _shape(data: bytes, at: int, last: int, base: int) -> tuple[tuple[int, ...], int]:
     start = at
     kind, rank, at = read_header(data, at, last, base)
-    if kind != headers.ARRAY:
+    if kind != ARRAY:
         raise Fault(base + start, "the shape of an array", describe_header(kind, rank))
     if rank > MAX_RANK:
         raise Fault(base + start, f"a shape of at most {MAX_RANK} dimensions", f"{rank}")
     shape = []
     for _ in range(rank):
         kind, size, after = read_header(data, at, last, base)
-        if kind != headers.VALUE or type(size) is not int or size < 0:
+        if kind != VALUE or type(size) is not int or size < 0:
             raise Fault(base + at, "a size in a shape, 0 or more", describe_header(kind, size))
         shape.append(size)
         at = after
@@ -387,7 +391,7 @@ def _dtype(
     data: bytes, at: int, last: int, base: int, file: str | None
 ) -> tuple[np.dtype[Any], int]:
     kind, length, start = read_header(data, at, last, base)
-    if kind not in (headers.STR, headers.BIN):
+    if kind not in (STR, BIN):
         raise Fault(base + at, "the name of a dtype", describe_header(kind, length))
     if length > _MAX_NAME_LENGTH:
         raise Fault(base + at, "the name of a dtype", f"{length} bytes")
@@ -403,11 +407,11 @@ def _dtype(
 def _complex(window: Window, start: int, end: int) -> complex:
     base, data = window
     last = min(end - base, len(data))
-    at = _expect(data, start - base, last, base, headers.ARRAY, 2, "a complex number's two parts")
+    at = _expect(data, start - base, last, base, ARRAY, 2, "a complex number's two parts")
     parts = []
     for _ in range(2):
         kind, value, after = read_header(data, at, last, base)
-        if kind != headers.VALUE or type(value) not in (int, float):
+        if kind != VALUE or type(value) not in (int, float):
             raise Fault(base + at, "a part of a complex number", describe_header(kind, value))
         parts.append(value)
         at = after
@@ -418,11 +422,10 @@ def _complex(window: Window, start: int, end: int) -> complex:
 
 def _expect(data: bytes, at: int, last: int, base: int, kind: int, count: int, what: str) -> int:
     """Reads the header of an object of this kind and length; returns the offset after it."""
-    found, length, after = read_header(data, at, last, base)
-    if found != kind or length != count:
-        raise Fault(
-            base + at, f"{what}: {describe_header(kind, count)}", describe_header(found, length)
-        )
+    actual_kind, length, after = read_header(data, at, last, base)
+    if (actual_kind, length) != (kind, count):
+        expected, actual = describe_header(kind, count), describe_header(actual_kind, length)
+        raise Fault(base + at, f"{what}: {expected}", actual)
     return after
 
 

@@ -21,10 +21,14 @@ from jax2tf_bridge.errors import MissingDependencyError, SerializationError
 from jax2tf_bridge.storage import replace_file_at
 from jax2tf_bridge.weights._state_dicts import to_state_dict
 from jax2tf_bridge.weights._stored import read_dtype
-from jax2tf_bridge.weights._tensorflow_trees import without_tensorflow
 from jax2tf_bridge.weights.msgpack import _format, _write_errors
-from jax2tf_bridge.weights.msgpack._array_bytes import byte_blocks, host_array, is_jax_array
-from jax2tf_bridge.weights.msgpack._headers import binary_header, extension_header
+from jax2tf_bridge.weights.msgpack._arrays import (
+    byte_blocks,
+    host_array,
+    is_jax_array,
+    without_tensorflow,
+)
+from jax2tf_bridge.weights.msgpack._format import binary_header, extension_header
 
 Block: TypeAlias = bytes | memoryview
 
@@ -401,14 +405,14 @@ class _Encoder:
             array = np.asarray(value)
             prelude = self.prelude(array, (), array.nbytes, place)
             content = b"".join([prelude, *byte_blocks(array)])
-            return extension_header(_format.NUMPY_SCALAR, len(content)) + content
+            return extension_header(_format.SCALAR_CODE, len(content)) + content
         if isinstance(value, complex):
             content = b"\x92\xcb%b\xcb%b" % (
                 struct.pack(">d", value.real),
                 struct.pack(">d", value.imag),
             )
-            return extension_header(_format.COMPLEX, len(content)) + content
-        if type(value) is msgpack.ExtType and value.code not in _format.EXTENSIONS:
+            return extension_header(_format.COMPLEX_CODE, len(content)) + content
+        if type(value) is msgpack.ExtType and value.code not in _format.CODES:
             return bytes(self.packer.pack(value))
         raise _write_errors.unsupported_type(place(), value)
 
@@ -521,7 +525,7 @@ class _Encoder:
                 "arrays in dicts are written in chunks. Use a dict for the list, or use to_bytes "
                 "or write_weights, which write lists as dicts."
             )
-        self.pending += extension_header(_format.ARRAY, len(prelude) + size)
+        self.pending += extension_header(_format.ARRAY_CODE, len(prelude) + size)
         self.pending += prelude
 
     def prelude(self, array: Any, shape: tuple[int, ...], size: int, place: Any) -> bytes:

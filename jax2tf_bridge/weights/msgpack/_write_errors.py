@@ -12,7 +12,7 @@ import numpy as np
 from jax2tf_bridge.errors import SerializationError
 from jax2tf_bridge.weights._paths import join_path
 from jax2tf_bridge.weights.msgpack import _format
-from jax2tf_bridge.weights.msgpack._array_bytes import is_jax_array
+from jax2tf_bridge.weights.msgpack._arrays import is_jax_array
 
 _HELD = (
     "expected dict, list, str, bytes, bool, int, float, complex, None, or arrays and scalars of "
@@ -43,7 +43,7 @@ def unsupported_type(place: str, value: Any) -> SerializationError:
     if kind is msgpack.ExtType:
         return SerializationError(
             f"{place} is a msgpack.ExtType of the code {value.code}, with which Flax marks arrays "
-            f"and numbers: expected another code than {sorted(_format.EXTENSIONS)}. Write the "
+            f"and numbers: expected another code than {sorted(_format.CODES)}. Write the "
             "array or number itself."
         )
     is_builtin = kind.__module__ == "builtins"

@@ -1,15 +1,23 @@
-"""Returns the elements of NumPy and JAX arrays as bytes: views if possible, else pieces."""
+"""Elements of arrays as bytes: NumPy's, JAX's, and those of TensorFlow's variables.
+
+JAX and TensorFlow are not imported here: their objects exist only if they are imported already.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-_PIECE = 2**22
+from jax2tf_bridge.weights._paths import is_flat, unflatten_state
+
+_PIECE_BYTES = 2**22
 """Maximum number of bytes that are copied at once."""
+
+_MAX_DEPTH = 64
+"""Maximum nesting depth of the search; objects that contain themselves exceed it."""
 
 
 def is_jax_array(value: object) -> bool:
@@ -71,15 +79,15 @@ def byte_blocks(
 
 
 def _copy_pieces(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> Iterator[memoryview]:
-    if array.nbytes <= _PIECE:
+    if array.nbytes <= _PIECE_BYTES:
         yield _bytes_of(array.astype(dtype, order="C"))
         return
     row = array.nbytes // len(array)
-    if row > _PIECE:
+    if row > _PIECE_BYTES:
         for part in array:
             yield from _copy_pieces(part, dtype)
         return
-    count = _PIECE // row
+    count = _PIECE_BYTES // row
     for start in range(0, len(array), count):
         yield _bytes_of(array[start : start + count].astype(dtype, order="C"))
 
@@ -87,3 +95,40 @@ def _copy_pieces(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> Iterator[
 def _bytes_of(array: np.ndarray[Any, Any]) -> memoryview:
     # The view is of bytes, because the buffer protocol does not support ml_dtypes.
     return array.reshape(-1).view(np.uint8).data
+
+
+def without_tensorflow(tree: Any) -> Any:
+    """Replaces TensorFlow's variables and tensors by arrays, and its containers by Python's.
+
+    Arrays share the memory of variables on the CPU. A flat mapping from paths to variables, such as
+    `params` of a loaded model, becomes nested. A mapping of other values stays flat, because Flax
+    does not interpret a "/" in a key.
+    """
+    tf = sys.modules.get("tensorflow")
+    if not hasattr(tf, "Variable") or not hasattr(tf, "Tensor"):
+        return tree
+    plain = _plain(tree, tf, 0)
+    if isinstance(plain, dict) and is_flat(plain) and _has_variables(tree, tf):
+        return unflatten_state(plain)
+    return plain
+
+
+def _has_variables(tree: Mapping[Any, Any], tf: Any) -> bool:
+    return any(isinstance(value, (tf.Variable, tf.Tensor)) for value in tree.values())
+
+
+def _plain(value: Any, tf: Any, depth: int) -> Any:
+    if isinstance(value, (tf.Variable, tf.Tensor)):
+        return np.asarray(tf.convert_to_tensor(value))
+    kind = type(value)
+    # TensorFlow wraps dicts, lists and tuples in tf.Module and loaded objects.
+    is_wrapper = kind.__module__.startswith("tensorflow.")
+    if depth > _MAX_DEPTH:
+        return value
+    if kind is dict or (is_wrapper and isinstance(value, Mapping)):
+        return {key: _plain(child, tf, depth + 1) for key, child in value.items()}
+    if kind is list or (is_wrapper and isinstance(value, list)):
+        return [_plain(child, tf, depth + 1) for child in value]
+    if kind is tuple or (is_wrapper and isinstance(value, tuple)):
+        return tuple(_plain(child, tf, depth + 1) for child in value)
+    return value
