@@ -208,7 +208,7 @@ def _read_constant(node: Node) -> jax.Array:
     return jnp.asarray(read_constant(tensor, jnp.dtype))
 
 
-def _check_dtype(name: str, what: str) -> None:
+def _check_dtype(name: str, user: str) -> None:
     """Raises NotCallableError for a dtype that JAX lacks."""
     try:
         known = None if find_dtype(name) is None else jnp.dtype(name)
@@ -216,7 +216,7 @@ def _check_dtype(name: str, what: str) -> None:
         known = None
     if known is None:
         raise NotCallableError(
-            f"it needs {what}, whose dtype is {name}, and JAX has no such arrays"
+            f"it needs {user}, whose dtype is {name}, and JAX has no such arrays"
         )
 
 

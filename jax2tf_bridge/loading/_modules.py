@@ -173,33 +173,49 @@ def _make_aval(value: Any) -> Aval:
 def _refine(
     called: CallableModule, avals: Sequence[Aval]
 ) -> tuple[bytes, tuple[int, int, int], list[str]]:
-    """Refines the module to its arguments.
+    """Refines a module to its arguments.
 
-    Returns the refined module, its StableHLO version and the types of its results.
+    Main computes sizes from its arguments and passes them to inner functions as scalars. The
+    passes do not propagate these scalars once they are constant, so this function does.
+
+    Returns:
+      The refined module, its StableHLO version and the types of its results.
+
+    Raises:
+      ModuleError: the installed JAX cannot read the module.
+      ShapeError: the module does not take such arguments.
     """
     types = [_format_type(aval) for aval in avals]
-    ins, _ = read_main_types(called.module)
     if len(called.platforms) > 1:
-        types.insert(0, ins[0])
+        types.insert(0, read_main_types(called.module)[0][0])
     newest = jax_compat.current_stablehlo_version()
-    try:
-        module, results = refine_module(called.module, types)
-    except UnreadableError as e:
-        written = read_stablehlo_version(memoryview(called.module))
-        raise ModuleError(
-            f"The installed JAX {jax.__version__} cannot read the module of {called.name}"
-            f"{'' if written is None else f', of StableHLO {version_text(written)}'}: it reads up "
-            f"to {version_text(newest)}. Upgrade JAX if that is older; else the module is damaged."
-        ) from e
-    except MisfitError as e:
-        arguments = ", ".join(
-            f"{called.labels[i]}: {aval}" for i, aval in zip(called.kept, avals, strict=True)
-        )
-        raise ShapeError(
-            f"{called.name} cannot be run on these shapes and dtypes: {arguments}. "
-            f"{str(e) or 'The sizes do not fit together.'}"
-        ) from e
-    return module, newest, results
+    with jax_compat.make_ir_context():
+        try:
+            module = jax_compat.deserialize_module(called.module)
+        except Exception as e:  # the type differs between releases of jaxlib
+            written = read_stablehlo_version(memoryview(called.module))
+            version = "" if written is None else f", of StableHLO {version_text(written)}"
+            raise ModuleError(
+                f"The installed JAX {jax.__version__} cannot read the module of {called.name}"
+                f"{version}: it reads up to {version_text(newest)}. Upgrade JAX if that is older; "
+                "else the module is damaged."
+            ) from e
+        try:
+            _run(module, _REFINE_ARGUMENTS.format(types=",".join(types)))
+            while _inline_constant_arguments(module):
+                _run(module, _REFINE_SHAPES)
+            _check_assertions(module)
+        except _MisfitError as e:
+            arguments = ", ".join(
+                f"{called.labels[i]}: {aval}" for i, aval in zip(called.kept, avals, strict=True)
+            )
+            raise ShapeError(
+                f"{called.name} cannot be run on these shapes and dtypes: {arguments}. "
+                f"{str(e) or 'The sizes do not fit together.'}"
+            ) from e
+        results = [str(t) for t in function_type(find_main(module)).results]
+        refined = jax_compat.serialize_module(module, version_text(newest))
+    return refined, newest, results
 
 
 def _format_type(aval: Aval) -> str:
@@ -241,50 +257,15 @@ _REFINE_ARGUMENTS = (
 _REFINE_SHAPES = "builtin.module(stablehlo-refine-shapes)"
 
 
-class UnreadableError(Exception):
-    """A module that the installed jaxlib cannot read."""
-
-
-class MisfitError(Exception):
-    """A module does not take arguments of these types; the text is the reason, if it is known."""
-
-
-def refine_module(artifact: bytes, types: Sequence[str]) -> tuple[bytes, list[str]]:
-    """Refines a module to arguments of these types.
-
-    Main computes sizes from its arguments and passes them to inner functions as scalars. The
-    passes do not propagate these scalars once they are constant, so this function does.
-
-    Args:
-      artifact: the portable artifact.
-      types: the MLIR types of all arguments of main, without unknown sizes.
-
-    Returns:
-      The refined module, and the types of its results.
-
-    Raises:
-      UnreadableError: the installed jaxlib cannot read the module.
-      MisfitError: the module does not take such arguments.
-    """
-    with jax_compat.make_ir_context():
-        try:
-            module = jax_compat.deserialize_module(artifact)
-        except Exception as e:  # the type differs between releases of jaxlib
-            raise UnreadableError from e
-        _run(module, _REFINE_ARGUMENTS.format(types=",".join(types)))
-        while _inline_constant_arguments(module):
-            _run(module, _REFINE_SHAPES)
-        _check_assertions(module)
-        results = [str(t) for t in function_type(find_main(module)).results]
-        version = ".".join(map(str, jax_compat.current_stablehlo_version()))
-        return jax_compat.serialize_module(module, version), results
+class _MisfitError(Exception):
+    """The module does not take arguments of these types; the text is the reason, if known."""
 
 
 def _run(module: Any, pipeline: str) -> None:
     try:
         jax_compat.run_passes(module, pipeline)
     except Exception as e:  # the type differs between releases of jaxlib
-        raise MisfitError from e
+        raise _MisfitError from e
 
 
 def _inline_constant_arguments(module: Any) -> bool:
@@ -336,7 +317,7 @@ def _check_assertions(module: Any) -> None:
         for i, size in enumerate(sizes):
             match = re.match(r"dense<(-?\d+)>", str(size))
             text = text.replace(f"{{{i}}}", match[1] if match else "?")
-        raise MisfitError(text)
+        raise _MisfitError(text)
 
 
 def _read_scalar(value: Any) -> Any:
