@@ -137,7 +137,6 @@ def _inspect_function(path: AnyPath) -> Inspection:
 
 
 def _describe_file(path: AnyPath) -> dict[str, Any]:
-    """Describes the file itself."""
     with path.open("rb") as file:
         start, size = file.read(HEADER_SIZE), path.stat().st_size
     if start[4:8] == IDENTIFIER:

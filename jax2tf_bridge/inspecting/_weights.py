@@ -23,12 +23,12 @@ def describe_weights(path: AnyPath) -> dict[str, Any] | None:
         file = open_weights(path)
     except FileFormatError as e:
         with path.open("rb") as stream:
-            what = guess_format(stream.read(16))
-        if what is None or path.stat().st_size == 0:
+            other_format = guess_format(stream.read(16))
+        if other_format is None or path.stat().st_size == 0:
             return None
         raise FileFormatError(
             f"{path} holds no function, and no weights in msgpack or of safetensors. It seems to "
-            f"be {what}.",
+            f"be {other_format}.",
             file=str(path),
         ) from e
     with file:

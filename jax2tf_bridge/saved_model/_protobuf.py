@@ -156,12 +156,12 @@ class ProtoMessage:
         return self.content(field).decode(errors="replace")
 
     def integer(self, field: ProtoField) -> int:
-        """Reads the to_signed 64-bit integer of a field."""
+        """Reads the signed 64-bit integer of a field."""
         self._expect(field, VARINT)
         return to_signed(field.value)
 
     def integers(self, field: ProtoField) -> Iterator[int]:
-        """Reads the to_signed integers of a field, packed or single."""
+        """Reads the signed integers of a field, packed or single."""
         if field.kind == VARINT:
             yield to_signed(field.value)
             return
@@ -217,7 +217,7 @@ class ProtoMessage:
 
 
 def to_signed(value: int) -> int:
-    """Interprets 64 bits as a to_signed integer.
+    """Interprets 64 bits as a signed integer.
 
     >>> to_signed(2**64 - 1)
     -1

@@ -199,7 +199,7 @@ def read_sidecar(folder: AnyPath) -> tuple[Sidecar, Mapping[str, PortableFunctio
             name: read_function(_find_record(folder, record)) for name, record in files.items()
         }
         _check_functions(sidecar, portables)
-    except _NewerFormat as e:
+    except _NewerFormatError as e:
         raise FileFormatError(f"{file} {e}", file=str(file)) from e
     except JsonProblem as e:
         raise FileFormatError(
@@ -228,8 +228,8 @@ def sidecar_facts(folder: AnyPath) -> tuple[Mapping[str, object], str | None]:
         return {}, str(e)
 
 
-class _NewerFormat(JsonProblem):
-    """Error for a sidecar of a newer format."""
+class _NewerFormatError(JsonProblem):
+    pass
 
 
 def _file_names(signatures: Iterable[str]) -> dict[str, str]:
@@ -313,7 +313,7 @@ def _decode(root: JsonValue) -> tuple[Sidecar, dict[str, str]]:
     """Decodes the JSON: the sidecar, and the file name of each signature."""
     version = root.get("format").integer(1)
     if version > FORMAT:
-        raise _NewerFormat(
+        raise _NewerFormatError(
             f"is written by format {version}, this bridge reads up to {FORMAT}: upgrade "
             "jax2tf-bridge."
         )

@@ -154,7 +154,6 @@ def variable_name(key: str) -> str:
 
 
 def _read_table(index: ProtoMessage) -> Iterator[tuple[bytes, ProtoMessage]]:
-    """Yields the names and values of a table."""
     if len(index) < _FOOTER_SIZE:
         raise index.error(0, f"it has {len(index)} bytes")
     begin = index.end - _FOOTER_SIZE

@@ -181,8 +181,8 @@ class ErrorConverter:
         if code == errno.ENOENT:
             text = self._missing
         else:
-            said = str(error).strip().splitlines()
-            text = f"cannot be used: {type(error).__name__}{': ' + said[0] if said else ''}"
+            lines = str(error).strip().splitlines()
+            text = f"cannot be used: {type(error).__name__}{': ' + lines[0] if lines else ''}"
         raise make_path_error(kind, code, text, self._path) from error
 
 
@@ -282,8 +282,8 @@ def _missing_text(scheme: str) -> str:
         return f"needs a package for {scheme}://: pip install {more}"
     from fsspec.registry import known_implementations
 
-    if said := known_implementations.get(scheme, {}).get("err"):
-        return f"needs a package for {scheme}://. fsspec says: {said}"
+    if reason := known_implementations.get(scheme, {}).get("err"):
+        return f"needs a package for {scheme}://. fsspec says: {reason}"
     return (
         f"has the scheme {scheme}://, which neither TensorFlow nor fsspec knows here: import the "
         "package that registers it, or name a local path"

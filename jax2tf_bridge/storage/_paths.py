@@ -106,8 +106,8 @@ class StoragePath:
         if self._count < least:
             scheme = self._text.partition("://")[0]
             bucket = self if self._count else f"{scheme}://bucket"
-            said = f"is a bucket, or the top of its storage: name a path below, as {bucket}/model"
-            raise make_path_error(OSError, errno.EINVAL, said, self)
+            text = f"is a bucket, or the top of its storage: name a path below, as {bucket}/model"
+            raise make_path_error(OSError, errno.EINVAL, text, self)
 
     def with_name(self, name: str) -> StoragePath:
         """Returns the path with another name in the same folder."""
@@ -251,8 +251,8 @@ def as_path(path: str | os.PathLike[str]) -> AnyPath:
             "os.fsdecode(path); deserialize reads the contents of a .jaxfn file."
         )
     if _CHAIN.match(text):
-        said = "joins addresses with ::, as fsspec does: give one address"
-        raise make_path_error(OSError, errno.EINVAL, said, text)
+        problem = "joins addresses with ::, as fsspec does: give one address"
+        raise make_path_error(OSError, errno.EINVAL, problem, text)
     match = _SCHEME.match(text)
     if match is None:
         return Path(text)
@@ -262,16 +262,16 @@ def as_path(path: str | os.PathLike[str]) -> AnyPath:
         if os.path.isdir(f"{match[1]}:"):
             return Path(text)
         whole = f"{match[1]}://{text[match.end() :]}"
-        said = (
+        problem = (
             "has one slash behind the scheme, as pathlib writes addresses: give it as the text "
             f"{whole!r}"
         )
-        raise make_path_error(OSError, errno.EINVAL, said, text)
+        raise make_path_error(OSError, errno.EINVAL, problem, text)
     if scheme == "file":
         rest = text[match.end() :]
         if not rest.startswith("/"):
-            said = "names another machine: give the path alone, or with three slashes"
-            raise make_path_error(OSError, errno.EINVAL, said, text)
+            problem = "names another machine: give the path alone, or with three slashes"
+            raise make_path_error(OSError, errno.EINVAL, problem, text)
         return Path(rest)
     text = f"{scheme}://{text[match.end() :]}"
     return StoragePath(text, choose_backend(scheme, text))

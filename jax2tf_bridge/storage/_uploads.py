@@ -183,13 +183,13 @@ def check_free_upload(path: StoragePath, *, overwrite: bool) -> None:
     if not path.names():
         return
     if overwrite:
-        said = Message(
+        message = Message(
             "is there already, and is not replaced: ",
             Argument("overwrite", True),
             " needs a local path, where one folder takes the place of another at once. Name a "
             "new path, or publish the next version below a folder",
         )
-        raise make_path_error(FileExistsError, errno.EEXIST, said, path)
+        raise make_path_error(FileExistsError, errno.EEXIST, message, path)
     text = "is there already: name a new path"
     raise make_path_error(FileExistsError, errno.EEXIST, text, path)
 

@@ -50,14 +50,16 @@ class Container:
             state = plain_named_tuple_state(state)
         if not is_mapping(state):
             is_empty = is_sequence and not self.keys and _is_empty(state)
-            return [] if is_empty else _no_keys(self, state)
+            return [] if is_empty else _describe_without_keys(self, state)
         there = list(state.keys())
         known = set(there)
         if (is_sequence or self._has_fields) and known != set(self.keys):
-            wanted = f", so of {keys_text(self.keys)}" if is_sequence else ""
-            return f"the target is {self}{wanted}; the state has {keys_text(there, self._noun)}"
+            expected = f", so of {keys_text(self.keys)}" if is_sequence else ""
+            return f"the target is {self}{expected}; the state has {keys_text(there, self._noun)}"
         missing = [key for key in self.keys if key not in known]
-        return _lacks_keys(self, missing, state) if missing else [state[key] for key in self.keys]
+        if missing:
+            return _describe_missing_keys(self, missing, state)
+        return [state[key] for key in self.keys]
 
     @property
     def _has_fields(self) -> bool:
@@ -134,8 +136,8 @@ def partial_type() -> Any:
     return getattr(sys.modules.get("jax.tree_util"), "Partial", None)
 
 
-def _no_keys(target: Container, state: Any) -> str:
-    """Describes a state that lacks all keys."""
+def _describe_without_keys(target: Container, state: Any) -> str:
+    """Describes a state that is not a mapping."""
     text = f"the target is {target}; the state is {describe(state)}"
     if isinstance(state, (list, tuple)):
         return f"{text}: to_state_dict turns it into a state"
@@ -146,7 +148,7 @@ def _no_keys(target: Container, state: Any) -> str:
     return text
 
 
-def _lacks_keys(target: Container, missing: Sequence[str], state: Any) -> str:
+def _describe_missing_keys(target: Container, missing: Sequence[str], state: Any) -> str:
     """Describes a dict whose state lacks the keys `missing`, with suggestions."""
     there = list(state.keys())
     known = set(target.keys)

@@ -135,18 +135,18 @@ def differences(expected: Any, state: Any, *, leaves: bool = True) -> list[tuple
     mismatches: list[tuple[str, str]] = []
 
     def compare(pair: tuple[Any, Any], keys: Sequence[str]) -> Iterable[tuple[str, Any]]:
-        one, other = pair
+        target, actual = pair
         texts: list[str] = []
         pairs: list[tuple[str, Any]] = []
-        if isinstance(one, dict):
-            texts, pairs = _by_key(one, other)
-        elif isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        if isinstance(target, dict):
+            texts, pairs = _compare_keys(target, actual)
+        elif isinstance(target, (list, tuple)) and isinstance(actual, (list, tuple)):
             # Registered functions may return lists or tuples; msgpack has only lists.
-            if len(one) != len(other):
-                texts = [_both(one, other)]
-            pairs = [(str(i), both) for i, both in enumerate(zip(one, other, strict=False))]
-        elif leaves and not _leaves_fit(one, other):
-            texts = [_both(one, other)]
+            if len(target) != len(actual):
+                texts = [_describe_both(target, actual)]
+            pairs = [(str(i), both) for i, both in enumerate(zip(target, actual, strict=False))]
+        elif leaves and not _leaves_fit(target, actual):
+            texts = [_describe_both(target, actual)]
         mismatches.extend((join_path(keys), text) for text in texts)
         return pairs
 
@@ -154,41 +154,41 @@ def differences(expected: Any, state: Any, *, leaves: bool = True) -> list[tuple
     return mismatches
 
 
-def _both(one: Any, other: Any) -> str:
-    return f"the target has {describe(one)}, the state {describe(other)}"
+def _describe_both(target: Any, actual: Any) -> str:
+    return f"the target has {describe(target)}, the state {describe(actual)}"
 
 
-def _by_key(one: dict[str, Any], other: Any) -> tuple[list[str], list[tuple[str, Any]]]:
+def _compare_keys(target: dict[str, Any], actual: Any) -> tuple[list[str], list[tuple[str, Any]]]:
     """Compares keys; returns texts about differences, and the pairs of values with common keys."""
-    converted = plain_named_tuple_state(other)
-    if converted is not other and set(converted) == set(one):
-        other = converted
-    if not is_mapping(other):
-        return [_both(one, other)], []
-    there = dict.fromkeys(other.keys())
-    missing = [key for key in one if key not in there]
-    extra = [key for key in there if key not in one]
+    converted = plain_named_tuple_state(actual)
+    if converted is not actual and set(converted) == set(target):
+        actual = converted
+    if not is_mapping(actual):
+        return [_describe_both(target, actual)], []
+    there = dict.fromkeys(actual.keys())
+    missing = [key for key in target if key not in there]
+    extra = [key for key in there if key not in target]
     texts = [
         # Suggestions take time, so only the lines that are shown get one.
         f"the state lacks {key!r}{nearest(key, extra) if number < _MAX_LINES else ''}"
         for number, key in enumerate(missing)
     ]
-    if missing and (hint := level_hint(one, missing[0], other)):
+    if missing and (hint := level_hint(target, missing[0], actual)):
         texts[0] += f"{'' if texts[0].endswith('?') else '.'} {hint}"
     texts += [f"the state has {key!r}, which the target lacks" for key in extra]
-    return texts, [(key, (value, other[key])) for key, value in one.items() if key in there]
+    return texts, [(key, (value, actual[key])) for key, value in target.items() if key in there]
 
 
-def _leaves_fit(one: Any, other: Any) -> bool:
-    shape, other_shape = _shape(one), _shape(other)
-    numbers = [type(leaf) in _NUMBERS for leaf in (one, other)]
-    if all(numbers) or shape is None or other_shape is None:
-        binaries = type(one) in _BINARIES and type(other) in _BINARIES
-        return binaries or type(one) is type(other)
+def _leaves_fit(target: Any, actual: Any) -> bool:
+    shape, actual_shape = _shape(target), _shape(actual)
+    numbers = [type(leaf) in _NUMBERS for leaf in (target, actual)]
+    if all(numbers) or shape is None or actual_shape is None:
+        binaries = type(target) in _BINARIES and type(actual) in _BINARIES
+        return binaries or type(target) is type(actual)
     if any(numbers):
         # A counter is a Python number at first, and an array after the first step under jit.
-        return shape == other_shape == () and _kind(one) == _kind(other)
-    return shape == other_shape and bool(_dtype(one) == _dtype(other))
+        return shape == actual_shape == () and _kind(target) == _kind(actual)
+    return shape == actual_shape and bool(_dtype(target) == _dtype(actual))
 
 
 def _shape(leaf: Any) -> tuple[Any, ...] | None:

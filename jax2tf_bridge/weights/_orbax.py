@@ -53,10 +53,10 @@ def read_orbax(path: str | os.PathLike[str]) -> Any:
             args = _as_numpy(getattr(metadata, "tree", metadata), ocp)
             return checkpointer.restore(place, restore_args=args)
         except Exception as e:  # Orbax and TensorStore raise many types
-            said = (str(e).strip().splitlines() or ["no reason is given"])[0]
+            reason = (str(e).strip().splitlines() or ["no reason is given"])[0]
             raise FileFormatError(
                 f"{folder} cannot be read as a checkpoint of Orbax: {type(e).__name__}: "
-                f"{said:.300}",
+                f"{reason:.300}",
                 file=str(folder),
             ) from e
 

@@ -34,8 +34,6 @@ class Handlers:
 
 
 class _StateRegistry:
-    """Registrations of the process."""
-
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.handlers: dict[type, Handlers] = {}
@@ -90,10 +88,10 @@ def register_serialization_state(
             "functions registered for them are never called. Remove the registration, or use "
             "another class."
         )
-    for what, function in (("to", ty_to_state_dict), ("from", ty_from_state_dict)):
+    for direction, function in (("to", ty_to_state_dict), ("from", ty_from_state_dict)):
         if not callable(function):
             raise SerializationError(
-                f"ty_{what}_state_dict of {name} must be a function. Got: {function!r}"
+                f"ty_{direction}_state_dict of {name} must be a function. Got: {function!r}"
             )
     with _REGISTRY.lock:
         is_registered = ty in _REGISTRY.handlers

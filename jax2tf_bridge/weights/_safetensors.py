@@ -54,7 +54,7 @@ class SafetensorsContents:
         try:
             for name, value in JsonValue.of(text).items():
                 if name == _METADATA:
-                    metadata = {key: found.text() for key, found in value.items()}
+                    metadata = {key: entry.text() for key, entry in value.items()}
                 else:
                     tensors[name] = _tensor(name, value, start, source.file)
             _check_places(tensors, start, source.size)

@@ -230,11 +230,11 @@ class FileSource(ByteSource):
         status = os.fstat(self._handle.fileno())
         return status.st_size, _time_text(status.st_mtime_ns)
 
-    def _make_changed_error(self, found: str) -> FileFormatError:
+    def _make_changed_error(self, state: str) -> FileFormatError:
         size, modified = self._opened
         return FileFormatError(
             f"{self.file} changed while it was open: it had {size} bytes, modified at "
-            f"{modified}; now {found}. Open it again. Replace files instead of "
+            f"{modified}; now {state}. Open it again. Replace files instead of "
             "rewriting them, as write_weights does, or read them with mmap=False.",
             file=self.file,
         )
@@ -338,5 +338,5 @@ def guess_format(start: bytes) -> str | None:
     """
     if not start:
         return "empty: copy them anew, or write them again"
-    names = (what for at, magic, what in _FORMATS if start[at : at + len(magic)] == magic)
+    names = (name for at, magic, name in _FORMATS if start[at : at + len(magic)] == magic)
     return next(names, None)

@@ -80,7 +80,7 @@ def to_state_dict(target: Any) -> Any:
     except _NotPlainError:
         pass
     with _this_call() as call:
-        return _Making(call).run(target)
+        return _StateMaker(call).run(target)
 
 
 def from_state_dict(target: Any, state: Any, name: str = ".", *, strict: bool = False) -> Any:
@@ -125,11 +125,11 @@ def from_state_dict(target: Any, state: Any, name: str = ".", *, strict: bool = 
         path = outer.path if name == "." else path_below(outer.path, own_path)
         call = _CallPlace((*outer.places, name), path, outer.entered)
         if strict:
-            mismatches = differences(_Making(call).run(target), state)
+            mismatches = differences(_StateMaker(call).run(target), state)
             if mismatches:
                 lines = [(path_below(path, at), text) for at, text in mismatches]
                 raise mismatch(lines, _STRICT_ADVICE)
-        return _Restoring(call).run((target, state))
+        return _Restorer(call).run((target, state))
 
 
 def current_path() -> str:
@@ -387,12 +387,12 @@ class _ObjectWalk(ABC):
             return _CallPlace(places, self._path(keys), frozenset(self._entered))
 
         return NestedHandlers(
-            to_state=lambda leaf, keys: _Making(call_at(keys)).run(leaf),
-            from_state=lambda leaf, state, keys: _Restoring(call_at(keys)).run((leaf, state)),
+            to_state=lambda leaf, keys: _StateMaker(call_at(keys)).run(leaf),
+            from_state=lambda leaf, state, keys: _Restorer(call_at(keys)).run((leaf, state)),
         )
 
 
-class _Making(_ObjectWalk):
+class _StateMaker(_ObjectWalk):
     """Makes the state of an object."""
 
     def _open(self, place: Any, item: Any) -> Any:
@@ -430,7 +430,6 @@ class _Making(_ObjectWalk):
         return dict(zip(container.keys, container.children, strict=True))
 
     def _check_keys(self, target: Any, state: Any) -> None:
-        """Raises for keys that are not text."""
         for key in state if isinstance(state, dict) else ():
             if not isinstance(key, str):
                 raise StateDictError(
@@ -441,7 +440,7 @@ class _Making(_ObjectWalk):
                 )
 
 
-class _Restoring(_ObjectWalk):
+class _Restorer(_ObjectWalk):
     """Restores an object; the items of the walk are pairs of a target and its state."""
 
     def __init__(self, call: _CallPlace) -> None:

@@ -299,8 +299,10 @@ def _check_key(value: Any, frame: _ReadFrame, source: ByteSource, end: int) -> A
     if not isinstance(value, _STRONG_KEYS):
         frame.weak_keys += 1
         if frame.weak_keys > _MAX_WEAK_KEYS:
-            what = f"at most {_MAX_WEAK_KEYS} keys of a map that are neither text nor real numbers"
-            raise Fault(end, what, "one more")
+            expected = (
+                f"at most {_MAX_WEAK_KEYS} keys of a map that are neither text nor real numbers"
+            )
+            raise Fault(end, expected, "one more")
     return value
 
 
@@ -362,8 +364,8 @@ def _array(window: Window, start: int, end: int, is_scalar: bool, file: str | No
     if needed != size or not needed:
         _check_size(shape, dtype, base + at)
     if needed != size:
-        what = f"{needed} bytes of data for {dtype.name} of shape {shape}"
-        raise Fault(base + at, what, f"{size}")
+        expected = f"{needed} bytes of data for {dtype.name} of shape {shape}"
+        raise Fault(base + at, expected, f"{size}")
     if base + body + size != end:
         left = f"{end - base - body} bytes until the end of the array"
         raise Fault(base + body, f"{size} bytes of data", left)
@@ -420,12 +422,12 @@ def _complex(window: Window, start: int, end: int) -> complex:
     return complex(*parts)
 
 
-def _expect(data: bytes, at: int, last: int, base: int, kind: int, count: int, what: str) -> int:
+def _expect(data: bytes, at: int, last: int, base: int, kind: int, count: int, name: str) -> int:
     """Reads the header of an object of this kind and length; returns the offset after it."""
     actual_kind, length, after = read_header(data, at, last, base)
     if (actual_kind, length) != (kind, count):
         expected, actual = describe_header(kind, count), describe_header(actual_kind, length)
-        raise Fault(base + at, f"{what}: {expected}", actual)
+        raise Fault(base + at, f"{name}: {expected}", actual)
     return after
 
 
@@ -449,8 +451,8 @@ def _join_chunks(items: dict[Any, Any], at: int) -> StoredArray:
     expected = {CHUNKED_KEY, SHAPE_KEY, CHUNKS_KEY}
     if items.keys() != expected or items[CHUNKED_KEY] is not True:
         keys = ", ".join(f"{key!r:.40}" for key in list(items)[:5])
-        what = f"the keys {CHUNKED_KEY!r} (True), {SHAPE_KEY!r} and {CHUNKS_KEY!r}"
-        raise Fault(at, f"{what}, which belong to an array in chunks", f"{keys:.200}")
+        expected_keys = f"the keys {CHUNKED_KEY!r} (True), {SHAPE_KEY!r} and {CHUNKS_KEY!r}"
+        raise Fault(at, f"{expected_keys}, which belong to an array in chunks", f"{keys:.200}")
     shape = _order_by_index(items[SHAPE_KEY], at, "the shape of an array in chunks")
     if len(shape) > MAX_RANK:
         raise Fault(at, f"a shape of at most {MAX_RANK} dimensions", f"{len(shape)}")
@@ -482,14 +484,14 @@ def _check_size(shape: tuple[int, ...], dtype: np.dtype[Any], at: int) -> None:
         raise Fault(at, f"at most {MAX_BYTES} bytes", f"an array of shape {shown}")
 
 
-def _order_by_index(items: Any, at: int, what: str) -> tuple[Any, ...]:
+def _order_by_index(items: Any, at: int, name: str) -> tuple[Any, ...]:
     """Returns the values of a map with the keys "0", "1" and so on, in this order."""
     if not isinstance(items, dict):
-        raise Fault(at, f"{what}: a map", _describe_value(items))
+        raise Fault(at, f"{name}: a map", _describe_value(items))
     try:
         return tuple(items[str(index)] for index in range(len(items)))
     except KeyError as e:
-        raise Fault(at, f"{what}: the key {e}", "a map without it") from None
+        raise Fault(at, f"{name}: the key {e}", "a map without it") from None
 
 
 def _describe_value(value: Any) -> str:
