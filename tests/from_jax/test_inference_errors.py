@@ -14,8 +14,9 @@ from jax import lax
 
 from jax2tf_bridge import AUTO, export
 from jax2tf_bridge.errors import InconclusiveShapeError, ShapeError
-from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.from_jax.arguments import _user_code
+from jax2tf_bridge.from_jax import arguments, jax_compat
+
+# Private: the tests lower its limits.
 from jax2tf_bridge.from_jax.lowering import _tracing
 from jax2tf_bridge.from_jax.shapes import _inference, _samples
 from tests.from_jax.inferring import (
@@ -47,7 +48,7 @@ def test_what_does_not_always_hold_is_an_error_to_act_on() -> None:
 
 
 def test_the_error_is_caught_as_its_kin_are() -> None:
-    for kind in (ShapeError, ValueError, _jax_compat.InconclusiveDimensionOperation):
+    for kind in (ShapeError, ValueError, jax_compat.InconclusiveDimensionOperation):
         with pytest.raises(kind):
             exported(best_five, 7)
 
@@ -154,8 +155,8 @@ def test_the_line_of_the_library_is_named_beside_the_users(
     file = tmp_path / "site-packages" / "some_library" / "lists.py"
     file.parent.mkdir(parents=True)
     file.write_text(LIBRARY)
-    monkeypatch.setattr(_user_code, "_PACKAGES", (str(file.parents[1]),))
-    monkeypatch.setattr(_user_code, "_INSTALLED", (str(file.parents[1]),))
+    monkeypatch.setattr(arguments, "_PACKAGES", (str(file.parents[1]),))
+    monkeypatch.setattr(arguments, "_INSTALLED", (str(file.parents[1]),))
     library: dict[str, Any] = {"__name__": "some_library.lists"}
     exec(compile(LIBRARY, str(file), "exec"), library)
 
@@ -318,7 +319,7 @@ def test_jax_names_the_place_of_the_users_function(function: Any, written: Any) 
         exported(function, 3)
     line = inspect.getsourcelines(written)[1]
     assert f"{written.__name__} at {__file__}:{line} for jit" in str(caught.value)
-    assert "_user_code" not in str(caught.value)
+    assert "from_jax/arguments" not in str(caught.value)
 
 
 def test_an_end_to_rounds(monkeypatch: pytest.MonkeyPatch) -> None:

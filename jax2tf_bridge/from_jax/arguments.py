@@ -1,4 +1,4 @@
-"""The user's code: names and jits its functions, advises about arguments, and finds its lines."""
+"""Checks the user's function and arguments, names them, and prepares them for JAX."""
 
 from __future__ import annotations
 
@@ -15,11 +15,134 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from jax import export as jax_export
 
-from jax2tf_bridge.errors import FunctionError
+from jax2tf_bridge._dtypes import WIDENED
+from jax2tf_bridge.errors import DTypeError, FunctionError
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.portable import PortableFunction, unwrap_portable
+from jax2tf_bridge.from_jax._symbols import dim_from_jax
+from jax2tf_bridge.portable import Aval, MemorySpace, PortableFunction, unwrap_portable
+from shape_poly import Dim
+
+
+def shape_and_dtype(leaf: Any, path: str) -> tuple[tuple[Any, ...], Any]:
+    """Returns the shape of an argument, and its dtype in JAX (64 bits only with x64).
+
+    Raises:
+      DTypeError: it is not an array, or JAX has no such dtype.
+    """
+    if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
+        try:
+            leaf = jax.typeof(leaf)
+        except TypeError as e:
+            raise DTypeError(
+                f"The argument {path} must be an array, a scalar or a ShapeDtypeStruct. "
+                f"Got: {leaf!r} of type {type(leaf).__name__}{static_leaf_hint(leaf, path)}"
+            ) from e
+    return tuple(leaf.shape), jax_dtype(leaf.dtype, path)
+
+
+def static_leaf_hint(leaf: Any, path: str) -> str:
+    """Returns advice for a leaf of a model that is not an array, such as its activation.
+
+    The text continues a message without a full stop; "" for any other leaf.
+
+    >>> static_leaf_hint(None, "model.bias"), static_leaf_hint(len, "model.activation")[:25]
+    ('', '. Close over model, or pa')
+    >>> static_leaf_hint(len, "activation")
+    '. Close over activation.'
+    """
+    if not (callable(leaf) or isinstance(leaf, str)):
+        return ""
+    name = re.split(r"[.\[]", path, maxsplit=1)[0]
+    if name == path:
+        return f". Close over {name}."
+    return (
+        f". Close over {name}, or pass its arrays alone: with Equinox by arrays, static = "
+        f"eqx.partition({name}, eqx.is_array), and eqx.combine(arrays, static) in the function."
+    )
+
+
+def jax_dtype(dtype: Any, path: str, *, shown: str | None = None) -> Any:
+    """Converts a dtype to the dtype that JAX uses for it; messages call it `shown`.
+
+    Raises:
+      DTypeError: JAX has no such dtype.
+    """
+    if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
+        if is_key(dtype):
+            return dtype
+    elif dtype == jax.dtypes.float0:
+        return dtype
+    else:
+        canonical = jax.dtypes.canonicalize_dtype(np.dtype(dtype))
+        if _is_known_to_jax(canonical):
+            return canonical
+    raise DTypeError(
+        f"The argument {path} has dtype {shown or dtype}, which JAX does not have. "
+        f"Convert it to numbers before the JAX function{_advise_conversion(dtype)}."
+    )
+
+
+def _advise_conversion(dtype: Any) -> str:
+    """Returns advice to convert an array of a dtype that JAX lacks; "" if there is none."""
+    if np.dtype(dtype).kind in "SUO":
+        return ", in TensorFlow for instance with tf.strings.to_number or a table of tf.lookup"
+    if np.dtype(dtype).kind in "mM":
+        return ", for instance with x.astype(np.int64)"
+    return ", for instance with x.astype(np.float32)" if np.dtype(dtype).kind in "fc" else ""
+
+
+_WIDEST = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16}
+"""Size in bytes of JAX's widest standard dtype of each kind."""
+
+
+@functools.cache
+def _is_known_to_jax(dtype: np.dtype[Any]) -> bool:
+    if dtype.isbuiltin == 1:
+        return dtype.itemsize <= _WIDEST.get(dtype.kind, 0)
+    try:
+        jax.eval_shape(lambda: jax.numpy.zeros((), dtype))
+    except TypeError:
+        return False
+    return True
+
+
+# A ShapeDtypeStruct has no memory space.
+_MEMORY_SPACES: dict[str, MemorySpace] = {"Device": "device", "Host": "host", "Any": "any"}
+
+
+def portable_aval(aval: Any, shape: tuple[Dim, ...] | None = None) -> Aval:
+    """Converts a JAX aval or ShapeDtypeStruct to an Aval with the shape `shape`."""
+    if shape is None:
+        shape = tuple(dim_from_jax(d) for d in aval.shape)
+    space = _MEMORY_SPACES.get(getattr(getattr(aval, "memory_space", None), "name", ""), "device")
+    if not is_key(aval.dtype):
+        weak = bool(getattr(aval, "weak_type", False))
+        return Aval(shape, _dtype_name(aval.dtype), memory_space=space, weak_type=weak)
+    words = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct((), aval.dtype))
+    return Aval(shape, str(aval.dtype), tuple(words.shape), space)
+
+
+def is_key(dtype: Any) -> bool:
+    """Returns whether a dtype is that of typed PRNG keys."""
+    return bool(jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key))
+
+
+def _dtype_name(dtype: Any) -> str:
+    return "float0" if dtype == jax.dtypes.float0 else np.dtype(dtype).name
+
+
+def cotangent_spec(aval: Any) -> jax.ShapeDtypeStruct:
+    """Returns shape and dtype of a value's cotangent: float0 unless it is differentiable."""
+    inexact = jax.dtypes.issubdtype(aval.dtype, np.inexact)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype if inexact else jax.dtypes.float0)
+
+
+def is_narrow(aval: Aval) -> bool:
+    """Returns whether values have fewer than 8 bits; TF's op passes them in a wider dtype."""
+    return aval.dtype in WIDENED
 
 
 @dataclass(frozen=True)
@@ -79,7 +202,7 @@ class JaxCallable:
             static_argnums=numbers,
             static_argnames=names,
             signature=signature,
-            source=find_definition(function),
+            source=_find_definition(function),
             is_unbound_module=_is_unbound_module(function),
             variadic_names=_linen_argument_names(function),
         )
@@ -154,7 +277,7 @@ def _wrap(function: Callable[..., Any]) -> Callable[..., Any]:
     signature = _read_signature(function)
     if signature is not None:
         call.__signature__ = signature  # type: ignore[attr-defined]
-    written = unwrap_function(function)
+    written = _unwrap_function(function)
     if hasattr(written, "__code__"):
         # JAX's messages use the place of the wrapped function.
         call.__wrapped__ = written  # type: ignore[attr-defined]
@@ -259,14 +382,14 @@ def close_over(function: JaxCallable, names: Sequence[str], argument: str, value
 
 
 def value_note(
-    error: Exception, function: JaxCallable, names: Sequence[str], given: Mapping[str, Any]
+    error: Exception, function: JaxCallable, names: Sequence[str], numbers: Mapping[str, Any]
 ) -> str | None:
     """Returns a note for JAX's error that an argument has no value while tracing.
 
-    `names` are those of the call's positional arguments; `given` has the arguments that were Python
-    numbers, by name.
+    `names` are those of the call's positional arguments; `numbers` maps the names of arguments that
+    were Python numbers to the numbers.
     """
-    for argument, value in given.items():
+    for argument, value in numbers.items():
         if re.search(rf"\bargument {re.escape(argument)}(?![\w\[])", str(error)):
             return (
                 f"{function.name} needs the value of its argument {argument}, and arguments are "
@@ -286,7 +409,7 @@ def _find_folders(*names: str) -> tuple[str, ...]:
 
 _PACKAGES = _find_folders("purelib", "platlib")
 _INSTALLED = (*_PACKAGES, *_find_folders("stdlib"))
-_BRIDGE = Path(__file__).resolve().parents[2]
+_BRIDGE = Path(__file__).resolve().parents[1]
 _OURS = (str(_BRIDGE), str(_BRIDGE.with_name("shape_poly")))
 
 
@@ -351,16 +474,16 @@ def user_line_of_equation(equation: Any) -> str | None:
     return None
 
 
-def find_definition(function: object) -> str | None:
+def _find_definition(function: object) -> str | None:
     """Returns the place of a function's definition, in the form of `user_line`."""
-    inner = unwrap_function(function)
+    inner = _unwrap_function(function)
     code = getattr(inner, "__code__", None)
     if code is None or str(getattr(inner, "__module__", "")).partition(".")[0] in _LIBRARIES:
         return None
     return f"{code.co_filename}:{code.co_firstlineno} ({code.co_name})"
 
 
-def unwrap_function(function: object) -> object:
+def _unwrap_function(function: object) -> object:
     """Finds the function, written with def or lambda, behind `function`.
 
     Decorators and partials are removed, and a callable object is replaced by its __call__.
@@ -377,7 +500,6 @@ def unwrap_function(function: object) -> object:
 
 
 def _has_user_frame(error: BaseException) -> bool:
-    """Returns whether the traceback has code of the user."""
     return any(not file.startswith(_INSTALLED) for file, _, _ in _iter_frames(error))
 
 
