@@ -8,7 +8,7 @@ import numpy as np
 from jax import lax
 
 from jax2tf_bridge import PortableFunction, export
-from jax2tf_bridge.from_jax._jax_compat import deserialize_module, make_ir_context
+from jax2tf_bridge.from_jax import jax_compat
 
 
 def vector(size: int) -> Any:
@@ -36,5 +36,5 @@ def line_of(function: Any) -> int:
 
 def module_text(portable: PortableFunction) -> str:
     """Prints the module without the lines that it was traced at."""
-    with make_ir_context():
-        return str(deserialize_module(bytes(portable.module.data)))
+    with jax_compat.make_ir_context():
+        return str(jax_compat.deserialize_module(bytes(portable.module.data)))

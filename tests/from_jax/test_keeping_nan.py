@@ -13,7 +13,7 @@ from jax import lax
 
 from jax2tf_bridge import Target, convert, export
 from jax2tf_bridge.bytecode import read_program
-from jax2tf_bridge.from_jax._jax_compat import make_ir_context
+from jax2tf_bridge.from_jax import jax_compat
 from jax2tf_bridge.from_jax.stablehlo import StableHloModule
 from jax2tf_bridge.to_tensorflow import to_tf
 
@@ -145,7 +145,7 @@ def test_a_constant_that_is_nan_is_no_number() -> None:
     }"""
     from jax2tf_bridge.from_jax import ir
 
-    with make_ir_context():
+    with jax_compat.make_ir_context():
         module = StableHloModule(ir.Module.parse(text))
         module.keep_nan()
         assert "stablehlo.maximum" not in str(module._module)

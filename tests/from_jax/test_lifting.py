@@ -18,7 +18,7 @@ import jax2tf_bridge as bridge
 from jax2tf_bridge import PortableFunction, Target
 from jax2tf_bridge.bytecode import read_main_types, read_summary
 from jax2tf_bridge.errors import ModuleError
-from jax2tf_bridge.from_jax.stablehlo._taken_arrays import MIN_LIFTED_BYTES
+from jax2tf_bridge.from_jax.stablehlo import MIN_LIFTED_BYTES
 from jax2tf_bridge.portable import LiftedConstant, are_types_checked
 from tests.sampling import sampled
 

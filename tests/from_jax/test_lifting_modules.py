@@ -13,7 +13,7 @@ import pytest
 
 import jax2tf_bridge as bridge
 from jax2tf_bridge.bytecode import read_summary
-from jax2tf_bridge.from_jax import _jax_compat, ir
+from jax2tf_bridge.from_jax import ir, jax_compat
 from jax2tf_bridge.from_jax.stablehlo import (
     PLACEHOLDER_TARGET,
     ConstantPool,
@@ -90,9 +90,9 @@ def _module(text: str) -> StableHloModule:
     for name, array in (("WEIGHTS", WEIGHTS), ("OTHERS", OTHERS)):
         constant = f'stablehlo.constant dense<"0x{array.tobytes().hex()}"> : tensor<1024xf32>'
         text = text.replace(name, constant)
-    with _jax_compat.make_ir_context():
+    with jax_compat.make_ir_context():
         module = ir.Module.parse(text)
-        return StableHloModule.read(_jax_compat.serialize_module(module, "1.1.0"))
+        return StableHloModule.read(jax_compat.serialize_module(module, "1.1.0"))
 
 
 def _lifted(text: str) -> tuple[StableHloModule, list[bytes | memoryview | None]]:
@@ -258,7 +258,7 @@ def test_a_pool_gives_equal_arrays_one_object() -> None:
 def _taken(array: np.ndarray) -> TakenArrays:
     """Arrays of a lowering that took one, with the number 0."""
     taken = TakenArrays()
-    with _jax_compat.make_ir_context(), ir.Location.unknown():
+    with jax_compat.make_ir_context(), ir.Location.unknown():
         body = ir.Module.create().body
         with ir.InsertionPoint(body):
             assert taken.take(array) is not None
@@ -321,7 +321,7 @@ def test_captured_arrays_are_in_no_module(monkeypatch: pytest.MonkeyPatch) -> No
     plain = StableHloModule.__init__
 
     def measured(self: StableHloModule, module: Any, **options: Any) -> None:
-        sizes.append(len(_jax_compat.module_bytecode(module)))
+        sizes.append(len(jax_compat.module_bytecode(module)))
         plain(self, module, **options)
 
     monkeypatch.setattr(StableHloModule, "__init__", measured)

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from jax2tf_bridge import export
+
+# Private: unequal texts only make an export slower.
 from jax2tf_bridge.from_jax.stablehlo import _module
 from jax2tf_bridge.from_jax.stablehlo._module import _are_texts_equal
 

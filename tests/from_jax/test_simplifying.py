@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import jax2tf_bridge as bridge
-from jax2tf_bridge.from_jax import _jax_compat, ir
+from jax2tf_bridge.from_jax import ir, jax_compat
 from jax2tf_bridge.from_jax.stablehlo import StableHloModule
 
 V = "tensor<2xf32>"
@@ -26,7 +26,7 @@ REDUCED = f"""
 def _simplified(body: str) -> Counter[str]:
     """Counts the operations of main(%i, %j, %x) that are left."""
     text = f"func.func public @main(%i: tensor<i32>, %j: tensor<i32>, %x: {V}) -> {V} {{{body}}}"
-    with _jax_compat.make_ir_context():
+    with jax_compat.make_ir_context():
         module = ir.Module.parse(text)
         StableHloModule(module).simplify()
         assert module.operation.verify()
@@ -193,7 +193,7 @@ def test_regions_take_nothing_from_around_them() -> None:
           %y = stablehlo.broadcast_in_dim %r, dims = [] : (tensor<f32>) -> {V}
           return %y : {V}
         }}"""
-    with _jax_compat.make_ir_context():
+    with jax_compat.make_ir_context():
         module = ir.Module.parse(text)
         StableHloModule(module).simplify()
         assert module.operation.verify()

@@ -1,6 +1,11 @@
 """StableHLO modules in memory: constants, shardings, custom calls, versions."""
 
-from jax2tf_bridge.from_jax.stablehlo._constants import ConstantPool
+from jax2tf_bridge.from_jax.stablehlo._constants import (
+    MIN_LIFTED_BYTES,
+    PLACEHOLDER_TARGET,
+    ConstantPool,
+    TakenArrays,
+)
 from jax2tf_bridge.from_jax.stablehlo._function_modules import (
     WIDE_ELEMENT_TYPES,
     check_stored_types,
@@ -28,7 +33,6 @@ from jax2tf_bridge.from_jax.stablehlo._sharding import (
     MANUAL_COMPUTATION,
     restore_manual_computations,
 )
-from jax2tf_bridge.from_jax.stablehlo._taken_arrays import PLACEHOLDER_TARGET, TakenArrays
 from jax2tf_bridge.from_jax.stablehlo._target_versions import (
     RetargetedModule,
     check_one_device,
@@ -42,6 +46,7 @@ from jax2tf_bridge.from_jax.stablehlo._text import (
 
 __all__ = [
     "MANUAL_COMPUTATION",
+    "MIN_LIFTED_BYTES",
     "PLACEHOLDER_TARGET",
     "WIDE_ELEMENT_TYPES",
     "ConstantPool",

@@ -8,10 +8,12 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import jax
 import numpy as np
+from jax.interpreters import mlir
 
 from jax2tf_bridge._dtypes import ALL_DTYPES
 from jax2tf_bridge.bytecode import read_layout
@@ -28,13 +30,25 @@ from jax2tf_bridge.from_jax.stablehlo._operations import (
     set_function_type,
     symbol_name,
 )
-from jax2tf_bridge.from_jax.stablehlo._taken_arrays import (
-    LIFTED_DTYPES,
-    MIN_LIFTED_BYTES,
-    PLACEHOLDER_TARGET,
-    TakenArrays,
-)
 from jax2tf_bridge.portable import Aval, LiftedConstant
+
+PLACEHOLDER_TARGET = "jax2tf_bridge.constant"
+"""Target of the placeholder custom call; its backend_config is the array's number."""
+
+MIN_LIFTED_BYTES = 4096
+"""Minimum size in bytes of constants that are taken or lifted."""
+
+# Every TF release that the bridge knows has the dtypes up to this number in types.proto.
+_MAX_DTYPE_NUMBER = 25
+_LIFTED_DTYPES = MappingProxyType(
+    {
+        row.element_type: row.name
+        for row in ALL_DTYPES
+        if row.tensorflow is not None and row.tensorflow <= _MAX_DTYPE_NUMBER
+    }
+)
+_LIFTED_NAMES = frozenset(_LIFTED_DTYPES.values())
+_ELEMENTS_PER_COMPARISON = 1 << 16
 
 # MLIR's Python bindings offer no buffer for these dtypes.
 _WITHOUT_BUFFER = frozenset(row.name for row in ALL_DTYPES if row.in_ml_dtypes)
@@ -48,7 +62,6 @@ _SYMBOL = re.compile(r'@(?:"([^"]*)"|([\w.$-]+))')
 
 T = TypeVar("T")
 
-
 Intern: TypeAlias = Callable[[tuple[int, ...], str, memoryview], T]
 """Returns a token for an array, given its shape, dtype and data; equal arrays get equal tokens.
 
@@ -56,15 +69,78 @@ The data is in C order and little-endian, with one byte per bool. It may be free
 """
 
 
+class TakenArrays:
+    """Large captured arrays that are kept out of the module while JAX lowers a function.
+
+    JAX would write each array into the module, which is then copied, written and read several
+    times. A custom call is a placeholder for the array, until it becomes an argument of main or a
+    constant. The arrays are numbered in the order in which they were taken.
+    """
+
+    def __init__(self) -> None:
+        self._arrays: list[np.ndarray] = []
+        # Keyed by id; holding JAX's object keeps its id from being reused.
+        self._numbers: dict[int, tuple[int, Any]] = {}
+
+    def take(self, value: Any) -> Any:
+        """Creates a placeholder for an array; returns None if JAX should write it as usual."""
+        known = self._numbers.get(id(value))
+        if known is None:
+            array = self._as_large_array(value)
+            if array is None:
+                return None
+            known = self._numbers[id(value)] = (len(self._arrays), value)
+            self._arrays.append(array)
+        number, _ = known
+        array = self._arrays[number]
+        kind = ir.RankedTensorType.get(array.shape, mlir.dtype_to_ir_type(array.dtype))
+        attributes: dict[str, ir.Attribute] = {
+            "call_target_name": ir.StringAttr.get(PLACEHOLDER_TARGET),
+            "backend_config": ir.StringAttr.get(str(number)),
+        }
+        return create_value("stablehlo.custom_call", kind, attributes=attributes)
+
+    def array(self, operation: Any) -> np.ndarray | None:
+        """Returns the array of a placeholder; None for other operations."""
+        if custom_call_target(operation) != PLACEHOLDER_TARGET:
+            return None
+        return self._arrays[int(ir.StringAttr(operation.attributes["backend_config"]).value)]
+
+    def _as_large_array(self, value: Any) -> np.ndarray | None:
+        # Checked before np.asarray, because copying from another device takes time.
+        if isinstance(value, jax.Array) and (
+            not value.is_fully_addressable or value.nbytes < MIN_LIFTED_BYTES
+        ):
+            return None
+        array = np.asarray(value)
+        if array.nbytes < MIN_LIFTED_BYTES:
+            return None
+        # JAX writes arrays that repeat values as broadcasts.
+        if array.dtype.name not in _LIFTED_NAMES or 0 in array.strides:
+            return None
+        if jax.dtypes.canonicalize_dtype(array.dtype) != array.dtype or _is_one_value(array):
+            return None
+        return array
+
+
+def _is_one_value(array: np.ndarray) -> bool:
+    flat = array.reshape(-1)
+    width = flat.dtype.itemsize
+    for start in range(0, len(flat), _ELEMENTS_PER_COMPARISON):
+        rows = flat[start : start + _ELEMENTS_PER_COMPARISON].view(np.uint8).reshape(-1, width)
+        if (rows != flat[:1].view(np.uint8)).any():
+            return False
+    return True
+
+
 @dataclass(frozen=True)
 class _LargeConstant:
-    """A large constant of a function."""
+    """Constant of a function; `taken` is the array if it was kept out of the module."""
 
     operation: Any
     shape: tuple[int, ...]
     dtype: str
     taken: np.ndarray | None = None
-    """The array, if it was kept out of the module."""
 
 
 @dataclass(frozen=True)
@@ -160,9 +236,7 @@ def put_back(module: Any, taken: TakenArrays) -> None:
             array = taken.array(op)
             if array is not None:
                 with ir.Location.unknown(), ir.InsertionPoint(op):
-                    value = _make_dense(ir.RankedTensorType(op.results[0].type), _view_bytes(array))
-                    kind = op.results[0].type
-                    constant = create_value("stablehlo.constant", kind, attributes={"value": value})
+                    constant = _create_constant(op.results[0].type, _view_bytes(array))
                 replace_operation(op, [constant])
 
 
@@ -176,11 +250,7 @@ def embed(module: Any, arrays: Sequence[bytes | memoryview]) -> None:
     first = len(block.arguments) - len(arrays)
     with ir.Location.unknown(), ir.InsertionPoint.at_block_begin(block):
         for argument, data in zip(list(block.arguments)[first:], arrays, strict=True):
-            value = _make_dense(ir.RankedTensorType(argument.type), data)
-            constant = create_value(
-                "stablehlo.constant", argument.type, attributes={"value": value}
-            )
-            argument.replace_all_uses_with(constant)
+            argument.replace_all_uses_with(_create_constant(argument.type, data))
     for i in reversed(range(first, first + len(arrays))):
         block.erase_argument(i)
     attributes = attribute(main, "arg_attrs")
@@ -248,16 +318,16 @@ class _Lifting(Generic[T]):
         if dtype in _WITHOUT_ATTRIBUTE:
             data = _read_from_bytecode(constant)
             return None if data is None else self._intern(shape, dtype, data)
-        value = operation.attributes["value"]
+        value: Any = operation.attributes["value"]
         if value not in self._by_attribute:
-            self._by_attribute[value] = None
+            data = None
             if isinstance(value, ir.DenseElementsAttr) and not value.is_splat:
                 if dtype in _WITHOUT_BUFFER:
                     data = _read_from_bytecode(constant)
                 else:
                     data = _view_buffer(value)
-                if data is not None:
-                    self._by_attribute[value] = self._intern(shape, dtype, data)
+            token = None if data is None else self._intern(shape, dtype, data)
+            self._by_attribute[value] = token
         return self._by_attribute[value]
 
     def _add_arguments(self, function: Any, tokens: Sequence[T]) -> dict[T, Any]:
@@ -271,7 +341,6 @@ class _Lifting(Generic[T]):
 
 
 def _find_fixed(functions: Mapping[str, _ModuleFunction]) -> set[str]:
-    """Returns the names of functions whose arguments cannot change."""
     reached = _find_reachable({"main"}, functions)
     unused = functions.keys() - reached
     used_otherwise = set[str]().union(*(f.fixed for f in functions.values()))
@@ -315,12 +384,11 @@ def _can_be_argument(constant: Any) -> bool:
 
 
 def _describe_large(operation: Any, taken: np.ndarray | None) -> _LargeConstant | None:
-    """Describes a constant that is large enough to be lifted; None otherwise."""
     kind = ir.RankedTensorType(operation.results[0].type)
     shape = tuple(kind.shape)
     if math.prod(shape) * 16 < MIN_LIFTED_BYTES:
         return None
-    dtype = LIFTED_DTYPES.get(str(kind.element_type))
+    dtype = _LIFTED_DTYPES.get(str(kind.element_type))
     if dtype is None or math.prod(shape) * jax.numpy.dtype(dtype).itemsize < MIN_LIFTED_BYTES:
         return None
     return _LargeConstant(operation, shape, dtype, taken)
@@ -331,14 +399,13 @@ def _find_symbols(operation: Any) -> set[str]:
     return {a or b for text in texts for a, b in _SYMBOL.findall(text)}
 
 
+def _view_buffer(value: Any) -> memoryview:
+    return _view_bytes(np.asarray(memoryview(value)))
+
+
 def _view_bytes(array: np.ndarray) -> memoryview:
     """Returns the elements in the form that `Intern` takes; copies only if not in C order."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-
-
-def _view_buffer(value: Any) -> memoryview:
-    """Returns a view of the data of an attribute."""
-    return np.asarray(memoryview(value)).reshape(-1).view(np.uint8).data
 
 
 def _read_from_bytecode(constant: _LargeConstant) -> memoryview | None:
@@ -359,19 +426,21 @@ def _read_from_bytecode(constant: _LargeConstant) -> memoryview | None:
     return view[cursor.at : cursor.end]
 
 
-def _make_dense(kind: Any, data: bytes | memoryview) -> Any:
+def _create_constant(kind: Any, data: bytes | memoryview) -> Any:
     array: Any = np.frombuffer(data, np.uint8)
-    element, shape = kind.element_type, list(kind.shape)
-    if str(element) == "i1":
-        try:
-            return ir.DenseElementsAttr.get(array, type=element, shape=shape)
-        except ValueError:  # JAX 0.8 expects 8 bools in a byte
-            array = np.packbits(array, bitorder="little")
-    return ir.DenseElementsAttr.get(array, type=element, shape=shape)
+    tensor = ir.RankedTensorType(kind)
+    element, shape = tensor.element_type, list(tensor.shape)
+    try:
+        value = ir.DenseElementsAttr.get(array, type=element, shape=shape)
+    except ValueError:
+        if str(element) != "i1":
+            raise
+        packed: Any = np.packbits(array, bitorder="little")  # JAX 0.8 expects 8 bools in a byte
+        value = ir.DenseElementsAttr.get(packed, type=element, shape=shape)
+    return create_value("stablehlo.constant", kind, attributes={"value": value})
 
 
 def _add_operands(call: Any, operands: Sequence[Any]) -> None:
-    """Replaces a func.call by one with additional operands."""
     with ir.InsertionPoint(call):
         new_call = ir.Operation.create(
             "func.call",
@@ -393,7 +462,6 @@ def _extend_argument_attributes(operation: Any, count: int) -> None:
 
 
 def _update_type(function: Any) -> None:
-    """Updates a function's type to the arguments of its block."""
     inputs = [argument.type for argument in function.regions[0].blocks[0].arguments]
     set_function_type(function, inputs, function_type(function).results)
 

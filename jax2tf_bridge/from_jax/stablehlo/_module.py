@@ -14,8 +14,14 @@ from jax2tf_bridge.bytecode import Version, version_text
 from jax2tf_bridge.errors import ShardingError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._jax_compat import ir
-from jax2tf_bridge.from_jax.stablehlo._constants import Intern, embed, lift, may_be_large
-from jax2tf_bridge.from_jax.stablehlo._keeping_nan import EXTREMES, keep_nan
+from jax2tf_bridge.from_jax.stablehlo._constants import (
+    PLACEHOLDER_TARGET,
+    Intern,
+    TakenArrays,
+    embed,
+    lift,
+    may_be_large,
+)
 from jax2tf_bridge.from_jax.stablehlo._operations import (
     attribute,
     attributes_of,
@@ -29,14 +35,20 @@ from jax2tf_bridge.from_jax.stablehlo._operations import (
     symbol_name,
     walk_operations,
 )
+from jax2tf_bridge.from_jax.stablehlo._rewrites import (
+    EXTREMES,
+    close_regions,
+    keep_nan,
+    merge_equal,
+)
 from jax2tf_bridge.from_jax.stablehlo._sharding import (
+    SHARDING,
     add_sharding_shapes,
     drop_collectives,
+    drop_shardings,
     has_written_shardings,
     may_be_collectives,
 )
-from jax2tf_bridge.from_jax.stablehlo._simplifying import close_regions, merge_equal
-from jax2tf_bridge.from_jax.stablehlo._taken_arrays import PLACEHOLDER_TARGET, TakenArrays
 
 _INLINE_COMPOSITES = (
     "builtin.module(func.func(stablehlo-legalize-composite-to-call),inline,symbol-dce)"
@@ -48,7 +60,6 @@ _DIALECTS = ("builtin.", "func.", "stablehlo.", "sdy.")
 """Dialects that portable artifacts may contain."""
 
 _PLATFORM_INDEX = "_platform_index"
-_SHARDING = "sdy.sharding"
 
 _MAX_LOCATION_CHARACTERS = 1000
 """Maximum number of characters of "file:line" in an MLIR message."""
@@ -241,36 +252,15 @@ class StableHloModule:
         if may_be_collectives(names):
             with self._edit() as module:
                 cause = drop_collectives(module)
-        self._drop_shardings()
+        if self._may_be_sharded or self._uses_operations_of_shardy():
+            with self._edit() as module:
+                drop_shardings(module)
         if cause is not None:
             raise ShardingError(
                 f"{function_name} uses a mesh of several devices ({cause}), but JAX lowers it for "
                 "one, since no argument or result is spread over the mesh. Give jax.jit "
                 "in_shardings and out_shardings over the mesh, or use a mesh of one device."
             )
-
-    def _drop_shardings(self) -> None:
-        """Removes Shardy's constraints, shardings and meshes, which are no-ops on one device.
-
-        JAX writes them for typed PRNG keys and one-device meshes. Readers need calling
-        convention 10 for them.
-        """
-        if not (self._may_be_sharded or self._uses_operations_of_shardy()):
-            return
-        with self._edit():
-            meshes = []
-            for op in list(self._walk()):
-                if op.name == "sdy.sharding_constraint":
-                    replace_operation(op, op.operands)
-                elif op.name == "sdy.mesh":
-                    meshes.append(op)
-                else:
-                    _drop_shardings_of(op)
-            # Other sdy operations may still refer to a mesh.
-            names = {op.name for op in self._walk() if op.name.startswith("sdy.")}
-            if names <= {"sdy.mesh"}:
-                for mesh in meshes:
-                    mesh.erase()
 
     def narrow_platform_index(self) -> None:
         """Narrows main's platform index to int32, which TF 2.15 needs; with x64 it is int64."""
@@ -450,13 +440,10 @@ class StableHloModule:
         inputs, _ = self.main_types()
         return any("?" in kind for kind in inputs)
 
-    def _walk(self) -> Iterator[Any]:
-        return walk_operations(self._module.operation)
-
 
 def _may_have_shardings(data: bytes) -> bool:
-    """Returns whether the string of the sharding attribute occurs in an artifact or bytecode."""
-    return _SHARDING.encode() in data
+    # The attribute's name is in the table of strings of an artifact or bytecode.
+    return SHARDING.encode() in data
 
 
 def _copy_functions(other: Any, module: Any, name: str) -> Any:
@@ -484,22 +471,6 @@ def _replace_element_type(kind: Any, element: str) -> Any:
 
 def _convert(value: Any, kind: Any) -> Any:
     return ir.Operation.create("stablehlo.convert", results=[kind], operands=[value])
-
-
-def _drop_shardings_of(op: Any) -> None:
-    """Removes the shardings of one operation: its own, or those of a function's signature."""
-    if _SHARDING in op.attributes:
-        del op.attributes[_SHARDING]
-    for name in ("arg_attrs", "res_attrs"):
-        dictionaries = attribute(op, name)
-        if dictionaries is not None and any(_SHARDING in ir.DictAttr(a) for a in dictionaries):
-            op.attributes[name] = ir.ArrayAttr.get([_remove_sharding(a) for a in dictionaries])
-
-
-def _remove_sharding(attributes: Any) -> Any:
-    kept = attributes_of(ir.DictAttr(attributes))
-    kept.pop(_SHARDING, None)
-    return ir.DictAttr.get(kept)
 
 
 def _replace_by_chlo(call: Any) -> None:

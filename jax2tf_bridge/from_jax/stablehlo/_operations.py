@@ -50,7 +50,7 @@ def drop_empty_attributes(function: Any) -> None:
     """Removes arg_attrs and res_attrs of a func.func if all their dictionaries are empty."""
     for name in ("arg_attrs", "res_attrs"):
         dictionaries = attribute(function, name)
-        if dictionaries is not None and not any(len(ir.DictAttr(each)) for each in dictionaries):
+        if dictionaries is not None and not any(len(ir.DictAttr(d)) for d in dictionaries):
             del function.attributes[name]
 
 

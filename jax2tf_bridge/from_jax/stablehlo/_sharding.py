@@ -27,6 +27,7 @@ MANUAL_COMPUTATION = b"xla.sdy.manual_computation_body"
 _TO_PARTS = "xla.sdy.GlobalToLocalShape"
 _FROM_PARTS = "xla.sdy.LocalToGlobalShape"
 _SIZES = {f"stablehlo.{name}" for name in ("concatenate", "get_dimension_size", "reshape")}
+SHARDING = "sdy.sharding"
 _NO_SHARDINGS = "#sdy.sharding_per_value<[]>"
 
 
@@ -49,7 +50,6 @@ def restore_manual_computations(module: Any) -> None:
 
 
 def _read_callee(op: Any) -> str:
-    """Returns the function that a func.call calls; "" for other operations."""
     return (
         str(ir.FlatSymbolRefAttr(op.attributes["callee"]).value) if op.name == "func.call" else ""
     )
@@ -104,7 +104,6 @@ def _move_body(body: Any, computation: Any) -> None:
 
 
 def _find_custom_call(owners: list[Any], target: str) -> Any:
-    """Returns the first of the operations that is a custom call with this target, or None."""
     for owner in owners:
         operation = getattr(owner, "operation", owner)
         if not isinstance(operation, ir.Block) and custom_call_target(operation) == target:
@@ -177,6 +176,43 @@ def drop_collectives(module: Any) -> str | None:
             continue
         replace_operation(op, values)
     return unsupported
+
+
+def drop_shardings(module: Any) -> None:
+    """Removes Shardy's constraints, shardings and meshes, which are no-ops on one device.
+
+    JAX writes them for typed PRNG keys and one-device meshes. Readers need calling convention 10
+    for them. The MLIR context of the module must be the current one.
+    """
+    meshes = []
+    for op in list(walk_operations(module.operation)):
+        if op.name == "sdy.sharding_constraint":
+            replace_operation(op, op.operands)
+        elif op.name == _MESH:
+            meshes.append(op)
+        else:
+            _drop_shardings_of(op)
+    # Other sdy operations may still refer to a mesh.
+    names = {op.name for op in walk_operations(module.operation) if op.name.startswith("sdy.")}
+    if names <= {_MESH}:
+        for mesh in meshes:
+            mesh.erase()
+
+
+def _drop_shardings_of(op: Any) -> None:
+    """Removes the shardings of one operation: its own, or those of a function's signature."""
+    if SHARDING in op.attributes:
+        del op.attributes[SHARDING]
+    for name in ("arg_attrs", "res_attrs"):
+        dictionaries = attribute(op, name)
+        if dictionaries is not None and any(SHARDING in ir.DictAttr(a) for a in dictionaries):
+            op.attributes[name] = ir.ArrayAttr.get([_remove_sharding(a) for a in dictionaries])
+
+
+def _remove_sharding(attributes: Any) -> Any:
+    kept = attributes_of(ir.DictAttr(attributes))
+    kept.pop(SHARDING, None)
+    return ir.DictAttr.get(kept)
 
 
 def _compute_on_one_device(op: Any, name: str) -> list[Any] | None:
