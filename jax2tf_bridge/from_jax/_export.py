@@ -16,13 +16,11 @@ from jax2tf_bridge.from_jax.arguments import JaxCallable, portable_aval
 from jax2tf_bridge.from_jax.lowering import (
     DROP,
     LoweredModule,
-    VjpExport,
     build_portable_function,
     lower,
     make_traced_function,
     out_structure,
     refuse_host_callbacks,
-    trace_with_wide_dtypes,
 )
 from jax2tf_bridge.from_jax.shapes import (
     AUTO_CONSTRAINTS,
@@ -226,41 +224,31 @@ def export_specs(
         specs = auto_shapes(
             specs, lambda proposed: _trace_trial(function, proposed, options), infer=options.infer
         )
-        asked, _, _ = options.call.partition(", polymorphic_shapes=")
-        options = replace(options, call=f"{asked}, polymorphic_shapes={specs.texts()!r}")
+        start, _, _ = options.call.partition(", polymorphic_shapes=")
+        options = replace(options, call=f"{start}, polymorphic_shapes={specs.texts()!r}")
     tracing = make_traced_function(function, specs, options.words)
 
     def to_module(traced: jax.stages.Traced) -> LoweredModule:
         refuse_host_callbacks(traced, name, options)
-        return lower(trace_with_wide_dtypes(traced), name, options)
+        return lower(traced, name, options)
 
-    given = collect_assumptions(specs, options, name)
-    inferred = infer_and_lower(tracing, given, to_module)
+    before = collect_assumptions(specs, options, name)
+    inferred = infer_and_lower(tracing, before, to_module)
     traced, lowered = inferred.traced, inferred.result
-    check_requirements_allowed(given, inferred.assumptions, tracing, options)
+    check_requirements_allowed(before, inferred.assumptions, tracing, options)
     assumptions = with_reshape_requirements(inferred.assumptions, traced, tracing)
-    check_sizes_stay_open(given, assumptions, tracing)
+    check_sizes_stay_open(before, assumptions, tracing)
     in_tree, argument_names = specs.structure()
-    in_shapes = specs.shapes()
     return build_portable_function(
+        tracing,
         traced,
         lowered,
-        name,
         options,
-        in_shapes=in_shapes,
+        in_shapes=specs.shapes(),
         in_tree=in_tree,
         argument_names=argument_names,
         assumptions=assumptions,
         constants=constants,
-        gradient=VjpExport(
-            tracing,
-            traced,
-            in_shapes,
-            assumptions,
-            options,
-            constants=constants,
-            exported=lowered.exported,
-        ).gradient(),
     )
 
 
@@ -301,7 +289,7 @@ def _check_names(specs: Specs, options: ExportOptions) -> None:
     if not unknown:
         return
     names = ", ".join(sorted(unknown))
-    given = Message(
+    start = Message(
         Argument(CONSTRAINTS.name, list(options.constraints)),
         f" speak of {names}, which no entry of ",
         SHAPES,
@@ -309,10 +297,10 @@ def _check_names(specs: Specs, options: ExportOptions) -> None:
     )
     if specs.decided:
         known = ", ".join(sorted(specs.variables())) or "none"
-        raise ShapeError(Message(given, f". The variables there: {known}."))
+        raise ShapeError(Message(start, f". The variables there: {known}."))
     raise ShapeError(
         Message(
-            given,
+            start,
             ": ",
             AUTO_SHAPES,
             " names its variables itself. Write the entry yourself, or pass ",
@@ -370,15 +358,15 @@ def eval_polymorphic_shape(
                 "export. Write the entries of polymorphic_shapes, or read out_avals of the "
                 "portable function that export(f, polymorphic_shapes=AUTO) gives."
             )
-        given = collect_assumptions(specs, options, function.name)
+        before = collect_assumptions(specs, options, function.name)
         tracing = make_traced_function(function, specs)
-        inferred = infer(tracing, given)
+        inferred = infer(tracing, before)
         traced = inferred.traced
         known = with_reshape_requirements(inferred.assumptions, traced, tracing)
-        check_requirements_allowed(given, known, tracing, options)
+        check_requirements_allowed(before, known, tracing, options)
         shapes = [known.shape_from_jax(aval) for aval in traced.jaxpr.out_avals]
         tree = out_structure(traced)
-        scope = given.new_scope()
+        scope = before.new_scope()
         results = [
             jax.ShapeDtypeStruct(tuple(dim_to_jax(d, scope) for d in shape), leaf.dtype)
             for shape, leaf in zip(shapes, traced.jaxpr.out_avals, strict=True)

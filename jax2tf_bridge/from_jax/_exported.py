@@ -18,10 +18,10 @@ from jax2tf_bridge._utils import once_per_object
 from jax2tf_bridge.bytecode import version_text
 from jax2tf_bridge.errors import FunctionError, ShapeError, UnsupportedByTargetError
 from jax2tf_bridge.from_jax import _jax_compat
+from jax2tf_bridge.from_jax._archives import is_retired, rewrite_calls
 from jax2tf_bridge.from_jax._retarget import retarget
 from jax2tf_bridge.from_jax._shardings import read_shardings
 from jax2tf_bridge.from_jax._symbols import dim_to_jax, scope_from_jax, scope_to_jax
-from jax2tf_bridge.from_jax.archives import is_retired, rewrite_calls
 from jax2tf_bridge.from_jax.arguments import is_narrow, portable_aval
 from jax2tf_bridge.from_jax.lowering import effect_names
 from jax2tf_bridge.from_jax.stablehlo import (
@@ -101,8 +101,6 @@ def to_exported(portable: PortableFunction | HoldsPortable) -> jax_export.Export
 
 
 class _ExportedCache:
-    """Cached Exported of a portable function."""
-
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.exported: jax_export.Exported | None = None
@@ -129,7 +127,7 @@ def _make_exported(portable: PortableFunction) -> jax_export.Exported:
     if portable.has_vjp:
         # The closure must not hold the function, or the cached Exported would keep it alive.
         gradient, name = portable.gradient, portable.name
-        with_vjp = _jax_compat.with_vjp_made_by(exported, lambda: to_exported(gradient.get(name)))
+        with_vjp = _jax_compat.attach_vjp(exported, lambda: to_exported(gradient.get(name)))
         exported = with_vjp or _make_flat_exported(portable, _count_made_orders(portable))
     in_avals, out_avals = _constrain_avals(portable, exported)
     return replace(
@@ -323,9 +321,9 @@ def _restore_meshes(module: bytes) -> bytes:
 
 
 def _count_made_orders(portable: PortableFunction) -> int:
-    order, made = 0, portable.gradient.made
-    while made is not None:
-        order, made = order + 1, made.gradient.made
+    order, vjp = 0, portable.gradient.made
+    while vjp is not None:
+        order, vjp = order + 1, vjp.gradient.made
     return order
 
 

@@ -29,6 +29,7 @@ except ImportError:  # JAX 0.8
 __all__ = [
     "SEAM",
     "InconclusiveDimensionOperation",
+    "attach_vjp",
     "configuration",
     "current_stablehlo_version",
     "deserialize_module",
@@ -42,7 +43,6 @@ __all__ = [
     "serialize_module",
     "source_of_equation",
     "static_arguments",
-    "with_vjp_made_by",
 ]
 
 _TRACE_STATE = SeamName(
@@ -130,14 +130,14 @@ def source_of_equation(equation: Any) -> str | None:
     return summarize(source) if summarize is not None and source is not None else None
 
 
-def with_vjp_made_by(
+def attach_vjp(
     exported: jax_export.Exported, make: Callable[[], jax_export.Exported]
 ) -> jax_export.Exported | None:
     """Gives `exported` a VJP that is made on demand; returns None if that is not possible."""
     if _GET_VJP not in {field.name for field in dataclasses.fields(exported)}:
         return None
-    made: dict[str, Any] = {_GET_VJP: lambda _: make()}
-    return dataclasses.replace(exported, **made)
+    field: dict[str, Any] = {_GET_VJP: lambda _: make()}
+    return dataclasses.replace(exported, **field)
 
 
 def current_stablehlo_version() -> tuple[int, int, int]:

@@ -6,12 +6,12 @@ Each name is looked up on use, and a release without one works as described in `
 from __future__ import annotations
 
 import functools
-import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import jax
@@ -29,158 +29,112 @@ _ARRAYS = frozenset({"ndarray", "ArrayImpl", "TypedNdArray"})
 # A lowering rule receives the context, the operands' values and the primitive's parameters.
 Rule = Callable[..., Sequence[Any]]
 
+_RELEASES = "0.8 to 0.12"
+_MLIR = "jax._src.interpreters.mlir"
 _NO_RULES = (
     "JAX's own lowering rules are used for all: linear algebra that they lower to custom calls "
     "cannot be exported, and older StableHLO versions cannot be chosen for gathers"
 )
-_GEQRF = SeamName(
-    "jax._src.lax.linalg", "geqrf_p", "0.8 to 0.12", "every qr stays a call that is refused"
-)
-_GEQP3 = SeamName(
-    "jax._src.lax.linalg",
-    "geqp3_p",
-    "0.8 to 0.12",
-    "a qr with pivoting stays a call that is refused",
-)
-_RAGGED = SeamName(
-    "jax._src.lax.lax",
-    "ragged_dot_general_p",
-    "0.8 to 0.12",
-    "ragged contractions stay operations of CHLO: refused for GPU and TPU by JAX 0.8, and in open "
-    "batches by later ones",
-)
-_REDUCE_SCATTER = SeamName(
-    "jax._src.lax.parallel",
-    "reduce_scatter_p",
-    "0.8 to 0.12",
-    "over an axis of one device, psum_scatter and the gradient of all_gather fail at open sizes",
-)
-_COMPOSITE = SeamName(
-    "jax._src.lax.lax",
-    "composite_p",
-    "0.8 to 0.12",
-    "before 0.12, composites are refused for several platforms at once",
-)
-_PURE_CALLBACK = SeamName(
-    "jax._src.callback",
-    "pure_callback_p",
-    "0.8 to 0.12",
-    "calls back to Python within primitives of libraries are refused in JAX's words, and checks of "
-    "values there cannot be left out",
-)
-_IO_CALLBACK = SeamName(
-    "jax._src.callback",
-    "io_callback_p",
-    "0.8 to 0.12",
-    "calls back to Python within primitives of libraries are refused in JAX's words",
-)
-_PLATFORMS = SeamName("jax._src.interpreters.mlir", "_platforms_for_eqn", "0.8 to 0.12", _NO_RULES)
-_PER_PLATFORM = SeamName(
-    "jax._src.interpreters.mlir", "lower_per_platform", "0.8 to 0.12", _NO_RULES
-)
-_RULES = SeamName("jax._src.interpreters.mlir", "_lowerings", "0.8 to 0.12", _NO_RULES)
-_PLATFORM_RULES = SeamName(
-    "jax._src.interpreters.mlir", "_platform_specific_lowerings", "0.8 to 0.12", _NO_RULES
-)
-_CUSTOM_CALL = SeamName(
-    "jax._src.interpreters.mlir",
-    "custom_call",
-    "0.8 to 0.12",
-    "eigh of a small matrix is lowered as that of larger ones",
-)
-_DYNAMIC_SHAPE = SeamName(
-    "jax._src.interpreters.mlir",
-    "eval_dynamic_shape_as_tensor",
-    "0.8 to 0.12",
-    _CUSTOM_CALL.without,
-)
-
+_NO_CUSTOM_CALLS = "eigh of a small matrix is lowered as that of larger ones"
+_PLATFORMS = SeamName(_MLIR, "_platforms_for_eqn", _RELEASES, _NO_RULES)
+_PER_PLATFORM = SeamName(_MLIR, "lower_per_platform", _RELEASES, _NO_RULES)
+_RULES = SeamName(_MLIR, "_lowerings", _RELEASES, _NO_RULES)
+_PLATFORM_RULES = SeamName(_MLIR, "_platform_specific_lowerings", _RELEASES, _NO_RULES)
+_CUSTOM_CALL = SeamName(_MLIR, "custom_call", _RELEASES, _NO_CUSTOM_CALLS)
+_DYNAMIC_SHAPE = SeamName(_MLIR, "eval_dynamic_shape_as_tensor", _RELEASES, _NO_CUSTOM_CALLS)
 _CONSTANTS = SeamName(
-    "jax._src.interpreters.mlir",
+    _MLIR,
     "_constant_handlers",
-    "0.8 to 0.12",
+    _RELEASES,
     "large arrays that a function captures are written into the module and read from it again, "
     "which takes several times their memory",
 )
 _CONVENTION = SeamName(
     "jax._src.config",
     "jax_export_calling_convention_version",
-    "0.8 to 0.12",
+    _RELEASES,
     "every export fails where JAX's flag of this name asks for a version that JAX does not write",
 )
 
 SEAM: Sequence[SeamName] = (
-    _GEQRF,
-    _GEQP3,
-    _RAGGED,
-    _REDUCE_SCATTER,
-    _COMPOSITE,
-    _PURE_CALLBACK,
-    _IO_CALLBACK,
-    _PLATFORMS,
-    _PER_PLATFORM,
-    _RULES,
-    _PLATFORM_RULES,
-    _CUSTOM_CALL,
-    _DYNAMIC_SHAPE,
-    _CONSTANTS,
-    _CONVENTION,
+    # Half of qr, which jax.lax.linalg has as one.
+    SeamName("jax._src.lax.linalg", "geqrf_p", _RELEASES, "every qr stays a call that is refused"),
+    SeamName(
+        "jax._src.lax.linalg",
+        "geqp3_p",
+        _RELEASES,
+        "a qr with pivoting stays a call that is refused",
+    ),
+    # jax.lax has functions for the other primitives.
+    SeamName(
+        "jax._src.lax.lax",
+        "ragged_dot_general_p",
+        _RELEASES,
+        "ragged contractions stay operations of CHLO: refused for GPU and TPU by JAX 0.8, and in "
+        "open batches by later ones",
+    ),
+    SeamName(
+        "jax._src.lax.parallel",
+        "reduce_scatter_p",
+        _RELEASES,
+        "over an axis of one device, psum_scatter and the gradient of all_gather fail at open "
+        "sizes",
+    ),
+    SeamName(
+        "jax._src.lax.lax",
+        "composite_p",
+        _RELEASES,
+        "before 0.12, composites are refused for several platforms at once",
+    ),
+    SeamName(
+        "jax._src.callback",
+        "pure_callback_p",
+        _RELEASES,
+        "calls back to Python within primitives of libraries are refused in JAX's words, and "
+        "checks of values there cannot be left out",
+    ),
+    SeamName(
+        "jax._src.callback",
+        "io_callback_p",
+        _RELEASES,
+        "calls back to Python within primitives of libraries are refused in JAX's words",
+    ),
+    *(_PLATFORMS, _PER_PLATFORM, _RULES, _PLATFORM_RULES),
+    *(_CUSTOM_CALL, _DYNAMIC_SHAPE, _CONSTANTS, _CONVENTION),
 )
 
-# Half of qr, which jax.lax.linalg has as one.
-geqrf_p: Any = _GEQRF.get()
 
-# Half of qr with pivoting.
-geqp3_p: Any = _GEQP3.get()
-
-# In jax.lax only as functions.
-ragged_dot_general_p: Any = _RAGGED.get()
-
-# The primitive behind psum_scatter.
-reduce_scatter_p: Any = _REDUCE_SCATTER.get()
-
-# In jax.lax only as a function.
-composite_p: Any = _COMPOSITE.get()
-
-# From 0.9 on the first parameter is the module context.
-_AVAL_TO_IR_TAKES_CONTEXT = len(inspect.signature(mlir.aval_to_ir_type).parameters) == 2
-
-
-def rules_possible() -> bool:
-    """Checks that JAX has what every rule of the bridge needs."""
+def can_override_rules() -> bool:
+    """Returns whether JAX has what every rule of the bridge needs."""
     needed = (_PLATFORMS, _PER_PLATFORM, _RULES, _PLATFORM_RULES)
     return all(name.get() is not None for name in needed)
 
 
-def callback_primitives() -> tuple[Any, ...]:
-    """Lists JAX's primitives that call back to Python and return values."""
-    primitives = (_PURE_CALLBACK.get(), _IO_CALLBACK.get())
-    return tuple(p for p in primitives if p is not None)
+def find_primitive(name: str) -> Any:
+    """Returns a primitive of this seam, such as "geqrf_p"; None if this JAX lacks it."""
+    return next(entry.get() for entry in SEAM if entry.name == name)
 
 
-def has_primitive(name: str) -> bool:
-    """Checks that this JAX has a primitive of this seam, as "geqrf_p"."""
-    return any(each.name == name and each.get() is not None for each in SEAM)
-
-
-def custom_calls_possible() -> bool:
-    """Checks that `custom_call` can make rules."""
+def can_make_custom_calls() -> bool:
+    """Returns whether `lower_to_custom_call` works."""
     return _CUSTOM_CALL.get() is not None and _DYNAMIC_SHAPE.get() is not None
 
 
-def lower_fun(function: Callable[..., Any], *, multiple_results: bool = True) -> Rule:
+def lower_fun(function: Callable[..., Any]) -> Rule:
     """Makes a lowering rule that traces `function`, written in jax.lax, and lowers its equations.
 
-    The overrides of the export apply to these equations too.
+    `function` returns an array, or a list or tuple of them. The overrides of the export apply to
+    these equations too.
     """
 
     @functools.wraps(function)
-    def traced(*args: Any, **params: Any) -> Any:
+    def traced(*args: Any, **params: Any) -> Sequence[Any]:
         # The user's strictness about promotion does not apply to our code.
         with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
-            return function(*args, **params)
+            results = function(*args, **params)
+        return results if isinstance(results, (list, tuple)) else [results]
 
-    rule: Rule = mlir.lower_fun(traced, multiple_results=multiple_results)
+    rule: Rule = mlir.lower_fun(traced, multiple_results=True)
     return rule
 
 
@@ -198,7 +152,7 @@ def jax_rule(primitive: Any, platform: str) -> Rule | None:
 
 
 def lower_by_platform(
-    ctx: Any, primitive: Any, rules: Mapping[str, Rule], *args: Any, **params: Any
+    primitive: Any, rules: Mapping[str, Rule], ctx: Any, *args: Any, **params: Any
 ) -> Sequence[Any]:
     """Lowers one equation with `rules` by platform; other platforms use JAX's own rules.
 
@@ -223,46 +177,32 @@ def lower_by_platform(
 
 def by_platform(primitive: Any, rules: Mapping[str, Rule]) -> Rule:
     """Makes a lowering rule that calls `lower_by_platform`."""
-    return functools.partial(_lower_by_platform_rule, primitive, dict(rules))
+    return functools.partial(lower_by_platform, primitive, rules)
 
 
-def _lower_by_platform_rule(
-    primitive: Any, rules: Mapping[str, Rule], ctx: Any, *args: Any, **params: Any
+def lower_to_custom_call(
+    ctx: Any, target: str, *operands: Any, backend_config: str = ""
 ) -> Sequence[Any]:
-    return lower_by_platform(ctx, primitive, rules, *args, **params)
-
-
-def custom_call(target: str, backend_config: str = "") -> Rule:
-    """Makes a rule that emits the custom call `target` with the equation's operands and results.
+    """Emits the custom call `target` with the results of the equation.
 
     XLA must expand the target on every platform. Results of symbolic shape get their shapes as
     operands, as jax.export requires.
     """
-
-    def rule(ctx: Any, *operands: Any, **params: Any) -> Sequence[Any]:
-        del params
-        avals = ctx.avals_out
-        static = all(isinstance(d, int) for aval in avals for d in aval.shape)
-        op = _CUSTOM_CALL.get()(
-            target,
-            result_types=[_ir_type(ctx, aval) for aval in avals],
-            operands=list(operands),
-            backend_config=backend_config,
-            api_version=1,
-            result_shapes=None
-            if static
-            else [_DYNAMIC_SHAPE.get()(ctx, aval.shape) for aval in avals],
-        )
-        return list(op.results)
-
-    return rule
-
-
-def _ir_type(ctx: Any, aval: Any) -> Any:
-    convert: Callable[..., Any] = mlir.aval_to_ir_type
-    if _AVAL_TO_IR_TAKES_CONTEXT:
-        return convert(ctx.module_context, aval)
-    return convert(aval)
+    avals = ctx.avals_out
+    static = all(isinstance(d, int) for aval in avals for d in aval.shape)
+    shapes = None if static else [_DYNAMIC_SHAPE.get()(ctx, aval.shape) for aval in avals]
+    to_type: Callable[..., Any] = mlir.aval_to_ir_type
+    # From JAX 0.9 on the first parameter is the module context.
+    context = (ctx.module_context,) if len(signature(to_type).parameters) == 2 else ()
+    op = _CUSTOM_CALL.get()(
+        target,
+        result_types=[to_type(*context, aval) for aval in avals],
+        operands=list(operands),
+        backend_config=backend_config,
+        api_version=1,
+        result_shapes=shapes,
+    )
+    return list(op.results)
 
 
 def common_rule(primitive: Any) -> Rule:
@@ -272,7 +212,7 @@ def common_rule(primitive: Any) -> Rule:
 
 
 @contextmanager
-def constants_taken(take: TakeConstant) -> Iterator[None]:
+def take_constants(take: TakeConstant) -> Iterator[None]:
     """Makes JAX call `take` first for each array that it lowers as a constant in this context.
 
     JAX's own handlers are unchanged elsewhere.
@@ -293,7 +233,7 @@ def constants_taken(take: TakeConstant) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _ConstantHandler:
-    """Handler of constants of a type, which calls the function of `constants_taken`, then JAX's."""
+    """Handler of constants of a type, which calls the function of `take_constants`, then JAX's."""
 
     plain: Callable[..., Any]
 

@@ -57,7 +57,7 @@ _LOWERED: ContextVar[_Lowered | None] = ContextVar("jax2tf_bridge_lowered", defa
 
 
 @contextmanager
-def module_taken(traced: jax.stages.Traced) -> Iterator[TakenModule]:
+def take_module(traced: jax.stages.Traced) -> Iterator[TakenModule]:
     """Takes the module of `traced` if the block exports it; the Exported then has no bytes."""
     taken = TakenModule(traced)
     installed = [_EXPORT.wrap(_Export), _WRITE.wrap(_Write), _CONTEXT.wrap(_MakeContext)]

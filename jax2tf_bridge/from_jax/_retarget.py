@@ -10,7 +10,7 @@ from dataclasses import replace
 from jax2tf_bridge._dtypes import WIDENED
 from jax2tf_bridge.errors import Message, ModuleError, UnsupportedByTargetError
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.from_jax.archives import rewrite_calls
+from jax2tf_bridge.from_jax._archives import rewrite_calls
 from jax2tf_bridge.from_jax.stablehlo import (
     WIDE_ELEMENT_TYPES,
     RetargetedModule,

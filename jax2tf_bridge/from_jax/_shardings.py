@@ -117,8 +117,8 @@ def _convert_to_devices(
 def _iter_meshes(traced: jax.stages.Traced) -> Iterator[Any]:
     params = [_jax_compat.jit_shardings(traced)]
     params += [equation.params for equation in iter_equations(traced.jaxpr.jaxpr)]
-    for each in params:
-        for value in each.values():
+    for parameters in params:
+        for value in parameters.values():
             for inner in value if isinstance(value, (tuple, list)) else (value,):
                 mesh = getattr(inner, "mesh", inner)
                 if isinstance(mesh, (Mesh, jax.sharding.AbstractMesh)):

@@ -12,7 +12,7 @@ from jax.extend import core as jax_core
 from jax.extend import mlir as portable_artifacts
 from jax.interpreters import mlir
 
-from jax2tf_bridge.from_jax.lowering._rules import lowering_overrides
+from jax2tf_bridge.from_jax.lowering import lowering_overrides
 
 WIDEST = (0, 14, 24)
 CPU = ("cpu",)

@@ -13,7 +13,9 @@ from jax import export as jax_export
 from jax import lax
 
 from jax2tf_bridge import export
-from jax2tf_bridge.from_jax.lowering import _vjp
+
+# Private: an export shows only that the two predicates agree, not which of them decided.
+from jax2tf_bridge.from_jax.lowering import _portable_functions
 from jax2tf_bridge.from_jax.lowering._differentiable import is_surely_differentiable
 from jax2tf_bridge.from_jax.lowering._tracing import trace_vjp
 from tests.programs import PROGRAMS, Program
@@ -131,7 +133,7 @@ def test_nothing_is_differentiated_before_it_is_asked_for(monkeypatch: pytest.Mo
         traced.append(args)
         return trace_vjp(*args)
 
-    monkeypatch.setattr(_vjp, "trace_vjp", counted)
+    monkeypatch.setattr(_portable_functions, "trace_vjp", counted)
     portable = export(_mlp, polymorphic_shapes="b, 4")(W)
     assert portable.gradient_problem() is None
     assert traced == []

@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import jax2tf_bridge as bridge
 from jax2tf_bridge import PortableFunction, Target, from_exported, retarget, to_exported
 from jax2tf_bridge.errors import ModuleError, StructureError, UnsupportedByTargetError
-from jax2tf_bridge.from_jax import _jax_compat
+from jax2tf_bridge.from_jax import jax_compat
 from jax2tf_bridge.portable import (
     NodeCodec,
     StoredGradient,
@@ -82,7 +82,7 @@ def test_without_the_private_field_the_vjps_that_are_there_are_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     portable = _on_cpu(jnp.sin)(x34)
-    monkeypatch.setattr(_jax_compat, "_GET_VJP", "no_such_field")
+    monkeypatch.setattr(jax_compat, "_GET_VJP", "no_such_field")
     assert not to_exported(portable).has_vjp()
     exported = to_exported(portable.with_vjp(1))
     assert exported.has_vjp()
@@ -303,7 +303,7 @@ def test_types_of_stored_vjps_are_compared_where_all_are_read_at_once(
     portable = pickle.loads(pickle.dumps(_on_cpu(jnp.sin)(x34).with_vjp(1)))
     vjp = portable.vjp()
     wrong = replace(vjp, out_avals=(replace(vjp.out_avals[0], dtype="int32"),))
-    monkeypatch.setattr(_jax_compat, "_GET_VJP", "no_such_field")
+    monkeypatch.setattr(jax_compat, "_GET_VJP", "no_such_field")
     assert to_exported(portable).has_vjp()
     with pytest.raises(ModuleError, match=r"result 0: the portable function says int32"):
         to_exported(replace(portable, gradient=StoredGradient(wrong)))

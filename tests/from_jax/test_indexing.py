@@ -13,7 +13,7 @@ from jax.extend import core as jax_core
 from jax2tf_bridge import Target, from_exported, retarget
 from jax2tf_bridge import export as bridge_export
 from jax2tf_bridge.errors import UnsupportedByTargetError
-from jax2tf_bridge.from_jax.lowering._rules import lowering_overrides
+from jax2tf_bridge.from_jax.lowering import lowering_overrides
 from jax2tf_bridge.from_jax.stablehlo import StableHloModule
 from tests.from_jax.lowered import (
     ALL,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax import export, lax
 
-from jax2tf_bridge.from_jax.lowering._rules import lowering_overrides
+from jax2tf_bridge.from_jax.lowering import lowering_overrides
 from tests.from_jax.lowered import (
     ALL,
     CPU,

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+# Private: an export does not show how a variable is written for JAX.
 from jax2tf_bridge.from_jax.shapes._assumptions import Progression, progressions
 from shape_poly import DimExpr, parse_comparison, parse_dimension
 

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+# Private: JAX's messages of other releases can only be read here.
 from jax2tf_bridge.from_jax.shapes._questions import Question, read_question
 
 VARIABLES = frozenset("abcdhw")

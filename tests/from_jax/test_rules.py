@@ -9,7 +9,9 @@ import pytest
 from jax import export, lax
 
 from jax2tf_bridge import convert
-from jax2tf_bridge.from_jax.lowering._operation_rules import _find_factor
+
+# Private: the factor shows only in the speed of the module.
+from jax2tf_bridge.from_jax.lowering._rules import _find_factor
 from tests.from_jax.lowered import export_function, matrix
 from tests.sampling import sampled
 

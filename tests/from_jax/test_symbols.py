@@ -17,6 +17,8 @@ from jax import export as jax_export
 from jax2tf_bridge import export
 from jax2tf_bridge.errors import ShapeError
 from jax2tf_bridge.from_jax import dim_from_jax, dim_to_jax, scope_from_jax
+
+# Private: an export does not show the forms of constraints for JAX.
 from jax2tf_bridge.from_jax._symbols import comparison_to_jax, scope_to_jax
 from shape_poly import (
     Dim,

@@ -17,7 +17,7 @@ from jax.experimental import pallas
 from jax2tf_bridge import PortableFunction, Target, export, from_exported, retarget, to_exported
 from jax2tf_bridge.bytecode import Block, Operation, read_program
 from jax2tf_bridge.errors import NotExportableError, UnsupportedByTargetError
-from jax2tf_bridge.from_jax import _jax_compat
+from jax2tf_bridge.from_jax import jax_compat
 from jax2tf_bridge.portable import without_xla
 from tests.sharding.meshes import X, by_parts
 
@@ -142,7 +142,7 @@ def test_there_and_back() -> None:
         portable = export(special, polymorphic_shapes=shapes)(x43).with_vjp(0)
         there = retarget(portable, NO_XLA)
         assert there.target == NO_XLA
-        newest = _jax_compat.current_stablehlo_version()
+        newest = jax_compat.current_stablehlo_version()
         assert there.module.stablehlo_version >= min((1, 13, 7), newest)
         _same_results(special, x43, there)
 

@@ -144,7 +144,7 @@ def written_constants(without: Callable[[], None]) -> None:
 
     def asked() -> bool:
         found: list[Any] = []
-        with _jax_compat_lowering.constants_taken(found.append):
+        with _jax_compat_lowering.take_constants(found.append):
             jax.jit(lambda x: x + array).lower(array)
         return any(np.shape(value) == array.shape for value in found)
 

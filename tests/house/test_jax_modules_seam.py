@@ -10,7 +10,7 @@ import pytest
 from jax.scipy.special import erf
 
 from jax2tf_bridge import export, retarget
-from jax2tf_bridge.from_jax._jax_compat_modules import SEAM, module_taken
+from jax2tf_bridge.from_jax._jax_compat_modules import SEAM, take_module
 from jax2tf_bridge.from_jax.arguments import AlreadyTraced
 from jax2tf_bridge.from_jax.stablehlo import StableHloModule
 from tests.from_jax.inferring import module_text
@@ -70,7 +70,7 @@ def test_other_exports_write_their_modules() -> None:
     """As one that a lowering rule makes, while the bridge waits for its own."""
     traced = jax.jit(norm_and_product).trace(ROWS)
     other = jax.export.export(jax.jit(jnp.sin))
-    with module_taken(traced) as taken:
+    with take_module(traced) as taken:
         assert other(ROWS).mlir_module_serialized
     assert taken.module is None
     assert other(ROWS).call(ROWS).shape == ROWS.shape
@@ -81,7 +81,7 @@ def test_what_jax_has_lowered_stays_as_it_was() -> None:
     traced = jax.jit(norm_and_product).trace(ROWS)
     texts = []
     for _ in range(2):
-        with module_taken(traced) as taken:
+        with take_module(traced) as taken:
             exported = jax.export.export(AlreadyTraced(traced))()
         assert exported.mlir_module_serialized == b""
         texts.append(str(taken.module))

@@ -15,10 +15,9 @@ from jax import lax
 
 import jax2tf_bridge as bridge
 from jax2tf_bridge.from_jax.linalg import pivoted_qr
-from jax2tf_bridge.from_jax.linalg._eig import eig
 from jax2tf_bridge.from_jax.linalg._linear_systems import tridiagonal_solve
 from jax2tf_bridge.from_jax.linalg._reflectors import hessenberg, tridiagonal
-from jax2tf_bridge.from_jax.linalg._schur import schur
+from jax2tf_bridge.from_jax.linalg._schur_and_eig import eig, schur
 from tests.sampling import sampled
 
 Matrix = np.ndarray[Any, np.dtype[Any]]

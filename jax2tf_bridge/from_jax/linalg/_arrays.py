@@ -1,6 +1,6 @@
 """Small operations on batches of matrices, shared by the decompositions; written in jax.lax."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -82,8 +82,12 @@ def _combine(parts: list[Any]) -> Any:
 
 def adjoint(a: Any) -> Any:
     """Returns the conjugate transpose of the last two dimensions."""
-    swapped = lax.transpose(a, (*range(a.ndim - 2), a.ndim - 1, a.ndim - 2))
-    return conj(swapped)
+    return conj(transpose(a))
+
+
+def transpose(a: Any) -> Any:
+    """Exchanges the last two dimensions."""
+    return lax.transpose(a, (*range(a.ndim - 2), a.ndim - 1, a.ndim - 2))
 
 
 def conj(a: Any) -> Any:
@@ -105,6 +109,15 @@ def real_dtype(dtype: Any) -> np.dtype[Any]:
     return np.finfo(dtype).dtype
 
 
+def cast_like(x: Any, a: Any) -> Any:
+    return lax.convert_element_type(x, a.dtype)
+
+
+def max_over(x: Any, *axes: int) -> Any:
+    """Returns the maximum of numbers that are not negative, and 0 for an empty array."""
+    return lax.reduce(x, np.zeros((), x.dtype), lax.max, axes)
+
+
 def epsilon(dtype: Any) -> float:
     """Returns the machine epsilon: the distance from 1 to the next larger number."""
     return float(np.finfo(dtype).eps)
@@ -113,7 +126,15 @@ def epsilon(dtype: Any) -> float:
 def diagonal(a: Any) -> Any:
     """Returns the main diagonal of [..., m, n], as [..., m]; 0 in rows that it does not reach."""
     masked = where(distance_below_diagonal(*a.shape[-2:]) == 0, a, 0)
-    return lax.reduce(masked, np.zeros((), a.dtype), lax.add, (a.ndim - 1,))
+    return lax.reduce_sum(masked, (a.ndim - 1,))
+
+
+def take_at(a: Any, index: Any, axis: int) -> Any:
+    """Returns the slice of `a` at an index that may be traced, without the axis.
+
+    lax.dynamic_index_in_dim is a jitted function and would leave a call in the module.
+    """
+    return lax.squeeze(lax.dynamic_slice_in_dim(a, index, 1, axis), (axis,))
 
 
 def columns(v: Any) -> Any:
@@ -160,7 +181,7 @@ def distance_below_diagonal(m: int, n: int | None = None) -> Any:
 
 def eye_like(a: Any, rows_count: int, columns_count: int) -> Any:
     """Returns identities [..., rows, columns] with the batch and dtype of `a` [..., m, n]."""
-    eye = lax.convert_element_type(distance_below_diagonal(rows_count, columns_count) == 0, a.dtype)
+    eye = cast_like(distance_below_diagonal(rows_count, columns_count) == 0, a)
     return broadcast(eye, (*a.shape[:-2], rows_count, columns_count))
 
 
@@ -188,7 +209,18 @@ def resize(a: Any, shape: tuple[Any, ...]) -> Any:
     if a.shape == shape:
         return a
     config = [(0, new - old, 0) for old, new in zip(a.shape, shape, strict=True)]
+    return pad_zeros(a, config)
+
+
+def pad_zeros(a: Any, config: Sequence[tuple[Any, Any, int]]) -> Any:
+    """Pads with zeros; `config` is that of lax.pad."""
     return lax.pad(a, np.zeros((), a.dtype), config)
+
+
+def shift(a: Any, count: int, *axes: int) -> Any:
+    """Moves the entries `count` places along each of the axes, and fills up with zeros."""
+    config = [(count, -count, 0) if axis in axes else (0, 0, 0) for axis in range(a.ndim)]
+    return pad_zeros(a, config)
 
 
 def int32(size: Any) -> Any:
@@ -213,6 +245,13 @@ def loop(count: Any, step: Callable[[Any, State], State], state: State) -> State
         return result
     result = lax.fori_loop(0, count, body, state)
     return result
+
+
+def vmap_matrices(function: Callable[[Any], Any], a: Any) -> Any:
+    """Applies `function` to all matrices of [..., m, n] at once."""
+    for _ in a.shape[:-2]:
+        function = jax.vmap(function)
+    return function(a)
 
 
 def map_matrices(function: Callable[[Any], Any], a: Any) -> Any:

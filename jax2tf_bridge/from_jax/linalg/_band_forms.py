@@ -9,6 +9,7 @@ from jax2tf_bridge.from_jax.linalg._arrays import (
     RowMatrix,
     adjoint,
     are_sizes_known,
+    cast_like,
     conj,
     diagonal,
     distance_below_diagonal,
@@ -22,6 +23,8 @@ from jax2tf_bridge.from_jax.linalg._arrays import (
     resize,
     round_up_to_multiple,
     rows,
+    take_at,
+    transpose,
     where,
 )
 
@@ -92,7 +95,7 @@ def _reduce_panels(a: Any, count: Any, width: int) -> tuple[Any, Any, Any]:
         pairs = pairs.whole()
         by_column = lax.reshape(pairs, (width, 2, n))
         exchanged = conj(lax.reshape(lax.rev(by_column, (1,)), (2 * width, n)))
-        a = a - matmul(lax.transpose(pairs, (1, 0)), exchanged)
+        a = a - matmul(transpose(pairs), exchanged)
         vectors = lax.expand_dims(lax.index_in_dim(by_column, 0, 1, keepdims=False), (0,))
         panels = lax.dynamic_update_slice_in_dim(panels, vectors, p, 0)
         return a, lax.dynamic_update_slice_in_dim(off_diagonal, below, start, 0), panels
@@ -144,7 +147,7 @@ def _reduce_panel(a: Any, width: int, start: Any) -> tuple[RowMatrix, Any]:
         p = (p - new * conj(lax.dynamic_slice_in_dim(a, k, 1, 0))) * scale
         p = p - pairs.times(exchange(products))
         half = real(matmul(p, adjoint(v))) * np.array(0.5, squares.dtype)
-        w = p - lax.convert_element_type(half, a.dtype) * v
+        w = p - cast_like(half, a) * v
         pairs = pairs.write(lax.concatenate([v, w], 0), position)
         return pairs, where(steps == j, lax.reshape(new, (1,)), below)
 
@@ -158,20 +161,19 @@ def make_reflection(head: Any, squares: Any) -> tuple[Any, Any]:
     v = (x - new e) scale has v^H v = 2, and (I - v v^H) x = new e. If x is tiny, scale is 0. `head`
     is the first entry of x [1, 1], and `squares` is x^H x, real [1, 1].
     """
-    one = np.ones((), squares.dtype)
     # The squares of smaller numbers underflow, and the reflection would not be unitary.
     trivial = squares <= np.array(epsilon(head.dtype) ** 4, squares.dtype)
     norm = lax.sqrt(squares)
     size = lax.abs(head)
     if is_complex(head):
         nonzero = size > 0
-        divisor = lax.convert_element_type(where(nonzero, size, one), head.dtype)
-        phase = where(nonzero, head / divisor, np.ones((), head.dtype))
+        divisor = cast_like(where(nonzero, size, 1), head)
+        phase = where(nonzero, head / divisor, 1)
     else:
-        phase = where(head < 0, -one, one)
-    new = where(trivial, head, -phase * lax.convert_element_type(norm, head.dtype))
-    scale = where(trivial, 0, lax.rsqrt(where(trivial, one, squares + norm * size)))
-    return new, lax.convert_element_type(scale, head.dtype)
+        phase = where(head < 0, np.array(-1, head.dtype), 1)
+    new = where(trivial, head, -phase * cast_like(norm, head))
+    scale = where(trivial, 0, lax.rsqrt(where(trivial, 1, squares + norm * size)))
+    return new, cast_like(scale, head)
 
 
 def apply_reflections(stages: list[Stage], z: Any) -> Any:
@@ -195,36 +197,35 @@ def apply_panels(panels: Any, z: Any) -> Any:
 
     def apply(step: Any, z: Any) -> Any:
         position = int32(count) - np.int32(1) - step
-        return _apply_panel(lax.squeeze(lax.dynamic_slice_in_dim(panels, position, 1, 0), (0,)), z)
+        return _apply_panel(take_at(panels, position, 0), z)
 
     return loop(count, apply, z)
 
 
 def _apply_panel(vectors: Any, z: Any) -> Any:
     """Computes H_1 H_2 ... z for the vectors [width, n] of the reflections, and z [n, k]."""
-    gram = matmul(conj(vectors), lax.transpose(vectors, (1, 0)))
+    gram = matmul(conj(vectors), transpose(vectors))
     width = gram.shape[0]
     # H_1 ... H_k = I - V T V^H. The inverse of T is upper triangular, with ones on the diagonal and
     # the products of the vectors above it.
     inverse = where(distance_below_diagonal(width) < 0, gram, eye_like(gram, width, width))
     product = matmul(conj(vectors), z)
     product = lax.linalg.triangular_solve(inverse, product, left_side=True, lower=False)
-    return z - matmul(lax.transpose(vectors, (1, 0)), product)
+    return z - matmul(transpose(vectors), product)
 
 
 def accumulate_phases(e: Any) -> Any:
     """Returns unit numbers p [n] with p_0 = 1 and p_{k+1} / p_k the phase of e_k [n - 1]."""
     size = lax.abs(e)
     nonzero = size > 0
-    one = np.ones((), e.dtype)
-    steps = where(nonzero, e / lax.convert_element_type(where(nonzero, size, 1), e.dtype), one)
+    steps = where(nonzero, e / cast_like(where(nonzero, size, 1), e), 1)
     n = e.shape[0] + 1
     steps = resize(steps, (n,))  # one longer, so that it is not empty for n = 1
 
     def follow(k: Any, phases: Any) -> Any:
         step = lax.dynamic_slice_in_dim(steps, k, 1, 0)
         phase = lax.dynamic_slice_in_dim(phases, k, 1, 0) * step
-        phase = phase / lax.convert_element_type(lax.abs(phase), e.dtype)
+        phase = phase / cast_like(lax.abs(phase), e)
         return lax.dynamic_update_slice_in_dim(phases, phase, k + np.int32(1), 0)
 
     return loop(e.shape[0], follow, lax.full((n,), 1, e.dtype))
@@ -271,7 +272,7 @@ def bidiagonalize(a: Any) -> Bidiagonal:
         start = p * np.int32(width)
         panel = _reduce_rows_and_columns(a, width, start)
         left, right = panel.left.whole(), panel.right.whole()
-        a = a - matmul(lax.transpose(left, (1, 0)), conj(right))
+        a = a - matmul(transpose(left), conj(right))
         d = lax.dynamic_update_slice_in_dim(d, panel.d, start, 0)
         e = lax.dynamic_update_slice_in_dim(e, panel.e, start, 0)
         lefts = lax.dynamic_update_slice_in_dim(lefts, _take_every_other(left, 0), p, 0)

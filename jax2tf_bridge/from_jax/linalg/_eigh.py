@@ -14,14 +14,15 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from jax import lax
 
 from jax2tf_bridge.from_jax.linalg._arrays import (
+    State,
     adjoint,
     are_sizes_known,
     broadcast,
+    cast_like,
     columns,
     distance_below_diagonal,
     epsilon,
@@ -30,10 +31,12 @@ from jax2tf_bridge.from_jax.linalg._arrays import (
     is_complex,
     loop,
     matmul,
-    real,
+    max_over,
     resize,
     round_up_to_multiple,
     rows,
+    shift,
+    vmap_matrices,
     where,
 )
 from jax2tf_bridge.from_jax.linalg._band_forms import (
@@ -61,22 +64,17 @@ def eigh(a: Any, *, lower: bool) -> tuple[Any, Any]:
     Only the lower (or upper) triangle of a [..., n, n] is read. A matrix that is not finite gives
     NaN throughout. n may be symbolic.
     """
-    function = functools.partial(_decompose, lower=lower)
-    for _ in a.shape[:-2]:
-        function = jax.vmap(function)
-    vectors, values = function(a)
+    vectors, values = vmap_matrices(functools.partial(_decompose, lower=lower), a)
     return vectors, values
 
 
 def _decompose(a: Any, *, lower: bool) -> tuple[Any, Any]:
     n = a.shape[0]
     a = _make_hermitian(a, lower)
-    largest = lax.reduce(lax.abs(a), np.zeros((), real(a).dtype), lax.max, (0, 1))
-    finite = lax.is_finite(largest) & lax.reduce(
-        lax.is_finite(lax.abs(a)), np.array(True), lax.bitwise_and, (0, 1)
-    )
-    scale = where((largest > 0) & finite, largest, np.ones((), largest.dtype))
-    d, e, stages = tridiagonalize(a / lax.convert_element_type(scale, a.dtype))
+    largest = max_over(lax.abs(a), 0, 1)
+    finite = lax.is_finite(largest) & lax.reduce_and(lax.is_finite(lax.abs(a)), (0, 1))
+    scale = where((largest > 0) & finite, largest, 1)
+    d, e, stages = tridiagonalize(a / cast_like(scale, a))
 
     phases = None
     if is_complex(a):
@@ -89,8 +87,8 @@ def _decompose(a: Any, *, lower: bool) -> tuple[Any, Any]:
         + lax.pad(size, 0 * largest, [(1, 0, 0)])
         + lax.pad(size, 0 * largest, [(0, 1, 0)])
     )
-    norm = lax.reduce(sums, np.zeros((), sums.dtype), lax.max, (0,))
-    norm = where(norm > 0, norm, np.ones((), norm.dtype)) * np.array(2, norm.dtype)
+    norm = max_over(sums, 0)
+    norm = where(norm > 0, norm, 1) * np.array(2, norm.dtype)
     d, e = d / norm, e / norm
 
     vectors = eigh_tridiagonal(d, e)
@@ -98,12 +96,11 @@ def _decompose(a: Any, *, lower: bool) -> tuple[Any, Any]:
     values, order = lax.sort((values, lax.iota(np.int32, n)), dimension=0, num_keys=1)
     vectors = vectors.at[:, order].get(mode="promise_in_bounds", unique_indices=True)
 
-    vectors = lax.convert_element_type(vectors, a.dtype)
+    vectors = cast_like(vectors, a)
     if phases is not None:
         vectors = columns(phases) * vectors
     vectors = apply_reflections(stages, vectors)
-    nan = np.array(np.nan, a.dtype)
-    return where(finite, vectors, nan), where(finite, values * norm * scale, real(nan))
+    return where(finite, vectors, np.nan), where(finite, values * norm * scale, np.nan)
 
 
 def _make_hermitian(a: Any, lower: bool) -> Any:
@@ -167,7 +164,7 @@ def pad(d: Any, e: Any, block: int) -> tuple[Any, Any]:
     if padded == n:
         return d, resize(e, (n,))
     index = lax.iota(np.int32, padded)
-    far = lax.convert_element_type(index - int32(n) + np.int32(4), d.dtype)
+    far = cast_like(index - int32(n) + np.int32(4), d)
     return where(index < int32(n), resize(d, (padded,)), far), resize(e, (padded,))
 
 
@@ -177,7 +174,7 @@ def _solve_blocks(d: Any, e: Any, size: int) -> tuple[Any, Any]:
     A tie of strength |b| subtracts |b| from the diagonal entries at both of its ends.
     """
     tie = lax.abs(e)
-    previous = lax.pad(tie, np.zeros((), d.dtype), [(1, -1, 0)])
+    previous = shift(tie, 1, 0)
     shape = (d.shape[0] // size, size)
     values, ties = lax.reshape(d - tie - previous, shape), lax.reshape(e, shape)
     ties = where(lax.iota(np.int32, size) < size - 1, ties, 0)
@@ -201,11 +198,9 @@ def compute_rayleigh_quotients(d: Any, e: Any, v: Any) -> Any:
     The matrix has diagonal `d` and subdiagonal `e`. The quotients have twice as many correct digits
     as the vectors.
     """
-    zero = np.zeros((), v.dtype)
-    following = lax.pad(v, zero, [(-1, 1, 0), (0, 0, 0)])
-    squares = sum_over(columns(d) * v * v, 0)
-    products = sum_over(columns(resize(e, d.shape)) * v * following, 0)
-    return (squares + products + products) / sum_over(v * v, 0)
+    squares = lax.reduce_sum(columns(d) * v * v, (0,))
+    products = lax.reduce_sum(columns(resize(e, d.shape)) * v * shift(v, -1, 0), (0,))
+    return (squares + products + products) / lax.reduce_sum(v * v, (0,))
 
 
 # gap(a, b) is a - b, or f(a) - f(b) for an increasing function f.
@@ -231,7 +226,21 @@ class Pairs(NamedTuple):
     same: Any
 
 
-def pair_parts(n: Any, size: Any) -> Pairs:
+def merge_until_one(
+    merge: Callable[[State, Pairs], State], parts: State, n: Any, size: int
+) -> State:
+    """Calls `merge(parts, pairs)`, which doubles the `size` of a part, until it has all n rows."""
+
+    def step(state: tuple[State, Any]) -> tuple[State, Any]:
+        parts, size = state
+        return merge(parts, _pair_parts(n, size)), size * np.int32(2)
+
+    start = (parts, np.int32(size))
+    parts, _ = lax.while_loop(lambda state: state[1] < int32(n), step, start)
+    return parts
+
+
+def _pair_parts(n: Any, size: Any) -> Pairs:
     """Pairs parts of `size` rows; `size` is a traced scalar."""
     index = lax.iota(np.int32, n)
     number = lax.div(index, size * np.int32(2))
@@ -251,16 +260,11 @@ def _merge_all(vectors: Any, values: Any, ties: Any, size: int) -> tuple[Any, An
       ties: [p, n]; entry k ties rows k and k + 1, and the last one is zero.
       size: the number of rows of a part; n is a multiple of it.
     """
-    n = values.shape[1]
 
-    def merge(state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
-        vectors, values, size = state
-        vectors, values = _merge_pairs(vectors, values, ties, pair_parts(n, size))
-        return vectors, values, size * np.int32(2)
+    def merge(parts: tuple[Any, Any], pairs: Pairs) -> tuple[Any, Any]:
+        return _merge_pairs(*parts, ties, pairs)
 
-    start = (vectors, values, np.int32(size))
-    vectors, values, _ = lax.while_loop(lambda state: state[2] < int32(n), merge, start)
-    return vectors, values
+    return merge_until_one(merge, (vectors, values), values.shape[1], size)
 
 
 def _merge_pairs(vectors: Any, values: Any, ties: Any, pairs: Pairs) -> tuple[Any, Any]:
@@ -279,7 +283,7 @@ def _merge_pairs(vectors: Any, values: Any, ties: Any, pairs: Pairs) -> tuple[An
     origin, offset, difference = find_roots(poles, weights, ordered, pairs, lax.sub)
     fitted_z = lax.sqrt(fit_weights(poles, ordered, rank, difference, pairs, lax.sub))
     s = where(pairs.same, columns(where(z < 0, -fitted_z, fitted_z)) / difference, 0)
-    s = s * rows(lax.rsqrt(sum_over(s * s, 1)))
+    s = s * rows(lax.rsqrt(lax.reduce_sum(s * s, (1,))))
     return matmul(vectors, s), origin + offset
 
 
@@ -309,17 +313,17 @@ def separate(poles: Any, pairs: Pairs) -> tuple[Any, Any, Any]:
     earlier = (rows(poles) < columns(poles)) | (
         (rows(poles) == columns(poles)) & (rows(index) < columns(index))
     )
-    rank = sum_over(lax.convert_element_type(earlier & pairs.same, np.int32), 2) + pairs.first
-    at_rank = columns(rank) == rows(index)  # [pole, place]
-    ordered = sum_over(where(at_rank, columns(poles), 0), 1)
-    # The running maximum of pole - index * unit puts each pole at least a unit above the last one.
-    unit = lax.convert_element_type(index, poles.dtype) * np.array(
-        epsilon(poles.dtype), poles.dtype
+    rank = (
+        lax.reduce_sum(lax.convert_element_type(earlier & pairs.same, np.int32), (2,)) + pairs.first
     )
+    at_rank = columns(rank) == rows(index)  # [pole, place]
+    ordered = lax.reduce_sum(where(at_rank, columns(poles), 0), (1,))
+    # The running maximum of pole - index * unit puts each pole at least a unit above the last one.
+    unit = cast_like(index, poles) * np.array(epsilon(poles.dtype), poles.dtype)
     up_to = (rows(index) <= columns(index)) & pairs.same
     level = where(up_to, rows(ordered - unit), -np.inf)
-    ordered = lax.reduce(level, np.array(-np.inf, poles.dtype), lax.max, (2,)) + unit
-    return sum_over(where(at_rank, rows(ordered), 0), 2), ordered, rank
+    ordered = lax.reduce_max(level, (2,)) + unit
+    return lax.reduce_sum(where(at_rank, rows(ordered), 0), (2,)), ordered, rank
 
 
 def find_roots(
@@ -337,23 +341,22 @@ def find_roots(
       relative accuracy.
     """
     dtype = poles.dtype
-    one = np.ones((), dtype)
     own_weights = where(pairs.same, columns(weights), 0)  # [pole, root]
 
     def secular(distance: Any) -> Any:
-        return sum_over(own_weights / distance, 1) + one
+        return lax.reduce_sum(own_weights / distance, (1,)) + np.ones((), dtype)
 
     def distances(origin: Any) -> Any:
         # 4 is farther away than any pole of the same pair.
         return where(pairs.same, gap(columns(poles), rows(origin)), 4)
 
-    following = lax.pad(ordered, np.zeros((), dtype), [(0, 0, 0), (-1, 1, 0)])
+    following = shift(ordered, -1, 1)
     # The last root is at most the sum of the weights above the last pole.
-    reach = columns(sum_over(weights, 1)) * np.array(1 + 1e-3, dtype)
+    reach = columns(lax.reduce_sum(weights, (1,))) * np.array(1 + 1e-3, dtype)
     half = where(pairs.last, reach, gap(following, ordered) * np.array(0.5, dtype))
     near_lower = (secular(distances(ordered) - rows(half)) >= 0) | pairs.last
     origin = where(near_lower, ordered, following)
-    direction = where(near_lower, one, -one)
+    direction = where(near_lower, np.ones((), dtype), -1)
     base = distances(origin)
 
     bits = np.dtype(f"int{dtype.itemsize * 8}")
@@ -371,7 +374,7 @@ def find_roots(
         distance = base - rows(direction * size)
         value = direction * secular(distance)
         # Divides in another order than `secular`: XLA would store quotients that both sums share.
-        slope = value + sum_over(rows(size) / distance * own_weights / distance, 1)
+        slope = value + lax.reduce_sum(rows(size) / distance * own_weights / distance, (1,))
         return lax.clamp(low, where(slope > 0, size - size * value / slope, size), high)
 
     bounds = (smallest, lax.bitcast_convert_type(half, bits))
@@ -390,13 +393,8 @@ def fit_weights(
     weight_j = prod_i (root_i - pole_j) / prod_{i != j} (pole_i - pole_j), where each root is
     divided by the pole between it and pole_j, so that only the last factor can exceed 1.
     """
-    following = lax.pad(ordered, np.zeros((), poles.dtype), [(0, 0, 0), (-1, 1, 0)])
+    following = shift(ordered, -1, 1)
     neighbour = where(rows(pairs.index) < columns(rank), rows(ordered), rows(following))
     denominator = where(rows(pairs.last), -1, gap(columns(poles), neighbour))
     factors = where(pairs.same, difference / denominator, 1)
-    return lax.reduce(factors, np.ones((), poles.dtype), lax.mul, (2,))
-
-
-def sum_over(x: Any, axis: int) -> Any:
-    """Sums along one axis."""
-    return lax.reduce(x, np.zeros((), x.dtype), lax.add, (axis,))
+    return lax.reduce_prod(factors, (2,))

@@ -9,16 +9,22 @@ from jax import lax
 
 from jax2tf_bridge.from_jax.linalg._arrays import (
     adjoint,
+    cast_like,
     columns,
+    conj,
     diagonal,
     distance_below_diagonal,
     is_complex,
     loop,
     map_matrices,
     matmul,
+    max_over,
+    pad_zeros,
     real,
     resize,
     rows,
+    take_at,
+    transpose,
     where,
 )
 
@@ -29,30 +35,26 @@ def make_reflector(x: Any, k: Any) -> tuple[Any, Any, Any]:
     v is 0 before k and 1 at k, and beta is real. tau is 0 if x has the form beta e_k already.
     """
     index = lax.iota(np.int32, x.shape[0])
-    alpha = _entry_at(x, k)
+    alpha = take_at(x, k, 0)
     tail = where(index > k, x, 0)
-    largest = lax.reduce(lax.abs(where(index >= k, x, 0)), real(alpha * 0), lax.max, (0,))
-    one = np.ones((), largest.dtype)
-    scale = where(largest > 0, largest, one)
+    largest = max_over(lax.abs(where(index >= k, x, 0)), 0)
+    scale = where(largest > 0, largest, 1)
     scaled = lax.abs(x) / scale
     squares = where(index >= k, scaled * scaled, 0)
-    norm = scale * lax.sqrt(lax.reduce(squares, np.zeros((), scale.dtype), lax.add, (0,)))
+    norm = scale * lax.sqrt(lax.reduce_sum(squares, (0,)))
     beta = where(_has_sign_bit(real(alpha)), norm, -norm)
-    no_tail = lax.reduce(tail == 0, np.array(True), lax.bitwise_and, (0,))
+    no_tail = lax.reduce_and(tail == 0, (0,))
     is_reduced = no_tail & (lax.imag(alpha) == 0) if is_complex(x) else no_tail
     beta = where(is_reduced, real(alpha), beta)
-    divisor = where(is_reduced, one, beta)
-    tau = (_cast_like(beta, x) - alpha) / _cast_like(divisor, x)
-    difference = where(is_reduced, np.ones((), x.dtype), alpha - _cast_like(beta, x))
-    v = where(index == k, np.ones((), x.dtype), tail / difference)
-    return v, where(is_reduced, np.zeros((), x.dtype), tau), beta
+    tau = (cast_like(beta, x) - alpha) / cast_like(where(is_reduced, 1, beta), x)
+    difference = where(is_reduced, 1, alpha - cast_like(beta, x))
+    v = where(index == k, 1, tail / difference)
+    return v, where(is_reduced, 0, tau), beta
 
 
 def reflect_rows(a: Any, v: Any, tau: Any) -> Any:
     """Computes (I - tau v v^H)^H a for a [n, m]."""
-    factor = lax.conj(tau) if is_complex(a) else tau
-    product = matmul(adjoint(columns(v)), a)
-    return a - factor * columns(v) * product
+    return a - conj(tau) * columns(v) * matmul(adjoint(columns(v)), a)
 
 
 def reflect_columns(a: Any, v: Any, tau: Any) -> Any:
@@ -79,11 +81,11 @@ def _reduce_to_hessenberg(a: Any) -> tuple[Any, Any]:
 
     def step(k: Any, state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
         h, taus, vectors = state
-        column = lax.squeeze(lax.dynamic_slice_in_dim(h, k, 1, 1), (1,))
+        column = take_at(h, k, 1)
         v, tau, beta = make_reflector(column, k + 1)
         h = reflect_columns(reflect_rows(h, v, tau), v, tau)
         here = rows(index == k)
-        exact = where(index == k + 1, _cast_like(beta, a), where(index > k + 1, 0, column))
+        exact = where(index == k + 1, cast_like(beta, a), where(index > k + 1, 0, column))
         h = where(here & columns(index > k), columns(exact), h)
         vectors = where(here & columns(index > k + 1), columns(v), vectors)
         return h, where(steps == k, tau, taus), vectors
@@ -117,7 +119,7 @@ def _reduce_upper(a: Any) -> tuple[Any, Any, Any, Any]:
 def _reduce_lower(a: Any) -> tuple[Any, Any, Any, Any]:
     below = distance_below_diagonal(a.shape[0])
     hermitian = where(below > 0, a, adjoint(a))
-    hermitian = where(below == 0, _cast_like(real(a), a), hermitian)
+    hermitian = where(below == 0, cast_like(real(a), a), hermitian)
     packed, taus = _reduce_to_hessenberg(hermitian)
     d = diagonal(packed)
     e = diagonal(packed[1:, :-1])
@@ -140,7 +142,7 @@ def pivoted_qr(a: Any, pivots: Any, *, rank: Any = None, **options: Any) -> tupl
     del options
     rank = min(a.shape[-2:]) if rank is None else rank
     packed, order, taus = map_matrices(functools.partial(_factor_with_pivoting, rank=rank), a)
-    return packed, lax.convert_element_type(order, pivots.dtype), taus
+    return packed, cast_like(order, pivots), taus
 
 
 def _factor_with_pivoting(a: Any, *, rank: Any) -> tuple[Any, Any, Any]:
@@ -150,19 +152,19 @@ def _factor_with_pivoting(a: Any, *, rank: Any) -> tuple[Any, Any, Any]:
     def step(k: Any, state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
         a, order, taus = state
         size = lax.abs(a)
-        largest = lax.reduce(size, np.zeros((), size.dtype), lax.max, (0, 1))
-        scaled = size / where(largest > 0, largest, np.ones((), size.dtype))
+        largest = max_over(size, 0, 1)
+        scaled = size / where(largest > 0, largest, 1)
         squares = where(columns(row_index >= k), scaled * scaled, 0)
-        norms = lax.reduce(squares, np.zeros((), size.dtype), lax.add, (0,))
+        norms = lax.reduce_sum(squares, (0,))
         free = where(column_index >= k, norms, np.array(-1, size.dtype))
         chosen = lax.argmax(free, 0, np.int32)
         a, order = _swap_columns(a, k, chosen), _swap_columns(rows(order), k, chosen)[0]
 
-        column = lax.squeeze(lax.dynamic_slice_in_dim(a, k, 1, 1), (1,))
+        column = take_at(a, k, 1)
         v, tau, beta = make_reflector(column, k)
         reflected = reflect_rows(a, v, tau)
         a = where(rows(column_index > k), reflected, a)
-        here = where(row_index == k, _cast_like(beta, a), where(row_index > k, v, column))
+        here = where(row_index == k, cast_like(beta, a), where(row_index > k, v, column))
         a = where(rows(column_index == k), columns(here), a)
         return a, order, where(steps == k, tau, taus)
 
@@ -183,19 +185,10 @@ def _has_sign_bit(x: Any) -> Any:
     return lax.bitcast_convert_type(x, bits) < 0
 
 
-def _entry_at(x: Any, k: Any) -> Any:
-    return lax.squeeze(lax.dynamic_slice_in_dim(x, k, 1, 0), (0,))
-
-
-def _cast_like(x: Any, a: Any) -> Any:
-    return lax.convert_element_type(x, a.dtype)
-
-
 def qr(a: Any, *, rank: Any, full: bool = False) -> tuple[Any, Any]:
     """Computes Q [m, k] and R [k, n] for a [..., m, n]; k is `rank`, min(m, n), or m if `full`."""
     packed, taus = jnp.linalg.qr(a, mode="raw")
-    packed = lax.transpose(packed, (*range(a.ndim - 2), a.ndim - 1, a.ndim - 2))
-    return _unpack(packed, taus, rank=rank, full=full)
+    return _unpack(transpose(packed), taus, rank=rank, full=full)
 
 
 def qr_with_pivoting(a: Any, *, rank: Any, full: bool) -> tuple[Any, Any, Any]:
@@ -218,6 +211,6 @@ def ormqr(a: Any, taus: Any, c: Any, *, left: bool, transpose: bool) -> Any:
     m, count = a.shape[-2], taus.shape[-1]
     packed = a[..., :count]
     padding = [(0, 0, 0)] * (a.ndim - 1) + [(0, m - count, 0)]
-    q = lax.linalg.householder_product(lax.pad(packed, np.zeros((), a.dtype), padding), taus)
+    q = lax.linalg.householder_product(pad_zeros(packed, padding), taus)
     q = adjoint(q) if transpose else q
     return matmul(q, c) if left else matmul(c, q)

@@ -18,15 +18,21 @@ from jax import lax
 from jax2tf_bridge.from_jax.linalg._arrays import (
     adjoint,
     are_sizes_known,
+    cast_like,
     columns,
     epsilon,
     eye_like,
     int32,
     is_complex,
     matmul,
+    max_over,
+    pad_zeros,
     real,
     resize,
     rows,
+    shift,
+    transpose,
+    vmap_matrices,
     where,
 )
 from jax2tf_bridge.from_jax.linalg._band_forms import accumulate_phases, apply_panels, bidiagonalize
@@ -35,11 +41,10 @@ from jax2tf_bridge.from_jax.linalg._eigh import (
     choose_block_rows,
     find_roots,
     fit_weights,
+    merge_until_one,
     pad,
-    pair_parts,
     place_on_diagonal,
     separate,
-    sum_over,
     take_columns,
     take_row_at_seam,
 )
@@ -66,9 +71,7 @@ def svd(
     """
     del algorithm  # selects an algorithm of LAPACK or cusolver; the result is the same
     function = functools.partial(_svd, full=full_matrices and compute_uv, rank=rank)
-    for _ in a.shape[:-2]:
-        function = jax.vmap(function)
-    s, u, vh = function(a)
+    s, u, vh = vmap_matrices(function, a)
     if subset_by_index is not None:
         first, end = subset_by_index
         s = s[..., first:end]
@@ -111,13 +114,11 @@ def _rotate_columns(basis: Any, u: Any, full: bool) -> Any:
 def _svd_square(a: Any) -> tuple[Any, Any, Any]:
     """Computes s, U and V of a [n, n] from a = P B Q^H with an upper bidiagonal B."""
     n = a.shape[0]
-    dtype = real(a).dtype
     size = lax.abs(a)
-    zero = np.zeros((), dtype)
-    largest = lax.reduce(size, zero, lax.max, (0, 1))
-    finite = lax.reduce(lax.is_finite(size), np.array(True), lax.bitwise_and, (0, 1))
-    scale = where((largest > 0) & finite, largest, np.ones((), dtype))
-    b = bidiagonalize(a / lax.convert_element_type(scale, a.dtype))
+    largest = max_over(size, 0, 1)
+    finite = lax.reduce_and(lax.is_finite(size), (0, 1))
+    scale = where((largest > 0) & finite, largest, 1)
+    b = bidiagonalize(a / cast_like(scale, a))
 
     d, e = b.d, b.e
     phases = None
@@ -128,23 +129,21 @@ def _svd_square(a: Any) -> tuple[Any, Any, Any]:
         phases = accumulate_phases(resize(lax.reshape(pairs, (2 * n,)), (2 * n - 1,)))
         phases = lax.reshape(phases, (n, 2))
         d, e = lax.abs(d), lax.abs(e)
-    larger_neighbour = lax.max(
-        lax.pad(lax.abs(e), zero, [(0, 1, 0)]), lax.pad(lax.abs(e), zero, [(1, 0, 0)])
-    )
-    norm = lax.reduce(lax.abs(d) + larger_neighbour, zero, lax.max, (0,))
-    norm = where(norm > 0, norm, np.ones((), dtype)) * np.array(2, dtype)
+    size = lax.abs(e)
+    larger_neighbour = lax.max(pad_zeros(size, [(0, 1, 0)]), pad_zeros(size, [(1, 0, 0)]))
+    norm = max_over(lax.abs(d) + larger_neighbour, 0)
+    norm = where(norm > 0, norm, 1) * np.array(2, norm.dtype)
     s, vectors = svd_bidiagonal(d / norm, e / norm)
     descending, order = lax.sort((-s, lax.iota(np.int32, n)), dimension=0, num_keys=1)
     vectors = vectors.at[:, :, order].get(mode="promise_in_bounds", unique_indices=True)
-    vectors = lax.convert_element_type(vectors, a.dtype)
+    vectors = cast_like(vectors, a)
     if phases is not None:
-        vectors = columns(lax.transpose(phases, (1, 0))) * vectors
+        vectors = columns(transpose(phases)) * vectors
 
     panels = lax.concatenate([lax.expand_dims(x, (0,)) for x in (b.right, b.left)], 0)
     vectors = jax.vmap(apply_panels)(panels, resize(vectors, (2, panels.shape[3], n)))
-    nan = np.array(np.nan, a.dtype)
-    vectors = where(finite, resize(vectors, (2, n, n)), nan)
-    s = where(finite, lax.max(-descending, 0 * descending) * norm * scale, real(nan))
+    vectors = where(finite, resize(vectors, (2, n, n)), np.nan)
+    s = where(finite, lax.max(-descending, 0 * descending) * norm * scale, np.nan)
     return s, vectors[1], vectors[0]
 
 
@@ -180,7 +179,7 @@ def svd_bidiagonal(d: Any, e: Any) -> tuple[Any, Any]:
     values = lax.reshape(diagonal, shape)
     index = lax.iota(np.int32, padded)
     last = lax.reshape(index == int32(padded) - np.int32(1), shape)
-    signs = where(last & (values < 0), np.array(-1, d.dtype), np.array(1, d.dtype))
+    signs = where(last & (values < 0), np.array(-1, d.dtype), 1)
     signs = rows(_stack_sides(lax.full_like(signs, 1), signs))
     single_rows = _DiagonalParts(
         eye_like(signs, block, block) * signs, where(last, lax.abs(values), 0)
@@ -195,10 +194,9 @@ def svd_bidiagonal(d: Any, e: Any) -> tuple[Any, Any]:
     vectors = resize(lax.squeeze(parts.vectors, (1,)), (2, n, n))
     v, u = (lax.index_in_dim(vectors, i, 0, keepdims=False) for i in range(2))
     # Computed from the vectors, the singular values have twice as many correct digits.
-    following = lax.pad(v, np.zeros((), v.dtype), [(-1, 1, 0), (0, 0, 0)])
-    product = columns(d) * v + columns(resize(e, (n,))) * following
-    lengths = sum_over(vectors * vectors, 1)
-    return sum_over(u * product, 0) * lax.rsqrt(lengths[0] * lengths[1]), vectors
+    product = columns(d) * v + columns(resize(e, (n,))) * shift(v, -1, 0)
+    lengths = lax.reduce_sum(vectors * vectors, (1,))
+    return lax.reduce_sum(u * product, (0,)) * lax.rsqrt(lengths[0] * lengths[1]), vectors
 
 
 def _merge_all(parts: _DiagonalParts, d: Any, e: Any, final: Any, size: int) -> _DiagonalParts:
@@ -211,15 +209,11 @@ def _merge_all(parts: _DiagonalParts, d: Any, e: Any, final: Any, size: int) -> 
       final: [p, n], whether no matrix follows.
       size: the number of rows of a part; n is a multiple of it.
     """
-    n = d.shape[1]
 
-    def merge(state: tuple[_DiagonalParts, Any]) -> tuple[_DiagonalParts, Any]:
-        parts, size = state
-        return _merge_pairs(parts, d, e, final, pair_parts(n, size)), size * np.int32(2)
+    def merge(parts: _DiagonalParts, pairs: Pairs) -> _DiagonalParts:
+        return _merge_pairs(parts, d, e, final, pairs)
 
-    start = (parts, np.int32(size))
-    parts, _ = lax.while_loop(lambda state: state[1] < int32(n), merge, start)
-    return parts
+    return merge_until_one(merge, parts, d.shape[1], size)
 
 
 def _merge_pairs(parts: _DiagonalParts, d: Any, e: Any, final: Any, pairs: Pairs) -> _DiagonalParts:
@@ -275,7 +269,7 @@ def _merge_pairs(parts: _DiagonalParts, d: Any, e: Any, final: Any, pairs: Pairs
         rows(is_unpaired), where(columns(index) == rows(index), columns(ones), 0), vectors
     )
     vectors = where(same, vectors, 0)
-    vectors = vectors * rows(lax.rsqrt(sum_over(vectors * vectors, 2)))
+    vectors = vectors * rows(lax.rsqrt(lax.reduce_sum(vectors * vectors, (2,))))
     values = where(placeholder, 0, where(is_unpaired, parts.values, values))
     return _DiagonalParts(matmul(parts.vectors, vectors), values)
 

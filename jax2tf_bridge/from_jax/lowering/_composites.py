@@ -48,21 +48,17 @@ def _lower_by_rule(
 mlir.register_lowering(_by_rule_p, _lower_by_rule)
 
 
-def composite_rules(rules: Sequence[tuple[Any, Rule]]) -> tuple[tuple[Any, Rule], ...]:
-    """Lists (primitive, rule) pairs that write composites.
+def composite_rules(rules: Mapping[Any, Rule]) -> dict[Any, Rule]:
+    """Returns the rules that write composites.
 
     `rules` are the other overrides of the export, which lower the decompositions.
     """
-    known = dict(rules)
-    return tuple(
-        (
-            p,
-            functools.partial(
-                _lower_to_composite, name, to_attributes, known.get(p) or by_platform(p, {})
-            ),
+    return {
+        p: functools.partial(
+            _lower_to_composite, name, to_attributes, rules.get(p) or by_platform(p, {})
         )
         for p, name, to_attributes in _list_composites()
-    )
+    }
 
 
 def _lower_to_composite(
@@ -158,7 +154,7 @@ def _list_composites() -> list[tuple[Any, str, _ToAttributes]]:
     if (stop_gradient := _find_stop_gradient()) is not None:
         without_attributes.append((stop_gradient, STOP_GRADIENT))
     return [
-        *((p, name, lambda params: {}) for p, name in without_attributes),
+        *((p, name, _pick_parameters()) for p, name in without_attributes),
         *(
             (p, f"jax2tf.{p}", _pick_parameters("axis", "reverse"))
             for p in (
@@ -166,16 +162,24 @@ def _list_composites() -> list[tuple[Any, str, _ToAttributes]]:
                 lax.cumlogsumexp_p,
             )
         ),
-        (linalg.qr_p, "jax2tf.qr", _convert_qr),
-        (linalg.eigh_p, "jax2tf.eigh", _convert_eigh),
-        (linalg.svd_p, "jax2tf.svd", _convert_svd),
-        (linalg.lu_p, "jax2tf.lu", lambda params: {}),
+        (linalg.qr_p, "jax2tf.qr", _pick_parameters("full_matrices", unless="pivoting")),
+        (linalg.eigh_p, "jax2tf.eigh", _pick_parameters("lower", unless="subset_by_index")),
+        (
+            linalg.svd_p,
+            "jax2tf.svd",
+            _pick_parameters("full_matrices", "compute_uv", unless="subset_by_index"),
+        ),
+        (linalg.lu_p, "jax2tf.lu", _pick_parameters()),
         (
             linalg.eig_p,
             "jax2tf.eig",
             _pick_parameters("compute_left_eigenvectors", "compute_right_eigenvectors"),
         ),
-        (linalg.tridiagonal_solve_p, "jax2tf.tridiagonal_solve", _convert_tridiagonal_solve),
+        (
+            linalg.tridiagonal_solve_p,
+            "jax2tf.tridiagonal_solve",
+            _pick_parameters(unless="perturb_singular"),
+        ),
     ]
 
 
@@ -186,33 +190,15 @@ def _find_stop_gradient() -> Any:
     return primitives.get("stop_gradient")
 
 
-def _pick_parameters(*names: str) -> _ToAttributes:
-    def attributes(params: Mapping[str, Any]) -> Attributes | None:
-        return (
-            {n: _to_python(params[n]) for n in names} if all(n in params for n in names) else None
-        )
+def _pick_parameters(*names: str, unless: str = "") -> _ToAttributes:
+    """Makes a function that returns these parameters; None without them, or if `unless` is set."""
 
-    return attributes
+    def pick(params: Mapping[str, Any]) -> Attributes | None:
+        if params.get(unless) not in (None, False) or not params.keys() >= {*names}:
+            return None
+        values = {n: params[n] for n in names}
+        return {
+            n: bool(v) if isinstance(v, (bool, np.bool_)) else int(v) for n, v in values.items()
+        }
 
-
-def _to_python(value: Any) -> bool | int:
-    return bool(value) if isinstance(value, (bool, np.bool_)) else int(value)
-
-
-def _convert_qr(params: Mapping[str, Any]) -> Attributes | None:
-    return None if params.get("pivoting") else {"full_matrices": bool(params["full_matrices"])}
-
-
-def _convert_eigh(params: Mapping[str, Any]) -> Attributes | None:
-    is_part = params.get("subset_by_index") is not None
-    return None if is_part else {"lower": bool(params["lower"])}
-
-
-def _convert_svd(params: Mapping[str, Any]) -> Attributes | None:
-    if params.get("subset_by_index") is not None:
-        return None
-    return {key: bool(params[key]) for key in ("full_matrices", "compute_uv")}
-
-
-def _convert_tridiagonal_solve(params: Mapping[str, Any]) -> Attributes | None:
-    return None if params.get("perturb_singular") else {}
+    return pick

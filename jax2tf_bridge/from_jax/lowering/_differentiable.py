@@ -128,8 +128,6 @@ CALLS = frozenset({"jit", "pjit", "closed_call", "core_call", "remat", "remat2",
 _RULE_OF_RELU = ("relu", "/jax/_src/nn/functions.py")
 """Name and file of jax.nn.relu's derivative rule: it is 0 at 0, as that of tf.nn.relu."""
 
-_STOP_GRADIENT = "stop_gradient"
-
 
 def has_jax_gradient_in_tensorflow(jaxpr: Any) -> bool:
     """Returns whether TensorFlow's gradient of the function's operations equals JAX's.
@@ -163,11 +161,7 @@ def _has_same_gradients(jaxpr: Any, needed_results: list[bool] | None) -> bool:
             _has_same_gradient(equation) or _is_relu(equation) or _is_plain_convolution(equation)
         ):
             return False
-        if name == "convert_element_type" and any(
-            map(_has_8_bits, (*equation.invars, *equation.outvars))
-        ):
-            return False
-        if name != _STOP_GRADIENT:
+        if name != "stop_gradient":
             needed |= {
                 var
                 for var in equation.invars
@@ -205,7 +199,7 @@ def _has_false_promises() -> bool:
 
 
 def _has_narrow_floats(equation: Any) -> bool:
-    """Returns whether 8-bit floats are differentiated, whose casts have no gradient."""
+    # TensorFlow 2.15 casts 8-bit floats without a gradient.
     values = filter(_is_differentiable, (*equation.invars, *equation.outvars))
     return any(value.aval.dtype.itemsize < 2 for value in values)
 
@@ -238,11 +232,8 @@ def _is_plain_convolution(equation: Any) -> bool:
     strides, groups = params["window_strides"], params["feature_group_count"]
     if params["batch_group_count"] != 1:
         return False
-    if len(strides) not in (
-        1,
-        2,
-    ):  # lowered to one convolution per group, with zeros in dilated kernels
-        return True
+    if len(strides) not in (1, 2):
+        return True  # lowered to one convolution per group, with zeros in dilated kernels
     kernel = equation.invars[1].aval.shape
     is_depthwise = kernel[params["dimension_numbers"].rhs_spec[1]] == 1 and len(set(strides)) == 1
     return all(d == 1 for d in params["rhs_dilation"]) and (groups == 1 or is_depthwise)
@@ -253,11 +244,6 @@ def inner_jaxprs(params: Mapping[str, Any]) -> Iterator[Any]:
     for key in ("jaxpr", "call_jaxpr"):
         if key in params:
             yield getattr(params[key], "jaxpr", params[key])
-
-
-def _has_8_bits(var: Any) -> bool:
-    """Returns whether a value has 8-bit floats, which TensorFlow 2.15 casts without a gradient."""
-    return _is_differentiable(var) and var.aval.dtype.itemsize == 1
 
 
 def _is_differentiable(var: Any) -> bool:

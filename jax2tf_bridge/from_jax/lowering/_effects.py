@@ -16,7 +16,7 @@ from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._equations import iter_equation_paths, iter_equations
 from jax2tf_bridge.from_jax._jax_compat_lowering import (
     Rule,
-    callback_primitives,
+    find_primitive,
     lower_by_platform,
     lower_fun,
 )
@@ -42,6 +42,12 @@ _CHECKIFY_CHECK = "check"
 _DEBUG_EFFECT = ".debugging.DebugEffect"
 # JAX 0.12 has the second one.
 _CHECK_EFFECTS = (".checkify.ErrorEffect", ".effects.ErrorEffect")
+
+# Effects that only keep JAX from dropping calls during tracing; the module does not have them.
+_TRACING_EFFECTS = frozenset(
+    f"jax2tf_bridge.calling_tf._jax_compat.{name}"
+    for name in ("CallTfEffect", "StatefulCallTfEffect")
+)
 
 _EQUINOX_CHECKS = frozenset(
     ("equinox._errors", f"_error.<locals>.{name}") for name in ("raises", "tpu_msg")
@@ -124,9 +130,11 @@ def callback_rules(
     A library's primitive has no visible equations before it is lowered, so
     `refuse_host_callbacks` cannot see the callbacks inside it.
     """
+    primitives = map(find_primitive, ("pure_callback_p", "io_callback_p"))
     rules: list[tuple[Any, Rule]] = [
         (primitive, functools.partial(_lower_callback, name, str(primitive), runtime_checks))
-        for primitive in callback_primitives()
+        for primitive in primitives
+        if primitive is not None
     ]
     if runtime_checks != DROP:
         return tuple(rules)
@@ -137,10 +145,45 @@ def callback_rules(
     return (*rules, (jax.lax.cond_p, _lower_cond))
 
 
-def is_effect_left_out(name: str, *, without_debug: bool, runtime_checks: str | None) -> bool:
-    """Returns whether an effect, "MODULE.CLASS", belongs only to calls that are left out."""
-    is_of_debugging = without_debug and name.endswith(_DEBUG_EFFECT)
-    return is_of_debugging or (runtime_checks == DROP and name.endswith(_CHECK_EFFECTS))
+def effect_names(
+    effects: Sequence[Any],
+    function: str,
+    *,
+    without_debug: bool = False,
+    runtime_checks: str | None = None,
+) -> tuple[str, ...]:
+    """Returns module and class of each effect, from which jax.export recreates it.
+
+    The effects of calls that are left out are left out too.
+
+    Raises:
+      NotExportableError: an effect cannot be recreated, so the function could not be called.
+    """
+    names = []
+    for effect in effects:
+        kind = type(effect)
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        is_left_out = (without_debug and name.endswith(_DEBUG_EFFECT)) or (
+            runtime_checks == DROP and name.endswith(_CHECK_EFFECTS)
+        )
+        if name in _TRACING_EFFECTS or is_left_out:
+            continue
+        if not _can_recreate(effect):
+            raise NotExportableError(
+                f"{function} has the effect {name}, which cannot be made again where the function "
+                f"is read: {kind.__name__}() has to make an equal one. Give the class a "
+                "constructor without arguments, and __eq__ and __hash__."
+            )
+        names.append(name)
+    return tuple(names)
+
+
+def _can_recreate(effect: Any) -> bool:
+    try:
+        copy = type(effect)()
+        return bool(copy == effect and hash(copy) == hash(effect))
+    except Exception:  # any type is possible: the class is the user's
+        return False
 
 
 def is_equinox_check(params: Mapping[str, Any]) -> bool:
@@ -225,7 +268,7 @@ def _lower_cond(ctx: Any, index: Any, *args: Any, **params: Any) -> Sequence[Any
     """Lowers a cond between a check's error and its value to the value alone."""
     passing = [b for b in params["branches"] if not any(map(_is_equinox_call, b.jaxpr.eqns))]
     if len(passing) != 1 or len(params["branches"]) != 2:
-        return lower_by_platform(ctx, jax.lax.cond_p, {}, index, *args, **params)
+        return lower_by_platform(jax.lax.cond_p, {}, ctx, index, *args, **params)
     return lower_fun(lambda _, *operands: jaxpr_as_fun(passing[0])(*operands))(ctx, index, *args)
 
 

@@ -1,4 +1,4 @@
-"""Lowers one trace for all platforms that work, and builds a portable function from it."""
+"""Lowers one trace for all platforms that work."""
 
 from __future__ import annotations
 
@@ -23,39 +23,24 @@ from jax2tf_bridge.errors import (
 )
 from jax2tf_bridge.from_jax._equations import iter_equations
 from jax2tf_bridge.from_jax._jax_compat import source_of_equation
-from jax2tf_bridge.from_jax._jax_compat_lowering import constants_taken, newest_calling_convention
-from jax2tf_bridge.from_jax._jax_compat_modules import TakenModule, module_taken
-from jax2tf_bridge.from_jax._shardings import read_shardings
-from jax2tf_bridge.from_jax.arguments import AlreadyTraced, portable_aval
-from jax2tf_bridge.from_jax.lowering._differentiable import has_jax_gradient_in_tensorflow
-from jax2tf_bridge.from_jax.lowering._effects import callback_rules, debug_rules, is_effect_left_out
+from jax2tf_bridge.from_jax._jax_compat_lowering import newest_calling_convention, take_constants
+from jax2tf_bridge.from_jax._jax_compat_modules import TakenModule, take_module
+from jax2tf_bridge.from_jax.arguments import AlreadyTraced
+from jax2tf_bridge.from_jax.lowering._effects import callback_rules, debug_rules
 from jax2tf_bridge.from_jax.lowering._rules import lowering_overrides
-from jax2tf_bridge.from_jax.lowering._tracing import out_structure
-from jax2tf_bridge.from_jax.shapes import ExportOptions, SizeAssumptions
+from jax2tf_bridge.from_jax.lowering._tracing import trace_with_wide_dtypes
+from jax2tf_bridge.from_jax.shapes import ExportOptions
 from jax2tf_bridge.from_jax.stablehlo import (
     PLACEHOLDER_TARGET,
-    ConstantPool,
     ModuleOperation,
     StableHloModule,
     TakenArrays,
     check_one_device,
     graph_call_rules,
-    retarget_module,
     take_graph_functions,
 )
-from jax2tf_bridge.from_jax.trees import spec_of_structure
-from jax2tf_bridge.portable import (
-    Gradient,
-    GraphFunction,
-    Module,
-    PortableFunction,
-    TreeSpec,
-    check_types,
-    mark_types_checked,
-    no_handler_text,
-)
+from jax2tf_bridge.portable import GraphFunction, no_handler_text
 from jax2tf_bridge.targets import NO_XLA, PLATFORMS, Target
-from shape_poly import Dim, is_symbolic_dim
 
 _UNSOLVABLE = "Cannot solve for values of dimension variables"
 
@@ -91,6 +76,7 @@ def lower(traced: jax.stages.Traced, name: str, options: ExportOptions) -> Lower
       UnsupportedByTargetError: like PlatformError, but the reason is a custom call.
       ShardingError: JAX lowered a function of several devices for one device.
     """
+    traced = trace_with_wide_dtypes(traced)
     platforms = options.platforms or PLATFORMS
     if not options.target.xla:
         platforms = ("cpu",) if "cpu" in platforms else platforms[:1]
@@ -172,8 +158,8 @@ def _lower_for_platforms(
         try:
             with (
                 newest_calling_convention(),
-                constants_taken(captured.take),
-                module_taken(traced) as taken,
+                take_constants(captured.take),
+                take_module(traced) as taken,
             ):
                 exported = jax_export.export(
                     AlreadyTraced(traced),
@@ -289,149 +275,3 @@ def _make_error(name: str, failures: dict[str, Exception]) -> Exception:
 def _first_line(error: Exception) -> str:
     text = error.reason if isinstance(error, UnsupportedByTargetError) else str(error)
     return text.strip().split("\n", 1)[0] or type(error).__name__
-
-
-# Effects that only keep JAX from dropping calls during tracing; the module does not have them.
-_TRACING_EFFECTS = frozenset(
-    f"jax2tf_bridge.calling_tf._jax_compat.{name}"
-    for name in ("CallTfEffect", "StatefulCallTfEffect")
-)
-
-
-def effect_names(
-    effects: Sequence[Any],
-    function: str,
-    *,
-    without_debug: bool = False,
-    runtime_checks: str | None = None,
-) -> tuple[str, ...]:
-    """Returns module and class of each effect, from which jax.export recreates it.
-
-    The effects of calls that are left out are left out too.
-
-    Raises:
-      NotExportableError: an effect cannot be recreated, so the function could not be called.
-    """
-    names = []
-    for effect in effects:
-        kind = type(effect)
-        name = f"{kind.__module__}.{kind.__qualname__}"
-        if name in _TRACING_EFFECTS or is_effect_left_out(
-            name, without_debug=without_debug, runtime_checks=runtime_checks
-        ):
-            continue
-        if not _can_recreate(effect):
-            raise NotExportableError(
-                f"{function} has the effect {name}, which cannot be made again where the function "
-                f"is read: {kind.__name__}() has to make an equal one. Give the class a "
-                "constructor without arguments, and __eq__ and __hash__."
-            )
-        names.append(name)
-    return tuple(names)
-
-
-def _can_recreate(effect: Any) -> bool:
-    try:
-        copy = type(effect)()
-        return bool(copy == effect and hash(copy) == hash(effect))
-    except Exception:  # any type is possible: the class is the user's
-        return False
-
-
-def build_portable_function(
-    traced: jax.stages.Traced,
-    lowered: LoweredModule,
-    name: str,
-    options: ExportOptions,
-    *,
-    in_shapes: Sequence[tuple[Dim, ...]],
-    in_tree: TreeSpec,
-    argument_names: tuple[str, ...],
-    assumptions: SizeAssumptions,
-    constants: ConstantPool,
-    gradient: Gradient,
-) -> PortableFunction:
-    """Builds a portable function from a lowered trace, at the target's StableHLO version.
-
-    `in_shapes` has the dimensions as the user wrote them; constraints may have rewritten them in
-    the trace. `in_tree` is the structure of (args, kwargs). `constants` has the large arrays of the
-    function and its VJPs; those in this module become arguments of the module.
-
-    Raises:
-      UnsupportedByTargetError: no StableHLO version of the target expresses the module, or the
-        target has no XLA and TensorFlow has no operation for one of the module's operations.
-      ModuleError: the module's types are not those of the trace.
-      NotExportableError: the function has an effect that cannot be recreated.
-    """
-    exported = lowered.exported
-    lifted = tuple(
-        lowered.module.lift_constants(
-            constants.intern, taken=lowered.captured, share=constants.share
-        )
-    )
-    retargeted = retarget_module(
-        lowered.module,
-        options.target,
-        function_name=name,
-        has_effects=bool(exported.ordered_effects),
-    )
-    in_shardings, out_shardings = read_shardings(exported)
-    in_avals = tuple(
-        portable_aval(aval, shape)
-        for aval, shape in zip(traced.jaxpr.in_avals, in_shapes, strict=True)
-    )
-    out_avals = tuple(
-        portable_aval(aval, assumptions.shape_from_jax(aval)) for aval in traced.jaxpr.out_avals
-    )
-    kept_indices = tuple(exported.module_kept_var_idx)
-    traced_avals = [portable_aval(traced.jaxpr.in_avals[i]) for i in kept_indices]
-    check_types(
-        name,
-        [*traced_avals, *(constant.aval for constant in lifted)],
-        out_avals,
-        *lowered.module.main_types(),
-        has_platform_index=len(exported.platforms) > 1,
-    )
-    module = Module(
-        retargeted.module,
-        retargeted.stablehlo_version,
-        retargeted.calling_convention_version,
-        kept_arguments=kept_indices,
-        platforms=tuple(exported.platforms),
-        uses_shape_polymorphism=any(
-            is_symbolic_dim(d) for aval in traced_avals for d in aval.shape
-        ),
-        disabled_checks=options.disabled_checks,
-        nr_devices=exported.nr_devices,
-    )
-    is_native = not options.target.xla and has_jax_gradient_in_tensorflow(traced.jaxpr)
-    function = PortableFunction(
-        name=name,
-        in_tree=in_tree,
-        in_avals=in_avals,
-        out_tree=spec_of_structure(out_structure(traced), traced.jaxpr.out_avals),
-        out_avals=out_avals,
-        argument_names=argument_names,
-        module=module,
-        dropped_platforms=lowered.dropped_platforms,
-        constraints=assumptions.constraints,
-        requirements=assumptions.requirement_texts(),
-        ordered_effects=effect_names(exported.ordered_effects, name),
-        unordered_effects=effect_names(
-            exported.unordered_effects,
-            name,
-            without_debug=options.without_debug_effects,
-            runtime_checks=options.runtime_checks,
-        ),
-        in_shardings=in_shardings,
-        out_shardings=out_shardings,
-        target=options.target,
-        producer=f"JAX {jax.__version__}",
-        lifted_constants=lifted,
-        graph_functions=lowered.graph_functions,
-        gradient=gradient,
-        tensorflow_differentiates=is_native,
-        uses_global_constants=exported.uses_global_constants,
-    )
-    mark_types_checked(function)
-    return function

@@ -74,8 +74,8 @@ def entry_text(entry: Any, place: str) -> str | None:
     )
 
 
-def _check_names(given: Mapping[Any, Any], known: Sequence[str], function: str) -> None:
-    for name in given:
+def _check_names(entries: Mapping[Any, Any], known: Sequence[str], function: str) -> None:
+    for name in entries:
         if name not in known:
             near = did_you_mean(str(name), known, quoted=True)
             raise StructureError(

@@ -21,11 +21,11 @@ _ForJaxToo.__name__ = _ForJaxToo.__qualname__ = InconclusiveShapeError.__name__
 
 
 def requirements_error(
-    function: TracedFunction, call: str, requirements: Sequence[Requirement], given: Sequence[str]
+    function: TracedFunction, call: str, requirements: Sequence[Requirement], stated: Sequence[str]
 ) -> InconclusiveShapeError:
     """Makes an error for requirements, with which tracing succeeds, that the user did not allow.
 
-    `call` is the start of the user's call, up to the constraints, which are `given`.
+    `call` is the start of the user's call, up to the `stated` constraints.
     """
     first = requirements[0]
     weakest, counterexample = first.comparison, first.counterexample
@@ -38,7 +38,7 @@ def requirements_error(
             f"{function.name} needs {weakest}{asked}{_place(first.source)}, which "
             f"{_describe_failure(weakest, counterexample)}.{more}If your sizes keep to "
             f"{'these' if several else 'this'}, say so:\n",
-            function.words.advice(call, (*given, *texts)),
+            function.words.advice(call, (*stated, *texts)),
             "Other sizes are then refused when the function is called.",
         ),
         comparison=str(first.question),
@@ -239,10 +239,10 @@ def note_failure_at_all_sizes(
 
 def is_same_error(error: Exception, concrete: Exception, sizes: Mapping[str, int]) -> bool:
     """Returns whether errors at open and concrete sizes are equal, apart from the sizes."""
-    said = first_line(error)
+    text = first_line(error)
     for variable, size in sizes.items():
-        said = re.sub(rf"\b{variable}\b", str(size), said)
-    return type(concrete) is type(error) and first_line(concrete) in (first_line(error), said)
+        text = re.sub(rf"\b{variable}\b", str(size), text)
+    return type(concrete) is type(error) and first_line(concrete) in (first_line(error), text)
 
 
 def _place(source: str | None) -> str:

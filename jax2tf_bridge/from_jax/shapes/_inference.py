@@ -280,8 +280,8 @@ def check_requirements_allowed(
     if not new or options.infer:
         return
     scopes = function.words.scopes_hold_all
-    given = before.scope.constraints if scopes else options.constraints
-    raise requirements_error(function, options.call, new, [str(c) for c in given])
+    stated = before.scope.constraints if scopes else options.constraints
+    raise requirements_error(function, options.call, new, [str(c) for c in stated])
 
 
 def check_sizes_stay_open(

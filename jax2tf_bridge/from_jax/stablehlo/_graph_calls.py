@@ -58,7 +58,7 @@ def _lower(
 ) -> Sequence[Any]:
     if not avals:
         return []
-    results = _jax_compat_lowering.custom_call(CUSTOM_CALL)(ctx, *operands)
+    results = _jax_compat_lowering.lower_to_custom_call(ctx, CUSTOM_CALL, *operands)
     attributes = results[0].owner.attributes
     attributes["api_version"] = _make_integer(_API_VERSION, 32)
     attributes["has_side_effect"] = ir.BoolAttr.get(has_side_effects)
@@ -76,7 +76,7 @@ def graph_call_rules() -> tuple[tuple[Any, Any], ...]:
 
     Without these rules, lowering a call raises an error.
     """
-    if not _jax_compat_lowering.custom_calls_possible():
+    if not _jax_compat_lowering.can_make_custom_calls():
         return ()
     return ((graph_call_p, _lower),)
 

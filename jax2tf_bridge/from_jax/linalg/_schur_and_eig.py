@@ -1,5 +1,6 @@
-"""Schur decompositions of general matrices by the QR algorithm with implicit shifts."""
+"""Schur decompositions of general matrices by the QR algorithm, and eigenvectors from them."""
 
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -7,15 +8,24 @@ from jax import lax
 
 from jax2tf_bridge.from_jax.linalg._arrays import (
     adjoint,
+    are_sizes_known,
+    cast_like,
     columns,
+    diagonal,
     distance_below_diagonal,
     epsilon,
+    eye_like,
     int32,
     is_complex,
+    loop,
     map_matrices,
     matmul,
+    max_over,
+    real_dtype,
     resize,
     rows,
+    shift,
+    transpose,
     where,
 )
 from jax2tf_bridge.from_jax.linalg._reflectors import hessenberg
@@ -64,25 +74,21 @@ def schur_of_matrix(a: Any) -> tuple[Any, Any]:
     if n == 0:
         return a, a
     size = lax.abs(a)
-    finite = lax.reduce(lax.is_finite(size), np.array(True), lax.bitwise_and, (0, 1))
-    largest = lax.reduce(where(finite, size, 0), np.zeros((), size.dtype), lax.max, (0, 1))
-    scale = lax.convert_element_type(where(largest > 0, largest, 1), a.dtype)
+    finite = lax.reduce_and(lax.is_finite(size), (0, 1))
+    largest = max_over(where(finite, size, 0), 0, 1)
+    scale = cast_like(where(largest > 0, largest, 1), a)
     h, z = _reduce_to_hessenberg(where(finite, a, 0) / scale)
-    padding = [(0, 2, 0)]
-    zero = np.zeros((), a.dtype)
     state = SchurState(
-        lax.pad(h, zero, padding * 2),
-        lax.pad(z, zero, [(0, 0, 0), *padding]),
+        resize(h, (n + 2, n + 2)),
+        resize(z, (n, n + 2)),
         int32(n) - np.int32(1),
         *(np.array(0, np.int32),) * 2,
     )
     max_sweeps = lax.max(int32(n), np.int32(10)) * np.int32(_MAX_SWEEPS_PER_ROW)
     final = lax.while_loop(lambda s: (s.end > 0) & (s.sweep < max_sweeps), _iterate, state)
     correct = finite & (final.end <= 0)
-    nan = np.array(np.nan, a.dtype)
-    return where(correct, resize(final.h, (n, n)) * scale, nan), where(
-        correct, resize(final.z, (n, n)), nan
-    )
+    t, z = resize(final.h, (n, n)) * scale, resize(final.z, (n, n))
+    return where(correct, t, np.nan), where(correct, z, np.nan)
 
 
 def _reduce_to_hessenberg(a: Any) -> tuple[Any, Any]:
@@ -91,11 +97,9 @@ def _reduce_to_hessenberg(a: Any) -> tuple[Any, Any]:
     h = where(distance_below_diagonal(n) > 1, 0, packed)
     # The reflectors begin in row 1. Shifted up to row 0, and with an identity reflector at the end,
     # they give a Q that is then moved one step down the diagonal. So no array is empty.
-    zero = np.zeros((), a.dtype)
-    vectors = lax.pad(packed, zero, [(-1, 1, 0), (0, 0, 0)])
-    vectors = where(distance_below_diagonal(n) > 0, vectors, 0)
+    vectors = where(distance_below_diagonal(n) > 0, shift(packed, -1, 0), 0)
     product = lax.linalg.householder_product(vectors, resize(taus, (n,)))
-    z = lax.pad(product, zero, [(1, -1, 0)] * 2)
+    z = shift(product, 1, 0, 1)
     first = lax.iota(np.int32, n) == 0
     return h, where(columns(first) & rows(first), 1, z)
 
@@ -107,10 +111,11 @@ def _iterate(state: SchurState) -> SchurState:
     h = _zero_negligible(state.h, stuck)
     state = state._replace(h=h)
     index = lax.iota(np.int32, h.shape[0])
-    subdiagonal = _take_subdiagonal(h)
+    below = distance_below_diagonal(h.shape[0])
+    subdiagonal = lax.reduce_sum(where(below == 1, h, 0), (1,))
     # The first row of the unreduced block that ends in row `end`.
     starts = (subdiagonal == 0) & (index <= state.end)
-    first = lax.reduce(where(starts, index, 0), np.int32(0), lax.max, (0,))
+    first = max_over(where(starts, index, 0), 0)
     rows_left = state.end - first
     done = (rows_left == 0) if is_complex(h) else (rows_left <= 1)
     following: SchurState = lax.cond(
@@ -125,19 +130,13 @@ def _finish(state: SchurState, first: Any) -> SchurState:
     return state._replace(end=first - np.int32(1), tried=np.array(0, np.int32))
 
 
-def _take_subdiagonal(h: Any) -> Any:
-    """Returns the subdiagonal, indexed by row; entry 0 is zero."""
-    masked = where(distance_below_diagonal(h.shape[0]) == 1, h, 0)
-    return lax.reduce(masked, np.zeros((), h.dtype), lax.add, (1,))
-
-
 def _zero_negligible(h: Any, stuck: Any) -> Any:
     """Zeroes the subdiagonal entries of H that are rounding errors of their neighbours.
 
     If `stuck`, it zeroes those that are rounding errors of the largest entry of A, which is 1.
     """
     below = distance_below_diagonal(h.shape[0])
-    size = lax.reduce(where(below == 0, _abs1(h), 0), np.zeros((), _abs1(h).dtype), lax.add, (1,))
+    size = lax.reduce_sum(where(below == 0, _abs1(h), 0), (1,))
     neighbours = size + lax.concatenate([size[:1], size[:-1]], 0)
     neighbours = where((neighbours > 0) & lax.bitwise_not(stuck), neighbours, 1)
     negligible = _abs1(h) <= epsilon(h.dtype) * columns(neighbours)
@@ -192,23 +191,19 @@ def _reflect_columns(m: Any, v: Any, factor: Any, k: Any) -> Any:
 def _make_reflector(x: Any) -> tuple[Any, Any]:
     """Returns v and f such that (I - f v v^H) x is a multiple of e_0, for a short vector x."""
     size = lax.abs(x)
-    largest = lax.reduce(size, np.zeros((), size.dtype), lax.max, (0,))
+    largest = max_over(size, 0)
     nonzero = largest > 0
-    x = x / lax.convert_element_type(where(nonzero, largest, 1), x.dtype)
+    x = x / cast_like(where(nonzero, largest, 1), x)
     size = lax.abs(x)
-    norm = lax.sqrt(lax.reduce(size * size, np.zeros((), size.dtype), lax.add, (0,)))
+    norm = lax.sqrt(lax.reduce_sum(size * size, (0,)))
     head = x[0]
     head_size = size[0]
-    phase = where(
-        head_size > 0,
-        head / lax.convert_element_type(where(head_size > 0, head_size, 1), x.dtype),
-        np.ones((), x.dtype),
-    )
+    phase = where(head_size > 0, head / cast_like(where(head_size > 0, head_size, 1), x), 1)
     first = lax.iota(np.int32, x.shape[0]) == 0
-    v = where(first, x + phase * lax.convert_element_type(norm, x.dtype), x)
+    v = where(first, x + phase * cast_like(norm, x), x)
     length = norm * (norm + head_size)
     factor = where(nonzero, 1 / where(nonzero, length, 1), 0)
-    return v, lax.convert_element_type(factor, x.dtype)
+    return v, cast_like(factor, x)
 
 
 def _start_complex_bulge(h: Any, first: Any, end: Any, exceptional: Any) -> Any:
@@ -223,10 +218,10 @@ def _start_complex_bulge(h: Any, first: Any, end: Any, exceptional: Any) -> Any:
     same = lax.real(half) * lax.real(root) + lax.imag(half) * lax.imag(root) >= 0
     larger = half + where(same, root, -root)
     nonzero = lax.abs(larger) > 0
-    shift = d - where(nonzero, b * c / where(nonzero, larger, 1), 0)
-    shift = where(exceptional, d + lax.abs(c), shift)
+    s = d - where(nonzero, b * c / where(nonzero, larger, 1), 0)
+    s = where(exceptional, d + lax.abs(c), s)
     following = first + np.int32(1)
-    return _make_vector(_entry_at(h, first, first) - shift, _entry_at(h, following, first))
+    return _make_vector(_entry_at(h, first, first) - s, _entry_at(h, following, first))
 
 
 def _start_real_bulge(h: Any, first: Any, end: Any, exceptional: Any) -> Any:
@@ -234,16 +229,18 @@ def _start_real_bulge(h: Any, first: Any, end: Any, exceptional: Any) -> Any:
 
     s and t are the eigenvalues of the last 2 x 2 block.
     """
-    previous, one = end - np.int32(1), np.int32(1)
+    previous, second = end - np.int32(1), first + np.int32(1)
     a, b, c, d = (_entry_at(h, i, j) for i in (previous, end) for j in (previous, end))
     product = b * c
-    size = lax.abs(c) + lax.abs(_entry_at(h, previous, lax.max(previous - one, np.int32(0))))
+    size = lax.abs(c) + lax.abs(
+        _entry_at(h, previous, lax.max(previous - np.int32(1), np.int32(0)))
+    )
     centre = d + size * 0.75
     a, d = where(exceptional, centre, a), where(exceptional, centre, d)
     product = where(exceptional, size * size * -0.4375, product)
-    p, q = _entry_at(h, first, first), _entry_at(h, first, first + one)
-    r, s = _entry_at(h, first + one, first), _entry_at(h, first + one, first + one)
-    third = _entry_at(h, first + np.int32(2), first + one)
+    p, q = _entry_at(h, first, first), _entry_at(h, first, second)
+    r, s = _entry_at(h, second, first), _entry_at(h, second, second)
+    third = _entry_at(h, first + np.int32(2), second)
     # The differences are accurate even if all eigenvalues are nearly equal.
     return _make_vector((p - a) * (p - d) - product + q * r, r * ((s - a) + (p - d)), r * third)
 
@@ -259,9 +256,7 @@ def _standardize(state: SchurState, first: Any) -> SchurState:
     cosine, sine, triangular = _find_rotation(a, b, c, d)
     rotation = lax.reshape(_make_vector(cosine, -sine, sine, cosine), (2, 2))
     block = lax.dynamic_slice_in_dim(state.h, first, 2, 0)
-    h = lax.dynamic_update_slice_in_dim(
-        state.h, matmul(lax.transpose(rotation, (1, 0)), block), first, 0
-    )
+    h = lax.dynamic_update_slice_in_dim(state.h, matmul(transpose(rotation), block), first, 0)
     h, z = (
         lax.dynamic_update_slice_in_dim(
             m, matmul(lax.dynamic_slice_in_dim(m, first, 2, 1), rotation), first, 1
@@ -279,7 +274,6 @@ def _standardize(state: SchurState, first: Any) -> SchurState:
 
 def _find_rotation(a: Any, b: Any, c: Any, d: Any) -> tuple[Any, Any, Any]:
     """Returns cosine and sine of a rotation, and whether it makes the block triangular."""
-    one = np.ones((), a.dtype)
     p = (a - d) / 2
     discriminant = p * p + b * c
     # For nearly equal eigenvalues, the diagonal is made exactly constant instead.
@@ -293,7 +287,7 @@ def _find_rotation(a: Any, b: Any, c: Any, d: Any) -> tuple[Any, Any, Any]:
     length = _nonzero_length(total, a - d)
     # A block with the standard form already is not rotated.
     is_standard = (total == 0) & (p == 0)
-    cosine = where(is_standard, one, lax.sqrt((one + lax.abs(total) / length) / 2))
+    cosine = where(is_standard, 1, lax.sqrt((1 + lax.abs(total) / length) / 2))
     sine = -(p / (length * cosine)) * _sign(total)
     # The block with the constant diagonal may have real eigenvalues after all.
     upper, lower = _rotate_off_diagonal(a, b, c, d, cosine, sine)
@@ -318,12 +312,206 @@ def _rotate_off_diagonal(a: Any, b: Any, c: Any, d: Any, cosine: Any, sine: Any)
 
 
 def _sign(x: Any) -> Any:
-    return where(x < 0, np.array(-1, x.dtype), np.array(1, x.dtype))
+    return where(x < 0, np.array(-1, x.dtype), 1)
 
 
 def _nonzero_length(x: Any, y: Any) -> Any:
     """Returns the length of (x, y), or 1 for the zero vector."""
     largest = lax.max(lax.abs(x), lax.abs(y))
-    scale = where(largest > 0, largest, np.ones((), x.dtype))
+    scale = where(largest > 0, largest, 1)
     length = scale * lax.sqrt((x / scale) * (x / scale) + (y / scale) * (y / scale))
-    return where(largest > 0, length, np.ones((), x.dtype))
+    return where(largest > 0, length, 1)
+
+
+_MAX_BALANCING_SWEEPS = 20
+
+
+def eig(
+    a: Any, *, compute_left_eigenvectors: bool, compute_right_eigenvectors: bool, **options: Any
+) -> tuple[Any, ...]:
+    """Computes the eigenvalues and the requested eigenvectors of a [..., n, n]; all are complex.
+
+    The conventions are LAPACK's: u^H A = w u^H for a left eigenvector u, and eigenvectors have
+    length 1 and a real largest entry. Eigenvalues of a real matrix are real or in conjugate pairs,
+    the one with positive imaginary part first. A matrix that is not finite gives NaN.
+
+    Returns:
+      The eigenvalues [..., n]; left eigenvectors [..., n, n]; right eigenvectors [..., n, n].
+    """
+    del options
+    function = functools.partial(
+        _eig, left=compute_left_eigenvectors, right=compute_right_eigenvectors
+    )
+    results: tuple[Any, ...] = map_matrices(function, a)
+    return results
+
+
+def _eig(a: Any, *, left: bool, right: bool) -> tuple[Any, ...]:
+    a, scales = _balance(a)
+    t, z = schur_of_matrix(a)
+    size = lax.abs(t)
+    largest = max_over(size, 0, 1)
+    scale = where(largest > 0, largest, 1)  # NaN gives 1
+    t = t / cast_like(scale, t)
+    was_real = not is_complex(a)
+    if was_real:
+        t, z, values = _to_complex_schur(t, z)
+    else:
+        values = diagonal(t)
+    results = [values * cast_like(scale, values)]
+    if left:
+        # y^H T = w y^H: T^H is upper triangular in reverse order.
+        mirrored = lax.rev(adjoint(t), (0, 1))
+        vectors = lax.rev(_solve_triangular(mirrored, lax.rev(lax.conj(values), (0,))), (0, 1))
+        unscaled = matmul(z, vectors) / columns(cast_like(scales, z))
+        results.append(_normalize(unscaled, values, was_real))
+    if right:
+        vectors = matmul(z, _solve_triangular(t, values))
+        unscaled = vectors * columns(cast_like(scales, z))
+        results.append(_normalize(unscaled, values, was_real))
+    return tuple(results)
+
+
+def _balance(a: Any) -> tuple[Any, Any]:
+    """Returns D^-1 A D and the diagonal D [n] that makes rows and columns about equally long.
+
+    This is LAPACK's gebal. Without it, the small eigenvalues of a badly scaled matrix would be lost
+    in the rounding errors of its largest entries.
+    """
+    n = a.shape[0]
+    dtype = real_dtype(a.dtype)
+    ones = lax.full((n,), 1, dtype)
+    if are_sizes_known(n) and n < 2:
+        return a, ones
+    index = lax.iota(np.int32, n)
+
+    def length(entries: Any, i: Any) -> Any:
+        others = where(index == i, 0, lax.abs(lax.reshape(entries, (n,))))
+        return lax.reduce_sum(others, (0,))
+
+    def balance_row(i: Any, state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+        a, scales, changed = state
+        column = lax.dynamic_slice_in_dim(a, i, 1, 1)
+        c, r = length(column, i), length(lax.dynamic_slice_in_dim(a, i, 1, 0), i)
+        possible = (c > 0) & (r > 0) & lax.is_finite(c) & lax.is_finite(r)
+        log_ratio = lax.log(where(possible, r, 1)) - lax.log(where(possible, c, 1))
+        power = lax.round(log_ratio / np.array(2 * np.log(2), dtype))
+        factor = lax.exp2(lax.clamp(np.array(-40, dtype), power, np.array(40, dtype)))
+        shorter = possible & (c * factor + r / factor < 0.95 * (c + r))
+        factor = where(shorter, factor, 1)
+        typed_factor = cast_like(factor, a)
+        a = lax.dynamic_update_slice_in_dim(a, column * typed_factor, i, 1)
+        row = lax.dynamic_slice_in_dim(a, i, 1, 0)
+        a = lax.dynamic_update_slice_in_dim(a, row / typed_factor, i, 0)
+        return a, where(index == i, scales * factor, scales), changed | shorter
+
+    def sweep(state: tuple[Any, Any, Any, Any]) -> tuple[Any, Any, Any, Any]:
+        a, scales, _, count = state
+        start = (a, scales, np.array(False))
+        a, scales, changed = loop(n, balance_row, start)
+        return a, scales, changed, count + np.int32(1)
+
+    balanced, scales, _, _ = lax.while_loop(
+        lambda state: state[2] & (state[3] < np.int32(_MAX_BALANCING_SWEEPS)),
+        sweep,
+        (a, ones, np.array(True), np.array(0, np.int32)),
+    )
+    return balanced, scales
+
+
+def _to_complex_schur(t: Any, z: Any) -> tuple[Any, Any, Any]:
+    """Converts a real Schur decomposition to a complex one: triangular T, Z, and the eigenvalues.
+
+    The blocks [[p, q], [r, p]] have the eigenvalues p +- i sqrt(-q r), and (q, +- i sqrt(-q r)) as
+    eigenvectors.
+    """
+    n = t.shape[0]
+    dtype = np.result_type(t.dtype, np.complex64)
+    below = distance_below_diagonal(n)
+    nothing = np.zeros(1, t.dtype)
+
+    def off_diagonal(shift: int) -> Any:
+        entries = where(below == shift, t, 0)
+        return lax.reduce_sum(entries, (1 if shift < 0 else 0,))
+
+    # The entries below and above the diagonal, indexed by the first row of each pair.
+    lower, upper = off_diagonal(1), off_diagonal(-1)
+    first = lower != 0
+    imaginary = where(first, lax.sqrt(lax.abs(upper)) * lax.sqrt(lax.abs(lower)), 0)
+    imaginary = imaginary - lax.concatenate([nothing, imaginary[:-1]], 0)
+    values = lax.complex(diagonal(t), imaginary)
+
+    length = lax.sqrt(where(first, upper * upper + imaginary * imaginary, 1))
+    head = where(first, upper / length, 1)
+    tail = where(first, imaginary / length, 0)
+    second = lax.concatenate([np.zeros(1, np.bool_), first[:-1]], 0)
+    previous_head = lax.concatenate([nothing, head[:-1]], 0)
+    on_diagonal = where(second, previous_head, head)
+    zeros = lax.full_like(t, 0)
+    unitary = lax.complex(
+        where(below == 0, rows(on_diagonal), 0) + zeros,
+        # i tail, below the diagonal in the first column of a pair and above it in the second.
+        where(below == 1, rows(tail), 0) + where(below == -1, columns(tail), 0),
+    )
+    t, z = (lax.convert_element_type(m, dtype) for m in (t, z))
+    t = matmul(matmul(adjoint(unitary), t), unitary)
+    t = where(below > 0, 0, where(below == 0, columns(values), t))
+    return t, matmul(z, unitary), values
+
+
+def _solve_triangular(t: Any, values: Any) -> Any:
+    """Computes the right eigenvectors of an upper triangular T with `values` on its diagonal.
+
+    The entries of T must be of order 1.
+    """
+    n = t.shape[0]
+    if n == 0:
+        return t
+    index = lax.iota(np.int32, n)
+    dtype = real_dtype(t.dtype)
+    min_difference = np.array(np.finfo(dtype).eps, dtype)  # the largest entry of T is 1
+
+    def substitute(step: Any, x: Any) -> Any:
+        i = int32(n) - np.int32(1) - step
+        row = lax.dynamic_slice_in_dim(t, i, 1, 0)
+        sums = matmul(where(rows(index > i), row, 0), x)
+        value = lax.dynamic_slice_in_dim(values, i, 1, 0)
+        difference = value - values
+        # Equal eigenvalues are separated by a rounding error of T, as in LAPACK, so they get
+        # independent vectors only if T has such.
+        close = lax.abs(difference) < min_difference
+        divisor = where(close, cast_like(min_difference, t), difference)
+        solved = where(rows(index > i), -sums / rows(divisor), 0)
+        solved = where(rows(index == i), 1, solved)
+        # Rescaled, because nearly equal eigenvalues make entries that would overflow.
+        x = lax.dynamic_update_slice_in_dim(x, solved, i, 0)
+        longest = max_over(lax.abs(x), 0)
+        scale = where(longest > 1, longest, 1)
+        return x / rows(cast_like(scale, t))
+
+    return loop(n, substitute, eye_like(t, n, n))
+
+
+def _normalize(vectors: Any, values: Any, was_real: bool) -> Any:
+    """Scales columns to length 1 and a positive largest entry.
+
+    Eigenvectors of a real matrix become exactly real or exactly conjugate pairs.
+    """
+    if vectors.shape[0] == 0:
+        return vectors
+    size = lax.abs(vectors)
+    positions = lax.argmax(size, 0, np.int32)
+    chosen = where(lax.broadcasted_iota(np.int32, vectors.shape, 0) == rows(positions), vectors, 0)
+    largest = lax.reduce_sum(chosen, (0,))
+    sizes = where(lax.abs(largest) > 0, lax.abs(largest), 1)
+    vectors = vectors * rows(lax.conj(largest) / cast_like(sizes, vectors))
+    if was_real:
+        imaginary = rows(lax.imag(values))
+        before = lax.concatenate([vectors[:, :1], vectors[:, :-1]], 1)
+        vectors = where(imaginary < 0, lax.conj(before), vectors)
+        parts = where(imaginary == 0, 0, lax.imag(vectors))
+        vectors = lax.complex(lax.real(vectors), parts)
+    size = lax.abs(vectors)
+    squares = lax.reduce_sum(size * size, (0,))
+    length = lax.sqrt(where(squares > 0, squares, 1))
+    return vectors / rows(cast_like(length, vectors))

@@ -1,4 +1,4 @@
-"""VJPs of exported functions, which are traced and lowered on demand."""
+"""Builds portable functions, whose VJPs are traced and lowered on demand."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ import jax
 from jax import export as jax_export
 
 from jax2tf_bridge.errors import GradientError, InconclusiveShapeError, Message, ShardingError
-from jax2tf_bridge.from_jax._shardings import vjp_shardings
+from jax2tf_bridge.from_jax._shardings import read_shardings, vjp_shardings
+from jax2tf_bridge.from_jax.arguments import portable_aval
 from jax2tf_bridge.from_jax.lowering._differentiable import (
+    has_jax_gradient_in_tensorflow,
     has_no_derivative,
     is_surely_differentiable,
 )
-from jax2tf_bridge.from_jax.lowering._effects import refuse_host_callbacks
-from jax2tf_bridge.from_jax.lowering._lowering import LoweredModule, build_portable_function, lower
-from jax2tf_bridge.from_jax.lowering._tracing import trace_vjp, trace_with_wide_dtypes
+from jax2tf_bridge.from_jax.lowering._effects import effect_names, refuse_host_callbacks
+from jax2tf_bridge.from_jax.lowering._lowering import LoweredModule, lower
+from jax2tf_bridge.from_jax.lowering._tracing import out_structure, trace_vjp
 from jax2tf_bridge.from_jax.shapes import (
     ExportOptions,
     Inferred,
@@ -29,14 +31,125 @@ from jax2tf_bridge.from_jax.shapes import (
     infer_and_lower,
     with_reshape_requirements,
 )
-from jax2tf_bridge.from_jax.stablehlo import ConstantPool
-from jax2tf_bridge.portable import Gradient, GradientOnDemand, PortableFunction, flat_call
-from shape_poly import Dim
+from jax2tf_bridge.from_jax.stablehlo import ConstantPool, retarget_module
+from jax2tf_bridge.from_jax.trees import spec_of_structure
+from jax2tf_bridge.portable import (
+    GradientOnDemand,
+    Module,
+    PortableFunction,
+    TreeSpec,
+    check_types,
+    flat_call,
+    mark_types_checked,
+)
+from shape_poly import Dim, is_symbolic_dim
 
 T = TypeVar("T")
 
 
-class VjpExport:
+def build_portable_function(
+    function: TracedFunction,
+    traced: jax.stages.Traced,
+    lowered: LoweredModule,
+    options: ExportOptions,
+    *,
+    in_shapes: Sequence[tuple[Dim, ...]],
+    in_tree: TreeSpec,
+    argument_names: tuple[str, ...],
+    assumptions: SizeAssumptions,
+    constants: ConstantPool,
+) -> PortableFunction:
+    """Builds a portable function from a lowered trace, at the target's StableHLO version.
+
+    Its VJP is exported when it is asked for. `in_shapes` has the dimensions as the user wrote them;
+    constraints may have rewritten them in the trace. `in_tree` is the structure of (args, kwargs).
+    `constants` has the large arrays of the function and its VJPs; those in this module become
+    arguments of the module.
+
+    Raises:
+      UnsupportedByTargetError: no StableHLO version of the target expresses the module, or the
+        target has no XLA and TensorFlow has no operation for one of the module's operations.
+      ModuleError: the module's types are not those of the trace.
+      NotExportableError: the function has an effect that cannot be recreated.
+    """
+    name, exported = function.name, lowered.exported
+    lifted = tuple(
+        lowered.module.lift_constants(
+            constants.intern, taken=lowered.captured, share=constants.share
+        )
+    )
+    retargeted = retarget_module(
+        lowered.module,
+        options.target,
+        function_name=name,
+        has_effects=bool(exported.ordered_effects),
+    )
+    in_shardings, out_shardings = read_shardings(exported)
+    in_avals = tuple(
+        portable_aval(aval, shape)
+        for aval, shape in zip(traced.jaxpr.in_avals, in_shapes, strict=True)
+    )
+    out_avals = tuple(
+        portable_aval(aval, assumptions.shape_from_jax(aval)) for aval in traced.jaxpr.out_avals
+    )
+    kept_indices = tuple(exported.module_kept_var_idx)
+    traced_avals = [portable_aval(traced.jaxpr.in_avals[i]) for i in kept_indices]
+    check_types(
+        name,
+        [*traced_avals, *(constant.aval for constant in lifted)],
+        out_avals,
+        *lowered.module.main_types(),
+        has_platform_index=len(exported.platforms) > 1,
+    )
+    module = Module(
+        retargeted.module,
+        retargeted.stablehlo_version,
+        retargeted.calling_convention_version,
+        kept_arguments=kept_indices,
+        platforms=tuple(exported.platforms),
+        uses_shape_polymorphism=any(
+            is_symbolic_dim(d) for aval in traced_avals for d in aval.shape
+        ),
+        disabled_checks=options.disabled_checks,
+        nr_devices=exported.nr_devices,
+    )
+    is_native = not options.target.xla and has_jax_gradient_in_tensorflow(traced.jaxpr)
+    vjp = _VjpExport(
+        function, traced, in_shapes, assumptions, options, constants=constants, exported=exported
+    )
+    portable = PortableFunction(
+        name=name,
+        in_tree=in_tree,
+        in_avals=in_avals,
+        out_tree=spec_of_structure(out_structure(traced), traced.jaxpr.out_avals),
+        out_avals=out_avals,
+        argument_names=argument_names,
+        module=module,
+        dropped_platforms=lowered.dropped_platforms,
+        constraints=assumptions.constraints,
+        requirements=assumptions.requirement_texts(),
+        ordered_effects=effect_names(exported.ordered_effects, name),
+        unordered_effects=effect_names(
+            exported.unordered_effects,
+            name,
+            without_debug=options.without_debug_effects,
+            runtime_checks=options.runtime_checks,
+        ),
+        in_shardings=in_shardings,
+        out_shardings=out_shardings,
+        target=options.target,
+        producer=f"JAX {jax.__version__}",
+        lifted_constants=lifted,
+        graph_functions=lowered.graph_functions,
+        gradient=GradientOnDemand(vjp.export, check=vjp.check),
+        tensorflow_differentiates=is_native,
+        uses_global_constants=exported.uses_global_constants,
+    )
+    mark_types_checked(portable)
+    return portable
+
+
+class _VjpExport:
     """Traces and lowers the VJP of an exported function.
 
     Tracing the VJP may raise questions about sizes that tracing the function did not. Then the
@@ -78,16 +191,13 @@ class VjpExport:
         )
         self._infer_once = _cache_outcome(self._infer)
 
-    def gradient(self) -> Gradient:
-        """Returns the gradient of the function; the VJP is exported when it is asked for."""
-        return GradientOnDemand(self._make, check=self._check)
-
-    def _check(self) -> None:
+    def check(self) -> None:
         """Raises if the function has no gradient; traces the VJP only if this is not obvious."""
         if not is_surely_differentiable(self._traced.jaxpr):
             self._infer_once()
 
-    def _make(self) -> PortableFunction:
+    def export(self) -> PortableFunction:
+        """Returns the VJP; raises an error if the function has none."""
         traceable = self._infer_once()
         with jax.enable_x64(self._x64):
             inferred = infer_and_lower(
@@ -126,7 +236,7 @@ class VjpExport:
         check_requirements_allowed(self._assumptions, assumptions, self._vjp, self._options)
 
     def _lower(self, vjp: jax.stages.Traced) -> LoweredModule:
-        return lower(trace_with_wide_dtypes(vjp), self._vjp.name, self._options)
+        return lower(vjp, self._vjp.name, self._options)
 
     def _build(self, inferred: Inferred[LoweredModule]) -> PortableFunction:
         traced, lowered = inferred.traced, inferred.result
@@ -139,24 +249,15 @@ class VjpExport:
         )
         shapes = (*self._in_shapes, *map(assumptions.shape_from_jax, cotangents))
         return build_portable_function(
+            self._vjp,
             traced,
             lowered,
-            self._vjp.name,
             self._options,
             in_shapes=shapes,
             in_tree=flat_call(len(names)),
             argument_names=names,
             assumptions=assumptions,
             constants=self._constants,
-            gradient=VjpExport(
-                self._vjp,
-                traced,
-                shapes,
-                assumptions,
-                self._options,
-                constants=self._constants,
-                exported=lowered.exported,
-            ).gradient(),
         )
 
 
