@@ -19,7 +19,7 @@ from jax2tf_bridge.errors import InconclusiveShapeError
 from jax2tf_bridge.from_jax import _jax_compat_sizes, jax_compat
 
 # Private: the tests lower its limits.
-from jax2tf_bridge.from_jax.shapes import _inference, _questions
+from jax2tf_bridge.from_jax.shapes import _inference
 from tests.from_jax.inferring import best_five, exported, in_blocks, module_text
 from tests.house.seams import take_away
 
@@ -127,7 +127,7 @@ def test_what_jax_goes_on_without_is_not_answered(caplog: pytest.LogCaptureFixtu
 
 
 def test_a_loop_that_asks_forever_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_questions, "MAX_FACTS", 3)
+    monkeypatch.setattr(_inference, "MAX_FACTS", 3)
     monkeypatch.setattr(_inference, "MAX_ROUNDS", 2)
     asked = []
 

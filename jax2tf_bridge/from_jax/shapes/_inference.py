@@ -1,7 +1,8 @@
 """Traces in rounds, under more and more assumptions, until JAX has no question about sizes.
 
 If the answer to a question follows from the scope, it is passed to JAX as a fact, which is one more
-constraint. Otherwise the answer becomes a requirement: a promise about the sizes.
+constraint. One trace answers all such questions, and the function is then traced again. Other
+answers become requirements: promises about the sizes.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import jax
 from jax2tf_bridge.errors import BridgeError, InconclusiveShapeError, PlatformError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._equations import iter_equations
+from jax2tf_bridge.from_jax._jax_compat_sizes import AnsweringScope
 from jax2tf_bridge.from_jax._symbols import comparison_to_jax, dim_from_jax
 from jax2tf_bridge.from_jax.arguments import user_line
 from jax2tf_bridge.from_jax.shapes._assumptions import Requirement, SizeAssumptions
@@ -32,9 +34,7 @@ from jax2tf_bridge.from_jax.shapes._errors import (
     too_many_rounds_error,
 )
 from jax2tf_bridge.from_jax.shapes._questions import (
-    AnsweredTrace,
     Question,
-    facts_of,
     read_question,
 )
 from jax2tf_bridge.from_jax.shapes._samples import (
@@ -50,6 +50,7 @@ from shape_poly import (
     Proven,
     Refuted,
     SymbolicScope,
+    operation,
     prove,
     weakest_requirement,
 )
@@ -61,6 +62,12 @@ logger = logging.getLogger("jax2tf_bridge")
 MAX_ROUNDS = 100
 """Maximum number of rounds; each answers all provable questions and one other."""
 
+MAX_FACTS = 100
+"""Maximum number of facts, because a loop over sizes may ask forever."""
+
+_OVERFLOW = 2**31
+"""JAX compares sizes with such numbers to detect overflow, and continues without an answer."""
+
 
 @dataclass(frozen=True)
 class Inferred(Generic[T]):
@@ -69,6 +76,88 @@ class Inferred(Generic[T]):
     traced: jax.stages.Traced
     result: T
     assumptions: SizeAssumptions
+
+
+class _AnsweredTrace:
+    """Trace of a function that answers provable questions, so that one trace finds all of them.
+
+    Attributes:
+      assumptions: the assumptions, with the facts that were answers so far.
+    """
+
+    def __init__(self, assumptions: SizeAssumptions, function: TracedFunction) -> None:
+        """Stores the initial assumptions, and the function to trace."""
+        self.assumptions = assumptions
+        self._function = function
+
+    def trace(self) -> jax.stages.Traced:
+        """Traces the function, repeatedly if questions were answered; raises JAX's errors.
+
+        Only a trace that began with all facts is returned. Otherwise JAX may have written one size
+        in two ways, before and after an answer, and treat them as different.
+        """
+        while True:
+            before = self.assumptions
+            scope = AnsweringScope(before.constraints_of_jax(), self._answer)
+            try:
+                traced = self._function.trace(before, scope)
+            except Exception:
+                if self.assumptions is before:
+                    raise
+            else:
+                if self.assumptions is before:
+                    return traced
+            finally:
+                scope.close()
+            logger.debug("Tracing %s again under all that holds", self._function.name)
+
+    def _answer(self, error: Exception) -> Iterator[Sequence[str]]:
+        """Yields all constraints for JAX if an answer to the question is proven."""
+        known = self.assumptions
+        question = _read_question(error, known, self._function)
+        if question is None or question.constants or len(known.facts) >= MAX_FACTS:
+            return
+        told, scope = {f.comparison for f in known.facts}, known.scope_of_jax()
+        for option in question.options:
+            if told.issuperset(option) or any(map(_is_about_overflow, option)):
+                return
+            if all(isinstance(prove(c, scope), Proven) for c in option):
+                self.assumptions = known.with_facts(c for o in option for c in _facts_of(o))
+                logger.debug(
+                    "Tracing %s goes on, since %s holds. JAX asked: %s",
+                    self._function.name,
+                    "; ".join(map(str, option)),
+                    first_line(error),
+                )
+                yield from self.assumptions.constraints_to_try()
+                return
+
+
+def _read_question(
+    error: Exception, assumptions: SizeAssumptions, function: TracedFunction
+) -> Question | None:
+    return read_question(error, assumptions.variables_of_jax(function.variables))
+
+
+def _facts_of(comparison: Comparison) -> Iterator[Comparison]:
+    """Yields a comparison; for an even division also its quotient, which JAX needs next."""
+    yield comparison
+    remainder = comparison.left.as_operation() if isinstance(comparison.left, DimExpr) else None
+    if remainder is None or remainder.kind != "mod" or comparison.operator != "==":
+        return
+    dividend, divisor = remainder.operands
+    if divisor.constant_value() is None:
+        written = operation("floordiv", dividend, divisor, simplify=False)
+        simplified = written.simplify()
+        # The quotient must be simpler for JAX, and not another division by sizes.
+        if isinstance(simplified, int) or 2 * simplified.size <= written.size:
+            yield Comparison("==", written, simplified)
+
+
+def _is_about_overflow(comparison: Comparison) -> bool:
+    difference = comparison.difference()
+    terms = {} if isinstance(difference, int) else dict(difference.terms)
+    return any(abs(coefficient) >= _OVERFLOW - 1 for coefficient in terms.values())
 
 
 def infer(
@@ -102,7 +191,7 @@ def infer_and_lower(
     tried: set[SizeAssumptions] = set()
     failure: Exception | None = None
     for round_number in range(1, MAX_ROUNDS + 1):
-        attempt = AnsweredTrace(untried.pop(), function)
+        attempt = _AnsweredTrace(untried.pop(), function)
         tried.add(attempt.assumptions)
         try:
             traced = first() if first and round_number == 1 else attempt.trace()
@@ -140,7 +229,7 @@ def _list_next_assumptions(
     """Lists the assumptions to try next, best first; also returns the error if all fail."""
     progression = assumptions.with_progression(function.variables)
     otherwise = [progression] if progression is not None else []
-    question = read_question(error, assumptions.variables_of_jax(function.variables))
+    question = _read_question(error, assumptions, function)
     if question is None:
         return otherwise, error
     by_value = bool(question.constants)
@@ -178,7 +267,7 @@ def _add_answers(
             assumptions = assumptions.with_requirement(requirement)
             if comparison == requirement.comparison:
                 continue
-        assumptions = assumptions.with_facts(facts_of(comparison))
+        assumptions = assumptions.with_facts(_facts_of(comparison))
     return assumptions
 
 
@@ -225,7 +314,7 @@ def _experiment(
             # JAX recurses infinitely if constraints rewrite each other.
             told = assumptions.comparison_from_jax(assumptions.facts[-1].comparison)
             return [], not_convinced_error(function, told, source, error)
-        question = read_question(error, assumptions.variables_of_jax(function.variables))
+        question = _read_question(error, assumptions, function)
         if question is not None and question.options:
             return [], not_convinced_error(function, question.options[0][0], source, error)
         rows = _find_row_wise_code(function, assumptions)
@@ -244,7 +333,7 @@ def _find_row_wise_code(function: TracedFunction, assumptions: SizeAssumptions) 
     """Returns code for the first form of the function by rows that can be traced, if any."""
     for form in function.row_wise:
         try:
-            AnsweredTrace(assumptions, replace(function, trace=form.trace)).trace()
+            _AnsweredTrace(assumptions, replace(function, trace=form.trace)).trace()
             if form.is_same():
                 return form.code
         except Exception:  # from the user's code, which may not accept a single row

@@ -1,4 +1,4 @@
-"""JAX's questions about sizes: answers them during tracing, or reads them from exceptions.
+"""Reads JAX's questions about sizes from its exceptions.
 
 JAX raises exceptions whose texts contain the sizes; there is no structured form. A question read
 from a text is only a guess, which is confirmed if tracing gets further with the answer.
@@ -7,28 +7,19 @@ from a text is only a guess, which is confirmed if tracing gets further with the
 from __future__ import annotations
 
 import itertools
-import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
-import jax
-
-from jax2tf_bridge.from_jax._jax_compat_sizes import AnsweringScope
-from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
-from jax2tf_bridge.from_jax.shapes._errors import first_line
-from jax2tf_bridge.from_jax.shapes._traced_function import TracedFunction
 from shape_poly import (
     Comparison,
     ComparisonOperator,
     Dim,
     DimensionSyntaxError,
     DimExpr,
-    Proven,
     is_symbolic_dim,
-    operation,
     parse_dimension,
-    prove,
 )
 
 _MAX_DEPTH = 20
@@ -95,13 +86,8 @@ def _read_comparison(text: str, variables: frozenset[str]) -> Question | None:
     left, right = (_parse_dimension(match[i], variables) for i in (1, 3))
     if left is None or right is None:
         return None
-    comparison = Comparison(_parse_operator(match[2]), left, right)
+    comparison = Comparison(cast(ComparisonOperator, match[2]), left, right)
     return Question(((comparison,), (comparison.negate(),)))
-
-
-def _parse_operator(text: str) -> ComparisonOperator:
-    operators: tuple[ComparisonOperator, ...] = (">=", "<=", "==", ">", "<", "!=")
-    return next(o for o in operators if o == text)
 
 
 def _read_remainder(text: str, variables: frozenset[str]) -> Question | None:
@@ -315,94 +301,3 @@ def _find_closing(text: str, start: int) -> int:
         if depth == 0:
             return i
     return len(text)
-
-
-# The rest answers provable questions during tracing, so that one trace finds all of them. The
-# function is then traced again with the answers.
-
-
-logger = logging.getLogger("jax2tf_bridge")
-
-MAX_FACTS = 100
-"""Maximum number of facts, because a loop over sizes may ask forever."""
-
-_OVERFLOW = 2**31
-"""JAX compares sizes with such numbers to detect overflow, and continues without an answer."""
-
-
-class AnsweredTrace:
-    """Trace of a function that answers questions.
-
-    Attributes:
-      assumptions: the assumptions, with the facts that were answers so far.
-    """
-
-    def __init__(self, assumptions: SizeAssumptions, function: TracedFunction) -> None:
-        """Stores the initial assumptions, and the function to trace."""
-        self.assumptions = assumptions
-        self._function = function
-
-    def trace(self) -> jax.stages.Traced:
-        """Traces the function, repeatedly if questions were answered; raises JAX's errors.
-
-        Only a trace that began with all facts is returned. Otherwise JAX may have written one size
-        in two ways, before and after an answer, and treat them as different.
-        """
-        while True:
-            before = self.assumptions
-            scope = AnsweringScope(before.constraints_of_jax(), self._answer)
-            try:
-                traced = self._function.trace(before, scope)
-            except Exception:
-                if self.assumptions is before:
-                    raise
-            else:
-                if self.assumptions is before:
-                    return traced
-            finally:
-                scope.close()
-            logger.debug("Tracing %s again under all that holds", self._function.name)
-
-    def _answer(self, error: Exception) -> Iterator[Sequence[str]]:
-        """Yields all constraints for JAX if an answer to the question is proven."""
-        known, question = self.assumptions, self._read_question(error)
-        if question is None or question.constants or len(known.facts) >= MAX_FACTS:
-            return
-        told, scope = {f.comparison for f in known.facts}, known.scope_of_jax()
-        for option in question.options:
-            if told.issuperset(option) or any(map(_is_about_overflow, option)):
-                return
-            if all(isinstance(prove(c, scope), Proven) for c in option):
-                self.assumptions = known.with_facts(c for o in option for c in facts_of(o))
-                logger.debug(
-                    "Tracing %s goes on, since %s holds. JAX asked: %s",
-                    self._function.name,
-                    "; ".join(map(str, option)),
-                    first_line(error),
-                )
-                yield from self.assumptions.constraints_to_try()
-                return
-
-    def _read_question(self, error: Exception) -> Question | None:
-        return read_question(error, self.assumptions.variables_of_jax(self._function.variables))
-
-
-def facts_of(comparison: Comparison) -> Iterator[Comparison]:
-    """Yields a comparison; for an even division also its quotient, which JAX needs next."""
-    yield comparison
-    remainder = comparison.left.as_operation() if isinstance(comparison.left, DimExpr) else None
-    if remainder is None or remainder.kind != "mod" or comparison.operator != "==":
-        return
-    dividend, divisor = remainder.operands
-    if divisor.constant_value() is None:
-        written = operation("floordiv", dividend, divisor, simplify=False)
-        simplified = written.simplify()
-        # The quotient must be simpler for JAX, and not another division by sizes.
-        if isinstance(simplified, int) or 2 * simplified.size <= written.size:
-            yield Comparison("==", written, simplified)
-
-
-def _is_about_overflow(comparison: Comparison) -> bool:
-    difference = comparison.difference()
-    terms = {} if isinstance(difference, int) else dict(difference.terms)
-    return any(abs(coefficient) >= _OVERFLOW - 1 for coefficient in terms.values())
