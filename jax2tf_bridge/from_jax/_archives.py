@@ -326,7 +326,6 @@ def _read_gpu_call(call: Any, target: str) -> _ArchivedCall | None:
 
 
 def _list_operands(call: Any) -> list[Any]:
-    """Lists the operands without the shapes of results."""
     elements: Any = ()
     if _SHAPES in call.attributes:
         elements = ir.DenseIntElementsAttr(call.attributes[_SHAPES])

@@ -282,7 +282,6 @@ def _restore_dtypes(known_avals: Sequence[Aval], avals: Sequence[Any]) -> tuple[
 
 
 def _update_module(portable: PortableFunction) -> bytes:
-    """Rewrites the module for the installed JAX, if that is necessary."""
     narrow = any(map(is_narrow, (*portable.in_avals, *portable.out_avals)))
     readable = portable.module.stablehlo_version <= _jax_compat.current_stablehlo_version()
     if readable and not narrow and not _LINEAR_ALGEBRA.search(portable.module.data):

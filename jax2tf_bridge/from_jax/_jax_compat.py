@@ -14,59 +14,44 @@ from typing import Any
 import jax
 import jax.extend.mlir as portable_artifacts
 from jax import export as jax_export
-from jax.extend.mlir import ir, passmanager
+from jax.extend.mlir import ir as ir
+from jax.extend.mlir import passmanager
 from jax.extend.mlir.dialects import stablehlo
-from jax.interpreters.mlir import make_ir_context
+from jax.interpreters.mlir import make_ir_context as make_ir_context
 
 from jax2tf_bridge._utils import SeamName
 from jax2tf_bridge.targets import PLATFORMS
 
 try:
-    from jax.errors import InconclusiveDimensionOperation
+    from jax.errors import InconclusiveDimensionOperation as InconclusiveDimensionOperation
 except ImportError:  # JAX 0.8
-    from jax.core import InconclusiveDimensionOperation  # type: ignore[attr-defined,no-redef]
+    from jax.core import (  # type: ignore[attr-defined,no-redef]
+        InconclusiveDimensionOperation as InconclusiveDimensionOperation,
+    )
 
-__all__ = [
-    "SEAM",
-    "InconclusiveDimensionOperation",
-    "attach_vjp",
-    "configuration",
-    "current_stablehlo_version",
-    "deserialize_module",
-    "inside_transformation",
-    "ir",
-    "jit_shardings",
-    "known_platforms",
-    "make_ir_context",
-    "module_bytecode",
-    "run_passes",
-    "serialize_module",
-    "source_of_equation",
-    "static_arguments",
-]
-
+_RELEASES = "0.8 to 0.12"
 _TRACE_STATE = SeamName(
     "jax._src.core",
     "trace_state_clean",
-    "0.8 to 0.12",
+    _RELEASES,
     "convert inside a JAX transformation is not refused with a message of ours",
 )
 _TRACE_CONTEXT = SeamName(
     "jax._src.config",
     "trace_context",
-    "0.8 to 0.12",
+    _RELEASES,
     "only the public flags of JAX's configuration that change types and precision are compared",
 )
 _KNOWN_PLATFORMS = SeamName(
     "jax._src.xla_bridge",
     "known_platforms",
-    "0.8 to 0.12",
+    _RELEASES,
     "platforms of plug-ins are refused as unknown",
 )
 _SUMMARIZE = SeamName(
     "jax._src.source_info_util",
     "summarize",
-    "0.8 to 0.12",
+    _RELEASES,
     "messages about a primitive name no source line",
 )
 

@@ -61,8 +61,8 @@ def vjp_shardings(
     reference = next((s for s in shardings if not s.is_fully_replicated), shardings[0])
     replicated = NamedSharding(reference.mesh, PartitionSpec())
     ins, outs = (
-        tuple(replicated if s is not None and s.is_fully_replicated else s for s in of)
-        for of in (ins, outs)
+        tuple(replicated if s is not None and s.is_fully_replicated else s for s in shardings)
+        for shardings in (ins, outs)
     )
     return (*ins, *outs), ins
 
@@ -80,17 +80,13 @@ def _convert_to_mesh(
             continue  # the function has several meshes, and these shardings belong to another one
     concrete = next((mesh for mesh in meshes if isinstance(mesh, Mesh)), None)
     devices = jax.devices()[:count] if concrete is None else list(concrete.devices.flat)
-    ins, outs = (
-        tuple(
-            _convert_to_devices(s, aval.ndim, devices, count, name)
-            for s, aval in zip(of, avals, strict=True)
-        )
-        for of, avals in (
-            (exported.in_shardings_hlo, exported.in_avals),
-            (exported.out_shardings_hlo, exported.out_avals),
-        )
-    )
-    return ins, outs
+
+    def convert(shardings: Sequence[Any], avals: Sequence[Any]) -> tuple[Any, ...]:
+        pairs = zip(shardings, avals, strict=True)
+        return tuple(_convert_to_devices(s, a.ndim, devices, count, name) for s, a in pairs)
+
+    ins = convert(exported.in_shardings_hlo, exported.in_avals)
+    return ins, convert(exported.out_shardings_hlo, exported.out_avals)
 
 
 def _convert_to_devices(

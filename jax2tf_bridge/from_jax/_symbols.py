@@ -167,7 +167,6 @@ def scope_to_jax(scope: SymbolicScope) -> jax_export.SymbolicScope:
 def _find_accepted_form(
     constraint: Comparison, forms: Sequence[list[str]], before: Sequence[str]
 ) -> list[str]:
-    """Returns the first form that JAX accepts after these constraints."""
     cause: Exception | None = None
     for form in forms:
         try:

@@ -203,7 +203,8 @@ class JaxCallable:
             static_argnames=names,
             signature=signature,
             source=_find_definition(function),
-            is_unbound_module=_is_unbound_module(function),
+            is_unbound_module=_is_linen_module(function)
+            and getattr(function, "scope", None) is None,
             variadic_names=_linen_argument_names(function),
         )
 
@@ -238,10 +239,6 @@ def _is_linen_module(value: object) -> bool:
     # The comparison by name avoids importing Flax.
     kinds = [(kind.__module__, kind.__name__) for kind in type(value).__mro__]
     return ("flax.linen.module", "Module") in kinds
-
-
-def _is_unbound_module(function: object) -> bool:
-    return _is_linen_module(function) and getattr(function, "scope", None) is None
 
 
 def _linen_argument_names(function: object) -> tuple[str, ...]:
@@ -460,7 +457,8 @@ def library_line(error: BaseException) -> str | None:
             text = linecache.getline(file, line).strip()
             shown = f", `{text}`" if text and not text.startswith("raise ") else ""
             innermost = f"{file}:{line} ({function}){shown}"
-    return innermost if innermost is not None and _has_user_frame(error) else None
+    is_called_by_user = any(not file.startswith(_INSTALLED) for file, _, _ in _iter_frames(error))
+    return innermost if is_called_by_user else None
 
 
 def user_line_of_equation(equation: Any) -> str | None:
@@ -497,10 +495,6 @@ def _unwrap_function(function: object) -> object:
         if inner is function:
             return function
         function = inner
-
-
-def _has_user_frame(error: BaseException) -> bool:
-    return any(not file.startswith(_INSTALLED) for file, _, _ in _iter_frames(error))
 
 
 def _find_package(file: str) -> str:

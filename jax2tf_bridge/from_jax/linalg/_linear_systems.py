@@ -209,7 +209,6 @@ def _take_rows(a: Any, order: Any) -> Any:
 
 
 def _replace_rows_from(a: Any, start: int, rest: Any) -> Any:
-    """Replaces the rows of `a` from `start` on."""
     return rest if start == 0 else lax.concatenate([a[:start], rest], 0)
 
 
@@ -234,7 +233,8 @@ def cholesky(a: Any) -> Any:
             below = matmul(trailing[..., size:, :size], adjoint(inverse))
             panel.append(below)
             trailing = trailing[..., size:, size:] - matmul(below, adjoint(below))
-        panels.append(_pad_above(lax.concatenate(panel, a.ndim - 2), start))
+        above = [*[(0, 0, 0)] * (a.ndim - 2), (start, 0, 0), (0, 0, 0)]
+        panels.append(pad_zeros(lax.concatenate(panel, a.ndim - 2), above))
     result = lax.concatenate(panels, a.ndim - 1)
     # NaN is not above zero, so a NaN pivot fails the test too.
     definite = lax.reduce_and(lax.concatenate(pivot_blocks, a.ndim - 2) > 0, (a.ndim - 2,))
@@ -268,11 +268,6 @@ def _factor_block(a: Any) -> tuple[Any, Any, Any]:
     start = (a, lax.full_like(a, 0), eye_like(a, n, n), pivots)
     _, factor, inverse, pivots = loop(n, eliminate, start)
     return factor, inverse, pivots
-
-
-def _pad_above(panel: Any, count: int) -> Any:
-    config = [(0, 0, 0)] * (panel.ndim - 2) + [(count, 0, 0), (0, 0, 0)]
-    return pad_zeros(panel, config)
 
 
 # Number of rows that a step solves; a single XLA kernel does their scalar arithmetic.

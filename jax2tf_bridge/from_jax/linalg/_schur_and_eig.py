@@ -290,7 +290,9 @@ def _find_rotation(a: Any, b: Any, c: Any, d: Any) -> tuple[Any, Any, Any]:
     cosine = where(is_standard, 1, lax.sqrt((1 + lax.abs(total) / length) / 2))
     sine = -(p / (length * cosine)) * _sign(total)
     # The block with the constant diagonal may have real eigenvalues after all.
-    upper, lower = _rotate_off_diagonal(a, b, c, d, cosine, sine)
+    squares, product = (cosine * cosine, sine * sine), cosine * sine
+    upper = b * squares[0] - c * squares[1] - (a - d) * product
+    lower = c * squares[0] - b * squares[1] - (a - d) * product
     still_real = (upper * lower >= 0) & (lower != 0)
     hypotenuse = lax.sqrt(where(still_real, lax.abs(upper + lower), 1))
     more_cosine = lax.sqrt(lax.abs(upper)) / hypotenuse
@@ -301,14 +303,6 @@ def _find_rotation(a: Any, b: Any, c: Any, d: Any) -> tuple[Any, Any, Any]:
     )
     chosen = [where(apart, x, y) for x, y in zip(triangular_rotation, mean_rotation, strict=True)]
     return chosen[0], chosen[1], apart | still_real | (lower == 0)
-
-
-def _rotate_off_diagonal(a: Any, b: Any, c: Any, d: Any, cosine: Any, sine: Any) -> tuple[Any, Any]:
-    """Returns the off-diagonal entries of the rotated block."""
-    squares, product = (cosine * cosine, sine * sine), cosine * sine
-    upper = b * squares[0] - c * squares[1] - (a - d) * product
-    lower = c * squares[0] - b * squares[1] - (a - d) * product
-    return upper, lower
 
 
 def _sign(x: Any) -> Any:

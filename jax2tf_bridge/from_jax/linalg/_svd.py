@@ -275,7 +275,6 @@ def _merge_pairs(parts: _DiagonalParts, d: Any, e: Any, final: Any, pairs: Pairs
 
 
 def _stack_sides(right: Any, left: Any) -> Any:
-    """Stacks the values for the right and the left vectors, as the first axis."""
     return lax.concatenate([lax.expand_dims(x, (0,)) for x in (right, left)], 0)
 
 

@@ -19,7 +19,7 @@ from jax.interpreters import mlir
 from jax2tf_bridge.errors import NotExportableError
 from jax2tf_bridge.from_jax._jax_compat import ir
 from jax2tf_bridge.from_jax._jax_compat_lowering import Rule, by_platform, lower_fun
-from jax2tf_bridge.from_jax.stablehlo import replace_operation
+from jax2tf_bridge.from_jax.stablehlo import make_integer, replace_operation
 
 Attributes = Mapping[str, bool | int]
 # Converts an equation's parameters; returns None if the composite cannot express them.
@@ -97,7 +97,6 @@ def _make_decomposition(
 def _replace_by_composite(
     results: Sequence[Any], name: str, attributes: Attributes, n_operands: int
 ) -> Sequence[Any]:
-    """Replaces a call of the decomposition by a composite."""
     call = results[0].owner
     call = getattr(call, "operation", call)
     if call.name != "func.call" or len(call.results) != len(results):
@@ -111,11 +110,8 @@ def _replace_by_composite(
     n_sizes = len(call.operands) - n_operands
     all_attributes = {**attributes, **({SIZES: n_sizes} if n_sizes else {})}
     with call.context, ir.InsertionPoint(call):
-        i64, i32 = (ir.IntegerType.get_signless(width) for width in (64, 32))
         mlir_attributes: dict[str, ir.Attribute] = {
-            key: ir.BoolAttr.get(value)
-            if isinstance(value, bool)
-            else ir.IntegerAttr.get(i64, value)
+            key: ir.BoolAttr.get(value) if isinstance(value, bool) else make_integer(value)
             for key, value in all_attributes.items()
         }
         composite = ir.Operation.create(
@@ -126,7 +122,7 @@ def _replace_by_composite(
                 "name": ir.StringAttr.get(name),
                 "composite_attributes": ir.DictAttr.get(mlir_attributes),
                 "decomposition": call.attributes["callee"],
-                "version": ir.IntegerAttr.get(i32, 1),
+                "version": make_integer(1, 32),
             },
             loc=call.location,
         )

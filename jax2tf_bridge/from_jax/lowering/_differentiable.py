@@ -84,7 +84,8 @@ def _is_sure(equation: Any) -> bool:
     if name in _SAFE_AT_ALL_SIZES:
         return True
     if name in _SAFE_AT_FIXED_SIZES:
-        return all(map(_has_only_open_batch, (*equation.invars, *equation.outvars)))
+        variables = (*equation.invars, *equation.outvars)
+        return all(_open_axes(var) in ([], [0]) for var in variables)
     if name == "gather":
         return _open_axes(equation.invars[0]) == []
     if name == "custom_jvp_call":
@@ -96,10 +97,6 @@ def _is_sure(equation: Any) -> bool:
         inner = [*inner_jaxprs(params)]
         return bool(inner) and all(map(is_surely_differentiable, inner))
     return False
-
-
-def _has_only_open_batch(var: Any) -> bool:
-    return _open_axes(var) in ([], [0])
 
 
 def _open_axes(var: Any) -> list[int]:

@@ -248,7 +248,6 @@ def _make_custom_call_error(
 
 
 def _make_error(name: str, failures: dict[str, Exception]) -> Exception:
-    """Returns the error of a function that failed on one or more platforms."""
     if len(failures) == 1:
         ((platform, error),) = failures.items()
         if isinstance(error, BridgeError):

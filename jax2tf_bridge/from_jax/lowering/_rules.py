@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -204,7 +203,8 @@ def _lower_composite(primitive: Any, ctx: Any, *args: Any, **params: Any) -> Seq
 def _lower_gather(ctx: Any, operand: Any, indices: Any, **params: Any) -> Sequence[Any]:
     numbers = params["dimension_numbers"]
     # JAX's rule lowers an empty result to a constant, which has no batching dimensions.
-    if not numbers.operand_batching_dims or _is_empty(ctx.avals_out[0]):
+    is_empty = any(isinstance(d, int) and d == 0 for d in ctx.avals_out[0].shape)
+    if not numbers.operand_batching_dims or is_empty:
         return lower_by_platform(lax.gather_p, {}, ctx, operand, indices, **params)
     return lower_fun(functools.partial(_gather, **params))(ctx, operand, indices)
 
@@ -286,10 +286,6 @@ def _stays_sorted(batching_dims: Sequence[int], operand_dims: Sequence[int]) -> 
     return tuple(batching_dims) == tuple(range(len(batching_dims))) and list(
         operand_dims
     ) == sorted(operand_dims)
-
-
-def _is_empty(aval: jax.core.ShapedArray) -> bool:
-    return any(isinstance(d, int) and d == 0 for d in aval.shape)
 
 
 _PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31)

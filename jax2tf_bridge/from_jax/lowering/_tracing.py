@@ -93,7 +93,10 @@ def list_row_wise_forms(function: JaxCallable, specs: Specs) -> tuple[RowWise, .
     name, in_axes = function.code_name, "" if all(a == 0 for a in axes) else f", in_axes={axes}"
 
     def batch_of_one(*args: Any) -> Any:
-        rows = [_add_axis(arg) if axis == 0 else arg for arg, axis in zip(args, axes, strict=True)]
+        rows = (
+            jax.tree_util.tree_map(lambda leaf: leaf[None], arg) if axis == 0 else arg
+            for arg, axis in zip(args, axes, strict=True)
+        )
         return call(*rows)[0]
 
     forms = [(f"jax.vmap({name}{in_axes})", call)]
@@ -116,23 +119,19 @@ def _make_form(code: str, call: Any, mapped: Any, specs: Specs) -> RowWise:
 
 def _find_axes(specs: Specs) -> tuple[int | None, ...] | None:
     """Returns in_axes for jax.vmap; None if a size other than the leading one is open."""
-    variables = specs.variables()
-    axes = [_find_axis(argument, variables) for argument in specs.dynamic[0]]
-    if len(variables) != 1 or not specs.decided or "mixed" in axes or 0 not in axes:
+    if len(specs.variables()) != 1 or not specs.decided:
         return None
-    return tuple(0 if axis == 0 else None for axis in axes)
-
-
-def _find_axis(argument: Any, variables: frozenset[str]) -> int | str | None:
-    shapes = [leaf.shape for leaf in jax.tree_util.tree_leaves(argument)]
-    if not any(is_symbolic_dim(d) for shape in shapes for d in shape):
-        return None
-    lead = all(shape and str(shape[0]) in variables for shape in shapes)
-    return 0 if lead and not any(is_symbolic_dim(d) for s in shapes for d in s[1:]) else "mixed"
-
-
-def _add_axis(row: Any) -> Any:
-    return jax.tree_util.tree_map(lambda leaf: leaf[None], row)
+    (variable,) = specs.variables()
+    axes: list[int | None] = []
+    for argument in specs.dynamic[0]:
+        open_sizes = [
+            [(axis, str(d)) for axis, d in enumerate(leaf.shape) if is_symbolic_dim(d)]
+            for leaf in jax.tree_util.tree_leaves(argument)
+        ]
+        if any(open_sizes) and not all(sizes == [(0, variable)] for sizes in open_sizes):
+            return None
+        axes.append(0 if any(open_sizes) else None)
+    return tuple(axes) if 0 in axes else None
 
 
 def _are_equal(call: Callable[..., Any], mapped: Callable[..., Any], specs: Specs) -> bool:

@@ -80,7 +80,10 @@ class SizeAssumptions:
             if isinstance(prove(known.comparison, scope, time_limit=0.5), Proven):
                 kept = others
         # JAX replaces a variable in all terms, so facts no longer match and JAX asks again.
-        facts = () if _replaces_a_variable(requirement.comparison) else self.facts
+        comparison = requirement.comparison
+        sides = (comparison.left, comparison.right)
+        is_replacement = comparison.operator == "==" and any(map(is_variable, sides))
+        facts = () if is_replacement else self.facts
         return replace(self, requirements=tuple(kept), facts=facts)
 
     def with_facts(self, comparisons: Iterable[Comparison]) -> SizeAssumptions:
@@ -176,11 +179,6 @@ class SizeAssumptions:
         # Bounds come first: JAX must know that a divisor is not 0 before it reads a quotient.
         facts.sort(key=lambda fact: fact.comparison.operator == "==")
         return facts
-
-
-def _replaces_a_variable(comparison: Comparison) -> bool:
-    sides = (comparison.left, comparison.right)
-    return comparison.operator == "==" and any(map(is_variable, sides))
 
 
 def _with_variable_left(comparison: Comparison) -> Comparison:

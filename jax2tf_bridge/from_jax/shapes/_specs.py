@@ -329,7 +329,6 @@ def symbolic_specs(
 
 
 def _collect_constraints(leaves: Sequence[Any]) -> tuple[Comparison, ...]:
-    """Collects the constraints of JAX's own symbolic dimensions among the arguments."""
     dimensions = [d for leaf in leaves for d in getattr(leaf, "shape", ())]
     scopes = {id(d.scope): d.scope for d in dimensions if jax_export.is_symbolic_dim(d)}
     constraints = [c for scope in scopes.values() for c in scope_from_jax(scope).constraints]

@@ -17,6 +17,7 @@ from jax2tf_bridge.errors import NotExportableError
 from jax2tf_bridge.from_jax import _jax_compat_lowering
 from jax2tf_bridge.from_jax._jax_compat import ir
 from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule
+from jax2tf_bridge.from_jax.stablehlo._operations import make_integer
 from jax2tf_bridge.portable import CUSTOM_CALL, GraphFunction
 
 _CONFIG = "tf.backend_config"
@@ -60,7 +61,7 @@ def _lower(
         return []
     results = _jax_compat_lowering.lower_to_custom_call(ctx, CUSTOM_CALL, *operands)
     attributes = results[0].owner.attributes
-    attributes["api_version"] = _make_integer(_API_VERSION, 32)
+    attributes["api_version"] = make_integer(_API_VERSION, 32)
     attributes["has_side_effect"] = ir.BoolAttr.get(has_side_effects)
     attributes[_CONFIG] = ir.DictAttr.get(
         {
@@ -100,12 +101,8 @@ def take_graph_functions(module: StableHloModule) -> tuple[GraphFunction, ...]:
         with call.context, ir.Location.unknown():
             call.attributes[_CONFIG] = ir.DictAttr.get(
                 {
-                    "called_index": _make_integer(index, 64),
+                    "called_index": make_integer(index),
                     "has_token_input_output": ir.BoolAttr.get(False),
                 }
             )
     return tuple(indices)
-
-
-def _make_integer(value: int, width: int) -> Any:
-    return ir.IntegerAttr.get(ir.IntegerType.get_signless(width), value)

@@ -88,6 +88,11 @@ def find_main(module: Any) -> Any:
     raise AssertionError("JAX exported a module without main")
 
 
+def make_integer(value: int, width: int = 64) -> ir.IntegerAttr:
+    """Makes an attribute with a signless integer of `width` bits."""
+    return ir.IntegerAttr.get(ir.IntegerType.get_signless(width), value)
+
+
 def create_value(name: str, kind: Any, operands: Sequence[Any] = (), attributes: Any = None) -> Any:
     """Creates an operation at the current insertion point; returns its only result."""
     operation = ir.Operation.create(

@@ -178,7 +178,9 @@ def keep_nan(module: Any) -> None:
     The MLIR context of the module must be the current one.
     """
     for op in list(walk_operations(module.operation)):
-        if op.name not in EXTREMES or not _is_float(op.results[0].type) or _is_whole_reducer(op):
+        if op.name not in EXTREMES or _is_whole_reducer(op):
+            continue
+        if not str(ir.ShapedType(op.results[0].type).element_type).startswith(("f", "bf")):
             continue
         left, right = op.operands
         if _is_constant_number(left):
@@ -205,10 +207,6 @@ def _create_select(direction: str, left: Any, right: Any) -> Any:
     comparisons = [compare(direction, right), compare("NE", left)]
     is_left = create_value("stablehlo.or", flags, comparisons)
     return create_value("stablehlo.select", kind, [is_left, left, right])
-
-
-def _is_float(kind: Any) -> bool:
-    return str(ir.ShapedType(kind).element_type).startswith(("f", "bf"))
 
 
 def _is_whole_reducer(op: Any) -> bool:

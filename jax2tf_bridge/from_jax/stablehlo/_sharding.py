@@ -15,6 +15,7 @@ from jax2tf_bridge.from_jax.stablehlo._operations import (
     create_value,
     create_zeros,
     custom_call_target,
+    make_integer,
     replace_operation,
     symbol_name,
     walk_operations,
@@ -166,8 +167,9 @@ def drop_collectives(module: Any) -> str | None:
     # Inner operations first, because erasing an operation erases its regions.
     for op in reversed(list(walk_operations(module.operation))):
         name = custom_call_target(op) or str(op.name)
-        if name == _MESH and _mesh_size(op) > 1:
-            unsupported = name
+        if name == _MESH:
+            sizes = map(int, _AXIS_SIZE.findall(str(op.attributes["mesh"])))
+            unsupported = name if math.prod(sizes) > 1 else unsupported
         values = _compute_on_one_device(op, name)
         if values is None:
             continue
@@ -236,10 +238,6 @@ def _compute_on_one_device(op: Any, name: str) -> list[Any] | None:
         return []
     # A device that nobody sends to gets zeros.
     return list(op.operands) if device_numbers else _create_zeros(op)
-
-
-def _mesh_size(op: Any) -> int:
-    return math.prod(map(int, _AXIS_SIZE.findall(str(op.attributes["mesh"]))))
 
 
 def _has_groups_of_one(op: Any) -> bool:
@@ -329,8 +327,5 @@ def _create_shape(value: Any) -> Any:
 
 
 def _create(name: str, kind: Any, operands: list[Any], **integers: int) -> Any:
-    i64 = ir.IntegerType.get_signless(64)
-    attributes: dict[str, Any] = {
-        key: ir.IntegerAttr.get(i64, value) for key, value in integers.items()
-    }
+    attributes = {key: make_integer(value) for key, value in integers.items()}
     return create_value(name, kind, operands, attributes)

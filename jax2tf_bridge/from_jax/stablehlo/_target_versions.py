@@ -44,7 +44,9 @@ def retarget_module(
         the target has no XLA and TensorFlow has no operations for it. The error names the
         operation and its source line.
     """
-    convention = _find_calling_convention(module, has_effects)
+    convention = _WITH_EFFECTS if has_effects else _WITHOUT_EFFECTS
+    if module.uses_shardy():
+        convention = _WITH_SHARDY
     if convention > target.calling_convention:
         raise UnsupportedByTargetError(
             Message(
@@ -101,12 +103,6 @@ def _drop_versions_without_narrow_integers(target: Target, function_name: str) -
         operation="4-bit integers",
         source=None,
     )
-
-
-def _find_calling_convention(module: StableHloModule, has_effects: bool) -> int:
-    if module.uses_shardy():
-        return _WITH_SHARDY
-    return _WITH_EFFECTS if has_effects else _WITHOUT_EFFECTS
 
 
 def _make_unsupported_error(
