@@ -1,13 +1,11 @@
 """Small helpers that know nothing of the bridge."""
 
-from jax2tf_bridge._utils._integers import as_integer
-from jax2tf_bridge._utils._interrupts import ended_by_interrupts
 from jax2tf_bridge._utils._json_values import JsonProblem, JsonValue
-from jax2tf_bridge._utils._once_per_object import once_per_object
 from jax2tf_bridge._utils._private_names import SeamName
-from jax2tf_bridge._utils._progress import progress_bar
+from jax2tf_bridge._utils._running import ended_by_interrupts, once_per_object, progress_bar
 from jax2tf_bridge._utils._texts import (
     array_type_text,
+    as_integer,
     did_you_mean,
     in_units,
     number_of,

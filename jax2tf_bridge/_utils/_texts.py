@@ -1,8 +1,9 @@
-"""Texts for messages: types, numbers, lists of names, suggestions, safe terminal output."""
+"""Numbers, and texts for messages: types, lists of names, suggestions, safe terminal output."""
 
 from __future__ import annotations
 
 import difflib
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -30,6 +31,18 @@ def array_type_text(dtype: object, shape: Iterable[object] | None) -> str:
     if shape is None:
         return f"{dtype}[...]"
     return f"{dtype}[{','.join('?' if size is None else str(size) for size in shape)}]"
+
+
+def as_integer(value: Any) -> int | None:
+    """Returns a Python or NumPy integer as a Python int; None for other values and bools.
+
+    >>> as_integer(3), as_integer(True), as_integer(2.0)
+    (3, None, None)
+    """
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
 
 
 def number_text(number: Any) -> str:
@@ -75,20 +88,20 @@ def in_units(size: int) -> str:
     return f"{size / 1000**power:.1f} {'kMG'[power - 1]}B"
 
 
-def did_you_mean(given: str, known: Iterable[str], *, quoted: bool = False) -> str:
+def did_you_mean(word: str, known: Iterable[str], *, quoted: bool = False) -> str:
     """Suggests the nearest known words as the end of a message; "" if none is near.
 
     Args:
-      given: the unknown word.
+      word: the unknown word.
       known: the words it could be.
       quoted: whether to write suggestions as strings of Python.
 
     >>> did_you_mean("exprot", ["export", "save"])
     ': did you mean export?'
     """
-    near = difflib.get_close_matches(given, list(dict.fromkeys(known)), n=2, cutoff=0.65)
-    likeness = [difflib.SequenceMatcher(None, given, word).ratio() for word in near]
-    if len(near) == 2 and likeness[0] - likeness[1] > 0.05:
+    near = difflib.get_close_matches(word, list(dict.fromkeys(known)), n=2, cutoff=0.65)
+    ratios = [difflib.SequenceMatcher(None, word, match).ratio() for match in near]
+    if len(near) == 2 and ratios[0] - ratios[1] > 0.05:
         near.pop()  # the best match is far nearer
     return f": did you mean {' or '.join(map(repr, near) if quoted else near)}?" if near else ""
 
