@@ -228,9 +228,8 @@ class RayExecutor(Executor):
         for future in pending:
             if cancel_futures:
                 future.cancel()
-            if wait:
-                # Wait only; the submitter handles the exception.
-                future.exception() if not future.cancelled() else None
+            if wait and not future.cancelled():
+                future.exception()  # waits; the submitter handles the exception
 
     def _forget(self, future: Future[Any]) -> None:
         with self._lock:
@@ -238,14 +237,12 @@ class RayExecutor(Executor):
 
 
 def _count_cores() -> int:
-    """Counts the cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _merge_environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Merges variables into those of this process."""
     devices = getattr(jax.config, "jax_num_cpu_devices", -1)
     device_count = {"JAX_NUM_CPU_DEVICES": str(devices)} if devices > 0 else {}
     return {**os.environ, **device_count, "JAX_PLATFORMS": "cpu", **variables}

@@ -24,8 +24,7 @@ from jax2tf_bridge.parallel._failures import (
     find_plain_pickle_error,
     make_executor_error,
 )
-from jax2tf_bridge.parallel._jobs import ExportJob, Jobs, name_jobs
-from jax2tf_bridge.parallel._sent_jobs import Answer, PendingJob, run_job
+from jax2tf_bridge.parallel._jobs import Answer, ExportJob, Jobs, PendingJob, name_jobs, run_job
 from jax2tf_bridge.portable import PortableFunction
 
 
@@ -123,7 +122,7 @@ def _run_jobs(
             try:
                 pending[_submit(executor, pending_job)] = pending_job
             except Exception as e:  # Dask and Ray pickle when a job is submitted
-                errors[name] = _make_executor_error(pending_job, executor, e)
+                errors[name] = _explain_error(pending_job, executor, e)
         with progress_bar("exporting", len(jobs), "export", show=progress) as advance:
             advance(len(errors))
             for future in as_completed(pending):
@@ -143,13 +142,15 @@ def _run_jobs(
     )
 
 
-def _submit(executor: Executor, sent: PendingJob) -> Future[Answer]:
+def _submit(executor: Executor, pending_job: PendingJob) -> Future[Answer]:
     if isinstance(executor, ExportWorkers):
-        return executor.submit_as(sent.name, run_job, sent.sent)
-    return executor.submit(run_job, sent.sent)
+        return executor.submit_as(pending_job.name, run_job, pending_job.message)
+    return executor.submit(run_job, pending_job.message)
 
 
-def _get_result(sent: PendingJob, future: Future[Answer], executor: Executor) -> PortableFunction:
+def _get_result(
+    pending_job: PendingJob, future: Future[Answer], executor: Executor
+) -> PortableFunction:
     """Returns the portable function of a finished job.
 
     Raises:
@@ -160,29 +161,30 @@ def _get_result(sent: PendingJob, future: Future[Answer], executor: Executor) ->
     # The text of a JobError contains the output already.
     if output.strip() and not isinstance(error, JobError):
         for line in output.rstrip().splitlines():
-            print(f"[{sent.name}] {line}", file=sys.stderr)
+            print(f"[{pending_job.name}] {line}", file=sys.stderr)
     if future.cancelled():
-        raise JobError(f"The export of {sent.name!r} was cancelled.", job=sent.name)
+        raise JobError(f"The export of {pending_job.name!r} was cancelled.", job=pending_job.name)
     if error is not None:
-        raise _make_executor_error(sent, executor, error, output)
-    return sent.read_function(future.result(), output)
+        raise _explain_error(pending_job, executor, error, output)
+    return pending_job.read_function(future.result(), output)
 
 
-def _make_executor_error(
-    sent: PendingJob, executor: Executor, error: BaseException, output: str = ""
+def _explain_error(
+    pending_job: PendingJob, executor: Executor, error: BaseException, output: str = ""
 ) -> BridgeError:
     """Makes the error for a job that the executor could not run; `run_job` itself never raises."""
     is_export_workers = isinstance(executor, ExportWorkers)
     if isinstance(error, (NotPicklableError, PicklingError, TypeError, AttributeError, ValueError)):
-        function = sent.job.function
-        problem = find_pickle_error(sent.name, [function, sent.sent])
+        function = pending_job.job.function
+        problem = find_pickle_error(pending_job.name, [function, pending_job.message])
         if problem is None and isinstance(executor, ProcessPoolExecutor):
-            problem = find_plain_pickle_error(sent.name, function, sent.sent.job.function)
+            sent = pending_job.message.job.function
+            problem = find_plain_pickle_error(pending_job.name, function, sent)
         if problem is not None:
             problem.__cause__ = error
             return problem
     if is_export_workers and isinstance(error, (JobError, MissingDependencyError)):
         return error
     if is_export_workers:  # unpickling the job in the worker raised it
-        return Failure.of(error).make_job_error(sent.name, output, error)
-    return make_executor_error(sent.name, error)
+        return Failure.of(error).make_job_error(pending_job.name, output, error)
+    return make_executor_error(pending_job.name, error)

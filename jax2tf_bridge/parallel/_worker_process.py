@@ -57,13 +57,7 @@ class WorkerProcess:
         self._connection, other_end = Pipe()
         with other_end:
             self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-P",
-                    "-X",
-                    "faulthandler",
-                    str(_PROGRAM),
-                ],
+                [sys.executable, "-P", "-X", "faulthandler", str(_PROGRAM)],
                 stdin=other_end.fileno(),
                 stdout=self._log,
                 stderr=self._log,
@@ -120,7 +114,6 @@ class WorkerProcess:
 
     @contextlib.contextmanager
     def _kill_after(self, timeout: float | None) -> Iterator[None]:
-        """Kills the process if the body takes longer than `timeout` seconds."""
         if timeout is None:
             yield
             return
@@ -190,9 +183,9 @@ def _receive(connection: Connection) -> bytes | None:
 def serve(connection: Connection) -> None:
     """Answers calls in the worker until the parent closes the connection.
 
-    The first message is the channel's token. The following messages are Options for later calls,
-    and calls as (function, args, kwargs). Only calls are answered; the first one runs the
-    initializer.
+    The first message is the channel's token. The other messages are calls, as (function, args,
+    kwargs), and WorkerOptions for the calls that follow. Only calls are answered; the first one
+    runs the initializer.
     """
     token = _receive(connection)
     if token is None:

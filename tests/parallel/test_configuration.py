@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import pytest
 
+# Private: each option is read and set without starting a process for it.
 from jax2tf_bridge.parallel._configuration import read_configuration, use_configuration
 
 

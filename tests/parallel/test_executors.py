@@ -18,6 +18,8 @@ from jax2tf_bridge.errors import (
     WorkerDiedError,
 )
 from jax2tf_bridge.parallel import ExportJob, RayExecutor, export_many
+
+# Private: sets any option of JAX within a block.
 from jax2tf_bridge.parallel._configuration import use_configuration
 from tests.fresh_process import run_script
 from tests.parallel import functions
