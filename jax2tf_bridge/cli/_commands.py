@@ -1,32 +1,39 @@
-"""Parts of all commands: their description, options, and usage errors."""
+"""Parts of all commands: options, references to functions and files, and usage errors."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import contextlib
+import importlib.util
+import pkgutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeAlias
 
+from jax2tf_bridge._utils import did_you_mean
+from jax2tf_bridge.cli._console import Console, first_line
+from jax2tf_bridge.errors import BridgeError
+from jax2tf_bridge.saved_model import SERVING_DEFAULT
 from jax2tf_bridge.storage import AnyPath, StoragePath, as_path
 from jax2tf_bridge.targets import Target
-
-READABLE = "what export or jax.export wrote, or the folder of a SavedModel"
 
 
 class UsageError(Exception):
     """Error for a wrong command line; its text is one line."""
 
 
-def check_output(file: AnyPath, option: str = "--output") -> None:
-    """Raises, before any work, if the file that an option names cannot be written."""
-    if file.is_dir():
-        raise UsageError(f"{option}: {file} is a folder; name the file to write")
-    if not isinstance(file, StoragePath) and not file.absolute().parent.is_dir():
-        raise UsageError(f"{option}: there is no folder {file.parent}")
+class UserCodeError(BridgeError):
+    """Error for failing user code; its exception is the cause."""
 
-
-_NO_XLA_HELP = "make TensorFlow's own operations, for what has no XLA, as Node and TF.js"
-_FOR_CONVERTERS_HELP = "the same of those that tf2onnx and OpenVINO know"
+    def __init__(self, what: str, cause: BaseException, place: str | None = None) -> None:
+        """`what` is the action that failed; `place` is the user's line, if known."""
+        first = first_line(cause)
+        at = f" at {place}" if place else ""
+        text = f"{what} failed{at}: {type(cause).__name__}" + (f": {first}" if first else "")
+        super().__init__(f"{text} (--debug shows all of it)")
 
 
 @dataclass(frozen=True)
@@ -45,52 +52,54 @@ class Command:
     description: str
     examples: str
     add_options: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], None]
+    run: Callable[[argparse.Namespace, Console], None]
 
 
-def exported_path(text: str) -> AnyPath:
-    """Reads the path of a file or model that export, save or jax.export wrote.
+def check_output(file: AnyPath, option: str = "--output") -> None:
+    """Raises, before any work, if the file that an option names cannot be written."""
+    if file.is_dir():
+        raise UsageError(f"{option}: {file} is a folder; name the file to write")
+    if not isinstance(file, StoragePath) and not file.absolute().parent.is_dir():
+        raise UsageError(f"{option}: there is no folder {file.parent}")
 
-    Raises:
-      argparse.ArgumentTypeError: it is a function, or the Python file of one.
-    """
-    path = as_path(text)
-    if isinstance(path, StoragePath):
-        return path
-    module, colon, name = text.partition(":")
-    if path.is_dir() or (colon and path.exists()):
-        return path
-    if path.suffix == ".py":
-        problem, module, name = "is Python source", path.stem, "FUNCTION"
-    elif colon and all(map(str.isidentifier, (*module.split("."), *name.split(".")))):
-        problem = "names a function"
-    else:
-        return path
-    raise argparse.ArgumentTypeError(
-        f"{text} {problem}; this command reads exported functions. Export it first: "
-        f"jax2tf-bridge export {module}:{name} --args ... -o {name.rpartition('.')[2]}.jaxfn"
+
+def add_output(
+    parser: argparse.ArgumentParser, metavar: str, text: str, *, required: bool = True
+) -> None:
+    """Adds --output."""
+    parser.add_argument(
+        "-o", "--output", type=as_path, metavar=metavar, help=text, required=required
     )
 
 
-def add_output(parser: argparse.ArgumentParser, metavar: str, text: str, **more: Any) -> None:
-    """Adds --output."""
-    parser.add_argument("-o", "--output", type=as_path, metavar=metavar, help=text, **more)
-
-
-def add_target(parser: argparse.ArgumentParser, release: str, **more: Any) -> None:
+def add_target(parser: argparse.ArgumentParser, release: str) -> None:
     """Adds --tensorflow, with the help `release`, and --no-xla."""
-    parser.add_argument("--tensorflow", metavar="RELEASE", help=release, **more)
+    parser.add_argument("--tensorflow", metavar="RELEASE", help=release)
     add_no_xla(parser)
 
 
 def add_no_xla(parser: argparse.ArgumentParser) -> None:
     """Adds --no-xla."""
-    parser.add_argument("--no-xla", action="store_true", help=_NO_XLA_HELP)
+    text = "use TensorFlow's own operations, for runtimes without XLA, such as Node and TF.js"
+    parser.add_argument("--no-xla", action="store_true", help=text)
 
 
 def add_for_converters(parser: argparse.ArgumentParser) -> None:
     """Adds --for-converters, for commands that write a graph; .jaxfn files do not store it."""
-    parser.add_argument("--for-converters", action="store_true", help=_FOR_CONVERTERS_HELP)
+    text = "like --no-xla, with operations that tf2onnx and OpenVINO support"
+    parser.add_argument("--for-converters", action="store_true", help=text)
+
+
+def split_assignment(text: str) -> tuple[str, str]:
+    """Splits NAME=VALUE.
+
+    Raises:
+      ValueError: it has no name.
+    """
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip().isidentifier():
+        raise ValueError(text)
+    return name.strip(), value
 
 
 def target_of(options: argparse.Namespace) -> Target | None:
@@ -122,3 +131,133 @@ def at_least(smallest: int) -> Callable[[str], int]:
 
 
 NOT_NEGATIVE, POSITIVE = at_least(0), at_least(1)
+
+
+READABLE = "a file that export or jax.export wrote, or the folder of a SavedModel"
+NAMED_PATH = "[NAME=]PATH"
+
+NamedPath: TypeAlias = tuple[str, AnyPath]
+"""Name of a signature ("" if omitted), and the file of its function."""
+
+
+def exported_path(text: str) -> AnyPath:
+    """Reads the path of a file or model that export, save or jax.export wrote.
+
+    Raises:
+      argparse.ArgumentTypeError: it is a function, or the Python file of one.
+    """
+    path = as_path(text)
+    if isinstance(path, StoragePath):
+        return path
+    module, colon, name = text.partition(":")
+    if path.is_dir() or (colon and path.exists()):
+        return path
+    if path.suffix == ".py":
+        problem, module, name = "is Python source", path.stem, "FUNCTION"
+    elif colon and all(map(str.isidentifier, (*module.split("."), *name.split(".")))):
+        problem = "names a function"
+    else:
+        return path
+    raise argparse.ArgumentTypeError(
+        f"{text} {problem}; this command reads exported functions. Export it first: "
+        f"jax2tf-bridge export {module}:{name} --args ... -o {name.rpartition('.')[2]}.jaxfn"
+    )
+
+
+def named_path(text: str) -> NamedPath:
+    """Reads [NAME=]PATH; raises as `exported_path`."""
+    name, equals, path = text.partition("=")
+    if equals and name.isidentifier() and not Path(text).exists():
+        return name, exported_path(path)
+    return "", exported_path(text)
+
+
+def map_signatures(files: Sequence[NamedPath]) -> dict[str, AnyPath]:
+    """Maps the names of signatures to files; a file without a name is "serving_default".
+
+    Raises:
+      UsageError: two have the same name.
+    """
+    paths: dict[str, AnyPath] = {}
+    for name, path in files:
+        signature = name or SERVING_DEFAULT
+        if signature in paths:
+            raise UsageError(
+                f"{path}: of several files each needs the name of its signature, as "
+                f"{path.stem}={path}"
+            )
+        paths[signature] = path
+    return paths
+
+
+@contextlib.contextmanager
+def current_folder_first() -> Iterator[None]:
+    """Makes imports in a `with` block search the current folder first."""
+    folder = str(Path.cwd())
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        # User code may have changed the list.
+        with contextlib.suppress(ValueError):
+            sys.path.remove(folder)
+
+
+def import_reference(reference: str, option: str) -> Any:
+    """Imports the object of a reference.
+
+    Args:
+      reference: "module:attribute" or "package.module:object.attribute".
+      option: where the user wrote it, for messages.
+
+    Raises:
+      UsageError: the syntax is wrong, or the module or attribute does not exist; with suggestions.
+      UserCodeError: importing the module failed.
+    """
+    module_name, _, path = reference.partition(":")
+    if module_name.endswith(".py") or "/" in module_name:
+        stem = module_name.removesuffix(".py").strip("./").replace("/", ".")
+        raise UsageError(
+            f"{option}: {reference} names a file; write the module as Python imports it, from the "
+            f"folder that it is in: {stem}:{path or 'FUNCTION'}"
+        )
+    if not all(part.isidentifier() for part in [*module_name.split("."), *path.split(".")]):
+        raise UsageError(
+            f"{option}: expected module:name, as model:predict or package.module:net.apply. "
+            f"Got: {reference!r}"
+        )
+    value: Any = _module(module_name, option)
+    dotted = module_name
+    for name in path.split("."):
+        if not hasattr(value, name):
+            near = did_you_mean(name, (n for n in dir(value) if not n.startswith("_")))
+            what = f"the module {dotted}" if isinstance(value, ModuleType) else dotted
+            raise UsageError(f"{option}: {what} has no {name}{near}")
+        value = getattr(value, name)
+        dotted = f"{dotted}:{name}" if ":" not in dotted else f"{dotted}.{name}"
+    return value
+
+
+def _module(name: str, option: str) -> ModuleType:
+    try:
+        module: ModuleType = pkgutil.resolve_name(f"{name}:")
+    except ModuleNotFoundError as e:
+        if e.name is None or not f"{name}.".startswith(f"{e.name}."):
+            raise UserCodeError(f"importing {name}", e) from e
+        raise UsageError(
+            f"{option}: there is no module {name} in {Path.cwd()} or among what is installed"
+            f"{did_you_mean(name, _module_names(e.name))}"
+        ) from e
+    except (Exception, SystemExit) as e:
+        raise UserCodeError(f"importing {name}", e) from e
+    return module
+
+
+def _module_names(missing: str) -> list[str]:
+    """Lists the modules beside the missing one, by their full names."""
+    package, _, _ = missing.rpartition(".")
+    if not package:
+        return [m.name for m in pkgutil.iter_modules([str(Path.cwd())])]
+    spec = importlib.util.find_spec(package)
+    folders = (spec and spec.submodule_search_locations) or []
+    return [f"{package}.{m.name}" for m in pkgutil.iter_modules(folders)]

@@ -1,11 +1,18 @@
-"""Writes errors, notes and progress to stderr, with arguments spelled as options."""
+"""Writes errors, notes and progress to stderr, with arguments spelled as options.
+
+It also loads JAX and TensorFlow, which takes seconds.
+"""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import json
+import logging
+import os
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +20,7 @@ from types import MappingProxyType
 from typing import Any
 
 from jax2tf_bridge._utils import one_line
-from jax2tf_bridge.errors import Argument, Blank, Message
+from jax2tf_bridge.errors import Argument, Blank, Message, MissingDependencyError
 from jax2tf_bridge.portable import AUTO
 
 PROGRAM = "jax2tf-bridge"
@@ -49,6 +56,45 @@ class Console:
             if self.verbose:
                 seconds = time.monotonic() - begun
                 print(f"{PROGRAM}: {text}: {seconds:.1f} s", file=sys.stderr, flush=True)
+
+    @contextlib.contextmanager
+    def loading(self, package: str, command: str) -> Iterator[None]:
+        """Shows that a command imports a package, in the `with` block.
+
+        Ctrl-C ends the process at once during the import, because extension modules swallow
+        KeyboardInterrupt while they are loaded, and continue half-loaded.
+
+        Raises:
+          MissingDependencyError: it is not installed; the text says for which command.
+        """
+        with self.step(f"starting {package}"), contextlib.ExitStack() as stack:
+            if gc.isenabled():  # imports create no garbage
+                gc.disable()
+                stack.callback(gc.enable)
+            with contextlib.suppress(ValueError):  # only the main thread gets signals
+                handler = signal.signal(signal.SIGINT, signal.SIG_DFL)
+                stack.callback(signal.signal, signal.SIGINT, handler)
+            try:
+                yield
+            except MissingDependencyError as e:
+                raise MissingDependencyError(e.package, e.extra, f"{PROGRAM} {command}") from e
+
+
+def quiet_tensorflow(*, debug: bool, is_timed: bool) -> None:
+    """Keeps TensorFlow from writing to stderr when it starts and when it saves.
+
+    Call this before the command line is parsed: paths in storage load TensorFlow.
+
+    Args:
+      debug: True to let it write.
+      is_timed: True to compute with oneDNN, as a server does; TensorFlow prints that.
+    """
+    if debug:
+        return
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    if not is_timed:
+        os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
 
 
 def first_line(error: BaseException) -> str:

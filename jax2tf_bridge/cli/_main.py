@@ -1,23 +1,54 @@
-"""Runs a command line, and turns errors into one line and an exit code."""
+"""Parses and runs a command line, and turns errors into one line and an exit code."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import os
+import platform
+import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from importlib import metadata
+from typing import Any, NoReturn
 
-from jax2tf_bridge.cli._commands import UsageError
-from jax2tf_bridge.cli._console import Console, first_line, for_command_line
-from jax2tf_bridge.cli._packages import quiet_tensorflow
-from jax2tf_bridge.cli._parser import parse
-from jax2tf_bridge.cli._references import UserCodeError
+import jax2tf_bridge
+from jax2tf_bridge._utils import did_you_mean
+from jax2tf_bridge.cli import _checks, _conversions, _export, _inspect, _retarget, _save
+from jax2tf_bridge.cli._commands import Command, UsageError, UserCodeError
+from jax2tf_bridge.cli._console import (
+    PROGRAM,
+    Console,
+    first_line,
+    for_command_line,
+    quiet_tensorflow,
+)
 from jax2tf_bridge.errors import BridgeError, TargetError, get_message
 
 REFUSED, USAGE, PIPE_CLOSED = 1, 2, 141
 """Exit codes other than 0; the last is that of shells for SIGPIPE."""
+
+_COMMANDS = (
+    _export.COMMAND,
+    _save.SAVE,
+    _save.PUBLISH,
+    _conversions.LITERT,
+    _conversions.WEIGHTS,
+    _inspect.COMMAND,
+    _retarget.COMMAND,
+    _checks.VERIFY,
+    _checks.SERVE_CHECK,
+)
+
+_DESCRIPTION = """\
+JAX functions for TensorFlow: export where JAX is installed, save where TensorFlow is, inspect
+anywhere. A file connects the two."""
+
+_EPILOG = f"""\
+exit codes: 0 all is well, 1 the bridge refused, 2 the command line is wrong
+{PROGRAM} COMMAND --help shows its options and examples"""
 
 
 def run(argv: Sequence[str] | None) -> int:
@@ -31,7 +62,7 @@ def run(argv: Sequence[str] | None) -> int:
     quiet_tensorflow(debug="--debug" in words, is_timed="verify" in words[:1])
     try:
         options = parse(words)
-        options.run(options)
+        options.run(options, Console(verbose=options.verbose))
         sys.stdout.flush()
     except SystemExit as e:  # --help and --version
         return int(e.code or 0)
@@ -43,7 +74,7 @@ def run(argv: Sequence[str] | None) -> int:
     except Exception as e:
         if options.debug:
             traceback.print_exc()
-        Console().error(_text(e, options))
+        Console().error(_describe_error(e, options))
         is_usage = isinstance(e, (UsageError, TargetError)) or _is_missing_path(e, options)
         return USAGE if is_usage else REFUSED
     return 0
@@ -63,7 +94,7 @@ def _is_missing_path(error: Exception, options: argparse.Namespace) -> bool:
     return name in named and not os.path.exists(name)
 
 
-def _text(error: Exception, options: argparse.Namespace) -> str:
+def _describe_error(error: Exception, options: argparse.Namespace) -> str:
     if isinstance(error, UserCodeError | UsageError):
         return str(error)
     if isinstance(error, BridgeError):
@@ -74,3 +105,106 @@ def _text(error: Exception, options: argparse.Namespace) -> str:
         name = f"{error.filename}: " if error.filename else ""
         return f"{name}{error.strerror}"
     return f"{type(error).__name__}: {first_line(error)} (--debug shows all of it)"
+
+
+class _Parser(argparse.ArgumentParser):
+    """ArgumentParser that raises UsageError and suggests what was probably meant."""
+
+    def error(self, message: str) -> NoReturn:
+        if message.endswith("required: module:function"):
+            message += ", which goes before --args"
+        if message.endswith("required: -o/--output"):
+            message += ", which names what to write"
+        # argparse's text has the name of the function that reads the value.
+        message = re.sub(r": invalid \w+ value: (.*)\Z", r": expected a number. Got: \1", message)
+        raise UsageError(f"{message} ({self.prog} --help says more)")
+
+    def check_options(self, words: Iterable[str]) -> None:
+        """Reports an unknown option before missing required ones."""
+        known = [o for action in self._actions for o in action.option_strings]
+        for word in words:
+            name = word.partition("=")[0]
+            if re.match(r"--?[A-Za-z]", word) and name not in known and name[:2] not in known:
+                self.error(f"no option {name}{did_you_mean(name, known)}")
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Parses the command line; `run` of the result runs the command.
+
+    Raises:
+      UsageError: it is wrong.
+      SystemExit: after --help and --version.
+    """
+    parser = _Parser(
+        prog=PROGRAM,
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=_versions())
+    _add_common(parser, default=False)
+    adder = parser.add_subparsers(
+        title="commands", dest="command", metavar="COMMAND", parser_class=_Parser
+    )
+    commands = {command.name: _add_parser(adder, command) for command in _COMMANDS}
+    names = ", ".join(commands)
+    before = list(itertools.takewhile(lambda word: word.startswith("-"), argv))
+    parser.check_options(before)
+    if len(before) < len(argv):
+        command = argv[len(before)]
+        if command not in commands:
+            near = did_you_mean(command, commands)
+            parser.error(f"no command {command}{near or f': there are {names}'}")
+        commands[command].check_options(argv[len(before) + 1 :])
+    options = parser.parse_args(argv)
+    if options.command is None:
+        parser.error(f"a command is missing: one of {names}")
+    return options
+
+
+def _versions() -> str:
+    packages = []
+    for name, distributions in (
+        ("JAX", ("jax",)),
+        ("TensorFlow", ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tf-nightly")),
+    ):
+        versions = [v for d in distributions if (v := _installed_version(d))]
+        packages.append(f"{name} {versions[0]}" if versions else f"no {name}")
+    python = f"Python {platform.python_version()}"
+    return ", ".join([f"{PROGRAM} {jax2tf_bridge.__version__}", python, *packages])
+
+
+def _installed_version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _add_common(parser: argparse.ArgumentParser, *, default: Any) -> None:
+    parser.add_argument(
+        "--verbose",
+        action="store_true",
+        default=default,
+        help="show the steps and how long they take",
+    )
+    parser.add_argument(
+        "--debug", action="store_true", default=default, help="show the traceback of an error"
+    )
+
+
+def _add_parser(commands: Any, command: Command) -> _Parser:
+    parser: _Parser = commands.add_parser(
+        command.name,
+        help=re.split(r"\.\s|\.\Z", command.description)[0],
+        description=command.description,
+        epilog=command.examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    # Options before the command count as well.
+    _add_common(parser, default=argparse.SUPPRESS)
+    command.add_options(parser)
+    parser.set_defaults(run=command.run)
+    return parser

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from jax2tf_bridge._utils import printable
 from jax2tf_bridge.cli._commands import (
@@ -21,7 +21,6 @@ from jax2tf_bridge.cli._commands import (
     target_of,
 )
 from jax2tf_bridge.cli._console import Console
-from jax2tf_bridge.cli._packages import loading
 from jax2tf_bridge.errors import BridgeError, FileFormatError
 from jax2tf_bridge.inspecting import (
     SavedModelContents,
@@ -52,7 +51,7 @@ _WITH_SHARDY = 10
 _FINGERPRINT = "fingerprint.pb"
 
 _DESCRIPTION = """\
-Writes the function in a file, or a SavedModel, for another TensorFlow release. Needs JAX, and no
+Writes the function in a file, or a SavedModel, for another TensorFlow release. Needs JAX, not
 TensorFlow. With --no-xla or --for-converters it rewrites a SavedModel with TensorFlow alone."""
 
 _EXAMPLES = """\
@@ -68,29 +67,33 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=exported_path, metavar="PATH", help=READABLE)
     add_target(parser, "the release, as 2.16")
     add_for_converters(parser)
-    add_output(parser, "PATH", "what to write; by default beside the other, NAME-tf2.16")
+    add_output(
+        parser,
+        "PATH",
+        "the file or folder to write; by default NAME-tf2.16 beside the input",
+        required=False,
+    )
     parser.add_argument(
         "--overwrite",
         action="store_true",
-        help="replace the SavedModel that is there; without --output the one that is read",
+        help="replace an existing SavedModel; without --output, the input",
     )
 
 
-def run(options: argparse.Namespace) -> None:
-    """Reads the file or directory, retargets its functions and gradients, and writes the other."""
-    target = _target(options)
+def _run(options: argparse.Namespace, console: Console) -> None:
+    target = _choose_target(options)
     if options.file.is_dir():
-        _retarget_directory(options, target)
+        _retarget_directory(options, target, console)
         return
     if options.overwrite:
         raise UsageError(
             f"--overwrite: {options.file} is a file, and the one to write is replaced anyway"
         )
-    console = Console(verbose=options.verbose)
-    output = options.output or _output_beside(options.file, _suffix(options))
+    name = f"{options.file.name.removesuffix('.jaxfn')}-{_suffix(options)}.jaxfn"
+    output = options.output or options.file.with_name(name)
     check_output(output)
     portable = read_function(options.file)
-    with loading("JAX", "retarget", console):
+    with console.loading("JAX", "retarget"):
         from jax2tf_bridge.from_jax import retarget
     with console.step(f"retargeting {portable.name}"):
         retargeted = retarget(portable, target)
@@ -99,7 +102,7 @@ def run(options: argparse.Namespace) -> None:
     print(printable(f"{output}: {summary(retargeted)}"))
 
 
-def _target(options: argparse.Namespace) -> Target:
+def _choose_target(options: argparse.Namespace) -> Target:
     """Returns the target that the options name.
 
     Raises:
@@ -131,14 +134,7 @@ def _suffix(options: argparse.Namespace) -> str:
     return "-".join([*release, *(["no-xla"] if options.no_xla else [])])
 
 
-def _output_beside(file: AnyPath, suffix: str) -> AnyPath:
-    """Names the file for a target, in the folder of the file that is read."""
-    return file.with_name(f"{file.name.removesuffix('.jaxfn')}-{suffix}.jaxfn")
-
-
-def _retarget_directory(options: argparse.Namespace, target: Target) -> None:
-    """Reads the SavedModel, retargets its modules, and writes the other SavedModel."""
-    console = Console(verbose=options.verbose)
+def _retarget_directory(options: argparse.Namespace, target: Target, console: Console) -> None:
     source: AnyPath = options.file
     output = options.output or _default_output(options)
     check_free(output, overwrite=options.overwrite, has=GRAPH_FILE)
@@ -149,18 +145,18 @@ def _retarget_directory(options: argparse.Namespace, target: Target) -> None:
             f"{source} is TensorFlow's own operations, which every newer release runs: it has no "
             "module to retarget."
         )
-    new = (_for_release if target.xla else _without_xla)(contents, target, console)
+    graph, functions = (_for_release if target.xla else _without_xla)(contents, target, console)
     with (
         console.step(f"writing {output}"),
         edit_copy(source, output, overwrite=options.overwrite) as folder,
     ):
         replace_file(folder / GRAPH_FILE)
         with (folder / GRAPH_FILE).open("wb") as file:
-            for part in new.graph:
+            for part in graph:
                 file.write(part)
         # It has digests of the old graph.
         replace_file(folder / _FINGERPRINT)
-        for name, portable in new.functions.items():
+        for name, portable in functions.items():
             replace_file(folder / name)
             order = len(get_stored_functions(portable)) - 1
             write_function(folder / name, portable, vjp_order=order, arrays=False)
@@ -179,24 +175,15 @@ def _releases(folder: Path) -> str:
     return format_releases(releases)
 
 
-@dataclass(frozen=True)
-class _NewContents:
-    """Parts of a SavedModel that are rewritten.
-
-    Attributes:
-      graph: the bytes of saved_model.pb, in parts.
-      functions: the functions of its sidecar, by their files.
-    """
-
-    graph: Sequence[bytes | memoryview]
-    functions: Mapping[Path, PortableFunction]
+_NewParts: TypeAlias = tuple[Sequence[bytes | memoryview], Mapping[Path, PortableFunction]]
+"""The new bytes of saved_model.pb, in parts, and the new functions of the sidecar, by file."""
 
 
-def _for_release(contents: SavedModelContents, target: Target, console: Console) -> _NewContents:
-    with loading("JAX", "retarget", console):
+def _for_release(contents: SavedModelContents, target: Target, console: Console) -> _NewParts:
+    with console.loading("JAX", "retarget"):
         from jax2tf_bridge.from_jax import retarget, retarget_call
 
-    def retargeted(called: CalledModule) -> NewModule:
+    def retarget_module(called: CalledModule) -> NewModule:
         new_module = retarget_call(
             bytes(called.module),
             name=called.place,
@@ -214,19 +201,19 @@ def _for_release(contents: SavedModelContents, target: Target, console: Console)
         )
 
     with console.step(f"retargeting {len(contents.modules)} modules"):
-        modules = [retargeted(called) for called in contents.modules]
+        modules = [retarget_module(called) for called in contents.modules]
         # Signatures that are TensorFlow's own operations have no module to retarget.
-        functions = _portables(contents, lambda f: retarget(f, target) if f.target.xla else f)
+        functions = _retarget_files(contents, lambda f: retarget(f, target) if f.target.xla else f)
         graph = replace_modules(read_message(as_path(contents.path)), modules)
-        return _NewContents(graph.parts, functions)
+        return graph.parts, functions
 
 
-def _without_xla(contents: SavedModelContents, target: Target, console: Console) -> _NewContents:
-    with loading("TensorFlow", "retarget --no-xla", console):
+def _without_xla(contents: SavedModelContents, target: Target, console: Console) -> _NewParts:
+    with console.loading("TensorFlow", "retarget --no-xla"):
         from jax2tf_bridge.converting import operations_graph
     with console.step(f"making operations of {len(contents.modules)} modules"):
         graph = operations_graph(contents, target)
-        return _NewContents([graph], _portables(contents, lambda f: without_xla(f, target)))
+        return [graph], _retarget_files(contents, lambda f: without_xla(f, target))
 
 
 def _default_output(options: argparse.Namespace) -> AnyPath:
@@ -238,11 +225,11 @@ def _default_output(options: argparse.Namespace) -> AnyPath:
     return source.parent / f"{plain.name}-{_suffix(options)}"
 
 
-def _portables(
+def _retarget_files(
     contents: SavedModelContents, retarget: Callable[[PortableFunction], PortableFunction]
 ) -> dict[Path, PortableFunction]:
     """Retargets the functions in the sidecar of a model, by their files."""
-    renamed = {}
+    functions = {}
     for file in iterate_function_files(contents):
         try:
             portable = read_function(file)
@@ -252,8 +239,8 @@ def _portables(
                 "it: copy the whole folder.",
                 file=str(file),
             ) from e
-        renamed[file.relative_to(contents.path)] = retarget(portable)
-    return renamed
+        functions[file.relative_to(contents.path)] = retarget(portable)
+    return functions
 
 
-COMMAND = Command("retarget", _DESCRIPTION, _EXAMPLES, _add_options, run)
+COMMAND = Command("retarget", _DESCRIPTION, _EXAMPLES, _add_options, _run)

@@ -12,8 +12,9 @@ from types import SimpleNamespace
 import pytest
 
 import jax2tf_bridge
-from jax2tf_bridge.cli import main
-from jax2tf_bridge.cli.inspect import _module_texts
+
+# Private: modules are printed in this process, where another process is not the point.
+from jax2tf_bridge.cli import _inspect, main
 
 FINDS_PACKAGES = {"PYTHONPATH": str(Path(jax2tf_bridge.__file__).parents[1])}
 """The variable with which another process finds the packages under test, from any folder."""
@@ -71,14 +72,12 @@ def prints_here(monkeypatch: pytest.MonkeyPatch) -> None:
     from jax2tf_bridge.from_jax.stablehlo._text import write_texts
 
     def run(command: list[str], **options: object) -> subprocess.CompletedProcess[bytes]:
-        assert command[:3] == [sys.executable, "-c", _module_texts._PROGRAM]
+        assert command[:3] == [sys.executable, "-c", _inspect._PROGRAM]
         folder, longest = command[3:]
         write_texts(Path(folder), int(longest))
         return subprocess.CompletedProcess(command, 0)
 
-    monkeypatch.setattr(
-        _module_texts, "subprocess", SimpleNamespace(**vars(subprocess) | {"run": run})
-    )
+    monkeypatch.setattr(_inspect, "subprocess", SimpleNamespace(**vars(subprocess) | {"run": run}))
 
 
 @pytest.fixture(scope="session")

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from jax2tf_bridge import AUTO
+
+# Private: these run without JAX, which `export` itself needs.
 from jax2tf_bridge.cli._commands import UsageError
-from jax2tf_bridge.cli.export._argument_specs import (
+from jax2tf_bridge.cli._export import (
     ArgumentSpec,
     read_arguments,
-    read_named,
+    read_keyword,
     read_shapes,
 )
 from shape_poly import symbolic_shape
@@ -119,10 +121,10 @@ def test_shapes(text: str, expected: Any) -> None:
 
 
 def test_named() -> None:
-    assert read_named("scale=f32[3]", "--kwargs") == ("scale", "f32[3]")
+    assert read_keyword("scale=f32[3]") == ("scale", spec("float32", "(3,)"))
     for text in ("scale", "=f32", "a-b=f32"):
         with pytest.raises(UsageError) as caught:
-            read_named(text, "--kwargs")
+            read_keyword(text)
         assert str(caught.value) == (
             f"--kwargs: expected name=SPEC, as scale=f32[3]. Got: {text!r}"
         )

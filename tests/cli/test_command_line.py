@@ -15,9 +15,10 @@ import pytest
 
 import jax2tf_bridge
 from jax2tf_bridge._utils import one_line
-from jax2tf_bridge.cli import main
+
+# Private: a command is made to fail, and steps are timed without one.
+from jax2tf_bridge.cli import _inspect, main
 from jax2tf_bridge.cli._console import Console
-from jax2tf_bridge.cli.inspect import _command as _inspect
 from jax2tf_bridge.errors import MissingDependencyError
 from jax2tf_bridge.serialization import write_function
 from tests.cli.conftest import FINDS_PACKAGES, Ok, Run
@@ -196,8 +197,7 @@ def test_broken_pipe_is_quiet(tmp_path: Path) -> None:
 LOADING = """
 import sys, time
 from jax2tf_bridge.cli._console import Console
-from jax2tf_bridge.cli._packages import loading
-with loading("JAX", "export", Console()):
+with Console().loading("JAX", "export"):
     print("ready", flush=True)
     try:
         time.sleep(60)
@@ -207,8 +207,7 @@ with loading("JAX", "export", Console()):
 SLEEPING = """
 import signal, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored
-from jax2tf_bridge.cli import main
-from jax2tf_bridge.cli.inspect import _command as _inspect
+from jax2tf_bridge.cli import _inspect, main
 def sleeps(_):
     print("ready", flush=True)
     time.sleep(60)

@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 from jax2tf_bridge import PortableFunction, to_tf
-from jax2tf_bridge.cli.export._argument_specs import DTYPES
+
+# Private: JAX must have each dtype of the table.
+from jax2tf_bridge.cli._export import DTYPES
 from jax2tf_bridge.serialization import read_function
 from tests.cli import models
 from tests.cli.conftest import Ok, Run

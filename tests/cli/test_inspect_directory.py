@@ -15,11 +15,10 @@ import pytest
 
 from jax2tf_bridge import export, inspect, write_function, write_weights
 from jax2tf_bridge._utils import printable
-from jax2tf_bridge.cli.inspect import _module_texts
-from jax2tf_bridge.cli.inspect.html import _pages as _html_pages
-from jax2tf_bridge.cli.inspect.html import render
-from jax2tf_bridge.cli.inspect.html._charts import Bar, bar_chart, largest
-from jax2tf_bridge.cli.inspect.html._page import Fold, Page, PageTable
+
+# Private: charts of sizes and labels that models in tests do not have.
+from jax2tf_bridge.cli import _inspect
+from jax2tf_bridge.cli._html import Fold, Page, PageTable, bar_chart, largest, render
 from jax2tf_bridge.targets import TENSORFLOW_RELEASES
 from tests.cli.conftest import FINDS_PACKAGES, Ok, Run
 from tests.cli.directory_schema import DIRECTORY_SCHEMA
@@ -311,20 +310,20 @@ def test_neither_jax_nor_tensorflow_is_needed_for_a_page(sine: Path) -> None:
 
 
 def test_modules_that_jax_cannot_print(ok: Ok, monkeypatch: pytest.MonkeyPatch, sine: Path) -> None:
-    monkeypatch.setattr(_module_texts, "_PROGRAM", "import time; time.sleep(60)")
-    monkeypatch.setattr(_module_texts, "_SECONDS", 0.2)
+    monkeypatch.setattr(_inspect, "_PROGRAM", "import time; time.sleep(60)")
+    monkeypatch.setattr(_inspect, "_SECONDS", 0.2)
     ok("inspect", "sine", "--html", "page.html")
     assert "JAX did not print the modules within 0.2 seconds." in Path("page.html").read_text()
-    monkeypatch.setattr(_module_texts, "_PROGRAM", "import os; os.abort()")
+    monkeypatch.setattr(_inspect, "_SECONDS", 60)  # a busy machine starts Python slowly
+    monkeypatch.setattr(_inspect, "_PROGRAM", "import os; os.abort()")
     ok("inspect", "sine", "--html", "page.html")
     assert "JAX failed while it printed the modules" in Path("page.html").read_text()
 
 
 def test_charts_are_sorted_and_say_their_values() -> None:
-    bars = [Bar(name, value, str(value)) for name, value in (("a", 1), ("b", 5), ("<c>", 3))]
-    shown = largest([*bars, Bar("none", 0, "0")], 2, str)
-    assert [(b.label, b.value) for b in shown] == [("b", 5), ("2 others", 4)]
-    chart = bar_chart('Sizes & "more"', largest(bars, 5, str))
+    sizes = [("a", 1), ("b", 5), ("<c>", 3)]
+    assert largest([*sizes, ("none", 0)], 2) == [("b", 5), ("2 others", 4)]
+    chart = bar_chart('Sizes & "more"', largest(sizes, 5), str)
     assert 'aria-label="Sizes &amp; &quot;more&quot;. b: 5; &lt;c&gt;: 3; a: 1"' in chart
     assert chart.count("<rect") == 3
     assert "<c>" not in chart
@@ -332,18 +331,18 @@ def test_charts_are_sorted_and_say_their_values() -> None:
 
 
 def test_bars_that_are_in_order_stay_so() -> None:
-    bars = [Bar(f"module {i}", size, str(size)) for i, size in enumerate((2, 9, 1, 5))]
-    shown = largest(bars, 3, str, in_order=True)
-    assert [b.label for b in shown] == ["module 1", "module 3", "2 others"]
-    assert [b.label for b in largest(bars, 9, str, in_order=True)] == [b.label for b in bars]
+    sizes = [(f"module {i}", size) for i, size in enumerate((2, 9, 1, 5))]
+    shown = largest(sizes, 3, in_order=True)
+    assert [label for label, _ in shown] == ["module 1", "module 3", "2 others"]
+    assert largest(sizes, 9, in_order=True) == sizes
 
 
 def test_pages_list_variables_and_modules_in_order() -> None:
     sized = [{"path": f"block_{i}/kernel", "bytes": 8} for i in (10, 1, 2)]
-    shown = [bar.label for bar in _html_pages._variables(sized)]
+    shown = [label for label, _ in _inspect._variables(sized)]
     assert shown == ["block_1/kernel", "block_2/kernel", "block_10/kernel"]
     modules = [{"number": i, "bytes": size, "order": 0} for i, size in ((2, 5), (10, 9))]
-    assert [bar.label for bar in _html_pages._modules(modules)] == ["module 2", "module 10"]
+    assert [label for label, _ in _inspect._modules(modules)] == ["module 2", "module 10"]
 
 
 @pytest.mark.parametrize(
@@ -352,7 +351,7 @@ def test_pages_list_variables_and_modules_in_order() -> None:
     ids=["short", "a path", "long", "wide", "unprintable"],
 )
 def test_labels_are_not_cut_by_the_edge(label: str) -> None:
-    svg = ET.fromstring(bar_chart("Sizes", [Bar(label, 1, "1"), Bar("short", 2, "2")]))
+    svg = ET.fromstring(bar_chart("Sizes", [(label, 1), ("short", 2)], str))
     (text, _) = svg.findall(".//text[@class='label']")
     assert text.text is not None
     assert text.get("text-anchor") == "end"
@@ -370,7 +369,7 @@ def test_labels_are_not_cut_by_the_edge(label: str) -> None:
 
 def test_a_page_with_nothing_to_say() -> None:
     tables = [PageTable("none", ["a"], [])]
-    page = Page("empty", "of all", folds=[Fold("a fold")], tables=tables)
+    page = Page("empty", "of all", modules=[Fold("a fold")], tables=tables)
     elements = assert_stands_alone(render(page))
     assert "Nothing that will go wrong was found." in elements.text
     assert "none" not in elements.text

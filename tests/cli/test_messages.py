@@ -15,9 +15,11 @@ import pytest
 
 import jax2tf_bridge
 from jax2tf_bridge import AUTO
+
+# Private: each argument is compared without a command whose error names it.
 from jax2tf_bridge.cli._commands import UsageError
 from jax2tf_bridge.cli._console import for_command_line, option_text
-from jax2tf_bridge.cli._parser import parse
+from jax2tf_bridge.cli._main import parse
 from jax2tf_bridge.errors import (
     Argument,
     BridgeError,

@@ -17,8 +17,10 @@ import numpy as np
 import pytest
 
 from jax2tf_bridge import Padding, Signature, save, verify
+
+# Private: tests measure one call at each size, and read the flags for XLA.
+from jax2tf_bridge.cli import _checks
 from jax2tf_bridge.cli._console import for_command_line
-from jax2tf_bridge.cli.verify import _command as _verify
 from jax2tf_bridge.errors import BridgeError, ShapeError, StructureError
 from jax2tf_bridge.inspecting import read_saved_model
 from jax2tf_bridge.portable import LEAF, TreeSpec
@@ -59,7 +61,7 @@ def test_latency_is_measured_where_it_is_asked_for(ok: Ok, model: Path) -> None:
     assert "latency" not in ok("verify", model, *words)
     assert "latency" in ok("verify", model, *words, "--batch-sizes", "1", "--rounds", "1")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_verify, "_ROUNDS", 1)
+        patch.setattr(_checks, "_DEFAULT_ROUNDS", 1)
         patch.setattr(verify_module, "LATENCY_SIZES", (1,))
         assert "latency" in ok("verify", model, *words, "--latency")
 
@@ -280,11 +282,11 @@ def test_a_gradient_that_is_zero_in_theory_is_judged_by_the_scale_of_the_others(
 
 def test_programs_that_run_once_are_compiled_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=1")
-    _verify._compile_quickly()
+    _checks._compile_quickly()
     assert os.environ["XLA_FLAGS"] == "--xla_backend_optimization_level=1"  # JAX has read it
     for module in ("jax", "tensorflow"):
         monkeypatch.delitem(sys.modules, module, raising=False)
-    _verify._compile_quickly()
+    _checks._compile_quickly()
     assert os.environ["XLA_FLAGS"].split() == [
         "--xla_backend_optimization_level=1",
         "--xla_llvm_disable_expensive_passes=true",

@@ -19,8 +19,10 @@ from jax2tf_bridge._dtypes import (
     find_dtype,
     kind_of,
 )
-from jax2tf_bridge.cli.export._argument_specs import DTYPES as WRITTEN
-from jax2tf_bridge.cli.export._argument_specs import ArgumentSpec
+
+# Private: the spellings of dtypes are read without JAX.
+from jax2tf_bridge.cli._export import DTYPES as WRITTEN
+from jax2tf_bridge.cli._export import ArgumentSpec
 from jax2tf_bridge.comparing import tolerance_of
 from jax2tf_bridge.portable import Aval, array_size
 from jax2tf_bridge.saved_model import TensorSpec

@@ -3,39 +3,39 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import inspect
+import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
-from jax2tf_bridge._dtypes import KEYS, NEED_X64
-from jax2tf_bridge._utils import printable
+from jax2tf_bridge._dtypes import ALL_DTYPES, KEYS, NEED_X64, Kind
+from jax2tf_bridge._utils import did_you_mean, printable
 from jax2tf_bridge.cli._commands import (
     NOT_NEGATIVE,
     Command,
     UsageError,
+    UserCodeError,
     add_output,
     add_target,
     check_output,
+    current_folder_first,
+    import_reference,
+    split_assignment,
     target_of,
 )
 from jax2tf_bridge.cli._console import Console, first_line
-from jax2tf_bridge.cli._packages import loading
-from jax2tf_bridge.cli._references import UserCodeError, current_folder_first, import_reference
-from jax2tf_bridge.cli.export._argument_specs import (
-    ArgumentSpec,
-    read_arguments,
-    read_named,
-    read_shapes,
-)
 from jax2tf_bridge.errors import BridgeError, InconclusiveShapeError, Message
 from jax2tf_bridge.inspecting import summary
 from jax2tf_bridge.portable import AUTO, NoGradient, PortableFunction
 from jax2tf_bridge.serialization import write_function
-from shape_poly import Dim
+from shape_poly import Dim, is_symbolic_dim, symbolic_shape
 
 _DESCRIPTION = """\
-Writes a JAX function, at the shapes given, as a .jaxfn file. Needs JAX, and no TensorFlow."""
+Writes a JAX function, for the given shapes, as a .jaxfn file. Needs JAX, not TensorFlow."""
 
 _EXAMPLES = """\
 SPEC is one argument: a dtype and the sizes, as f32[3,28] or int32[b,t], where names are sizes that
@@ -49,6 +49,27 @@ examples:
       --constraints 'b >= 2' --tensorflow 2.17 -o predict.jaxfn"""
 
 
+_LETTERS: Mapping[Kind, tuple[str, ...]] = MappingProxyType(
+    {"float": ("f",), "int": ("i", "s"), "uint": ("u", "ui"), "complex": ("c",)}
+)
+_SHORT = {"bool": "bool", "b1": "bool", "i1": "bool", "pred": "bool"} | {
+    short: row.name
+    for row in ALL_DTYPES
+    if row.element_type is not None
+    for letter in _LETTERS.get(row.kind, ())
+    # f8_e4m3 and f8e4m3
+    for name in (row.name, row.name.replace("_", ""))
+    for short in (name.replace(row.kind, letter, 1),)
+}
+DTYPES: Mapping[str, str] = MappingProxyType({**_SHORT, **{name: name for name in _SHORT.values()}})
+"""Dtypes by their short (f32, bf16, u8) and long names."""
+
+_ARRAY = re.compile(r"\s*(?P<dtype>key<\w+>|[A-Za-z]\w*)\s*(?:\[(?P<shape>.*)\])?\s*", re.DOTALL)
+_UNNAMED = re.compile(r"(?:^|,)\s*(None|\?|-\s*1)\s*(?=,|$)")
+"""Notations of other tools for an open size."""
+_FORM = "a dtype and sizes or names of sizes, as 'f32[b,28]', 'int32[4]' or 'bool' for a scalar"
+
+
 def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "function",
@@ -56,25 +77,25 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help="what to export, imported from the current folder or what is installed",
     )
     several: dict[str, Any] = {"nargs": "+", "action": "extend", "default": []}
-    parser.add_argument("--args", metavar="SPEC", help="its arguments", **several)
-    parser.add_argument("--kwargs", metavar="NAME=SPEC", help="those by keyword", **several)
+    parser.add_argument("--args", metavar="SPEC", help="the positional arguments", **several)
+    parser.add_argument("--kwargs", metavar="NAME=SPEC", help="the keyword arguments", **several)
     parser.add_argument(
         "--shapes",
         metavar="SHAPE",
-        help="polymorphic_shapes: one for all or for each of --args: '(b, 28)', None to keep its "
-        "sizes, auto, or a pytree of these",
+        help="polymorphic_shapes, one for all of --args or one for each: '(b, 28)', None to keep "
+        "the sizes, auto, or a pytree of these",
         **several,
     )
     parser.add_argument(
         "--constraints",
         metavar="CONSTRAINT",
-        help="what holds for open sizes, as 'b >= 2'; or auto, to add what the function needs",
+        help="constraints on open sizes, such as 'b >= 2'; auto adds those that the function needs",
         **several,
     )
     parser.add_argument(
         "--platforms", metavar="NAME,NAME", help="cpu, cuda, rocm, tpu, gpu; by default all"
     )
-    add_target(parser, "the release to write it for, as 2.17; by default what most can run")
+    add_target(parser, "the release to write it for, such as 2.17; by default most can run it")
     parser.add_argument(
         "--runtime-checks",
         choices=["drop"],
@@ -84,30 +105,20 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "--vjp-order",
         type=NOT_NEGATIVE,
         metavar="N",
-        help="how many orders of gradients to store; by default 1, or 0 if it has no gradient",
+        help="number of gradient orders to store; by default 1, or 0 if there is no gradient",
     )
     parser.add_argument("--x64", action="store_true", help="let JAX use 64 bits")
-    add_output(parser, "FILE", "the file to write", required=True)
+    add_output(parser, "FILE", "the file to write")
 
 
-@dataclass(frozen=True)
-class _ArrayOption:
-    """Array argument of `export`: a shape, which may have names, and a dtype."""
-
-    shape: tuple[Dim, ...]
-    dtype: Any
-
-
-def run(options: argparse.Namespace) -> None:
-    """Exports the function and writes the file."""
-    console = Console(verbose=options.verbose)
+def _run(options: argparse.Namespace, console: Console) -> None:
     check_output(options.output)
-    specs = [_read(text, "--args") for text in options.args]
-    named = dict(_read_keyword(text) for text in options.kwargs)
-    shapes = _shapes(options.shapes, specs)
+    specs = [_read_argument(text, "--args") for text in options.args]
+    keyword_specs = dict(map(read_keyword, options.kwargs))
+    shapes = _read_all_shapes(options.shapes, specs)
     target = target_of(options)
     platforms = None if options.platforms is None else options.platforms.split(",")
-    with loading("JAX", "export", console):
+    with console.loading("JAX", "export"):
         from jax2tf_bridge.from_jax import export
     import jax
 
@@ -116,8 +127,8 @@ def run(options: argparse.Namespace) -> None:
     with current_folder_first():
         with console.step(f"importing {options.function}"):
             function = import_reference(options.function, "module:function")
-            args = _positional(specs)
-            kwargs = {name: _value(spec) for name, spec in named.items()}
+            args = _make_args(specs)
+            kwargs = {name: _make_value(spec) for name, spec in keyword_specs.items()}
         _check_call(options.function, function, args, kwargs)
         _check_shapes(options.shapes, len(args))
         with console.step(f"exporting {options.function}"):
@@ -151,18 +162,26 @@ class _Reference:
     option: str
 
 
-def _read(text: str, option: str) -> Any:
+def _read_argument(text: str, option: str) -> Any:
     if text.startswith("@"):
         return _Reference(text[1:], option)
     return read_arguments(text, option)
 
 
-def _read_keyword(text: str) -> tuple[str, Any]:
-    name, spec = read_named(text, "--kwargs")
-    return name, _read(spec, f"--kwargs {name}")
+def read_keyword(text: str) -> tuple[str, Any]:
+    """Reads NAME=SPEC.
+
+    Raises:
+      UsageError: it has no name, or SPEC cannot be read.
+    """
+    try:
+        name, spec = split_assignment(text)
+    except ValueError:
+        raise UsageError(f"--kwargs: expected name=SPEC, as scale=f32[3]. Got: {text!r}") from None
+    return name, _read_argument(spec, f"--kwargs {name}")
 
 
-def _shapes(texts: Sequence[str], specs: Sequence[Any]) -> Any:
+def _read_all_shapes(texts: Sequence[str], specs: Sequence[Any]) -> Any:
     if not texts:
         return None
     for i, spec in enumerate(specs):
@@ -194,8 +213,8 @@ def _leaves(tree: Any) -> list[ArgumentSpec]:
     return [leaf for child in children for leaf in _leaves(child)]
 
 
-def _positional(specs: Sequence[Any]) -> tuple[Any, ...]:
-    values = [_value(spec) for spec in specs]
+def _make_args(specs: Sequence[Any]) -> tuple[Any, ...]:
+    values = [_make_value(spec) for spec in specs]
     if len(specs) == 1 and isinstance(specs[0], _Reference):
         (value,) = values
         # The arguments of an example call; a named tuple is one argument.
@@ -204,8 +223,7 @@ def _positional(specs: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(values)
 
 
-def _value(spec: Any) -> Any:
-    """Makes an argument of `export` from ArgumentSpecs or a reference."""
+def _make_value(spec: Any) -> Any:
     if isinstance(spec, _Reference):
         value = import_reference(spec.name, spec.option)
         # Callable objects are not called: a model may be both callable and a pytree of arrays.
@@ -216,15 +234,15 @@ def _value(spec: Any) -> Any:
                 raise UserCodeError(f"{spec.option}: calling {spec.name}()", e) from e
         return value
     if isinstance(spec, ArgumentSpec):
-        return _ArrayOption(spec.shape, _dtype(spec.dtype))
+        return replace(spec, dtype=_make_dtype(spec.dtype))
     if isinstance(spec, dict):
-        return {key: _value(child) for key, child in spec.items()}
+        return {key: _make_value(child) for key, child in spec.items()}
     if isinstance(spec, (list, tuple)):
-        return type(spec)(_value(child) for child in spec)
+        return type(spec)(_make_value(child) for child in spec)
     return None
 
 
-def _dtype(name: str) -> Any:
+def _make_dtype(name: str) -> Any:
     import jax
 
     if name.startswith("key<"):
@@ -254,12 +272,12 @@ def _check_call(name: str, function: Any, args: Sequence[Any], kwargs: Mapping[s
     try:
         signature.bind(*args, **kwargs)
     except TypeError as e:
-        given = f"{len(args)} by --args" + (f", {', '.join(kwargs)} by --kwargs" if kwargs else "")
+        counts = f"{len(args)} by --args" + (f", {', '.join(kwargs)} by --kwargs" if kwargs else "")
         plain = signature.replace(
             parameters=[p.replace(annotation=p.empty) for p in signature.parameters.values()],
             return_annotation=signature.empty,
         )
-        raise UsageError(f"--args: {name}{plain}: {e}; given are {given}") from e
+        raise UsageError(f"--args: {name}{plain}: {e}; given are {counts}") from e
 
 
 def _run_export(make: Callable[[], PortableFunction], name: str) -> PortableFunction:
@@ -294,4 +312,115 @@ def _with_gradient(
         raise BridgeError(Message(e, " Or leave the gradient out: --vjp-order 0")) from e
 
 
-COMMAND = Command("export", _DESCRIPTION, _EXAMPLES, _add_options, run)
+@dataclass(frozen=True)
+class ArgumentSpec:
+    """Shape and dtype of an array argument; `export` gets it with JAX's dtype in place of the name.
+
+    >>> ArgumentSpec.read("f32[b,28]", "--args")
+    ArgumentSpec(shape=(DimExpr('b'), 28), dtype='float32')
+    """
+
+    shape: tuple[Dim, ...]
+    dtype: Any
+
+    @property
+    def is_open(self) -> bool:
+        """True if a dimension has no number."""
+        return any(map(is_symbolic_dim, self.shape))
+
+    @staticmethod
+    def read(text: str, option: str) -> ArgumentSpec:
+        """Reads "f32[b,28]".
+
+        Raises:
+          UsageError: the syntax is wrong; the text names `option`.
+        """
+        match = _ARRAY.fullmatch(text)
+        if match is None:
+            raise UsageError(f"{option}: expected {_FORM}. Got: {text!r}")
+        dtype = match["dtype"]
+        if not dtype.startswith("key<"):
+            if dtype not in DTYPES:
+                near = did_you_mean(dtype, DTYPES)
+                raise UsageError(f"{option}: {text!r} has the unknown dtype {dtype}{near}")
+            dtype = DTYPES[dtype]
+        unnamed = _UNNAMED.search(match["shape"] or "")
+        if unnamed is not None:
+            raise UsageError(
+                f"{option}: {unnamed[1]} in {text!r} is no size: write a name where one stays "
+                "open, as b; sizes of one name are equal"
+            )
+        try:
+            return ArgumentSpec(symbolic_shape(f"({match['shape'] or ''})"), dtype)
+        except ValueError as e:
+            raise UsageError(f"{option}: the shape in {text!r} cannot be read: {e}") from e
+
+
+def read_arguments(text: str, option: str) -> Any:
+    """Reads a pytree of ArgumentSpecs.
+
+    Args:
+      text: "f32[b,28]", or a pytree of such texts in JSON or Python syntax.
+      option: where the user wrote it, for messages.
+
+    Raises:
+      UsageError: it cannot be read.
+
+    >>> read_arguments('{"w": "f32[3]", "n": null}', "--args")
+    {'w': ArgumentSpec(shape=(3,), dtype='float32'), 'n': None}
+    """
+    return _read_tree(text, option, ArgumentSpec.read)
+
+
+def read_shapes(text: str, option: str) -> Any:
+    """Reads an entry of polymorphic_shapes: a shape, "auto", "None", or a pytree of these.
+
+    >>> read_shapes("(b, 28)", "--shapes"), read_shapes("auto", "--shapes")
+    ('(b, 28)', AUTO)
+
+    Raises:
+      UsageError: it begins as a pytree and is none.
+    """
+    if text.strip().startswith("(") and '"' not in text and "'" not in text:
+        return text  # a shape, not a tuple of texts
+    words = {"none": None, "-": None, "auto": AUTO}
+    return _read_tree(text, option, lambda leaf, _: words.get(leaf.strip().lower(), leaf))
+
+
+def _read_tree(text: str, option: str, leaf: Callable[[str, str], Any]) -> Any:
+    if text.strip()[:1] not in ("{", "[", "("):
+        return leaf(text, option)
+    return _map_tree(_parse_tree(text, option), leaf, option, "")
+
+
+def _parse_tree(text: str, option: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        return ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as e:
+        shown = text if len(text) <= 80 else f"{text[:80]}..."
+        raise UsageError(
+            f"{option}: {shown!r} is no pytree, neither as JSON nor as Python writes it. "
+            "Put it in single quotes for the shell, and each of its arrays in double quotes: "
+            '\'{"w": "f32[3,4]", "b": ["f32[4]", null]}\''
+        ) from e
+
+
+def _map_tree(tree: Any, leaf: Callable[[str, str], Any], option: str, path: str) -> Any:
+    if isinstance(tree, dict):
+        return {k: _map_tree(v, leaf, option, f"{path}[{k!r}]") for k, v in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        children = [_map_tree(v, leaf, option, f"{path}[{i}]") for i, v in enumerate(tree)]
+        return children if isinstance(tree, list) else tuple(children)
+    place = f"{option}, at {path}" if path else option
+    if tree is None:
+        return None
+    if not isinstance(tree, str):
+        raise UsageError(f"{place}: expected a text, as 'f32[3]'. Got: {tree!r}")
+    return leaf(tree, place)
+
+
+COMMAND = Command("export", _DESCRIPTION, _EXAMPLES, _add_options, _run)

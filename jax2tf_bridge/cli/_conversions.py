@@ -1,4 +1,4 @@
-"""`jax2tf-bridge litert`: functions in files, or a SavedModel, as a LiteRT model."""
+"""`jax2tf-bridge litert` and `weights`: write models and weights in other file formats."""
 
 from __future__ import annotations
 
@@ -10,23 +10,27 @@ import numpy as np
 
 from jax2tf_bridge._utils import printable
 from jax2tf_bridge.cli._commands import (
+    NAMED_PATH,
     Command,
+    NamedPath,
     UsageError,
     add_output,
     check_output,
+    map_signatures,
+    named_path,
 )
 from jax2tf_bridge.cli._console import Console
-from jax2tf_bridge.cli._packages import loading
-from jax2tf_bridge.cli._references import METAVAR, NamedPath, by_signature, named_path
 from jax2tf_bridge.errors import FileFormatError
+from jax2tf_bridge.saved_model import read_saved_weights
 from jax2tf_bridge.serialization import read_function
 from jax2tf_bridge.storage import AnyPath, as_path, on_disk
+from jax2tf_bridge.weights import flatten_state, read_weights, unflatten_state, write_weights
 
-_DESCRIPTION = """\
+_LITERT = """\
 Writes functions in files, or the signatures of a SavedModel, as a LiteRT model (.tflite) of
-built-in operations. Needs TensorFlow, and no JAX."""
+built-in operations. Needs TensorFlow, not JAX."""
 
-_EXAMPLES = """\
+_LITERT_EXAMPLES = """\
 examples:
   jax2tf-bridge litert predict.jaxfn -o predict.tflite
   jax2tf-bridge litert predict/1 -o predict.tflite
@@ -35,17 +39,26 @@ examples:
   jax2tf-bridge litert predict.jaxfn -o predict.tflite --quantize int8 \\
       --representative-data inputs.npz"""
 
+_WEIGHTS = """\
+Writes the weights of a SavedModel, or of a file of safetensors, as a msgpack file that JAX and Flax
+read. Needs neither JAX nor TensorFlow."""
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
+_WEIGHTS_EXAMPLES = """\
+examples:
+  jax2tf-bridge weights predict/1 -o weights.msgpack
+  jax2tf-bridge weights weights.safetensors -o weights.msgpack"""
+
+
+def _add_litert_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file",
         nargs="+",
         type=named_path,
-        metavar=METAVAR,
-        help="what export wrote, with the signature's name where there are several; or the folder "
-        "of a SavedModel",
+        metavar=NAMED_PATH,
+        help="a file that export wrote; with several files, each needs the name of its signature; "
+        "or the folder of a SavedModel",
     )
-    add_output(parser, "FILE", "the .tflite file to write", required=True)
+    add_output(parser, "FILE", "the .tflite file to write")
     parser.add_argument(
         "--params",
         type=as_path,
@@ -55,31 +68,31 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--quantize",
         choices=("dynamic_range", "float16", "int8"),
-        help="what becomes of float32: int8 weights, float16 weights, or computing with int8",
+        help="how to replace float32: by int8 weights, float16 weights, or computing with int8",
     )
     parser.add_argument(
         "--representative-data",
         type=as_path,
         metavar="NPZ",
-        help="for int8: inputs as they come, in a .npz file by their names; the first axis of each "
-        "array counts the calls",
+        help="for int8: a .npz file with typical inputs by name; the first axis of each array "
+        "counts the calls",
     )
     parser.add_argument(
         "--no-verify",
         dest="verify",
         action="store_false",
-        help="do not run the model once in LiteRT, to compare it with TensorFlow",
+        help="do not run the model once in LiteRT and compare it with TensorFlow",
     )
 
 
-def run(options: argparse.Namespace) -> None:
-    """Reads the files, or the SavedModel, and writes the model."""
-    console = Console(verbose=options.verbose)
+def _write_litert(options: argparse.Namespace, console: Console) -> None:
     output: AnyPath = options.output
     check_output(output)
-    signatures = _signatures(options.file)
-    data = None if options.representative_data is None else _samples(options.representative_data)
-    with loading("TensorFlow", "litert", console):
+    signatures = _read_signatures(options.file)
+    data = (
+        None if options.representative_data is None else _read_samples(options.representative_data)
+    )
+    with console.loading("TensorFlow", "litert"):
         from jax2tf_bridge.litert import save_litert
     with console.step(f"converting to {output}"):
         model = save_litert(
@@ -93,7 +106,7 @@ def run(options: argparse.Namespace) -> None:
     print(printable(str(model)))
 
 
-def _signatures(files: list[NamedPath]) -> Any:
+def _read_signatures(files: list[NamedPath]) -> Any:
     folders = [path for _, path in files if path.is_dir()]
     if folders:
         if len(files) > 1 or files[0][0]:
@@ -102,10 +115,10 @@ def _signatures(files: list[NamedPath]) -> Any:
                 "it alone"
             )
         return folders[0]
-    return {name: read_function(path) for name, path in by_signature(files).items()}
+    return {name: read_function(path) for name, path in map_signatures(files).items()}
 
 
-def _samples(file: AnyPath) -> list[Mapping[str, Any]]:
+def _read_samples(file: AnyPath) -> list[Mapping[str, Any]]:
     try:
         with on_disk(file) as local, np.load(local, allow_pickle=False) as arrays:
             by_name = dict(arrays)
@@ -122,4 +135,28 @@ def _samples(file: AnyPath) -> list[Mapping[str, Any]]:
     return [{n: a[i] for n, a in by_name.items()} for i in range(counts.pop())]
 
 
-COMMAND = Command("litert", _DESCRIPTION, _EXAMPLES, _add_options, run)
+def _add_weights_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "source",
+        type=as_path,
+        metavar="PATH",
+        help="the folder of a SavedModel that save wrote, also after TensorFlow trained it and "
+        "saved it again; or a file of weights",
+    )
+    add_output(parser, "FILE", "the msgpack file to write")
+
+
+def _write_weights(options: argparse.Namespace, console: Console) -> None:
+    source: AnyPath = options.source
+    check_output(options.output)
+    with console.step(f"reading {source}"):
+        tree: Any = (
+            unflatten_state(read_saved_weights(source)) if source.is_dir() else read_weights(source)
+        )
+    with console.step(f"writing {options.output}"):
+        write_weights(options.output, tree)
+    print(printable(f"{options.output}: {len(flatten_state(tree))} weights of {source}"))
+
+
+LITERT = Command("litert", _LITERT, _LITERT_EXAMPLES, _add_litert_options, _write_litert)
+WEIGHTS = Command("weights", _WEIGHTS, _WEIGHTS_EXAMPLES, _add_weights_options, _write_weights)

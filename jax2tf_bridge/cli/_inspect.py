@@ -1,15 +1,25 @@
-"""Makes pages about SavedModels and files."""
+"""`jax2tf-bridge inspect`: describes a file or a SavedModel, as text, JSON or an HTML page."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import argparse
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from jax2tf_bridge._utils import in_units, some
-from jax2tf_bridge.cli.inspect._module_texts import ModuleTexts
-from jax2tf_bridge.cli.inspect.html._charts import Bar, bar_chart, largest
-from jax2tf_bridge.cli.inspect.html._page import Fold, Page, PageTable
+from jax2tf_bridge._utils import in_units, printable, some
+from jax2tf_bridge.cli._commands import NOT_NEGATIVE, READABLE, Command, check_output, exported_path
+from jax2tf_bridge.cli._console import Console
+from jax2tf_bridge.cli._html import Fold, Page, PageTable, bar_chart, largest, render
 from jax2tf_bridge.inspecting import (
+    Inspection,
     format_array_type,
     format_custom_calls,
     format_gradient_releases,
@@ -23,6 +33,7 @@ from jax2tf_bridge.inspecting import (
     format_warm_up,
     format_weights_row,
     format_writer,
+    inspect,
     list_module_facts,
     list_padding_options,
     natural_sort_key,
@@ -30,22 +41,134 @@ from jax2tf_bridge.inspecting import (
 )
 from jax2tf_bridge.portable import no_handler_text
 
+_DESCRIPTION = """\
+Describes a .jaxfn file, a file that jax.export wrote, or a SavedModel: its signatures and their
+requirements, the TensorFlow releases that can run it, and its problems. Lists the signatures and
+operators of a LiteRT model (.tflite), and the weights in a file of msgpack or safetensors. Needs
+neither JAX nor TensorFlow."""
+
+_EXAMPLES = """\
+examples:
+  jax2tf-bridge inspect predict.jaxfn
+  jax2tf-bridge inspect predict.jaxfn --json | jq .tensorflow
+  jax2tf-bridge inspect predict/1 --html predict.html
+  jax2tf-bridge inspect predict.tflite
+  jax2tf-bridge inspect weights.msgpack"""
+
 _MAX_BARS = 12
 _MAX_FILE_BARS = 20
 """Maximum number of bars on the page of a LiteRT model or a weights file."""
-_WRITTEN_SO = "its file was written with vjp_order="
-_MANY = 200
+_WRITTEN_WITH = "its file was written with vjp_order="
+_MAX_ROWS = 200
 """Maximum number of rows of a table, and of modules."""
 
+_MAX_MODULE_TEXTS = 50
+_MAX_CHARACTERS = 200_000
+_SECONDS = 120
+"""Time limit for printing the modules."""
+_PROGRAM = """\
+import sys
+from pathlib import Path
+from jax2tf_bridge.from_jax.stablehlo import write_texts
+write_texts(Path(sys.argv[1]), int(sys.argv[2]))
+"""
 
-def directory_page(facts: Mapping[str, Any], texts: ModuleTexts, version: str) -> Page:
-    """Makes the page of a SavedModel.
 
-    Args:
-      facts: the result of `describe_saved_model`.
-      texts: the texts of the modules, in the order of `facts["modules"]`.
-      version: the bridge's version, for the footer.
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    readable = f"{READABLE}, a LiteRT model, or a file of weights"
+    parser.add_argument("file", type=exported_path, metavar="PATH", help=readable)
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument(
+        "--json", action="store_true", help="print JSON; docs/command-line.md has the schema"
+    )
+    form.add_argument("--html", type=Path, metavar="FILE", help="write one self-contained page")
+    parser.add_argument(
+        "--ops",
+        type=NOT_NEGATIVE,
+        default=10,
+        metavar="N",
+        help="show the N commonest ops (default 10)",
+    )
+
+
+def _run(options: argparse.Namespace, console: Console) -> None:
+    page: Path | None = options.html
+    if page is not None:
+        check_output(page, "--html")
+    with console.step(f"reading {options.file}"):
+        inspection = inspect(options.file)
+    if page is not None:
+        with console.step(f"writing {page}"):
+            page.write_text(_make_page(inspection), encoding="utf-8")
+        print(printable(f"{page}: a page about {options.file}"))
+    elif options.json:
+        print(json.dumps(inspection.as_json(), indent=2))
+    else:
+        print(printable(inspection.text(options.ops)))
+
+
+def _make_page(inspection: Inspection) -> str:
+    texts = _print_modules(inspection.modules)
+    return render(_PAGES[inspection.kind](inspection.as_json(), texts))
+
+
+@dataclass(frozen=True)
+class _ModuleTexts:
+    """Modules as MLIR text.
+
+    Attributes:
+      texts: the text of each module; None without one.
+      missing_because: why there are no texts, and what helps; "" if there are some.
     """
+
+    texts: Sequence[str | None]
+    missing_because: str = ""
+
+
+def _print_modules(modules: Sequence[bytes | memoryview | None]) -> _ModuleTexts:
+    """Prints modules as text, where JAX is installed; None stands for modules that need no text.
+
+    A separate process and a time limit are used because MLIR may hang or crash on damaged bytes.
+    """
+    if not modules:
+        return _ModuleTexts(())
+    if importlib.util.find_spec("jax") is None:
+        return _ModuleTexts(
+            [None] * len(modules),
+            "The modules' text is shown where JAX is installed: "
+            "pip install 'jax2tf-bridge[jax]', and inspect it again with --html.",
+        )
+    with tempfile.TemporaryDirectory(prefix="jax2tf-bridge-") as place:
+        folder = Path(place)
+        for i, module in enumerate(modules[:_MAX_MODULE_TEXTS]):
+            if module is not None:
+                (folder / f"{i}.module").write_bytes(module)
+        problem = _run_program(folder)
+        files = [folder / f"{i}.text" for i in range(len(modules))]
+        texts = [file.read_text(encoding="utf-8") if file.exists() else None for file in files]
+    return _ModuleTexts(texts, "" if any(texts) else problem)
+
+
+def _run_program(folder: Path) -> str:
+    """Writes the texts; returns why there are none, if there are none."""
+    paths = os.pathsep.join(filter(None, sys.path))
+    try:
+        process = subprocess.run(
+            [sys.executable, "-c", _PROGRAM, str(folder), str(_MAX_CHARACTERS)],
+            env={**os.environ, "PYTHONPATH": paths, "JAX_PLATFORMS": "cpu"},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"JAX did not print the modules within {_SECONDS} seconds."
+    if process.returncode:
+        return "JAX failed while it printed the modules: they are damaged, or JAX is."
+    return "The installed JAX cannot read the modules."
+
+
+def _directory_page(facts: Mapping[str, Any], texts: _ModuleTexts) -> Page:
     model = facts["saved_model"]
     size = in_units(model["graph_bytes"] + model["variables_bytes"])
     return Page(
@@ -68,25 +191,16 @@ def directory_page(facts: Mapping[str, Any], texts: ModuleTexts, version: str) -
             bar_chart("Variables, in bytes", _variables(facts["variables"]["list"])),
             bar_chart("Modules, in bytes", _modules(facts["modules"])),
         ],
-        folds_title="Modules",
-        folds=[
+        modules=[
             _module(module, text, texts, is_open=i == 0)
             for i, (module, text) in enumerate(
-                zip(facts["modules"][:_MANY], texts.texts, strict=False)
+                zip(facts["modules"][:_MAX_ROWS], texts.texts, strict=False)
             )
         ],
-        footer=_footer(version),
     )
 
 
-def file_page(facts: Mapping[str, Any], texts: ModuleTexts, version: str) -> Page:
-    """Makes the page of a .jaxfn file, or of a file that jax.export wrote.
-
-    Args:
-      facts: the result of `describe_function`, with the file's facts.
-      texts: the texts of the function's module and of its gradients' modules.
-      version: the bridge's version, for the footer.
-    """
+def _file_page(facts: Mapping[str, Any], texts: _ModuleTexts) -> Page:
     file = facts["file"]
     needs = [*facts["sizes"]["constraints"], *facts["sizes"]["requirements"]]
     arrays = facts["arrays"]
@@ -116,28 +230,25 @@ def file_page(facts: Mapping[str, Any], texts: ModuleTexts, version: str) -> Pag
             bar_chart(
                 "Captured arrays, in bytes",
                 largest(
-                    [_bar(c["name"] or c["sha256"][:12], c["bytes"]) for c in facts["constants"]],
+                    [(c["name"] or c["sha256"][:12], c["bytes"]) for c in facts["constants"]],
                     _MAX_BARS,
-                    in_units,
                 ),
             ),
             bar_chart(
                 "Modules, in bytes",
-                [_bar(_order_title(m["order"]), m["bytes"]) for m in facts["modules"]],
+                [(_order_title(m["order"]), m["bytes"]) for m in facts["modules"]],
             ),
         ],
-        folds_title="Modules",
-        folds=[
+        modules=[
             _file_module(module, text, texts, is_open=i == 0)
             for i, (module, text) in enumerate(zip(facts["modules"], texts.texts, strict=True))
         ],
-        footer=_footer(version),
     )
 
 
 def _signatures(signatures: Sequence[Mapping[str, Any]]) -> PageTable:
     rows = []
-    for signature in signatures[:_MANY]:
+    for signature in signatures[:_MAX_ROWS]:
         gradient, buckets = signature["gradient"], signature["buckets"] or {}
         rows.append(
             [
@@ -158,7 +269,6 @@ def _signatures(signatures: Sequence[Mapping[str, Any]]) -> PageTable:
 
 
 def _arrays(facts: Mapping[str, Any]) -> PageTable:
-    """Tabulates the largest constants of the graph and of modules."""
     array_rows = [
         (f"module {m['number']}", c["type"], c["bytes"])
         for m in facts["modules"]
@@ -172,11 +282,10 @@ def _arrays(facts: Mapping[str, Any]) -> PageTable:
     rows = [
         [place, kind, f"{size:,}"] for place, kind, size in array_rows[:_MAX_BARS] if size > 1000
     ]
-    head = ["where", "type", "bytes"]
-    return PageTable("Largest constants", head, rows, numbers=frozenset({2}))
+    return PageTable("Largest constants", ["where", "type", "bytes"], rows, number_column=2)
 
 
-def _parts(facts: Mapping[str, Any]) -> list[Bar]:
+def _parts(facts: Mapping[str, Any]) -> list[tuple[str, int]]:
     model, modules = facts["saved_model"], facts["modules"]
     constants = {False: 0, True: 0}
     operations = 0
@@ -194,26 +303,24 @@ def _parts(facts: Mapping[str, Any]) -> list[Bar]:
         "graph: constants": graph_constants,
         "graph: all else": max(rest, 0),
     }
-    return largest([_bar(label, size) for label, size in sizes.items()], len(sizes), in_units)
+    return largest([*sizes.items()], len(sizes))
 
 
-def _variables(variables: Sequence[Mapping[str, Any]]) -> list[Bar]:
+def _variables(variables: Sequence[Mapping[str, Any]]) -> list[tuple[str, int]]:
     in_order = sorted(variables, key=lambda v: natural_sort_key(v["path"]))
-    return largest([_bar(v["path"], v["bytes"] or 0) for v in in_order], _MAX_BARS, in_units)
+    return largest([(v["path"], v["bytes"] or 0) for v in in_order], _MAX_BARS)
 
 
-def _modules(modules: Sequence[Mapping[str, Any]]) -> list[Bar]:
-    bars = [_bar(_short_title(m), m["bytes"]) for m in modules]
-    return largest(bars, _MAX_BARS, in_units, in_order=True) if len(bars) > 1 else []
-
-
-def _short_title(module: Mapping[str, Any]) -> str:
-    kind = f", gradient of order {module['order']}" if module["order"] else ""
-    return f"module {module['number']}{kind}"
+def _modules(modules: Sequence[Mapping[str, Any]]) -> list[tuple[str, int]]:
+    bars = []
+    for module in modules:
+        kind = f", gradient of order {module['order']}" if module["order"] else ""
+        bars.append((f"module {module['number']}{kind}", module["bytes"]))
+    return largest(bars, _MAX_BARS, in_order=True) if len(bars) > 1 else []
 
 
 def _module(
-    module: Mapping[str, Any], text: str | None, texts: ModuleTexts, *, is_open: bool
+    module: Mapping[str, Any], text: str | None, texts: _ModuleTexts, *, is_open: bool
 ) -> Fold:
     paragraphs = [", ".join(list_module_facts(module))]
     paragraphs.append(f"in {module['function'] or 'the graph'}, node {module['node']}")
@@ -227,7 +334,7 @@ def _module(
 
 
 def _file_module(
-    module: Mapping[str, Any], text: str | None, texts: ModuleTexts, *, is_open: bool
+    module: Mapping[str, Any], text: str | None, texts: _ModuleTexts, *, is_open: bool
 ) -> Fold:
     constants = module["constant_bytes"]
     inside = f" ({in_units(constants)} in constants)" if constants else ""
@@ -246,7 +353,7 @@ def _fold(
     paragraphs: list[str],
     module: Mapping[str, Any],
     text: str | None,
-    texts: ModuleTexts,
+    texts: _ModuleTexts,
     *,
     is_open: bool,
 ) -> Fold:
@@ -256,10 +363,12 @@ def _fold(
         paragraphs.append(format_custom_calls(module))
     if text is None and texts.missing_because:
         paragraphs.append(texts.missing_because)
-    bars = [Bar(op["name"], op["count"], f"{op['count']:,}") for op in module["ops"]]
-    total = sum(op["count"] for op in module["ops"])
-    chart = bar_chart(f"Operations, {total:,} in all", largest(bars, _MAX_BARS, lambda n: f"{n:,}"))
-    return Fold(title, paragraphs, [chart], "StableHLO", text or "", is_open)
+    bars = [(op["name"], op["count"]) for op in module["ops"]]
+    total = sum(count for _, count in bars)
+    chart = bar_chart(
+        f"Operations, {total:,} in all", largest(bars, _MAX_BARS), lambda count: f"{count:,}"
+    )
+    return Fold(title, paragraphs, chart, text or "", is_open)
 
 
 def _file_findings(facts: Mapping[str, Any]) -> list[tuple[str, str, str]]:
@@ -291,14 +400,14 @@ def _file_findings(facts: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         parts.append(("warning", f"It is spread over {facts['devices']} devices.", ""))
     orders, then = facts["gradient"]["orders"], facts["gradient"]["then"]
     # Users know already how many orders they asked for.
-    if then and not (orders and _WRITTEN_SO in then):
+    if then and not (orders and _WRITTEN_WITH in then):
         text = f"{format_gradients(orders).capitalize()}: {then}"
         parts.append(("note", text, ""))
     return sorted(parts, key=lambda finding: ("error", "warning", "note").index(finding[0]))
 
 
 def _file_arrays(title: str, arrays: Sequence[Mapping[str, Any]]) -> PageTable:
-    rows = [[a["path"] or "result", format_array_type(a)] for a in arrays[:_MANY]]
+    rows = [[a["path"] or "result", format_array_type(a)] for a in arrays[:_MAX_ROWS]]
     return PageTable(title, ["path", "type"], rows)
 
 
@@ -306,18 +415,8 @@ def _order_title(order: int) -> str:
     return "The function" if order == 0 else f"Its gradient of order {order}"
 
 
-def _bar(label: str, size: int) -> Bar:
-    return Bar(label, size, in_units(size))
-
-
-def _footer(version: str) -> str:
-    return f"Made by jax2tf-bridge {version} inspect."
-
-
-def litert_page(facts: Mapping[str, Any], texts: ModuleTexts, version: str) -> Page:
-    """Makes the page of a LiteRT model."""
+def _litert_page(facts: Mapping[str, Any], texts: _ModuleTexts) -> Page:
     file, ops = facts["file"], facts["ops"]
-    bars = [Bar(op["name"], op["count"], str(op["count"])) for op in ops]
     return Page(
         title=file["path"],
         subtitle=f"LiteRT model, {in_units(file['bytes'])}",
@@ -335,18 +434,20 @@ def litert_page(facts: Mapping[str, Any], texts: ModuleTexts, version: str) -> P
                 "Operators",
                 ["name", "count", "LiteRT's own"],
                 [(op["name"], str(op["count"]), "no" if op["custom"] else "yes") for op in ops],
-                numbers=frozenset({1}),
+                number_column=1,
             ),
         ],
-        charts=[bar_chart("Operators", largest(bars, _MAX_FILE_BARS, str))],
-        footer=_footer(version),
+        charts=[
+            bar_chart(
+                "Operators", largest([(op["name"], op["count"]) for op in ops], _MAX_FILE_BARS), str
+            )
+        ],
     )
 
 
-def weights_page(facts: Mapping[str, Any], texts: ModuleTexts, version: str) -> Page:
-    """Makes the page of a weights file."""
+def _weights_page(facts: Mapping[str, Any], texts: _ModuleTexts) -> Page:
     file, weights = facts["file"], facts["weights"]
-    bars = [Bar(leaf["path"], leaf["bytes"], in_units(leaf["bytes"])) for leaf in weights["list"]]
+    bars = [(leaf["path"], leaf["bytes"]) for leaf in weights["list"]]
     return Page(
         title=file["path"],
         subtitle=f"Weights in {file['format']}, {in_units(file['bytes'])}",
@@ -359,9 +460,18 @@ def weights_page(facts: Mapping[str, Any], texts: ModuleTexts, version: str) -> 
                 "Weights",
                 ["path", "type", "size"],
                 [format_weights_row(leaf) for leaf in weights["list"]],
-                numbers=frozenset({2}),
+                number_column=2,
             )
         ],
-        charts=[bar_chart("Weights, in bytes", largest(bars, _MAX_FILE_BARS, in_units))],
-        footer=_footer(version),
+        charts=[bar_chart("Weights, in bytes", largest(bars, _MAX_FILE_BARS))],
     )
+
+
+_PAGES: Mapping[str, Callable[[Mapping[str, Any], _ModuleTexts], Page]] = {
+    "SavedModel": _directory_page,
+    "function": _file_page,
+    "LiteRT model": _litert_page,
+    "weights": _weights_page,
+}
+
+COMMAND = Command("inspect", _DESCRIPTION, _EXAMPLES, _add_options, _run)

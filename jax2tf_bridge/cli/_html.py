@@ -1,11 +1,14 @@
-"""Renders a self-contained HTML page, which loads nothing and runs no script."""
+"""Self-contained HTML pages, which load nothing and run no script, with bar charts in SVG."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
 
-from jax2tf_bridge.cli.inspect.html._charts import html_text
+from jax2tf_bridge._utils import in_units, printable
+from jax2tf_bridge._version import __version__
 
 _STYLE = """\
 :root { color-scheme: light dark; --page: #fff; --text: #1d2430; --faint: #5a6575;
@@ -58,12 +61,12 @@ _SEVERITIES = {"error": "Error", "warning": "Warning", "note": "Note"}
 
 @dataclass(frozen=True)
 class PageTable:
-    """Table of a page; `numbers` are the columns of numbers."""
+    """Table of a page; `number_column` is the index of its column of numbers, if it has one."""
 
     title: str
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
-    numbers: frozenset[int] = frozenset()
+    number_column: int | None = None
 
 
 @dataclass(frozen=True)
@@ -73,17 +76,15 @@ class Fold:
     Attributes:
       title: the visible title.
       paragraphs: the paragraphs inside.
-      charts: SVG texts of `bar_chart`.
-      text_title: the title of the inner folded text, if there is one.
-      text: the inner text, of many lines.
+      chart: the SVG text of a `bar_chart`.
+      stablehlo: the text of a module, folded once more.
       is_open: whether it is unfolded at first.
     """
 
     title: str
     paragraphs: Sequence[str] = ()
-    charts: Sequence[str] = ()
-    text_title: str = ""
-    text: str = ""
+    chart: str = ""
+    stablehlo: str = ""
     is_open: bool = False
 
 
@@ -97,9 +98,7 @@ class Page:
       summary: titles and texts.
       tables: the tables.
       charts: SVG texts of `bar_chart`.
-      folds_title: the title above the folded parts.
-      folds: the folded parts.
-      footer: the last line.
+      modules: the folded parts, about modules.
     """
 
     title: str
@@ -108,9 +107,7 @@ class Page:
     summary: Sequence[tuple[str, str]] = ()
     tables: Sequence[PageTable] = ()
     charts: Sequence[str] = ()
-    folds_title: str = ""
-    folds: Sequence[Fold] = ()
-    footer: str = ""
+    modules: Sequence[Fold] = ()
 
 
 def render(page: Page) -> str:
@@ -125,18 +122,19 @@ def render(page: Page) -> str:
         f"<title>{html_text(page.title)}</title>\n<style>\n{_STYLE}</style>\n</head>\n<body>\n",
         f"<header><h1>{html_text(page.title)}</h1>\n",
         f'<p class="subtitle">{html_text(page.subtitle)}</p></header>\n<main>\n',
-        *_findings(page),
-        *_summary(page),
-        *(part for table in page.tables for part in _table(table)),
+        *_render_findings(page),
+        *_render_summary(page),
+        *(part for table in page.tables for part in _render_table(table)),
         *(["<h2>Sizes</h2>\n", *page.charts] if any(page.charts) else []),
-        *([f"<h2>{html_text(page.folds_title)}</h2>\n"] if page.folds else []),
-        *(part for fold in page.folds for part in _fold(fold)),
-        f"</main>\n<footer>{html_text(page.footer)}</footer>\n</body>\n</html>\n",
+        *(["<h2>Modules</h2>\n"] if page.modules else []),
+        *(part for fold in page.modules for part in _render_fold(fold)),
+        f"</main>\n<footer>Made by jax2tf-bridge {__version__} inspect.</footer>\n",
+        "</body>\n</html>\n",
     ]
     return "".join(parts)
 
 
-def _findings(page: Page) -> Iterator[str]:
+def _render_findings(page: Page) -> Iterator[str]:
     yield "<h2>What to know</h2>\n"
     if not page.findings:
         yield "<p>Nothing that will go wrong was found.</p>\n"
@@ -149,7 +147,7 @@ def _findings(page: Page) -> Iterator[str]:
     yield "</ul>\n"
 
 
-def _summary(page: Page) -> Iterator[str]:
+def _render_summary(page: Page) -> Iterator[str]:
     rows = [(title, text) for title, text in page.summary if text]
     if rows:
         yield "<h2>Summary</h2>\n<table><tbody>\n"
@@ -158,30 +156,124 @@ def _summary(page: Page) -> Iterator[str]:
         yield "</tbody></table>\n"
 
 
-def _table(table: PageTable) -> Iterator[str]:
+def _render_table(table: PageTable) -> Iterator[str]:
     if not table.rows:
         return
+    classes = [
+        ' class="number"' if i == table.number_column else "" for i in range(len(table.head))
+    ]
     yield f'<h2>{html_text(table.title)}</h2>\n<div class="scrolls"><table>\n<thead><tr>'
-    for i, title in enumerate(table.head):
-        yield f'<th scope="col"{_number(i, table)}>{html_text(title)}</th>'
+    for kind, title in zip(classes, table.head, strict=True):
+        yield f'<th scope="col"{kind}>{html_text(title)}</th>'
     yield "</tr></thead>\n<tbody>\n"
     for row in table.rows:
-        cells = "".join(
-            f"<td{_number(i, table)}>{html_text(cell)}</td>" for i, cell in enumerate(row)
-        )
-        yield f"<tr>{cells}</tr>\n"
+        cells = [f"<td{kind}>{html_text(c)}</td>" for kind, c in zip(classes, row, strict=True)]
+        yield f"<tr>{''.join(cells)}</tr>\n"
     yield "</tbody></table></div>\n"
 
 
-def _number(column: int, table: PageTable) -> str:
-    return ' class="number"' if column in table.numbers else ""
-
-
-def _fold(fold: Fold) -> Iterator[str]:
+def _render_fold(fold: Fold) -> Iterator[str]:
     yield f"<details{' open' if fold.is_open else ''}><summary>{html_text(fold.title)}</summary>\n"
     yield from (f"<p>{html_text(paragraph)}</p>\n" for paragraph in fold.paragraphs)
-    yield from fold.charts
-    if fold.text:
-        yield f"<details><summary>{html_text(fold.text_title)}</summary>"
-        yield f'<pre tabindex="0">{html_text(fold.text)}</pre></details>\n'
+    yield fold.chart
+    if fold.stablehlo:
+        yield "<details><summary>StableHLO</summary>"
+        yield f'<pre tabindex="0">{html_text(fold.stablehlo)}</pre></details>\n'
     yield "</details>\n"
+
+
+_WIDTH, _VALUES = 900, 110
+_ROW, _BAR = 26, 14
+_MAX_LABEL_LENGTH = 56
+_LETTER = 7.5
+"""Width of a letter of a label in pixels: 0.55 to 0.61 of the font size, 12."""
+_MARGIN = 10
+_MIN_BAR = 2.0
+
+
+def largest(
+    sizes: Sequence[tuple[str, int]], most: int, *, in_order: bool = False
+) -> list[tuple[str, int]]:
+    """Returns the largest sizes with their labels, the largest first, and the sum of all others.
+
+    Args:
+      sizes: labels and sizes; sizes of 0 are dropped, and equal sizes keep their order.
+      most: the maximum number of entries.
+      in_order: whether to keep the order of `sizes`.
+    """
+    positive = [entry for entry in enumerate(sizes) if entry[1][1] > 0]
+    ordered = sorted(positive, key=lambda entry: -entry[1][1])
+    kept = ordered if len(ordered) <= most else ordered[: most - 1]
+    rest = [size for _, (_, size) in ordered[len(kept) :]]
+    shown = [entry for _, entry in (sorted(kept) if in_order else kept)]
+    return [*shown, (f"{len(rest)} others", sum(rest))] if rest else shown
+
+
+def html_text(text: str) -> str:
+    """Escapes an untrusted text for elements and attributes.
+
+    >>> html_text('<b title="x">')
+    '&lt;b title=&quot;x&quot;&gt;'
+    """
+    return escape(printable(text))
+
+
+def bar_chart(
+    title: str, bars: Sequence[tuple[str, int]], write: Callable[[int], str] = in_units
+) -> str:
+    """Draws horizontal bars that share a scale, as SVG; "" for no bars.
+
+    Args:
+      title: the quantity and its unit; screen readers read it, too.
+      bars: labels and lengths, from the top.
+      write: formats a length.
+    """
+    if not bars:
+        return ""
+    labels = [_shorten(printable(label)) for label, _ in bars]
+    left = _MARGIN + _LETTER * max(map(_count_letters, labels)) + _MARGIN
+    scale = (_WIDTH - left - _VALUES) / max(size for _, size in bars)
+    height = len(bars) * _ROW
+    texts = [f"{label}: {write(size)}" for label, size in bars]
+    description = html_text(f"{title}. {'; '.join(texts)}")
+    rows = "".join(
+        _draw_bar(i * _ROW + _ROW / 2, left, max(size * scale, _MIN_BAR), label, text, write(size))
+        for i, ((_, size), label, text) in enumerate(zip(bars, labels, texts, strict=True))
+    )
+    return (
+        f"<figure><figcaption>{html_text(title)}</figcaption>"
+        f'<svg viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" role="img" '
+        f'aria-label="{description}">'
+        f'<line class="axis" x1="{left:g}" y1="0" x2="{left:g}" y2="{height}" stroke="#8a94a3"/>'
+        f"{rows}</svg></figure>\n"
+    )
+
+
+def _shorten(label: str) -> str:
+    # In the middle, because both ends of a path identify it.
+    if _count_letters(label) <= _MAX_LABEL_LENGTH:
+        return label
+    half = (_MAX_LABEL_LENGTH - 1) // 2
+    first, last = label, label
+    while _count_letters(first) > half:
+        first = first[:-1]
+    while _count_letters(last) > half:
+        last = last[1:]
+    return f"{first}\u2026{last}"
+
+
+def _count_letters(label: str) -> int:
+    # East Asian letters are twice as wide.
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in label)
+
+
+def _draw_bar(middle: float, left: float, length: float, label: str, title: str, value: str) -> str:
+    return (
+        f"<g><title>{html_text(title)}</title>"
+        f'<text class="label" x="{left - _MARGIN:g}" y="{middle:g}" dy="0.35em" text-anchor="end" '
+        f'font-family="monospace" font-size="12" fill="currentColor">{html_text(label)}</text>'
+        f'<rect class="bar" x="{left:g}" y="{middle - _BAR / 2:g}" width="{length:.1f}" '
+        f'height="{_BAR}" fill="#2f6fb0"/>'
+        f'<text class="value" x="{left + length + 8:.1f}" y="{middle:g}" dy="0.35em" '
+        f'font-size="13" fill="currentColor">{html_text(value)}</text></g>'
+    )

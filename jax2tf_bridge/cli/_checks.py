@@ -1,0 +1,348 @@
+"""`jax2tf-bridge verify` and `serve-check`: run a SavedModel, and compare the results."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import json
+import math
+import os
+import sys
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jax2tf_bridge._utils import printable
+from jax2tf_bridge.cli._commands import (
+    NOT_NEGATIVE,
+    POSITIVE,
+    Command,
+    UsageError,
+    UserCodeError,
+    check_output,
+    current_folder_first,
+    exported_path,
+    import_reference,
+)
+from jax2tf_bridge.cli._console import Console, for_command_line, quiet_tensorflow
+from jax2tf_bridge.errors import BridgeError
+from jax2tf_bridge.saved_model import needs_x64, read_sidecar
+from jax2tf_bridge.serve_checking import run_serve_check
+from jax2tf_bridge.storage import as_path
+
+if TYPE_CHECKING:
+    from jax2tf_bridge.verifying import Latency
+
+_DEFAULT_ROUNDS = 20
+"""Default number of calls that are measured at each size."""
+
+_WIDTH, _HEIGHT = 720, 420
+_LEFT, _RIGHT, _TOP, _BOTTOM = 80, 20, 84, 60
+_TICKS = [m * 10.0**e for e in range(-6, 7) for m in (1, 2, 5)]
+"""Milliseconds that the axis of time can label."""
+_SERIES = (("JAX, jitted", "#0b6e99", "jax_ms"), ("SavedModel", "#c2410c", "saved_model_ms"))
+
+_VERIFY = """\
+Compares a SavedModel in TensorFlow with the JAX function that it came from: values and gradients,
+at sizes drawn from its symbolic shapes; with --latency also how long calls take.
+Needs JAX and TensorFlow."""
+
+_VERIFY_EXAMPLES = """\
+exit code 1 if something differs by more than the tolerance
+
+examples:
+  jax2tf-bridge verify predict/1 --against model:predict
+  jax2tf-bridge verify predict/1 --against model:predict --samples 20 --gradients 5
+  jax2tf-bridge verify predict/1 --against model:predict --batch-sizes 1,4,16 --plot latency.svg"""
+
+_SERVE_CHECK = """\
+Loads and runs a SavedModel with another TensorFlow release, in an environment that it makes and
+keeps, and compares the results with those of the TensorFlow that is installed here, if any.
+Needs neither JAX nor TensorFlow here."""
+
+_SERVE_CHECK_EXAMPLES = """\
+exit code 1 if the model does not load or run there, or gives other numbers
+
+examples:
+  jax2tf-bridge serve-check predict/1 --tensorflow 2.17
+  jax2tf-bridge serve-check predict/1 --python ~/serving/bin/python --json"""
+
+
+def _add_verify_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "directory", type=exported_path, metavar="DIR", help="the SavedModel of save()"
+    )
+    parser.add_argument(
+        "--against",
+        required=True,
+        metavar="module:function",
+        help="the JAX function, imported from the current folder or what is installed, or the "
+        "model that is called, if it was saved as the weights",
+    )
+    parser.add_argument(
+        "--params-like",
+        metavar="module:object",
+        help="an object like the weights that the function was saved with, or a function that "
+        "makes one; by default one is looked for beside the function",
+    )
+    parser.add_argument("--signature", metavar="NAME", help="by default serving_default")
+    parser.add_argument(
+        "--samples", type=POSITIVE, default=5, metavar="N", help="number of sizes (default 5)"
+    )
+    parser.add_argument(
+        "--gradients",
+        type=NOT_NEGATIVE,
+        default=1,
+        metavar="N",
+        help="number of these sizes at which to compare gradients (default 1); they take most of "
+        "the time",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="seed of the sizes and values"
+    )
+    parser.add_argument(
+        "--tolerance",
+        type=_read_tolerance,
+        metavar="X",
+        help="how much floats may differ, relative to the largest number of an array, or to a "
+        "tenth of the largest gradient; by default 1e-4 for float32, 1e-12, 1e-2, 6e-2 for "
+        "float64, float16, bfloat16",
+    )
+    parser.add_argument(
+        "--latency", action="store_true", help="also measure how long calls take, which takes time"
+    )
+    parser.add_argument(
+        "--batch-sizes",
+        type=_read_sizes,
+        metavar="N,N",
+        help="sizes at which to measure latency; by default powers of 2 up to 128",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=NOT_NEGATIVE,
+        metavar="N",
+        help="number of calls to measure at each size (default 20)",
+    )
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE.svg", help="measure latency, and draw it over size"
+    )
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+
+
+def _read_tolerance(text: str) -> float:
+    number = float(text)
+    if not 0 <= number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no tolerance")
+    return number
+
+
+def _read_sizes(text: str) -> tuple[int, ...]:
+    return tuple(sorted({POSITIVE(part) for part in text.split(",")}))
+
+
+def _add_serve_check_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("directory", type=exported_path, metavar="DIR", help="the SavedModel")
+    parser.add_argument(
+        "--tensorflow",
+        metavar="RELEASE",
+        help="the release, as 2.17 or 2.17.1; by default that of --python",
+    )
+    parser.add_argument(
+        "--python",
+        type=Path,
+        metavar="PATH",
+        help="an interpreter with TensorFlow to run it with; by default one in the cache, "
+        "~/.cache/jax2tf-bridge, which is made by uv or pip when it is first needed",
+    )
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+
+
+def _verify(options: argparse.Namespace, console: Console) -> None:
+    quiet_tensorflow(debug=options.debug, is_timed=_count_rounds(options) > 0)
+    if options.plot is not None:
+        check_output(options.plot, "--plot")
+        if options.plot.suffix != ".svg":
+            raise UsageError(
+                f"--plot: {options.plot} is to be written as SVG, which needs no other package: "
+                f"name it {options.plot.with_suffix('.svg').name}"
+            )
+    if not _count_rounds(options):
+        _compile_quickly()
+    with console.loading("JAX", "verify"):
+        import jax2tf_bridge.loading  # noqa: F401
+    import jax
+
+    if not as_path(options.directory).exists():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(options.directory))
+    contents = read_sidecar(options.directory)
+    if contents is not None and needs_x64(contents[1]):
+        jax.config.update("jax_enable_x64", True)
+    with console.loading("TensorFlow", "verify"):
+        from jax2tf_bridge.verifying import choose_signature, verify
+    if contents is not None:
+        try:
+            choose_signature(options.signature, list(contents[0].signatures))
+        except BridgeError as e:
+            raise UsageError(for_command_line(e.args[0], options)) from e
+    with current_folder_first():
+        with console.step(f"importing {options.against}"):
+            function = import_reference(options.against, "--against")
+            if not callable(function):
+                raise UsageError(
+                    f"--against: {options.against} is no function, but of type "
+                    f"{type(function).__name__}"
+                )
+            params_like = _import_params_like(options)
+        try:
+            with console.step(f"comparing {options.directory} with {options.against}"):
+                report = verify(
+                    options.directory,
+                    function,
+                    signature=options.signature,
+                    samples=options.samples,
+                    gradients=options.gradients,
+                    tolerance=options.tolerance,
+                    seed=options.seed,
+                    params_like=params_like,
+                    rounds=_count_rounds(options),
+                    batch_sizes=options.batch_sizes or (),
+                    name=options.against,
+                )
+        except (BridgeError, OSError):
+            raise
+        except Exception as e:
+            if type(e).__module__.startswith("tensorflow"):
+                raise
+            raise UserCodeError(f"running {options.against} or {options.directory}", e) from e
+    if options.plot is not None:
+        title = f"{options.directory.absolute().name}: latency of {report.signature}"
+        variable = report.latency_over or "size"
+        options.plot.write_text(_plot_latency(title, variable, report.latencies))
+    print(printable(json.dumps(report.as_json(), indent=2) if options.json else str(report)))
+    if report.problem is not None:
+        raise BridgeError(report.problem)
+
+
+def _compile_quickly() -> None:
+    """Makes XLA compile quickly; JAX and TensorFlow read the setting when they start."""
+    if not sys.modules.keys().isdisjoint(("jax", "tensorflow")):
+        return
+    flags = os.environ.get("XLA_FLAGS", "")
+    for flag in ("--xla_backend_optimization_level=0", "--xla_llvm_disable_expensive_passes=true"):
+        if flag.partition("=")[0] not in flags:
+            flags = f"{flags} {flag}".strip()
+    os.environ["XLA_FLAGS"] = flags
+
+
+def _count_rounds(options: argparse.Namespace) -> int:
+    """Returns the number of calls to measure at each size: 0 without --latency."""
+    measures = options.latency or options.batch_sizes is not None or options.plot is not None
+    if options.rounds == 0 and measures:
+        raise UsageError(
+            "--rounds 0 measures nothing: leave it out, or --latency, --plot and --batch-sizes"
+        )
+    if options.rounds is not None:
+        return int(options.rounds)
+    return _DEFAULT_ROUNDS if measures else 0
+
+
+def _import_params_like(options: argparse.Namespace) -> Any:
+    if options.params_like is None:
+        return None
+    import jax
+
+    params = import_reference(options.params_like, "--params-like")
+    if callable(params) and jax.tree_util.all_leaves([params]):
+        try:
+            params = params()
+        except Exception as e:
+            raise UserCodeError(f"calling {options.params_like}", e) from e
+    return params
+
+
+def _plot_latency(title: str, variable: str, points: Sequence[Latency]) -> str:
+    """Plots latency over a size, in two lines on logarithmic axes, as the text of an SVG file."""
+    sizes = [point.size or 1 for point in points]
+    times = [t for p in points for t in (p.jax_ms, p.saved_model_ms)]
+    low, high = _nearest_ticks(min(times), max(times))
+    across = _PlotAxis(math.log2(min(sizes)), math.log2(max(sizes)), _LEFT, _WIDTH - _RIGHT)
+    up = _PlotAxis(math.log10(low), math.log10(high), _HEIGHT - _BOTTOM, _TOP)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
+        f'width="{_WIDTH}" height="{_HEIGHT}" font-family="sans-serif" font-size="13">',
+        f"<title>{escape(title)}</title>",
+        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
+        f'<text x="{_LEFT}" y="26" font-size="16" fill="#111">{escape(title)}</text>',
+    ]
+    for value in (tick for tick in _TICKS if low * 0.999 <= tick <= high * 1.001):
+        y = up.at(math.log10(value))
+        parts.append(
+            f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" '
+            'stroke="#e5e7eb"/>'
+            f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end" fill="#444">{value:g}</text>'
+        )
+    for size in sizes:
+        x = across.at(math.log2(size))
+        parts.append(
+            f'<text x="{x:.1f}" y="{_HEIGHT - _BOTTOM + 20}" text-anchor="middle" '
+            f'fill="#444">{size}</text>'
+        )
+    middle = (_TOP + _HEIGHT - _BOTTOM) / 2
+    parts += [
+        f'<text x="{(_LEFT + _WIDTH - _RIGHT) / 2}" y="{_HEIGHT - 16}" text-anchor="middle" '
+        f'fill="#111">{escape(variable)}</text>',
+        f'<text x="22" y="{middle}" text-anchor="middle" fill="#111" '
+        f'transform="rotate(-90 22 {middle})">milliseconds, median</text>',
+    ]
+    for i, (name, colour, attribute) in enumerate(_SERIES):
+        places = [
+            (across.at(math.log2(size)), up.at(math.log10(getattr(point, attribute))))
+            for size, point in zip(sizes, points, strict=True)
+        ]
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+        dots = [f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3.5" fill="{colour}"/>' for a, b in places]
+        x = _LEFT + 180 * i
+        parts.append(
+            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>'
+            + "".join(dots)
+            + f'<line x1="{x}" x2="{x + 26}" y1="50" y2="50" stroke="{colour}" stroke-width="3"/>'
+            f'<text x="{x + 34}" y="55" fill="#111">{escape(name)}</text>'
+        )
+    return "\n".join([*parts, "</svg>", ""])
+
+
+class _PlotAxis:
+    """Axis that maps numbers to places; if all numbers are equal, they are in the middle."""
+
+    def __init__(self, low: float, high: float, begin: float, end: float) -> None:
+        margin = 0.06 * (end - begin)
+        self._low, self._span = low, high - low
+        self._begin, self._length = begin + margin, end - begin - 2 * margin
+
+    def at(self, value: float) -> float:
+        part = (value - self._low) / self._span if self._span else 0.5
+        return self._begin + part * self._length
+
+
+def _nearest_ticks(low: float, high: float) -> tuple[float, float]:
+    first = max((tick for tick in _TICKS if tick <= low), default=_TICKS[0])
+    last = min((tick for tick in _TICKS if tick >= high), default=_TICKS[-1])
+    return first, last if last > first else 10 * first
+
+
+def _serve_check(options: argparse.Namespace, console: Console) -> None:
+    outcome = run_serve_check(options.directory, options.tensorflow, options.python, console.step)
+    print(printable(json.dumps(outcome.as_json(), indent=2) if options.json else str(outcome)))
+    if outcome.problem is not None:
+        raise BridgeError(outcome.problem)
+
+
+VERIFY = Command("verify", _VERIFY, _VERIFY_EXAMPLES, _add_verify_options, _verify)
+SERVE_CHECK = Command(
+    "serve-check",
+    _SERVE_CHECK,
+    _SERVE_CHECK_EXAMPLES,
+    _add_serve_check_options,
+    _serve_check,
+)

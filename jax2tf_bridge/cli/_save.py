@@ -1,0 +1,487 @@
+"""`jax2tf-bridge save` and `publish`: functions in files as a SavedModel."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import json
+import shlex
+import zipfile
+import zlib
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from jax2tf_bridge._utils import number_of, printable
+from jax2tf_bridge.cli._commands import (
+    NAMED_PATH,
+    NOT_NEGATIVE,
+    POSITIVE,
+    Command,
+    UsageError,
+    add_for_converters,
+    add_no_xla,
+    add_output,
+    map_signatures,
+    named_path,
+    split_assignment,
+)
+from jax2tf_bridge.cli._console import Console, for_command_line
+from jax2tf_bridge.errors import FileFormatError, make_path_error
+from jax2tf_bridge.portable import PortableFunction, apply_target
+from jax2tf_bridge.saved_model import read_sidecar
+from jax2tf_bridge.serialization import read_function
+from jax2tf_bridge.storage import AnyPath, as_path, check_free
+from jax2tf_bridge.targets import Target
+
+if TYPE_CHECKING:
+    from jax2tf_bridge.saving import (
+        NewVersion,
+        Published,
+        SavedModel,
+        SaveOptions,
+        Signature,
+        SignatureInputs,
+    )
+
+_BOOLEANS = {"true": True, "false": False}
+_PADDING_OPTIONS = ("oversize", "mask", "pad_values", "unchecked_padding")
+
+_Example: TypeAlias = Mapping[str, Any] | Sequence[Mapping[str, Any]]
+"""Type of `Signature.example`."""
+
+_SAVE = """\
+Writes the functions in files as the signatures of a SavedModel, with their gradients; a single
+function is serving_default. Needs TensorFlow, not JAX."""
+
+_SAVE_EXAMPLES = """\
+examples:
+  jax2tf-bridge save predict.jaxfn -o predict/1
+  jax2tf-bridge save predict.jaxfn -o predict/1 --buckets b=1,8,32
+  jax2tf-bridge save predict.jaxfn -o predict/1 --params weights.msgpack --trainable params
+  jax2tf-bridge save classify=classify.jaxfn embed=embed.jaxfn -o net/1 --params weights.msgpack
+  jax2tf-bridge save text.jaxfn -o text/1 --buckets b=1,8 --buckets n=16,64 --pad-values ids=1"""
+
+_PUBLISH = """\
+Writes the functions in files as the next version below a folder that TensorFlow Serving watches.
+Needs TensorFlow, not JAX. Without a file, it writes the newest version with other weights."""
+
+_PUBLISH_EXAMPLES = """\
+examples:
+  jax2tf-bridge publish predict.jaxfn -o models/predict --buckets b=1,8,32 --keep 3
+  jax2tf-bridge publish -o models/predict --params weights.msgpack"""
+
+
+def _add_files(parser: argparse.ArgumentParser, *, nargs: str) -> None:
+    parser.add_argument(
+        "file",
+        nargs=nargs,
+        type=named_path,
+        metavar=NAMED_PATH,
+        help="a file that export wrote; with several files, each needs the name of its signature",
+    )
+
+
+def _add_save_options(parser: argparse.ArgumentParser) -> None:
+    _add_files(parser, nargs="+")
+    add_output(parser, "DIR", "the folder to write; a failed command changes nothing")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace the SavedModel that is there"
+    )
+    _add_common_options(parser)
+
+
+def _add_publish_options(parser: argparse.ArgumentParser) -> None:
+    _add_files(parser, nargs="*")
+    add_output(parser, "ROOT", "the folder of all versions")
+    parser.add_argument(
+        "--keep", type=POSITIVE, metavar="N", help="remove all but the newest N versions afterwards"
+    )
+    _add_common_options(parser)
+
+
+def _add_common_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--params",
+        type=as_path,
+        metavar="WEIGHTS",
+        help="a msgpack or safetensors file, or a checkpoint of Orbax: the functions' first "
+        "argument, as variables",
+    )
+    trained = parser.add_mutually_exclusive_group()
+    trained.add_argument(
+        "--trainable",
+        action="extend",
+        default=[],
+        type=lambda text: [name.strip() for name in text.split(",")],
+        metavar="NAME,NAME",
+        help="prefixes of the names of the trainable weights, such as params for "
+        "params/dense/kernel; by default all floating-point weights are trainable",
+    )
+    trained.add_argument(
+        "--no-trainable", action="store_true", help="leave all weights out of training"
+    )
+    parser.add_argument(
+        "--buckets",
+        action="append",
+        default=[],
+        type=_read_buckets,
+        metavar="NAME=N,N",
+        help="the sizes to compile for, such as b=1,8,32; other sizes are padded. Once per name",
+    )
+    parser.add_argument(
+        "--oversize",
+        action="append",
+        default=[],
+        type=_read_oversize,
+        metavar="[NAME=]KIND",
+        help="whether sizes above the largest bucket run in pieces (split) or are compiled "
+        "(as-is), for all names or for one, such as n=as-is; by default rows are split",
+    )
+    parser.add_argument(
+        "--mask",
+        action="extend",
+        default=[],
+        type=_read_names,
+        metavar="INPUT,INPUT",
+        help="inputs that the buckets fill, with 1 for real elements and 0 for padding; callers "
+        "do not pass them",
+    )
+    parser.add_argument(
+        "--pad-values",
+        action="append",
+        default=[],
+        type=_read_pad_value,
+        metavar="INPUT=X",
+        help="the value that pads an input, such as ids=1; by default 0. Once per input",
+    )
+    parser.add_argument(
+        "--unchecked-padding",
+        action="extend",
+        default=[],
+        type=_read_names,
+        metavar="NAME,NAME",
+        help="sizes for which you vouch that padding changes no result; the bridge does not check",
+    )
+    parser.add_argument(
+        "--example",
+        type=as_path,
+        metavar="FILE",
+        help="a .npz or .json file with values of inputs by name, for trials of the buckets and "
+        "for warm-up requests; without buckets, the requests have the sizes of these values",
+    )
+    parser.add_argument(
+        "--vjp-order",
+        type=NOT_NEGATIVE,
+        metavar="N",
+        help="number of gradient orders to save; by default those in the file",
+    )
+    add_no_xla(parser)
+    add_for_converters(parser)
+    parser.add_argument(
+        "--precompile",
+        action="store_true",
+        help="save the programs that XLA compiles with the model",
+    )
+
+
+def _check_save_options(options: argparse.Namespace) -> None:
+    for name in ("buckets", "oversize", "pad_values"):
+        keys = [key for key, _ in getattr(options, name)]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise UsageError(f"{_flag(name)}: {key or 'it'} is given twice")
+    if len(options.oversize) > 1 and any(not name for name, _ in options.oversize):
+        raise UsageError("--oversize: say it for all sizes once, or for each by its name")
+    if (options.trainable or options.no_trainable) and options.params is None:
+        option = "--trainable" if options.trainable else "--no-trainable"
+        raise UsageError(f"{option} is for weights that are variables: add --params WEIGHTS")
+    if options.buckets:
+        return
+    flags = [_flag(name) for name in _PADDING_OPTIONS if getattr(options, name)]
+    if flags:
+        verb = "is" if len(flags) == 1 else "are"
+        raise UsageError(
+            f"{' and '.join(flags)} {verb} for sizes with buckets: add --buckets, as --buckets "
+            "b=1,8,32"
+        )
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _save(options: argparse.Namespace, console: Console) -> None:
+    output: AnyPath = options.output
+    if output.is_dir():
+        check_free(output, overwrite=options.overwrite, has="saved_model.pb")
+    _check_save_options(options)
+    functions = _read_functions(options)
+    with console.loading("TensorFlow", "save"):
+        from jax2tf_bridge.saving import save_functions
+    with console.step(f"saving {output}"):
+        saved = save_functions(
+            output,
+            _make_signatures(functions, options),
+            options.params,
+            _make_save_options(options, overwrite=options.overwrite),
+        )
+    _report(saved, output, options, console)
+
+
+def _publish(options: argparse.Namespace, console: Console) -> None:
+    if not options.file:
+        _publish_weights(options, console)
+        return
+    _check_save_options(options)
+    functions = _read_functions(options)
+    with console.loading("TensorFlow", "publish"):
+        from jax2tf_bridge.saving import check_complete, publish_version, save_functions
+    signatures = _make_signatures(functions, options)
+    save_options = _make_save_options(options, overwrite=False)
+    dropped = _describe_dropped_buckets(options.output, options)
+    with console.step(f"publishing below {options.output}"):
+        published = publish_version(
+            options.output,
+            lambda folder: save_functions(folder, signatures, options.params, save_options),
+            keep=options.keep,
+            check=check_complete,
+        )
+    _print_notes(published, console, dropped)
+    _report(published.result, options.output / str(published.version), options, console)
+
+
+def _publish_weights(options: argparse.Namespace, console: Console) -> None:
+    if options.params is None:
+        raise UsageError("publish needs FILE, or --params for the graph of the newest version")
+    trainable = ("trainable", "no_trainable")
+    names = (*trainable, "buckets", *_PADDING_OPTIONS, "precompile", "no_xla", "for_converters")
+    refused = [_flag(name) for name in names if getattr(options, name)]
+    refused += [_flag(n) for n in ("example", "vjp_order") if getattr(options, n) is not None]
+    if refused:
+        raise UsageError(
+            f"{', '.join(refused)}: of a version with other weights all else is that of the one "
+            "before; give FILE, to write it anew"
+        )
+    with console.loading("TensorFlow", "publish"):
+        from jax2tf_bridge import publish
+    with console.step(f"publishing below {options.output}"):
+        published = publish(options.output, params=options.params, keep=options.keep)
+    _print_notes(published, console)
+    path, base = options.output / str(published.version), published.graph_of
+    assert base is not None
+    print(printable(f"{path}: version {base.name} with the weights in {options.params}"))
+
+
+def _print_notes(
+    published: Published | NewVersion[Any], console: Console, *more: str | None
+) -> None:
+    for note in (*published.notes, *filter(None, more)):
+        console.note(note)
+    if published.removed:
+        console.note(f"removed the versions {', '.join(map(str, published.removed))}")
+
+
+def _read_functions(options: argparse.Namespace) -> dict[str, PortableFunction]:
+    functions = {}
+    for name, file in map_signatures(options.file).items():
+        if options.output.is_file() and not file.is_file():
+            raise UsageError(
+                f"--output: {options.output} is a file. Name the folder to write there, and the "
+                f"file before it: jax2tf-bridge {options.command} {options.output} -o DIR"
+            )
+        if file.is_dir():
+            text = f"is a folder, and {options.command} reads a file that export wrote"
+            raise make_path_error(IsADirectoryError, errno.EISDIR, text, file)
+        functions[name] = read_function(file)
+    return functions
+
+
+def _describe_dropped_buckets(root: AnyPath, options: argparse.Namespace) -> str | None:
+    """Warns if the previous version has buckets and the new one has none."""
+    from jax2tf_bridge.saving import latest_version
+
+    newest = latest_version(root)
+    sidecar = None if newest is None or options.buckets else read_sidecar(newest)
+    entries = sidecar[0].signatures.values() if sidecar else ()
+    entry = next((entry for entry in entries if entry.buckets), None)
+    if newest is None or entry is None or entry.buckets is None:
+        return None
+    words = []
+    for variable, sizes in entry.buckets.items():
+        words += ["--buckets", f"{variable}={','.join(map(str, sizes))}"]
+    for name, value in entry.pad_values.items():
+        words += ["--pad-values", f"{name}={value}"]
+    if entry.masks:
+        words += ["--mask", ",".join(entry.masks)]
+    if entry.unchecked_padding:
+        words += ["--unchecked-padding", ",".join(entry.unchecked_padding)]
+    return (
+        f"version {newest.name} has buckets, and this one has none: to keep them, add "
+        f"{shlex.join(words)}"
+    )
+
+
+def _make_save_options(options: argparse.Namespace, *, overwrite: bool) -> SaveOptions:
+    from jax2tf_bridge.saving import BucketOptions, SaveOptions
+
+    oversize: Any = dict(options.oversize) or None
+    if oversize is not None and "" in oversize:
+        oversize = oversize[""]
+    return SaveOptions(
+        trainable=options.trainable or not options.no_trainable,
+        vjp_order=options.vjp_order,
+        buckets=BucketOptions(dict(options.buckets) or None, oversize),
+        precompile=options.precompile,
+        overwrite=overwrite,
+    )
+
+
+def _report(
+    saved: SavedModel, path: AnyPath, options: argparse.Namespace, console: Console
+) -> None:
+    for note in saved.notes:
+        console.note(for_command_line(note, options))
+    if console.verbose:
+        print(printable(str(saved.serving_from(path))))
+    for name, signature in saved.signatures.items():
+        print(printable(f"{path}: {name}{signature}"))
+
+
+def _make_signatures(
+    functions: Mapping[str, PortableFunction], options: argparse.Namespace
+) -> dict[str, Signature]:
+    """Makes the signatures of functions, by name, with the options about their inputs.
+
+    Options about inputs go to the signatures that have these inputs. Options about unknown inputs
+    go to all signatures, so that `save` reports the error.
+
+    Raises:
+      UsageError, FileFormatError, OSError: the file of --example cannot be read.
+    """
+    from jax2tf_bridge.saving import Signature, SignatureInputs
+
+    example = {} if options.example is None else _read_example(options.example)
+    inputs: dict[str, SignatureInputs] = {}
+    if len(functions) > 1:
+        takes_params = options.params is not None
+        for name, function in functions.items():
+            inputs[name] = SignatureInputs.of_function(name, Signature(function), takes_params)
+    all_inputs = {name for each in inputs.values() for name in each.inputs}
+    all_variables = {name for each in inputs.values() for name in each.variables}
+    signatures = {}
+    for name, function in functions.items():
+        own = inputs.get(name)
+        signatures[name] = _make_signature(
+            function,
+            example,
+            options,
+            all_inputs - set(own.inputs) if own else set(),
+            all_variables - own.variables if own else set(),
+        )
+    return signatures
+
+
+def _make_signature(
+    function: PortableFunction,
+    example: _Example,
+    options: argparse.Namespace,
+    other_inputs: Collection[str],
+    other_variables: Collection[str],
+) -> Signature:
+    """Makes a signature without the options for inputs and sizes that only others have."""
+    from jax2tf_bridge.saving import Padding, Signature
+
+    target = (
+        Target.converters() if options.for_converters else Target.widest(xla=not options.no_xla)
+    )
+    examples = [example] if isinstance(example, Mapping) else example
+    kept = [_drop(each, other_inputs) for each in examples]
+    return Signature(
+        apply_target(function, target),
+        padding=Padding(
+            mask=[name for name in options.mask if name not in other_inputs],
+            pad_values=_drop(dict(options.pad_values), other_inputs),
+            unchecked_padding=[n for n in options.unchecked_padding if n not in other_variables],
+        ),
+        example=kept[0] if isinstance(example, Mapping) else [each for each in kept if each],
+    )
+
+
+def _drop(values: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in names}
+
+
+def _read_buckets(text: str) -> tuple[str, tuple[int, ...]]:
+    try:
+        name, sizes = split_assignment(text)
+        return name, tuple(int(size) for size in sizes.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not of the form NAME=N,N, as b=1,8,32"
+        ) from None
+
+
+def _read_oversize(text: str) -> tuple[str, str]:
+    name, _, kind = text.rpartition("=")
+    if kind not in ("split", "as-is"):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is neither split nor as-is, nor one of these for a name, as n=as-is"
+        )
+    return name.strip(), kind.replace("-", " ")
+
+
+def _read_pad_value(text: str) -> tuple[str, complex]:
+    try:
+        name, value = split_assignment(text)
+        number = value.strip()
+        boolean = _BOOLEANS.get(number.lower())
+        return name, number_of(number) if boolean is None else boolean
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not of the form INPUT=X with a number, true or false, as ids=1"
+        ) from None
+
+
+def _read_names(text: str) -> Sequence[str]:
+    names = [name.strip() for name in text.split(",")]
+    if not all(name.isidentifier() for name in names):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME,NAME, as n or b,n")
+    return names
+
+
+def _read_example(file: AnyPath) -> _Example:
+    """Reads values by name; values of JSON have no dtype and get that of the input."""
+    kind = file.suffix.lower()
+    if kind not in (".npz", ".json"):
+        raise UsageError(
+            f"--example: expected a file .npz or .json with values of inputs by name. Got: {file}"
+        )
+    try:
+        return _read_json(file) if kind == ".json" else _read_npz(file)
+    except (ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as e:
+        raise FileFormatError(
+            f"--example: {file} cannot be read as {kind} with values of inputs by name: {e}",
+            file=str(file),
+        ) from e
+
+
+def _read_json(file: AnyPath) -> _Example:
+    values = json.loads(file.read_bytes())
+    listed = values if isinstance(values, list) else [values]
+    if not listed or not all(isinstance(each, dict) for each in listed):
+        raise ValueError('expected an object, as {"ids": [[4, 8, 15]]}, or a list of such objects')
+    return values if isinstance(values, dict) else listed
+
+
+def _read_npz(file: AnyPath) -> Mapping[str, Any]:
+    with file.open("rb") as stream:
+        arrays = np.load(stream, allow_pickle=False)
+        if not isinstance(arrays, np.lib.npyio.NpzFile):
+            raise ValueError("it holds one array without a name; write it with np.savez")
+        return {name: arrays[name] for name in arrays.files}
+
+
+SAVE = Command("save", _SAVE, _SAVE_EXAMPLES, _add_save_options, _save)
+PUBLISH = Command("publish", _PUBLISH, _PUBLISH_EXAMPLES, _add_publish_options, _publish)
