@@ -1,4 +1,4 @@
-"""The sidecar of a member of the golden corpus: what wrote it, and what it answered then."""
+"""Sidecars of the golden corpus: the versions that wrote a member, and its results then."""
 
 from __future__ import annotations
 
@@ -16,24 +16,27 @@ if TYPE_CHECKING:  # a sidecar is read where JAX is not
 
 
 def today() -> str:
-    """The date with which the name of a member begins."""
+    """Returns the date that begins the name of a member."""
     return datetime.datetime.now(tz=datetime.UTC).date().isoformat()
 
 
-def check_new(member: Path) -> None:
-    """Raises if there is such a member already, or its sidecar.
+def leave_out_paths() -> None:
+    """Keeps JAX from writing the paths of source files into modules."""
+    import jax  # where sidecars are only read, there is no JAX
 
-    Raises:
-      FileExistsError: there is.
-    """
+    jax.config.update("jax_traceback_in_locations_limit", 0)
+    jax.config.update("jax_hlo_source_file_canonicalization_regex", ".*/")
+
+
+def check_new(member: Path) -> None:
+    """Raises FileExistsError if the member or its sidecar exists."""
     if member.exists() or sidecar_of(member).exists():
         raise FileExistsError(f"{member} exists: members are never rewritten")
 
 
 def sidecar_of(member: Path) -> Path:
-    """The sidecar's path."""
-    known = member.name.removesuffix(".exported")
-    return member.with_name(f"{known}.json")
+    """Returns the path of a member's sidecar."""
+    return member.with_name(f"{member.name.removesuffix('.exported')}.json")
 
 
 def write_sidecar(
@@ -44,37 +47,37 @@ def write_sidecar(
     versions: Mapping[str, str],
     **facts: Any,
 ) -> None:
-    """Writes it beside the member.
+    """Writes a member's sidecar beside it.
 
     Args:
       member: the member's path.
-      references: what was answered.
-      recipe: the command that wrote it.
-      versions: of the packages that wrote it; Python's is added.
-      facts: of the program.
+      references: the inputs and results of each call.
+      recipe: the command that wrote the member.
+      versions: the versions of the packages that wrote it; Python's is added.
+      facts: facts about the program.
     """
     contents = {
         "recipe": recipe,
         "versions": {**versions, "python": platform.python_version()},
         **facts,
-        "calls": [_call(r) for r in references],
+        "calls": [_describe_call(r) for r in references],
     }
     sidecar_of(member).write_text(json.dumps(contents) + "\n")
 
 
-def _call(expected: Reference) -> dict[str, Any]:
+def _describe_call(expected: Reference) -> dict[str, Any]:
     return {
-        "inputs": [_listed(a) for a in expected.inputs],
-        "results": [_listed(a) for a in expected.results],
+        "inputs": [_list_array(a) for a in expected.inputs],
+        "results": [_list_array(a) for a in expected.results],
         "sources": expected.sources,
         "targets": expected.targets,
-        "cotangents": [_listed(a) for a in expected.cotangents],
-        "gradients": [_listed(a) for a in expected.gradients],
+        "cotangents": [_list_array(a) for a in expected.cotangents],
+        "gradients": [_list_array(a) for a in expected.gradients],
     }
 
 
 def array_of(listed: Mapping[str, Any]) -> np.ndarray[Any, Any]:
-    """An array in a sidecar."""
+    """Reads an array of a sidecar."""
     dtype = np.dtype(listed["dtype"])
     values = np.array(listed["values"], np.float64 if dtype.kind == "c" else dtype)
     if dtype.kind == "c":
@@ -82,8 +85,8 @@ def array_of(listed: Mapping[str, Any]) -> np.ndarray[Any, Any]:
     return values.astype(dtype).reshape(listed["shape"])
 
 
-def _listed(array: Any) -> dict[str, Any]:
-    """The array as lists; complex numbers as pairs of numbers."""
+def _list_array(array: Any) -> dict[str, Any]:
+    # Complex numbers become pairs of numbers.
     array = np.asarray(array)
     values = np.stack([array.real, array.imag], -1) if np.iscomplexobj(array) else array
     return {"dtype": array.dtype.name, "shape": array.shape, "values": values.tolist()}

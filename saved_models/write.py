@@ -9,8 +9,8 @@ import jax
 import tensorflow as tf
 
 import jax2tf_bridge
-from saved_models.references import answers, without_paths
-from saved_models.sidecar import check_new, today, write_sidecar
+from saved_models.sidecar import check_new, leave_out_paths, today, write_sidecar
+from tests.program_cases.reference import reference
 from tests.program_cases.tensorflow_side import flat_function, input_signature
 from tests.programs import by_name
 
@@ -18,14 +18,14 @@ FOLDER = Path(__file__).parent
 
 
 def write(name: str) -> Path:
-    """Writes the program `name` as a new member; gives its folder."""
-    without_paths()
+    """Writes the program `name` as a new member, and returns its folder."""
+    leave_out_paths()
     program = by_name(name)
     folder = FOLDER / f"{today()}-{name}"
     check_new(folder)
     with program.precision():
         example = program.build()
-        references = answers(program, example)
+        references = [reference(program, example, call) for call in example.calls]
         module = tf.Module()
         module.f = tf.function(
             flat_function(program, example),

@@ -1,6 +1,6 @@
-"""Writes a member of the golden corpus: a program as the JAX at hand archives it, and its sidecar.
+"""Writes a member of the golden corpus: a program that the installed JAX archives, and its sidecar.
 
-It runs in an environment of JAX 0.4.30 or later; nothing of the bridge is needed there.
+It runs in an environment of JAX 0.4.30 or later, and does not need the bridge.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ from pathlib import Path
 import jax
 import numpy as np
 
-# First, since it gives older releases the names that the table of programs needs.
+# First, because it gives older releases the names that the table of programs needs.
 from tests.archives.write_archives import archive  # isort: skip
-from saved_models.references import answers, without_paths
-from saved_models.sidecar import check_new, today, write_sidecar
+from saved_models.sidecar import check_new, leave_out_paths, today, write_sidecar
 from tests.archives.register_types import register_types
+from tests.program_cases.reference import reference
 from tests.programs import by_name
 
 FOLDER = Path(__file__).parent
-LARGEST = 20_000
+MAX_BYTES = 20_000
 
 
 def write(name: str) -> Path:
-    """Writes the program `name` as a new member; gives the archive's path."""
-    without_paths()
+    """Writes the program `name` as a new member, and returns the archive's path."""
+    leave_out_paths()
     program = by_name(name)
     path = FOLDER / f"{today()}-jax-{jax.__version__}-{name}.exported"
     check_new(path)
     with program.precision():
         example = program.build()
-        references = answers(program, example)
+        references = [reference(program, example, call) for call in example.calls]
         data = archive(program, example)
-    if len(data) > LARGEST:
-        raise ValueError(f"{name} has {len(data)} bytes; members have at most {LARGEST}")
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"{name} has {len(data)} bytes; members have at most {MAX_BYTES}")
     path.write_bytes(data)
     write_sidecar(
         path,
