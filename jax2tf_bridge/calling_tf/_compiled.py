@@ -73,14 +73,22 @@ def compile_function(
     """
     device = find_tensorflow_device(platform)
     if device is None:
-        return _check_platform_independent(
-            function.name, compile_function(function, avals, "cpu"), platform
-        )
-    key = (*avals, platform, uses_64_bits())
-    module: CompiledModule = function.module(
-        key, lambda: _compile(function.name, function.traced(avals), platform, device)
+        module = compile_function(function, avals, "cpu")
+        calls = sorted(read_summary(module.module).custom_calls)
+        if calls:
+            raise PlatformError(
+                f"The TensorFlow function {function.name} cannot be compiled for {platform}: it "
+                f"calls {', '.join(calls)}, which each platform has in its own way, and the "
+                f"installed TensorFlow {tf.__version__} has no device of that platform. Carry the "
+                "graph along (call_tf_graph=True), which TensorFlow compiles where the model runs",
+                reasons={platform: "no device"},
+            )
+        return module
+    compiled: CompiledModule = function.get_or_make(
+        ("module", *avals, platform, uses_64_bits()),
+        lambda: _compile(function.name, function.traced(avals), platform, device),
     )
-    return module
+    return compiled
 
 
 def export_compiled(
@@ -114,24 +122,6 @@ def export_compiled(
         producer=f"TensorFlow {tf.__version__}",
     )
     return to_exported(replace(portable, lifted_constants=constants))
-
-
-def _check_platform_independent(name: str, module: CompiledModule, platform: str) -> CompiledModule:
-    """Returns the module for the CPU if it also runs on another platform.
-
-    Raises:
-      PlatformError: the module has custom calls.
-    """
-    calls = sorted(read_summary(module.module).custom_calls)
-    if not calls:
-        return module
-    raise PlatformError(
-        f"The TensorFlow function {name} cannot be compiled for {platform}: it calls "
-        f"{', '.join(calls)}, which each platform has in its own way, and the installed TensorFlow "
-        f"{tf.__version__} has no device of that platform. Carry the graph along "
-        "(call_tf_graph=True), which TensorFlow compiles where the model runs",
-        reasons={platform: "no device"},
-    )
 
 
 def _compile(name: str, traced: FunctionTrace, platform: str, device: str) -> CompiledModule:
@@ -168,7 +158,14 @@ def check_no_updates(name: str, traced: FunctionTrace) -> None:
     """
     updates = [kind for kind in traced.stateful_operations() if _UPDATING_OPERATION.fullmatch(kind)]
     if updates:
-        raise _make_update_error(name, updates[0])
+        raise UnsupportedByTargetError(
+            f"The TensorFlow function {name} changes a tf.Variable ({updates[0]}), which a JAX "
+            "program cannot. Return the new value, and assign it outside; or call the function "
+            "outside of jax.jit, scan, cond, while_loop and convert, where it runs operation by "
+            "operation.",
+            operation=updates[0],
+            source=None,
+        )
 
 
 def _make_portable(bytecode: bytes) -> bytes:
@@ -190,23 +187,12 @@ def _parse_type(text: str) -> Aval:
 
 
 def _read_capture(captured: Any, aval: Aval) -> LiftedConstant:
-    """Reads the current value of a captured variable or tensor."""
     with suspend_tracing():
         value = captured
         if captured.dtype == tf.resource:
             value = tf.raw_ops.ReadVariableOp(resource=captured, dtype=tf.as_dtype(aval.dtype))
         data = np.ascontiguousarray(value.numpy()).tobytes()
     return LiftedConstant(aval, hashlib.sha256(data).hexdigest(), data=data)
-
-
-def _make_update_error(name: str, operation: str) -> UnsupportedByTargetError:
-    return UnsupportedByTargetError(
-        f"The TensorFlow function {name} changes a tf.Variable ({operation}), which a JAX program "
-        "cannot. Return the new value, and assign it outside; or call the function outside of "
-        "jax.jit, scan, cond, while_loop and convert, where it runs operation by operation.",
-        operation=operation,
-        source=None,
-    )
 
 
 def _make_dynamic_result_error(name: str, traced: FunctionTrace) -> UnsupportedByTargetError:

@@ -10,15 +10,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.calling_tf import _jax_compat, _tf_compat
 from jax2tf_bridge.calling_tf._failures import convert_call_errors
-from jax2tf_bridge.calling_tf._results import DeclaredResults, flatten_results
 from jax2tf_bridge.calling_tf._values import (
+    DeclaredResults,
+    flatten_results,
     make_tensor_spec,
-    to_eager_tensor,
-    to_jax_array,
     uses_64_bits,
 )
 from jax2tf_bridge.errors import ShapeError
@@ -86,10 +87,6 @@ def suspend_tracing() -> Iterator[None]:
         yield
 
 
-def _find_devices(array: Any) -> set[jax.Device]:
-    return set(array.devices()) if isinstance(array, jax.Array) else set()
-
-
 class FlatFunction(abc.ABC):
     """A TensorFlow function of flat tensors; thread-safe.
 
@@ -99,9 +96,7 @@ class FlatFunction(abc.ABC):
 
     def __init__(self, name: str, options: CallOptions) -> None:
         self.name, self.options = name, options
-        self._traced: dict[Any, FunctionTrace] = {}
-        self._derived: dict[Any, FlatFunction] = {}
-        self._modules: dict[Any, Any] = {}
+        self._cache: dict[Any, Any] = {}
 
     def __repr__(self) -> str:
         return self.name
@@ -128,9 +123,10 @@ class FlatFunction(abc.ABC):
           CallTfError: the function raised.
         """
         with suspend_tracing(), convert_call_errors(self.name):
-            results, structure = self.run([to_eager_tensor(array) for array in arrays])
-        arrays_out = [to_jax_array(tensor) for tensor in results]
-        devices = {device for array in arrays for device in _find_devices(array)}
+            results, structure = self.run([tf.convert_to_tensor(np.asarray(a)) for a in arrays])
+        arrays_out = [jnp.asarray(tensor.numpy()) for tensor in results]
+        jax_arrays = [array for array in arrays if isinstance(array, jax.Array)]
+        devices = {device for array in jax_arrays for device in array.devices()}
         if len(devices) == 1:
             arrays_out = [jax.device_put(array, *devices) for array in arrays_out]
         return arrays_out, structure
@@ -143,25 +139,19 @@ class FlatFunction(abc.ABC):
           ShapeError: a size is symbolic.
         """
         self._check_sizes_known(avals)
-        key = (*avals, uses_64_bits())
-        traced_function: FunctionTrace = self.get_or_make(
-            self._traced, key, lambda: self._trace(avals)
+        trace: FunctionTrace = self.get_or_make(
+            ("trace", *avals, uses_64_bits()), lambda: self._trace(avals)
         )
-        return traced_function
+        return trace
 
-    def get_or_make(self, cache: dict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
-        """Returns the entry for `key`, or makes it without a lock: `make` may run user code."""
-        entry = cache.get(key)
-        return cache.setdefault(key, make()) if entry is None else entry
+    def get_or_make(self, key: Any, make: Callable[[], Any]) -> Any:
+        """Returns the entry for `key`, or makes it without a lock: `make` may run user code.
 
-    def module(self, key: Any, make: Callable[[], Any]) -> Any:
-        """Compiles the function with `make`; cached by `key`."""
-        return self.get_or_make(self._modules, key, make)
-
-    def derive_function(self, key: Any, make: Callable[[], FlatFunction]) -> FlatFunction:
-        """Makes a gradient or batched version of the function; cached by `key`."""
-        function: FlatFunction = self.get_or_make(self._derived, key, make)
-        return function
+        The cache holds traces, compiled modules and graphs, and derived functions.
+        """
+        if key not in self._cache:
+            self._cache.setdefault(key, make())
+        return self._cache[key]
 
     def _trace(self, avals: Sequence[Aval]) -> FunctionTrace:
         specs = tuple(make_tensor_spec(aval) for aval in avals)

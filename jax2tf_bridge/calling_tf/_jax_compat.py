@@ -107,26 +107,15 @@ def _register_effects() -> Mapping[tuple[bool, bool], Any]:
 def _register_effect(base: type, name: str, sets: Sequence[Any]) -> Any:
     """Makes an effect of a new type, and adds the type to JAX's `sets` of types."""
     # JAX sorts effects by their text, and serializes them by their type.
-    methods = {
-        "__repr__": _get_type_name,
-        "__str__": _get_type_name,
-        "__eq__": _has_same_type,
-        "__hash__": _hash_type,
+    members = {
+        "__module__": __name__,
+        "__repr__": lambda effect: name,
+        "__str__": lambda effect: name,
+        "__eq__": lambda effect, other: type(effect) is type(other),
+        "__hash__": lambda effect: hash(type(effect)),
     }
-    kind = type(name, (base,), {"__module__": __name__, **methods})
+    kind = type(name, (base,), members)
     for types in sets:
         if types is not None:
             types.add_type(kind)
     return kind()
-
-
-def _has_same_type(effect: Any, other: Any) -> bool:
-    return type(effect) is type(other)
-
-
-def _hash_type(effect: Any) -> int:
-    return hash(type(effect))
-
-
-def _get_type_name(effect: Any) -> str:
-    return type(effect).__name__

@@ -93,16 +93,20 @@ def check_tapes_record(name: str) -> None:
 
 def list_operation_types(graph: Any) -> frozenset[str]:
     """Returns the types of the operations in a graph and in its functions."""
-    return frozenset(node.op for node in _iterate_nodes(graph.as_graph_def()))
+    graph_def = graph.as_graph_def()
+    nodes = [graph_def.node, *(function.node_def for function in graph_def.library.function)]
+    return frozenset(node.op for part in nodes for node in part)
 
 
 def list_stateful_operation_types(graph: Any) -> tuple[str, ...]:
     """Lists the types of the stateful operations in a graph and in its functions."""
-    kinds = sorted(list_operation_types(graph) - _HARMLESS)
-    definition: Callable[[str], Any] | None = _OP_DEFINITIONS.get()
-    if definition is None:
+    find_definition: Callable[[str], Any] | None = _OP_DEFINITIONS.get()
+    if find_definition is None:
         return (_UNKNOWN_OPERATION,)
-    return tuple(kind for kind in kinds if _is_stateful(definition(kind)))
+    kinds = sorted(list_operation_types(graph) - _HARMLESS)
+    # A call of a function by name has no definition; the function is inspected separately.
+    definitions = {kind: find_definition(kind) for kind in kinds}
+    return tuple(kind for kind, row in definitions.items() if row is not None and row.is_stateful)
 
 
 def drop_defaults(node: Any) -> None:
@@ -114,14 +118,3 @@ def drop_defaults(node: Any) -> None:
         has_default = attribute.HasField("default_value") and name in node.attr
         if has_default and node.attr[name] == attribute.default_value:
             del node.attr[name]
-
-
-def _is_stateful(definition: Any) -> bool:
-    # A call of a function by name has no definition; the function is inspected separately.
-    return definition is not None and bool(definition.is_stateful)
-
-
-def _iterate_nodes(graph_def: Any) -> Iterator[Any]:
-    yield from graph_def.node
-    for function in graph_def.library.function:
-        yield from function.node_def

@@ -34,8 +34,10 @@ def make_batched(function: FlatFunction, batched: Sequence[bool]) -> FlatFunctio
       function: the function of one row.
       batched: for each flat argument, whether it has a batch axis.
     """
-    key = ("batch", tuple(batched))
-    return function.derive_function(key, lambda: _Batch(function, tuple(batched)))
+    batch: FlatFunction = function.get_or_make(
+        ("batch", *batched), lambda: _Batch(function, tuple(batched))
+    )
+    return batch
 
 
 class _Batch(FlatFunction):
@@ -47,7 +49,6 @@ class _Batch(FlatFunction):
     def __init__(self, function: FlatFunction, batched: tuple[bool, ...]) -> None:
         super().__init__(function.name, replace(function.options, declared=None))
         self._function, self._batched = function, batched
-        self._vectorizable: dict[Any, tuple[bool]] = {}
 
     def known_shapes(
         self, avals: Sequence[Aval], shapes: Sequence[tuple[Any, ...]]
@@ -135,11 +136,9 @@ class _Batch(FlatFunction):
         return None
 
     def _is_vectorizable(self, tensors: Sequence[tf.Tensor], row: FunctionTrace) -> bool:
-        avals = tuple(get_aval(t) for t in tensors)
-        (is_vectorizable,) = self.get_or_make(
-            self._vectorizable, avals, lambda: (self._can_be_vectorized(avals, row),)
-        )
-        return bool(is_vectorizable)
+        avals = [get_aval(t) for t in tensors]
+        key = ("vectorizable", *avals)
+        return bool(self.get_or_make(key, lambda: self._can_be_vectorized(avals, row)))
 
     def _can_be_vectorized(self, avals: Sequence[Aval], row: FunctionTrace) -> bool:
         """Returns whether TensorFlow can vectorize every operation, by tracing it."""
@@ -181,10 +180,11 @@ def make_vjp(function: FlatFunction, places: Sequence[int], results: Sequence[in
     Returns:
       A function of the n arguments and the cotangents, which returns a cotangent per place.
     """
-    key = ("gradient", tuple(places), tuple(results))
-    return function.derive_function(
-        key, lambda: _GradientFunction(function, tuple(places), tuple(results))
+    gradient: FlatFunction = function.get_or_make(
+        ("gradient", tuple(places), tuple(results)),
+        lambda: _GradientFunction(function, tuple(places), tuple(results)),
     )
+    return gradient
 
 
 class _GradientFunction(FlatFunction):
@@ -260,7 +260,6 @@ class _GradientFunction(FlatFunction):
 
 
 def _find_random_operation(results: Sequence[tf.Tensor]) -> str | None:
-    """Finds a random operation that tensors of a graph depend on."""
     if not results:
         return None
     random_operations = list(
