@@ -4,7 +4,7 @@ It needs Keras 3 with the TensorFlow backend. Importing this package registers t
 Keras, so that `keras.models.load_model` finds it.
 """
 
-from jax2tf_bridge.errors import MissingDependencyError
+from jax2tf_bridge.errors import LayerError, MissingDependencyError
 
 try:
     import keras as _keras
@@ -14,9 +14,23 @@ except ModuleNotFoundError as e:
         raise
     raise MissingDependencyError("TensorFlow with Keras", "tensorflow-cpu", "A Keras layer") from e
 
-from jax2tf_bridge.keras._backend import check_keras
 
-check_keras(_keras.__version__, _keras.config.backend())
+def _check_keras(version: str, backend: str) -> None:
+    if int(version.split(".")[0]) < 3:
+        raise LayerError(
+            f"jax2tf_bridge.keras needs Keras 3, and Keras {version} is installed. "
+            "Upgrade TensorFlow to 2.16 or later, which brings Keras 3."
+        )
+    if backend != "tensorflow":
+        alternative = " In the backend jax, keras.layers.JaxLayer takes the JAX function itself."
+        raise LayerError(
+            f"jax2tf_bridge.keras works in Keras' backend tensorflow, and the backend is {backend} "
+            "here. Set KERAS_BACKEND=tensorflow before Keras is imported (or change "
+            f"~/.keras/keras.json).{alternative if backend == 'jax' else ''}"
+        )
+
+
+_check_keras(_keras.__version__, _keras.config.backend())
 
 from jax2tf_bridge.keras._layer import KerasLayer  # noqa: E402
 

@@ -16,7 +16,7 @@ from jax2tf_bridge._version import __version__
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.keras._functions import LayerFunction
 from jax2tf_bridge.keras._model import LayerModel, count_gradient_orders
-from jax2tf_bridge.saving.weights import PARAMS, WeightLeaf
+from jax2tf_bridge.saving.weights import WeightLeaf
 from jax2tf_bridge.serialization import deserialize, serialize
 
 FORMAT = 1
@@ -79,7 +79,7 @@ def read_model_config(config: Any, name: Any) -> LayerModel:
             functions[0],
             functions[1] if functions[1:] else None,
             [name.text() for name in mutable.elements()],
-            [leaf for function in functions for leaf in _list_weight_leaves(function)],
+            [WeightLeaf(*weight, None) for function in functions for weight in function.weights],
             lambda leaf: leaf.name in trained_names,
             lambda portable, constant: None,
         )
@@ -97,12 +97,3 @@ def _read_function(config: JsonValue) -> LayerFunction:
         raise JsonProblem(f"{data.path}: {e}") from e
     names = {path: name.text() for path, name in input_names.items()}
     return LayerFunction(deserialize(decoded), takes_params.flag(), names)
-
-
-def _list_weight_leaves(function: LayerFunction) -> list[WeightLeaf]:
-    if not function.takes_params:
-        return []
-    portable = function.portable
-    paths = portable.in_tree.children[0].children[0].leaf_paths(PARAMS)
-    weights = zip(paths, function.weight_names, portable.in_avals, strict=False)
-    return [WeightLeaf(path, name, aval, None) for path, name, aval in weights]

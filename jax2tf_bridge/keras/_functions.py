@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -20,6 +21,7 @@ from jax2tf_bridge.errors import (
 from jax2tf_bridge.portable import Aval, CallStructure, PortableFunction, TreeSpec
 from jax2tf_bridge.saving import leaf_names
 from jax2tf_bridge.saving.signatures import to_plain_containers
+from jax2tf_bridge.saving.weights import PARAMS
 from jax2tf_bridge.to_tensorflow import (
     Constants,
     call_flat,
@@ -49,8 +51,8 @@ class LayerFunction:
     input_names: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
-    def weight_names(self) -> tuple[str, ...]:
-        """Names of the weights, in the order of the leaves."""
+    def weights(self) -> tuple[tuple[str, str, Aval], ...]:
+        """Paths, names and avals of the weights, in the order of the leaves."""
         if not self.takes_params:
             return ()
         if not self.portable.argument_names:
@@ -58,7 +60,11 @@ class LayerFunction:
                 f"params were given, and {self.portable.name} has no positional argument to take "
                 "them. Leave params out."
             )
-        return leaf_names(self.portable.in_tree.children[0].children[0])
+        tree = self.portable.in_tree.children[0].children[0]
+        # The avals of the other arguments follow.
+        return tuple(
+            zip(tree.leaf_paths(PARAMS), leaf_names(tree), self.portable.in_avals, strict=False)
+        )
 
     @cached_property
     def out_tree(self) -> TreeSpec:
@@ -67,8 +73,7 @@ class LayerFunction:
 
     @cached_property
     def _data_arguments(self) -> tuple[tuple[str, Aval], ...]:
-        """Paths and avals of the flat arguments behind the weights."""
-        first = len(self.weight_names)
+        first = len(self.weights)
         paths, avals = self.portable.in_paths(), self.portable.in_avals
         return tuple(zip(paths[first:], avals[first:], strict=True))
 
@@ -105,23 +110,34 @@ class LayerFunction:
         if isinstance(inputs, Mapping) and inputs.keys() == set(self._list_input_names()):
             named = self._list_input_names()
             leaves = [inputs[name] for name in named]
-            return _flatten_values(self, layer, [(name, _LEAF) for name in named], leaves)
+            return self._flatten_values(layer, [(name, _LEAF) for name in named], leaves)
         if len(arguments) == 1:
             ((name, tree),) = arguments
             by_name = isinstance(inputs, Mapping) and inputs.keys() == {name}
             is_wrapped = by_name and not (tree.kind == "dict" and set(tree.keys) == {name})
-            return _flatten_values(self, layer, arguments, [inputs[name] if is_wrapped else inputs])
+            return self._flatten_values(layer, arguments, [inputs[name] if is_wrapped else inputs])
         names = [name for name, _ in arguments]
         if isinstance(inputs, Mapping):
             problems = [f"the input {n} is missing" for n in names if n not in inputs]
             problems += [f"the input {n} is not expected" for n in inputs if n not in names]
             if problems:
                 raise self._make_misfit_error(layer, problems)
-            return _flatten_values(self, layer, arguments, [inputs[name] for name in names])
+            return self._flatten_values(layer, arguments, [inputs[name] for name in names])
         if isinstance(inputs, (list, tuple)) and len(inputs) == len(arguments):
-            return _flatten_values(self, layer, arguments, inputs)
+            return self._flatten_values(layer, arguments, inputs)
         count = f"{len(inputs)}" if isinstance(inputs, (list, tuple)) else "one array"
         raise self._make_misfit_error(layer, [f"expected {len(arguments)} inputs, got {count}"])
+
+    def _flatten_values(
+        self, layer: str, arguments: Sequence[tuple[str, TreeSpec]], values: Sequence[Any]
+    ) -> list[Any]:
+        leaves: list[Any] = []
+        problems: list[str] = []
+        for (name, tree), value in zip(arguments, values, strict=True):
+            tree.flatten_into(value, name, leaves, problems)
+        if problems:
+            raise self._make_misfit_error(layer, problems)
+        return leaves
 
     def _list_input_names(self) -> list[str]:
         """Lists the names of the inputs in the SavedModel's signature; masks keep their paths."""
@@ -181,7 +197,7 @@ class LayerFunction:
         leaves = self.check_inputs(layer, inputs)
         remaining = iter(leaves)
         portable = self.portable
-        first = len(self.weight_names)
+        first = len(self.weights)
         shapes = [aval.op_shape for aval in portable.in_avals[:first]]
         shapes += [
             a.op_shape if a.is_key else next(remaining).shape for _, a in self._data_arguments
@@ -222,16 +238,14 @@ class LayerFunction:
           constants: the arrays that the function captured.
         """
         remaining = iter(self.check_inputs(layer, inputs))
-        flat = [weights[name] for name in self.weight_names]
+        flat = [weights[name] for _, name, _ in self.weights]
         kept_arguments = self.portable.module.kept_arguments
         for index, (path, aval) in enumerate(self._data_arguments, start=len(flat)):
             if not aval.is_key:
                 tensor = tf.convert_to_tensor(next(remaining))
                 flat.append(cast_if_needed(tensor, op_dtype(aval, path)))
             elif index in kept_arguments:
-                count = 1
-                for size in aval.op_shape:
-                    count *= _require_known_size(size, path)
+                count = math.prod(_require_known_size(size, path) for size in aval.op_shape)
                 flat.append(tf.reshape(key_words(count), aval.op_shape))
             else:
                 flat.append(tf.zeros(aval.op_shape, tf.uint32))
@@ -250,21 +264,6 @@ def _require_known_size(size: Any, path: str) -> int:
         f"{path} are PRNG keys of an open number, which a layer cannot draw. Split one key within "
         "the function."
     )
-
-
-def _flatten_values(
-    function: LayerFunction,
-    layer: str,
-    arguments: Sequence[tuple[str, TreeSpec]],
-    values: Sequence[Any],
-) -> list[Any]:
-    leaves: list[Any] = []
-    problems: list[str] = []
-    for (name, tree), value in zip(arguments, values, strict=True):
-        tree.flatten_into(value, name, leaves, problems)
-    if problems:
-        raise function._make_misfit_error(layer, problems)
-    return leaves
 
 
 def _is_castable(actual: str, expected: str) -> bool:

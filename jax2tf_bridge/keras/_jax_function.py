@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jax2tf_bridge.errors import LayerError
-from jax2tf_bridge.keras._model import LayerModel
-from jax2tf_bridge.keras._portables import LayerOptions, model_from_portables
+from jax2tf_bridge.keras._model import LayerModel, LayerOptions, model_from_portables
 from jax2tf_bridge.portable import PortableFunction
 from jax2tf_bridge.saving import PathWeights, open_params
 
@@ -76,7 +75,6 @@ class JaxFunction:
             return {}
 
     def _list_positional(self) -> list[str]:
-        """Lists the names of the positional arguments behind the weights."""
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         names = [name for name, p in self._get_parameters().items() if p.kind in kinds]
         return names[0 if self.params is None else 1 :]
@@ -96,7 +94,6 @@ class JaxFunction:
         return tuple(args), kwargs
 
     def _assign_inputs(self, layer: str, inputs: Any) -> Mapping[str, Any]:
-        """Assigns the inputs to the function's arguments by name."""
         parameters = self._get_parameters()
         named = [name for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY]
         names = [n for n in (*self._list_positional(), *named) if n not in (TRAINING, KEY)]

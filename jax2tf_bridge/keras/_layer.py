@@ -15,8 +15,7 @@ import tensorflow as tf
 from jax2tf_bridge.errors import DTypeError, LayerError, ShapeError, StructureError, format_bullets
 from jax2tf_bridge.keras._config import make_model_config, read_model_config
 from jax2tf_bridge.keras._jax_function import JaxFunction
-from jax2tf_bridge.keras._model import LayerConstants, LayerModel, LayerWeight
-from jax2tf_bridge.keras._portables import LayerOptions
+from jax2tf_bridge.keras._model import LayerConstants, LayerModel, LayerOptions, LayerWeight
 from jax2tf_bridge.keras._sources import resolve_source
 from jax2tf_bridge.portable import AUTO, HoldsPortable, PolyConstraints, PortableFunction
 from jax2tf_bridge.saving.weights import beginnings, differences
@@ -332,7 +331,6 @@ def _is_float8(dtype: np.dtype[Any]) -> bool:
 
 
 def _describe_input(value: Any) -> Any:
-    """Returns the shape and dtype of an input."""
     if value is None:
         return value
     if isinstance(value, keras.KerasTensor):
@@ -365,7 +363,6 @@ def _check_kind(value: Any) -> None:
 
 
 def _map_shapes(function: Any, shapes: Any) -> Any:
-    """Applies a function to each shape in a nest of shapes."""
     if isinstance(shapes, Mapping):
         return {key: _map_shapes(function, shape) for key, shape in shapes.items()}
     if isinstance(shapes, (list, tuple)) and not all(

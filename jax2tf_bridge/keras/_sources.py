@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,7 @@ from jax2tf_bridge._utils import array_type_text, did_you_mean
 from jax2tf_bridge.errors import FileFormatError, FunctionError, LayerError, make_path_error
 from jax2tf_bridge.keras._functions import LayerFunction
 from jax2tf_bridge.keras._jax_function import JaxFunction
-from jax2tf_bridge.keras._model import LayerModel, Value
-from jax2tf_bridge.keras._portables import LayerOptions, model_from_portables
+from jax2tf_bridge.keras._model import LayerModel, LayerOptions, Value, model_from_portables
 from jax2tf_bridge.portable import (
     Aval,
     LiftedConstant,
@@ -24,16 +24,11 @@ from jax2tf_bridge.portable import (
 from jax2tf_bridge.saved_model import (
     SERVING_DEFAULT,
     Sidecar,
-    SignatureEntry,
     TensorBundle,
     read_serving_graph,
     read_sidecar,
 )
-from jax2tf_bridge.saving.weights import (
-    PARAMS,
-    WeightLeaf,
-    leaf_names,
-)
+from jax2tf_bridge.saving.weights import WeightLeaf
 from jax2tf_bridge.serialization import read_function
 from jax2tf_bridge.storage import AnyPath, as_path
 
@@ -50,7 +45,7 @@ def resolve_source(
     if isinstance(function, (str, os.PathLike)) and (folder := as_path(function)).is_dir():
         _check_saved_model_arguments(params, training)
         options.check_shapes_left_out("a SavedModel")
-        return model_from_saved_model(folder, signature, training, options)
+        return _model_from_saved_model(folder, signature, training, options)
     if signature is not None:
         if isinstance(function, (str, os.PathLike)) and not as_path(function).exists():
             raise make_path_error(FileNotFoundError, errno.ENOENT, "does not exist", function)
@@ -105,16 +100,9 @@ def _describe_value(value: Any) -> str:
     return repr(value) if isinstance(value, str) else f"an object of type {type(value).__name__}"
 
 
-def model_from_saved_model(
+def _model_from_saved_model(
     folder: AnyPath, signature: str | None, training: str | None, options: LayerOptions
 ) -> LayerModel:
-    """Makes a layer model from a SavedModel that `save` wrote.
-
-    Raises:
-      FileFormatError: the folder is not a SavedModel, or `save` did not write it.
-      LayerError: the SavedModel has no such signature, or nothing to train.
-      OSError: the SavedModel cannot be read.
-    """
     read_serving_graph(folder)  # raises a precise error if the folder is not a SavedModel
     bridge_model = read_sidecar(folder)
     if bridge_model is None:
@@ -133,10 +121,12 @@ def model_from_saved_model(
                 f"{argument}={name!r}: {folder} has no signature of this name"
                 f"{did_you_mean(name, portables) or '.'} It has: {', '.join(portables)}."
             )
-    functions = [
-        _make_signature_function(portables[name], sidecar.signatures[name], options)
-        for name in names
-    ]
+    functions = []
+    for name in names:
+        entry = sidecar.signatures[name]
+        input_names = {array.path: input_name for input_name, array in entry.inputs.items()}
+        function = options.function(portables[name], entry.takes_params)
+        functions.append(replace(function, input_names=input_names))
     values = _SavedValues(folder, sidecar)
     is_saved_trainable = {entry.name: entry.trainable for entry in sidecar.variables}
 
@@ -163,14 +153,6 @@ def model_from_saved_model(
     return options.check(model, f"{folder}", advice)
 
 
-def _make_signature_function(
-    portable: PortableFunction, entry: SignatureEntry, options: LayerOptions
-) -> LayerFunction:
-    function = options.function(portable, entry.takes_params)
-    names = {array.path: name for name, array in entry.inputs.items()}
-    return LayerFunction(function.portable, function.takes_params, names)
-
-
 class _SavedValues:
     """Values of the variables of a SavedModel."""
 
@@ -185,22 +167,15 @@ class _SavedValues:
 
     def leaves(self, function: LayerFunction) -> list[WeightLeaf]:
         """Reads the weights of a function."""
-        if not function.takes_params:
-            return []
-        portable = function.portable
-        tree = portable.in_tree.children[0].children[0]
         weights = []
-        for path, name, aval in zip(
-            tree.leaf_paths(PARAMS), leaf_names(tree), portable.in_avals, strict=False
-        ):
+        for path, name, aval in function.weights:
             entry = self._weights.get(name)
             if entry is None:
                 raise self._make_damaged_error(
                     f"it has no variable for {path}, which a function needs"
                 )
-            weights.append(
-                WeightLeaf(path, name, aval, self._read_array(entry.key, aval, entry.shape))
-            )
+            value = self._read_array(entry.key, aval, entry.shape)
+            weights.append(WeightLeaf(path, name, aval, value))
         return weights
 
     def constant(self, portable: PortableFunction, constant: LiftedConstant) -> Value | None:

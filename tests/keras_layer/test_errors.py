@@ -25,7 +25,9 @@ from jax2tf_bridge.errors import (
     ShapeError,
     StructureError,
 )
-from jax2tf_bridge.keras._backend import check_keras
+
+# Private: importing the package checks only the installed Keras.
+from jax2tf_bridge.keras import _check_keras
 from tests.keras_layer.functions import TABLE, X, dense, dense_params, pooled, pooled_params
 
 IDS, MASK = np.ones((2, 3), np.int32), np.ones((2, 3), np.bool_)
@@ -360,5 +362,5 @@ def test_variables_that_are_not_the_saved_models(tmp_path: Path) -> None:
 )
 def test_keras_itself(version: str, backend: str, text: str) -> None:
     with pytest.raises(LayerError, match=re.escape(text)) as caught:
-        check_keras(version, backend)
+        _check_keras(version, backend)
     assert ("JaxLayer" in str(caught.value)) == (backend == "jax")
