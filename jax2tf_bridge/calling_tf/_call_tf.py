@@ -232,16 +232,16 @@ def _lower(
 
 def _lower_graph(ctx: Any, *args: Any, function: FlatFunction, structure: _StructureSlot) -> Any:
     avals = list(map(portable_aval, ctx.avals_in))
-    carried = make_embedded_graph(function, avals, list(map(portable_aval, ctx.avals_out)))
+    embedded = make_embedded_graph(function, avals, list(map(portable_aval, ctx.avals_out)))
     params = {
-        "function": carried.function,
+        "function": embedded.function,
         "avals": tuple(ctx.avals_out),
         "has_side_effects": function.options.has_side_effects
         and bool(function.traced(avals).stateful_operations()),
     }
 
     def call(*xs: Any) -> Any:
-        return graph_call_p.bind(*xs, *map(jnp.asarray, carried.values), **params)
+        return graph_call_p.bind(*xs, *map(jnp.asarray, embedded.values), **params)
 
     return mlir.lower_fun(call, multiple_results=True)(ctx, *args)
 

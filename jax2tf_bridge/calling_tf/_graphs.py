@@ -132,15 +132,15 @@ def make_embedded_graph(
     traced = function.traced(avals)
     check_no_updates(function.name, traced)
     if traced.concrete.captured_inputs:
-        return _make_carried_graph(function.name, traced, avals, results)
-    carried: EmbeddedGraph = function.get_or_make(
+        return _embed_graph(function.name, traced, avals, results)
+    embedded: EmbeddedGraph = function.get_or_make(
         ("graph", *avals, *results, uses_64_bits()),
-        lambda: _make_carried_graph(function.name, traced, avals, results),
+        lambda: _embed_graph(function.name, traced, avals, results),
     )
-    return carried
+    return embedded
 
 
-def _make_carried_graph(
+def _embed_graph(
     name: str, traced: FunctionTrace, avals: Sequence[Aval], results: Sequence[Aval]
 ) -> EmbeddedGraph:
     concrete = traced.concrete
@@ -173,8 +173,8 @@ def _make_carried_graph(
         checks = _SizeChecks(name, arguments[: len(avals)], avals)
         for i, (result, aval) in enumerate(zip(imported, results, strict=True)):
             tf.identity(checks.check_result(result, i, aval), f"y{i}")
-    carried = GraphFunction(name, _make_portable(graph.as_graph_def()))
-    return EmbeddedGraph(carried, tuple(passed.values()))
+    portable = GraphFunction(name, _make_portable(graph.as_graph_def()))
+    return EmbeddedGraph(portable, tuple(passed.values()))
 
 
 def _drop_control_inputs(graph_def: Any, placeholders: Sequence[str]) -> None:
