@@ -1,4 +1,4 @@
-"""jax2tf-bridge: takes what people write in JAX to where TensorFlow runs.
+"""jax2tf-bridge: runs JAX functions in TensorFlow, and TensorFlow functions in JAX.
 
 Names are imported when they are first used, so that `import jax2tf_bridge` works where only JAX,
 or only TensorFlow, is installed. `__init__.pyi` has the same names for type checkers.
@@ -78,8 +78,8 @@ if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
         if name == "__all__":
-            # For `import *`, which would fail at a name that needs what is not installed; importing
-            # KerasLayer also fails unless Keras runs on TensorFlow.
+            # `import *` fails at a name whose libraries are not installed, and at KerasLayer unless
+            # Keras runs on TensorFlow.
             public = _HOMES.keys() - {*_PACKAGES, "KerasLayer"}
             return sorted(filter(_can_import, public))
         return _get_lazily(name)
