@@ -14,6 +14,7 @@ import tensorflow as tf
 from jax2tf_bridge._utils import array_type_text, some
 from jax2tf_bridge.comparing import measure_distance, tolerance_of
 from jax2tf_bridge.errors import Argument, Message, SavingError, format_bullets
+from jax2tf_bridge.litert._convert import DEPRECATED
 from jax2tf_bridge.saving import ServedArray, Signature
 
 Arrays = Mapping[str, np.ndarray]
@@ -21,7 +22,6 @@ Arrays = Mapping[str, np.ndarray]
 _OPEN_SIZE = 2
 """Size of an open dimension without an example."""
 
-_DEPRECATED = r"\s*Warning: tf.lite.Interpreter is deprecated"
 _NARROW = ("float16", "bfloat16")
 
 
@@ -45,7 +45,7 @@ def example_of(signature: Signature, inputs: Mapping[str, ServedArray]) -> dict[
       signature: the user's signature, with `args`, `kwargs` and `example`.
       inputs: the inputs of the saved signature, in the order of the arguments.
     """
-    leaves = [leaf for leaf in tf.nest.flatten([*signature.args, dict(signature.kwargs)])]
+    leaves = tf.nest.flatten([*signature.args, dict(signature.kwargs)])
     leaves = [leaf for leaf in leaves if leaf is not None]
     example: dict[str, Any] = {}
     if signature.processing.preprocess is None and len(leaves) == len(inputs):
@@ -73,12 +73,18 @@ def _array(value: Any, served: ServedArray, rng: np.random.Generator) -> np.ndar
 
 
 def answers_of_tensorflow(
-    folder: Path, examples: Mapping[str, Mapping[str, np.ndarray]]
+    folder: Path, signatures: Mapping[str, tuple[Signature, Mapping[str, ServedArray]]]
 ) -> dict[str, Answers]:
-    """Calls the signatures of a SavedModel; skips those that reject the inputs."""
+    """Calls the signatures of a SavedModel; skips those that reject the inputs.
+
+    Args:
+      folder: the SavedModel.
+      signatures: the user's signatures, and the inputs of the saved ones, for `example_of`.
+    """
     loaded = tf.saved_model.load(str(folder))
     answers = {}
-    for name, inputs in examples.items():
+    for name, (signature, served) in signatures.items():
+        inputs = example_of(signature, served)
         tensors = {key: tf.constant(array) for key, array in inputs.items()}
         try:
             outputs = loaded.signatures[name](**tensors)
@@ -100,7 +106,7 @@ def check_model(model: bytes, answers: Mapping[str, Answers], *, is_quantized: b
       SavingError: LiteRT fails, or an output differs.
     """
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", _DEPRECATED)
+        warnings.filterwarnings("ignore", DEPRECATED)
         interpreter = tf.lite.Interpreter(model_content=model)
     for name, expected in answers.items():
         problems = _run(interpreter, name, expected, is_quantized=is_quantized)
@@ -151,9 +157,9 @@ def _describe_empty(types: Mapping[str, str]) -> str:
     return f"LiteRT has no arrays without elements: {names}"
 
 
-def _problems(expected: Arrays, found: Arrays, *, is_quantized: bool) -> Iterator[str]:
+def _problems(expected: Arrays, actual: Arrays, *, is_quantized: bool) -> Iterator[str]:
     for name, want in expected.items():
-        got = found[name]
+        got = actual[name]
         if got.shape != want.shape:
             yield f"{name} has the shape {got.shape} and not {want.shape}"
             continue

@@ -2,26 +2,49 @@
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
-from jax2tf_bridge.errors import ModuleError, SavingError
-from jax2tf_bridge.litert._failures import conversion_error
+from jax2tf_bridge._dtypes import DTYPES_BY_ELEMENT_TYPE
+from jax2tf_bridge.errors import (
+    BridgeError,
+    ModuleError,
+    SavingError,
+    UnsupportedByTargetError,
+    format_bullets,
+)
 from jax2tf_bridge.litert._graph import with_built_ins
 from jax2tf_bridge.litert._quantization import Quantization
-from jax2tf_bridge.litert._report import LiteRTSignature
 from jax2tf_bridge.saved_model import GRAPH_FILE
 from jax2tf_bridge.saving import ServedArray
-from jax2tf_bridge.to_tensorflow import saved_model_message
+from jax2tf_bridge.saving.signatures import served_text
+from jax2tf_bridge.to_tensorflow import find_source_line, saved_model_message
 
-_DEPRECATED = r"\s*Warning: tf.lite.Interpreter is deprecated"
+DEPRECATED = r"\s*Warning: tf.lite.Interpreter is deprecated"
+"""Start of TensorFlow's warning that an interpreter is deprecated."""
 _INTERNAL = "__saved_model"
 """Prefix of TensorFlow's own entries among signatures."""
+
+
+@dataclass(frozen=True)
+class LiteRTSignature:
+    """Signature of a LiteRT model.
+
+    Attributes:
+      inputs, outputs: the inputs and outputs by name.
+    """
+
+    inputs: Mapping[str, ServedArray]
+    outputs: Mapping[str, ServedArray]
+
+    def __str__(self) -> str:
+        return f"({served_text(self.inputs)}) -> ({served_text(self.outputs)})"
 
 
 @dataclass(frozen=True)
@@ -50,13 +73,13 @@ class ConvertedModel:
           SavingError: it has no signature.
           ModuleError: the installed TensorFlow has no SavedModel protocol buffer.
         """
-        kind = saved_model_message()
-        if kind is None:
+        message_class = saved_model_message()
+        if message_class is None:
             raise ModuleError(
                 f"The installed TensorFlow {tf.__version__} has no message of SavedModels where "
                 "2.15 to 2.22 have it: write LiteRT models with one of these."
             )
-        message = kind()
+        message = message_class()
         message.ParseFromString((folder / GRAPH_FILE).read_bytes())
         graph = message.meta_graphs[0]
         names = sorted(n for n in graph.signature_def if not n.startswith(_INTERNAL))
@@ -78,12 +101,12 @@ class ConvertedModel:
 
 
 def _side(arrays: Mapping[str, Any]) -> dict[str, ServedArray]:
-    callers = {}
-    for name in sorted(arrays):
-        info = arrays[name]
-        shape = tf.TensorShape(info.tensor_shape)
-        callers[name] = ServedArray.of_tensor(tf.TensorSpec(shape, tf.as_dtype(info.dtype)))
-    return callers
+    return {
+        name: ServedArray.of_tensor(
+            tf.TensorSpec(tf.TensorShape(info.tensor_shape), tf.as_dtype(info.dtype))
+        )
+        for name, info in sorted(arrays.items())
+    }
 
 
 def convert_model(model: ConvertedModel, quantization: Quantization) -> bytes:
@@ -100,10 +123,113 @@ def convert_model(model: ConvertedModel, quantization: Quantization) -> bytes:
     try:
         with warnings.catch_warnings():
             # TensorFlow measures ranges with an interpreter that warns of its own deprecation.
-            warnings.filterwarnings("ignore", _DEPRECATED)
+            warnings.filterwarnings("ignore", DEPRECATED)
             return bytes(converter.convert())
     except Exception as e:
-        error = conversion_error(e, model.callers)
+        error = _explain(e, model.callers)
         if error is None:
             raise
         raise error from e
+
+
+# Explanations of failures.
+
+
+_MAX_SHOWN = 8
+_NO_BUILT_IN = re.compile(r"'(tf\.\w+)' op is neither a custom op nor a flex op")
+_OTHER = re.compile(r"'(tfl?\.\w+)' op (.*)")
+_ELEMENT = re.compile(r"tensor<(?:[^<>]*x)?(complex<\w+>|\w+)>")
+
+
+@dataclass(frozen=True)
+class _Lacking:
+    """Operation without a built-in operation of LiteRT.
+
+    Attributes:
+      operation: the kind, such as "tf.Qr".
+      dtype: the dtype of its first operand that is not a flag; "" if unknown.
+      line: the user's source line; None if unknown.
+      signature: the signature; "" if unknown.
+    """
+
+    operation: str
+    dtype: str
+    line: str | None
+    signature: str
+
+    def __str__(self) -> str:
+        dtype = f" of {self.dtype}" if self.dtype else ""
+        line = f" at {self.line}" if self.line else ""
+        signature = f" (signature {self.signature})" if self.signature else ""
+        return f"{self.operation}{dtype}{line}{signature}"
+
+
+def _explain(error: Exception, callers: Mapping[str, str]) -> BridgeError | None:
+    """Converts an error of the converter to the bridge's; returns None for other errors.
+
+    Args:
+      error: the error.
+      callers: maps each signature to the function of the graph that it calls.
+    """
+    diagnostics = getattr(error, "errors", None)
+    if type(error).__name__ != "ConverterError" or diagnostics is None:
+        return None
+    missing = list(dict.fromkeys(_lacking(diagnostics, callers)))
+    if not missing:
+        places = list(dict.fromkeys(_describe_failures(diagnostics, callers)))[:_MAX_SHOWN]
+        said = format_bullets(places) if places else f" {_reason(error)}"
+        return SavingError(
+            f"TensorFlow {tf.__version__}'s converter for LiteRT failed:{said}\nWrite this part of "
+            "the function with other operations, or save a SavedModel for where TensorFlow is "
+            "(save)."
+        )
+    lines = [str(each) for each in missing[:_MAX_SHOWN]]
+    if len(missing) > _MAX_SHOWN:
+        lines.append(f"and {len(missing) - _MAX_SHOWN} more")
+    return UnsupportedByTargetError(
+        f"LiteRT has no built-in operation for:{format_bullets(lines)}\nWrite this part of the "
+        "function with other operations, or save a SavedModel for where TensorFlow is (save).",
+        operation=missing[0].operation,
+        source=missing[0].line,
+    )
+
+
+def _lacking(diagnostics: Any, callers: Mapping[str, str]) -> Iterator[_Lacking]:
+    for each in diagnostics:
+        match = _NO_BUILT_IN.search(each.error_message)
+        if match is None:
+            continue
+        yield _Lacking(match[1], _find_dtype(each.error_message), *_place(each, callers))
+
+
+def _place(diagnostic: Any, callers: Mapping[str, str]) -> tuple[str | None, str]:
+    """Returns the user's line and the signature of a diagnostic."""
+    names = [call.name for call in diagnostic.location.call]
+    line = next(filter(None, (find_source_line(name.partition("@")[0]) for name in names)), None)
+    inside = {name.partition("@")[2] for name in names}
+    return line, next((s for s, function in callers.items() if function in inside), "")
+
+
+def _describe_failures(diagnostics: Any, callers: Mapping[str, str]) -> Iterator[str]:
+    """Yields operation, line, signature and the converter's text of other failures."""
+    for each in diagnostics:
+        match = _OTHER.search(each.error_message)
+        if match is not None:
+            place = _Lacking(match[1], "", *_place(each, callers))
+            yield f"{place}: {match[2][:200]}"
+
+
+def _find_dtype(text: str) -> str:
+    """Returns the dtype of the first operand that is not a flag, in the converter's text."""
+    _, _, types = text.partition(" : (")
+    elements = _ELEMENT.findall(types.partition(") -> ")[0])
+    if not elements:
+        return ""
+    element = next((element for element in elements if element != "i1"), "i1")
+    return DTYPES_BY_ELEMENT_TYPE.get(element, element)
+
+
+def _reason(error: Exception) -> str:
+    """Returns the first sentence of the converter's text."""
+    match = re.search(r"error: (?:loc\(.*?\)+: )?(.*)", str(error))
+    return (match[1] if match else str(error).strip().partition("\n")[0])[:300]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
-from jax2tf_bridge.litert._forms import Form, copy_of, form_of
-from jax2tf_bridge.litert._moves import moving_form
-from jax2tf_bridge.litert._transposed import behind_transpositions, with_reshape
+from jax2tf_bridge.litert._forms import Form, copy_form, form_of
 
 _CALL = "PartitionedCall"
 _OUTPUT = re.compile(r"^([^:]+):\w+:(\d+)$")
@@ -30,21 +29,58 @@ def with_built_ins(graph: Any) -> None:
     for body in bodies:
         replaced = set()
         makers = {node.name: node for node in body.nodes}
-        transposed = behind_transpositions(body.nodes)
+        transposed = {
+            node.name
+            for node in body.nodes
+            if node.op in _ON_ELEMENTS and _is_behind_transpose(node, makers)
+        }
         for node in body.nodes:
-            form = form_of(node, makers)
-            if node.name in transposed:
-                form = with_reshape(node, form)
-            form = form or moving_form(node)
+            is_transposed = node.name in transposed
+            form = form_of(node, makers, is_behind_transpose=is_transposed)
             if form is not None:
-                name = functions.of_node(node, form, reshaped=node.name in transposed)
-                _make_call(node, name, form)
+                attributes = {k: v.SerializeToString() for k, v in node.attr.items() if k[0] != "_"}
+                key = (node.op, is_transposed, *sorted(attributes.items()))
+                _make_call(node, functions.name_of(key, form), form)
                 replaced.add(node.name)
         body.rename_results(replaced)
     for function in graph.library.function:
         if function.signature.name in loops:
             _copy_moved_variables(function, functions)
     graph.library.function.extend(functions.made)
+
+
+_ON_ELEMENTS = frozenset(
+    {"Abs", "Acos", "Acosh", "Add", "AddN", "AddV2", "Asin", "Asinh", "Atan", "Atan2", "Atanh"}
+    | {"BroadcastTo", "Cast", "Ceil", "CheckNumerics", "Cos", "Cosh", "Div", "Elu"}
+    | {"EnsureShape", "Erf", "Erfinv", "Exp", "Expm1", "Floor", "FloorDiv", "FloorMod", "Identity"}
+    | {"IdentityN", "Invert", "LeakyRelu", "LeftShift", "Log", "Log1p", "LogicalNot", "Maximum"}
+    | {"Minimum", "Mul", "Neg", "Pow", "RealDiv", "Reciprocal", "Relu", "Relu6"}
+    | {"RightShift", "Rint", "Round", "Rsqrt", "Select", "SelectV2", "Sigmoid", "Sign", "Sin"}
+    | {"Sinh", "Softplus", "Sqrt", "Square", "SquaredDifference", "Sub", "Tan", "Tanh"}
+    | {"BitwiseAnd", "BitwiseOr", "BitwiseXor", "LogicalAnd", "LogicalOr", "TruncateDiv"}
+    | {"TruncateMod"}
+)
+"""Elementwise operations, behind which the converter may have moved a transpose before.
+
+Bitcast is none of them. LiteRT 2.21 may overwrite its result if a reshape of it is used as well:
+both share memory, and an operation on the reshape works in place.
+"""
+
+
+def _is_behind_transpose(node: Any, makers: Mapping[str, Any]) -> bool:
+    """Returns whether a node follows a transpose, directly or after elementwise operations."""
+    waiting, seen = [node], set()
+    while waiting:
+        for name in waiting.pop().input:
+            maker = makers.get(name.partition(":")[0])
+            if maker is None or maker.name in seen:
+                continue
+            seen.add(maker.name)
+            if maker.op == "Transpose":
+                return True
+            if maker.op in _ON_ELEMENTS:
+                waiting.append(maker)
+    return False
 
 
 class _Functions:
@@ -55,12 +91,7 @@ class _Functions:
         self._names: dict[tuple[Any, ...], str] = {}
         self.made: list[Any] = []
 
-    def of_node(self, node: Any, form: Form, *, reshaped: bool) -> str:
-        """Returns the name of the function for nodes with these attributes."""
-        attributes = {k: v.SerializeToString() for k, v in node.attr.items() if k[0] != "_"}
-        return self.name_of_function((node.op, reshaped, *sorted(attributes.items())), form)
-
-    def name_of_function(self, key: tuple[Any, ...], form: Form) -> str:
+    def name_of(self, key: tuple[Any, ...], form: Form) -> str:
         """Returns the name of the function for a key; it contains the key's first part."""
         if key not in self._names:
             name = f"litert_{len(self._names)}_{key[0]}"
@@ -117,12 +148,11 @@ def _copy_moved_variables(function: Any, functions: _Functions) -> None:
         if source not in arguments or arguments.index(source) == place:
             continue
         dtype = dtypes[arguments.index(source)]
-        kernel = copy_of(dtype)
-        if kernel is None:
+        form = copy_form(dtype)
+        if form is None:
             continue
-        form = Form(kernel, (dtype,), dtype)
         copied = function.node_def.add(name=f"litert_copy_{place}", input=[source])
-        _make_call(copied, functions.name_of_function(("copy", dtype), form), form)
+        _make_call(copied, functions.name_of(("copy", dtype), form), form)
         function.ret[result.name] = f"{copied.name}:output:0"
 
 

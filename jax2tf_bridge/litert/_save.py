@@ -2,34 +2,51 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from jax2tf_bridge._utils import ended_by_interrupts
 from jax2tf_bridge.converting import Signatures, keys_as_words, operations_graph, prepare
 from jax2tf_bridge.errors import Argument, Message, SavingError
-from jax2tf_bridge.litert._comparison import (
-    Answers,
-    answers_of_tensorflow,
-    check_model,
-    example_of,
-)
-from jax2tf_bridge.litert._convert import ConvertedModel, convert_model
+from jax2tf_bridge.litert._comparison import Answers, answers_of_tensorflow, check_model
+from jax2tf_bridge.litert._convert import ConvertedModel, LiteRTSignature, convert_model
 from jax2tf_bridge.litert._quantization import Quantization
-from jax2tf_bridge.litert._report import LiteRTModel
 from jax2tf_bridge.saved_model import GRAPH_FILE, read_saved_model
 from jax2tf_bridge.saving import SaveOptions, Signature, open_params, save_functions
-from jax2tf_bridge.storage import as_path, on_disk, replace_file_at
+from jax2tf_bridge.storage import AnyPath, as_path, on_disk, replace_file_at
 from jax2tf_bridge.targets import Target
 
 Quantize: TypeAlias = Literal["dynamic_range", "float16", "int8"]
 
 _TARGET = replace(Target.widest(xla=False), names_lines=True)
+
+
+@dataclass(frozen=True)
+class LiteRTModel:
+    """Model that `save_litert` wrote; print it.
+
+    Attributes:
+      path: the path of the file.
+      signatures: the signatures by name.
+      size: the size of the file in bytes.
+      quantize: the kind of quantization, or None.
+    """
+
+    path: AnyPath
+    signatures: Mapping[str, LiteRTSignature]
+    size: int
+    quantize: str | None = None
+
+    def __str__(self) -> str:
+        lines = [f"{self.path}"]
+        lines += [f"  {name}{signature}" for name, signature in self.signatures.items()]
+        quantized = f", quantised: {self.quantize}" if self.quantize else ""
+        return "\n".join([*lines, f"  {self.size / 1e6:.2f} MB{quantized}"])
 
 
 def save_litert(
@@ -104,15 +121,13 @@ def save_litert(
         tempfile.TemporaryDirectory(prefix="jax2tf_bridge-") as temporary,
     ):
         folder = Path(temporary, "model")
-        with contextlib.ExitStack() as stack:
-            if source is not None and is_model:
-                model, answers = _copy_model(
-                    stack.enter_context(on_disk(source)), folder, verify=verify
-                )
-            else:
+        with on_disk(source) if source is not None and is_model else nullcontext() as local:
+            if local is None:
                 model, answers = _save_functions(
                     folder, signatures, params, platforms, verify=verify
                 )
+            else:
+                model, answers = _copy_model(local, folder, verify=verify)
             check_interrupts()
             data = convert_model(model, quantization)
             check_interrupts()
@@ -146,11 +161,8 @@ def _save_functions(
     served = {name: (each.inputs, each.outputs) for name, each in saved.signatures.items()}
     answers: dict[str, Answers] = {}
     if verify:  # before the graph is rewritten
-        examples = {
-            name: example_of(prepared[name].signature, inputs)
-            for name, (inputs, _) in served.items()
-        }
-        answers = answers_of_tensorflow(folder, examples)
+        inputs = {name: (prepared[name].signature, sides[0]) for name, sides in served.items()}
+        answers = answers_of_tensorflow(folder, inputs)
     return ConvertedModel.read(folder, served), answers
 
 
@@ -186,9 +198,6 @@ def _copy_model(
     model = ConvertedModel.read(folder)
     answers: dict[str, Answers] = {}
     if verify:
-        examples = {
-            name: example_of(Signature(None), each.inputs)
-            for name, each in model.signatures.items()
-        }
-        answers = answers_of_tensorflow(source, examples)
+        inputs = {name: (Signature(None), each.inputs) for name, each in model.signatures.items()}
+        answers = answers_of_tensorflow(source, inputs)
     return model, answers

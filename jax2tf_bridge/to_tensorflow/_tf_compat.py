@@ -45,7 +45,7 @@ _OP_DEFINITIONS = SeamName(
     "tensorflow.python.framework.op_def_registry",
     "get",
     "2.15 to 2.22",
-    "LiteRT models of dtypes that LiteRT moves no elements of are refused: "
+    "LiteRT models with operations that LiteRT lacks for a dtype are refused: "
     "UnsupportedByTargetError",
 )
 _STOP_RECORDING = SeamName(

@@ -1,0 +1,520 @@
+"""Kernels: operations that LiteRT lacks, as TensorFlow functions of its built-in operations.
+
+LiteRT has 32-bit arithmetic; its only bitwise operations are XOR and the right shift. Unsigned
+integers are computed as signed ones with the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TypeAlias
+
+import numpy as np
+import tensorflow as tf
+
+from jax2tf_bridge.to_tensorflow.operations import lgamma
+
+Kernel: TypeAlias = Callable[..., tf.Tensor]
+"""Function of the operation's inputs."""
+
+_MIN_INT32 = -(2**31)
+
+
+def convert(x: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Reinterprets the bits if both dtypes have the same size; else converts the numbers."""
+    if x.dtype == dtype:
+        return x
+    return tf.bitcast(x, dtype) if x.dtype.size == dtype.size else tf.cast(x, dtype)
+
+
+def compute_in(dtype: tf.DType, kernel: Kernel) -> Kernel:
+    """Makes a kernel that runs another one in a dtype, see `convert`; flags stay flags."""
+
+    def call(*tensors: tf.Tensor) -> tf.Tensor:
+        result = kernel(*(convert(tensor, dtype) for tensor in tensors))
+        return result if result.dtype == tf.bool else convert(result, tensors[0].dtype)
+
+    return call
+
+
+# Integers.
+
+
+_xor = tf.bitwise.bitwise_xor
+
+
+def _to_order(x: tf.Tensor) -> tf.Tensor:
+    """Makes signed integers in the order of the unsigned ones, by flipping the highest bit."""
+    return _xor(tf.bitcast(x, tf.int32), _MIN_INT32)
+
+
+def _compare_unsigned(compare: Kernel) -> Kernel:
+    return lambda x, y: compare(_to_order(x), _to_order(y))
+
+
+def _and(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    # x + y equals (x ^ y) + 2 (x & y), apart from the highest bit of x & y.
+    doubled = tf.bitcast(tf.subtract(tf.add(x, y), _xor(x, y)), tf.uint32)
+    low = tf.bitcast(tf.bitwise.right_shift(doubled, tf.constant(1, tf.uint32)), tf.int32)
+    both = tf.logical_and(tf.less(x, 0), tf.less(y, 0))
+    return _xor(low, tf.where(both, _MIN_INT32, 0))
+
+
+def _or(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    return _xor(_xor(x, y), _and(x, y))
+
+
+_POWERS = np.array([*(2**i for i in range(31)), _MIN_INT32, 0], np.int32)
+
+
+def _left_shift(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    places = tf.minimum(tf.maximum(y, 0), 32)
+    return tf.multiply(x, tf.gather(tf.constant(_POWERS), places))
+
+
+def _invert(x: tf.Tensor) -> tf.Tensor:
+    return _xor(x, -1)
+
+
+def _truncated_remainder(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    zero = tf.zeros([], x.dtype)
+    modulus = tf.math.floormod(x, y)
+    is_other_sign = tf.not_equal(tf.less(x, zero), tf.less(y, zero))
+    return tf.where(
+        tf.logical_and(tf.not_equal(modulus, zero), is_other_sign), tf.subtract(modulus, y), modulus
+    )
+
+
+def _unsigned_remainder(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tf.math.floormod(tf.cast(x, tf.int64), tf.cast(y, tf.int64)), tf.uint32)
+
+
+def _unsigned_quotient(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Divides with floats in steps; each corrects the relative error 2**-23 of the one before."""
+    divisor, rest = tf.cast(y, tf.int64), tf.cast(x, tf.int64)
+    inverse = tf.math.reciprocal(tf.cast(divisor, tf.float32))
+    quotient = tf.zeros_like(rest)
+    for _ in range(3):
+        step = tf.cast(tf.floor(tf.cast(rest, tf.float32) * inverse), tf.int64)
+        quotient, rest = quotient + step, rest - step * divisor
+    is_below = tf.less(rest, 0)
+    quotient = tf.where(is_below, quotient - 1, quotient)
+    rest = tf.where(is_below, rest + divisor, rest)
+    quotient = tf.where(tf.greater_equal(rest, divisor), quotient + 1, quotient)
+    return tf.cast(quotient, tf.uint32)
+
+
+def _by_words(kernel: Kernel) -> Kernel:
+    """Computes 64-bit integers as two 32-bit words."""
+
+    def call(*tensors: tf.Tensor) -> tf.Tensor:
+        return tf.bitcast(kernel(*(tf.bitcast(tensor, tf.int32) for tensor in tensors)), tf.int64)
+
+    return call
+
+
+def _logical_shift(x: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
+    """Shifts words to the right; shifts by the width or more give 0."""
+    kept = tf.cast(tf.minimum(tf.maximum(places, 0), 31), tf.uint32)
+    shifted = tf.bitcast(tf.bitwise.right_shift(tf.bitcast(x, tf.uint32), kept), tf.int32)
+    return tf.where(tf.logical_and(tf.less(places, 32), tf.greater_equal(places, 0)), shifted, 0)
+
+
+def _words(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    low, high = tf.unstack(tf.bitcast(x, tf.int32), 2, axis=-1)
+    return low, high
+
+
+def _shift_right_64(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Shifts unsigned 64-bit integers to the right."""
+    (low, high), places = _words(x), tf.cast(y, tf.int32)
+    joined = _xor(_logical_shift(low, places), _left_shift(high, 32 - places))
+    near = tf.where(tf.less(places, 32), joined, _logical_shift(high, places - 32))
+    return tf.bitcast(tf.stack([near, _logical_shift(high, places)], axis=-1), tf.int64)
+
+
+def _shift_left_64(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    (low, high), places = _words(x), tf.cast(y, tf.int32)
+    joined = _xor(_left_shift(high, places), _logical_shift(low, 32 - places))
+    far = tf.where(tf.less(places, 32), joined, _left_shift(low, places - 32))
+    return tf.bitcast(tf.stack([_left_shift(low, places), far], axis=-1), tf.int64)
+
+
+def _low_word(x: tf.Tensor) -> tf.Tensor:
+    return _words(tf.bitcast(x, tf.int64))[0]
+
+
+FROM_UINT64: Mapping[tf.DType, Kernel] = MappingProxyType(
+    {
+        tf.int32: _low_word,
+        tf.int64: lambda x: tf.bitcast(x, tf.int64),
+        tf.uint32: lambda x: tf.bitcast(_low_word(x), tf.uint32),
+    }
+)
+"""Casts from uint64, by the dtype of the result."""
+
+
+def to_uint64(x: tf.Tensor) -> tf.Tensor:
+    """Casts to uint64."""
+    return tf.bitcast(tf.cast(x, tf.int64), tf.uint64)
+
+
+# Floats.
+
+
+# Minimax coefficients on [-4, 4] from Eigen's generic_fast_erf_float, as in TensorFlow's kernel.
+_ERF_ABOVE = (
+    *(-2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06),
+    *(-5.69250639462346e-05, -7.34990630326855e-04, -2.95459980854025e-03),
+    -1.60960333262415e-02,
+)
+_ERF_BELOW = (
+    *(-1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-03),
+    *(-7.37332916720468e-03, -1.42647390514189e-02),
+)
+
+
+def _erf(x: tf.Tensor) -> tf.Tensor:
+    clamped = tf.minimum(tf.maximum(x, -4.0), 4.0)
+    square = clamped * clamped
+    product = clamped * tf.math.polyval(list(_ERF_ABOVE), square)
+    return product / tf.math.polyval(list(_ERF_BELOW), square)
+
+
+# Press et al., "Numerical Recipes in C" (1992), section 6.2: relative errors of 1.2e-7.
+_ERFC = (
+    *(0.17087277, -0.82215223, 1.48851587, -1.13520398, 0.27886807),
+    *(-0.18628806, 0.09678418, 0.37409196, 1.00002368, -1.26551223),
+)
+
+
+def _erfc(x: tf.Tensor) -> tf.Tensor:
+    size = tf.abs(x)
+    t = 1.0 / (1.0 + 0.5 * size)
+    tail = t * tf.exp(tf.math.polyval(list(_ERFC), t) - size * size)
+    far = tf.where(tf.less(x, 0.0), 2.0 - tail, tail)
+    return tf.where(tf.less(size, 0.5), 1.0 - _erf(x), far)
+
+
+# Giles, "Approximating the erfinv function", GPU Computing Gems (2011): single precision.
+_ERFINV_MIDDLE = (
+    *(2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087),
+    *(-0.00125372503, -0.00417768164, 0.246640727, 1.50140941),
+)
+_ERFINV_TAIL = (
+    *(-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773),
+    *(-0.0076224613, 0.00943887047, 1.00167406, 2.83297682),
+)
+
+
+def _erfinv(x: tf.Tensor) -> tf.Tensor:
+    w = -tf.math.log((1.0 - x) * (1.0 + x))
+    middle = tf.math.polyval(list(_ERFINV_MIDDLE), w - 2.5)
+    tail = tf.math.polyval(list(_ERFINV_TAIL), tf.sqrt(tf.maximum(w, 5.0)) - 3.0)
+    result = tf.where(tf.less(w, 5.0), middle, tail) * x
+    # A product with infinity is the greatest finite number in LiteRT.
+    result = tf.where(tf.equal(x, 1.0), np.float32(np.inf), result)
+    return tf.where(tf.equal(x, -1.0), np.float32(-np.inf), result)
+
+
+def _expm1(x: tf.Tensor) -> tf.Tensor:
+    """Computes exp(x) - 1 accurately near 0, by Kahan's method."""
+    power = tf.exp(x)
+    near = (power - 1.0) * x / tf.where(tf.equal(power, 1.0), tf.ones_like(x), tf.math.log(power))
+    result = tf.where(tf.less(tf.abs(x), 0.5), near, power - 1.0)
+    return tf.where(tf.equal(power, 1.0), x, result)
+
+
+def _log1p(x: tf.Tensor) -> tf.Tensor:
+    """Computes log(1 + x) accurately near 0, by Kahan's method."""
+    sum_ = 1.0 + x
+    near = tf.math.log(sum_) * x / tf.where(tf.equal(sum_, 1.0), tf.ones_like(x), sum_ - 1.0)
+    result = tf.where(tf.less(tf.abs(x), 0.5), near, tf.math.log(sum_))
+    return tf.where(tf.equal(sum_, 1.0), x, result)
+
+
+def _sinh(x: tf.Tensor) -> tf.Tensor:
+    power = _expm1(tf.abs(x))
+    # Halving comes first, so that no intermediate value overflows before the result.
+    near = 0.5 * (power + power / (power + 1.0))
+    far = tf.exp(tf.abs(x) - np.float32(np.log(2)))
+    return tf.sign(x) * tf.where(tf.less(tf.abs(x), 9.0), near, far)
+
+
+def _cosh(x: tf.Tensor) -> tf.Tensor:
+    half = tf.exp(tf.abs(x) - np.float32(np.log(2)))
+    return half + 0.25 / half
+
+
+def _asinh(x: tf.Tensor) -> tf.Tensor:
+    size = tf.abs(x)
+    small = tf.minimum(size, 1e4)
+    square = small * small
+    near = _log1p(small + square / (1.0 + tf.sqrt(1.0 + square)))
+    far = tf.math.log(tf.maximum(size, 1.0)) + np.float32(np.log(2))
+    return tf.sign(x) * tf.where(tf.less(size, 1e4), near, far)
+
+
+def _acosh(x: tf.Tensor) -> tf.Tensor:
+    small = tf.minimum(x, 1e4) - 1.0
+    near = _log1p(small + tf.sqrt(small * (small + 2.0)))
+    far = tf.math.log(x) + np.float32(np.log(2))
+    # Below 1 there is no result, and far below 1 the two summands would cancel.
+    return tf.where(tf.less(x, 1.0), np.float32(np.nan), tf.where(tf.less(x, 1e4), near, far))
+
+
+def _float_remainder(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Returns the exact remainder with the dividend's sign."""
+    size = tf.math.floormod(tf.abs(x), tf.abs(y))
+    return tf.where(tf.less(x, 0.0), tf.negative(size), size)
+
+
+def _atan2(y: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    """Broadcasts the operands first, because LiteRT's operation does not.
+
+    A selection keeps the known sizes of a result with open ones; BroadcastTo does not, and the
+    converter rejects that.
+    """
+    everywhere = tf.equal(tf.zeros_like(x), tf.zeros_like(y))
+    return tf.atan2(tf.where(everywhere, y, y), tf.where(everywhere, x, x))
+
+
+def _next_after(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Adds or subtracts 1 to the bits of x, which are in the order of the numbers of one sign."""
+    bits = tf.bitcast(x, tf.int32)
+    is_away = tf.equal(tf.less(x, y), tf.greater(x, 0.0))
+    moved = tf.bitcast(bits + tf.where(is_away, 1, -1), tf.float32)
+    smallest = tf.bitcast(tf.where(tf.less(y, 0.0), _MIN_INT32 + 1, 1), tf.float32)
+    result = tf.where(tf.equal(x, y), y, tf.where(tf.equal(x, 0.0), smallest, moved))
+    is_nan = tf.logical_or(tf.not_equal(x, x), tf.not_equal(y, y))
+    return tf.where(is_nan, np.float32(np.nan), result)
+
+
+# Products and updates.
+
+
+_MAX_TERMS = 256
+"""Maximum number of products of bytes that float32 adds exactly."""
+
+
+def _split_bytes(x: tf.Tensor) -> list[tf.Tensor]:
+    """Splits integers into bytes as floats, lowest first; the highest byte is signed."""
+    shifted = [x, *(tf.bitwise.right_shift(x, tf.constant(8 * i)) for i in (1, 2, 3))]
+    low = [tf.math.floormod(number, tf.constant(256)) for number in shifted[:3]]
+    return [tf.cast(number, tf.float32) for number in (*low, shifted[3])]
+
+
+def _group_terms(x: tf.Tensor) -> tf.Tensor:
+    """Reshapes (b, k, n) to (b * groups, terms, n), padded with zeros."""
+    batch, count, width = tf.unstack(tf.shape(x), 3)
+    terms = tf.minimum(tf.maximum(count, 1), _MAX_TERMS)
+    groups = (count + terms - 1) // terms
+    missing = groups * terms - count
+    padded = tf.pad(x, [[0, 0], [0, missing], [0, 0]])
+    return tf.reshape(padded, [batch * groups, terms, width])
+
+
+def _in_one_batch(x: tf.Tensor, batch: tf.Tensor | None, is_transposed: bool) -> tf.Tensor:
+    """Reshapes (..., k, n) to (b, k, n), because LiteRT only multiplies arrays of low rank."""
+    ends = tf.shape(x)[-2:]
+    if batch is not None:
+        x = tf.broadcast_to(x, tf.concat([batch, ends], 0))
+    x = tf.reshape(x, tf.stack([1 if batch is None else tf.reduce_prod(batch), ends[0], ends[1]]))
+    return tf.transpose(x, [0, 2, 1]) if is_transposed else x
+
+
+def multiply_int32(
+    x: tf.Tensor, y: tf.Tensor, *, in_batches: bool, left: bool, right: bool
+) -> tf.Tensor:
+    """Multiplies int32 matrices modulo 2**32, by bytes, whose products float32 adds exactly."""
+    batch = None
+    if in_batches:
+        batch = tf.broadcast_dynamic_shape(tf.shape(x)[:-2], tf.shape(y)[:-2])
+    x, y = _in_one_batch(x, batch, not left), _in_one_batch(y, batch, right)
+    rows, columns = tf.shape(x)[2], tf.shape(y)[2]
+    size = tf.shape(x)[0]
+    left_bytes, right_bytes = (_split_bytes(_group_terms(matrix)) for matrix in (x, y))
+    result = tf.zeros(tf.stack([size, rows, columns]), tf.int32)
+    for i, left_byte in enumerate(left_bytes):
+        for j, right_byte in enumerate(right_bytes[: 4 - i]):
+            product = tf.raw_ops.BatchMatMulV2(x=left_byte, y=right_byte, adj_x=True)
+            groups = tf.reshape(tf.cast(product, tf.int32), tf.stack([size, -1, rows, columns]))
+            result += tf.reduce_sum(groups, 1) * tf.constant(1 << 8 * (i + j))
+    ends = tf.stack([rows, columns])
+    return tf.reshape(result, ends if batch is None else tf.concat([batch, ends], 0))
+
+
+def update_slice(
+    write: Callable[..., tf.Tensor],
+    x: tf.Tensor,
+    begin: tf.Tensor,
+    end: tf.Tensor,
+    strides: tf.Tensor,
+    value: tf.Tensor,
+    *,
+    whole_axes: int,
+) -> tf.Tensor:
+    """Updates a slice at computed places; the bits of `whole_axes` mark axes that start at 0."""
+    # The rank is a constant after the function is inlined.
+    count = tf.size(begin)
+    bits = tf.math.floormod(tf.constant(whole_axes) // (2 ** tf.range(count)), 2)
+    starts = tf.where(tf.equal(bits, 1), 0, begin)
+    return write(x, value, tf.pad(starts, [[0, tf.rank(x) - count]]))
+
+
+def squeeze_by_reshape(x: tf.Tensor, *, axes: Sequence[int]) -> tf.Tensor:
+    """Drops axes of size 1."""
+    places = tf.range(tf.rank(x))
+    dropped = [tf.math.floormod(tf.constant(axis, tf.int32), tf.rank(x)) for axis in axes]
+    is_kept = tf.reduce_all(tf.not_equal(places[:, None], tf.stack(dropped)), 1)
+    return tf.reshape(x, tf.boolean_mask(tf.shape(x), is_kept))
+
+
+def _rows(x: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Reshapes an array to a matrix; also returns the row numbers of updates, and the row width."""
+    depth, shape = tf.shape(indices)[-1], tf.shape(x)
+    leading, ends = shape[:depth], shape[depth:]
+    places = tf.range(depth)
+    is_behind = tf.greater(places[None], places[:, None])
+    strides = tf.reduce_prod(tf.where(is_behind, leading[None], 1), 1)
+    numbers = tf.reduce_sum(tf.cast(indices, tf.int32) * strides, -1)
+    width = tf.reduce_prod(ends)
+    matrix = tf.reshape(x, tf.stack([tf.reduce_prod(leading), width]))
+    return matrix, tf.reshape(numbers, [-1]), width
+
+
+def _scatter(combine: Kernel) -> Kernel:
+    """Makes the kernel of a scatter from a function of a matrix, row numbers and rows."""
+
+    def kernel(tensor: tf.Tensor, indices: tf.Tensor, updates: tf.Tensor) -> tf.Tensor:
+        matrix, numbers, width = _rows(tensor, indices)
+        rows = tf.reshape(updates, tf.stack([tf.size(numbers), width]))
+        return tf.reshape(combine(matrix, numbers, rows), tf.shape(tensor))
+
+    return kernel
+
+
+def _set_rows(matrix: tf.Tensor, numbers: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    """Overwrites rows; the last of several updates of a row wins.
+
+    The converter's own form multiplies old values by 0, which turns infinity into NaN.
+    """
+    count = tf.shape(matrix)[0]
+    last = tf.math.unsorted_segment_max(tf.range(tf.shape(rows)[0]), numbers, count)
+    # An additional row is taken for rows without an update.
+    none = tf.zeros(tf.stack([1, tf.shape(matrix)[1]]), matrix.dtype)
+    taken = tf.gather(tf.concat([none, rows], 0), tf.maximum(last, -1) + 1)
+    return tf.where(tf.greater_equal(last, 0)[:, None], taken, matrix)
+
+
+def _combine_rows(combine: Kernel, reduce_segments: Kernel) -> Kernel:
+    def kernel(matrix: tf.Tensor, numbers: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+        return combine(matrix, reduce_segments(rows, numbers, tf.shape(matrix)[0]))
+
+    return kernel
+
+
+_SCATTER_MAX = _scatter(_combine_rows(tf.maximum, tf.math.unsorted_segment_max))
+_SCATTER_MIN = _scatter(_combine_rows(tf.minimum, tf.math.unsorted_segment_min))
+SCATTERS: Mapping[str, Kernel] = MappingProxyType(
+    {
+        "TensorScatterAdd": _scatter(_combine_rows(tf.add, tf.math.unsorted_segment_sum)),
+        "TensorScatterMax": _SCATTER_MAX,
+        "TensorScatterMin": _SCATTER_MIN,
+        "TensorScatterUpdate": _scatter(_set_rows),
+    }
+)
+"""Kernels of scatters, for float32 and signed integers."""
+
+
+def _scatter_unsigned(scatter: Kernel) -> Kernel:
+    def kernel(tensor: tf.Tensor, indices: tf.Tensor, updates: tf.Tensor) -> tf.Tensor:
+        result = scatter(_to_order(tensor), indices, _to_order(updates))
+        return tf.bitcast(_xor(result, _MIN_INT32), tf.uint32)
+
+    return kernel
+
+
+_ARITHMETIC: Mapping[str, Kernel] = MappingProxyType(
+    {
+        "AddV2": tf.add,
+        "Equal": tf.equal,
+        "Mul": tf.multiply,
+        "NotEqual": tf.not_equal,
+        "Sub": tf.subtract,
+    }
+)
+"""Operations with the same bits for signed and unsigned integers."""
+_ORDER: Mapping[str, Kernel] = MappingProxyType(
+    {
+        "Greater": tf.greater,
+        "GreaterEqual": tf.greater_equal,
+        "Less": tf.less,
+        "LessEqual": tf.less_equal,
+    }
+)
+_BITS_32: Mapping[str, Kernel] = MappingProxyType(
+    {"BitwiseAnd": _and, "BitwiseOr": _or, "Invert": _invert, "LeftShift": _left_shift}
+)
+_BITS_64: Mapping[str, Kernel] = MappingProxyType(
+    {
+        "BitwiseAnd": _by_words(_and),
+        "BitwiseOr": _by_words(_or),
+        "BitwiseXor": _by_words(_xor),
+        "Invert": _by_words(_invert),
+        "LeftShift": _shift_left_64,
+    }
+)
+_FLOATS: Mapping[str, Kernel] = MappingProxyType(
+    {
+        "Acos": lambda x: tf.atan2(tf.sqrt((1.0 - x) * (1.0 + x)), x),
+        "Acosh": _acosh,
+        "Asin": lambda x: tf.atan2(x, tf.sqrt((1.0 - x) * (1.0 + x))),
+        "Asinh": _asinh,
+        "Atan": lambda x: tf.atan2(x, tf.ones_like(x)),
+        "Atan2": _atan2,
+        "Atanh": lambda x: 0.5 * (_log1p(x) - _log1p(-x)),
+        "Cosh": _cosh,
+        "Erf": _erf,
+        "Erfc": _erfc,
+        "Erfinv": _erfinv,
+        "Expm1": _expm1,
+        "IsFinite": lambda x: tf.less(tf.abs(x), np.float32(np.inf)),
+        # The converter's own form has empty constants if a size is open.
+        "Lgamma": lambda x: lgamma(x, _log1p),
+        "Log1p": _log1p,
+        "NextAfter": _next_after,
+        "Sinh": _sinh,
+        "Tan": lambda x: tf.sin(x) / tf.cos(x),
+        "TruncateMod": _float_remainder,
+    }
+)
+KERNELS: Mapping[tf.DType, Mapping[str, Kernel]] = MappingProxyType(
+    {
+        tf.float32: {**_FLOATS, **SCATTERS},
+        tf.int32: {**_BITS_32, "TruncateMod": _truncated_remainder, **SCATTERS},
+        tf.int64: {
+            **_BITS_64,
+            "Abs": lambda x: tf.maximum(x, -x),
+            "Sign": lambda x: tf.minimum(tf.maximum(x, -1), 1),
+            "TruncateMod": _truncated_remainder,
+        },
+        tf.uint32: {
+            **{name: compute_in(tf.int32, f) for name, f in {**_ARITHMETIC, **_BITS_32}.items()},
+            **{name: _compare_unsigned(f) for name, f in _ORDER.items()},
+            "FloorDiv": _unsigned_quotient,
+            "FloorMod": _unsigned_remainder,
+            "Maximum": lambda x, y: tf.where(_compare_unsigned(tf.greater)(x, y), x, y),
+            "Minimum": lambda x, y: tf.where(_compare_unsigned(tf.less)(x, y), x, y),
+            "TensorScatterMax": _scatter_unsigned(_SCATTER_MAX),
+            "TensorScatterMin": _scatter_unsigned(_SCATTER_MIN),
+            "TruncateDiv": _unsigned_quotient,
+        },
+        tf.uint64: {
+            **{name: compute_in(tf.int64, f) for name, f in {**_ARITHMETIC, **_BITS_64}.items()},
+            "RightShift": compute_in(tf.int64, _shift_right_64),
+        },
+    }
+)
+"""Kernels by the dtype and the name of TensorFlow's operations."""
