@@ -159,12 +159,6 @@ def eig(a: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.where(fine[..., 0], values, nan), tf.where(fine, vectors, nan)
 
 
-def qr(a: tf.Tensor, *, full_matrices: bool) -> tuple[tf.Tensor, tf.Tensor]:
-    """Computes Q and R."""
-    q, r = tf.linalg.qr(a, full_matrices=full_matrices)
-    return q, r
-
-
 def svd(a: tf.Tensor, *, full_matrices: bool) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Computes the singular values, U, and V^H."""
     values, u, v = tf.linalg.svd(a, full_matrices=full_matrices)
@@ -331,12 +325,3 @@ def householder_product(packed: tf.Tensor, taus: tf.Tensor) -> tf.Tensor:
     t = tf.linalg.triangular_solve(system, tf.linalg.diag(taus), lower=False)
     columns = tf.linalg.matmul(t, v[..., :n, :], adjoint_b=True)
     return tf.eye(m, n, dtype=packed.dtype) - tf.linalg.matmul(v, columns)
-
-
-def tridiagonal_solve(
-    lower: tf.Tensor, diagonal: tf.Tensor, upper: tf.Tensor, b: tf.Tensor
-) -> tf.Tensor:
-    """Solves tridiagonal systems [..., n] for b [..., n, k]; elements outside are not read."""
-    return tf.linalg.tridiagonal_solve(
-        tf.stack([upper, diagonal, lower], -2), b, diagonals_format="compact"
-    )

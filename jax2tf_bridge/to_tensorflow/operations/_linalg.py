@@ -16,8 +16,6 @@ from jax2tf_bridge.to_tensorflow.operations._functions import decomposed
 from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
 from shape_poly import Dim
 
-_Attributes: TypeAlias = "Mapping[str, Attribute]"
-
 _DTYPES = frozenset({"f32", "f64", "complex<f32>", "complex<f64>"})
 """Element types of matrices that tf.linalg can factor."""
 
@@ -52,15 +50,19 @@ def _triangular_solve(scope: Scope, operation: Operation, operands: Sequence[Arr
     return scope.made(tensor, b.element, b.sizes)
 
 
-def _check(scope: Scope, operation: Operation, operands: Sequence[Array]) -> None:
-    for array in operands:
+def _check(scope: Scope, operation: Operation, arrays: Sequence[Array]) -> None:
+    for array in arrays:
         if array.element not in _DTYPES:
             scope.fail(operation, f"TensorFlow has no kernel for matrices of {array.element}")
 
 
-def _least(scope: Scope, operation: Operation, sizes: Sequence[Dim]) -> Dim:
+def _is_empty(array: Array) -> bool:
+    return 0 in array.sizes
+
+
+def _smaller_size(scope: Scope, operation: Operation, array: Array) -> Dim:
     """Returns the smaller size of a matrix."""
-    rows, columns = sizes[-2:]
+    rows, columns = array.sizes[-2:]
     lower, upper = scope.bounds(rows - columns)
     if upper <= 0:
         return rows
@@ -69,159 +71,154 @@ def _least(scope: Scope, operation: Operation, sizes: Sequence[Dim]) -> Dim:
     scope.fail(operation, f"whether {rows} rows are fewer than {columns} columns is open")
 
 
-def _results(
-    scope: Scope,
-    operation: Operation,
-    tensors: Sequence[tf.Tensor],
-    sizes: Sequence[Sequence[Dim]],
-) -> list[Array]:
-    """Makes the results of the operation."""
+# Factorizations. A function gets the scope, the operation and its matrices, and returns tensors
+# with their sizes. Composites, calls that XLA expands and LAPACK's routines share these functions.
+
+_Results: TypeAlias = "list[tuple[tf.Tensor, Sequence[Dim]]]"
+_Function: TypeAlias = Callable[..., "_Results | None"]
+
+
+def _eigh(scope: Scope, a: Array, *, lower: bool) -> _Results:
+    vectors, values = factorizations.eigh(scope.tensor(a), lower=lower)
+    return [(vectors, a.sizes), (values, a.sizes[:-1])]
+
+
+def _lu(scope: Scope, operation: Operation, a: Array) -> _Results:
+    *batch, m, _ = a.sizes
+    count = _smaller_size(scope, operation, a)
+    factors, pivots, permutation = factorizations.lu(scope.tensor(a))
+    return [(factors, a.sizes), (pivots, (*batch, count)), (permutation, (*batch, m))]
+
+
+def _svd(scope: Scope, operation: Operation, a: Array, *, full: bool) -> _Results:
+    *batch, m, n = a.sizes
+    k = _smaller_size(scope, operation, a)
+    values, u, vh = factorizations.svd(scope.tensor(a), full_matrices=full)
+    rows, columns = (m, n) if full else (k, k)
+    return [(values, (*batch, k)), (u, (*batch, m, rows)), (vh, (*batch, columns, n))]
+
+
+def _householder_qr(scope: Scope, operation: Operation, a: Array) -> _Results:
+    sizes = (*a.sizes[:-2], _smaller_size(scope, operation, a))
+    if _is_empty(a):
+        return [(scope.tensor(a), a.sizes), (tf.zeros([], a.tf_dtype), sizes)]
+    packed, taus = factorizations.householder_qr(scope.tensor(a))
+    return [(packed, a.sizes), (taus, sizes)]
+
+
+def _householder_product(
+    scope: Scope, operation: Operation, packed: Array, taus: Array
+) -> _Results:
+    if _is_empty(packed):
+        return [(scope.tensor(packed), packed.sizes)]
+    product = factorizations.householder_product(scope.tensor(packed), scope.tensor(taus))
+    return [(product, packed.sizes)]
+
+
+def _as_arrays(scope: Scope, operation: Operation, results: _Results) -> list[Array]:
+    """Makes the arrays of the operation's first results."""
+    values = operation.results[: len(results)]
     return [
-        scope.made(tensor, value.tensor.element, tuple(shape))
-        for tensor, value, shape in zip(tensors, operation.results, sizes, strict=True)
+        scope.made(tensor, value.tensor.element, tuple(sizes))
+        for (tensor, sizes), value in zip(results, values, strict=True)
     ]
 
 
-def _constant(operation: Operation, place: int, sizes: Sequence[Dim], number: int = 0) -> Array:
-    element = operation.results[place].tensor.element
-    known = np.array(number, tf_dtype(element).as_numpy_dtype)
-    return Array(element, tuple(sizes), known=known)
+# Composites.
 
 
-def _is_empty(array: Array) -> bool:
-    return 0 in array.sizes
+def _attributes(operation: Operation) -> Mapping[str, Attribute]:
+    attributes = operation.attributes.get("composite_attributes")
+    return attributes if isinstance(attributes, Mapping) else {}
 
 
-# Composites of the export, and custom calls that XLA expands.
+def _composite_eig(scope: Scope, operation: Operation, a: Array) -> _Results | None:
+    if _attributes(operation).get("compute_left_eigenvectors"):
+        return None  # TensorFlow does not compute them
+    values, vectors = factorizations.eig(scope.tensor(a))
+    results: _Results = [(values, a.sizes[:-1]), (vectors, a.sizes)]
+    return results[: len(operation.results)]
 
 
-def _attributes(operation: Operation) -> _Attributes:
-    attribute = operation.attributes.get("composite_attributes")
-    return attribute if isinstance(attribute, Mapping) else {}
+def _composite_eigh(scope: Scope, operation: Operation, a: Array) -> _Results:
+    return _eigh(scope, a, lower=bool(_attributes(operation).get("lower", True)))
 
 
-def _qr(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
-    (a,) = operands
-    if a.element not in _DTYPES or _is_empty(a):
-        return decomposed(scope, operation)
+def _composite_qr(scope: Scope, operation: Operation, a: Array) -> _Results:
     full = bool(_attributes(operation).get("full_matrices"))
     *batch, m, n = a.sizes
-    k = m if full else _least(scope, operation, a.sizes)
-    tensors = factorizations.qr(scope.tensor(a), full_matrices=full)
-    return _results(scope, operation, tensors, [(*batch, m, k), (*batch, k, n)])
+    k = m if full else _smaller_size(scope, operation, a)
+    q, r = tf.linalg.qr(scope.tensor(a), full_matrices=full)
+    return [(q, (*batch, m, k)), (r, (*batch, k, n))]
 
 
-def _eigh(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
-    (a,) = operands
-    if a.element not in _DTYPES or _is_empty(a):
-        return decomposed(scope, operation)
-    lower = bool(_attributes(operation).get("lower", True))
-    tensors = factorizations.eigh(scope.tensor(a), lower=lower)
-    return _results(scope, operation, tensors, [a.sizes, a.sizes[:-1]])
-
-
-def _svd(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
-    (a,) = operands
-    if a.element not in _DTYPES or _is_empty(a):
-        return decomposed(scope, operation)
+def _composite_svd(scope: Scope, operation: Operation, a: Array) -> _Results:
     attributes = _attributes(operation)
-    if not attributes.get("compute_uv"):
-        values = factorizations.singular_values(scope.tensor(a))
-        least = _least(scope, operation, a.sizes)
-        return _results(scope, operation, [values], [(*a.sizes[:-2], least)])
-    tensors, sizes = _svd_of(
-        scope, operation, a, full_matrices=bool(attributes.get("full_matrices"))
-    )
-    return _results(scope, operation, tensors, sizes)
-
-
-def _svd_of(
-    scope: Scope, operation: Operation, a: Array, *, full_matrices: bool
-) -> tuple[Sequence[tf.Tensor], Sequence[Sequence[Dim]]]:
-    *batch, m, n = a.sizes
-    k = _least(scope, operation, a.sizes)
-    values, u, vh = factorizations.svd(scope.tensor(a), full_matrices=full_matrices)
-    inner = (m, n) if full_matrices else (k, k)
-    sizes = [(*batch, k), (*batch, m, inner[0]), (*batch, inner[1], n)]
-    return (values, u, vh), sizes
-
-
-def _lu(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
-    (a,) = operands
-    if a.element not in _DTYPES or _is_empty(a):
-        return decomposed(scope, operation)
-    return _lu_of(scope, operation, a)
-
-
-def _lu_of(scope: Scope, operation: Operation, a: Array) -> list[Array]:
-    *batch, m, _ = a.sizes
-    least = _least(scope, operation, a.sizes)
-    tensors = factorizations.lu(scope.tensor(a))
-    return _results(scope, operation, tensors, [a.sizes, (*batch, least), (*batch, m)])
-
-
-def _eig(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
-    (a,) = operands
-    attributes = _attributes(operation)
-    # TensorFlow does not compute left eigenvectors.
-    is_left = bool(attributes.get("compute_left_eigenvectors"))
-    if a.element not in _DTYPES or _is_empty(a) or is_left:
-        return decomposed(scope, operation)
-    values, vectors = factorizations.eig(scope.tensor(a))
-    count = len(operation.results)
-    return _results(scope, operation, (values, vectors)[:count], [a.sizes[:-1], a.sizes][:count])
+    if attributes.get("compute_uv"):
+        return _svd(scope, operation, a, full=bool(attributes.get("full_matrices")))
+    values = factorizations.singular_values(scope.tensor(a))
+    return [(values, (*a.sizes[:-2], _smaller_size(scope, operation, a)))]
 
 
 def _tridiagonal_solve(
-    scope: Scope, operation: Operation, operands: Sequence[Array]
-) -> Sequence[Array]:
-    b = operands[-1]
-    if b.element not in _DTYPES or _is_empty(b):
-        return decomposed(scope, operation)
-    tensor = factorizations.tridiagonal_solve(*(scope.tensor(array) for array in operands))
-    return _results(scope, operation, [tensor], [b.sizes])
+    scope: Scope, operation: Operation, lower: Array, diagonal: Array, upper: Array, b: Array
+) -> _Results:
+    diagonals = [scope.tensor(array) for array in (upper, diagonal, lower)]
+    solution = tf.linalg.tridiagonal_solve(
+        tf.stack(diagonals, -2), scope.tensor(b), diagonals_format="compact"
+    )
+    return [(solution, b.sizes)]
 
 
-def _qr_call(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
-    a = operands[0]  # with open sizes, the shapes of the results are further operands
-    _check(scope, operation, [a])
-    taus = (*a.sizes[:-2], _least(scope, operation, a.sizes))
-    if _is_empty(a):
-        return [a, _constant(operation, 1, taus)]
-    tensors = factorizations.householder_qr(scope.tensor(a))
-    return _results(scope, operation, tensors, [a.sizes, taus])
+def _composite(function: _Function) -> Emitter:
+    """Decomposes a composite of empty matrices, and of those that tf.linalg cannot factor."""
+
+    def emit(
+        scope: Scope, operation: Operation, operands: Sequence[Array]
+    ) -> Sequence[Array]:
+        results = None
+        if operands[-1].element in _DTYPES and not _is_empty(operands[-1]):
+            results = function(scope, operation, *operands)
+        if results is None:
+            return decomposed(scope, operation)
+        return _as_arrays(scope, operation, results)
+
+    return emit
 
 
-def _householder_call(
-    scope: Scope, operation: Operation, operands: Sequence[Array]
-) -> Sequence[Array]:
-    packed, taus = operands = operands[:2]
-    _check(scope, operation, operands)
-    if _is_empty(packed):
-        return [packed]
-    tensor = factorizations.householder_product(scope.tensor(packed), scope.tensor(taus))
-    return _results(scope, operation, [tensor], [packed.sizes])
+COMPOSITES: Mapping[str, Emitter] = MappingProxyType(
+    {
+        "jax2tf.eig": _composite(_composite_eig),
+        "jax2tf.eigh": _composite(_composite_eigh),
+        "jax2tf.lu": _composite(_lu),
+        "jax2tf.qr": _composite(_composite_qr),
+        "jax2tf.svd": _composite(_composite_svd),
+        "jax2tf.tridiagonal_solve": _composite(_tridiagonal_solve),
+    }
+)
 
 
-def _eigh_call(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
-    a = operands[0]
-    _check(scope, operation, [a])
+# Custom calls that XLA expands.
+
+
+def _call_eigh(scope: Scope, operation: Operation, a: Array) -> _Results:
     config = operation.attributes.get("backend_config")
     # The configuration has the triangle that is read, and the precision of XLA's iteration.
-    lower = not isinstance(config, str) or config.split(",")[0] != "0"
-    tensors = factorizations.eigh(scope.tensor(a), lower=lower)
-    return _results(scope, operation, tensors, [a.sizes, a.sizes[:-1]])
+    return _eigh(scope, a, lower=not isinstance(config, str) or config.split(",")[0] != "0")
 
 
-def _lu_call(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
-    _check(scope, operation, operands[:1])
-    return _lu_of(scope, operation, operands[0])
+def _custom_call(function: Callable[..., _Results], *, n_matrices: int = 1) -> Emitter:
+    def emit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
+        # With open sizes, the shapes of the results are further operands.
+        matrices = operands[:n_matrices]
+        _check(scope, operation, matrices)
+        return _as_arrays(scope, operation, function(scope, operation, *matrices))
+
+    return emit
 
 
-# LAPACK's routines as JAX calls them on CPUs since 2025. JAX only tests whether `info` is 0; here
-# it always is, because the results of failed factorizations are already NaN.
-
-_Routine: TypeAlias = "Callable[[Scope, Operation, Sequence[Array]], Sequence[Array]]"
+# LAPACK's routines as JAX calls them on CPUs since 2025. JAX only tests whether `info`, their last
+# result, is 0. It always is, because the results of failed factorizations are already NaN.
 
 
 def _flag(scope: Scope, operation: Operation, name: str, default: str) -> str:
@@ -237,144 +234,84 @@ def _flag(scope: Scope, operation: Operation, name: str, default: str) -> str:
     return default
 
 
-def _info(operation: Operation, batch: Sequence[Dim]) -> Array:
-    return _constant(operation, len(operation.results) - 1, batch)
+def _reads_lower(scope: Scope, operation: Operation) -> bool:
+    return _flag(scope, operation, "uplo", "L") == "L"
 
 
-def _getrf(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
-    (a,) = operands
-    least = _least(scope, operation, a.sizes)
-    factors, pivots, _ = factorizations.lu(scope.tensor(a))
-    batch = a.sizes[:-2]
-    return [
-        scope.made(factors, a.element, a.sizes),
-        # LAPACK numbers rows from 1.
-        scope.made(pivots + 1, "i32", (*batch, least)),
-        _info(operation, batch),
-    ]
+def _getrf(scope: Scope, operation: Operation, a: Array) -> _Results:
+    factors, (pivots, sizes), _ = _lu(scope, operation, a)
+    return [factors, (pivots + 1, sizes)]  # LAPACK numbers rows from 1
 
 
-def _geqrf(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
-    (a,) = operands
-    tensors = factorizations.householder_qr(scope.tensor(a))
-    return [
-        scope.made(tensors[0], a.element, a.sizes),
-        scope.made(tensors[1], a.element, (*a.sizes[:-2], _least(scope, operation, a.sizes))),
-        *([_info(operation, a.sizes[:-2])] if len(operation.results) > 2 else []),
-    ]
+def _potrf(scope: Scope, operation: Operation, a: Array) -> _Results:
+    factor = factorizations.cholesky(scope.tensor(a), lower=_reads_lower(scope, operation))
+    has_failed = tf.math.is_nan(tf.math.real(tf.linalg.diag_part(factor)))
+    info = tf.cast(tf.reduce_any(has_failed, -1), tf.int32)
+    return [(factor, a.sizes), (info, a.sizes[:-2])]
 
 
-def _orgqr(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
-    packed, taus = operands
-    tensor = factorizations.householder_product(scope.tensor(packed), scope.tensor(taus))
-    return [
-        scope.made(tensor, packed.element, packed.sizes),
-        *([_info(operation, packed.sizes[:-2])] if len(operation.results) > 1 else []),
-    ]
+def _syevd(scope: Scope, operation: Operation, a: Array) -> _Results:
+    return _eigh(scope, a, lower=_reads_lower(scope, operation))
 
 
-def _potrf(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
-    (a,) = operands
-    lower = _flag(scope, operation, "uplo", "L") == "L"
-    factor = factorizations.cholesky(scope.tensor(a), lower=lower)
-    batch = a.sizes[:-2]
-    failed = tf.math.is_nan(tf.math.real(tf.linalg.diag_part(factor)))
-    info = tf.cast(tf.reduce_any(failed, -1), tf.int32)
-    return [scope.made(factor, a.element, a.sizes), scope.made(info, "i32", batch)]
-
-
-def _syevd(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
-    (a,) = operands
-    lower = _flag(scope, operation, "uplo", "L") == "L"
-    vectors, values = factorizations.eigh(scope.tensor(a), lower=lower)
-    element = operation.results[1].tensor.element
-    return [
-        scope.made(vectors, a.element, a.sizes),
-        scope.made(values, element, a.sizes[:-1]),
-        _info(operation, a.sizes[:-2]),
-    ]
-
-
-def _gesdd(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
-    (a,) = operands
+def _gesdd(scope: Scope, operation: Operation, a: Array) -> _Results:
     full = _flag(scope, operation, "mode", "S") == "A"
-    tensors, sizes = _svd_of(scope, operation, a, full_matrices=full)
-    elements = [value.tensor.element for value in operation.results[1:4]]
-    return [
-        a,
-        *(
-            scope.made(tensor, element, tuple(shape))
-            for tensor, element, shape in zip(tensors, elements, sizes, strict=True)
-        ),
-        _info(operation, a.sizes[:-2]),
-    ]
+    return [(scope.tensor(a), a.sizes), *_svd(scope, operation, a, full=full)]
 
 
-def _trsm(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
-    a, b = operands
+def _trsm(scope: Scope, operation: Operation, a: Array, b: Array) -> _Results:
     transposes = {"N": "NO_TRANSPOSE", "T": "TRANSPOSE", "C": "ADJOINT"}
-    tensor = factorizations.triangular_solve(
+    solution = factorizations.triangular_solve(
         scope.tensor(a),
         scope.tensor(b),
         left=_flag(scope, operation, "side", "L") == "L",
-        lower=_flag(scope, operation, "uplo", "L") == "L",
+        lower=_reads_lower(scope, operation),
         unit_diagonal=_flag(scope, operation, "diag", "N") == "U",
         transpose=transposes[_flag(scope, operation, "trans_x", "N")],
     )
-    return [scope.made(tensor, b.element, b.sizes)]
+    return [(solution, b.sizes)]
 
 
-_ROUTINES: Mapping[str, _Routine] = {
-    "geqrf": _geqrf,
-    "gesdd": _gesdd,
-    "getrf": _getrf,
-    "orgqr": _orgqr,
-    "potrf": _potrf,
-    "syevd": _syevd,
-    "trsm": _trsm,
-}
-_COMPLEX_NAMES: Mapping[str, str] = {"orgqr": "ungqr", "syevd": "heevd"}
+# The letters of the dtypes are s, d, c and z.
+_ROUTINES: Mapping[str, Callable[..., _Results]] = MappingProxyType(
+    {
+        **dict.fromkeys(("sgeqrf", "dgeqrf", "cgeqrf", "zgeqrf"), _householder_qr),
+        **dict.fromkeys(("sgesdd", "dgesdd", "cgesdd", "zgesdd"), _gesdd),
+        **dict.fromkeys(("sgetrf", "dgetrf", "cgetrf", "zgetrf"), _getrf),
+        **dict.fromkeys(("sorgqr", "dorgqr", "cungqr", "zungqr"), _householder_product),
+        **dict.fromkeys(("spotrf", "dpotrf", "cpotrf", "zpotrf"), _potrf),
+        **dict.fromkeys(("ssyevd", "dsyevd", "cheevd", "zheevd"), _syevd),
+        **dict.fromkeys(("strsm", "dtrsm", "ctrsm", "ztrsm"), _trsm),
+    }
+)
 
 
-def _routine(routine: _Routine) -> Emitter:
+def _routine(function: Callable[..., _Results]) -> Emitter:
     def emit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
         # With open sizes, the shapes of the results are further operands.
         matrices = [array for array in operands if not array.row.is_integer]
         _check(scope, operation, matrices)
-        if any(_is_empty(array) for array in matrices):
+        if any(map(_is_empty, matrices)):
             scope.fail(operation, "its matrices are empty")
-        return routine(scope, operation, matrices)
+        arrays = _as_arrays(scope, operation, function(scope, operation, *matrices))
+        if len(arrays) < len(operation.results):
+            element = operation.results[-1].tensor.element
+            info = np.zeros((), tf_dtype(element).as_numpy_dtype)
+            arrays.append(Array(element, matrices[0].sizes[:-2], known=info))
+        return arrays
 
     return emit
 
 
-def _lapack() -> dict[str, Emitter]:
-    emitters: dict[str, Emitter] = {}
-    for name, routine in _ROUTINES.items():
-        for letter in "sdcz":
-            own = _COMPLEX_NAMES.get(name, name) if letter in "cz" else name
-            emitters[f"lapack_{letter}{own}_ffi"] = _routine(routine)
-    return emitters
-
-
 TARGETS: Mapping[str, Emitter] = MappingProxyType(
     {
-        "Eigh": _eigh_call,
-        "LuDecomposition": _lu_call,
-        "ProductOfElementaryHouseholderReflectors": _householder_call,
-        "Qr": _qr_call,
-        **_lapack(),
-    }
-)
-
-COMPOSITES: Mapping[str, Emitter] = MappingProxyType(
-    {
-        "jax2tf.eig": _eig,
-        "jax2tf.eigh": _eigh,
-        "jax2tf.lu": _lu,
-        "jax2tf.qr": _qr,
-        "jax2tf.svd": _svd,
-        "jax2tf.tridiagonal_solve": _tridiagonal_solve,
+        "Eigh": _custom_call(_call_eigh),
+        "LuDecomposition": _custom_call(_lu),
+        "ProductOfElementaryHouseholderReflectors": _custom_call(
+            _householder_product, n_matrices=2
+        ),
+        "Qr": _custom_call(_householder_qr),
+        **{f"lapack_{name}_ffi": _routine(function) for name, function in _ROUTINES.items()},
     }
 )
 
