@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
+from jax2tf_bridge.errors import ShapeError
 from jax2tf_bridge.to_tensorflow._dtypes import static_shape
-from shape_poly import Comparison, ComparisonOperator, Dim, DimOperation, shape_text
+from shape_poly import (
+    Comparison,
+    ComparisonOperator,
+    Dim,
+    DimExpr,
+    DimOperation,
+    shape_text,
+    symbolic_dim_bounds,
+)
 
 _COMPARE: Mapping[ComparisonOperator, Callable[[Any, Any], Any]] = {
     ">=": tf.greater_equal,
@@ -64,56 +75,52 @@ class SizeAlgebra:
 
     def add(self, left: Any, right: Any) -> Any:
         """Returns the sum."""
-        if _is_known(left, right):
-            return left + right
-        return tf.add(self._tensor(left), self._tensor(right))
+        return self._compute(operator.add, tf.add, left, right)
 
     def multiply(self, left: Any, right: Any) -> Any:
         """Returns the product."""
-        if _is_known(left, right):
-            return left * right
-        return tf.multiply(self._tensor(left), self._tensor(right))
+        return self._compute(operator.mul, tf.multiply, left, right)
 
     def floordiv(self, left: Any, right: Any) -> Any:
         """Returns the quotient rounded down; the result is arbitrary if an unknown divisor is 0."""
-        if _is_known(left, right):
-            return left // right
-        return tf.math.floordiv(self._tensor(left), self._divisor(right))
+        return self._compute(operator.floordiv, tf.math.floordiv, left, _avoid_zero(right))
 
     def mod(self, left: Any, right: Any) -> Any:
         """Returns the remainder with the divisor's sign; arbitrary if an unknown divisor is 0."""
-        if _is_known(left, right):
-            return left % right
-        return tf.math.floormod(self._tensor(left), self._divisor(right))
+        return self._compute(operator.mod, tf.math.floormod, left, _avoid_zero(right))
 
     def maximum(self, left: Any, right: Any) -> Any:
         """Returns the larger operand."""
-        if _is_known(left, right):
-            return max(left, right)
-        return tf.maximum(self._tensor(left), self._tensor(right))
+        return self._compute(max, tf.maximum, left, right)
 
     def minimum(self, left: Any, right: Any) -> Any:
         """Returns the smaller operand."""
-        if _is_known(left, right):
-            return min(left, right)
-        return tf.minimum(self._tensor(left), self._tensor(right))
+        return self._compute(min, tf.minimum, left, right)
 
-    def compare(self, operator: ComparisonOperator, left: Any, right: Any) -> tf.Tensor:
+    def compare(self, comparison: ComparisonOperator, left: Any, right: Any) -> tf.Tensor:
         """Returns the result of the comparison as a bool tensor."""
-        return _COMPARE[operator](self._tensor(left), self._tensor(right))
+        return _COMPARE[comparison](self._tensor(left), self._tensor(right))
+
+    def _compute(
+        self,
+        of_ints: Callable[[int, int], int],
+        of_tensors: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+        left: Any,
+        right: Any,
+    ) -> Any:
+        if isinstance(left, int) and isinstance(right, int):
+            return of_ints(left, right)
+        return of_tensors(self._tensor(left), self._tensor(right))
 
     def _tensor(self, value: Any) -> tf.Tensor:
         return tf.constant(value, self.dtype) if isinstance(value, int) else value
 
-    def _divisor(self, value: Any) -> tf.Tensor:
-        """Replaces a zero divisor by 1, so that the guard fails and not the division's kernel."""
-        if isinstance(value, int):
-            return self._tensor(value)
-        return tf.where(tf.equal(value, 0), tf.ones_like(value), value)
 
-
-def _is_known(left: Any, right: Any) -> bool:
-    return isinstance(left, int) and isinstance(right, int)
+def _avoid_zero(divisor: Any) -> Any:
+    """Replaces an unknown divisor of 0 by 1, so that the guard fails and not the kernel."""
+    if isinstance(divisor, int):
+        return divisor
+    return tf.where(tf.equal(divisor, 0), tf.ones_like(divisor), divisor)
 
 
 class Guards:
@@ -155,10 +162,10 @@ class Guards:
         return [s if k is None else k for k, s in zip(known, sizes, strict=True)], shape
 
     def require(
-        self, operator: ComparisonOperator, left: Any, right: Any, message: Sequence[Any]
+        self, comparison: ComparisonOperator, left: Any, right: Any, message: Sequence[Any]
     ) -> None:
         """Adds a guard; `message` is the text and tensors that it prints when it fails."""
-        condition = self._algebra.compare(operator, left, right)
+        condition = self._algebra.compare(comparison, left, right)
         with tf.control_dependencies(self._last):
             guard = tf.raw_ops.Assert(
                 condition=condition,
@@ -189,3 +196,160 @@ def format_known_shape(tensor: tf.Tensor) -> str:
     if tensor.shape.rank is None:
         return "an unknown rank"
     return shape_text("?" if size is None else size for size in static_shape(tensor))
+
+
+# Results that are too large: modules compute sizes in 32 bits, which may wrap.
+
+Shapes: TypeAlias = Sequence[tuple[Dim, ...]]
+
+_MAX_SIZE = 2**31 - 1
+_MIN_WRAPPING_SIZE = 2**32
+"""Sizes from here on may wrap to a valid size; smaller ones become negative, which XLA detects."""
+_MAX_SHOWN = 10**30
+
+
+def check_result_sizes(
+    name: str, results: Shapes, arguments: Shapes, known: Sequence[Sequence[int | None]]
+) -> None:
+    """Raises if a known size is so large that the module would compute another one.
+
+    Args:
+      name: the name of the function, for messages.
+      results: the shapes of its results in the portable function.
+      arguments: the shapes of its arguments.
+      known: the sizes of the results, None for each unknown size.
+
+    Raises:
+      ShapeError: a size does not fit into 32 bits.
+    """
+    for i, (shape, sizes) in enumerate(zip(results, known, strict=True)):
+        for dimension, size in zip(shape, sizes, strict=True):
+            if size is None or size < _MIN_WRAPPING_SIZE:
+                continue
+            if dimension in _find_computed(results, arguments):
+                # Python refuses to write integers with thousands of digits.
+                digits = size if size < _MAX_SHOWN else "more than 10^30"
+                raise ShapeError(
+                    f"{_explain(name, dimension)}. Result {i} would have this size, {digits} here. "
+                    "Call it with smaller sizes."
+                )
+
+
+def guard_result_sizes(
+    name: str, results: Shapes, arguments: Shapes, values: Mapping[str, Any], guards: Guards
+) -> None:
+    """Adds guards that check the unknown sizes at run time.
+
+    Args:
+      name: the name of the function, for messages.
+      results: the shapes of its results in the portable function.
+      arguments: the shapes of its arguments.
+      values: the values of the variables: ints, or tensors of int32 or int64.
+      guards: receives one guard for each size that may wrap.
+    """
+    for dimension in _list_wrapping_sizes(tuple(results), tuple(arguments)):
+        names = sorted(dimension.variables())
+        if not values.keys() >= set(names):
+            continue  # the sizes contradict each other, which another guard reports
+        if all(isinstance(values[variable], int) for variable in names):
+            continue
+        sizes = {
+            variable: value if isinstance(value, int) else tf.cast(value, tf.int32)
+            for variable, value in values.items()
+        }
+        arithmetic = CheckedArithmetic()
+        dimension.evaluate_with(sizes, arithmetic)
+        message: list[Any] = [f"{_explain(name, dimension)}. Call it with smaller sizes than "]
+        for i, variable in enumerate(names):
+            message += [f"{', ' if i else ''}{variable} =", values[variable]]
+        guards.require(">=", arithmetic.room, 0, message)
+
+
+def _explain(name: str, dimension: Dim) -> str:
+    return (
+        f"{name} computes sizes in 32 bits, as every function that JAX exports, and {dimension} "
+        "does not fit"
+    )
+
+
+def _find_computed(results: Shapes, arguments: Shapes) -> frozenset[DimExpr]:
+    """Returns the result sizes that the module computes; sizes of arguments are not computed."""
+    computed = {d for shape in results for d in shape if isinstance(d, DimExpr)}
+    return frozenset(computed.difference(d for shape in arguments for d in shape))
+
+
+@functools.lru_cache(maxsize=1024)
+def _list_wrapping_sizes(results: Shapes, arguments: Shapes) -> tuple[DimExpr, ...]:
+    """Returns the result sizes that may wrap around for some sizes of the arguments."""
+    computed = sorted(_find_computed(results, arguments), key=str)
+    return tuple(dimension for dimension in computed if _may_wrap(dimension))
+
+
+def _may_wrap(dimension: DimExpr) -> bool:
+    ranges = dict.fromkeys(dimension.variables(), (1, _MAX_SIZE))
+    _, upper = symbolic_dim_bounds(dimension, ranges=ranges)
+    return upper >= _MIN_WRAPPING_SIZE
+
+
+class CheckedArithmetic(SizeAlgebra):
+    """An algebra of sizes, ints or int32 tensors, that detects overflow.
+
+    Attributes:
+      room: the distance to overflow, negative if a size overflowed. An int while it depends on
+        known sizes only, else a tensor.
+    """
+
+    def __init__(self) -> None:
+        """Starts with full room, because nothing is computed yet."""
+        super().__init__(tf.int32)
+        self.room: Any = _MAX_SIZE
+
+    def add(self, left: Any, right: Any) -> Any:
+        """Returns the sum."""
+        left, right = self._limit(left, right)
+        if not (isinstance(left, int) and isinstance(right, int)):
+            # The sum of two operands of equal sign must not exceed the largest size.
+            up = [self.maximum(side, 0) for side in (left, right)]
+            down = [self._negate(self.minimum(side, 0)) for side in (left, right)]
+            for first, second in (up, down):
+                left_over = super().add(_MAX_SIZE, self._negate(second))
+                self._require_room(super().add(self._negate(first), left_over))
+        return super().add(left, right)
+
+    def multiply(self, left: Any, right: Any) -> Any:
+        """Returns the product."""
+        left, right = self._limit(left, right)
+        if not (isinstance(left, int) and isinstance(right, int)):
+            first, second = (self.maximum(side, self._negate(side)) for side in (left, right))
+            self._require_room(super().add(_divide_max_by(second), self._negate(first)))
+        return super().multiply(left, right)
+
+    def _compute(
+        self, of_ints: Callable[..., int], of_tensors: Callable[..., Any], left: Any, right: Any
+    ) -> Any:
+        return super()._compute(of_ints, of_tensors, *self._limit(left, right))
+
+    def _negate(self, value: Any) -> Any:
+        return super().multiply(value, -1)
+
+    def _limit(self, left: Any, right: Any) -> tuple[Any, Any]:
+        """Returns both operands; replaces an int that is too large, and sets `room` negative."""
+        if isinstance(left, int) and isinstance(right, int):
+            return left, right
+        for side in (left, right):
+            if isinstance(side, int) and abs(side) > _MAX_SIZE:
+                self.room = -1
+                return (_MAX_SIZE if side is left else left), (
+                    _MAX_SIZE if side is right else right
+                )
+        return left, right
+
+    def _require_room(self, room: Any) -> None:
+        self.room = self.minimum(self.room, room)
+
+
+def _divide_max_by(value: Any) -> Any:
+    """Returns the largest size divided by `value`, rounded down; a value of 0 counts as 1."""
+    if isinstance(value, int):
+        return _MAX_SIZE // max(value, 1)
+    return tf.math.floordiv(tf.constant(_MAX_SIZE, tf.int32), tf.maximum(value, 1))

@@ -11,12 +11,13 @@ import tensorflow as tf
 
 from jax2tf_bridge.errors import format_bullets
 from jax2tf_bridge.portable import PortableFunction
-from jax2tf_bridge.to_tensorflow._result_sizes import ResultSizes
 from jax2tf_bridge.to_tensorflow._shape_guards import (
     Guards,
     SizeAlgebra,
+    check_result_sizes,
     choose_size_dtype,
     format_known_shape,
+    guard_result_sizes,
 )
 from shape_poly import (
     Check,
@@ -167,10 +168,9 @@ def check_shapes(
             call.guard(check, guards)
     values = {name: value for name, value in solution.values.items() if isinstance(value, int)}
     known = [evaluate_shape(shape, values) for shape in results]
-    sizes = ResultSizes(portable.name, results, contract.shapes)
-    sizes.check(known)
+    check_result_sizes(portable.name, results, contract.shapes, known)
     if any(size is None for shape in known for size in shape):
-        sizes.guard(solution.values, guards)
+        guard_result_sizes(portable.name, results, contract.shapes, solution.values, guards)
     return CheckedShapes(known, guards.operations(), solution.values)
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from jax2tf_bridge import PortableFunction, convert, export, to_tf
 from jax2tf_bridge.errors import ShapeError
-from jax2tf_bridge.to_tensorflow._result_sizes import CheckedArithmetic
+from jax2tf_bridge.to_tensorflow._shape_guards import CheckedArithmetic
 from shape_poly import DimExpr, parse_dimension
 from tests.sampling import examples
 
