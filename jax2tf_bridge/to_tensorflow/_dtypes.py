@@ -36,6 +36,16 @@ def op_dtype(aval: Aval, path: str) -> tf.DType:
         ) from e
 
 
+def op_spec(aval: Aval, path: str) -> tf.TensorSpec:
+    """Returns the type in which a value is passed to the op; expressions are unknown sizes.
+
+    Raises:
+      DTypeError: as in `op_dtype`.
+    """
+    shape = [size if isinstance(size, int) else None for size in aval.op_shape]
+    return tf.TensorSpec(shape, op_dtype(aval, path))
+
+
 def static_shape(value: Any) -> tuple[int | None, ...]:
     """Returns a tensor's shape, with None for each unknown size.
 

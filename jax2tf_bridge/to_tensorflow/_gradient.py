@@ -11,7 +11,7 @@ import tensorflow as tf
 from jax2tf_bridge.portable import Aval, PortableFunction
 from jax2tf_bridge.to_tensorflow import _tf_compat
 from jax2tf_bridge.to_tensorflow._constants import Constants, Key, constant_key
-from jax2tf_bridge.to_tensorflow._dtypes import op_dtype
+from jax2tf_bridge.to_tensorflow._dtypes import op_spec
 from jax2tf_bridge.to_tensorflow._op import call_op, check_versions
 from jax2tf_bridge.to_tensorflow._operations_call import call_operations
 from jax2tf_bridge.to_tensorflow._shapes import EarlierShapeCheck, ShapeContract
@@ -153,9 +153,8 @@ class StoredGradients:
 
     def _function(self, callee: _Callee) -> TracedOnce:
         signature = [
-            tf.TensorSpec([d if isinstance(d, int) else None for d in aval.op_shape], dtype)
+            op_spec(aval, f"An argument of {callee.portable.name}")
             for aval in (*callee.portable.in_avals, *self.constants.values())
-            for dtype in [op_dtype(aval, f"An argument of {callee.portable.name}")]
         ]
         first = len(callee.portable.in_avals)
 

@@ -54,17 +54,12 @@ def register_graph_functions(portable: PortableFunction) -> list[str]:
     if not tf.executing_eagerly():
         for function in functions:
             function.add_to_graph(tf.compat.v1.get_default_graph())
-    return [_decode_name(function) for function in functions]
+    return [tf.compat.as_str(function.name) for function in functions]
 
 
 def get_graph_functions(portable: PortableFunction) -> list[Any]:
     """Returns a portable function's graphs as callable functions."""
     return [_get_function(portable, function) for function in portable.graph_functions]
-
-
-def _decode_name(function: Any) -> str:
-    name = function.name
-    return name.decode() if isinstance(name, bytes) else str(name)
 
 
 def _get_function(portable: PortableFunction, function: GraphFunction, n_results: int = 0) -> Any:

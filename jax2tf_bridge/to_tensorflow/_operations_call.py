@@ -13,7 +13,7 @@ import tensorflow as tf
 from jax2tf_bridge._utils import once_per_object
 from jax2tf_bridge.bytecode import Program
 from jax2tf_bridge.portable import PortableFunction
-from jax2tf_bridge.to_tensorflow._dtypes import op_dtype
+from jax2tf_bridge.to_tensorflow._dtypes import op_spec
 from jax2tf_bridge.to_tensorflow._shapes import (
     CheckedShapes,
     EarlierShapeCheck,
@@ -193,12 +193,6 @@ def _trace(portable: PortableFunction) -> Any:
             function, _check_shapes(function, args, None, before), args, constants
         )
 
-    specs = [
-        tf.TensorSpec(
-            [size if isinstance(size, int) else None for size in aval.op_shape],
-            op_dtype(aval, "an argument"),
-        )
-        for aval in avals
-    ]
+    specs = [op_spec(aval, "an argument") for aval in avals]
     # A concrete function, because TensorFlow warns if many functions of one name are retraced.
     return tf.function(call, input_signature=specs, autograph=False).get_concrete_function()

@@ -10,7 +10,7 @@ import tensorflow as tf
 from jax2tf_bridge.errors import ModuleError
 from jax2tf_bridge.portable import PortableFunction
 from jax2tf_bridge.to_tensorflow import _tf_compat
-from jax2tf_bridge.to_tensorflow._dtypes import op_dtype
+from jax2tf_bridge.to_tensorflow._dtypes import op_spec
 from jax2tf_bridge.to_tensorflow._operations_call import call_operations
 
 _CALL_MODULE = "XlaCallModule"
@@ -132,13 +132,7 @@ def _iter_nodes(graph: Any) -> Iterator[tuple[str, Any]]:
 
 def _build_caller(portable: PortableFunction) -> Any:
     """Builds a graph with one op that calls the function, and the functions that the op needs."""
-    specs = [
-        tf.TensorSpec(
-            [size if isinstance(size, int) else None for size in aval.op_shape],
-            op_dtype(aval, f"An argument of {portable.name}"),
-        )
-        for aval in portable.in_avals
-    ]
+    specs = [op_spec(aval, f"An argument of {portable.name}") for aval in portable.in_avals]
 
     def call(*args: tf.Tensor) -> list[tf.Tensor]:
         return call_operations(portable, args)

@@ -26,7 +26,6 @@ from jax2tf_bridge.serialization.jax_exported import (
     to_op_sharding,
 )
 from jax2tf_bridge.to_tensorflow import _tf_compat
-from jax2tf_bridge.to_tensorflow._tf_compat_logical_devices import annotate_sharding
 from jax2tf_bridge.to_tensorflow._tf_functions import opaque_to_autograph
 
 # Attributes that TensorFlow's TPU bridge reads; the second one takes precedence.
@@ -204,7 +203,7 @@ def split_to_logical_devices(tensor: Any, partition_dimensions: Sequence[int] | 
             "one. Call it within the tf.function that is compiled for the devices."
         )
     tiles = None if partition_dimensions is None else _check_tiles(partition_dimensions, tensor)
-    annotated: tf.Tensor = annotate_sharding(tensor, tiles)
+    annotated: tf.Tensor = _tf_compat.annotate_logical_devices(tensor, tiles)
     return annotated
 
 

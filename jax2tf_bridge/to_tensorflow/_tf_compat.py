@@ -9,19 +9,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge._utils import SeamName
-from jax2tf_bridge.errors import ModuleError
+from jax2tf_bridge.errors import ModuleError, ShardingError
 
 _XLA = "tensorflow.compiler.tf2xla.python.xla"
 _WRAPPERS = "tensorflow.python.trackable.data_structures"
 
 _CALL_MODULE = SeamName(_XLA, "call_module", "2.15 to 2.22", "nothing can be run: ModuleError")
-_LIST_WRAPPER = SeamName(_WRAPPERS, "ListWrapper", "2.15 to 2.22", "it counts as a leaf")
-_TUPLE_WRAPPER = SeamName(_WRAPPERS, "_TupleWrapper", "2.15 to 2.22", "it counts as a leaf")
-_DICT_WRAPPER = SeamName(_WRAPPERS, "_DictWrapper", "2.15 to 2.22", "it counts as a leaf")
-
+_LIST_WRAPPER, _TUPLE_WRAPPER, _DICT_WRAPPER = (
+    SeamName(_WRAPPERS, name, "2.15 to 2.22", "it counts as a leaf")
+    for name in ("ListWrapper", "_TupleWrapper", "_DictWrapper")
+)
 _SAVED_MODEL = SeamName(
     "tensorflow.core.protobuf.saved_model_pb2",
     "SavedModel",
@@ -60,6 +61,11 @@ _WITHOUT_VALUE = SeamName(
     "2.15 to 2.22",
     "while a model is saved, memory holds its weights a second time",
 )
+_LOGICAL_DEVICES = "tensorflow.python.compiler.xla.experimental.xla_sharding"
+_TILE = SeamName(_LOGICAL_DEVICES, "tile", "2.15 to 2.22", "no tensor can be split: ShardingError")
+_REPLICATE = SeamName(
+    _LOGICAL_DEVICES, "replicate", "2.15 to 2.22", "no tensor can be replicated: ShardingError"
+)
 _SET_ATTRIBUTE = "_set_attr"
 """Method of graph operations that sets any attribute, TensorFlow 2.15 to 2.22."""
 
@@ -84,6 +90,8 @@ SEAM: Sequence[SeamName] = (
     _STOP_RECORDING,
     _WITHOUT_VALUE,
 )
+LOGICAL_DEVICES_SEAM: Sequence[SeamName] = (_TILE, _REPLICATE)
+"""Names that only `annotate_logical_devices` uses."""
 
 
 def call_module(args: Sequence[Any], attributes: Mapping[str, Any]) -> list[Any]:
@@ -124,6 +132,29 @@ def add_xla_sharding(
     for name, content in attributes.items():
         getattr(result.op, _SET_ATTRIBUTE)(name, tf.compat.v1.AttrValue(s=content))
     return result
+
+
+def annotate_logical_devices(tensor: Any, tiles: Sequence[int] | None) -> Any:
+    """Passes a tensor through an XlaSharding op, which no public TensorFlow function creates.
+
+    Args:
+      tensor: a tensor in a graph.
+      tiles: the number of parts of each dimension; devices are numbered in row-major order. None
+        puts a copy on each device.
+
+    Raises:
+      ShardingError: this TF has no such op.
+    """
+    function = (_REPLICATE if tiles is None else _TILE).get()
+    if function is None:
+        raise ShardingError(
+            "This TensorFlow cannot annotate tensors for XLA. Leave out the call of "
+            "split_to_logical_devices, or use a TensorFlow from 2.15 to 2.22."
+        )
+    if tiles is None:
+        return function(tensor, use_sharding_op=True)
+    devices = np.arange(int(np.prod(tiles))).reshape(tiles)
+    return function(tensor, devices, use_sharding_op=True)
 
 
 def get_dynamic_update_slice() -> Any:
