@@ -43,9 +43,8 @@ def to_accumulation(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     """Converts an operand; integers may lose bits that the result does not have."""
     if tensor.dtype == dtype:
         return tensor
-    if tensor.dtype.is_integer and dtype.is_integer and tensor.dtype.size == dtype.size:
-        return tf.bitcast(tensor, dtype)
-    return tf.cast(tensor, dtype)
+    is_same_size = tensor.dtype.is_integer and dtype.is_integer and tensor.dtype.size == dtype.size
+    return tf.bitcast(tensor, dtype) if is_same_size else tf.cast(tensor, dtype)
 
 
 def from_accumulation(tensor: tf.Tensor, element: str) -> tf.Tensor:
@@ -54,7 +53,6 @@ def from_accumulation(tensor: tf.Tensor, element: str) -> tf.Tensor:
     Integers wrap around. Floats become integers with saturation, and NaN becomes 0. A bool is true
     unless the sum is 0.
     """
-    dtype = tf_dtype(element)
     row = dtype_of_element(element)
     if row.kind == "bool":
         return tf.not_equal(tensor, tf.zeros([], tensor.dtype))
@@ -63,8 +61,4 @@ def from_accumulation(tensor: tf.Tensor, element: str) -> tf.Tensor:
     if row.is_integer and row.bits < 8:
         half, mask = (1 << (row.bits - 1) if row.kind == "int" else 0), (1 << row.bits) - 1
         tensor = tf.bitwise.bitwise_and(tensor + half, tf.constant(mask, tensor.dtype)) - half
-    if tensor.dtype == dtype:
-        return tensor
-    if tensor.dtype.is_integer and dtype.is_integer and tensor.dtype.size == dtype.size:
-        return tf.bitcast(tensor, dtype)
-    return tf.cast(tensor, dtype)
+    return to_accumulation(tensor, tf_dtype(element))

@@ -18,15 +18,15 @@ def convert(source: str, target: str, x: tf.Tensor) -> tf.Tensor:
     """
     if source == target:
         return x
-    given, wanted = dtype_of_element(source), dtype_of_element(target)
+    row, new_row = dtype_of_element(source), dtype_of_element(target)
     dtype = tf_dtype(target)
-    if wanted.kind == "bool":
+    if new_row.kind == "bool":
         x = tf.cast(x, tf.float32) if _is_tiny(source) else x
         return tf.not_equal(x, constant_like(x, 0))
-    if given.kind == "complex" and wanted.kind != "complex":
-        x, source = tf.math.real(x), "f32" if given.bits == 64 else "f64"
+    if row.kind == "complex" and new_row.kind != "complex":
+        x, source = tf.math.real(x), "f32" if row.bits == 64 else "f64"
         return convert(source, target, x)
-    if wanted.is_integer and given.kind == "float":
+    if new_row.is_integer and row.kind == "float":
         return _float_to_integer(target, x)
     if (_is_tiny(source) or _is_tiny(target)) and x.dtype != tf.float32:
         x = tf.cast(x, tf.float32)  # TensorFlow has no kernels for other pairs
@@ -61,17 +61,17 @@ def bitcast(source: str, target: str, x: tf.Tensor) -> tf.Tensor:
 
     Narrower elements get a new last axis, low bits first; wider ones use up the last axis.
     """
-    given, wanted = dtype_of_element(source), dtype_of_element(target)
+    row, new_row = dtype_of_element(source), dtype_of_element(target)
     dtype = tf_dtype(target)
     if _is_octet_float(source):
-        return bitcast("ui8", target, _octets(source, x))
+        return bitcast("ui8", target, _to_octets(source, x))
     if _is_octet_float(target):
-        return _of_octets(target, bitcast(source, "ui8", x))
-    if min(given.bits, wanted.bits) >= 8 or given.bits == wanted.bits:
+        return _from_octets(target, bitcast(source, "ui8", x))
+    if min(row.bits, new_row.bits) >= 8 or row.bits == new_row.bits:
         return wrap(target, x if x.dtype == dtype else tf.bitcast(x, dtype))
-    narrow = min(given.bits, wanted.bits)
+    narrow = min(row.bits, new_row.bits)
     per_byte = 8 // narrow
-    if given.bits < wanted.bits:
+    if row.bits < new_row.bits:
         parts = tf.bitwise.bitwise_and(
             tf.bitcast(x, tf.uint8), tf.constant(2**narrow - 1, tf.uint8)
         )
@@ -80,11 +80,11 @@ def bitcast(source: str, target: str, x: tf.Tensor) -> tf.Tensor:
             places = tf.constant(i * narrow, tf.uint8)
             part = tf.bitwise.left_shift(parts[..., i::per_byte], places)
             octets = tf.bitwise.bitwise_or(octets, part)
-        return tf.bitcast(octets[..., 0] if wanted.bits == 8 else octets, dtype)
+        return tf.bitcast(octets[..., 0] if new_row.bits == 8 else octets, dtype)
     places = tf.constant([i * narrow for i in range(per_byte)], tf.uint8)
     parts = tf.bitwise.right_shift(tf.bitcast(x, tf.uint8)[..., tf.newaxis], places)
-    if given.bits > 8:
-        shape = tf.concat([tf.shape(parts)[:-2], [given.bits // narrow]], 0)
+    if row.bits > 8:
+        shape = tf.concat([tf.shape(parts)[:-2], [row.bits // narrow]], 0)
         parts = tf.reshape(parts, shape)
     return wrap(target, tf.bitcast(parts, dtype))
 
@@ -94,7 +94,7 @@ def _is_octet_float(element: str) -> bool:
     return row.kind == "float" and row.bits == 8
 
 
-def _octets(element: str, x: tf.Tensor) -> tf.Tensor:
+def _to_octets(element: str, x: tf.Tensor) -> tf.Tensor:
     """Converts bits to 8-bit floats, for which TensorFlow has no operation."""
     dtype = tf_dtype(element).as_numpy_dtype
     # The numbers of the bits without the sign, in ascending order; NaNs are last.
@@ -108,7 +108,7 @@ def _octets(element: str, x: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.where(tf.math.is_nan(wide), nan, result), tf.uint8)
 
 
-def _of_octets(element: str, octets: tf.Tensor) -> tf.Tensor:
+def _from_octets(element: str, octets: tf.Tensor) -> tf.Tensor:
     dtype = tf_dtype(element)
     numbers = np.arange(256, dtype=np.uint8).view(dtype.as_numpy_dtype).astype(np.float32)
     return tf.cast(tf.gather(numbers, tf.cast(octets, tf.int32)), dtype)

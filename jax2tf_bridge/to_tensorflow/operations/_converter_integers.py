@@ -52,7 +52,7 @@ def select(flag: tf.Tensor, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     return y + (x - y) * tf.cast(flag, x.dtype)
 
 
-def _kept(flag: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+def _zero_unless(flag: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     """Returns x where the flag is set, else 0."""
     return x * tf.cast(flag, x.dtype)
 
@@ -116,8 +116,7 @@ def divide(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     """Divides and rounds towards zero; a quotient by zero has all bits set."""
     if dtype_of_element(element).bits != 32:
         return _integers.divide(element, x, y)
-    is_zero = tf.equal(y, _zero(y))
-    quotient, _ = _divided(x, select(is_zero, constant_like(y, 1), y))
+    is_zero, quotient, _ = _divide_32(x, y)
     return select(is_zero, tf.bitwise.invert(tf.zeros_like(x)), quotient)
 
 
@@ -127,8 +126,7 @@ def remainder(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     tf2onnx lacks TruncateMod, and rounds FloorMod's quotient towards zero.
     """
     if dtype_of_element(element).bits == 32:
-        is_zero = tf.equal(y, _zero(y))
-        _, rest = _divided(x, select(is_zero, constant_like(y, 1), y))
+        is_zero, _, rest = _divide_32(x, y)
         return select(is_zero, x, rest)
     divisor, zero = _integers.safe_divisor(element, x, y)
     wide = tf.int32 if x.dtype.size < 4 else x.dtype
@@ -137,27 +135,27 @@ def remainder(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     return result if zero is None else tf.where(zero, x, result)
 
 
-def _divided(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the quotient and the remainder of 32-bit integers."""
+def _divide_32(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Returns where y is 0, and the quotient and the remainder of 32-bit integers elsewhere."""
+    is_zero = tf.equal(y, _zero(y))
+    y = select(is_zero, constant_like(y, 1), y)
     if x.dtype.is_unsigned:
-        signed = [tf.cast(each, tf.int32) for each in (x, y)]
-        result = _divided_bits(*signed)
-        return tf.cast(result[0], x.dtype), tf.cast(result[1], x.dtype)
-    below = [tf.less(each, _zero(x)) for each in (x, y)]
-    sizes = [select(flag, -each, each) for flag, each in zip(below, (x, y), strict=True)]
-    quotient, rest = _divided_bits(*sizes)
-    quotient = select(tf.not_equal(*below), -quotient, quotient)
-    return quotient, select(below[0], -rest, rest)
+        quotient, rest = _divide_bits(tf.cast(x, tf.int32), tf.cast(y, tf.int32))
+        return is_zero, tf.cast(quotient, x.dtype), tf.cast(rest, x.dtype)
+    is_below, is_divisor_below = tf.less(x, _zero(x)), tf.less(y, _zero(x))
+    quotient, rest = _divide_bits(select(is_below, -x, x), select(is_divisor_below, -y, y))
+    quotient = select(tf.not_equal(is_below, is_divisor_below), -quotient, quotient)
+    return is_zero, quotient, select(is_below, -rest, rest)
 
 
-def _divided_bits(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def _divide_bits(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Divides unsigned integers, stored as the bits of int32, by y, which is not 0."""
     one, most = constant_like(x, 1), constant_like(x, _SIGN - 1)
     # A divisor with the highest bit set fits into the dividend at most once.
     is_large = tf.less(y, _zero(y))
     divisor = select(is_large, most, y)
     half = tf.bitwise.bitwise_and(tf.bitwise.right_shift(x, one), most)
-    quotient, rest = _divided_halves(half, divisor)
+    quotient, rest = _divide_halves(half, divisor)
     # The remainder is twice that of the half, plus the lowest bit.
     rest = rest + rest + tf.bitwise.bitwise_and(x, one)
     goes_in = tf.cast(tf.logical_not(_less_bits(rest, divisor)), x.dtype)
@@ -172,7 +170,7 @@ def _less_bits(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     return less(tf.bitwise.bitwise_xor(x, sign), tf.bitwise.bitwise_xor(y, sign))
 
 
-def _divided_halves(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def _divide_halves(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Divides non-negative integers with floats; y is not 0.
 
     The relative error of about 2**-22 leaves at most 512 plus a divisor after the first step, and
@@ -192,7 +190,7 @@ def _divided_halves(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 # Shifts.
 
 
-def _clipped(y: tf.Tensor, least: int, most: int) -> tuple[tf.Tensor, tf.Tensor]:
+def _clip(y: tf.Tensor, least: int, most: int) -> tuple[tf.Tensor, tf.Tensor]:
     """Clips shift amounts to the limits; also returns where they were within the limits."""
     places = tf.clip_by_value(y, constant_like(y, least), constant_like(y, most))
     return places, tf.equal(places, y)
@@ -202,15 +200,15 @@ def shift_left(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     """Shifts left; shifts by the width or more give 0."""
     if dtype_of_element(element).bits < 32 or _integers.is_in_width(element, y):
         return _integers.shift_left(element, x, y)
-    places, is_within = _clipped(y, 0, dtype_of_element(element).bits - 1)
-    return _kept(is_within, tf.bitwise.left_shift(x, places))
+    places, is_within = _clip(y, 0, dtype_of_element(element).bits - 1)
+    return _zero_unless(is_within, tf.bitwise.left_shift(x, places))
 
 
 def shift_right_arithmetic(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     """Shifts right and fills with copies of the sign bit."""
     if _integers.is_unsigned(element) or _integers.is_in_width(element, y):
         return _integers.shift_right_arithmetic(element, x, y)
-    places, is_within = _clipped(y, 0, dtype_of_element(element).bits - 1)
+    places, is_within = _clip(y, 0, dtype_of_element(element).bits - 1)
     most = constant_like(y, dtype_of_element(element).bits - 1)
     return tf.bitwise.right_shift(x, select(is_within, places, most))
 
@@ -226,16 +224,16 @@ def shift_right_logical(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
         return _integers.shift_right_logical(element, x, y)
     known = tf.get_static_value(y)
     if known is not None and known.size and _integers.is_in_width(element, y):
-        return _shifted_by(x, np.asarray(known), bits)
+        return _shift_by(x, np.asarray(known), bits)
     # The first shift is by 1, because a mask for all bits would be computed in float32 by OpenVINO.
     most = tf.constant((1 << (bits - 1)) - 1, x.dtype)
     once = tf.bitwise.bitwise_and(tf.bitwise.right_shift(x, constant_like(x, 1)), most)
-    places, is_within = _clipped(y, 1, bits - 1)
-    result = _kept(is_within, tf.bitwise.right_shift(once, places - constant_like(y, 1)))
-    return result + _kept(tf.equal(y, _zero(y)), x)
+    places, is_within = _clip(y, 1, bits - 1)
+    result = _zero_unless(is_within, tf.bitwise.right_shift(once, places - constant_like(y, 1)))
+    return result + _zero_unless(tf.equal(y, _zero(y)), x)
 
 
-def _shifted_by(x: tf.Tensor, places: np.ndarray, bits: int) -> tf.Tensor:
+def _shift_by(x: tf.Tensor, places: np.ndarray, bits: int) -> tf.Tensor:
     limits = [(1 << (bits - int(place))) - 1 for place in places.reshape(-1)]
     wrapped = np.array(limits, f"uint{bits}").astype(x.dtype.as_numpy_dtype)
     mask = constant(wrapped.reshape(places.shape))

@@ -6,6 +6,7 @@ ThreeFry, so it is expanded into arithmetic.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -13,14 +14,21 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from jax2tf_bridge._dtypes import dtype_of_element
 from jax2tf_bridge.bytecode import Operation
 from jax2tf_bridge.to_tensorflow.operations._array import Array, tf_dtype
+from jax2tf_bridge.to_tensorflow.operations._integers import wrap
 from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope, type_sizes
 from shape_poly import Dim
 
 _PHILOX = 1
 """TensorFlow's number of the algorithm."""
 _LOW_WORD = 0xFFFFFFFF
+_ELEMENTS = frozenset(
+    {"f16", "bf16", "f32", "f64", "i4", "i8", "i16", "i32", "i64"}
+    | {"ui4", "ui8", "ui16", "ui32", "ui64"}
+)
+"""Types for which XLA generates bits."""
 
 
 def _rng_bit_generator(
@@ -31,65 +39,35 @@ def _rng_bit_generator(
     sizes = scope.sizes_of(shape[0], kind.shape) if shape else type_sizes(kind)
     if sizes is None:
         scope.fail(operation, f"its type {kind} leaves sizes open")
-    bits = _bits(scope, operation, kind.element)
-    given = scope.tensor(state)
+    if kind.element not in _ELEMENTS:
+        scope.fail(operation, f"there are no random bits for elements of {kind.element}")
+    bits = dtype_of_element(kind.element).bits
+    key_and_counter = scope.tensor(state)
     algorithm = operation.text("rng_algorithm")
     if algorithm in ("DEFAULT", "PHILOX"):  # XLA's default on the CPU
-        after, tensor = _philox(scope, given, sizes, bits)
+        after, tensor = _philox(scope, key_and_counter, sizes, bits)
     elif algorithm == "THREE_FRY":
-        after, tensor = _three_fry(scope, given, sizes, bits)
+        after, tensor = _three_fry(scope, key_and_counter, sizes, bits)
     else:
         scope.fail(operation, f"the algorithm {algorithm} is not known")
     return [
         scope.made(after, state.element, state.sizes),
-        scope.made(_narrowed(tensor, kind.element, bits), kind.element, sizes),
+        scope.made(_narrow(tensor, kind.element, bits), kind.element, sizes),
     ]
 
 
-def _bits(scope: Scope, operation: Operation, element: str) -> int:
-    """Returns the number of bits of an element.
-
-    Raises:
-      ModuleError: XLA does not generate bits for the type.
-    """
-    kinds = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64}
-    kinds |= {f"{sign}i{width}": width for sign in ("", "u") for width in (4, 8, 16, 32, 64)}
-    if element not in kinds:
-        scope.fail(operation, f"there are no random bits for elements of {element}")
-    return kinds[element]
-
-
-def _narrowed(tensor: tf.Tensor, element: str, bits: int) -> tf.Tensor:
+def _narrow(tensor: tf.Tensor, element: str, bits: int) -> tf.Tensor:
     """Converts words of 32 or 64 bits to the element's width, by their lowest bits."""
-    if element == "i4":
-        # The elements are stored in 8 bits, with sign extension.
-        high = tf.bitwise.left_shift(
-            tf.bitcast(tf.cast(tensor, tf.uint8), tf.int8), _of(4, tf.int8)
-        )
-        return tf.bitwise.right_shift(high, _of(4, tf.int8))
-    if element == "ui4":
-        return tf.cast(tf.bitwise.bitwise_and(tensor, _of(15, tensor.dtype)), tf.uint8)
     if bits < 32:
-        tensor = tf.cast(tensor, tf.uint8 if bits == 8 else tf.uint16)
+        tensor = tf.cast(tensor, tf.uint16 if bits == 16 else tf.uint8)
     dtype = tf_dtype(element)
-    return tensor if dtype == tensor.dtype else tf.bitcast(tensor, dtype)
-
-
-def _of(value: int, dtype: tf.DType) -> tf.Tensor:
-    return tf.constant(value, dtype)
-
-
-def _product(sizes: Sequence[Dim]) -> Dim:
-    product: Dim = 1
-    for size in sizes:
-        product = product * size
-    return product
+    return wrap(element, tensor if dtype == tensor.dtype else tf.bitcast(tensor, dtype))
 
 
 def _count(scope: Scope, size: Dim) -> Any:
     """Returns a size as uint64."""
     result = scope.size(size)
-    return _of(result, tf.uint64) if isinstance(result, int) else tf.cast(result, tf.uint64)
+    return tf.constant(result, tf.uint64) if isinstance(result, int) else tf.cast(result, tf.uint64)
 
 
 def _philox(
@@ -111,9 +89,9 @@ def _philox(
     )
     # Each counter value gives 128 bits.
     per_count = 2 if bits == 64 else 4
-    used = _count(scope, (_product(sizes) + (per_count - 1)) // per_count)
+    used = _count(scope, (math.prod(sizes) + (per_count - 1)) // per_count)
     if not has_upper:
-        return tf.add(state, tf.stack([_of(0, tf.uint64), used])), words
+        return tf.add(state, tf.stack([tf.constant(0, tf.uint64), used])), words
     key, lower, upper = tf.unstack(state)
     sum_ = tf.add(lower, used)
     carry = tf.cast(tf.less(sum_, lower), tf.uint64)
@@ -126,9 +104,9 @@ def _three_fry(
     """Generates words with ThreeFry2x32 in 20 rounds; the state is the key and a counter."""
     key, counter = tf.unstack(state)
     if bits == 64:
-        total = _product(sizes)
+        total = math.prod(sizes)
         first, second = _blocks(scope, key, counter, total)
-        high = tf.bitwise.left_shift(tf.cast(second, tf.uint64), _of(32, tf.uint64))
+        high = tf.bitwise.left_shift(tf.cast(second, tf.uint64), tf.constant(32, tf.uint64))
         words = tf.bitwise.bitwise_or(tf.cast(first, tf.uint64), high)
     else:
         before, size, after = _halved_axis(scope, sizes)
@@ -165,7 +143,7 @@ def _halved_axis(scope: Scope, sizes: tuple[Dim, ...]) -> tuple[Dim, Dim, Dim]:
 
 
 def _around(sizes: tuple[Dim, ...], axis: int) -> tuple[Dim, Dim, Dim]:
-    return _product(sizes[:axis]), sizes[axis], _product(sizes[axis + 1 :])
+    return math.prod(sizes[:axis]), sizes[axis], math.prod(sizes[axis + 1 :])
 
 
 def _halved_axis_at_run_time(scope: Scope, sizes: tuple[Dim, ...]) -> tuple[Dim, Dim, Dim]:
@@ -192,7 +170,7 @@ def _blocks(
 
     def word(value: int) -> tf.Tensor:
         if value not in constants:
-            constants[value] = _of(value, tf.uint32)
+            constants[value] = tf.constant(value, tf.uint32)
         return constants[value]
 
     counts = tf.add(tf.cast(tf.range(scope.size(total)), tf.uint64), counter)
@@ -214,8 +192,8 @@ def _blocks(
 
 def _words(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Splits 64-bit elements into lower and upper words."""
-    low = tf.bitwise.bitwise_and(values, _of(_LOW_WORD, tf.uint64))
-    high = tf.bitwise.right_shift(values, _of(32, tf.uint64))
+    low = tf.bitwise.bitwise_and(values, tf.constant(_LOW_WORD, tf.uint64))
+    high = tf.bitwise.right_shift(values, tf.constant(32, tf.uint64))
     return tf.cast(low, tf.uint32), tf.cast(high, tf.uint32)
 
 

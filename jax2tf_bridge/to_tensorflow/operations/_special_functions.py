@@ -68,11 +68,8 @@ def _erf_inv(x: tf.Tensor) -> tf.Tensor:
     """
     size = tf.abs(x)
     far = tf.math.erfinv(-size) * -tf.sign(x)
-    square = x * x
-    near = constant_like(x, _ERF_INV_SERIES[-1])
-    for coefficient in reversed(_ERF_INV_SERIES[:-1]):
-        near = near * square + constant_like(x, coefficient)
-    return tf.where(tf.less(size, constant_like(x, _SMALL[x.dtype])), near * x, far)
+    series = tf.math.polyval([constant_like(x, c) for c in reversed(_ERF_INV_SERIES)], x * x)
+    return tf.where(tf.less(size, constant_like(x, _SMALL[x.dtype])), series * x, far)
 
 
 _WIDE, _NARROW = frozenset({"f32", "f64"}), frozenset({"f16", "bf16"})
@@ -134,16 +131,13 @@ def _emitter(name: str) -> Emitter:
         scope: Scope, operation: Operation, operands: Sequence[Array]
     ) -> Sequence[Array] | Array:
         element = operands[0].element
-        function = of_tensorflow
-        if scope.for_converters:
-            function = _WRITTEN.get(name, of_tensorflow)
-        is_known = name in _CONVERTED or not scope.for_converters
-        if not is_known and operation.name == "composite":
-            return decomposed(scope, operation)
+        function = _WRITTEN.get(name, of_tensorflow) if scope.for_converters else of_tensorflow
+        is_supported = name in _CONVERTED or not scope.for_converters
         in_float32 = element not in elements and element in _NARROW and name not in _EXACT
-        if element not in elements and not in_float32:
-            if operation.name == "composite":
-                return decomposed(scope, operation)
+        has_kernel = element in elements or in_float32
+        if operation.name == "composite" and not (is_supported and has_kernel):
+            return decomposed(scope, operation)
+        if not has_kernel:
             scope.fail(operation, f"TensorFlow has no {name} of {element}")
         sizes = broadcast_sizes(operands)
         tensors = [scope.compact(array) for array in operands]
