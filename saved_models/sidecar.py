@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:  # a sidecar is read where JAX is not
-    from tests.program_cases.reference import Reference
+    from tests.program_cases.answers import Reference
 
 
 def today() -> str:

@@ -50,7 +50,7 @@ class _Features:
         return self.scope.made(tensor, self.operand.element, [self.operand.sizes[self.axis]])
 
 
-def _normalized(
+def _normalize(
     features: _Features, scale: Array, offset: Array, mean: Array, variance: Array
 ) -> Array:
     deviation = tf.sqrt(features.along(variance) + features.epsilon)
@@ -60,7 +60,7 @@ def _normalized(
 
 def _inference(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     operand, scale, offset, mean, variance = operands
-    return _normalized(_Features(scope, operation, operand), scale, offset, mean, variance)
+    return _normalize(_Features(scope, operation, operand), scale, offset, mean, variance)
 
 
 def _training(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
@@ -69,7 +69,7 @@ def _training(scope: Scope, operation: Operation, operands: Sequence[Array]) -> 
     mean = features.mean(features.x)
     square = _converter_forms.square if scope.for_converters else tf.square
     variance = features.mean(square(features.x - features.along(mean)))
-    return _normalized(features, scale, offset, mean, variance), mean, variance
+    return _normalize(features, scale, offset, mean, variance), mean, variance
 
 
 def _grad(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:

@@ -12,7 +12,7 @@ from jax2tf_bridge.to_tensorflow.operations._shapes import broadcast
 from shape_poly import Dim
 
 
-def sized(scope: Scope, array: Array, sizes: Sequence[Dim]) -> Array:
+def fit_sizes(scope: Scope, array: Array, sizes: Sequence[Dim]) -> Array:
     """Broadcasts a result of a body to the sizes of the operands, if it does not depend on them."""
     if array.sizes == tuple(sizes):
         return array
@@ -26,6 +26,13 @@ def is_identity(scope: Scope, reducer: Reducer, init: Array) -> bool:
     known = scope.scalar(init)
     # 0 and -0 are both identities of sums; they differ only for a sum of -0, which XLA makes 0.
     return known is not None and bool(known == reducer.identity)
+
+
+def are_identities(scope: Scope, reducers: Sequence[Reducer], inits: Sequence[Array]) -> bool:
+    """Returns whether all initial values are known to be the identity elements."""
+    return all(
+        is_identity(scope, reducer, init) for reducer, init in zip(reducers, inits, strict=True)
+    )
 
 
 def called_block(scope: Scope, operation: Operation) -> Block:

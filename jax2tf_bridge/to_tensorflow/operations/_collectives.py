@@ -25,13 +25,13 @@ def _check_one_device(scope: Scope, operation: Operation, name: str) -> list[int
     return [int(device) for device in devices]
 
 
-def _same(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
+def _identity(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
     _check_one_device(scope, operation, "replica_groups")
     # The root's number may follow the operands.
     return operands[: len(operation.results)]
 
 
-def _received(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
+def _receive(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
     """Returns what the device sends to itself, or zeros if it sends nothing."""
     name = "replica_groups" if operation.name == "collective_broadcast" else "source_target_pairs"
     if _check_one_device(scope, operation, name):
@@ -41,22 +41,22 @@ def _received(scope: Scope, operation: Operation, operands: Sequence[Array]) -> 
     return [Array(array.element, array.sizes, known=zero)]
 
 
-def _number(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+def _device_number(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     """Returns the number of the current device, which is 0."""
     return Array("ui32", (), known=np.zeros((), np.uint32))
 
 
 EMITTERS: Mapping[str, Emitter] = MappingProxyType(
     {
-        "all_gather": _same,
-        "all_reduce": _same,
-        "all_to_all": _same,
-        "collective_broadcast": _received,
-        "collective_permute": _received,
-        "collective_reduce": _same,
-        "cross-replica-sum": _same,
-        "partition_id": _number,
-        "reduce_scatter": _same,
-        "replica_id": _number,
+        "all_gather": _identity,
+        "all_reduce": _identity,
+        "all_to_all": _identity,
+        "collective_broadcast": _receive,
+        "collective_permute": _receive,
+        "collective_reduce": _identity,
+        "cross-replica-sum": _identity,
+        "partition_id": _device_number,
+        "reduce_scatter": _identity,
+        "replica_id": _device_number,
     }
 )

@@ -42,14 +42,14 @@ def run_along(
     if isinstance(length, int) and length <= _MAX_UNROLLED:
         step = 1
         while step < length:
-            columns = _stepped(scope, combine, columns, step, length - step, backwards)
+            columns = _step(scope, combine, columns, step, length - step, backwards)
             step *= 2
     else:
-        columns = _stepped_while(scope, combine, columns, backwards)
+        columns = _step_in_loop(scope, combine, columns, backwards)
     return [transpose(scope, column, back) for column in columns]
 
 
-def _stepped(
+def _step(
     scope: Scope,
     combine: Combine,
     columns: Sequence[Array],
@@ -76,7 +76,7 @@ def _stepped(
     return result
 
 
-def _stepped_while(
+def _step_in_loop(
     scope: Scope, combine: Combine, columns: Sequence[Array], backwards: bool
 ) -> list[Array]:
     length = tf.convert_to_tensor(scope.size(columns[0].sizes[0]), tf.int32)
@@ -87,11 +87,11 @@ def _stepped_while(
             inner.made(tensor, column.element, column.sizes)
             for tensor, column in zip(tensors, columns, strict=True)
         ]
-        result = _stepped(inner, combine, arrays, width, length - width, backwards)
+        result = _step(inner, combine, arrays, width, length - width, backwards)
         return (width * 2, *(array.computed for array in result))
 
     tensors = [scope.tensor(column) for column in columns]
-    _, *ended = tf.while_loop(
+    _, *results = tf.while_loop(
         lambda width, *_: width < length,
         step,
         (tf.constant(1), *tensors),
@@ -99,7 +99,7 @@ def _stepped_while(
     )
     return [
         scope.made(tensor, column.element, column.sizes)
-        for tensor, column in zip(ended, columns, strict=True)
+        for tensor, column in zip(results, columns, strict=True)
     ]
 
 

@@ -114,20 +114,20 @@ def contract(
         free.append([label for axis, label in enumerate(axes[i]) if axis not in named])
         for label, size in zip(axes[i], array.sizes, strict=True):
             sizes[label] = _known(sizes.get(label, size), size)
-    one, other = (
-        _labelled(scope, array, labels, sizes, sum_labels, dtype)
+    sides = [
+        _label(scope, array, labels, sizes, sum_labels, dtype)
         for array, labels in zip((left, right), axes, strict=True)
-    )
-    product = _product(scope, one, other, batch_labels, free[0], free[1], sum_labels)
+    ]
+    product = _product(scope, sides[0], sides[1], batch_labels, free[0], free[1], sum_labels)
     wanted = [*batch_labels, *free[0], *free[1]]
     while wanted and product.size(wanted[0]) == 1 and sizes[wanted[0]] != 1:
         del wanted[0]  # the compact form omits repeated leading axes
-    tensor = _laid_out(scope, product, wanted)
+    tensor = _lay_out(scope, product, wanted)
     result = tuple(sizes[label] for label in (*batch_labels, *free[0], *free[1]))
     return scope.made(from_accumulation(tensor, element), element, result)
 
 
-def _labelled(
+def _label(
     scope: Scope,
     array: Array,
     labels: Sequence[str],
@@ -163,15 +163,15 @@ def _product(
         return _by_element(scope, left, right, (*both, *left_alone, *right_alone), sums)
     if left.tensor.dtype == tf.float16 and not (left_alone and right_alone):
         # For a vector, MatMul of TensorFlow 2.15 adds 16-bit floats in 16 bits.
-        one, other = (replace(x, tensor=tf.cast(x.tensor, tf.float32)) for x in (left, right))
-        product = _product(scope, one, other, batch, left_free, right_free, summed)
+        left, right = (replace(x, tensor=tf.cast(x.tensor, tf.float32)) for x in (left, right))
+        product = _product(scope, left, right, batch, left_free, right_free, summed)
         return replace(product, tensor=tf.cast(product.tensor, tf.float16))
     left, right, sums = _least_moved(left, right, both, left_alone, right_alone, sums)
 
     left_flipped = _is_flipped(left, both, left_alone, sums)
     right_flipped = _is_flipped(right, both, sums, right_alone)
-    left = _moved(left, (*both, *(sums + left_alone if left_flipped else left_alone + sums)))
-    right = _moved(right, (*both, *(right_alone + sums if right_flipped else sums + right_alone)))
+    left = _move(left, (*both, *(sums + left_alone if left_flipped else left_alone + sums)))
+    right = _move(right, (*both, *(right_alone + sums if right_flipped else sums + right_alone)))
     rows: tuple[str, ...] = left_alone
     batches: tuple[str, ...] = ()
     if not both and not left_flipped and len(sums) == 1 and len(left_alone) > 1:
@@ -181,8 +181,8 @@ def _product(
     left_groups = [sums, rows] if left_flipped else [rows, sums]
     right_groups = [right_alone, sums] if right_flipped else [sums, right_alone]
     tensor = tf.linalg.matmul(
-        _grouped(scope, left, (*both, *batches), left_groups),
-        _grouped(scope, right, both, right_groups),
+        _group(scope, left, (*both, *batches), left_groups),
+        _group(scope, right, both, right_groups),
         transpose_a=left_flipped,
         transpose_b=right_flipped,
     )
@@ -191,7 +191,7 @@ def _product(
     wanted = tuple(sizes[x] for x in labels)
     outer = tuple(sizes[x] for x in (*both, *batches))
     result = (*outer, math.prod(sizes[x] for x in rows), math.prod(sizes[x] for x in right_alone))
-    return _Labelled(_reshaped(scope, tensor, result, wanted), labels, wanted)
+    return _Labelled(_reshape(scope, tensor, result, wanted), labels, wanted)
 
 
 def _known(left: Dim, right: Dim) -> Dim:
@@ -212,7 +212,7 @@ def _by_element(
     dtype = left.tensor.dtype
     exact = exact_dtype(dtype) if sums else dtype
     factors = [
-        tf.cast(_laid_out(scope, side, labels, leading=False), exact) for side in (left, right)
+        tf.cast(_lay_out(scope, side, labels, leading=False), exact) for side in (left, right)
     ]
     product = tf.multiply(*factors)
     if sums:
@@ -234,8 +234,8 @@ def _least_moved(
     orders = [tuple(x for x in side.labels if x in sums) for side in (*lefts, *rights)]
 
     def moves(choice: tuple[_Labelled, _Labelled, tuple[str, ...]]) -> int:
-        one, other, order = choice
-        return _is_moved(one, both, left_alone, order) + _is_moved(other, both, right_alone, order)
+        a, b, order = choice
+        return _is_moved(a, both, left_alone, order) + _is_moved(b, both, right_alone, order)
 
     return min(((a, b, order) for order in orders for a in lefts for b in rights), key=moves)
 
@@ -273,7 +273,7 @@ def _is_flipped(
     return side.live == (*both, *columns, *rows) or side.live[-1:] == rows[-1:]
 
 
-def _moved(side: _Labelled, order: Sequence[str]) -> _Labelled:
+def _move(side: _Labelled, order: Sequence[str]) -> _Labelled:
     """Transposes a tensor if its axes with more than one element are in another order."""
     if side.live == tuple(order):
         return side
@@ -282,26 +282,26 @@ def _moved(side: _Labelled, order: Sequence[str]) -> _Labelled:
     return _Labelled(tensor, labels, tuple(side.size(x) for x in labels))
 
 
-def _laid_out(
+def _lay_out(
     scope: Scope, side: _Labelled, labels: Sequence[str], *, leading: bool = True
 ) -> tf.Tensor:
     """Reshapes a tensor to one axis per label, optionally without leading axes of size 1."""
-    side = _moved(side, side.live_of(labels))
+    side = _move(side, side.live_of(labels))
     wanted = [side.size(x) for x in labels]
     while not leading and wanted and wanted[0] == 1:
         del wanted[0]
     return with_ones(scope, side.tensor, side.sizes, wanted)
 
 
-def _grouped(
+def _group(
     scope: Scope, side: _Labelled, outer: Sequence[str], groups: Sequence[Sequence[str]]
 ) -> tf.Tensor:
     sizes = [side.size(x) for x in outer]
     sizes += [math.prod(side.size(x) for x in group) for group in groups]
-    return _reshaped(scope, side.tensor, side.sizes, sizes)
+    return _reshape(scope, side.tensor, side.sizes, sizes)
 
 
-def _reshaped(
+def _reshape(
     scope: Scope, tensor: tf.Tensor, sizes: Sequence[Dim], wanted: Sequence[Dim]
 ) -> tf.Tensor:
     if [size for size in sizes if size != 1] == [size for size in wanted if size != 1]:

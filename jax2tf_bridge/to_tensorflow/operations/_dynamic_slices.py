@@ -12,7 +12,11 @@ import tensorflow as tf
 
 from jax2tf_bridge.bytecode import Operation
 from jax2tf_bridge.to_tensorflow.operations._array import Array
-from jax2tf_bridge.to_tensorflow.operations._indices import clamped, scalar_index
+from jax2tf_bridge.to_tensorflow.operations._indices import (
+    clamp,
+    scalar_index,
+    slice_axis,
+)
 from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
 from jax2tf_bridge.to_tensorflow.operations._shapes import (
     compact_sizes,
@@ -36,15 +40,15 @@ small arrays a copy is as fast as another operation."""
 def _dynamic_slice(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     array, *starts = operands
     sizes = operation.ints("slice_sizes")
-    return slice_at(scope, array, clamped_starts(scope, array, starts, sizes), sizes)
+    return slice_at(scope, array, clamp_starts(scope, array, starts, sizes), sizes)
 
 
-def clamped_starts(
+def clamp_starts(
     scope: Scope, array: Array, starts: Sequence[Array], sizes: Sequence[Dim]
 ) -> dict[int, Array]:
     """Clamps starts so that slices lie within an array; omits axes that are taken whole."""
     return {
-        axis: clamped(scope, start, array.sizes[axis] - sizes[axis])
+        axis: clamp(scope, start, array.sizes[axis] - sizes[axis])
         for axis, start in enumerate(starts)
         if array.sizes[axis] != sizes[axis]
     }
@@ -101,68 +105,64 @@ def _slice_computed(
             dropped = [size for place, size in enumerate(own) if place != axis - first]
             left = [size for place, size in enumerate(sizes) if place != axis]
             return Array(array.element, tuple(left), scope.shaped(taken, dropped))
-    if scope.for_converters:
-        ends = {axis: start + scope.size(sizes[axis]) for axis, start in starts.items()}
-        taken = _window(compact, first, starts, ends)
-        for axis in starts:
-            own[axis - first] = sizes[axis]
-        return Array(array.element, tuple(sizes), scope.shaped(taken, own))
-    begin = [starts.get(axis, 0) for axis in range(first, array.rank)]
-    # Axes that are taken whole start at 0.
-    lengths = [
-        scope.size(sizes[axis]) if axis in starts else -1 for axis in range(first, array.rank)
-    ]
-    taken = tf.slice(compact, tf.stack(begin), lengths)
+    taken = _slice_tensor(
+        scope,
+        compact,
+        {axis - first: start for axis, start in starts.items()},
+        {axis - first: scope.size(sizes[axis]) for axis in starts},
+    )
     for axis in starts:
         own[axis - first] = sizes[axis]
     return Array(array.element, tuple(sizes), scope.shaped(taken, own))
 
 
-def _window(
-    tensor: tf.Tensor, first: int, starts: Mapping[int, Any], ends: Mapping[int, Any]
+def _slice_tensor(
+    scope: Scope, tensor: tf.Tensor, starts: Mapping[int, Any], lengths: Mapping[int, Any]
 ) -> tf.Tensor:
-    """Slices with StridedSlice, because tf2onnx mishandles a Slice with lengths of -1.
-
-    Axis numbers include `first` leading axes that the tensor lacks.
-    """
-    rank = tensor.shape.rank
-    return tensor[tuple(slice(starts.get(i + first), ends.get(i + first)) for i in range(rank))]
+    """Slices a tensor, by default from the start and to the end of an axis."""
+    axes = range(tensor.shape.rank)
+    if scope.for_converters:
+        # tf2onnx mishandles a Slice with lengths of -1.
+        ends = {
+            axis: starts[axis] + length if axis in starts else length
+            for axis, length in lengths.items()
+        }
+        return tensor[tuple(slice(starts.get(axis), ends.get(axis)) for axis in axes)]
+    begin = [starts.get(axis, 0) for axis in axes]
+    return tf.slice(tensor, begin, [lengths.get(axis, -1) for axis in axes])
 
 
 def _dynamic_update_slice(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     array, update, *starts = operands
-    return update_at(scope, array, update, clamped_starts(scope, array, starts, update.sizes))
+    return update_at(scope, array, update, clamp_starts(scope, array, starts, update.sizes))
 
 
 def update_at(scope: Scope, array: Array, update: Array, starts: Mapping[int, Array]) -> Array:
     """Replaces a slice, which must lie within the array."""
     if 0 in update.sizes:
         return array
-    result = {
+    scalars = {
         axis: scalar_index(scope, start)
         for axis, start in starts.items()
         if array.sizes[axis] != update.sizes[axis]
     }
-    if not result:
+    if not scalars:
         return resized(update, array.sizes)
-    if all(isinstance(start, int) for start in result.values()):
-        return _assembled(scope, array, update, result)
-    if array.is_static and _bytes(array) <= _MAX_COPIED_BYTES:
-        if all(update.sizes[axis] == 1 for axis in result):
-            return _selected(scope, array, update, result)
-        return _assembled(scope, array, update, result)
-    if scope.for_converters:
-        if set(result) == {0} and update.sizes[0] == 1:
-            return _row_written(scope, array, update, result[0])
-        return _assembled(scope, array, update, result)
-    return _written(scope, array, update, result)
+    if all(isinstance(start, int) for start in scalars.values()):
+        return _assemble(scope, array, update, scalars)
+    is_small = array.is_static and (
+        math.prod(array.static_sizes()) * array.tf_dtype.size <= _MAX_COPIED_BYTES
+    )
+    if is_small and all(update.sizes[axis] == 1 for axis in scalars):
+        return _select(scope, array, update, scalars)
+    if not is_small and not scope.for_converters:
+        return _write(scope, array, update, scalars)
+    if not is_small and set(scalars) == {0} and update.sizes[0] == 1:
+        return _write_row(scope, array, update, scalars[0])
+    return _assemble(scope, array, update, scalars)
 
 
-def _bytes(array: Array) -> int:
-    return math.prod(array.static_sizes()) * int(array.tf_dtype.size)
-
-
-def _written(scope: Scope, array: Array, update: Array, starts: Mapping[int, _Start]) -> Array:
+def _write(scope: Scope, array: Array, update: Array, starts: Mapping[int, _Start]) -> Array:
     last = max(starts) + 1
     whole = sum(1 << axis for axis in range(last) if axis not in starts)
     begin = [_scalar(scope, starts.get(axis, 0)) for axis in range(last)]
@@ -182,7 +182,7 @@ def _written(scope: Scope, array: Array, update: Array, starts: Mapping[int, _St
     return scope.made(tensor, array.element, array.sizes)
 
 
-def _row_written(scope: Scope, array: Array, update: Array, start: _Start) -> Array:
+def _write_row(scope: Scope, array: Array, update: Array, start: _Start) -> Array:
     index = tf.reshape(_scalar(scope, start), [1, 1])
     tensor = tf.tensor_scatter_nd_update(scope.tensor(array), index, scope.tensor(update))
     return scope.made(tensor, array.element, array.sizes)
@@ -192,7 +192,7 @@ def _scalar(scope: Scope, start: _Start) -> Any:
     return start if tf.is_tensor(start) else scope.size(start)
 
 
-def _selected(scope: Scope, array: Array, update: Array, starts: Mapping[int, _Start]) -> Array:
+def _select(scope: Scope, array: Array, update: Array, starts: Mapping[int, _Start]) -> Array:
     """Selects the update for elements whose indices lie within it."""
     flags = [
         tf.equal(scope.compact(iota(scope, "i32", array.sizes, axis)), _scalar(scope, start))
@@ -205,7 +205,7 @@ def _selected(scope: Scope, array: Array, update: Array, starts: Mapping[int, _S
     return scope.made(tensor, array.element, array.sizes)
 
 
-def _assembled(scope: Scope, array: Array, update: Array, starts: Mapping[int, _Start]) -> Array:
+def _assemble(scope: Scope, array: Array, update: Array, starts: Mapping[int, _Start]) -> Array:
     """Concatenates the parts before and after an update with it, axis by axis."""
     (axis, start), *others = starts.items()
     size = update.sizes[axis]
@@ -213,7 +213,7 @@ def _assembled(scope: Scope, array: Array, update: Array, starts: Mapping[int, _
         array = scope.full(array)
     if others:
         window = _part(scope, array, axis, start, size)
-        update = _assembled(scope, window, update, dict(others))
+        update = _assemble(scope, window, update, dict(others))
     if not tf.is_tensor(start):
         end = start + size
         around = [
@@ -222,18 +222,10 @@ def _assembled(scope: Scope, array: Array, update: Array, starts: Mapping[int, _
         ]
         return concatenate(scope, [around[0], update, around[1]], axis)
     tensor = scope.tensor(array)
-    if scope.for_converters:
-        before = _window(tensor, 0, {}, {axis: start})
-        behind = _window(tensor, 0, {axis: start + scope.size(size)}, {})
-        joined = tf.concat([before, scope.tensor(update), behind], axis)
-        return scope.made(joined, array.element, array.sizes)
-    lengths = [start if i == axis else -1 for i in range(array.rank)]
-    ends = [start + scope.size(size) if i == axis else 0 for i in range(array.rank)]
-    none = [0] * array.rank
     pieces = [
-        tf.slice(tensor, none, tf.stack(lengths)),
+        _slice_tensor(scope, tensor, {}, {axis: start}),
         scope.tensor(update),
-        tf.slice(tensor, tf.stack(ends), [-1] * array.rank),
+        _slice_tensor(scope, tensor, {axis: start + scope.size(size)}, {}),
     ]
     return scope.made(tf.concat(pieces, axis), array.element, array.sizes)
 
@@ -244,10 +236,7 @@ def _part(scope: Scope, array: Array, axis: int, start: _Start, size: Dim) -> Ar
         return shrink_repeated(array, sizes)
     if tf.is_tensor(start):
         return reshape(scope, _slice_computed(scope, array, {axis: start}, sizes), sizes)
-    firsts: list[Dim] = [0] * array.rank
-    limits = list(array.sizes)
-    firsts[axis], limits[axis] = start, start + size
-    return slice_array(scope, array, firsts, limits, [1] * array.rank)
+    return slice_axis(scope, array, axis, start, size)
 
 
 EMITTERS: Mapping[str, Emitter] = MappingProxyType(

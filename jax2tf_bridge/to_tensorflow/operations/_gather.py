@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -13,19 +14,18 @@ from jax2tf_bridge.bytecode import Operation
 from jax2tf_bridge.to_tensorflow.operations._array import Array
 from jax2tf_bridge.to_tensorflow.operations._dynamic_slices import shrink_repeated, slice_at
 from jax2tf_bridge.to_tensorflow.operations._indices import (
-    clamped,
-    clamped_vectors,
-    component,
+    Slices,
+    clamp,
+    clamp_vectors,
     flat_index,
     index_vectors,
-    ints_or_none,
     is_too_deep,
+    slice_axis,
     whole_vectors,
 )
 from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope, typed
 from jax2tf_bridge.to_tensorflow.operations._shapes import (
     broadcast,
-    iota,
     product,
     reshape,
     slice_array,
@@ -33,214 +33,159 @@ from jax2tf_bridge.to_tensorflow.operations._shapes import (
 )
 from shape_poly import Dim
 
-_Axes: TypeAlias = "list[tuple[bool, int]]"
-"""(is_batch, number) for each axis: an axis of the indices' batch or of the operand."""
+_NAMES = (
+    *("offset_dims", "collapsed_slice_dims", "operand_batching_dims"),
+    *("start_indices_batching_dims", "start_index_map"),
+)
+
+_Taken: TypeAlias = "tuple[Array, list[int | None]]"
+"""Array, and the axis of the result for each of its axes; None for axes of size 1 without one."""
 
 
 def _gather(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
-    array, indices, *given = operands
-    if given:
-        sizes = scope.sizes_of(given[0], [None] * array.rank)
-    else:
-        sizes = operation.ints("slice_sizes")
+    array, indices, *lengths = operands
+    slices = Slices.read(operation, _NAMES, array.rank, indices)
+    slice_sizes: Sequence[Dim] = (
+        scope.sizes_of(lengths[0], [None] * array.rank)
+        if lengths
+        else operation.ints("slice_sizes")
+    )
+    sizes = tuple(
+        size if axis in slices.window_axes else 1 for axis, size in enumerate(slice_sizes)
+    )
     array = shrink_repeated(array, sizes)
-    vector_axis = operation.int("index_vector_dim")
-    batch_sizes = (*indices.sizes[:vector_axis], *indices.sizes[vector_axis + 1 :])
-    batching = ints_or_none(operation, "operand_batching_dims")
-    along = ints_or_none(operation, "start_indices_batching_dims")
-    batched = {
-        axis: place - (place > vector_axis)
-        for axis, place in zip(batching, along, strict=True)
-        if array.sizes[axis] != 1
-    }
-    gone = {*operation.ints("collapsed_slice_dims"), *batching}
-    kept = [axis for axis in range(array.rank) if axis not in gone]
-    offset_places = operation.ints("offset_dims")
-    rank = len(batch_sizes) + len(kept)
-    batch_places = [place for place in range(rank) if place not in offset_places]
-    places = {
-        **{(True, axis): place for axis, place in enumerate(batch_places)},
-        **{(False, axis): place for axis, place in zip(kept, offset_places, strict=True)},
-    }
-    wanted: list[Dim] = [1] * rank
-    for (is_batch, axis), place in places.items():
-        wanted[place] = batch_sizes[axis] if is_batch else sizes[axis]
-    wanted = list(typed(operation.results[0].tensor.shape, wanted))
-    if 0 in wanted:
-        return broadcast(scope, array, wanted, [])
+    axis = slices.vector_axis
+    batch = (*indices.sizes[:axis], *indices.sizes[axis + 1 :])
+    # A single row serves the whole batch.
+    batched = {axis: place for axis, place in slices.batched.items() if array.sizes[axis] != 1}
+    slices = replace(slices, sizes=sizes, batch=batch, batched=batched)
+    result: list[Dim] = [1] * (len(batch) + len(slices.window_axes))
+    for axis, size in zip(slices.batch_axes, batch, strict=True):
+        result[axis] = size
+    for axis, place in slices.window_axes.items():
+        result[place] = sizes[axis]
+    result = list(typed(operation.results[0].tensor.shape, result))
+    if 0 in result:
+        return broadcast(scope, array, result, [])
 
-    index_map = operation.ints("start_index_map")
-    indexed = [axis for axis in sorted(index_map) if array.sizes[axis] != sizes[axis]]
-    many = any(size != 1 for size in batch_sizes)
+    indexed = [axis for axis in sorted(slices.index_map) if array.sizes[axis] != sizes[axis]]
+    many = any(size != 1 for size in batch)
     if many:
         # Axes without an index start at 0.
-        whole = [
+        limits = [
             own if axis in indexed or axis in batched else size
             for axis, (own, size) in enumerate(zip(array.sizes, sizes, strict=True))
         ]
-        array = slice_array(scope, array, [0] * array.rank, whole, [1] * array.rank)
-    by_elements = many and not batched and len(indexed) == len(index_map) > 1
+        array = slice_array(scope, array, [0] * array.rank, limits, [1] * array.rank)
+    by_elements = many and not batched and len(indexed) == len(slices.index_map) > 1
     if by_elements and all(sizes[axis] == 1 for axis in indexed):
-        vectors = whole_vectors(scope, indices, vector_axis)
+        vectors = whole_vectors(scope, indices, slices.vector_axis)
         if vectors is not None:
-            result = _take_elements(scope, array, vectors, index_map, batch_sizes)
-            return _arranged(scope, *result, places, wanted)
-    clamps: dict[int, Array] = {}
-    for axis in indexed:
-        start = component(scope, indices, vector_axis, index_map.index(axis))
-        clamps[axis] = clamped(scope, start, array.sizes[axis] - sizes[axis])
-    if all(size == 1 for size in batch_sizes):
-        return slice_at(scope, array, clamps, sizes, wanted)
-    result = _take(scope, array, clamps, batched, sizes, batch_sizes)
-    return _arranged(scope, *result, places, wanted)
+            vectors = clamp_vectors(
+                scope, vectors, [array.sizes[axis] - 1 for axis in slices.index_map]
+            )
+            taken = _take_at_vectors(scope, array, slices, slices.index_map, vectors)
+            return _arrange(scope, taken, result)
+    starts = {
+        axis: clamp(scope, slices.component(scope, indices, axis), array.sizes[axis] - sizes[axis])
+        for axis in indexed
+    }
+    if not many:
+        return slice_at(scope, array, starts, sizes, result)
+    slices = _order_batch(scope, replace(slices, starts=starts))
+    return _arrange(scope, _take(scope, array, slices), result)
 
 
-def _arranged(
-    scope: Scope,
-    array: Array,
-    axes: _Axes,
-    places: Mapping[tuple[bool, int], int],
-    sizes: Sequence[Dim],
-) -> Array:
-    """Moves axes to their positions in the result; axes without a position have size 1."""
-    live = [axis for axis, label in enumerate(axes) if label in places]
-    if len(live) < len(axes):
+def _order_batch(scope: Scope, slices: Slices) -> Slices:
+    """Moves the batching axes of the batch to the front."""
+    first = list(slices.batched.values())
+    order = [*first, *(axis for axis in range(len(slices.batch)) if axis not in first)]
+    return replace(
+        slices,
+        batched={axis: place for place, axis in enumerate(slices.batched)},
+        batch_axes=tuple(slices.batch_axes[axis] for axis in order),
+        batch=tuple(slices.batch[axis] for axis in order),
+        starts={axis: transpose(scope, start, order) for axis, start in slices.starts.items()},
+    )
+
+
+def _arrange(scope: Scope, taken: _Taken, sizes: Sequence[Dim]) -> Array:
+    """Moves axes to their positions in the result."""
+    array, places = taken
+    live = [axis for axis, place in enumerate(places) if place is not None]
+    if len(live) < len(places):
         array = reshape(scope, array, [array.sizes[axis] for axis in live])
-    return broadcast(scope, array, sizes, [places[axes[axis]] for axis in live])
+    return broadcast(scope, array, sizes, [place for place in places if place is not None])
 
 
-def _take_elements(
-    scope: Scope,
-    array: Array,
-    vectors: tf.Tensor,
-    index_map: Sequence[int],
-    batch_sizes: Sequence[Dim],
-) -> tuple[Array, _Axes]:
-    """Takes elements by index vectors, whose components are indices of different axes."""
-    limits = [array.sizes[axis] - 1 for axis in index_map]
-    rest = [axis for axis in range(array.rank) if axis not in index_map]
-    array = transpose(scope, array, [*index_map, *rest])
-    tensor = tf.gather_nd(scope.tensor(array), clamped_vectors(scope, vectors, limits))
-    sizes = (*batch_sizes, *array.sizes[len(index_map) :])
-    axes = [*((True, i) for i in range(len(batch_sizes))), *((False, axis) for axis in rest)]
-    return scope.made(tensor, array.element, sizes), axes
-
-
-def _take(
-    scope: Scope,
-    array: Array,
-    starts: Mapping[int, Array],
-    batched: Mapping[int, int],
-    sizes: Sequence[Dim],
-    batch_sizes: Sequence[Dim],
-) -> tuple[Array, _Axes]:
+def _take(scope: Scope, array: Array, slices: Slices) -> _Taken:
     """Takes the slices.
 
-    Args:
-      scope: the scope of the values.
-      array: the array; its axes without an index have the sizes of the slices.
-      starts: maps axes of the array to indices within bounds.
-      batched: maps batching axes of the array to batch axes of the indices.
-      sizes: the sizes of the slices.
-      batch_sizes: the batch sizes of the indices.
-
-    Returns:
-      An array, and the meaning of its axes. Missing axes have size 1 or are repeated.
+    Axes of the array without a start have the sizes of the slices, and the batch begins with the
+    batching axes.
     """
-    labels: _Axes = [(False, axis) for axis in range(array.rank)]
-    order = [*batched, *(axis for axis in range(array.rank) if axis not in batched)]
-    if not starts:
-        moved = transpose(scope, array, order)
-        return moved, [(True, batched[axis]) if axis in batched else labels[axis] for axis in order]
-    # The axes of the index: batching axes, other batch axes, then window axes.
-    batch = [*batched.values(), *(i for i in range(len(batch_sizes)) if i not in batched.values())]
-    windows = [axis for axis in starts if sizes[axis] != 1]
-    grid = [*(batch_sizes[i] for i in batch), *(sizes[axis] for axis in windows)]
-    index_axes: _Axes = [*((True, i) for i in batch), *((False, axis) for axis in windows)]
-    components = {
-        axis: _on_grid(
-            scope,
-            transpose(scope, start, batch),
-            grid,
-            len(batch) + windows.index(axis) if axis in windows else None,
-        )
-        for axis, start in starts.items()
-    }
-    count = len(batched)
-    if len(components) == 1:
-        ((axis, index),) = components.items()
-        array, labels = transpose(scope, array, order), [labels[i] for i in order]
-        place = order.index(axis)
-    elif count or is_too_deep(len(components)):
-        order = [
-            *batched,
-            *components,
-            *(i for i in order if i not in components and i not in batched),
+    batched, starts = slices.batched, list(slices.starts)
+
+    def places(axes: Sequence[int]) -> list[int | None]:
+        return [
+            slices.batch_axes[batched[axis]] if axis in batched else slices.window_axes.get(axis)
+            for axis in axes
         ]
-        array, labels = transpose(scope, array, order), [labels[i] for i in order]
-        index = flat_index(
-            scope, list(components.values()), array.sizes[count : count + len(components)]
-        )
-        array, place = _joined(scope, array, count, len(components)), count
-        labels[count : count + len(components)] = [(False, -1)]
-    else:
-        order = [*components, *(axis for axis in range(array.rank) if axis not in components)]
-        array, labels = transpose(scope, array, order), [labels[i] for i in order]
-        vectors = index_vectors(scope, list(components.values()))
-        rest = len(components)
-        tensor = tf.gather_nd(scope.tensor(array), vectors)
-        return (
-            scope.made(tensor, array.element, (*grid, *array.sizes[rest:])),
-            [*index_axes, *labels[rest:]],
-        )
-    result = (*array.sizes[:place], *grid[count:], *array.sizes[place + 1 :])
-    axes = [*labels[:place], *index_axes[count:], *labels[place + 1 :]]
-    axes[:count] = index_axes[:count]
+
+    if not starts:
+        return array, places(range(array.rank))
+    components = [slices.on_grid(scope, axis) for axis in starts]
+    if not batched and len(starts) > 1 and not is_too_deep(len(starts)):
+        return _take_at_vectors(scope, array, slices, starts, index_vectors(scope, components))
+    # Batching axes come first, then those before the index, the index, and those behind it.
+    others = [axis for axis in range(array.rank) if axis not in batched and axis not in starts]
+    before = [axis for axis in others if len(starts) == 1 and axis < starts[0]]
+    behind = others[len(before) :]
+    array = transpose(scope, array, [*batched, *before, *starts, *behind])
+    count, place = len(batched), len(batched) + len(before)
+    sizes = array.sizes[place : place + len(starts)]
+    index = flat_index(scope, components, sizes)
+    if len(starts) > 1:
+        merged = (*array.sizes[:place], product(sizes), *array.sizes[place + len(starts) :])
+        array = reshape(scope, array, merged)
+    grid_axes = slices.grid_axes
+    axes = [*grid_axes[:count], *places(before), *grid_axes[count:], *places(behind)]
     progression = None if count else _progression(index)
     if progression is not None:
         first, step = progression
-        limits, steps = list(array.sizes), [1] * array.rank
-        firsts = [0] * array.rank
-        length = index.static_sizes()[0]
-        firsts[place], steps[place] = first, step
-        limits[place] = first + (length - 1) * step + 1
-        return slice_array(scope, array, firsts, limits, steps), axes
+        return slice_axis(scope, array, place, first, index.sizes[0], step), axes
     tensor = tf.gather(scope.tensor(array), scope.tensor(index), axis=place, batch_dims=count)
+    result = (*array.sizes[:place], *index.sizes[count:], *array.sizes[place + 1 :])
     return scope.made(tensor, array.element, result), axes
+
+
+def _take_at_vectors(
+    scope: Scope, array: Array, slices: Slices, axes: Sequence[int], vectors: tf.Tensor
+) -> _Taken:
+    """Takes elements or rows by index vectors, whose components are indices of `axes`."""
+    rest = [axis for axis in range(array.rank) if axis not in axes]
+    array = transpose(scope, array, [*axes, *rest])
+    tensor = tf.gather_nd(scope.tensor(array), vectors)
+    sizes = (*slices.grid, *array.sizes[len(axes) :])
+    places = [*slices.grid_axes, *(slices.window_axes.get(axis) for axis in rest)]
+    return scope.made(tensor, array.element, sizes), places
 
 
 def _progression(index: Array) -> tuple[int, int] | None:
     """Returns the first index and the step if the indices are a known progression, else None."""
     if index.known is None or index.rank != 1 or index.known.size < 2:
         return None
-    steps = np.diff(index.known.reshape(-1))
+    flat = index.known.reshape(-1)
+    steps = np.diff(flat)
     if steps[0] < 1 or np.any(steps != steps[0]):
         return None
-    return int(index.known.reshape(-1)[0]), int(steps[0])
-
-
-def _on_grid(scope: Scope, start: Array, grid: Sequence[Dim], window: int | None) -> Array:
-    """Broadcasts starts over the axes of an index; they increase along the window's axis."""
-    start = broadcast(scope, start, grid, range(start.rank))
-    if window is None:
-        return start
-    counted = iota(scope, start.element, grid, window)
-    if start.known is not None and counted.known is not None:
-        return Array(start.element, tuple(grid), known=start.known + counted.known)
-    tensor = scope.compact(start) + scope.compact(counted)
-    return Array(start.element, tuple(grid), tensor)
-
-
-def _joined(scope: Scope, array: Array, first: int, count: int) -> Array:
-    """Merges several axes into one."""
-    total = product(array.sizes[first : first + count])
-    return reshape(scope, array, (*array.sizes[:first], total, *array.sizes[first + count :]))
+    return int(flat[0]), int(steps[0])
 
 
 def _index_select(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     array, indices = operands
     count, axis = operation.int("batch_dims"), operation.int("dim")
-    index = clamped(scope, indices, array.sizes[axis] - 1)
+    index = clamp(scope, indices, array.sizes[axis] - 1)
     tensor = tf.gather(scope.tensor(array), scope.tensor(index), axis=axis, batch_dims=count)
     sizes = (*array.sizes[:axis], *index.sizes[count:], *array.sizes[axis + 1 :])
     return scope.result(operation, tensor, sizes)

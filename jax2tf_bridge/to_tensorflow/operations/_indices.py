@@ -1,26 +1,129 @@
-"""Indices of gather, scatter and dynamic slices: components and bounds."""
+"""Slices at computed indices: the layout of gather and scatter, and indices within bounds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.bytecode import Operation
 from jax2tf_bridge.to_tensorflow.operations._array import Array, Concatenated
+from jax2tf_bridge.to_tensorflow.operations._bodies import fit_sizes
 from jax2tf_bridge.to_tensorflow.operations._folding import compared, greatest
 from jax2tf_bridge.to_tensorflow.operations._scope import Scope
-from jax2tf_bridge.to_tensorflow.operations._shapes import product, reshape, resized
+from jax2tf_bridge.to_tensorflow.operations._shapes import (
+    broadcast,
+    iota,
+    product,
+    reshape,
+    resized,
+    slice_array,
+)
 from shape_poly import Dim
 
 _MAX_INDEX_COMPONENTS = 7
 """Maximum number of components of an index of tf.gather_nd and similar functions."""
 
 
-def ints_or_none(operation: Operation, name: str) -> tuple[int, ...]:
-    """Reads a vector of integers; it is empty in older modules, which lack it."""
-    return operation.ints(name) if name in operation.attributes else ()
+@dataclass(frozen=True)
+class Slices:
+    """Slices of an array at index vectors: the result of a gather, or the updates of a scatter.
+
+    Attributes:
+      vector_axis: the axis of the indices that has the components of an index vector.
+      index_map: the axis of the array for each component.
+      batched: maps batching axes of the array to axes of the batch.
+      batch_axes: the axes of the result or the updates that are the batch.
+      window_axes: maps axes of the array to axes of the result or the updates; slices have size 1
+        along other axes.
+      sizes: the size of a slice along each axis of the array.
+      batch: the sizes of the batch, which has a slice per element.
+      starts: maps axes of the array to starts within bounds; slices span the other axes.
+      valid: which slices were within bounds before their starts were clamped; None for all.
+    """
+
+    vector_axis: int
+    index_map: tuple[int, ...]
+    batched: Mapping[int, int]
+    batch_axes: tuple[int, ...]
+    window_axes: Mapping[int, int]
+    sizes: tuple[Dim, ...] = ()
+    batch: tuple[Dim, ...] = ()
+    starts: Mapping[int, Array] = field(default_factory=dict)
+    valid: Array | None = None
+
+    @staticmethod
+    def read(operation: Operation, names: Sequence[str], rank: int, indices: Array) -> Slices:
+        """Reads the axes of an operation on an array of some rank.
+
+        The names are those of the attributes with the window axes, the axes of the array without a
+        window, its batching axes, those of the indices, and the axes that have an index.
+        """
+        window, collapsed, batching, indices_batching, index_map = names
+        vector_axis = operation.int("index_vector_dim")
+        array_axes = operation.ints(batching, absent=())
+        batch = [
+            axis - (axis > vector_axis) for axis in operation.ints(indices_batching, absent=())
+        ]
+        without_window = {*operation.ints(collapsed), *array_axes}
+        kept = [axis for axis in range(rank) if axis not in without_window]
+        window_axes = operation.ints(window)
+        result_rank = indices.rank - (vector_axis < indices.rank) + len(kept)
+        return Slices(
+            vector_axis,
+            operation.ints(index_map),
+            dict(zip(array_axes, batch, strict=True)),
+            tuple(axis for axis in range(result_rank) if axis not in window_axes),
+            dict(zip(kept, window_axes, strict=True)),
+        )
+
+    @property
+    def spread(self) -> list[int]:
+        """Axes of the array that have a start and a window of several elements."""
+        return [axis for axis in self.starts if self.sizes[axis] != 1]
+
+    @property
+    def grid(self) -> tuple[Dim, ...]:
+        """Sizes of an index: those of the batch, and of the windows that have a start."""
+        return (*self.batch, *(self.sizes[axis] for axis in self.spread))
+
+    @property
+    def grid_axes(self) -> list[int]:
+        """Axes of the result or the updates that are the grid."""
+        return [*self.batch_axes, *(self.window_axes[axis] for axis in self.spread)]
+
+    def component(self, scope: Scope, indices: Array, axis: int) -> Array:
+        """Returns the component of the index vectors for an axis of the array."""
+        return component(scope, indices, self.vector_axis, self.index_map.index(axis))
+
+    def on_grid(self, scope: Scope, axis: int) -> Array:
+        """Returns the indices along an axis of the array, with the sizes of the grid."""
+        if axis in self.batched:
+            return iota(scope, "i32", self.grid, self.batched[axis])
+        start = broadcast(scope, self.starts[axis], self.grid, range(len(self.batch)))
+        if axis not in self.spread:
+            return start
+        place = len(self.batch) + self.spread.index(axis)
+        within_window = iota(scope, start.element, self.grid, place)
+        if start.known is not None and within_window.known is not None:
+            known = start.known + within_window.known
+            return Array(start.element, self.grid, known=known)
+        tensor = scope.compact(start) + scope.compact(within_window)
+        return Array(start.element, self.grid, tensor)
+
+
+def slice_axis(
+    scope: Scope, array: Array, axis: int, start: Dim, size: Dim, step: Dim = 1
+) -> Array:
+    """Takes every step-th element of an axis, `size` elements in all."""
+    starts: list[Dim] = [0] * array.rank
+    steps: list[Dim] = [1] * array.rank
+    limits = list(array.sizes)
+    starts[axis], limits[axis], steps[axis] = start, start + (size - 1) * step + 1, step
+    result = slice_array(scope, array, starts, limits, steps)
+    return fit_sizes(scope, result, (*array.sizes[:axis], size, *array.sizes[axis + 1 :]))
 
 
 def component(scope: Scope, indices: Array, axis: int, number: int) -> Array:
@@ -49,7 +152,7 @@ def component(scope: Scope, indices: Array, axis: int, number: int) -> Array:
     return Array(indices.element, sizes, scope.compact(indices)[(*before, number)])
 
 
-def clamped(scope: Scope, index: Array, limit: Dim) -> Array:
+def clamp(scope: Scope, index: Array, limit: Dim) -> Array:
     """Clamps indices to 0..limit (inclusive); the result is i32 or i64."""
     if limit == 0:
         return Array("i32", index.sizes, known=np.zeros((), np.int32))
@@ -84,8 +187,8 @@ def widened(scope: Scope, index: Array) -> Array:
     return Array("i32", index.sizes, tf.cast(scope.compact(index), tf.int32))
 
 
-def within(scope: Scope, index: Array, kept: Array) -> Array | None:
-    """Returns which indices `clamped` did not change; None if all are known to be unchanged."""
+def flag_unchanged(scope: Scope, index: Array, kept: Array) -> Array | None:
+    """Returns which indices `clamp` did not change; None if all are known to be unchanged."""
     if kept is index or (index.parts is not None and index.parts == kept.parts):
         return None
     if index.known is not None and kept.known is not None:
@@ -95,7 +198,9 @@ def within(scope: Scope, index: Array, kept: Array) -> Array | None:
     return Array("i1", index.sizes, tf.equal(wide, tf.cast(scope.compact(kept), wide.dtype)))
 
 
-def all_of(scope: Scope, flags: Sequence[Array | None], sizes: Sequence[Dim]) -> Array | None:
+def combine_flags(
+    scope: Scope, flags: Sequence[Array | None], sizes: Sequence[Dim]
+) -> Array | None:
     """Combines flags by `and`; None stands for true."""
     result: Array | None = None
     for flag in flags:
@@ -124,8 +229,8 @@ def whole_vectors(scope: Scope, indices: Array, axis: int) -> tf.Tensor | None:
     return scope.tensor(widened(scope, indices))
 
 
-def clamped_vectors(scope: Scope, vectors: tf.Tensor, limits: Sequence[Dim]) -> tf.Tensor:
-    """Clamps all components at once, like `clamped`."""
+def clamp_vectors(scope: Scope, vectors: tf.Tensor, limits: Sequence[Dim]) -> tf.Tensor:
+    """Clamps all components at once, like `clamp`."""
     return tf.minimum(
         tf.maximum(vectors, tf.constant(0, vectors.dtype)),
         tf.cast(scope.shape(limits), vectors.dtype),

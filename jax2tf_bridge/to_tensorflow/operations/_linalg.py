@@ -173,9 +173,7 @@ def _tridiagonal_solve(
 def _composite(function: _Function) -> Emitter:
     """Decomposes a composite of empty matrices, and of those that tf.linalg cannot factor."""
 
-    def emit(
-        scope: Scope, operation: Operation, operands: Sequence[Array]
-    ) -> Sequence[Array]:
+    def emit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
         results = None
         if operands[-1].element in _DTYPES and not _is_empty(operands[-1]):
             results = function(scope, operation, *operands)

@@ -13,10 +13,12 @@ from jax2tf_bridge._dtypes import dtype_of_element
 from jax2tf_bridge.bytecode import Block, Operation
 from jax2tf_bridge.rewriting import Reducer, match_extreme_index, match_reducers
 from jax2tf_bridge.to_tensorflow.operations._array import Array, Postponed, Reduced, tf_dtype
-from jax2tf_bridge.to_tensorflow.operations._bodies import is_identity, sized
+from jax2tf_bridge.to_tensorflow.operations._bodies import are_identities, fit_sizes, is_identity
 from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
 from jax2tf_bridge.to_tensorflow.operations._shapes import (
     broadcast,
+    concatenate,
+    product,
     reshape,
     transpose,
 )
@@ -48,25 +50,22 @@ def _reduce(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Se
     if matched is not None and all(
         has_reduction(reducer, array) for reducer, array in zip(matched, arrays, strict=True)
     ):
-        return [
-            _reduce_from(scope, reducer, block, operands, i, axes)
-            for i, reducer in enumerate(matched)
-        ]
+        return _reduce_by_reducers(scope, matched, block, arrays, inits, axes)
     extreme = match_extreme_index(block)
-    if extreme is not None and len(axes) == 1 and counts(scope, arrays[1], axes[0]):
+    if extreme is not None and len(axes) == 1 and is_iota(scope, arrays[1], axes[0]):
         results = _extreme_and_index(scope, extreme, arrays, inits, axes[0])
         if results is not None:
             return results
-    return reduce_by(scope, combining(block), arrays, inits, axes)
+    return reduce_by(scope, make_combine(block), arrays, inits, axes)
 
 
-def combining(block: Block) -> Combine:
+def make_combine(block: Block) -> Combine:
     """Returns a function that applies the block of a reducer."""
 
     def combine(scope: Scope, left: Sequence[Array], right: Sequence[Array]) -> list[Array]:
         sizes = max((array.sizes for array in (*left, *right)), key=len)
         results = scope.inner().run(block, [*left, *right])
-        return [sized(scope, result, sizes) for result in results]
+        return [fit_sizes(scope, result, sizes) for result in results]
 
     return combine
 
@@ -78,50 +77,46 @@ def has_reduction(reducer: Reducer, array: Array) -> bool:
     """Returns whether TensorFlow has a reduction for the reducer and the array."""
     if array.element == "i1":
         return reducer.name in ("and", "or", "xor")
-    if dtype_of_element(array.element).kind == "complex":
+    if array.row.kind == "complex":
         return reducer.name in ("add", "multiply")
     return reducer.name in _OF_NUMBERS
 
 
-def _reduce_from(
+def _reduce_by_reducers(
     scope: Scope,
-    reducer: Reducer,
+    reducers: Sequence[Reducer],
     block: Block,
-    operands: Sequence[Array],
-    i: int,
+    arrays: Sequence[Array],
+    inits: Sequence[Array],
     axes: Sequence[int],
-) -> Array:
-    half = len(operands) // 2
-    array, init = operands[i], operands[half + i]
-    result = reduced(scope, reducer, array, axes)
-    if is_identity(scope, reducer, init):
-        return result
-    # The body's other operands do not affect this result.
-    left = [init if j == i else operands[half + j] for j in range(half)]
-    right = [result if j == i else operands[half + j] for j in range(half)]
-    return combining(block)(scope, left, right)[i]
+) -> list[Array]:
+    results = [
+        reduce_axes(scope, reducer, array, axes)
+        for reducer, array in zip(reducers, arrays, strict=True)
+    ]
+    if are_identities(scope, reducers, inits):
+        return results
+    return make_combine(block)(scope, inits, results)
 
 
-def reduced(scope: Scope, reducer: Reducer, array: Array, axes: Sequence[int]) -> Array:
+def reduce_axes(scope: Scope, reducer: Reducer, array: Array, axes: Sequence[int]) -> Array:
     """Reduces axes with TensorFlow's operation, starting from the identity."""
-    wide = converted(scope, array, reducer.element)
-    result = _reduced_compact(scope, reducer.name, wide, sorted(axes))
-    return converted(scope, result, array.element)
+    wide = convert_float(scope, array, reducer.element)
+    result = _reduce_compact(scope, reducer.name, wide, sorted(axes))
+    return convert_float(scope, result, array.element)
 
 
-def converted(scope: Scope, array: Array, element: str) -> Array:
+def convert_float(scope: Scope, array: Array, element: str) -> Array:
     """Converts between floating-point types."""
     if element == array.element:
         return array
     return scope.made(tf.cast(scope.compact(array), tf_dtype(element)), element, array.sizes)
 
 
-def _reduced_compact(scope: Scope, name: str, array: Array, axes: Sequence[int]) -> Array:
+def _reduce_compact(scope: Scope, name: str, array: Array, axes: Sequence[int]) -> Array:
     sizes = tuple(size for axis, size in enumerate(array.sizes) if axis not in axes)
     repeated = [axis for axis in axes if array.repeats(axis) and array.sizes[axis] != 1]
-    times: Dim = 1
-    for axis in repeated:
-        times = times * array.sizes[axis]
+    times = product(array.sizes[axis] for axis in repeated)
     if not _may_be_compact(scope, name, array, times):
         array, times = scope.full(array), 1
     compact = scope.compact(array)
@@ -203,7 +198,7 @@ def wrapped(tensor: tf.Tensor, element: str) -> tf.Tensor:
 # The first extreme number and its index.
 
 
-def counts(scope: Scope, array: Array, axis: int) -> bool:
+def is_iota(scope: Scope, array: Array, axis: int) -> bool:
     """Returns whether an array is known to be an iota along an axis."""
     if any(not array.repeats(other) for other in range(array.rank) if other != axis):
         return False
@@ -254,8 +249,7 @@ def _extreme_and_index(
     else:
         index = search(compact, place, output_type=dtype)
         value = reduce_tensor(reducer.name, compact, [place])
-    if index.dtype != tf_dtype(indices.element):
-        index = tf.cast(index, tf_dtype(indices.element))
+    index = tf.cast(index, tf_dtype(indices.element))
     return [scope.made(value, element, sizes), scope.made(index, indices.element, sizes)]
 
 
@@ -272,76 +266,50 @@ def reduce_by(
     """Reduces axes with any reducer, by combining neighbours until one element remains."""
     kept = [axis for axis in range(arrays[0].rank) if axis not in axes]
     rest = tuple(arrays[0].sizes[axis] for axis in kept)
-    length: Dim = 1
-    for axis in axes:
-        length = length * arrays[0].sizes[axis]
+    length = product(arrays[0].sizes[axis] for axis in axes)
     columns = [
         reshape(scope, transpose(scope, array, [*sorted(axes), *kept]), (length, *rest))
         for array in arrays
     ]
-    starts = [sized(scope, broadcast(scope, init, rest, ()), rest) for init in inits]
+    starts = [broadcast(scope, init, rest, ()) for init in inits]
     if length == 0:
         return starts
     if isinstance(length, int):
-        rows = _halved(scope, combine, columns, length)
-        return combine(scope, starts, [_first(scope, row) for row in rows])
+        rows = _halve(scope, combine, columns, length)
+        return combine(scope, starts, [reshape(scope, row, rest) for row in rows])
     # The initial value comes first, so that there is at least one element.
     long = [
-        scope.made(
-            tf.concat([scope.tensor(_stacked(scope, start)), scope.tensor(column)], 0),
-            column.element,
-            (length + 1, *rest),
-        )
+        concatenate(scope, [reshape(scope, start, (1, *rest)), column], 0)
         for start, column in zip(starts, columns, strict=True)
     ]
-    return _halved_while(scope, combine, long)
-
-
-def _stacked(scope: Scope, array: Array) -> Array:
-    return reshape(scope, array, (1, *array.sizes))
-
-
-def _first(scope: Scope, array: Array) -> Array:
-    return reshape(scope, array, array.sizes[1:])
+    return _halve_in_loop(scope, combine, long)
 
 
 def _rows(scope: Scope, array: Array, index: slice, size: Dim) -> Array:
-    """Slices the first axis."""
+    """Slices the first axis; unlike `slice_axis` keeps it if it has a single element."""
     sizes = (size, *array.sizes[1:])
     if array.repeats(0):
         return Array(array.element, sizes, array.computed, array.known)
     return scope.made(scope.compact(array)[index], array.element, sizes)
 
 
-def _halved(
+def _halve(
     scope: Scope, combine: Combine, columns: Sequence[Array], length: int
 ) -> Sequence[Array]:
     while length > 1:
         half = length // 2
         even = [_rows(scope, column, slice(0, 2 * half, 2), half) for column in columns]
         odd = [_rows(scope, column, slice(1, 2 * half, 2), half) for column in columns]
-        result = combine(scope, even, odd)
+        results = combine(scope, even, odd)
         if length % 2:
             last = [_rows(scope, column, slice(2 * half, None), 1) for column in columns]
-            result = [joined(scope, pair) for pair in zip(result, last, strict=True)]
-        columns, length = result, half + length % 2
+            results = [concatenate(scope, pair, 0) for pair in zip(results, last, strict=True)]
+        columns, length = results, half + length % 2
     return columns
 
 
-def joined(scope: Scope, arrays: Sequence[Array]) -> Array:
-    """Concatenates arrays along the first axis."""
-    size: Dim = 0
-    for array in arrays:
-        size = size + array.sizes[0]
-    tensor = tf.concat([scope.tensor(array) for array in arrays], 0)
-    return scope.made(tensor, arrays[0].element, (size, *arrays[0].sizes[1:]))
-
-
-def _halved_while(scope: Scope, combine: Combine, columns: Sequence[Array]) -> list[Array]:
+def _halve_in_loop(scope: Scope, combine: Combine, columns: Sequence[Array]) -> list[Array]:
     rest = columns[0].sizes[1:]
-
-    def more(length: tf.Tensor, *_: tf.Tensor) -> tf.Tensor:
-        return length > 1
 
     def step(length: tf.Tensor, *tensors: tf.Tensor) -> tuple[tf.Tensor, ...]:
         inner = scope.inner(other_graph=True)
@@ -367,12 +335,15 @@ def _halved_while(scope: Scope, combine: Combine, columns: Sequence[Array]) -> l
     length = tf.convert_to_tensor(scope.size(columns[0].sizes[0]), tf.int32)
     tensors = [scope.tensor(column) for column in columns]
     open_shapes = [tf.TensorShape([None, *tensor.shape[1:]]) for tensor in tensors]
-    _, *ended = tf.while_loop(
-        more, step, (length, *tensors), shape_invariants=(length.shape, *open_shapes)
+    _, *results = tf.while_loop(
+        lambda length, *_: length > 1,
+        step,
+        (length, *tensors),
+        shape_invariants=(length.shape, *open_shapes),
     )
     return [
         scope.made(tensor[0], column.element, rest)
-        for tensor, column in zip(ended, columns, strict=True)
+        for tensor, column in zip(results, columns, strict=True)
     ]
 
 

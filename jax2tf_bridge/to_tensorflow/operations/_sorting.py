@@ -13,12 +13,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from jax2tf_bridge._dtypes import dtype_of_element
 from jax2tf_bridge.bytecode import Block, Operation, Value
 from jax2tf_bridge.rewriting import SortKey, match_sort_keys
-from jax2tf_bridge.to_tensorflow.operations._array import Array
-from jax2tf_bridge.to_tensorflow.operations._bodies import called_block, sized
-from jax2tf_bridge.to_tensorflow.operations._reductions import counts
+from jax2tf_bridge.to_tensorflow.operations._array import Array, tf_dtype
+from jax2tf_bridge.to_tensorflow.operations._bodies import called_block, fit_sizes
+from jax2tf_bridge.to_tensorflow.operations._reductions import is_iota
 from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
 from jax2tf_bridge.to_tensorflow.operations._shapes import transpose
 from shape_poly import Dim
@@ -44,28 +43,28 @@ def sort(
         return [transpose(scope, array, back) for array in results]
     keys = match_sort_keys(block, functools.partial(_are_equal_constants, scope))
     if keys is None:
-        index = _merged(scope, block, operands)
+        index = _merge(scope, block, operands)
         length = operands[0].sizes[-1]
         if count != length:
             index = index[..., : scope.size(count)]
     else:
         index = _index_by_keys(scope, keys, operands, count)
-    return [_taken(scope, array, index, count) for array in operands]
+    return [_take(scope, array, index, count) for array in operands]
 
 
 def _are_equal_constants(scope: Scope, left: Value, right: Value) -> bool:
-    one, other = scope.array(left), scope.array(right)
-    if one.known is None or other.known is None or one.element != other.element:
+    a, b = scope.array(left), scope.array(right)
+    if a.known is None or b.known is None or a.element != b.element:
         return False
-    return one.sizes == other.sizes and one.known.tobytes() == other.known.tobytes()
+    return a.sizes == b.sizes and a.known.tobytes() == b.known.tobytes()
 
 
-def _taken(scope: Scope, array: Array, index: tf.Tensor, count: Dim) -> Array:
+def _take(scope: Scope, array: Array, index: tf.Tensor, count: Dim) -> Array:
     """Takes elements of the last axis by an index that differs per row."""
     sizes = (*array.sizes[:-1], count)
     if array.repeats(array.rank - 1) and array.sizes[-1] != 1:
         return Array(array.element, sizes, array.computed, array.known)
-    if counts(scope, array, array.rank - 1):
+    if is_iota(scope, array, array.rank - 1):
         return scope.made(tf.cast(index, array.tf_dtype), array.element, sizes)
     if all(array.repeats(axis) for axis in range(array.rank - 1)):
         row = scope.compact(array)
@@ -86,8 +85,8 @@ def _index_by_keys(
     # Stable sorts from the last key to the first give the lexicographic order.
     for key in reversed(keys):
         (number,) = scope.inner().run(key.block, operands)
-        number = sized(scope, number, sizes)
-        tensor = _ordered(scope, number, key)
+        number = fit_sizes(scope, number, sizes)
+        tensor = _to_integers(scope, number, key)
         if index is not None:
             tensor = tf.gather(tensor, index, batch_dims=len(sizes) - 1)
         wanted = count if key is keys[0] else sizes[-1]
@@ -97,7 +96,7 @@ def _index_by_keys(
     return index
 
 
-def _ordered(scope: Scope, number: Array, key: SortKey) -> tf.Tensor:
+def _to_integers(scope: Scope, number: Array, key: SortKey) -> tf.Tensor:
     """Converts sort keys to integers; the greatest integer comes first."""
     tensor = scope.tensor(number)
     row = number.row
@@ -142,7 +141,7 @@ def float_order(tensor: tf.Tensor, *, descending: bool) -> tf.Tensor:
 # Any other comparator.
 
 
-def _merged(scope: Scope, block: Block, operands: Sequence[Array]) -> tf.Tensor:
+def _merge(scope: Scope, block: Block, operands: Sequence[Array]) -> tf.Tensor:
     """Finds the order of the last axis by merging runs of 1, 2, 4, ... elements.
 
     The position of an element in the merged run is its position in its own run plus the number of
@@ -164,7 +163,7 @@ def _merged(scope: Scope, block: Block, operands: Sequence[Array]) -> tf.Tensor:
             for at in (left, right)
         ]
         (verdict,) = inner.run(block, arguments)
-        return inner.tensor(sized(inner, verdict, (size,)))
+        return inner.tensor(fit_sizes(inner, verdict, (size,)))
 
     def merge(width: tf.Tensor, order: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         is_left = tf.equal(place // width % 2, 0)
@@ -190,9 +189,9 @@ def _merged(scope: Scope, block: Block, operands: Sequence[Array]) -> tf.Tensor:
                 tf.where(goes_left, middle, high),
             )
 
-        _, found, _ = tf.while_loop(lambda span, *_: span > 0, narrow, (steps, start, end))
+        _, places, _ = tf.while_loop(lambda span, *_: span > 0, narrow, (steps, start, end))
         run = place // (2 * width) * (2 * width)
-        target = run + place % width + found - start
+        target = run + place % width + places - start
         back = tf.math.top_k(-tf.reshape(target, scope.shape(sizes)), length).indices
         moved = tf.gather(order, tf.reshape(back, [-1]) + first)
         return width * 2, moved
@@ -244,25 +243,16 @@ def top_k(
     scope: Scope, operation: Operation, array: Array, count: Dim, *, descending: bool
 ) -> Sequence[Array]:
     """Finds the greatest numbers of the last axis and their indices; the first of equal numbers."""
-    index_element = operation.results[1].tensor.element
     sizes = (*array.sizes[:-1], count)
-    if dtype_of_element(array.element).kind in ("int", "uint") and descending:
+    if array.row.is_integer and descending:
         values, index = tf.math.top_k(scope.tensor(array), scope.size(count))
-        return [
-            scope.made(values, array.element, sizes),
-            scope.made(_cast(index, index_element), index_element, sizes),
-        ]
-    key = SortKey(Block((), ()), descending, total_order=True)
-    index = tf.math.top_k(_ordered(scope, array, key), scope.size(count)).indices
-    return [
-        _taken(scope, array, index, count),
-        scope.made(_cast(index, index_element), index_element, sizes),
-    ]
-
-
-def _cast(index: tf.Tensor, element: str) -> tf.Tensor:
-    dtype = tf.as_dtype(dtype_of_element(element).op_dtype)
-    return index if index.dtype == dtype else tf.cast(index, dtype)
+        result = scope.made(values, array.element, sizes)
+    else:
+        key = SortKey(Block((), ()), descending, total_order=True)
+        index = tf.math.top_k(_to_integers(scope, array, key), scope.size(count)).indices
+        result = _take(scope, array, index, count)
+    element = operation.results[1].tensor.element
+    return [result, scope.made(tf.cast(index, tf_dtype(element)), element, sizes)]
 
 
 def _approx_top_k(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
