@@ -72,6 +72,32 @@ def _multiplies_padding(case: Case) -> bool:
     return not np.isfinite(widened(case.operands[-1])).all()
 
 
+def _spreads_in_bfloat16(case: Case) -> bool:
+    """Returns whether a convolution of bfloat16 has NaN beside an infinity or NaN of the image.
+
+    oneDNN's kernel multiplies elements beside a window by zeros.
+    """
+    return (
+        case.way == "operations"
+        and "convolution" in case.step.operation
+        and str(case.expected.dtype) == "bfloat16"
+        and case.has("nan", "inf")
+        and bool(np.isnan(widened(case.actual)[case.wrong]).all())
+    )
+
+
+def _subtracts_within(case: Case) -> bool:
+    """Returns whether a step with a body of its own differs by rounding errors of its operands."""
+    names = ("scan", "while", "fori")
+    if not case.step.operation.startswith(names) or kind_of(str(case.expected.dtype)) != "f":
+        return False
+    floats = [widened(a) for a in case.operands if kind_of(str(a.dtype)) == "f"]
+    sizes = [np.abs(each[np.isfinite(each)]) for each in floats]
+    largest = max((float(each.max()) for each in sizes if each.size), default=0.0)
+    errors = np.abs(widened(case.actual) - widened(case.expected))[case.wrong]
+    return bool((errors <= TOLERANCES[str(case.expected.dtype)] * largest).all())
+
+
 def _spreads_between_groups(case: Case) -> bool:
     """Returns whether JAX has NaN where another group of channels has NaN or infinity.
 
@@ -245,6 +271,16 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         "padding is multiplied as zeros by a kernel with NaN or infinity",
         "docs/targets.md",
         _multiplies_padding,
+    ),
+    Explanation(
+        "oneDNN multiplies elements beside a window by zeros in bfloat16",
+        "docs/targets.md",
+        _spreads_in_bfloat16,
+    ),
+    Explanation(
+        "rounding errors that a loop's body enlarges by a difference",
+        "docs/targets.md",
+        _subtracts_within,
     ),
     Explanation(
         "JAX's convolution spreads NaN between groups of channels on CPU",

@@ -267,7 +267,12 @@ def _reshaped(scope: Scope, array: Array, sizes: tuple[Dim, ...]) -> Array:
         return Array(array.element, sizes, with_ones(scope, compact, own, wanted))
     tensor = _tiled(scope, array, groups, len(wanted))
     if tensor is None:
-        tensor = partly_spread(scope, array, spread)
+        # Missing leading axes of size 1 would only make the broadcast larger, which LiteRT's
+        # converter fails for at six axes.
+        missing = array.sizes[: array.rank - len(array.compact_shape)]
+        start = next((axis for axis, size in enumerate(missing) if size != 1), len(missing))
+        array = resized(array, array.sizes[start:])
+        tensor = partly_spread(scope, array, [axis - start for axis in spread if axis >= start])
         tensor = tf.reshape(tensor, scope.reshape_shape(wanted))
     return Array(array.element, sizes, scope.shaped(tensor, wanted))
 

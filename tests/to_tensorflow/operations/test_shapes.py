@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jax2tf_bridge.errors import ModuleError
-from tests.to_tensorflow.operations.running import run
+from tests.to_tensorflow.operations.running import portable_of, run, trace
 from tests.to_tensorflow.operations.test_gather import tensor
 
 _ELEMENTS = {
@@ -242,6 +242,20 @@ def test_reshapes_of_arguments_broadcasts_and_constants() -> None:
                 f"stablehlo.reshape {broadcast} : ({kind}) ->", result, whole.reshape(wanted)
             )
     module.check()
+
+
+def test_leading_axes_of_size_1_are_left_out_of_broadcasts() -> None:
+    """LiteRT's converter fails for a broadcast of a vector to six axes."""
+    text = """module { func.func @main(%x: tensor<1x1x4xf32>) -> tensor<1x1x8xf32> {
+        %0 = stablehlo.broadcast_in_dim %x, dims = [0, 2, 5]
+            : (tensor<1x1x4xf32>) -> tensor<1x1x1x1x2x4xf32>
+        %1 = stablehlo.reshape %0 : (tensor<1x1x1x1x2x4xf32>) -> tensor<1x1x8xf32>
+        return %1 : tensor<1x1x8xf32> } }"""
+    x = _numbers((1, 1, 4))
+    np.testing.assert_array_equal(run(text, x)[0], np.tile(x, (1, 1, 2)))
+    operations = trace(portable_of(text), [x]).graph.get_operations()
+    (broadcast,) = (each for each in operations if each.type == "BroadcastTo")
+    assert broadcast.outputs[0].shape == (2, 4)
 
 
 def test_permuted_broadcasts_and_what_is_done_to_them() -> None:
