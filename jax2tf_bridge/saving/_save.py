@@ -153,7 +153,8 @@ def save_functions(
             raise _make_no_requests_error(request_notes)
         if options.warm_up and requests:
             write_warm_up(folder, requests)
-        programs = precompile(folder, requests).programs if options.precompile else None
+        if options.precompile:
+            precompile(folder, requests)
         sizes = _file_sizes(folder)
         if path.name.isdecimal():
             share_programs(folder, path.parent)
@@ -172,7 +173,9 @@ def save_functions(
             *(note for e in endpoints if e.padded for note in e.padded.notes),
             *request_notes,
         ),
-        serving_from=lambda place: instructions(place, endpoints, served, programs=programs),
+        serving_from=lambda place: instructions(
+            place, endpoints, served, has_programs=options.precompile
+        ),
     )
 
 

@@ -61,7 +61,7 @@ def test_strings_go_in_and_labels_come_out(saved: SavedModel) -> None:
 
 def test_examples_become_a_request_for_each_choice_of_buckets(saved: SavedModel) -> None:
     short, long = (text.encode() for text in TEXTS)
-    requests = read_warm_up(saved.path)
+    requests = list(read_warm_up(Path(saved.path)))
     assert [r.arrays()["text"].tolist() for r in requests] == [
         *([short], [long]),
         *([short] * 4, [long] * 4),
@@ -410,7 +410,7 @@ def test_an_example_that_cannot_be_doubled_is_taken_as_it_is(tmp_path: Path) -> 
         example={"audio": np.ones(4, np.float32)},
     )
     saved = save(tmp_path / "m", framed, buckets={"b": [1, 4]}, vjp_order=0)
-    assert [request.arrays()["audio"].shape for request in read_warm_up(saved.path)] == [(4,)]
+    assert [request.arrays()["audio"].shape for request in read_warm_up(Path(saved.path))] == [(4,)]
     (note,) = saved.notes
     assert "with the buckets b = 4" in note
 

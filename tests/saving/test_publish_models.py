@@ -16,7 +16,7 @@ from jax2tf_bridge import Signature, latest_version, publish, save
 from jax2tf_bridge.errors import SavingError, StructureError
 from jax2tf_bridge.saving import _save, map_weights_by_name, publish_version
 from jax2tf_bridge.saving.serving import list_program_names
-from jax2tf_bridge.saving.serving._precompile import CACHE_FOLDER, CompileCache
+from jax2tf_bridge.saving.serving._precompile import CACHE_FOLDER
 from jax2tf_bridge.storage import AnyPath, as_path
 from tests.fresh_process import run_python
 from tests.saving.precompiling import in_this_process
@@ -128,10 +128,10 @@ def test_later_versions_compile_nothing_after_the_first_was_removed(tmp_path: Pa
 def test_programs_of_a_saved_version_lie_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def compiles(folder: Path, requests: Any) -> CompileCache:
+    def compiles(folder: Path, requests: Any) -> int:
         (folder / CACHE_FOLDER).mkdir()
         (folder / CACHE_FOLDER / "a").write_bytes(b"1")
-        return CompileCache(folder / CACHE_FOLDER, 1)
+        return 1
 
     monkeypatch.setattr(_save, "precompile", compiles)
     options: Any = {"params": W, "vjp_order": 0, "buckets": {"b": [4]}, "precompile": True}

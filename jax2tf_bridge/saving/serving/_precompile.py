@@ -8,22 +8,20 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
-from jax2tf_bridge.errors import SavingError, make_path_error
+from jax2tf_bridge.errors import SavingError
 from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, read_warm_up, write_warm_up
-from jax2tf_bridge.storage import AnyPath, StoragePath, as_path, replace_file_at
+from jax2tf_bridge.storage import AnyPath, StoragePath, replace_file_at
 
 CACHE_FOLDER = Path("assets.extra", "xla_cache")
 """Path of the cache in the model's directory, so that it is published and copied with the model."""
@@ -35,104 +33,58 @@ _NODES = re.compile(r"\{\{[^}]*\}\} ?")
 _MAX_CHARACTERS = 500
 
 
-@dataclass(frozen=True)
-class CompileCache:
-    """XLA's compile cache beside a model.
-
-    Attributes:
-      folder: the folder of the cache.
-      programs: the number of compiled programs in it.
-    """
-
-    folder: AnyPath
-    programs: int
-
-    def environment(self, folder: str | os.PathLike[str] | None = None) -> dict[str, str]:
-        """Returns the environment variable with which TensorFlow uses the cache.
-
-        Args:
-          folder: the folder of the cache on the serving machine, if it differs.
-        """
-        return {_FLAGS: _cache_flags(as_path(folder or self.folder), read_only=True)}
-
-    def __str__(self) -> str:
-        (setting,) = (f"{name}='{value}'" for name, value in self.environment().items())
-        return (
-            f"{self.programs} compiled programs in {self.folder}. To use them, start the process "
-            f"that serves with {setting}, with TensorFlow {tf.__version__} and on the kind of "
-            "processor that compiled them; others compile as before."
-        )
-
-
-def precompile(
-    folder: str | os.PathLike[str],
-    requests: Iterable[WarmUpRequest],
-    *,
-    cache: str | os.PathLike[str] | None = None,
-) -> CompileCache:
-    """Runs a SavedModel once for each request, and stores the programs that XLA compiled.
+def precompile(folder: Path, requests: Iterable[WarmUpRequest]) -> int:
+    """Runs a SavedModel once for each request, and stores the programs that XLA compiles in it.
 
     Each request runs in a session, as in TensorFlow Serving and C++ programs, and by
     tf.saved_model.load, as in Python, since TensorFlow compiles these separately. The programs are
     for the installed TensorFlow and for the devices of this machine.
 
-    Args:
-      folder: the folder of the SavedModel.
-      requests: the requests to run, from `requests_of`.
-      cache: the folder of the cache, by default assets.extra/xla_cache of the model. Versions that
-        differ only in their weights may share a folder.
+    Returns:
+      The number of programs.
 
     Raises:
       SavingError: the model cannot be loaded or run; has TensorFlow's error.
     """
-    model = _require_on_disk(folder)
-    cache_folder = model / CACHE_FOLDER if cache is None else _require_on_disk(cache)
-    cache_folder.mkdir(parents=True, exist_ok=True)
+    model = folder.absolute()
+    cache = model / CACHE_FOLDER
+    cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary:
-        write_warm_up(temporary, requests)
+        write_warm_up(Path(temporary), requests)
         command = [sys.executable, "-m", __name__, str(model), temporary]
         process = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            check=False,
-            env=_make_environment(cache_folder),
+            command, capture_output=True, text=True, check=False, env=_make_environment(cache)
         )
     if process.returncode != 0:
         lines = process.stderr.strip().splitlines() or [f"it ended with {process.returncode}"]
         raise SavingError(f"{model} could not be run to compile it ahead: {lines[-1]}")
-    return CompileCache(cache_folder, sum(1 for _ in cache_folder.iterdir()))
+    return sum(1 for _ in cache.iterdir())
 
 
-def _require_on_disk(folder: str | os.PathLike[str]) -> Path:
-    path = as_path(folder)
-    if isinstance(path, StoragePath):
-        text = "has a scheme, but only SavedModels on disk can be compiled: copy the SavedModel"
-        raise make_path_error(OSError, errno.EINVAL, text, path)
-    return path.absolute()
+def cache_environment(cache: AnyPath) -> dict[str, str]:
+    """Returns the environment variable with which TensorFlow reads the programs in a folder."""
+    return {_FLAGS: f"{_format_cache_flag(cache)} --tf_xla_persistent_cache_read_only=true"}
+
+
+def _format_cache_flag(cache: AnyPath) -> str:
+    return f"--tf_xla_persistent_cache_directory={cache}"
 
 
 def _make_environment(cache: Path) -> dict[str, str]:
     """Returns this process' environment with the cache, and with this bridge in PYTHONPATH."""
-    flags = f"{os.environ.get(_FLAGS, '')} {_cache_flags(cache, read_only=False)}".strip()
-    packages = str(Path(__file__).parents[3])
-    paths = [packages, *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [str(Path(__file__).parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         "TF_CPP_MIN_LOG_LEVEL": "2",
         **os.environ,
-        _FLAGS: flags,
+        _FLAGS: f"{os.environ.get(_FLAGS, '')} {_format_cache_flag(cache)}".strip(),
         "PYTHONPATH": os.pathsep.join(paths),
     }
 
 
-def _cache_flags(folder: AnyPath, *, read_only: bool) -> str:
-    flags = f"--tf_xla_persistent_cache_directory={folder}"
-    return f"{flags} --tf_xla_persistent_cache_read_only=true" if read_only else flags
-
-
-def _run_in_session(model: str, requests: Sequence[WarmUpRequest]) -> None:
+def _run_in_session(model: str, requests: Iterable[WarmUpRequest]) -> None:
     v1 = tf.compat.v1
-    with v1.Session(graph=tf.Graph()) as session:
+    # Not entered as a context, in whose graph requests could not be decoded.
+    with contextlib.closing(v1.Session(graph=tf.Graph())) as session:
         signatures = v1.saved_model.load(session, ["serve"], model).signature_def
         for request in requests:
             signature = signatures[request.signature]
@@ -140,18 +92,18 @@ def _run_in_session(model: str, requests: Sequence[WarmUpRequest]) -> None:
             session.run([output.name for output in signature.outputs.values()], feeds)
 
 
-def _run_loaded(model: str, requests: Sequence[WarmUpRequest]) -> None:
+def _run_loaded(model: str, requests: Iterable[WarmUpRequest]) -> None:
     signatures: Any = tf.saved_model.load(model).signatures
     for request in requests:
-        signatures[request.signature](**request.tensors())
+        tensors = {name: tf.constant(array) for name, array in request.arrays().items()}
+        signatures[request.signature](**tensors)
 
 
 def _main(model: str, folder: str) -> str | None:
     """Runs the requests in the folder; returns an error message, or None."""
     try:
-        requests = read_warm_up(folder)
-        _run_loaded(model, requests)
-        _run_in_session(model, requests)
+        _run_loaded(model, read_warm_up(Path(folder)))
+        _run_in_session(model, read_warm_up(Path(folder)))
     except Exception as e:  # the process that started this one reports any error
         return f"{type(e).__name__}: {extract_first_line(str(e))}"
     return None
@@ -165,11 +117,8 @@ def extract_first_line(message: str) -> str:
     return plain[:_MAX_CHARACTERS]
 
 
-# Stores compiled programs beside the versions of a model, where they outlive each version.
-#
 # Every version has its own programs, so that it can be copied alone. A server reads the programs
 # beside the versions, so its setting stays valid when `keep` removes a version.
-
 
 SHARED_CACHE = "xla_cache"
 """Name of the folder beside the versions; TensorFlow Serving ignores it, since it is no number."""

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
-import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge._utils import array_type_text
-from jax2tf_bridge.errors import FileFormatError, ShapeError
+from jax2tf_bridge.errors import ShapeError
 from jax2tf_bridge.portable import Aval, variables_in
 from jax2tf_bridge.saved_model import (
     WARM_UP,
@@ -21,14 +20,11 @@ from jax2tf_bridge.saved_model import (
     RequestField,
     bytes_field,
     read_requests,
+    tensor_type,
     write_records,
 )
 from jax2tf_bridge.saving.buckets import Bucketing, find_smallest_sizes
-from jax2tf_bridge.storage import AnyPath, as_path
 from shape_poly import Comparison, Integers, evaluate_shape, make_plan, solve
-
-_MAX_EXPANDED_ELEMENTS = 1 << 24
-"""Maximum number of elements that a compressed request may expand to."""
 
 MAX_REQUESTS = 1000
 """Maximum number of requests with which TensorFlow Serving loads a model."""
@@ -57,10 +53,6 @@ class WarmUpRequest:
     def arrays(self) -> dict[str, np.ndarray[Any, Any]]:
         """Returns the inputs as arrays."""
         return {name: _to_array(x) for name, x in self.inputs.items()}
-
-    def tensors(self) -> dict[str, tf.Tensor]:
-        """Returns the inputs as tensors."""
-        return {name: tf.constant(x) for name, x in self.arrays().items()}
 
     def __str__(self) -> str:
         inputs = (
@@ -221,20 +213,12 @@ def _check_fits(
         )
 
 
-def write_warm_up(
-    folder: str | os.PathLike[str],
-    requests: Iterable[WarmUpRequest],
-    model_name: str | None = None,
-) -> AnyPath:
+def write_warm_up(folder: Path, requests: Iterable[WarmUpRequest]) -> None:
     """Writes the file with requests that TensorFlow Serving replays when it loads the model.
 
     Args:
       folder: the folder of the SavedModel.
       requests: at most 1000 requests, in the order in which they run.
-      model_name: the name of the model on the server, which TensorFlow Serving ignores in replays.
-
-    Returns:
-      The path of the file: assets.extra/tf_serving_warmup_requests.
 
     Raises:
       ShapeError: there are more than 1000 requests.
@@ -246,15 +230,14 @@ def write_warm_up(
             f"{len(requests)} warm-up requests, one for each signature and choice of buckets: "
             f"TensorFlow Serving loads a model with at most {MAX_REQUESTS}. Give fewer buckets."
         )
-    path = as_path(folder) / WARM_UP
+    path = folder / WARM_UP
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_records(path, (_encode_log(request, model_name) for request in requests))
-    return path
+    write_records(path, map(_encode_log, requests))
 
 
-def _encode_log(request: WarmUpRequest, model_name: str | None) -> bytes:
-    spec = bytes_field(ModelSpecField.NAME, model_name) if model_name else b""
-    spec += bytes_field(ModelSpecField.SIGNATURE_NAME, request.signature)
+def _encode_log(request: WarmUpRequest) -> bytes:
+    # TensorFlow Serving ignores the model's name in replays, so the spec has none.
+    spec = bytes_field(ModelSpecField.SIGNATURE_NAME, request.signature)
     message = bytes_field(RequestField.MODEL_SPEC, spec)
     for name, array in request.inputs.items():
         entry = bytes_field(1, name) + bytes_field(2, _encode_tensor(array))
@@ -276,51 +259,19 @@ def _encode_tensor(array: Zeros | np.ndarray[Any, Any]) -> bytes:
     return bytes(proto.SerializeToString())
 
 
-def read_warm_up(folder: str | os.PathLike[str]) -> tuple[WarmUpRequest, ...]:
-    """Reads the requests in a SavedModel's warm-up file; none if there is no such file.
-
-    Only predict requests are read; others, such as classify and regress requests, are ignored.
+def read_warm_up(folder: Path) -> Iterator[WarmUpRequest]:
+    """Yields the requests in a SavedModel's warm-up file.
 
     Raises:
       FileFormatError: the file is not a warm-up file, or is damaged.
     """
-    requests = []
-    for request in read_requests(as_path(folder)):
-        try:
-            inputs = {
-                name: _decode_tensor(tensor.data[tensor.start : tensor.end])
-                for name, tensor in request.inputs.items()
-            }
-        except (ValueError, TypeError, tf.errors.OpError) as e:
-            reason = e.message if isinstance(e, tf.errors.OpError) else str(e)
-            path = as_path(folder) / WARM_UP
-            text = f"{path}: not a warm-up file of TensorFlow Serving, or damaged: {reason}"
-            raise FileFormatError(text, file=str(path)) from e
-        requests.append(WarmUpRequest(request.signature, inputs))
-    return tuple(requests)
-
-
-def _decode_tensor(serialized: bytes) -> Zeros | np.ndarray[Any, Any]:
-    proto = tf.make_tensor_proto(0)
-    proto.Clear()
-    try:
-        proto.MergeFromString(serialized)
-    except Exception as e:  # protobuf's DecodeError, which has no public name in TensorFlow
-        raise ValueError(f"an input is no tensor: {e}") from e
-    shape = tuple(dim.size for dim in proto.tensor_shape.dim)
-    dtype = tf.as_dtype(proto.dtype)
-    if min(shape, default=0) < 0:
-        raise ValueError(f"an input has the shape {list(shape)}")
-    if not _has_nonzero(proto):
-        return Zeros(shape, dtype.name)
-    if math.prod(shape) > max(_MAX_EXPANDED_ELEMENTS, len(serialized)):
-        raise ValueError(f"an input has the shape {list(shape)}, and few numbers")
-    return np.asarray(tf.io.parse_tensor(serialized, dtype).numpy())
-
-
-def _has_nonzero(proto: Any) -> bool:
-    """Returns whether a TensorProto holds anything but zeros."""
-    if proto.tensor_content:
-        return True
-    repeated = (values for _, values in proto.ListFields() if hasattr(values, "__len__"))
-    return any(any(values) for values in repeated)
+    for request in read_requests(folder):
+        inputs = {
+            name: np.asarray(
+                tf.io.parse_tensor(
+                    message.data[message.start : message.end], tensor_type(message).dtype
+                ).numpy()
+            )
+            for name, message in request.inputs.items()
+        }
+        yield WarmUpRequest(request.signature, inputs)
