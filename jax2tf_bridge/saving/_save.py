@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
+from jax2tf_bridge._utils import number_text
+from jax2tf_bridge._version import __version__
 from jax2tf_bridge.errors import Argument, Blank, GradientError, Message, SavingError
 from jax2tf_bridge.portable import PortableFunction, as_portable_function
-from jax2tf_bridge.saved_model import SERVING_DEFAULT, check_place
+from jax2tf_bridge.saved_model import (
+    SERVING_DEFAULT,
+    ArrayEntry,
+    ConstantEntry,
+    Sidecar,
+    SignatureEntry,
+    VariableEntry,
+    check_place,
+    write_sidecar,
+)
 from jax2tf_bridge.saving._bucket_options import BucketOptions, add_buckets, check_bucket_options
-from jax2tf_bridge.saving._metadata import write_defaults, write_metadata
 from jax2tf_bridge.saving._report import (
     SavedModel,
     SavedSignature,
@@ -33,6 +43,7 @@ from jax2tf_bridge.saving.serving import (
 )
 from jax2tf_bridge.saving.signatures import (
     Endpoint,
+    NamedPort,
     Sides,
     Signature,
     SignatureInputs,
@@ -50,15 +61,15 @@ from jax2tf_bridge.saving.signatures import (
 )
 from jax2tf_bridge.saving.weights import (
     ConstantVariables,
-    Weight,
+    SavedVariable,
     Weights,
     hold_values,
     open_params,
-    variable_values,
     write_values,
 )
 from jax2tf_bridge.storage import as_path, whole_directory
-from jax2tf_bridge.to_tensorflow import check_function
+from jax2tf_bridge.to_tensorflow import check_function, tf_compat
+from shape_poly import shape_text
 
 _EXAMPLE = Argument("example", Blank("{...}"), code="Signature(..., example={...})")
 
@@ -137,18 +148,21 @@ def save_functions(
         # A caller checks inputs that it knows before an export; AUTO may have added variables.
         options.check([e.signature_inputs() for e in plain])
         check_size({e.name: _functions_of_orders(e.portable, e.function.order) for e in plain})
-        values = variable_values(weights.weights(), constants)
-        endpoints = add_buckets(plain, options.buckets, before_trials=lambda: hold_values(values))
+        saved_weights = weights.weights()
+        variables = [*saved_weights, *constants.variables.values()]
+        endpoints = add_buckets(
+            plain, options.buckets, before_trials=lambda: hold_values(variables)
+        )
         if options.precompile:
             _check_compilable(endpoints)
         requests, request_notes = (
             make_warm_up_requests(endpoints) if options.warm_up or options.precompile else ((), ())
         )
-        root = _make_root(endpoints, weights.weights(), constants)
+        root = _make_root(endpoints, variables)
         served = _write_model(root, endpoints, folder)
-        write_values(folder, values)
-        write_defaults(folder, {e.name: e.defaults() for e in endpoints})
-        write_metadata(folder, endpoints, weights.weights(), constants)
+        write_values(folder, variables)
+        _write_defaults(folder, {e.name: e.defaults() for e in endpoints})
+        _write_sidecar(folder, endpoints, saved_weights, constants)
         if options.precompile and not requests:
             raise _make_no_requests_error(request_notes)
         if options.warm_up and requests:
@@ -158,13 +172,13 @@ def save_functions(
         sizes = _file_sizes(folder)
         if path.name.isdecimal():
             share_programs(folder, path.parent)
-    trained = tuple(w.name for w in weights.weights() if w.variable.trainable)
+    trained = tuple(w.name for w in saved_weights if w.variable.trainable)
     return SavedModel(
         path,
         {e.name: SavedSignature.of(e, *served[e.name]) for e in endpoints},
-        {w.name: variable_aval(w.variable) for w in weights.weights()},
+        {w.name: variable_aval(w.variable) for w in saved_weights},
         trained,
-        {name: variable_aval(variable) for name, variable in constants.variables.items()},
+        {name: variable_aval(c.variable) for name, c in constants.variables.items()},
         *sizes,
         (
             *(statistics_notes(trained) if options.trainable is True else ()),
@@ -249,15 +263,15 @@ class _SavedObject(tf.Module):  # type: ignore[misc]
     trainable_variables: Any = None
 
 
-def _make_root(
-    endpoints: Sequence[Endpoint], weights: Sequence[Weight], constants: ConstantVariables
-) -> _SavedObject:
+def _make_root(endpoints: Sequence[Endpoint], variables: Sequence[SavedVariable]) -> _SavedObject:
     root = _SavedObject()
     # Checkpoints name variables by the alphabetically first of the shortest paths.
-    root.params = {w.name: w.variable for w in weights}
-    root.constants = dict(constants.variables)
-    root.trainable_variables = [w.variable for w in weights if w.variable.trainable]
-    root.variables = [*(w.variable for w in weights), *constants.variables.values()]
+    root.params, root.constants = (
+        {v.name: v.variable for v in variables if v.collection == collection}
+        for collection in ("params", "constants")
+    )
+    root.trainable_variables = [v.variable for v in variables if v.variable.trainable]
+    root.variables = [v.variable for v in variables]
     root.resources = [resource for e in endpoints for resource in resources(e.signature)]
     return root
 
@@ -344,3 +358,86 @@ def _trace(endpoint: Endpoint) -> tuple[Any, Any]:
 def _file_sizes(folder: Path) -> tuple[int, int]:
     graph = (folder / "saved_model.pb").stat().st_size
     return graph, sum(f.stat().st_size for f in (folder / "variables").iterdir())
+
+
+def _write_sidecar(
+    folder: Path,
+    endpoints: Sequence[Endpoint],
+    weights: Sequence[SavedVariable],
+    constants: ConstantVariables,
+) -> None:
+    """Writes the sidecar, with which the SavedModel can be read back and published again."""
+    sidecar = Sidecar(
+        bridge=__version__,
+        tensorflow=str(tf.__version__),
+        signatures={e.name: _make_signature_entry(e) for e in endpoints},
+        variables=tuple(
+            VariableEntry(
+                weight.leaf.path,
+                weight.name,
+                weight.key,
+                weight.variable.dtype.name,
+                tuple(weight.variable.shape.as_list()),
+                bool(weight.variable.trainable),
+            )
+            for weight in weights
+        ),
+        constants=tuple(
+            ConstantEntry(
+                constant.digest,
+                constant.aval.dtype,
+                tuple(int(str(size)) for size in constant.aval.shape),
+                constants.variables[name].key,
+            )
+            for name, constant in constants.lifted.items()
+        ),
+    )
+    write_sidecar(folder, sidecar, {e.name: e.portable for e in endpoints})
+
+
+def _make_signature_entry(endpoint: Endpoint) -> SignatureEntry:
+    sides = (endpoint.inputs, endpoint.outputs, endpoint.masks)
+    inputs, outputs, masks = map(_make_array_entries, sides)
+    entry = SignatureEntry(inputs, outputs, endpoint.takes_params, endpoint.function.order)
+    bucketing = endpoint.bucketing
+    if bucketing is None:
+        return entry
+    return replace(
+        entry,
+        buckets=dict(bucketing.sizes),
+        masks=masks,
+        unchecked_padding=bucketing.unchecked,
+        pad_values={name: number_text(value) for name, value in bucketing.pad_values.items()},
+    )
+
+
+def _make_array_entries(ports: Iterable[NamedPort]) -> dict[str, ArrayEntry]:
+    return {p.name: ArrayEntry(p.path, p.aval.dtype, shape_text(p.aval.shape)) for p in ports}
+
+
+def _write_defaults(folder: Path, defaults: Mapping[str, Mapping[str, tf.Tensor]]) -> None:
+    """Writes defaults into the signatures of a SavedModel.
+
+    tf.saved_model.save would take them from a function's own defaults, but fails on tensors.
+
+    Raises:
+      SavingError: this TensorFlow has no defaults for inputs.
+    """
+    if not any(defaults.values()):
+        return
+    message = tf_compat.saved_model_message()
+    if message is None:
+        raise SavingError(
+            f"TensorFlow {tf.__version__} has no defaults for inputs: leave out `defaults`."
+        )
+    file = folder / "saved_model.pb"
+    model = message.FromString(file.read_bytes())
+    for graph in model.meta_graphs:
+        for name, values in defaults.items():
+            for key, value in values.items():
+                graph.signature_def[name].defaults[key].CopyFrom(
+                    tf.make_tensor_proto(value.numpy())
+                )
+    file.write_bytes(model.SerializeToString(deterministic=True))
+    # It holds a checksum of the previous graph.
+    (folder / "fingerprint.pb").unlink(missing_ok=True)

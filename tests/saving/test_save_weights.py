@@ -15,13 +15,12 @@ import tensorflow as tf
 
 from jax2tf_bridge import Signature, export, publish, save
 from jax2tf_bridge.errors import DTypeError, SavingError
-from jax2tf_bridge.portable import LEAF, TreeSpec
+from jax2tf_bridge.portable import LEAF, Aval, TreeSpec
 from jax2tf_bridge.saved_model import append_tensors
 from jax2tf_bridge.saving import leaf_names
-from jax2tf_bridge.saving._fingerprint import renew_fingerprint
-from jax2tf_bridge.saving.weights import _variables, checkpoint_key
-from jax2tf_bridge.saving.weights._values import VariableValue, check_keys
-from jax2tf_bridge.saving.weights._variables import ConstantArray, new_variable
+from jax2tf_bridge.saving.weights import SavedVariable, WeightLeaf, _variables, renew_fingerprint
+from jax2tf_bridge.saving.weights._checkpoint import check_keys, to_new_tensor
+from jax2tf_bridge.saving.weights._variables import make_variable
 from tests.sampling import sampled
 
 X = np.ones((2, 3), np.float32)
@@ -143,7 +142,7 @@ def test_values_are_written_whatever_their_place_in_memory(tmp_path: Path, leaf:
     function = export(lambda params, x: x @ params["w"])({"w": np.ones((3, 4), np.float32)}, X)
     save(tmp_path / "m", function, params={"w": leaf}, vjp_order=0)
     prefix = str(tmp_path / "m" / "variables" / "variables")
-    found = tf.train.load_variable(prefix, checkpoint_key("params", "w"))
+    found = tf.train.load_variable(prefix, "params/w/.ATTRIBUTES/VARIABLE_VALUE")
     np.testing.assert_array_equal(found, np.asarray(leaf).astype(np.float32), strict=True)
 
 
@@ -160,16 +159,14 @@ def test_the_fingerprint_is_that_of_the_whole_checkpoint(tmp_path: Path) -> None
 def test_variables_that_tensorflow_noted_elsewhere_are_told(tmp_path: Path) -> None:
     """The value is in the file, and nothing that loads it would look there."""
     root = tf.Module()
-    root.w = tf.Variable(1.0)
+    root.params = {"w": tf.Variable(1.0)}
     tf.saved_model.save(root, str(tmp_path))
-    value = ConstantArray(np.ones(()), tf.float64)
-    values = [
-        VariableValue(n, f"{n}/.ATTRIBUTES/VARIABLE_VALUE", root.w, value) for n in ("w", "v")
-    ]
+    leaves = [WeightLeaf(name, name, Aval((), "float64"), np.ones(())) for name in ("w", "v")]
+    values = [SavedVariable("params", leaf, root.params["w"]) for leaf in leaves]
     prefix = str(tmp_path / "variables" / "variables")
-    append_tensors(prefix, {values[1].key: values[1].tensor()})
+    append_tensors(prefix, {values[1].key: to_new_tensor(leaves[1])})
     message = (
-        r"other keys than expected:\n  - v: v/\.ATTRIBUTES/VARIABLE_VALUE\n"
+        r"other keys than expected:\n  - params/v: params/v/\.ATTRIBUTES/VARIABLE_VALUE\n"
         r"This is a fault of jax2tf-bridge with TensorFlow .*; please report it\."
     )
     with pytest.raises(SavingError, match=message):
@@ -182,7 +179,8 @@ def test_tensorflow_writes_the_values_where_checksums_would_take_long(
 ) -> None:
     monkeypatch.setattr(_variables, "is_fast", lambda: fast)
     value = np.arange(3, dtype=np.float32)
-    made = new_variable(ConstantArray(value, tf.float32), trainable=True, name="w")
+    leaf = WeightLeaf("w", "w", Aval((3,), "float32"), value)
+    made = make_variable(leaf, trainable=True, name="w")
     assert bool(made.is_initialized()) is not fast
     function = export(lambda params, x: x * params["w"])({"w": value}, X)
     save(tmp_path / "m", function, params={"w": value}, vjp_order=0)

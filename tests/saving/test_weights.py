@@ -25,8 +25,8 @@ from jax2tf_bridge.errors import (
 )
 from jax2tf_bridge.saved_model import SIDECAR, Sidecar, VariableEntry, write_sidecar
 from jax2tf_bridge.saving import latest_version, publish_version, publish_weights
-from jax2tf_bridge.saving._fingerprint import replace_checkpoint_digest
 from jax2tf_bridge.saving.publishing import _publish_weights as _weights
+from jax2tf_bridge.saving.weights._checkpoint import replace_checkpoint_digest
 from tests.fresh_process import run_python
 
 X = np.ones((2, 3), np.float32)

@@ -30,14 +30,20 @@ from jax2tf_bridge.errors import (
 )
 from jax2tf_bridge.portable import PortableFunction
 from jax2tf_bridge.saved_model import SIDECAR, Sidecar, VariableEntry, read_sidecar
-from jax2tf_bridge.saving._fingerprint import renew_fingerprint
 from jax2tf_bridge.saving.publishing._publish import (
     NewVersion,
     check_complete,
     latest_version,
     publish_version,
 )
-from jax2tf_bridge.saving.weights import PARAMS, PathWeights, as_saved, leaf_names, leaves_for
+from jax2tf_bridge.saving.weights import (
+    PARAMS,
+    PathWeights,
+    as_saved,
+    leaf_names,
+    leaves_for,
+    renew_fingerprint,
+)
 from jax2tf_bridge.storage import AnyPath, on_disk
 
 _VARIABLES = "variables"

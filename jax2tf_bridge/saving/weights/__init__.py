@@ -1,20 +1,19 @@
 """Weights as variables of a SavedModel, or for the variables of a model that is there."""
 
 from jax2tf_bridge.saving.weights._assign import Rename, WeightsReport, assign_weights
+from jax2tf_bridge.saving.weights._checkpoint import hold_values, renew_fingerprint, write_values
 from jax2tf_bridge.saving.weights._matching import differences
 from jax2tf_bridge.saving.weights._params import PathWeights, leaves_for, open_params
-from jax2tf_bridge.saving.weights._values import hold_values, variable_values, write_values
 from jax2tf_bridge.saving.weights._variables import (
     PARAMS,
     ConstantVariables,
-    Weight,
+    SavedVariable,
     WeightLeaf,
     Weights,
     as_saved,
     beginnings,
     begins,
     check_prefixes,
-    checkpoint_key,
     is_trainable,
     leaf_names,
     weight_leaves,
@@ -25,7 +24,7 @@ __all__ = [
     "ConstantVariables",
     "PathWeights",
     "Rename",
-    "Weight",
+    "SavedVariable",
     "WeightLeaf",
     "Weights",
     "WeightsReport",
@@ -34,14 +33,13 @@ __all__ = [
     "beginnings",
     "begins",
     "check_prefixes",
-    "checkpoint_key",
     "differences",
     "hold_values",
     "is_trainable",
     "leaf_names",
     "leaves_for",
     "open_params",
-    "variable_values",
+    "renew_fingerprint",
     "weight_leaves",
     "write_values",
 ]

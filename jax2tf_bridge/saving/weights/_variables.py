@@ -34,20 +34,32 @@ PARAMS = "params"
 
 
 @dataclass(frozen=True)
-class Weight:
-    """Leaf of the weights.
+class SavedVariable:
+    """Variable of a SavedModel, and its value.
 
     Attributes:
-      path: its path in Python's notation, "params['dense']['kernel']".
-      name: the name of its variable, "dense/kernel".
-      variable: its variable in functions; it has no value yet, see `_values`.
-      value: the future value of the variable.
+      collection: the dict of the saved object that holds it: "params" or "constants".
+      leaf: its name and its value.
+      variable: the variable that functions read; it may have no value yet, see `_checkpoint`.
     """
 
-    path: str
-    name: str
+    collection: str
+    leaf: WeightLeaf
     variable: tf.Variable
-    value: WeightLeaf
+
+    @property
+    def name(self) -> str:
+        """Name within its collection, "dense/kernel"."""
+        return self.leaf.name
+
+    @property
+    def key(self) -> str:
+        """Key in the checkpoint; it escapes "/" and "." in the name.
+
+        See https://www.tensorflow.org/guide/checkpoint.
+        """
+        escaped = self.name.replace(".", "..").replace("/", ".S")
+        return f"{self.collection}/{escaped}/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 class Weights:
@@ -61,7 +73,7 @@ class Weights:
             if isinstance(trainable, bool)
             else beginnings(trainable, "trainable", "True, False or ")
         )
-        self._by_name: dict[str, Weight] = {}
+        self._by_name: dict[str, SavedVariable] = {}
         self._trees: list[TreeSpec] = []
 
     def for_function(self, portable: PortableFunction) -> list[tf.Variable]:
@@ -79,14 +91,14 @@ class Weights:
             name, aval = leaf.name, leaf.aval
             if name not in self._by_name:
                 trained = is_trainable(name, aval, self._trainable)
-                variable = new_variable(leaf, trainable=trained, name=name)
-                self._by_name[name] = Weight(leaf.path, name, variable, leaf)
-            elif not known and self._by_name[name].value.value is not leaf.value:
+                variable = make_variable(leaf, trainable=trained, name=name)
+                self._by_name[name] = SavedVariable(PARAMS, leaf, variable)
+            elif not known and self._by_name[name].leaf.value is not leaf.value:
+                path = self._by_name[name].leaf.path
                 raise SavingError(
-                    f"{leaf.path} of {portable.name} and {self._by_name[name].path} of another "
-                    f"signature are two weights, and would both be named {name}: the functions "
-                    "were exported with weights in different containers. Export all of them with "
-                    "the same."
+                    f"{leaf.path} of {portable.name} and {path} of another signature are two "
+                    f"weights, and would both be named {name}: the functions were exported with "
+                    "weights in different containers. Export all of them with the same."
                 )
             elif self._by_name[name].variable.dtype != op_dtype(aval, leaf.path):
                 raise DTypeError(
@@ -96,7 +108,7 @@ class Weights:
         self._trees.append(tree)
         return [self._by_name[leaf.name].variable for leaf in leaves]
 
-    def weights(self) -> Sequence[Weight]:
+    def weights(self) -> Sequence[SavedVariable]:
         """Lists all weights, in the order in which they were first needed.
 
         Raises:
@@ -108,7 +120,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class WeightLeaf:
-    """Leaf of the weights that a function takes.
+    """Array that a function takes: a leaf of its weights, or a lifted constant.
 
     Attributes:
       path: its path in Python's notation, "params['dense']['kernel']".
@@ -134,9 +146,9 @@ class WeightLeaf:
 
     def array(self) -> np.ndarray:
         """Returns the value in the dtype in which TensorFlow holds it."""
-        return self.given().astype(self.dtype.as_numpy_dtype, copy=False)
+        return self.original_array().astype(self.dtype.as_numpy_dtype, copy=False)
 
-    def given(self) -> np.ndarray:
+    def original_array(self) -> np.ndarray:
         """Returns the value in its own dtype; a view of arrays in this machine's memory."""
         value = self.value
         if isinstance(value, (tf.Tensor, tf.Variable)):
@@ -253,39 +265,16 @@ def check_prefixes(
             )
 
 
-@dataclass(frozen=True)
-class ConstantArray:
-    """Value of a lifted constant's variable."""
-
-    value: np.ndarray
-    dtype: tf.DType
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of its value."""
-        return self.value.shape
-
-    def array(self) -> np.ndarray:
-        """Returns the value in its dtype."""
-        return self.value
-
-    def given(self) -> np.ndarray:
-        """Returns the same as `array`."""
-        return self.value
-
-
 class ConstantVariables:
     """Variables of lifted constants, shared by all portable functions.
 
     Attributes:
       variables: the variables by name.
-      values: their future values.
-      lifted: the constants that they hold.
+      lifted: the constants that they hold, by the same names.
     """
 
     def __init__(self) -> None:
-        self.variables: dict[str, tf.Variable] = {}
-        self.values: dict[str, ConstantArray] = {}
+        self.variables: dict[str, SavedVariable] = {}
         self.lifted: dict[str, LiftedConstant] = {}
         self._by_key: dict[Key, tf.Variable] = {}
 
@@ -304,10 +293,10 @@ class ConstantVariables:
             while name in self.variables:
                 name, number = f"{plain}_{number}", number + 1
             array = constant_array(portable, constant)
-            value = ConstantArray(array, tf.as_dtype(array.dtype))
-            variable = new_variable(value, trainable=False, name=f"constants/{name}")
-            self.variables[name] = self._by_key[key] = variable
-            self.values[name] = value
+            leaf = WeightLeaf(f"constants[{name!r}]", name, constant.aval, array)
+            variable = make_variable(leaf, trainable=False, name=f"constants/{name}")
+            self._by_key[key] = variable
+            self.variables[name] = SavedVariable("constants", leaf, variable)
             self.lifted[name] = constant
 
     def tensors(self, portable: PortableFunction, saving: object) -> list[tf.Tensor]:
@@ -351,19 +340,19 @@ def begins(name: str, prefix: str) -> bool:
     return name == prefix or name.startswith(f"{prefix}/") or not prefix
 
 
-def new_variable(value: WeightLeaf | ConstantArray, *, trainable: bool, name: str) -> tf.Variable:
-    """Makes the variable for a value; it gets no value if the bridge will write it.
+def make_variable(leaf: WeightLeaf, *, trainable: bool, name: str) -> tf.Variable:
+    """Makes the variable for an array; it gets no value if the bridge will write it.
 
     The bridge writes it if TensorFlow has variables without values and checksums are fast.
     Otherwise TensorFlow, which has to hold a copy, is faster.
     """
     if is_fast():
-        made = tf_compat.make_uninitialized_variable(
-            value.shape, value.dtype, trainable=trainable, name=name
+        variable = tf_compat.make_uninitialized_variable(
+            leaf.shape, leaf.dtype, trainable=trainable, name=name
         )
-        if made is not None:
-            return made
-    return tf.Variable(value.array(), trainable=trainable, name=name, dtype=value.dtype)
+        if variable is not None:
+            return variable
+    return tf.Variable(leaf.array(), trainable=trainable, name=name, dtype=leaf.dtype)
 
 
 def as_saved(leaf: Any, dtype: str) -> Any:
@@ -371,12 +360,3 @@ def as_saved(leaf: Any, dtype: str) -> Any:
     if dtype_name(leaf) == dtype or not is_accepted_as(leaf, dtype):
         return leaf
     return np.asarray(leaf).astype(tf.as_dtype(dtype).as_numpy_dtype)
-
-
-def checkpoint_key(attribute: str, name: str) -> str:
-    """Returns the key of a variable in a dict of the root, in the checkpoint.
-
-    See https://www.tensorflow.org/guide/checkpoint; "/" and "." in names are escaped.
-    """
-    escaped = name.replace(".", "..").replace("/", ".S")
-    return f"{attribute}/{escaped}/.ATTRIBUTES/VARIABLE_VALUE"
