@@ -19,7 +19,6 @@ from jax2tf_bridge.saving import (
     PathWeights,
     Published,
     SavedModel,
-    cast_to_variable_dtypes,
     check_complete,
     latest_version,
     leaf_names,
@@ -119,8 +118,7 @@ def publish(
         raise make_path_error(FileNotFoundError, errno.ENOENT, text, root)
     with open_params(params) as weights:
         named = _name_leaves(newest, keys_as_words(weights))
-        made = publish_weights(root, cast_to_variable_dtypes(newest, named), keep=keep)
-    return Published.with_weights(made)
+        return Published.with_weights(publish_weights(root, named, keep=keep))
 
 
 def _name_leaves(newest: AnyPath, params: Any) -> Mapping[str, Any]:

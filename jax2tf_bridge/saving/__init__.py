@@ -16,7 +16,6 @@ from jax2tf_bridge.saving._save import SaveOptions as SaveOptions
 from jax2tf_bridge.saving._save import save_functions as save_functions
 from jax2tf_bridge.saving.buckets import Oversize, choose_buckets
 from jax2tf_bridge.saving.publishing import NewVersion, latest_version, published_versions
-from jax2tf_bridge.saving.publishing import cast_to_variable_dtypes as cast_to_variable_dtypes
 from jax2tf_bridge.saving.publishing import check_complete as check_complete
 from jax2tf_bridge.saving.publishing import map_weights_by_name as map_weights_by_name
 from jax2tf_bridge.saving.publishing import publish_version as publish_version

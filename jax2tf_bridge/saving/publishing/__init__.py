@@ -8,14 +8,12 @@ from jax2tf_bridge.saving.publishing._publish import (
     published_versions,
 )
 from jax2tf_bridge.saving.publishing._publish_weights import (
-    cast_to_variable_dtypes,
     map_weights_by_name,
     publish_weights,
 )
 
 __all__ = [
     "NewVersion",
-    "cast_to_variable_dtypes",
     "check_complete",
     "latest_version",
     "map_weights_by_name",

@@ -68,7 +68,6 @@ def publish_weights(
     tensors: Mapping[str, Any],
     *,
     keep: int | None = None,
-    partial: bool = False,
 ) -> NewVersion[AnyPath]:
     """Publishes the newest version below `root` again, with other weights.
 
@@ -81,40 +80,38 @@ def publish_weights(
 
     Args:
       root: a folder with a version that `save` wrote.
-      tensors: arrays or tensors by variable name ("dense/kernel"), with the shapes and dtypes of
-        the variables.
+      tensors: arrays or tensors by variable name ("dense/kernel"), with the shapes of the variables
+        and with their dtypes, or dtypes that `save` would cast to them.
       keep: the number of newest versions that stay, see `publish_version`.
-      partial: whether `tensors` may lack variables, which then keep their values.
 
     Returns:
       The version; its `result` is the directory of the version that it was made from.
 
     Raises:
-      StructureError: a name is not that of a variable, or (unless `partial`) a variable is missing.
+      StructureError: a name is not that of a variable, or a variable is missing.
       ShapeError, DTypeError: values differ in shape or in dtype; ArgumentsError: in both.
       FileNotFoundError: there is no version below `root`.
       FileFormatError: the newest version was not written by `save`, or is damaged.
       OSError: as for `publish_version`.
     """
     while True:
-        base = _find_base(root)
+        base = latest_version(root)
+        if base is None:
+            text = "has no published version yet: publish the model once with its signatures"
+            raise make_path_error(FileNotFoundError, errno.ENOENT, text, root)
         try:
-            return _publish(root, base, tensors, keep, partial)
+            return _publish_on(base, root, tensors, keep)
         except (OSError, FileFormatError, tf.errors.OpError):
             # Another publisher may have removed the version after publishing a newer one.
             if base.is_dir() or latest_version(root) in (None, base):
                 raise
 
 
-def _publish(
-    root: str | os.PathLike[str],
-    base: AnyPath,
-    tensors: Mapping[str, Any],
-    keep: int | None,
-    partial: bool,
+def _publish_on(
+    base: AnyPath, root: str | os.PathLike[str], tensors: Mapping[str, Any], keep: int | None
 ) -> NewVersion[AnyPath]:
     variables = _read_required_sidecar(base)[0].variables
-    values = _check_tensors(tensors, variables, base, partial)
+    values = _match_tensors(tensors, variables, base)
     with on_disk(base) as source, tf.init_scope(), tf.device("CPU:0"):
         entries = _list_entries(base, source, variables, values)
 
@@ -127,14 +124,6 @@ def _publish(
 
         needed = sum(entry.size for entry in entries)
         return publish_version(root, write, keep=keep, needed=needed, check=check_complete)
-
-
-def _find_base(root: str | os.PathLike[str]) -> AnyPath:
-    base = latest_version(root)
-    if base is None:
-        text = "has no published version yet: publish the model once with its signatures"
-        raise make_path_error(FileNotFoundError, errno.ENOENT, text, root)
-    return base
 
 
 def _read_required_sidecar(folder: AnyPath) -> tuple[Sidecar, Mapping[str, PortableFunction]]:
@@ -156,31 +145,31 @@ def _read_required_sidecar(folder: AnyPath) -> tuple[Sidecar, Mapping[str, Porta
     return contents
 
 
-def _check_tensors(
-    tensors: Mapping[str, Any], variables: Sequence[VariableEntry], base: AnyPath, partial: bool
+def _match_tensors(
+    tensors: Mapping[str, Any], variables: Sequence[VariableEntry], base: AnyPath
 ) -> dict[str, Any]:
     """Checks weights against the variables, and returns them by their checkpoint keys."""
     by_name = {v.name: v for v in variables}
-    unknown = [name for name in tensors if name not in by_name]
-    missing = [name for name in by_name if name not in tensors]
     problems = [
         f"{name!r} is no variable of it{did_you_mean(str(name), by_name, quoted=True)}"
-        for name in unknown
+        for name in tensors
+        if name not in by_name
     ]
-    if not partial:
-        problems += [
-            f"{name!r} is missing: it is {_format_type(by_name[name])}" for name in missing
-        ]
+    problems += [
+        f"{name!r} is missing: it is {_format_type(variable)}"
+        for name, variable in by_name.items()
+        if name not in tensors
+    ]
     if problems:
-        hint = "" if partial or not missing else "\nTo keep the values of some, give partial=True."
         raise StructureError(
-            f"The weights do not fit the variables of {base}:{format_bullets(problems)}{hint}"
+            f"The weights do not fit the variables of {base}:{format_bullets(problems)}"
         )
     values: dict[str, Any] = {}
     lines: list[str] = []
     errors: set[type[BridgeError]] = set()
     for name, value in tensors.items():
         variable = by_name[name]
+        value = as_saved(value, variable.dtype)
         value = value if hasattr(value, "dtype") and hasattr(value, "shape") else np.asarray(value)
         shape, dtype = tuple(value.shape), _get_dtype_name(value)
         if shape != variable.shape:
@@ -399,15 +388,3 @@ def map_weights_by_name(folder: AnyPath, params: Any) -> dict[str, Any]:
             )
         )
     return names
-
-
-def cast_to_variable_dtypes(folder: AnyPath, named: Mapping[str, Any]) -> dict[str, Any]:
-    """Casts leaves to the dtypes of their variables, where `save` would.
-
-    Raises:
-      FileFormatError: the model's sidecar is damaged.
-    """
-    contents = read_sidecar(folder)
-    variables = () if contents is None else contents[0].variables
-    dtypes = {variable.name: variable.dtype for variable in variables}
-    return {n: as_saved(leaf, dtypes[n]) if n in dtypes else leaf for n, leaf in named.items()}
