@@ -16,18 +16,16 @@ from jax2tf_bridge.saving.buckets import (
     Inputs,
     Oversize,
     PieceGradients,
+    Step,
     check_buckets,
     check_inputs,
+    check_rows,
     check_unchecked,
     check_variables,
     choose_buckets,
+    count_trial_steps,
     make_bucketing,
     pad_to_buckets,
-)
-from jax2tf_bridge.saving.buckets.trials import (
-    Step,
-    check_rows,
-    count_trial_steps,
     randomize_degenerate_weights,
 )
 from jax2tf_bridge.saving.serving import check_example, make_example_arguments

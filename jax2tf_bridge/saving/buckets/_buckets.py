@@ -1,32 +1,25 @@
-"""Buckets: the sizes that a served function runs at, how to choose them, and their checks."""
+"""Buckets: the sizes that a served function runs at, and their checks."""
 
 from __future__ import annotations
 
 import bisect
 import itertools
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, SupportsIndex, TypeAlias, get_args
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any, Literal, TypeAlias, get_args
 
 from jax2tf_bridge._dtypes import dtype_holds, kind_of
 from jax2tf_bridge._utils import as_integer, did_you_mean
 from jax2tf_bridge.comparing import batch_variable
-from jax2tf_bridge.errors import Argument, DTypeError, Message, ShapeError
+from jax2tf_bridge.errors import Argument, Blank, DTypeError, Message, ShapeError
 from jax2tf_bridge.portable import Aval, variables_in
-from jax2tf_bridge.saving.buckets._bucket_names import (
-    check_inputs,
-    check_unchecked,
-    check_variables,
-    list_masks,
-)
 from shape_poly import Comparison, Dim, Plan, SymbolicScope, make_plan, shape_text, variables_of
 
 Oversize: TypeAlias = Literal["split", "as is"]
 """Treatments of sizes above the largest bucket."""
+
+BUCKETS = Argument("buckets", Blank("{...}"))
+"""Placeholder for buckets in messages."""
 
 _MAX_PADDING_STEPS = 64
 """Maximum number of sizes below a bucket that are checked for padding to it."""
@@ -376,68 +369,114 @@ def format_sizes(values: Mapping[str, int]) -> str:
     return ", ".join(f"{variable} = {size}" for variable, size in values.items())
 
 
-_Array: TypeAlias = npt.NDArray[Any]
-
-
-def choose_buckets(sizes: Iterable[SupportsIndex], *, at_most: int = 8) -> tuple[int, ...]:
-    """Chooses buckets that minimize the work after padding each size to its bucket.
-
-    Args:
-      sizes: the sizes of the expected requests, each as often as it occurs, for instance from a
-        day's log. Size 0 is ignored.
-      at_most: the maximum number of buckets. Each costs a compile and a warm-up request.
-
-    Returns:
-      The buckets, increasing; the last is the largest size. The sum of bucket(size) over all sizes
-      is the minimum for so many buckets; ties go to the choice with the fewest buckets.
+def check_buckets(name: str, buckets: Any) -> None:
+    """Raises unless buckets are a mapping.
 
     Raises:
-      ShapeError: a size is no integer or is negative, no size is above 0, or at_most is below 1.
-
-    >>> choose_buckets([1, 1, 1, 7, 8, 100], at_most=3)
-    (1, 8, 100)
+      ShapeError: they are not.
     """
-    if isinstance(at_most, bool) or not isinstance(at_most, int) or at_most < 1:
-        raise ShapeError(f"at_most={at_most!r}: at least one bucket is needed")
-    counts = Counter(map(_validate_size, sizes))
-    del counts[0]
-    if not counts:
-        raise ShapeError("no buckets can be chosen: no size above 0 is expected")
-    if max(counts) >= 2**31:
-        raise ShapeError(f"{max(counts)} is no size: they are below {2**31}")
-    distinct = np.array(sorted(counts), np.int64)
-    # requests[i]: the number of requests with one of the first i sizes.
-    requests = np.cumsum([0, *(counts[size] for size in distinct.tolist())])
-    return _minimize_work(distinct, requests, min(at_most, len(distinct)))
+    if not isinstance(buckets, Mapping):
+        raise ShapeError(
+            f"{name}: buckets={buckets!r}: expected a mapping, as {{'b': [1, 8, 32]}}. To have "
+            "buckets chosen, pass save(..., expected_sizes=[...]), the sizes of requests."
+        )
 
 
-def _minimize_work(distinct: _Array, requests: _Array, at_most: int) -> tuple[int, ...]:
-    """Minimizes by dynamic programming over the number of buckets and the sizes they serve."""
-    count = len(distinct)
-    # work[i]: the minimum cost of the first i sizes with the buckets so far.
-    work = np.full(count + 1, np.inf)
-    work[0] = 0
-    choices: list[_Array] = []
-    for _ in range(at_most):
-        next_work, before = np.full(count + 1, np.inf), np.zeros(count + 1, np.int64)
-        for last in range(1, count + 1):
-            # The sizes from `first` to `last` share one bucket.
-            costs = work[:last] + distinct[last - 1] * (requests[last] - requests[:last])
-            before[last] = first = costs.argmin()
-            next_work[last] = costs[first]
-        work = next_work
-        choices.append(before)
-    buckets = []
-    last = count
-    for before in reversed(choices):
-        buckets.append(int(distinct[last - 1]))
-        last = int(before[last])
-    return tuple(reversed(buckets))
+def list_masks(name: str, mask: Any) -> tuple[str, ...]:
+    """Lists the names in the `mask` option.
+
+    Raises:
+      ShapeError: `mask` is neither a name, a list of names nor None.
+    """
+    if isinstance(mask, str):
+        return (mask,)
+    masks = () if mask is None else mask
+    if not isinstance(masks, Sequence) or not all(isinstance(each, str) for each in masks):
+        raise ShapeError(
+            f"{name}: mask={mask!r}: expected the name of an input, as 'mask', or a list of names"
+        )
+    return tuple(masks)
 
 
-def _validate_size(value: object) -> int:
-    if (size := as_integer(value)) is None:
-        raise ShapeError(f"{value!r} is no size: expected an integer")
-    if size < 0:
-        raise ShapeError(f"{size} is no size: it is negative")
-    return size
+def check_variables(name: str, buckets: Iterable[str], inputs: Mapping[str, Aval]) -> None:
+    """Raises if buckets are for a name that is not a dimension variable.
+
+    Raises:
+      ShapeError: the message suggests what was probably meant.
+    """
+    known = sorted({v for aval in inputs.values() for v in variables_in(aval)})
+    shapes = ", ".join(f"{n}: {aval}" for n, aval in inputs.items()) or "none"
+    for variable in buckets:
+        if variable in known:
+            continue
+        if not known:
+            shapes_argument = Argument("polymorphic_shapes", f"({variable}, ...)")
+            raise ShapeError(
+                Message(
+                    f"{name}: buckets are for dimension variables, and its inputs have none "
+                    f"({shapes}). Export the function with ",
+                    shapes_argument,
+                    ".",
+                )
+            )
+        near = did_you_mean(str(variable), known, quoted=True) or f" ({shapes})."
+        raise ShapeError(
+            Message(
+                f"{name}: ",
+                Argument("buckets"),
+                f" for {variable!r}, which is not a dimension variable of its inputs{near}",
+            )
+        )
+
+
+def check_inputs(
+    name: str,
+    inputs: Collection[str],
+    masks: Sequence[str],
+    pad_values: Mapping[str, Any],
+    before: Collection[str] = (),
+) -> None:
+    """Raises if masks or pad values are for a name that is not an input of the function.
+
+    `before` are the inputs of preprocess, if there is one.
+
+    Raises:
+      ShapeError: the message suggests what was probably meant.
+    """
+    if not isinstance(pad_values, Mapping):
+        raise ShapeError(f"{name}: pad_values={pad_values!r}: expected a dict, as {{'ids': 1}}")
+    places = [(mask, Argument("mask", mask)) for mask in masks]
+    places += [(n, Argument("pad_values", {n: value})) for n, value in pad_values.items()]
+    listed = ", ".join(map(repr, inputs))
+    for input_name, place in places:
+        if input_name in inputs:
+            continue
+        if input_name in before:
+            raise ShapeError(
+                f"{name}: {place}: that is an input of preprocess. Name an input of the function: "
+                f"{listed}"
+            )
+        near = did_you_mean(str(input_name), inputs, quoted=True) or f": {listed}"
+        raise ShapeError(Message(f"{name}: ", place, f": there is no such input{near}"))
+
+
+def check_unchecked(name: str, given: Sequence[str], bucketed: Collection[str]) -> tuple[str, ...]:
+    """Lists the variables of unchecked_padding, each once.
+
+    Raises:
+      ShapeError: a variable has no buckets, or the option is not a list.
+    """
+    if isinstance(given, str) or not isinstance(given, Collection):
+        shown = [given if isinstance(given, str) else "n"]
+        raise ShapeError(f"{name}: unchecked_padding={given!r}: expected a list, as {shown}")
+    for variable in given:
+        if variable not in bucketed:
+            near = did_you_mean(str(variable), bucketed, quoted=True)
+            raise ShapeError(
+                Message(
+                    f"{name}: ",
+                    Argument("unchecked_padding"),
+                    f" names {variable!r}, which has no buckets{near}",
+                )
+            )
+    return tuple(dict.fromkeys(given))

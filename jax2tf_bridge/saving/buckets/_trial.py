@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
+from jax2tf_bridge._dtypes import NARROW_FLOATS
 from jax2tf_bridge.comparing import DRAWS, FULL_DRAWS, Draw, PlausibleInputs
 from jax2tf_bridge.errors import Argument, Message, UnsoundBucketsError
 from jax2tf_bridge.portable import Aval
 from jax2tf_bridge.saving.buckets._buckets import Bucketing, format_sizes
 from jax2tf_bridge.saving.buckets._padding import NamedCall, pad_inputs, run_padded, slice_result
-from jax2tf_bridge.saving.buckets.trials._differences import (
+from jax2tf_bridge.saving.buckets._result_changes import (
     OTHER_PROGRAM_TOLERANCE,
     SAME_PROGRAM_TOLERANCE,
     ResultChange,
-    difference,
+    find_change,
+    format_pad_values,
+    format_remedy,
     has_nonzero,
     is_finite,
 )
-from jax2tf_bridge.saving.buckets.trials._remedies import format_pad_values, remedy
-from jax2tf_bridge.saving.buckets.trials._sizes import TrialSizes
+from jax2tf_bridge.saving.buckets._trial_sizes import TrialSizes
 from shape_poly import variables_of
 
 _MAX_CACHED_BYTES = 2**26
@@ -34,6 +37,9 @@ _MAX_CACHED_BYTES = 2**26
 
 _NEIGHBOR_DRAWS: tuple[Draw, ...] = ("full", "negative", "prefix", "short")
 """Draw of the neighboring rows for each draw of `DRAWS`, such as numbers of the other sign."""
+
+_WEIGHT_SCALE = 0.1
+"""Standard deviation of the numbers that replace degenerate weights."""
 
 Step: TypeAlias = Callable[[], None]
 """Called after each part of a trial."""
@@ -62,10 +68,8 @@ def check_rows(
     call: NamedCall,
     bucketing: Bucketing,
     *,
-    sizes: Mapping[str, int] | None = None,
     example: Mapping[str, Any] | None = None,
     step: Step = lambda: None,
-    seed: int = 0,
 ) -> TrialReport:
     """Raises if the padding of a bucket changes the results.
 
@@ -77,25 +81,19 @@ def check_rows(
     give. The inputs are drawn to resemble requests (`PlausibleInputs`).
 
     Args:
-      call: the function as for `bucketed`, with the weights to be saved.
+      call: the function at the sizes of its buckets, with the weights to be saved.
       bucketing: the buckets of the signature.
-      sizes: sizes of variables without buckets, in place of the typical ones.
       example: values of inputs, in place of the drawn ones.
       step: called `count_trial_steps(bucketing)` times, as the trial goes on.
-      seed: the seed of the random inputs.
 
     Raises:
       UnsoundBucketsError: a result changes; has the output, size, bucket and largest difference.
       ShapeError: no sizes satisfy the constraints.
       tf.errors.OpError: the function cannot run here.
     """
-    others = dict(sizes or {})
-    trial = _Trial(
-        _cache_results(call), bucketing, TrialSizes(bucketing, others), dict(example or {}), seed
-    )
+    trial = _Trial(_cache_results(call), bucketing, TrialSizes(bucketing), dict(example or {}))
     if trial.list_silent_outputs():
-        sizes_of_user = TrialSizes(bucketing, others, small=False)
-        trial = dataclasses.replace(trial, sizes=sizes_of_user)
+        trial = dataclasses.replace(trial, sizes=TrialSizes(bucketing, small=False))
     trial.check_padding()
     step()
     trial.check_row_independence()
@@ -142,7 +140,6 @@ class _Trial:
     bucketing: Bucketing
     sizes: TrialSizes
     example: Mapping[str, Any]
-    seed: int
 
     @functools.cached_property
     def plausible(self) -> PlausibleInputs:
@@ -165,7 +162,7 @@ class _Trial:
             values = full
         silent = list(self.bucketing.outputs)
         for tensors in self._draw_inputs(values, DRAWS):
-            results = run_padded(self.call, self.bucketing, tensors, values, values)
+            results = self._run(tensors, values, values)
             silent = [name for name in silent if not has_nonzero(results[name])]
             if not silent:
                 break
@@ -208,7 +205,7 @@ class _Trial:
                         {variable: bucket},
                         f"the content beyond {variable} = {smaller} in "
                         f"{self.sizes.bucket_text(variable)} changes",
-                        remedy(
+                        format_remedy(
                             self.bucketing, self.plausible, [variable], beside=variable == batch
                         ),
                     )
@@ -258,7 +255,7 @@ class _Trial:
     ) -> set[str]:
         """Returns the outputs without NaN and infinity at `values`, padded to `targets`."""
         (tensors,) = self._draw_inputs(values, ("full",))
-        results = run_padded(self.call, self.bucketing, tensors, values, targets)
+        results = self._run(tensors, values, targets)
         return {name for name in names if is_finite(results[name])}
 
     def _make_not_finite_error(
@@ -325,8 +322,9 @@ class _Trial:
         full = self.sizes.all({})
         values = {**full, variable: max(1, self.sizes.bucket(variable) * 2 // 3)}
         real = next(self._draw_inputs(full, ("prefix",)))
-        padded = self.call(pad_inputs(self.bucketing, self._part(real, values), values, full))
-        without = run_padded(self.call, self.bucketing, real, full, full)
+        cut = self._cut(self.bucketing.given(), real, values)
+        padded = self.call(pad_inputs(self.bucketing, cut, values, full))
+        without = self._run(real, full, full)
         for name in self.bucketing.outputs:
             if is_finite(without[name]) and not is_finite(padded[name]):
                 return name
@@ -336,8 +334,8 @@ class _Trial:
         full = self.sizes.all({})
         values = {**full, **smaller}
         for tensors in self._draw_inputs(values, DRAWS):
-            whole = run_padded(self.call, self.bucketing, tensors, values, values)
-            padded = run_padded(self.call, self.bucketing, tensors, values, full)
+            whole = self._run(tensors, values, values)
+            padded = self._run(tensors, values, full)
             worst = self._find_worst(whole, padded, OTHER_PROGRAM_TOLERANCE)
             if worst is not None:
                 bucket = {variable: full[variable] for variable in smaller}
@@ -347,7 +345,7 @@ class _Trial:
                     smaller,
                     bucket,
                     f"padding {format_sizes(smaller)} to {target}{format_sizes(bucket)} changes",
-                    remedy(self.bucketing, self.plausible, list(smaller)),
+                    format_remedy(self.bucketing, self.plausible, list(smaller)),
                 )
         return None
 
@@ -365,28 +363,29 @@ class _Trial:
             filled = {name: _fill_up(tensors[name], neighbors[name]) for name in tensors}
             # For a mask, rows of other requests are real; values behind a sequence are not.
             real = {v: size for v, size in values.items() if v != self.bucketing.batch}
-            beside = run_padded(self.call, self.bucketing, filled, {**full, **real}, full)
-            alone = run_padded(self.call, self.bucketing, tensors, values, full)
-            worst = self._find_worst(self._cut(beside, values), alone, SAME_PROGRAM_TOLERANCE)
+            beside = self._run(filled, {**full, **real}, full)
+            alone = self._run(tensors, values, full)
+            cut = self._cut(self.bucketing.outputs, beside, values)
+            worst = self._find_worst(cut, alone, SAME_PROGRAM_TOLERANCE)
             if worst is not None:
                 return worst
         return None
 
     def _compare_in_pieces(self, variable: str, size: int, first: int) -> None:
         """Compares a whole of some size with its first part and the rest."""
+        inputs, outputs = self.bucketing.given(), self.bucketing.outputs
         full = self.sizes.all({variable: size})
         bucket = {**full, variable: self.sizes.bucket(variable)}
         # With a bucket of 1, whole and pieces are compiled for different sizes.
         allowed = SAME_PROGRAM_TOLERANCE if size == bucket[variable] else OTHER_PROGRAM_TOLERANCE
         for tensors in self._draw_inputs(full, FULL_DRAWS):
-            whole = run_padded(self.call, self.bucketing, tensors, full, full)
+            whole = self._run(tensors, full, full)
             for start, stop in ((0, first), (first, min(size, first + bucket[variable]))):
                 values = {**full, variable: stop - start}
-                part = self._part(tensors, values, {variable: start})
-                piece = run_padded(self.call, self.bucketing, part, values, bucket)
-                worst = self._find_worst(
-                    self._cut(whole, values, {variable: start}), piece, allowed
-                )
+                part = self._cut(inputs, tensors, values, {variable: start})
+                piece = self._run(part, values, bucket)
+                expected = self._cut(outputs, whole, values, {variable: start})
+                worst = self._find_worst(expected, piece, allowed)
                 if worst is None:
                     continue
                 raise worst.error(
@@ -416,7 +415,7 @@ class _Trial:
             avals = self.bucketing.given()
             examples = {n: _vary(avals[n], x, shifts) for n, x in self.example.items()}
             plausible = dataclasses.replace(plausible, examples=examples)
-        rng = np.random.default_rng((self.seed, seed))
+        rng = np.random.default_rng((0, seed))
         for draw in draws:
             arrays = plausible.draw(draw, values, rng)
             yield {
@@ -424,37 +423,39 @@ class _Trial:
                 for name, aval in plausible.avals.items()
             }
 
-    def _part(
+    def _run(
+        self, tensors: Mapping[str, Any], values: Mapping[str, int], targets: Mapping[str, int]
+    ) -> dict[str, Any]:
+        """Runs the function on inputs of sizes `values`, padded to `targets`."""
+        return run_padded(self.call, self.bucketing, tensors, values, targets)
+
+    def _cut(
         self,
+        avals: Mapping[str, Aval],
         tensors: Mapping[str, Any],
         values: Mapping[str, int],
         start: Mapping[str, int] | None = None,
     ) -> dict[str, Any]:
-        return {
-            name: _cut(self.bucketing, aval, tensors[name], values, start)
-            for name, aval in self.bucketing.given().items()
-        }
-
-    def _cut(
-        self,
-        results: Mapping[str, Any],
-        values: Mapping[str, int],
-        start: Mapping[str, int] | None = None,
-    ) -> dict[str, Any]:
-        return {
-            name: _cut(self.bucketing, aval, results[name], values, start)
-            for name, aval in self.bucketing.outputs.items()
-        }
+        """Cuts the part of sizes `values` from tensors, beginning at the `start` of a variable."""
+        parts = {}
+        for name, aval in avals.items():
+            tensor = tensors[name]
+            if start and aval.op_shape:  # tf.slice takes no scalars
+                (variable,) = start
+                begin = [start[variable] if str(d) == variable else 0 for d in aval.op_shape]
+                tensor = tf.slice(tensor, begin, [-1] * len(begin))
+            parts[name] = slice_result(self.bucketing, aval, tensor, values)
+        return parts
 
     def _find_worst(
         self, expected: Mapping[str, Any], got: Mapping[str, Any], allowed: Mapping[str, float]
     ) -> ResultChange | None:
         """Finds the output that differs most; None if no difference is larger than allowed."""
-        differences = (
-            difference(name, aval.op_dtype, expected[name], got[name], allowed)
+        changes = (
+            find_change(name, aval.op_dtype, expected[name], got[name], allowed)
             for name, aval in self.bucketing.outputs.items()
         )
-        return max(filter(None, differences), key=lambda d: d.ratio, default=None)
+        return max(filter(None, changes), key=lambda change: change.ratio, default=None)
 
 
 def _vary(aval: Aval, example: Any, shifts: Mapping[str, int]) -> Any:
@@ -474,16 +475,30 @@ def _fill_up(tensor: Any, neighbors: Any) -> Any:
     return tf.constant(array)
 
 
-def _cut(
-    bucketing: Bucketing,
-    aval: Aval,
-    tensor: Any,
-    values: Mapping[str, int],
-    start: Mapping[str, int] | None,
-) -> Any:
-    """Cuts the part of size `values` from a tensor, beginning at the `start` of a variable."""
-    if start and aval.op_shape:  # tf.slice takes no scalars
-        (variable,) = start
-        begin = [start[variable] if str(d) == variable else 0 for d in aval.op_shape]
-        tensor = tf.slice(tensor, begin, [-1] * len(begin))
-    return slice_result(bucketing, aval, tensor, values)
+@contextlib.contextmanager
+def randomize_degenerate_weights(weights: Sequence[tf.Variable]) -> Iterator[None]:
+    """Replaces weights without a finite nonzero number by small random numbers, and restores them.
+
+    A layer that is initialized to zero gives zeros even if it mixes rows; the weights of the next
+    version do not.
+    """
+    rng = np.random.default_rng(0)
+    before = [(variable, variable.read_value()) for variable in weights if _is_degenerate(variable)]
+    try:
+        for variable, _ in before:
+            numbers = rng.standard_normal(variable.shape.as_list()) * _WEIGHT_SCALE
+            variable.assign(tf.cast(numbers, variable.dtype))
+        yield
+    finally:
+        for variable, value in before:
+            variable.assign(value)
+
+
+def _is_degenerate(variable: Any) -> bool:
+    if not (variable.dtype.is_floating or variable.dtype.is_complex):
+        return False
+    if variable.dtype.name in NARROW_FLOATS:  # TensorFlow has no kernels for them
+        return False
+    value = variable.read_value()
+    finite = tf.math.is_finite(tf.math.real(value))
+    return not bool(tf.reduce_any(tf.logical_and(finite, tf.math.real(value) != 0)))

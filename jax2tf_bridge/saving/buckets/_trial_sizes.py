@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterator, Mapping
 
 from jax2tf_bridge.saving.buckets._buckets import Bucketing
-from jax2tf_bridge.saving.buckets._likely_sizes import find_typical_sizes
+from jax2tf_bridge.saving.buckets._sizes import find_typical_sizes
 
 _MAX_SEARCH = 256
 """Maximum distance below a bucket at which a valid size of the function is searched."""
@@ -21,11 +21,9 @@ A function that mixes positions does so at every size at which its results are f
 class TrialSizes:
     """Sizes for the trial of one signature."""
 
-    def __init__(
-        self, bucketing: Bucketing, others: Mapping[str, int], *, small: bool = True
-    ) -> None:
-        """Makes the sizes; `others` are the sizes of variables without buckets."""
-        self._bucketing, self._others, self._small = bucketing, others, small
+    def __init__(self, bucketing: Bucketing, *, small: bool = True) -> None:
+        """Chooses small sizes in place of the user's buckets, if `small`."""
+        self._bucketing, self._small = bucketing, small
 
     def list_checked(self) -> list[str]:
         """Lists the padded variables for which the user does not vouch."""
@@ -119,7 +117,7 @@ class TrialSizes:
         """Completes sizes by the trial's buckets and by typical sizes of other variables."""
         bucketing = self._bucketing
         avals = (*bucketing.inputs.values(), *bucketing.outputs.values())
-        fixed = {**self._buckets, **given, **self._others}
+        fixed = {**self._buckets, **given}
         return find_typical_sizes(bucketing.name, avals, bucketing.constraints, fixed)
 
     def are_buckets(self, values: Mapping[str, int]) -> bool:

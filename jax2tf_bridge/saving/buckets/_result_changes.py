@@ -1,17 +1,18 @@
-"""Compares results, which may differ by rounding noise only."""
+"""Finds results that padding changes by more than rounding noise, and writes the error."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge._dtypes import find_dtype
-from jax2tf_bridge.comparing import measure_distance, widen_array
-from jax2tf_bridge.errors import Message, UnsoundBucketsError
+from jax2tf_bridge._dtypes import find_dtype, is_integer
+from jax2tf_bridge.comparing import PlausibleInputs, measure_distance, widen_array
+from jax2tf_bridge.errors import Argument, Blank, Message, UnsoundBucketsError, format_bullets
+from jax2tf_bridge.portable import variables_in
 from jax2tf_bridge.saving.buckets._buckets import Bucketing
 
 SAME_PROGRAM_TOLERANCE = {"float64": 1e-10, "float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
@@ -78,7 +79,7 @@ class ResultChange:
         )
 
 
-def difference(
+def find_change(
     name: str, dtype_name: str, expected: Any, got: Any, allowed: Mapping[str, float]
 ) -> ResultChange | None:
     """Compares two results; None if they differ by no more than noise."""
@@ -121,3 +122,84 @@ def has_nonzero(tensor: Any) -> bool:
 
 def _drop_zero_imaginary(number: Any) -> Any:
     return number if np.iscomplexobj(number) and number.imag else float(number.real)
+
+
+def format_remedy(
+    bucketing: Bucketing,
+    plausible: PlausibleInputs,
+    variables: Sequence[str],
+    *,
+    beside: bool = False,
+) -> Message:
+    """Writes what the function mixes, how to fix it, and the inputs of the trial."""
+    names = " and ".join(variables)
+    masks = ", ".join(map(repr, bucketing.masks))
+    mask = Argument("mask", Blank("'...'"), "Signature(..., padding=Padding(mask='...'))")
+    example = Argument("example", Blank("{...}"), "Signature(..., example={...})")
+    fixes: list[str]
+    if masks:
+        why = f"The mask {masks} does not keep padding out of it"
+        fixes = ["have the function use it there"]
+    elif beside:
+        why = f"The function mixes rows along {names}, and a batch has rows of other requests there"
+        fixes = [
+            "compute each row by itself",
+            Message("take an argument that is 1 for real rows, and name it: ", mask),
+        ]
+    else:
+        why = (
+            f"The function mixes positions along {names}, and padding "
+            f"({format_pad_values(bucketing, plausible, variables)}) counts there"
+        )
+        fixes = [
+            Message(
+                "take an argument that is 1 for what is real and 0 for padding, use it in the "
+                "function, and name it: ",
+                mask,
+            ),
+            *_suggest_pad_value(bucketing, plausible, variables),
+        ]
+    fixes += [
+        Message(
+            "if it is sound for all your requests, vouch for it: ",
+            Argument("unchecked_padding", list(variables)),
+        ),
+        f"or give {names} no buckets",
+    ]
+    tried = ", ".join(f"{name} ({plausible.text(name)})" for name in plausible.avals)
+    return Message(
+        f"{why}. Any of these mends it:",
+        format_bullets(fixes),
+        f"\nTried with {tried}; ",
+        example,
+        " tries your values.",
+    )
+
+
+def _suggest_pad_value(
+    bucketing: Bucketing, plausible: PlausibleInputs, variables: Sequence[str]
+) -> list[str]:
+    """Advises another pad value for ids, since one of them may mean padding to the function."""
+    for name, aval in bucketing.given().items():
+        is_ids = is_integer(aval.op_dtype)
+        if is_ids and not variables_in(aval).isdisjoint(variables):
+            pad_value = 1 if plausible.pad_value(name) == 0 else 0
+            code = f"Signature(..., padding=Padding(pad_values={{{name!r}: {pad_value}}}))"
+            return [
+                Message(
+                    "if the function knows padding by a number, pad with that: ",
+                    Argument("pad_values", {name: pad_value}, code),
+                )
+            ]
+    return []
+
+
+def format_pad_values(
+    bucketing: Bucketing, plausible: PlausibleInputs, variables: Sequence[str]
+) -> str:
+    """Formats the pad values of the inputs along some variables."""
+    values: dict[str, list[str]] = {}
+    for name, aval in bucketing.given().items():
+        if not variables_in(aval).isdisjoint(variables):
+            values.setdefault(f"{plausible.pad_value(name):g}", []).append(name)
+    return ", ".join(f"{value} in {' and '.join(names)}" for value, names in values.items())
