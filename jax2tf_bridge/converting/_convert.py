@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol, cast
+import threading
+import warnings
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, cast, overload
 
-from jax2tf_bridge.errors import ExportError, MissingDependencyError
-from jax2tf_bridge.portable import PolyConstraints
-from jax2tf_bridge.targets import Target
+from jax2tf_bridge.errors import ExportError, MissingDependencyError, TargetError
+from jax2tf_bridge.portable import PolyConstraints, PortableFunction
+from jax2tf_bridge.targets import Target, as_target
 
 try:
     import jax as _jax  # noqa: F401
@@ -19,23 +22,90 @@ except ModuleNotFoundError as e:
     raise MissingDependencyError(*missing, "convert") from e
 
 from jax2tf_bridge.converting._arguments import CallArguments
-from jax2tf_bridge.converting._functions import FunctionCache, Requirements
-from jax2tf_bridge.converting._native_serialization import NOT_GIVEN, choose_target
 from jax2tf_bridge.from_jax import call_text, export_options, export_specs, jax_compat
 from jax2tf_bridge.from_jax.arguments import JaxCallable
-from jax2tf_bridge.from_jax.shapes import symbolic_specs
+from jax2tf_bridge.from_jax.shapes import AutoSpec, Specs, symbolic_specs
 from jax2tf_bridge.from_jax.stablehlo import ConstantPool
 from jax2tf_bridge.from_jax.trees import register_wrappers
 from jax2tf_bridge.to_tensorflow import (
     CapturedArrays,
     SharedConstants,
     call_flat,
+    check_function,
     opaque_to_autograph,
     tf_compat,
 )
+from shape_poly import evaluate_shape, solve_dimensions
 
 # At import, as in jax2tf: functions may close over containers that a tf.Module wraps.
 register_wrappers(*tf_compat.wrapper_types())
+
+
+class _NotGiven:
+    """Default of an argument that jax2tf has, and that the bridge replaces by `target`."""
+
+    def __repr__(self) -> str:
+        return "<not given>"
+
+
+NOT_GIVEN: Any = _NotGiven()
+_JAX2TF_DEFAULT = "_DefaultNativeSerialization"
+"""Name of the class of jax2tf's placeholder for an omitted argument."""
+
+
+def _choose_target(
+    target: Target | None,
+    *,
+    enable_xla: Any,
+    native_serialization: Any,
+    platforms: Sequence[str] | None,
+    stacklevel: int,
+) -> Target:
+    """Returns the target of a conversion: without XLA, if one of jax2tf's switches says so.
+
+    Args:
+      target: as `convert` takes it.
+      enable_xla: False for TensorFlow's own operations.
+      native_serialization: likewise.
+      platforms: native_serialization_platforms, which excludes both switches.
+      stacklevel: the stack level of the warning about a switch that is on.
+
+    Raises:
+      TargetError: they contradict each other, or it is no target.
+    """
+    switches = {"enable_xla": enable_xla, "native_serialization": native_serialization}
+    given = {
+        name: bool(value)
+        for name, value in switches.items()
+        if value is not NOT_GIVEN and type(value).__name__ != _JAX2TF_DEFAULT
+    }
+    on = [name for name, value in given.items() if value]
+    off = [name for name, value in given.items() if not value]
+    chosen = as_target(target)
+    if on and not chosen.xla:
+        raise TargetError(
+            f"{on[0]}=True and target={chosen.name!r} contradict each other. Leave {on[0]} out."
+        )
+    if not off:
+        for name in on:
+            warnings.warn(
+                f"The argument {name}=True of convert is its default, and will be removed. Leave "
+                "it out.",
+                DeprecationWarning,
+                stacklevel=stacklevel + 1,
+            )
+        return chosen
+    if "native_serialization" in on:
+        raise TargetError(
+            "enable_xla=False asks for TensorFlow's own operations, and native_serialization=True "
+            "for a module that XLA runs. Leave one of them out."
+        )
+    if platforms is not None:
+        raise TargetError(
+            f"native_serialization_platforms are the platforms of a module, and {off[0]}=False "
+            "asks for TensorFlow's own operations, which run on all. Leave one of them out."
+        )
+    return chosen.without_xla()
 
 
 @opaque_to_autograph
@@ -93,7 +163,7 @@ def convert(
     >>> f(tf.constant([[1.0, 2.0], [3.0, 4.0]])).numpy().tolist()
     [5.0, 25.0]
     """
-    target = choose_target(
+    target = _choose_target(
         target,
         enable_xla=enable_xla,
         native_serialization=native_serialization,
@@ -112,7 +182,7 @@ def convert(
     )
     constants = SharedConstants(function.name)
     pool = ConstantPool()
-    portables = FunctionCache(lambda specs: export_specs(function, specs, options, pool))
+    portables = _FunctionCache(lambda specs: export_specs(function, specs, options, pool))
 
     def converted(*args: Any, **kwargs: Any) -> Any:
         if jax_compat.inside_transformation():
@@ -133,7 +203,7 @@ def convert(
     converted.__doc__ = getattr(fun_jax, "__doc__", None)
     if function.signature is not None and not _has_defaults(function):
         converted.__signature__ = function.signature  # type: ignore[attr-defined]
-    converted.requirements = Requirements(portables)  # type: ignore[attr-defined]
+    converted.requirements = _Requirements(portables)  # type: ignore[attr-defined]
     converted.captured_arrays = constants.captured  # type: ignore[attr-defined]
     return cast(ConvertedFunction, opaque_to_autograph(converted))
 
@@ -173,3 +243,100 @@ def _has_defaults(function: JaxCallable) -> bool:
     """
     parameters = function.signature.parameters.values() if function.signature else ()
     return any(p.default is not p.empty for p in parameters)
+
+
+_MAX_CALLS = 4096
+"""Maximum number of concrete shapes of eager calls; the cache is then cleared."""
+
+
+@dataclass
+class _FunctionCache:
+    """Makes portable functions with `make` and caches them; thread-safe.
+
+    The cache has two levels because the key is the symbolic specs, which take long to find: calls
+    that differ only in open dimensions share a portable function.
+    """
+
+    make: Callable[[Specs], PortableFunction]
+    _by_call: dict[Hashable, PortableFunction] = field(default_factory=dict)
+    _by_specs: dict[Hashable, list[PortableFunction]] = field(default_factory=dict)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def portables(self) -> list[PortableFunction]:
+        """Portable functions that were made."""
+        with self._lock:
+            return [portable for known in self._by_specs.values() for portable in known]
+
+    def get(
+        self, call_key: Hashable, static_key: Hashable, specs: Callable[[], Specs]
+    ) -> PortableFunction:
+        """Returns the portable function for calls with a key, in JAX's current configuration.
+
+        Args:
+          call_key: equal for calls with equal structure, shapes, dtypes and static values.
+          static_key: equal for calls with equal static values.
+          specs: makes the specs to trace with; called for a new key only.
+        """
+        configuration = jax_compat.configuration()
+        key = (call_key, configuration)
+        portable = self._by_call.get(key)
+        if portable is not None:
+            return portable
+        with self._lock:
+            symbolic = specs()
+            specs_key = (symbolic.key(), static_key, configuration)
+            known = self._by_specs.setdefault(specs_key, [])
+            portable = next((r for r in known if _serves(r, symbolic)), None)
+            if portable is None:
+                portable = self.make(symbolic)
+                check_function(portable)
+                known.append(portable)
+            if len(self._by_call) >= _MAX_CALLS:
+                self._by_call.clear()
+            self._by_call[key] = portable
+            return portable
+
+
+def _serves(portable: PortableFunction, specs: Specs) -> bool:
+    """Returns whether the function takes the sizes that AUTO found a specification for."""
+    pairs = [
+        (aval.shape, leaf.shape)
+        for aval, leaf in zip(portable.in_avals, specs.leaves(), strict=True)
+        if isinstance(leaf, AutoSpec)
+    ]
+    values = solve_dimensions([shape for shape, _ in pairs], [sizes for _, sizes in pairs])
+    for shape, sizes in pairs:
+        for dimension, size, found in zip(shape, sizes, evaluate_shape(shape, values), strict=True):
+            if size is None and isinstance(dimension, int):
+                return False
+            if size is not None and found is not None and size != found:
+                return False
+    return True
+
+
+class _Requirements(Sequence[str]):
+    """Live view of the requirements of all portable functions made so far."""
+
+    def __init__(self, portables: _FunctionCache) -> None:
+        """Takes the cache of the functions."""
+        self._portables = portables
+
+    def _texts(self) -> list[str]:
+        texts = [text for portable in self._portables.portables() for text in portable.requirements]
+        return list(dict.fromkeys(texts))
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        return self._texts()[index]
+
+    def __len__(self) -> int:
+        return len(self._texts())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self._texts() == list(other)
+
+    def __repr__(self) -> str:
+        return repr(self._texts())

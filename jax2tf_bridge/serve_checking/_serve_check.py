@@ -16,8 +16,13 @@ from typing import Any
 from jax2tf_bridge.bytecode import version_text
 from jax2tf_bridge.errors import Argument, Message, TargetError
 from jax2tf_bridge.inspecting import describe_saved_model, format_releases, read_saved_model
-from jax2tf_bridge.serve_checking._calls import SignatureCall, list_calls
-from jax2tf_bridge.serve_checking._runs import EnvironmentRun, list_differences, run_calls
+from jax2tf_bridge.serve_checking._calls import (
+    EnvironmentRun,
+    SignatureCall,
+    list_calls,
+    list_differences,
+    run_calls,
+)
 from jax2tf_bridge.serve_checking._tensorflow_environments import (
     Environment,
     ShowStep,

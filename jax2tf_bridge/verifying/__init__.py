@@ -10,9 +10,7 @@ except ModuleNotFoundError as e:
     raise MissingDependencyError("TensorFlow", "tensorflow-cpu", "verify") from e
 
 from jax2tf_bridge.loading import load as _load  # noqa: F401  # raises if JAX is missing
-from jax2tf_bridge.verifying._comparison import Latency
-from jax2tf_bridge.verifying._differences import Difference
-from jax2tf_bridge.verifying._verification import Verification
+from jax2tf_bridge.verifying._verification import Difference, Latency, Verification
 from jax2tf_bridge.verifying._verify import choose_signature, verify
 
 __all__ = ["Difference", "Latency", "Verification", "choose_signature", "verify"]

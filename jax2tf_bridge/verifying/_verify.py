@@ -20,9 +20,9 @@ from jax2tf_bridge.saved_model import (
     read_sidecar,
 )
 from jax2tf_bridge.storage import as_path
-from jax2tf_bridge.verifying._comparison import ComparedPair, Latency
+from jax2tf_bridge.verifying._comparison import ComparedPair
 from jax2tf_bridge.verifying._containers import KnownTypes
-from jax2tf_bridge.verifying._verification import Verification
+from jax2tf_bridge.verifying._verification import Latency, Verification
 
 LATENCY_SIZES = tuple(2**i for i in range(8))
 """Sizes at which latency is measured by default."""

@@ -22,10 +22,9 @@ from jax2tf_bridge import Signature, Target, convert, save, serve_check
 from jax2tf_bridge.errors import BridgeError, FileFormatError
 from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
 from jax2tf_bridge.saved_model import WARM_UP
-from jax2tf_bridge.serve_checking import _runs as _serve_check_runs
+from jax2tf_bridge.serve_checking import _calls as _serve_check_runs
 from jax2tf_bridge.serve_checking import _script as _serve_check_script
-from jax2tf_bridge.serve_checking._calls import list_calls
-from jax2tf_bridge.serve_checking._runs import CallResult, list_differences
+from jax2tf_bridge.serve_checking._calls import CallResult, list_calls, list_differences
 from jax2tf_bridge.serve_checking._serve_check import advise_retarget
 from jax2tf_bridge.serve_checking._tensorflow_environments import find_environment
 from tests.cli import models

@@ -26,9 +26,9 @@ from jax2tf_bridge.inspecting import read_saved_model
 from jax2tf_bridge.portable import LEAF, TreeSpec
 from jax2tf_bridge.saving.signatures import Endpoint
 from jax2tf_bridge.verifying import _verify as verify_module
+from jax2tf_bridge.verifying._comparison import Sampler
 from jax2tf_bridge.verifying._containers import KnownTypes
-from jax2tf_bridge.verifying._differences import make_difference
-from jax2tf_bridge.verifying._samples import Sampler
+from jax2tf_bridge.verifying._verification import make_difference
 from tests.cli import models, nnx_model
 from tests.cli.conftest import Ok, Run
 from tests.saved_model import by_hand

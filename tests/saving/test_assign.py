@@ -20,7 +20,7 @@ from jax2tf_bridge.errors import (
     StructureError,
 )
 from jax2tf_bridge.saving import WeightsReport, assign_weights
-from jax2tf_bridge.saving.weights._model_variables import model_variables
+from jax2tf_bridge.saving.weights._assign import model_variables
 from tests.tensorflow_process import run_in_tensorflow
 
 KERNEL = np.arange(6, dtype=np.float32).reshape(3, 2)

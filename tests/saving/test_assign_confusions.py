@@ -15,8 +15,8 @@ from tensorflow import keras
 from jax2tf_bridge import Signature, export, publish, read_weights, save, write_weights
 from jax2tf_bridge.errors import ShapeError, StructureError
 from jax2tf_bridge.saving import assign_weights
-from jax2tf_bridge.saving.weights._matching import match
-from jax2tf_bridge.saving.weights._model_variables import model_variables
+from jax2tf_bridge.saving.weights._assign import model_variables
+from jax2tf_bridge.saving.weights._params import match
 
 ONE = np.float32(1)
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 from jax2tf_bridge import Signature, save
 from jax2tf_bridge.errors import ShapeError, StructureError
 from jax2tf_bridge.saving import assign_weights
-from jax2tf_bridge.saving.weights._model_variables import model_variables
+from jax2tf_bridge.saving.weights._assign import model_variables
 from tests.saving.saved_functions import DENSE, PARAMS, X, dense
 
 OTHER: Any = jax.tree_util.tree_map(lambda leaf: leaf * 2, PARAMS)

@@ -16,7 +16,7 @@ import pytest
 
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.saving import NewVersion, latest_version, publish_version, published_versions
-from jax2tf_bridge.saving.publishing import _version_folders
+from jax2tf_bridge.saving.publishing import _versions
 from jax2tf_bridge.storage import AnyPath, _staging, _whole_directory
 from tests.saving.other_users import as_another_user, folder_for_all
 
@@ -87,7 +87,7 @@ def test_number_is_recorded_before_the_version_is_visible(
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as patched:
-        patched.setattr(_version_folders, "rename_to_new", fails)
+        patched.setattr(_versions, "rename_to_new", fails)
         with pytest.raises(OSError, match="Input/output error"):
             publish_version(tmp_path, write)
     assert publish_version(tmp_path, write).version == 3
@@ -243,7 +243,7 @@ def test_version_that_another_publisher_removes_is_not_noted(
         remove(path, name)
         remove(path, name)
 
-    monkeypatch.setattr(_version_folders, "remove_at_once", is_slower)
+    monkeypatch.setattr(_versions, "remove_at_once", is_slower)
     assert publish_version(tmp_path, write, keep=2) == NewVersion(3, tmp_path / "3", "written")
     assert names(tmp_path) == ["2", "3"]
 
@@ -274,7 +274,7 @@ def test_names_that_are_not_listed_yet_are_not_taken(
             path.write_text("x")
         else:
             path.symlink_to(tmp_path / "nowhere")
-    monkeypatch.setattr(_version_folders, "_iterate_versions", lambda names: iter(()))
+    monkeypatch.setattr(_versions, "_iterate_versions", lambda names: iter(()))
     assert publish_version(tmp_path, write).version == 3
     assert names(tmp_path) == ["1", "2", "3"]
 
@@ -285,7 +285,7 @@ def test_empty_folder_that_another_tool_has_begun_is_not_taken(
     (tmp_path / "1").mkdir()
     if not _whole_directory._rename(_made(tmp_path / "a"), tmp_path / "b", 1):
         pytest.skip("this file system has no renaming to new names only")
-    monkeypatch.setattr(_version_folders, "_iterate_versions", lambda names: iter(()))
+    monkeypatch.setattr(_versions, "_iterate_versions", lambda names: iter(()))
     assert publish_version(tmp_path, write).version == 2
     assert names(tmp_path / "1") == []
 
@@ -310,7 +310,7 @@ def test_many_threads_publish_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lock: str
 ) -> None:
     if lock == "missing":
-        monkeypatch.setattr(_version_folders, "_LOCK_SECONDS", 0.0)
+        monkeypatch.setattr(_versions, "_LOCK_SECONDS", 0.0)
     with ThreadPoolExecutor(8) as pool:
         published = list(pool.map(lambda _: publish_version(tmp_path, write), range(40)))
     assert sorted(p.version for p in published) == list(range(1, 41))
@@ -320,7 +320,7 @@ def test_many_threads_publish_at_once(
 def test_lock_that_is_not_given_back_is_not_waited_for_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_version_folders, "_LOCK_SECONDS", 0.2)
+    monkeypatch.setattr(_versions, "_LOCK_SECONDS", 0.2)
     begin = time.monotonic()
     with _staging.lock_folder(tmp_path, 0):
         assert publish_version(tmp_path, write).version == 1
@@ -436,7 +436,7 @@ def test_name_that_may_not_last_is_noted(tmp_path: Path, monkeypatch: pytest.Mon
     def fails(folder: Path) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(_version_folders, "sync_folder", fails)
+    monkeypatch.setattr(_versions, "sync_folder", fails)
     published = publish_version(tmp_path, write)
     assert published.notes == (
         "version 1 may be lost if the machine stops now: [Errno 5] Input/output error",

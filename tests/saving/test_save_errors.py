@@ -22,6 +22,7 @@ from jax2tf_bridge.errors import (
     ShapeError,
     StructureError,
 )
+from jax2tf_bridge.saving.signatures import _signature
 from tests.saving.saved_functions import DENSE, PARAMS, X, contents, dense
 
 
@@ -205,9 +206,8 @@ def test_more_gradients_than_were_stored(tmp_path: Path) -> None:
 def test_what_would_not_fit_into_a_graph_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from jax2tf_bridge.saving.signatures import _checks
 
-    monkeypatch.setattr(_checks, "_MAX_GRAPH_BYTES", 100)
+    monkeypatch.setattr(_signature, "_MAX_GRAPH_BYTES", 100)
     with pytest.raises(SavingError, match=r"^The modules take 0\.00 GB \(serving_default: 0\.00"):
         save(tmp_path / "m", DENSE, params=PARAMS)
     assert contents(tmp_path) == []

@@ -15,7 +15,7 @@ import pytest
 
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.saving import latest_version, publish_version, published_versions
-from jax2tf_bridge.saving.publishing import _version_folders
+from jax2tf_bridge.saving.publishing import _versions
 from jax2tf_bridge.storage import (
     AnyPath,
     StoragePath,
@@ -216,7 +216,7 @@ def test_what_goes_wrong_afterwards_is_noted(monkeypatch: pytest.MonkeyPatch) ->
         first = publish_version(ROOT, write).notes
     assert re.fullmatch(rf"{ROOT}/\.2\.partial-\S+ could not be removed: .*denied", first[0])
     with monkeypatch.context() as patched:
-        patched.setattr(_version_folders._BehindScheme, "directories", refuses)
+        patched.setattr(_versions._BehindScheme, "directories", refuses)
         second = publish_version(ROOT, write, keep=1).notes
     assert second == ("older versions could not be listed, and stay: [Errno 13] Permission denied",)
     check_clean(1, 2, 3)

@@ -1,6 +1,5 @@
 """Buckets: padding to sizes that are compiled beforehand."""
 
-from jax2tf_bridge.saving.buckets._batch_splitting import Inputs
 from jax2tf_bridge.saving.buckets._buckets import (
     BUCKETS,
     Bucketing,
@@ -15,8 +14,8 @@ from jax2tf_bridge.saving.buckets._buckets import (
     make_bucketing,
 )
 from jax2tf_bridge.saving.buckets._padding import NamedCall, pad_to_buckets
-from jax2tf_bridge.saving.buckets._pieces import PieceGradients
 from jax2tf_bridge.saving.buckets._sizes import choose_buckets, find_smallest_sizes
+from jax2tf_bridge.saving.buckets._splitting import Inputs, PieceGradients
 from jax2tf_bridge.saving.buckets._trial import (
     Step,
     check_rows,

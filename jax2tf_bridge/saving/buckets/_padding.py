@@ -11,15 +11,15 @@ import tensorflow as tf
 from jax2tf_bridge._utils import did_you_mean
 from jax2tf_bridge.errors import StructureError, format_bullets
 from jax2tf_bridge.portable import Aval
-from jax2tf_bridge.saving.buckets._batch_splitting import (
+from jax2tf_bridge.saving.buckets._buckets import Bucketing
+from jax2tf_bridge.saving.buckets._splitting import (
     Inputs,
+    PieceGradients,
     PullFunction,
     RunFunction,
     SplitFunction,
     get_carried_dtype,
 )
-from jax2tf_bridge.saving.buckets._buckets import Bucketing
-from jax2tf_bridge.saving.buckets._pieces import PieceGradients
 from jax2tf_bridge.to_tensorflow import (
     Guards,
     SizeAlgebra,

@@ -1,15 +1,15 @@
 """Publishes versions of a model in a directory, each complete or invisible."""
 
-from jax2tf_bridge.saving.publishing._publish import (
+from jax2tf_bridge.saving.publishing._publish_weights import (
+    map_weights_by_name,
+    publish_weights,
+)
+from jax2tf_bridge.saving.publishing._versions import (
     NewVersion,
     check_complete,
     latest_version,
     publish_version,
     published_versions,
-)
-from jax2tf_bridge.saving.publishing._publish_weights import (
-    map_weights_by_name,
-    publish_weights,
 )
 
 __all__ = [

@@ -30,7 +30,7 @@ from jax2tf_bridge.errors import (
 )
 from jax2tf_bridge.portable import PortableFunction
 from jax2tf_bridge.saved_model import SIDECAR, Sidecar, VariableEntry, read_sidecar
-from jax2tf_bridge.saving.publishing._publish import (
+from jax2tf_bridge.saving.publishing._versions import (
     NewVersion,
     check_complete,
     latest_version,

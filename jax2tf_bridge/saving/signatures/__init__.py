@@ -1,14 +1,10 @@
 """Signatures: named inputs and outputs around a portable function."""
 
-from jax2tf_bridge.saving.signatures._checks import (
-    check_names,
-    check_size,
-    check_takes_params,
-    check_vjp_order,
-)
 from jax2tf_bridge.saving.signatures._endpoint import (
     Endpoint,
     PaddedCall,
+    WeightedFunction,
+    choose_order,
     optional_subsets,
     to_plain_containers,
 )
@@ -28,8 +24,15 @@ from jax2tf_bridge.saving.signatures._processing import (
     resources,
     with_processing,
 )
-from jax2tf_bridge.saving.signatures._signature import Padding, Processing, Signature
-from jax2tf_bridge.saving.signatures._weighted_function import WeightedFunction, choose_order
+from jax2tf_bridge.saving.signatures._signature import (
+    Padding,
+    Processing,
+    Signature,
+    check_names,
+    check_size,
+    check_takes_params,
+    check_vjp_order,
+)
 
 __all__ = [
     "Endpoint",

@@ -2,8 +2,7 @@
 
 from jax2tf_bridge.saving.weights._assign import Rename, WeightsReport, assign_weights
 from jax2tf_bridge.saving.weights._checkpoint import hold_values, renew_fingerprint, write_values
-from jax2tf_bridge.saving.weights._matching import differences
-from jax2tf_bridge.saving.weights._params import PathWeights, leaves_for, open_params
+from jax2tf_bridge.saving.weights._params import PathWeights, differences, leaves_for, open_params
 from jax2tf_bridge.saving.weights._variables import (
     PARAMS,
     ConstantVariables,
