@@ -85,16 +85,12 @@ def add_buckets(
 ) -> list[Endpoint]:
     """Pads the endpoints that have buckets, after trials that padding changes no result.
 
-    Args:
-      endpoints: the endpoints of all signatures.
-      options: the options for all signatures.
-      before_trials: called before the first trial, if there is one.
+    Calls `before_trials` before the first trial, if there is one.
 
     Raises:
       ShapeError: the buckets do not fit a signature, or no signature has their variable.
       UnsoundBucketsError: padding would change results.
-      SavingError: options contradict each other, such as a mask without
-        buckets.
+      SavingError: options contradict each other, such as a mask without buckets.
     """
     common = _get_common_buckets([e.signature_inputs() for e in endpoints], options)
     bucketings = [
@@ -185,7 +181,6 @@ def _make_endpoint_bucketing(
     common: Mapping[str, Sequence[int]] | None,
     oversize: Oversize | Mapping[str, Oversize] | None,
 ) -> Bucketing | None:
-    """Makes the bucketing of a signature; None without buckets."""
     chosen = _get_buckets(endpoint.signature_inputs(), common)
     if not chosen:
         return None

@@ -237,11 +237,7 @@ def key_notes(endpoints: Sequence[Endpoint]) -> tuple[str, ...]:
 
 
 def statistics_notes(trainable: Sequence[str]) -> tuple[Message, ...]:
-    """Warns if training would change running statistics, such as those of Flax's BatchNorm.
-
-    Args:
-      trainable: the names of the trainable weights.
-    """
+    """Warns if training would change running statistics, such as those of Flax's BatchNorm."""
     collections = dict.fromkeys(name.partition("/")[0] for name in trainable)
     others = [name for name in collections if name != _STATISTICS]
     if _STATISTICS not in collections or not others:

@@ -35,10 +35,10 @@ from jax2tf_bridge.saving._report import (
 )
 from jax2tf_bridge.saving.buckets import BUCKETS
 from jax2tf_bridge.saving.serving import (
-    instructions,
     make_warm_up_requests,
     precompile,
     share_programs,
+    write_instructions,
     write_warm_up,
 )
 from jax2tf_bridge.saving.signatures import (
@@ -187,7 +187,7 @@ def save_functions(
             *(note for e in endpoints if e.padded for note in e.padded.notes),
             *request_notes,
         ),
-        serving_from=lambda place: instructions(
+        serving_from=lambda place: write_instructions(
             place, endpoints, served, has_programs=options.precompile
         ),
     )

@@ -14,14 +14,11 @@ from jax2tf_bridge.errors import FileFormatError, ShapeError
 from jax2tf_bridge.saved_model import WARM_UP, bytes_field
 from jax2tf_bridge.saving.buckets import Bucketing, make_bucketing
 from jax2tf_bridge.saving.serving import write_warm_up
-from jax2tf_bridge.saving.serving._warm_up import (
-    WarmUpRequest,
-    Zeros,
+from jax2tf_bridge.saving.serving._requests import (
     make_bucket_requests,
     make_request_from_example,
-    make_request_without_buckets,
-    read_warm_up,
 )
+from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, Zeros, read_warm_up
 from shape_poly import parse_comparison
 from tests.sampling import stride
 from tests.saving.bucketed_functions import aval
@@ -153,9 +150,6 @@ def test_a_request_for_each_bucket() -> None:
         "score(x: float32[1,8,3], n: int32[])",
         "score(x: float32[8,8,3], n: int32[])",
     ]
-    constraint = parse_comparison("b >= 2")
-    request = make_request_without_buckets("f", {"x": aval("(b, 3)")}, [constraint])
-    assert str(request) == "f(x: float32[2,3])"
     with pytest.raises(ShapeError, match="no sizes of l were found that satisfy l >= 5000"):
         make_bucket_requests(bucketing(("l >= 5000",)))
 

@@ -1,48 +1,25 @@
 """Buckets: padding to sizes that are compiled beforehand."""
 
-from jax2tf_bridge.saving.buckets._buckets import (
-    BUCKETS,
-    Bucketing,
-    Oversize,
-    check_buckets,
-    check_inputs,
-    check_unchecked,
-    check_variables,
-    format_sizes,
-    is_plain,
-    list_masks,
-    make_bucketing,
-)
-from jax2tf_bridge.saving.buckets._padding import NamedCall, pad_to_buckets
-from jax2tf_bridge.saving.buckets._sizes import choose_buckets, find_smallest_sizes
-from jax2tf_bridge.saving.buckets._splitting import Inputs, PieceGradients
+from jax2tf_bridge.saving.buckets._buckets import BUCKETS as BUCKETS
+from jax2tf_bridge.saving.buckets._buckets import Bucketing as Bucketing
+from jax2tf_bridge.saving.buckets._buckets import Oversize as Oversize
+from jax2tf_bridge.saving.buckets._buckets import check_buckets as check_buckets
+from jax2tf_bridge.saving.buckets._buckets import check_inputs as check_inputs
+from jax2tf_bridge.saving.buckets._buckets import check_unchecked as check_unchecked
+from jax2tf_bridge.saving.buckets._buckets import check_variables as check_variables
+from jax2tf_bridge.saving.buckets._buckets import format_sizes as format_sizes
+from jax2tf_bridge.saving.buckets._buckets import is_plain as is_plain
+from jax2tf_bridge.saving.buckets._buckets import list_masks as list_masks
+from jax2tf_bridge.saving.buckets._buckets import make_bucketing as make_bucketing
+from jax2tf_bridge.saving.buckets._padding import NamedCall as NamedCall
+from jax2tf_bridge.saving.buckets._padding import pad_to_buckets as pad_to_buckets
+from jax2tf_bridge.saving.buckets._sizes import choose_buckets as choose_buckets
+from jax2tf_bridge.saving.buckets._sizes import find_sizes as find_sizes
+from jax2tf_bridge.saving.buckets._splitting import Inputs as Inputs
+from jax2tf_bridge.saving.buckets._splitting import PieceGradients as PieceGradients
+from jax2tf_bridge.saving.buckets._trial import Step as Step
+from jax2tf_bridge.saving.buckets._trial import check_rows as check_rows
+from jax2tf_bridge.saving.buckets._trial import count_trial_steps as count_trial_steps
 from jax2tf_bridge.saving.buckets._trial import (
-    Step,
-    check_rows,
-    count_trial_steps,
-    randomize_degenerate_weights,
+    randomize_degenerate_weights as randomize_degenerate_weights,
 )
-
-__all__ = [
-    "BUCKETS",
-    "Bucketing",
-    "Inputs",
-    "NamedCall",
-    "Oversize",
-    "PieceGradients",
-    "Step",
-    "check_buckets",
-    "check_inputs",
-    "check_rows",
-    "check_unchecked",
-    "check_variables",
-    "choose_buckets",
-    "count_trial_steps",
-    "find_smallest_sizes",
-    "format_sizes",
-    "is_plain",
-    "list_masks",
-    "make_bucketing",
-    "pad_to_buckets",
-    "randomize_degenerate_weights",
-]

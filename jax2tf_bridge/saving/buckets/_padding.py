@@ -112,17 +112,9 @@ def pad_to_buckets(
 def run_padded(
     call: NamedCall, bucketing: Bucketing, tensors: Tensors, values: Values, targets: Values
 ) -> dict[str, Any]:
-    """Runs a function on padded inputs, and slices its results.
+    """Runs a function on inputs of sizes `values`, padded to `targets`, and slices its results.
 
-    Args:
-      call: takes all of `bucketing.inputs`, returns all of its outputs.
-      bucketing: the buckets of the signature.
-      tensors: the inputs of the caller, of sizes that fit each other.
-      values: the value of each variable.
-      targets: the size to which each pad_to_buckets variable is padded.
-
-    Returns:
-      The results in their `get_carried_dtype`.
+    The results have their `get_carried_dtype`.
     """
     results = call(pad_inputs(bucketing, tensors, values, targets))
     return {
@@ -136,15 +128,7 @@ def run_padded(
 def _pull_padded(
     pull: InputsPull, bucketing: Bucketing, inputs: Inputs, values: Values, cotangents: Tensors
 ) -> Inputs:
-    """Computes the gradient of `run_padded`, without running the function itself.
-
-    Args:
-      pull: the gradient of the function at padded sizes.
-      bucketing: the buckets of the signature.
-      inputs: the inputs of the caller.
-      values: the value of each variable.
-      cotangents: the known cotangents of the results.
-    """
+    """Computes the gradient of `run_padded` from that of its function, which does not run."""
     targets = {**values, **_choose_targets(bucketing, values)}
     padded = {}
     for name, aval in bucketing.outputs.items():
@@ -290,7 +274,6 @@ def _choose_bucket(bucketing: Bucketing, variable: str, size: Any) -> Any:
 
 
 def _pad(bucketing: Bucketing, aval: Aval, tensor: Any, targets: Values, value: Any = 0) -> Any:
-    """Pads a tensor to the target sizes along its pad_to_buckets dimensions."""
     is_padded = [bucketing.has_bucketed_variable(dimension) for dimension in aval.op_shape]
     if not any(is_padded):
         return tensor

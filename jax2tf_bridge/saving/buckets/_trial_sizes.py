@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterator, Mapping
 
 from jax2tf_bridge.saving.buckets._buckets import Bucketing
-from jax2tf_bridge.saving.buckets._sizes import find_typical_sizes
+from jax2tf_bridge.saving.buckets._sizes import TYPICAL, find_sizes
 
 _MAX_SEARCH = 256
 """Maximum distance below a bucket at which a valid size of the function is searched."""
@@ -118,7 +118,7 @@ class TrialSizes:
         bucketing = self._bucketing
         avals = (*bucketing.inputs.values(), *bucketing.outputs.values())
         fixed = {**self._buckets, **given}
-        return find_typical_sizes(bucketing.name, avals, bucketing.constraints, fixed)
+        return find_sizes(bucketing.name, avals, bucketing.constraints, fixed, TYPICAL)
 
     def are_buckets(self, values: Mapping[str, int]) -> bool:
         """Returns whether the sizes are buckets of the user."""

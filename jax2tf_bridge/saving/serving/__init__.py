@@ -1,29 +1,13 @@
 """Files and settings that TensorFlow Serving needs beside the model."""
 
-from jax2tf_bridge.saving.serving._instructions import (
-    BatchingParameters,
-    ServingInstructions,
-    instructions,
-)
-from jax2tf_bridge.saving.serving._precompile import (
-    list_program_names,
-    precompile,
-    remove_programs,
-    share_programs,
-)
-from jax2tf_bridge.saving.serving._requests import make_example_arguments, make_warm_up_requests
-from jax2tf_bridge.saving.serving._warm_up import check_example, write_warm_up
-
-__all__ = [
-    "BatchingParameters",
-    "ServingInstructions",
-    "check_example",
-    "instructions",
-    "list_program_names",
-    "make_example_arguments",
-    "make_warm_up_requests",
-    "precompile",
-    "remove_programs",
-    "share_programs",
-    "write_warm_up",
-]
+from jax2tf_bridge.saving.serving._instructions import BatchingParameters as BatchingParameters
+from jax2tf_bridge.saving.serving._instructions import ServingInstructions as ServingInstructions
+from jax2tf_bridge.saving.serving._instructions import write_instructions as write_instructions
+from jax2tf_bridge.saving.serving._precompile import list_program_names as list_program_names
+from jax2tf_bridge.saving.serving._precompile import precompile as precompile
+from jax2tf_bridge.saving.serving._precompile import remove_programs as remove_programs
+from jax2tf_bridge.saving.serving._precompile import share_programs as share_programs
+from jax2tf_bridge.saving.serving._requests import check_example as check_example
+from jax2tf_bridge.saving.serving._requests import make_example_arguments as make_example_arguments
+from jax2tf_bridge.saving.serving._requests import make_warm_up_requests as make_warm_up_requests
+from jax2tf_bridge.saving.serving._warm_up import write_warm_up as write_warm_up

@@ -301,7 +301,7 @@ def _indent(text: str) -> str:
     return "\n".join(f"    {line}" for line in text.splitlines())
 
 
-def instructions(
+def write_instructions(
     path: AnyPath,
     endpoints: Sequence[Endpoint],
     served: Mapping[str, Sides],
@@ -310,11 +310,7 @@ def instructions(
 ) -> ServingInstructions:
     """Writes instructions to serve the model at `path`.
 
-    Args:
-      path: the directory of the model.
-      endpoints: the signatures.
-      served: the inputs and outputs of each signature, with its preprocess and postprocess.
-      has_programs: whether programs were compiled for it.
+    `served` are the inputs and outputs of each signature, with its preprocess and postprocess.
     """
     model = path.absolute()
     # TensorFlow Serving expects a folder of versions.

@@ -10,15 +10,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.errors import SavingError
-from jax2tf_bridge.saving.buckets import format_sizes
+from jax2tf_bridge._utils import array_type_text
+from jax2tf_bridge.errors import SavingError, ShapeError
+from jax2tf_bridge.portable import Aval, variables_in
+from jax2tf_bridge.saving.buckets import Bucketing, find_sizes, format_sizes
 from jax2tf_bridge.saving.serving._precompile import extract_first_line
-from jax2tf_bridge.saving.serving._warm_up import (
-    WarmUpRequest,
-    make_bucket_requests,
-    make_request_from_example,
-    make_request_without_buckets,
-)
+from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, Zeros
 from jax2tf_bridge.saving.signatures import (
     Endpoint,
     NamedPort,
@@ -29,7 +26,16 @@ from jax2tf_bridge.saving.signatures import (
     examples_of,
 )
 from jax2tf_bridge.to_tensorflow import can_have_shape
-from shape_poly import Integers, SymbolicScope, is_symbolic_dim, make_plan, solve, variables_of
+from shape_poly import (
+    Comparison,
+    Integers,
+    SymbolicScope,
+    evaluate_shape,
+    is_symbolic_dim,
+    make_plan,
+    solve,
+    variables_of,
+)
 
 _MAX_SHOWN = 3
 """Maximum number of bucket combinations listed in a note."""
@@ -37,7 +43,166 @@ _MAX_SHOWN = 3
 _Tensors = Mapping[str, tf.Tensor]
 
 
-def make_example_requests(endpoint: Endpoint) -> tuple[tuple[WarmUpRequest, ...], tuple[str, ...]]:
+def make_warm_up_requests(
+    endpoints: Iterable[Endpoint],
+) -> tuple[tuple[WarmUpRequest, ...], tuple[str, ...]]:
+    """Makes the requests that compile all needed programs, and notes on what they leave out.
+
+    A signature with open sizes and no buckets, or with a preprocess, has only requests from its
+    examples.
+
+    Raises:
+      ShapeError: an example does not fit its input.
+      SavingError: an example does not fit the preprocess, or is not a mapping.
+    """
+    requests: list[WarmUpRequest] = []
+    notes: list[str] = []
+    for endpoint in endpoints:
+        if endpoint.signature.processing.preprocess is not None:
+            own, own_notes = _make_example_requests(endpoint)
+            requests += own
+            notes += own_notes
+        elif endpoint.bucketing is not None:
+            requests += make_bucket_requests(endpoint.bucketing, endpoint.example())
+        else:
+            requests += _make_requests_without_buckets(endpoint)
+    return tuple(requests), tuple(notes)
+
+
+def _make_requests_without_buckets(endpoint: Endpoint) -> list[WarmUpRequest]:
+    name, avals, portable = endpoint.name, avals_of(endpoint.inputs), endpoint.portable
+    if any(is_symbolic_dim(d) for port in endpoint.inputs for d in port.aval.shape):
+        scope = SymbolicScope((*portable.constraints, *portable.requirements), check=False)
+        return [
+            make_request_from_example(name, avals, scope.constraints, example)
+            for example in endpoint.examples()
+        ]
+    return [_make_request(name, avals, {}, endpoint.example())]
+
+
+def make_bucket_requests(
+    bucketing: Bucketing, example: Mapping[str, Any] | None = None
+) -> tuple[WarmUpRequest, ...]:
+    """Makes a request for each combination of buckets of a signature.
+
+    Variables without buckets have the smallest sizes that the constraints allow.
+
+    Args:
+      bucketing: the buckets of the signature.
+      example: values for some or all of the inputs, for a function that fails on zeros or is slow
+        on them. They are repeated or cut to the size of each bucket.
+
+    Raises:
+      ShapeError: an example does not fit its input, or no sizes satisfy the constraints.
+    """
+    return tuple(
+        _make_bucket_request(bucketing, choice, example or {}) for choice in bucketing.choices()
+    )
+
+
+def check_example(bucketing: Bucketing, example: Mapping[str, Any]) -> None:
+    """Raises, as `make_bucket_requests` does, if an example does not fit the buckets."""
+    if example:
+        _make_bucket_request(bucketing, next(iter(bucketing.choices())), example)
+
+
+def _make_bucket_request(
+    bucketing: Bucketing, choice: Mapping[str, int], example: Mapping[str, Any]
+) -> WarmUpRequest:
+    avals = (*bucketing.inputs.values(), *bucketing.outputs.values())
+    sizes = find_sizes(bucketing.name, avals, bucketing.constraints, choice)
+    return _make_request(bucketing.name, bucketing.given(), sizes, example)
+
+
+def make_request_from_example(
+    signature: str,
+    inputs: Mapping[str, Aval],
+    constraints: Sequence[Comparison],
+    example: Mapping[str, Any],
+) -> WarmUpRequest:
+    """Makes a request from an example for a signature with open sizes and no buckets.
+
+    Missing inputs are zeros, of the smallest sizes that fit the example.
+
+    Raises:
+      ShapeError: the example does not fit the inputs or the constraints.
+    """
+    arrays = {name: np.asarray(example[name]) for name in inputs if name in example}
+    for name, array in arrays.items():
+        _check_fits(signature, name, inputs[name], array)
+    shapes = [inputs[name].op_shape for name in arrays]
+    sizes = [array.shape for array in arrays.values()]
+    solution = solve(
+        make_plan(shapes, constraints=constraints), sizes, Integers(), constraints, smallest=0
+    )
+    failed = next((check for check in solution.checks if check.holds is False), None)
+    if failed is not None:
+        texts = (
+            f"{name} is {array_type_text(array.dtype, array.shape)}, expected {inputs[name]}"
+            for name, array in arrays.items()
+        )
+        raise ShapeError(
+            f"{signature}: the sizes of the example are impossible: {'; '.join(texts)}: "
+            f"{''.join(map(str, failed.reason))}"
+        )
+    values = find_sizes(signature, tuple(inputs.values()), constraints, solution.values)
+    request = _make_request(signature, inputs, values, example)
+    for name, array in arrays.items():
+        if request.inputs[name].shape != array.shape:
+            others = [n for n in inputs if n not in arrays and variables_in(inputs[n])]
+            raise ShapeError(
+                f"{signature}: the example for {name} is "
+                f"{array_type_text(array.dtype, array.shape)}; its sizes do not follow from "
+                f"{inputs[name]} alone. Give {' and '.join(others)} as well."
+            )
+    return request
+
+
+def _make_request(
+    signature: str,
+    inputs: Mapping[str, Aval],
+    values: Mapping[str, int],
+    example: Mapping[str, Any],
+) -> WarmUpRequest:
+    arrays: dict[str, Zeros | np.ndarray[Any, Any]] = {}
+    for name, aval in inputs.items():
+        shape = tuple(size or 0 for size in evaluate_shape(aval.op_shape, values))
+        if name in example:
+            arrays[name] = _fit_array(signature, name, aval, np.asarray(example[name]), shape)
+        else:
+            arrays[name] = Zeros(shape, aval.op_dtype)
+    return WarmUpRequest(signature, arrays)
+
+
+def _fit_array(
+    signature: str, name: str, aval: Aval, array: Any, shape: tuple[int, ...]
+) -> np.ndarray[Any, Any]:
+    """Repeats or cuts an array along each dimension that is not fixed."""
+    _check_fits(signature, name, aval, array, shape)
+    for axis, size in enumerate(shape):
+        if array.shape[axis] != size:
+            array = np.take(array, np.arange(size) % array.shape[axis], axis)
+    return np.asarray(array, order="C")  # ascontiguousarray gives scalars a dimension
+
+
+def _check_fits(
+    signature: str, name: str, aval: Aval, array: Any, shape: tuple[int, ...] | None = None
+) -> None:
+    """Raises unless an array fits an input, or can be repeated to this shape."""
+    dtype = tf.as_dtype(aval.op_dtype).as_numpy_dtype
+    target = array.shape if shape is None else shape
+    fits = array.ndim == len(aval.op_shape) and all(
+        actual == d if isinstance(d, int) else actual > 0 or size == 0
+        for actual, size, d in zip(array.shape, target, aval.op_shape, strict=True)
+    )
+    if not fits or array.dtype != dtype:
+        raise ShapeError(
+            f"{signature}: the example for {name} is {array_type_text(array.dtype, array.shape)}, "
+            f"and {name} is {aval}"
+        )
+
+
+def _make_example_requests(endpoint: Endpoint) -> tuple[tuple[WarmUpRequest, ...], tuple[str, ...]]:
     """Makes the requests for a signature with a preprocess, and notes on what they leave out.
 
     Without buckets each example is a request. With buckets there is a request for each combination
@@ -59,14 +224,14 @@ def make_example_requests(endpoint: Endpoint) -> tuple[tuple[WarmUpRequest, ...]
     if endpoint.bucketing is None:
         for example in examples:
             probe.solve_sizes(example)
-        return tuple(_make_request(endpoint.name, example) for example in examples), ()
+        return tuple(_to_request(endpoint.name, example) for example in examples), ()
     by_choice: dict[tuple[int, ...], _Tensors] = {}
-    for example in (e for original in examples for e in (original, *_resize(probe, original))):
+    for example in (e for original in examples for e in (original, *_repeat_rows(probe, original))):
         choice = _choose_buckets(endpoint, probe.solve_sizes(example))
         if choice is not None:
             by_choice.setdefault(choice, example)
     choices = [tuple(choice.values()) for choice in endpoint.bucketing.choices()]
-    requests = tuple(_make_request(endpoint.name, by_choice[c]) for c in choices if c in by_choice)
+    requests = tuple(_to_request(endpoint.name, by_choice[c]) for c in choices if c in by_choice)
     missing = [
         format_sizes(choice)
         for choice in endpoint.bucketing.choices()
@@ -81,7 +246,7 @@ def make_example_arguments(endpoint: Endpoint) -> dict[str, np.ndarray[Any, Any]
     Ignores examples that become empty arrays.
 
     Raises:
-      SavingError: as for `make_example_requests`.
+      SavingError: as for `make_warm_up_requests`.
     """
     check_preprocess(endpoint.name, endpoint.signature)
     examples = _convert_examples(endpoint)
@@ -201,7 +366,7 @@ def _yield_example_code(endpoint: Endpoint) -> Iterator[str]:
         yield f"{name!r}: {value}"
 
 
-def _resize(probe: _Probe, example: _Tensors) -> Iterator[dict[str, tf.Tensor]]:
+def _repeat_rows(probe: _Probe, example: _Tensors) -> Iterator[dict[str, tf.Tensor]]:
     """Yields the example with the rows of each bucket, for variables that equal its row count."""
     endpoint, specs = probe.endpoint, probe.endpoint.saved_inputs()
     bucketing = endpoint.bucketing
@@ -240,7 +405,7 @@ def _choose_buckets(endpoint: Endpoint, sizes: Mapping[str, int]) -> tuple[int, 
     return None if None in chosen else tuple(filter(None, chosen))
 
 
-def _make_request(name: str, example: _Tensors) -> WarmUpRequest:
+def _to_request(name: str, example: _Tensors) -> WarmUpRequest:
     return WarmUpRequest(name, {key: np.asarray(x.numpy()) for key, x in example.items()})
 
 
@@ -257,40 +422,3 @@ def _write_missing_note(name: str, missing: Sequence[str]) -> tuple[str, ...]:
 
 def _format_types(example: _Tensors) -> str:
     return ", ".join(f"{name}: {ServedArray.of_tensor(x)}" for name, x in example.items())
-
-
-def make_warm_up_requests(
-    endpoints: Iterable[Endpoint],
-) -> tuple[tuple[WarmUpRequest, ...], tuple[str, ...]]:
-    """Makes the requests that compile all needed programs, and notes on what they leave out.
-
-    A signature with open sizes and no buckets, or with a preprocess, has only requests from its
-    examples.
-
-    Raises:
-      ShapeError: an example does not fit its input.
-      SavingError: an example does not fit the preprocess, or is not a mapping.
-    """
-    requests: list[WarmUpRequest] = []
-    notes: list[str] = []
-    for endpoint in endpoints:
-        if endpoint.signature.processing.preprocess is not None:
-            own, own_notes = make_example_requests(endpoint)
-            requests += own
-            notes += own_notes
-        elif endpoint.bucketing is not None:
-            requests += make_bucket_requests(endpoint.bucketing, endpoint.example())
-        else:
-            requests += _make_requests_without_buckets(endpoint)
-    return tuple(requests), tuple(notes)
-
-
-def _make_requests_without_buckets(endpoint: Endpoint) -> list[WarmUpRequest]:
-    name, avals, portable = endpoint.name, avals_of(endpoint.inputs), endpoint.portable
-    scope = SymbolicScope((*portable.constraints, *portable.requirements), check=False)
-    if any(is_symbolic_dim(d) for port in endpoint.inputs for d in port.aval.shape):
-        return [
-            make_request_from_example(name, avals, scope.constraints, example)
-            for example in endpoint.examples()
-        ]
-    return [make_request_without_buckets(name, avals, scope.constraints, endpoint.example())]

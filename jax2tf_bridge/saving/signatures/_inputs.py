@@ -144,18 +144,6 @@ class SignatureInputs:
             raise SavingError(f"{place} is not an input{near} The inputs: {', '.join(known)}.")
 
 
-def name_ports(
-    kind: Literal["input", "output"],
-    signature: str,
-    given: Mapping[str, str] | Sequence[str],
-    paths: Sequence[str],
-    avals: Iterable[Aval],
-) -> tuple[NamedPort, ...]:
-    """Names inputs or outputs by their paths, or as the user named them; see `rename_ports`."""
-    names = rename_ports(valid_names(paths, kind), paths, given, signature, kind)
-    return tuple(map(NamedPort, names, paths, map(as_op_aval, avals)))
-
-
 def as_op_aval(aval: Aval) -> Aval:
     """Returns the type of an op's operand or result: int8 for 4-bit integers, words for keys."""
     return Aval(aval.op_shape, aval.op_dtype)
@@ -167,13 +155,13 @@ def examples_of(name: str, signature: Signature) -> list[Mapping[str, Any]]:
     Raises:
       SavingError: they are not mappings.
     """
-    given: Any = signature.example
-    place = f"example of the signature {name} must be a mapping of values by input"
-    examples = list(given) if isinstance(given, (list, tuple)) else [given] if given else []
+    value: Any = signature.example
+    examples = list(value) if isinstance(value, (list, tuple)) else [value] if value else []
     for example in examples:
         if not isinstance(example, Mapping):
             raise SavingError(
-                f"{place}, or a list of such mappings. Got: {type(example).__name__}."
+                f"example of the signature {name} must be a mapping of values by input, or a list "
+                f"of such mappings. Got: {type(example).__name__}."
             )
     return examples
 
@@ -268,65 +256,65 @@ def valid_names(paths: Iterable[str], prefix: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def rename_ports(
-    names: Sequence[str],
-    paths: Sequence[str],
-    given: Mapping[str, str] | Sequence[str],
+def name_ports(
+    kind: Literal["input", "output"],
     signature: str,
-    kind: str,
-) -> tuple[str, ...]:
-    """Replaces names by those that the user gave.
+    renames: Mapping[str, str] | Sequence[str],
+    paths: Sequence[str],
+    avals: Iterable[Aval],
+) -> tuple[NamedPort, ...]:
+    """Names inputs or outputs by their paths, or as the user named them.
 
     Args:
-      names: the names that follow from the paths.
-      paths: the paths, in Python's notation.
-      given: the user's names, by name or path; or one for each, in order.
-      signature: the signature's name, for messages.
       kind: "input" or "output".
+      signature: the signature's name, for messages.
+      renames: the user's names, by the name that follows from a path, or by path; or one name for
+        each path, in order.
+      paths: the paths, in Python's notation.
+      avals: the types.
 
     Raises:
       SavingError: names do not exist, clash, or are forbidden by TensorFlow.
     """
+    names = valid_names(paths, kind)
     argument, where = f"{kind}_names", f"of the signature {signature}"
-    if isinstance(given, str) or not isinstance(given, (Mapping, Sequence)):
+    if isinstance(renames, str) or not isinstance(renames, (Mapping, Sequence)):
         raise SavingError(
-            f"{argument} {where} must be a mapping, or a sequence of one name each. Got: {given!r}"
+            f"{argument} {where} must be a mapping, or a sequence of one name each. Got: "
+            f"{renames!r}"
         )
-    if not isinstance(given, Mapping):
-        if len(given) != len(names):
+    if not isinstance(renames, Mapping):
+        if len(renames) != len(names):
             raise SavingError(
                 f"{argument} {where} must name each of {len(names)} {kind}s "
-                f"({', '.join(names)}). Got {len(given)}: {list(given)}"
+                f"({', '.join(names)}). Got {len(renames)}: {list(renames)}"
             )
-        given = dict(zip(names, given, strict=True))
-    for old, new in given.items():
+        renames = dict(zip(names, renames, strict=True))
+    for old, new in renames.items():
         if old not in names and old not in paths:
             raise SavingError(
                 f"{argument} {where} renames {old!r}, which is not an {kind}"
                 f"{did_you_mean(old, [*names, *paths]) or '.'} The {kind}s: {', '.join(names)}."
             )
-        if (
-            not isinstance(new, str)
-            or not new.isascii()
-            or not new.isidentifier()
-            or (not _can_be_keyword(new))
-        ):
+        is_identifier = isinstance(new, str) and new.isascii() and new.isidentifier()
+        if not is_identifier or not _can_be_keyword(new):
             raise SavingError(
                 f"{argument} {where} has the name {new!r}, which TensorFlow does not take: it "
                 "begins with a letter and has letters, digits and underscores."
             )
-    result = tuple(
-        given.get(name, given.get(path, name)) for name, path in zip(names, paths, strict=True)
-    )
-    for i, name in enumerate(result):
-        first = [other.lower() for other in result].index(name.lower())
+    final = [
+        renames.get(name, renames.get(path, name)) for name, path in zip(names, paths, strict=True)
+    ]
+    lowered = [name.lower() for name in final]
+    for i, name in enumerate(final):
+        first = lowered.index(name.lower())
         if first != i:
             raise SavingError(
                 f"Two {kind}s {where} are named {name!r}, for {paths[first] or names[first]} and "
                 f"{paths[i] or names[i]}: rename one by {argument} (TensorFlow does not tell "
                 "upper from lower case)."
             )
-    return result
+    return tuple(map(NamedPort, final, paths, map(as_op_aval, avals)))
 
 
 def _can_be_keyword(name: str) -> bool:

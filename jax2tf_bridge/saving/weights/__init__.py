@@ -1,44 +1,24 @@
 """Weights as variables of a SavedModel, or for the variables of a model that is there."""
 
-from jax2tf_bridge.saving.weights._assign import Rename, WeightsReport, assign_weights
-from jax2tf_bridge.saving.weights._checkpoint import hold_values, renew_fingerprint, write_values
-from jax2tf_bridge.saving.weights._params import PathWeights, differences, leaves_for, open_params
-from jax2tf_bridge.saving.weights._variables import (
-    PARAMS,
-    ConstantVariables,
-    SavedVariable,
-    WeightLeaf,
-    Weights,
-    as_saved,
-    beginnings,
-    begins,
-    check_prefixes,
-    is_trainable,
-    leaf_names,
-    weight_leaves,
-)
-
-__all__ = [
-    "PARAMS",
-    "ConstantVariables",
-    "PathWeights",
-    "Rename",
-    "SavedVariable",
-    "WeightLeaf",
-    "Weights",
-    "WeightsReport",
-    "as_saved",
-    "assign_weights",
-    "beginnings",
-    "begins",
-    "check_prefixes",
-    "differences",
-    "hold_values",
-    "is_trainable",
-    "leaf_names",
-    "leaves_for",
-    "open_params",
-    "renew_fingerprint",
-    "weight_leaves",
-    "write_values",
-]
+from jax2tf_bridge.saving.weights._assign import Rename as Rename
+from jax2tf_bridge.saving.weights._assign import WeightsReport as WeightsReport
+from jax2tf_bridge.saving.weights._assign import assign_weights as assign_weights
+from jax2tf_bridge.saving.weights._checkpoint import hold_values as hold_values
+from jax2tf_bridge.saving.weights._checkpoint import renew_fingerprint as renew_fingerprint
+from jax2tf_bridge.saving.weights._checkpoint import write_values as write_values
+from jax2tf_bridge.saving.weights._params import PathWeights as PathWeights
+from jax2tf_bridge.saving.weights._params import differences as differences
+from jax2tf_bridge.saving.weights._params import leaves_for as leaves_for
+from jax2tf_bridge.saving.weights._params import open_params as open_params
+from jax2tf_bridge.saving.weights._variables import PARAMS as PARAMS
+from jax2tf_bridge.saving.weights._variables import ConstantVariables as ConstantVariables
+from jax2tf_bridge.saving.weights._variables import SavedVariable as SavedVariable
+from jax2tf_bridge.saving.weights._variables import WeightLeaf as WeightLeaf
+from jax2tf_bridge.saving.weights._variables import Weights as Weights
+from jax2tf_bridge.saving.weights._variables import as_saved as as_saved
+from jax2tf_bridge.saving.weights._variables import beginnings as beginnings
+from jax2tf_bridge.saving.weights._variables import begins as begins
+from jax2tf_bridge.saving.weights._variables import check_prefixes as check_prefixes
+from jax2tf_bridge.saving.weights._variables import is_trainable as is_trainable
+from jax2tf_bridge.saving.weights._variables import leaf_names as leaf_names
+from jax2tf_bridge.saving.weights._variables import weight_leaves as weight_leaves
