@@ -55,9 +55,9 @@ from jax2tf_bridge.saving.signatures import (
     check_vjp_order,
     choose_order,
     describe_arrays,
+    list_resources,
     optional_subsets,
-    resources,
-    with_processing,
+    wrap_call,
 )
 from jax2tf_bridge.saving.weights import (
     ConstantVariables,
@@ -225,7 +225,7 @@ def _make_endpoint(
     portable = as_portable_function(signature.function, f"The signature {name} of save")
     check_function(portable)
     takes = has_params if signature.takes_params is None else signature.takes_params
-    check_takes_params(name, portable, takes=takes, given=has_params)
+    check_takes_params(name, portable, takes=takes, has_params=has_params)
     own = weights.for_function(portable) if takes else []
     order = choose_order(portable, vjp_order)
     try:
@@ -272,7 +272,7 @@ def _make_root(endpoints: Sequence[Endpoint], variables: Sequence[SavedVariable]
     )
     root.trainable_variables = [v.variable for v in variables if v.variable.trainable]
     root.variables = [v.variable for v in variables]
-    root.resources = [resource for e in endpoints for resource in resources(e.signature)]
+    root.resources = [resource for e in endpoints for resource in list_resources(e.signature)]
     return root
 
 
@@ -326,8 +326,7 @@ def _check_output_names(name: str, inputs: Mapping[str, Any], outputs: Mapping[s
 
 def _trace(endpoint: Endpoint) -> tuple[Any, Any]:
     """Traces the endpoint as a method and as a signature."""
-    call, specs = with_processing(endpoint)
-
+    call, specs = wrap_call(endpoint)
     defaults = endpoint.defaults()
 
     def by_name(**tensors: Any) -> dict[str, Any]:

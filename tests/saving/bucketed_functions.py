@@ -71,7 +71,7 @@ def traced(call: Any, bucketing: Bucketing) -> Any:
         name: tf.TensorSpec(
             [d if isinstance(d, int) else None for d in aval.op_shape], aval.op_dtype, name
         )
-        for name, aval in bucketing.given().items()
+        for name, aval in bucketing.passed_inputs().items()
     }
     function = tf.function(lambda **tensors: call(tensors), autograph=False)
     concrete = function.get_concrete_function(**specs)

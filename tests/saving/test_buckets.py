@@ -207,7 +207,7 @@ def test_a_mask_that_is_no_input_and_one_that_is_all_there_is() -> None:
     inputs = {**X, "mask": aval("(b,)", "bool")}
     with pytest.raises(ShapeError, match="mask='maks': there is no such input: did you mean 'mask"):
         make({"b": (1, 4)}, inputs, mask="maks")
-    assert list(make({"b": (1, 4)}, inputs, mask="mask").given()) == ["x"]
+    assert list(make({"b": (1, 4)}, inputs, mask="mask").passed_inputs()) == ["x"]
     with pytest.raises(ShapeError) as caught:
         make({"b": (1, 4)}, {"mask": aval("(b,)", "bool")}, mask="mask")
     assert str(caught.value) == (

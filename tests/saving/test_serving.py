@@ -47,7 +47,7 @@ def bucketing(
 
 def served(bucketing: Bucketing, **options: Any) -> ServedSignature:
     """A signature without the user's own TensorFlow around it."""
-    inputs = {name: ServedArray.of_aval(aval) for name, aval in bucketing.given().items()}
+    inputs = {name: ServedArray.of_aval(aval) for name, aval in bucketing.passed_inputs().items()}
     outputs = {name: ServedArray.of_aval(aval) for name, aval in bucketing.outputs.items()}
     return replace(ServedSignature(bucketing.name, inputs, outputs, bucketing), **options)
 

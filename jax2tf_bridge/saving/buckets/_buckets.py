@@ -60,17 +60,17 @@ class Bucketing:
     plan: Plan = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        shapes = [aval.op_shape for aval in self.given().values()]
+        shapes = [aval.op_shape for aval in self.passed_inputs().values()]
         object.__setattr__(self, "plan", make_plan(shapes, None, self.constraints))
 
-    def given(self) -> dict[str, Aval]:
+    def passed_inputs(self) -> dict[str, Aval]:
         """Returns the inputs that callers pass: all but the masks."""
         return {name: aval for name, aval in self.inputs.items() if name not in self.masks}
 
     @property
     def batch(self) -> str | None:
         """Bucketed variable of the rows; a batch may include rows of other requests."""
-        variable = batch_variable(self.given())
+        variable = batch_variable(self.passed_inputs())
         return variable if variable in self.sizes else None
 
     @property
@@ -347,7 +347,7 @@ def _iterate_paddings(
 
 
 def _check_splittable(bucketing: Bucketing, variable: str) -> None:
-    for kind, avals in (("input", bucketing.given()), ("output", bucketing.outputs)):
+    for kind, avals in (("input", bucketing.passed_inputs()), ("output", bucketing.outputs)):
         for name, aval in avals.items():
             affected = [d for d in aval.op_shape if variable in variables_of(d)]
             plain = [d for d in affected if is_plain(d, variable)]
@@ -460,16 +460,18 @@ def check_inputs(
         raise ShapeError(Message(f"{name}: ", place, f": there is no such input{near}"))
 
 
-def check_unchecked(name: str, given: Sequence[str], bucketed: Collection[str]) -> tuple[str, ...]:
+def check_unchecked(
+    name: str, variables: Sequence[str], bucketed: Collection[str]
+) -> tuple[str, ...]:
     """Lists the variables of unchecked_padding, each once.
 
     Raises:
       ShapeError: a variable has no buckets, or the option is not a list.
     """
-    if isinstance(given, str) or not isinstance(given, Collection):
-        shown = [given if isinstance(given, str) else "n"]
-        raise ShapeError(f"{name}: unchecked_padding={given!r}: expected a list, as {shown}")
-    for variable in given:
+    if isinstance(variables, str) or not isinstance(variables, Collection):
+        shown = [variables if isinstance(variables, str) else "n"]
+        raise ShapeError(f"{name}: unchecked_padding={variables!r}: expected a list, as {shown}")
+    for variable in variables:
         if variable not in bucketed:
             near = did_you_mean(str(variable), bucketed, quoted=True)
             raise ShapeError(
@@ -479,4 +481,4 @@ def check_unchecked(name: str, given: Sequence[str], bucketed: Collection[str]) 
                     f" names {variable!r}, which has no buckets{near}",
                 )
             )
-    return tuple(dict.fromkeys(given))
+    return tuple(dict.fromkeys(variables))

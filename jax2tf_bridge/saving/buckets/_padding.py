@@ -70,7 +70,7 @@ def pad_to_buckets(
       pull: the gradient of `call`, for pieces; without it TensorFlow differentiates them.
 
     Returns:
-      A function from a dict with `bucketing.given()` to a dict with the outputs. It raises
+      A function from a dict with `bucketing.passed_inputs()` to a dict with the outputs. It raises
       StructureError for other names. For sizes that contradict each other it raises
       tf.errors.InvalidArgumentError, when called or, if sizes are unknown then, when it runs.
     """
@@ -141,7 +141,7 @@ def _pull_padded(
     full = pad_inputs(bucketing, inputs.named, values, targets)
     pulled = pull(Inputs(full, inputs.held), padded)
     named = {}
-    for name, aval in bucketing.given().items():
+    for name, aval in bucketing.passed_inputs().items():
         if (tensor := pulled.named.get(name)) is not None:
             tensor = cast_if_needed(tensor, get_carried_dtype(aval))
             named[name] = slice_result(bucketing, aval, tensor, values)
@@ -161,7 +161,7 @@ def pad_inputs(
             targets,
             bucketing.pad_values.get(name, 0),
         )
-        for name, aval in bucketing.given().items()
+        for name, aval in bucketing.passed_inputs().items()
     }
     for mask in bucketing.masks:
         full[mask] = _make_mask(bucketing.inputs[mask], values, targets)
@@ -173,7 +173,7 @@ def pad_inputs(
 
 def _convert_inputs(bucketing: Bucketing, tensors: Tensors) -> dict[str, Any]:
     """Converts the inputs to tensors of the expected ranks and dtypes."""
-    avals = bucketing.given()
+    avals = bucketing.passed_inputs()
     problems = [f"the input {name!r} is missing" for name in avals if name not in tensors]
     for name in tensors:
         if name in bucketing.masks:
@@ -202,7 +202,7 @@ def _solve_sizes(
 
     Guards only what padding would hide; the function itself checks the rest.
     """
-    avals = bucketing.given()
+    avals = bucketing.passed_inputs()
     sizes = [_list_sizes(tensors[name], aval) for name, aval in avals.items()]
     # Without rows the results are empty: size 0 needs no bucket.
     solution = solve(bucketing.plan, sizes, _ALGEBRA, smallest=0)

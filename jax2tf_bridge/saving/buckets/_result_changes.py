@@ -180,7 +180,7 @@ def _suggest_pad_value(
     bucketing: Bucketing, plausible: PlausibleInputs, variables: Sequence[str]
 ) -> list[str]:
     """Advises another pad value for ids, since one of them may mean padding to the function."""
-    for name, aval in bucketing.given().items():
+    for name, aval in bucketing.passed_inputs().items():
         is_ids = is_integer(aval.op_dtype)
         if is_ids and not variables_in(aval).isdisjoint(variables):
             pad_value = 1 if plausible.pad_value(name) == 0 else 0
@@ -199,7 +199,7 @@ def format_pad_values(
 ) -> str:
     """Formats the pad values of the inputs along some variables."""
     values: dict[str, list[str]] = {}
-    for name, aval in bucketing.given().items():
+    for name, aval in bucketing.passed_inputs().items():
         if not variables_in(aval).isdisjoint(variables):
             values.setdefault(f"{plausible.pad_value(name):g}", []).append(name)
     return ", ".join(f"{value} in {' and '.join(names)}" for value, names in values.items())

@@ -407,7 +407,7 @@ class SplitFunction:
 
     def _list_arguments(self, inputs: Inputs, values: Mapping[str, Any]) -> tuple[Slot, ...]:
         """Lists the slots of the inputs, of the held tensors and of the unknown sizes."""
-        avals = self.bucketing.given()
+        avals = self.bucketing.passed_inputs()
         kinds: list[PieceKind] = []
         for name in inputs.named:
             axis = _find_axis(avals[name], self.variable)
@@ -437,7 +437,7 @@ class SplitFunction:
         for start in range(0, size, self._largest):
             part = dict(inputs.named)
             rows = min(self._largest, size - start)
-            for name, aval in self.bucketing.given().items():
+            for name, aval in self.bucketing.passed_inputs().items():
                 if (axis := _find_axis(aval, self.variable)) is not None:
                     part[name] = cut(inputs.named[name], axis, start, rows)
             pieces.append(self.run(Inputs(part, inputs.held), {**values, self.variable: rows}))

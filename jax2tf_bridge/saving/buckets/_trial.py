@@ -145,7 +145,7 @@ class _Trial:
     def plausible(self) -> PlausibleInputs:
         bucketing = self.bucketing
         return PlausibleInputs(
-            bucketing.given(),
+            bucketing.passed_inputs(),
             bucketing.sequences,
             bucketing.batch,
             bucketing.pad_values,
@@ -154,7 +154,7 @@ class _Trial:
 
     def list_silent_outputs(self) -> list[str]:
         """Lists the outputs that padding cannot change, since all their finite numbers are 0."""
-        full, below = self.sizes.all({}), self.sizes.below()
+        full, below = self.sizes.full, self.sizes.find_sizes_below()
         values = {**full, **below}
         if not below:
             return []
@@ -170,7 +170,7 @@ class _Trial:
 
     def check_padding(self) -> None:
         """Pads all variables at once; if a result changes, pads each alone to name the cause."""
-        full, below = self.sizes.all({}), self.sizes.below()
+        full, below = self.sizes.full, self.sizes.find_sizes_below()
         if below and self.sizes.satisfies_constraints({**full, **below}):
             error = self._find_padding_error(below)
             if error is None:
@@ -226,7 +226,7 @@ class _Trial:
         """Compares the results for a whole with those for its pieces."""
         bucket = self.sizes.bucket(variable)
         if bucket == 1:
-            self._compare_in_pieces(variable, self.sizes.valid(variable, range(2, 1024)), 1)
+            self._compare_in_pieces(variable, self.sizes.find_valid(variable, range(2, 1024)), 1)
             return
         below = self.sizes.find_size_below(variable)
         self._compare_in_pieces(
@@ -238,10 +238,10 @@ class _Trial:
 
         Small sizes do not reach the limits of a function, such as the length of a position table.
         """
-        buckets = list(self.sizes.larger_buckets())
+        buckets = list(self.sizes.iterate_larger_buckets())
         if not buckets:
             return
-        small = self.sizes.all({})
+        small = self.sizes.full
         finite = self._find_finite_outputs(small, small, self.bucketing.outputs)
         for least, full in buckets:
             for sizes in (least, full):
@@ -261,7 +261,7 @@ class _Trial:
     def _make_not_finite_error(
         self, output: str, sizes: Mapping[str, int], full: Mapping[str, int], is_padding: bool
     ) -> UnsoundBucketsError:
-        trial = self.sizes.all({})
+        trial = self.sizes.full
         variables = [v for v in self.bucketing.sizes if full[v] > trial[v]]
         for variable in variables if len(variables) > 1 else ():
             alone, target = ({**trial, variable: s[variable]} for s in (sizes, full))
@@ -319,10 +319,10 @@ class _Trial:
 
     def _find_not_finite_output(self, variable: str) -> str | None:
         """Finds an output that padding along a variable makes infinite or NaN."""
-        full = self.sizes.all({})
+        full = self.sizes.full
         values = {**full, variable: max(1, self.sizes.bucket(variable) * 2 // 3)}
         real = next(self._draw_inputs(full, ("prefix",)))
-        cut = self._cut(self.bucketing.given(), real, values)
+        cut = self._cut(self.bucketing.passed_inputs(), real, values)
         padded = self.call(pad_inputs(self.bucketing, cut, values, full))
         without = self._run(real, full, full)
         for name in self.bucketing.outputs:
@@ -331,7 +331,7 @@ class _Trial:
         return None
 
     def _find_padding_error(self, smaller: Mapping[str, int]) -> UnsoundBucketsError | None:
-        full = self.sizes.all({})
+        full = self.sizes.full
         values = {**full, **smaller}
         for tensors in self._draw_inputs(values, DRAWS):
             whole = self._run(tensors, values, values)
@@ -351,7 +351,7 @@ class _Trial:
 
     def _find_change_by_neighbors(self, smaller: Mapping[str, int]) -> ResultChange | None:
         """Compares results with those for other numbers behind these sizes, in one program."""
-        full = self.sizes.all({})
+        full = self.sizes.full
         values = {**full, **smaller}
         # Neighbors are drawn anew, and rows of examples come in another order.
         shifts = {v: int(size) for v, size in smaller.items()}
@@ -373,8 +373,8 @@ class _Trial:
 
     def _compare_in_pieces(self, variable: str, size: int, first: int) -> None:
         """Compares a whole of some size with its first part and the rest."""
-        inputs, outputs = self.bucketing.given(), self.bucketing.outputs
-        full = self.sizes.all({variable: size})
+        inputs, outputs = self.bucketing.passed_inputs(), self.bucketing.outputs
+        full = self.sizes.complete({variable: size})
         bucket = {**full, variable: self.sizes.bucket(variable)}
         # With a bucket of 1, whole and pieces are compiled for different sizes.
         allowed = SAME_PROGRAM_TOLERANCE if size == bucket[variable] else OTHER_PROGRAM_TOLERANCE
@@ -412,7 +412,7 @@ class _Trial:
         """Yields tensors for all inputs, for each kind of draw."""
         plausible = self.plausible
         if shifts:
-            avals = self.bucketing.given()
+            avals = self.bucketing.passed_inputs()
             examples = {n: _vary(avals[n], x, shifts) for n, x in self.example.items()}
             plausible = dataclasses.replace(plausible, examples=examples)
         rng = np.random.default_rng((0, seed))

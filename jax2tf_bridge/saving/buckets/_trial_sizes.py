@@ -59,7 +59,7 @@ class TrialSizes:
                 return bucket
         return smallest
 
-    def larger_buckets(self) -> Iterator[tuple[dict[str, int], dict[str, int]]]:
+    def iterate_larger_buckets(self) -> Iterator[tuple[dict[str, int], dict[str, int]]]:
         """Yields the buckets that are larger than the trial's.
 
         Each bucket of each variable comes once. Yields the smallest sizes of all variables that are
@@ -69,10 +69,9 @@ class TrialSizes:
         for i in range(max(map(len, by_variable.values()))):
             places = {v: min(i, len(sizes) - 1) for v, sizes in by_variable.items()}
             buckets = {v: by_variable[v][place] for v, place in places.items()}
-            full = self.all(buckets)
-            if all(size <= self._buckets[v] for v, size in buckets.items()):
-                continue
-            if not self.satisfies_constraints(full):
+            full = self.complete(buckets)
+            is_tried = all(size <= self._buckets[v] for v, size in buckets.items())
+            if is_tried or not self.satisfies_constraints(full):
                 continue
             least = dict(full)
             for variable, place in places.items():
@@ -93,11 +92,11 @@ class TrialSizes:
     def find_size_below(self, variable: str) -> int | None:
         """Finds a valid size below the bucket, with the other variables at their buckets."""
         bucket = self.bucket(variable)
-        full = self.all({})
+        full = self.full
         likely = [max(1, bucket * 2 // 3), 1, *range(bucket - 1, max(0, bucket - _MAX_SEARCH), -1)]
         return next((n for n in likely if self.satisfies_constraints({**full, variable: n})), None)
 
-    def below(self) -> dict[str, int]:
+    def find_sizes_below(self) -> dict[str, int]:
         """Finds a valid size below the bucket for each checked variable that has one."""
         sizes = {variable: self.find_size_below(variable) for variable in self.list_checked()}
         return {variable: size for variable, size in sizes.items() if size is not None}
@@ -106,18 +105,21 @@ class TrialSizes:
         """Returns whether these sizes satisfy the constraints of the function."""
         return all(c.holds(values) for c in self._bucketing.constraints)
 
-    def valid(self, variable: str, sizes: range) -> int:
+    def find_valid(self, variable: str, sizes: range) -> int:
         """Returns the first of these sizes that is valid, or the first of all if none is."""
-        full = self.all({})
-        return next(
-            (n for n in sizes if self.satisfies_constraints({**full, variable: n})), sizes.start
-        )
+        valid = (n for n in sizes if self.satisfies_constraints({**self.full, variable: n}))
+        return next(valid, sizes.start)
 
-    def all(self, given: Mapping[str, int]) -> dict[str, int]:
+    @functools.cached_property
+    def full(self) -> dict[str, int]:
+        """Sizes of all variables, at the buckets of the trial."""
+        return self.complete({})
+
+    def complete(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """Completes sizes by the trial's buckets and by typical sizes of other variables."""
         bucketing = self._bucketing
         avals = (*bucketing.inputs.values(), *bucketing.outputs.values())
-        fixed = {**self._buckets, **given}
+        fixed = {**self._buckets, **sizes}
         return find_sizes(bucketing.name, avals, bucketing.constraints, fixed, TYPICAL)
 
     def are_buckets(self, values: Mapping[str, int]) -> bool:

@@ -140,7 +140,7 @@ class ServedSignature:
         """Returns the variables, other than the rows, that requests choose."""
         if self.bucketing is None or self.is_preprocessed:
             return set()
-        avals = self.bucketing.given().values()
+        avals = self.bucketing.passed_inputs().values()
         return {v for aval in avals for v in variables_in(aval)} - {
             _find_batch_variable(self.bucketing)
         }
@@ -253,7 +253,7 @@ def _write_batching_notes(batching: BatchingParameters, grpc_threads: int) -> li
 
 def _find_batch_variable(bucketing: Bucketing) -> str | None:
     """Returns the bucketed variable that is the first dimension of each input and output."""
-    avals = [*bucketing.given().values(), *bucketing.outputs.values()]
+    avals = [*bucketing.passed_inputs().values(), *bucketing.outputs.values()]
     for variable in bucketing.sizes:
         if all(aval.op_shape and is_plain(aval.op_shape[0], variable) for aval in avals):
             return variable
@@ -262,7 +262,7 @@ def _find_batch_variable(bucketing: Bucketing) -> str | None:
 
 def _find_row_obstacle(bucketing: Bucketing) -> str:
     """Returns the reason why a signature has no batch variable."""
-    for name, aval in (*bucketing.given().items(), *bucketing.outputs.items()):
+    for name, aval in (*bucketing.passed_inputs().items(), *bucketing.outputs.items()):
         shape = aval.op_shape
         if not shape or not any(is_plain(shape[0], variable) for variable in bucketing.sizes):
             return f"{name}: {ServedArray.of_aval(aval)} does not begin with a bucketed size"

@@ -20,10 +20,10 @@ from jax2tf_bridge.saving.signatures import (
     Endpoint,
     NamedPort,
     ServedArray,
-    arguments,
     avals_of,
     check_preprocess,
     examples_of,
+    run_preprocess,
 )
 from jax2tf_bridge.to_tensorflow import can_have_shape
 from shape_poly import (
@@ -111,7 +111,7 @@ def _make_bucket_request(
 ) -> WarmUpRequest:
     avals = (*bucketing.inputs.values(), *bucketing.outputs.values())
     sizes = find_sizes(bucketing.name, avals, bucketing.constraints, choice)
-    return _make_request(bucketing.name, bucketing.given(), sizes, example)
+    return _make_request(bucketing.name, bucketing.passed_inputs(), sizes, example)
 
 
 def make_request_from_example(
@@ -269,7 +269,7 @@ class _Probe:
 
     @staticmethod
     def of(endpoint: Endpoint) -> _Probe:
-        function = tf.function(lambda **inputs: arguments(endpoint, inputs), autograph=False)
+        function = tf.function(lambda **inputs: run_preprocess(endpoint, inputs), autograph=False)
         return _Probe(endpoint, function.get_concrete_function(**endpoint.saved_inputs()))
 
     def run(self, example: _Tensors) -> dict[str, tf.Tensor]:
@@ -347,7 +347,9 @@ def _convert_examples(endpoint: Endpoint) -> list[dict[str, tf.Tensor]]:
                 f"example of the signature {endpoint.name} has no value for {', '.join(missing)}, "
                 "which preprocess takes as well."
             )
-        tensors = {name: endpoint.fitting("example for", name, v) for name, v in values.items()}
+        tensors = {
+            name: endpoint.convert_value("example for", name, v) for name, v in values.items()
+        }
         examples.append({name: tensors.get(name, defaults.get(name)) for name in specs})
     return examples
 

@@ -13,11 +13,11 @@ from jax2tf_bridge.saving.signatures._inputs import SignatureInputs as Signature
 from jax2tf_bridge.saving.signatures._inputs import avals_of as avals_of
 from jax2tf_bridge.saving.signatures._inputs import examples_of as examples_of
 from jax2tf_bridge.saving.signatures._inputs import served_text as served_text
-from jax2tf_bridge.saving.signatures._processing import arguments as arguments
 from jax2tf_bridge.saving.signatures._processing import check_preprocess as check_preprocess
 from jax2tf_bridge.saving.signatures._processing import describe_arrays as describe_arrays
-from jax2tf_bridge.saving.signatures._processing import resources as resources
-from jax2tf_bridge.saving.signatures._processing import with_processing as with_processing
+from jax2tf_bridge.saving.signatures._processing import list_resources as list_resources
+from jax2tf_bridge.saving.signatures._processing import run_preprocess as run_preprocess
+from jax2tf_bridge.saving.signatures._processing import wrap_call as wrap_call
 from jax2tf_bridge.saving.signatures._signature import Padding as Padding
 from jax2tf_bridge.saving.signatures._signature import Processing as Processing
 from jax2tf_bridge.saving.signatures._signature import Signature as Signature

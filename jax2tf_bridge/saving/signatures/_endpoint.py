@@ -79,7 +79,7 @@ class WeightedFunction:
         )
         # Without orders, TensorFlow's PreventGradient says why there is no gradient.
         self.orders = None if vjp_order is None else StoredGradients(portable, vjp_order, constants)
-        self._flat = _flat(portable, weights, constants, self.orders)
+        self._flat = _make_flat_function(portable, weights, constants, self.orders)
 
     def read_held(self) -> list[tf.Tensor]:
         """Reads the weights and the lifted constants."""
@@ -125,7 +125,7 @@ class WeightedFunction:
 
     def _arguments(self, named: Mapping[str, Any]) -> list[Any]:
         tensors = [named[port.name] for port in self.inputs]
-        return list(map(_key_of, tensors, self._avals)) if self._has_seeds else tensors
+        return list(map(_make_key, tensors, self._avals)) if self._has_seeds else tensors
 
 
 def spec(name: str, aval: Aval) -> tf.TensorSpec:
@@ -134,17 +134,17 @@ def spec(name: str, aval: Aval) -> tf.TensorSpec:
     return tf.TensorSpec(shape, op_dtype(aval, f"The input {name}"), name)
 
 
-def choose_order(portable: PortableFunction, asked: int | None) -> int | None:
+def choose_order(portable: PortableFunction, vjp_order: int | None) -> int | None:
     """Returns the number of orders of gradients to save; None for a function without a gradient.
 
     The default is the number that the portable function holds, and at least one, if possible.
     """
-    if asked == 0:
+    if vjp_order == 0:
         return 0
     if portable.gradient_problem() is not None:
         return None
-    if asked is not None:
-        return asked
+    if vjp_order is not None:
+        return vjp_order
     try:
         first = portable.vjp()
     except BridgeError:
@@ -155,7 +155,7 @@ def choose_order(portable: PortableFunction, asked: int | None) -> int | None:
     return order
 
 
-def _flat(
+def _make_flat_function(
     portable: PortableFunction,
     weights: Sequence[tf.Variable],
     constants: Constants,
@@ -181,7 +181,7 @@ def _flat(
     return TracedOnce(flat, signature)
 
 
-def _key_of(seed: tf.Tensor, aval: Aval) -> tf.Tensor:
+def _make_key(seed: tf.Tensor, aval: Aval) -> tf.Tensor:
     """Makes the words of a key from a seed, as jax.random.key does."""
     if aval.dtype not in KEYS:
         return seed
@@ -266,10 +266,10 @@ class Endpoint:
 
     def saved_inputs(self) -> dict[str, tf.TensorSpec]:
         """Returns the inputs of the saved signature: those of its preprocess, if it has one."""
-        if self.signature.processing.preprocess is None:
+        processing = self.signature.processing
+        if processing.preprocess is None:
             return self.specs()
-        given = self.signature.processing.inputs.items()
-        return {name: tf.TensorSpec(s.shape, s.dtype, name) for name, s in given}
+        return {n: tf.TensorSpec(s.shape, s.dtype, n) for n, s in processing.inputs.items()}
 
     def method(self, signature: Callable[..., Any]) -> tuple[Any, list[tuple[Any, Any]]]:
         """Makes a method with the arguments of the JAX function.
@@ -283,16 +283,15 @@ class Endpoint:
           some of those that have a default.
         """
         arguments, out_tree = self.arguments, to_plain_containers(self.portable.out_tree)
-        names, given = arguments.names, self.defaults()
-        defaults = {port.path: given[port.name] for port in self.inputs if port.name in given}
+        names, by_port = arguments.names, self.defaults()
+        defaults = {p.path: by_port[p.name] for p in self.inputs if p.name in by_port}
 
         def method(*args: Any, **kwargs: Any) -> Any:
             by_name = zip(args, itertools.chain(names, itertools.repeat("")), strict=False)
             filled = [defaults.get(name) if a is None else a for a, name in by_name]
             options = {k: defaults.get(k) if v is None else v for k, v in kwargs.items()}
             leaves = arguments.flatten(filled, options)
-            given = {p.name: x for p, x in zip(self.inputs, leaves, strict=True)}
-            results = signature(**given)
+            results = signature(**{p.name: x for p, x in zip(self.inputs, leaves, strict=True)})
             return out_tree.unflatten(results[port.name] for port in self.outputs)
 
         method.__name__ = method.__qualname__ = self.portable.name
@@ -323,8 +322,10 @@ class Endpoint:
         Raises:
           SavingError: a default does not fit its input.
         """
-        given = self.signature.defaults.items()
-        return {name: self.fitting("default of", name, value) for name, value in given}
+        return {
+            name: self.convert_value("default of", name, value)
+            for name, value in self.signature.defaults.items()
+        }
 
     def example(self) -> Mapping[str, Any]:
         """Returns the user's example of a signature with only buckets or fixed sizes.
@@ -362,13 +363,13 @@ class Endpoint:
         if dtype is None:  # the use of the example reports this
             return value
         if not hasattr(value, "dtype"):
-            return self.fitting("example for", name, value).numpy()
+            return self.convert_value("example for", name, value).numpy()
         if is_accepted_as(value, dtype):
             _refuse_overflow(self._place("example for", name), value, dtype)
             return np.asarray(value).astype(tf.as_dtype(dtype).as_numpy_dtype)
         return value
 
-    def fitting(self, what: str, name: str, value: Any) -> tf.Tensor:
+    def convert_value(self, what: str, name: str, value: Any) -> tf.Tensor:
         """Converts a value for an input to a tensor.
 
         Args:
@@ -400,19 +401,17 @@ class Endpoint:
     def arguments(self) -> CallStructure:
         """Structure of the arguments without weights and masks, in containers that can be saved."""
         whole = CallStructure.of(self.portable.in_tree, self.portable.argument_names)
-        given = replace(whole, args=whole.args[1 if self.takes_params else 0 :])
-        return given.without([mask.path for mask in self.masks]).map(to_plain_containers)
+        own = replace(whole, args=whole.args[1 if self.takes_params else 0 :])
+        return own.without([mask.path for mask in self.masks]).map(to_plain_containers)
 
     @property
     def is_processed(self) -> bool:
         """True if the user's own functions run before or after it."""
-        return (
-            self.signature.processing.preprocess is not None
-            or self.signature.processing.postprocess is not None
-        )
+        processing = self.signature.processing
+        return processing.preprocess is not None or processing.postprocess is not None
 
     def gradient_functions(self) -> list[Any]:
-        """Traces its gradients, for the saved object; `traced` is the traced function."""
+        """Traces its gradients, for the saved object."""
         orders = self.function.orders
         functions = [] if orders is None else orders.concrete_functions()
         if self.padded is not None:

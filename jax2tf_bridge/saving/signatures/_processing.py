@@ -29,7 +29,7 @@ _LIBRARIES = frozenset({"jax", "keras", "numpy", "tensorflow"})
 _NOT_DENSE = (tf.RaggedTensor, tf.SparseTensor)
 
 
-def with_processing(endpoint: Endpoint) -> tuple[NamedCall, dict[str, tf.TensorSpec]]:
+def wrap_call(endpoint: Endpoint) -> tuple[NamedCall, dict[str, tf.TensorSpec]]:
     """Wraps the endpoint's call in the user's functions; returns it with its new inputs.
 
     Raises:
@@ -39,14 +39,14 @@ def with_processing(endpoint: Endpoint) -> tuple[NamedCall, dict[str, tf.TensorS
     check_preprocess(name, signature)
     before = endpoint.call
     if signature.processing.preprocess is not None:
-        before = functools.partial(_preprocess, endpoint)
+        before = functools.partial(_call_with_preprocess, endpoint)
     post = signature.processing.postprocess
     inputs = endpoint.saved_inputs()
     if post is None:
         return before, inputs
     _check_keywords("postprocess", post, [port.name for port in endpoint.outputs], name)
     place = f"postprocess of the signature {name}"
-    return lambda tensors: _outputs(place, _run(place, post, before(tensors))), inputs
+    return lambda tensors: _name_outputs(place, _run(place, post, before(tensors))), inputs
 
 
 def check_preprocess(name: str, signature: Signature) -> None:
@@ -73,7 +73,7 @@ def check_preprocess(name: str, signature: Signature) -> None:
     )
 
 
-def arguments(endpoint: Endpoint, tensors: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+def run_preprocess(endpoint: Endpoint, tensors: Mapping[str, Any]) -> dict[str, tf.Tensor]:
     """Calls preprocess, and returns the arguments of the endpoint by the names of its inputs.
 
     64-bit values become 32-bit if the function takes 32, as in `convert`.
@@ -91,37 +91,37 @@ def arguments(endpoint: Endpoint, tensors: Mapping[str, Any]) -> dict[str, tf.Te
     except StructureError as e:
         raise SavingError(
             f"{place} does not give the arguments of {endpoint.portable.name}: "
-            f"{_names_hint(results, names)}{e}"
+            f"{_format_names_hint(results, names)}{e}"
         ) from e
-    found, problems = {}, []
+    inputs, problems = {}, []
     for leaf, port in zip(leaves, endpoint.inputs, strict=True):
-        problem = _problem(leaf, port)
+        problem = _find_problem(leaf, port)
         if problem is None:
-            found[port.name] = _as_input(leaf, port)
+            inputs[port.name] = _as_input(leaf, port)
         else:
             problems.append(problem)
     if problems:
-        hint = f" {_names_hint(results, names)}".rstrip()
+        hint = f" {_format_names_hint(results, names)}".rstrip()
         raise SavingError(
             f"{place} does not give the arguments of {endpoint.portable.name}:{hint}"
             f"{format_bullets(problems)}"
             "\nChange what preprocess returns, or save the function for such arguments."
         )
-    return found
+    return inputs
 
 
-def _preprocess(endpoint: Endpoint, tensors: Mapping[str, Any]) -> dict[str, Any]:
-    given, specs = arguments(endpoint, tensors), endpoint.specs()
-    for name, tensor in given.items():
+def _call_with_preprocess(endpoint: Endpoint, tensors: Mapping[str, Any]) -> dict[str, Any]:
+    inputs, specs = run_preprocess(endpoint, tensors), endpoint.specs()
+    for name, tensor in inputs.items():
         shape = specs[name].shape
         if tensor.shape.is_subtype_of(shape):
             continue
         if endpoint.portable.target.for_converters:  # TF.js and Core ML refuse EnsureShape
-            given[name] = tf.identity(tensor)
-            given[name].set_shape(shape)
+            inputs[name] = tf.identity(tensor)
+            inputs[name].set_shape(shape)
         else:
-            given[name] = tf.ensure_shape(tensor, shape, name=f"preprocess_gives_{name}")
-    return dict(endpoint.call(given))
+            inputs[name] = tf.ensure_shape(tensor, shape, name=f"preprocess_gives_{name}")
+    return dict(endpoint.call(inputs))
 
 
 def _run(place: str, function: Callable[..., Any], tensors: Mapping[str, Any]) -> Any:
@@ -151,7 +151,7 @@ def _first_parameter(function: Callable[..., Any]) -> str:
     return parameters[0] if parameters else "image"
 
 
-def _names_hint(results: Any, names: Sequence[str]) -> str:
+def _format_names_hint(results: Any, names: Sequence[str]) -> str:
     """Compares the names in a dict that preprocess returned with those of the arguments."""
     if not isinstance(results, Mapping) or set(names) <= set(results):
         return ""
@@ -163,17 +163,17 @@ def _names_hint(results: Any, names: Sequence[str]) -> str:
     return f"{text} " if text.endswith("?") else f"{text}. "
 
 
-def _as_call(given: Any, names: Sequence[str]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(given, tuple):
-        return given, {}
-    if isinstance(given, Mapping) and set(names) <= set(given):
-        return tuple(given[name] for name in names), {
-            key: value for key, value in given.items() if key not in names
+def _as_call(results: Any, names: Sequence[str]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(results, tuple):
+        return results, {}
+    if isinstance(results, Mapping) and set(names) <= set(results):
+        return tuple(results[name] for name in names), {
+            key: value for key, value in results.items() if key not in names
         }
-    return (given,), {}
+    return (results,), {}
 
 
-def _problem(leaf: Any, port: NamedPort) -> str | None:
+def _find_problem(leaf: Any, port: NamedPort) -> str | None:
     """Returns why a value cannot be an argument, and what to do; None if it can."""
     aval = port.aval
     expected = f"{port.path}: expected {ServedArray.of_aval(aval)}, got"
@@ -204,7 +204,7 @@ def _as_input(leaf: Any, port: NamedPort) -> tf.Tensor:
     return cast_if_needed(tf.convert_to_tensor(leaf), dtype)
 
 
-def _outputs(place: str, results: Any) -> dict[str, Any]:
+def _name_outputs(place: str, results: Any) -> dict[str, Any]:
     """Names the results of postprocess; results without a name are numbered."""
     if not isinstance(results, Mapping):
         several = results if isinstance(results, (tuple, list)) else [results]
@@ -224,7 +224,7 @@ def _outputs(place: str, results: Any) -> dict[str, Any]:
 
 
 def _check_keywords(
-    kind: str, function: Callable[..., Any], given: Iterable[str], name: str
+    kind: str, function: Callable[..., Any], keywords: Iterable[str], name: str
 ) -> None:
     """Raises unless a user function can be called with these keywords."""
     try:
@@ -232,15 +232,15 @@ def _check_keywords(
     except (TypeError, ValueError):
         return  # it has no signature
     try:
-        expected.bind(**dict.fromkeys(given))
+        expected.bind(**dict.fromkeys(keywords))
     except TypeError as e:
-        what, also = ("inputs", "")
+        what, remedy = "inputs", ""
         if kind == "postprocess":
-            what, also = "results of the function", ", or the results by output_names"
+            what, remedy = "results of the function", ", or the results by output_names"
         raise SavingError(
             f"{kind} of the signature {name} is called with the {what} by keyword "
-            f"({', '.join(given) or 'none'}), and takes {expected}: {e}. Rename its parameters"
-            f"{also}."
+            f"({', '.join(keywords) or 'none'}), and takes {expected}: {e}. Rename its parameters"
+            f"{remedy}."
         ) from e
 
 
@@ -258,7 +258,7 @@ def describe_arrays(endpoint: Endpoint, outputs: Mapping[str, Any]) -> Sides:
     return inputs, {name: ServedArray.of_tensor(t) for name, t in outputs.items()}
 
 
-def resources(signature: Signature) -> list[Any]:
+def list_resources(signature: Signature) -> list[Any]:
     """Lists the resources that the user names and those that functions close over."""
     used = [signature.processing.preprocess, signature.processing.postprocess]
     seen: dict[int, Any] = {}

@@ -154,9 +154,11 @@ def check_names(signatures: Mapping[str, Signature]) -> tuple[str, ...]:
     return tuple(signatures)
 
 
-def check_takes_params(name: str, portable: PortableFunction, *, takes: bool, given: bool) -> None:
+def check_takes_params(
+    name: str, portable: PortableFunction, *, takes: bool, has_params: bool
+) -> None:
     """Raises unless there are weights for a function that takes them, and a place for them."""
-    if takes and not given:
+    if takes and not has_params:
         raise SavingError(
             f"The signature {name} has takes_params=True, but save got no params. "
             "Pass params=..., or leave out takes_params."

@@ -17,7 +17,6 @@ from jax2tf_bridge.errors import (
     StateDictError,
     StructureError,
     format_bullets,
-    make_mismatch_error,
 )
 from jax2tf_bridge.saving.weights._params import (
     Matching,
@@ -25,13 +24,12 @@ from jax2tf_bridge.saving.weights._params import (
     differences,
     find_prefixes,
     match,
+    normalize_separators,
     open_params,
-    spelt_alike,
 )
-from jax2tf_bridge.saving.weights._variables import names_of
-from jax2tf_bridge.to_tensorflow import dtype_name, is_accepted_as
+from jax2tf_bridge.saving.weights._variables import check_types, names_of
+from jax2tf_bridge.to_tensorflow import is_accepted_as
 from jax2tf_bridge.weights import split_path
-from shape_poly import shape_text
 
 Rename: TypeAlias = Mapping[str, str | None] | Callable[[str], str | None]
 """Maps paths of the weights to names of variables."""
@@ -99,49 +97,60 @@ def assign_weights(
     >>> layer.kernel.numpy().tolist()
     [[1.0, 1.0]]
     """
-    with open_params(weights) as found, tf.init_scope():
-        given = found if isinstance(found, PathWeights) else PathWeights.of_state(found)
+    with open_params(weights) as opened, tf.init_scope():
+        source = opened if isinstance(opened, PathWeights) else PathWeights.of_state(opened)
         saved = saved_weights(model)
         variables = model_variables(model) if saved is None else saved
-        called = _map_names(given, rename, saved)
+        paths_by_name = _map_names(source, rename, saved)
         targets = {name: variable.names for name, variable in variables.items()}
-        matching = match(targets, called)
+        matching = match(targets, paths_by_name)
         if saved is not None and rename is None and matching.missing:
-            matching = _with_keys_as_paths(matching, targets, called)
+            matching = _match_keys_as_paths(matching, targets, paths_by_name)
         if (matching.missing or matching.unexpected) and not (partial and matching.pairs):
-            raise _does_not_match(matching, variables, given)
-        pairs = {name: called[path] for name, path in matching.pairs.items()}
-        _check({path: (variables[name], given.leaves[path]) for name, path in pairs.items()}, given)
+            raise _make_matching_error(matching, variables, source)
+        pairs = {name: paths_by_name[path] for name, path in matching.pairs.items()}
+        values = []
         for name, path in pairs.items():
-            variables[name].variable.assign(_value(given.leaves[path], variables[name].dtype))
-    unexpected = tuple(called[path] for path in matching.unexpected)
+            leaf, variable = source.leaves[path], variables[name]
+            dtype = variable.dtype.name
+            values.append((path, leaf, variable.shape, dtype, is_accepted_as(leaf, dtype)))
+        check_types(
+            f"{_format_owner(source)} do not fit the variables of the model",
+            values,
+            "Nothing was assigned. Convert them, or leave them out with rename and partial=True.",
+        )
+        for name, path in pairs.items():
+            variables[name].variable.assign(_value(source.leaves[path], variables[name].dtype))
+    unexpected = tuple(paths_by_name[path] for path in matching.unexpected)
     return WeightsReport(pairs, matching.missing, unexpected)
 
 
 def _map_names(
-    given: PathWeights, rename: Rename | None, saved: Mapping[str, Any] | None
+    source: PathWeights, rename: Rename | None, saved: Mapping[str, Any] | None
 ) -> dict[str, str]:
     """Maps the name of each path in the model to the path; `save` names variables differently."""
     if isinstance(rename, Mapping):
-        unknown = [path for path in rename if path not in given.leaves]
+        unknown = [path for path in rename if path not in source.leaves]
         if unknown:
-            near = did_you_mean(unknown[0], given.leaves) or "."
+            near = did_you_mean(unknown[0], source.leaves) or "."
             raise StructureError(
                 f"rename has {unknown[0]!r}, which is not a path of the weights{near}"
             )
-        renamed = [(rename.get(path, path), path) for path in given.leaves]
+        renamed = [(rename.get(path, path), path) for path in source.leaves]
     else:
-        renamed = [(path if rename is None else rename(path), path) for path in given.leaves]
-    called: dict[str, str] = {}
+        renamed = [(path if rename is None else rename(path), path) for path in source.leaves]
+    paths_by_name: dict[str, str] = {}
     for name, path in renamed:
         if name is None:
             continue
-        if name in called:
-            raise StructureError(f"rename gives {called[name]} and {path} the same name, {name}.")
-        called[name] = path
+        if name in paths_by_name:
+            raise StructureError(
+                f"rename gives {paths_by_name[name]} and {path} the same name, {name}."
+            )
+        paths_by_name[name] = path
     if rename is not None or saved is None:
-        return called
-    return dict(zip(_names_in(saved, list(called)), called.values(), strict=True))
+        return paths_by_name
+    return dict(zip(_names_in(saved, list(paths_by_name)), paths_by_name.values(), strict=True))
 
 
 def _names_in(saved: Mapping[str, Any], paths: Sequence[str]) -> tuple[str, ...]:
@@ -157,9 +166,9 @@ def _names_in(saved: Mapping[str, Any], paths: Sequence[str]) -> tuple[str, ...]
     for i, own_keys in enumerate(keys):
         alike.setdefault(names_of([own_keys])[0].lower(), []).append(i)
     for plain, group in alike.items():
-        numbered = re.compile(rf"{re.escape(spelt_alike(plain))}(_[0-9]+)?", re.IGNORECASE)
+        numbered = re.compile(rf"{re.escape(normalize_separators(plain))}(_[0-9]+)?", re.IGNORECASE)
         there = (
-            {name for name in saved if numbered.fullmatch(spelt_alike(name))}
+            {name for name in saved if numbered.fullmatch(normalize_separators(name))}
             if len(group) > 1
             else ()
         )
@@ -175,11 +184,11 @@ def _names_in(saved: Mapping[str, Any], paths: Sequence[str]) -> tuple[str, ...]
     return names
 
 
-def _with_keys_as_paths(
-    matching: Matching, targets: Mapping[str, Sequence[str]], called: Mapping[str, str]
+def _match_keys_as_paths(
+    matching: Matching, targets: Mapping[str, Sequence[str]], paths_by_name: Mapping[str, str]
 ) -> Matching:
     """Also matches keys such as "layers/0/kernel" of a flat dict in a file as paths."""
-    by_path = {path: name for name, path in called.items()}
+    by_path = {path: name for name, path in paths_by_name.items()}
     missing, unexpected = set(matching.missing), set(matching.unexpected)
     further = {
         name: by_path[path]
@@ -200,13 +209,13 @@ def _keys(path: str) -> tuple[str, ...]:
         return tuple(path.split("/"))
 
 
-def _does_not_match(
-    matching: Matching, variables: Mapping[str, NamedVariable], given: PathWeights
+def _make_matching_error(
+    matching: Matching, variables: Mapping[str, NamedVariable], source: PathWeights
 ) -> StructureError:
     described = {name: _describe(variables[name]) for name in matching.missing}
     lines = differences(described, matching.unexpected, variables)
     hints = ["partial=True assigns what fits."] if matching.pairs else []
-    if not given.leaves or "" in given.leaves:
+    if not source.leaves or "" in source.leaves:
         hints = ["Give a state dict, or the path of a file: they are no tree of weights."]
     # The last name of a variable is the shortest; it lacks the name of a Keras model.
     for missing in (matching.missing, [variables[name].names[-1] for name in matching.missing]):
@@ -224,30 +233,8 @@ def _does_not_match(
         hints.insert(0, f"{path} may be for {name}: rename={function} would say so.")
         break
     end = "\n" + " ".join(hints) if hints else ""
-    return StructureError(
-        f"{_whose(given)} do not fit the variables of the model:{format_bullets(lines)}{end}"
-    )
-
-
-def _check(pairs: Mapping[str, tuple[NamedVariable, Any]], given: PathWeights) -> None:
-    """Raises unless each leaf can be assigned to its variable."""
-    shapes, dtypes = [], []
-    for path, (variable, leaf) in pairs.items():
-        shape = tuple(np.shape(leaf))
-        if not tf.TensorShape(variable.shape).is_compatible_with(shape):
-            expected = shape_text(["?" if d is None else d for d in variable.shape])
-            turned = " (transposed?)" if variable.shape == shape[::-1] else ""
-            shapes.append(f"{path}: expected shape {expected}, got {shape_text(shape)}{turned}")
-        if not is_accepted_as(leaf, variable.dtype.name):
-            got = dtype_name(leaf) or repr(leaf)
-            dtypes.append(f"{path}: expected {variable.dtype.name}, got {got}")
-    if shapes or dtypes:
-        raise make_mismatch_error(
-            f"{_whose(given)} do not fit the variables of the model",
-            shapes,
-            dtypes,
-            "Nothing was assigned. Convert them, or leave them out with rename and partial=True.",
-        )
+    text = f"{_format_owner(source)} do not fit the variables of the model"
+    return StructureError(f"{text}:{format_bullets(lines)}{end}")
 
 
 def _value(leaf: Any, dtype: tf.DType) -> Any:
@@ -260,8 +247,8 @@ def _describe(variable: NamedVariable) -> str:
     return array_type_text(variable.dtype.name, variable.shape)
 
 
-def _whose(given: PathWeights) -> str:
-    return f"The weights in {given.source}" if given.source else "The weights"
+def _format_owner(source: PathWeights) -> str:
+    return f"The weights in {source.file}" if source.file else "The weights"
 
 
 # Modules are trackable objects, and so are models that tf.saved_model.load read.
@@ -335,24 +322,24 @@ def model_variables(model: Any) -> dict[str, NamedVariable]:
         raise StructureError(
             f"The {type(model).__name__} has no variables. Expected a tf.Module, a Keras model, a "
             "loaded SavedModel or a tree of tf.Variables; a model of Keras has them once it was "
-            "built or called."
+            "built or paths_by_name."
         )
-    return _by_name(list(variables_by_id.values()))
+    return _key_by_name(list(variables_by_id.values()))
 
 
-def _by_name(found: Sequence[NamedVariable]) -> dict[str, NamedVariable]:
-    others = {n for v in found if not _is_second(v) for n in _own_names(v.variable)}
-    variables: dict[str, NamedVariable] = {}
-    for variable in found:
-        if _is_second(variable) and not others.isdisjoint(_own_names(variable.variable)):
+def _key_by_name(variables: Sequence[NamedVariable]) -> dict[str, NamedVariable]:
+    own_names = {n for v in variables if not _is_second(v) for n in _own_names(v.variable)}
+    by_name: dict[str, NamedVariable] = {}
+    for variable in variables:
+        if _is_second(variable) and not own_names.isdisjoint(_own_names(variable.variable)):
             continue
         name = plain = variable.names[0]
         for number in itertools.count(1):
-            if name not in variables:
+            if name not in by_name:
                 break
             name = f"{plain}_{number}"
-        variables[name] = variable
-    return variables
+        by_name[name] = variable
+    return by_name
 
 
 def _is_second(variable: NamedVariable) -> bool:

@@ -51,15 +51,15 @@ class PathWeights:
 
     Attributes:
       leaves: the value at each path; an array of a file is read when it is used.
-      source: the file's name; "" for a state dict.
+      file: the file's name; "" for a state dict.
     """
 
-    def __init__(self, leaves: Mapping[str, Any], source: str = "", tree: Any = None) -> None:
+    def __init__(self, leaves: Mapping[str, Any], file: str = "", tree: Any = None) -> None:
         """Drops leaves that are None or empty containers.
 
         Args:
           leaves: the values by path.
-          source: the file's name.
+          file: the file's name.
           tree: the stored weights, if they are not a state dict.
         """
         empty = (dict, list, tuple)
@@ -68,7 +68,7 @@ class PathWeights:
             for path, leaf in leaves.items()
             if not (leaf is None or (isinstance(leaf, empty) and not leaf))
         }
-        self.source, self._tree = source, tree
+        self.file, self._tree = file, tree
 
     def tree(self) -> Any:
         """Returns the weights as stored, or in nested dicts.
@@ -163,37 +163,37 @@ def leaves_for(tree: TreeSpec, params: Any, what: str, root: str) -> list[Any]:
       StructureError: the structure or the paths differ; each difference is listed.
     """
     if isinstance(params, PathWeights):
-        return _by_path(tree, params, what)
+        return _match_leaves_by_path(tree, params, what)
     try:
         return tree.flatten(params, root)
     except StructureError as e:
         if not isinstance(params, Mapping):
             raise
         try:
-            given = PathWeights.of_state(params)
+            source = PathWeights.of_state(params)
         except StateDictError:
             raise e from None
-        matching = match(_targets(tree), given.leaves)
+        matching = match(_targets(tree), source.leaves)
         if not matching.missing and not matching.unexpected:
-            return [given.leaves[path] for path in matching.pairs.values()]
+            return [source.leaves[path] for path in matching.pairs.values()]
         if is_flat(params) or (matching.pairs and not _is_of_dicts(tree)):
-            return _by_path(tree, given, what)
+            return _match_leaves_by_path(tree, source, what)
         raise
 
 
-def _by_path(tree: TreeSpec, given: PathWeights, what: str) -> list[Any]:
+def _match_leaves_by_path(tree: TreeSpec, source: PathWeights, what: str) -> list[Any]:
     targets = _targets(tree)
-    matching = match(targets, given.leaves)
+    matching = match(targets, source.leaves)
     if matching.missing or matching.unexpected:
-        whose = f"The weights in {given.source}" if given.source else "params"
+        whose = f"The weights in {source.file}" if source.file else "params"
         lines = differences(dict.fromkeys(matching.missing, ""), matching.unexpected, targets)
-        hint = _hint(matching.missing, matching.unexpected, given.source)
+        hint = _format_hint(matching.missing, matching.unexpected, source.file)
         raise StructureError(f"{whose} do not fit {what}:{format_bullets(lines)}\n{hint}")
-    return [given.leaves[matching.pairs[name]] for name in targets]
+    return [source.leaves[matching.pairs[name]] for name in targets]
 
 
-def _hint(missing: Sequence[str], unexpected: Sequence[str], source: str) -> str:
-    read = f"read_weights({source!r})" if source else "params"
+def _format_hint(missing: Sequence[str], unexpected: Sequence[str], file: str) -> str:
+    read = f"read_weights({file!r})" if file else "params"
     before, lacking = find_prefixes(missing, unexpected)
     if before:
         keys = "".join(f"[{key!r}]" for key in before.split("/"))
@@ -273,16 +273,16 @@ def match(targets: Mapping[str, Sequence[str]], paths: Iterable[str]) -> Matchin
     >>> match({"w": ["dense/w"], "v": ["v"]}, ["dense.w", "u"])
     Matching(pairs={'w': 'dense.w'}, missing=('v',), unexpected=('u',))
     """
-    given = list(paths)
+    all_paths = list(paths)
     pairs: dict[str, str] = {}
-    open_paths = dict.fromkeys(given)
+    open_paths = dict.fromkeys(all_paths)
     ranks = range(max(map(len, targets.values()), default=0))
-    for spelling in (_as_it_is, spelt_alike):
+    for normalize in (str, normalize_separators):
         # Counted among all, matched ones included: a leftover must not match a pair's partner.
-        by_path = _only(spelling, ((path, path) for path in given))
+        by_path = _map_unique(normalize, ((path, path) for path in all_paths))
         for rank in ranks:
-            called = ((name, words[rank]) for name, words in targets.items() if rank < len(words))
-            for word, name in _only(spelling, called).items():
+            words = ((name, names[rank]) for name, names in targets.items() if rank < len(names))
+            for word, name in _map_unique(normalize, words).items():
                 path = by_path.get(word)
                 if path is not None and path in open_paths and name not in pairs:
                     pairs[name] = path
@@ -292,29 +292,27 @@ def match(targets: Mapping[str, Sequence[str]], paths: Iterable[str]) -> Matchin
     return Matching(ordered, missing, tuple(open_paths))
 
 
-def spelt_alike(word: str) -> str:
+def normalize_separators(word: str) -> str:
     """Replaces separators in a name, so that "a.b" and "a/b" are equal.
 
-    >>> spelt_alike("layers.0.weight"), spelt_alike("layers/0/weight")
+    >>> normalize_separators("layers.0.weight"), normalize_separators("layers/0/weight")
     ('layers/0/weight', 'layers/0/weight')
     """
     keys = word.replace("~1", "/").replace("~0", "~")
     return re.sub(r"[^\w/\-]+", "_", keys.replace(".", "/"), flags=re.ASCII)
 
 
-def _as_it_is(word: str) -> str:
-    return word
-
-
-def _only(spelling: Callable[[str], str], words: Iterable[tuple[str, str]]) -> dict[str, str]:
+def _map_unique(
+    normalize: Callable[[str], str], words: Iterable[tuple[str, str]]
+) -> dict[str, str]:
     """Maps each spelling that identifies exactly one name to that name."""
-    owner: dict[str, str] = {}
-    shared = set()
+    names: dict[str, str] = {}
+    ambiguous = set()
     for name, word in words:
-        spelt = spelling(word)
-        if owner.setdefault(spelt, name) != name:
-            shared.add(spelt)
-    return {spelt: name for spelt, name in owner.items() if spelt not in shared}
+        spelling = normalize(word)
+        if names.setdefault(spelling, name) != name:
+            ambiguous.add(spelling)
+    return {spelling: name for spelling, name in names.items() if spelling not in ambiguous}
 
 
 def differences(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -183,31 +183,51 @@ def weight_leaves(portable: PortableFunction, params: Any) -> list[WeightLeaf]:
 def _check_leaves(
     portable: PortableFunction, argument: str, leaves: Sequence[WeightLeaf], params: Any
 ) -> None:
+    expected = []
+    for leaf in leaves:
+        aval = leaf.aval
+        if aval.element_shape:  # a PRNG key is passed as its words
+            aval = Aval(aval.op_shape, aval.op_dtype)
+        dtype = dtype_name(leaf.value)
+        if dtype is None:
+            is_accepted = can_hold_number(leaf.value, aval.dtype)
+        else:
+            is_accepted = can_become(dtype, aval.dtype)
+        expected.append((leaf.path, leaf.value, aval.shape, aval.dtype, is_accepted))
+    file = params.file if isinstance(params, PathWeights) else ""
+    check_types(
+        f"{f'The weights in {file}' if file else 'params'} do not fit the argument {argument} "
+        f"of {portable.name}",
+        expected,
+        "Pass the weights that it was exported with, or export it for these.",
+    )
+
+
+def check_types(
+    text: str, values: Iterable[tuple[str, Any, Sequence[Any], str, bool]], advice: str
+) -> None:
+    """Raises unless values have the expected shapes and dtypes.
+
+    Args:
+      text: the first sentence of the error.
+      values: for each value its path, the value, the expected shape (None for any size), the
+        expected dtype, and whether its own dtype is accepted.
+      advice: the last sentence of the error.
+
+    Raises:
+      ShapeError, DTypeError, ArgumentsError: a shape, a dtype, or both differ.
+    """
     shapes, dtypes = [], []
-    for each in leaves:
-        leaf, aval, path = each.value, each.aval, each.path
-        # A PRNG key is passed as its words.
-        expected = Aval(aval.op_shape, aval.op_dtype) if aval.element_shape else aval
-        shape = tuple(np.shape(leaf))
-        if shape != expected.shape:
-            shapes.append(
-                f"{path}: expected shape {shape_text(expected.shape)}, got {shape_text(shape)}"
-                f"{' (transposed?)' if expected.shape == shape[::-1] else ''}"
-            )
-        dtype = dtype_name(leaf)
-        if dtype is None and not can_hold_number(leaf, expected.dtype):
-            dtypes.append(f"{path}: expected {expected.dtype}, got {leaf!r}")
-        elif dtype is not None and not can_become(dtype, expected.dtype):
-            dtypes.append(f"{path}: expected {expected.dtype}, got {dtype}")
+    for path, value, expected_shape, dtype, is_accepted in values:
+        shape = tuple(np.shape(value))
+        if not tf.TensorShape(expected_shape).is_compatible_with(shape):
+            expected = shape_text(["?" if d is None else d for d in expected_shape])
+            hint = " (transposed?)" if tuple(expected_shape) == shape[::-1] else ""
+            shapes.append(f"{path}: expected shape {expected}, got {shape_text(shape)}{hint}")
+        if not is_accepted:
+            dtypes.append(f"{path}: expected {dtype}, got {dtype_name(value) or repr(value)}")
     if shapes or dtypes:
-        source = params.source if isinstance(params, PathWeights) else ""
-        whose = f"The weights in {source}" if source else "params"
-        raise make_mismatch_error(
-            f"{whose} do not fit the argument {argument} of {portable.name}",
-            shapes,
-            dtypes,
-            "Pass the weights that it was exported with, or export it for these.",
-        )
+        raise make_mismatch_error(text, shapes, dtypes, advice)
 
 
 def is_trainable(name: str, aval: Aval, trainable: bool | Sequence[str]) -> bool:
@@ -221,12 +241,12 @@ def is_trainable(name: str, aval: Aval, trainable: bool | Sequence[str]) -> bool
 
 
 def beginnings(
-    given: Any, argument: str, others: str = "", error: type[BridgeError] = SavingError
+    value: Any, argument: str, others: str = "", error: type[BridgeError] = SavingError
 ) -> tuple[str, ...]:
     """Returns prefixes of weights' names that the user passed, one or several.
 
     Args:
-      given: the user's value.
+      value: the user's value.
       argument: the argument's name, for messages.
       others: the other values that the argument may have, for messages.
       error: the class of the error to raise.
@@ -237,25 +257,25 @@ def beginnings(
     >>> beginnings("params", "trainable")
     ('params',)
     """
-    if isinstance(given, str):
-        return (given,)
-    if isinstance(given, (list, tuple, set, frozenset)) and all(isinstance(n, str) for n in given):
-        return tuple(given)
+    if isinstance(value, str):
+        return (value,)
+    if isinstance(value, (list, tuple, set, frozenset)) and all(isinstance(n, str) for n in value):
+        return tuple(value)
     raise error(
         f"{argument} must be {others}a list of the beginnings of names, as ['params']. "
-        f"Got: {given!r:.200}."
+        f"Got: {value!r:.200}."
     )
 
 
 def check_prefixes(
-    names: Sequence[str], given: bool | Sequence[str], argument: str = "trainable"
+    names: Sequence[str], prefixes: bool | Sequence[str], argument: str = "trainable"
 ) -> None:
     """Raises if an argument has a prefix that no weight's name has.
 
     Raises:
       SavingError: the text suggests what was probably meant.
     """
-    for prefix in () if isinstance(given, bool) else given:
+    for prefix in () if isinstance(prefixes, bool) else prefixes:
         if not any(begins(name, prefix) for name in names):
             known = sorted({name.split("/")[0] for name in names})
             raise SavingError(
