@@ -249,12 +249,12 @@ def dtype_of_val(val: Any) -> tf.DType:
             "the leaves with tf.nest.map_structure."
         )
     if isinstance(value, tf.Tensor):
-        taken = value.dtype.as_numpy_dtype
+        jax_type = value.dtype.as_numpy_dtype
     elif hasattr(value, "dtype"):
-        taken = value.dtype
+        jax_type = value.dtype
     else:
-        taken = jax.typeof(number_kind(value)()).dtype
-    spec = jax.ShapeDtypeStruct((), jax_dtype(taken, "val"))
+        jax_type = jax.typeof(number_kind(value)()).dtype
+    spec = jax.ShapeDtypeStruct((), jax_dtype(jax_type, "val"))
     dtype = op_dtype(portable_aval(spec), "val")
     if not is_in_range(value, dtype):
         raise DTypeError(

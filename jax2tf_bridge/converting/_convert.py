@@ -42,7 +42,7 @@ register_wrappers(*tf_compat.wrapper_types())
 
 
 class _NotGiven:
-    """Default of an argument that jax2tf has, and that the bridge replaces by `target`."""
+    # Default of an argument of jax2tf in whose place the bridge has `target`.
 
     def __repr__(self) -> str:
         return "<not given>"
@@ -59,28 +59,22 @@ def _choose_target(
     enable_xla: Any,
     native_serialization: Any,
     platforms: Sequence[str] | None,
-    stacklevel: int,
 ) -> Target:
     """Returns the target of a conversion: without XLA, if one of jax2tf's switches says so.
 
-    Args:
-      target: as `convert` takes it.
-      enable_xla: False for TensorFlow's own operations.
-      native_serialization: likewise.
-      platforms: native_serialization_platforms, which excludes both switches.
-      stacklevel: the stack level of the warning about a switch that is on.
-
     Raises:
-      TargetError: they contradict each other, or it is no target.
+      TargetError: the arguments contradict each other, or `target` is not a Target.
     """
-    switches = {"enable_xla": enable_xla, "native_serialization": native_serialization}
-    given = {
+    switches = {
         name: bool(value)
-        for name, value in switches.items()
+        for name, value in (
+            ("enable_xla", enable_xla),
+            ("native_serialization", native_serialization),
+        )
         if value is not NOT_GIVEN and type(value).__name__ != _JAX2TF_DEFAULT
     }
-    on = [name for name, value in given.items() if value]
-    off = [name for name, value in given.items() if not value]
+    on = [name for name, value in switches.items() if value]
+    off = [name for name, value in switches.items() if not value]
     chosen = as_target(target)
     if on and not chosen.xla:
         raise TargetError(
@@ -92,7 +86,7 @@ def _choose_target(
                 f"The argument {name}=True of convert is its default, and will be removed. Leave "
                 "it out.",
                 DeprecationWarning,
-                stacklevel=stacklevel + 1,
+                stacklevel=4,  # the caller of convert, through AutoGraph's wrapper
             )
         return chosen
     if "native_serialization" in on:
@@ -126,37 +120,37 @@ def convert(
 
     Args:
       fun_jax: the function, jitted or not. Arguments and results are pytrees of arrays.
-      polymorphic_shapes: which dimensions stay open, as in `export`: None (none), a string as
-        "(b, 28)" for every argument, or one entry an argument, by position or by name; or AUTO.
-      polymorphic_constraints: what holds for the dimension variables, as ["b >= 2"]; or AUTO,
-        also among others: what the function needs is added, and listed in `requirements` of the
-        function that is returned.
+      polymorphic_shapes: the dimensions that stay open, as in `export`: None (none), a string as
+        "(b, 28)" for every argument, one entry for each argument, by position or by name; or AUTO.
+      polymorphic_constraints: the constraints on the dimension variables, as ["b >= 2"]; or AUTO,
+        also in such a list: the constraints that the function needs are added, and listed in
+        `requirements` of the result.
       with_gradient: whether the VJP of `fun_jax` becomes the TF gradient, to any order.
-      enable_xla: False makes TensorFlow's own operations in the place of XlaCallModule, as
-        `target=Target.widest(xla=False)`; so it was in jax2tf up to JAX 0.6. True is deprecated
-        and without effect.
+      enable_xla: False makes TensorFlow's own operations instead of XlaCallModule, like
+        `target=Target.widest(xla=False)`, and like jax2tf up to JAX 0.6. True is deprecated and
+        has no effect.
       native_serialization: as enable_xla.
       native_serialization_platforms: as `platforms` of `export`: by default every platform that
         the function can be lowered for.
-      native_serialization_disabled_checks: of DisabledSafetyCheck.
-      target: what the consumer can run; by default `Target.widest()`. For one without XLA the
-        function becomes TensorFlow's own operations.
+      native_serialization_disabled_checks: the DisabledSafetyCheck of `export`.
+      target: the capabilities of the consumer; by default `Target.widest()`. For a target without
+        XLA the function becomes TensorFlow's own operations.
       runtime_checks: as in `export`: "drop" leaves out the checks of values that
         equinox.error_if and checkify.check make while the function runs.
 
     Returns:
-      A function over tensors, tf.Variables, arrays and scalars. 64-bit values are taken as
-      JAX takes them: as 32 bits unless jax_enable_x64 is set. It is traced once for each
-      signature. Saved with tf.saved_model.save as any TF function, its gradient of first order
-      included. Calling it raises ShapeError, DTypeError or StructureError for arguments that do
-      not fit polymorphic_shapes, each named by its path; InconclusiveShapeError where it only
-      works for some sizes; and tf.errors.InvalidArgumentError at run time where symbolic sizes
-      contradict.
+      A function over tensors, tf.Variables, arrays and scalars. It takes 64-bit values as JAX does:
+      as 32 bits unless jax_enable_x64 is set. It is traced once for each signature.
+      tf.saved_model.save saves it like any TF function, with its gradient of first order. A call
+      raises ShapeError, DTypeError or StructureError for arguments that do not fit
+      polymorphic_shapes, each named by its path; InconclusiveShapeError if the function only works
+      for some sizes; and tf.errors.InvalidArgumentError at run time if symbolic sizes contradict
+      each other.
 
     Raises:
       FunctionError: `fun_jax` is not callable, or runtime_checks is another word.
-      TargetError: no such platform, or enable_xla, native_serialization and the target contradict
-        each other.
+      TargetError: a platform is unknown, or enable_xla, native_serialization and the target
+        contradict each other.
 
     >>> import jax.numpy as jnp, tensorflow as tf
     >>> f = convert(lambda x: jnp.sum(x * x, axis=1), polymorphic_shapes="(b, 2)")
@@ -168,7 +162,6 @@ def convert(
         enable_xla=enable_xla,
         native_serialization=native_serialization,
         platforms=native_serialization_platforms,
-        stacklevel=3,  # through AutoGraph's wrapper
     )
     function = JaxCallable.of(fun_jax, caller="convert")
     options = export_options(
@@ -209,11 +202,11 @@ def convert(
 
 
 class ConvertedFunction(Protocol):
-    """A function over TF values, which `convert` returns.
+    """Function over TF values that `convert` returns.
 
     Attributes:
-      requirements: what it needs of the sizes beside polymorphic_constraints, found while it was
-        traced; empty until it is called, and one after another for every signature.
+      requirements: the constraints that its traces needed besides polymorphic_constraints; empty
+        until it is called.
     """
 
     __name__: str
@@ -222,11 +215,11 @@ class ConvertedFunction(Protocol):
     def requirements(self) -> Sequence[str]: ...
 
     def captured_arrays(self) -> CapturedArrays:
-        """Makes variables of the arrays of 4 kB and more that the function captured.
+        """Turns captured arrays of 4 kB and more into variables.
 
-        A model that holds what this gives, from before the first call, is saved with them as
-        variables; otherwise tf.saved_model.save writes them into the graph. The first call then
-        exports the gradient too, whose arrays have to be there when the model is saved.
+        Hold the result in your model before the first call: the model is then saved with these
+        variables; otherwise tf.saved_model.save writes the arrays into the graph. The first call
+        also exports the gradient, whose arrays must exist when the model is saved.
 
         Raises:
           FunctionError: the function was called before.

@@ -56,31 +56,31 @@ def publish(
 ) -> Published:
     """Writes the next version of a model, `root/N`, which a server that watches `root` picks up.
 
-    It is there complete or not at all: also if the process is killed or the disk is full, and if
-    several publish at the same time. A number is never used twice, also when its folder was
-    removed: a server would go on with the weights that it has. Older versions are removed after
-    the new one was read back.
+    The version appears complete or not at all, even if the process is killed, the disk is full, or
+    several processes publish at the same time. A number is never used twice, even if its folder was
+    removed: a server would keep the weights that it has. Older versions are removed after the new
+    one was read back.
 
     Args:
       root: the folder of all versions, on disk or behind a scheme ("gs://bucket/model").
-      signatures: as in `save`; None: the newest version once more with other weights. Then nothing
-        is traced or compiled, and the files of the graph are shared with that version.
+      signatures: as in `save`; None publishes the newest version again with other weights. Then
+        nothing is traced or compiled, and both versions share the files of the graph.
       params: the weights, as in `save`: a pytree, a state dict, or the path of a file.
-      keep: how many of the newest versions stay; None keeps all. Give 2 or more where a server may
-        just be loading the one before.
+      keep: the number of newest versions that stay; None keeps all. Keep 2 or more if a server may
+        still load the version before.
       **options: those of `save`.
 
     Returns:
-      The number of the version, its path, and what `save` gives (`saved`), or with weights alone
-      the version whose graph it shares (`graph_of`). Print it.
+      The number of the version and its path; also the report of `save` (`saved`) or, for new
+      weights, the version whose graph it shares (`graph_of`). Print it.
 
     Raises:
-      SavingError: `params` are missing, or options are given with nothing to save.
+      SavingError: `params` are missing, or there are options and no signatures.
       StructureError, ShapeError, DTypeError: the weights do not fit.
-      FileFormatError: `params` is a file of another format, or a damaged one; or the newest version
-        is damaged, and would be copied.
+      FileFormatError: `params` is a file of another format, or is damaged; or the newest version,
+        whose graph would be used, is damaged.
       FileNotFoundError: there is no version whose graph could be used.
-      ValueError, TypeError: `keep` is no number of versions.
+      ValueError, TypeError: `keep` is not a number of versions.
       OSError: `root` cannot be written.
       BridgeError: as `save` raises.
 

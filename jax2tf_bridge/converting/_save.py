@@ -162,8 +162,8 @@ def prepare(
         )
     named = signatures if isinstance(signatures, Mapping) else {SERVING_DEFAULT: signatures}
     return {
-        name: _prepare_signature(name, given, params, platforms, target)
-        for name, given in named.items()
+        name: _prepare_signature(name, value, params, platforms, target)
+        for name, value in named.items()
     }
 
 
@@ -227,19 +227,19 @@ def _note_call(name: str, signature: Signature, *, takes: bool) -> Iterator[None
         yield
     except Exception as e:
         if not isinstance(e, BridgeError):
-            call = _call_text(signature, takes)
+            call = _format_call(signature, takes)
             e.add_note(f"save called it for the signature {name} as {call}.")
         raise
 
 
 def _prepare_signature(
     name: str,
-    given: Any,
+    value: Any,
     params: Any,
     platforms: Sequence[str] | None,
     target: Target | None,
 ) -> PreparedSignature:
-    signature = given if isinstance(given, Signature) else Signature(given)
+    signature = value if isinstance(value, Signature) else Signature(value)
     takes = params is not None if signature.takes_params is None else signature.takes_params
     function = signature.function
     if isinstance(function, (str, os.PathLike)):
@@ -275,7 +275,7 @@ def _prepare_signature(
             jax_callable,
             (*((weights,) if takes else ()), *signature.args),
             dict(signature.kwargs),
-            _shapes(signature, takes=takes),
+            _complete_shapes(signature, takes=takes),
         )
         prepared = PreparedExport(jax_callable, specs, options)
     return PreparedSignature(name, signature, takes, prepared)
@@ -300,18 +300,18 @@ def _check_call(name: str, signature: Signature, *, takes: bool) -> None:
         shown = expected.replace(parameters=plain, return_annotation=expected.empty)
         raise SavingError(
             f"The function of the signature {name} takes {shown}, and save would call it as "
-            f"{_call_text(signature, takes)}: {e}. Give examples of its arguments as args=[...] "
+            f"{_format_call(signature, takes)}: {e}. Give examples of its arguments as args=[...] "
             "and kwargs={...}, without the weights; these are params of save, its first argument "
             "unless takes_params=False."
         ) from e
 
 
-def _call_text(signature: Signature, takes: bool) -> str:
+def _format_call(signature: Signature, takes: bool) -> str:
     """Formats save's call of the function, as "f(params, <array>, train=<bool>)"."""
     name = getattr(signature.function, "__name__", "f")
-    given = [*(["params"] if takes else []), *(f"<{type(a).__name__}>" for a in signature.args)]
-    given += [f"{key}=<{type(value).__name__}>" for key, value in signature.kwargs.items()]
-    return f"{name}({', '.join(given)})"
+    texts = [*(["params"] if takes else []), *(f"<{type(a).__name__}>" for a in signature.args)]
+    texts += [f"{key}=<{type(value).__name__}>" for key, value in signature.kwargs.items()]
+    return f"{name}({', '.join(texts)})"
 
 
 _EXPORT_OPTIONS = (
@@ -327,15 +327,15 @@ _EXPORT_OPTIONS = (
 def _refuse_export_options(name: str, signature: Signature) -> None:
     default = Signature(None)
     for option in _EXPORT_OPTIONS:
-        given = getattr(signature, option)
-        if given != getattr(default, option) and (given or given is AUTO):
+        value = getattr(signature, option)
+        if value != getattr(default, option) and (value or value is AUTO):
             raise SavingError(
                 f"The signature {name} has {option}, and a function that was exported already: "
                 "its arguments are those that it was exported for. Leave them out."
             )
 
 
-def _shapes(signature: Signature, *, takes: bool) -> Any:
+def _complete_shapes(signature: Signature, *, takes: bool) -> Any:
     """Returns the specification of all arguments; it is None for the weights."""
     shapes = signature.polymorphic_shapes
     if not takes or shapes is None:

@@ -12,25 +12,25 @@ def serialize_exported(
 ) -> bytes:
     """Writes the bytes that jax.export.deserialize of JAX 0.8 to 0.12 reads.
 
-    They say that they are of serialization version 12 (WRITTEN_VERSION), without naming a release
-    of JAX, since none wrote them; what older releases look for stands in them as well.  The format
-    has neither constraints nor requirements, argument names, dropped platforms and the target:
-    they are left out; what the module checks itself it still checks.  Arrays that the function
-    captured become constants of each module, and 4-bit integers cross as such: both need JAX.
+    The bytes are of serialization version 12 (WRITTEN_VERSION) and also have the fields that older
+    releases read. They name no release of JAX, since none wrote them. The format has no place for
+    constraints, requirements, argument names, dropped platforms and the target, so these are left
+    out; the checks inside the module stay. Captured arrays become constants of each module, and
+    4-bit integers keep their dtype; both need JAX.
 
     Args:
       portable: the function.
-      vjp_order: how many VJPs are written with it, and made if they are not there; None for
-        those that are there: of `with_vjp`, of a file, or asked for before.
+      vjp_order: the number of VJPs to write with it; missing ones are made. The default is the
+        number that the function holds: from `with_vjp`, from a file, or made before.
 
     Raises:
-      SerializationError: the format cannot hold the function, JAX is needed for it and not
-        installed, or it has fewer VJPs than asked for; nothing is written.
-      ModuleError: JAX is needed, and cannot read the module, or its types are not the
+      SerializationError: the format cannot hold the function, it needs JAX, which is not
+        installed, or it has fewer VJPs than `vjp_order`; nothing is written.
+      ModuleError: JAX is needed, and cannot read the module, or the module's types differ from the
         function's.
-      InconclusiveShapeError: making a VJP asked something about the sizes.
+      InconclusiveShapeError: a VJP depends on a comparison of sizes that cannot be decided.
       ValueError: vjp_order is negative.
-      FunctionError: it is no portable function.
+      FunctionError: `portable` is not a portable function.
     """
     functions = check_writable_chain(
         as_portable_function(portable, "serialize_exported"), vjp_order

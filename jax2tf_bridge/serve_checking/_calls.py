@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -18,7 +18,7 @@ import numpy as np
 from jax2tf_bridge._utils import array_type_text
 from jax2tf_bridge.comparing import measure_distance, tolerance_of
 from jax2tf_bridge.errors import BridgeError, ShapeError
-from jax2tf_bridge.portable import Aval, PortableFunction
+from jax2tf_bridge.portable import PortableFunction
 from jax2tf_bridge.saved_model import (
     EntryPoint,
     GradientOrders,
@@ -123,16 +123,12 @@ def _find_shapes(
         aval = avals.get(known.inputs[port.name].path) if port.name in known.inputs else None
         if aval is None or port.type.shape is None:
             return None
-        fitting = [s for s in _get_shapes(aval) if len(s) == len(port.type.shape)]
+        # For a random key, a signature takes its words, or a seed.
+        fitting = [s for s in (aval.op_shape, aval.shape) if len(s) == len(port.type.shape)]
         if not fitting:
             return None
         shapes[port.name] = fitting[0]
     return shapes
-
-
-def _get_shapes(aval: Aval) -> tuple[tuple[Dim, ...], ...]:
-    """Returns both shapes of an argument: for a random key, a signature may take the seed."""
-    return aval.op_shape, aval.shape
 
 
 def _iterate_samples(
@@ -182,9 +178,7 @@ def _make_call(entry: EntryPoint, shapes: Mapping[str, list[int]], kind: str) ->
     )
 
 
-def _format_inputs(
-    inputs: Iterator[tuple[str, TensorSpec]] | Sequence[tuple[str, TensorSpec]],
-) -> str:
+def _format_inputs(inputs: Iterable[tuple[str, TensorSpec]]) -> str:
     return ", ".join(f"{name}: {kind}" for name, kind in inputs) or "no inputs"
 
 
@@ -292,38 +286,33 @@ def run_calls(
     )
 
 
-def list_differences(expected: CallResult, found: CallResult) -> list[CallDifference]:
+def list_differences(expected: CallResult, actual: CallResult) -> list[CallDifference]:
     """Compares the arrays of a call that ran in both environments."""
     results = []
-    for key in dict.fromkeys([*expected.arrays, *found.arrays]):
-        if key not in found.arrays or key not in expected.arrays:
-            where = "is missing" if key in expected.arrays else "is not expected"
-            results.append(CallDifference(*key, "", None, None, 0.0, False, where))
+    for key in dict.fromkeys([*expected.arrays, *actual.arrays]):
+        if key not in actual.arrays or key not in expected.arrays:
+            problem = "is missing" if key in expected.arrays else "is not expected"
+            results.append(CallDifference(*key, "", None, None, 0.0, False, problem))
             continue
-        (dtype, expected_array), (found_dtype, found_array) = (
-            expected.arrays[key],
-            found.arrays[key],
-        )
-        tolerance = tolerance_of(dtype)
-        if dtype != found_dtype or expected_array.shape != found_array.shape:
-            text = (
-                f"is {array_type_text(found_dtype, found_array.shape)} instead of "
-                f"{array_type_text(dtype, expected_array.shape)}"
+        (dtype, array), (actual_dtype, actual_array) = expected.arrays[key], actual.arrays[key]
+        tolerance, problem = tolerance_of(dtype), ""
+        absolute: float | None = None
+        relative: float | None = None
+        if dtype != actual_dtype or array.shape != actual_array.shape:
+            problem = (
+                f"is {array_type_text(actual_dtype, actual_array.shape)} instead of "
+                f"{array_type_text(dtype, array.shape)}"
             )
-            results.append(CallDifference(*key, dtype, None, None, tolerance, False, text))
-        elif expected_array.dtype.kind == "S":
-            is_equal = bool((expected_array == found_array).all())
-            problem = "" if is_equal else "is another text"
-            results.append(CallDifference(*key, dtype, None, None, tolerance, is_equal, problem))
+        elif array.dtype.kind == "S":
+            problem = "" if (array == actual_array).all() else "is another text"
         else:
-            distance = measure_distance(expected_array, found_array)
-            absolute, relative = distance.absolute, distance.relative()
-            if np.isfinite(relative):
-                within = relative <= tolerance
-                results.append(CallDifference(*key, dtype, absolute, relative, tolerance, within))
+            distance = measure_distance(array, actual_array)
+            if np.isfinite(distance.relative()):
+                absolute, relative = distance.absolute, distance.relative()
             else:
-                text = "is NaN, infinite, or 0 everywhere in one of the two alone"
-                results.append(CallDifference(*key, dtype, None, None, tolerance, False, text))
+                problem = "is NaN, infinite, or 0 everywhere in one of the two alone"
+        within = not problem and (relative is None or relative <= tolerance)
+        results.append(CallDifference(*key, dtype, absolute, relative, tolerance, within, problem))
     return results
 
 

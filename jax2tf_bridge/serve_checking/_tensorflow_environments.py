@@ -272,8 +272,7 @@ def find_installer() -> Iterator[Installer]:
     with tempfile.TemporaryDirectory(prefix="jax2tf-bridge-") as folder:
         # The running environment may lack pip; a venv has it.
         _run_checked([sys.executable, "-m", "venv", "--copies", folder])
-        names = ("Scripts/python.exe", "bin/python")
-        yield _Pip(next(str(Path(folder, n)) for n in names if Path(folder, n).exists()), folder)
+        yield _Pip(str(_get_python(Path(folder))), folder)
 
 
 class _Uv:
@@ -326,14 +325,8 @@ class _Pip:
         return python
 
     def has_wheel(self, minor: int, requirement: str) -> bool:
-        words = [
-            "--dry-run",
-            "--quiet",
-            "--no-deps",
-            "--ignore-installed",
-            "--only-binary",
-            ":all:",
-        ]
+        words = ["--dry-run", "--quiet", "--no-deps", "--ignore-installed"]
+        words += ["--only-binary", ":all:"]
         place = ["--python-version", f"3.{minor}", "--target", str(Path(self._folder, "none"))]
         return _has_solution(_run([*self._pip, "install", *words, *place, requirement]))
 

@@ -77,24 +77,25 @@ class Sampler:
         Raises:
           ShapeError: none were found.
         """
-        return [self.with_sizes({}), *itertools.islice(self._iterate_sizes(self._only), 1, count)]
+        return [
+            self.with_sizes({}),
+            *itertools.islice(self._iterate_sizes(self._only), 1, count),
+        ]
 
-    def with_sizes(self, given: Sizes) -> Sizes:
-        """Returns the smallest sizes that include the given ones.
+    def with_sizes(self, fixed: Sizes) -> Sizes:
+        """Returns the smallest sizes that include the fixed ones.
 
         Raises:
           ShapeError: none were found.
         """
-        candidates = self._iterate_sizes(
-            {**self._only, **{name: [size] for name, size in given.items()}}
-        )
-        smallest = next(candidates, None)
+        among = {**self._only, **{name: [size] for name, size in fixed.items()}}
+        smallest = next(self._iterate_sizes(among), None)
         if smallest is None:
-            free = [name for name in self.variables if name not in given]
-            fixed = ", ".join(f"{name} = {size}" for name, size in given.items())
+            free = [name for name in self.variables if name not in fixed]
+            texts = ", ".join(f"{name} = {size}" for name, size in fixed.items())
             raise ShapeError(
                 f"{self._name}: no sizes of {', '.join(free) or 'its variables'}"
-                f"{f' beside {fixed}' if fixed else ''} were found that satisfy "
+                f"{f' beside {texts}' if texts else ''} were found that satisfy "
                 f"{self._scope if self._scope.constraints else 'its shapes'}."
             )
         return smallest
@@ -107,20 +108,19 @@ class Sampler:
     def array(self, aval: Aval, sizes: Sizes, *, seed: bool = False) -> Any:
         """Draws a random array: normal floats or small integers; for a key, its words or a seed."""
         shape = aval.shape if seed else aval.op_shape
-        concrete = tuple(int(size or 0) for size in evaluate_shape(shape, sizes))
-        return self._draw_values(concrete, aval.op_dtype)
-
-    def _draw_values(self, shape: Sequence[int], dtype: str) -> Any:
-        generator, kind = self._generator, kind_of(dtype)
+        size = tuple(int(n or 0) for n in evaluate_shape(shape, sizes))
+        generator, dtype = self._generator, aval.op_dtype
+        kind = kind_of(dtype)
         if kind == "bool":
-            return generator.integers(0, 2, shape).astype(bool)
+            return generator.integers(0, 2, size).astype(bool)
         if kind in ("int", "uint"):
-            return generator.integers(0, _INTEGER_BOUND, shape).astype(dtype)
+            return generator.integers(0, _INTEGER_BOUND, size).astype(dtype)
+        numbers: Any = generator.normal(size=size)
         if kind == "complex":
-            return (generator.normal(size=shape) + 1j * generator.normal(size=shape)).astype(dtype)
+            return (numbers + 1j * generator.normal(size=size)).astype(dtype)
         # Other dtypes, such as bfloat16, are converted from float32 by the caller.
-        known = dtype in ("float16", "float32", "float64")
-        return generator.normal(size=shape).astype(dtype if known else np.float32)
+        is_known = dtype in ("float16", "float32", "float64")
+        return numbers.astype(dtype if is_known else np.float32)
 
 
 _QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}

@@ -19,13 +19,14 @@ class Processing:
 
     Attributes:
       preprocess: a TensorFlow function that is called with the inputs by keyword and returns the
-        arguments without the weights: one value, a tuple, or a dict by the argument's name. Where
-        the function takes 32 bits, 64 are cast (int64 of a lookup table); nothing else is.
-      inputs: the inputs of `preprocess`: by name a tf.TensorSpec.
+        arguments without the weights: one value, a tuple, or a dict by the argument's name. 64-bit
+        values, such as the int64 of a lookup table, are cast if the function takes 32 bits;
+        nothing else is cast.
+      inputs: maps the names of the inputs of `preprocess` to their tf.TensorSpec.
       postprocess: a TensorFlow function that is called with the results by keyword and returns the
-        outputs: a dict by name, or one tensor ("output_0"), or several in order.
-      resources: lookup tables, variables and modules that both use, which TensorFlow has to save
-        with them. Those that the functions close over are found without being named.
+        outputs: a dict by name, one tensor ("output_0"), or several in order.
+      resources: lookup tables, variables and modules that the functions use and TensorFlow has to
+        save; the bridge finds those that the functions close over.
 
     >>> Processing(preprocess=lambda pixels: pixels / 255.0).postprocess is None
     True
@@ -42,13 +43,13 @@ class Padding:
     """Padding of a signature's inputs to buckets.
 
     Attributes:
-      buckets: as in `save`, for this signature alone; None for those of `save`.
-      mask: the input that is true for real elements and false for padding, as "mask" of the shape
-        (b,), (b, n) or (b, 1, 1, n); or several such inputs. The buckets fill it, so callers do
-        not pass it.
+      buckets: as in `save`, for this signature alone; by default those of `save`.
+      mask: the name of the input that is true for real elements and false for padding, as "mask" of
+        the shape (b,), (b, n) or (b, 1, 1, n); or several such names. The bridge fills it, so
+        callers do not pass it.
       pad_values: the values that inputs are padded with, by name, as {"ids": 1}; zeros by default.
-      unchecked_padding: dimension variables, as ["n"], for which `save` does not try whether
-        padding changes results: you vouch for it. The SavedModel says so.
+      unchecked_padding: dimension variables, as ["n"], for which you vouch that padding changes no
+        results, so `save` does not check it. The SavedModel records this.
 
     >>> Padding(buckets={"n": [16, 64]}, pad_values={"ids": 1}).mask is None
     True
@@ -62,35 +63,35 @@ class Padding:
 
 @dataclass(frozen=True)
 class Signature:
-    """A function as a signature of a SavedModel, with what `save` needs to know of it.
+    """A function as a signature of a SavedModel.
 
     Attributes:
       function: a JAX function, a PortableFunction, or the path of a .jaxfn file.
-      args: of a JAX function, examples of its positional arguments without the weights: arrays
-        or jax.ShapeDtypeStruct.
-      kwargs: the same of its keyword arguments, all of which become inputs.
+      args: examples of the positional arguments of a JAX function, without the weights: arrays or
+        jax.ShapeDtypeStruct.
+      kwargs: examples of its keyword arguments, all of which become inputs.
       polymorphic_shapes: as in `export`, for `args`.
       polymorphic_constraints: as in `export`.
-      disabled_checks: as in `export`, of DisabledSafetyCheck.
+      disabled_checks: the DisabledSafetyCheck of `export`.
       runtime_checks: as in `export`: "drop" leaves out the checks of values that
         equinox.error_if and checkify.check make while the function runs.
-      takes_params: whether its first argument is the `params` of `save`; None: if they are given.
-      input_names: other names than those that follow from the arguments, by these or by paths:
-        {"x": "image"}.
-      output_names: the same of the results; or one name for each, in order.
+      takes_params: whether its first argument is the `params` of `save`; by default if `save` has
+        them.
+      input_names: new names of inputs, by the name that follows from an argument or by its path,
+        as {"x": "image"}.
+      output_names: new names of outputs likewise; or one name for each, in order.
       defaults: values of inputs that a caller may leave out, by name. TensorFlow Serving fills
         them in over gRPC; over REST callers pass every input. The methods of a loaded model fill
-        in any of up to five; where more have defaults, a call leaves out all of them or none.
-        Arrays within a container have no defaults there. With `preprocess` these are inputs of
-        that function.
+        in any of up to five; if more have defaults, a call leaves out all of them or none.
+        Arrays within a container have no defaults there. With `preprocess` these are its inputs.
       processing: TensorFlow functions that run before and after the function.
-      seed: how PRNG keys are given: "key" as their uint32 words, "scalar" as a seed, a uint32
-        from which jax.random.key makes the same key.
-      padding: how inputs are padded to buckets.
-      example: values of inputs by name, for warm-up requests (zeros by default), and for the trial
-        of buckets, which otherwise draws them. With `preprocess` of what that takes, and no
-        requests by default; a list of such mappings where they differ in sizes that have buckets.
-        With open sizes and no buckets, each of one or several is a request of its sizes.
+      seed: the form of PRNG keys among the inputs: "key" is their uint32 words; "scalar" is a
+        seed, a uint32 from which jax.random.key makes the key.
+      padding: the padding of inputs to buckets.
+      example: values of inputs by name, for warm-up requests and for the trial of buckets. By
+        default requests are zeros, and the trial draws values. With `preprocess`, these are values
+        of its inputs, and there are no requests by default; pass a list of such mappings to reach
+        buckets of several sizes. With open sizes and no buckets, each mapping is one request.
     """
 
     function: Any
