@@ -117,8 +117,8 @@ def test_an_example_is_tried_and_kept(ok: Ok, words: str, kind: str) -> None:
         f"e.{kind}",
     )
     (request,) = read_warm_up(Path("m"))
-    np.testing.assert_array_equal(request.arrays()["ids"], [[7, 8, 9, 7]])
-    assert request.arrays()["ids"].dtype == np.int32
+    np.testing.assert_array_equal(request.inputs["ids"], [[7, 8, 9, 7]])
+    assert request.inputs["ids"].dtype == np.int32
 
 
 def test_misspelt_names(run: Run, masked: str) -> None:

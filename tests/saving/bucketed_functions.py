@@ -17,7 +17,9 @@ from jax2tf_bridge.saving.buckets import (
     make_bucketing,
     pad_to_buckets,
 )
-from jax2tf_bridge.saving.signatures._inputs import as_op_aval, valid_names
+
+# Private: the names that `save` gives, for functions that are padded without being saved.
+from jax2tf_bridge.saving.signatures._inputs import valid_names
 from shape_poly import symbolic_shape
 
 
@@ -54,10 +56,14 @@ def named(f: Callable[..., Any], *args: Any, shapes: Any = "(b, ...)", **options
     portable = export(f, polymorphic_shapes=shapes, platforms=["cpu"], **options)(*args)
     inputs = valid_names(portable.in_paths(), "input")
     outputs = valid_names(portable.out_tree.leaf_paths(), "output")
+    in_avals, out_avals = (
+        [Aval(a.op_shape, a.op_dtype) for a in avals]
+        for avals in (portable.in_avals, portable.out_avals)
+    )
     return NamedFunction(
         portable,
-        dict(zip(inputs, map(as_op_aval, portable.in_avals), strict=True)),
-        dict(zip(outputs, map(as_op_aval, portable.out_avals), strict=True)),
+        dict(zip(inputs, in_avals, strict=True)),
+        dict(zip(outputs, out_avals, strict=True)),
     )
 
 

@@ -20,6 +20,8 @@ from jax2tf_bridge.errors import (
     StructureError,
 )
 from jax2tf_bridge.saving import WeightsReport, assign_weights
+
+# Private: the names of all variables, which assign_weights shows only in errors.
 from jax2tf_bridge.saving.weights._assign import model_variables
 from tests.tensorflow_process import run_in_tensorflow
 

@@ -15,6 +15,8 @@ from tensorflow import keras
 from jax2tf_bridge import Signature, export, publish, read_weights, save, write_weights
 from jax2tf_bridge.errors import ShapeError, StructureError
 from jax2tf_bridge.saving import assign_weights
+
+# Private: the names of all variables, which assign_weights shows only in errors.
 from jax2tf_bridge.saving.weights._assign import model_variables
 from jax2tf_bridge.saving.weights._params import match
 

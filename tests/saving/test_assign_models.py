@@ -15,6 +15,8 @@ import tensorflow as tf
 from jax2tf_bridge import Signature, save
 from jax2tf_bridge.errors import ShapeError, StructureError
 from jax2tf_bridge.saving import assign_weights
+
+# Private: the names of all variables, which assign_weights shows only in errors.
 from jax2tf_bridge.saving.weights._assign import model_variables
 from tests.saving.saved_functions import DENSE, PARAMS, X, dense
 

@@ -15,11 +15,11 @@ import tensorflow as tf
 from jax2tf_bridge import Processing, Signature, save
 from jax2tf_bridge.errors import SavingError
 from jax2tf_bridge.saving import SavedModel
-from jax2tf_bridge.saving.serving._warm_up import read_warm_up
 from jax2tf_bridge.to_tensorflow import is_accepted_as
 from tests.saving.flat_signatures import flat_signature
 from tests.saving.saved_functions import contents
 from tests.saving.text_classifier import PARAMS, scores_of, signature
+from tests.saving.warm_up_files import read_warm_up
 
 X = np.ones((2, 3), np.float32)
 BUCKETS: dict[str, Any] = {"buckets": {"b": [1, 4], "l": [2, 4]}, "oversize": {"l": "as is"}}
@@ -62,7 +62,7 @@ def test_strings_go_in_and_labels_come_out(saved: SavedModel) -> None:
 def test_examples_become_a_request_for_each_choice_of_buckets(saved: SavedModel) -> None:
     short, long = (text.encode() for text in TEXTS)
     requests = list(read_warm_up(Path(saved.path)))
-    assert [r.arrays()["text"].tolist() for r in requests] == [
+    assert [r.inputs["text"].tolist() for r in requests] == [
         *([short], [long]),
         *([short] * 4, [long] * 4),
     ]
@@ -214,7 +214,7 @@ def test_an_example_has_a_value_for_each_input(tmp_path: Path) -> None:
         quickly(tmp_path / "1", two)
     quickly(tmp_path / "1", dataclasses.replace(two, defaults={"scale": 2.0}))
     (request,) = read_warm_up(tmp_path / "1")
-    assert request.arrays()["scale"] == 2
+    assert request.inputs["scale"] == 2
     several = Signature(lambda x: x, args=[X], example=[{"x": X}] * 2)
     with pytest.raises(
         SavingError, match=r"^example of the signature serving_default, which has fi"
@@ -410,7 +410,7 @@ def test_an_example_that_cannot_be_doubled_is_taken_as_it_is(tmp_path: Path) -> 
         example={"audio": np.ones(4, np.float32)},
     )
     saved = save(tmp_path / "m", framed, buckets={"b": [1, 4]}, vjp_order=0)
-    assert [request.arrays()["audio"].shape for request in read_warm_up(Path(saved.path))] == [(4,)]
+    assert [request.inputs["audio"].shape for request in read_warm_up(Path(saved.path))] == [(4,)]
     (note,) = saved.notes
     assert "with the buckets b = 4" in note
 

@@ -14,8 +14,8 @@ import tensorflow as tf
 from jax2tf_bridge import Padding, Signature, save
 from jax2tf_bridge.errors import SavingError, ShapeError, UnsoundBucketsError
 from jax2tf_bridge.saved_model import read_sidecar
-from jax2tf_bridge.saving.serving._warm_up import read_warm_up
 from jax2tf_bridge.to_tensorflow import _tf_compat
+from tests.saving.warm_up_files import read_warm_up
 
 W = np.linspace(-1, 1, 6).astype(np.float32).reshape(3, 2)
 X = np.ones((2, 3), np.float32)

@@ -22,6 +22,8 @@ from jax2tf_bridge.errors import (
     ShapeError,
     StructureError,
 )
+
+# Private: its limit of 2 GB is lowered.
 from jax2tf_bridge.saving.signatures import _signature
 from tests.saving.saved_functions import DENSE, PARAMS, X, contents, dense
 

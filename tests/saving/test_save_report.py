@@ -14,8 +14,8 @@ from flax import nnx
 from jax2tf_bridge import AUTO, Signature, export, save
 from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
 from jax2tf_bridge.saving import SavedModel
-from jax2tf_bridge.saving.serving._warm_up import read_warm_up
 from tests.saving.saved_functions import DENSE, PARAMS
+from tests.saving.warm_up_files import read_warm_up
 
 X = np.ones((2, 3), np.float32)
 ONE = np.float32(1)

@@ -19,11 +19,14 @@ from jax2tf_bridge import Signature, save
 from jax2tf_bridge.errors import SavingError
 from jax2tf_bridge.saving import BatchingParameters
 from jax2tf_bridge.saving.buckets import Bucketing, make_bucketing
+
+# Private: instructions for signatures that no saved model of the tests has, and requests for a
+# model that TensorFlow saved.
 from jax2tf_bridge.saving.serving import _precompile, precompile
 from jax2tf_bridge.saving.serving._instructions import ServedSignature, make_serving_instructions
 from jax2tf_bridge.saving.serving._precompile import CACHE_FOLDER, cache_environment
 from jax2tf_bridge.saving.serving._requests import make_bucket_requests
-from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, Zeros
+from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, make_zeros
 from jax2tf_bridge.saving.signatures import ServedArray
 from tests.fresh_process import run_python
 from tests.saving.bucketed_functions import aval, named
@@ -353,7 +356,7 @@ def test_a_model_that_does_not_run(
 ) -> None:
     path, _ = model
     in_this_process(monkeypatch)
-    wrong = WarmUpRequest("f", {"x": Zeros((2, 29), "float32")})
+    wrong = WarmUpRequest("f", {"x": make_zeros((2, 29), "float32")})
     with pytest.raises(SavingError) as caught:
         precompile(path, [wrong])
     assert str(caught.value).startswith(f"{path} could not be run to compile it ahead: ")

@@ -21,6 +21,8 @@ from jax2tf_bridge.inspecting._saved_models import format_signature_facts
 from jax2tf_bridge.loading import LoadedFunction
 from jax2tf_bridge.saved_model import read_sidecar
 from jax2tf_bridge.saving.buckets import check_rows
+
+# Private: draws inputs for a signature without comparing results.
 from jax2tf_bridge.verifying._comparison import ComparedPair
 from jax2tf_bridge.verifying._containers import KnownTypes
 from tests.saving.bucketed_functions import NamedFunction, named

@@ -14,11 +14,13 @@ from jax2tf_bridge.errors import FileFormatError, ShapeError
 from jax2tf_bridge.saved_model import WARM_UP, bytes_field
 from jax2tf_bridge.saving.buckets import Bucketing, make_bucketing
 from jax2tf_bridge.saving.serving import write_warm_up
+
+# Private: requests of every dtype and shape, without a model for each.
 from jax2tf_bridge.saving.serving._requests import (
     make_bucket_requests,
     make_request_from_example,
 )
-from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, Zeros, read_warm_up
+from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, make_zeros, read_warm_up
 from shape_poly import parse_comparison
 from tests.sampling import stride
 from tests.saving.bucketed_functions import aval
@@ -46,7 +48,7 @@ def all_dtypes() -> list[WarmUpRequest]:
         WarmUpRequest(
             f"of_{dtype}",
             {
-                "zeros": Zeros((2, 3), dtype),
+                "zeros": make_zeros((2, 3), dtype),
                 "ones": array((2, 3), dtype),
                 "one": array((), dtype),
                 "none": array((0, 2), dtype),
@@ -63,8 +65,8 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     found = list(read_warm_up(tmp_path))
     assert [str(r) for r in found] == [str(r) for r in requests]
     for got, expected in zip(found, requests, strict=True):
-        for name, array in expected.arrays().items():
-            np.testing.assert_array_equal(got.arrays()[name], array, strict=True)
+        for name, array in expected.inputs.items():
+            np.testing.assert_array_equal(got.inputs[name], array, strict=True)
 
 
 def serving_messages() -> Any:
@@ -118,13 +120,13 @@ def test_the_file_is_what_protobuf_reads(tmp_path: Path) -> None:
         assert read.model_spec.signature_name == request.signature
         assert list(read.output_filter) == []
         assert set(read.inputs) == set(request.inputs)
-        for name, tensor in request.arrays().items():
+        for name, tensor in request.inputs.items():
             values = tf.io.parse_tensor(read.inputs[name], tensor.dtype)
             np.testing.assert_array_equal(values.numpy(), tensor)
 
 
 def test_zeros_take_no_room(tmp_path: Path) -> None:
-    request = WarmUpRequest("f", {"x": Zeros((1024, 1024, 64), "float32")})
+    request = WarmUpRequest("f", {"x": make_zeros((1024, 1024, 64), "float32")})
     write_warm_up(tmp_path, [request])
     assert (tmp_path / WARM_UP).stat().st_size < 100
     (found,) = read_warm_up(tmp_path)
@@ -133,12 +135,12 @@ def test_zeros_take_no_room(tmp_path: Path) -> None:
 
 def test_strings_are_read_back(tmp_path: Path) -> None:
     words = np.array([b"a", "größe".encode()], object)
-    request = WarmUpRequest("f", {"words": words, "none": Zeros((2,), "string")})
+    request = WarmUpRequest("f", {"words": words, "none": make_zeros((2,), "string")})
     write_warm_up(tmp_path, [request])
     (found,) = read_warm_up(tmp_path)
     assert str(found) == str(request) == "f(words: string[2], none: string[2])"
-    assert found.arrays()["words"].tolist() == words.tolist()
-    assert found.arrays()["none"].tolist() == [b"", b""]
+    assert found.inputs["words"].tolist() == words.tolist()
+    assert found.inputs["none"].tolist() == [b"", b""]
 
 
 def test_a_request_for_each_bucket() -> None:
@@ -162,7 +164,7 @@ def test_an_example_of_open_sizes_is_a_request_as_it_is() -> None:
     assert str(request) == "f(x: float32[2,4,3], ids: int32[4], n: int32[])"
     assert request.inputs["x"] is x
     np.testing.assert_array_equal(
-        make_request_from_example("f", inputs, (), {"n": np.int32(7)}).arrays()["n"],
+        make_request_from_example("f", inputs, (), {"n": np.int32(7)}).inputs["n"],
         np.int32(7),
         strict=True,
     )
@@ -213,9 +215,9 @@ def test_an_example_whose_sizes_do_not_follow(size: int) -> None:
 def test_an_example_is_repeated_and_cut() -> None:
     x = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
     small, large = make_bucket_requests(bucketing(), {"x": x, "n": np.int32(7)})
-    np.testing.assert_array_equal(small.arrays()["x"], x[:1, :1])
-    np.testing.assert_array_equal(large.arrays()["x"], np.tile(x[:, :1], (4, 1, 1)))
-    np.testing.assert_array_equal(small.arrays()["n"], np.int32(7), strict=True)
+    np.testing.assert_array_equal(small.inputs["x"], x[:1, :1])
+    np.testing.assert_array_equal(large.inputs["x"], np.tile(x[:, :1], (4, 1, 1)))
+    np.testing.assert_array_equal(small.inputs["n"], np.int32(7), strict=True)
 
 
 @pytest.mark.parametrize(

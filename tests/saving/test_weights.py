@@ -25,7 +25,11 @@ from jax2tf_bridge.errors import (
 )
 from jax2tf_bridge.saved_model import SIDECAR, Sidecar, VariableEntry, write_sidecar
 from jax2tf_bridge.saving import latest_version, publish_version, publish_weights
+
+# Private: changed to write small groups, and to remove a version in between.
 from jax2tf_bridge.saving.publishing import _publish_weights as _weights
+
+# Private: fingerprints with fields that no TensorFlow writes yet.
 from jax2tf_bridge.saving.weights._checkpoint import replace_checkpoint_digest
 from tests.fresh_process import run_python
 

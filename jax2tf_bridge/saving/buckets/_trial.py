@@ -170,21 +170,18 @@ class _Trial:
 
     def check_padding(self) -> None:
         """Pads all variables at once; if a result changes, pads each alone to name the cause."""
-        full, below = self.sizes.full, self.sizes.find_sizes_below()
-        if below and self.sizes.satisfies_constraints({**full, **below}):
+        below = self.sizes.find_sizes_below()
+        error = None
+        if below and self.sizes.satisfies_constraints({**self.sizes.full, **below}):
             error = self._find_padding_error(below)
             if error is None:
                 return
-            if len(below) > 1:
-                for variable, size in below.items():
-                    alone = self._find_padding_error({variable: size})
-                    if alone is not None:
-                        raise alone
-            raise error
         for variable, size in below.items():
-            error = self._find_padding_error({variable: size})
-            if error is not None:
-                raise error
+            alone = self._find_padding_error({variable: size})
+            if alone is not None:
+                raise alone
+        if error is not None:
+            raise error
 
     def check_row_independence(self) -> None:
         """Puts other rows beside rows, and any values behind sequences of a single valid size."""

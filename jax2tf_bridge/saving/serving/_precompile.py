@@ -88,14 +88,14 @@ def _run_in_session(model: str, requests: Iterable[WarmUpRequest]) -> None:
         signatures = v1.saved_model.load(session, ["serve"], model).signature_def
         for request in requests:
             signature = signatures[request.signature]
-            feeds = {signature.inputs[n].name: x for n, x in request.arrays().items()}
+            feeds = {signature.inputs[n].name: x for n, x in request.inputs.items()}
             session.run([output.name for output in signature.outputs.values()], feeds)
 
 
 def _run_loaded(model: str, requests: Iterable[WarmUpRequest]) -> None:
     signatures: Any = tf.saved_model.load(model).signatures
     for request in requests:
-        tensors = {name: tf.constant(array) for name, array in request.arrays().items()}
+        tensors = {name: tf.constant(array) for name, array in request.inputs.items()}
         signatures[request.signature](**tensors)
 
 

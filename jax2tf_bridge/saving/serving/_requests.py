@@ -15,7 +15,7 @@ from jax2tf_bridge.errors import SavingError, ShapeError
 from jax2tf_bridge.portable import Aval, variables_in
 from jax2tf_bridge.saving.buckets import Bucketing, find_sizes, format_sizes
 from jax2tf_bridge.saving.serving._precompile import extract_first_line
-from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, Zeros
+from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, make_zeros
 from jax2tf_bridge.saving.signatures import (
     Endpoint,
     NamedPort,
@@ -164,13 +164,13 @@ def _make_request(
     values: Mapping[str, int],
     example: Mapping[str, Any],
 ) -> WarmUpRequest:
-    arrays: dict[str, Zeros | np.ndarray[Any, Any]] = {}
+    arrays = {}
     for name, aval in inputs.items():
         shape = tuple(size or 0 for size in evaluate_shape(aval.op_shape, values))
         if name in example:
             arrays[name] = _fit_array(signature, name, aval, np.asarray(example[name]), shape)
         else:
-            arrays[name] = Zeros(shape, aval.op_dtype)
+            arrays[name] = make_zeros(shape, aval.op_dtype)
     return WarmUpRequest(signature, arrays)
 
 

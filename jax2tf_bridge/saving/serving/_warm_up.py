@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -27,12 +27,7 @@ MAX_REQUESTS = 1000
 """Maximum number of requests with which TensorFlow Serving loads a model."""
 
 
-@dataclass(frozen=True)
-class Zeros:
-    """Array of zeros or empty strings that takes no space in memory or in a file."""
-
-    shape: tuple[int, ...]
-    dtype: str
+_Array: TypeAlias = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,34 +36,25 @@ class WarmUpRequest:
 
     Attributes:
       signature: the name of the signature.
-      inputs: the arguments by name: zeros, or values.
+      inputs: the arguments by name.
     """
 
     signature: str
-    inputs: Mapping[str, Zeros | np.ndarray[Any, Any]]
-
-    def arrays(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Returns the inputs as arrays."""
-        return {name: _to_array(x) for name, x in self.inputs.items()}
+    inputs: Mapping[str, _Array]
 
     def __str__(self) -> str:
+        # NumPy stores strings as objects.
         inputs = (
-            f"{n}: {array_type_text(_get_dtype_name(x), x.shape)}" for n, x in self.inputs.items()
+            f"{name}: {array_type_text(tf.as_dtype(array.dtype).name, array.shape)}"
+            for name, array in self.inputs.items()
         )
         return f"{self.signature}({', '.join(inputs)})"
 
 
-def _to_array(array: Zeros | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    if isinstance(array, Zeros):
-        if array.dtype == "string":
-            return np.full(array.shape, b"", object)
-        return np.zeros(array.shape, tf.as_dtype(array.dtype).as_numpy_dtype)
-    return array
-
-
-def _get_dtype_name(array: Zeros | np.ndarray[Any, Any]) -> str:
-    """Returns TensorFlow's name of the dtype; NumPy stores strings as objects."""
-    return array.dtype if isinstance(array, Zeros) else str(tf.as_dtype(array.dtype).name)
+def make_zeros(shape: tuple[int, ...], dtype: str) -> _Array:
+    """Makes an array of zeros or empty strings that takes no space in memory or in a file."""
+    zero = b"" if dtype == "string" else 0
+    return np.broadcast_to(np.array(zero, tf.as_dtype(dtype).as_numpy_dtype), shape)
 
 
 def write_warm_up(folder: Path, requests: Iterable[WarmUpRequest]) -> None:
@@ -104,14 +90,11 @@ def _encode_log(request: WarmUpRequest) -> bytes:
     return bytes_field(PredictionLogField.PREDICT_LOG, predict_log)
 
 
-def _encode_tensor(array: Zeros | np.ndarray[Any, Any]) -> bytes:
-    if not isinstance(array, Zeros):
+def _encode_tensor(array: _Array) -> bytes:
+    if not (array.ndim and array.size) or any(array.strides):
         return bytes(tf.make_tensor_proto(array).SerializeToString())
-    dtype = tf.as_dtype(array.dtype)
-    zero = b"" if dtype == tf.string else np.zeros((), dtype.as_numpy_dtype)
-    proto = tf.make_tensor_proto(zero, dtype)
-    # A proto with a shape and a single value repeats that value; without a value, it is 0.
-    proto.ClearField("tensor_content")
+    # `make_zeros` repeats one element in memory, and a proto with a shape repeats a single value.
+    proto = tf.make_tensor_proto(array.flat[0], array.dtype)
     for size in array.shape:
         proto.tensor_shape.dim.add(size=size)
     return bytes(proto.SerializeToString())
