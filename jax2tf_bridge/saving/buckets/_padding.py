@@ -87,6 +87,7 @@ def pad_to_buckets(
         assert pull is not None
         return _pull_padded(pull, bucketing, inputs, values, cotangents)
 
+    gradients = gradients or PieceGradients(lambda order: None)
     run: RunFunction = run_call
     pull_run: PullFunction | None = None if pull is None else pull_call
     for variable, kind in bucketing.oversize.items():

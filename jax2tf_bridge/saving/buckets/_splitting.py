@@ -330,6 +330,10 @@ def get_carried_dtype(aval: Aval) -> tf.DType:
     return tf.float16 if aval.op_dtype in NARROW_FLOATS else tf.as_dtype(aval.op_dtype)
 
 
+_Kinds: TypeAlias = tuple[dict[str, PieceKind], list[PieceKind], dict[str, PieceKind]]
+"""Kinds of the inputs, of the held tensors and of the unknown sizes."""
+
+
 @dataclass(frozen=True)
 class SplitFunction:
     """Function that runs sizes of a variable above its largest bucket in pieces.
@@ -339,14 +343,14 @@ class SplitFunction:
       bucketing: the buckets; each input and output has the variable at most once, alone in its
         dimension.
       variable: the variable along which to cut.
-      gradients: collects the gradients of the pieces, if they are saved.
+      gradients: collects the gradients of the pieces.
       pull: the gradient of `run`, if there is one.
     """
 
     run: RunFunction
     bucketing: Bucketing
     variable: str
-    gradients: PieceGradients | None
+    gradients: PieceGradients
     pull: PullFunction | None = None
 
     def __call__(self, inputs: Inputs, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -362,25 +366,42 @@ class SplitFunction:
 
     def _run_loop(self, inputs: Inputs, values: Mapping[str, Any]) -> dict[str, Any]:
         """Runs the pieces of an unknown size in a loop of TensorFlow."""
-        order = _PieceArguments.of(inputs, values)
-        arguments = self._list_arguments(inputs, values)
-        results = {name: self._make_result(name, order.known) for name in self.bucketing.outputs}
+        known = {v: size for v, size in values.items() if isinstance(size, int)}
+        unknown = {v: size for v, size in values.items() if v not in known}
+        avals = self.bucketing.passed_inputs()
+        axes = {name: _find_axis(avals[name], self.variable) for name in inputs.named}
+        kinds: _Kinds = (
+            {name: "whole" if axis is None else axis for name, axis in axes.items()},
+            ["whole"] * len(inputs.held),
+            {v: "size" if v == self.variable else "whole" for v in unknown},
+        )
+        flat = tf.nest.flatten((dict(inputs.named), list(inputs.held), unknown))
+        arguments = tuple(
+            Slot(kind, tf.TensorSpec(tensor.shape, tensor.dtype))
+            for kind, tensor in zip(tf.nest.flatten(kinds), flat, strict=True)
+        )
+        results = {name: self._make_result(name, known) for name in self.bucketing.outputs}
 
         def make() -> PiecewiseFunction:
-            return self._make_piecewise(order, arguments, results)
+            return self._make_piecewise(kinds, known, arguments, results)
 
-        key = (*order.known.items(), *order.names, *order.unknown, *arguments)
-        gradients = self.gradients
-        piecewise = make() if gradients is None else gradients.piecewise(self.variable, key, make)
-        sizes = [values[name] for name in order.unknown]
-        joined = piecewise(*inputs.named.values(), *inputs.held, *sizes)
-        return dict(zip(results, joined, strict=True))
+        key = (*known.items(), *inputs.named, *unknown, *arguments)
+        piecewise = self.gradients.piecewise(self.variable, key, make)
+        return dict(zip(results, piecewise(*flat), strict=True))
 
     def _make_piecewise(
-        self, order: _PieceArguments, arguments: tuple[Slot, ...], results: Mapping[str, Slot]
+        self,
+        kinds: _Kinds,
+        known: Mapping[str, int],
+        arguments: tuple[Slot, ...],
+        results: Mapping[str, Slot],
     ) -> PiecewiseFunction:
+        def unflatten(args: Sequence[Any]) -> tuple[Inputs, dict[str, Any]]:
+            named, held, sizes = tf.nest.pack_sequence_as(kinds, args[: len(arguments)])
+            return Inputs(named, held), {**known, **sizes}
+
         def of_piece(*args: tf.Tensor) -> list[tf.Tensor]:
-            tensors = self.run(*order.unflatten(args))
+            tensors = self.run(*unflatten(args))
             return [tensors[name] for name in results]
 
         @opaque_to_autograph
@@ -388,9 +409,12 @@ class SplitFunction:
             assert self.pull is not None
             targets = [name for name, slot in results.items() if slot.is_differentiable]
             cotangents = dict(zip(targets, args[len(arguments) :], strict=True))
-            pulled = self.pull(*order.unflatten(args), cotangents)
+            pulled = self.pull(*unflatten(args), cotangents)
+            named, _, sizes = kinds
             # Sizes have no cotangents; they are integers, so the list below leaves them out.
-            by_argument = [*map(pulled.named.get, order.names), *pulled.held]
+            by_argument = tf.nest.flatten(
+                ({n: pulled.named.get(n) for n in named}, list(pulled.held), sizes)
+            )
             return [
                 tf.zeros_like(args[i]) if by_argument[i] is None else by_argument[i]
                 for i in list_differentiable(arguments)
@@ -401,28 +425,9 @@ class SplitFunction:
             self._largest,
             arguments,
             tuple(results.values()),
-            (lambda order: None) if self.gradients is None else self.gradients.gradient_problem,
+            self.gradients.gradient_problem,
             pull=None if self.pull is None else pull_of_piece,
         )
-
-    def _list_arguments(self, inputs: Inputs, values: Mapping[str, Any]) -> tuple[Slot, ...]:
-        """Lists the slots of the inputs, of the held tensors and of the unknown sizes."""
-        avals = self.bucketing.passed_inputs()
-        kinds: list[PieceKind] = []
-        for name in inputs.named:
-            axis = _find_axis(avals[name], self.variable)
-            kinds.append("whole" if axis is None else axis)
-        kinds += ["whole"] * len(inputs.held)
-        tensors = (*inputs.named.values(), *inputs.held)
-        slots = [
-            Slot(kind, tf.TensorSpec(tensor.shape, tensor.dtype))
-            for kind, tensor in zip(kinds, tensors, strict=True)
-        ]
-        for name, value in values.items():
-            if not isinstance(value, int):
-                kind: PieceKind = "size" if name == self.variable else "whole"
-                slots.append(Slot(kind, tf.TensorSpec((), value.dtype)))
-        return tuple(slots)
 
     def _make_result(self, name: str, known: Mapping[str, int]) -> Slot:
         aval = self.bucketing.outputs[name]
@@ -447,36 +452,6 @@ class SplitFunction:
             parts = [part[name] for part in pieces]
             joined[name] = parts[0] if axis is None else tf.concat(parts, axis)
         return joined
-
-
-@dataclass(frozen=True)
-class _PieceArguments:
-    """Order of the flat arguments of a piece: inputs, held tensors, unknown sizes.
-
-    Attributes:
-      names: the names of the inputs.
-      held_count: the number of held tensors.
-      known: the known sizes, which are no arguments.
-      unknown: the variables of the unknown sizes.
-    """
-
-    names: tuple[str, ...]
-    held_count: int
-    known: Mapping[str, int]
-    unknown: tuple[str, ...]
-
-    @staticmethod
-    def of(inputs: Inputs, values: Mapping[str, Any]) -> _PieceArguments:
-        known = {name: value for name, value in values.items() if isinstance(value, int)}
-        unknown = tuple(name for name in values if name not in known)
-        return _PieceArguments(tuple(inputs.named), len(inputs.held), known, unknown)
-
-    def unflatten(self, args: Sequence[Any]) -> tuple[Inputs, dict[str, Any]]:
-        """Returns the inputs and the values of variables; ignores what follows them."""
-        first_size = len(self.names) + self.held_count
-        named = dict(zip(self.names, args, strict=False))
-        sizes = dict(zip(self.unknown, args[first_size:], strict=False))
-        return Inputs(named, args[len(self.names) : first_size]), {**self.known, **sizes}
 
 
 def _find_axis(aval: Aval, variable: str) -> int | None:
