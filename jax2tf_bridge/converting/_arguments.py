@@ -66,12 +66,12 @@ class CallArguments:
         tree: Any
         leaves, tree = jax.tree_util.tree_flatten(dynamic, is_leaf=tf_compat.is_wrapper)
         if any(map(tf_compat.is_wrapper, leaves)):
-            dynamic = tree.unflatten(map(_without_wrappers, leaves))
+            dynamic = tree.unflatten(map(_unwrap, leaves))
             leaves, tree = jax.tree_util.tree_flatten(dynamic)
-        values = tuple(map(array_of, leaves))
+        values = tuple(map(to_array, leaves))
         for i, (value, leaf) in enumerate(zip(values, leaves, strict=True)):
             if value is None:
-                path = _paths(function, dynamic)[i]
+                path = _format_paths(function, dynamic)[i]
                 if isinstance(leaf, str) and path.isidentifier():
                     names = function.argument_names(len(dynamic[0]))
                     raise DTypeError(
@@ -85,7 +85,7 @@ class CallArguments:
                     f"Got: {leaf!r} of type {type(leaf).__name__}{static_leaf_hint(leaf, path)}"
                 )
         static_key = _static_key(function, static_args, static_kwargs)
-        key = (tree, static_key, tuple(map(_key, values)))
+        key = (tree, static_key, tuple(map(_make_key, values)))
         return CallArguments(function, static_args, static_kwargs, dynamic, values, key, static_key)
 
     def specs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -95,8 +95,8 @@ class CallArguments:
           DTypeError: JAX has no such dtype, or the rank of a tensor is not known.
         """
         tree: Any = jax.tree_util.tree_structure(self.dynamic)
-        paths = _paths(self.function, self.dynamic)
-        args, kwargs = rebuilt(tree, map(_spec, self.leaves, paths))
+        paths = _format_paths(self.function, self.dynamic)
+        args, kwargs = rebuilt(tree, map(_make_spec, self.leaves, paths))
         return (
             tuple(self.static_args.get(i, a) for i, a in enumerate(args)),
             {**kwargs, **self.static_kwargs},
@@ -116,19 +116,19 @@ class CallArguments:
                     f"The argument {portable.in_paths()[i]} is {leaf}, which does not fit "
                     f"{dtype.name}. Set jax_enable_x64, or pass it as a float."
                 )
-            tensors.append(_tensor(leaf, dtype))
+            tensors.append(_to_tensor(leaf, dtype))
         return tensors
 
 
-def _without_wrappers(leaf: Any) -> Any:
+def _unwrap(leaf: Any) -> Any:
     """Returns a leaf with TF's wrappers replaced by containers, at all depths."""
     if not tf_compat.is_wrapper(leaf):
         return leaf
     plain = tf_compat.unwrap_containers(leaf)
-    return jax.tree_util.tree_map(_without_wrappers, plain, is_leaf=tf_compat.is_wrapper)
+    return jax.tree_util.tree_map(_unwrap, plain, is_leaf=tf_compat.is_wrapper)
 
 
-def array_of(leaf: Any) -> Any:
+def to_array(leaf: Any) -> Any:
     """Returns a leaf as a tf.Tensor, a JAX or NumPy array, or a number; None for other objects."""
     if isinstance(leaf, (*_ARRAYS, *_NUMBERS)):
         return leaf
@@ -139,7 +139,7 @@ def array_of(leaf: Any) -> Any:
     return None
 
 
-def _key(value: Any) -> Hashable:
+def _make_key(value: Any) -> Hashable:
     if isinstance(value, tf.Tensor):
         shape = value.shape
         return (tuple(shape.as_list()) if shape.rank is not None else None, value.dtype)
@@ -170,7 +170,7 @@ def _static_key(
     return tuple((name, type(values[name]), values[name]) for name in sorted(values))
 
 
-def _paths(function: JaxCallable, dynamic: Any) -> list[str]:
+def _format_paths(function: JaxCallable, dynamic: Any) -> list[str]:
     """Paths of the leaves as a user would write them: "x", "params['w']"."""
     names = function.argument_names(len(dynamic[0]))
     keyed, _ = jax.tree_util.tree_flatten_with_path(dynamic)
@@ -181,7 +181,7 @@ def _paths(function: JaxCallable, dynamic: Any) -> list[str]:
     return paths
 
 
-def _spec(value: Any, path: str) -> OpenSpec:
+def _make_spec(value: Any, path: str) -> OpenSpec:
     if isinstance(value, tf.Tensor):
         if value.shape.rank is None:
             raise DTypeError(
@@ -201,7 +201,7 @@ def number_kind(value: Any) -> type:
     return next(kind for kind in _NUMBERS if isinstance(value, kind))
 
 
-def _tensor(value: Any, dtype: tf.DType) -> tf.Tensor:
+def _to_tensor(value: Any, dtype: tf.DType) -> tf.Tensor:
     if isinstance(value, tf.Tensor):
         return cast_if_needed(value, dtype)
     if isinstance(value, _ARRAYS):
@@ -241,7 +241,7 @@ def dtype_of_val(val: Any) -> tf.DType:
     >>> dtype_of_val(1), dtype_of_val(tf.constant(1.0, tf.float64))
     (tf.int32, tf.float32)
     """
-    value = array_of(val)
+    value = to_array(val)
     if value is None:
         raise DTypeError(
             "dtype_of_val takes a number or an array of TensorFlow, NumPy or JAX. "

@@ -256,7 +256,6 @@ class _FunctionCache:
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def portables(self) -> list[PortableFunction]:
-        """Portable functions that were made."""
         with self._lock:
             return [portable for known in self._by_specs.values() for portable in known]
 
@@ -311,7 +310,6 @@ class _Requirements(Sequence[str]):
     """Live view of the requirements of all portable functions made so far."""
 
     def __init__(self, portables: _FunctionCache) -> None:
-        """Takes the cache of the functions."""
         self._portables = portables
 
     def _texts(self) -> list[str]:

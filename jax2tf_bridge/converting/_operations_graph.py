@@ -21,12 +21,12 @@ def operations_graph(contents: SavedModelContents, target: Target) -> bytes:
       ModuleError: an operation of a module has no form in TensorFlow's, or a module calls
         TensorFlow functions itself.
     """
-    functions = {(m.function, m.node): _unwrap_called(m, target) for m in contents.modules}
+    functions = {(m.function, m.node): _make_function(m, target) for m in contents.modules}
     graph = (as_path(contents.path) / GRAPH_FILE).read_bytes()
     return replace_call_modules(graph, functions, for_converters=target.for_converters)
 
 
-def _unwrap_called(called: CalledModule, target: Target) -> PortableFunction:
+def _make_function(called: CalledModule, target: Target) -> PortableFunction:
     if called.functions:
         raise ModuleError(
             f"The module of {called.place} calls TensorFlow functions itself, and their "

@@ -131,13 +131,12 @@ def _name_leaves(newest: AnyPath, params: Any) -> Mapping[str, Any]:
     from jax2tf_bridge.from_jax.trees import tree_spec
 
     names = leaf_names(tree_spec(params))
-    if isinstance(params, Mapping) and not _are_of(newest, names):
+    if isinstance(params, Mapping) and not _has_weight_names(newest, names):
         # A state dict may lack the parts of names that boxes around single values add.
         return map_weights_by_name(newest, params)
     return dict(zip(names, jax.tree_util.tree_leaves(params), strict=True))
 
 
-def _are_of(newest: AnyPath, names: Sequence[str]) -> bool:
-    """Returns whether the weights of a version have these names."""
+def _has_weight_names(newest: AnyPath, names: Sequence[str]) -> bool:
     sidecar = read_sidecar(newest)
     return sidecar is None or set(names) == {v.name for v in sidecar[0].variables}

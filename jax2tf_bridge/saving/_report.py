@@ -57,8 +57,8 @@ class SavedSignature:
         """Describes an endpoint that was saved with these inputs and outputs."""
         fixed = fixed_sizes(endpoint)
         code = format_open_call(endpoint) if fixed else ""
-        problem = _gradient_missing_because(endpoint)
-        buckets = _buckets_text(endpoint.bucketing)
+        problem = _find_gradient_problem(endpoint)
+        buckets = _format_buckets(endpoint.bucketing)
         return SavedSignature(
             inputs, outputs, endpoint.function.order, problem, fixed, code, buckets
         )
@@ -116,7 +116,7 @@ class SavedModel:
         else:
             lines.append(f"  {_NO_WEIGHTS}")
         if self.constants:
-            size = sum(_bytes(aval) for aval in self.constants.values())
+            size = sum(_count_bytes(aval) for aval in self.constants.values())
             lines.append(
                 f"  captured arrays, now variables that are not trainable: {len(self.constants)}, "
                 f"{size / 1e6:.1f} MB"
@@ -133,7 +133,7 @@ def variable_aval(variable: tf.Variable) -> Aval:
     return Aval(tuple(variable.shape.as_list()), variable.dtype.name)
 
 
-def _bytes(aval: Aval) -> int:
+def _count_bytes(aval: Aval) -> int:
     size = int(tf.as_dtype(aval.dtype).size)
     for dimension in aval.shape:
         size *= int(str(dimension))
@@ -213,7 +213,7 @@ def format_open_call(endpoint: Endpoint) -> str:
     return f"{made_by}(..., polymorphic_shapes={value})"
 
 
-def _buckets_text(bucketing: Bucketing | None) -> str:
+def _format_buckets(bucketing: Bucketing | None) -> str:
     if bucketing is None:
         return ""
     pads = {name: number_text(value) for name, value in bucketing.pad_values.items()}
@@ -222,7 +222,7 @@ def _buckets_text(bucketing: Bucketing | None) -> str:
     return "; ".join(texts)
 
 
-def _gradient_missing_because(endpoint: Endpoint) -> str:
+def _find_gradient_problem(endpoint: Endpoint) -> str:
     return (
         "" if endpoint.function.orders is not None else endpoint.portable.gradient_problem() or ""
     )
@@ -253,7 +253,7 @@ def statistics_notes(trainable: Sequence[str]) -> tuple[Message, ...]:
 
 def missing_gradient_notes(endpoints: Sequence[Endpoint]) -> tuple[str, ...]:
     """Notes why signatures have no gradient."""
-    missing = {e.name: p for e in endpoints if (p := _gradient_missing_because(e))}
+    missing = {e.name: p for e in endpoints if (p := _find_gradient_problem(e))}
     return tuple(
         f"saved without a gradient{f' for {name}' if len(endpoints) > 1 else ''}: {problem}"
         for name, problem in missing.items()

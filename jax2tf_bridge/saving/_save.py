@@ -147,7 +147,7 @@ def save_functions(
         ]
         # A caller checks inputs that it knows before an export; AUTO may have added variables.
         options.check([e.signature_inputs() for e in plain])
-        check_size({e.name: _functions_of_orders(e.portable, e.function.order) for e in plain})
+        check_size({e.name: _iterate_orders(e.portable, e.function.order) for e in plain})
         saved_weights = weights.weights()
         variables = [*saved_weights, *constants.variables.values()]
         endpoints = add_buckets(
@@ -221,7 +221,6 @@ def _make_endpoint(
     vjp_order: int | None,
     has_params: bool,
 ) -> Endpoint:
-    """Makes the endpoint of a signature, with its weights and constants."""
     portable = as_portable_function(signature.function, f"The signature {name} of save")
     check_function(portable)
     takes = has_params if signature.takes_params is None else signature.takes_params
@@ -229,7 +228,7 @@ def _make_endpoint(
     own = weights.for_function(portable) if takes else []
     order = choose_order(portable, vjp_order)
     try:
-        for function in _functions_of_orders(portable, order or 0):
+        for function in _iterate_orders(portable, order or 0):
             constants.add(function)
     except GradientError as e:
         raise GradientError(
@@ -246,8 +245,7 @@ def _make_endpoint(
     return Endpoint(name, signature, WeightedFunction(name, signature, own, constants, order))
 
 
-def _functions_of_orders(portable: PortableFunction, order: int) -> Iterator[PortableFunction]:
-    """Yields the function, and its VJPs up to an order."""
+def _iterate_orders(portable: PortableFunction, order: int) -> Iterator[PortableFunction]:
     yield portable
     for _ in range(order):
         portable = portable.vjp()
@@ -256,8 +254,6 @@ def _functions_of_orders(portable: PortableFunction, order: int) -> Iterator[Por
 
 
 class _SavedObject(tf.Module):  # type: ignore[misc]
-    """Object that tf.saved_model.save writes."""
-
     # tf.Module collects these for Python only; as attributes they are saved.
     variables: Any = None
     trainable_variables: Any = None

@@ -76,7 +76,7 @@ def list_calls(contents: SavedModelContents) -> list[SignatureCall]:
     folder = as_path(contents.path)
     known_functions = read_sidecar(folder)
     if known_functions is not None:
-        entries = [_with_own_gradient(entry, *known_functions) for entry in entries]
+        entries = [_add_own_gradient(entry, *known_functions) for entry in entries]
     has_gradient = {entry.name: _has_gradient(entry) for entry in entries}
     requests = [_make_warm_up_call(request, has_gradient) for request in read_requests(folder)]
     calls: list[SignatureCall] = []
@@ -96,7 +96,7 @@ def list_calls(contents: SavedModelContents) -> list[SignatureCall]:
     return calls + [call for call in requests if call.signature not in names]
 
 
-def _with_own_gradient(
+def _add_own_gradient(
     entry: EntryPoint, sidecar: Sidecar, portables: Mapping[str, PortableFunction]
 ) -> EntryPoint:
     """Adds the gradients of TensorFlow's own operations, which the graph's modules lack."""

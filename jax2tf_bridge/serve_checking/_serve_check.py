@@ -217,7 +217,6 @@ def run_serve_check(
 
 
 def _check_release(release: str) -> None:
-    """Raises a TargetError for an unknown release."""
     minor = ".".join(release.split(".")[:2])
     if minor in TENSORFLOW_RELEASES:
         return

@@ -144,7 +144,6 @@ def _iterate_cached(cache: Path, release: str) -> Iterator[Path]:
 
 
 def _choose_python(installer: Installer, release: str) -> tuple[str, str, tuple[int, int]]:
-    """Chooses a Python and a distribution that has wheels for it."""
     without_python = []
     for minor in _iterate_candidates(installer):
         for distribution in _DISTRIBUTIONS:
@@ -211,7 +210,6 @@ def _is_release(installed: str, release: str) -> bool:
 
 
 def _get_python(folder: Path) -> Path:
-    """Returns the interpreter of a virtual environment."""
     return folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
 

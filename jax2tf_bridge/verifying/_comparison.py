@@ -328,7 +328,6 @@ class ComparedPair:
         return sources
 
     def _draw_cotangents(self, sizes: Sizes) -> dict[str, Any]:
-        """Draws cotangents for the real outputs, by name."""
         return {
             name: self.sampler.array(Aval(aval.op_shape, "float32"), sizes)
             for name, aval in self._outputs.items()
@@ -353,7 +352,6 @@ class ComparedPair:
         sources: Mapping[str, int],
         cotangents: Mapping[str, Any],
     ) -> tuple[dict[str, Any], list[Any]]:
-        """Computes results and gradients with the SavedModel."""
         first = len(self._weights)
         names = list(self._inputs)
         watched = [
@@ -402,7 +400,6 @@ class ComparedPair:
         return jax.tree.leaves(self._jax_function(*args, **kwargs))
 
     def _make_leaves(self, inputs: Mapping[str, Any]) -> list[Any]:
-        """Makes the flat arguments of the JAX function."""
         arguments = []
         for name, aval in self._inputs.items():
             value = make_typed_key(inputs[name], aval)

@@ -88,7 +88,7 @@ def find_change(
     distance = measure_distance(a, b)
     if dtype.is_floating or dtype.is_complex:
         ratio = distance.relative()
-        is_noise = distance.absolute <= _tolerance(dtype, allowed) * distance.scale
+        is_noise = distance.absolute <= _find_tolerance(dtype, allowed) * distance.scale
     else:
         ratio = distance.differing
         is_noise = ratio <= (_MAX_FLIPPED_FRACTION if allowed is OTHER_PROGRAM_TOLERANCE else 0)
@@ -98,7 +98,7 @@ def find_change(
     return ResultChange(name, distance.absolute, ratio, distance.index, values)
 
 
-def _tolerance(dtype: tf.DType, allowed: Mapping[str, float]) -> float:
+def _find_tolerance(dtype: tf.DType, allowed: Mapping[str, float]) -> float:
     row = find_dtype(dtype.name)
     return allowed.get(row.real if row else "", 0.15)  # 8 bits and fewer: about one rounding
 

@@ -208,7 +208,6 @@ class _Trial:
                     )
 
     def allows_any_padding(self) -> bool:
-        """Returns whether all sequences may be padded with any values."""
         checked, sequences = self.sizes.list_checked(), self.bucketing.sequences
         if (
             self.bucketing.batch is None
@@ -220,7 +219,6 @@ class _Trial:
         return not below or self._find_change_by_neighbors(below) is None
 
     def check_pieces(self, variable: str) -> None:
-        """Compares the results for a whole with those for its pieces."""
         bucket = self.sizes.bucket(variable)
         if bucket == 1:
             self._compare_in_pieces(variable, self.sizes.find_valid(variable, range(2, 1024)), 1)

@@ -208,7 +208,7 @@ def _list_entries(
         reader = tf.train.load_checkpoint(str(source / _VARIABLES / "variables"))
         shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
     except (tf.errors.OpError, ValueError) as e:
-        raise _unreadable_variables(base, e) from e
+        raise _make_unreadable_error(base, e) from e
     for v in variables:
         held = "nothing"
         if v.key in shapes:
@@ -232,7 +232,7 @@ def _list_entries(
 
 def _link_tree(source: Path, target: Path) -> None:
     """Links the files of `source`, except for its variables, into `target`."""
-    for path, folders, files in os.walk(source, onerror=_raise, followlinks=True):
+    for path, folders, files in os.walk(source, onerror=_reraise, followlinks=True):
         relative = Path(path).relative_to(source)
         if relative == Path("."):
             folders.remove(_VARIABLES)
@@ -242,7 +242,7 @@ def _link_tree(source: Path, target: Path) -> None:
             _link(Path(path, file), target / relative / file)
 
 
-def _raise(error: OSError) -> None:
+def _reraise(error: OSError) -> None:
     raise error
 
 
@@ -299,11 +299,11 @@ def _read_copied(
             dtypes=[entry.dtype for entry in copied],
         )
     except tf.errors.OpError as e:
-        raise _unreadable_variables(base, e) from e
+        raise _make_unreadable_error(base, e) from e
     return {entry.key: tensor for entry, tensor in zip(copied, tensors, strict=True)}
 
 
-def _unreadable_variables(base: AnyPath, error: Exception) -> FileFormatError:
+def _make_unreadable_error(base: AnyPath, error: Exception) -> FileFormatError:
     return FileFormatError(
         f"The variables of {base} cannot be read: {error}. Publish the whole model instead.",
         file=f"{base / _VARIABLES / 'variables'}.index",

@@ -447,7 +447,6 @@ def _python_signature(arguments: CallStructure, optional: Collection[str]) -> in
 
 
 def _format_value(value: Any) -> str:
-    """Describes a value in a message: an array by its dtype and shape."""
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return array_type_text(value.dtype, value.shape)
     return repr(value)

@@ -226,7 +226,6 @@ def _name_outputs(place: str, results: Any) -> dict[str, Any]:
 def _check_keywords(
     kind: str, function: Callable[..., Any], keywords: Iterable[str], name: str
 ) -> None:
-    """Raises unless a user function can be called with these keywords."""
     try:
         expected = inspect.signature(function)
     except (TypeError, ValueError):

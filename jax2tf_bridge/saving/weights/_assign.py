@@ -120,7 +120,7 @@ def assign_weights(
             "Nothing was assigned. Convert them, or leave them out with rename and partial=True.",
         )
         for name, path in pairs.items():
-            variables[name].variable.assign(_value(source.leaves[path], variables[name].dtype))
+            variables[name].variable.assign(_to_value(source.leaves[path], variables[name].dtype))
     unexpected = tuple(paths_by_name[path] for path in matching.unexpected)
     return WeightsReport(pairs, matching.missing, unexpected)
 
@@ -150,17 +150,17 @@ def _map_names(
         paths_by_name[name] = path
     if rename is not None or saved is None:
         return paths_by_name
-    return dict(zip(_names_in(saved, list(paths_by_name)), paths_by_name.values(), strict=True))
+    return dict(zip(_name_paths(saved, list(paths_by_name)), paths_by_name.values(), strict=True))
 
 
-def _names_in(saved: Mapping[str, Any], paths: Sequence[str]) -> tuple[str, ...]:
+def _name_paths(saved: Mapping[str, Any], paths: Sequence[str]) -> tuple[str, ...]:
     """Names paths as `save` would, if the model can have all of these names.
 
     Raises:
       StructureError: some names differ only in the number that `save` added, and the model has
         other numbers, so the path of a number is unknown.
     """
-    keys = [_keys(path) for path in paths]
+    keys = [_split_path(path) for path in paths]
     names = names_of(keys)
     alike: dict[str, list[int]] = {}
     for i, own_keys in enumerate(keys):
@@ -202,7 +202,7 @@ def _match_keys_as_paths(
     )
 
 
-def _keys(path: str) -> tuple[str, ...]:
+def _split_path(path: str) -> tuple[str, ...]:
     try:
         return split_path(path)
     except StateDictError:  # of a mapping, whose keys may be anything
@@ -237,7 +237,7 @@ def _make_matching_error(
     return StructureError(f"{text}:{format_bullets(lines)}{end}")
 
 
-def _value(leaf: Any, dtype: tf.DType) -> Any:
+def _to_value(leaf: Any, dtype: tf.DType) -> Any:
     if isinstance(leaf, (tf.Tensor, tf.Variable)):
         return tf.convert_to_tensor(leaf)
     return np.asarray(leaf).astype(dtype.as_numpy_dtype, copy=False)

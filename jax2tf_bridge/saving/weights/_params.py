@@ -80,7 +80,7 @@ class PathWeights:
         """
         if self._tree is not None:
             return self._tree
-        return _in_order(
+        return _sort_numbered(
             unflatten_state(
                 {
                     path: np.asarray(leaf) if isinstance(leaf, ArrayInFile) else leaf
@@ -116,11 +116,11 @@ class PathWeights:
         return PathWeights(flatten_state(to_state_dict(state)))
 
 
-def _in_order(state: Any) -> Any:
+def _sort_numbered(state: Any) -> Any:
     """Sorts "10" after "9" in nested dicts, in a form that JAX, which sorts keys, keeps."""
     if not isinstance(state, dict):
         return state
-    items = {key: _in_order(value) for key, value in state.items()}
+    items = {key: _sort_numbered(value) for key, value in state.items()}
     numbers = [str(i) for i in range(len(items))]
     if len(items) > 10 and items.keys() == set(numbers):
         return OrderedDict((number, items[number]) for number in numbers)
@@ -173,7 +173,7 @@ def leaves_for(tree: TreeSpec, params: Any, what: str, root: str) -> list[Any]:
             source = PathWeights.of_state(params)
         except StateDictError:
             raise e from None
-        matching = match(_targets(tree), source.leaves)
+        matching = match(_list_targets(tree), source.leaves)
         if not matching.missing and not matching.unexpected:
             return [source.leaves[path] for path in matching.pairs.values()]
         if is_flat(params) or (matching.pairs and not _is_of_dicts(tree)):
@@ -182,7 +182,7 @@ def leaves_for(tree: TreeSpec, params: Any, what: str, root: str) -> list[Any]:
 
 
 def _match_leaves_by_path(tree: TreeSpec, source: PathWeights, what: str) -> list[Any]:
-    targets = _targets(tree)
+    targets = _list_targets(tree)
     matching = match(targets, source.leaves)
     if matching.missing or matching.unexpected:
         whose = f"The weights in {source.file}" if source.file else "params"
@@ -209,7 +209,7 @@ def _is_of_dicts(tree: TreeSpec) -> bool:
     return tree.kind in ("leaf", "dict") and all(map(_is_of_dicts, tree.children))
 
 
-def _targets(tree: TreeSpec) -> dict[str, tuple[str, ...]]:
+def _list_targets(tree: TreeSpec) -> dict[str, tuple[str, ...]]:
     """Returns the paths of the leaves in a state dict, each with its alternative path.
 
     Raises:
@@ -328,7 +328,7 @@ def differences(
     names, proposals = list(known), list(unexpected)
     lines = []
     for name, described in list(missing.items())[:_MAX_SHOWN]:
-        near = did_you_mean(name, _nearest(name, proposals))
+        near = did_you_mean(name, _pick_nearest(name, proposals))
         # A path proposed for one name is not proposed for another.
         proposals = [path for path in proposals if not near or path not in near]
         # Weights that are an array without a container have no name.
@@ -337,7 +337,7 @@ def differences(
         lines.append(f"{shown} is missing{near}")
     lines += _and_more(len(missing), "are missing")
     for path in unexpected[:_MAX_SHOWN]:
-        near = did_you_mean(path, _nearest(path, names)) if path in proposals else ""
+        near = did_you_mean(path, _pick_nearest(path, names)) if path in proposals else ""
         lines.append(f"{path:.200} is not expected{near}")
     lines += _and_more(len(unexpected), "are not expected")
     return lines
@@ -347,7 +347,7 @@ def _and_more(count: int, what: str) -> list[str]:
     return [f"{count - _MAX_SHOWN} more {what}"] if count > _MAX_SHOWN else []
 
 
-def _nearest(word: str, known: Sequence[str]) -> Sequence[str]:
+def _pick_nearest(word: str, known: Sequence[str]) -> Sequence[str]:
     """Picks the words worth comparing: if there are many, those with the same last part."""
     if len(known) <= _MAX_COMPARED:
         return known
