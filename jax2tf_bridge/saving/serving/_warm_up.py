@@ -19,7 +19,7 @@ from jax2tf_bridge.saved_model import (
     RequestField,
     bytes_field,
     read_requests,
-    tensor_type,
+    read_tensor_spec,
     write_records,
 )
 
@@ -110,7 +110,7 @@ def read_warm_up(folder: Path) -> Iterator[WarmUpRequest]:
         inputs = {
             name: np.asarray(
                 tf.io.parse_tensor(
-                    message.data[message.start : message.end], tensor_type(message).dtype
+                    message.data[message.start : message.end], read_tensor_spec(message).dtype
                 ).numpy()
             )
             for name, message in request.inputs.items()

@@ -18,7 +18,7 @@ from jax2tf_bridge.errors import SavingError, format_bullets
 from jax2tf_bridge.saved_model import (
     NewTensor,
     ProtoMessage,
-    TensorType,
+    TensorSpec,
     append_tensors,
     bytes_field,
     varint_field,
@@ -80,7 +80,7 @@ def to_new_tensor(leaf: WeightLeaf) -> NewTensor:
     """Describes the tensor to write; its bytes are read only then."""
     dtype = np.dtype(leaf.dtype.as_numpy_dtype)
     return NewTensor(
-        TensorType(leaf.dtype.name, leaf.shape),
+        TensorSpec(leaf.dtype.name, leaf.shape),
         lambda: byte_blocks(leaf.original_array(), dtype),
     )
 
