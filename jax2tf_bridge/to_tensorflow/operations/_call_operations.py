@@ -16,7 +16,8 @@ from jax2tf_bridge.rewriting import passes_for_tensorflow, run_passes
 from jax2tf_bridge.to_tensorflow._graph_functions import get_graph_functions
 from jax2tf_bridge.to_tensorflow.operations._array import Array
 from jax2tf_bridge.to_tensorflow.operations._custom_calls import COMPOSITES
-from jax2tf_bridge.to_tensorflow.operations._scope import Scope, typed
+from jax2tf_bridge.to_tensorflow.operations._scope import Scope
+from jax2tf_bridge.to_tensorflow.operations._sizes import typed
 from jax2tf_bridge.to_tensorflow.operations._table import EMITTERS, FOR_CONVERTERS
 from shape_poly import Dim, DimExpr, SymbolicScope
 

@@ -11,9 +11,9 @@ import tensorflow as tf
 from jax2tf_bridge.bytecode import Block, DenseElements, Operation, Value
 from jax2tf_bridge.to_tensorflow.operations import _converter_forms
 from jax2tf_bridge.to_tensorflow.operations._array import Array
-from jax2tf_bridge.to_tensorflow.operations._folding import compared
 from jax2tf_bridge.to_tensorflow.operations._functions import TOKEN, is_token
-from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope, typed
+from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
+from jax2tf_bridge.to_tensorflow.operations._sizes import typed
 from shape_poly import Dim
 
 
@@ -117,7 +117,7 @@ class _Loop:
             arrays = self._arrays(inner, state, sizes)
             if self._counter is not None:
                 place, start, end = self._counter
-                counter = inner.counter(inner.tensor(arrays[place]), start, end)
+                counter = inner.sizes.counter(inner.tensor(arrays[place]), start, end)
                 arrays[place] = Array("i32", (), parts=(counter,))
             results = inner.run(self._body, arrays)
             self._check_sizes(results, sizes)
@@ -271,7 +271,7 @@ def _agreed(
     for number, first, *others in zip(known, *shapes, strict=True):
         if number is not None:
             agreed.append(number)
-        elif scope.knows(first) and all(_is_same(scope, first, other) for other in others):
+        elif scope.sizes.knows(first) and all(_is_same(scope, first, other) for other in others):
             agreed.append(first)
         else:
             agreed.append(None)
@@ -281,7 +281,11 @@ def _agreed(
 def _is_same(scope: Scope, left: Dim, right: Dim) -> bool:
     if left == right:
         return True
-    return scope.knows(left) and scope.knows(right) and bool(compared(scope, "EQ", left, right))
+    return (
+        scope.sizes.knows(left)
+        and scope.sizes.knows(right)
+        and bool(scope.sizes.compare("EQ", left, right))
+    )
 
 
 EMITTERS: Mapping[str, Emitter] = MappingProxyType({"while": _while, "if": _if, "case": _case})

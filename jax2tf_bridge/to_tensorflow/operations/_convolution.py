@@ -29,8 +29,7 @@ from jax2tf_bridge.to_tensorflow.operations._convolution_forms import (
     with_row,
     with_sizes,
 )
-from jax2tf_bridge.to_tensorflow.operations._folding import greatest
-from jax2tf_bridge.to_tensorflow.operations._scope import MIN_COMPUTED_AMOUNT, Emitter, Scope, typed
+from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
 from jax2tf_bridge.to_tensorflow.operations._shapes import (
     backwards,
     cut,
@@ -39,6 +38,7 @@ from jax2tf_bridge.to_tensorflow.operations._shapes import (
     transpose,
     with_ones,
 )
+from jax2tf_bridge.to_tensorflow.operations._sizes import MIN_COMPUTED_AMOUNT, typed
 from shape_poly import Dim
 
 _MAX_POSITIONS = 4096
@@ -171,10 +171,10 @@ def _with_windows(
             # Image and window are padded equally, so the result does not change.
             more = -((axis.extent - wide.extent) // axis.spread)
             wide = replace(wide, size=axis.size + more)
-        if min(scope.bounds(size)[0] for size in (wide.size, axis.result)) < 1:
+        if min(scope.sizes.bounds(size)[0] for size in (wide.size, axis.result)) < 1:
             # The size at which the window fits into the image once.
             needed = 1 - (axis.low + axis.high + 1 - wide.extent) // axis.spread
-            size = greatest(scope, wide.size, greatest(scope, needed, 1))
+            size = scope.sizes.maximum(wide.size, scope.sizes.maximum(needed, 1))
             wide = replace(wide, size=size, result=1)
             wide = replace(wide, result=result_size(scope, wide))
         least[place] = wide.size

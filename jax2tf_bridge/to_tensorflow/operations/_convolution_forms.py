@@ -17,7 +17,6 @@ import tensorflow as tf
 from jax2tf_bridge.to_tensorflow.operations._accumulation import exact_dtype
 from jax2tf_bridge.to_tensorflow.operations._array import Array
 from jax2tf_bridge.to_tensorflow.operations._dot_general import contract
-from jax2tf_bridge.to_tensorflow.operations._folding import greatest
 from jax2tf_bridge.to_tensorflow.operations._scope import Scope
 from jax2tf_bridge.to_tensorflow.operations._shapes import (
     pad,
@@ -72,11 +71,11 @@ class Axis:
 def result_size(scope: Scope, axis: Axis) -> Dim:
     """Computes the number of positions of a window."""
     spread = axis.size if axis.spread == 1 else (axis.size - 1) * axis.spread + 1
-    if scope.bounds(spread)[0] < 0:
-        spread = greatest(scope, spread, 0)
+    if scope.sizes.bounds(spread)[0] < 0:
+        spread = scope.sizes.maximum(spread, 0)
     room = spread + axis.low + axis.high - axis.extent
     count = room + 1 if axis.stride == 1 else room // axis.stride + 1
-    return count if scope.bounds(room)[0] >= -1 else greatest(scope, count, 0)
+    return count if scope.sizes.bounds(room)[0] >= -1 else scope.sizes.maximum(count, 0)
 
 
 def in_planes(
@@ -99,7 +98,7 @@ def with_sizes(scope: Scope, array: Array, sizes: Sequence[Dim]) -> Array:
     if [size for size in array.sizes if size != 1] == [size for size in sizes if size != 1]:
         tensor = with_ones(scope, tensor, array.sizes, sizes)
     else:
-        tensor = tf.reshape(tensor, scope.reshape_shape(sizes))
+        tensor = tf.reshape(tensor, scope.sizes.reshape_shape(sizes))
     return Array(array.element, tuple(sizes), scope.shaped(tensor, sizes))
 
 
@@ -168,7 +167,7 @@ def convolve_transposed(
         made = [axis.result for axis in axes]
     made_sizes = (batch, *made, features)
     arguments: dict[str, Any] = {
-        "input_sizes": scope.shape(made_sizes),
+        "input_sizes": scope.sizes.shape(made_sizes),
         "padding": padding or "VALID",
     }
     if groups == 1:
@@ -230,7 +229,7 @@ def correlate(
         exact = exact_dtype(x.dtype)
         tensor = tf.raw_ops.DepthwiseConv2dNativeBackpropFilter(
             input=tf.cast(x, exact),
-            filter_sizes=scope.shape((*window, features, out // groups)),
+            filter_sizes=scope.sizes.shape((*window, features, out // groups)),
             out_backprop=tf.cast(y, exact),
             strides=_around([stride, stride]),
             padding=padding,
@@ -240,7 +239,7 @@ def correlate(
     function = (
         tf.raw_ops.Conv2DBackpropFilter if len(axes) == 2 else tf.raw_ops.Conv3DBackpropFilterV2
     )
-    each = scope.shape((*sizes[:-1], out if groups == 1 else out // groups))
+    each = scope.sizes.shape((*sizes[:-1], out if groups == 1 else out // groups))
     tensor = _by_groups(
         lambda a, b: function(
             input=a, filter_sizes=each, out_backprop=b, strides=_around(strides), padding=padding
@@ -416,7 +415,7 @@ def _is_same(scope: Scope, axes: Sequence[Axis]) -> bool:
     """Returns whether padding is computed from open sizes like SAME."""
     for axis in axes:
         count = -(-axis.size // axis.stride)
-        total = greatest(scope, (count - 1) * axis.stride + axis.extent - axis.size, 0)
+        total = scope.sizes.maximum((count - 1) * axis.stride + axis.extent - axis.size, 0)
         if axis.low != total // 2 or axis.high != total - total // 2:
             return False
     return True

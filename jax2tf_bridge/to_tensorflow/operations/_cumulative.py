@@ -59,7 +59,7 @@ def _step(
 ) -> list[Array]:
     """Combines each element with the one `step` positions away; `rest` elements have one."""
     tensors = [scope.tensor(column) for column in columns]
-    number = rest if isinstance(rest, int) else scope.new_size(rest)
+    number = rest if isinstance(rest, int) else scope.sizes.new_size(rest)
 
     def parts(begin: Any, end: Any) -> list[Array]:
         return [
@@ -79,7 +79,7 @@ def _step(
 def _step_in_loop(
     scope: Scope, combine: Combine, columns: Sequence[Array], backwards: bool
 ) -> list[Array]:
-    length = tf.convert_to_tensor(scope.size(columns[0].sizes[0]), tf.int32)
+    length = tf.convert_to_tensor(scope.sizes.size(columns[0].sizes[0]), tf.int32)
 
     def step(width: tf.Tensor, *tensors: tf.Tensor) -> tuple[tf.Tensor, ...]:
         inner = scope.inner(other_graph=True)

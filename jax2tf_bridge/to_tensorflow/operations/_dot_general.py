@@ -306,7 +306,7 @@ def _reshape(
 ) -> tf.Tensor:
     if [size for size in sizes if size != 1] == [size for size in wanted if size != 1]:
         return with_ones(scope, tensor, sizes, wanted)
-    return scope.shaped(tf.reshape(tensor, scope.reshape_shape(wanted)), wanted)
+    return scope.shaped(tf.reshape(tensor, scope.sizes.reshape_shape(wanted)), wanted)
 
 
 def _einsum(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:

@@ -74,7 +74,7 @@ def slice_at(
             continue
         start = scalar_index(scope, starts[axis]) if axis in starts else 0
         if not isinstance(start, int):
-            computed[axis] = scope.size(start) if isinstance(start, DimExpr) else start
+            computed[axis] = scope.sizes.size(start) if isinstance(start, DimExpr) else start
         else:
             firsts[axis], limits[axis] = start, start + size
     array = slice_array(scope, array, firsts, limits, [1] * array.rank)
@@ -109,7 +109,7 @@ def _slice_computed(
         scope,
         compact,
         {axis - first: start for axis, start in starts.items()},
-        {axis - first: scope.size(sizes[axis]) for axis in starts},
+        {axis - first: scope.sizes.size(sizes[axis]) for axis in starts},
     )
     for axis in starts:
         own[axis - first] = sizes[axis]
@@ -167,7 +167,7 @@ def _write(scope: Scope, array: Array, update: Array, starts: Mapping[int, _Star
     whole = sum(1 << axis for axis in range(last) if axis not in starts)
     begin = [_scalar(scope, starts.get(axis, 0)) for axis in range(last)]
     ends = [
-        begin[axis] + scope.size(update.sizes[axis]) if axis in starts else 0
+        begin[axis] + scope.sizes.size(update.sizes[axis]) if axis in starts else 0
         for axis in range(last)
     ]
     tensor = tf.raw_ops.TensorStridedSliceUpdate(
@@ -189,7 +189,7 @@ def _write_row(scope: Scope, array: Array, update: Array, start: _Start) -> Arra
 
 
 def _scalar(scope: Scope, start: _Start) -> Any:
-    return start if tf.is_tensor(start) else scope.size(start)
+    return start if tf.is_tensor(start) else scope.sizes.size(start)
 
 
 def _select(scope: Scope, array: Array, update: Array, starts: Mapping[int, _Start]) -> Array:
@@ -225,7 +225,7 @@ def _assemble(scope: Scope, array: Array, update: Array, starts: Mapping[int, _S
     pieces = [
         _slice_tensor(scope, tensor, {}, {axis: start}),
         scope.tensor(update),
-        _slice_tensor(scope, tensor, {axis: start + scope.size(size)}, {}),
+        _slice_tensor(scope, tensor, {axis: start + scope.sizes.size(size)}, {}),
     ]
     return scope.made(tf.concat(pieces, axis), array.element, array.sizes)
 

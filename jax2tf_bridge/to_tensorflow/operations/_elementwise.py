@@ -27,7 +27,8 @@ from jax2tf_bridge.to_tensorflow.operations._array import Array, has_dtype, tf_d
 from jax2tf_bridge.to_tensorflow.operations._comparisons import compare
 from jax2tf_bridge.to_tensorflow.operations._conversions import bitcast, convert
 from jax2tf_bridge.to_tensorflow.operations._folding import converted, folded
-from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope, broadcast_sizes
+from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
+from jax2tf_bridge.to_tensorflow.operations._sizes import broadcast_sizes
 from shape_poly import Dim
 
 TensorFunction = Callable[..., tf.Tensor]

@@ -13,9 +13,9 @@ from jax2tf_bridge import rewriting
 from jax2tf_bridge._dtypes import dtype_of_element
 from jax2tf_bridge.bytecode import Operation
 from jax2tf_bridge.to_tensorflow.operations._array import Array, tf_dtype
-from jax2tf_bridge.to_tensorflow.operations._scope import Scope, broadcast_sizes
+from jax2tf_bridge.to_tensorflow.operations._scope import Scope
+from jax2tf_bridge.to_tensorflow.operations._sizes import broadcast_sizes
 from shape_poly import Dim
-from shape_poly import operation as size_operation
 
 _MAX_FOLDED_ELEMENTS = 64
 """Maximum number of elements of an array to fold; shapes have fewer."""
@@ -172,7 +172,7 @@ def _of_sizes(
     ]
     if operation.name == "compare":
         direction = operation.text("comparison_direction")
-        verdicts = [compared(scope, direction, *row) for row in rows]
+        verdicts = [scope.sizes.compare(direction, *row) for row in rows]
         if any(verdict is None for verdict in verdicts):
             return None
         known = np.array(verdicts, bool).reshape(() if not sizes else (count,))
@@ -180,7 +180,7 @@ def _of_sizes(
     parts: list[Dim] = []
     for row in rows:
         part = _computed(scope, operation.name, row)
-        if part is None or not scope.fits(part, element):
+        if part is None or not scope.sizes.fits(part, element):
             return None
         parts.append(part)
     return Array(element, sizes, parts=tuple(parts))
@@ -222,7 +222,7 @@ def converted(scope: Scope, array: Array, element: str) -> Array | None:
     if element == array.element:
         return array
     if array.parts is not None and element in _SIZES and array.element in _SIZES:
-        fits = scope.is_within if element == "i64" else scope.fits
+        fits = scope.sizes.is_within if element == "i64" else scope.sizes.fits
         if not all(fits(part, "i32") for part in array.parts):
             return None
         return Array(element, array.sizes, parts=array.parts)
@@ -242,21 +242,6 @@ def converted(scope: Scope, array: Array, element: str) -> Array | None:
     return Array(element, array.sizes, known=known)
 
 
-def compared(scope: Scope, direction: str, left: Dim, right: Dim) -> bool | None:
-    """Compares sizes; None if the result depends on the variables."""
-    lower, upper = scope.bounds(left - right)
-    verdicts: Mapping[str, tuple[bool, bool]] = {
-        "EQ": (lower == upper == 0, lower > 0 or upper < 0),
-        "NE": (lower > 0 or upper < 0, lower == upper == 0),
-        "LT": (upper < 0, lower >= 0),
-        "LE": (upper <= 0, lower > 0),
-        "GT": (lower > 0, upper <= 0),
-        "GE": (lower >= 0, upper < 0),
-    }
-    holds, fails = verdicts[direction]
-    return True if holds else False if fails else None
-
-
 def _computed(scope: Scope, name: str, row: Sequence[Dim]) -> Dim | None:
     match name, row:
         case "add", (left, right):
@@ -268,37 +253,28 @@ def _computed(scope: Scope, name: str, row: Sequence[Dim]) -> Dim | None:
         case "negate", (only,):
             return -only
         case "maximum", (left, right):
-            return greatest(scope, left, right)
+            return scope.sizes.maximum(left, right)
         case "minimum", (left, right):
-            return -greatest(scope, -left, -right)
+            return -scope.sizes.maximum(-left, -right)
         case "clamp", (low, x, high):
-            return -greatest(scope, -greatest(scope, x, low), -high)
+            return -scope.sizes.maximum(-scope.sizes.maximum(x, low), -high)
         case "divide", (left, right) if _is_positive(scope, left, right):
             return left // right
         case "remainder", (left, right) if _is_positive(scope, left, right):
             return left % right
-        case rewriting.FLOOR_DIVIDE, (left, right) if scope.bounds(right)[0] >= 1:
+        case rewriting.FLOOR_DIVIDE, (left, right) if scope.sizes.bounds(right)[0] >= 1:
             return left // right
-        case rewriting.FLOOR_MODULO, (left, right) if scope.bounds(right)[0] >= 1:
+        case rewriting.FLOOR_MODULO, (left, right) if scope.sizes.bounds(right)[0] >= 1:
             return left % right
         case "sign", (only,):
-            lower, upper = scope.bounds(only)
+            lower, upper = scope.sizes.bounds(only)
             return 1 if lower > 0 else -1 if upper < 0 else None
         case "abs", (only,):
-            lower, upper = scope.bounds(only)
+            lower, upper = scope.sizes.bounds(only)
             return only if lower >= 0 else -only if upper <= 0 else None
     return None
 
 
 def _is_positive(scope: Scope, left: Dim, right: Dim) -> bool:
     # Rounding down and rounding towards zero agree here.
-    return scope.bounds(left)[0] >= 0 and scope.bounds(right)[0] >= 1
-
-
-def greatest(scope: Scope, left: Dim, right: Dim) -> Dim:
-    at_least = compared(scope, "GE", left, right)
-    if at_least is not None:
-        return left if at_least else right
-    result = size_operation("max", left, right)
-    number = result.constant_value()
-    return result if number is None else number
+    return scope.sizes.bounds(left)[0] >= 0 and scope.sizes.bounds(right)[0] >= 1

@@ -23,7 +23,7 @@ from jax2tf_bridge.to_tensorflow.operations._indices import (
     slice_axis,
     whole_vectors,
 )
-from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope, typed
+from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
 from jax2tf_bridge.to_tensorflow.operations._shapes import (
     broadcast,
     product,
@@ -31,6 +31,7 @@ from jax2tf_bridge.to_tensorflow.operations._shapes import (
     slice_array,
     transpose,
 )
+from jax2tf_bridge.to_tensorflow.operations._sizes import typed
 from shape_poly import Dim
 
 _NAMES = (

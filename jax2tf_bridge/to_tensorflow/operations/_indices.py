@@ -11,7 +11,6 @@ import tensorflow as tf
 from jax2tf_bridge.bytecode import Operation
 from jax2tf_bridge.to_tensorflow.operations._array import Array, Concatenated
 from jax2tf_bridge.to_tensorflow.operations._bodies import fit_sizes
-from jax2tf_bridge.to_tensorflow.operations._folding import compared, greatest
 from jax2tf_bridge.to_tensorflow.operations._scope import Scope
 from jax2tf_bridge.to_tensorflow.operations._shapes import (
     broadcast,
@@ -162,17 +161,17 @@ def clamp(scope: Scope, index: Array, limit: Dim) -> Array:
             # uint64 is compared as Python integers.
             kept = np.minimum(np.maximum(known.astype(object), 0), limit)
             return Array("i32", index.sizes, known=kept.astype(np.int32))
-        if known.min() >= 0 and compared(scope, "GE", limit, int(known.max())):
+        if known.min() >= 0 and scope.sizes.compare("GE", limit, int(known.max())):
             return Array("i32", index.sizes, known=known.astype(np.int32))
     if index.parts is not None and index.rank == 0:
-        at_most = -greatest(scope, -index.parts[0], -limit)
-        return Array("i32", (), parts=(greatest(scope, at_most, 0),))
+        at_most = -scope.sizes.maximum(-index.parts[0], -limit)
+        return Array("i32", (), parts=(scope.sizes.maximum(at_most, 0),))
     wide = widened(scope, index)
     tensor = scope.compact(wide)
     if index.row.kind != "uint":
         # The order matters: LiteRT's converter turns the other one, with a limit of 6, into Relu6.
         tensor = tf.maximum(tensor, tf.constant(0, tensor.dtype))
-    tensor = tf.minimum(tensor, tf.cast(scope.size(limit), tensor.dtype))
+    tensor = tf.minimum(tensor, tf.cast(scope.sizes.size(limit), tensor.dtype))
     if wide.element in ("ui32", "ui64"):
         return Array("i32", index.sizes, tf.cast(tensor, tf.int32))
     return Array(wide.element, index.sizes, tensor)
@@ -233,7 +232,7 @@ def clamp_vectors(scope: Scope, vectors: tf.Tensor, limits: Sequence[Dim]) -> tf
     """Clamps all components at once, like `clamp`."""
     return tf.minimum(
         tf.maximum(vectors, tf.constant(0, vectors.dtype)),
-        tf.cast(scope.shape(limits), vectors.dtype),
+        tf.cast(scope.sizes.shape(limits), vectors.dtype),
     )
 
 
@@ -267,7 +266,7 @@ def flat_index(scope: Scope, components: Sequence[Array], sizes: Sequence[Dim]) 
     is_wide = not isinstance(positions, int) or positions > tf.int32.max
     dtype = tf.int64 if is_wide or any(c.element == "i64" for c in components) else tf.int32
     for component, size in zip(others, sizes[1:], strict=True):
-        tensor = tf.cast(scope.compact(total), dtype) * tf.cast(scope.size(size), dtype)
+        tensor = tf.cast(scope.compact(total), dtype) * tf.cast(scope.sizes.size(size), dtype)
         tensor += tf.cast(scope.compact(component), dtype)
         total = Array("i64" if dtype == tf.int64 else "i32", first.sizes, tensor)
     return total

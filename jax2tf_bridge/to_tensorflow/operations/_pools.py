@@ -19,7 +19,6 @@ import tensorflow as tf
 from jax2tf_bridge.rewriting import Reducer
 from jax2tf_bridge.to_tensorflow.operations._array import Array, tf_dtype
 from jax2tf_bridge.to_tensorflow.operations._bodies import fit_sizes
-from jax2tf_bridge.to_tensorflow.operations._folding import greatest
 from jax2tf_bridge.to_tensorflow.operations._integers import constant_like
 from jax2tf_bridge.to_tensorflow.operations._reductions import convert_float
 from jax2tf_bridge.to_tensorflow.operations._scope import Scope
@@ -100,8 +99,8 @@ class Windows:
 def window_count(scope: Scope, size: Dim, window: Dim, stride: Dim, dilation: Dim) -> Dim:
     """Returns the number of windows along a padded axis."""
     span = size - (window - 1) * dilation
-    if scope.bounds(span)[0] < 0:
-        span = greatest(scope, span, 0)
+    if scope.sizes.bounds(span)[0] < 0:
+        span = scope.sizes.maximum(span, 0)
     return span if stride == 1 else (span + stride - 1) // stride
 
 
@@ -115,7 +114,7 @@ def reshape_whole(scope: Scope, array: Array, sizes: tuple[Dim, ...]) -> Array:
     """Reshapes an array; its tensor has all the sizes."""
     if array.sizes == sizes:
         return scope.full(array)
-    tensor = tf.reshape(scope.tensor(array), scope.reshape_shape(sizes))
+    tensor = tf.reshape(scope.tensor(array), scope.sizes.reshape_shape(sizes))
     return scope.made(tensor, array.element, sizes)
 
 
@@ -207,7 +206,7 @@ def _has_pool(scope: Scope, reducer: Reducer, array: Array, windows: Windows) ->
         return False
     # MaxPool returns a finite number for a window of padding only.
     return reducer.name == "add" or all(
-        scope.bounds(amount)[1] < windows.sizes[axis]  # type: ignore[operator]
+        scope.sizes.bounds(amount)[1] < windows.sizes[axis]  # type: ignore[operator]
         for axis in axes
         for amount in (windows.low[axis], windows.high[axis])
     )
@@ -223,8 +222,8 @@ def _is_same(scope: Scope, array: Array, windows: Windows) -> bool:
     for axis in windows.axes:
         size, window, stride = array.sizes[axis], windows.sizes[axis], windows.strides[axis]
         total = (-(-size // stride) - 1) * stride + window - size
-        if scope.bounds(total)[0] < 0:
-            total = greatest(scope, total, 0)
+        if scope.sizes.bounds(total)[0] < 0:
+            total = scope.sizes.maximum(total, 0)
         low = total // 2
         if (windows.low[axis], windows.high[axis]) != (low, total - low):
             return False

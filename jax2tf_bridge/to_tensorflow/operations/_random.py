@@ -18,7 +18,8 @@ from jax2tf_bridge._dtypes import dtype_of_element
 from jax2tf_bridge.bytecode import Operation
 from jax2tf_bridge.to_tensorflow.operations._array import Array, tf_dtype
 from jax2tf_bridge.to_tensorflow.operations._integers import wrap
-from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope, type_sizes
+from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
+from jax2tf_bridge.to_tensorflow.operations._sizes import type_sizes
 from shape_poly import Dim
 
 _PHILOX = 1
@@ -66,7 +67,7 @@ def _narrow(tensor: tf.Tensor, element: str, bits: int) -> tf.Tensor:
 
 def _count(scope: Scope, size: Dim) -> Any:
     """Returns a size as uint64."""
-    result = scope.size(size)
+    result = scope.sizes.size(size)
     return tf.constant(result, tf.uint64) if isinstance(result, int) else tf.cast(result, tf.uint64)
 
 
@@ -81,7 +82,7 @@ def _philox(
     has_upper = state.shape.as_list() == [3]
     counter = state[1:] if has_upper else tf.reverse(state, [0])
     words = tf.raw_ops.StatelessRandomUniformFullIntV2(
-        shape=scope.shape(sizes) if sizes else tf.constant([], tf.int32),
+        shape=scope.sizes.shape(sizes) if sizes else tf.constant([], tf.int32),
         key=state[:1],
         counter=counter,
         alg=_PHILOX,
@@ -114,13 +115,15 @@ def _three_fry(
         total = before * half * after
         # The two words of a block are adjacent along the axis.
         parts = [
-            tf.reshape(part, scope.reshape_shape((before, half, 1, after)))
+            tf.reshape(part, scope.sizes.reshape_shape((before, half, 1, after)))
             for part in _blocks(scope, key, counter, total)
         ]
-        words = tf.reshape(tf.concat(parts, 2), scope.reshape_shape((before, 2 * half, after)))
+        words = tf.reshape(
+            tf.concat(parts, 2), scope.sizes.reshape_shape((before, 2 * half, after))
+        )
         if 2 * half != size:
-            words = words[:, : scope.size(size)]
-    words = tf.reshape(words, scope.reshape_shape(sizes))
+            words = words[:, : scope.sizes.size(size)]
+    words = tf.reshape(words, scope.sizes.reshape_shape(sizes))
     return tf.stack([key, tf.add(counter, _count(scope, total))]), words
 
 
@@ -132,7 +135,7 @@ def _halved_axis(scope: Scope, sizes: tuple[Dim, ...]) -> tuple[Dim, Dim, Dim]:
     if not sizes:
         return 1, 1, 1
     for axis, size in enumerate(sizes):
-        lower, upper = scope.bounds(size % 2)
+        lower, upper = scope.sizes.bounds(size % 2)
         if lower == upper == 0:
             return _around(sizes, axis)
         if not lower == upper == 1:
@@ -149,13 +152,17 @@ def _around(sizes: tuple[Dim, ...], axis: int) -> tuple[Dim, Dim, Dim]:
 def _halved_axis_at_run_time(scope: Scope, sizes: tuple[Dim, ...]) -> tuple[Dim, Dim, Dim]:
     if len(sizes) == 1:
         return 1, sizes[0], 1
-    shape = tf.convert_to_tensor(scope.shape(sizes), tf.int32)
+    shape = tf.convert_to_tensor(scope.sizes.shape(sizes), tf.int32)
     # All even sizes weigh more than odd ones, and argmax returns the first.
     weights = tf.where(tf.equal(shape % 2, 0), tf.int32.max, shape)
     axis = tf.argmax(weights, output_type=tf.int32)
     before = tf.reduce_prod(shape[:axis])
     after = tf.reduce_prod(shape[axis + 1 :])
-    return scope.new_size(before), scope.new_size(shape[axis]), scope.new_size(after)
+    return (
+        scope.sizes.new_size(before),
+        scope.sizes.new_size(shape[axis]),
+        scope.sizes.new_size(after),
+    )
 
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
@@ -173,7 +180,7 @@ def _blocks(
             constants[value] = tf.constant(value, tf.uint32)
         return constants[value]
 
-    counts = tf.add(tf.cast(tf.range(scope.size(total)), tf.uint64), counter)
+    counts = tf.add(tf.cast(tf.range(scope.sizes.size(total)), tf.uint64), counter)
     first, second = _words(counts)
     low, high = _words(key)
     parity = tf.bitwise.bitwise_xor(tf.bitwise.bitwise_xor(low, high), word(_PARITY))
@@ -206,7 +213,7 @@ def _rng(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array
     if draw is None:
         scope.fail(operation, f"no {distribution} numbers of {kind.element} can be drawn")
     sizes = scope.sizes_of(shape, kind.shape)
-    tensor = draw(scope.shape(sizes), scope.tensor(low), scope.tensor(high))
+    tensor = draw(scope.sizes.shape(sizes), scope.tensor(low), scope.tensor(high))
     return scope.made(tensor, kind.element, sizes)
 
 

@@ -129,7 +129,7 @@ def _reduce_compact(scope: Scope, name: str, array: Array, axes: Sequence[int]) 
     else:
         return _either_way(scope, name, array, compact, axes, sizes)
     if name == "add" and times != 1:
-        tensor = tensor * _as_number(scope.size(times), tensor.dtype)
+        tensor = tensor * _as_number(scope.sizes.size(times), tensor.dtype)
     return scope.made(wrapped(tensor, array.element), array.element, sizes)
 
 
@@ -168,10 +168,10 @@ def _may_be_compact(scope: Scope, name: str, array: Array, times: Dim) -> bool:
     if times == 1:
         return True
     if name in _IDEMPOTENT:
-        return scope.bounds(times)[0] >= 1
+        return scope.sizes.bounds(times)[0] >= 1
     # A multiplication is at least as exact as a sum, but 0 * infinity is not an empty sum.
     is_wide = array.row.is_integer or array.row.bits >= 32
-    return name == "add" and is_wide and scope.bounds(times)[0] >= 1
+    return name == "add" and is_wide and scope.sizes.bounds(times)[0] >= 1
 
 
 def reduce_tensor(name: str, tensor: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
@@ -228,7 +228,7 @@ def _extreme_and_index(
     reducer = Reducer(
         {"maximum": "or", "minimum": "and"}[name] if element == "i1" else name, element
     )
-    if not is_identity(scope, reducer, inits[0]) or scope.bounds(array.sizes[axis])[0] < 1:
+    if not is_identity(scope, reducer, inits[0]) or scope.sizes.bounds(array.sizes[axis])[0] < 1:
         return None
     if array.repeats(axis):
         array = scope.full(array)
@@ -314,7 +314,7 @@ def _halve_in_loop(scope: Scope, combine: Combine, columns: Sequence[Array]) -> 
     def step(length: tf.Tensor, *tensors: tf.Tensor) -> tuple[tf.Tensor, ...]:
         inner = scope.inner(other_graph=True)
         half = length // 2
-        size = inner.new_size(half)
+        size = inner.sizes.new_size(half)
 
         def arrays(parts: Sequence[tf.Tensor]) -> list[Array]:
             return [
@@ -332,7 +332,7 @@ def _halve_in_loop(scope: Scope, combine: Combine, columns: Sequence[Array]) -> 
         ]
         return (length - half, *following)
 
-    length = tf.convert_to_tensor(scope.size(columns[0].sizes[0]), tf.int32)
+    length = tf.convert_to_tensor(scope.sizes.size(columns[0].sizes[0]), tf.int32)
     tensors = [scope.tensor(column) for column in columns]
     open_shapes = [tf.TensorShape([None, *tensor.shape[1:]]) for tensor in tensors]
     _, *results = tf.while_loop(

@@ -16,7 +16,6 @@ from jax2tf_bridge.to_tensorflow.operations import _converter_forms
 from jax2tf_bridge.to_tensorflow.operations._array import Array
 from jax2tf_bridge.to_tensorflow.operations._bodies import fit_sizes
 from jax2tf_bridge.to_tensorflow.operations._dynamic_slices import slice_at, update_at
-from jax2tf_bridge.to_tensorflow.operations._folding import greatest
 from jax2tf_bridge.to_tensorflow.operations._indices import (
     Slices,
     clamp,
@@ -75,10 +74,10 @@ def _read_slices(
         start = Array("i32", batch, known=np.zeros((), np.int32))
         if axis in slices.index_map:
             index = slices.component(scope, indices, axis)
-            start = clamp(scope, index, greatest(scope, own - size, 0))
+            start = clamp(scope, index, scope.sizes.maximum(own - size, 0))
             valid.append(flag_unchanged(scope, index, start))
-            if scope.bounds(own - size)[0] < 0:
-                fits = tf.greater_equal(scope.size(own - size), 0)
+            if scope.sizes.bounds(own - size)[0] < 0:
+                fits = tf.greater_equal(scope.sizes.size(own - size), 0)
                 valid.append(Array("i1", batch, tf.reshape(fits, [1] * len(batch))))
         if axis not in slices.batched and own != size:
             starts[axis] = start
@@ -252,7 +251,7 @@ class _Rows:
         """Converts rows, whose leading axes may be merged, to an operand."""
         sizes = (*self.leading, *self.rest)
         if tensor.shape.rank != len(sizes):
-            tensor = tf.reshape(tensor, self._scope.reshape_shape(sizes))
+            tensor = tf.reshape(tensor, self._scope.sizes.reshape_shape(sizes))
         array = self._scope.made(tensor, element, sizes)
         if not self._axes:
             array = reshape(self._scope, array, self.rest)
@@ -363,7 +362,7 @@ def _combine_segments(
     ids = scope.tensor(rows.flat_index)
     if rows.valid is not None:
         ids = tf.where(scope.tensor(rows.valid), ids, tf.constant(-1, ids.dtype))
-    number = scope.size(rows.count)
+    number = scope.sizes.size(rows.count)
     if kind == "add":
         return tf.math.unsorted_segment_sum(updates, ids, number)
     # The dtype is wide enough that a product of several updates does not overflow too early.
@@ -371,7 +370,7 @@ def _combine_segments(
     wide = {2: tf.float64, 4: tf.float64, 8: tf.complex128}
     dtype = wide[own.size] if own in _NARROW else own
     result = tf.math.unsorted_segment_prod(tf.cast(updates, dtype), ids, number)
-    result = tf.reshape(result, scope.reshape_shape(old.sizes))
+    result = tf.reshape(result, scope.sizes.reshape_shape(old.sizes))
     return tf.cast(tf.cast(scope.tensor(old), dtype) * result, own)
 
 
@@ -383,12 +382,12 @@ def _combine_runs(scope: Scope, rows: _Rows, kind: str, array: Array, update: Ar
     old, new = rows.of_operand(array), rows.of_updates(update)
     combine = _converter_forms.combination(kind, old.element)
     total = (product(rows.grid),)
-    end = scope.size(rows.count)
+    end = scope.sizes.size(rows.count)
     ids = scope.tensor(reshape(scope, scope.full(rows.flat_index), total))
     if rows.valid is not None:
         flags = scope.tensor(reshape(scope, scope.full(rows.valid), total))
         ids = tf.where(flags, ids, tf.cast(end, ids.dtype))
-    values = tf.reshape(scope.tensor(new), scope.reshape_shape((*total, *rows.rest)))
+    values = tf.reshape(scope.tensor(new), scope.sizes.reshape_shape((*total, *rows.rest)))
     count = tf.shape(ids)[0]
     order = tf.math.top_k(tf.negative(ids), count).indices
     ids, values = tf.gather(ids, order), tf.gather(values, order)
@@ -410,12 +409,12 @@ def _combine_runs(scope: Scope, rows: _Rows, kind: str, array: Array, update: Ar
     following = tf.gather(ids, tf.minimum(place + 1, count - 1))
     is_last = tf.logical_or(tf.not_equal(following, ids), tf.equal(place, count - 1))
     # An additional row receives updates out of bounds.
-    flat = tf.reshape(scope.tensor(old), scope.reshape_shape((rows.count, *rows.rest)))
+    flat = tf.reshape(scope.tensor(old), scope.sizes.reshape_shape((rows.count, *rows.rest)))
     flat = tf.concat([flat, flat[:1]], 0)
     target = tf.where(is_last, ids, tf.cast(end, ids.dtype))
     values = combine(tf.gather(flat, ids), values)
     result = tf.tensor_scatter_nd_update(flat, target[:, None], values)[:end]
-    return tf.reshape(result, scope.reshape_shape(old.sizes))
+    return tf.reshape(result, scope.sizes.reshape_shape(old.sizes))
 
 
 def _replace(tensor: tf.Tensor, index: tf.Tensor, updates: tf.Tensor) -> tf.Tensor:
@@ -472,7 +471,7 @@ def _update_unique(
     """Combines updates of many non-overlapping windows at once."""
     tensors = [rows.indexed(array) for array in arrays]
     index, kept = rows.within_bounds(updates)
-    grid = rows.grid if rows.valid is None else (scope.new_size(tf.shape(index)[0], least=0),)
+    grid = rows.grid if rows.valid is None else (scope.sizes.new_size(tf.shape(index)[0], least=0),)
     sizes = (*grid, *rows.rest)
     olds = [
         scope.made(tf.gather_nd(tensor, index), array.element, sizes)
@@ -520,7 +519,7 @@ def _update_each(
         )
         return [i + 1, *(inner.tensor(array) for array in result)]
 
-    number = scope.size(total)
+    number = scope.sizes.size(total)
     _, *results = tf.while_loop(
         lambda i, *_: i < number,
         step,

@@ -22,14 +22,8 @@ from jax2tf_bridge.to_tensorflow.operations._array import (
     plain,
     tf_dtype,
 )
-from jax2tf_bridge.to_tensorflow.operations._folding import greatest
-from jax2tf_bridge.to_tensorflow.operations._scope import (
-    MIN_COMPUTED_AMOUNT,
-    Emitter,
-    Scope,
-    type_sizes,
-    typed,
-)
+from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
+from jax2tf_bridge.to_tensorflow.operations._sizes import MIN_COMPUTED_AMOUNT, type_sizes, typed
 from shape_poly import Dim
 
 _MAX_MOVED_ELEMENTS = 1 << 10
@@ -186,17 +180,19 @@ def with_ones(
 ) -> tf.Tensor:
     """Reshapes a tensor to sizes that differ only by ones, without arithmetic on sizes."""
     # Sizes of 1 that were added before are dropped by using the original tensor.
-    tensor, sizes = scope.once(("without ones", tensor.ref()), lambda: (tensor, tuple(sizes)))
+    tensor, sizes = scope.cache.get_or_make(
+        ("without ones", tensor.ref()), lambda: (tensor, tuple(sizes))
+    )
     if tuple(sizes) == tuple(wanted):
         return tensor
     if sum(not isinstance(size, int) for size in wanted) <= 1 and 0 not in wanted:
-        result = tf.reshape(tensor, scope.reshape_shape(wanted))
+        result = tf.reshape(tensor, scope.sizes.reshape_shape(wanted))
     else:
         drop, add = _other_ones(sizes, wanted)
         result = tf.squeeze(tensor, drop) if drop else tensor
         for axis in add:
             result = tf.expand_dims(result, axis)
-    scope.once(("without ones", result.ref()), lambda: (tensor, sizes))
+    scope.cache.get_or_make(("without ones", result.ref()), lambda: (tensor, sizes))
     return scope.shaped(result, wanted)
 
 
@@ -273,7 +269,7 @@ def _reshaped(scope: Scope, array: Array, sizes: tuple[Dim, ...]) -> Array:
         start = next((axis for axis, size in enumerate(missing) if size != 1), len(missing))
         array = resized(array, array.sizes[start:])
         tensor = partly_spread(scope, array, [axis - start for axis in spread if axis >= start])
-        tensor = tf.reshape(tensor, scope.reshape_shape(wanted))
+        tensor = tf.reshape(tensor, scope.sizes.reshape_shape(wanted))
     return Array(array.element, sizes, scope.shaped(tensor, wanted))
 
 
@@ -297,7 +293,7 @@ def _tiled(
     skipped = len(axes) - rank
     wanted = [1 if axis < 0 else array.sizes[axis] for axis in axes[skipped:]]
     tensor = with_ones(scope, scope.compact(array), compact_sizes(array), wanted)
-    multiples = scope.shape(counts[skipped:])
+    multiples = scope.sizes.shape(counts[skipped:])
     return _integers.repeated(lambda x: tf.tile(x, multiples), tensor)
 
 
@@ -348,7 +344,7 @@ def partly_spread(scope: Scope, array: Array, axes: Sequence[int]) -> tf.Tensor:
     compact = scope.compact(array)
     if padded == wanted:
         return with_ones(scope, compact, own, wanted)
-    return scope.shaped(tf.broadcast_to(compact, scope.shape(wanted)), wanted)
+    return scope.shaped(tf.broadcast_to(compact, scope.sizes.shape(wanted)), wanted)
 
 
 def _transpose(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
@@ -425,7 +421,7 @@ def _slice(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Arr
     if sizes is None:
         shape = tf.shape(tensor)
         sizes = [
-            scope.new_size(shape[axis], least=0) if size is None else size
+            scope.sizes.new_size(shape[axis], least=0) if size is None else size
             for axis, size in enumerate(kind.shape)
         ]
     return scope.made(tensor, array.element, sizes)
@@ -491,14 +487,14 @@ def _as_slice(scope: Scope, size: Dim, start: Dim, limit: Dim, step: Dim) -> sli
     """Converts a slice to Python's form, counted from the end if that is a number."""
     begin = None if start == 0 else _from_an_end(scope, size, start)
     end = None if limit == size else _from_an_end(scope, size, limit)
-    return slice(begin, end, None if step == 1 else scope.size(step))
+    return slice(begin, end, None if step == 1 else scope.sizes.size(step))
 
 
 def _from_an_end(scope: Scope, size: Dim, place: Dim) -> Any:
     behind = plain(place - size)
     if not isinstance(place, int) and isinstance(behind, int) and behind < 0:
         return behind
-    return scope.size(place)
+    return scope.sizes.size(place)
 
 
 def _sliced_size(start: Dim, limit: Dim, step: Dim) -> Dim:
@@ -601,7 +597,7 @@ def iota(scope: Scope, element: str, sizes: Sequence[Dim], axis: int) -> Array:
             known = (known + narrow) % 16 - narrow
         shaped = known.astype(dtype.as_numpy_dtype).reshape((size, *trailing))
         return Array(element, tuple(sizes), known=shaped)
-    numbers = scope.once(("range", size), lambda: tf.range(scope.size(size)))
+    numbers = scope.cache.get_or_make(("range", size), lambda: tf.range(scope.sizes.size(size)))
     if narrow is not None:
         numbers = tf.math.floormod(numbers + narrow, 16) - narrow
     counted = numbers if dtype == tf.int32 else tf.cast(numbers, dtype)
@@ -693,7 +689,9 @@ def _padded(
         if before[axis] != 0 or behind[axis] != 0 or not array.repeats(axis)
     ]
     tensor = partly_spread(scope, array, spread)
-    paddings = [[scope.size(a), scope.size(b)] for a, b in zip(before, behind, strict=True)]
+    paddings = [
+        [scope.sizes.size(a), scope.sizes.size(b)] for a, b in zip(before, behind, strict=True)
+    ]
     if value.known is not None and not any(value.known.tobytes()):
         padded = move(lambda x: tf.pad(x, paddings), tensor)
     elif value.known is not None:
@@ -717,7 +715,7 @@ def grown(scope: Scope, array: Array, least: Sequence[Dim]) -> Array:
     padding is necessary, nothing is copied: Pad with zero amounts returns its operand.
     """
     sizes = tuple(
-        plain(greatest(scope, size, number))
+        plain(scope.sizes.maximum(size, number))
         for size, number in zip(array.sizes, least, strict=True)
     )
     if sizes == array.sizes:
@@ -726,7 +724,7 @@ def grown(scope: Scope, array: Array, least: Sequence[Dim]) -> Array:
     if _are_one(array, zero):
         return broadcast(scope, zero, sizes, ())
     behind = [plain(size - own) for size, own in zip(sizes, array.sizes, strict=True)]
-    amounts = [[0, scope.size(amount)] for amount in behind]
+    amounts = [[0, scope.sizes.size(amount)] for amount in behind]
     filler = scope.compact(zero)
     # Pad is avoided: oneDNN's convolutions fuse it, but ignore padding of the batch.
     tensor = move(
@@ -751,7 +749,7 @@ def _are_one(array: Array, value: Array) -> bool:
 
 
 def _positive_part(scope: Scope, amount: Dim) -> Dim:
-    return plain(greatest(scope, amount, 0))
+    return plain(scope.sizes.maximum(amount, 0))
 
 
 def _spaced(scope: Scope, array: Array, value: Array, axis: int, amount: Dim) -> Array:

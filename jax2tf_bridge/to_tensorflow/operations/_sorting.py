@@ -46,7 +46,7 @@ def sort(
         index = _merge(scope, block, operands)
         length = operands[0].sizes[-1]
         if count != length:
-            index = index[..., : scope.size(count)]
+            index = index[..., : scope.sizes.size(count)]
     else:
         index = _index_by_keys(scope, keys, operands, count)
     return [_take(scope, array, index, count) for array in operands]
@@ -90,7 +90,7 @@ def _index_by_keys(
         if index is not None:
             tensor = tf.gather(tensor, index, batch_dims=len(sizes) - 1)
         wanted = count if key is keys[0] else sizes[-1]
-        result = tf.math.top_k(tensor, scope.size(wanted)).indices
+        result = tf.math.top_k(tensor, scope.sizes.size(wanted)).indices
         index = result if index is None else tf.gather(index, result, batch_dims=len(sizes) - 1)
     assert index is not None, "there is a key"
     return index
@@ -149,14 +149,14 @@ def _merge(scope: Scope, block: Block, operands: Sequence[Array]) -> tf.Tensor:
     """
     sizes = operands[0].sizes
     flat = [tf.reshape(scope.tensor(array), [-1]) for array in operands]
-    length = tf.convert_to_tensor(scope.size(sizes[-1]), tf.int32)
+    length = tf.convert_to_tensor(scope.sizes.size(sizes[-1]), tf.int32)
     total = tf.size(flat[0])
-    place = tf.reshape(tf.broadcast_to(tf.range(length), scope.shape(sizes)), [-1])
+    place = tf.reshape(tf.broadcast_to(tf.range(length), scope.sizes.shape(sizes)), [-1])
     first = tf.range(total) - place
 
     def comes_before(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
         inner = scope.inner(other_graph=True)
-        size = inner.new_size(total)
+        size = inner.sizes.new_size(total)
         arguments = [
             inner.made(tf.gather(tensor, at), array.element, (size,))
             for tensor, array in zip(flat, operands, strict=True)
@@ -192,7 +192,7 @@ def _merge(scope: Scope, block: Block, operands: Sequence[Array]) -> tf.Tensor:
         _, places, _ = tf.while_loop(lambda span, *_: span > 0, narrow, (steps, start, end))
         run = place // (2 * width) * (2 * width)
         target = run + place % width + places - start
-        back = tf.math.top_k(-tf.reshape(target, scope.shape(sizes)), length).indices
+        back = tf.math.top_k(-tf.reshape(target, scope.sizes.shape(sizes)), length).indices
         moved = tf.gather(order, tf.reshape(back, [-1]) + first)
         return width * 2, moved
 
@@ -202,7 +202,7 @@ def _merge(scope: Scope, block: Block, operands: Sequence[Array]) -> tf.Tensor:
         (tf.constant(1), tf.range(total)),
         shape_invariants=(tf.TensorShape([]), tf.TensorShape([None])),
     )
-    return tf.reshape(order - first, scope.shape(sizes))
+    return tf.reshape(order - first, scope.sizes.shape(sizes))
 
 
 # top_k.
@@ -236,7 +236,7 @@ def _number(scope: Scope, array: Array) -> Dim:
     """Reads the only element of an array as a size."""
     if array.integers is not None:
         return array.integers[0]
-    return scope.new_size(tf.reshape(scope.tensor(array), []))
+    return scope.sizes.new_size(tf.reshape(scope.tensor(array), []))
 
 
 def top_k(
@@ -245,11 +245,11 @@ def top_k(
     """Finds the greatest numbers of the last axis and their indices; the first of equal numbers."""
     sizes = (*array.sizes[:-1], count)
     if array.row.is_integer and descending:
-        values, index = tf.math.top_k(scope.tensor(array), scope.size(count))
+        values, index = tf.math.top_k(scope.tensor(array), scope.sizes.size(count))
         result = scope.made(values, array.element, sizes)
     else:
         key = SortKey(Block((), ()), descending, total_order=True)
-        index = tf.math.top_k(_to_integers(scope, array, key), scope.size(count)).indices
+        index = tf.math.top_k(_to_integers(scope, array, key), scope.sizes.size(count)).indices
         result = _take(scope, array, index, count)
     element = operation.results[1].tensor.element
     return [result, scope.made(tf.cast(index, tf_dtype(element)), element, sizes)]

@@ -14,7 +14,8 @@ from jax2tf_bridge.to_tensorflow.operations import _converter_forms
 from jax2tf_bridge.to_tensorflow.operations._array import Array, tf_dtype
 from jax2tf_bridge.to_tensorflow.operations._functions import decomposed
 from jax2tf_bridge.to_tensorflow.operations._integers import constant_like
-from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope, broadcast_sizes
+from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
+from jax2tf_bridge.to_tensorflow.operations._sizes import broadcast_sizes
 
 TensorFunction = Callable[..., tf.Tensor]
 

@@ -21,7 +21,6 @@ from jax2tf_bridge.to_tensorflow.operations._bodies import (
 )
 from jax2tf_bridge.to_tensorflow.operations._cumulative import run_along, running_sum
 from jax2tf_bridge.to_tensorflow.operations._dynamic_slices import shrink_repeated
-from jax2tf_bridge.to_tensorflow.operations._folding import greatest
 from jax2tf_bridge.to_tensorflow.operations._indices import slice_axis
 from jax2tf_bridge.to_tensorflow.operations._pools import (
     Windows,
@@ -195,7 +194,7 @@ def _reduce_whole_axes(
     """Reduces axes that a single window covers, including padding with the identity."""
     axes = windows.axes
     padded = windows.padded_sizes(array.sizes)
-    drops_elements = any(scope.bounds(n)[0] < 0 for n in (*windows.low, *windows.high))
+    drops_elements = any(scope.sizes.bounds(n)[0] < 0 for n in (*windows.low, *windows.high))
     if drops_elements or any(padded[a] != windows.sizes[a] for a in axes):
         return None
     if not has_reduction(reducer, array):
@@ -315,8 +314,8 @@ def _reduce_along(
         return [slice_axis(scope, array, axis, start, length, step) for array in arrays]
 
     if not isinstance(window, int):
-        starts = tf.range(scope.size(count)) * scope.size(stride)
-        within = tf.range(scope.size(window)) * scope.size(dilation)
+        starts = tf.range(scope.sizes.size(count)) * scope.sizes.size(stride)
+        within = tf.range(scope.sizes.size(window)) * scope.sizes.size(dilation)
         index = starts[:, tf.newaxis] + within
         wide = (*sizes[:axis], count, window, *sizes[axis + 1 :])
         taken = [
@@ -395,12 +394,12 @@ def _scatter_by_places(
     # Padding of the array and of the source is never selected, and dropped again.
     padded = windows.padded_sizes(array.sizes)
     sizes = [
-        size + greatest(scope, extent - own, 0)
+        size + scope.sizes.maximum(extent - own, 0)
         for size, extent, own in zip(array.sizes, windows.extents, padded, strict=True)
     ]
     larger = grown(scope, array, sizes)
     chosen = _select_places(scope, select, larger, whole.sizes, windows)
-    no_windows = tf.equal(scope.size(product(source.sizes)), 0)
+    no_windows = tf.equal(scope.sizes.size(product(source.sizes)), 0)
     chosen = tf.where(no_windows, -1, chosen)
     result = _scatter_to(scope, scatter, reducer, chosen, larger.sizes, whole, init, windows)
     return cut(scope, result, array.sizes)

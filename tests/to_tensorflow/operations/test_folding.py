@@ -14,7 +14,7 @@ import tensorflow as tf
 from jax2tf_bridge import export
 from jax2tf_bridge.targets import Target
 from jax2tf_bridge.to_tensorflow.operations._array import Array
-from jax2tf_bridge.to_tensorflow.operations._folding import compared, converted, greatest
+from jax2tf_bridge.to_tensorflow.operations._folding import converted
 from jax2tf_bridge.to_tensorflow.operations._scope import Scope
 from shape_poly import DimExpr
 from tests.to_tensorflow.operations.running import op_names, portable_of, run, run_each, trace
@@ -28,14 +28,14 @@ def scope() -> Scope:
 
 def test_comparisons_of_sizes_are_decided_where_they_hold_for_all() -> None:
     b = DimExpr.variable("b")
-    assert compared(scope(), "GE", b, 1) is True
-    assert compared(scope(), "LT", b, 1) is False
-    assert compared(scope(), "NE", b + 1, b) is True
-    assert compared(scope(), "EQ", 2 * b, b + b) is True
-    assert compared(scope(), "GT", b, 3) is None
-    assert greatest(scope(), b, 0) == b
-    assert greatest(scope(), b - 1, b) == b
-    assert greatest(scope(), 3, 4) == 4
+    assert scope().sizes.compare("GE", b, 1) is True
+    assert scope().sizes.compare("LT", b, 1) is False
+    assert scope().sizes.compare("NE", b + 1, b) is True
+    assert scope().sizes.compare("EQ", 2 * b, b + b) is True
+    assert scope().sizes.compare("GT", b, 3) is None
+    assert scope().sizes.maximum(b, 0) == b
+    assert scope().sizes.maximum(b - 1, b) == b
+    assert scope().sizes.maximum(3, 4) == 4
 
 
 @pytest.mark.parametrize("element", ["i8", "ui8", "i4", "ui4", "i32", "ui32", "i64"])
