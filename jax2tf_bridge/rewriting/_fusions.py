@@ -30,14 +30,14 @@ def _fuse_softmax(divide: Operation, matcher: Matcher) -> Operation | None:
     shifted = matcher.operand(exponentials, "exponential")
     if shifted is None or matcher.uses(exponentials) != 2 or matcher.uses(shifted) != 1:
         return None
-    if _reduced(total, "add", matcher) is not exponentials:
+    if _match_reduction(total, "add", matcher) is not exponentials:
         return None
     return _along_last_axis(SOFTMAX, divide, shifted, matcher)
 
 
 def _fuse_log_softmax(subtract: Operation, matcher: Matcher) -> Operation | None:
     shifted, logarithm = subtract.operands
-    exponentials = _reduced(logarithm, "add", matcher, is_logarithm=True)
+    exponentials = _match_reduction(logarithm, "add", matcher, is_logarithm=True)
     if exponentials is None or matcher.operand(exponentials, "exponential") is not shifted:
         return None
     if matcher.uses(exponentials) != 1 or matcher.uses(shifted) != 2:
@@ -54,12 +54,15 @@ def _along_last_axis(
     if subtract is None or result.tensor.element not in ("f32", "f64"):
         return None
     x, maxima = subtract.operands
-    if len(result.tensor.shape) > _MAX_AXES or _reduced(maxima, "maximum", matcher) is not x:
+    if (
+        len(result.tensor.shape) > _MAX_AXES
+        or _match_reduction(maxima, "maximum", matcher) is not x
+    ):
         return None
     return dataclasses.replace(last, name=name, operands=(x,))
 
 
-def _reduced(
+def _match_reduction(
     value: Value, reducer: str, matcher: Matcher, *, is_logarithm: bool = False
 ) -> Value | None:
     """Returns the operand of a reduction of the last axis that `value` broadcasts; else None.
@@ -134,11 +137,14 @@ def _fuse_floor_divide(select: Operation, matcher: Matcher) -> Operation | None:
     x, y = divide.operands
     if matcher.number(less.operands[1]) != 1:
         return None
-    for is_rest, differs in _conjunctions(flag, matcher):
-        remainder = _maker_of_first(_compared(is_rest, "NE", matcher), 0, "remainder", matcher)
+    for is_rest, differs in _match_and(flag, matcher):
+        unequal = _match_comparison(is_rest, "NE", matcher)
+        if unequal is None or matcher.number(unequal[1]) != 0:
+            continue
+        remainder = matcher.maker(unequal[0], "remainder")
         if remainder is None or not _are_equal(remainder.operands, divide.operands, matcher):
             continue
-        signs = _compared(differs, "NE", matcher)
+        signs = _match_comparison(differs, "NE", matcher)
         if signs is not None and _is_sign(signs[0], x, matcher) and _is_sign(signs[1], y, matcher):
             return dataclasses.replace(select, name=FLOOR_DIVIDE, operands=(x, y))
     return None
@@ -153,11 +159,11 @@ def _fuse_floor_modulo(select: Operation, matcher: Matcher) -> Operation | None:
     x, y = remainder.operands
     if not _is_equal(total.operands[1], y, matcher):
         return None
-    for is_rest, differs in _conjunctions(flag, matcher):
-        unequal = _compared(is_rest, "NE", matcher)
+    for is_rest, differs in _match_and(flag, matcher):
+        unequal = _match_comparison(is_rest, "NE", matcher)
         if unequal is None or unequal[0] is not rest or matcher.number(unequal[1]) != 0:
             continue
-        signs = _compared(differs, "NE", matcher)
+        signs = _match_comparison(differs, "NE", matcher)
         if signs is None or not _is_negative(signs[0], rest, matcher):
             continue
         if _is_negative(signs[1], y, matcher):
@@ -165,7 +171,7 @@ def _fuse_floor_modulo(select: Operation, matcher: Matcher) -> Operation | None:
     return None
 
 
-def _conjunctions(flag: Value, matcher: Matcher) -> Iterator[tuple[Value, Value]]:
+def _match_and(flag: Value, matcher: Matcher) -> Iterator[tuple[Value, Value]]:
     operation = matcher.maker(flag, "and")
     if operation is not None:
         left, right = operation.operands
@@ -173,20 +179,11 @@ def _conjunctions(flag: Value, matcher: Matcher) -> Iterator[tuple[Value, Value]
         yield right, left
 
 
-def _compared(flag: Value, direction: str, matcher: Matcher) -> tuple[Value, ...] | None:
+def _match_comparison(flag: Value, direction: str, matcher: Matcher) -> tuple[Value, ...] | None:
     operation = matcher.maker(matcher.unbroadcast(flag), "compare")
     if operation is None or operation.text("comparison_direction") != direction:
         return None
     return operation.operands
-
-
-def _maker_of_first(
-    operands: tuple[Value, ...] | None, second: float, name: str, matcher: Matcher
-) -> Operation | None:
-    """Returns the operation that makes the first of two operands, if the second is a number."""
-    if operands is None or matcher.number(operands[1]) != second:
-        return None
-    return matcher.maker(operands[0], name)
 
 
 def _is_sign(value: Value, x: Value, matcher: Matcher) -> bool:
@@ -200,7 +197,7 @@ def _is_sign(value: Value, x: Value, matcher: Matcher) -> bool:
 
 def _is_negative(flag: Value, x: Value, matcher: Matcher) -> bool:
     """Returns whether a flag says that x is negative."""
-    operands = _compared(flag, "LT", matcher)
+    operands = _match_comparison(flag, "LT", matcher)
     return (
         operands is not None
         and matcher.number(operands[1]) == 0

@@ -44,10 +44,10 @@ class _Features:
 
     def result(self, tensor: tf.Tensor) -> Array:
         """Makes an array from a tensor with the operand's sizes."""
-        return self.scope.made(tensor, self.operand.element, self.operand.sizes)
+        return self.scope.new_array(tensor, self.operand.element, self.operand.sizes)
 
     def _array(self, tensor: tf.Tensor) -> Array:
-        return self.scope.made(tensor, self.operand.element, [self.operand.sizes[self.axis]])
+        return self.scope.new_array(tensor, self.operand.element, [self.operand.sizes[self.axis]])
 
 
 def _normalize(

@@ -17,7 +17,7 @@ from jax2tf_bridge.to_tensorflow._graph_functions import get_graph_functions
 from jax2tf_bridge.to_tensorflow.operations._array import Array
 from jax2tf_bridge.to_tensorflow.operations._custom_calls import COMPOSITES
 from jax2tf_bridge.to_tensorflow.operations._scope import Scope
-from jax2tf_bridge.to_tensorflow.operations._sizes import typed
+from jax2tf_bridge.to_tensorflow.operations._sizes import fill_sizes
 from jax2tf_bridge.to_tensorflow.operations._table import EMITTERS, FOR_CONVERTERS
 from shape_poly import Dim, DimExpr, SymbolicScope
 
@@ -28,7 +28,7 @@ def read(portable: PortableFunction) -> Program:
     Raises:
       ModuleError: the module cannot be read.
     """
-    with _errors_named(portable):
+    with _name_errors(portable):
         return read_program(portable.module.data)
 
 
@@ -46,7 +46,7 @@ def rewrite_program(portable: PortableFunction, program: Program) -> Program:
         checks_sizes=not (portable.constraints_known or portable.target.for_converters),
         for_converters=portable.target.for_converters,
     )
-    with _errors_named(portable):
+    with _name_errors(portable):
         return run_passes(program, passes, portable.name)
 
 
@@ -109,12 +109,12 @@ def make_operations(
         )
     for value, aval, tensor in zip(values, avals, args, strict=True):
         arrays.append(_argument(scope, value.tensor, aval, tensor, numbers))
-    with _errors_named(portable):
+    with _name_errors(portable):
         return [scope.tensor(array) for array in scope.run(main, arrays)]
 
 
 @contextlib.contextmanager
-def _errors_named(portable: PortableFunction) -> Iterator[None]:
+def _name_errors(portable: PortableFunction) -> Iterator[None]:
     """Converts errors of a module to errors that name the function.
 
     Raises:
@@ -143,5 +143,5 @@ def _argument(
     sizes = [
         size.substitute(numbers) if isinstance(size, DimExpr) else size for size in aval.op_shape
     ]
-    result: tuple[Dim, ...] = typed(tensor.shape.as_list(), typed(kind.shape, sizes))
-    return scope.made(tensor, kind.element, result)
+    result: tuple[Dim, ...] = fill_sizes(tensor.shape.as_list(), fill_sizes(kind.shape, sizes))
+    return scope.new_array(tensor, kind.element, result)

@@ -13,7 +13,7 @@ from jax2tf_bridge.to_tensorflow.operations import _converter_forms
 from jax2tf_bridge.to_tensorflow.operations._array import Array
 from jax2tf_bridge.to_tensorflow.operations._functions import TOKEN, is_token
 from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
-from jax2tf_bridge.to_tensorflow.operations._sizes import typed
+from jax2tf_bridge.to_tensorflow.operations._sizes import fill_sizes
 from shape_poly import Dim
 
 
@@ -107,13 +107,13 @@ class _Loop:
         }
 
         def condition(*state: tf.Tensor) -> tf.Tensor:
-            inner = scope.inner(other_graph=True)
+            inner = scope.new_region(other_graph=True)
             (flag,) = inner.run(self._condition, self._arrays(inner, state, sizes))
             _check_scalar(inner, self._operation, flag)
             return inner.tensor(flag)
 
         def body(*state: tf.Tensor) -> list[tf.Tensor]:
-            inner = scope.inner(other_graph=True)
+            inner = scope.new_region(other_graph=True)
             arrays = self._arrays(inner, state, sizes)
             if self._counter is not None:
                 place, start, end = self._counter
@@ -139,7 +139,7 @@ class _Loop:
 
     def _sizes(self, place: int) -> list[tuple[int, Dim]]:
         kind = self._operation.results[place].tensor
-        return list(enumerate(typed(kind.shape, self._operands[place].sizes)))
+        return list(enumerate(fill_sizes(kind.shape, self._operands[place].sizes)))
 
     def _arrays(
         self,
@@ -150,7 +150,7 @@ class _Loop:
         """Returns the loop's values as arrays, in the graph of the state's tensors."""
         arrays = list(self._operands)
         for i, tensor in zip(self._state, state, strict=True):
-            arrays[i] = scope.measured(tensor, arrays[i].element, sizes[i])
+            arrays[i] = scope.measure(tensor, arrays[i].element, sizes[i])
         return arrays
 
     def _check_sizes(
@@ -180,7 +180,7 @@ def _if(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequen
     _check_scalar(scope, operation, operands[0])
     flag = scope.scalar(operands[0])
     if flag is not None:
-        return scope.inner().run(on_true if flag else on_false, [])
+        return scope.new_region().run(on_true if flag else on_false, [])
     return _branches(scope, operation, scope.tensor(operands[0]), [on_false, on_true])
 
 
@@ -191,7 +191,7 @@ def _case(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequ
     last = len(blocks) - 1
     if last == 0 or number is not None:
         place = int(number) if number is not None and 0 <= number <= last else last
-        return scope.inner().run(blocks[place], [])
+        return scope.new_region().run(blocks[place], [])
     index = scope.tensor(operands[0])
     if last > 1:
         return _branches(scope, operation, index, blocks)
@@ -204,7 +204,7 @@ def _check_scalar(scope: Scope, operation: Operation, array: Array) -> None:
         scope.fail(operation, "it is in a body that is applied to each element of an array")
 
 
-def _nested(index: tf.Tensor, functions: Sequence[Callable[[], Any]]) -> Callable[[], Any]:
+def _choose_nested(index: tf.Tensor, functions: Sequence[Callable[[], Any]]) -> Callable[[], Any]:
     """Chooses one of many branches by nested binary choices.
 
     LiteRT, OpenVINO and tf2onnx have no operation for more than two branches.
@@ -239,7 +239,7 @@ def _branches(
 
     def branch(block: Block) -> Any:
         def run() -> list[tf.Tensor]:
-            inner = scope.inner(other_graph=True)
+            inner = scope.new_region(other_graph=True)
             arrays = inner.run(block, [])
             sizes.append([arrays[i].sizes for i in tensors])
             return [inner.tensor(arrays[i]) for i in tensors]
@@ -252,18 +252,18 @@ def _branches(
     elif index.dtype == tf.bool:
         made = tf.cond(index, functions[1], functions[0])
     else:
-        made = _nested(index, functions)()
+        made = _choose_nested(index, functions)()
     arrays = [TOKEN for _ in results]
     # TensorFlow may return a single result as the tensor itself.
     listed = [made] if tf.is_tensor(made) else list(made)
     for place, (i, tensor) in enumerate(zip(tensors, listed, strict=True)):
         kind = results[i].tensor
-        agreed = _agreed(scope, kind.shape, [of_branch[place] for of_branch in sizes])
-        arrays[i] = scope.measured(tensor, kind.element, agreed)
+        agreed = _agree_sizes(scope, kind.shape, [of_branch[place] for of_branch in sizes])
+        arrays[i] = scope.measure(tensor, kind.element, agreed)
     return arrays
 
 
-def _agreed(
+def _agree_sizes(
     scope: Scope, known: Sequence[int | None], shapes: Sequence[Sequence[Dim]]
 ) -> list[Dim | None]:
     """Returns the sizes that all branches agree on for a result; None for others."""

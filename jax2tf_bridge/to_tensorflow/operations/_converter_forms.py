@@ -152,7 +152,7 @@ def combination(kind: str, element: str) -> Callable[[tf.Tensor, tf.Tensor], tf.
     return result
 
 
-def chosen(flag: tf.Tensor, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+def choose(flag: tf.Tensor, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     """Returns x where the flag is set, else y."""
     is_wide = x.dtype.is_integer and x.dtype.size >= 4
     return _converter_integers.select(flag, x, y) if is_wide else tf.where(flag, x, y)

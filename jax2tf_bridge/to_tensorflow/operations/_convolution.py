@@ -31,14 +31,14 @@ from jax2tf_bridge.to_tensorflow.operations._convolution_forms import (
 )
 from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
 from jax2tf_bridge.to_tensorflow.operations._shapes import (
-    backwards,
-    cut,
-    grown,
+    pad_to,
     reshape,
+    reverse_axes,
+    take_first,
     transpose,
     with_ones,
 )
-from jax2tf_bridge.to_tensorflow.operations._sizes import MIN_COMPUTED_AMOUNT, typed
+from jax2tf_bridge.to_tensorflow.operations._sizes import MIN_COMPUTED_AMOUNT, fill_sizes
 from shape_poly import Dim
 
 _MAX_POSITIONS = 4096
@@ -97,15 +97,16 @@ class _Convolution:
 def _convolution(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     left, right, *padding = operands
     element = operation.results[0].tensor.element
-    left, right, numbers = _without_transposes(left, right, _numbers(operation))
-    axes = _axes(scope, operation, numbers, left, right, _padding(scope, operation, padding))
+    left, right, numbers = _without_transposes(left, right, _read_numbers(operation))
+    amounts = _read_padding(scope, operation, padding)
+    axes = _read_axes(scope, operation, numbers, left, right, amounts)
     batch_groups = operation.int("batch_group_count")
     groups = operation.int("feature_group_count")
     batch = left.sizes[numbers.image[0]]
     batch = batch if batch_groups == 1 else batch // batch_groups
     result = (batch, *(axis.result for axis in axes), right.sizes[numbers.kernel[-1]])
     known = operation.results[0].tensor.shape
-    rows = typed([known[axis] for axis in numbers.result], result)
+    rows = fill_sizes([known[axis] for axis in numbers.result], result)
     axes = tuple(replace(a, result=n) for a, n in zip(axes, rows[1:-1], strict=True))
     sizes = tuple(rows[numbers.result.index(axis)] for axis in range(len(rows)))
     if 0 in (*rows, *left.sizes, *right.sizes):
@@ -113,7 +114,7 @@ def _convolution(scope: Scope, operation: Operation, operands: Sequence[Array]) 
         return Array(element, sizes, known=zero)
     left, right, axes = _with_windows(scope, numbers, left, right, axes, (groups, batch_groups))
 
-    def convolved(image: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+    def convolve_parts(image: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         flags = operation.flags("window_reversal")
         backwards = {axis for axis, flag in zip(numbers.kernel, flags, strict=False) if flag}
         whole = _Convolution(
@@ -127,16 +128,16 @@ def _convolution(scope: Scope, operation: Operation, operands: Sequence[Array]) 
             groups,
             batch_groups,
         )
-        return scope.tensor(_convolved(scope, operation, whole))
+        return scope.tensor(_convolve(scope, operation, whole))
 
     dtype = accumulation_dtype(left.element, right.element, element)
     image, kernel = (to_accumulation(scope.tensor(array), dtype) for array in (left, right))
     if dtype.is_complex:
         (a, b), (c, d) = ((tf.math.real(x), tf.math.imag(x)) for x in (image, kernel))
-        real = tf.subtract(convolved(a, c), convolved(b, d))
-        tensor = tf.complex(real, tf.add(convolved(a, d), convolved(b, c)))
+        real = tf.subtract(convolve_parts(a, c), convolve_parts(b, d))
+        tensor = tf.complex(real, tf.add(convolve_parts(a, d), convolve_parts(b, c)))
     else:
-        tensor = convolved(image, kernel)
+        tensor = convolve_parts(image, kernel)
     batch = left.sizes[numbers.image[0]]
     made = (
         batch if batch_groups == 1 else batch // batch_groups,
@@ -144,7 +145,8 @@ def _convolution(scope: Scope, operation: Operation, operands: Sequence[Array]) 
         right.sizes[numbers.kernel[-1]],
     )
     whole = [made[numbers.result.index(axis)] for axis in range(len(made))]
-    return cut(scope, scope.made(from_accumulation(tensor, element), element, whole), sizes)
+    array = scope.new_array(from_accumulation(tensor, element), element, whole)
+    return take_first(scope, array, sizes)
 
 
 def _with_windows(
@@ -163,7 +165,7 @@ def _with_windows(
     least: list[Dim] = list(of_image)
     least[numbers.image[0]], least[numbers.image[-1]] = groups[1], groups[0]
     of_kernel[numbers.kernel[-1]] = math.prod(groups)
-    right = grown(scope, right, of_kernel)
+    right = pad_to(scope, right, of_kernel)
     new_axes: list[Axis] = []
     for axis, place, window in zip(axes, numbers.image[1:-1], numbers.kernel[:-2], strict=True):
         wide = replace(axis, window=right.sizes[window])
@@ -179,10 +181,10 @@ def _with_windows(
             wide = replace(wide, result=result_size(scope, wide))
         least[place] = wide.size
         new_axes.append(wide)
-    return grown(scope, left, least), right, tuple(new_axes)
+    return pad_to(scope, left, least), right, tuple(new_axes)
 
 
-def _numbers(operation: Operation) -> _Numbers:
+def _read_numbers(operation: Operation) -> _Numbers:
     def number(name: str) -> int:
         return operation.int(f"{name}_dimension")
 
@@ -209,7 +211,7 @@ def _without_transposes(
     return left, right, numbers
 
 
-def _padding(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Dim]:
+def _read_padding(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Dim]:
     if not operands:
         return operation.ints("padding")
     n = 2 * len(operation.ints("input_spatial_dimensions"))
@@ -217,7 +219,7 @@ def _padding(scope: Scope, operation: Operation, operands: Sequence[Array]) -> S
     return scope.sizes_of(flat, [None] * n, least=MIN_COMPUTED_AMOUNT)
 
 
-def _axes(
+def _read_axes(
     scope: Scope,
     operation: Operation,
     numbers: _Numbers,
@@ -244,7 +246,7 @@ def _axes(
     return tuple(new_axes)
 
 
-def _convolved(scope: Scope, operation: Operation, whole: _Convolution) -> Array:
+def _convolve(scope: Scope, operation: Operation, whole: _Convolution) -> Array:
     """Chooses an operation of TensorFlow; the result has the layout of the dimension numbers."""
     if _misreads_rows(whole):
         whole = _swap_spatial_axes(whole)
@@ -252,7 +254,7 @@ def _convolved(scope: Scope, operation: Operation, whole: _Convolution) -> Array
     n = len(axes)
     if _is_gradient_for_kernel(whole):
         return _gradient_for_kernel(scope, whole)
-    image = _ordered(scope, whole.image, whole.image_sizes, numbers.image)
+    image = _order_axes(scope, whole.image, whole.image_sizes, numbers.image)
     groups = whole.groups
     if whole.batch_groups > 1:
         image, groups = _groups_to_features(scope, image, whole.batch_groups), whole.batch_groups
@@ -262,7 +264,7 @@ def _convolved(scope: Scope, operation: Operation, whole: _Convolution) -> Array
         reverse = [i for i in places if numbers.kernel[i] not in whole.backwards]
         order = (*range(n), n + 1, n) if groups == 1 else range(n + 2)
         kernel = _kernel(scope, whole, order, reverse)
-        result = convolve_transposed(*_planes(scope, image, kernel, axes), groups)
+        result = convolve_transposed(*_to_planes(scope, image, kernel, axes), groups)
     else:
         reverse = [i for i in range(n) if numbers.kernel[i] in whole.backwards]
         kernel = _kernel(scope, whole, range(n + 2), reverse)
@@ -270,7 +272,7 @@ def _convolved(scope: Scope, operation: Operation, whole: _Convolution) -> Array
             image.element == "i32" and 1 <= n <= 2 and groups == 1
         )
         if is_flat:
-            result = convolve(*_planes(scope, image, kernel, axes), groups)
+            result = convolve(*_to_planes(scope, image, kernel, axes), groups)
         else:
             windows = [axis.window for axis in axes]
             count = math.prod(windows)
@@ -282,7 +284,7 @@ def _convolved(scope: Scope, operation: Operation, whole: _Convolution) -> Array
             result = convolve_by_positions(scope, image, kernel, axes, groups)
     if n == 1 and result.rank == 4:
         result = with_sizes(scope, result, (result.sizes[0], *result.sizes[2:]))
-    return _result(scope, result, range(n + 2), numbers)
+    return _order_result(scope, result, range(n + 2), numbers)
 
 
 def _misreads_rows(whole: _Convolution) -> bool:
@@ -306,7 +308,7 @@ def _swap_spatial_axes(whole: _Convolution) -> _Convolution:
     return replace(whole, numbers=swapped, axes=whole.axes[::-1])
 
 
-def _planes(
+def _to_planes(
     scope: Scope, image: Array, kernel: Array, axes: Sequence[Axis]
 ) -> tuple[Scope, Array, Array, tuple[Axis, ...]]:
     return (scope, *in_planes(scope, image, kernel, axes))
@@ -316,13 +318,13 @@ def _kernel(
     scope: Scope, whole: _Convolution, order: Sequence[int], reverse: Sequence[int]
 ) -> Array:
     axes = [whole.numbers.kernel[i] for i in order]
-    return _ordered(scope, whole.kernel, whole.kernel_sizes, axes, reverse)
+    return _order_axes(scope, whole.kernel, whole.kernel_sizes, axes, reverse)
 
 
-def _result(scope: Scope, found: Array, layout: Sequence[int], numbers: _Numbers) -> Array:
+def _order_result(scope: Scope, result: Array, layout: Sequence[int], numbers: _Numbers) -> Array:
     """Reorders the axes of a result; axis i is number layout[i] of (batch, *spatial, feature)."""
     places = [numbers.result[i] for i in layout]
-    return transpose(scope, found, [places.index(axis) for axis in range(len(places))])
+    return transpose(scope, result, [places.index(axis) for axis in range(len(places))])
 
 
 def _is_transposed(whole: _Convolution, image: Array, groups: int) -> bool:
@@ -372,8 +374,8 @@ def _gradient_for_kernel(scope: Scope, whole: _Convolution) -> Array:
     batch, *spatial, feature = whole.numbers.image
     *window, inner, out = whole.numbers.kernel
     # The summed axis is the batch of the convolution whose gradient this is.
-    image = _ordered(scope, whole.image, whole.image_sizes, (feature, *spatial, batch))
-    cotangent = _ordered(scope, whole.kernel, whole.kernel_sizes, (inner, *window, out))
+    image = _order_axes(scope, whole.image, whole.image_sizes, (feature, *spatial, batch))
+    cotangent = _order_axes(scope, whole.kernel, whole.kernel_sizes, (inner, *window, out))
     axes = whole.axes
     if n == 1:
         image, cotangent = with_row(scope, image, 1), with_row(scope, cotangent, 1)
@@ -381,7 +383,7 @@ def _gradient_for_kernel(scope: Scope, whole: _Convolution) -> Array:
     result = correlate(scope, image, cotangent, axes, whole.batch_groups)
     if n == 1:
         result = with_sizes(scope, result, result.sizes[1:])
-    return _result(scope, result, (*range(1, n + 1), 0, n + 1), whole.numbers)
+    return _order_result(scope, result, (*range(1, n + 1), 0, n + 1), whole.numbers)
 
 
 def _groups_to_features(scope: Scope, image: Array, groups: int) -> Array:
@@ -400,7 +402,7 @@ def _is_sorted(sizes: Sequence[Dim], order: Sequence[int]) -> bool:
     return live == sorted(live)
 
 
-def _ordered(
+def _order_axes(
     scope: Scope,
     tensor: tf.Tensor,
     sizes: Sequence[Dim],
@@ -414,8 +416,8 @@ def _ordered(
     else:
         moved = tf.transpose(tensor, order)
     if reverse:
-        moved = backwards(scope, moved, reverse)
-    return Array(ELEMENTS[tensor.dtype.name], wanted, scope.shaped(moved, wanted))
+        moved = reverse_axes(scope, moved, reverse)
+    return Array(ELEMENTS[tensor.dtype.name], wanted, scope.set_shape(moved, wanted))
 
 
 EMITTERS: Mapping[str, Emitter] = MappingProxyType(

@@ -99,7 +99,7 @@ def with_sizes(scope: Scope, array: Array, sizes: Sequence[Dim]) -> Array:
         tensor = with_ones(scope, tensor, array.sizes, sizes)
     else:
         tensor = tf.reshape(tensor, scope.sizes.reshape_shape(sizes))
-    return Array(array.element, tuple(sizes), scope.shaped(tensor, sizes))
+    return Array(array.element, tuple(sizes), scope.set_shape(tensor, sizes))
 
 
 def convolve(scope: Scope, image: Array, kernel: Array, axes: Sequence[Axis], groups: int) -> Array:
@@ -107,7 +107,7 @@ def convolve(scope: Scope, image: Array, kernel: Array, axes: Sequence[Axis], gr
     sizes = (image.sizes[0], *(axis.result for axis in axes), kernel.sizes[-1])
     if len(axes) == 3:
         kernel, axes = _with_holes(scope, kernel, axes)
-    image, axes, padding = _padded(scope, image, axes)
+    image, axes, padding = _pad(scope, image, axes)
     strides, dilations = [axis.stride for axis in axes], [axis.dilation for axis in axes]
     if len(axes) == 3:
         tensor = _by_groups(
@@ -117,7 +117,7 @@ def convolve(scope: Scope, image: Array, kernel: Array, axes: Sequence[Axis], gr
             groups,
         )
         return _array(scope, image, tensor, sizes)
-    stride = _shared(axes, strides)
+    stride = _find_shared(axes, strides)
     if groups > 1 and kernel.sizes[-2] == 1 and stride is not None and max(dilations) == 1:
         x = tf.cast(scope.tensor(image), exact_dtype(image.tf_dtype))
         w = tf.cast(_deep_kernel(scope, kernel, groups), x.dtype)
@@ -181,7 +181,7 @@ def convolve_transposed(
             **arguments,
         )
     else:
-        stride = _shared(axes, strides)
+        stride = _find_shared(axes, strides)
         assert stride is not None, "who calls it has asked"
         x = tf.cast(scope.tensor(image), exact_dtype(image.tf_dtype))
         tensor = tf.raw_ops.DepthwiseConv2dNativeBackpropInput(
@@ -224,7 +224,7 @@ def correlate(
         image = _with_zeros(scope, image, axes)
     sizes = (*window, features if groups == 1 else features // groups, out)
     x, y = scope.tensor(image), scope.tensor(cotangent)
-    stride = _shared(axes, strides)
+    stride = _find_shared(axes, strides)
     if groups > 1 and groups == features and len(axes) == 2 and stride is not None:
         exact = exact_dtype(x.dtype)
         tensor = tf.raw_ops.DepthwiseConv2dNativeBackpropFilter(
@@ -314,7 +314,7 @@ def _by_groups(
     return tf.concat([function(one, other) for one, other in pairs], -1)
 
 
-def _shared(axes: Sequence[Axis], strides: Sequence[int]) -> int | None:
+def _find_shared(axes: Sequence[Axis], strides: Sequence[int]) -> int | None:
     """Returns the common stride of all axes, which depthwise convolutions require; None without."""
     distinct = {
         stride
@@ -342,9 +342,7 @@ def _with_holes(
     return spaced, tuple(replace(axis, window=axis.extent, dilation=1) for axis in axes)
 
 
-def _padded(
-    scope: Scope, image: Array, axes: Sequence[Axis]
-) -> tuple[Array, tuple[Axis, ...], str]:
+def _pad(scope: Scope, image: Array, axes: Sequence[Axis]) -> tuple[Array, tuple[Axis, ...], str]:
     """Pads an image; returns it unchanged if the padding is VALID or SAME, with that name."""
     if all(axis.spread == 1 for axis in axes):
         padding = _name_of_padding(axes)
@@ -432,4 +430,4 @@ def _zero(array: Array) -> Array:
 def _array(scope: Scope, like: Array, tensor: tf.Tensor, sizes: Sequence[Dim]) -> Array:
     """Makes an array with the element type of another one."""
     tensor = tf.cast(tensor, like.tf_dtype)
-    return Array(like.element, tuple(sizes), scope.shaped(tensor, sizes))
+    return Array(like.element, tuple(sizes), scope.set_shape(tensor, sizes))

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from jax2tf_bridge.bytecode import Operation
 from jax2tf_bridge.to_tensorflow.operations._array import Array
-from jax2tf_bridge.to_tensorflow.operations._reductions import Combine, wrapped
+from jax2tf_bridge.to_tensorflow.operations._reductions import Combine, wrap_sum
 from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
 from jax2tf_bridge.to_tensorflow.operations._shapes import transpose
 
@@ -24,7 +24,7 @@ def running_sum(scope: Scope, array: Array, axis: int, backwards: bool) -> Array
     It is the only running reduction that LiteRT and ONNX know as well.
     """
     tensor = tf.cumsum(scope.tensor(array), axis, reverse=backwards)
-    return scope.made(wrapped(tensor, array.element), array.element, array.sizes)
+    return scope.new_array(wrap_sum(tensor, array.element), array.element, array.sizes)
 
 
 def run_along(
@@ -63,7 +63,7 @@ def _step(
 
     def parts(begin: Any, end: Any) -> list[Array]:
         return [
-            scope.made(tensor[begin:end], column.element, (number, *column.sizes[1:]))
+            scope.new_array(tensor[begin:end], column.element, (number, *column.sizes[1:]))
             for tensor, column in zip(tensors, columns, strict=True)
         ]
 
@@ -72,7 +72,7 @@ def _step(
     for tensor, column, part in zip(tensors, columns, combined, strict=True):
         kept = tensor[rest:] if backwards else tensor[:step]
         pair = [scope.tensor(part), kept] if backwards else [kept, scope.tensor(part)]
-        result.append(scope.made(tf.concat(pair, 0), column.element, column.sizes))
+        result.append(scope.new_array(tf.concat(pair, 0), column.element, column.sizes))
     return result
 
 
@@ -82,9 +82,9 @@ def _step_in_loop(
     length = tf.convert_to_tensor(scope.sizes.size(columns[0].sizes[0]), tf.int32)
 
     def step(width: tf.Tensor, *tensors: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        inner = scope.inner(other_graph=True)
+        inner = scope.new_region(other_graph=True)
         arrays = [
-            inner.made(tensor, column.element, column.sizes)
+            inner.new_array(tensor, column.element, column.sizes)
             for tensor, column in zip(tensors, columns, strict=True)
         ]
         result = _step(inner, combine, arrays, width, length - width, backwards)
@@ -98,7 +98,7 @@ def _step_in_loop(
         shape_invariants=(tf.TensorShape([]), *(tensor.shape for tensor in tensors)),
     )
     return [
-        scope.made(tensor, column.element, column.sizes)
+        scope.new_array(tensor, column.element, column.sizes)
         for tensor, column in zip(results, columns, strict=True)
     ]
 
@@ -109,8 +109,8 @@ def _step_in_loop(
 def _elementwise(function: Callable[..., tf.Tensor]) -> Combine:
     def combine(scope: Scope, left: Sequence[Array], right: Sequence[Array]) -> list[Array]:
         return [
-            scope.made(
-                wrapped(function(scope.compact(a), scope.compact(b)), a.element),
+            scope.new_array(
+                wrap_sum(function(scope.compact(a), scope.compact(b)), a.element),
                 a.element,
                 a.sizes,
             )

@@ -19,7 +19,7 @@ from jax2tf_bridge.to_tensorflow.operations import (
     _windows,
 )
 from jax2tf_bridge.to_tensorflow.operations._array import Array
-from jax2tf_bridge.to_tensorflow.operations._functions import TOKEN, decomposed, is_token
+from jax2tf_bridge.to_tensorflow.operations._functions import TOKEN, decompose, is_token
 from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
 
 _PLACE = re.compile(r"\{(\d{1,3})\}")
@@ -78,9 +78,9 @@ def _graph_function(
         kind = value.tensor
         if shapes:
             sizes = scope.sizes_of(operands[shapes[i]], kind.shape)
-            arrays[value] = scope.made(tensor, kind.element, sizes)
+            arrays[value] = scope.new_array(tensor, kind.element, sizes)
         else:
-            arrays[value] = scope.measured(tensor, kind.element, kind.shape)
+            arrays[value] = scope.measure(tensor, kind.element, kind.shape)
     return [arrays.get(value, TOKEN) for value in operation.results]
 
 
@@ -142,7 +142,7 @@ def _composite(
         n_sizes = attributes.get("sizes", 0) if isinstance(attributes, Mapping) else 0
         # The sizes before the operands are only for the decomposition.
         return emitter(scope, operation, operands[n_sizes if isinstance(n_sizes, int) else 0 :])
-    return decomposed(scope, operation)
+    return decompose(scope, operation)
 
 
 EMITTERS: Mapping[str, Emitter] = MappingProxyType(

@@ -124,7 +124,7 @@ def contract(
         del wanted[0]  # the compact form omits repeated leading axes
     tensor = _lay_out(scope, product, wanted)
     result = tuple(sizes[label] for label in (*batch_labels, *free[0], *free[1]))
-    return scope.made(from_accumulation(tensor, element), element, result)
+    return scope.new_array(from_accumulation(tensor, element), element, result)
 
 
 def _label(
@@ -306,7 +306,7 @@ def _reshape(
 ) -> tf.Tensor:
     if [size for size in sizes if size != 1] == [size for size in wanted if size != 1]:
         return with_ones(scope, tensor, sizes, wanted)
-    return scope.shaped(tf.reshape(tensor, scope.sizes.reshape_shape(wanted)), wanted)
+    return scope.set_shape(tf.reshape(tensor, scope.sizes.reshape_shape(wanted)), wanted)
 
 
 def _einsum(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:

@@ -24,7 +24,7 @@ from jax2tf_bridge.to_tensorflow.operations._shapes import (
     iota,
     move,
     reshape,
-    resized,
+    resize,
     slice_array,
 )
 from shape_poly import Dim, DimExpr
@@ -88,7 +88,7 @@ def shrink_repeated(array: Array, sizes: Sequence[Dim]) -> Array:
     result = tuple(
         size if array.repeats(axis) else array.sizes[axis] for axis, size in enumerate(sizes)
     )
-    return array if result == array.sizes or array.parts is not None else resized(array, result)
+    return array if result == array.sizes or array.parts is not None else resize(array, result)
 
 
 def _slice_computed(
@@ -104,7 +104,7 @@ def _slice_computed(
             taken = tf.gather(compact, start, axis=axis - first)
             dropped = [size for place, size in enumerate(own) if place != axis - first]
             left = [size for place, size in enumerate(sizes) if place != axis]
-            return Array(array.element, tuple(left), scope.shaped(taken, dropped))
+            return Array(array.element, tuple(left), scope.set_shape(taken, dropped))
     taken = _slice_tensor(
         scope,
         compact,
@@ -113,7 +113,7 @@ def _slice_computed(
     )
     for axis in starts:
         own[axis - first] = sizes[axis]
-    return Array(array.element, tuple(sizes), scope.shaped(taken, own))
+    return Array(array.element, tuple(sizes), scope.set_shape(taken, own))
 
 
 def _slice_tensor(
@@ -147,7 +147,7 @@ def update_at(scope: Scope, array: Array, update: Array, starts: Mapping[int, Ar
         if array.sizes[axis] != update.sizes[axis]
     }
     if not scalars:
-        return resized(update, array.sizes)
+        return resize(update, array.sizes)
     if all(isinstance(start, int) for start in scalars.values()):
         return _assemble(scope, array, update, scalars)
     is_small = array.is_static and (
@@ -179,13 +179,13 @@ def _write(scope: Scope, array: Array, update: Array, starts: Mapping[int, _Star
         begin_mask=whole,
         end_mask=whole,
     )
-    return scope.made(tensor, array.element, array.sizes)
+    return scope.new_array(tensor, array.element, array.sizes)
 
 
 def _write_row(scope: Scope, array: Array, update: Array, start: _Start) -> Array:
     index = tf.reshape(_scalar(scope, start), [1, 1])
     tensor = tf.tensor_scatter_nd_update(scope.tensor(array), index, scope.tensor(update))
-    return scope.made(tensor, array.element, array.sizes)
+    return scope.new_array(tensor, array.element, array.sizes)
 
 
 def _scalar(scope: Scope, start: _Start) -> Any:
@@ -202,7 +202,7 @@ def _select(scope: Scope, array: Array, update: Array, starts: Mapping[int, _Sta
     tensor = move(
         lambda new, old: tf.where(mask, new, old), scope.compact(update), scope.tensor(array)
     )
-    return scope.made(tensor, array.element, array.sizes)
+    return scope.new_array(tensor, array.element, array.sizes)
 
 
 def _assemble(scope: Scope, array: Array, update: Array, starts: Mapping[int, _Start]) -> Array:
@@ -227,7 +227,7 @@ def _assemble(scope: Scope, array: Array, update: Array, starts: Mapping[int, _S
         scope.tensor(update),
         _slice_tensor(scope, tensor, {axis: start + scope.sizes.size(size)}, {}),
     ]
-    return scope.made(tf.concat(pieces, axis), array.element, array.sizes)
+    return scope.new_array(tf.concat(pieces, axis), array.element, array.sizes)
 
 
 def _part(scope: Scope, array: Array, axis: int, start: _Start, size: Dim) -> Array:

@@ -26,7 +26,7 @@ from jax2tf_bridge.to_tensorflow.operations import (
 from jax2tf_bridge.to_tensorflow.operations._array import Array, has_dtype, tf_dtype
 from jax2tf_bridge.to_tensorflow.operations._comparisons import compare
 from jax2tf_bridge.to_tensorflow.operations._conversions import bitcast, convert
-from jax2tf_bridge.to_tensorflow.operations._folding import converted, folded
+from jax2tf_bridge.to_tensorflow.operations._folding import convert_known, fold
 from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
 from jax2tf_bridge.to_tensorflow.operations._sizes import broadcast_sizes
 from shape_poly import Dim
@@ -40,13 +40,13 @@ def emit_elementwise(
     scope: Scope, operation: Operation, operands: Sequence[Array], function: TensorFunction
 ) -> Array:
     """Applies a broadcasting function to compact forms; operations on sizes are folded."""
-    result = folded(scope, operation, operands)
+    result = fold(scope, operation, operands)
     if result is not None:
         return result
     element = operation.results[0].tensor.element
     tensors = [scope.compact(array) for array in operands]
     result = _in_wider_floats(element, function, tensors)
-    return scope.made(result, element, broadcast_sizes(operands))
+    return scope.new_array(result, element, broadcast_sizes(operands))
 
 
 def _in_wider_floats(
@@ -92,23 +92,23 @@ def _by_kind(
     return emit
 
 
-def _wrapping(function: TensorFunction) -> Kernel:
+def _wrap_result(function: TensorFunction) -> Kernel:
     """Makes a kernel for integers, which wrap around."""
     return lambda element, *tensors: _integers.wrap(element, function(*tensors))
 
 
-def _any(function: TensorFunction) -> Emitter:
+def _for_any(function: TensorFunction) -> Emitter:
     def emit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
         return emit_elementwise(scope, operation, operands, function)
 
     return emit
 
 
-def _of_floats(function: TensorFunction, complexes: TensorFunction | None = None) -> Emitter:
+def _for_floats(function: TensorFunction, complexes: TensorFunction | None = None) -> Emitter:
     return _by_kind(floats=function, complexes=complexes)
 
 
-def _of_integers(kernel: Kernel) -> Emitter:
+def _for_integers(kernel: Kernel) -> Emitter:
     return _by_kind(integers=kernel)
 
 
@@ -137,11 +137,11 @@ def _clamp(low: tf.Tensor, x: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
 def _convert(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     (array,) = operands
     element = operation.results[0].tensor.element
-    result = converted(scope, array, element)
+    result = convert_known(scope, array, element)
     if result is not None:
         return result
     tensor = convert(array.element, element, scope.compact(array))
-    return scope.made(tensor, element, array.sizes)
+    return scope.new_array(tensor, element, array.sizes)
 
 
 def _has_bits(element: str) -> bool:
@@ -159,7 +159,7 @@ def _bitcast_convert(scope: Scope, operation: Operation, operands: Sequence[Arra
     if not (_has_bits(array.element) and _has_bits(kind.element)):
         scope.fail(operation, f"the bits of {array.element} are not read as {kind.element}")
     if given == wanted:
-        return scope.made(
+        return scope.new_array(
             bitcast(array.element, kind.element, scope.compact(array)), kind.element, array.sizes
         )
     if min(given, wanted) < 8 and max(given, wanted) % 8:
@@ -167,7 +167,7 @@ def _bitcast_convert(scope: Scope, operation: Operation, operands: Sequence[Arra
     narrowed = wanted < given
     sizes = (*array.sizes, given // wanted) if narrowed else array.sizes[:-1]
     tensor = bitcast(array.element, kind.element, scope.tensor(array))
-    return scope.result(operation, scope.shaped(tensor, sizes), sizes)
+    return scope.result(operation, scope.set_shape(tensor, sizes), sizes)
 
 
 def _bits_of_bfloat16(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
@@ -183,7 +183,7 @@ def _reduce_precision(scope: Scope, operation: Operation, operands: Sequence[Arr
     return emit_elementwise(scope, operation, operands, function)
 
 
-def _real(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+def _emit_real(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     if operands[0].row.kind != "complex":
         return operands[0]
     return emit_elementwise(scope, operation, operands, tf.math.real)
@@ -191,11 +191,11 @@ def _real(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Arra
 
 def _map(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
     sizes = broadcast_sizes(operands)
-    result = scope.inner().run(operation.regions[0], operands)
-    return [_repeated(scope, array, sizes) for array in result]
+    result = scope.new_region().run(operation.regions[0], operands)
+    return [_repeat(scope, array, sizes) for array in result]
 
 
-def _repeated(scope: Scope, array: Array, sizes: tuple[Dim, ...]) -> Array:
+def _repeat(scope: Scope, array: Array, sizes: tuple[Dim, ...]) -> Array:
     if array.sizes == sizes:
         return array
     if array.known is not None:
@@ -246,56 +246,56 @@ def _round_down(scope: Scope, operation: Operation, operands: Sequence[Array]) -
 EMITTERS: Mapping[str, Emitter] = MappingProxyType(
     {
         "abs": _by_kind(integers=_integers.absolute, floats=tf.abs),
-        "add": _by_kind(flags=tf.logical_or, integers=_wrapping(tf.add), floats=tf.add),
+        "add": _by_kind(flags=tf.logical_or, integers=_wrap_result(tf.add), floats=tf.add),
         "and": _bitwise(tf.logical_and, tf.bitwise.bitwise_and),
-        "atan2": _of_floats(_floats.arctan2),
+        "atan2": _for_floats(_floats.arctan2),
         "bitcast_convert": _bitcast_convert,
-        "cbrt": _of_floats(_floats.cube_root),
-        "ceil": _of_floats(tf.math.ceil),
-        "clamp": _any(_clamp),
+        "cbrt": _for_floats(_floats.cube_root),
+        "ceil": _for_floats(tf.math.ceil),
+        "clamp": _for_any(_clamp),
         "compare": _compare,
-        "complex": _of_floats(tf.complex),
+        "complex": _for_floats(tf.complex),
         "convert": _convert,
-        "cosine": _of_floats(tf.cos),
-        "count_leading_zeros": _of_integers(_integers.count_leading_zeros),
+        "cosine": _for_floats(tf.cos),
+        "count_leading_zeros": _for_integers(_integers.count_leading_zeros),
         "divide": _by_kind(
             integers=_integers.divide, floats=tf.divide, complexes=_floats.complex_divide
         ),
-        "exponential": _of_floats(tf.exp),
-        "exponential_minus_one": _of_floats(_floats.expm1),
-        "floor": _of_floats(tf.floor),
-        "imag": _of_floats(tf.zeros_like, tf.math.imag),
-        "is_finite": _of_floats(tf.math.is_finite),
-        "log": _of_floats(tf.math.log),
-        "log_plus_one": _of_floats(_floats.log1p),
-        "logistic": _of_floats(tf.sigmoid),
+        "exponential": _for_floats(tf.exp),
+        "exponential_minus_one": _for_floats(_floats.expm1),
+        "floor": _for_floats(tf.floor),
+        "imag": _for_floats(tf.zeros_like, tf.math.imag),
+        "is_finite": _for_floats(tf.math.is_finite),
+        "log": _for_floats(tf.math.log),
+        "log_plus_one": _for_floats(_floats.log1p),
+        "logistic": _for_floats(tf.sigmoid),
         "map": _map,
         "maximum": _extremum(tf.logical_or, tf.maximum, greater=True),
         "minimum": _extremum(tf.logical_and, tf.minimum, greater=False),
         "multiply": _by_kind(
-            flags=tf.logical_and, integers=_wrapping(tf.multiply), floats=tf.multiply
+            flags=tf.logical_and, integers=_wrap_result(tf.multiply), floats=tf.multiply
         ),
         "negate": _by_kind(integers=_integers.negative, floats=tf.negative),
         "not": _by_kind(flags=tf.logical_not, integers=_integers.invert),
         "or": _bitwise(tf.logical_or, tf.bitwise.bitwise_or),
-        "popcnt": _of_integers(_integers.population_count),
+        "popcnt": _for_integers(_integers.population_count),
         "power": _by_kind(integers=_integers.power, floats=_floats.power),
-        "real": _real,
+        "real": _emit_real,
         "reduce_precision": _reduce_precision,
         "remainder": _by_kind(integers=_integers.remainder, floats=_floats.remainder),
-        "round_nearest_afz": _of_floats(_floats.round_away_from_zero),
-        "round_nearest_even": _of_floats(tf.round),
-        "rsqrt": _of_floats(_floats.inverse_root),
-        "select": _any(tf.where),
-        "shift_left": _of_integers(_integers.shift_left),
-        "shift_right_arithmetic": _of_integers(_integers.shift_right_arithmetic),
-        "shift_right_logical": _of_integers(_integers.shift_right_logical),
+        "round_nearest_afz": _for_floats(_floats.round_away_from_zero),
+        "round_nearest_even": _for_floats(tf.round),
+        "rsqrt": _for_floats(_floats.inverse_root),
+        "select": _for_any(tf.where),
+        "shift_left": _for_integers(_integers.shift_left),
+        "shift_right_arithmetic": _for_integers(_integers.shift_right_arithmetic),
+        "shift_right_logical": _for_integers(_integers.shift_right_logical),
         "sign": _by_kind(integers=_integers.sign, floats=_floats.sign),
-        "sine": _of_floats(tf.sin),
-        "sqrt": _of_floats(tf.sqrt),
+        "sine": _for_floats(tf.sin),
+        "sqrt": _for_floats(tf.sqrt),
         "subtract": _by_kind(integers=_integers.subtract, floats=tf.subtract),
-        "tan": _of_floats(tf.tan),
-        "tanh": _of_floats(tf.tanh),
+        "tan": _for_floats(tf.tan),
+        "tanh": _for_floats(tf.tanh),
         FLOOR_DIVIDE: _round_down,
         FLOOR_MODULO: _round_down,
         "xor": _bitwise(tf.not_equal, tf.bitwise.bitwise_xor),
@@ -373,16 +373,16 @@ FOR_CONVERTERS: Mapping[str, Emitter] = MappingProxyType(
             floats=tf.divide,
             complexes=_floats.complex_divide,
         ),
-        "exponential_minus_one": _of_floats(_converter_forms.expm1),
-        "log_plus_one": _of_floats(_converter_forms.log1p),
+        "exponential_minus_one": _for_floats(_converter_forms.expm1),
+        "log_plus_one": _for_floats(_converter_forms.log1p),
         "maximum": _extremum_exactly(_converter_integers.maximum, EMITTERS["maximum"]),
         "minimum": _extremum_exactly(_converter_integers.minimum, EMITTERS["minimum"]),
         "remainder": _by_kind(integers=_converter_integers.remainder, floats=_floats.remainder),
         "select": _select_exactly,
-        "shift_left": _of_integers(_converter_integers.shift_left),
-        "shift_right_arithmetic": _of_integers(_converter_integers.shift_right_arithmetic),
-        "shift_right_logical": _of_integers(_converter_integers.shift_right_logical),
-        "subtract": _by_kind(integers=_wrapping(tf.subtract), floats=tf.subtract),
+        "shift_left": _for_integers(_converter_integers.shift_left),
+        "shift_right_arithmetic": _for_integers(_converter_integers.shift_right_arithmetic),
+        "shift_right_logical": _for_integers(_converter_integers.shift_right_logical),
+        "subtract": _by_kind(integers=_wrap_result(tf.subtract), floats=tf.subtract),
     }
 )
 """Emitters that differ for converters of TensorFlow's graphs."""

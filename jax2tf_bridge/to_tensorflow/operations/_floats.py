@@ -134,8 +134,8 @@ def expm1(x: tf.Tensor) -> tf.Tensor:
     # An infinite exponential times a sine of 0 would be NaN. The exponential of the rounded
     # logarithm of the greatest number may be infinite.
     finite = tf.minimum(real, constant_like(real, np.log(real.dtype.max) - 1))
-    grown = tf.exp(tf.where(tf.equal(imag, constant_like(imag, 0)), finite, real))
-    return tf.complex(part, grown * tf.sin(imag))
+    pad_to = tf.exp(tf.where(tf.equal(imag, constant_like(imag, 0)), finite, real))
+    return tf.complex(part, pad_to * tf.sin(imag))
 
 
 def inverse_root(x: tf.Tensor) -> tf.Tensor:

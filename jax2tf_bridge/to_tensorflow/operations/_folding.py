@@ -23,22 +23,22 @@ _MAX_CONVERTED_ELEMENTS = 1024
 _SIZES = frozenset({"i32", "i64"})
 
 
-def folded(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array | None:
+def fold(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array | None:
     """Computes an elementwise operation on known integers or bools; None if impossible."""
     constants = [_small_constant(scope, array) for array in operands]
     element = operation.results[0].tensor.element
     sizes = broadcast_sizes(operands)
     if operation.name == "negate" and operands[0].row.kind in ("float", "complex"):
-        return _negated(operands[0])
+        return _negate(operands[0])
     if all(constant is not None for constant in constants):
-        result = _of_numbers(operation, constants, element)
+        result = _fold_numbers(operation, constants, element)
         return None if result is None else Array(element, sizes, known=result)
-    if (neutral := _other_flag(scope, operation, operands)) is not None:
+    if (neutral := _drop_flag(scope, operation, operands)) is not None:
         return neutral
-    return _of_sizes(scope, operation, operands, element, sizes)
+    return _fold_sizes(scope, operation, operands, element, sizes)
 
 
-def _negated(array: Array) -> Array | None:
+def _negate(array: Array) -> Array | None:
     if array.known is None or array.known.size > _MAX_FOLDED_ELEMENTS:
         return None
     return Array(array.element, array.sizes, known=-array.known)
@@ -71,7 +71,7 @@ def _truncated_remainder(left: Any, right: Any) -> Any:
     return None if quotient is None else left - right * quotient
 
 
-def _shifted(shift: Callable[..., Any], left: Any, right: Any) -> Any:
+def _shift(shift: Callable[..., Any], left: Any, right: Any) -> Any:
     """Shifts unsigned bits; shifts by the width or more give 0."""
     if np.any(left < 0) or np.any(right < 0):
         return None
@@ -92,8 +92,8 @@ _BINARY: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "negate": np.negative,
         "abs": np.abs,
         "sign": np.sign,
-        "shift_left": functools.partial(_shifted, np.left_shift),
-        "shift_right_logical": functools.partial(_shifted, np.right_shift),
+        "shift_left": functools.partial(_shift, np.left_shift),
+        "shift_right_logical": functools.partial(_shift, np.right_shift),
         "select": np.where,
         "clamp": lambda low, x, high: np.minimum(np.maximum(x, low), high),
     }
@@ -118,7 +118,7 @@ _COMPARISONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
 )
 
 
-def _of_numbers(
+def _fold_numbers(
     operation: Operation, constants: Sequence[Any], element: str
 ) -> np.ndarray[Any, Any] | None:
     if operation.name == "compare":
@@ -135,10 +135,10 @@ def _of_numbers(
         return None
     with np.errstate(over="ignore"):
         result = function(*wide)
-    return None if result is None else _in_element(element, np.asarray(result))
+    return None if result is None else _to_element(element, np.asarray(result))
 
 
-def _in_element(element: str, numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _to_element(element: str, numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Converts integers or bools to another element type, with wraparound."""
     row = dtype_of_element(element)
     if row.is_integer and row.bits < 8:
@@ -149,7 +149,7 @@ def _in_element(element: str, numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, 
     return numbers.astype(tf_dtype(element).as_numpy_dtype)
 
 
-def _of_sizes(
+def _fold_sizes(
     scope: Scope,
     operation: Operation,
     operands: Sequence[Array],
@@ -159,9 +159,9 @@ def _of_sizes(
     if any(array.element not in _SIZES for array in operands if array.element != "i1"):
         return None
     if operation.name == "select":
-        return _selected(scope, operands)
+        return _select(scope, operands)
     if operation.name in ("and", "or"):
-        return _decided(scope, operation.name == "or", operands)
+        return _find_deciding_flag(scope, operation.name == "or", operands)
     columns = [array.integers for array in operands]
     if len(sizes) > 1 or any(column is None for column in columns):
         return None
@@ -179,21 +179,21 @@ def _of_sizes(
         return Array(element, sizes, known=known)
     parts: list[Dim] = []
     for row in rows:
-        part = _computed(scope, operation.name, row)
+        part = _compute_size(scope, operation.name, row)
         if part is None or not scope.sizes.fits(part, element):
             return None
         parts.append(part)
     return Array(element, sizes, parts=tuple(parts))
 
 
-def _selected(scope: Scope, operands: Sequence[Array]) -> Array | None:
+def _select(scope: Scope, operands: Sequence[Array]) -> Array | None:
     flag = scope.scalar(operands[0])
     if flag is None or operands[1].sizes != operands[2].sizes:
         return None
     return operands[1] if flag else operands[2]
 
 
-def _decided(scope: Scope, deciding: bool, operands: Sequence[Array]) -> Array | None:
+def _find_deciding_flag(scope: Scope, deciding: bool, operands: Sequence[Array]) -> Array | None:
     """Returns the known operand that alone decides `and` or `or`; None without one."""
     for array in operands:
         if any(other.sizes for other in operands):
@@ -203,7 +203,7 @@ def _decided(scope: Scope, deciding: bool, operands: Sequence[Array]) -> Array |
     return None
 
 
-def _other_flag(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array | None:
+def _drop_flag(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array | None:
     """Returns the operand that is the result, if the other one is a known identity; else None."""
     name = operation.name
     if name == "compare":
@@ -217,7 +217,7 @@ def _other_flag(scope: Scope, operation: Operation, operands: Sequence[Array]) -
     return None
 
 
-def converted(scope: Scope, array: Array, element: str) -> Array | None:
+def convert_known(scope: Scope, array: Array, element: str) -> Array | None:
     """Converts known elements to another type, if the result is exact or its rounding unique."""
     if element == array.element:
         return array
@@ -233,7 +233,7 @@ def converted(scope: Scope, array: Array, element: str) -> Array | None:
         case (("bool" | "int" | "uint"), "bool"):
             known = array.known != 0
         case (("bool" | "int" | "uint"), _):
-            known = _in_element(element, array.known)
+            known = _to_element(element, array.known)
         case "float", ("float" | "complex"):
             with np.errstate(over="ignore", invalid="ignore"):
                 known = array.known.astype(tf_dtype(element).as_numpy_dtype)
@@ -242,7 +242,7 @@ def converted(scope: Scope, array: Array, element: str) -> Array | None:
     return Array(element, array.sizes, known=known)
 
 
-def _computed(scope: Scope, name: str, row: Sequence[Dim]) -> Dim | None:
+def _compute_size(scope: Scope, name: str, row: Sequence[Dim]) -> Dim | None:
     match name, row:
         case "add", (left, right):
             return left + right

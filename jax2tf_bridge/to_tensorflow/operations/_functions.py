@@ -23,7 +23,7 @@ def _call(scope: Scope, operation: Operation, operands: Sequence[Array]) -> list
     return call(scope, operation, operation.text("callee"), operands)
 
 
-def decomposed(scope: Scope, operation: Operation) -> list[Array]:
+def decompose(scope: Scope, operation: Operation) -> list[Array]:
     """Converts the decomposition of a composite, for operands without another form."""
     operands = [scope.array(value) for value in operation.operands]
     return call(scope, operation, operation.text("decomposition"), operands)
@@ -39,7 +39,7 @@ def call(scope: Scope, operation: Operation, name: str, operands: Sequence[Array
         scope.fail(operation, f"it gives {len(operands)} values for {n_taken}")
     if name in scope.callers:
         scope.fail(operation, "the module's functions call each other without an end")
-    return scope.called(name, operation).run(function.body, operands)
+    return scope.new_call(name, operation).run(function.body, operands)
 
 
 def _same(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:

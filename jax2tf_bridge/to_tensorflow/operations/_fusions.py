@@ -27,7 +27,7 @@ from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
 def _emit_unary(function: Callable[[tf.Tensor], tf.Tensor]) -> Emitter:
     def emit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
         (array,) = operands
-        return scope.made(function(scope.tensor(array)), array.element, array.sizes)
+        return scope.new_array(function(scope.tensor(array)), array.element, array.sizes)
 
     return emit
 
@@ -37,13 +37,13 @@ def _emit_sign_bit(scope: Scope, operation: Operation, operands: Sequence[Array]
     element = operation.results[0].tensor.element
     bit = tf.cast(is_negative(scope.compact(array)), tf_dtype(element))
     sign = constant_like(bit, SIGN_BITS[operation.name])
-    return scope.made(bit * sign, element, array.sizes)
+    return scope.new_array(bit * sign, element, array.sizes)
 
 
 def _emit_elementwise(function: Callable[[tf.Tensor], tf.Tensor]) -> Emitter:
     def emit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
         (array,) = operands
-        return scope.made(function(scope.compact(array)), array.element, array.sizes)
+        return scope.new_array(function(scope.compact(array)), array.element, array.sizes)
 
     return emit
 
@@ -51,13 +51,13 @@ def _emit_elementwise(function: Callable[[tf.Tensor], tf.Tensor]) -> Emitter:
 def _emit_square(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     (array,) = operands
     function = square if scope.for_converters else tf.square
-    return scope.made(function(scope.compact(array)), array.element, array.sizes)
+    return scope.new_array(function(scope.compact(array)), array.element, array.sizes)
 
 
 def _emit_bias_add(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     array, bias = operands
     tensor = tf.nn.bias_add(scope.tensor(array), scope.tensor(bias))
-    return scope.made(tensor, array.element, array.sizes)
+    return scope.new_array(tensor, array.element, array.sizes)
 
 
 def _emit_random_unit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
@@ -65,7 +65,7 @@ def _emit_random_unit(scope: Scope, operation: Operation, operands: Sequence[Arr
     # The conversion through signed integers is exact.
     number = tf.cast(tf.cast(scope.compact(fraction), tf.int32), tf.float32)
     tensor = number * tf.constant(2.0 ** -operation.int("fraction_bits")) + tf.constant(1.0)
-    return scope.made(tensor, "f32", fraction.sizes)
+    return scope.new_array(tensor, "f32", fraction.sizes)
 
 
 EMITTERS: Mapping[str, Emitter] = MappingProxyType(

@@ -31,7 +31,7 @@ from jax2tf_bridge.to_tensorflow.operations._shapes import (
     slice_array,
     transpose,
 )
-from jax2tf_bridge.to_tensorflow.operations._sizes import typed
+from jax2tf_bridge.to_tensorflow.operations._sizes import fill_sizes
 from shape_poly import Dim
 
 _NAMES = (
@@ -65,7 +65,7 @@ def _gather(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Ar
         result[axis] = size
     for axis, place in slices.window_axes.items():
         result[place] = sizes[axis]
-    result = list(typed(operation.results[0].tensor.shape, result))
+    result = list(fill_sizes(operation.results[0].tensor.shape, result))
     if 0 in result:
         return broadcast(scope, array, result, [])
 
@@ -157,7 +157,7 @@ def _take(scope: Scope, array: Array, slices: Slices) -> _Taken:
         return slice_axis(scope, array, place, first, index.sizes[0], step), axes
     tensor = tf.gather(scope.tensor(array), scope.tensor(index), axis=place, batch_dims=count)
     result = (*array.sizes[:place], *index.sizes[count:], *array.sizes[place + 1 :])
-    return scope.made(tensor, array.element, result), axes
+    return scope.new_array(tensor, array.element, result), axes
 
 
 def _take_at_vectors(
@@ -169,7 +169,7 @@ def _take_at_vectors(
     tensor = tf.gather_nd(scope.tensor(array), vectors)
     sizes = (*slices.grid, *array.sizes[len(axes) :])
     places = [*slices.grid_axes, *(slices.window_axes.get(axis) for axis in rest)]
-    return scope.made(tensor, array.element, sizes), places
+    return scope.new_array(tensor, array.element, sizes), places
 
 
 def _progression(index: Array) -> tuple[int, int] | None:

@@ -17,7 +17,7 @@ from jax2tf_bridge.to_tensorflow.operations._shapes import (
     iota,
     product,
     reshape,
-    resized,
+    resize,
     slice_array,
 )
 from shape_poly import Dim
@@ -142,7 +142,7 @@ def component(scope: Scope, indices: Array, axis: int, number: int) -> Array:
     if indices.integers is not None:
         return Array(indices.element, (), parts=(indices.integers[number],))
     if indices.repeats(axis):
-        one = resized(indices, (*indices.sizes[:axis], 1, *indices.sizes[axis + 1 :]))
+        one = resize(indices, (*indices.sizes[:axis], 1, *indices.sizes[axis + 1 :]))
         return reshape(scope, one, sizes)
     place = axis - (indices.rank - len(indices.compact_shape))
     if indices.known is not None:
@@ -166,7 +166,7 @@ def clamp(scope: Scope, index: Array, limit: Dim) -> Array:
     if index.parts is not None and index.rank == 0:
         at_most = -scope.sizes.maximum(-index.parts[0], -limit)
         return Array("i32", (), parts=(scope.sizes.maximum(at_most, 0),))
-    wide = widened(scope, index)
+    wide = widen_index(scope, index)
     tensor = scope.compact(wide)
     if index.row.kind != "uint":
         # The order matters: LiteRT's converter turns the other one, with a limit of 6, into Relu6.
@@ -177,7 +177,7 @@ def clamp(scope: Scope, index: Array, limit: Dim) -> Array:
     return Array(wide.element, index.sizes, tensor)
 
 
-def widened(scope: Scope, index: Array) -> Array:
+def widen_index(scope: Scope, index: Array) -> Array:
     """Widens integers to at least 32 bits."""
     if index.row.bits >= 32:
         return index
@@ -193,7 +193,7 @@ def flag_unchanged(scope: Scope, index: Array, kept: Array) -> Array | None:
     if index.known is not None and kept.known is not None:
         same = np.asarray(index.known.astype(object) == kept.known.astype(object), bool)
         return None if same.all() else Array("i1", index.sizes, known=same)
-    wide = scope.compact(widened(scope, index))
+    wide = scope.compact(widen_index(scope, index))
     return Array("i1", index.sizes, tf.equal(wide, tf.cast(scope.compact(kept), wide.dtype)))
 
 
@@ -225,7 +225,7 @@ def whole_vectors(scope: Scope, indices: Array, axis: int) -> tf.Tensor | None:
         return None
     if is_too_deep(indices.sizes[axis]):
         return None
-    return scope.tensor(widened(scope, indices))
+    return scope.tensor(widen_index(scope, indices))
 
 
 def clamp_vectors(scope: Scope, vectors: tf.Tensor, limits: Sequence[Dim]) -> tf.Tensor:
@@ -246,8 +246,8 @@ def index_vectors(scope: Scope, components: Sequence[Array]) -> tf.Tensor:
     dtype = tf.int64 if wide else tf.int32
     tensors = [tf.cast(scope.tensor(component), dtype) for component in components]
     if len(tensors) == 1:
-        return scope.shaped(tf.expand_dims(tensors[0], -1), (*sizes, 1))
-    return scope.shaped(tf.stack(tensors, -1), (*sizes, len(tensors)))
+        return scope.set_shape(tf.expand_dims(tensors[0], -1), (*sizes, 1))
+    return scope.set_shape(tf.stack(tensors, -1), (*sizes, len(tensors)))
 
 
 def is_too_deep(count: Dim) -> bool:

@@ -80,7 +80,7 @@ def negative(element: str, x: tf.Tensor) -> tf.Tensor:
     return tf.negative(x)
 
 
-def repeated(function: Callable[..., tf.Tensor], *tensors: tf.Tensor) -> tf.Tensor:
+def repeat(function: Callable[..., tf.Tensor], *tensors: tf.Tensor) -> tf.Tensor:
     """Applies a function that repeats or stacks tensors, in a dtype with a kernel of Tile."""
     if tensors[0].dtype != tf.uint16:
         return function(*tensors)

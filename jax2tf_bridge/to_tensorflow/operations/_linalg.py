@@ -12,7 +12,7 @@ import tensorflow as tf
 from jax2tf_bridge.bytecode import Attribute, Operation
 from jax2tf_bridge.to_tensorflow.operations import _factorizations as factorizations
 from jax2tf_bridge.to_tensorflow.operations._array import Array, tf_dtype
-from jax2tf_bridge.to_tensorflow.operations._functions import decomposed
+from jax2tf_bridge.to_tensorflow.operations._functions import decompose
 from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
 from shape_poly import Dim
 
@@ -26,7 +26,9 @@ def _cholesky(scope: Scope, operation: Operation, operands: Sequence[Array]) -> 
     if 0 in a.sizes:
         return a
     lower = operation.flag("lower")
-    return scope.made(factorizations.cholesky(scope.tensor(a), lower=lower), a.element, a.sizes)
+    return scope.new_array(
+        factorizations.cholesky(scope.tensor(a), lower=lower), a.element, a.sizes
+    )
 
 
 def _triangular_solve(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
@@ -47,7 +49,7 @@ def _triangular_solve(scope: Scope, operation: Operation, operands: Sequence[Arr
         unit_diagonal=operation.flag("unit_diagonal"),
         transpose=operation.text("transpose_a"),
     )
-    return scope.made(tensor, b.element, b.sizes)
+    return scope.new_array(tensor, b.element, b.sizes)
 
 
 def _check(scope: Scope, operation: Operation, arrays: Sequence[Array]) -> None:
@@ -119,7 +121,7 @@ def _as_arrays(scope: Scope, operation: Operation, results: _Results) -> list[Ar
     """Makes the arrays of the operation's first results."""
     values = operation.results[: len(results)]
     return [
-        scope.made(tensor, value.tensor.element, tuple(sizes))
+        scope.new_array(tensor, value.tensor.element, tuple(sizes))
         for (tensor, sizes), value in zip(results, values, strict=True)
     ]
 
@@ -178,7 +180,7 @@ def _composite(function: _Function) -> Emitter:
         if operands[-1].element in _DTYPES and not _is_empty(operands[-1]):
             results = function(scope, operation, *operands)
         if results is None:
-            return decomposed(scope, operation)
+            return decompose(scope, operation)
         return _as_arrays(scope, operation, results)
 
     return emit

@@ -22,7 +22,13 @@ from jax2tf_bridge.to_tensorflow.operations._bodies import fit_sizes
 from jax2tf_bridge.to_tensorflow.operations._integers import constant_like
 from jax2tf_bridge.to_tensorflow.operations._reductions import convert_float
 from jax2tf_bridge.to_tensorflow.operations._scope import Scope
-from jax2tf_bridge.to_tensorflow.operations._shapes import cut, grown, pad, product, transpose
+from jax2tf_bridge.to_tensorflow.operations._shapes import (
+    pad,
+    pad_to,
+    product,
+    take_first,
+    transpose,
+)
 from shape_poly import Dim
 
 
@@ -115,7 +121,7 @@ def reshape_whole(scope: Scope, array: Array, sizes: tuple[Dim, ...]) -> Array:
     if array.sizes == sizes:
         return scope.full(array)
     tensor = tf.reshape(scope.tensor(array), scope.sizes.reshape_shape(sizes))
-    return scope.made(tensor, array.element, sizes)
+    return scope.new_array(tensor, array.element, sizes)
 
 
 @dataclass(frozen=True)
@@ -154,7 +160,7 @@ class _Images:
 
     def array(self, scope: Scope, images: tf.Tensor, element: str, sizes: Sequence[Dim]) -> Array:
         """Converts images to an array with these sizes."""
-        array = scope.made(images, element, self.shape(sizes))
+        array = scope.new_array(images, element, self.shape(sizes))
         moved = reshape_whole(scope, array, tuple(sizes[axis] for axis in self.order))
         return transpose(scope, moved, np.argsort(self.order).tolist())
 
@@ -176,7 +182,7 @@ def reduce_by_pool(scope: Scope, reducer: Reducer, array: Array, windows: Window
     if reducer.name == "add":
         array = convert_float(scope, array, _POOLED_AS[element])
     if mode == "VALID":
-        array = grown(scope, array, windows.extents)
+        array = pad_to(scope, array, windows.extents)
         sizes = windows.without_padding.counts(scope, array.sizes)
     images = _Images.of(windows.axes, array.rank)
     tensor = images.tensor(scope, array)
@@ -187,7 +193,7 @@ def reduce_by_pool(scope: Scope, reducer: Reducer, array: Array, windows: Window
     else:
         pooled = _max_pool(scope, reducer.name, source, tensor, ksize, strides, mode)
     result = images.array(scope, pooled, array.element, sizes)
-    return convert_float(scope, cut(scope, result, wanted), element)
+    return convert_float(scope, take_first(scope, result, wanted), element)
 
 
 def _has_pool(scope: Scope, reducer: Reducer, array: Array, windows: Windows) -> bool:
@@ -285,8 +291,8 @@ def pool_gradient(
     scope: Scope, extreme: str, array: Array, source: Array, windows: Windows
 ) -> Array:
     """Adds values of `source` at the extreme of each window of `array`, with MaxPoolGrad."""
-    larger = grown(scope, array, windows.extents)
-    source = grown(scope, source, windows.counts(scope, larger.sizes))
+    larger = pad_to(scope, array, windows.extents)
+    source = pad_to(scope, source, windows.counts(scope, larger.sizes))
     images = _Images.of(windows.axes, array.rank)
     tensor = images.tensor(scope, larger)
     if extreme == "minimum":
@@ -300,4 +306,4 @@ def pool_gradient(
         strides=strides,
         padding="VALID",
     )
-    return cut(scope, images.array(scope, result, array.element, larger.sizes), array.sizes)
+    return take_first(scope, images.array(scope, result, array.element, larger.sizes), array.sizes)

@@ -52,8 +52,8 @@ def _rng_bit_generator(
     else:
         scope.fail(operation, f"the algorithm {algorithm} is not known")
     return [
-        scope.made(after, state.element, state.sizes),
-        scope.made(_narrow(tensor, kind.element, bits), kind.element, sizes),
+        scope.new_array(after, state.element, state.sizes),
+        scope.new_array(_narrow(tensor, kind.element, bits), kind.element, sizes),
     ]
 
 
@@ -214,7 +214,7 @@ def _rng(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array
         scope.fail(operation, f"no {distribution} numbers of {kind.element} can be drawn")
     sizes = scope.sizes_of(shape, kind.shape)
     tensor = draw(scope.sizes.shape(sizes), scope.tensor(low), scope.tensor(high))
-    return scope.made(tensor, kind.element, sizes)
+    return scope.new_array(tensor, kind.element, sizes)
 
 
 def _uniform(shape: Any, low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:

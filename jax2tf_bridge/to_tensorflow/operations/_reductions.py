@@ -64,7 +64,7 @@ def make_combine(block: Block) -> Combine:
 
     def combine(scope: Scope, left: Sequence[Array], right: Sequence[Array]) -> list[Array]:
         sizes = max((array.sizes for array in (*left, *right)), key=len)
-        results = scope.inner().run(block, [*left, *right])
+        results = scope.new_region().run(block, [*left, *right])
         return [fit_sizes(scope, result, sizes) for result in results]
 
     return combine
@@ -110,7 +110,7 @@ def convert_float(scope: Scope, array: Array, element: str) -> Array:
     """Converts between floating-point types."""
     if element == array.element:
         return array
-    return scope.made(tf.cast(scope.compact(array), tf_dtype(element)), element, array.sizes)
+    return scope.new_array(tf.cast(scope.compact(array), tf_dtype(element)), element, array.sizes)
 
 
 def _reduce_compact(scope: Scope, name: str, array: Array, axes: Sequence[int]) -> Array:
@@ -130,7 +130,7 @@ def _reduce_compact(scope: Scope, name: str, array: Array, axes: Sequence[int]) 
         return _either_way(scope, name, array, compact, axes, sizes)
     if name == "add" and times != 1:
         tensor = tensor * _as_number(scope.sizes.size(times), tensor.dtype)
-    return scope.made(wrapped(tensor, array.element), array.element, sizes)
+    return scope.new_array(wrap_sum(tensor, array.element), array.element, sizes)
 
 
 def _either_way(
@@ -145,7 +145,7 @@ def _either_way(
 
     def reduced(keepdims: bool) -> tf.Tensor:
         result = _OF_NUMBERS[name](compact, list(axes), keepdims=keepdims)
-        return wrapped(result, array.element)
+        return wrap_sum(result, array.element)
 
     # A remaining axis may still repeat one element.
     left = [axis for axis in range(array.rank) if axis not in axes]
@@ -184,7 +184,7 @@ def reduce_tensor(name: str, tensor: tf.Tensor, axes: Sequence[int]) -> tf.Tenso
     return _OF_NUMBERS[name](tensor, axes)
 
 
-def wrapped(tensor: tf.Tensor, element: str) -> tf.Tensor:
+def wrap_sum(tensor: tf.Tensor, element: str) -> tf.Tensor:
     """Wraps around integers of fewer than 8 bits, which are stored in 8 bits."""
     row = dtype_of_element(element)
     if not row.is_integer or row.bits >= 8:
@@ -250,7 +250,7 @@ def _extreme_and_index(
         index = search(compact, place, output_type=dtype)
         value = reduce_tensor(reducer.name, compact, [place])
     index = tf.cast(index, tf_dtype(indices.element))
-    return [scope.made(value, element, sizes), scope.made(index, indices.element, sizes)]
+    return [scope.new_array(value, element, sizes), scope.new_array(index, indices.element, sizes)]
 
 
 # Any other reducer.
@@ -290,7 +290,7 @@ def _rows(scope: Scope, array: Array, index: slice, size: Dim) -> Array:
     sizes = (size, *array.sizes[1:])
     if array.repeats(0):
         return Array(array.element, sizes, array.computed, array.known)
-    return scope.made(scope.compact(array)[index], array.element, sizes)
+    return scope.new_array(scope.compact(array)[index], array.element, sizes)
 
 
 def _halve(
@@ -312,13 +312,13 @@ def _halve_in_loop(scope: Scope, combine: Combine, columns: Sequence[Array]) -> 
     rest = columns[0].sizes[1:]
 
     def step(length: tf.Tensor, *tensors: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        inner = scope.inner(other_graph=True)
+        inner = scope.new_region(other_graph=True)
         half = length // 2
         size = inner.sizes.new_size(half)
 
         def arrays(parts: Sequence[tf.Tensor]) -> list[Array]:
             return [
-                inner.made(part, column.element, (size, *rest))
+                inner.new_array(part, column.element, (size, *rest))
                 for part, column in zip(parts, columns, strict=True)
             ]
 
@@ -342,7 +342,7 @@ def _halve_in_loop(scope: Scope, combine: Combine, columns: Sequence[Array]) -> 
         shape_invariants=(length.shape, *open_shapes),
     )
     return [
-        scope.made(tensor[0], column.element, rest)
+        scope.new_array(tensor[0], column.element, rest)
         for tensor, column in zip(results, columns, strict=True)
     ]
 

@@ -25,16 +25,16 @@ from jax2tf_bridge.to_tensorflow.operations._indices import (
     index_vectors,
     is_too_deep,
 )
-from jax2tf_bridge.to_tensorflow.operations._reductions import wrapped
+from jax2tf_bridge.to_tensorflow.operations._reductions import wrap_sum
 from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
 from jax2tf_bridge.to_tensorflow.operations._shapes import (
     broadcast,
-    cut,
-    grown,
     iota,
     move,
+    pad_to,
     product,
     reshape,
+    take_first,
     transpose,
 )
 from shape_poly import Dim
@@ -56,7 +56,8 @@ def _scatter(scope: Scope, operation: Operation, operands: Sequence[Array]) -> S
         return _update(scope, operation, slices, arrays, updates)
     slices = _read_slices(scope, operation, larger[0], indices, updates[0])
     results = _update(scope, operation, slices, larger, updates)
-    return [cut(scope, result, array.sizes) for result, array in zip(results, arrays, strict=True)]
+    pairs = zip(results, arrays, strict=True)
+    return [take_first(scope, result, array.sizes) for result, array in pairs]
 
 
 def _read_slices(
@@ -99,10 +100,10 @@ def _pad(
             least[axis] = size
         elif axis in slices.window_axes:
             least_of_updates[slices.window_axes[axis]] = 1
-    larger = [grown(scope, array, least) for array in arrays]
+    larger = [pad_to(scope, array, least) for array in arrays]
     if larger[0].sizes == arrays[0].sizes:
         return arrays, updates
-    return larger, [grown(scope, update, least_of_updates) for update in updates]
+    return larger, [pad_to(scope, update, least_of_updates) for update in updates]
 
 
 def _update(
@@ -202,16 +203,16 @@ def _update_once(
             news = _run(scope, body, olds, news)
         if valid is not None:
             flag = scope.compact(valid)
-            news = [_choose(scope, flag, new, old) for new, old in zip(news, olds, strict=True)]
+            news = [_chosen(scope, flag, new, old) for new, old in zip(news, olds, strict=True)]
     return [update_at(scope, array, new, starts) for array, new in zip(arrays, news, strict=True)]
 
 
 def _run(scope: Scope, body: Block, olds: Sequence[Array], news: Sequence[Array]) -> list[Array]:
-    results = scope.inner().run(body, [*olds, *news])
+    results = scope.new_region().run(body, [*olds, *news])
     return [fit_sizes(scope, result, old.sizes) for result, old in zip(results, olds, strict=True)]
 
 
-def _choose(scope: Scope, flag: tf.Tensor, new: Array, old: Array) -> Array:
+def _chosen(scope: Scope, flag: tf.Tensor, new: Array, old: Array) -> Array:
     tensor = move(lambda a, b: tf.where(flag, a, b), scope.compact(new), scope.compact(old))
     return Array(old.element, old.sizes, tensor)
 
@@ -252,7 +253,7 @@ class _Rows:
         sizes = (*self.leading, *self.rest)
         if tensor.shape.rank != len(sizes):
             tensor = tf.reshape(tensor, self._scope.sizes.reshape_shape(sizes))
-        array = self._scope.made(tensor, element, sizes)
+        array = self._scope.new_array(tensor, element, sizes)
         if not self._axes:
             array = reshape(self._scope, array, self.rest)
         order = np.argsort([*self._axes, *self._rest_axes]).tolist()
@@ -343,7 +344,7 @@ def _combine(scope: Scope, kind: str, rows: _Rows, array: Array, update: Array) 
     else:
         new = rows.mask(update, _least(kind, array))
         tensor = _extreme(rows.indexed(array), rows.vectors, new, kind)
-    return rows.to_operand(wrapped(tensor, array.element), array.element)
+    return rows.to_operand(wrap_sum(tensor, array.element), array.element)
 
 
 def _is_zero(array: Array) -> bool:
@@ -398,7 +399,7 @@ def _combine_runs(scope: Scope, rows: _Rows, kind: str, array: Array, update: Ar
         is_same = tf.logical_and(tf.equal(tf.gather(ids, before), ids), place >= width)
         others = combine(result, tf.gather(result, before))
         chosen = tf.reshape(is_same, [-1] + [1] * len(rows.rest))
-        return width * 2, _converter_forms.chosen(chosen, others, result)
+        return width * 2, _converter_forms.choose(chosen, others, result)
 
     _, values = tf.while_loop(
         lambda width, _: width < count,
@@ -474,10 +475,10 @@ def _update_unique(
     grid = rows.grid if rows.valid is None else (scope.sizes.new_size(tf.shape(index)[0], least=0),)
     sizes = (*grid, *rows.rest)
     olds = [
-        scope.made(tf.gather_nd(tensor, index), array.element, sizes)
+        scope.new_array(tf.gather_nd(tensor, index), array.element, sizes)
         for tensor, array in zip(tensors, arrays, strict=True)
     ]
-    news = [scope.made(new, old.element, sizes) for new, old in zip(kept, olds, strict=True)]
+    news = [scope.new_array(new, old.element, sizes) for new, old in zip(kept, olds, strict=True)]
     return [
         rows.to_operand(_replace(tensor, index, scope.tensor(new)), old.element)
         for tensor, new, old in zip(tensors, _run(scope, body, olds, news), olds, strict=True)
@@ -505,13 +506,13 @@ def _update_each(
     windows = [scope.tensor(_windows(scope, slices, update, (total,))) for update in updates]
 
     def step(i: tf.Tensor, *tensors: tf.Tensor) -> list[Any]:
-        inner = scope.inner(other_graph=True)
+        inner = scope.new_region(other_graph=True)
         result = _update_once(
             inner,
             body,
-            [inner.made(x, a.element, a.sizes) for x, a in zip(tensors, arrays, strict=True)],
+            [inner.new_array(x, a.element, a.sizes) for x, a in zip(tensors, arrays, strict=True)],
             [
-                inner.made(tf.gather(w, i), u.element, slices.sizes)
+                inner.new_array(tf.gather(w, i), u.element, slices.sizes)
                 for w, u in zip(windows, updates, strict=True)
             ],
             {axis: Array(starts[axis].element, (), start[i]) for axis, start in flat.items()},
@@ -526,7 +527,7 @@ def _update_each(
         [tf.constant(0), *(scope.tensor(array) for array in arrays)],
     )
     return [
-        scope.made(tensor, array.element, array.sizes)
+        scope.new_array(tensor, array.element, array.sizes)
         for tensor, array in zip(results, arrays, strict=True)
     ]
 

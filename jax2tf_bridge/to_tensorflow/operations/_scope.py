@@ -15,7 +15,7 @@ from jax2tf_bridge.rewriting import INVALID_OPERATION_ERRORS
 from jax2tf_bridge.to_tensorflow._line_names import line_scope
 from jax2tf_bridge.to_tensorflow.operations import _converter_integers
 from jax2tf_bridge.to_tensorflow.operations._array import Array, has_dtype, tf_dtype
-from jax2tf_bridge.to_tensorflow.operations._sizes import Cache, Sizes, typed
+from jax2tf_bridge.to_tensorflow.operations._sizes import Cache, Sizes, fill_sizes
 from shape_poly import Dim, SymbolicScope
 
 _MAX_OPERATIONS = 1_000_000
@@ -67,7 +67,7 @@ class Scope:
         self.callers: frozenset[str] = frozenset()
         self._budget = [_MAX_OPERATIONS]
 
-    def inner(self, *, other_graph: bool = False) -> Scope:
+    def new_region(self, *, other_graph: bool = False) -> Scope:
         """Makes the scope of a region or of a called function.
 
         Args:
@@ -92,9 +92,9 @@ class Scope:
         scope.sizes = self.sizes.inner(scope.cache) if other_graph else self.sizes
         return scope
 
-    def called(self, name: str, call: Operation) -> Scope:
+    def new_call(self, name: str, call: Operation) -> Scope:
         """Makes the scope of a called function, which does not see the caller's values."""
-        scope = self.inner()
+        scope = self.new_region()
         scope.callers = self.callers | {name}
         scope._line = call.source or self._line
         scope._outer = self._outer
@@ -263,8 +263,8 @@ class Scope:
         if all(size == 1 for size in sizes[:lacking]) and self._is_full(inner, compact):
             # The tensor only lacks axes. A reshape adds them, because OpenVINO mishandles
             # StridedSlice with new axes of constants.
-            return self.shaped(tf.reshape(compact, self.sizes.reshape_shape(sizes)), sizes)
-        return self.shaped(tf.broadcast_to(compact, self.sizes.shape(sizes)), sizes)
+            return self.set_shape(tf.reshape(compact, self.sizes.reshape_shape(sizes)), sizes)
+        return self.set_shape(tf.broadcast_to(compact, self.sizes.shape(sizes)), sizes)
 
     # Sizes.
 
@@ -290,19 +290,19 @@ class Scope:
                 else size
                 for i, size in enumerate(known)
             )
-        return typed(known, parts)
+        return fill_sizes(known, parts)
 
     def _element(self, vector: tf.Tensor, place: int, least: int) -> Dim:
         return self.sizes.new_size(vector[place], least=least)
 
-    def shaped(self, tensor: tf.Tensor, sizes: Sequence[Dim]) -> tf.Tensor:
+    def set_shape(self, tensor: tf.Tensor, sizes: Sequence[Dim]) -> tf.Tensor:
         """Sets the known static shape of a tensor, which TensorFlow may not have inferred."""
         tensor.set_shape([size if isinstance(size, int) else None for size in sizes])
         return tensor
 
     # New arrays.
 
-    def measured(self, tensor: tf.Tensor, element: str, sizes: Sequence[Dim | None]) -> Array:
+    def measure(self, tensor: tf.Tensor, element: str, sizes: Sequence[Dim | None]) -> Array:
         """Makes an array from a tensor; None sizes are computed from the tensor."""
         shape: list[tf.Tensor] = []
         result: list[Dim] = []
@@ -311,19 +311,19 @@ class Scope:
                 shape = shape or [tf.shape(tensor)]
                 size = self.sizes.new_size(shape[0][axis])
             result.append(size)
-        return self.made(tensor, element, result)
+        return self.new_array(tensor, element, result)
 
     def result(self, operation: Operation, tensor: tf.Tensor, sizes: Sequence[Dim]) -> Array:
         """Makes the array of an operation's first result from a tensor with all its sizes."""
         kind = operation.results[0].tensor
-        return self.made(tensor, kind.element, typed(kind.shape, sizes))
+        return self.new_array(tensor, kind.element, fill_sizes(kind.shape, sizes))
 
-    def made(self, tensor: tf.Tensor, element: str, sizes: Sequence[Dim]) -> Array:
+    def new_array(self, tensor: tf.Tensor, element: str, sizes: Sequence[Dim]) -> Array:
         """Makes an array from a tensor, which may be compact."""
         if tensor.dtype != tf_dtype(element):
             raise AssertionError(f"a tensor of {tensor.dtype} was made for {element}")
         if tensor.shape.rank == len(sizes) and self._may_be_full(tensor, sizes):
-            self.shaped(tensor, sizes)
+            self.set_shape(tensor, sizes)
         return Array(element, tuple(sizes), tensor)
 
     def _may_be_full(self, tensor: tf.Tensor, sizes: Sequence[Dim]) -> bool:

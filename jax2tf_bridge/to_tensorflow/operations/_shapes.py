@@ -23,7 +23,11 @@ from jax2tf_bridge.to_tensorflow.operations._array import (
     tf_dtype,
 )
 from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
-from jax2tf_bridge.to_tensorflow.operations._sizes import MIN_COMPUTED_AMOUNT, type_sizes, typed
+from jax2tf_bridge.to_tensorflow.operations._sizes import (
+    MIN_COMPUTED_AMOUNT,
+    fill_sizes,
+    type_sizes,
+)
 from shape_poly import Dim
 
 _MAX_MOVED_ELEMENTS = 1 << 10
@@ -55,7 +59,7 @@ def _empty(element: str, sizes: Sequence[Dim]) -> Array:
     return Array(element, tuple(sizes), known=np.zeros((), tf_dtype(element).as_numpy_dtype))
 
 
-def resized(array: Array, sizes: Sequence[Dim]) -> Array:
+def resize(array: Array, sizes: Sequence[Dim]) -> Array:
     """Changes the sizes of axes that repeat one element, without changing the compact form."""
     return dataclasses.replace(array, sizes=tuple(sizes), source=None)
 
@@ -76,7 +80,7 @@ def _origin(array: Array) -> Array:
     return array.source.array if isinstance(array.source, Reshaped) else array
 
 
-def _derived(array: Array, origin: Array) -> Array:
+def _note_reshape(array: Array, origin: Array) -> Array:
     if array is origin:
         return array
     return dataclasses.replace(array, source=Reshaped(_origin(origin)))
@@ -125,12 +129,12 @@ def broadcast(scope: Scope, array: Array, sizes: Sequence[Dim], dimensions: Sequ
         array, dimensions = transpose(scope, array, order), sorted(dimensions)
     result = _with_reduced_axes(array, sizes, dimensions)
     if result is None:
-        result = _placed(scope, array, sizes, dimensions)
+        result = _place(scope, array, sizes, dimensions)
     kept = set(dimensions)
     if all(size == 1 for axis, size in enumerate(sizes) if axis not in kept) and all(
         sizes[place] == size for place, size in zip(dimensions, array.sizes, strict=True)
     ):
-        return _derived(result, array)
+        return _note_reshape(result, array)
     return result
 
 
@@ -149,7 +153,7 @@ def _with_reduced_axes(
     return Array(array.element, sizes, array.source.with_ones.tensor)
 
 
-def _placed(scope: Scope, array: Array, sizes: tuple[Dim, ...], dimensions: Sequence[int]) -> Array:
+def _place(scope: Scope, array: Array, sizes: tuple[Dim, ...], dimensions: Sequence[int]) -> Array:
     """Moves axes to positions in the same order; other axes repeat the elements."""
     own = compact_sizes(array)
     first = array.rank - len(own)
@@ -193,7 +197,7 @@ def with_ones(
         for axis in add:
             result = tf.expand_dims(result, axis)
     scope.cache.get_or_make(("without ones", result.ref()), lambda: (tensor, sizes))
-    return scope.shaped(result, wanted)
+    return scope.set_shape(result, wanted)
 
 
 def _other_ones(sizes: Sequence[Dim], wanted: Sequence[Dim]) -> tuple[list[int], list[int]]:
@@ -226,15 +230,15 @@ def reshape(scope: Scope, array: Array, sizes: Sequence[Dim]) -> Array:
     array = _origin(array)
     if sizes == array.sizes:
         return array
-    return _derived(_reshaped(scope, array, sizes), array)
+    return _note_reshape(_reshape_elements(scope, array, sizes), array)
 
 
-def _reshaped(scope: Scope, array: Array, sizes: tuple[Dim, ...]) -> Array:
+def _reshape_elements(scope: Scope, array: Array, sizes: tuple[Dim, ...]) -> Array:
     if 0 in sizes or 0 in array.sizes:
         return _empty(array.element, sizes)
     if array.parts is not None:
         return Array(array.element, sizes, parts=array.parts)
-    groups = _groups(array.sizes, sizes)
+    groups = _match_axes(array.sizes, sizes)
     # An axis of the result is repeated if all its source axes are.
     repeated = [all(array.repeats(axis) for axis in own) for own, _ in groups]
     spread = [
@@ -261,19 +265,19 @@ def _reshaped(scope: Scope, array: Array, sizes: tuple[Dim, ...]) -> Array:
     if all(_differ_by_ones(array.sizes, sizes, group) for group in groups):
         compact, own = scope.compact(array), compact_sizes(array)
         return Array(array.element, sizes, with_ones(scope, compact, own, wanted))
-    tensor = _tiled(scope, array, groups, len(wanted))
+    tensor = _tile(scope, array, groups, len(wanted))
     if tensor is None:
         # Missing leading axes of size 1 would only make the broadcast larger, which LiteRT's
         # converter fails for at six axes.
         missing = array.sizes[: array.rank - len(array.compact_shape)]
         start = next((axis for axis, size in enumerate(missing) if size != 1), len(missing))
-        array = resized(array, array.sizes[start:])
-        tensor = partly_spread(scope, array, [axis - start for axis in spread if axis >= start])
+        array = resize(array, array.sizes[start:])
+        tensor = broadcast_axes(scope, array, [axis - start for axis in spread if axis >= start])
         tensor = tf.reshape(tensor, scope.sizes.reshape_shape(wanted))
-    return Array(array.element, sizes, scope.shaped(tensor, wanted))
+    return Array(array.element, sizes, scope.set_shape(tensor, wanted))
 
 
-def _tiled(
+def _tile(
     scope: Scope, array: Array, groups: Sequence[tuple[list[int], list[int]]], rank: int
 ) -> tf.Tensor | None:
     """Makes a reshape of a broadcast array by Tile, if it only repeats whole axes."""
@@ -294,7 +298,7 @@ def _tiled(
     wanted = [1 if axis < 0 else array.sizes[axis] for axis in axes[skipped:]]
     tensor = with_ones(scope, scope.compact(array), compact_sizes(array), wanted)
     multiples = scope.sizes.shape(counts[skipped:])
-    return _integers.repeated(lambda x: tf.tile(x, multiples), tensor)
+    return _integers.repeat(lambda x: tf.tile(x, multiples), tensor)
 
 
 def _differ_by_ones(
@@ -306,7 +310,7 @@ def _differ_by_ones(
     ]
 
 
-def _groups(sizes: Sequence[Dim], wanted: Sequence[Dim]) -> list[tuple[list[int], list[int]]]:
+def _match_axes(sizes: Sequence[Dim], wanted: Sequence[Dim]) -> list[tuple[list[int], list[int]]]:
     """Splits two shapes of equal size into corresponding groups of axes of equal size."""
     groups: list[tuple[list[int], list[int]]] = []
     totals: dict[Dim, int] = {}
@@ -318,10 +322,10 @@ def _groups(sizes: Sequence[Dim], wanted: Sequence[Dim]) -> list[tuple[list[int]
     total = 1
     for place, size in enumerate(wanted):
         total = plain(total * size)
-        cut = totals.get(total, -1)
-        if size != 1 and cut > begin:
-            groups.append((list(range(begin, cut)), list(range(end, place + 1))))
-            begin, end = cut, place + 1
+        end_of_own = totals.get(total, -1)
+        if size != 1 and end_of_own > begin:
+            groups.append((list(range(begin, end_of_own)), list(range(end, place + 1))))
+            begin, end = end_of_own, place + 1
     rest = (list(range(begin, len(sizes))), list(range(end, len(wanted))))
     if not groups or product(sizes[axis] for axis in rest[0]) != 1:
         return [*groups, rest]
@@ -330,7 +334,7 @@ def _groups(sizes: Sequence[Dim], wanted: Sequence[Dim]) -> list[tuple[list[int]
     return [*groups[:-1], (own + rest[0], places + rest[1])]
 
 
-def partly_spread(scope: Scope, array: Array, axes: Sequence[int]) -> tf.Tensor:
+def broadcast_axes(scope: Scope, array: Array, axes: Sequence[int]) -> tf.Tensor:
     """Returns the tensor of an array with all its axes; those not in `axes` have size 1.
 
     The axes not in `axes` must repeat one element.
@@ -344,7 +348,7 @@ def partly_spread(scope: Scope, array: Array, axes: Sequence[int]) -> tf.Tensor:
     compact = scope.compact(array)
     if padded == wanted:
         return with_ones(scope, compact, own, wanted)
-    return scope.shaped(tf.broadcast_to(compact, scope.sizes.shape(wanted)), wanted)
+    return scope.set_shape(tf.broadcast_to(compact, scope.sizes.shape(wanted)), wanted)
 
 
 def _transpose(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
@@ -376,7 +380,7 @@ def transpose(scope: Scope, array: Array, order: Sequence[int]) -> Array:
     while order[start] == start and padded[start] == 1:
         start += 1
     tensor = with_ones(scope, compact, own, padded[start:])
-    tensor = scope.shaped(
+    tensor = scope.set_shape(
         tf.transpose(tensor, [axis - start for axis in order[start:]]), wanted[start:]
     )
     return Array(array.element, sizes, tensor, source=Transposed(array, tuple(order)))
@@ -424,7 +428,7 @@ def _slice(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Arr
             scope.sizes.new_size(shape[axis], least=0) if size is None else size
             for axis, size in enumerate(kind.shape)
         ]
-    return scope.made(tensor, array.element, sizes)
+    return scope.new_array(tensor, array.element, sizes)
 
 
 def slice_array(
@@ -436,7 +440,7 @@ def slice_array(
 ) -> Array:
     """Takes every steps[i]-th element of axis i from starts[i] up to limits[i], exclusive."""
     sizes = tuple(
-        own if start == 0 and limit == own and step == 1 else _sliced_size(start, limit, step)
+        own if start == 0 and limit == own and step == 1 else _slice_size(start, limit, step)
         for own, start, limit, step in zip(array.sizes, starts, limits, steps, strict=True)
     )
     if sizes == array.sizes:
@@ -450,7 +454,7 @@ def slice_array(
             for place in zip(array.sizes, starts, limits, steps, strict=True)
         )
         if all(n is None or isinstance(n, int) for p in part for n in (p.start, p.stop, p.step)):
-            return Array(array.element, sizes, parts=tuple(_objects(array)[part].reshape(-1)))
+            return Array(array.element, sizes, parts=tuple(_as_objects(array)[part].reshape(-1)))
     places: list[Any] = [
         slice(None)
         if array.repeats(axis)
@@ -458,7 +462,7 @@ def slice_array(
         for axis in range(first, array.rank)
     ]
     if all(place == slice(None) for place in places):
-        return resized(array, sizes)
+        return resize(array, sizes)
     if array.known is not None:
         numbers = all(
             n is None or isinstance(n, int) for p in places for n in (p.start, p.stop, p.step)
@@ -475,29 +479,29 @@ def slice_array(
         )
     tensor = scope.compact(array)[tuple(places)]
     wanted = [1 if array.repeats(axis) else sizes[axis] for axis in range(kept, array.rank)]
-    return Array(array.element, sizes, scope.shaped(tensor, wanted))
+    return Array(array.element, sizes, scope.set_shape(tensor, wanted))
 
 
-def _objects(array: Array) -> np.ndarray[Any, Any]:
+def _as_objects(array: Array) -> np.ndarray[Any, Any]:
     """Returns the sizes that are an array's elements, as a NumPy array of objects."""
     return np.array([*(array.parts or ()), None], object)[:-1].reshape(array.static_sizes())
 
 
 def _as_slice(scope: Scope, size: Dim, start: Dim, limit: Dim, step: Dim) -> slice:
     """Converts a slice to Python's form, counted from the end if that is a number."""
-    begin = None if start == 0 else _from_an_end(scope, size, start)
-    end = None if limit == size else _from_an_end(scope, size, limit)
+    begin = None if start == 0 else _count_from_end(scope, size, start)
+    end = None if limit == size else _count_from_end(scope, size, limit)
     return slice(begin, end, None if step == 1 else scope.sizes.size(step))
 
 
-def _from_an_end(scope: Scope, size: Dim, place: Dim) -> Any:
+def _count_from_end(scope: Scope, size: Dim, place: Dim) -> Any:
     behind = plain(place - size)
     if not isinstance(place, int) and isinstance(behind, int) and behind < 0:
         return behind
     return scope.sizes.size(place)
 
 
-def _sliced_size(start: Dim, limit: Dim, step: Dim) -> Dim:
+def _slice_size(start: Dim, limit: Dim, step: Dim) -> Dim:
     span = limit - start
     return plain(span if step == 1 else (span + step - 1) // step)
 
@@ -539,14 +543,14 @@ def concatenate(scope: Scope, arrays: Sequence[Array], axis: int) -> Array:
         numbers = [whole for whole in wholes if whole is not None]
         if len(numbers) == len(kept) and sum(n.size for n in numbers) <= _MAX_MOVED_ELEMENTS:
             return Array(element, sizes, known=np.concatenate(numbers, axis))
-    tensor = _stacked(scope, kept, axis, spread)
+    tensor = _stack(scope, kept, axis, spread)
     if tensor is None:
-        tensor = tf.concat([partly_spread(scope, array, spread) for array in kept], axis)
+        tensor = tf.concat([broadcast_axes(scope, array, spread) for array in kept], axis)
     wanted = [size if i in spread else 1 for i, size in enumerate(sizes)]
-    return Array(element, sizes, scope.shaped(tensor, wanted))
+    return Array(element, sizes, scope.set_shape(tensor, wanted))
 
 
-def _stacked(
+def _stack(
     scope: Scope, arrays: Sequence[Array], axis: int, spread: Sequence[int]
 ) -> tf.Tensor | None:
     """Stacks arrays whose axis was only added for the concatenation."""
@@ -557,8 +561,8 @@ def _stacked(
     ):
         return None
     axes = [i - (i > axis) for i in spread if i != axis]
-    tensors = [partly_spread(scope, origin, axes) for origin in origins]
-    return _integers.repeated(lambda *pieces: tf.stack(pieces, axis), *tensors)
+    tensors = [broadcast_axes(scope, origin, axes) for origin in origins]
+    return _integers.repeat(lambda *pieces: tf.stack(pieces, axis), *tensors)
 
 
 def _spread_constant(array: Array, axes: Sequence[int]) -> np.ndarray[Any, Any] | None:
@@ -613,15 +617,15 @@ def _reverse(scope: Scope, operation: Operation, operands: Sequence[Array]) -> A
     if not axes or 0 in array.sizes:
         return array
     if array.parts is not None:
-        turned = np.flip(_objects(array), axes)
+        turned = np.flip(_as_objects(array), axes)
         return Array(array.element, array.sizes, parts=tuple(turned.reshape(-1)))
     if array.known is not None and array.known.size <= _MAX_MOVED_ELEMENTS:
         return Array(array.element, array.sizes, known=np.flip(array.known, axes))
-    tensor = move(lambda x: backwards(scope, x, axes), scope.compact(array))
+    tensor = move(lambda x: reverse_axes(scope, x, axes), scope.compact(array))
     return Array(array.element, array.sizes, tensor)
 
 
-def backwards(scope: Scope, tensor: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
+def reverse_axes(scope: Scope, tensor: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
     """Reverses axes of a tensor."""
     reverse = _converter_forms.reverse if scope.for_converters else tf.reverse
     return reverse(tensor, list(axes))
@@ -640,7 +644,7 @@ def _pad(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array
     columns = [scope.sizes_of(amount, unknown, least=MIN_COMPUTED_AMOUNT) for amount in amounts]
     result = pad(scope, array, value, *columns)
     kind = operation.results[0].tensor
-    return resized(result, typed(kind.shape, result.sizes))
+    return resize(result, fill_sizes(kind.shape, result.sizes))
 
 
 def pad(
@@ -654,7 +658,7 @@ def pad(
     """Pads with a value before, after and between the elements; negative amounts drop elements."""
     for axis, amount in enumerate(interior):
         if amount != 0 and array.sizes[axis] != 1:
-            array = _spaced(scope, array, value, axis, amount)
+            array = _pad_between(scope, array, value, axis, amount)
     before = [_positive_part(scope, amount) for amount in low]
     behind = [_positive_part(scope, amount) for amount in high]
     sizes = tuple(
@@ -662,7 +666,7 @@ def pad(
         for size, left, right in zip(array.sizes, before, behind, strict=True)
     )
     if sizes != array.sizes:
-        array = _padded(scope, array, value, before, behind, sizes)
+        array = _pad_around(scope, array, value, before, behind, sizes)
     # Negative padding drops elements of the padded array.
     starts = [plain(left - amount) for left, amount in zip(before, low, strict=True)]
     limits = [
@@ -672,7 +676,7 @@ def pad(
     return slice_array(scope, array, starts, limits, [1] * array.rank)
 
 
-def _padded(
+def _pad_around(
     scope: Scope,
     array: Array,
     value: Array,
@@ -680,7 +684,7 @@ def _padded(
     behind: Sequence[Dim],
     sizes: tuple[Dim, ...],
 ) -> Array:
-    if 0 in array.sizes or _are_one(array, value):
+    if 0 in array.sizes or _repeats_value(array, value):
         return broadcast(scope, value, sizes, ())
     # Axes that repeat one element, and are not padded with another, are repeated afterwards.
     spread = [
@@ -688,7 +692,7 @@ def _padded(
         for axis in range(array.rank)
         if before[axis] != 0 or behind[axis] != 0 or not array.repeats(axis)
     ]
-    tensor = partly_spread(scope, array, spread)
+    tensor = broadcast_axes(scope, array, spread)
     paddings = [
         [scope.sizes.size(a), scope.sizes.size(b)] for a, b in zip(before, behind, strict=True)
     ]
@@ -705,10 +709,10 @@ def _padded(
         filler = scope.tensor(reshape(scope, value, ()))
         padded = move(lambda x, v: tf.where(inside, tf.pad(x, paddings), v), tensor, filler)
     wanted = [size if axis in spread else 1 for axis, size in enumerate(sizes)]
-    return Array(array.element, sizes, scope.shaped(padded, wanted))
+    return Array(array.element, sizes, scope.set_shape(padded, wanted))
 
 
-def grown(scope: Scope, array: Array, least: Sequence[Dim]) -> Array:
+def pad_to(scope: Scope, array: Array, least: Sequence[Dim]) -> Array:
     """Pads axes with zeros at the end if their open sizes may be less than `least`.
 
     TensorFlow's kernels fail, or worse, if an array is empty or smaller than a window. If no
@@ -721,7 +725,7 @@ def grown(scope: Scope, array: Array, least: Sequence[Dim]) -> Array:
     if sizes == array.sizes:
         return array
     zero = Array(array.element, (), known=np.zeros((), array.tf_dtype.as_numpy_dtype))
-    if _are_one(array, zero):
+    if _repeats_value(array, zero):
         return broadcast(scope, zero, sizes, ())
     behind = [plain(size - own) for size, own in zip(sizes, array.sizes, strict=True)]
     amounts = [[0, scope.sizes.size(amount)] for amount in behind]
@@ -733,15 +737,15 @@ def grown(scope: Scope, array: Array, least: Sequence[Dim]) -> Array:
         ),
         scope.tensor(array),
     )
-    return Array(array.element, sizes, scope.shaped(tensor, sizes))
+    return Array(array.element, sizes, scope.set_shape(tensor, sizes))
 
 
-def cut(scope: Scope, array: Array, sizes: Sequence[Dim]) -> Array:
-    """Takes the first `sizes` elements of each axis; reverses `grown`."""
+def take_first(scope: Scope, array: Array, sizes: Sequence[Dim]) -> Array:
+    """Takes the first `sizes` elements of each axis; reverses `pad_to`."""
     return slice_array(scope, array, [0] * array.rank, sizes, [1] * array.rank)
 
 
-def _are_one(array: Array, value: Array) -> bool:
+def _repeats_value(array: Array, value: Array) -> bool:
     """Returns whether all elements of an array are a value, bit by bit."""
     if array.known is None or value.known is None or array.known.size != 1:
         return False
@@ -752,7 +756,7 @@ def _positive_part(scope: Scope, amount: Dim) -> Dim:
     return plain(scope.sizes.maximum(amount, 0))
 
 
-def _spaced(scope: Scope, array: Array, value: Array, axis: int, amount: Dim) -> Array:
+def _pad_between(scope: Scope, array: Array, value: Array, axis: int, amount: Dim) -> Array:
     """Inserts an amount of values between the elements along an axis."""
     size = array.sizes[axis]
     # Each element gets padding after it; that of the last element is dropped.

@@ -204,11 +204,11 @@ class Sizes:
           tensor: the size, a scalar integer tensor.
           least: the minimum of the size.
         """
-        return self._named(tensor, least)[1]
+        return self._add_variable(tensor, least)[1]
 
     def counter(self, tensor: tf.Tensor, least: int, end: Dim) -> Dim:
         """Makes a new variable for a loop's counter, which is less than `end`."""
-        name, size = self._named(tensor, least)
+        name, size = self._add_variable(tensor, least)
         limit = f"{size} <= {end - 1}"
         known = self._constraints or SymbolicScope()
         self._constraints = known.with_constraints(limit, check=False)
@@ -246,7 +246,7 @@ class Sizes:
         lower, upper = self.bounds(number)
         return bool(lower >= lowest and upper <= highest)
 
-    def _named(self, tensor: tf.Tensor, least: int) -> tuple[str, Dim]:
+    def _add_variable(self, tensor: tf.Tensor, least: int) -> tuple[str, Dim]:
         name = f"_size_{next(self._numbers)}"  # unique, also among sibling scopes
         number = tf.cast(tensor, tf.int32)
         variable = DimExpr.variable(name)
@@ -306,7 +306,7 @@ def _is_variable(size: Dim) -> bool:
     return any(size == DimExpr.variable(name) for name in variables_of(size))
 
 
-def typed(known: Sequence[int | None], sizes: Sequence[Dim]) -> tuple[Dim, ...]:
+def fill_sizes(known: Sequence[int | None], sizes: Sequence[Dim]) -> tuple[Dim, ...]:
     """Returns sizes, replaced by numbers that the type has.
 
     In a body that is applied to many elements at once, the type lacks all axes.

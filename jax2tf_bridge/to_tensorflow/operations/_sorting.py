@@ -65,13 +65,13 @@ def _take(scope: Scope, array: Array, index: tf.Tensor, count: Dim) -> Array:
     if array.repeats(array.rank - 1) and array.sizes[-1] != 1:
         return Array(array.element, sizes, array.computed, array.known)
     if is_iota(scope, array, array.rank - 1):
-        return scope.made(tf.cast(index, array.tf_dtype), array.element, sizes)
+        return scope.new_array(tf.cast(index, array.tf_dtype), array.element, sizes)
     if all(array.repeats(axis) for axis in range(array.rank - 1)):
         row = scope.compact(array)
         row = row if row.shape.rank == 1 else tf.reshape(row, [-1])
-        return scope.made(tf.gather(row, index), array.element, sizes)
+        return scope.new_array(tf.gather(row, index), array.element, sizes)
     result = tf.gather(scope.tensor(array), index, batch_dims=array.rank - 1)
-    return scope.made(result, array.element, sizes)
+    return scope.new_array(result, array.element, sizes)
 
 
 # Sort keys.
@@ -84,7 +84,7 @@ def _index_by_keys(
     index: tf.Tensor | None = None
     # Stable sorts from the last key to the first give the lexicographic order.
     for key in reversed(keys):
-        (number,) = scope.inner().run(key.block, operands)
+        (number,) = scope.new_region().run(key.block, operands)
         number = fit_sizes(scope, number, sizes)
         tensor = _to_integers(scope, number, key)
         if index is not None:
@@ -155,10 +155,10 @@ def _merge(scope: Scope, block: Block, operands: Sequence[Array]) -> tf.Tensor:
     first = tf.range(total) - place
 
     def comes_before(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
-        inner = scope.inner(other_graph=True)
+        inner = scope.new_region(other_graph=True)
         size = inner.sizes.new_size(total)
         arguments = [
-            inner.made(tf.gather(tensor, at), array.element, (size,))
+            inner.new_array(tf.gather(tensor, at), array.element, (size,))
             for tensor, array in zip(flat, operands, strict=True)
             for at in (left, right)
         ]
@@ -246,13 +246,13 @@ def top_k(
     sizes = (*array.sizes[:-1], count)
     if array.row.is_integer and descending:
         values, index = tf.math.top_k(scope.tensor(array), scope.sizes.size(count))
-        result = scope.made(values, array.element, sizes)
+        result = scope.new_array(values, array.element, sizes)
     else:
         key = SortKey(Block((), ()), descending, total_order=True)
         index = tf.math.top_k(_to_integers(scope, array, key), scope.sizes.size(count)).indices
         result = _take(scope, array, index, count)
     element = operation.results[1].tensor.element
-    return [result, scope.made(tf.cast(index, tf_dtype(element)), element, sizes)]
+    return [result, scope.new_array(tf.cast(index, tf_dtype(element)), element, sizes)]
 
 
 def _approx_top_k(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:

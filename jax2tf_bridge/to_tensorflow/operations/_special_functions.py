@@ -12,7 +12,7 @@ import tensorflow as tf
 from jax2tf_bridge.bytecode import DenseElements, Operation
 from jax2tf_bridge.to_tensorflow.operations import _converter_forms
 from jax2tf_bridge.to_tensorflow.operations._array import Array, tf_dtype
-from jax2tf_bridge.to_tensorflow.operations._functions import decomposed
+from jax2tf_bridge.to_tensorflow.operations._functions import decompose
 from jax2tf_bridge.to_tensorflow.operations._integers import constant_like
 from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
 from jax2tf_bridge.to_tensorflow.operations._sizes import broadcast_sizes
@@ -137,7 +137,7 @@ def _emitter(name: str) -> Emitter:
         in_float32 = element not in elements and element in _NARROW and name not in _EXACT
         has_kernel = element in elements or in_float32
         if operation.name == "composite" and not (is_supported and has_kernel):
-            return decomposed(scope, operation)
+            return decompose(scope, operation)
         if not has_kernel:
             scope.fail(operation, f"TensorFlow has no {name} of {element}")
         sizes = broadcast_sizes(operands)
@@ -150,7 +150,7 @@ def _emitter(name: str) -> Emitter:
         if name == "chlo.digamma" and _is_infinite_at_zero(scope, operation):
             at_zero = tf.equal(tensors[0], constant_like(tensors[0], 0))
             result = tf.where(at_zero, constant_like(result, -np.inf), result)
-        return scope.made(tf.cast(result, tf_dtype(element)), element, sizes)
+        return scope.new_array(tf.cast(result, tf_dtype(element)), element, sizes)
 
     return emit
 

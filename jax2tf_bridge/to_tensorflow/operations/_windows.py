@@ -43,12 +43,12 @@ from jax2tf_bridge.to_tensorflow.operations._reductions import (
 from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
 from jax2tf_bridge.to_tensorflow.operations._shapes import (
     broadcast,
-    cut,
-    grown,
     pad,
+    pad_to,
     product,
     reshape,
     slice_array,
+    take_first,
 )
 from shape_poly import Dim
 
@@ -223,7 +223,7 @@ def _reduce_tiles(scope: Scope, reducer: Reducer, array: Array, windows: Windows
             limits[axis] = tiles[-1] * window
             window_axes.append(len(tiles))
             tiles.append(window)
-    array = cut(scope, array, limits)
+    array = take_first(scope, array, limits)
     return reduce_axes(scope, reducer, reshape_whole(scope, array, tuple(tiles)), window_axes)
 
 
@@ -265,9 +265,9 @@ def _skip_unflagged(combine: Combine) -> Combine:
         for result, a, b in zip(combined, left[:-1], right[:-1], strict=True):
             either = tf.where(left_flag, scope.compact(a), scope.compact(b))
             tensor = tf.where(both, scope.compact(result), either)
-            results.append(scope.made(tensor, result.element, result.sizes))
+            results.append(scope.new_array(tensor, result.element, result.sizes))
         flag = tf.logical_or(left_flag, right_flag)
-        return [*results, scope.made(flag, "i1", results[0].sizes)]
+        return [*results, scope.new_array(flag, "i1", results[0].sizes)]
 
     return combine_flagged
 
@@ -290,11 +290,11 @@ def _reduce_by_axis(
     columns: list[Array] = []
     for array, neutral in zip(arrays, neutrals, strict=True):
         column = windows.pad(scope, shrink_repeated(array, compact), neutral)
-        columns.append(grown(scope, fit_sizes(scope, column, sizes), least))
+        columns.append(pad_to(scope, fit_sizes(scope, column, sizes), least))
     for axis in reversed(axes):
         columns = _reduce_along(scope, combine, columns, neutrals, windows, axis)
     counts = windows.counts(scope, arrays[0].sizes)
-    return [cut(scope, column, counts) for column in columns]
+    return [take_first(scope, column, counts) for column in columns]
 
 
 def _reduce_along(
@@ -319,7 +319,7 @@ def _reduce_along(
         index = starts[:, tf.newaxis] + within
         wide = (*sizes[:axis], count, window, *sizes[axis + 1 :])
         taken = [
-            scope.made(tf.gather(scope.tensor(column), index, axis=axis), column.element, wide)
+            scope.new_array(tf.gather(scope.tensor(column), index, axis=axis), column.element, wide)
             for column in columns
         ]
         return reduce_by(scope, combine, taken, neutrals, [axis + 1])
@@ -368,13 +368,13 @@ def _select_and_scatter(scope: Scope, operation: Operation, operands: Sequence[A
         return pool_gradient(scope, extreme, array, source, windows)
 
     def branch(function: Callable[[Scope], Array]) -> tf.Tensor:
-        inner = scope.inner(other_graph=True)
+        inner = scope.new_region(other_graph=True)
         return inner.tensor(function(inner))
 
     for operand in (array, source):
         scope.compact(operand)  # computed here, so that both branches can use it
     result = if_finite(scope, array, lambda: branch(by_pool), lambda: branch(by_places))
-    return scope.made(result, array.element, array.sizes)
+    return scope.new_array(result, array.element, array.sizes)
 
 
 def _scatter_by_places(
@@ -387,7 +387,7 @@ def _scatter_by_places(
     """Selects a position in each window, and scatters position by position, with any reducer."""
     array, source, init = operands
     select, scatter = operation.regions
-    whole = grown(scope, source, (1,) * array.rank)
+    whole = pad_to(scope, source, (1,) * array.rank)
     if whole is source:
         chosen = _select_places(scope, select, array, source.sizes, windows)
         return _scatter_to(scope, scatter, reducer, chosen, array.sizes, source, init, windows)
@@ -397,12 +397,12 @@ def _scatter_by_places(
         size + scope.sizes.maximum(extent - own, 0)
         for size, extent, own in zip(array.sizes, windows.extents, padded, strict=True)
     ]
-    larger = grown(scope, array, sizes)
+    larger = pad_to(scope, array, sizes)
     chosen = _select_places(scope, select, larger, whole.sizes, windows)
     no_windows = tf.equal(scope.sizes.size(product(source.sizes)), 0)
     chosen = tf.where(no_windows, -1, chosen)
     result = _scatter_to(scope, scatter, reducer, chosen, larger.sizes, whole, init, windows)
-    return cut(scope, result, array.sizes)
+    return take_first(scope, result, array.sizes)
 
 
 def _places(windows: Windows) -> list[tuple[int, ...]]:
@@ -437,13 +437,13 @@ def _select_places(
             best, has_best = value, is_inside
             chosen = tf.constant(0) if is_inside is None else tf.where(is_inside, 0, -1)
             continue
-        (verdict,) = scope.inner().run(block, [best, value])
+        (verdict,) = scope.new_region().run(block, [best, value])
         keeps = scope.tensor(fit_sizes(scope, verdict, sizes))
         if is_inside is not None and has_best is not None:
             keeps = tf.logical_or(tf.logical_and(has_best, keeps), tf.logical_not(is_inside))
             has_best = tf.logical_or(has_best, is_inside)
         tensor = tf.where(keeps, scope.tensor(best), scope.tensor(value))
-        best = scope.made(tensor, array.element, sizes)
+        best = scope.new_array(tensor, array.element, sizes)
         chosen = tf.where(keeps, chosen, number)
     return chosen
 
@@ -485,15 +485,15 @@ def _scatter_to(
     for number, place in reversed(list(enumerate(_places(windows)))):
         is_here = tf.equal(chosen, number)
         tensor = tf.where(is_here, scope.compact(source), scope.compact(neutral))
-        here = spread(scope.made(tensor, source.element, source.sizes), neutral, place)
+        here = spread(scope.new_array(tensor, source.element, source.sizes), neutral, place)
         if result is None:
             result = here
             continue
         (combined,) = combine(scope, [result], [here])
         if reducer is None:
-            flags = spread(scope.made(is_here, "i1", source.sizes), no, place)
+            flags = spread(scope.new_array(is_here, "i1", source.sizes), no, place)
             tensor = tf.where(scope.tensor(flags), scope.compact(combined), scope.compact(result))
-            combined = scope.made(tensor, source.element, sizes)
+            combined = scope.new_array(tensor, source.element, sizes)
         result = combined
     assert result is not None, "a window has an element"
     return result

@@ -14,7 +14,7 @@ import tensorflow as tf
 from jax2tf_bridge import export
 from jax2tf_bridge.targets import Target
 from jax2tf_bridge.to_tensorflow.operations._array import Array
-from jax2tf_bridge.to_tensorflow.operations._folding import converted
+from jax2tf_bridge.to_tensorflow.operations._folding import convert_known
 from jax2tf_bridge.to_tensorflow.operations._scope import Scope
 from shape_poly import DimExpr
 from tests.to_tensorflow.operations.running import op_names, portable_of, run, run_each, trace
@@ -82,14 +82,14 @@ def test_conversions_of_constants() -> None:
     flags = Array("i1", (2,), known=np.array([True, False]))
     integers = Array("i32", (2,), known=np.array([300, -1], np.int32))
     third = Array("f64", (4,), known=np.array(1 / 3))
-    assert converted(scope(), flags, "f32").known.tolist() == [1, 0]  # type: ignore[union-attr]
-    assert converted(scope(), integers, "ui8").known.tolist() == [44, 255]  # type: ignore[union-attr]
-    assert converted(scope(), integers, "i4").known.tolist() == [-4, -1]  # type: ignore[union-attr]
-    assert converted(scope(), integers, "i1").known.tolist() == [True, True]  # type: ignore[union-attr]
-    assert converted(scope(), third, "f32").known == np.float32(1 / 3)  # type: ignore[union-attr]
-    assert converted(scope(), third, "i32") is None
+    assert convert_known(scope(), flags, "f32").known.tolist() == [1, 0]  # type: ignore[union-attr]
+    assert convert_known(scope(), integers, "ui8").known.tolist() == [44, 255]  # type: ignore[union-attr]
+    assert convert_known(scope(), integers, "i4").known.tolist() == [-4, -1]  # type: ignore[union-attr]
+    assert convert_known(scope(), integers, "i1").known.tolist() == [True, True]  # type: ignore[union-attr]
+    assert convert_known(scope(), third, "f32").known == np.float32(1 / 3)  # type: ignore[union-attr]
+    assert convert_known(scope(), third, "i32") is None
     large = Array("f32", (5000,), known=np.zeros(5000, np.float32))
-    assert converted(scope(), large, "f64") is None
+    assert convert_known(scope(), large, "f64") is None
 
 
 def _computes_with_sizes(function: Any, spec: str, x: Any) -> tuple[list[Any], list[str]]:
