@@ -243,7 +243,7 @@ def _make_flat_exported(portable: PortableFunction, vjp_order: int) -> jax_expor
     for _ in range(vjp_order + 1):
         if stored is not None:
             check_stored_types(stored)
-            stored = stored.gradient.made
+            stored = stored.gradient.vjp
     portable = embed_lifted_constants(portable, vjp_order)
     flat = replace(
         portable,
@@ -320,9 +320,9 @@ def _restore_meshes(module: bytes) -> bytes:
 
 
 def _count_made_orders(portable: PortableFunction) -> int:
-    order, vjp = 0, portable.gradient.made
+    order, vjp = 0, portable.gradient.vjp
     while vjp is not None:
-        order, vjp = order + 1, vjp.gradient.made
+        order, vjp = order + 1, vjp.gradient.vjp
     return order
 
 

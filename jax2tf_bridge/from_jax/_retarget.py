@@ -112,7 +112,7 @@ def _check_custom_calls(
 
 def _retarget_vjp(portable: PortableFunction, target: Target) -> Gradient:
     # An existing VJP is retargeted at once because files contain it; others on demand.
-    is_there = portable.gradient.made is not None
+    is_there = portable.gradient.vjp is not None
 
     def retargeted(vjp: PortableFunction) -> PortableFunction:
         try:

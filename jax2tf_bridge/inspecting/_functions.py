@@ -336,7 +336,7 @@ def format_table(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
 def get_stored_functions(portable: PortableFunction) -> tuple[PortableFunction, ...]:
     """Returns the function and its stored VJPs, by order."""
     functions = [portable]
-    while (vjp := functions[-1].gradient.made) is not None:
+    while (vjp := functions[-1].gradient.vjp) is not None:
         functions.append(vjp)
     return tuple(functions)
 

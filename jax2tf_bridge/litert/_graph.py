@@ -46,7 +46,7 @@ def with_built_ins(graph: Any) -> None:
     for function in graph.library.function:
         if function.signature.name in loops:
             _copy_moved_variables(function, functions)
-    graph.library.function.extend(functions.made)
+    graph.library.function.extend(functions.definitions)
 
 
 _ON_ELEMENTS = frozenset(
@@ -89,7 +89,7 @@ class _Functions:
     def __init__(self, graph: Any) -> None:
         self._taken = {function.signature.name for function in graph.library.function}
         self._names: dict[tuple[Any, ...], str] = {}
-        self.made: list[Any] = []
+        self.definitions: list[Any] = []
 
     def name_of(self, key: tuple[Any, ...], form: Form) -> str:
         """Returns the name of the function for a key; it contains the key's first part."""
@@ -97,7 +97,7 @@ class _Functions:
             name = f"litert_{len(self._names)}_{key[0]}"
             assert name not in self._taken, "TensorFlow names functions otherwise"
             self._names[key] = name
-            self.made += _definitions(name, form)
+            self.definitions += _definitions(name, form)
         return self._names[key]
 
 

@@ -139,7 +139,7 @@ def _fill_constants(
         replace(c, data=arrays.get((c.digest, c.aval.dtype, concrete_op_shape(c.aval))))
         for c in portable.lifted_constants
     )
-    stored_vjp = portable.gradient.made
+    stored_vjp = portable.gradient.vjp
     gradient: Gradient = NoGradient(_NO_GRADIENT)
     if stored_vjp is not None:
         gradient = StoredGradient(_fill_constants(stored_vjp, arrays))

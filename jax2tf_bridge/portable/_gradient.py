@@ -19,7 +19,7 @@ class Gradient(ABC):
 
     @property
     @abstractmethod
-    def made(self) -> PortableFunction | None:
+    def vjp(self) -> PortableFunction | None:
         """The VJP if it exists already, else None."""
 
     @property
@@ -56,8 +56,8 @@ class Gradient(ABC):
           name: the name of the differentiated function.
           change: returns a modified VJP.
         """
-        if self.made is not None:
-            return StoredGradient(change(self.made))
+        if self.vjp is not None:
+            return StoredGradient(change(self.vjp))
         if not self.available:
             return self
 
@@ -80,7 +80,7 @@ class NoGradient(Gradient):
     because: str = "it was exported without one"
 
     @property
-    def made(self) -> None:
+    def vjp(self) -> None:
         return None
 
     @property
@@ -109,7 +109,7 @@ class StoredGradient(Gradient):
     function: PortableFunction
 
     @property
-    def made(self) -> PortableFunction:
+    def vjp(self) -> PortableFunction:
         return self.function
 
     def get(self, name: str) -> PortableFunction:
@@ -134,13 +134,13 @@ class GradientOnDemand(Gradient):
             fail. It must cache its failure, so that repeated checks do not trace again.
         """
         self._make, self._check = make, check
-        self._made: PortableFunction | None = None
+        self._vjp: PortableFunction | None = None
         self._failure: str | None = None
         self._lock = threading.Lock()
 
     @property
-    def made(self) -> PortableFunction | None:
-        return self._made
+    def vjp(self) -> PortableFunction | None:
+        return self._vjp
 
     def problem(self, name: str) -> str | None:
         """Returns why there is no VJP; after `get` has failed, the error of `get`."""
@@ -148,7 +148,7 @@ class GradientOnDemand(Gradient):
             if self._failure is not None:
                 return self._failure
             try:
-                if self._made is None and self._check is not None:
+                if self._vjp is None and self._check is not None:
                     self._check()
             except (GradientError, InconclusiveShapeError) as e:
                 return str(e)
@@ -156,17 +156,17 @@ class GradientOnDemand(Gradient):
 
     def get(self, name: str) -> PortableFunction:
         with self._lock:
-            if self._made is None:
+            if self._vjp is None:
                 try:
-                    self._made = self._make()
+                    self._vjp = self._make()
                 except BridgeError as e:
                     self._failure = str(e)
                     raise
-            return self._made
+            return self._vjp
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if (made := self.made) is not None:
-            return StoredGradient, (made,)
+        if (vjp := self.vjp) is not None:
+            return StoredGradient, (vjp,)
         return NoGradient, (
             "the portable function was stored without the VJP of this order; export it with "
             "with_vjp(order)",

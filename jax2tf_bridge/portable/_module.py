@@ -162,15 +162,15 @@ class GraphFunction:
 
     name: str
     graph: bytes = field(repr=False)
-    _made: dict[str, Any] = field(
+    _cache: dict[str, Any] = field(
         default_factory=dict, init=False, repr=False, compare=False, hash=False
     )
 
-    def made(self, make: Callable[[GraphFunction], Any]) -> Any:
+    def get_or_make(self, make: Callable[[GraphFunction], Any]) -> Any:
         """Returns `make(self)`, cached for the lifetime of this object; pickles drop the cache."""
-        cached = self._made.get("made")
+        cached = self._cache.get("function")
         # No lock is needed: if two threads call `make`, setdefault keeps the first result.
-        return self._made.setdefault("made", make(self)) if cached is None else cached
+        return self._cache.setdefault("function", make(self)) if cached is None else cached
 
     def __reduce__(self) -> tuple[Any, ...]:
         return GraphFunction, (self.name, self.graph)

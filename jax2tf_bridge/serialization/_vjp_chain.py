@@ -27,7 +27,7 @@ def collect_vjps(
     functions = [portable]
     while len(functions) - 1 != vjp_order:
         primal = functions[-1]
-        if vjp_order is None and primal.gradient.made is None:
+        if vjp_order is None and primal.gradient.vjp is None:
             break
         if len(functions) > max_order:
             raise SerializationError(

@@ -44,7 +44,7 @@ class EagerConstants:
         self._lock = threading.Lock()
 
     @property
-    def made(self) -> bool:
+    def has_tensors(self) -> bool:
         """Returns whether any tensor was created so far."""
         return bool(self._known)
 
@@ -128,7 +128,7 @@ class SharedConstants:
         """
         with self._lock:
             if self._captured is None:
-                if self._eager.made:
+                if self._eager.has_tensors:
                     raise FunctionError(
                         f"captured_arrays() of {self._name} was called after the function: what "
                         "was traced has its captured arrays as constants. Call it, and hold what "

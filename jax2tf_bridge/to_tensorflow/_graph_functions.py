@@ -66,7 +66,7 @@ def _get_function(portable: PortableFunction, function: GraphFunction, n_results
     try:
         # Built outside of the function being traced, because all graphs share it.
         with tf.init_scope():
-            return function.made(functools.partial(_build, n_results))
+            return function.get_or_make(functools.partial(_build, n_results))
     except Exception as e:  # the type depends on the damage and on the TF release
         raise ModuleError(
             f"The TensorFlow function {function.name} that {portable.name} calls cannot be read by "

@@ -88,7 +88,7 @@ def check_function(portable: PortableFunction, *, has_arrays: bool = True) -> No
     ):
         if not are_types_checked(stored):
             _check_module(stored, of=portable)
-        stored = stored.gradient.made
+        stored = stored.gradient.vjp
 
 
 def _check_effects(portable: PortableFunction) -> None:

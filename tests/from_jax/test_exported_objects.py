@@ -70,11 +70,11 @@ def test_values_gradients_and_second_gradients() -> None:
 def test_vjps_are_made_when_they_are_asked_for() -> None:
     portable = _on_cpu(jnp.sin)(x34)
     exported = to_exported(portable)
-    made_before = portable.gradient.made
+    made_before = portable.gradient.vjp
     assert made_before is None
     assert exported.has_vjp()
     exported.vjp()
-    assert portable.gradient.made is not None
+    assert portable.gradient.vjp is not None
     assert not to_exported(portable.with_vjp(0)).has_vjp()
 
 

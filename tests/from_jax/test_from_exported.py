@@ -40,7 +40,7 @@ def test_fields_of_an_exported_function() -> None:
     assert portable.constraints_known
     assert portable.module.uses_shape_polymorphism
     assert portable.module.stablehlo_version == (0, 14, 24)
-    assert portable.gradient.made is None
+    assert portable.gradient.vjp is None
     vjp = portable.vjp()
     names = ("primal_0", "primal_1", "primal_2", "cotangent_0")
     assert vjp.argument_names == names

@@ -134,7 +134,7 @@ def test_gradients_are_for_the_same_target() -> None:
     assert {"axis": 1, "reverse": True} in [o.attributes["composite_attributes"] for o in sums]
     plain = without_xla(export(jnp.sin)(x43))
     assert not plain.vjp().target.xla
-    assert not without_xla(export(jnp.sin)(x43).with_vjp(1)).gradient.made.target.xla  # type: ignore[union-attr]
+    assert not without_xla(export(jnp.sin)(x43).with_vjp(1)).gradient.vjp.target.xla  # type: ignore[union-attr]
 
 
 def test_there_and_back() -> None:

@@ -142,7 +142,7 @@ def embed_lifted_constants(portable: PortableFunction, vjp_order: int = 0) -> Po
       ModuleError: the function was stored without arrays, or the installed JAX cannot read the
         module.
     """
-    vjp = portable.gradient.made
+    vjp = portable.gradient.vjp
     if vjp_order and vjp is not None:
         portable = replace(
             portable, gradient=StoredGradient(embed_lifted_constants(vjp, vjp_order - 1))

@@ -149,9 +149,9 @@ def choose_order(portable: PortableFunction, vjp_order: int | None) -> int | Non
         first = portable.vjp()
     except BridgeError:
         return None  # gradient_problem() says why from now on
-    order, vjp = 1, first.gradient.made
+    order, vjp = 1, first.gradient.vjp
     while vjp is not None:
-        order, vjp = order + 1, vjp.gradient.made
+        order, vjp = order + 1, vjp.gradient.vjp
     return order
 
 

@@ -62,7 +62,7 @@ class GradientInBytes(GradientOnDemand):
     """VJP that is stored as bytes and parsed when it is first used."""
 
     @property
-    def made(self) -> PortableFunction:
+    def vjp(self) -> PortableFunction:
         return self.get("the function")
 
 

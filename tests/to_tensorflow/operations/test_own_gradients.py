@@ -201,7 +201,7 @@ def test_files_and_saved_models_keep_it(tmp_path: Any) -> None:
     portable = export(_AGREE["softmax"], target=_WITHOUT_XLA)(_X)
     stored = deserialize(serialize(portable))
     assert stored.tensorflow_differentiates
-    assert stored.gradient.made is None  # it needs no VJP
+    assert stored.gradient.vjp is None  # it needs no VJP
     save(tmp_path / "model", stored)
     loaded = tf.saved_model.load(tmp_path / "model")
     x = tf.constant(_X)
