@@ -11,12 +11,12 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.bytecode import Operation
-from jax2tf_bridge.to_tensorflow.operations._accumulation import (
+from jax2tf_bridge.to_tensorflow.operations._array import Array, Transposed, tf_dtype
+from jax2tf_bridge.to_tensorflow.operations._conversions import (
     accumulation_dtype,
     from_accumulation,
     to_accumulation,
 )
-from jax2tf_bridge.to_tensorflow.operations._array import Array, Transposed, tf_dtype
 from jax2tf_bridge.to_tensorflow.operations._convolution_forms import (
     ELEMENTS,
     Axis,

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.to_tensorflow.operations._accumulation import exact_dtype
 from jax2tf_bridge.to_tensorflow.operations._array import Array
+from jax2tf_bridge.to_tensorflow.operations._conversions import exact_dtype
 from jax2tf_bridge.to_tensorflow.operations._dot_general import contract
 from jax2tf_bridge.to_tensorflow.operations._scope import Scope
 from jax2tf_bridge.to_tensorflow.operations._shapes import (

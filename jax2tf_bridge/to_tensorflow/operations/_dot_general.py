@@ -10,13 +10,13 @@ from types import MappingProxyType
 import tensorflow as tf
 
 from jax2tf_bridge.bytecode import Operation
-from jax2tf_bridge.to_tensorflow.operations._accumulation import (
+from jax2tf_bridge.to_tensorflow.operations._array import Array
+from jax2tf_bridge.to_tensorflow.operations._conversions import (
     accumulation_dtype,
     exact_dtype,
     from_accumulation,
     to_accumulation,
 )
-from jax2tf_bridge.to_tensorflow.operations._array import Array
 from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
 from jax2tf_bridge.to_tensorflow.operations._shapes import with_ones
 from shape_poly import Dim

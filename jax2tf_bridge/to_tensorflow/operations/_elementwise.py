@@ -24,7 +24,6 @@ from jax2tf_bridge.to_tensorflow.operations import (
     _integers,
 )
 from jax2tf_bridge.to_tensorflow.operations._array import Array, has_dtype, tf_dtype
-from jax2tf_bridge.to_tensorflow.operations._comparisons import compare
 from jax2tf_bridge.to_tensorflow.operations._conversions import bitcast, convert
 from jax2tf_bridge.to_tensorflow.operations._folding import convert_known, fold
 from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
@@ -116,6 +115,42 @@ def _bitwise(flags: TensorFunction, function: TensorFunction) -> Emitter:
     return _by_kind(flags=flags, integers=lambda element, *tensors: function(*tensors))
 
 
+_COMPARISONS: Mapping[str, Callable[..., tf.Tensor]] = MappingProxyType(
+    {
+        "EQ": tf.equal,
+        "NE": tf.not_equal,
+        "LT": tf.less,
+        "LE": tf.less_equal,
+        "GT": tf.greater,
+        "GE": tf.greater_equal,
+    }
+)
+# TensorFlow cannot order bools; false comes before true.
+_FLAG_COMPARISONS: Mapping[str, Callable[..., tf.Tensor]] = MappingProxyType(
+    {
+        "LT": lambda x, y: tf.logical_and(tf.logical_not(x), y),
+        "LE": lambda x, y: tf.logical_or(tf.logical_not(x), y),
+        "GT": lambda x, y: tf.logical_and(x, tf.logical_not(y)),
+        "GE": lambda x, y: tf.logical_or(x, tf.logical_not(y)),
+    }
+)
+
+
+def _compare_tensors(direction: str, x: tf.Tensor, y: tf.Tensor, *, total_order: bool) -> tf.Tensor:
+    """Compares elements.
+
+    Args:
+      direction: "EQ", "NE", "LT", "LE", "GT" or "GE".
+      x: the left side.
+      y: the right side.
+      total_order: whether floats have the order -NaN < -inf < ... < -0 < 0 < ... < inf < NaN.
+    """
+    if total_order and x.dtype.is_floating:
+        x, y = _floats.total_order_key(x), _floats.total_order_key(y)
+    of_flags = _FLAG_COMPARISONS.get(direction) if x.dtype == tf.bool else None
+    return (of_flags or _COMPARISONS[direction])(x, y)
+
+
 def _is_total_order(operation: Operation) -> bool:
     return operation.attributes.get("compare_type") == "TOTALORDER"
 
@@ -125,7 +160,7 @@ def _compare(scope: Scope, operation: Operation, operands: Sequence[Array]) -> A
     total_order = _is_total_order(operation)
 
     def function(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-        return compare(direction, x, y, total_order=total_order)
+        return _compare_tensors(direction, x, y, total_order=total_order)
 
     return emit_elementwise(scope, operation, operands, function)
 
