@@ -14,6 +14,11 @@ from jax2tf_bridge.bytecode import Block, DenseElements, Operation, Program, Ten
 
 BROADCASTS = ("broadcast_in_dim", "dynamic_broadcast_in_dim")
 
+_SAME_NUMBERS = frozenset(
+    {*BROADCASTS, "broadcast", "convert", "dynamic_reshape", "reshape", "transpose"}
+)
+"""Operations after which all elements are the same number, if they were before."""
+
 STOP_GRADIENT = "jax2tf.stop_gradient"
 """Name of the composite that marks stop_gradient."""
 
@@ -123,7 +128,9 @@ class Matcher:
 def number_of(value: Value, find_maker: Callable[[Value], Operation | None]) -> float | None:
     """Returns the common value of all elements of a constant; None if there is none."""
     operation = find_maker(value)
-    while operation is not None and operation.name in BROADCASTS:
+    is_converted = False
+    while operation is not None and operation.name in _SAME_NUMBERS:
+        is_converted = is_converted or operation.name == "convert"
         operation = find_maker(operation.operands[0])
     if operation is None or operation.name != "constant":
         return None
@@ -131,8 +138,11 @@ def number_of(value: Value, find_maker: Callable[[Value], Operation | None]) -> 
     if not isinstance(elements, DenseElements) or elements.type.element.startswith("complex"):
         return None
     array = elements.array()
-    is_one_number = array.size == 1 or (array.size > 1 and not any(array.strides))
-    return float(array.reshape(-1)[0]) if is_one_number else None
+    if array.size == 0 or (array.size > 1 and any(array.strides)):
+        return None
+    number = float(array.reshape(-1)[0])
+    # Every element type has 0 and 1; others may be rounded, or wrap around.
+    return number if number in (0, 1) or not is_converted else None
 
 
 def rewrite(program: Program, patterns: Iterable[Pattern]) -> Program:
