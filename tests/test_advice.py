@@ -358,14 +358,14 @@ def test_no_code_where_none_would_help() -> None:
     message = said(lambda: export(dense, polymorphic_shapes="(b, 5)")(PARAMS, X))
     assert message.endswith("dimension 1 is 2 and not 5.")
     message = said(lambda: export(lambda *x: x)(X, "a"))
-    assert message.endswith("with numbers alone. Close over it.")
+    assert message.endswith("with numbers only. Close over it.")
 
 
 def test_registrations_that_are_there_are_to_be_completed() -> None:
     message = said(lambda: export(doubled)(KnownToJax(X, "a")))
     assert message.startswith(
         "A tests.test_advice.KnownToJax cannot be made of abstract arrays, which have a shape and "
-        "dtype and no values: its constructor refuses them with TypeError: expected an array, got "
+        "dtype but no values: its constructor refuses them with TypeError: expected an array, got "
         "ArraySpec. Add a from_children that checks nothing to its registration for files:\n"
         "import tests.test_advice\n"
         "from jax2tf_bridge import register_pytree_node_serialization\n"
@@ -394,7 +394,7 @@ def test_code_has_no_value_that_one_example_does_not_tell(node: Any, assigned: s
     if assigned is None:
         assert message.endswith(", from_children=...).")
     else:
-        assert f"    vars(made).update({assigned})\n" in message
+        assert f"    vars(instance).update({assigned})\n" in message
 
 
 def test_a_from_children_that_checks_is_to_be_replaced() -> None:
@@ -413,9 +413,9 @@ def test_a_from_children_that_checks_is_to_be_replaced() -> None:
         "Let the from_children of its registration check nothing:\n"
         "import tests.test_advice\n"
         "def make_replaced(static, children):\n"
-        "    made = object.__new__(tests.test_advice.Replaced)\n"
-        "    vars(made).update(x=children[0], label=static[0])\n"
-        "    return made"
+        "    instance = object.__new__(tests.test_advice.Replaced)\n"
+        "    vars(instance).update(x=children[0], label=static[0])\n"
+        "    return instance"
     )
 
 

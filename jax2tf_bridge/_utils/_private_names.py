@@ -13,9 +13,9 @@ class SeamName:
 
     Attributes:
       module: the module that has it.
-      name: in that module.
+      name: the name in that module.
       releases: the releases that have it.
-      without: the consequence for the bridge where it is missing.
+      without: the consequence for the bridge in a release that lacks it.
     """
 
     module: str
@@ -33,13 +33,14 @@ class SeamName:
             return None
 
     def wrap(self, wrapper: type[Any]) -> bool:
-        """Replaces a function by `wrapper(name, plain)`, once and until the process ends.
+        """Replaces a function by `wrapper(name, function)`, once and until the process ends.
 
-        Code that looks the function up by name then calls the wrapper. Returns False without it.
+        Code that looks the function up by name then calls the wrapper. Returns False if this
+        release lacks the function.
         """
-        plain = self.get()
-        if plain is None:
+        original = self.get()
+        if original is None:
             return False
-        if not isinstance(plain, wrapper):
-            setattr(importlib.import_module(self.module), self.name, wrapper(self.name, plain))
+        if not isinstance(original, wrapper):
+            setattr(importlib.import_module(self.module), self.name, wrapper(self.name, original))
         return True

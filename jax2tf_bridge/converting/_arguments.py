@@ -20,7 +20,7 @@ from jax2tf_bridge.from_jax.arguments import (
     static_leaf_hint,
 )
 from jax2tf_bridge.from_jax.shapes import OpenSpec
-from jax2tf_bridge.from_jax.trees import rebuilt
+from jax2tf_bridge.from_jax.trees import rebuild_tree
 from jax2tf_bridge.portable import PortableFunction
 from jax2tf_bridge.to_tensorflow import cast_if_needed, is_in_range, op_dtype, tf_compat
 
@@ -76,7 +76,7 @@ class CallArguments:
                     names = function.argument_names(len(dynamic[0]))
                     raise DTypeError(
                         f"The argument {path} of {function.name} is the string {leaf!r:.80}, of "
-                        "tf.string in TensorFlow, and JAX computes with numbers alone. "
+                        "tf.string in TensorFlow, and JAX computes with numbers only. "
                         f"{close_over(function, names, path, leaf)}"
                     )
                 raise DTypeError(
@@ -96,7 +96,7 @@ class CallArguments:
         """
         tree: Any = jax.tree_util.tree_structure(self.dynamic)
         paths = _format_paths(self.function, self.dynamic)
-        args, kwargs = rebuilt(tree, map(_make_spec, self.leaves, paths))
+        args, kwargs = rebuild_tree(tree, map(_make_spec, self.leaves, paths))
         return (
             tuple(self.static_args.get(i, a) for i, a in enumerate(args)),
             {**kwargs, **self.static_kwargs},

@@ -178,7 +178,7 @@ def convert(
     portables = _FunctionCache(lambda specs: export_specs(function, specs, options, pool))
 
     def converted(*args: Any, **kwargs: Any) -> Any:
-        if jax_compat.inside_transformation():
+        if jax_compat.is_inside_transformation():
             raise ExportError(
                 f"convert({function.name}) was called inside a JAX transformation (jit, grad, "
                 "vmap). It makes a TensorFlow function: call it outside all of them."

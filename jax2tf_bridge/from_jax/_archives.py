@@ -34,17 +34,18 @@ Flags = Mapping[str, int]
 
 @dataclass(frozen=True)
 class _Routine:
-    """Function of LAPACK or BLAS.
+    """Routine of LAPACK or BLAS.
 
     Matrices are [..., m, n]. Values that JAX does not read differ from LAPACK's: potrf has zeros in
     the other triangle, gees has zeros as eigenvalues, and gesdd returns its argument.
 
     Attributes:
-      compute: returns the first results of a call, from its arrays (for trsm also a scale), its
-        `flags` and the `shapes` of its results; further results are workspaces.
+      compute: computes the results of a call from its arrays (trsm also has a scale), its `flags`
+        and the `shapes` of its results. Workspaces, which come last, are left out.
       sizes: the names of the sizes of the arrays, without the batch dimensions.
-      results_today: the numbers of results of today's call, for real and for complex matrices;
-        further results were info or workspaces. Empty if the call is only on GPUs or obsolete.
+      results_today: the number of results of today's call: one number, or one for real and one for
+        complex matrices. Older calls also returned info or workspaces. Empty if the call is
+        obsolete or exists only on GPUs.
       flag_operands: the positions of the flags among the scalar operands of the older form.
     """
 
@@ -265,9 +266,9 @@ class _ArchivedCall:
       target: the name of the custom call.
       routine: the name in _ROUTINES.
       arrays: the matrix operands, without flags, sizes, workspaces and shapes.
-      flags: those of the routine's flags: "lower", "left", "unit_diagonal", "transposed",
-        "vectors", "left_vectors", "right_vectors" (0 or 1), and "transpose" (1, or 2 with
-        conjugation).
+      flags: maps the routine's flags to numbers: "lower", "left", "unit_diagonal", "transposed",
+        "vectors", "left_vectors" and "right_vectors" are 0 or 1; "transpose" is 1, or 2 with
+        conjugation.
       scale: the scalar operand of trsm that multiplies the result; None for 1.
       is_current: whether today's jaxlib accepts the call unchanged.
     """
@@ -361,8 +362,8 @@ def _read_flag_operands(routine: str, scalars: Sequence[Any], target: str) -> di
         value = _read_constant(scalars[place])
         if value is None:
             raise ModuleError(
-                f"The custom call {target!r} takes its flag {name!r} from a computation, where "
-                "JAX writes a constant: it cannot be rewritten. Export the function again."
+                f"The custom call {target!r} computes its flag {name!r}, where JAX writes a "
+                "constant, so it cannot be rewritten. Export the function again."
             )
         # The character V requests vectors, N none.
         flags[name] = int(value == ord("V")) if name.endswith("vectors") else int(value.real)
@@ -415,7 +416,7 @@ def rewrite_calls(
     options = ExportOptions(("cpu",), (), target, (), scope=scope, infer=False, call="")
     for operation, called in module.custom_call_operations():
         try:
-            # Its operands may be results of a call that was just replaced.
+            # Read only now, because the operands may come from a call that was just replaced.
             call = _read_archived_call(operation, called)
             if call is None:
                 continue
@@ -423,10 +424,12 @@ def rewrite_calls(
                 by_lapack = keep_current and call.routine in _IN_LAPACKS_ORDER
                 _replace(module, operation, call, options, by_lapack=by_lapack)
         except ModuleError as e:
-            raise ModuleError(f"{name} holds a call that has no form in StableHLO: {e}") from e
+            raise ModuleError(
+                f"{name} holds a call that has no equivalent in StableHLO: {e}"
+            ) from e
         except Exception as e:  # the module may come from any tool
             raise ModuleError(
-                f"{name} holds a call of {called!r} that is not as JAX writes it: "
+                f"{name} holds a call of {called!r} that JAX would write differently: "
                 f"{type(e).__name__}: {e}. Export the function again."
             ) from e
 
@@ -454,7 +457,7 @@ def _replace(
     actual = replacement.main_types()[1]
     expected = [str(r) for r in results[: len(actual)]]
     if list(actual[: len(expected)]) != expected:
-        raise ModuleError(f"{call.target} gives {', '.join(expected)}, not {', '.join(actual)}")
+        raise ModuleError(f"{call.target} returns {', '.join(expected)}, not {', '.join(actual)}")
     module.replace_by_function(operation, operands, replacement, f"bridge_{call.routine}")
 
 
@@ -484,7 +487,7 @@ def _make_specs(
     specs = []
     for tensor, names in zip(types, named, strict=True):
         if tensor.rank != len(names):
-            raise ModuleError(f"{call.target} takes arguments of other ranks than JAX gives it")
+            raise ModuleError(f"{call.target} takes arguments of other ranks than in JAX")
         # The bindings represent an open size by a negative number.
         dimensions = [str(d) if d >= 0 else n for d, n in zip(tensor.shape, names, strict=True)]
         is_open = any(d < 0 for d in tensor.shape[batch:])

@@ -32,18 +32,18 @@ from jax2tf_bridge.from_jax.shapes import (
     SizeAssumptions,
     Specs,
     TracedTrial,
+    add_reshape_requirements,
     auto_hint,
-    auto_shapes,
     check_requirements_allowed,
     check_sizes_stay_open,
+    choose_auto_shapes,
     infer,
     infer_and_lower,
-    scope_of,
+    parse_constraints,
     symbolic_specs,
-    with_reshape_requirements,
 )
 from jax2tf_bridge.from_jax.stablehlo import ConstantPool
-from jax2tf_bridge.from_jax.trees import rebuilt
+from jax2tf_bridge.from_jax.trees import rebuild_tree
 from jax2tf_bridge.portable import Auto, Aval, PolyConstraints, PortableFunction, canonical_checks
 from jax2tf_bridge.targets import Target, as_target, canonical_platforms
 from shape_poly import ContradictionError
@@ -71,7 +71,8 @@ def export(
         as one of them, adds the constraints that the function needs, and lists them in
         `requirements` of the result.
       platforms: any of "cpu", "cuda", "rocm", "tpu", and platforms of JAX plug-ins; "gpu" means
-        cuda and rocm. By default all of the four that work; the result has the reason for others.
+        cuda and rocm. By default those of the four that work; the result has the reasons why the
+        others are missing.
       disabled_checks: a sequence of DisabledSafetyCheck.
       target: the consumer's capabilities; by default `Target.widest()`.
       runtime_checks: "drop" removes checks of values at run time, by equinox.error_if (also in
@@ -150,7 +151,7 @@ class PreparedExport:
 def call_text(start: str, polymorphic_shapes: Any) -> str:
     """Formats the user's call, as "export(f, polymorphic_shapes=...", for messages.
 
-    `start` is the call up to these sizes, as "export(f".
+    `start` is the call up to polymorphic_shapes, as "export(f".
     """
     shapes = repr(polymorphic_shapes)
     shown = shapes if len(shapes) <= 200 else "..."
@@ -167,9 +168,9 @@ def export_options(
     call: str,
     runtime_checks: str | None = None,
 ) -> ExportOptions:
-    """Checks the options of an export, which are those of `export`.
+    """Checks options, which are those of `export`.
 
-    For messages, `argument` is the caller's name for platforms, and `call` the start of its call.
+    Messages use `argument`, the caller's name for platforms, and `call`, the start of its call.
 
     Raises:
       ShapeError: the constraints are not texts.
@@ -200,7 +201,7 @@ def export_options(
         canonical_checks(disabled_checks),
         as_target(target),
         written,
-        scope=scope_of(written),
+        scope=parse_constraints(written),
         infer=len(written) < len(entries),
         call=call,
         runtime_checks=runtime_checks,
@@ -221,7 +222,7 @@ def export_specs(
     name = function.name
     _check_names(specs, options)
     if not specs.decided:
-        specs = auto_shapes(
+        specs = choose_auto_shapes(
             specs, lambda proposed: _trace_trial(function, proposed, options), infer=options.infer
         )
         start, _, _ = options.call.partition(", polymorphic_shapes=")
@@ -236,7 +237,7 @@ def export_specs(
     inferred = infer_and_lower(tracing, before, to_module)
     traced, lowered = inferred.traced, inferred.result
     check_requirements_allowed(before, inferred.assumptions, tracing, options)
-    assumptions = with_reshape_requirements(inferred.assumptions, traced, tracing)
+    assumptions = add_reshape_requirements(inferred.assumptions, traced, tracing)
     check_sizes_stay_open(before, assumptions, tracing)
     in_tree, argument_names = specs.structure()
     return build_portable_function(
@@ -255,7 +256,7 @@ def export_specs(
 def _trace_trial(function: JaxCallable, specs: Specs, options: ExportOptions) -> TracedTrial:
     tracing = make_traced_function(function, specs, options.words)
     inferred = infer(tracing, collect_assumptions(specs, options, function.name))
-    assumptions = with_reshape_requirements(inferred.assumptions, inferred.traced, tracing)
+    assumptions = add_reshape_requirements(inferred.assumptions, inferred.traced, tracing)
     results = [assumptions.shape_from_jax(aval) for aval in inferred.traced.jaxpr.out_avals]
     return TracedTrial(assumptions.requirements, results)
 
@@ -275,7 +276,7 @@ def collect_assumptions(specs: Specs, options: ExportOptions, name: str) -> Size
         also = (" and ", CONSTRAINTS) if options.constraints else ()
         raise ShapeError(
             Message(
-                f"The symbolic scopes of {name}'s arguments", *also, f" do not go together: {e}"
+                f"The symbolic scopes of {name}'s arguments", *also, f" contradict each other: {e}"
             )
         ) from e
 
@@ -291,13 +292,13 @@ def _check_names(specs: Specs, options: ExportOptions) -> None:
     names = ", ".join(sorted(unknown))
     start = Message(
         Argument(CONSTRAINTS.name, list(options.constraints)),
-        f" speak of {names}, which no entry of ",
+        f" use {names}, which no entry of ",
         SHAPES,
         " names",
     )
     if specs.decided:
         known = ", ".join(sorted(specs.variables())) or "none"
-        raise ShapeError(Message(start, f". The variables there: {known}."))
+        raise ShapeError(Message(start, f". Its variables: {known}."))
     raise ShapeError(
         Message(
             start,
@@ -354,15 +355,15 @@ def eval_polymorphic_shape(
         specs = symbolic_specs(function, args, kwargs, polymorphic_shapes)
         if not specs.decided:
             raise ShapeError(
-                "eval_polymorphic_shape takes no AUTO, since what AUTO finds depends on the "
-                "export. Write the entries of polymorphic_shapes, or read out_avals of the "
-                "portable function that export(f, polymorphic_shapes=AUTO) gives."
+                "eval_polymorphic_shape does not take AUTO, because the sizes that AUTO opens "
+                "depend on the export. Write the entries of polymorphic_shapes, or read out_avals "
+                "of the portable function that export(f, polymorphic_shapes=AUTO) returns."
             )
         before = collect_assumptions(specs, options, function.name)
         tracing = make_traced_function(function, specs)
         inferred = infer(tracing, before)
         traced = inferred.traced
-        known = with_reshape_requirements(inferred.assumptions, traced, tracing)
+        known = add_reshape_requirements(inferred.assumptions, traced, tracing)
         check_requirements_allowed(before, known, tracing, options)
         shapes = [known.shape_from_jax(aval) for aval in traced.jaxpr.out_avals]
         tree = out_structure(traced)
@@ -372,6 +373,6 @@ def eval_polymorphic_shape(
             for shape, leaf in zip(shapes, traced.jaxpr.out_avals, strict=True)
         ]
         # JAX formats the texts, so that they equal those of jax2tf.
-        return rebuilt(tree, results), rebuilt(tree, [str(r.shape) for r in results])
+        return rebuild_tree(tree, results), rebuild_tree(tree, [str(r.shape) for r in results])
 
     return evaluate

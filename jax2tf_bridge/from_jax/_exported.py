@@ -70,7 +70,7 @@ def to_exported(portable: PortableFunction | HoldsPortable) -> jax_export.Export
     """Converts a portable function to a jax.export.Exported, which JAX can call and differentiate.
 
     The function may be older than jax.export.deserialize accepts: LAPACK calls that the installed
-    JAX no longer registers are replaced.  VJPs are made on demand.
+    JAX no longer registers are replaced. VJPs are made on demand.
 
     Args:
       portable: a function from an export, a file or a JAX archive.
@@ -88,7 +88,7 @@ def to_exported(portable: PortableFunction | HoldsPortable) -> jax_export.Export
       ModuleError: the installed JAX cannot read the module, its types are not the function's, or
         it was written without the captured arrays.
       SerializationError: Exported cannot represent a part of the function.
-      FunctionError: it is not a portable function.
+      FunctionError: `portable` is not a portable function.
     """
     portable = as_portable_function(portable, "to_exported")
     cache = _get_cache(portable)
@@ -149,13 +149,14 @@ def from_exported(
       target: the consumer's capabilities; by default `Target.widest()`.
 
     Returns:
-      The portable function. Its VJP is made on demand. Its constraints are those of the symbolic
-      scope of its sizes. Files of JAX drop these; then they are those that the module checks.
-      `constraints_known` is True only if the scope has constraints, or no size is symbolic.
+      The portable function. Its VJP is made on demand. Its constraints come from the symbolic scope
+      of its sizes; or from the checks in the module, if it was read from a file of JAX, which drops
+      the scope. `constraints_known` is True only if the scope has constraints, or no size is
+      symbolic.
 
     Raises:
       UnsupportedByTargetError, ModuleError: as in `retarget`.
-      FunctionError: it is not a jax.export.Exported.
+      FunctionError: `exported` is not a jax.export.Exported.
       NotExportableError: it has an effect that cannot be recreated.
     """
     known = unwrap_portable(exported)
@@ -165,7 +166,7 @@ def from_exported(
     if not isinstance(exported, jax_export.Exported):
         raise FunctionError(
             "from_exported expected a jax.export.Exported, which jax.export.export(f)(x) and "
-            f"jax.export.deserialize give. Got: {exported!r:.200} of type "
+            f"jax.export.deserialize return. Got: {exported!r:.200} of type "
             f"{type(exported).__name__}."
         )
     return retarget(_make_portable(exported), target)
@@ -294,7 +295,7 @@ def _update_module(portable: PortableFunction) -> bytes:
             raise UnsupportedByTargetError(
                 f"{portable.name} cannot run under JAX {jax.__version__}: the custom call "
                 f"{call}, which {portable.producer} registered, is no longer registered, and it "
-                "has no form in StableHLO. Export the function again.",
+                "has no equivalent in StableHLO. Export the function again.",
                 operation=call.name,
                 source=call.source,
             )

@@ -68,7 +68,7 @@ _PARAMS = "_params"
 arguments loses its shardings, and in 0.8 and 0.9 a gradient uses the first devices."""
 
 
-def inside_transformation() -> bool:
+def is_inside_transformation() -> bool:
     """Returns whether a JAX transformation (jit, grad, vmap) is tracing in this thread."""
     clean = _TRACE_STATE.get()
     return clean is not None and not clean()

@@ -35,7 +35,7 @@ _NO_RULES = (
     "JAX's own lowering rules are used for all: linear algebra that they lower to custom calls "
     "cannot be exported, and older StableHLO versions cannot be chosen for gathers"
 )
-_NO_CUSTOM_CALLS = "eigh of a small matrix is lowered as that of larger ones"
+_NO_CUSTOM_CALLS = "eigh of a small matrix is lowered like that of a large one"
 _PLATFORMS = SeamName(_MLIR, "_platforms_for_eqn", _RELEASES, _NO_RULES)
 _PER_PLATFORM = SeamName(_MLIR, "lower_per_platform", _RELEASES, _NO_RULES)
 _RULES = SeamName(_MLIR, "_lowerings", _RELEASES, _NO_RULES)
@@ -53,51 +53,56 @@ _CONVENTION = SeamName(
     "jax._src.config",
     "jax_export_calling_convention_version",
     _RELEASES,
-    "every export fails where JAX's flag of this name asks for a version that JAX does not write",
+    "every export fails if JAX's flag of this name requests a version that JAX cannot write",
 )
 
 SEAM: Sequence[SeamName] = (
-    # Half of qr, which jax.lax.linalg has as one.
-    SeamName("jax._src.lax.linalg", "geqrf_p", _RELEASES, "every qr stays a call that is refused"),
+    # The first step of qr; jax.lax.linalg has only the whole decomposition.
+    SeamName(
+        "jax._src.lax.linalg",
+        "geqrf_p",
+        _RELEASES,
+        "every qr remains a custom call, which is refused",
+    ),
     SeamName(
         "jax._src.lax.linalg",
         "geqp3_p",
         _RELEASES,
-        "a qr with pivoting stays a call that is refused",
+        "every qr with pivoting remains a custom call, which is refused",
     ),
     # jax.lax has functions for the other primitives.
     SeamName(
         "jax._src.lax.lax",
         "ragged_dot_general_p",
         _RELEASES,
-        "ragged contractions stay operations of CHLO: refused for GPU and TPU by JAX 0.8, and in "
-        "open batches by later ones",
+        "ragged contractions remain CHLO operations, which JAX 0.8 refuses for GPU and TPU, and "
+        "later releases for open batch sizes",
     ),
     SeamName(
         "jax._src.lax.parallel",
         "reduce_scatter_p",
         _RELEASES,
-        "over an axis of one device, psum_scatter and the gradient of all_gather fail at open "
+        "over a mesh axis of size 1, psum_scatter and the gradient of all_gather fail for open "
         "sizes",
     ),
     SeamName(
         "jax._src.lax.lax",
         "composite_p",
         _RELEASES,
-        "before 0.12, composites are refused for several platforms at once",
+        "JAX before 0.12 refuses composites in an export for several platforms",
     ),
     SeamName(
         "jax._src.callback",
         "pure_callback_p",
         _RELEASES,
-        "calls back to Python within primitives of libraries are refused in JAX's words, and "
-        "checks of values there cannot be left out",
+        "callbacks to Python inside primitives of libraries are refused with JAX's message, and "
+        "checks of values there cannot be dropped",
     ),
     SeamName(
         "jax._src.callback",
         "io_callback_p",
         _RELEASES,
-        "calls back to Python within primitives of libraries are refused in JAX's words",
+        "callbacks to Python inside primitives of libraries are refused with JAX's message",
     ),
     *(_PLATFORMS, _PER_PLATFORM, _RULES, _PLATFORM_RULES),
     *(_CUSTOM_CALL, _DYNAMIC_SHAPE, _CONSTANTS, _CONVENTION),
@@ -138,12 +143,12 @@ def lower_fun(function: Callable[..., Any]) -> Rule:
     return rule
 
 
-def platforms_of(ctx: Any) -> tuple[str, ...]:
-    """Lists the platforms that an equation is lowered for; one in a platform-dependent branch."""
+def list_platforms(ctx: Any) -> tuple[str, ...]:
+    """Lists the platforms of an equation; a platform-dependent branch has only one."""
     return tuple(_PLATFORMS.get()(ctx))
 
 
-def jax_rule(primitive: Any, platform: str) -> Rule | None:
+def find_jax_rule(primitive: Any, platform: str) -> Rule | None:
     """Returns JAX's rule for `primitive` on `platform`, or None."""
     entry = _PLATFORM_RULES.get()[platform].get(primitive)
     if entry is None:
@@ -161,7 +166,7 @@ def lower_by_platform(
     Raises:
       NotImplementedError: a platform has no rule, neither in `rules` nor in JAX.
     """
-    chosen = {p: rules.get(p) or jax_rule(primitive, p) for p in platforms_of(ctx)}
+    chosen = {p: rules.get(p) or find_jax_rule(primitive, p) for p in list_platforms(ctx)}
     known = {p: rule for p, rule in chosen.items() if rule is not None}
     if len(known) < len(chosen):
         specific, default = known, None  # JAX's error names the remaining platforms
@@ -175,7 +180,7 @@ def lower_by_platform(
     return outputs
 
 
-def by_platform(primitive: Any, rules: Mapping[str, Rule]) -> Rule:
+def make_platform_rule(primitive: Any, rules: Mapping[str, Rule]) -> Rule:
     """Makes a lowering rule that calls `lower_by_platform`."""
     return functools.partial(lower_by_platform, primitive, rules)
 
@@ -205,8 +210,8 @@ def lower_to_custom_call(
     return list(op.results)
 
 
-def common_rule(primitive: Any) -> Rule:
-    """Returns JAX's rule for `primitive` on every platform without a rule of its own."""
+def find_common_rule(primitive: Any) -> Rule:
+    """Returns JAX's rule for `primitive` on the platforms that have no specific rule."""
     rule: Rule = _RULES.get()[primitive].rule
     return rule
 
@@ -233,14 +238,14 @@ def take_constants(take: TakeConstant) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _ConstantHandler:
-    """Handler of constants of a type, which calls the function of `take_constants`, then JAX's."""
+    """Handler of constants; calls the function of `take_constants` first, then JAX's handler."""
 
-    plain: Callable[..., Any]
+    jax_handler: Callable[..., Any]
 
     def __call__(self, value: Any, *args: Any, **kwargs: Any) -> Any:
         take = _TAKE.get()
         taken = None if take is None else take(value)
-        return self.plain(value, *args, **kwargs) if taken is None else taken
+        return self.jax_handler(value, *args, **kwargs) if taken is None else taken
 
 
 @contextmanager

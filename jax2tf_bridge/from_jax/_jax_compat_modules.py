@@ -1,8 +1,8 @@
 """Takes JAX's lowered module before JAX serializes it, which saves reading it again.
 
 Each private name is looked up on use, and a release without one works as described in `SEAM`. Each
-is replaced, until the process ends, by a function that does the same unless a module is taken in
-its context.
+function is replaced until the process ends. The replacement behaves like the original unless a
+module is taken in its context.
 """
 
 from __future__ import annotations
@@ -73,17 +73,17 @@ class _Export:
     """Replacement of JAX's function that makes an Exported of a lowered trace."""
 
     name: str
-    plain: Callable[..., Any]
+    original: Callable[..., Any]
 
     def __call__(self, lowered: Any, jaxpr: Any, *args: Any, **kwargs: Any) -> Any:
         taken = _WAITING.get()
         # A lowering rule of the user may start another export.
         if taken is None or jaxpr is not taken.traced.jaxpr:
-            return self.plain(lowered, jaxpr, *args, **kwargs)
+            return self.original(lowered, jaxpr, *args, **kwargs)
         context = lowered.compiler_ir("stablehlo").context
         token = _LOWERED.set(_Lowered(taken, context))
         try:
-            return self.plain(lowered, jaxpr, *args, **kwargs)
+            return self.original(lowered, jaxpr, *args, **kwargs)
         finally:
             _LOWERED.reset(token)
 
@@ -93,24 +93,27 @@ class _Write:
     """Replacement of JAX's function that serializes a module, which is its last step."""
 
     name: str
-    plain: Callable[..., bytes]
+    original: Callable[..., bytes]
 
     def __call__(self, module: Any, *args: Any, **kwargs: Any) -> bytes:
         lowered = _LOWERED.get()
         if lowered is None:
-            return self.plain(module, *args, **kwargs)
+            return self.original(module, *args, **kwargs)
         lowered.taken.module = module
-        lowered.taken._write = lambda: self.plain(module, *args, **kwargs)
+        lowered.taken._write = lambda: self.original(module, *args, **kwargs)
         return b""
 
 
 @dataclass(frozen=True)
 class _MakeContext:
-    """Replacement of JAX's function that makes an MLIR context, here for a copy of the module."""
+    """Replacement of JAX's function that makes an MLIR context; JAX then copies the module there.
+
+    Returns the context of the module itself if the module is taken.
+    """
 
     name: str
-    plain: Callable[..., Any]
+    original: Callable[..., Any]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         lowered = _LOWERED.get()
-        return self.plain(*args, **kwargs) if lowered is None else lowered.context
+        return self.original(*args, **kwargs) if lowered is None else lowered.context

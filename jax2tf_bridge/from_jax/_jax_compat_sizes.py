@@ -1,8 +1,8 @@
 """Symbolic scope that answers questions about sizes while JAX traces.
 
 Each private name is looked up on use, and a release without one works as described in `SEAM`. Each
-is replaced, until the process ends, by a function that does the same and asks the scope, because
-JAX calls it by its name in the module.
+function is replaced until the process ends, because JAX looks it up in its module. The replacement
+calls the original, and asks the scope if that raises.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jax2tf_bridge.from_jax._jax_compat import InconclusiveDimensionOperation
 Answer = Callable[[Exception], Iterable[Sequence[str]]]
 """Receives JAX's error; returns sets of constraints. JAX retries with the first that it accepts."""
 
-_IN_ROUNDS = "{} stop the trace also where the answer is proven, and the function is traced again"
+_IN_ROUNDS = "{} stop the trace even if the answer is proven, and the function is traced again"
 
 SEAM: Sequence[SeamName] = (
     SeamName(
@@ -62,9 +62,9 @@ class AnsweringScope(jax_export.SymbolicScope):
         """Adds constraints that answer JAX's `error`, if there are any."""
         if self._bridge_answer is None or asked not in self._bridge_asked:
             return False
-        return any(map(self._takes, self._bridge_answer(error)))
+        return any(map(self._try_constraints, self._bridge_answer(error)))
 
-    def _takes(self, constraints: Sequence[str]) -> bool:
+    def _try_constraints(self, constraints: Sequence[str]) -> bool:
         # In place, because the existing sizes belong to this object.
         try:
             super().__init__(constraints)
@@ -80,19 +80,19 @@ class _Decision:
     """Replacement of JAX's function that decides about sizes; asks an AnsweringScope."""
 
     name: str
-    plain: Callable[..., Any]
+    original: Callable[..., Any]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         while True:
             try:
-                return self.plain(*args, **kwargs)
+                return self.original(*args, **kwargs)
             except InconclusiveDimensionOperation as e:
-                scope = _scope_of((*args, *kwargs.values()))
+                scope = _find_scope((*args, *kwargs.values()))
                 if not isinstance(scope, AnsweringScope) or not scope.take_answer(self.name, e):
                     raise
 
 
-def _scope_of(args: Sequence[Any]) -> jax_export.SymbolicScope | None:
+def _find_scope(args: Sequence[Any]) -> jax_export.SymbolicScope | None:
     """Finds the common scope of sizes and shapes."""
-    sizes = [size for a in args for size in (a if isinstance(a, (tuple, list)) else (a,))]
+    sizes = [size for arg in args for size in (arg if isinstance(arg, (tuple, list)) else (arg,))]
     return next((size.scope for size in sizes if jax_export.is_symbolic_dim(size)), None)

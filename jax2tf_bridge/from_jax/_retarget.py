@@ -88,7 +88,7 @@ def retarget(
         ),
         target=target,
         gradient=_retarget_vjp(portable, target),
-        # For XLA composites are expanded; the stop_gradient composite then disappears.
+        # XLA gets its composites expanded, which loses stop_gradient.
         tensorflow_differentiates=portable.tensorflow_differentiates and not target.xla,
     )
     mark_types_checked(result)
@@ -103,8 +103,8 @@ def _check_custom_calls(
         if call.name not in handled and not is_vouched(call.name, portable.module.disabled_checks):
             raise UnsupportedByTargetError(
                 f"{portable.name} cannot run on {target.name}: {no_handler_text([str(call)])}, and "
-                "it has no form in StableHLO alone. Export the function again with "
-                "jax2tf_bridge.export, if need be without what made this call.",
+                "it has no equivalent in StableHLO. Export the function again with "
+                "jax2tf_bridge.export, if necessary without the code that makes this call.",
                 operation=call.name,
                 source=call.source,
             )
@@ -112,23 +112,21 @@ def _check_custom_calls(
 
 def _retarget_vjp(portable: PortableFunction, target: Target) -> Gradient:
     # An existing VJP is retargeted at once because files contain it; others on demand.
-    is_there = portable.gradient.vjp is not None
+    is_stored = portable.gradient.vjp is not None
 
-    def retargeted(vjp: PortableFunction) -> PortableFunction:
+    def retarget_vjp(vjp: PortableFunction) -> PortableFunction:
         try:
             return retarget(vjp, target)
         except (ModuleError, UnsupportedByTargetError) as e:
-            if not is_there:
+            if not is_stored:
                 raise
-            behind = (
-                f" This is the gradient of {portable.name}: portable.with_vjp(0) leaves it behind."
-            )
-            hint = Message(e, behind)
+            advice = f" This is the gradient of {portable.name}: portable.with_vjp(0) drops it."
+            hint = Message(e, advice)
             if isinstance(e, UnsupportedByTargetError):
                 raise UnsupportedByTargetError(hint, operation=e.operation, source=e.source) from e
             raise ModuleError(hint) from e
 
-    return portable.gradient.map_vjp(portable.name, retargeted)
+    return portable.gradient.map_vjp(portable.name, retarget_vjp)
 
 
 # Module attributes whose product is the number of devices.
@@ -156,7 +154,7 @@ def retarget_call(
       argument_dtypes: the op's argument dtypes (Tin), by TensorFlow's names.
       result_dtypes: the op's result dtypes (Tout).
       platforms: the platforms that the module was lowered for.
-      disabled_checks: custom calls that these name are assumed to have a handler.
+      disabled_checks: the custom calls that these checks name are assumed to have a handler.
       has_tokens: whether the op passes tokens.
       calling_convention_version: the op's calling convention.
       target: the consumer.
@@ -169,7 +167,7 @@ def retarget_call(
     narrow = sorted({*argument_dtypes, *result_dtypes} & WIDENED.keys())
     if narrow:
         raise UnsupportedByTargetError(
-            f"{name} takes or gives {', '.join(narrow)}, which no TensorFlow passes to a "
+            f"{name} takes or returns {', '.join(narrow)}, which no TensorFlow passes to a "
             "module correctly. Export the function again with jax2tf_bridge.export, which passes "
             "them as 8-bit integers.",
             operation=narrow[0],

@@ -57,7 +57,7 @@ def vjp_shardings(
     shardings = [s for s in (*ins, *outs) if s is not None]
     if not shardings:
         return None
-    # All shardings use one mesh, because some meshes were made up.
+    # Replicated values move to the mesh of the others, because their own mesh may be made up.
     reference = next((s for s in shardings if not s.is_fully_replicated), shardings[0])
     replicated = NamedSharding(reference.mesh, PartitionSpec())
     ins, outs = (

@@ -37,8 +37,8 @@ def dim_from_jax(dimension: Any, *, simplify: bool = False) -> Dim:
 
     Args:
       dimension: an integer, or JAX's symbolic dimension.
-      simplify: whether to simplify operations. Without that, JAX recognizes the expression after
-        `dim_to_jax`.
+      simplify: whether to simplify operations. JAX no longer recognizes a simplified expression if
+        `dim_to_jax` converts it back.
 
     Raises:
       ShapeError: the dimension cannot be read.
@@ -69,7 +69,7 @@ def dim_to_jax(dimension: Dim, scope: jax_export.SymbolicScope) -> Any:
     try:
         (converted,) = jax_export.symbolic_shape(str(dimension), scope=scope)
     except Exception as e:
-        raise ShapeError(f"JAX does not take the dimension {dimension}: {e}") from e
+        raise ShapeError(f"JAX rejects the dimension {dimension}: {e}") from e
     return converted
 
 
@@ -77,7 +77,7 @@ def comparison_to_jax(comparison: Comparison) -> list[str]:
     """Lists the forms of a constraint that JAX may accept, the most useful ones first.
 
     JAX supports >=, <= and ==. An equality has a single term on the left, which JAX replaces by the
-    right side everywhere. JAX does not support !=, for which the list is empty.
+    right side everywhere. The list is empty for !=, which JAX does not support.
     """
     left, right = comparison.left, comparison.right
     match comparison.operator:
@@ -123,13 +123,13 @@ def _equality_to_jax(comparison: Comparison) -> list[str]:
 def _may_be_replaced(monomial: _Product, difference: DimExpr) -> bool:
     """Returns whether JAX's division terminates if it replaces `monomial` by `difference`.
 
-    It may loop if a product is replaced by variables, or a factor by its products.
+    It may loop if it replaces a product by variables, or a factor by products of that factor.
     """
-    others = [other for other, _ in difference.terms if other != monomial]
-    if not any(others):
+    replacement = [product for product, _ in difference.terms if product != monomial]
+    if not any(replacement):
         return bool(monomial)
     is_single = len(monomial) == 1 and monomial[0][1] == 1
-    return is_single and all(monomial[0][0] not in dict(other) for other in others)
+    return is_single and all(monomial[0][0] not in dict(product) for product in replacement)
 
 
 def _contains(expression: DimExpr, atoms: set[Variable | DimOperation]) -> bool:
@@ -175,10 +175,10 @@ def _find_accepted_form(
             cause = cause or e
         else:
             return form
-    problem = ", since JAX has constraints of >=, <= and == only."
+    problem = ", which supports only >=, <= and ==."
     if cause is not None:
         problem = f": {str(cause) or type(cause).__name__}"
-    raise ShapeError(f"The constraint '{constraint}' cannot be given to JAX{problem}") from cause
+    raise ShapeError(f"The constraint '{constraint}' cannot be passed to JAX{problem}") from cause
 
 
 def scope_from_jax(scope: jax_export.SymbolicScope) -> SymbolicScope:

@@ -315,7 +315,7 @@ def _advise_instead(value: object) -> str:
     if isinstance(value, jax_export.Exported):
         return " It is exported already: from_exported(exported) makes a portable function of it."
     if callable(getattr(value, "apply", None)):
-        return " It has an apply: give that, as model.apply."
+        return " It has a method apply: pass that, as model.apply."
     return ""
 
 
@@ -359,7 +359,7 @@ def close_over(function: JaxCallable, names: Sequence[str], argument: str, value
 
     >>> f = JaxCallable.of(lambda x, mode: x, caller="export")
     >>> close_over(f, ["x", "mode"], "mode", "fast")
-    "Close over it, or give it before: functools.partial(f, mode='fast')."
+    "Close over it, or bind it first: functools.partial(f, mode='fast')."
     """
     called = function.code_name
     shown = repr(value) if isinstance(value, _WRITTEN_AS_CODE) else argument
@@ -369,22 +369,22 @@ def close_over(function: JaxCallable, names: Sequence[str], argument: str, value
     parameter = parameters.get(argument)
     by_position = parameter is not None and parameter.kind is parameter.POSITIONAL_ONLY
     if argument in names[:-1] or by_position:
-        # Otherwise later positional arguments would take its place.
+        # functools.partial would shift the later positional arguments.
         others = [name for name in names if name != argument]
         if not all(map(str.isidentifier, others)):
             return "Close over it."
         call = ", ".join(shown if name == argument else name for name in names)
         return f"Close over it: lambda {', '.join(others)}: {called}({call})."
-    return f"Close over it, or give it before: functools.partial({called}, {argument}={shown})."
+    return f"Close over it, or bind it first: functools.partial({called}, {argument}={shown})."
 
 
-def value_note(
+def explain_missing_value(
     error: Exception, function: JaxCallable, names: Sequence[str], numbers: Mapping[str, Any]
 ) -> str | None:
-    """Returns a note for JAX's error that an argument has no value while tracing.
+    """Returns a note for JAX's error that an argument has no value while tracing; None for others.
 
-    `names` are those of the call's positional arguments; `numbers` maps the names of arguments that
-    were Python numbers to the numbers.
+    `names` are those of the call's positional arguments. `numbers` has the arguments that were
+    Python numbers, by name.
     """
     for argument, value in numbers.items():
         if re.search(rf"\bargument {re.escape(argument)}(?![\w\[])", str(error)):
@@ -396,8 +396,8 @@ def value_note(
 
 
 _LIBRARIES = frozenset({"jax", "jaxlib", "jax2tf_bridge", "shape_poly", "tensorflow", "keras"})
-_NOT_CALLED_BY_NAME = frozenset({"numpy", "jaxtyping", "beartype"})
-"""Packages whose lines are never named in messages."""
+_UNNAMED_PACKAGES = frozenset({"numpy", "jaxtyping", "beartype"})
+"""Libraries whose lines are never named in messages."""
 
 
 def _find_folders(*names: str) -> tuple[str, ...]:
@@ -428,7 +428,7 @@ def user_line(error: BaseException) -> str | None:
 
 
 def _traced_line(error: BaseException) -> str | None:
-    """Finds the user's line of the operation that JAX failed to lower, in the form of `user_line`.
+    """Finds the user's line that made the operation that JAX failed to lower, as in `user_line`.
 
     JAX keeps the stack of the trace in the cause of such an error.
     """
@@ -453,7 +453,7 @@ def library_line(error: BaseException) -> str | None:
     for file, line, function in _iter_frames(error):
         if not file.startswith(_INSTALLED):
             innermost = None
-        elif _find_package(file) not in {"", *_NOT_CALLED_BY_NAME}:
+        elif _find_package(file) not in {"", *_UNNAMED_PACKAGES}:
             text = linecache.getline(file, line).strip()
             shown = f", `{text}`" if text and not text.startswith("raise ") else ""
             innermost = f"{file}:{line} ({function}){shown}"

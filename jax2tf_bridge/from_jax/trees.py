@@ -94,7 +94,7 @@ def _spec_and_object(treedef: Any, leaves: Iterator[Any]) -> tuple[TreeSpec, Any
     return TreeSpec("custom", node_type.__name__, (), children, codec), None
 
 
-def rebuilt(treedef: Any, leaves: Iterable[Any]) -> Any:
+def rebuild_tree(treedef: Any, leaves: Iterable[Any]) -> Any:
     """Makes a tree of JAX's structure with other leaves, which may be abstract.
 
     This is treedef.unflatten, but with the types' registered from_children.
@@ -134,7 +134,7 @@ def _make_object(one_level: Any, children: Sequence[Any]) -> Any:
         how = "from_children refuses" if from_children is not None else "its constructor refuses"
         raise StructureError(
             f"A {shortest_public_name(node_type)} cannot be made of abstract arrays, which have a "
-            f"shape and dtype and no values: {how} them with {type(e).__name__}: {e}. "
+            f"shape and dtype but no values: {how} them with {type(e).__name__}: {e}. "
             f"{_advise_from_children(one_level, children)}"
         ) from e
 
@@ -296,7 +296,7 @@ def _keeps_order(spec: TreeSpec, leaves: Iterator[Aval]) -> tuple[bool, Any]:
         return True, next(leaves)
     parts = [_keeps_order(child, leaves) for child in spec.children]
     children = [value for _, value in parts]
-    if not all(kept for kept, _ in parts):
+    if not all(is_kept for is_kept, _ in parts):
         return False, _UNKNOWN
     if spec.kind == "dict":
         structure: Any = jax.tree_util.tree_structure(dict.fromkeys(spec.keys, 0))
@@ -350,12 +350,12 @@ def _advise_from_children(one_level: Any, children: Sequence[Any]) -> str:
         find_serialized_name(node_type),
         find_jax_export_name(node_type, static, children),
     )
-    others = ""
+    for_jax_export = ""
     if registered is None and in_jax is not None:
-        others = " serialize_auxdata=..., deserialize_auxdata=...,"  # the arguments of jax.export
+        for_jax_export = " serialize_auxdata=..., deserialize_auxdata=...,"
     call = (
         f"register_pytree_node_serialization({type_name}, "
-        f"serialized_name={registered or in_jax or name!r},{others} from_children="
+        f"serialized_name={registered or in_jax or name!r},{for_jax_export} from_children="
     )
     advice = "Register the type with a from_children that checks nothing"
     if registered or in_jax:
@@ -374,17 +374,17 @@ def _format_name(name: str) -> str:
 
 def _format_import(node_type: type, name: str) -> str:
     module = name.removesuffix(f".{node_type.__qualname__}")
-    is_there = module == "__main__" or "<locals>" in name or _format_name(name) == "..."
-    return "" if is_there else f"import {module}\n"
+    cannot_import = module == "__main__" or "<locals>" in name or _format_name(name) == "..."
+    return "" if cannot_import else f"import {module}\n"
 
 
-def _format_function(made_by: str, type_name: str, values: dict[str, str]) -> str:
+def _format_function(function_name: str, type_name: str, values: dict[str, str]) -> str:
     assigned = ", ".join(f"{name}={value}" for name, value in values.items())
     return (
-        f"def {made_by}(static, children):\n"
-        f"    made = object.__new__({type_name})\n"
-        f"    vars(made).update({assigned})\n"
-        "    return made\n"
+        f"def {function_name}(static, children):\n"
+        f"    instance = object.__new__({type_name})\n"
+        f"    vars(instance).update({assigned})\n"
+        "    return instance\n"
     )
 
 
@@ -421,7 +421,7 @@ def _check_attributes(
 
 
 def _find_expressions(
-    held: Mapping[str, Any], children: Sequence[Any], static: Any
+    attributes: Mapping[str, Any], children: Sequence[Any], static: Any
 ) -> dict[str, str]:
     """Expresses attributes by `children` and `static`.
 
@@ -433,11 +433,13 @@ def _find_expressions(
       ValueError: an attribute has no expression, or several.
     """
     parts = dict(_iter_static_parts(static))
-    expressions = {name: _find_expression(value, children, parts) for name, value in held.items()}
+    expressions = {
+        name: _find_expression(value, children, parts) for name, value in attributes.items()
+    }
     times = Counter(expressions.values())
-    twice = [text for text in parts if times[text] > 1]
-    if twice:
-        raise ValueError(f"{twice[0]} may be one of several attributes")
+    ambiguous = [text for text in parts if times[text] > 1]
+    if ambiguous:
+        raise ValueError(f"{ambiguous[0]} may be one of several attributes")
     return expressions
 
 

@@ -24,7 +24,7 @@ from jax2tf_bridge.from_jax import (
 )
 from jax2tf_bridge.from_jax.arguments import JaxCallable
 from jax2tf_bridge.from_jax.shapes import SYMBOLIC, Specs, symbolic_specs
-from jax2tf_bridge.from_jax.trees import rebuilt, spec_of_structure
+from jax2tf_bridge.from_jax.trees import rebuild_tree, spec_of_structure
 from jax2tf_bridge.portable import (
     NOT_STRICT,
     PortableFunction,
@@ -401,7 +401,7 @@ def _with_jit_types(argument: Any) -> Any:
     several devices have a sharding.
     """
     leaves, structure = jax.tree_util.tree_flatten(argument)
-    return rebuilt(structure, map(_leaf_with_jit_type, leaves))
+    return rebuild_tree(structure, map(_leaf_with_jit_type, leaves))
 
 
 def _leaf_with_jit_type(leaf: Any) -> Any:

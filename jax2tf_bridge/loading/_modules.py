@@ -197,7 +197,7 @@ def _refine(
             version = "" if written is None else f", of StableHLO {version_text(written)}"
             raise ModuleError(
                 f"The installed JAX {jax.__version__} cannot read the module of {called.name}"
-                f"{version}: it reads up to {version_text(newest)}. Upgrade JAX if that is older; "
+                f"{version}: it reads up to {version_text(newest)}. If that is older, upgrade JAX; "
                 "else the module is damaged."
             ) from e
         try:

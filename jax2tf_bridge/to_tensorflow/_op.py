@@ -150,7 +150,7 @@ def _check_operations(portable: PortableFunction, *, of: PortableFunction) -> No
 def _gradient_text(portable: PortableFunction, of: PortableFunction) -> str:
     if portable is of:
         return ""
-    return f" This is a gradient of {of.name}: portable.with_vjp(0) leaves it behind."
+    return f" This is a gradient of {of.name}: portable.with_vjp(0) drops it."
 
 
 def _read_summary(portable: PortableFunction) -> ModuleSummary:

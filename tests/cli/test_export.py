@@ -270,14 +270,13 @@ def test_modules_are_found_in_the_current_folder(
         (
             [f"{M}:cube", "--args", "f32[b]", "--constraints", "infer"],
             1,
-            "--constraints infer cannot be read. For the bridge to add the constraints, pass "
+            "--constraints infer cannot be read. To let the bridge add the constraints, pass "
             "--constraints auto.",
         ),
         (
             [f"{M}:cube", "--args", "f32[b]", "--constraints", "c >= 2"],
             1,
-            "--constraints 'c >= 2' speak of c, which no entry of --args names. The variables "
-            "there: b.",
+            "--constraints 'c >= 2' use c, which no entry of --args names. Its variables: b.",
         ),
         (
             [f"{M}:cube", "--args", "f32[b]", "--constraints", "b >= 2", "b <= 1"],
@@ -338,12 +337,12 @@ def test_sizes_that_do_not_fit_say_what_to_write(run: Run) -> None:
     assert ended.code == 1
     assert ended.error.startswith("halves needs b >= 2")
     assert ended.error.endswith(
-        "If your sizes keep to this, say so: --constraints 'b >= 2' or let --constraints auto "
-        "add it. Other sizes are then refused when the function is called."
+        "If your sizes always satisfy this, add it: --constraints 'b >= 2' or let --constraints "
+        "auto add it. Calls with other sizes then fail."
     )
     words = ("--args", "f32[6,3]", "--shapes", "(n, _)", "--constraints", "n <= 9")
     ended = run("export", f"{M}:halves", *words, "-o", "f.jaxfn")
-    assert " say so: --constraints 'n <= 9' 'n >= 2' or let --constraints auto add " in (
+    assert " add it: --constraints 'n <= 9' 'n >= 2' or let --constraints auto add " in (
         ended.error
     )
     ended = run("export", f"{M}:ones", "--args", "f32[n]", "-o", "f.jaxfn")

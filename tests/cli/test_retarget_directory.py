@@ -200,7 +200,7 @@ SINE = export(jnp.sin, platforms=["cpu"])(X).module.data
         ),
         (
             Call(SINE, arguments=[INT4]),
-            "main/XlaCallModule takes or gives int4, which no TensorFlow passes to "
+            "main/XlaCallModule takes or returns int4, which no TensorFlow passes to "
             "a module correctly. Export the function again with jax2tf_bridge.export, which passes "
             "them as 8-bit integers.",
         ),

@@ -211,7 +211,7 @@ def test_static_pytrees_differ_in_more_than_their_leaves() -> None:
 def test_modules_of_flax_are_answered_with_their_apply() -> None:
     model = linen.Dense(2)
     message = (
-        r"^Dense is a module of Flax without parameters, which cannot be called \(\w+\)\. Give its "
+        r"^Dense is a module of Flax without parameters, which cannot be called \(\w+\)\. Pass its "
         r"apply, as model\.apply, which takes the parameters as its first argument\.$"
     )
     calls: list[tuple[Any, ...]] = [(X,), ({}, X)]
@@ -225,7 +225,7 @@ def test_modules_of_flax_are_answered_with_their_apply() -> None:
         def apply(self, params: Any, x: Any) -> Any:
             return x
 
-    with pytest.raises(FunctionError, match=r"callable\. It has an apply: give that, as model\.ap"):
+    with pytest.raises(FunctionError, match=r"callable\. It has a method apply: pass that, as mod"):
         convert(Transformed())  # type: ignore[arg-type]
 
 

@@ -136,8 +136,8 @@ def test_effects_that_nobody_can_make_anew(effect: Any, field: str) -> None:
     name = type(effect).__name__
     with pytest.raises(
         NotExportableError,
-        match=rf"^sin has the effect .*test_from_exported\.{name}, which cannot be made again "
-        rf"where the function is read: {name}\(\) has to make an equal one\. Give the "
-        r"class a constructor without arguments, and __eq__ and __hash__\.$",
+        match=rf"^sin has the effect .*test_from_exported\.{name}, which cannot be recreated "
+        rf"when the function is read, because {name}\(\) does not return an equal object\. Give "
+        r"the class a constructor without arguments, and __eq__ and __hash__\.$",
     ):
         bridge.from_exported(exported)

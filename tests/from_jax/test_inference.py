@@ -43,9 +43,9 @@ def test_questions_are_shown_at_debug_level(caplog: pytest.LogCaptureFixture) ->
         exported(f, 7, constraints=AUTO)
     answered, again, asked, known = (r.message for r in caplog.records if r.name == "jax2tf_bridge")
     assert re.match(
-        r"Tracing f goes on, since mod\(.*\) == 0 holds\. JAX asked: Cannot divide", answered
+        r"Tracing f continues, because mod\(.*\) == 0 holds\. JAX asked: Cannot divide", answered
     )
-    assert again == "Tracing f again under all that holds"
+    assert again == "Tracing f again with all facts"
     assert asked.startswith("Tracing f, round 1: Symbolic dimension comparison 'b' < '5'")
     assert known == "Tracing f again: it requires b >= 5"
 
@@ -58,7 +58,7 @@ def test_all_that_is_missing_comes_in_one_error_and_is_enough() -> None:
         exported(f, 4, 6, constraints=["c <= 20"])
     error = caught.value
     assert error.requirements == ("mod(b, 2) == 0", "c >= 4")
-    assert "All that it needs:\n  - mod(b, 2) == 0\n  - c >= 4\n" in str(error)
+    assert "All its requirements:\n  - mod(b, 2) == 0\n  - c >= 4\n" in str(error)
     assert 'polymorphic_constraints=["c <= 20", "mod(b, 2) == 0", "c >= 4"])' in str(error)
     portable = exported(f, 4, 6, constraints=["c <= 20", *error.requirements])
     assert portable.requirements == ()
@@ -232,7 +232,7 @@ class TestVjp:
         portable = exported(lambda x: lax.fori_loop(0, x.shape[0], lambda i, y: y * 2, x), 3)
         problem = portable.gradient_problem()
         assert problem is not None
-        assert "needs a size as a number of Python" in problem
+        assert "needs a size as a Python number" in problem
 
     def test_the_forward_functions_requirements_hold_in_the_gradient(self) -> None:
         portable = exported(best_five, 7, constraints=AUTO)

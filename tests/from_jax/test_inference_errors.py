@@ -36,10 +36,10 @@ def test_what_does_not_always_hold_is_an_error_to_act_on() -> None:
     place = f"{best_five.__code__.co_filename}:{line_of(best_five)} (best_five)"
     assert str(error) == (
         f"best_five needs b >= 5 at {place}, which does not "
-        "hold for all sizes: for instance b = 1. If your sizes keep to this, say so:\n"
+        "hold for all sizes: for instance b = 1. If your sizes always satisfy this, add it:\n"
         "    export(best_five, polymorphic_shapes=['(b,)'], polymorphic_constraints=[\"b >= 5\"])\n"
-        "or let polymorphic_constraints=AUTO add it. Other sizes are then refused when the "
-        "function is called."
+        "or let polymorphic_constraints=AUTO add it. Calls with other sizes "
+        "then fail."
     )
     assert error.comparison == "b >= 5"
     assert error.counterexample == {"b": 1}
@@ -124,7 +124,7 @@ def test_what_one_size_can_do() -> None:
 
     with pytest.raises(
         InconclusiveShapeError,
-        match=r"f needs b == 12 at .*, which leaves nothing open: it works for b = 12 alone\. "
+        match=r"f needs b == 12 at .*, which leaves nothing open: it works only for b = 12\. "
         r"Write this number in polymorphic_shapes",
     ):
         exported(f, 12, constraints=AUTO)
@@ -136,7 +136,7 @@ def test_a_size_that_must_be_a_number() -> None:
 
     with pytest.raises(
         InconclusiveShapeError,
-        match=rf"f needs a size as a number of Python while it is traced at {HERE}:\d+ \(f\)\. It "
+        match=rf"f needs a size as a Python number while it is traced at {HERE}:\d+ \(f\)\. It "
         r"can be traced for b = 1 and b = 2, but not with b open\. Give that size as a number in "
         r"polymorphic_shapes, or compute with it by jax\.numpy",
     ):
@@ -165,8 +165,8 @@ def test_the_line_of_the_library_is_named_beside_the_users(
 
     with pytest.raises(
         InconclusiveShapeError,
-        match=rf"f needs a size as a number of Python while it is traced at {HERE}:{line_of(f)} "
-        rf"\(f\)\. The line of the library that it calls is {re.escape(str(file))}:3 \(reverse\), "
+        match=rf"f needs a size as a Python number while it is traced at {HERE}:{line_of(f)} "
+        rf"\(f\)\. The library's line is {re.escape(str(file))}:3 \(reverse\), "
         r"`return \[x\[i\] for i in range\(len\(x\)\)\]\[::-1\]`\. It can be traced for",
     ):
         exported(f, 3)
@@ -191,8 +191,8 @@ class TestRowWise:
         text = self.error(total, *args, shapes=shapes)
         advice = (
             "instead of range, len, int, math, numpy or iteration. Or export jax.vmap(total, "
-            "in_axes=(0, None)): it can be traced with b open, and gives the same where total "
-            "treats each row by itself."
+            "in_axes=(0, None)): it can be traced with b open, and returns the same results if "
+            "total computes each row independently."
         )
         assert advice in text
         mapped = eval("jax.vmap(total, in_axes=(0, None))", {"jax": jax, "total": total})
@@ -221,7 +221,7 @@ class TestRowWise:
 
 
 def test_trials_end_when_all_have_passed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_samples, "_MAX_SECONDS_ALIKE", 0.0)
+    monkeypatch.setattr(_samples, "_MAX_SECONDS_WITHOUT_FAILURE", 0.0)
     sizes = []
 
     def f(x: Any) -> Any:
@@ -254,7 +254,7 @@ def test_sizes_that_have_nothing_simple_in_common() -> None:
     with pytest.raises(
         InconclusiveShapeError,
         match=r"f does not work for all sizes at .*: it does for b = 2, but for b = 1 it fails "
-        r"with RuntimeError: not this one\nState in polymorphic_constraints",
+        r"with RuntimeError: not this one\nConstrain your sizes in polymorphic_c",
     ) as caught:
         exported(f, 3, constraints=AUTO)
     assert caught.value.counterexample == {"b": 1}

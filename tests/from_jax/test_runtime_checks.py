@@ -100,7 +100,7 @@ def test_the_users_line_and_the_way_out_are_named() -> None:
     assert str(caught.value) == (
         "checked checks values while it runs ('x must not be negative') at "
         f"{__file__}:{line_of(checked)} (checked). Such a check of Equinox (equinox.error_if) "
-        "calls back to Python, and Python is not there where the model is served. Leave the checks "
+        "calls back to Python, which is not available where the model is served. Leave the checks "
         "out with runtime_checks='drop': the function then returns what it computes, whatever the "
         "values."
     )

@@ -99,8 +99,8 @@ def test_an_entry_by_a_name_that_no_argument_has() -> None:
     message = export_error({"y": "b, _"}, x32, error=StructureError)
     assert message == (
         "polymorphic_shapes of <lambda> has an entry 'y', but no argument has this name. The "
-        "arguments are x; where one is a dict, its shapes stand in a dict below its name, or in a "
-        "list with one entry for each argument."
+        "arguments are x. If one of them is a dict, nest its shapes in a dict below its name, or "
+        "pass a list with one entry for each argument."
     )
     with pytest.raises(StructureError, match="has this name: did you mean 'mask'"):
         bridge.export(masked, polymorphic_shapes={"masks": "b, _"})(x32, mask=MASK)
@@ -109,7 +109,7 @@ def test_an_entry_by_a_name_that_no_argument_has() -> None:
 ENTRY = "The argument x has shape (3, 4), which does not match its polymorphic_shapes entry "
 UNREADABLE = "The argument x of shape (3, 4) has no valid polymorphic_shapes entry: "
 PASS_AUTO = (
-    "[...]the entry has 1 dimension, the argument 2. For the bridge to choose it, pass AUTO (from "
+    "[...]the entry has 1 dimension, the argument 2. To let the bridge choose it, pass AUTO (from "
     "jax2tf_bridge import AUTO), which is not a string."
 )
 # Entries for an argument of shape (3, 4), with their errors; [...] stands for anything.
@@ -159,7 +159,7 @@ def test_errors_name_the_path() -> None:
 def test_open_dimension_without_a_specification() -> None:
     open_argument = OpenSpec((None, 4), np.dtype(np.float32))
     text = (
-        "The argument x has shape (?, 4) with a dimension that is not known[...]its "
+        "The argument x has shape (?, 4) with an unknown dimension[...]its "
         "polymorphic_shapes entry None names no variable for it, as '(b, 4)' does. Write: "
         "polymorphic_shapes=['(b, 4)']"
     )
@@ -194,7 +194,7 @@ def test_dtypes_that_jax_lacks() -> None:
 def test_a_list_for_arguments_by_keyword() -> None:
     with pytest.raises(
         StructureError,
-        match=r"\(y came by keyword: name the arguments, as \{'x': 'b, 4'\}\)",
+        match=r"\(y were passed by keyword: use a dict by name, as \{'x': 'b, 4'\}\)",
     ):
         bridge.export(lambda x, y: x, polymorphic_shapes=["b, 4", None])(x32, y=x32)
 
@@ -213,14 +213,14 @@ def test_a_list_for_arguments_by_keyword() -> None:
             "polymorphic_constraints: The constraints 'b >= 4' and 'b <= 2' contradict each other",
         ),
         ("b >= 2", r"must be a sequence of strings, as \['b >= 2'\], or AUTO\. Got: 'b >= 2'$"),
-        ("auto", r"or AUTO\. Got: 'auto'\. For the bridge to add the constraints, pass AUTO \("),
-        (["b >= 2", "infr"], r"\['b >= 2', 'infr'\] cannot be read\. For the bridge to add the "),
+        ("auto", r"or AUTO\. Got: 'auto'\. To let the bridge add the constraints, pass AUTO \("),
+        (["b >= 2", "infr"], r"\['b >= 2', 'infr'\] cannot be read\. To let the bridge add the "),
         (None, r"must be a sequence of strings, as \['b >= 2'\], or AUTO\. Got: None$"),
         ([2], r"must be a sequence of strings, as \['b >= 2'\], or AUTO\. Got: \[2\]$"),
         (
             ["n >= 2"],
-            r"polymorphic_constraints=\['n >= 2'\] speak of n, which no entry of "
-            r"polymorphic_shapes names\. The variables there: b\.",
+            r"polymorphic_constraints=\['n >= 2'\] use n, which no entry of "
+            r"polymorphic_shapes names\. Its variables: b\.",
         ),
     ],
 )
@@ -254,13 +254,13 @@ def test_strings_are_no_arguments() -> None:
     message = export_error(None, x32, "fast", error=DTypeError)
     assert message == (
         "The argument rest[0] of <lambda> is the string 'fast', and JAX computes with numbers "
-        "alone. Close over it."
+        "only. Close over it."
     )
     with pytest.raises(DTypeError) as error:
         bridge.convert(lambda x, mode: x)(x32, "fast")
     assert str(error.value) == (
         "The argument mode of <lambda> is the string 'fast', of tf.string in TensorFlow, and JAX "
-        "computes with numbers alone. Close over it, or give it before: functools.partial(f, "
+        "computes with numbers only. Close over it, or bind it first: functools.partial(f, "
         "mode='fast')."
     )
     with pytest.raises(DTypeError) as error:
@@ -281,7 +281,7 @@ def test_flags_are_given_before() -> None:
             bridge.export(f, polymorphic_shapes=spec)(x32, True)
         assert (
             "f needs the value of its argument training, and arguments are traced without values. "
-            "Close over it, or give it before: functools.partial(f, training=True)."
+            "Close over it, or bind it first: functools.partial(f, training=True)."
         ) in error.value.__notes__
 
 

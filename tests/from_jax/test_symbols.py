@@ -236,7 +236,7 @@ def test_sizes_pass_as_they_are() -> None:
 
 def test_dimensions_that_jax_does_not_take() -> None:
     with pytest.raises(
-        ShapeError, match=r"^JAX does not take the dimension max\(floordiv\(a, b - 1\), 2\): "
+        ShapeError, match=r"^JAX rejects the dimension max\(floordiv\(a, b - 1\), 2\): "
     ):
         dim_to_jax(parse_dimension("max(floordiv(a, b - 1), 2)"), jax_export.SymbolicScope())
 
@@ -365,10 +365,12 @@ def test_an_equality_in_no_form_for_jax_becomes_inequalities() -> None:
 def test_constraints_that_jax_cannot_be_given() -> None:
     with pytest.raises(
         ShapeError,
-        match=r"^The constraint 'b != 4' cannot be given to JAX, since JAX has constraints of >=",
+        match=r"^The constraint 'b != 4' cannot be passed to JAX, which supports only >=",
     ):
         scope_to_jax(SymbolicScope(["b != 4"]))
-    with pytest.raises(ShapeError, match=r"^The constraint '3 >= 4' cannot be given to JAX: Unsat"):
+    with pytest.raises(
+        ShapeError, match=r"^The constraint '3 >= 4' cannot be passed to JAX: Unsat"
+    ):
         scope_to_jax(SymbolicScope(["3 >= 4"], check=False))
 
 

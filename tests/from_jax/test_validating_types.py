@@ -95,15 +95,15 @@ def test_a_constructor_that_refuses_abstract_values_is_told() -> None:
         bridge.export(double)(Stricter(X))
     name = "tests.checking_types.Stricter"
     assert str(caught.value) == (
-        f"A {name} cannot be made of abstract arrays, which have a shape and dtype and no values: "
+        f"A {name} cannot be made of abstract arrays, which have a shape and dtype but no values: "
         "its constructor refuses them with TypeError: Strict wants an array, got ArraySpec. "
         "Register the type with a from_children that checks nothing:\n"
         "import tests.checking_types\n"
         "from jax2tf_bridge import register_pytree_node_serialization\n"
         "def make_stricter(static, children):\n"
-        f"    made = object.__new__({name})\n"
-        "    vars(made).update(x=children[0])\n"
-        "    return made\n"
+        f"    instance = object.__new__({name})\n"
+        "    vars(instance).update(x=children[0])\n"
+        "    return instance\n"
         f"register_pytree_node_serialization({name}, serialized_name='{name}', "
         "from_children=make_stricter)"
     )

@@ -19,7 +19,7 @@ def _inside() -> bool:
     seen: list[bool] = []
 
     def f(x: Any) -> Any:
-        seen.append(_jax_compat.inside_transformation())
+        seen.append(_jax_compat.is_inside_transformation())
         return x
 
     jax.jit(f)(1.0)
@@ -28,7 +28,7 @@ def _inside() -> bool:
 
 def _trace_state_clean(without: Callable[[], None]) -> None:
     assert _inside()
-    assert not _jax_compat.inside_transformation()
+    assert not _jax_compat.is_inside_transformation()
     without()
     assert not _inside()
 

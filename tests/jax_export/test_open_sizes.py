@@ -29,7 +29,7 @@ def _refusal(f: Any, *specs: Any) -> InconclusiveShapeError:
 def test_scopes_that_contradict_each_other() -> None:
     with pytest.raises(
         ShapeError,
-        match=r"^The symbolic scopes of add's arguments do not go together: The constraints "
+        match=r"^The symbolic scopes of add's arguments contradict each other: The constraints "
         r"'b >= 4' and 'b <= 2' contradict each other: .* Remove or correct one of them\.$",
     ):
         export.export(jnp.add)(_struct("b", "b >= 4"), _struct("b", "b <= 2"))
@@ -42,7 +42,7 @@ def test_the_constraint_that_is_missing_can_be_pasted() -> None:
         return x.reshape(3, -1), x[:4] + y
 
     refusal = _refusal(f, _struct("b, 4", "b >= 4"), _struct("4, 4"))
-    assert "If your sizes keep to this, say so:\n    symbolic_shape(" in str(refusal)
+    assert "If your sizes always satisfy this, add it:\n    symbolic_shape(" in str(refusal)
     assert str(refusal).endswith("\nOther sizes are then refused when the function is called.")
     (code,) = re.findall(r"^    (symbolic_shape\(.*\))$", str(refusal), re.MULTILINE)
     assert code == 'symbolic_shape("b, 4", constraints=["b >= 4", "mod(b, 3) == 0"])'

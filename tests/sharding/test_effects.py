@@ -93,8 +93,8 @@ def test_calls_for_debugging_can_be_left_out(
     assert called in text
     assert "test_effects.py" in text
     assert text.endswith(
-        "Remove the call, or have it left out with DisabledSafetyCheck.debug_effects() among the "
-        "disabled checks."
+        "Remove the call, or add DisabledSafetyCheck.debug_effects() to the disabled checks, which "
+        "drops it."
     )
     converted = bridge.convert(function, native_serialization_disabled_checks=LEFT_OUT)
     x = tf.constant(ROW)
@@ -175,7 +175,7 @@ def test_checks_need_someone_who_takes_their_errors() -> None:
 
     with pytest.raises(
         NotExportableError,
-        match=r"checked calls checkify\.check at .*test_effects\.py.*, but nothing takes its error",
+        match=r"checked calls checkify\.check at .*test_effects\.py.*, but nothing handles its err",
     ):
         bridge.export(checked)(ROW)
     without = bridge.export(lambda *args: checkify.checkify(checked)(*args)[1])(ROW)
@@ -187,7 +187,7 @@ def test_tokens_are_no_results() -> None:
         return a * 2, lax.create_token()
 
     with pytest.raises(
-        NotExportableError, match=r"second gives a token \(jax\.lax\.create_token\)"
+        NotExportableError, match=r"second returns a token \(jax\.lax\.create_token\)"
     ):
         bridge.export(second)(ROW)
 

@@ -91,7 +91,7 @@ def test_saves_as_any_other(tmp_path: Any) -> None:
             ModuleError,
             _ONE.replace("main", "f") + _ONE.replace("main", "g"),
             {},
-            "must have a function @main, or one public function alone. Public functions there: "
+            "must have a function @main, or exactly one public function. Its public functions: "
             "@f, @g. Name the one to call @main, or make the others private",
         ),
         (

@@ -406,14 +406,16 @@ def tridiagonal_solve(
             where(keep, zero, next_above),
             where(keep, right, next_right),
         )
-        other_row = (
+        eliminated_row = (
             where(keep, below, diagonal),
             where(keep, next_diagonal, above),
             where(keep, next_above, zero),
             where(keep, next_right, right),
         )
-        factor = where(other_row[0] == 0, 0, other_row[0] / pivot_row[0])
-        reduced = tuple(x - factor * y for x, y in zip(other_row[1:], pivot_row[1:], strict=True))
+        factor = where(eliminated_row[0] == 0, 0, eliminated_row[0] / pivot_row[0])
+        reduced = tuple(
+            x - factor * y for x, y in zip(eliminated_row[1:], pivot_row[1:], strict=True)
+        )
         return reduced, pivot_row
 
     (last, _, last_right), upper = lax.scan(
@@ -456,7 +458,7 @@ def _append_row(dl: Any, d: Any, du: Any, b: Any) -> tuple[Any, Any, Any, Any]:
 
 
 def _raise_tiny_pivots(last: Any, upper: Any) -> tuple[Any, Any]:
-    """Raises pivots that are smaller than a rounding error of U to that error, keeping signs."""
+    """Raises pivots below a rounding error of U to that error, and keeps their signs."""
     sizes = [lax.abs(x) for x in (*upper[:3], lax.expand_dims(last, (0,)))]
     real = sizes[0].dtype
     largest = functools.reduce(lax.max, [max_over(x, 0) for x in sizes])

@@ -12,13 +12,13 @@ from jax.extend import random as extend_random
 
 from jax2tf_bridge.from_jax._jax_compat_lowering import (
     Rule,
-    by_platform,
     can_make_custom_calls,
-    common_rule,
+    find_common_rule,
     find_primitive,
     lower_by_platform,
     lower_fun,
     lower_to_custom_call,
+    make_platform_rule,
 )
 from jax2tf_bridge.from_jax.linalg._arrays import adjoint, are_sizes_known, eye_like, real
 from jax2tf_bridge.from_jax.linalg._eigh import eigh, max_jacobi_rows
@@ -57,7 +57,7 @@ def linalg_rules(platforms: Sequence[str]) -> tuple[tuple[Any, Rule], ...]:
     names = lax.linalg
     # JAX cannot lower these on TPU, or not with open sizes.
     rules = {
-        p: by_platform(p, dict.fromkeys(_ALL_PLATFORMS, rule))
+        p: make_platform_rule(p, dict.fromkeys(_ALL_PLATFORMS, rule))
         for p, rule in (
             (names.eig_p, lower_fun(eig)),
             (names.schur_p, lower_fun(schur)),
@@ -77,7 +77,7 @@ def linalg_rules(platforms: Sequence[str]) -> tuple[tuple[Any, Rule], ...]:
 def _list_cpu_gpu_rules() -> dict[Any, Rule]:
     names = lax.linalg
     # JAX has rules without custom calls for these, but does not use them on GPUs.
-    plain = (
+    without_custom_calls = (
         names.lu_pivots_to_permutation_p,
         names.symmetric_product_p,
         names.cholesky_update_p,
@@ -86,10 +86,10 @@ def _list_cpu_gpu_rules() -> dict[Any, Rule]:
         names.lu_p: _lower_lu,
         # Absent before JAX 0.10, where qr_multiply uses householder_product.
         getattr(names, "ormqr_p", None): lower_fun(ormqr),
-        **{p: common_rule(p) for p in plain},
+        **{p: find_common_rule(p) for p in without_custom_calls},
     }
     return {
-        **{p: by_platform(p, dict.fromkeys(_PLATFORMS, rule)) for p, rule in rules.items()},
+        **{p: make_platform_rule(p, dict.fromkeys(_PLATFORMS, rule)) for p, rule in rules.items()},
         find_primitive("geqrf_p"): _lower_geqrf,
         names.householder_product_p: _lower_householder_product,
         names.cholesky_p: _lower_cholesky,
@@ -107,7 +107,7 @@ def _lower_geqrf(ctx: Any, a: Any) -> Sequence[Any]:
     if _has_no_elements(ctx.avals_in[0]):
         return lower_fun(_factor_empty)(ctx, a)
     primitive = find_primitive("geqrf_p")
-    rules = dict.fromkeys(_PLATFORMS, common_rule(primitive))
+    rules = dict.fromkeys(_PLATFORMS, find_common_rule(primitive))
     return lower_by_platform(primitive, rules, ctx, a)
 
 
@@ -120,7 +120,7 @@ def _lower_householder_product(ctx: Any, a: Any, taus: Any) -> Sequence[Any]:
     if any(map(_has_no_elements, ctx.avals_in)):
         return lower_fun(lambda a, taus: eye_like(a, *a.shape[-2:]))(ctx, a, taus)
     primitive = lax.linalg.householder_product_p
-    rules = dict.fromkeys(_PLATFORMS, common_rule(primitive))
+    rules = dict.fromkeys(_PLATFORMS, find_common_rule(primitive))
     return lower_by_platform(primitive, rules, ctx, a, taus)
 
 
@@ -135,7 +135,7 @@ def _lower_qr(
     aval = ctx.avals_in[0]
     if are_sizes_known(*aval.shape[-2:]):
         params = {"pivoting": pivoting, "full_matrices": full_matrices, **options}
-        return common_rule(lax.linalg.qr_p)(ctx, a, **params)
+        return find_common_rule(lax.linalg.qr_p)(ctx, a, **params)
     thin = jax.eval_shape(functools.partial(jnp.linalg.qr, mode="r"), aval)
     factor = qr_with_pivoting if pivoting else qr
     return lower_fun(functools.partial(factor, rank=thin.shape[-2], full=full_matrices))(ctx, a)
@@ -173,8 +173,8 @@ def _lower_eigh(
     n = aval.shape[-1]
     if subset_by_index is not None and tuple(subset_by_index) != (0, n):
         raise NotImplementedError(
-            f"eigh with subset_by_index={subset_by_index} of a matrix of {n} rows: JAX has it on "
-            "no platform but TPU. Leave it out and slice the result."
+            f"JAX supports eigh with subset_by_index={subset_by_index} of a matrix of {n} rows "
+            "only on TPU. Remove subset_by_index and slice the result."
         )
     if n == 0:
         return lower_fun(_decompose_empty)(ctx, a)
@@ -198,7 +198,7 @@ def _decompose_empty(a: Any) -> tuple[Any, Any]:
 
 
 def _lower_cholesky(ctx: Any, a: Any) -> Sequence[Any]:
-    op = common_rule(lax.linalg.cholesky_p)
+    op = find_common_rule(lax.linalg.cholesky_p)
     n = ctx.avals_in[0].shape[-1]
     is_blocked = isinstance(n, int) and n > _MAX_CHOLESKY_OP_ROWS
     rules = {"cpu": lower_fun(cholesky) if is_blocked else op, **dict.fromkeys(_GPUS, op)}
@@ -207,7 +207,7 @@ def _lower_cholesky(ctx: Any, a: Any) -> Sequence[Any]:
 
 def _lower_triangular_solve(ctx: Any, a: Any, b: Any, **params: Any) -> Sequence[Any]:
     # XLA expands the op on CPU, and has solvers for it on GPUs.
-    op = common_rule(lax.linalg.triangular_solve_p)
+    op = find_common_rule(lax.linalg.triangular_solve_p)
     is_fast = is_substitution_fast(*ctx.avals_in, left_side=params["left_side"])
     rules = {"cpu": lower_fun(triangular_solve) if is_fast else op, **dict.fromkeys(_GPUS, op)}
     return lower_by_platform(lax.linalg.triangular_solve_p, rules, ctx, a, b, **params)
@@ -224,5 +224,5 @@ def _lower_tridiagonal_solve(ctx: Any, *args: Any, **params: Any) -> Sequence[An
 def _lower_threefry(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
     primitive = extend_random.threefry2x32_p
     # jax_threefry_gpu_kernel_lowering makes JAX's GPU rules custom calls.
-    rules = dict.fromkeys(_GPUS, common_rule(primitive))
+    rules = dict.fromkeys(_GPUS, find_common_rule(primitive))
     return lower_by_platform(primitive, rules, ctx, *args, **params)

@@ -63,7 +63,9 @@ def schur(a: Any, *, compute_schur_vectors: bool, sort_eig_vals: bool, **options
     """
     del options
     if sort_eig_vals:
-        raise NotImplementedError("schur with sort_eig_vals: JAX has it on no platform.")
+        raise NotImplementedError(
+            "JAX supports schur with sort_eig_vals on no platform. Remove it."
+        )
     t, z = map_matrices(schur_of_matrix, a)
     return (t, z) if compute_schur_vectors else (t,)
 

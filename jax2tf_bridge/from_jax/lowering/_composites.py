@@ -18,7 +18,7 @@ from jax.interpreters import mlir
 
 from jax2tf_bridge.errors import NotExportableError
 from jax2tf_bridge.from_jax._jax_compat import ir
-from jax2tf_bridge.from_jax._jax_compat_lowering import Rule, by_platform, lower_fun
+from jax2tf_bridge.from_jax._jax_compat_lowering import Rule, lower_fun, make_platform_rule
 from jax2tf_bridge.from_jax.stablehlo import make_integer, replace_operation
 
 Attributes = Mapping[str, bool | int]
@@ -55,7 +55,7 @@ def composite_rules(rules: Mapping[Any, Rule]) -> dict[Any, Rule]:
     """
     return {
         p: functools.partial(
-            _lower_to_composite, name, to_attributes, rules.get(p) or by_platform(p, {})
+            _lower_to_composite, name, to_attributes, rules.get(p) or make_platform_rule(p, {})
         )
         for p, name, to_attributes in _list_composites()
     }
@@ -102,9 +102,9 @@ def _replace_by_composite(
     if call.name != "func.call" or len(call.results) != len(results):
         if name == STOP_GRADIENT:
             raise NotExportableError(
-                "The installed JAX lowers jax.lax.stop_gradient in a way that is not known here, "
-                "and TensorFlow would differentiate what is behind it. Export with a target that "
-                "has XLA, or another release of JAX."
+                "The installed JAX lowers jax.lax.stop_gradient in an unknown way, so TensorFlow "
+                "would differentiate through it. Export with a target that has XLA, or with "
+                "another release of JAX."
             )
         return results  # JAX inlined the decomposition, which is equivalent
     n_sizes = len(call.operands) - n_operands

@@ -48,7 +48,7 @@ def is_surely_differentiable(jaxpr: Any) -> bool:
     False means unknown: loops, derivatives defined by users, and unknown primitives must be traced
     to find out.
     """
-    return all(map(_is_sure, getattr(jaxpr, "jaxpr", jaxpr).eqns))
+    return all(map(_has_safe_derivative, getattr(jaxpr, "jaxpr", jaxpr).eqns))
 
 
 _NO_DERIVATIVE = (
@@ -79,7 +79,7 @@ def _computes_with_sizes(value: Any) -> bool:
     )
 
 
-def _is_sure(equation: Any) -> bool:
+def _has_safe_derivative(equation: Any) -> bool:
     name, params = equation.primitive.name, equation.params
     if name in _SAFE_AT_ALL_SIZES:
         return True
@@ -104,7 +104,7 @@ def _open_axes(var: Any) -> list[int]:
     return [axis for axis, size in enumerate(shape) if not isinstance(size, int)]
 
 
-_AGREEING = frozenset(
+_SAME_GRADIENT_IN_TENSORFLOW = frozenset(
     {
         *("add", "sub", "mul", "div", "neg", "add_any", "square", "integer_pow"),
         *("exp", "exp2", "log", "log1p", "expm1", "tanh", "logistic", "sin", "cos", "erf"),
@@ -115,15 +115,15 @@ _AGREEING = frozenset(
         *("abs", "stop_gradient"),
     }
 )
-"""Primitives whose TensorFlow operations have JAX's derivatives of any order, also at
-ties and kinks. sqrt is left out: at a pole of rsqrt, the gradient for a zero cotangent is 0 in
-TensorFlow, but NaN in JAX. Tests in tests/to_tensorflow compare each primitive with JAX."""
+"""Primitives whose TensorFlow operations have JAX's derivatives of any order, also at ties and
+kinks. sqrt is not one: at a pole of rsqrt, its gradient for a zero cotangent is 0 in TensorFlow,
+but NaN in JAX. Tests in tests/to_tensorflow compare each primitive with JAX."""
 
 CALLS = frozenset({"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"})
 """Primitives that only call a jaxpr."""
 
 _RULE_OF_RELU = ("relu", "/jax/_src/nn/functions.py")
-"""Name and file of jax.nn.relu's derivative rule: it is 0 at 0, as that of tf.nn.relu."""
+"""Name and file of jax.nn.relu's derivative rule; like tf.nn.relu, it is 0 at 0."""
 
 
 def has_jax_gradient_in_tensorflow(jaxpr: Any) -> bool:
@@ -172,7 +172,7 @@ def _has_same_gradient(equation: Any) -> bool:
     # At a pole TensorFlow's gradient is NaN; JAX's is infinite.
     has_pole = name == "integer_pow" and equation.params["y"] < -1
     return (
-        name in _AGREEING
+        name in _SAME_GRADIENT_IN_TENSORFLOW
         and not has_pole
         and not (_promises_in_bounds(equation) and _has_false_promises())
     )

@@ -69,8 +69,8 @@ def refuse_host_callbacks(traced: jax.stages.Traced, name: str, options: ExportO
     """
     if not all(hasattr(aval, "dtype") for aval in traced.jaxpr.out_avals):
         raise NotExportableError(
-            f"{name} gives a token (jax.lax.create_token) as a result, which orders effects in JAX "
-            "alone: TensorFlow has no type for it. Return the arrays without it."
+            f"{name} returns a token (jax.lax.create_token), which orders effects inside JAX. "
+            "TensorFlow has no such type. Return only the arrays."
         )
     for path in iter_equation_paths(traced.jaxpr.jaxpr):
         equation = path[-1]
@@ -80,15 +80,15 @@ def refuse_host_callbacks(traced: jax.stages.Traced, name: str, options: ExportO
                 raise _make_error(
                     name,
                     equation,
-                    "Remove the call, or have it left out with DisabledSafetyCheck.debug_effects() "
-                    "among the disabled checks",
+                    "Remove the call, or add DisabledSafetyCheck.debug_effects() to the disabled "
+                    "checks, which drops it",
                 )
             params = equation.params
             if params.get("ordered") or "Ordered" in str(params.get("effect")):
                 raise _make_error(
                     name,
                     equation,
-                    "It is ordered, and only unordered calls can be left out: write it without "
+                    "It is ordered, and only unordered calls can be dropped: write it without "
                     "ordered=True, or remove it",
                 )
         elif primitive in _CALLBACKS:
@@ -104,7 +104,7 @@ def refuse_host_callbacks(traced: jax.stages.Traced, name: str, options: ExportO
         elif _is_checkify_check(equation) and options.runtime_checks != DROP:
             raise NotExportableError(
                 Message(
-                    f"{name} calls checkify.check{_locate(equation)}, but nothing takes its "
+                    f"{name} calls checkify.check{_locate(equation)}, but nothing handles its "
                     "errors. Leave its checks out with ",
                     DROP_CHECKS,
                     ", or export lambda *args: checkify.checkify(f)(*args)[1].",
@@ -154,7 +154,7 @@ def effect_names(
 ) -> tuple[str, ...]:
     """Returns module and class of each effect, from which jax.export recreates it.
 
-    The effects of calls that are left out are left out too.
+    Effects of calls that the options leave out are omitted.
 
     Raises:
       NotExportableError: an effect cannot be recreated, so the function could not be called.
@@ -170,9 +170,9 @@ def effect_names(
             continue
         if not _can_recreate(effect):
             raise NotExportableError(
-                f"{function} has the effect {name}, which cannot be made again where the function "
-                f"is read: {kind.__name__}() has to make an equal one. Give the class a "
-                "constructor without arguments, and __eq__ and __hash__."
+                f"{function} has the effect {name}, which cannot be recreated when the function "
+                f"is read, because {kind.__name__}() does not return an equal object. Give the "
+                "class a constructor without arguments, and __eq__ and __hash__."
             )
         names.append(name)
     return tuple(names)
@@ -202,7 +202,7 @@ def _make_equinox_error(name: str, params: Mapping[str, Any], place: str) -> Not
     return NotExportableError(
         Message(
             f"{name} checks values while it runs{_quote_check(params)}{place}. Such a check of "
-            "Equinox (equinox.error_if) calls back to Python, and Python is not there where the "
+            "Equinox (equinox.error_if) calls back to Python, which is not available where the "
             "model is served. Leave the checks out with ",
             DROP_CHECKS,
             ": the function then returns what it computes, whatever the values.",
@@ -248,8 +248,8 @@ def _lower_callback(
     if not is_equinox_check(params):
         raise NotExportableError(
             f"{name} calls back to Python by {_CALLBACKS[primitive]} within a primitive of a "
-            "library, and Python is not there where the model is served. Call the library without "
-            "what needs Python, or do that work in TensorFlow before or after the converted "
+            "library, and Python is not available where the model is served. Call the library "
+            "without its callback, or do that work in TensorFlow before or after the converted "
             "function."
         )
     if runtime_checks != DROP:
@@ -281,8 +281,8 @@ def _make_error(name: str, equation: Any, help_text: str) -> NotExportableError:
     primitive = equation.primitive.name
     function = {**_CALLBACKS, **_DEBUG_CALLS}[primitive]
     return NotExportableError(
-        f"{name} calls back to Python by {function}{_locate(equation)}, and Python is not there "
-        f"where the model is served. {help_text}."
+        f"{name} calls back to Python by {function}{_locate(equation)}, and Python is not "
+        f"available where the model is served. {help_text}."
     )
 
 

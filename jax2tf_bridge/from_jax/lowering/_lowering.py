@@ -82,7 +82,7 @@ def lower(traced: jax.stages.Traced, name: str, options: ExportOptions) -> Lower
         platforms = ("cpu",) if "cpu" in platforms else platforms[:1]
     try:
         return _lower_for_platforms(traced, name, platforms, options)
-    except Exception as e:  # of the types in _is_platform_specific
+    except Exception as e:  # of many types; _is_platform_specific selects
         if isinstance(e, (ShardingError, NotExportableError)) or not _is_platform_specific(e):
             raise
         if _UNSOLVABLE in str(e):
@@ -179,7 +179,7 @@ def _lower_for_platforms(
     module.narrow_platform_index()
     graph_functions = take_graph_functions(module)
     if not options.target.xla:
-        # Composites are kept. Operations without a form are reported when the module is written.
+        # Composites stay. Operations that TensorFlow lacks are reported when the module is written.
         check_one_device(name, exported.nr_devices, options.target)
         return LoweredModule(exported, module, captured, graph_functions)
     module.expand()

@@ -23,13 +23,13 @@ from jax2tf_bridge.from_jax.lowering._lowering import LoweredModule, lower
 from jax2tf_bridge.from_jax.lowering._tracing import out_structure, trace_vjp
 from jax2tf_bridge.from_jax.shapes import (
     ExportOptions,
-    Inferred,
+    InferredTrace,
     SizeAssumptions,
     TracedFunction,
+    add_reshape_requirements,
     check_requirements_allowed,
     infer,
     infer_and_lower,
-    with_reshape_requirements,
 )
 from jax2tf_bridge.from_jax.stablehlo import ConstantPool, retarget_module
 from jax2tf_bridge.from_jax.trees import spec_of_structure
@@ -61,10 +61,10 @@ def build_portable_function(
 ) -> PortableFunction:
     """Builds a portable function from a lowered trace, at the target's StableHLO version.
 
-    Its VJP is exported when it is asked for. `in_shapes` has the dimensions as the user wrote them;
+    Its VJP is exported on demand. `in_shapes` has the dimensions as the user wrote them;
     constraints may have rewritten them in the trace. `in_tree` is the structure of (args, kwargs).
-    `constants` has the large arrays of the function and its VJPs; those in this module become
-    arguments of the module.
+    `constants` receives the large arrays of the function and its VJPs. Those of this module become
+    its arguments.
 
     Raises:
       UnsupportedByTargetError: no StableHLO version of the target expresses the module, or the
@@ -168,10 +168,11 @@ class _VjpExport:
         constants: ConstantPool,
         exported: jax_export.Exported,
     ) -> None:
-        """Creates the export of the VJP of `traced`, and traces nothing yet.
+        """Stores what the VJP's export needs; traces nothing yet.
 
-        `function` traces again. `in_shapes` has the dimensions as the user wrote them. The VJP may
-        use the function's `constants`. Only shardings and devices of `exported` are read.
+        `function` can trace again for `traced`. `in_shapes` has the dimensions as the user wrote
+        them. The VJP may use the function's `constants`. Only the shardings and devices of
+        `exported` are read.
         """
         self._name, self._traced, self._in_shapes = function.name, traced, in_shapes
         self._assumptions, self._options, self._constants = assumptions, options, constants
@@ -206,7 +207,7 @@ class _VjpExport:
             self._check_requirements(inferred.assumptions)
             return self._build(inferred)
 
-    def _infer(self) -> Inferred[None]:
+    def _infer(self) -> InferredTrace[None]:
         """Traces the VJP, under further assumptions where it needs them."""
         try:
             with jax.enable_x64(self._x64):
@@ -238,9 +239,9 @@ class _VjpExport:
     def _lower(self, vjp: jax.stages.Traced) -> LoweredModule:
         return lower(vjp, self._vjp.name, self._options)
 
-    def _build(self, inferred: Inferred[LoweredModule]) -> PortableFunction:
+    def _build(self, inferred: InferredTrace[LoweredModule]) -> PortableFunction:
         traced, lowered = inferred.traced, inferred.result
-        assumptions = with_reshape_requirements(inferred.assumptions, traced, self._vjp)
+        assumptions = add_reshape_requirements(inferred.assumptions, traced, self._vjp)
         primals = len(self._in_shapes)
         cotangents = traced.jaxpr.in_avals[primals:]
         names = (
@@ -262,7 +263,7 @@ class _VjpExport:
 
 
 def _cache_outcome(make: Callable[[], T]) -> Callable[[], T]:
-    """Caches the result or the exception of `make`, which is called once."""
+    """Returns a function that calls `make` once, and then repeats its result or exception."""
 
     @functools.cache
     def outcome() -> Callable[[], T]:
@@ -271,11 +272,11 @@ def _cache_outcome(make: Callable[[], T]) -> Callable[[], T]:
         except Exception as e:
             failure, trace = e, e.__traceback__
 
-            def again() -> T:
-                # Without the original traceback, it would grow at each raise.
+            def raise_again() -> T:
+                # The traceback would grow at each raise.
                 raise failure.with_traceback(trace)
 
-            return again
+            return raise_again
         return lambda: result
 
     return lambda: outcome()()

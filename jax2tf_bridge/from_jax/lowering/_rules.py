@@ -25,14 +25,14 @@ from jax.extend import core as jax_core
 
 from jax2tf_bridge.from_jax._jax_compat_lowering import (
     Rule,
-    by_platform,
     can_override_rules,
-    common_rule,
+    find_common_rule,
+    find_jax_rule,
     find_primitive,
-    jax_rule,
+    list_platforms,
     lower_by_platform,
     lower_fun,
-    platforms_of,
+    make_platform_rule,
 )
 from jax2tf_bridge.from_jax.linalg import linalg_rules
 from jax2tf_bridge.from_jax.lowering._composites import composite_rules
@@ -88,7 +88,9 @@ def lowering_overrides(
     if (ragged := find_primitive("ragged_dot_general_p")) is not None:
         # On GPU and TPU, JAX writes a CHLO operation, which no TensorFlow runs and which cannot be
         # expanded with an open batch. The CPU rule masks each group, as the expansion would.
-        rules[ragged] = by_platform(ragged, dict.fromkeys(PLATFORMS, common_rule(ragged)))
+        rules[ragged] = make_platform_rule(
+            ragged, dict.fromkeys(PLATFORMS, find_common_rule(ragged))
+        )
     composite = find_primitive("composite_p")
     rules[composite] = partial(_lower_composite, composite)
     if stablehlo_version < _BATCHING_DIMS_SINCE:
@@ -103,7 +105,10 @@ def lowering_overrides(
 def _keep_whole(rules: dict[Any, Rule]) -> dict[Any, Rule]:
     """Replaces the rules of primitives that are one operation in TensorFlow."""
     operations = (lax.linalg.cholesky_p, lax.linalg.triangular_solve_p)
-    kept = {**{p: common_rule(p) for p in operations}, lax.approx_top_k_p: lower_fun(_exact_top_k)}
+    kept = {
+        **{p: find_common_rule(p) for p in operations},
+        lax.approx_top_k_p: lower_fun(_exact_top_k),
+    }
     return rules | kept | composite_rules(rules)
 
 
@@ -118,7 +123,7 @@ def _exact_top_k(x: Any, *, k: int, reduction_dimension: int, is_max_k: bool, **
 def _lower_accuracy(primitive: Any, ctx: Any, x: Any, **params: Any) -> Sequence[Any]:
     # JAX 0.12 sets an accuracy in the derivative of erf, and so in that of the exact gelu. On the
     # CPU the results are bitwise equal without it.
-    rule = None if params.get("accuracy") is None else jax_rule(primitive, "cpu")
+    rule = None if params.get("accuracy") is None else find_jax_rule(primitive, "cpu")
     rules = {} if rule is None else {"cpu": functools.partial(_drop_accuracy, rule)}
     return lower_by_platform(primitive, rules, ctx, x, **params)
 
@@ -132,7 +137,7 @@ def _lower_bitcast(ctx: Any, x: Any, *, new_dtype: Any) -> Sequence[Any]:
     # then rejects the module. Shifts are equivalent.
     (operand,), (result,) = ctx.avals_in, ctx.avals_out
     if operand.ndim == result.ndim or _has_known_sizes(ctx):
-        return common_rule(lax.bitcast_convert_type_p)(ctx, x, new_dtype=new_dtype)
+        return find_common_rule(lax.bitcast_convert_type_p)(ctx, x, new_dtype=new_dtype)
     function = _join_words if operand.ndim > result.ndim else _split_words
     return lower_fun(functools.partial(function, new_dtype=new_dtype))(ctx, x)
 
@@ -235,10 +240,10 @@ def _lower_scatter(
     if not params["dimension_numbers"].operand_batching_dims:
         # JAX's GPU rule differs from its default only for complex128, so other dtypes need no
         # branches.
-        default = jax_rule(primitive, "tpu")
+        default = find_jax_rule(primitive, "tpu")
         rules: dict[str, Rule] = {}
         if default is not None and ctx.avals_in[0].dtype != np.complex128:
-            rules = dict.fromkeys(set(platforms_of(ctx)) & {"cpu", "cuda", "rocm"}, default)
+            rules = dict.fromkeys(set(list_platforms(ctx)) & {"cpu", "cuda", "rocm"}, default)
         return lower_by_platform(primitive, rules, ctx, operand, indices, updates, **params)
     function = functools.partial(_scatter, primitive, **params)
     return lower_fun(function)(ctx, operand, indices, updates)
@@ -426,7 +431,7 @@ def _reduce_window(exact: Any, x: Any, init: Any, *, jaxpr: Any, consts: Any, **
 
 def _lower_clamp(ctx: Any, low: Any, x: Any, high: Any, **params: Any) -> Sequence[Any]:
     if not _is_float(ctx):
-        return common_rule(lax.clamp_p)(ctx, low, x, high, **params)
+        return find_common_rule(lax.clamp_p)(ctx, low, x, high, **params)
 
     def clamp(low: Any, x: Any, high: Any) -> Any:
         low, high = (lax.broadcast(y, x.shape) if y.ndim < x.ndim else y for y in (low, high))

@@ -1,7 +1,7 @@
 """Traces functions.
 
-The user's function is traced at its specs, at numbers, or as jax.vmap of one row. A trace is then
-traced again as a function over flat arguments: with int8 in place of narrow dtypes, or as its VJP.
+The user's function is traced at its specs, at concrete sizes, or as jax.vmap of one row. The trace
+can be traced again as a function over flat arguments: with int8 for narrow dtypes, or as its VJP.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax.arguments import (
     JaxCallable,
     cotangent_spec,
+    explain_missing_value,
     is_narrow,
     portable_aval,
-    value_note,
 )
 from jax2tf_bridge.from_jax.shapes import (
     POLYMORPHIC,
@@ -47,10 +47,10 @@ def make_traced_function(
             if function.is_unbound_module and not _asks_for_sizes(e):
                 raise FunctionError(
                     f"{function.name} is a module of Flax without parameters, which cannot be "
-                    f"called ({type(e).__name__}). Give its apply, as model.apply, which takes the "
+                    f"called ({type(e).__name__}). Pass its apply, as model.apply, which takes the "
                     "parameters as its first argument."
                 ) from e
-            note = value_note(e, function, specs.names, specs.numbers())
+            note = explain_missing_value(e, function, specs.names, specs.numbers())
             if note is not None:
                 e.add_note(note)
             raise
@@ -59,8 +59,8 @@ def make_traced_function(
     return TracedFunction(
         function.name,
         specs.variables(),
-        lambda assumptions, scope: trace(*specs.under(assumptions, scope)),
-        lambda sizes: trace(*specs.at(sizes)),
+        lambda assumptions, scope: trace(*specs.arguments_under(assumptions, scope)),
+        lambda sizes: trace(*specs.arguments_at(sizes)),
         specs.example(),
         function.source,
         words,
@@ -112,7 +112,7 @@ def list_row_wise_forms(function: JaxCallable, specs: Specs) -> tuple[RowWise, .
 def _make_form(code: str, call: Any, mapped: Any, specs: Specs) -> RowWise:
     return RowWise(
         code,
-        lambda assumptions, scope: mapped.trace(*specs.under(assumptions, scope)[0]),
+        lambda assumptions, scope: mapped.trace(*specs.arguments_under(assumptions, scope)[0]),
         lambda: _are_equal(call, mapped, specs),
     )
 
@@ -137,7 +137,7 @@ def _find_axes(specs: Specs) -> tuple[int | None, ...] | None:
 def _are_equal(call: Callable[..., Any], mapped: Callable[..., Any], specs: Specs) -> bool:
     """Returns whether both forms agree on random numbers."""
     sizes: Mapping[str, int] = dict.fromkeys(specs.variables(), _ROWS)
-    arg_specs = specs.at(sizes)[0]
+    arg_specs = specs.arguments_at(sizes)[0]
     if sum(math.prod(spec.shape) for spec in jax.tree_util.tree_leaves(arg_specs)) > MAX_ELEMENTS:
         return False
     rng = np.random.default_rng(0)
@@ -184,8 +184,8 @@ def _make_spec(aval: Any, dtype: Any) -> jax.ShapeDtypeStruct:
 def trace_with_wide_dtypes(traced: jax.stages.Traced) -> jax.stages.Traced:
     """Traces with int8 in place of the narrow arguments and results that TF's op would misread.
 
-    Returns `traced` itself if there are none, which keeps its shardings and donations. But if a
-    user's argument type fails when JAX rebuilds the arguments, it traces again over flat arguments.
+    If there are none, returns `traced` itself, which keeps its shardings and donations. But if JAX
+    cannot rebuild arguments of the user's types, traces again over flat arguments.
     """
     ins = [portable_aval(a) for a in traced.jaxpr.in_avals]
     outs = [portable_aval(a) for a in traced.jaxpr.out_avals]
@@ -227,7 +227,7 @@ def _can_rebuild_arguments(traced: jax.stages.Traced) -> bool:
 
 
 def out_structure(traced: jax.stages.Traced) -> Any:
-    """Returns the tree structure of the results, if possible without constructing their types."""
+    """Returns the tree structure of the results; avoids constructing their types if possible."""
     structure = getattr(traced, "out_tree", None)  # not in JAX 0.8
     return jax.tree_util.tree_structure(traced.out_info) if structure is None else structure
 

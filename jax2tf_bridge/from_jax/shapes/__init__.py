@@ -1,15 +1,15 @@
 """Symbolic shapes: specifications of arguments, and JAX's questions about sizes during tracing."""
 
 from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
-from jax2tf_bridge.from_jax.shapes._auto_shapes import TracedTrial, auto_shapes
+from jax2tf_bridge.from_jax.shapes._auto_shapes import TracedTrial, choose_auto_shapes
 from jax2tf_bridge.from_jax.shapes._entries import entry_text, is_entry
 from jax2tf_bridge.from_jax.shapes._inference import (
-    Inferred,
+    InferredTrace,
+    add_reshape_requirements,
     check_requirements_allowed,
     check_sizes_stay_open,
     infer,
     infer_and_lower,
-    with_reshape_requirements,
 )
 from jax2tf_bridge.from_jax.shapes._specs import (
     ArraySpec,
@@ -17,7 +17,7 @@ from jax2tf_bridge.from_jax.shapes._specs import (
     OpenSpec,
     Specs,
     auto_hint,
-    scope_of,
+    parse_constraints,
     symbolic_specs,
 )
 from jax2tf_bridge.from_jax.shapes._traced_function import (
@@ -43,7 +43,7 @@ __all__ = [
     "ArraySpec",
     "AutoSpec",
     "ExportOptions",
-    "Inferred",
+    "InferredTrace",
     "OpenSpec",
     "RowWise",
     "SizeAssumptions",
@@ -51,15 +51,15 @@ __all__ = [
     "Specs",
     "TracedFunction",
     "TracedTrial",
+    "add_reshape_requirements",
     "auto_hint",
-    "auto_shapes",
     "check_requirements_allowed",
     "check_sizes_stay_open",
+    "choose_auto_shapes",
     "entry_text",
     "infer",
     "infer_and_lower",
     "is_entry",
-    "scope_of",
+    "parse_constraints",
     "symbolic_specs",
-    "with_reshape_requirements",
 ]

@@ -51,8 +51,8 @@ class SizeAssumptions:
       constraints: the texts of the user's constraints.
       requirements: the requirements, in the order of their discovery.
       facts: the facts, in the order of their discovery.
-      progressions: variables that JAX receives as an expression: if mod(b, 2) == 0, b is written as
-        2*b_over_2. JAX decides more about these, but its messages use the new variables.
+      progressions: variables that JAX receives as expressions: if mod(b, 2) == 0, JAX receives
+        2*b_over_2 for b. JAX can decide more about these, but its messages use the new variables.
     """
 
     scope: SymbolicScope
@@ -75,10 +75,10 @@ class SizeAssumptions:
         """Adds a requirement, and drops requirements that the others imply."""
         kept = [*self.requirements, requirement]
         for known in self.requirements:
-            others = [r for r in kept if r is not known]
-            scope = self.scope.with_constraints(*(r.comparison for r in others), check=False)
+            rest = [r for r in kept if r is not known]
+            scope = self.scope.with_constraints(*(r.comparison for r in rest), check=False)
             if isinstance(prove(known.comparison, scope, time_limit=0.5), Proven):
-                kept = others
+                kept = rest
         # JAX replaces a variable in all terms, so facts no longer match and JAX asks again.
         comparison = requirement.comparison
         sides = (comparison.left, comparison.right)
@@ -100,7 +100,7 @@ class SizeAssumptions:
         """
         known_names = {p.name for p in self.progressions}
         taken_names = variables | self.full_scope.variables()
-        for progression in progressions(self.full_scope.constraints):
+        for progression in find_progressions(self.full_scope.constraints):
             if progression.name not in known_names and progression.counter not in taken_names:
                 return replace(self, facts=(), progressions=(*self.progressions, progression))
         return None
@@ -163,14 +163,14 @@ class SizeAssumptions:
             best = max(
                 best,
                 _select_accepted(sorted(facts, key=_rank_fact)),
-                key=lambda taken: len(taken.texts),
+                key=lambda accepted: len(accepted.texts),
             )
         return _resolve_equalities(best)
 
     def constraints_to_try(self) -> Iterator[tuple[str, ...]]:
         """Yields all constraints, which JAX may accept together, then `constraints_of_jax`."""
         firsts = _list_first_forms(_list_forms(self._list_facts()))
-        if firsts is not None and not any(map(_has_to_be_resolved, firsts)):
+        if firsts is not None and not any(map(_needs_resolution, firsts)):
             yield firsts
         yield self.constraints_of_jax()
 
@@ -184,8 +184,8 @@ class SizeAssumptions:
 def _with_variable_left(comparison: Comparison) -> Comparison:
     """Rewrites an equality with a variable alone on the left side, if possible.
 
-    JAX replaces the left side of an equality by the right side. With 3*b_over_3 == c, it would
-    trace an argument of c rows, which does not determine b_over_3. c == 3*b_over_3 avoids that.
+    JAX replaces the left side of an equality by the right side. With 3*b_over_3 == c, an argument
+    would have c rows, from which JAX cannot find b_over_3. c == 3*b_over_3 avoids that.
     """
     difference = comparison.difference()
     if comparison.operator != "==" or isinstance(difference, int):
@@ -202,7 +202,7 @@ def _with_variable_left(comparison: Comparison) -> Comparison:
 
 def _rank_fact(fact: JaxFact) -> tuple[bool, bool, int]:
     comparison = fact.comparison
-    is_remainder = known_remainder(comparison) is not None
+    is_remainder = read_remainder(comparison) is not None
     return comparison.operator == "==", is_remainder, len(str(comparison))
 
 
@@ -218,16 +218,16 @@ def _select_accepted(facts: Sequence[JaxFact]) -> _AcceptedConstraints:
     """Lists texts of facts that JAX accepts together, each in the first form that it accepts."""
     forms = _list_forms(facts)
     firsts = _list_first_forms(forms)
-    # JAX usually accepts the first forms of all facts, which a single scope shows.
-    taken = _try_constraints(firsts) if firsts is not None else None
-    if taken is not None:
-        return taken
+    # JAX usually accepts the first forms of all facts, so a single scope suffices.
+    accepted = _try_constraints(firsts) if firsts is not None else None
+    if accepted is not None:
+        return accepted
     best = _AcceptedConstraints((), jax_export.SymbolicScope())
     for form in forms:
         for text in form:
-            taken = _try_constraints((*best.texts, text))
-            if taken is not None:
-                best = taken
+            accepted = _try_constraints((*best.texts, text))
+            if accepted is not None:
+                best = accepted
                 break
     return best
 
@@ -240,29 +240,29 @@ def _list_first_forms(forms: Sequence[Sequence[str]]) -> tuple[str, ...] | None:
     return tuple(form[0] for form in forms) if all(forms) else None
 
 
-def _resolve_equalities(taken: _AcceptedConstraints) -> tuple[str, ...]:
+def _resolve_equalities(accepted: _AcceptedConstraints) -> tuple[str, ...]:
     """Applies the replacements of equalities to each other's right sides.
 
     JAX replaces a term only once: with a == b and b == c, it replaces a by b, but not by c.
     """
-    for _ in taken.texts:
-        resolved = tuple(_resolve(text, taken.scope) for text in taken.texts)
-        if resolved == taken.texts:
+    for _ in accepted.texts:
+        resolved = tuple(_resolve(text, accepted.scope) for text in accepted.texts)
+        if resolved == accepted.texts:
             break
         better = _try_constraints(resolved)
         if better is None:
             break
-        taken = better
-    return taken.texts
+        accepted = better
+    return accepted.texts
 
 
-def _has_to_be_resolved(text: str) -> bool:
+def _needs_resolution(text: str) -> bool:
     _, equals, right = text.partition(" == ")
     return bool(equals) and not right.isdecimal()
 
 
 def _resolve(text: str, scope: jax_export.SymbolicScope) -> str:
-    if not _has_to_be_resolved(text):
+    if not _needs_resolution(text):
         return text
     left, _, right = text.partition(" == ")
     (replaced,) = jax_export.symbolic_shape(right, scope=scope)
@@ -271,8 +271,8 @@ def _resolve(text: str, scope: jax_export.SymbolicScope) -> str:
 
 
 def _try_constraints(constraints: tuple[str, ...]) -> _AcceptedConstraints | None:
-    # JAX rejects constraints with errors of many types, even a bare AssertionError. It asks about
-    # constraints that it did not receive.
+    # JAX rejects constraints with errors of many types, even a bare AssertionError. It will ask
+    # about the constraints that are left out here.
     try:
         return _AcceptedConstraints(constraints, jax_export.SymbolicScope(constraints))
     except Exception:
@@ -292,7 +292,7 @@ class Progression:
 
     @property
     def counter(self) -> str:
-        """Name of the variable that counts the steps; like all variables it is at least 1."""
+        """Name of the variable that counts the steps; at least 1, like all variables."""
         return f"{self.name}_over_{self.factor}"
 
     def in_terms_of_counter(self) -> DimExpr:
@@ -307,12 +307,12 @@ class Progression:
         parts: list[Dim] = []
         for monomial, coefficient in dimension.terms:
             # 2*b_over_2 becomes the user's b, not 2*floordiv(b, 2).
-            even = once in monomial and coefficient % self.factor == 0
-            if even:
+            is_multiple = once in monomial and coefficient % self.factor == 0
+            if is_multiple:
                 monomial = tuple(factor for factor in monomial if factor != once)
                 coefficient //= self.factor
             part = DimExpr(((monomial, coefficient),)).substitute(quotient)
-            parts.append(part * steps if even else part)
+            parts.append(part * steps if is_multiple else part)
         return DimExpr.sum(parts)
 
     def __str__(self) -> str:
@@ -322,10 +322,10 @@ class Progression:
         return -self.remainder % self.factor
 
 
-def progressions(constraints: Sequence[Comparison]) -> Iterator[Progression]:
+def find_progressions(constraints: Sequence[Comparison]) -> Iterator[Progression]:
     """Yields the progression of each variable with a known remainder."""
     for comparison in constraints:
-        known = known_remainder(comparison)
+        known = read_remainder(comparison)
         if known is None:
             continue
         operation, remainder = known
@@ -335,7 +335,7 @@ def progressions(constraints: Sequence[Comparison]) -> Iterator[Progression]:
             yield Progression(str(dividend), factor, remainder)
 
 
-def known_remainder(comparison: Comparison) -> tuple[DimOperation, int] | None:
+def read_remainder(comparison: Comparison) -> tuple[DimOperation, int] | None:
     """Returns the mod and its value if a comparison states one, else None."""
     left, right = comparison.left, comparison.right
     operation = left.as_operation() if isinstance(left, DimExpr) else None

@@ -42,12 +42,14 @@ class TracedTrial:
     results: Sequence[tuple[Dim, ...]]
 
 
-def auto_shapes(specs: Specs, trace: Callable[[Specs], TracedTrial], *, infer: bool) -> Specs:
+def choose_auto_shapes(
+    specs: Specs, trace: Callable[[Specs], TracedTrial], *, infer: bool
+) -> Specs:
     """Replaces each AUTO by a specification, as open as tracing allows.
 
-    Unknown sizes are open. For examples, the leading dimensions are tried first. An argument counts
-    as parameters, and keeps its shapes, if none of its leading dimensions can be open, or if
-    results are led by the dimensions of other arguments but not by its own. Then the other
+    Unknown sizes are open. If all sizes are known, the leading dimensions are tried first. An
+    argument counts as parameters, and keeps its shapes, if none of its leading dimensions can be
+    open, or if the leading dimensions of the results come from other arguments only. Then the other
     dimensions of the remaining arguments are tried, and stay closed if that fails.
 
     Args:
@@ -87,14 +89,14 @@ class _PlaceSearch:
 
     def choose_from_examples(self) -> Choice:
         leading = [place for place in self.sizes if place[1] == 0]
-        closed = dict(self.sizes_known())
+        closed = dict(self.known_sizes())
         batch = self.close_parameters(self.open_leading(self.open_places(closed, leading)))
         data = {i for (i, _), d in batch.items() if isinstance(d, DimExpr)}
-        others = [p for p in self.sizes if p[0] in data and p[1] > 0]
-        if not others:
+        inner = [p for p in self.sizes if p[0] in data and p[1] > 0]
+        if not inner:
             return batch
         choice = self.attempt(
-            self.open_places(batch, others), "more than the leading dimensions open"
+            self.open_places(batch, inner), "more than the leading dimensions open"
         )
         return batch if isinstance(choice, Exception) else choice
 
@@ -119,25 +121,26 @@ class _PlaceSearch:
         A convolution accepts kernels of any size, and an embedding tables of any size, so open
         dimensions do not imply data. Arguments with a variable of the user are data.
         """
-        led = self.leads(choice)
-        of_data = led | self.specs.variables()
+        leading = self.find_leading_variables(choice)
+        of_data = leading | self.specs.variables()
         data = {self.specs.argument_of(i) for (i, _), d in choice.items() if str(d) in of_data}
         parameters = [p for p in choice if self.specs.argument_of(p[0]) not in data]
         closed = {p: self.size_of(p) if p in parameters else d for p, d in choice.items()}
-        if not led or closed == choice:
+        if not leading or closed == choice:
             return choice
         outcome = self.attempt(closed, "the arguments that lead no result closed")
         return closed if outcome == closed else choice
 
-    def leads(self, choice: Choice) -> frozenset[str]:
+    def find_leading_variables(self, choice: Choice) -> frozenset[str]:
         """Collects the variables in the first open dimension of each informative result.
 
         A result with an argument's shape may be updated weights. It is not informative if no other
         result has an open dimension, for example if the only other result is the loss.
         """
         results, arguments = self.trial(choice).results, self.shapes(choice)
-        others = [result for result in results if result not in arguments]
-        return _first_variables(results if _first_variables(others) or not others else ())
+        other_results = [result for result in results if result not in arguments]
+        is_informative = bool(_first_variables(other_results)) or not other_results
+        return _first_variables(results if is_informative else ())
 
     def trial(self, choice: Choice) -> TracedTrial:
         shapes = tuple(self.shapes(choice))
@@ -176,8 +179,7 @@ class _PlaceSearch:
         raise ShapeError(
             Message(
                 AUTO_SHAPES,
-                " does not find a specification: tracing asks for ever new sizes to be equal. "
-                "Write ",
+                " finds no specification: each trace requires further sizes to be equal. Write ",
                 SHAPES,
                 " yourself.",
             )
@@ -243,7 +245,7 @@ class _PlaceSearch:
                 Message(
                     AUTO_SHAPES,
                     f" cannot leave dimension {place[1]} of the argument "
-                    f"{self.specs.paths()[place[0]]} open, whose size is not known{needs}. Pass ",
+                    f"{self.specs.paths()[place[0]]} open, and its size is unknown{needs}. Pass ",
                     AUTO_CONSTRAINTS,
                     " to have that checked when the function is called, or give the argument a "
                     "known size there.",
@@ -251,12 +253,12 @@ class _PlaceSearch:
             )
         return size
 
-    def sizes_known(self) -> dict[Place, Dim]:
+    def known_sizes(self) -> dict[Place, Dim]:
         return {place: size for place, size in self.sizes.items() if size is not None}
 
     def open_places(self, choice: Choice, places: Sequence[Place]) -> Choice:
         """Opens each of the places with a new variable."""
-        chosen = {**self.sizes_known(), **choice}
+        chosen = {**self.known_sizes(), **choice}
         return chosen | {place: DimExpr.variable(next(self.names)) for place in places}
 
     def arguments(self) -> list[int]:

@@ -19,7 +19,7 @@ from shape_poly import Dim, symbolic_shape
 def find_entries(
     polymorphic_shapes: Any, names: Sequence[str], kwargs: Mapping[str, Any], function: str
 ) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """Finds the entries of positional arguments, which have these names, and of keyword arguments.
+    """Finds the entries of the positional arguments, in the order of `names`, and those by keyword.
 
     Raises:
       StructureError: they have an invalid form, or an entry for an unknown argument.
@@ -33,11 +33,13 @@ def find_entries(
         return [polymorphic_shapes.get(name) for name in names], polymorphic_shapes
     by_keyword = ""
     if kwargs:
-        one_each = polymorphic_shapes if isinstance(polymorphic_shapes, (list, tuple)) else ()
-        by_name = zip([*names, *kwargs], one_each, strict=False)
+        entries = polymorphic_shapes if isinstance(polymorphic_shapes, (list, tuple)) else ()
+        by_name = zip([*names, *kwargs], entries, strict=False)
         example = {name: entry for name, entry in by_name if entry is not None}
         example = example or {next(iter(kwargs)): "(b, ...)"}
-        by_keyword = f" ({', '.join(kwargs)} came by keyword: name the arguments, as {example!r})"
+        by_keyword = (
+            f" ({', '.join(kwargs)} were passed by keyword: use a dict by name, as {example!r})"
+        )
     raise StructureError(
         Message(
             SHAPES,
@@ -82,15 +84,15 @@ def _check_names(entries: Mapping[Any, Any], known: Sequence[str], function: str
                 Message(
                     SHAPES,
                     f" of {function} has an entry {name!r}, but no argument has this "
-                    f"name{near or '.'} The arguments are {', '.join(known) or 'none'}; where one "
-                    "is a dict, its shapes stand in a dict below its name, or in a list with one "
-                    "entry for each argument.",
+                    f"name{near or '.'} The arguments are {', '.join(known) or 'none'}. If one "
+                    "of them is a dict, nest its shapes in a dict below its name, or pass a list "
+                    "with one entry for each argument.",
                 )
             )
 
 
 Fits = Callable[[Any, Any, str], object]
-"""Type of a function of an argument, its entry and its name; raises BridgeError on a mismatch."""
+"""Function that takes an argument, its entry and its name; raises BridgeError on a mismatch."""
 
 
 def propose_shapes(
@@ -98,9 +100,9 @@ def propose_shapes(
 ) -> Any:
     """Proposes polymorphic_shapes that fit, close to the user's; None if it finds none.
 
-    Fitting entries stay. An entry for all arguments is dropped for those that it does not fit, and
-    unknown sizes get variables. `arguments` has the name, value and entry of each argument, the
-    first `count` of them positional; the value of a static one is None.
+    Entries that fit are kept. If one entry is for all arguments, those that it does not fit get
+    none. Unknown sizes get variables. `arguments` has the name, value and entry of each argument,
+    of which the first `count` are positional; the value of a static argument is None.
     """
     shared = is_entry(polymorphic_shapes)
     proposals: dict[str, Any] = {}
@@ -180,7 +182,7 @@ def describe_problem(
         return Message(described, SHAPES, f" entry: {error}")
     if difference is None:
         return Message(
-            f"{argument} with a dimension that is not known, and its ",
+            f"{argument} with an unknown dimension, and its ",
             SHAPES,
             f" entry {shape_spec!r} names no variable for it, as "
             f"{format_with_names(shape)!r} does.",
@@ -188,7 +190,7 @@ def describe_problem(
     word = entry.strip("() ").lower()
     hint = Message()
     if did_you_mean(word, ["auto", "infer"]):
-        hint = Message(" For the bridge to choose it, pass ", NAMED_AUTO_SHAPES, ".")
+        hint = Message(" To let the bridge choose it, pass ", NAMED_AUTO_SHAPES, ".")
     return Message(
         f"{argument}, which does not match its ",
         SHAPES,

@@ -13,17 +13,21 @@ from jax2tf_bridge.from_jax.shapes._traced_function import TracedFunction
 from shape_poly import Comparison, Dim, SymbolicScope, evaluate_shape
 
 
-class _ForJaxToo(InconclusiveShapeError, _jax_compat.InconclusiveDimensionOperation):
+class _JaxInconclusiveShapeError(
+    InconclusiveShapeError, _jax_compat.InconclusiveDimensionOperation
+):
     """InconclusiveShapeError that is also JAX's own error type."""
 
 
-_ForJaxToo.__name__ = _ForJaxToo.__qualname__ = InconclusiveShapeError.__name__
+_JaxInconclusiveShapeError.__name__ = _JaxInconclusiveShapeError.__qualname__ = (
+    InconclusiveShapeError.__name__
+)
 
 
 def requirements_error(
     function: TracedFunction, call: str, requirements: Sequence[Requirement], stated: Sequence[str]
 ) -> InconclusiveShapeError:
-    """Makes an error for requirements, with which tracing succeeds, that the user did not allow.
+    """Makes an error for requirements of tracing that the user did not allow.
 
     `call` is the start of the user's call, up to the `stated` constraints.
     """
@@ -32,14 +36,14 @@ def requirements_error(
     texts = list(dict.fromkeys(str(r.comparison) for r in requirements))
     several = len(texts) > 1
     asked = f" (tracing asked for {first.question})" if first.question != weakest else ""
-    more = f" All that it needs:{format_bullets(texts)}\n" if several else " "
-    return _ForJaxToo(
+    more = f" All its requirements:{format_bullets(texts)}\n" if several else " "
+    return _JaxInconclusiveShapeError(
         Message(
-            f"{function.name} needs {weakest}{asked}{_place(first.source)}, which "
-            f"{_describe_failure(weakest, counterexample)}.{more}If your sizes keep to "
-            f"{'these' if several else 'this'}, say so:\n",
+            f"{function.name} needs {weakest}{asked}{_format_place(first.source)}, which "
+            f"{_describe_failure(weakest, counterexample)}.{more}If your sizes always "
+            f"satisfy {'these' if several else 'this'}, add {'them' if several else 'it'}:\n",
             function.words.advice(call, (*stated, *texts)),
-            "Other sizes are then refused when the function is called.",
+            "Calls with other sizes then fail.",
         ),
         comparison=str(first.question),
         counterexample=counterexample or None,
@@ -59,9 +63,9 @@ def never_holds_error(
     """Makes an error for sizes that never match; `cause` is JAX's error, if there is one."""
     under = f" under {scope}" if scope.constraints else ""
     return _error(
-        f"The shapes in {function.name} do not fit each other{_place(source)}: {comparison} never "
-        f"holds{under}; {_format_compared(comparison, counterexample)}. No constraint on the sizes "
-        "can help: change the function or the shapes of its arguments.",
+        f"The shapes in {function.name} do not fit each other{_format_place(source)}: "
+        f"{comparison} never holds{under}; {_format_compared(comparison, counterexample)}. No "
+        "constraint on the sizes can help: change the function or the shapes of its arguments.",
         str(comparison),
         counterexample,
         source,
@@ -72,12 +76,12 @@ def never_holds_error(
 def not_convinced_error(
     function: TracedFunction, comparison: Comparison, source: str | None, cause: Exception
 ) -> InconclusiveShapeError:
-    """Makes an error for a comparison that JAX did not use although it was passed."""
+    """Makes an error for a comparison that JAX received as a constraint but did not use."""
     return _error(
         Message(
-            f"{function.name} needs to know whether {comparison}{_place(source)}, and JAX does not "
-            f"see it even when it is told. {_library(cause)}Write the shapes there in another way, "
-            "or give one of the sizes in ",
+            f"{function.name} needs to know whether {comparison}{_format_place(source)}, and JAX "
+            f"does not use the answer. {_describe_library_line(cause)}Write the shapes there in "
+            "another way, or give one of the sizes in ",
             function.words.shapes,
             " as a number.",
         ),
@@ -118,20 +122,20 @@ def needs_a_number_error(
 ) -> InconclusiveShapeError:
     """Makes an error for a size that is used as a Python number, so it cannot be open.
 
-    Tracing works at the sizes in `passed`. `by_rows` is code for a form of the function that can be
+    Tracing works at the sizes in `passed`. `by_rows` is code for an equivalent function that can be
     traced, if there is one.
     """
     names = ", ".join(sorted(function.variables))
     rows = (
-        f" Or export {by_rows}: it can be traced with {names} open, and gives the same where "
-        f"{function.name} treats each row by itself."
+        f" Or export {by_rows}: it can be traced with {names} open, and returns the same results "
+        f"if {function.name} computes each row independently."
     )
-    examples = " and ".join(map(_sizes, passed))
+    examples = " and ".join(map(_format_sizes, passed))
     return _error(
         Message(
-            f"{function.name} needs a size as a number of Python while it is "
-            f"traced{_place(source)}. {_library(cause)}It can be traced for {examples}, but not "
-            f"with {names} open. Give that size as a number in ",
+            f"{function.name} needs a size as a Python number while it is "
+            f"traced{_format_place(source)}. {_describe_library_line(cause)}It can be traced for "
+            f"{examples}, but not with {names} open. Give that size as a number in ",
             function.words.shapes,
             f", or {_suggest_way(cause)}.",
             rows if by_rows else "",
@@ -154,11 +158,12 @@ def some_sizes_fail_error(
     """Makes an error for a function that works at some sizes only, for unknown reasons."""
     return _error(
         Message(
-            f"{function.name} does not work for all sizes{_place(source)}: it does for "
-            f"{_sizes(passes)}, but for {_sizes(fails)} it fails with {type(concrete).__name__}: "
-            f"{first_line(concrete)}\n{_library(concrete)}State in ",
+            f"{function.name} does not work for all sizes{_format_place(source)}: it does for "
+            f"{_format_sizes(passes)}, but for {_format_sizes(fails)} it fails with "
+            f"{type(concrete).__name__}: {first_line(concrete)}\n"
+            f"{_describe_library_line(concrete)}Constrain your sizes in ",
             function.words.constraints,
-            " what holds for your sizes, or give some of them in ",
+            ", or give some of them in ",
             function.words.shapes,
             " as numbers.",
         ),
@@ -178,8 +183,8 @@ def only_one_size_error(
     """Makes an error for requirements that leave no size open."""
     return _error(
         Message(
-            f"{function.name} needs {', '.join(requirements)}{_place(source)}, which leaves "
-            f"nothing open: it works for {_sizes(sizes)} alone. Write "
+            f"{function.name} needs {', '.join(requirements)}{_format_place(source)}, which leaves "
+            f"nothing open: it works only for {_format_sizes(sizes)}. Write "
             f"{'this number' if len(sizes) == 1 else 'these numbers'} in ",
             function.words.shapes,
             ", or change the function.",
@@ -197,7 +202,7 @@ def too_many_rounds_error(function: TracedFunction, rounds: int) -> Inconclusive
             f"JAX still has questions about the sizes of {function.name} after {rounds} "
             "rounds of answers. Give some of the sizes in ",
             function.words.shapes,
-            " as numbers, or state what holds for them in ",
+            " as numbers, or constrain them in ",
             function.words.constraints,
             ".",
         ),
@@ -212,7 +217,7 @@ def _error(
     cause: Exception | None = None,
 ) -> InconclusiveShapeError:
     says = f" JAX says: {first_line(cause)}" if cause is not None else ""
-    error = _ForJaxToo(
+    error = _JaxInconclusiveShapeError(
         Message(text, says), comparison=comparison, counterexample=counterexample, source=source
     )
     error.__cause__ = cause
@@ -228,12 +233,12 @@ def note_failure_at_all_sizes(
     """
     if is_same_error(error, concrete, sizes):
         return (
-            f"{name} fails for every size that was tried, {_sizes(sizes)} among them, so that no "
-            "constraint can help."
+            f"{name} fails for every size that was tried, {_format_sizes(sizes)} among them, so "
+            "that no constraint can help."
         )
     return (
         f"{name} fails for every size that was tried, so that no constraint can help. For "
-        f"{_sizes(sizes)}, {type(concrete).__name__}: {first_line(concrete)}"
+        f"{_format_sizes(sizes)}, {type(concrete).__name__}: {first_line(concrete)}"
     )
 
 
@@ -245,14 +250,14 @@ def is_same_error(error: Exception, concrete: Exception, sizes: Mapping[str, int
     return type(concrete) is type(error) and first_line(concrete) in (first_line(error), text)
 
 
-def _place(source: str | None) -> str:
+def _format_place(source: str | None) -> str:
     return f" at {source}" if source else ""
 
 
-def _library(cause: Exception) -> str:
+def _describe_library_line(cause: Exception) -> str:
     """Names the line of a library, below the user's line, that raised an error."""
     line = library_line(cause)
-    return f"The line of the library that it calls is {line}. " if line else ""
+    return f"The library's line is {line}. " if line else ""
 
 
 def _describe_failure(comparison: Comparison, counterexample: Mapping[str, int]) -> str:
@@ -263,14 +268,14 @@ def _describe_failure(comparison: Comparison, counterexample: Mapping[str, int])
 
 def _format_compared(comparison: Comparison, values: Mapping[str, int]) -> str:
     """Formats the compared values, as "for b = 3, b + 1 is 4"."""
-    where = _sizes(values)
+    where = _format_sizes(values)
     left, right = evaluate_shape((comparison.left, comparison.right), values)
     if left is None or right is None:
         return f"for {where} it divides by zero"
     sides = zip((comparison.left, comparison.right), (left, right), strict=True)
     shown = [_format_side(side, value) for side, value in sides if str(side) != str(value)]
-    is_shown = " and ".join(s for s in shown if s) or f"it is {left} and {right}"
-    return f"for {where}, {is_shown}" if shown and any(shown) else f"for instance {where}"
+    text = " and ".join(filter(None, shown))
+    return f"for {where}, {text}" if text else f"for instance {where}"
 
 
 def _format_side(side: Dim, value: int) -> str:
@@ -279,7 +284,7 @@ def _format_side(side: Dim, value: int) -> str:
     return "" if simple else f"{side} is {value}"
 
 
-def _sizes(values: Mapping[str, int]) -> str:
+def _format_sizes(values: Mapping[str, int]) -> str:
     return ", ".join(f"{name} = {value}" for name, value in sorted(values.items()))
 
 

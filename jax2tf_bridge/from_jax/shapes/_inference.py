@@ -66,11 +66,11 @@ MAX_FACTS = 100
 """Maximum number of facts, because a loop over sizes may ask forever."""
 
 _OVERFLOW = 2**31
-"""JAX compares sizes with such numbers to detect overflow, and continues without an answer."""
+"""JAX compares sizes with numbers this large to detect overflow; it needs no answer."""
 
 
 @dataclass(frozen=True)
-class Inferred(Generic[T]):
+class InferredTrace(Generic[T]):
     """Trace, the result of lowering it, and the assumptions under which it holds."""
 
     traced: jax.stages.Traced
@@ -109,7 +109,7 @@ class _AnsweredTrace:
                     return traced
             finally:
                 scope.close()
-            logger.debug("Tracing %s again under all that holds", self._function.name)
+            logger.debug("Tracing %s again with all facts", self._function.name)
 
     def _answer(self, error: Exception) -> Iterator[Sequence[str]]:
         """Yields all constraints for JAX if an answer to the question is proven."""
@@ -117,14 +117,14 @@ class _AnsweredTrace:
         question = _read_question(error, known, self._function)
         if question is None or question.constants or len(known.facts) >= MAX_FACTS:
             return
-        told, scope = {f.comparison for f in known.facts}, known.scope_of_jax()
+        stated, scope = {f.comparison for f in known.facts}, known.scope_of_jax()
         for option in question.options:
-            if told.issuperset(option) or any(map(_is_about_overflow, option)):
+            if stated.issuperset(option) or any(map(_is_about_overflow, option)):
                 return
             if all(isinstance(prove(c, scope), Proven) for c in option):
-                self.assumptions = known.with_facts(c for o in option for c in _facts_of(o))
+                self.assumptions = known.with_facts(c for o in option for c in _iter_facts(o))
                 logger.debug(
-                    "Tracing %s goes on, since %s holds. JAX asked: %s",
+                    "Tracing %s continues, because %s holds. JAX asked: %s",
                     self._function.name,
                     "; ".join(map(str, option)),
                     first_line(error),
@@ -139,7 +139,7 @@ def _read_question(
     return read_question(error, assumptions.variables_of_jax(function.variables))
 
 
-def _facts_of(comparison: Comparison) -> Iterator[Comparison]:
+def _iter_facts(comparison: Comparison) -> Iterator[Comparison]:
     """Yields a comparison; for an even division also its quotient, which JAX needs next."""
     yield comparison
     remainder = comparison.left.as_operation() if isinstance(comparison.left, DimExpr) else None
@@ -165,7 +165,7 @@ def infer(
     assumptions: SizeAssumptions,
     *,
     first: Callable[[], jax.stages.Traced] | None = None,
-) -> Inferred[None]:
+) -> InferredTrace[None]:
     """Traces a function like `infer_and_lower`, without lowering the trace."""
     return infer_and_lower(function, assumptions, lambda _: None, first=first)
 
@@ -176,7 +176,7 @@ def infer_and_lower(
     lower: Callable[[jax.stages.Traced], T],
     *,
     first: Callable[[], jax.stages.Traced] | None = None,
-) -> Inferred[T]:
+) -> InferredTrace[T]:
     """Traces a function under more and more assumptions until no question about sizes is left.
 
     If a question has several answers, the one that holds for more sizes is tried first, and the
@@ -195,7 +195,7 @@ def infer_and_lower(
         tried.add(attempt.assumptions)
         try:
             traced = first() if first and round_number == 1 else attempt.trace()
-            return Inferred(traced, lower(traced), attempt.assumptions)
+            return InferredTrace(traced, lower(traced), attempt.assumptions)
         except Exception as raised:
             error = _find_jax_error(raised)
             if not function.variables or isinstance(error, BridgeError):
@@ -228,16 +228,16 @@ def _list_next_assumptions(
 ) -> tuple[list[SizeAssumptions], Exception]:
     """Lists the assumptions to try next, best first; also returns the error if all fail."""
     progression = assumptions.with_progression(function.variables)
-    otherwise = [progression] if progression is not None else []
+    fallback = [progression] if progression is not None else []
     question = _read_question(error, assumptions, function)
     if question is None:
-        return otherwise, error
+        return fallback, error
     by_value = bool(question.constants)
     if by_value:
         question = propose_values(question, assumptions, function)
     known = {f.comparison for f in assumptions.facts}
     if any(known.issuperset(option) for option in question.options):
-        return [*_try_next_form(assumptions, question), *otherwise], error
+        return [*_try_next_form(assumptions, question), *fallback], error
     source = user_line(error) or function.source
     scope = assumptions.scope_of_jax()
     options = list(question.options) if by_value else sort_by_likelihood(question, scope)
@@ -246,7 +246,7 @@ def _list_next_assumptions(
     if not answers:
         return [], _make_never_error(assumptions, question, source, function, error)
     decided = [a for a in answers if a.requirements == assumptions.requirements]
-    return decided or [*otherwise, *answers], error
+    return decided or [*fallback, *answers], error
 
 
 def _add_answers(
@@ -267,7 +267,7 @@ def _add_answers(
             assumptions = assumptions.with_requirement(requirement)
             if comparison == requirement.comparison:
                 continue
-        assumptions = assumptions.with_facts(_facts_of(comparison))
+        assumptions = assumptions.with_facts(_iter_facts(comparison))
     return assumptions
 
 
@@ -312,8 +312,8 @@ def _experiment(
     if not experiment.failed:
         if isinstance(error, RecursionError) and assumptions.facts:
             # JAX recurses infinitely if constraints rewrite each other.
-            told = assumptions.comparison_from_jax(assumptions.facts[-1].comparison)
-            return [], not_convinced_error(function, told, source, error)
+            stated = assumptions.comparison_from_jax(assumptions.facts[-1].comparison)
+            return [], not_convinced_error(function, stated, source, error)
         question = _read_question(error, assumptions, function)
         if question is not None and question.options:
             return [], not_convinced_error(function, question.options[0][0], source, error)
@@ -330,7 +330,7 @@ def _experiment(
 
 
 def _find_row_wise_code(function: TracedFunction, assumptions: SizeAssumptions) -> str | None:
-    """Returns code for the first form of the function by rows that can be traced, if any."""
+    """Returns code for the first row-wise form of the function that can be traced, if any."""
     for form in function.row_wise:
         try:
             _AnsweredTrace(assumptions, replace(function, trace=form.trace)).trace()
@@ -382,10 +382,10 @@ def check_sizes_stay_open(
       InconclusiveShapeError: only one size is left, and there were more before.
     """
     new = _list_new(before, after)
-    only = _find_only_sizes(after.full_scope, function.variables) if new else None
-    if only is not None and _find_only_sizes(before.full_scope, function.variables) is None:
+    sizes = _find_only_sizes(after.full_scope, function.variables) if new else None
+    if sizes is not None and _find_only_sizes(before.full_scope, function.variables) is None:
         texts = list(dict.fromkeys(str(r.comparison) for r in new))
-        raise only_one_size_error(function, texts, only, new[0].source)
+        raise only_one_size_error(function, texts, sizes, new[0].source)
 
 
 def _list_new(before: SizeAssumptions, after: SizeAssumptions) -> list[Requirement]:
@@ -408,7 +408,7 @@ def _find_only_sizes(scope: SymbolicScope, variables: frozenset[str]) -> dict[st
     return sizes if fixed else None
 
 
-def with_reshape_requirements(
+def add_reshape_requirements(
     assumptions: SizeAssumptions, traced: jax.stages.Traced, function: TracedFunction
 ) -> SizeAssumptions:
     """Adds requirements that each reshape of a trace keeps the number of elements.

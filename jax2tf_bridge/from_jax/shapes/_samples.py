@@ -24,8 +24,8 @@ _MAX_PASSES = 8
 _MAX_SMALL_SIZE = 3
 _MAX_SMALL_TRIALS = 16
 _MAX_SECONDS = 20.0
-_MAX_SECONDS_ALIKE = 3.0
-"""Time in seconds after which trials with equal outcomes end."""
+_MAX_SECONDS_WITHOUT_FAILURE = 3.0
+"""Time in seconds after which trials end if none of them failed."""
 _MAX_SIZE = 24
 _MAX_MULTIPLE = 16
 _MAX_COMPARISONS = 3
@@ -56,8 +56,8 @@ class Experiment:
 def try_sizes(function: TracedFunction, scope: SymbolicScope, error: Exception) -> Experiment:
     """Traces the function at some sizes in the scope, within a time limit.
 
-    `error` is that of tracing with open sizes. One trial suffices if it cannot be about sizes, and
-    JAX also raises it at concrete sizes.
+    `error` is that of tracing with open sizes. If JAX raises the same error at concrete sizes, it
+    is not about sizes, and one trial suffices.
     """
     passed: list[Sizes] = []
     failed: list[tuple[Sizes, Exception]] = []
@@ -67,7 +67,7 @@ def try_sizes(function: TracedFunction, scope: SymbolicScope, error: Exception) 
     for sizes in itertools.islice(allowed, _MAX_TRIES):
         seconds = time.monotonic() - start
         hopeless = not passed and len(failed) >= _MAX_FAILURES
-        clear = not failed and len(passed) >= _MAX_PASSES and seconds > _MAX_SECONDS_ALIKE
+        clear = not failed and len(passed) >= _MAX_PASSES and seconds > _MAX_SECONDS_WITHOUT_FAILURE
         if hopeless or clear or seconds > _MAX_SECONDS:
             break
         try:
@@ -101,16 +101,16 @@ def _explain(experiment: Experiment) -> tuple[Comparison, ...]:
         for c in dict.fromkeys(_iter_candidates(sorted(experiment.passed[0]), experiment.passed))
         if all(map(c.holds, experiment.passed))
     ]
-    left = [sizes for sizes, _ in experiment.failed]
+    unexplained = [sizes for sizes, _ in experiment.failed]
     chosen: list[Comparison] = []
-    while left and candidates and len(chosen) < _MAX_COMPARISONS:
-        best = max(candidates, key=lambda c: sum(not c.holds(sizes) for sizes in left))
+    while unexplained and candidates and len(chosen) < _MAX_COMPARISONS:
+        best = max(candidates, key=lambda c: sum(not c.holds(sizes) for sizes in unexplained))
         chosen.append(best)
-        remaining = [sizes for sizes in left if best.holds(sizes)]
-        if len(remaining) == len(left):
+        remaining = [sizes for sizes in unexplained if best.holds(sizes)]
+        if len(remaining) == len(unexplained):
             return ()
-        left = remaining
-    return () if left else tuple(chosen)
+        unexplained = remaining
+    return () if unexplained else tuple(chosen)
 
 
 def _iter_candidates(names: Sequence[str], passed: Sequence[Sizes]) -> Iterator[Comparison]:
@@ -134,11 +134,11 @@ def _iter_candidates(names: Sequence[str], passed: Sequence[Sizes]) -> Iterator[
 def _iter_sizes(names: Sequence[str], example: Sizes) -> Iterator[Sizes]:
     """Yields the example, all small sizes, and the example with one variable changed at a time."""
     seen = set()
-    around = {name: example.get(name, 2) for name in names}
+    start = {name: example.get(name, 2) for name in names}
     for sizes in itertools.chain(
-        [around],
+        [start],
         (dict(zip(names, s, strict=True)) for s in _iter_small_sizes(len(names), _MAX_SMALL_SIZE)),
-        ({**around, name: size} for size in range(1, _MAX_SIZE + 1) for name in names),
+        ({**start, name: size} for size in range(1, _MAX_SIZE + 1) for name in names),
         (dict.fromkeys(names, size) for size in range(1, _MAX_SIZE + 1)),
     ):
         values = tuple(sizes[name] for name in names)
@@ -182,12 +182,16 @@ def sort_by_likelihood(question: Question, scope: SymbolicScope) -> list[tuple[C
     samples = itertools.islice(_iter_samples(asked | scope.variables()), _MAX_SAMPLES)
     allowed = [values for values in samples if scope.holds(values)]
 
-    def share(option: tuple[Comparison, ...]) -> int:
+    def count_satisfying(option: tuple[Comparison, ...]) -> int:
         return sum(all(c.holds(values) for c in option) for values in allowed)
 
-    first, *others = question.options
-    better = [option for option in others if share(option) > 1.5 * share(first)]
-    return [*better, first, *(option for option in others if option not in better)]
+    first, *alternatives = question.options
+    better = [
+        option
+        for option in alternatives
+        if count_satisfying(option) > 1.5 * count_satisfying(first)
+    ]
+    return [*better, first, *(option for option in alternatives if option not in better)]
 
 
 def _iter_samples(variables: frozenset[str]) -> Iterator[dict[str, int]]:

@@ -28,7 +28,7 @@ from jax2tf_bridge.from_jax.shapes._traced_function import (
     NAMED_AUTO_CONSTRAINTS,
     SHAPES,
 )
-from jax2tf_bridge.from_jax.trees import rebuilt, tree_spec
+from jax2tf_bridge.from_jax.trees import rebuild_tree, tree_spec
 from jax2tf_bridge.portable import Auto, TreeSpec
 from shape_poly import (
     Comparison,
@@ -104,7 +104,7 @@ class AutoSpec(_ShapeAndDType):
         return self.shape
 
     def with_shape(self, shape: tuple[Dim, ...]) -> ArraySpec:
-        """Makes the specification with the shape that AUTO found."""
+        """Makes the specification with the shape that AUTO chose."""
         return ArraySpec(shape, self.dtype, self.sharding, self.example)
 
 
@@ -165,7 +165,7 @@ class Specs:
     def texts(self) -> list[Any] | dict[str, Any]:
         """Returns the specifications as polymorphic_shapes.
 
-        They are by position, or by name if a keyword argument has one.
+        The result is a list by position, or a dict by name if a keyword argument has an open size.
         """
         texts = [(name, _format_specs(argument)) for name, argument in self.arguments()]
         positional = [text for _, text in texts[: len(self.names)]]
@@ -191,7 +191,7 @@ class Specs:
         }
 
     def argument_of(self, leaf: int) -> int:
-        """Returns the index of the argument with a flat argument; keyword arguments are last."""
+        """Returns the index of the argument with this leaf; keyword arguments are last."""
         counts = [len(jax.tree_util.tree_leaves(a)) for _, a in self.arguments()]
         ends = itertools.accumulate(counts)
         return next(i for i, end in enumerate(ends) if leaf < end)
@@ -207,22 +207,22 @@ class Specs:
             else replace(leaf, shape=shape)
             for leaf, shape in zip(self.leaves(), shapes, strict=True)
         ]
-        return replace(self, dynamic=rebuilt(tree, leaves))
+        return replace(self, dynamic=rebuild_tree(tree, leaves))
 
     def variables(self) -> frozenset[str]:
         """Returns the names of the dimension variables."""
         dimensions = [d for shape in self.shapes() for d in shape]
         return frozenset[str]().union(*(d.variables() for d in dimensions if is_symbolic_dim(d)))
 
-    def under(
+    def arguments_under(
         self, assumptions: SizeAssumptions, scope: jax_export.SymbolicScope
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Returns (args, kwargs) to trace with under assumptions, in JAX's scope of them."""
+        """Returns (args, kwargs) for a trace under assumptions, in JAX's scope of them."""
         args: tuple[Any, ...]
         leaves: list[Any]
         structure: Any
         leaves, structure = jax.tree_util.tree_flatten(self.dynamic)
-        args, kwargs = rebuilt(structure, [leaf.to_jax(assumptions, scope) for leaf in leaves])
+        args, kwargs = rebuild_tree(structure, [leaf.to_jax(assumptions, scope) for leaf in leaves])
         return (
             tuple(self.static_args.get(i, arg) for i, arg in enumerate(args)),
             {**kwargs, **self.static_kwargs},
@@ -237,15 +237,15 @@ class Specs:
         ]
         return solve_dimensions([shape for shape, _ in known], [sizes for _, sizes in known])
 
-    def at(self, sizes: Mapping[str, int]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Returns (args, kwargs) to trace with at concrete sizes."""
+    def arguments_at(self, sizes: Mapping[str, int]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Returns (args, kwargs) for a trace at concrete sizes."""
         numbers = [evaluate_shape(shape, sizes) for shape in self.shapes()]
         shapes = [tuple(size for size in shape if size is not None) for shape in numbers]
         nothing = SizeAssumptions(SymbolicScope())
-        return self.with_shapes(shapes).under(nothing, nothing.new_scope())
+        return self.with_shapes(shapes).arguments_under(nothing, nothing.new_scope())
 
     def key(self) -> tuple[Any, ...]:
-        """Returns a cache key that is equal for equal shapes and dtypes; AutoSpecs count by rank.
+        """Returns a cache key of all shapes and dtypes; of an AutoSpec's shape, only the rank.
 
         The key does not cover static values, because a pytree of them may have non-leaf data.
         """
@@ -267,7 +267,7 @@ def _format_specs(argument: Any) -> Any:
     structure: Any = jax.tree_util.tree_structure(argument)
     texts = [shape_text(leaf.shape) for leaf in leaves]
     try:
-        return rebuilt(structure, texts)
+        return rebuild_tree(structure, texts)
     except StructureError:  # the pytree type does not accept texts as leaves
         return texts
 
@@ -310,7 +310,7 @@ def symbolic_specs(
         if isinstance(value, str):
             raise DTypeError(
                 f"The argument {name} of {function.name} is the string {value!r:.80}, and JAX "
-                f"computes with numbers alone. {close_over(function, names, name, value)}"
+                f"computes with numbers only. {close_over(function, names, name, value)}"
             )
     try:
         trees = [
@@ -335,7 +335,7 @@ def _collect_constraints(leaves: Sequence[Any]) -> tuple[Comparison, ...]:
     return tuple(dict.fromkeys(constraints))
 
 
-def scope_of(constraints: Sequence[str]) -> SymbolicScope:
+def parse_constraints(constraints: Sequence[str]) -> SymbolicScope:
     """Parses the user's constraints.
 
     Raises:
@@ -355,7 +355,7 @@ def auto_hint(constraints: Sequence[str]) -> Message | None:
     """Returns the advice to pass AUTO if one of the constraints seems to mean that."""
     if any(did_you_mean(c.strip().lower(), ["auto", "infer"]) for c in constraints):
         return Message(
-            ". For the bridge to add the constraints, pass ", NAMED_AUTO_CONSTRAINTS, "."
+            ". To let the bridge add the constraints, pass ", NAMED_AUTO_CONSTRAINTS, "."
         )
     return None
 
@@ -391,7 +391,7 @@ def _make_specs(argument: Any, shape_spec: Any, name: str) -> Any:
         _make_spec(leaf, spec.text, name + jax.tree_util.keystr(path))
         for (path, leaf), spec in zip(leaves, flat_specs, strict=True)
     ]
-    return rebuilt(tree, symbolic)
+    return rebuild_tree(tree, symbolic)
 
 
 @dataclass(frozen=True)

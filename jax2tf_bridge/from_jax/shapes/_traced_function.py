@@ -23,8 +23,8 @@ class SizeWords:
       shapes: the argument for the sizes.
       constraints: the argument for the constraints.
       keyword: the name of that argument in code.
-      scopes_hold_all: whether constraints are passed together with the sizes, so that code with
-        more constraints must repeat them.
+      scopes_hold_all: whether the sizes carry the constraints, so that code that adds a constraint
+        must repeat the others.
       can_infer: whether AUTO is allowed in their place.
     """
 
@@ -102,7 +102,7 @@ class TracedFunction:
       words: the names of the caller's arguments, for errors.
       is_gradient: whether it is the VJP of a function. Its errors are JAX's, and an error that also
         occurs at concrete sizes is not about sizes.
-      row_wise: other forms of it, by jax.vmap.
+      row_wise: rewrites of it with jax.vmap.
     """
 
     name: str
@@ -141,7 +141,7 @@ class ExportOptions:
 
     @property
     def without_debug_effects(self) -> bool:
-        """Returns whether debugging calls are left out."""
+        """Whether debugging calls are left out."""
         return DisabledSafetyCheck.debug_effects() in self.disabled_checks
 
     def allows_custom_call(self, call: str, platforms: Sequence[str]) -> bool:

@@ -55,7 +55,7 @@ _WITHOUT_BUFFER = frozenset(row.name for row in ALL_DTYPES if row.in_ml_dtypes)
 # MLIR's Python bindings fail even on reading an attribute of these dtypes.
 _WITHOUT_ATTRIBUTE = frozenset(row.name for row in ALL_DTYPES if row.kind == "complex")
 
-# Regions of other operations (reduce, sort, ...) may not use values from outside.
+# Regions of other operations (reduce, sort, ...) may not use outer values.
 _CAPTURING = frozenset({"func.func", "stablehlo.while", "stablehlo.case", "stablehlo.if"})
 
 _SYMBOL = re.compile(r'@(?:"([^"]*)"|([\w.$-]+))')
@@ -157,7 +157,7 @@ class _ModuleFunction:
     Attributes:
       operation: the func.func.
       contents: its large constants and its extensible calls, in order.
-      fixed: names of functions that it uses in other ways; these cannot get more arguments.
+      fixed: names of the functions that it uses in any other way, which cannot get arguments.
     """
 
     def __init__(self, operation: Any, taken: TakenArrays) -> None:
@@ -195,14 +195,14 @@ def lift(
 ) -> list[T]:
     """Turns the large constants of a module into trailing arguments of main.
 
-    These constants stay: small ones, those that repeat one value, those of dtypes that not every
-    TF has, and those in regions that may not use values from outside.
+    These constants stay in the module: small ones, those that repeat one value, those of dtypes
+    that some TF releases lack, and those in regions that may not use outer values.
 
     Args:
       module: an ir.Module; its context must be the current one.
       intern: returns a hashable token for an array. Constants with equal tokens become one
         argument.
-      taken: arrays that were kept out of the module; those that are not lifted are put back.
+      taken: arrays that were kept out of the module; those that are not lifted return to it.
       share: like `intern`, for the taken arrays, whose memory stays alive.
 
     Returns:
@@ -217,7 +217,7 @@ def lift(
     lifted: list[T] = []
     if any(isinstance(part, _LargeConstant) for f in functions.values() for part in f.contents):
         lifting = _Lifting(functions, intern, share or intern)
-        lifted = list(lifting.of("main"))
+        lifted = list(lifting.lift("main"))
     put_back(module, taken)
     return lifted
 
@@ -230,7 +230,7 @@ def may_be_large(operation: Any) -> bool:
 
 
 def put_back(module: Any, taken: TakenArrays) -> None:
-    """Replaces all placeholder calls that are left by constants with the taken arrays."""
+    """Replaces the remaining placeholder calls by constants that hold their arrays."""
     for function in module.body.operations:
         for op, _ in list(_walk_operations(function.operation)):
             array = taken.array(op)
@@ -274,21 +274,21 @@ class _Lifting(Generic[T]):
         self._by_attribute: dict[Any, T | None] = {}
         self._done: dict[str, tuple[T, ...]] = {}
 
-    def of(self, name: str) -> tuple[T, ...]:
+    def lift(self, name: str) -> tuple[T, ...]:
         """Lifts the constants of a function; returns the tokens of its new arguments."""
         if name in self._fixed:
             return ()
         if name not in self._done:
-            self._done[name] = self._lift(self._functions[name])
+            self._done[name] = self._lift_function(self._functions[name])
         return self._done[name]
 
-    def _lift(self, function: _ModuleFunction) -> tuple[T, ...]:
+    def _lift_function(self, function: _ModuleFunction) -> tuple[T, ...]:
         needed: dict[T, None] = {}
         constants: list[tuple[Any, T]] = []
         calls: list[tuple[Any, tuple[T, ...]]] = []
         for part in function.contents:
             if isinstance(part, _FunctionCall):
-                callee_tokens = self.of(part.callee)
+                callee_tokens = self.lift(part.callee)
                 if callee_tokens:
                     calls.append((part.operation, callee_tokens))
                     needed.update(dict.fromkeys(callee_tokens))
@@ -350,11 +350,11 @@ def _find_fixed(functions: Mapping[str, _ModuleFunction]) -> set[str]:
 
 def _find_reachable(names: set[str], functions: Mapping[str, _ModuleFunction]) -> set[str]:
     reached: set[str] = set()
-    ahead = set(names)
-    while ahead:
-        name = ahead.pop()
+    pending = set(names)
+    while pending:
+        name = pending.pop()
         reached.add(name)
-        ahead |= functions[name].callees - reached
+        pending |= functions[name].callees - reached
     return reached
 
 

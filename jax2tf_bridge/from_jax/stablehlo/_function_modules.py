@@ -39,8 +39,8 @@ def read_stablehlo_module(portable: PortableFunction) -> StableHloModule:
         raise ModuleError(
             f"The installed JAX cannot read the module of {portable.name}: it is written at "
             f"StableHLO {version_text(portable.module.stablehlo_version)} by {portable.producer}, "
-            f"and this JAX reads up to {newest}. Upgrade JAX if that is older; else the module is "
-            "damaged."
+            f"and this JAX reads up to {newest}. If that is older, upgrade JAX; otherwise the "
+            "module is damaged."
         ) from e
 
 
@@ -49,7 +49,7 @@ def retype_narrow_values(
 ) -> None:
     """Changes the element types of main's arguments and results of fewer than 8 bits.
 
-    The module converts the values inside. `element_of` maps dtypes to element types:
+    The module then converts the values. `element_of` maps dtypes to element types:
     WIDE_ELEMENT_TYPES for TensorFlow, ELEMENT_TYPES for JAX.
     """
     ins, outs = module.main_types()
@@ -123,7 +123,7 @@ def check_stored_types(portable: PortableFunction) -> None:
 def _widen_types(avals: Sequence[Aval], types: Sequence[str]) -> list[str]:
     """Widens 4-bit element types to 8 bits, as TensorFlow passes them."""
     widened = list(types)
-    # If the numbers of types and avals differ, check_types reports it.
+    # If the numbers of types and avals differ, check_function_types reports it.
     for i, aval in enumerate(avals, len(types) - len(avals)):
         if 0 <= i < len(types) and is_narrow(aval):
             narrow, wide = ELEMENT_TYPES[aval.dtype], WIDE_ELEMENT_TYPES[aval.dtype]

@@ -40,10 +40,10 @@ def _infer_avals(*args: Any, avals: Sequence[Any], **params: Any) -> list[Any]:
 
 def _raise_not_exportable(ctx: Any, *args: Any, function: GraphFunction, **params: Any) -> Any:
     raise NotExportableError(
-        f"The TensorFlow function {function.name} is to be called as a graph (call_tf_graph=True), "
-        "which XLA in JAX cannot run: only TensorFlow can. Lower it with jax2tf_bridge.convert or "
-        "jax2tf_bridge.export; or leave out call_tf_graph, so that what XLA makes of the function "
-        "becomes part of the JAX program; or call it outside of jax.jit, scan, cond and while_loop."
+        f"JAX cannot run the TensorFlow function {function.name} as a graph (call_tf_graph=True); "
+        "TensorFlow can. Lower it with jax2tf_bridge.convert or jax2tf_bridge.export; or leave "
+        "out call_tf_graph, so that XLA compiles the function as part of the JAX program; or call "
+        "it outside of jax.jit, scan, cond and while_loop."
     )
 
 

@@ -82,7 +82,7 @@ _DEFAULTS = "|".join(
     )
 )
 _DEFAULT = re.compile(rf"(?<=[{{ ])(?:{_DEFAULTS})(?:, |(?=[}} ]))")
-_LEFT_OVER = re.compile(r" \{\}|, (?=\}| :)")
+_EMPTY_ATTRIBUTES = re.compile(r" \{\}|, (?=\}| :)")
 
 T = TypeVar("T")
 
@@ -102,12 +102,12 @@ class ModuleOperation:
     source: str | None
 
     def __str__(self) -> str:
-        made_by = f" from {self.primitive}" if self.primitive else ""
-        return f"{self.name!r}{made_by}{f' at {self.source}' if self.source else ''}"
+        origin = f" from {self.primitive}" if self.primitive else ""
+        return f"{self.name!r}{origin}{f' at {self.source}' if self.source else ''}"
 
 
 class LossyError(Exception):
-    """A version cannot express the module; `operation` is the one that it lacks."""
+    """A StableHLO version cannot express the module, because it lacks `operation`."""
 
     def __init__(self, operation: ModuleOperation, detail: str) -> None:
         """Stores the operation; `detail` is for tracebacks, not for users."""
@@ -143,7 +143,7 @@ class StableHloModule:
 
         Args:
           module: must not be used by anyone else.
-          may_be_sharded: False if no attribute is a Shardy sharding; None to find out.
+          may_be_sharded: False if no attribute is a Shardy sharding; checked by default.
         """
         self._context = module.context
         self._module = module
@@ -172,8 +172,8 @@ class StableHloModule:
     def _edit(self) -> Iterator[Any]:
         """Yields the ir.Module in its MLIR context for a change.
 
-        The index of operations is built anew in the block and after it. Do not use operations from
-        before a pass: passes free them.
+        The index of operations is dropped before and after the block. Do not use an operation
+        after a pass, which may free it.
         """
         self._index = None
         try:
@@ -425,7 +425,7 @@ class StableHloModule:
             written = _jax_compat.deserialize_module(artifact)
             if _are_texts_equal(_print(written), _print(expanded)):
                 return artifact
-            # Send both through an artifact, so that they differ by the version alone.
+            # Compare two artifacts, which differ only by version.
             again = _jax_compat.serialize_module(expanded, newest)
             before, after = _print(_jax_compat.deserialize_module(again)), _print(written)
         if before != after:
@@ -446,14 +446,14 @@ def _may_have_shardings(data: bytes) -> bool:
     return SHARDING.encode() in data
 
 
-def _copy_functions(other: Any, module: Any, name: str) -> Any:
-    """Copies all functions of `other` into `module` under new names; returns the copy of main."""
+def _copy_functions(source: Any, module: Any, name: str) -> Any:
+    """Copies all functions of `source` into `module` under new names; returns the copy of main."""
     taken = {symbol_name(o.operation) for o in module.body}
     prefix = next(p for i in itertools.count() if f"{(p := f'{name}_{i}')}_main" not in taken)
-    functions = [o.operation for o in other.body.operations]
+    functions = [o.operation for o in source.body.operations]
     for function in functions:
         old = symbol_name(function) or ""
-        ir.SymbolTable.replace_all_symbol_uses(old, f"{prefix}_{old}", other.operation)
+        ir.SymbolTable.replace_all_symbol_uses(old, f"{prefix}_{old}", source.operation)
         ir.SymbolTable.set_symbol_name(function, f"{prefix}_{old}")
         ir.SymbolTable.set_visibility(function, "private")
     copies = [f.clone(ir.InsertionPoint(module.body)) for f in functions]
@@ -521,7 +521,7 @@ def _are_texts_equal(left: str, right: str) -> bool:
 
 
 def _strip_defaults(line: str) -> str:
-    return _LEFT_OVER.sub("", _DEFAULT.sub("", line))
+    return _EMPTY_ATTRIBUTES.sub("", _DEFAULT.sub("", line))
 
 
 def _print(module: Any) -> str:

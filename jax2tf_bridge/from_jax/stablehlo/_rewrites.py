@@ -32,7 +32,7 @@ _RESULT_NAMES = re.compile(r"^%[^=]* = ")
 
 _MERGE_EQUAL = "builtin.module(cse)"
 _MERGE_AND_DROP = "builtin.module(cse,cse)"
-"""Also removes dead operations; the second round removes those that only dead ones used."""
+"""The second round removes operations whose only users were dead and removed by the first."""
 
 
 def merge_equal(module: Any) -> None:
@@ -67,7 +67,8 @@ def close_regions(operations: Mapping[str, Sequence[Any]]) -> None:
 def _close_operation(operation: Any) -> None:
     """Implements close_regions for one operation.
 
-    The copied values depend on each other only, because regions could not use outer values before.
+    A copied value depends only on other copies, because the region used no outer values before the
+    merge.
     """
     for region in operation.regions:
         block = region.blocks[0]
@@ -98,14 +99,14 @@ def _copy_value(value: Any, block: Any, copies: dict[Any, Any]) -> Any:
 
 def _merge_branches(case: Any) -> bool:
     """Replaces a case by the operations of one branch if all branches are equal."""
-    first, *others = (list(region.blocks[0].operations) for region in case.regions)
-    *computing, end = first
+    first, *alternatives = (list(region.blocks[0].operations) for region in case.regions)
+    *body, end = first
     # The case's result types may have open sizes that the branches know.
     if [value.type for value in end.operands] != [value.type for value in case.results]:
         return False
-    if not all(_are_equal(first, other, {}) for other in others):
+    if not all(_are_equal(first, alternative, {}) for alternative in alternatives):
         return False
-    for op in computing:
+    for op in body:
         op.operation.move_before(case)
     replace_operation(case, list(end.operands))
     return True
@@ -171,9 +172,9 @@ _BROADCASTS = frozenset(
 def keep_nan(module: Any) -> None:
     """Rewrites maxima and minima of floats in place.
 
-    Maxima with a constant, such as relu, stay because XLA can fuse them; the constant becomes the
-    second operand. Reductions whose whole body is a maximum stay too: the bridge's lowering rules
-    handle them for the CPU, and other platforms recognize them by their form.
+    Maxima with a constant, such as relu, stay maxima, because XLA can fuse them; the constant
+    becomes the second operand. Reductions whose body is only a maximum stay too: the bridge's
+    lowering rules handle them for the CPU, and other platforms recognize them by their form.
 
     The MLIR context of the module must be the current one.
     """

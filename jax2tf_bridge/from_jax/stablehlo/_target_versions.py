@@ -18,7 +18,7 @@ _WITH_SHARDY = 10
 # StableHLO 1.1.0 introduced batching dimensions in gather and scatter. Measured: the XLA of TF 2.17
 # fails on them, so modules that use them are written for TF 2.17 at the version of TF 2.16.
 _BATCHING_DIMS = (1, 1, 0)
-_BATCHING_DIMS_RUN = TENSORFLOW_RELEASES["2.18"][0]
+_BATCHING_DIMS_WORK_SINCE = TENSORFLOW_RELEASES["2.18"][0]
 _WITHOUT_BATCHING_DIMS = TENSORFLOW_RELEASES["2.16"][0]
 
 # Measured: TF 2.15 and 2.17 fail to compile additions of 4-bit integers, TF 2.15 also conversions.
@@ -27,7 +27,7 @@ _NARROW_INTEGERS = TENSORFLOW_RELEASES["2.19"][0]
 
 @dataclass(frozen=True)
 class RetargetedModule:
-    """A module as the target reads it."""
+    """A module at a version that the target reads."""
 
     module: bytes
     stablehlo_version: Version
@@ -85,7 +85,8 @@ def _list_runnable_versions(
     if not module.uses_batching_dims():
         return versions
     return [
-        _WITHOUT_BATCHING_DIMS if _BATCHING_DIMS <= v < _BATCHING_DIMS_RUN else v for v in versions
+        _WITHOUT_BATCHING_DIMS if _BATCHING_DIMS <= v < _BATCHING_DIMS_WORK_SINCE else v
+        for v in versions
     ]
 
 
@@ -97,7 +98,7 @@ def _drop_versions_without_narrow_integers(target: Target, function_name: str) -
     raise UnsupportedByTargetError(
         Message(
             f"{function_name} cannot run on {target.name}: it computes with integers of 4 bits or "
-            "fewer, which the XLA in it cannot.",
+            "fewer, on which its XLA fails.",
             _advise_release(versions=[_NARROW_INTEGERS]),
         ),
         operation="4-bit integers",

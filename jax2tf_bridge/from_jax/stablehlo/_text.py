@@ -42,7 +42,7 @@ def make_portable_artifact(module: str | bytes, name: str) -> bytes:
         except Exception as e:
             detail = "\n".join(str(e).strip().splitlines()[:_MAX_ERROR_LINES])
             raise ModuleError(
-                f"The module of {name} holds what StableHLO {newest} cannot express: {detail}"
+                f"The module of {name} cannot be expressed in StableHLO {newest}: {detail}"
             ) from e
 
 
@@ -75,8 +75,8 @@ def _name_main(module: ir.Module, name: str) -> None:
     if len(public) != 1:
         candidates = ", ".join(f"@{symbol_name(function)}" for function in public) or "none"
         raise ModuleError(
-            f"The StableHLO of {name} must have a function @main, or one public function alone. "
-            f"Public functions there: {candidates}. Name the one to call @main, or make the others "
+            f"The StableHLO of {name} must have a function @main, or exactly one public function. "
+            f"Its public functions: {candidates}. Name the one to call @main, or make the others "
             "private (func.func private @...)."
         )
     old = symbol_name(public[0]) or ""
