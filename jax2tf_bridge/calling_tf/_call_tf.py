@@ -18,7 +18,7 @@ from jax2tf_bridge.calling_tf._compiled import export_compiled
 from jax2tf_bridge.calling_tf._functions import CallOptions, FlatFunction, UserFunction
 from jax2tf_bridge.calling_tf._graphs import make_embedded_graph
 from jax2tf_bridge.calling_tf._shapes import JaxShape, compute_result_avals, compute_result_shapes
-from jax2tf_bridge.calling_tf._transforms import make_batched, make_vjp
+from jax2tf_bridge.calling_tf._transforms import make_batch_function, make_vjp
 from jax2tf_bridge.calling_tf._values import (
     UNSPECIFIED,
     DeclaredResults,
@@ -46,11 +46,11 @@ class _StructureSlot:
 
 
 call_p = Primitive("call_tf")
-"""Calls `function` on flat arguments, and stores the pytree of the results in `structure`."""
+"""Calls `function` on flat arguments; stores the results' pytree structure in `structure`."""
 call_p.multiple_results = True
 
 call_graph_p = Primitive("call_tf_as_graph")
-"""Calls a function that is embedded as a graph, and not compiled."""
+"""Calls a function that is embedded as a graph instead of being compiled."""
 call_graph_p.multiple_results = True
 
 tangent_p = Primitive("call_tf_tangent")
@@ -78,7 +78,7 @@ def _infer_results(
     *avals: Any, function: FlatFunction, structure: _StructureSlot
 ) -> tuple[Any, Any]:
     portable_avals = [portable_aval(aval) for aval in avals]
-    traced = function.traced(portable_avals)
+    traced = function.get_trace(portable_avals)
     if all(isinstance(size, int) for aval in portable_avals for size in aval.shape):
         result_avals = compute_result_avals(function, portable_avals)
         results = [make_jax_aval(aval.shape, aval.dtype) for aval in result_avals]
@@ -128,7 +128,7 @@ def _jvp(
 def _raise_no_tangents(*args: Any, function: FlatFunction, **params: Any) -> Any:
     raise GradientError(
         f"The TensorFlow function {function.name} has no forward-mode derivative (jax.jvp, "
-        "jax.jacfwd, jax.hessian): TensorFlow gives gradients alone, that is reverse mode. Use "
+        "jax.jacfwd, jax.hessian), because TensorFlow differentiates in reverse mode only. Use "
         "jax.grad, jax.vjp or jax.jacrev; for second derivatives jax.jacrev(jax.jacrev(f))."
     )
 
@@ -173,8 +173,8 @@ def _move_batch_axes(args: Sequence[Any], dims: Sequence[Any]) -> tuple[list[Any
     """Moves the batch axes to the front; also returns which arguments have a batch axis."""
     batched = [isinstance(dim, int) for dim in dims]
     moved = [
-        jnp.moveaxis(arg, dim, 0) if has else arg
-        for arg, dim, has in zip(args, dims, batched, strict=True)
+        jnp.moveaxis(arg, dim, 0) if is_batched else arg
+        for arg, dim, is_batched in zip(args, dims, batched, strict=True)
     ]
     return moved, batched
 
@@ -183,7 +183,7 @@ def _batch(
     args: Sequence[Any], dims: Sequence[Any], *, function: FlatFunction, structure: _StructureSlot
 ) -> tuple[list[Any], list[int]]:
     moved, batched = _move_batch_axes(args, dims)
-    batch = make_batched(function, batched)
+    batch = make_batch_function(function, batched)
     results = _choose_primitive(function).bind(*moved, function=batch, structure=structure)
     return list(results), [0] * len(results)
 
@@ -199,7 +199,7 @@ def _batch_tangents(
 ) -> tuple[list[Any], list[int]]:
     moved, batched = _move_batch_axes(args, dims)
     count = len(args) - len(places)
-    size = next(arg.shape[0] for arg, has in zip(moved, batched, strict=True) if has)
+    size = next(arg.shape[0] for arg, is_batched in zip(moved, batched, strict=True) if is_batched)
     for k, i in enumerate(places, count):
         # An argument and its tangent must both be batched, or neither.
         pair = batched[k] or batched[i]
@@ -209,7 +209,7 @@ def _batch_tangents(
                 batched[j] = True
     results = tangent_p.bind(
         *moved,
-        function=make_batched(function, batched[:count]),
+        function=make_batch_function(function, batched[:count]),
         places=places,
         outs=outs,
         types=tuple(((size, *shape), dtype) for shape, dtype in types),
@@ -237,7 +237,7 @@ def _lower_graph(ctx: Any, *args: Any, function: FlatFunction, structure: _Struc
         "function": embedded.function,
         "avals": tuple(ctx.avals_out),
         "has_side_effects": function.options.has_side_effects
-        and bool(function.traced(avals).stateful_operations()),
+        and bool(function.get_trace(avals).stateful_operations()),
     }
 
     def call(*xs: Any) -> Any:
@@ -309,9 +309,9 @@ def call_tf(
       callable_tf: a function of tensors, a tf.function, a tf.Module or Keras model, or a function
         of a reloaded SavedModel. Calls read the current values of its tf.Variables; a compiled
         program contains the values at the time of compilation as constants.
-      has_side_effects: whether a call is a side effect, which JAX does not drop. jax.checkpoint,
-        which calls a function twice, rejects such calls if they change variables or draw random
-        numbers.
+      has_side_effects: whether calls have side effects, so that JAX does not drop them.
+        jax.checkpoint, which calls a function twice, rejects such calls if they change variables or
+        draw random numbers.
       ordered: whether calls that draw random numbers or change variables keep their order.
       output_shape_dtype: a pytree of jax.ShapeDtypeStruct that the results must match. Pass it if
         TensorFlow does not know the shapes of the results before it runs. None declares a function

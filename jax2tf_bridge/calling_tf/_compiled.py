@@ -36,7 +36,7 @@ class CompiledModule:
     """A function compiled to StableHLO for one platform.
 
     Attributes:
-      module: StableHLO as a portable artifact; it takes the arguments, and then the captures.
+      module: a StableHLO portable artifact that takes the arguments, and then the captures.
       captured: the captures of the graph: handles of variables, and tensors.
       captures: the types of the captures.
       results: the types of the results.
@@ -78,15 +78,15 @@ def compile_function(
         if calls:
             raise PlatformError(
                 f"The TensorFlow function {function.name} cannot be compiled for {platform}: it "
-                f"calls {', '.join(calls)}, which each platform has in its own way, and the "
-                f"installed TensorFlow {tf.__version__} has no device of that platform. Carry the "
-                "graph along (call_tf_graph=True), which TensorFlow compiles where the model runs",
+                f"calls {', '.join(calls)}, which differ by platform, and the installed "
+                f"TensorFlow {tf.__version__} has no device of that platform. Embed the graph "
+                "(call_tf_graph=True), which TensorFlow compiles where the model runs",
                 reasons={platform: "no device"},
             )
         return module
     compiled: CompiledModule = function.get_or_make(
         ("module", *avals, platform, uses_64_bits()),
-        lambda: _compile(function.name, function.traced(avals), platform, device),
+        lambda: _compile(function.name, function.get_trace(avals), platform, device),
     )
     return compiled
 
@@ -108,8 +108,9 @@ def export_compiled(
     module = compile_function(function, avals, platform)
     if module.results != tuple(results):
         raise ShapeError(
-            f"The TensorFlow function {function.name} gives {', '.join(map(str, module.results))} "
-            f"when it is compiled, and output_shape_dtype declares {', '.join(map(str, results))}."
+            f"The TensorFlow function {function.name} returns "
+            f"{', '.join(map(str, module.results))} when it is compiled, but output_shape_dtype "
+            f"declares {', '.join(map(str, results))}."
         )
     constants = tuple(map(_read_capture, module.captured, module.captures))
     version = jax_compat.current_stablehlo_version()
@@ -198,8 +199,8 @@ def _read_capture(captured: Any, aval: Aval) -> LiftedConstant:
 def _make_dynamic_result_error(name: str, traced: FunctionTrace) -> UnsupportedByTargetError:
     operation = _find_unknown_size(traced)
     return UnsupportedByTargetError(
-        f"The TensorFlow function {name} gives a result whose size depends on the values of its "
-        f"arguments, by the operation {operation}, and sizes in a JAX program are fixed. Give a "
+        f"The TensorFlow function {name} returns a result whose size depends on the values of its "
+        f"arguments, by the operation {operation}, but sizes in a JAX program are fixed. Return a "
         "result of fixed size, for instance padded (tf.pad, tf.where with three arguments); or "
         "call the function outside of jax.jit, scan, cond, while_loop and convert.",
         operation=operation,
@@ -212,4 +213,4 @@ def _find_unknown_size(traced: FunctionTrace) -> str:
         unknown = any(not t.shape.is_fully_defined() for t in op.outputs)
         if unknown and all(t.shape.is_fully_defined() for t in op.inputs):
             return str(op.type)
-    return "that gives it"
+    return "that computes it"

@@ -105,7 +105,7 @@ def make_not_compilable_error(name: str, error: Exception) -> UnsupportedByTarge
     unsupported, variable = _UNSUPPORTED.search(text), _NOT_CONSTANT.search(text)
     if unsupported:
         operation = unsupported[2]
-        reason = f"XLA has no form of the operation {operation}"
+        reason = f"XLA does not support the operation {operation}"
     elif variable:
         operation = variable[2]
         reason = (
@@ -115,8 +115,8 @@ def make_not_compilable_error(name: str, error: Exception) -> UnsupportedByTarge
     elif _LOOP.search(text):
         operation = "While"
         reason = (
-            "XLA differentiates a loop (While) only where it knows how often it runs at most, as "
-            "by tf.while_loop(..., maximum_iterations=n)"
+            "XLA differentiates a loop (While) only if it knows the maximum number of iterations, "
+            "as in tf.while_loop(..., maximum_iterations=n)"
         )
     else:
         operation, reason = "", _summarize(error)
@@ -133,7 +133,7 @@ def make_not_compilable_error(name: str, error: Exception) -> UnsupportedByTarge
 
 
 def _summarize(error: BaseException) -> str:
-    """Returns the line of an error with the reason; AutoGraph and Keras put others before it."""
+    """Returns the line of an error that has the reason; AutoGraph and Keras begin with others."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if lines and lines[0] == "in user code:":
         # AutoGraph prints the frames first, and the exception's own text last.

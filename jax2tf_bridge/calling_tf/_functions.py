@@ -91,7 +91,7 @@ class FlatFunction(abc.ABC):
     """A TensorFlow function of flat tensors; thread-safe.
 
     It is traced once per combination of argument shapes. If two threads trace it at the same time,
-    both use the trace that is done first.
+    both use the trace that finishes first.
     """
 
     def __init__(self, name: str, options: CallOptions) -> None:
@@ -103,7 +103,7 @@ class FlatFunction(abc.ABC):
 
     @abc.abstractmethod
     def run(self, tensors: Sequence[tf.Tensor]) -> Results:
-        """Runs the function, operation by operation in eager mode, otherwise in the graph."""
+        """Runs the function operation by operation in eager mode; adds it to a graph otherwise."""
 
     def known_shapes(
         self, avals: Sequence[Aval], shapes: Sequence[tuple[Any, ...]]
@@ -131,7 +131,7 @@ class FlatFunction(abc.ABC):
             arrays_out = [jax.device_put(array, *devices) for array in arrays_out]
         return arrays_out, structure
 
-    def traced(self, avals: Sequence[Aval]) -> FunctionTrace:
+    def get_trace(self, avals: Sequence[Aval]) -> FunctionTrace:
         """Traces the function for arguments of these shapes and dtypes; cached.
 
         Raises:
@@ -175,9 +175,9 @@ class FlatFunction(abc.ABC):
             if not all(isinstance(size, int) for size in aval.shape):
                 raise ShapeError(
                     f"The TensorFlow function {self.name} is called with an argument of symbolic "
-                    f"shape: {aval}, argument {i}. TensorFlow compiles for known sizes alone. "
-                    "Carry its graph along, which takes any size: call_tf(..., "
-                    "call_tf_graph=True). Or export the function for known shapes (without "
+                    f"shape: {aval}, argument {i}. TensorFlow compiles for known sizes only. "
+                    "Embed its graph, which takes any size: call_tf(..., call_tf_graph=True). "
+                    "Or export the function for known shapes (without "
                     "polymorphic_shapes), once for each size."
                 )
 

@@ -1,4 +1,4 @@
-"""Makes the graphs of TensorFlow functions that portable functions embed."""
+"""Makes the TensorFlow graphs that portable functions embed."""
 
 from __future__ import annotations
 
@@ -71,9 +71,10 @@ class _SizeChecks:
         missing = size.variables() - self._values.keys()
         if missing:
             raise ShapeError(
-                f"The result {i} of the TensorFlow function {self._name} is to have the size "
-                f"{size}, which does not follow from the sizes of its arguments: none determines "
-                f"{', '.join(sorted(missing))}. Declare another size in output_shape_dtype."
+                f"The result {i} of the TensorFlow function {self._name} is declared with the "
+                f"size {size}, which does not follow from the sizes of its arguments: none "
+                f"determines {', '.join(sorted(missing))}. Declare another size in "
+                "output_shape_dtype."
             )
         return size.evaluate_with(self._values, SizeAlgebra(tf.int32))
 
@@ -129,7 +130,7 @@ def make_embedded_graph(
       CallTfError: the function raised.
       UnsupportedByTargetError: the function changes variables, or captures other resources.
     """
-    traced = function.traced(avals)
+    traced = function.get_trace(avals)
     check_no_updates(function.name, traced)
     if traced.concrete.captured_inputs:
         return _embed_graph(function.name, traced, avals, results)
@@ -198,7 +199,7 @@ def _read_captures(
                 values[place] = variable.numpy()
             elif tensor.dtype in (tf.resource, tf.variant):
                 raise _make_not_constant_error(
-                    name, f"a resource that is no tf.Variable ({tensor!r:.80})"
+                    name, f"a resource that is not a tf.Variable ({tensor!r:.80})"
                 )
             else:
                 constants[place] = tensor.numpy()
@@ -215,8 +216,8 @@ def _is_jax_dtype(value: np.ndarray) -> bool:
 
 def _make_not_constant_error(name: str, what: str) -> UnsupportedByTargetError:
     return UnsupportedByTargetError(
-        f"The TensorFlow function {name} cannot be carried along as a graph (call_tf_graph=True), "
-        f"since it captures {what}. Pass it as an argument; or call the TensorFlow function around "
+        f"The TensorFlow function {name} cannot be embedded as a graph (call_tf_graph=True): "
+        f"it captures {what}. Pass it as an argument; or call the TensorFlow function around "
         "the converted one.",
         operation="",
         source=None,
@@ -231,16 +232,16 @@ def _make_portable(graph_def: Any) -> bytes:
     """
     library = {function.signature.name: function for function in graph_def.library.function}
     reached: dict[str, Any] = {}
-    waiting = [graph_def.node]
-    while waiting:
-        for node in waiting.pop():
+    pending = [graph_def.node]
+    while pending:
+        for node in pending.pop():
             for name in (
                 node.op,
                 *(callee.name for callee in _iterate_callees(node, sorted(node.attr))),
             ):
                 if name in library and name not in reached:
                     reached[name] = library[name]
-                    waiting.append(library[name].node_def)
+                    pending.append(library[name].node_def)
     del graph_def.library.gradient[:], graph_def.library.registered_gradients[:]
     del graph_def.library.function[:]
     for function in reached.values():
@@ -312,21 +313,21 @@ class _GraphScope:
 
     Attributes:
       nodes: the nodes.
-      typed: the tensors that were handles and are values now, by reference.
-      of_function: whether it is a function, whose references name the output of the node.
+      typed: the types of the tensors that were handles and are now values, by reference.
+      is_function: whether it is a function, whose references name the output of the node.
       renamed: the new references of results that were renamed.
     """
 
     nodes: Sequence[Any]
     typed: dict[str, _Value]
-    of_function: bool
+    is_function: bool
     renamed: dict[str, str] = field(default_factory=dict)
 
     def reference(self, node: Any, i: int, result: str) -> str:
-        return f"{node.name}:{result}:{i}" if self.of_function else f"{node.name}:{i}"
+        return f"{node.name}:{result}:{i}" if self.is_function else f"{node.name}:{i}"
 
     def value(self, reference: str) -> _Value | None:
-        if not self.of_function and ":" not in reference:
+        if not self.is_function and ":" not in reference:
             reference += ":0"
         return self.typed.get(reference)
 
@@ -350,7 +351,7 @@ def _replace_variables(graph_def: Any, variables: Mapping[str, tf.TensorSpec]) -
             dtype, shape = types[f"{node.name}:0"]
             node.attr["dtype"].type = dtype
             node.attr["shape"].shape.CopyFrom(shape)
-    _Rewriter(graph_def.library).rewrite(_GraphScope(graph_def.node, types, of_function=False))
+    _Rewriter(graph_def.library).rewrite(_GraphScope(graph_def.node, types, is_function=False))
 
 
 class _Rewriter:
@@ -396,7 +397,7 @@ class _Rewriter:
         for key in removed:
             node.attr.pop(key, None)
         node.attr[attribute].type = value[0]
-        if scope.of_function and old in _OUTPUT_NAMES:
+        if scope.is_function and old in _OUTPUT_NAMES:
             old_reference = f"{node.name}:{_OUTPUT_NAMES[old]}:0"
             _replace_inputs(scope.nodes, old_reference, f"{node.name}:output:0")
             scope.renamed[old_reference] = f"{node.name}:output:0"
@@ -423,9 +424,10 @@ class _Rewriter:
             scope.typed[scope.reference(node, i, "output")] = value
 
     def _specialize(self, name: str, values: Mapping[int, _Value]) -> tuple[str, dict[int, _Value]]:
-        """Specializes a function to these values; returns its name and the results that are values.
+        """Specializes a function to these values; cached.
 
-        Each combination is made once.
+        Returns:
+          The name of the new function, and the types of the results that are values now.
         """
         key = name, tuple(sorted((i, str(argument_value)) for i, argument_value in values.items()))
         if key in self._specialized:
@@ -443,7 +445,7 @@ class _Rewriter:
             argument.ClearField("handle_data")
             function.arg_attr[i].attr.pop("_output_shapes", None)
             typed[argument.name] = argument_value
-        scope = _GraphScope(function.node_def, typed, of_function=True)
+        scope = _GraphScope(function.node_def, typed, is_function=True)
         self.rewrite(scope)
         results: dict[int, _Value] = {}
         for i, result in enumerate(function.signature.output_arg):

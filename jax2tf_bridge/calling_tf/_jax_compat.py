@@ -12,7 +12,7 @@ from typing import Any
 
 from jax2tf_bridge._utils import SeamName
 
-_WITHOUT = "JAX may drop or repeat a call whatever has_side_effects and ordered say"
+_WITHOUT = "JAX may drop or repeat a call, regardless of has_side_effects and ordered"
 
 _EFFECT = SeamName("jax._src.effects", "Effect", "0.8 to 0.12", _WITHOUT)
 _LOWERABLE = SeamName("jax._src.effects", "lowerable_effects", "0.8 to 0.12", _WITHOUT)
@@ -38,7 +38,7 @@ _ORDERED = SeamName(
     "jax._src.effects",
     "ordered_effects",
     "0.8 to 0.12",
-    "ordered=True keeps calls, not their order",
+    "ordered=True keeps the calls, but not their order",
 )
 _TRACING = SeamName(
     "jax._src.core",

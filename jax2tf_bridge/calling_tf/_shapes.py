@@ -45,7 +45,7 @@ def compute_result_shapes(
         return known
     known_shapes: list[JaxShape | None] = [
         tuple(t.shape) if t.shape.rank is not None and t.shape.is_fully_defined() else None
-        for t in function.traced(avals).results
+        for t in function.get_trace(avals).results
     ]
     if all(shape is not None for shape in known_shapes):
         return [shape for shape in known_shapes if shape is not None]
@@ -57,7 +57,7 @@ def compute_result_avals(function: FlatFunction, avals: Sequence[Aval]) -> list[
 
     If TensorFlow does not know a size and it is not declared, the function is compiled.
     """
-    traced = function.traced(avals)
+    traced = function.get_trace(avals)
     if all(t.shape.is_fully_defined() for t in traced.results):
         return [get_aval(t) for t in traced.results]
     declared = function.options.declared
@@ -87,8 +87,8 @@ def _infer_shapes(
 
     A wrong guess cannot give wrong results, because the graph checks its sizes.
     """
-    every = (d for aval in avals for d in aval.shape)
-    symbolic = list(dict.fromkeys(d for d in every if isinstance(d, DimExpr)))
+    dimensions = (d for aval in avals for d in aval.shape)
+    symbolic = list(dict.fromkeys(d for d in dimensions if isinstance(d, DimExpr)))
     variables = sorted({name for d in symbolic for name in d.variables()})
     trials: list[tuple[dict[str, int], list[tuple[int, ...]]]] = []
     failure: BridgeError | None = None
@@ -111,16 +111,18 @@ def _infer_shapes(
         trials.append((sizes, [tuple(_evaluate(d, {}) for d in aval.shape) for aval in results]))
     if len(trials) < _MIN_TRIALS:
         raise _make_unknown_size_error(
-            function, "the function was tried at some, and failed"
+            function, "it fails at most of the concrete sizes that were tried"
         ) from failure
-    in_jax = {dim_from_jax(d): d for shape in shapes for d in shape}
+    jax_dimensions = {dim_from_jax(d): d for shape in shapes for d in shape}
     inferred: list[JaxShape] = []
     for columns in zip(*(results for _, results in trials), strict=True):
         if len(set(map(len, columns))) > 1:
             raise _make_unknown_size_error(function, "its number of dimensions depends on sizes")
         inferred.append(
             tuple(
-                _fit_expression(function, [sizes for sizes, _ in trials], column, symbolic, in_jax)
+                _fit_expression(
+                    function, [sizes for sizes, _ in trials], column, symbolic, jax_dimensions
+                )
                 for column in zip(*columns, strict=True)
             )
         )
@@ -132,12 +134,12 @@ def _fit_expression(
     trials: Sequence[dict[str, int]],
     column: Sequence[int],
     symbolic: Sequence[DimExpr],
-    in_jax: dict[Any, Any],
+    jax_dimensions: dict[Any, Any],
 ) -> Any:
-    """Finds a number or a JAX expression of argument sizes that has these values in the trials."""
+    """Finds a number, or a JAX expression of argument sizes, with these values in the trials."""
     if len(set(column)) == 1:
         return column[0]
-    for expression, values in _iterate_candidates(trials, symbolic, in_jax):
+    for expression, values in _iterate_candidates(trials, symbolic, jax_dimensions):
         (first, second), (low, high) = column[:2], values[:2]
         if first == second or low == high:
             continue
@@ -151,21 +153,21 @@ def _fit_expression(
 
 
 def _iterate_candidates(
-    trials: Sequence[dict[str, int]], symbolic: Sequence[DimExpr], in_jax: dict[Any, Any]
+    trials: Sequence[dict[str, int]], symbolic: Sequence[DimExpr], jax_dimensions: dict[Any, Any]
 ) -> Iterator[tuple[Any, list[int]]]:
     """Yields argument sizes, their quotients, products and sums, with their values."""
     values = {d: [d.evaluate(sizes) for sizes in trials] for d in symbolic}
     for d in symbolic:
-        yield in_jax[d], values[d]
+        yield jax_dimensions[d], values[d]
     for d in symbolic:
         for k in range(2, _MAX_STRIDE + 1):
             for c in range(k):
-                yield (in_jax[d] + c) // k, [(v + c) // k for v in values[d]]
+                yield (jax_dimensions[d] + c) // k, [(v + c) // k for v in values[d]]
     for i, d in enumerate(symbolic):
         for e in symbolic[i:]:
             pairs = list(zip(values[d], values[e], strict=True))
-            yield in_jax[d] * in_jax[e], list(map(math.prod, pairs))
-            yield in_jax[d] + in_jax[e], list(map(sum, pairs))
+            yield jax_dimensions[d] * jax_dimensions[e], list(map(math.prod, pairs))
+            yield jax_dimensions[d] + jax_dimensions[e], list(map(sum, pairs))
 
 
 def _evaluate(dimension: Dim, sizes: dict[str, int]) -> int:
@@ -174,7 +176,7 @@ def _evaluate(dimension: Dim, sizes: dict[str, int]) -> int:
 
 def _make_unknown_size_error(function: FlatFunction, why: str) -> ShapeError:
     return ShapeError(
-        f"The size of a result of the TensorFlow function {function.name} is not known for "
+        f"The size of a result of the TensorFlow function {function.name} cannot be inferred for "
         f"arguments of symbolic sizes: {why}. Declare the results where it is called, as "
         "output_shape_dtype=jax.ShapeDtypeStruct((x.shape[0], 10), x.dtype)."
     )

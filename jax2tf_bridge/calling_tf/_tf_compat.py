@@ -15,15 +15,14 @@ _OP_DEFINITIONS = SeamName(
     "tensorflow.python.framework.op_def_registry",
     "get",
     "2.20 to 2.22",
-    "every function counts as one that changes or draws something where has_side_effects is set, "
-    "which jax.checkpoint refuses, and graphs keep attributes at their defaults, which an older "
-    "TensorFlow may not know",
+    "with has_side_effects, jax.checkpoint refuses all functions, because all count as stateful; "
+    "and graphs keep attributes with default values, which an older TensorFlow may not know",
 )
 _STOP_TAPES = SeamName(
     "tensorflow.python.pywrap_tfe",
     "TFE_Py_TapeSetStopOnThread",
     "2.20 to 2.22",
-    "a gradient that is asked for while a tf.function is traced is an error",
+    "computing a gradient while a tf.function is traced is an error",
 )
 _RESTART_TAPES = SeamName(
     "tensorflow.python.pywrap_tfe",
@@ -33,7 +32,7 @@ _RESTART_TAPES = SeamName(
 )
 SEAM: Sequence[SeamName] = (_OP_DEFINITIONS, _STOP_TAPES, _RESTART_TAPES)
 
-# Operations that are stateful by definition but harmless to repeat: calls, whose bodies are
+# Operations that TensorFlow defines as stateful but that may be repeated: calls, whose bodies are
 # inspected separately; reads of variables; and assertions, which XLA drops.
 _HARMLESS = frozenset(
     {
@@ -51,7 +50,7 @@ _HARMLESS = frozenset(
         "XlaCallModule",
     }
 )
-_UNKNOWN_OPERATION = "an operation that is not known"
+_UNKNOWN_OPERATION = "an unknown operation"
 
 
 @contextmanager

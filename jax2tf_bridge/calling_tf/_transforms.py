@@ -27,7 +27,7 @@ from jax2tf_bridge.errors import BridgeError, GradientError
 from jax2tf_bridge.portable import Aval
 
 
-def make_batched(function: FlatFunction, batched: Sequence[bool]) -> FlatFunction:
+def make_batch_function(function: FlatFunction, batched: Sequence[bool]) -> FlatFunction:
     """Makes a batched function, with the batch along the first axis of arguments and results.
 
     Args:
@@ -95,7 +95,7 @@ class _Batch(FlatFunction):
         return [t[i] if b else t for t, b in zip(tensors, self._batched, strict=True)]
 
     def _trace_row(self, tensors: Sequence[tf.Tensor]) -> FunctionTrace:
-        return self._function.traced(
+        return self._function.get_trace(
             [
                 Aval(tuple(t.shape[1:] if b else t.shape), t.dtype.name)
                 for t, b in zip(tensors, self._batched, strict=True)
@@ -106,8 +106,8 @@ class _Batch(FlatFunction):
         self, tensors: Sequence[tf.Tensor], row: FunctionTrace, map_function: Any
     ) -> Sequence[tf.Tensor]:
         """Maps the function over the batched tensors; the others are closed over."""
-        # In the body of a loop, a tape cannot differentiate a branch, but it can differentiate a
-        # call of a function that has one.
+        # A tape cannot differentiate a branch in the body of a loop, but it can differentiate a
+        # call of a function with a branch.
         call: Any = (
             row
             if row.has_control_flow()
@@ -128,9 +128,9 @@ class _Batch(FlatFunction):
     def _trace_vectorized(self, tensors: Sequence[tf.Tensor]) -> FunctionTrace | None:
         """Traces the vectorized function for these tensors; None if it cannot be vectorized."""
         try:
-            # A function that only runs eagerly has no graph at all.
+            # Tracing fails for a function that only runs eagerly.
             if self._is_vectorizable(tensors, self._trace_row(tensors)):
-                return self.traced([get_aval(t) for t in tensors])
+                return self.get_trace([get_aval(t) for t in tensors])
         except BridgeError:
             pass
         return None
@@ -238,25 +238,25 @@ class _GradientFunction(FlatFunction):
     def _check_no_random_numbers(
         self, tensors: Sequence[tf.Tensor], results: Sequence[Any]
     ) -> None:
-        """Raises GradientError if gradients depend on random numbers, which a rerun draws again."""
+        """Raises GradientError if gradients depend on random numbers, which differ in each run."""
         if not tf.executing_eagerly():
             operation = _find_random_operation(results)
             if operation is None:
                 return
             raise GradientError(
                 f"The TensorFlow function {self._function.name} draws random numbers ({operation}) "
-                "that its gradient depends on. The gradient runs it again, with others: it would "
-                "be wrong. Draw them by tf.random.stateless_uniform and its like, with a seed that "
-                "is an argument."
+                "that its gradient depends on. The gradient would run it again with other numbers, "
+                "and be wrong. Draw them with stateless operations, such as "
+                "tf.random.stateless_uniform, and pass the seed as an argument."
             )
         count = len(tensors) - len(self._results)
         avals = [get_aval(t) for t in tensors]
         try:
-            operations = self._function.traced(avals[:count]).stateful_operations()
+            operations = self._function.get_trace(avals[:count]).stateful_operations()
         except BridgeError:
             return  # the function only runs eagerly, so there is no graph to inspect
         if any(map(_RANDOM_OPERATION.search, operations)):
-            self.traced(avals)
+            self.get_trace(avals)
 
 
 def _find_random_operation(results: Sequence[tf.Tensor]) -> str | None:
@@ -267,16 +267,16 @@ def _find_random_operation(results: Sequence[tf.Tensor]) -> str | None:
     )
     if not random_operations:
         return None
-    waiting, seen = [t.op for t in results], set()
-    while waiting:
-        op = waiting.pop()
+    pending, seen = [t.op for t in results], set()
+    while pending:
+        op = pending.pop()
         if op in seen:
             continue
         seen.add(op)
         # Treats every call as possibly random; its body is not inspected.
         if _RANDOM_OPERATION.search(op.type) or op.type == "StatefulPartitionedCall":
             return random_operations[0]
-        waiting += [t.op for t in op.inputs]
+        pending += [t.op for t in op.inputs]
     return None
 
 

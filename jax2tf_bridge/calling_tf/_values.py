@@ -27,8 +27,8 @@ def check_argument(leaf: Any, label: str, name: str) -> Any:
     """
     if tf.is_tensor(leaf) or isinstance(leaf, tf.Variable):
         raise DTypeError(
-            f"The argument {label} of {name} is a TensorFlow value: {leaf!r:.200}. A function made "
-            "by call_tf takes what JAX functions take: pass an array, as value.numpy()."
+            f"The argument {label} of {name} is a TensorFlow value: {leaf!r:.200}. Functions "
+            "made by call_tf take JAX or NumPy arrays: pass value.numpy()."
         )
     if isinstance(leaf, jax.Array) or getattr(leaf, "dtype", None) == jax.dtypes.float0:
         value = leaf
@@ -55,7 +55,7 @@ def _check_dtype(value: Any, label: str, name: str) -> None:
     elif dtype == jax.dtypes.float0:
         hint = "It is the tangent of an integer, and has no values: leave it out."
     elif is_narrow(Aval((), np.dtype(dtype).name)):
-        hint = "TensorFlow reads values of less than 8 bits wrongly: pass it as int8 or uint8."
+        hint = "TensorFlow misreads values of fewer than 8 bits: pass it as int8 or uint8."
     elif not _has_tensorflow_dtype(np.dtype(dtype).name):
         hint = "Convert it before, for instance with x.astype('float32')."
     else:
@@ -259,13 +259,13 @@ _DENSE_ADVICE = {
 def _to_tensor(leaf: Any, label: str, name: str) -> tf.Tensor:
     if isinstance(leaf, (str, bytes)) or getattr(leaf, "dtype", None) == tf.string:
         raise DTypeError(
-            f"{label} of the TensorFlow function {name} is a string, and JAX has none. Return "
+            f"{label} of the TensorFlow function {name} is a string, which JAX lacks. Return "
             "numbers, such as indices into a table of strings."
         )
     if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)):
         raise StructureError(
-            f"{label} of the TensorFlow function {name} is a {type(leaf).__name__}, and JAX has "
-            f"dense arrays alone. Return {_DENSE_ADVICE[type(leaf)]}."
+            f"{label} of the TensorFlow function {name} is a {type(leaf).__name__}, but JAX "
+            f"has only dense arrays. Return {_DENSE_ADVICE[type(leaf)]}."
         )
     try:
         tensor = tf.convert_to_tensor(leaf)

@@ -127,10 +127,14 @@ def test_errors_of_the_bridge_within_stay_what_they_are(way: Callable[..., Any])
 @pytest.mark.parametrize(
     ("f", "operation", "reason"),
     [
-        (measures_text, "AsString", "XLA has no form of the operation AsString"),
-        (calls_python, "EagerPyFunc", "XLA has no form of the operation EagerPyFunc"),
-        (positives, "Where", "gives a result whose size depends on .* the operation Where, and"),
-        (different, "Unique", "gives a result whose size depends on .* the operation Unique, and"),
+        (measures_text, "AsString", "XLA does not support the operation AsString"),
+        (calls_python, "EagerPyFunc", "XLA does not support the operation EagerPyFunc"),
+        (positives, "Where", "returns a result whose size depends on .* the operation Where, but"),
+        (
+            different,
+            "Unique",
+            "returns a result whose size depends on .* the operation Unique, but",
+        ),
         (counts, "AssignAddVariableOp", r"changes a tf.Variable \(AssignAddVariableOp\), which"),
     ],
 )

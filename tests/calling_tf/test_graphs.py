@@ -287,7 +287,7 @@ def _looks_up() -> Callable[..., Any]:
     ("make", "text"),
     [
         (_assigns, "changes a tf.Variable"),
-        (_looks_up, "a resource that is no tf.Variable"),
+        (_looks_up, "a resource that is not a tf.Variable"),
     ],
 )
 def test_what_cannot_be_carried_along(make: Callable[..., Any], text: str) -> None:

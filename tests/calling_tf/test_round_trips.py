@@ -171,7 +171,7 @@ def test_custom_calls_are_for_devices_of_the_installed_tensorflow_alone() -> Non
     with pytest.raises(
         PlatformError,
         match=r"function factor cannot be compiled for tpu: it calls \w+, Qr, which each platform "
-        r".* has no device of that platform\. Carry the graph along \(call_tf_graph=True\)",
+        r".* has no device of that platform\. Embed the graph \(call_tf_graph=True\)",
     ):
         export(call_tf(factor), platforms=["cpu", "tpu"])(X)
 

@@ -151,7 +151,7 @@ def test_auto_of_an_unknown_size_that_cannot_stay_open() -> None:
     f = tf.function(convert(best, polymorphic_shapes=AUTO), input_signature=spec)
     with pytest.raises(
         ShapeError,
-        match=r"AUTO cannot leave dimension 0 of the argument x open, whose size is not known: the "
+        match=r"AUTO cannot leave dimension 0 of the argument x open, and its size is unknown: the "
         r"function needs d0 >= 5\. Pass polymorphic_constraints=AUTO",
     ):
         f.get_concrete_function()

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 # Private: an export does not show how a variable is written for JAX.
-from jax2tf_bridge.from_jax.shapes._assumptions import Progression, progressions
+from jax2tf_bridge.from_jax.shapes._assumptions import Progression, find_progressions
 from shape_poly import DimExpr, parse_comparison, parse_dimension
 
 
@@ -21,7 +21,7 @@ from shape_poly import DimExpr, parse_comparison, parse_dimension
     ],
 )
 def test_what_is_one(constraint: str, found: list[Progression]) -> None:
-    assert list(progressions([parse_comparison(constraint)])) == found
+    assert list(find_progressions([parse_comparison(constraint)])) == found
 
 
 @pytest.mark.parametrize(
