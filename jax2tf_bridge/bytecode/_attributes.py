@@ -50,11 +50,11 @@ class Dictionary:
 
 
 RawAttribute: TypeAlias = str | Tensor | TypeReference | Dictionary | None
-"""An attribute that a summary needs; None stands for all other kinds."""
+"""An attribute of a kind that a summary needs, or None."""
 
 
 class RawAttributes:
-    """A table of attributes; references to others stay indices, so nothing here recurses."""
+    """A table of attributes. References to attributes stay indices, so reading does not recurse."""
 
     def __init__(self, layout: Layout) -> None:
         self._table, self._strings = layout.attributes, layout.strings
@@ -62,7 +62,7 @@ class RawAttributes:
         self._known: dict[int, RawAttribute] = {}
 
     def read(self, index: int) -> RawAttribute:
-        """Reads an attribute; returns None for all other kinds.
+        """Reads an attribute; returns None for kinds that a summary does not need.
 
         Raises:
           FileFormatError: the index is out of range, or the bytes are invalid for the kind.
@@ -87,7 +87,7 @@ class RawAttributes:
             for _ in range(cursor.count("entries", 2)):
                 name = self.string(cursor.varint())
                 if name is None:
-                    cursor.fail("a dictionary has a name that is no string")
+                    cursor.fail("a dictionary has a name that is not a string")
                 entries.append((name, cursor.varint()))
             value = Dictionary(tuple(entries))
         else:
@@ -115,8 +115,8 @@ _BUILTIN_INTEGER_TYPE, _BUILTIN_INDEX_TYPE = ("builtin", 0), ("builtin", 1)
 class Attributes:
     """A table of attributes as Python values: numbers, strings, tensors, lists and dictionaries.
 
-    Attributes may share parts, so a small table could expand to endless values; the size of each
-    expanded value is limited.
+    The size of each value is limited, because attributes may share parts, so that a small table
+    could expand to endless values.
     """
 
     def __init__(self, layout: Layout, raw: RawAttributes) -> None:
@@ -153,7 +153,9 @@ class Attributes:
                 entry.cursor.fail(f"attributes are nested more than {_MAX_DEPTH} deep")
             weighted = self._known[index] = self._value(index, entry, depth)
             if weighted[1] > self._max_size:
-                entry.cursor.fail("an attribute stands for more than a module of this size can")
+                entry.cursor.fail(
+                    "an attribute expands to more than a module of this size may hold"
+                )
         return weighted
 
     def _value(self, index: int, entry: AttributeEntry, depth: int) -> tuple[Attribute, int]:
@@ -208,7 +210,7 @@ class Attributes:
             return _read_numbers(cursor)
         if kind == _SYMBOL:
             text = self._raw.read(cursor.varint())
-            return text if isinstance(text, str) else Unsupported("a symbol that is no string")
+            return text if isinstance(text, str) else Unsupported("a symbol that is not a string")
         if kind == _UNIT:
             return True
         if kind == _BUILTIN_INTEGER:

@@ -120,34 +120,34 @@ class Cursor:
         value = self.varint()
         return value >> 1, bool(value & 1)
 
-    def count(self, of: str, size: int = 1) -> int:
+    def count(self, what: str, size: int = 1) -> int:
         """Reads the number of items that follow, of at least `size` bytes each."""
         value = self.varint()
         if value * size > self.left:
-            self.fail(f"{value} {of} are announced, and {self.left} bytes are left")
+            self.fail(f"it declares {value} {what}, but only {self.left} bytes are left")
         return value
 
-    def index(self, of: str, length: int) -> int:
+    def index(self, what: str, length: int) -> int:
         """Reads an index into a table of `length` entries."""
-        return self.checked_index(self.varint(), of, length)
+        return self.checked_index(self.varint(), what, length)
 
-    def checked_index(self, index: int, of: str, length: int) -> int:
+    def checked_index(self, index: int, what: str, length: int) -> int:
         """Returns `index` if it is less than `length`; otherwise raises FileFormatError."""
         if index >= length:
-            self.fail(f"{of} {index} is named, of {length}")
+            self.fail(f"it refers to {what} {index}, but the table has {length} entries")
         return index
 
-    def skip(self, size: int, of: str) -> int:
+    def skip(self, size: int, what: str) -> int:
         """Skips `size` bytes; returns the position before them."""
         if size > self.left:
-            self.fail(f"{of} of {size} bytes is announced, and {self.left} bytes are left")
+            self.fail(f"it declares {what} of {size} bytes, but only {self.left} bytes are left")
         self.at += size
         return self.at - size
 
     def align(self, alignment: int) -> None:
         """Skips padding up to the next multiple of `alignment`."""
         if alignment < 1 or alignment & (alignment - 1):
-            self.fail(f"the alignment {alignment} is no power of two")
+            self.fail(f"the alignment {alignment} is not a power of two")
         self.skip(-(self.base + self.at) % alignment, "padding")
 
     def split_off(self, size: int, what: str) -> Cursor:
@@ -239,22 +239,22 @@ class EntryTable:
     """A table of the positions and dialects of attributes, or of types."""
 
     def __init__(
-        self, of: str, count: int, offsets: Cursor, data: Cursor, dialects: Sequence[str]
+        self, what: str, count: int, offsets: Cursor, data: Cursor, dialects: Sequence[str]
     ) -> None:
         # The sizes of the entries, grouped by dialect, are in `offsets`; the entries in `data`.
-        self._of, self._data = of, data
+        self._what, self._data = what, data
         self._starts = array("Q", [data.at])
         self._custom = bytearray()
         self._group_ends: list[int] = []
         self._group_dialects: list[str] = []
         while len(self) < count:
             dialect = dialects[offsets.index("dialect", len(dialects))]
-            group_size = offsets.count(f"{of}s")
+            group_size = offsets.count(f"{what}s")
             if not 0 < group_size <= count - len(self):
-                offsets.fail(f"{group_size} {of}s come where {count - len(self)} are left")
+                offsets.fail(f"there are {group_size} {what}s where {count - len(self)} are left")
             for _ in range(group_size):
                 size, custom = offsets.read_flagged()
-                data.skip(size, of)
+                data.skip(size, what)
                 self._starts.append(data.at)
                 self._custom.append(custom)
             self._group_ends.append(len(self))
@@ -264,7 +264,7 @@ class EntryTable:
         return len(self._custom)
 
     def __getitem__(self, index: int) -> AttributeEntry:
-        self._data.checked_index(index, self._of, len(self))
+        self._data.checked_index(index, self._what, len(self))
         dialect = self._group_dialects[bisect_right(self._group_ends, index)]
         data = self._data
         cursor = Cursor(
@@ -307,8 +307,8 @@ class Layout:
       producer: the tool that wrote it, such as "StableHLO_v1.13.0".
       operation_names: full names, such as "vhlo.add_v1".
       operations: the section of the outermost operation.
-      max_characters, max_entries: the maximum sizes of texts and dictionaries together. Shared
-        parts are small in the file but large when expanded; no real module expands to so much.
+      max_characters, max_entries: the maximum total sizes of texts and of dictionaries. Parts that
+        are shared in the file may expand to much more; no real module exceeds these limits.
     """
 
     version: int
@@ -352,14 +352,14 @@ def read_layout(data: memoryview) -> Layout:
     """
     if data[:4] != MAGIC:
         raise FileFormatError(
-            "The StableHLO module is no MLIR bytecode, as portable artifacts are: expected "
+            "The StableHLO module is not MLIR bytecode, the form of portable artifacts: expected "
             f"{len(MAGIC)} bytes {MAGIC!r} at its beginning. Got: {bytes(data[:4])!r}."
         )
     whole = Cursor(data, "its header", at=len(MAGIC))
     version = whole.varint()
     if version > NEWEST_VERSION:
         whole.fail(
-            f"the version of MLIR bytecode is {version}, and 0 to {NEWEST_VERSION} are known"
+            f"the version of MLIR bytecode is {version}, and 0 to {NEWEST_VERSION} are supported"
         )
     producer = _read_producer(whole)
     sections = _read_sections(whole)
@@ -389,8 +389,8 @@ def _read_producer(header: Cursor) -> str:
     start = header.at
     length = bytes(header.data[start : start + _MAX_PRODUCER_LENGTH]).find(0)
     if length < 0:
-        header.fail("the name of what wrote it does not end")
-    header.skip(length + 1, "the name of what wrote it")
+        header.fail("the producer's name has no end")
+    header.skip(length + 1, "the producer's name")
     return str(header.data[start : start + length], "utf-8", "replace")
 
 
@@ -408,7 +408,7 @@ def _read_sections(whole: Cursor) -> Mapping[Section, Cursor]:
     while whole.left:
         number, cursor = read_section(whole)
         if number not in Section.__members__.values() or number in sections:
-            whole.fail(f"section {number} is not known, or is there twice")
+            whole.fail(f"section {number} is unknown or occurs twice")
         section = Section(number)
         cursor.what = f"the section of {section.name.lower().replace('_', ' ')}"
         sections[section] = cursor if section in _UNCOPIED else _copy(cursor)

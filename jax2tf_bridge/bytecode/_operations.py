@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from jax2tf_bridge.bytecode import _layout
 from jax2tf_bridge.bytecode._layout import VARINT_SIZES, Cursor, Layout, Section
 
-# Bits for the optional parts of an operation; the parts are stored in another order.
+# Bits that mark the optional parts of an operation. The parts are not stored in this order.
 ATTRIBUTES, RESULTS, OPERANDS, SUCCESSORS, REGIONS, USE_LISTS, PROPERTIES = (
     1 << bit for bit in range(7)
 )
@@ -85,7 +85,7 @@ class ModuleWalk:
         cursor = self._cursor
         n_operations, _ = read_block(cursor, self._version)
         if n_operations != 1:
-            cursor.fail(f"{n_operations} operations stand in the place of one module")
+            cursor.fail(f"there are {n_operations} operations where one module is expected")
         stack = [_OperationFrame(-1, 0, operations=1)]
         while stack:
             frame = stack[-1]
@@ -113,9 +113,9 @@ class ModuleWalk:
         name = cursor.index("operation", len(self.counts))
         mask = cursor.byte()
         if mask > ALL:
-            cursor.fail(f"an operation has parts {mask:#x} that are not known")
+            cursor.fail(f"an operation has unknown parts ({mask:#x})")
         if not depth and name != self._module:
-            cursor.fail("the outermost operation is no module")
+            cursor.fail("the outermost operation is not a module")
         skip_numbers(cursor, 1)  # its location
         attributes = cursor.varint() if mask & ATTRIBUTES else None
         properties = cursor.varint() if mask & PROPERTIES else None
@@ -180,7 +180,7 @@ def read_regions(cursor: Cursor, version: int) -> tuple[int, bool, Cursor | None
         return regions, isolated, None
     number, section = _layout.read_section(cursor)
     if number != Section.OPERATIONS:
-        cursor.fail(f"section {number} stands in the place of regions")
+        cursor.fail(f"there is section {number} where regions are expected")
     return regions, isolated, section
 
 

@@ -94,9 +94,9 @@ class DenseElements:
 
         shape = [size for size in self.type.shape if size is not None]
         if len(shape) < len(self.type.shape):
-            raise self._wrong("of which not all sizes are known")
+            raise self._make_error("whose sizes are not all known")
         if len(shape) > _MAX_AXES:
-            raise self._wrong("which has more axes than an array can have")
+            raise self._make_error("which has more axes than an array can have")
         count = math.prod(shape)
         elements = self._elements(count)
         elements.flags.writeable = False
@@ -105,7 +105,7 @@ class DenseElements:
                 return elements.reshape(shape)
             return np.broadcast_to(elements.reshape(()), shape)
         except ValueError:
-            raise self._wrong("which is larger than an array can be") from None
+            raise self._make_error("which is larger than an array can be") from None
 
     def _elements(self, count: int) -> np.ndarray[Any, Any]:
         """Returns the elements as a vector of size `count`, or 1 for a repeated element."""
@@ -113,7 +113,7 @@ class DenseElements:
 
         row = find_dtype(_dtype(self))
         if row is None:
-            raise self._wrong("whose elements are of no dtype of arrays")
+            raise self._make_error("whose element type has no NumPy dtype")
         size = self.data.nbytes
         if row.kind == "bool":
             stored = np.frombuffer(self.data, np.uint8)
@@ -124,17 +124,17 @@ class DenseElements:
                 return np.not_equal(stored, 0)
             if size == -(-count // 8):
                 return np.unpackbits(stored, count=count, bitorder="little").view(bool)
-            raise self._wrong(f"and has {size} bytes")
+            raise self._make_error(f"which has {size} bytes")
         dtype = row.numpy()
         if size not in (count * dtype.itemsize, dtype.itemsize):
-            raise self._wrong(f"and has {size} bytes")
+            raise self._make_error(f"which has {size} bytes")
         if row.kind == "int" and row.bits < 8:
             sign = np.uint8(1 << (row.bits - 1))
             stored = np.frombuffer(self.data, np.uint8) & np.uint8((1 << row.bits) - 1)
             return ((stored ^ sign).view(np.int8) - sign.view(np.int8)).astype(dtype)
         return np.require(np.frombuffer(self.data, dtype), requirements="A")
 
-    def _wrong(self, why: str) -> FileFormatError:
+    def _make_error(self, why: str) -> FileFormatError:
         return FileFormatError(
             f"The StableHLO module cannot be read: it has a constant of type {self.type}, {why}."
         )
@@ -167,7 +167,7 @@ class Operation:
       results: the values that it returns.
       attributes: the attributes by their names in VHLO. These are StableHLO's names, except that
         fields of structures are separate attributes (`lhs_contracting_dimensions`).
-      regions: one block per region; empty regions are left out.
+      regions: the block of each region that is not empty.
       source: the user's line, such as "model.py:12", if known.
     """
 
@@ -189,34 +189,34 @@ class Operation:
                 return tuple(map(int, value.array().reshape(-1)))
         elif isinstance(value, tuple) and all(isinstance(v, int) for v in value):
             return tuple(v for v in value if isinstance(v, int))
-        raise self._wrong(name, "a vector of integers")
+        raise self._make_error(name, "a vector of integers")
 
     def int(self, name: str) -> int:
         value = self.attributes.get(name)
         if isinstance(value, int) and not isinstance(value, bool):
             return value
-        raise self._wrong(name, "an integer")
+        raise self._make_error(name, "an integer")
 
     def flags(self, name: str) -> tuple[bool, ...]:
         value = self.attributes.get(name)
         if isinstance(value, DenseElements) and value.type.element == "i1":
             return tuple(map(bool, value.array().reshape(-1)))
-        raise self._wrong(name, "a vector of what is true or false")
+        raise self._make_error(name, "a vector of booleans")
 
     def text(self, name: str) -> str:
         """Reads an attribute that is a string, or the name of an enum value."""
         value = self.attributes.get(name)
         if isinstance(value, str):
             return value
-        raise self._wrong(name, "a string")
+        raise self._make_error(name, "a string")
 
     def flag(self, name: str) -> bool:
         value = self.attributes.get(name)
         if isinstance(value, bool):
             return value
-        raise self._wrong(name, "true or false")
+        raise self._make_error(name, "a boolean")
 
-    def _wrong(self, name: str, expected: str) -> FileFormatError:
+    def _make_error(self, name: str, expected: str) -> FileFormatError:
         state = f"is {self.attributes[name]!r:.100}" if name in self.attributes else "is missing"
         return FileFormatError(
             f"The StableHLO module cannot be read: the attribute {name} of {self.name} {state}, "
@@ -269,11 +269,10 @@ class Program:
         return self.functions["main"]
 
     def __str__(self) -> str:
-        """Returns a text for people, close to MLIR's generic form, which is not read back.
+        """Returns a text for people, close to MLIR's generic form, which cannot be read back.
 
-        Each operation has a line. Values are numbered through each function. Constants of more
-        than 8 different elements are written as dots, and the user's line follows an operation as
-        a comment.
+        Each operation has a line, with the user's line as a comment. Values are numbered within
+        each function. Constants of more than 8 different elements are written as dots.
         """
         lines = ["module {"]
         for function in self.functions.values():

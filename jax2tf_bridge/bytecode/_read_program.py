@@ -22,7 +22,7 @@ from jax2tf_bridge.bytecode._program import (
     Unsupported,
     Value,
 )
-from jax2tf_bridge.bytecode._vhlo import PROPERTIES, plain_name
+from jax2tf_bridge.bytecode._vhlo import PROPERTIES, find_stablehlo_name
 
 _MAX_DEPTH = 64
 """Maximum nesting depth of regions; limited because users of the tree walk it recursively."""
@@ -86,7 +86,7 @@ _FILE_NAME = re.compile(r'[^"<>]+\.\w+')
 
 
 class _Locations:
-    """A reader of source lines; returns None once all lines together have too many characters."""
+    """A reader of source lines; returns None after too many characters in total."""
 
     def __init__(self, layout: Layout, attributes: RawAttributes) -> None:
         self._table, self._attributes = layout.attributes, attributes
@@ -153,20 +153,20 @@ class _ProgramReader:
         self._raw_attributes = RawAttributes(layout)
         self._attributes = Attributes(layout, self._raw_attributes)
         self._locations = _Locations(layout, self._raw_attributes)
-        self._names = [plain_name(name) or name for name in layout.operation_names]
-        self._held: dict[tuple[int, int], Mapping[str, Attribute]] = {}
+        self._names = [find_stablehlo_name(name) or name for name in layout.operation_names]
+        self._native_attributes: dict[tuple[int, int], Mapping[str, Attribute]] = {}
         self._entries_left = layout.max_entries
 
     def program(self) -> Program:
         cursor = self._cursor
         n_operations, has_arguments = cursor.read_flagged()
         if n_operations != 1 or has_arguments:
-            cursor.fail(f"{n_operations} operations stand in the place of one module")
+            cursor.fail(f"there are {n_operations} operations where one module is expected")
         outermost = _Region(_ValueScope(), 0, cursor)
         module = self._operation(outermost, 0)
         cursor.check_finished()
         if module.name != ops.MODULE:
-            cursor.fail("the outermost operation is no module")
+            cursor.fail("the outermost operation is not a module")
         functions: dict[str, Function] = {}
         for block in module.regions:
             for op in block.operations:
@@ -191,7 +191,7 @@ class _ProgramReader:
         name = cursor.index("operation", len(self._names))
         mask = cursor.byte()
         if mask & ~ops.ALL or mask & ops.SUCCESSORS:
-            cursor.fail(f"an operation has parts {mask:#x} that are not known")
+            cursor.fail(f"an operation has unknown parts ({mask:#x})")
         location = cursor.varint()
         attributes = cursor.varint() if mask & ops.ATTRIBUTES else None
         properties = cursor.varint() if mask & ops.PROPERTIES else None
@@ -207,12 +207,12 @@ class _ProgramReader:
         if mask & ops.USE_LISTS:
             ops.skip_use_lists(cursor, len(results))
         region.define(results)
-        held = self._read_attributes(name, attributes, properties)
+        attributes_by_name = self._read_attributes(name, attributes, properties)
         regions: tuple[Block, ...] = ()
         if mask & ops.REGIONS:
             regions = self._regions(region, depth + 1, self._names[name])
         source = self._locations.source(location)
-        return Operation(self._names[name], operands, results, held, regions, source)
+        return Operation(self._names[name], operands, results, attributes_by_name, regions, source)
 
     def _operands(self, region: _Region) -> tuple[Value, ...]:
         cursor, known = self._cursor, region.scope.values
@@ -220,7 +220,7 @@ class _ProgramReader:
         try:
             return tuple([known[cursor.varint()] for _ in range(count)])
         except KeyError as e:
-            cursor.fail(f"the value {e.args[0]} is used, which is not there yet")
+            cursor.fail(f"the value {e.args[0]} is used before it is defined")
 
     def _read_attributes(
         self, name: int, attributes: int | None, properties: int | None
@@ -231,7 +231,7 @@ class _ProgramReader:
             return native
         dictionary = self._raw_attributes.read(attributes)
         if not isinstance(dictionary, Dictionary):
-            self._cursor.fail("an operation's attributes are no dictionary")
+            self._cursor.fail("an operation's attributes are not a dictionary")
         # Many operations may share a large dictionary, so the total number of entries is limited.
         self._entries_left -= len(dictionary.entries) + len(native)
         if self._entries_left < 0:
@@ -244,20 +244,20 @@ class _ProgramReader:
         return MappingProxyType(merged)
 
     def _native(self, name: int, properties: int) -> Mapping[str, Attribute]:
-        held = self._held.get((name, properties))
-        if held is None:
-            held = self._held[name, properties] = self._read_native(name, properties)
-        return held
+        native = self._native_attributes.get((name, properties))
+        if native is None:
+            native = self._native_attributes[name, properties] = self._read_native(name, properties)
+        return native
 
     def _read_native(self, name: int, properties: int) -> Mapping[str, Attribute]:
-        table, full = self._layout.properties, self._layout.operation_names[name]
-        if full not in PROPERTIES:
-            if plain_name(full) is None:
-                return MappingProxyType({"properties": Unsupported(f"properties of {full}")})
-            self._cursor.fail(f"the operation {full} is not known to this version")
+        table, full_name = self._layout.properties, self._layout.operation_names[name]
+        if full_name not in PROPERTIES:
+            if find_stablehlo_name(full_name) is None:
+                return MappingProxyType({"properties": Unsupported(f"properties of {full_name}")})
+            self._cursor.fail(f"the operation {full_name} is unknown to this version")
         cursor = table[properties]
         values = {
-            attribute: self._attributes.read(cursor.varint()) for attribute in PROPERTIES[full]
+            attribute: self._attributes.read(cursor.varint()) for attribute in PROPERTIES[full_name]
         }
         cursor.check_finished()
         return MappingProxyType(values)
@@ -272,7 +272,7 @@ class _ProgramReader:
         if section is not None:
             cursor.at = section.at
         if count > cursor.left:
-            cursor.fail(f"{count} regions are announced, and {cursor.left} bytes are left")
+            cursor.fail(f"it declares {count} regions, but only {cursor.left} bytes are left")
         optional_blocks = [self._block(scope, depth) for _ in range(count)]
         blocks = tuple([block for block in optional_blocks if block is not None])
         if section is not None and section.end != cursor.at:
@@ -297,7 +297,9 @@ class _ProgramReader:
         arguments = tuple([Value(self._attributes.type(kind)) for kind in types])
         region.define(arguments)
         if n_operations > cursor.left:
-            cursor.fail(f"{n_operations} operations are announced, {cursor.left} bytes are left")
+            cursor.fail(
+                f"it declares {n_operations} operations, but only {cursor.left} bytes are left"
+            )
         operations = tuple([self._operation(region, depth) for _ in range(n_operations)])
         region.close()
         return Block(arguments, operations)

@@ -23,7 +23,7 @@ from jax2tf_bridge.bytecode._attributes import (
 from jax2tf_bridge.bytecode._layout import Data, Layout, Strings, read_data, read_layout
 from jax2tf_bridge.bytecode._operations import MODULE, ModuleWalk, OperationMatch
 from jax2tf_bridge.bytecode._types import Types, UnknownTypeError
-from jax2tf_bridge.bytecode._vhlo import PROPERTIES, plain_name
+from jax2tf_bridge.bytecode._vhlo import PROPERTIES, find_stablehlo_name
 from jax2tf_bridge.errors import FileFormatError
 
 Version: TypeAlias = tuple[int, int, int]
@@ -50,7 +50,7 @@ _MAX_UNKNOWN = 20
 
 @dataclass(frozen=True)
 class ModuleConstant:
-    """A constant of the module: its type, and its size in bytes there.
+    """A constant of the module: its type, and its stored size in bytes.
 
     A constant that repeats a single value is stored as that value.
     """
@@ -73,8 +73,8 @@ class ModuleSummary:
       functions: the functions' names, in order.
       constant_bytes: the total size of the distinct constants in bytes.
       largest_constants: the largest constants, the largest first.
-      unknown: descriptions of contents that this version does not know, for people; `operations`
-        is complete nevertheless.
+      unknown: descriptions of contents that this version does not know, for people. `operations`
+        counts them too.
       call_results: the maximum number of results of the calls of each target.
     """
 
@@ -132,7 +132,7 @@ class _SummaryReader:
         self._kinds = {
             i: kind
             for i, name in enumerate(layout.operation_names)
-            if (kind := plain_name(name)) in (_FUNCTION, _CUSTOM_CALL, _CONSTANT)
+            if (kind := find_stablehlo_name(name)) in (_FUNCTION, _CUSTOM_CALL, _CONSTANT)
         }
         self._unknown: dict[str, None] = {}
         self._walk = ModuleWalk(layout, frozenset(self._kinds), top_only=top_only)
@@ -168,7 +168,7 @@ class _SummaryReader:
             for _ in range(count)
         ]
         if len(mains) != 1:
-            unknown = f" (not known: {', '.join(self._unknown)})" if self._unknown else ""
+            unknown = f" (unknown: {', '.join(self._unknown)})" if self._unknown else ""
             _fail(f"it has {len(mains)} functions main, and one is expected{unknown}")
         function_type = self._attribute(mains[0], "function_type")
         if not isinstance(function_type, TypeReference):
@@ -176,7 +176,7 @@ class _SummaryReader:
         try:
             return self._types.function(function_type.type)
         except UnknownTypeError as e:
-            _fail(f"its function main has types that are not known: {e}")
+            _fail(f"its function main has unknown types: {e}")
 
     def _find_matches(self, kind: str) -> Iterator[OperationMatch]:
         return (op for op in self._walk.match_counts if self._kinds[op.name] == kind)
@@ -195,7 +195,7 @@ class _SummaryReader:
         if op.attributes is not None:
             dictionary = self._attributes.read(op.attributes)
             if not isinstance(dictionary, Dictionary):
-                _fail("an operation's attributes are no dictionary")
+                _fail("an operation's attributes are not a dictionary")
             self._charge(len(dictionary.entries))
             for attribute, index in dictionary.entries:
                 if attribute in indices:
@@ -270,7 +270,7 @@ class _SummaryReader:
 def _count_operations(layout: Layout, walk: ModuleWalk) -> Counter[str]:
     counts: Counter[str] = Counter()
     for i, name in enumerate(layout.operation_names):
-        plain = plain_name(name)
+        plain = find_stablehlo_name(name)
         if plain == "return":
             # VHLO has a single return operation for functions and regions. Only functions have
             # regions among the operations that the walk searches for.

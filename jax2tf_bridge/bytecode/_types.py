@@ -31,8 +31,8 @@ class UnknownTypeError(Exception):
 class Types:
     """A table of types.
 
-    Types may share parts, so a small table could expand to endless text; the total is limited to
-    `max_characters`.
+    The total length of the texts is limited to `max_characters`, because types may share parts, so
+    that a small table could expand to endless text.
     """
 
     def __init__(self, layout: Layout, max_characters: int) -> None:
@@ -151,10 +151,10 @@ class Types:
 
     def _inner_text(self, cursor: Cursor, depth: int) -> str:
         text = self._text(cursor.index("type", len(self._table)), depth + 1)
-        # Charged before the text becomes part of another.
+        # Counted before the text becomes part of another text.
         self._characters_left -= len(text)
         if self._characters_left < 0:
-            raise UnknownTypeError("types of more text than a module of this size can have")
+            raise UnknownTypeError("types of more text than a module of this size may have")
         return text
 
     def _read_list(self, cursor: Cursor, depth: int) -> tuple[str, ...]:

@@ -12,10 +12,10 @@ from types import MappingProxyType
 _VHLO_NAME = re.compile(r"vhlo\.(.+)_v[0-9]+")
 
 
-def plain_name(name: str) -> str | None:
+def find_stablehlo_name(name: str) -> str | None:
     """Returns StableHLO's name for a VHLO operation; None for other dialects.
 
-    >>> plain_name("vhlo.add_v1"), plain_name("builtin.module")
+    >>> find_stablehlo_name("vhlo.add_v1"), find_stablehlo_name("builtin.module")
     ('add', None)
     """
     match = _VHLO_NAME.fullmatch(name)

@@ -18,14 +18,14 @@ except ModuleNotFoundError as e:
 def _check_keras(version: str, backend: str) -> None:
     if int(version.split(".")[0]) < 3:
         raise LayerError(
-            f"jax2tf_bridge.keras needs Keras 3, and Keras {version} is installed. "
+            f"jax2tf_bridge.keras needs Keras 3, but Keras {version} is installed. "
             "Upgrade TensorFlow to 2.16 or later, which brings Keras 3."
         )
     if backend != "tensorflow":
         alternative = " In the backend jax, keras.layers.JaxLayer takes the JAX function itself."
         raise LayerError(
-            f"jax2tf_bridge.keras works in Keras' backend tensorflow, and the backend is {backend} "
-            "here. Set KERAS_BACKEND=tensorflow before Keras is imported (or change "
+            f"jax2tf_bridge.keras needs Keras' backend tensorflow, but the backend is {backend}. "
+            "Set KERAS_BACKEND=tensorflow before Keras is imported (or change "
             f"~/.keras/keras.json).{alternative if backend == 'jax' else ''}"
         )
 

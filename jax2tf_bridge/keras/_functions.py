@@ -57,7 +57,7 @@ class LayerFunction:
             return ()
         if not self.portable.argument_names:
             raise LayerError(
-                f"params were given, and {self.portable.name} has no positional argument to take "
+                f"params were passed, but {self.portable.name} has no positional argument for "
                 "them. Leave params out."
             )
         tree = self.portable.in_tree.children[0].children[0]
@@ -84,7 +84,7 @@ class LayerFunction:
 
     @property
     def draws_keys(self) -> bool:
-        """Returns whether the function takes PRNG keys."""
+        """Whether the function takes PRNG keys."""
         return len(self.inputs) < len(self._data_arguments)
 
     @cached_property
@@ -140,7 +140,7 @@ class LayerFunction:
         return leaves
 
     def _list_input_names(self) -> list[str]:
-        """Lists the names of the inputs in the SavedModel's signature; masks keep their paths."""
+        """Lists the inputs' names in the SavedModel's signature; others keep their paths."""
         if not self.input_names:
             return []
         return [self.input_names.get(path, path) for path, _ in self.inputs]
@@ -149,7 +149,7 @@ class LayerFunction:
         names = [name for name, _ in self._arguments]
         advice = []
         if len(names) > 1:
-            advice.append(f"Give {', '.join(names)} as a list in this order, or as a dict.")
+            advice.append(f"Pass {', '.join(names)} as a list in this order, or as a dict.")
             if not self.takes_params:
                 advice.append(f"If {names[0]} are its weights, pass them as params of the layer.")
         return StructureError(
@@ -184,7 +184,7 @@ class LayerFunction:
             )
         return leaves
 
-    def results(self, layer: str, inputs: Any) -> list[tuple[tuple[int | None, ...], str]]:
+    def compute_results(self, layer: str, inputs: Any) -> list[tuple[tuple[int | None, ...], str]]:
         """Computes the shapes and dtypes of the results, with None for unknown sizes.
 
         Args:
@@ -261,8 +261,8 @@ def _require_known_size(size: Any, path: str) -> int:
     if isinstance(size, int):
         return size
     raise LayerError(
-        f"{path} are PRNG keys of an open number, which a layer cannot draw. Split one key within "
-        "the function."
+        f"{path} has an open number of PRNG keys, which a layer cannot draw. Take one key instead, "
+        "and split it in the function."
     )
 
 

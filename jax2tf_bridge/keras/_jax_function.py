@@ -1,4 +1,4 @@
-"""JAX functions whose inputs Keras has not passed yet, and their export for these inputs."""
+"""JAX functions that are exported when Keras first passes their inputs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class JaxFunction:
     params: Any
     options: LayerOptions
 
-    def model(self, layer: str, inputs: Any) -> LayerModel:
+    def export_model(self, layer: str, inputs: Any) -> LayerModel:
         """Exports the function for the inputs that Keras passes.
 
         Args:
@@ -54,10 +54,9 @@ class JaxFunction:
                 opened_params.tree() if isinstance(opened_params, PathWeights) else opened_params
             )
         args, kwargs = self._split_arguments(self._assign_inputs(layer, inputs))
-        takes = self.params is not None
-        call = (params, *args) if takes else args
+        call_args = args if self.params is None else (params, *args)
         portables = [
-            self._export(function, call, kwargs)
+            self._export(function, call_args, kwargs)
             for function in (
                 [self.function]
                 if TRAINING not in self._get_parameters()
@@ -116,7 +115,7 @@ class JaxFunction:
     def _describe_misfit(self, layer: str, required: Sequence[str], inputs: Any) -> str:
         name = getattr(self.function, "__name__", "the function")
         if not required:
-            return f"{layer} needs a function of inputs, and {name} takes none."
+            return f"{layer} needs a function that takes inputs, but {name} takes none."
         if isinstance(inputs, Mapping):
             got = f"a dict of {', '.join(map(str, inputs))}"
         elif isinstance(inputs, (list, tuple)):
@@ -130,7 +129,7 @@ class JaxFunction:
         )
         if aliases := [n for n in required if n in _LIKE_TRAINING or n in _LIKE_KEY]:
             role = TRAINING if aliases[0] in _LIKE_TRAINING else KEY
-            hint += f" The layer itself fills an argument named {role}: rename {aliases[0]} to it."
+            hint += f" The layer itself passes an argument named {role}: rename {aliases[0]} to it."
         return (
             f"{layer} takes {', '.join(required)}, the arguments of {name}, as a list in this "
             f"order or as a dict. Got: {got}.{hint}"

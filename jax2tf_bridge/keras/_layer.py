@@ -131,8 +131,8 @@ class KerasLayer(keras.layers.Layer):  # type: ignore[misc]
 
     @opaque_to_autograph  # the first call exports a JAX function
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        # Export and check before Keras builds and calls the layer: it passes shapes without dtypes
-        # to `build`, and wraps error messages of `call` in its own.
+        # Export and check before Keras builds and calls the layer: Keras passes no dtypes to
+        # `build`, and wraps error messages of `call` in its own.
         specs = keras.tree.map_structure(_describe_input, inputs)
         self._export(specs)
         self._require_state("call it").model.inference.check_inputs(self._subject, specs)
@@ -146,30 +146,32 @@ class KerasLayer(keras.layers.Layer):  # type: ignore[misc]
           inputs: the argument of the function, or a list or dict of its arguments.
           training: whether to run the training function.
         """
-        state, trains = self._require_state("call it"), bool(training)
+        state, is_training = self._require_state("call it"), bool(training)
         model = state.model
         weights = {n: tf.convert_to_tensor(v.value) for n, v in state.weights.items()}
-        results = model.function(trains).call(
+        results = model.function(is_training).call(
             self._subject, weights, inputs, self._draw_key_words, state.constants
         )
-        if model.returns_weights(trains):
+        if model.returns_weights(is_training):
             count = len(results) - len(model.updated)
             for name, value in zip(model.updated, results[count:], strict=True):
                 state.weights[name].assign(value)
-        return model.output(trains, results)
+        return model.nest_output(is_training, results)
 
     def compute_output_spec(self, inputs: Any, training: bool | None = None) -> Any:
         """Computes the shapes and dtypes of the outputs, with None for unknown sizes."""
         state = self._require_state("call it")
-        results = state.model.function(bool(training)).results(self._subject, inputs)
+        results = state.model.function(bool(training)).compute_results(self._subject, inputs)
         tensors = [keras.KerasTensor(shape, dtype) for shape, dtype in results]
-        return state.model.output(bool(training), tensors)
+        return state.model.nest_output(bool(training), tensors)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         """Computes the shapes of the outputs for inputs of these shapes."""
         model = self._require_state("build it, or call it").model
         shapes = _map_shapes(lambda shape: _InputSpec(tuple(shape), None), input_shape)
-        return model.output(False, [s for s, _ in model.inference.results(self._subject, shapes)])
+        return model.nest_output(
+            False, [s for s, _ in model.inference.compute_results(self._subject, shapes)]
+        )
 
     def get_config(self) -> dict[str, Any]:
         """Makes the config: the functions, without the values of the weights.
@@ -242,7 +244,7 @@ class KerasLayer(keras.layers.Layer):  # type: ignore[misc]
         if self._pending is not None:
             pending, self._pending = self._pending, None
             try:
-                self._set_up(pending.model(f"The layer {self.name!r}", inputs))
+                self._set_up(pending.export_model(f"The layer {self.name!r}", inputs))
             except BaseException:
                 self._pending = pending
                 raise
@@ -356,7 +358,7 @@ def _check_kind(value: Any) -> None:
         kind, advice = "sparse", "Pass tf.sparse.to_dense(inputs)."
     elif value.dtype == "string" or getattr(value.dtype, "kind", "") in ("U", "S", "O"):
         kind = "of strings"
-        advice = "Make numbers of them before, as with keras.layers.StringLookup."
+        advice = "Convert them to numbers before, as with keras.layers.StringLookup."
     else:
         return
     raise DTypeError(f"An input of a layer is {kind}, which JAX has no arrays for. {advice}")

@@ -76,7 +76,7 @@ class LayerModel:
     Attributes:
       inference: the function for training=False.
       training: the function for training=True; None if it is the same.
-      mutable: prefixes of the names of the weights that `training` returns new values for.
+      mutable: name prefixes of the weights that `training` returns new values for.
       weights: the weights of both functions.
       constants: the arrays that the functions and their gradients captured, each with its key.
       updated: the names of the weights that `training` returns, in the order of its leaves.
@@ -120,7 +120,7 @@ class LayerModel:
         functions = [inference] if training is None else [inference, training]
         constants: dict[Key, LayerWeight] = {}
         taken = set(by_name)
-        for portable in (each for f in functions for each in _make_gradients(f.portable)):
+        for portable in (p for function in functions for p in _make_gradients(function.portable)):
             for constant in portable.lifted_constants:
                 if (key := constant_key(constant)) not in constants:
                     name = _make_unique(f"constants/{constant.name or 'constant'}", taken)
@@ -141,10 +141,10 @@ class LayerModel:
 
     @property
     def draws_keys(self) -> bool:
-        """Returns whether a function of the layer takes PRNG keys."""
+        """Whether a function of the layer takes PRNG keys."""
         return any(function.draws_keys for function in self.functions)
 
-    def output(self, training: bool, leaves: Sequence[Any]) -> Any:
+    def nest_output(self, training: bool, leaves: Sequence[Any]) -> Any:
         """Nests the function's flat results, without the weights that it returns."""
         tree = self.function(training).out_tree
         if self.returns_weights(training):
@@ -156,7 +156,7 @@ class LayerModel:
         return training and bool(self.mutable)
 
     def drop_values(self) -> LayerModel:
-        """Removes the initial values, which are in variables by now."""
+        """Removes the initial values, once variables hold them."""
         return replace(
             self,
             weights=tuple(replace(w, value=None) for w in self.weights),
@@ -252,7 +252,7 @@ def _find_updated(
     if missing or unexpected:
         lines = differences(dict.fromkeys(missing, ""), unexpected, expected)
         raise StructureError(
-            f"What {name} returns for mutable={list(mutable)} are not the weights of these names:"
+            f"{name} must return new values of the weights that mutable={list(mutable)} names:"
             f"{format_bullets(lines)}\nReturn a value for each, nested as params is."
         )
     _check_updated_types(training, tree, returned, weights)
@@ -297,7 +297,7 @@ class LayerOptions:
         """Makes a function of the layer, without XLA if the option says so."""
         return LayerFunction(apply_target(portable, self.target), takes_params)
 
-    def decides(self, leaf: WeightLeaf) -> bool:
+    def is_trained(self, leaf: WeightLeaf) -> bool:
         """Returns whether a weight is trained."""
         # A frozen layer (trainable=False) remembers which weights are trained once it is unfrozen.
         chosen = True if self.trainable in (None, False) else self.trainable
@@ -323,7 +323,7 @@ class LayerOptions:
         for argument in (name for name, passed in is_passed.items() if passed):
             raise LayerError(
                 f"{argument} is for a JAX function, and {source} has the sizes that it was "
-                "exported with. Leave it out, or give it to export."
+                "exported with. Leave it out, or pass it to export."
             )
 
     def check(self, model: LayerModel, source: str, advice: str) -> LayerModel:
@@ -336,7 +336,7 @@ class LayerOptions:
         has_numbers = model.weights or constants
         if self.trainable is None and has_numbers and not any(w.trainable for w in model.weights):
             raise LayerError(
-                f"{source} has no weights to train, so that fit would change nothing{advice} "
+                f"{source} has no weights to train, so fit would change nothing{advice} "
                 "To use it as it is, pass trainable=False."
             )
         return model
@@ -371,7 +371,7 @@ def model_from_portables(
         functions[1] if training is not None else None,
         options.mutable,
         leaves,
-        options.decides,
+        options.is_trained,
         _make_array_reader,
     )
     advice = (
@@ -394,9 +394,9 @@ def _make_array_reader(portable: PortableFunction, constant: LiftedConstant) -> 
 class LayerConstants:
     """Tensors of captured arrays: variables of the layer, and eager tensors for all others."""
 
-    def __init__(self, variables: Mapping[Key, Any], others: Any) -> None:
-        """Stores the variables, and the source of arrays that only higher-order gradients need."""
-        self._variables, self._others = dict(variables), others
+    def __init__(self, variables: Mapping[Key, Any], fallback: Any) -> None:
+        """Stores the variables; `fallback` has the arrays that only higher-order gradients need."""
+        self._variables, self._fallback = dict(variables), fallback
 
     def tensors(self, portable: PortableFunction, saving: Any) -> list[tf.Tensor]:
         """Returns a tensor in the current graph for each lifted constant, in order."""
@@ -407,5 +407,5 @@ class LayerConstants:
                 tensors.append(tf.convert_to_tensor(variable.value))
             else:
                 single = replace(portable, lifted_constants=(constant,))
-                tensors += self._others.tensors(single, saving)
+                tensors += self._fallback.tensors(single, saving)
         return tensors

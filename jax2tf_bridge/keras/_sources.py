@@ -40,7 +40,8 @@ def resolve_source(
 
     Raises:
       FunctionError: a layer cannot run `function`.
-      LayerError, FileFormatError, OSError: as the functions above.
+      LayerError: the arguments do not fit together.
+      FileFormatError, OSError: a file or folder is of another format, damaged or missing.
     """
     if isinstance(function, (str, os.PathLike)) and (folder := as_path(function)).is_dir():
         _check_saved_model_arguments(params, training)
@@ -50,8 +51,8 @@ def resolve_source(
         if isinstance(function, (str, os.PathLike)) and not as_path(function).exists():
             raise make_path_error(FileNotFoundError, errno.ENOENT, "does not exist", function)
         raise LayerError(
-            f"signature={signature!r} is for the folder of a SavedModel. Leave it out: the layer "
-            f"is made of {_describe_value(function)}."
+            f"signature={signature!r} is for the folder of a SavedModel. Leave it out for "
+            f"{_describe_value(function)}."
         )
     portable = _find_portable(function)
     if portable is not None:
@@ -65,7 +66,7 @@ def resolve_source(
         return model_from_portables(portable, training_portable, params, options)
     if not callable(function):
         raise FunctionError(
-            "A layer is made of the folder of a SavedModel, a .jaxfn file, a PortableFunction or a "
+            "A layer needs the folder of a SavedModel, a .jaxfn file, a PortableFunction or a "
             f"JAX function. Got: {_describe_value(function)}."
         )
     if training is not None:
@@ -79,8 +80,8 @@ def resolve_source(
 def _check_saved_model_arguments(params: Any, training: Any) -> None:
     if params is not None:
         raise LayerError(
-            "params is not for a SavedModel, whose weights are in it. Leave it out, and use "
-            "jax2tf_bridge.assign_weights for others."
+            "A SavedModel has its own weights, so it takes no params. Leave them out, and use "
+            "jax2tf_bridge.assign_weights to load other weights."
         )
     if training is not None and not isinstance(training, str):
         raise LayerError(
@@ -108,7 +109,7 @@ def _model_from_saved_model(
     if bridge_model is None:
         raise FileFormatError(
             f"{folder} was not written by jax2tf_bridge.save: it has no "
-            "assets.extra/jax2tf_bridge.json, which says what its weights and functions are. Save "
+            "assets.extra/jax2tf_bridge.json, which describes its weights and functions. Save "
             "the model with jax2tf_bridge.save, or use keras.layers.TFSMLayer to run it without "
             "training.",
             file=str(folder),
@@ -130,19 +131,19 @@ def _model_from_saved_model(
     values = _SavedValues(folder, sidecar)
     is_saved_trainable = {entry.name: entry.trainable for entry in sidecar.variables}
 
-    def trains(leaf: WeightLeaf) -> bool:
+    def is_trained(leaf: WeightLeaf) -> bool:
         as_saved = options.trainable is None or options.trainable is False
-        return is_saved_trainable[leaf.name] if as_saved else options.decides(leaf)
+        return is_saved_trainable[leaf.name] if as_saved else options.is_trained(leaf)
 
-    leaves = [leaf for function in functions for leaf in values.leaves(function)]
+    leaves = [leaf for function in functions for leaf in values.read_leaves(function)]
     options.check_names(leaves)
     model = LayerModel.of(
         functions[0],
         functions[1] if training else None,
         options.mutable,
         leaves,
-        trains,
-        values.constant,
+        is_trained,
+        values.make_reader,
     )
     advice = (
         " (they were saved with trainable=...). Pass trainable=True, or the beginnings of their "
@@ -165,7 +166,7 @@ class _SavedValues:
         # TensorFlow's reader treats brackets in paths as glob patterns and supports fewer schemes.
         self._bundle = TensorBundle(variables / "variables") if exists else None
 
-    def leaves(self, function: LayerFunction) -> list[WeightLeaf]:
+    def read_leaves(self, function: LayerFunction) -> list[WeightLeaf]:
         """Reads the weights of a function."""
         weights = []
         for path, name, aval in function.weights:
@@ -178,7 +179,7 @@ class _SavedValues:
             weights.append(WeightLeaf(path, name, aval, value))
         return weights
 
-    def constant(self, portable: PortableFunction, constant: LiftedConstant) -> Value | None:
+    def make_reader(self, portable: PortableFunction, constant: LiftedConstant) -> Value | None:
         """Returns a reader of a captured array."""
         aval = constant.aval
         shape = tuple(size for size in aval.op_shape if isinstance(size, int))
@@ -188,7 +189,7 @@ class _SavedValues:
     def _read_array(self, key: str, aval: Aval, shape: tuple[int, ...]) -> np.ndarray:
         entry = None if self._bundle is None else self._bundle.entries.get(key)
         if self._bundle is None or entry is None:
-            raise self._make_damaged_error(f"its variables have none of the key {key!r}")
+            raise self._make_damaged_error(f"it has no variable with the key {key!r}")
         if (entry.dtype, entry.shape) != (aval.op_dtype, shape):
             actual = array_type_text(entry.dtype, entry.shape)
             expected = array_type_text(aval.op_dtype, shape)
@@ -198,6 +199,6 @@ class _SavedValues:
 
     def _make_damaged_error(self, problem: str) -> FileFormatError:
         return FileFormatError(
-            f"{self._folder} is damaged: {problem}. Copy it anew, or save it again.",
+            f"{self._folder} is damaged: {problem}. Copy or save it again.",
             file=str(self._folder),
         )

@@ -46,16 +46,19 @@ def test_module_written_by_hand() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", r"no MLIR bytecode.*Got: b''"),
-        (b"ML\xef", r"no MLIR bytecode.*Got: b'ML\\xef'"),
-        (b"module {\n}", r"no MLIR bytecode.*Got: b'modu'"),
+        (b"", r"not MLIR bytecode.*Got: b''"),
+        (b"ML\xef", r"not MLIR bytecode.*Got: b'ML\\xef'"),
+        (b"module {\n}", r"not MLIR bytecode.*Got: b'modu'"),
         (b"ML\xefR", "in its header, at byte 4, the data ends where a number was expected"),
-        (b"ML\xefR\x0d", "the name of what wrote it does not end"),
-        (b"ML\xefR\x0fStableHLO_v9.0.0\0", "version of MLIR bytecode is 7, and 0 to 6 are known"),
+        (b"ML\xefR\x0d", "the producer's name has no end"),
+        (
+            b"ML\xefR\x0fStableHLO_v9.0.0\0",
+            "version of MLIR bytecode is 7, and 0 to 6 are supported",
+        ),
         (b"ML\xefR\x0dStableHLO_v1.0.0\0", "sections are missing: strings, dialects"),
         (b"ML\xefR\x0dx\0\x13\x01", "section 19 is not known"),
-        (b"ML\xefR\x0dx\0\x00\x05\x01", "2 bytes is announced, and 1 bytes are left"),
-        (b"ML\xefR\x0dx\0\x80\x01\x07", "alignment 3 is no power of two"),
+        (b"ML\xefR\x0dx\0\x00\x05\x01", "of 2 bytes, but only 1 bytes are left"),
+        (b"ML\xefR\x0dx\0\x80\x01\x07", "alignment 3 is not a power of two"),
     ],
 )
 def test_messages(data: bytes, message: str) -> None:
@@ -83,10 +86,10 @@ def _tuples(module: Module, depth: int) -> int:
         (lambda m: _tuples(m, 45), "types of more text than a module of this size can have"),
         (lambda m: _tuples(m, 60), "nested more than 50 deep"),
         (lambda m: m.type(1, len(m.types)), "nested more than 50 deep"),
-        (lambda m: m.type(1, 99), "type 99 is named, of 2"),
-        (lambda m: m.type(23, HUGE), f"{HUGE} types are announced"),
+        (lambda m: m.type(1, 99), "it refers to type 99, but the table has 2 entries"),
+        (lambda m: m.type(23, HUGE), f"it declares {HUGE} types"),
         (lambda m: m.type(4, 0), "1 bytes are left over"),
-        (lambda m: m.type(77), "types that are not known: type 77 of vhlo"),
+        (lambda m: m.type(77), "unknown types: type 77 of vhlo"),
         (lambda m: m.type(21, m.attribute(3, 0), 0, m.type(4)), "the encoding 3 of vhlo"),
     ],
 )
@@ -109,7 +112,7 @@ def test_mains_that_are_none() -> None:
         read_main_types(module.build())
     newer = Module()
     newer.body.append(newer.operation("func_v2", properties=newer.property(1)))
-    with pytest.raises(FileFormatError, match=r"one is expected \(not known: vhlo\.func_v2\)"):
+    with pytest.raises(FileFormatError, match=r"one is expected \(unknown: vhlo\.func_v2\)"):
         read_summary(newer.build())
 
 

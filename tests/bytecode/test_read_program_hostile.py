@@ -73,12 +73,12 @@ def test_module_written_by_hand() -> None:
 def test_values_that_are_not_there() -> None:
     body = Body()
     made, used = body.op("create_token_v1", (body.f32,)), body.op("abs_v1", (body.f32,), (1,))
-    with pytest.raises(FileFormatError, match="value 1 is used, which is not there yet"):
+    with pytest.raises(FileFormatError, match="value 1 is used before it is defined"):
         read_program(body.main(used, made, n_values=2))
     body = Body()
     inner = body.region(1, made, body.op("return_v1"))
     data = body.main(body.op("case_v1", regions=varint(1 << 1) + inner), returned=(0,))
-    with pytest.raises(FileFormatError, match="value 0 is used, which is not there yet"):
+    with pytest.raises(FileFormatError, match="value 0 is used before it is defined"):
         read_program(data)
     body = Body()
     with pytest.raises(FileFormatError, match="has more values than it announces"):
@@ -152,7 +152,7 @@ def test_regions_of_another_form() -> None:
 
 def test_operations_that_are_not_known() -> None:
     body = Body()
-    with pytest.raises(FileFormatError, match=r"operation vhlo\.add_v9 is not known to this"):
+    with pytest.raises(FileFormatError, match=r"operation vhlo\.add_v9 is unknown to this"):
         read_program(body.main(body.op("add_v9", properties=body.property(1))))
 
 
@@ -180,7 +180,9 @@ def test_attributes_that_double() -> None:
         value = body.attribute(1, 2, value, value)
     data = with_attribute(body, value)
     assert read_bounded(read_checked, data, 1) is None
-    with pytest.raises(FileFormatError, match="stands for more than a module of this size can"):
+    with pytest.raises(
+        FileFormatError, match="expands to more than a module of this size may hold"
+    ):
         read_program(data)
 
 
@@ -200,11 +202,11 @@ def test_dictionary_that_is_shared() -> None:
 @pytest.mark.parametrize(
     ("sizes", "n_bytes", "message"),
     [
-        ((3,), 11, "and has 11 bytes"),
-        ((3,), 0, "and has 0 bytes"),
+        ((3,), 11, "which has 11 bytes"),
+        ((3,), 0, "which has 0 bytes"),
         ((HUGE >> 2,) * 4, 4, "larger than an array can be"),
         ((2,) * 40, 4, "more axes than an array can have"),
-        (((1 << 64) - 1,), 4, "not all sizes are known"),
+        (((1 << 64) - 1,), 4, "sizes are not all known"),
     ],
 )
 def test_constants_of_another_size(sizes: tuple[int, ...], n_bytes: int, message: str) -> None:

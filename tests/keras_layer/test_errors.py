@@ -46,7 +46,7 @@ def portable() -> PortableFunction:
 
 
 TAKES = "The inputs do not fit the layer 'net', which takes ids: int32[b,n] and mask: bool[b,n]"
-AS_LIST = "Give ids, mask as a list in this order, or as a dict."
+AS_LIST = "Pass ids, mask as a list in this order, or as a dict."
 CHANGE = "Change the shape or dtype of the keras.Input or of the data"
 
 
@@ -94,8 +94,8 @@ def test_inputs_are_named(
 
 
 STRINGS = (
-    "An input of a layer is of strings, which JAX has no arrays for. Make numbers of them before, "
-    "as with keras.layers.StringLookup."
+    "An input of a layer is of strings, which JAX has no arrays for. Convert them to numbers "
+    "before, as with keras.layers.StringLookup."
 )
 RAGGED = (
     "An input of a layer is ragged, which JAX has no arrays for. Pass inputs.to_tensor(), with a "
@@ -162,7 +162,7 @@ def thin(w: Any) -> Any:
         (
             lambda: KerasLayer(5),
             FunctionError,
-            "A layer is made of the folder of a SavedModel, a .jaxfn file, a PortableFunction or "
+            "A layer needs the folder of a SavedModel, a .jaxfn file, a PortableFunction or "
             "a JAX function. Got: an object of type int.",
         ),
         (
@@ -182,7 +182,7 @@ def thin(w: Any) -> Any:
             lambda: KerasLayer(lambda w, x, train: x, W, name="net")(X),
             LayerError,
             "The layer 'net' takes x, train, the arguments of <lambda>, as a list in this order or "
-            "as a dict. Got: one array. The layer itself fills an argument named training: rename "
+            "as a dict. Got: one array. The layer itself passes an argument named training: rename "
             "train to it.",
         ),
         (
@@ -190,12 +190,12 @@ def thin(w: Any) -> Any:
             LayerError,
             "The layer 'net' takes x, key, the arguments of <lambda>, as a list in this order or "
             "as a dict. Got: one array. If x are its weights, pass them as params of the layer. "
-            "The layer itself fills an argument named rng: rename key to it.",
+            "The layer itself passes an argument named rng: rename key to it.",
         ),
         (
             lambda: KerasLayer(kernel_of_x)(np.ones((1, 64), np.float32)),
             LayerError,
-            "The function kernel_of_x has no weights to train, so that fit would change nothing: "
+            "The function kernel_of_x has no weights to train, so fit would change nothing: "
             "its function captured them as constants. Make them its first argument, and pass them "
             "as params. To use it as it is, pass trainable=False.",
         ),
@@ -208,8 +208,8 @@ def thin(w: Any) -> Any:
         (
             lambda: KerasLayer(dense, dense_params(), signature="f"),
             LayerError,
-            "signature='f' is for the folder of a SavedModel. Leave it out: the layer is made of "
-            "an object of type function.",
+            "signature='f' is for the folder of a SavedModel. Leave it out for an object of type "
+            "function.",
         ),
         (
             lambda: KerasLayer("memory://root/none", signature="f"),
@@ -254,8 +254,8 @@ def thin(w: Any) -> Any:
         (
             lambda: KerasLayer(other_values, W, mutable=["v", "w"])(X),
             StructureError,
-            "What other_values returns for mutable=['v', 'w'] are not the weights of these "
-            "names:\n  - w is missing\nReturn a value for each, nested as params is.",
+            "other_values must return new values of the weights that mutable=['v', 'w'] names:\n"
+            "  - w is missing\nReturn a value for each, nested as params is.",
         ),
         (
             lambda: KerasLayer(dense, dense_params(), trainable=["dens"])(X),
@@ -329,7 +329,7 @@ def test_saved_models(tmp_path: Path) -> None:
     text = "^polymorphic_constraints is for a JAX function, and a SavedModel has the sizes that it "
     with pytest.raises(LayerError, match=text + "was exported with. Leave it out, or give it to e"):
         KerasLayer(tmp_path / "captured", trainable=False, polymorphic_constraints=["b >= 2"])
-    with pytest.raises(LayerError, match="params is not for a SavedModel, whose weights are in it"):
+    with pytest.raises(LayerError, match="A SavedModel has its own weights, so it takes no params"):
         KerasLayer(tmp_path / "frozen", dense_params())
     with pytest.raises(LayerError, match="training_function must be the name of another signature"):
         KerasLayer(tmp_path / "frozen", training_function=dense)
@@ -339,9 +339,7 @@ def test_variables_that_are_not_the_saved_models(tmp_path: Path) -> None:
     for name, params in (("a", dense_params()), ("b", {**dense_params(), "out": [X[:3, :2] > 0]})):
         save(tmp_path / name, Signature(dense, args=[X]), params=params, warm_up=False)
     shutil.rmtree(tmp_path / "a" / "variables")
-    text = (
-        r"a is damaged: its variables have none of the key 'params/dense\.Sbias/\S+'\. Copy it an"
-    )
+    text = r"a is damaged: it has no variable with the key 'params/dense\.Sbias/\S+'\. Copy or"
     with pytest.raises(FileFormatError, match=text):
         KerasLayer(tmp_path / "a")
     shutil.copytree(tmp_path / "b" / "variables", tmp_path / "a" / "variables")
