@@ -17,7 +17,7 @@ _MAX_STATEMENT_CHARACTERS = 200
 _STEPS_PER_TIME_CHECK = 256
 
 _MAX_VARIABLES = 50
-"""Maximum number of variables of which more than the least values are tried."""
+"""Maximum number of variables; with more, only assignments with the smallest sum are tried."""
 
 _MAX_SKIPPED_VALUES = 1000
 """Maximum number of values of a variable to skip in search of its smallest one."""
@@ -38,13 +38,13 @@ def find_smallest(
     count: int,
     deadline: float,
 ) -> Proven | Refuted | OutOfBudget:
-    """Finds the smallest counterexample by its sum, then lexicographically.
+    """Finds the counterexample with the smallest sum, the lexicographically first one of these.
 
-    Returns Proven if there are finitely many assignments, and all were tried.
+    Returns Proven if there are finitely many assignments, and none is a counterexample.
 
     Args:
       constraints: the constraints to satisfy.
-      comparison: the comparison that must not hold; it does not if a divisor is 0.
+      comparison: the comparison to refute; it counts as false if a divisor is 0.
       ranges: every variable, with bounds that follow from the constraints.
       count: the maximum number of assignments to try.
       deadline: the time of `time.monotonic` at which to stop.
@@ -160,8 +160,8 @@ def _iter_of_sum(domains: Sequence[_Domain], total: int) -> Iterator[tuple[int, 
         for value in first.up_to(first.lower + slack):
             if value > first.lower + slack:
                 break
-            for others in _iter_of_sum(rest, total - value):
-                yield None if others is None else (value, *others)
+            for following in _iter_of_sum(rest, total - value):
+                yield None if following is None else (value, *following)
     else:
         yield None
 
@@ -169,9 +169,9 @@ def _iter_of_sum(domains: Sequence[_Domain], total: int) -> Iterator[tuple[int, 
 def _compile_test(
     constraints: Sequence[Comparison], refuted: Comparison, names: Sequence[str]
 ) -> Callable[..., bool]:
-    """Compiles a test whether the constraints hold, and `refuted` does not, for values of `names`.
+    """Compiles a function of `names`: whether the constraints hold, and `refuted` does not.
 
-    Its source consists of integers and generated names and contains no text of the user.
+    Its source has only integers and generated names, and no text of the user.
     """
     variables = {name: f"v{i}" for i, name in enumerate(names)}
     source = _Source()

@@ -42,12 +42,12 @@ def decide(
     return _decide(relevant, names, comparison, time_limit, purpose)
 
 
-def witness(
+def find_witness(
     constraints: Sequence[Comparison], *, time_limit: float, smallest: bool = True
 ) -> Verdict:
-    """Searches for sizes that satisfy the constraints: Refuted has the sizes, Proven means none.
+    """Searches for sizes that satisfy the constraints: Refuted has them, Proven means none exist.
 
-    `smallest` tells whether to spend time on finding the smallest sizes.
+    `smallest` asks for the smallest sizes, which takes longer.
 
     Raises:
       ImportError: z3 is needed, and not installed.
@@ -74,20 +74,20 @@ def _decide(
         problem = normalize(facts, goals, sorted(names), deadline)
         if is_evident(problem, deadline):
             return Proven()
-        enumerate_until = min(deadline, time.monotonic() + _MAX_ENUMERATION_SECONDS)
+        enumeration_deadline = min(deadline, time.monotonic() + _MAX_ENUMERATION_SECONDS)
         known, ranges = constraints, find_ranges(facts, names)
         if not smallest:
             # The search skips variables that equations eliminated.
             known = [Comparison(f.relation, f.expression, 0) for f in problem.facts]
             ranges = dict(problem.ranges)
-        searched = find_smallest(
-            known, comparison, ranges, count=_MAX_ASSIGNMENTS, deadline=enumerate_until
+        search_result = find_smallest(
+            known, comparison, ranges, count=_MAX_ASSIGNMENTS, deadline=enumeration_deadline
         )
-        match searched:
+        match search_result:
             case Refuted(values) if not smallest:
                 return Refuted(problem.original_values(values))
             case Refuted() | Proven():
-                return searched
+                return search_result
         if all(is_evident(p, deadline) for p in split_residue_classes(problem, deadline)):
             return Proven()
     except OverflowError as e:
@@ -103,7 +103,7 @@ def _decide(
         problem,
         refutes,
         purpose=purpose,
-        least_sum=searched.total + 1 if smallest else None,
+        least_sum=search_result.total + 1 if smallest else None,
         deadline=deadline,
     )
     if isinstance(verdict, Unknown):
@@ -115,24 +115,24 @@ def _decide(
 def _check_degrees(facts: Sequence[Fact]) -> None:
     highest = max((bound_degree(fact.expression) for fact in facts), default=0)
     if highest > _MAX_DEGREE:
-        raise OverflowError(f"powers of degree {highest}, and {_MAX_DEGREE} is the limit")
+        raise OverflowError(f"powers of degree {highest}, above the limit of {_MAX_DEGREE}")
 
 
 def select_related(
     constraints: Sequence[Comparison], names: frozenset[str]
 ) -> tuple[list[Comparison], frozenset[str]]:
     """Returns the constraints related to the names, directly or not, and all variables in them."""
-    others = list(dict.fromkeys(constraints))
+    remaining = list(dict.fromkeys(constraints))
     relevant: set[Comparison] = set()
-    while related := {c for c in others if c.variables() & names}:
+    while related := {c for c in remaining if c.variables() & names}:
         names = names.union(*(c.variables() for c in related))
         relevant |= related
-        others = [c for c in others if c not in related]
+        remaining = [c for c in remaining if c not in related]
     return [c for c in constraints if c in relevant], names
 
 
 _MAX_MINIMIZING_SECONDS = 10.0
-"""Time for reducing a conflict, which is shown in an error, to few constraints."""
+"""Maximum time in seconds for reducing a conflict to few constraints, for an error."""
 
 
 def find_conflict(
@@ -174,5 +174,5 @@ def _minimize(part: list[Comparison], deadline: float) -> list[Comparison]:
 
 def _is_contradictory(constraints: Sequence[Comparison], deadline: float) -> bool:
     """Returns True only if it is certain that no sizes satisfy all constraints."""
-    verdict = witness(constraints, time_limit=deadline - time.monotonic(), smallest=False)
+    verdict = find_witness(constraints, time_limit=deadline - time.monotonic(), smallest=False)
     return isinstance(verdict, Proven)

@@ -1,7 +1,7 @@
 """Expressions over dimension variables: arithmetic and evaluation.
 
 An expression is a sum of integer multiples of products of atoms; an atom is a variable or an
-operation (floordiv, mod, max, min) that the sum cannot absorb.  Equal sums of products are equal
+operation (floordiv, mod, max, min) that the sum cannot absorb. Equal sums of products are equal
 objects, so they hash and compare structurally.
 """
 
@@ -19,9 +19,9 @@ T = TypeVar("T")
 class cached_attribute(Generic[T]):
     """Descriptor that computes an attribute at its first use and caches it.
 
-    functools.cached_property of Python 3.11 holds one lock for all instances. Attributes of two
-    classes that are computed from each other would block threads forever; here, two threads may
-    compute the same value instead.
+    functools.cached_property of Python 3.11 holds one lock for all instances, so threads would
+    deadlock on attributes of two classes that are computed from each other. Without a lock, two
+    threads may compute the same value.
     """
 
     def __init__(self, compute: Callable[[Any], T]) -> None:
@@ -168,7 +168,7 @@ class DimExpr:
     """A dimension: a sum of integer multiples of products of variables and operations.
 
     Built with `variable`, `constant`, the operators + - * // % ** and `operation` below, or from
-    text with `shape_poly.parse_dimension`.  Immutable and hashable; equal to an int if it is
+    text with `shape_poly.parse_dimension`. Immutable and hashable; equal to an int if it is
     that constant.  `//`, `%` and `operation` simplify by rules that hold for all integers, or for
     all variables of at least 1.  An expression has no value where a divisor is 0; it may get one
     if simplification cancels that part.

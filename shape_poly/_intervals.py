@@ -138,12 +138,12 @@ def enclose(expression: DimExpr, ranges: Ranges | None = None, *, effort: int = 
     Args:
       expression: the expression to bound.
       ranges: bounds of some variables; all variables are at least 1.
-      effort: how many operations in turn may be replaced by their operands; 0 bounds each term.
+      effort: how many nested operations may be replaced by operands; 0 bounds each term alone.
     """
-    return _Enclosing(ranges or {}).interval(expression, effort)
+    return _BoundsSearch(ranges or {}).interval(expression, effort)
 
 
-class _Enclosing:
+class _BoundsSearch:
     """Computes and caches the bounds of one expression and its operations."""
 
     def __init__(self, ranges: Ranges) -> None:
@@ -219,7 +219,7 @@ class _Enclosing:
         bounds: list[Bound] = []
         if atom.kind == "mod":
             bounds.append(self._lower((y - 1) * c + rest, effort))
-        if self._by_terms(x, effort)[0] >= 0:  # neither quotient nor remainder exceeds x then
+        if self._by_terms(x, effort)[0] >= 0:  # so the quotient and the remainder are at most x
             bounds.append(self._lower(x * c + rest, effort))
         return max(bounds, default=-math.inf)
 

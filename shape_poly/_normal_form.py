@@ -223,9 +223,9 @@ def divide_exactly(
     if max(len(u.terms), len(v.terms)) > _MAX_SEARCHED_TERMS:
         return None
     for x, y in divisible:
-        # The comparison of the numbers of terms only saves time.
-        alike = u.variables() == x.variables() and len(u.terms) == len(x.terms)
-        if (x, y) == (u, v) or not x.terms or not alike or not sign(v, ranges):
+        # This comparison only saves time.
+        may_match = u.variables() == x.variables() and len(u.terms) == len(x.terms)
+        if (x, y) == (u, v) or not x.terms or not may_match or not sign(v, ranges):
             continue
         # The test is whether u/v == r * x/y for an integer r.
         left, right = u * y, x * v

@@ -1,4 +1,4 @@
-"""Simplifies questions: equations eliminate variables, and bounds may show the goals."""
+"""Simplifies problems: equations eliminate variables, and bounds may prove the goals."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def normalize(
       OutOfTimeError: the deadline passed.
       OverflowError: the normal form has too many terms.
     """
-    left = set(names)
+    remaining = set(names)
     original = {name: DimExpr.variable(name) for name in names}
     fresh = (name for i in itertools.count() if (name := f"quotient{i}") not in names)
     facts = [*facts, *find_least_values(facts)]
     for step in range(_MAX_ELIMINATIONS + 1):
-        normalizer = Normalizer(find_ranges(facts, left), deadline)
+        normalizer = Normalizer(find_ranges(facts, remaining), deadline)
         facts = [f for f in map(normalizer.fact, dict.fromkeys(facts)) if f.constant() is not True]
-        ranges = find_ranges(facts, left)
+        ranges = find_ranges(facts, remaining)
         divisible = [
             d for f in facts if f.relation == "==" and (d := match_divisibility(f, ranges))
         ]
@@ -72,18 +72,18 @@ def normalize(
         facts = [f for f in map(normalizer.fact, dict.fromkeys(facts)) if f.constant() is not True]
         goals = [normalizer.fact(g) for g in goals]
         original = {name: normalizer.dimension(value) for name, value in original.items()}
-        ranges = find_ranges(facts, left)
+        ranges = find_ranges(facts, remaining)
         elimination = next((e for f in facts if (e := _find_elimination(f, ranges, fresh))), None)
         if elimination is None or step == _MAX_ELIMINATIONS:
             break
-        gone, value = elimination.name, elimination.value
-        left = (left - {gone}) | elimination.made_up
+        eliminated, value = elimination.name, elimination.value
+        remaining = (remaining - {eliminated}) | elimination.new_names
         facts = [
-            *(_replace_variable(f, gone, value) for f in (*facts, *elimination.kept)),
+            *(_replace_variable(f, eliminated, value) for f in (*facts, *elimination.kept)),
             Fact(">=", value - 1),
         ]
-        goals = [_replace_variable(g, gone, value) for g in goals]
-        original = {n: _substitute(v, {gone: value}) for n, v in original.items()}
+        goals = [_replace_variable(g, eliminated, value) for g in goals]
+        original = {n: _substitute(v, {eliminated: value}) for n, v in original.items()}
     return Problem(tuple(facts), tuple(goals), ranges, original)
 
 
@@ -105,11 +105,11 @@ def _substitute(dimension: DimExpr, values: Mapping[str, DimExpr]) -> DimExpr:
 
 @dataclass(frozen=True)
 class _Elimination:
-    """Replacement of a variable by an expression, with facts that this makes necessary."""
+    """Replacement of a variable by an expression, with the new variables and facts it needs."""
 
     name: str
     value: DimExpr
-    made_up: frozenset[str] = frozenset()
+    new_names: frozenset[str] = frozenset()
     kept: tuple[Fact, ...] = ()
 
 
@@ -197,8 +197,8 @@ def _iter_definitions(dimension: DimExpr, ranges: Ranges) -> Iterator[Fact]:
 def split_residue_classes(problem: Problem, deadline: float) -> Iterator[Problem]:
     """Yields the problem for each combination of remainders of its variables; itself if too many.
 
-    For example, the normal form alone proves floordiv(b + 1, 2) + floordiv(b, 2) == b for
-    b = 2*q - 1 and for b = 2*q.
+    For example, the normal form proves floordiv(b + 1, 2) + floordiv(b, 2) == b only if b is
+    2*q - 1 or 2*q.
 
     Raises:
       OutOfTimeError: the deadline passed.

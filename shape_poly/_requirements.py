@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from shape_poly._comparisons import Comparison, Fact, Proven, Refuted, list_facts
 from shape_poly._counterexamples import iter_small_assignments
-from shape_poly._deciding import decide, select_related, witness
+from shape_poly._deciding import decide, find_witness, select_related
 from shape_poly._expressions import (
     DimExpr,
     DimOperation,
@@ -47,8 +47,8 @@ def weakest_requirement(
       time_limit: the total time limit in seconds.
 
     Returns:
-      The simplest comparison that was found and proven equivalent; or the comparison itself,
-      rewritten; or None if it never holds in the scope.
+      The simplest comparison that is proven equivalent; else the comparison itself, rewritten; or
+      None if it never holds in the scope.
 
     Raises:
       ImportError: the proof needs z3-solver, which is not installed.
@@ -61,7 +61,7 @@ def weakest_requirement(
     constraints, names = select_related(scope.constraints if scope else (), comparison.variables())
     comparison = rewrite(comparison, constraints, names, deadline)
     both = (*constraints, comparison)
-    first = witness(both, time_limit=time_limit / 4)
+    first = find_witness(both, time_limit=time_limit / 4)
     if isinstance(first, Proven):
         return None
     if _is_simple(comparison):
@@ -155,8 +155,8 @@ def _compare_values(dimension: DimExpr, values: Sequence[int]) -> Iterator[Compa
 
 def _compare_two(x: str, y: str, samples: Sequence[Mapping[str, int]]) -> Iterator[Comparison]:
     left, right = DimExpr.variable(x), DimExpr.variable(y)
-    apart = [values[x] - values[y] for values in samples]
-    least, greatest = min(apart), max(apart)
+    differences = [values[x] - values[y] for values in samples]
+    least, greatest = min(differences), max(differences)
     if least == greatest >= 0:
         yield Comparison("==", left, as_dim(right + least))
     if least >= 0:
@@ -259,8 +259,8 @@ def _rank(comparison: Comparison) -> tuple[int, int, int]:
 def _with_fewer_variables(problem: Problem, names: frozenset[str]) -> Iterator[Comparison]:
     """Yields the goal with fewer variables, eliminated by equations among the constraints."""
     *defined, goal = problem.goals
-    made_up = goal.expression.variables() - names
-    if not made_up and goal.constant() is None and _all_follow(defined, problem.ranges):
+    new_names = goal.expression.variables() - names
+    if not new_names and goal.constant() is None and _all_follow(defined, problem.ranges):
         yield _make_readable(goal, problem.ranges)
 
 
@@ -344,11 +344,11 @@ def _arrange(fact: Fact) -> Comparison:
     constant = sum(c for m, c in fact.expression.terms if not m)
     left = DimExpr.of_terms((m, c) for m, c in terms if c > 0)
     right = DimExpr.of_terms((m, -c) for m, c in terms if c < 0)
-    turned = "<=" if fact.relation == ">=" else fact.relation
+    reversed_relation = "<=" if fact.relation == ">=" else fact.relation
     if not left.terms:
-        return Comparison(turned, right, constant)
+        return Comparison(reversed_relation, right, constant)
     if constant > 0 and right.terms:
-        return Comparison(turned, right, as_dim(left + constant))
+        return Comparison(reversed_relation, right, as_dim(left + constant))
     sides = left, right - constant
     if fact.relation != ">=" and sides[1].is_variable() and not left.is_variable():
         sides = sides[1], left

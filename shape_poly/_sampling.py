@@ -106,7 +106,7 @@ class _SizeSearch:
         self._checks = 0
 
     def search(self, drawn: random.Random | None = None) -> Iterator[dict[str, int]]:
-        """Yields solutions in order, or in random order if `drawn` is given."""
+        """Yields solutions in order, or in random order with `drawn`."""
         if not self._never:
             yield from self._from(0, {}, drawn)
 

@@ -20,9 +20,9 @@ class ShapeSyntaxError(DimensionSyntaxError):
 
     subject = "shape specification"
     help = (
-        "A shape is dimensions with commas between, as '(b, 28, ...)': integers, variables or "
-        "expressions like '2*b'; '_' takes one dimension of the argument, '...' at the end all "
-        "that are left."
+        "A shape is a list of dimensions, as '(b, 28, ...)': integers, variables or expressions "
+        "like '2*b'; '_' copies one dimension of the argument, '...' at the end all remaining "
+        "ones."
     )
 
 
@@ -66,7 +66,7 @@ def symbolic_shape(
     Raises:
       ShapeSyntaxError: the specification cannot be parsed, or contradicts `like`.
       ContradictionError: no sizes satisfy the constraints.
-      ValueError: both constraints and scope are given.
+      ValueError: both constraints and scope are passed.
 
     >>> symbolic_shape("(b, 28, ...)", like=(None, 28, 3))
     (DimExpr('b'), 28, 3)
@@ -93,8 +93,8 @@ def _scope(
         return scope
     if scope is not None:
         raise ValueError(
-            "constraints and scope were both given. Give one of them: "
-            "scope.with_constraints(*constraints) has both."
+            "constraints and scope were both passed. Pass one of them: "
+            "scope.with_constraints(*constraints) combines both."
         )
     return SymbolicScope(constraints)
 
@@ -117,7 +117,7 @@ class _ShapeReader:
                 self._take_rest(start)
                 reader.take(",")
                 if not reader.at_end():
-                    raise self._problem(
+                    raise self._make_error(
                         start, "'...' must be the last dimension: write '_' for single ones"
                     )
                 return tuple(self._dimensions)
@@ -129,15 +129,15 @@ class _ShapeReader:
 
     def _dimension(self, start: Token) -> Dim:
         if self._like is not None and len(self._dimensions) >= len(self._like):
-            raise self._problem(start, f"{self._describe_rank()}, but found more")
+            raise self._make_error(start, f"{self._describe_rank()}, but found more")
         if self._reader.take("_"):
             # An operator may follow, so that this is the start of an expression.
             if self._reader.token.text != "," and not self._reader.at_end():
-                raise self._problem(start, "'_' stands for a whole dimension, not for a part")
+                raise self._make_error(start, "'_' stands for a whole dimension, not for a part")
             return self._placeholder(start)
         if start.text == "None":
-            raise self._problem(
-                start, "None names no size: write a name, as b, or '_' for the known one"
+            raise self._make_error(
+                start, "None is not a size: write a name, as b, or '_' for the known one"
             )
         dimension = self._reader.dimension()
         self._check_size(start, dimension)
@@ -145,17 +145,17 @@ class _ShapeReader:
 
     def _take_rest(self, place: Token) -> None:
         if self._like is None:
-            raise self._problem(place, "'...' takes dimensions from `like`, which is not given")
+            raise self._make_error(place, "'...' takes dimensions from `like`, which is not given")
         while len(self._dimensions) < len(self._like):
             self._dimensions.append(self._placeholder(place))
 
     def _placeholder(self, place: Token) -> Dim:
         if self._like is None:
-            raise self._problem(place, "'_' takes a dimension from `like`, which is not given")
+            raise self._make_error(place, "'_' takes a dimension from `like`, which is not given")
         axis = len(self._dimensions)
         dimension = self._like[axis]
         if dimension is None:
-            raise self._problem(
+            raise self._make_error(
                 place,
                 f"'{place.text}' takes dimension {axis} of the argument of shape "
                 f"{self._format_shape()}, which is not known: name a variable for it",
@@ -167,12 +167,12 @@ class _ShapeReader:
         lower, upper = symbolic_dim_bounds(dimension, self._scope)
         if upper < 0:
             size = f"size {upper}" if lower == upper else f"size of at most {upper}"
-            raise self._problem(start, f"a negative {size}")
+            raise self._make_error(start, f"a negative {size}")
         if lower > _MAX_SIZE:
-            raise self._problem(start, "a size above 2**63 - 1, the largest there is")
+            raise self._make_error(start, "a size above 2**63 - 1, the maximum")
         known = None if self._like is None else self._like[axis]
         if isinstance(dimension, int) and known is not None and dimension != known:
-            raise self._problem(
+            raise self._make_error(
                 start,
                 f"expected size {known} for dimension {axis}, as in the argument of shape "
                 f"{self._format_shape()}, but found {dimension}",
@@ -195,7 +195,7 @@ class _ShapeReader:
     def _format_shape(self) -> str:
         return shape_text("?" if d is None else d for d in self._like or ())
 
-    def _problem(self, place: Token, problem: str) -> ShapeSyntaxError:
+    def _make_error(self, place: Token, problem: str) -> ShapeSyntaxError:
         return ShapeSyntaxError(self._text, place.column, problem)
 
 
@@ -203,13 +203,13 @@ def _without_outer_parentheses(inner: list[Token]) -> tuple[list[Token], int]:
     """Drops parentheses around all tokens; also returns the column of the closing one."""
     end = inner[-1]
     inner = inner[:-1]
-    while inner and inner[0].text == "(" and _closing(inner) == len(inner) - 1:
+    while inner and inner[0].text == "(" and _find_closing(inner) == len(inner) - 1:
         end = Token("end", ")", inner[-1].column)
         inner = inner[1:-1]
     return [*inner, end], end.column
 
 
-def _closing(items: Sequence[Token]) -> int | None:
+def _find_closing(items: Sequence[Token]) -> int | None:
     depth = 0
     for i, token in enumerate(items):
         depth += (token.text == "(") - (token.text == ")")
@@ -254,9 +254,9 @@ def _specs(args: Any, spec: Any, scope: SymbolicScope | None, path: str) -> Any:
         return None
     children = _children(args)
     if children is None:
-        return _leaf_spec(args, spec, scope, path)
+        return _make_leaf_spec(args, spec, scope, path)
     # A specification applies to all arrays below it.
-    below = dict.fromkeys(children, spec)
+    child_specs = dict.fromkeys(children, spec)
     if spec is not None and not isinstance(spec, str):
         subspecs = _children(spec)
         if subspecs is None or subspecs.keys() != children.keys():
@@ -266,11 +266,12 @@ def _specs(args: Any, spec: Any, scope: SymbolicScope | None, path: str) -> Any:
                 + (f" ({', '.join(map(repr, children))})" if isinstance(args, Mapping) else "")
                 + "."
             )
-        below = subspecs
+        child_specs = subspecs
     results = {
-        key: _specs(child, below[key], scope, f"{path}[{key!r}]") for key, child in children.items()
+        key: _specs(child, child_specs[key], scope, f"{path}[{key!r}]")
+        for key, child in children.items()
     }
-    return _rebuilt(args, results)
+    return _rebuild(args, results)
 
 
 def _children(node: Any) -> dict[Any, Any] | None:
@@ -279,7 +280,7 @@ def _children(node: Any) -> dict[Any, Any] | None:
     return dict(enumerate(node)) if isinstance(node, (tuple, list)) else None
 
 
-def _rebuilt(node: Any, children: Mapping[Any, Any]) -> Any:
+def _rebuild(node: Any, children: Mapping[Any, Any]) -> Any:
     if isinstance(node, Mapping):
         return dict(children)
     if hasattr(node, "_fields"):
@@ -287,10 +288,10 @@ def _rebuilt(node: Any, children: Mapping[Any, Any]) -> Any:
     return list(children.values()) if isinstance(node, list) else tuple(children.values())
 
 
-def _leaf_spec(leaf: Any, spec: Any, scope: SymbolicScope | None, path: str) -> ShapeSpec:
+def _make_leaf_spec(leaf: Any, spec: Any, scope: SymbolicScope | None, path: str) -> ShapeSpec:
     if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
         raise TypeError(
-            f"{path} has no shape and dtype. Give an array, or anything with the two. "
+            f"{path} has no shape and dtype. Pass an array, or an object that has both. "
             f"Got: {leaf!r} of type {type(leaf).__name__}"
         )
     if spec is not None and not isinstance(spec, str):

@@ -76,7 +76,7 @@ def make_plan(
     Args:
       shapes: the symbolic shapes.
       sizes: the sizes of each shape; None for a size that will not be known. An int is preferred
-        to other values if a variable follows from several sizes. By default all will be known.
+        to other values if a variable follows from several sizes. By default all are known.
       constraints: the constraints on the variables. If the sizes do not suffice, equations with a
         variable on the left side are used, as in jax.export.
       constant_slopes: whether to solve only equations that jax.export solves: `b` from `2*b`, but
@@ -106,13 +106,13 @@ def make_plan(
     missing = names - {step.variable for step in steps}
     if missing and (defined := _collect_definitions(constraints)):
         replaced = {d.variable: d.dimension for d in defined}
-        others = {p: _substitute(dimension, replaced) for p, dimension in equations.items()}
-        with_help = _make_steps(others, ints, constant_slopes)
-        solved = {step.variable for step in with_help}
-        follow = tuple(d for d in defined if variables_of(d.dimension) <= solved)
-        still_missing = names - solved - {d.variable for d in follow}
+        substituted = {p: _substitute(dimension, replaced) for p, dimension in equations.items()}
+        more_steps = _make_steps(substituted, ints, constant_slopes)
+        solved = {step.variable for step in more_steps}
+        solvable = tuple(d for d in defined if variables_of(d.dimension) <= solved)
+        still_missing = names - solved - {d.variable for d in solvable}
         if len(still_missing) < len(missing):
-            steps, definitions, missing = with_help, follow, still_missing
+            steps, definitions, missing = more_steps, solvable, still_missing
     used = {step.place for step in steps}
     rest = tuple((place, d) for place, d in equations.items() if place not in used)
     return Plan(steps, definitions, rest, frozenset(missing))
@@ -140,7 +140,7 @@ def _make_steps(
 
 
 def _collect_definitions(constraints: Iterable[Comparison]) -> tuple[Definition, ...]:
-    """Collects the definitions that constraints `variable == expression` give."""
+    """Collects definitions from the constraints of the form `variable == expression`."""
     defined: dict[str, Definition] = {}
     for constraint in constraints:
         left = constraint.left
@@ -163,14 +163,14 @@ def _substitute(dimension: Dim, replaced: Mapping[str, Dim]) -> Dim:
     try:
         return dimension.substitute(replaced)
     except (ZeroDivisionError, OverflowError):
-        # A constraint that never holds, or is too large, is not used.
+        # Ignores a constraint that never holds or is too large.
         return dimension
 
 
 def _make_step(
     place: Place, dimension: DimExpr, solved: set[str], constant_slopes: bool
 ) -> PlanStep | None:
-    """Solves for the only unknown variable of a dimension; None if that is not possible."""
+    """Solves a dimension for its only unknown variable; None if that is not possible."""
     unknown = dimension.variables() - solved
     if len(unknown) != 1:
         return None
@@ -235,14 +235,15 @@ def explain_undetermined(
     ]
     holders += [f"the constraint {c}" for c in constraints if not c.variables().isdisjoint(missing)]
     quoted = [f"'{name}'" for name in missing]
-    one = len(quoted) == 1
-    names = quoted[0] if one else f"{', '.join(quoted[:-1])} and {quoted[-1]}"
+    is_single = len(quoted) == 1
+    names = quoted[0] if is_single else f"{', '.join(quoted[:-1])} and {quoted[-1]}"
     return (
         f"Cannot solve for values of dimension variables {names}. "
-        f"{'It occurs' if one else 'They occur'} only in {'; '.join(holders)}. A variable follows "
-        "from a size where it stands alone, times an integer, or beside variables that follow "
-        "from others: as b in 'b', '2*b' or, where 'a' stands elsewhere, 'a + b'. Let "
-        f"{'it' if one else 'each of them'} stand alone in some dimension, or write a number."
+        f"{'It occurs' if is_single else 'They occur'} only in {'; '.join(holders)}. A variable "
+        "follows from a size if it is alone there, or times an integer, or in a sum with variables "
+        "that follow from other sizes: as b in 'b', in '2*b' or, if 'a' is elsewhere, in 'a + b'. "
+        "Let "
+        f"{'it' if is_single else 'each of them'} stand alone in some dimension, or write a number."
     )
 
 
@@ -322,15 +323,15 @@ def solve(
     """
     run = _PlanRun(sizes, algebra, smallest)
     for step in plan.steps:
-        run.step(step)
+        run.apply_step(step)
     for definition in plan.definitions:
-        run.definition(definition)
+        run.apply_definition(definition)
     for place, dimension in plan.equations:
-        run.equation(place, dimension)
+        run.apply_equation(place, dimension)
     defining = {definition.constraint for definition in plan.definitions}
     for constraint in constraints:
         if constraint not in defining:
-            run.constraint(constraint)
+            run.apply_constraint(constraint)
     return Solution(run.values, tuple(run.checks))
 
 
@@ -359,7 +360,7 @@ class _PlanRun(Generic[T]):
         self._sizes, self._algebra, self._smallest = sizes, algebra, smallest
         self._places: dict[str, tuple[Place, ...]] = {}
 
-    def step(self, step: PlanStep) -> None:
+    def apply_step(self, step: PlanStep) -> None:
         place, name, algebra = step.place, step.variable, self._algebra
         offset = self._value(step.offset, (place,))
         slope = self._value(step.slope, (place,))
@@ -380,7 +381,7 @@ class _PlanRun(Generic[T]):
             value = algebra.floordiv(value, slope)
         self._assign(name, value, (place,))
 
-    def definition(self, definition: Definition) -> None:
+    def apply_definition(self, definition: Definition) -> None:
         names = variables_of(definition.dimension)
         if names <= self.values.keys():
             places = self._places_of(names)
@@ -404,7 +405,7 @@ class _PlanRun(Generic[T]):
     def _places_of(self, names: Iterable[str]) -> tuple[Place, ...]:
         return tuple(dict.fromkeys(p for name in sorted(names) for p in self._places[name]))
 
-    def equation(self, place: Place, dimension: Dim) -> None:
+    def apply_equation(self, place: Place, dimension: Dim) -> None:
         value = self._value(dimension, (place,))
         if value is None:
             return
@@ -416,7 +417,7 @@ class _PlanRun(Generic[T]):
             reason = (f"the size of dimension {place.axis} must be ", value)
         self._require("==", self._sizes[place.argument][place.axis], value, reason, (place,))
 
-    def constraint(self, constraint: Comparison) -> None:
+    def apply_constraint(self, constraint: Comparison) -> None:
         names = sorted(constraint.variables())
         if not self.values.keys() >= set(names):
             return

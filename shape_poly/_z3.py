@@ -30,9 +30,9 @@ _MAX_CASES = 16
 class Encoding:
     """Translator of dimensions into z3's integers.
 
-    Every operation and every product is one unknown.  A quotient has Python's floor semantics if
+    Every operation and every product is one unknown. A quotient has Python's floor semantics if
     its divisor is not 0, and any value otherwise; facts and goals state that divisors are not 0.
-    An exact encoding defines products; otherwise only inequalities are stated.  Then unsatisfiable
+    An exact encoding defines products; otherwise only inequalities are stated. Then unsatisfiable
     still means unsatisfiable, but a model may be wrong.
 
     Attributes:
@@ -174,8 +174,8 @@ class Encoding:
         if sum(e for _, e in monomial) > _MAX_LEMMA_DEGREE or len(self._products) > _MAX_PRODUCTS:
             return
         for index, (atom, exponent) in enumerate(monomial):
-            less = ((atom, exponent - 1),) if exponent > 1 else ()
-            others = (*monomial[:index], *less, *monomial[index + 1 :])
+            lowered = ((atom, exponent - 1),) if exponent > 1 else ()
+            others = (*monomial[:index], *lowered, *monomial[index + 1 :])
             self._relate(result, atom, DimExpr(((others, 1),)))
 
     def _relate(self, product: Any, atom: Atom, others: DimExpr) -> None:
@@ -282,7 +282,7 @@ def decide_by_z3(
                         return Refuted(values)
                     if not search.is_exact:
                         search = _SolverSearch(z3, problem, exact=True, deadline=deadline)
-                    return Refuted(_smallest(search, values, accepts, least_sum))
+                    return Refuted(_minimize_values(search, values, accepts, least_sum))
                 if search.is_exact:
                     return Unknown(f"the solver's answer {values} is wrong")
             elif search.is_exact:
@@ -361,7 +361,7 @@ class _SolverSearch:
         return self.problem.original_values(values)
 
 
-def _smallest(
+def _minimize_values(
     search: _SolverSearch,
     values: Mapping[str, int],
     accepts: Callable[[Mapping[str, int]], bool],

@@ -52,8 +52,8 @@ class MessageKind(enum.IntEnum):
 
 _KIND_NAMES = {
     MessageKind.OBJECT: "an object",
-    MessageKind.BYTES: "bytes",
-    MessageKind.SPECS: "specs",
+    MessageKind.BYTES: "a sequence of bytes",
+    MessageKind.SPECS: "a tree of specs",
 }
 
 
@@ -101,7 +101,7 @@ class Channel:
         # Specs have numbers of their own, since they may be read in any order.
         self._sent = self._received = 0
         self._sent_specs = 0
-        # Specs with smaller numbers than the first unread one were read, as were those in the set.
+        # The specs below the first unread number were read, and those in the set.
         self._first_unread_specs = 0
         self._read_specs: set[int] = set()
 
@@ -120,8 +120,8 @@ class Channel:
 
     def __reduce__(self) -> NoReturn:
         raise NotPicklableError(
-            "A Channel holds a secret and belongs to this process, so that it is not sent in a "
-            'message. In the worker make its end with Channel(token, end="worker").',
+            "A Channel holds a secret of this process, so it cannot be sent in a message. In the "
+            'worker, make its end with Channel(token, end="worker").',
             culprit="Channel",
         )
 
@@ -160,7 +160,7 @@ class Channel:
         return bytes(self._open(MessageKind.BYTES, message))
 
     def pack_specs(self, obj: Any) -> bytes:
-        """Makes a message for `serialize_specs`, to be read once and in any order."""
+        """Makes a message for `serialize_specs`, which can be read once, in any order."""
         return self._seal(MessageKind.SPECS, dumps(obj))
 
     def unpack_specs(self, message: bytes) -> Any:
@@ -189,12 +189,12 @@ class Channel:
         data = memoryview(message if type(message) is bytes else memoryview(message).tobytes())
         head = bytes(data[: len(_MAGIC)])
         if head != _MAGIC or len(data) < _PREFIX_SIZE:
-            raise _not_a_message_error(head, len(data))
+            raise _make_not_a_message_error(head, len(data))
         header = bytes(data[: _HEADER.size])
         _, version, message_kind, sender, number = _HEADER.unpack(header)
         if version != _VERSION:
             raise UntrustedMessageError(
-                f"A message in version {version} of the channel's format came; this bridge reads "
+                f"The message has version {version} of the channel's format, but this bridge reads "
                 f"version {_VERSION}. {_NOTHING_UNPICKLED} Use one version of jax2tf-bridge in "
                 "both processes."
             )
@@ -202,22 +202,22 @@ class Channel:
         signature = bytes(data[_HEADER.size : _PREFIX_SIZE])
         if not hmac.compare_digest(signature, self._sign_payload(header, payload)):
             raise UntrustedMessageError(
-                "A message is not signed with this channel's token, or was changed or cut off on "
-                f"its way. {_NOTHING_UNPICKLED} Both ends need the same token, new for each "
-                "worker, and messages as pack or sign gave them."
+                "The message is not signed with this channel's token, or was changed or cut off. "
+                f"{_NOTHING_UNPICKLED} Both ends need the same token, new for each worker, and "
+                "must pass on the results of pack and sign unchanged."
             )
         # The signature is valid, so one of the two ends wrote the header.
         if sender == _END_LETTERS[self.end]:
             raise UntrustedMessageError(
                 f"The {self.end}'s end got a message that it sent itself. {_NOTHING_UNPICKLED} "
-                'One end is made with end="parent", the other with end="worker".'
+                'Make one end with end="parent", and the other with end="worker".'
             )
         if message_kind != kind:
             raise UntrustedMessageError(
-                f"A message with {_KIND_NAMES[MessageKind(message_kind)]} came where one with "
-                f"{_KIND_NAMES[kind]} was expected. {_NOTHING_UNPICKLED} What pack made is for "
-                "unpack, what sign made is for verify, what serialize_specs made is for "
-                "deserialize_specs."
+                f"The message has {_KIND_NAMES[MessageKind(message_kind)]}, but "
+                f"{_KIND_NAMES[kind]} was expected. {_NOTHING_UNPICKLED} Use unpack for messages "
+                "of pack, verify for those of sign, and deserialize_specs for those of "
+                "serialize_specs."
             )
         self._check_number(kind, number)
         return payload
@@ -237,17 +237,17 @@ class Channel:
             elif number != self._received:
                 is_repeated = number < self._received
                 raise UntrustedMessageError(
-                    f"Message {number} came{' again' if is_repeated else ''}, where message "
-                    f"{self._received} was expected. {_NOTHING_UNPICKLED} Messages are read once, "
+                    f"Message {number} came{' again' if is_repeated else ''}, but message "
+                    f"{self._received} was expected. {_NOTHING_UNPICKLED} Read each message once, "
                     "in the order in which the other end made them."
                 )
             else:
                 self._received += 1
 
 
-def _not_a_message_error(head: bytes, size: int) -> UntrustedMessageError:
+def _make_not_a_message_error(head: bytes, size: int) -> UntrustedMessageError:
     if head == _MAGIC:
-        what = f"its {size} bytes are not a whole message, since it was cut off on its way"
+        what = f"it was cut off after {size} bytes"
     elif head[:1] == b"\x80":
         what = "these bytes are a pickle, not a message of the bridge's channel"
     else:
@@ -349,7 +349,7 @@ def _list_local_devices(devices: Mesh | Sharding | Iterable[jax.Device]) -> list
     local = [d for d in dict.fromkeys(candidates) if d.process_index == process]
     if not local:
         raise DeviceError(
-            "None of the given devices belongs to this process. Pass some of jax.local_devices(): "
+            "None of these devices belongs to this process. Pass some of jax.local_devices(): "
             f"{jax.local_devices()}."
         )
     return local

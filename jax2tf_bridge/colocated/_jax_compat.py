@@ -47,7 +47,7 @@ def _list_devices(backend: Any) -> list[jax.Device]:
     return list(get_all_devices() if get_all_devices is not None else backend.devices())
 
 
-def cached_function_name(obj: Any) -> tuple[str, str] | None:
+def find_cached_function_name(obj: Any) -> tuple[str, str] | None:
     """Returns the module and name of a cached function of JAX; None for other objects.
 
     Pickle needs this search because these functions do not know their own names.
@@ -66,8 +66,8 @@ def cached_function_name(obj: Any) -> tuple[str, str] | None:
     )
 
 
-def cached_function(module: str, name: str) -> Any:
-    """Returns the function of JAX with a name that `cached_function_name` found elsewhere."""
+def import_cached_function(module: str, name: str) -> Any:
+    """Returns the function of JAX that `find_cached_function_name` found in another process."""
     return getattr(importlib.import_module(module), name)
 
 

@@ -41,7 +41,7 @@ class _PickleSearch:
         self.dump, self.depth = dump, depth
         self.end = time.monotonic() + _MAX_SECONDS
 
-    def error_of(self, obj: Any) -> Exception | None:
+    def find_error(self, obj: Any) -> Exception | None:
         """Returns the exception that pickling the object raises; None if it raises none."""
         try:
             self.dump(obj, _NullFile())
@@ -49,19 +49,19 @@ class _PickleSearch:
             return e
         return None
 
-    def failing(self, children: Sequence[Child]) -> Iterator[tuple[Child, Exception]]:
-        """Yields the children that cannot be pickled, in order. Bisects, to pickle less often."""
+    def iter_failing(self, children: Sequence[Child]) -> Iterator[tuple[Child, Exception]]:
+        """Yields the children that cannot be pickled, in order; bisects to pickle less often."""
         if not children or time.monotonic() > self.end:
             return
-        error = self.error_of([child.value for child in children])
+        error = self.find_error([child.value for child in children])
         if error is None:
             return
         if len(children) == 1:
             yield children[0], error
             return
         half = len(children) // 2
-        yield from self.failing(children[:half])
-        yield from self.failing(children[half:])
+        yield from self.iter_failing(children[:half])
+        yield from self.iter_failing(children[half:])
 
     def descend(
         self, obj: Any, error: Exception, path: tuple[Child, ...], seen: dict[int, Any]
@@ -74,7 +74,7 @@ class _PickleSearch:
         if len(path) >= self.depth:
             return _Culprit(path, error)
         fails_by_outer = False
-        for child, child_error in self.failing(_list_children(obj)):
+        for child, child_error in self.iter_failing(_list_children(obj)):
             if id(child.value) not in seen:
                 culprit = self.descend(child.value, child_error, (*path, child), seen)
                 if culprit is not None:

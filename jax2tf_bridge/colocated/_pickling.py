@@ -17,8 +17,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 
 from jax2tf_bridge.colocated._jax_compat import (
-    cached_function,
-    cached_function_name,
+    find_cached_function_name,
+    import_cached_function,
     list_all_backends_devices,
     list_default_backend_devices,
 )
@@ -147,9 +147,9 @@ def reduce_jax(obj: Any, by_value: Container[str] = ()) -> Reduced:
         return _rebuild_single_device_sharding, (device.id, obj.memory_kind)
     if isinstance(obj, jax.Device):
         return _rebuild_device, (obj.id,)
-    name = cached_function_name(obj)
+    name = find_cached_function_name(obj)
     if name is not None:
-        return cached_function, name
+        return import_cached_function, name
     if isinstance(obj, _Cached):
         if _find_name_by_reference(obj, by_value) is not None:
             return NotImplemented
@@ -171,8 +171,8 @@ def _reduce_array(obj: jax.Array) -> Reduced:
         impl = jax.random.key_impl(obj)
         if not isinstance(impl, str):
             raise NotPicklableError(
-                f"Keys of {impl} cannot be sent to another process, which does not know this "
-                "implementation by a name. Send jax.random.key_data(keys), and wrap it there."
+                f"Keys of {impl} cannot be sent to another process, because the implementation has "
+                "no registered name. Send jax.random.key_data(keys), and wrap it there."
             )
         sharding = obj.sharding if obj.committed else None
         return _rebuild_keys, (impl, np.asarray(jax.random.key_data(obj)), sharding)
@@ -280,8 +280,8 @@ def _index_by_id(devices: Iterable[jax.Device]) -> dict[int, jax.Device]:
         if first is not device:
             raise DeviceError(
                 f"Two CPU devices of this process have the id {device.id}: {first!r} and "
-                f"{device!r}, so a device that was sent by its id is ambiguous. Name only one of "
-                "the platforms that bring CPU devices in JAX_PLATFORMS."
+                f"{device!r}, so a device that was sent by its id is ambiguous. List only one "
+                "platform with CPU devices in JAX_PLATFORMS."
             )
     return device_by_id
 

@@ -197,7 +197,7 @@ def convert(
     if function.signature is not None and not _has_defaults(function):
         converted.__signature__ = function.signature  # type: ignore[attr-defined]
     converted.requirements = _Requirements(portables)  # type: ignore[attr-defined]
-    converted.captured_arrays = constants.captured  # type: ignore[attr-defined]
+    converted.captured_arrays = constants.capture  # type: ignore[attr-defined]
     return cast(ConvertedFunction, opaque_to_autograph(converted))
 
 

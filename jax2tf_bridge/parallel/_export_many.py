@@ -81,7 +81,7 @@ def export_many(
         )
     if not jobs_by_name:
         return {}
-    with _choose_executor(executor, workers, environment) as chosen_executor:
+    with _open_executor(executor, workers, environment) as chosen_executor:
         results, errors = _run_jobs(jobs_by_name, chosen_executor, progress)
     if errors:
         raise ExportManyError.of(results, errors)
@@ -89,7 +89,7 @@ def export_many(
 
 
 @contextlib.contextmanager
-def _choose_executor(
+def _open_executor(
     executor: Executor | None, workers: int | None, environment: Mapping[str, str] | None
 ) -> Iterator[Executor]:
     """Yields the user's executor, or new workers that end with the call."""
@@ -172,7 +172,7 @@ def _get_result(
 def _explain_error(
     pending_job: PendingJob, executor: Executor, error: BaseException, output: str = ""
 ) -> BridgeError:
-    """Makes the error for a job that the executor could not run; `run_job` itself never raises."""
+    """Makes the error for a job that the executor could not run; `run_job` never raises."""
     is_export_workers = isinstance(executor, ExportWorkers)
     if isinstance(error, (NotPicklableError, PicklingError, TypeError, AttributeError, ValueError)):
         function = pending_job.job.function

@@ -14,7 +14,7 @@ from jax2tf_bridge.colocated import dumps, loads
 from jax2tf_bridge.errors import JobError, NotPicklableError, WorkerDiedError
 from jax2tf_bridge.from_jax.arguments import user_line
 
-_MAX_SHOWN = 4096
+_MAX_OUTPUT_CHARACTERS = 4096
 """Maximum number of characters of a process's output in an error message."""
 
 
@@ -31,7 +31,7 @@ class ExceptionParts:
 
     @staticmethod
     def of(error: BaseException) -> ExceptionParts | None:
-        """Splits an exception into its parts; None if rebuilding them gives a different one."""
+        """Splits an exception into its parts; None if they rebuild a different exception."""
         attributes = {name: v for name, v in vars(error).items() if _is_picklable(v)}
         parts = ExceptionParts(type(error), error.args, attributes)
         try:
@@ -52,7 +52,7 @@ class ExceptionParts:
 
 @dataclass(frozen=True)
 class Failure:
-    """An exception from another process, as text and, if it can be sent, as an exception.
+    """An exception from another process: its texts and, if they can be sent, its parts.
 
     Attributes:
       kind: the exception's type, by name.
@@ -113,7 +113,7 @@ def _get_text(error: BaseException) -> str:
     try:
         return str(error)
     except Exception as e:  # the user's own __str__
-        return f"(its text cannot be made: {type(e).__name__})"
+        return f"(its text is not available: {type(e).__name__})"
 
 
 def make_worker_died_error(
@@ -132,14 +132,14 @@ def make_worker_died_error(
         signal = Signals(-exit_code).name if -exit_code in set(Signals) else f"signal {-exit_code}"
         how = f"was ended by {signal}"
         if signal == "SIGKILL":
-            how += ", as the system does where memory runs out"
+            how += ", as the system does if memory runs out"
     elif exit_code is not None:
         how = f"ended with exit code {exit_code}"
     when = (
         f"was to export {name!r} {how} while it started" if starting else f"exported {name!r} {how}"
     )
     return WorkerDiedError(
-        f"The process that {when}.{_show(output)}",
+        f"The process that {when}.{_format_output(output)}",
         job=name,
         output=output,
         exit_code=exit_code,
@@ -149,17 +149,19 @@ def make_worker_died_error(
 def make_timeout_error(name: str, timeout: float, output: str) -> JobError:
     """Makes the error for a process that was killed after `timeout` seconds."""
     return JobError(
-        f"{name!r} took longer than {timeout:g} s, and its process was ended.{_show(output)}",
+        f"{name!r} took longer than {timeout:g} s, and its process was ended."
+        f"{_format_output(output)}",
         job=name,
         output=output,
     )
 
 
-def _show(output: str) -> str:
+def _format_output(output: str) -> str:
     shown = output.rstrip()
     if not shown:
         return " It printed nothing."
-    return f" It had printed:\n{'...' if len(shown) > _MAX_SHOWN else ''}{shown[-_MAX_SHOWN:]}"
+    start = "..." if len(shown) > _MAX_OUTPUT_CHARACTERS else ""
+    return f" It had printed:\n{start}{shown[-_MAX_OUTPUT_CHARACTERS:]}"
 
 
 def make_executor_error(name: str, error: BaseException) -> JobError:
@@ -168,8 +170,8 @@ def make_executor_error(name: str, error: BaseException) -> JobError:
     job_error: JobError
     if isinstance(error, BrokenExecutor):
         job_error = WorkerDiedError(
-            f"{text} It does not say which job ended its process, and takes no further jobs. Use "
-            "the bridge's own workers (executor=None), which do both.",
+            f"{text} It does not say which job ended its process, and accepts no further jobs. The "
+            "bridge's own workers (executor=None) name the job, and accept others.",
             job=name,
         )
     else:
@@ -202,8 +204,8 @@ def find_plain_pickle_error(name: str, function: Any, sent: object) -> NotPickla
         culprit = str(getattr(function, "__qualname__", type(function).__qualname__))
         return NotPicklableError(
             f"The export of {name!r} needs {culprit}, which the executor cannot send: {e}. It uses "
-            "pickle, which finds functions by their names at the top of modules. Define the "
-            "function there, or use the bridge's own workers (executor=None), which take any.",
+            "pickle, which finds only functions at the top of modules. Define the function there, "
+            "or use the bridge's own workers (executor=None), which accept any function.",
             culprit=culprit,
         )
     return None

@@ -81,7 +81,7 @@ def name_jobs(jobs: Jobs) -> dict[str, ExportJob]:
       ExportError: the user gave two jobs the same name.
     """
     if isinstance(jobs, ExportJob):
-        raise FunctionError("export_many takes a list of jobs. Write [job], or use export().")
+        raise FunctionError("export_many takes a list of jobs, got one job. Pass [job].")
     if isinstance(jobs, Mapping):
         return {
             name: replace(_check_job(job, f"The job {name!r}"), name=name)
@@ -159,7 +159,7 @@ class _JittedFunction:
 
 
 def _make_sendable(function: Any) -> Any:
-    """Replaces a jitted function by an object that every pickler sends completely."""
+    """Replaces a jitted function by an object that every pickler can send without loss."""
     if not type(function).__module__.startswith(("jax.", "jaxlib.")):
         return function
     name = find_importable_name(function)
@@ -234,8 +234,8 @@ def _check_precision(sent: SentJob) -> None:
     x64_here = read_configuration()["jax_enable_x64"]
     if sent.configuration["jax_enable_x64"] and not x64_here and sent.process != os.getpid():
         raise DTypeError(
-            "jax_enable_x64 is on where the job was made, and off in the process that it came to: "
-            "arrays that its function captured may have become float32 on the way. Start the "
+            "jax_enable_x64 is on in the process that sent the job, but off in the one that runs "
+            "it, so arrays that its function captured may have become float32. Start the "
             "executor's processes with JAX_ENABLE_X64=1 in their environment."
         )
 
@@ -296,8 +296,8 @@ class PendingJob:
         unknown = [node.name for node in _iterate_typed_nodes(out_tree) if node.codec is None]
         if unknown:
             raise SerializationError(
-                f"The result of {self.name!r} has a {unknown[0]}, which did not come back from the "
-                f"process that exported it{f' ({reason})' if reason else ''}. Register the type "
+                f"The result of {self.name!r} has a {unknown[0]}; its type did not come back from "
+                f"the process that exported it{f' ({reason})' if reason else ''}. Register it "
                 "for files, in a module that both processes import, with "
                 "register_pytree_node_serialization or register_namedtuple_serialization."
             )
@@ -353,10 +353,11 @@ def _check_structure(job: ExportJob, sent: TreeSpec) -> None:
         return
     names = ", ".join(dict.fromkeys(node.name for node in _iterate_typed_nodes(sent)))
     raise StructureError(
-        f"The arguments have another structure where they are exported: not all of {names} are "
-        "pytrees there. Classes of the script itself are sent without their registration with "
-        "JAX. Define and register them in a module that the function's module imports, or "
-        "register them in the workers: ExportWorkers(initializer=register)."
+        f"The arguments have another structure in the process that exports them, because not all "
+        f"of {names} are registered as pytrees there. Classes of the script itself are sent "
+        "without their registration with JAX. Define and register them in a module that the "
+        "function's module imports, or register them in the workers: "
+        "ExportWorkers(initializer=register)."
     )
 
 

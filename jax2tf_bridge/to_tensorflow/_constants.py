@@ -45,7 +45,7 @@ class EagerConstants:
 
     @property
     def has_tensors(self) -> bool:
-        """Returns whether any tensor was created so far."""
+        """Whether any tensor was created."""
         return bool(self._known)
 
     def tensors(
@@ -106,7 +106,7 @@ class CapturedArrays(tf.Module):  # type: ignore[misc]
 
 
 class SharedConstants:
-    """Eager tensors, or variables once `captured` was called."""
+    """Eager tensors, or variables once `capture` was called."""
 
     def __init__(self, name: str) -> None:
         """Stores the function's name, for messages."""
@@ -120,7 +120,7 @@ class SharedConstants:
     ) -> list[tf.Tensor]:
         return (self._captured or self._eager).tensors(portable, saving)
 
-    def captured(self) -> CapturedArrays:
+    def capture(self) -> CapturedArrays:
         """Switches to variables, and returns the module that holds them.
 
         Raises:
@@ -130,9 +130,9 @@ class SharedConstants:
             if self._captured is None:
                 if self._eager.has_tensors:
                     raise FunctionError(
-                        f"captured_arrays() of {self._name} was called after the function: what "
-                        "was traced has its captured arrays as constants. Call it, and hold what "
-                        "it gives in your model, before the first call."
+                        f"captured_arrays() of {self._name} was called after the function, whose "
+                        "traces hold the captured arrays as constants. Call it before the first "
+                        "call of the function, and store its result in your model."
                     )
                 self._captured = CapturedArrays()
             return self._captured

@@ -18,13 +18,13 @@ def op_dtype(aval: Aval, path: str) -> tf.DType:
     """Returns the TF dtype in which a value of type `aval` is passed to the op.
 
     Raises:
-      DTypeError: the installed TF lacks the dtype, or cannot hand it to XLA. The message names the
+      DTypeError: the installed TF lacks the dtype, or cannot pass it to XLA. The message names the
         value by `path`.
     """
     row = find_dtype(aval.dtype)
     if row is not None and not row.crosses:
         raise DTypeError(
-            f"{path} has dtype {aval.dtype}, which TensorFlow {tf.__version__} cannot hand to XLA. "
+            f"{path} has dtype {aval.dtype}, which TensorFlow {tf.__version__} cannot pass to XLA. "
             f"{_CONVERT}"
         )
     try:
@@ -111,7 +111,7 @@ def cast_if_needed(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     return tensor if tensor.dtype == dtype else tf.cast(tensor, dtype)
 
 
-def can_become(given: str, expected: str) -> bool:
-    """Returns whether JAX implicitly accepts dtype `given` as `expected`: 64 bits as 32 bits."""
-    row = find_dtype(given)
-    return given == expected or (row is not None and row.without_x64 == expected)
+def can_become(actual: str, expected: str) -> bool:
+    """Returns whether JAX implicitly accepts a dtype as another: 64 bits as 32 bits."""
+    row = find_dtype(actual)
+    return actual == expected or (row is not None and row.without_x64 == expected)

@@ -18,13 +18,13 @@ from jax2tf_bridge.to_tensorflow._shapes import EarlierShapeCheck, ShapeContract
 from jax2tf_bridge.to_tensorflow._tf_functions import TracedOnce, opaque_to_autograph
 
 _NO_GRADIENT = (
-    "{name} was converted with with_gradient=False, so that it has no gradient. "
+    "{name} was converted with with_gradient=False, so it has no gradient. "
     "Convert it with with_gradient=True."
 )
 _NOT_SAVED = (
-    "tf.saved_model.save stores the gradient of {name} to the first order, so that there is none "
-    "of {vjp}. Differentiate the converted function itself as often as you need within a "
-    "tf.function, and save that."
+    "tf.saved_model.save stores only the first-order gradient of {name}, so {vjp} has none. "
+    "Differentiate the converted function as often as you need within a tf.function, and save "
+    "that."
 )
 _LAST_ORDER = (
     "The gradients of {name} were saved up to order {order}. For more, save it with "
@@ -51,16 +51,18 @@ def call_flat(
       known: with `orders`, the tensors of their lifted constants, if those exist already.
     """
     callee = _Callee(portable, constants, orders=orders)
-    prevented = None if with_gradient else _NO_GRADIENT.format(name=portable.name)
+    no_gradient_reason = None if with_gradient else _NO_GRADIENT.format(name=portable.name)
     if orders is not None:
-        prevented = orders.gradient_problem(0)
+        no_gradient_reason = orders.gradient_problem(0)
         callee = replace(callee, known=orders.lifted_constants() if known is None else known)
-    if orders is None and prevented is None and portable.target.xla and _is_in_branch():
+    if orders is None and no_gradient_reason is None and portable.target.xla and _is_in_branch():
         # After loading a SavedModel, TensorFlow finds no gradient for an If whose branch contains a
         # custom gradient directly. It finds the gradient of a function that the branch calls.
-        function = tf.function(lambda *args: _call_named(callee, args, prevented), autograph=False)
+        function = tf.function(
+            lambda *args: _call_named(callee, args, no_gradient_reason), autograph=False
+        )
         return list(function(*tensors))
-    return _call_named(callee, tensors, prevented)
+    return _call_named(callee, tensors, no_gradient_reason)
 
 
 def _is_in_branch() -> bool:
@@ -80,7 +82,8 @@ class StoredGradients:
       functions: the gradients of order 1, 2, ... Each takes the arguments of its VJP and then the
         lifted constants of all orders. In a branch or loop, a gradient may only use tensors that
         its function has; TensorFlow fails if it captures another tensor or variable.
-      constants: the types of the lifted constants of all orders, in the order of `known()`.
+      constants: the types of the lifted constants of all orders, in the order of
+        `lifted_constants()`.
       order: the requested number of orders. There are fewer `functions` if TensorFlow
         differentiates the function's operations itself.
     """
@@ -114,7 +117,7 @@ class StoredGradients:
     def call(
         self, order: int, args: Sequence[tf.Tensor], known: Mapping[Key, tf.Tensor]
     ) -> list[tf.Tensor]:
-        """Calls the gradient of an order; `known` has the tensors from `known()`."""
+        """Calls the gradient of an order; `known` has the result of `lifted_constants()`."""
         if order > self._order:
             raise AssertionError("the gradient of the last order is prevented")
         return list(self.functions[order - 1](*args, *(known[key] for key in self.constants)))
@@ -131,7 +134,7 @@ class StoredGradients:
           args: the arguments of the function.
           cotangents: one for each result, in TensorFlow's convention. For a result without a
             gradient, any tensor of its dtype and shape.
-          known: the tensors from `known()`.
+          known: the result of `lifted_constants()`.
         """
         return _pull_back(replace(self._callees[0], known=known), args, cotangents, cotangents)
 
@@ -177,7 +180,7 @@ def has_tensorflow_gradient(portable: PortableFunction) -> bool:
 class _Callee:
     """A function to call, or the VJP of `primal`.
 
-    `known` has tensors of lifted constants that exist in the current graph already.
+    `known` has the tensors of lifted constants that already exist in the current graph.
     """
 
     portable: PortableFunction
@@ -230,17 +233,17 @@ class _Callee:
 
 
 def _call_named(
-    callee: _Callee, tensors: Sequence[tf.Tensor], prevented: str | None
+    callee: _Callee, tensors: Sequence[tf.Tensor], no_gradient_reason: str | None
 ) -> list[tf.Tensor]:
-    """Implements `call_flat`; `prevented` is the error message if there should be no gradient."""
+    """Implements `call_flat`; `no_gradient_reason` is the message if there is no gradient."""
     named = [tf.identity(t, f"jax2tf_arg_{i}") for i, t in enumerate(tensors)]
-    if prevented is None and has_tensorflow_gradient(callee.portable):
+    if no_gradient_reason is None and has_tensorflow_gradient(callee.portable):
         return [tf.identity(result, "jax2tf_out") for result in callee.call(named)]
-    if prevented is None and callee.orders is None and not tf.executing_eagerly():
+    if no_gradient_reason is None and callee.orders is None and not tf.executing_eagerly():
         # In a graph the gradient is checked early: TensorFlow saves a SavedModel with its
         # gradients, and saves nothing if one of them cannot be traced.
-        prevented = callee.portable.gradient_problem()
-    if prevented is None:
+        no_gradient_reason = callee.portable.gradient_problem()
+    if no_gradient_reason is None:
         results = _call_differentiable(callee, named)
     elif callee.portable.target.for_converters:
         # Converters do not support PreventGradient. With stop_gradient the gradient is None.
@@ -248,7 +251,7 @@ def _call_named(
     else:
         # A TF op, so that the message survives saving and loading.
         results = [
-            tf.raw_ops.PreventGradient(input=result, message=prevented)
+            tf.raw_ops.PreventGradient(input=result, message=no_gradient_reason)
             for result in callee.call(named)
         ]
     return [tf.identity(result, "jax2tf_out") for result in results]
@@ -275,8 +278,8 @@ def _call_differentiable(callee: _Callee, args: Sequence[tf.Tensor]) -> list[tf.
             if _tf_compat.is_tracing_gradient_to_save():
                 _tf_compat.find_inputs_by_identity(inputs)
             with tf.name_scope("jax2tf_vjp"):
-                pulled = _pull_back(inside, primals, results, cotangents)
-                return [*pulled, *(None for _ in constants)]
+                arg_cotangents = _pull_back(inside, primals, results, cotangents)
+                return [*arg_cotangents, *(None for _ in constants)]
 
         return results, gradient
 
@@ -296,12 +299,14 @@ def _pull_back(
         for cotangent, aval, result in zip(cotangents, portable.out_avals, results, strict=True)
     ]
     if callee.orders is not None:
-        pulled = callee.orders.call(callee.order + 1, [*primals, *out_cotangents], callee.known)
+        arg_cotangents = callee.orders.call(
+            callee.order + 1, [*primals, *out_cotangents], callee.known
+        )
     else:
-        pulled = _call_vjp(callee, [*primals, *out_cotangents])
+        arg_cotangents = _call_vjp(callee, [*primals, *out_cotangents])
     return [
         _conjugate(value) if aval.is_differentiable else None
-        for value, aval in zip(pulled, portable.in_avals, strict=True)
+        for value, aval in zip(arg_cotangents, portable.in_avals, strict=True)
     ]
 
 
@@ -325,7 +330,7 @@ def _is_nested() -> bool:
 
 def _to_jax_cotangent(cotangent: tf.Tensor | None, aval: Aval, result: tf.Tensor) -> tf.Tensor:
     if not aval.is_differentiable:
-        # TF gives None or zeros of the result's dtype; JAX wants float0, which crosses as bool.
+        # TF passes None or zeros of the result's dtype. JAX expects float0, passed as bool.
         zeros = tf.zeros_like(result, dtype=tf.bool)
         if aval.element_shape:
             zeros = tf.reduce_any(zeros, axis=list(range(-len(aval.element_shape), 0)))

@@ -14,7 +14,7 @@ from jax2tf_bridge.portable import CUSTOM_CALL, GraphFunction, PortableFunction
 _ARGUMENT, _RESULT = re.compile(r"x(\d+)"), re.compile(r"y(\d+)")
 
 
-def check_graph_functions(portable: PortableFunction, most_results: int | None) -> None:
+def check_graph_functions(portable: PortableFunction, max_call_results: int | None) -> None:
     """Raises unless the installed TensorFlow can read a portable function's graphs.
 
     TensorFlow reads stray memory if a call has more results than its function. So every function
@@ -22,29 +22,31 @@ def check_graph_functions(portable: PortableFunction, most_results: int | None) 
 
     Args:
       portable: the portable function.
-      most_results: the largest number of results of a graph call in its module; None if the module
-        calls no graph.
+      max_call_results: the largest number of results of a graph call in its module; None if the
+        module calls no graph.
 
     Raises:
       ModuleError: the module calls graphs that the portable function does not hold, or a graph
         cannot be read or has too few results.
     """
-    if most_results is not None and not portable.graph_functions:
+    if max_call_results is not None and not portable.graph_functions:
         raise ModuleError(
             f"The module of {portable.name} calls TensorFlow functions ({CUSTOM_CALL}) that its "
             "portable function does not hold: it was not exported by this bridge. Export the "
             "function again with jax2tf_bridge.export and call_tf(..., call_tf_graph=True)."
         )
-    max_results = 0
+    max_function_results = 0
     for function in portable.graph_functions:
-        _get_function(portable, function, most_results or 0)
+        _get_function(portable, function, max_call_results or 0)
         nodes = tf.compat.v1.GraphDef.FromString(function.graph).node
-        max_results = max(max_results, sum(1 for node in nodes if _RESULT.fullmatch(node.name)))
-    if max_results < (most_results or 0):
+        max_function_results = max(
+            max_function_results, sum(1 for node in nodes if _RESULT.fullmatch(node.name))
+        )
+    if max_function_results < (max_call_results or 0):
         raise ModuleError(
-            f"The module of {portable.name} takes {most_results} results from a TensorFlow "
-            f"function, and those that its portable function holds have {max_results} at most: "
-            "they do not belong together. Export the function again."
+            f"The module of {portable.name} takes {max_call_results} results from a TensorFlow "
+            f"function, but those that its portable function holds have at most "
+            f"{max_function_results}. Export the function again."
         )
 
 
@@ -81,14 +83,14 @@ def _build(n_results: int, function: GraphFunction) -> Any:
         lambda: tf.graph_util.import_graph_def(graph_def, name=""), []
     )
 
-    def tensors(kind: re.Pattern[str]) -> list[tf.Tensor]:
+    def find_tensors(kind: re.Pattern[str]) -> list[tf.Tensor]:
         numbers = sorted(int(match[1]) for match in map(kind.fullmatch, names) if match)
         if numbers != list(range(len(numbers))):
-            raise ValueError(f"of {kind.pattern} there are {numbers}")
+            raise ValueError(f"the numbers of {kind.pattern} are {numbers}")
         prefix = kind.pattern[0]
         return [wrapped.graph.get_tensor_by_name(f"{prefix}{i}:0") for i in numbers]
 
-    results = tensors(_RESULT)
+    results = find_tensors(_RESULT)
     with wrapped.graph.as_default():
         results += [tf.zeros([]) for _ in range(n_results - len(results))]
-    return wrapped.prune(tensors(_ARGUMENT), results)
+    return wrapped.prune(find_tensors(_ARGUMENT), results)

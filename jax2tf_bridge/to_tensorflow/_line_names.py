@@ -8,10 +8,10 @@ _FORBIDDEN = re.compile(r"[^A-Za-z0-9_.\-]+")
 _SCOPE = re.compile(r"(?:^|/)at\.([^/]+)\.(\d+)/")
 
 
-def line_scope(source: str) -> str:
+def make_line_scope(source: str) -> str:
     """Returns the absolute name scope of a source line; it does not nest in the current scope.
 
-    >>> line_scope("models/net.py:12")
+    >>> make_line_scope("models/net.py:12")
     'at.net.py.12/'
     """
     file, _, line = source.replace("\\", "/").rpartition(":")

@@ -87,7 +87,7 @@ def check_function(portable: PortableFunction, *, has_arrays: bool = True) -> No
         stored.target.xla and stored.module.stablehlo_version > newest
     ):
         if not are_types_checked(stored):
-            _check_module(stored, of=portable)
+            _check_module(stored, original=portable)
         stored = stored.gradient.vjp
 
 
@@ -95,24 +95,25 @@ def _check_effects(portable: PortableFunction) -> None:
     effects = (*portable.ordered_effects, *portable.unordered_effects)
     if effects:
         raise ModuleError(
-            f"{portable.name} has the effects {', '.join(effects)}, which exist in JAX alone: "
-            "TensorFlow would run it without them. Export the function without what has them."
+            f"{portable.name} has the effects {', '.join(effects)}, which exist only in JAX: "
+            "TensorFlow would ignore them. Export the function without the operations that have "
+            "them."
         )
 
 
-def _check_module(portable: PortableFunction, *, of: PortableFunction) -> None:
+def _check_module(portable: PortableFunction, *, original: PortableFunction) -> None:
     """Raises unless the module has the function's types, and TF can run its operations."""
     summary = _read_summary(portable)
     check_function_types(portable, summary.inputs, summary.outputs)
     if portable.target.xla:
-        _check_custom_calls(portable, summary, of=of)
+        _check_custom_calls(portable, summary, original=original)
     else:
-        _check_operations(portable, of=of)
+        _check_operations(portable, original=original)
     check_graph_functions(portable, summary.call_results.get(CUSTOM_CALL))
 
 
 def _check_custom_calls(
-    portable: PortableFunction, summary: ModuleSummary, *, of: PortableFunction
+    portable: PortableFunction, summary: ModuleSummary, *, original: PortableFunction
 ) -> None:
     """Raises unless TF has a handler for each custom call on one of the platforms.
 
@@ -125,14 +126,14 @@ def _check_custom_calls(
     raise ModuleError(
         f"{portable.name} cannot run in TensorFlow on {', '.join(portable.platforms)}: "
         f"{no_handler_text([repr(name) for name in unknown])}. Retarget the portable function "
-        "where JAX is installed (retarget, or the command jax2tf-bridge retarget): calls "
-        "that have a form in StableHLO alone are replaced. If the runtime that serves the model "
+        "where JAX is installed (retarget, or the command jax2tf-bridge retarget): that "
+        "replaces calls that have an equivalent in StableHLO. If the runtime that serves the model "
         f"has handlers, export with disabled_checks=[DisabledSafetyCheck.custom_call("
-        f"{unknown[0]!r})].{_gradient_text(portable, of)}"
+        f"{unknown[0]!r})].{_gradient_text(portable, original)}"
     )
 
 
-def _check_operations(portable: PortableFunction, *, of: PortableFunction) -> None:
+def _check_operations(portable: PortableFunction, *, original: PortableFunction) -> None:
     """Raises unless TensorFlow's own operations can express the module."""
     inexpressible = find_inexpressible(get_program(portable))
     if inexpressible is None:
@@ -142,15 +143,15 @@ def _check_operations(portable: PortableFunction, *, of: PortableFunction) -> No
             f"{portable.name} cannot become TensorFlow's own operations: {inexpressible.problem}. "
             "Export it without ",
             NO_XLA,
-            f", for a TensorFlow that has XLA.{_gradient_text(portable, of)}",
+            f", for a TensorFlow that has XLA.{_gradient_text(portable, original)}",
         )
     )
 
 
-def _gradient_text(portable: PortableFunction, of: PortableFunction) -> str:
-    if portable is of:
+def _gradient_text(portable: PortableFunction, original: PortableFunction) -> str:
+    if portable is original:
         return ""
-    return f" This is a gradient of {of.name}: portable.with_vjp(0) drops it."
+    return f" This is a gradient of {original.name}: portable.with_vjp(0) drops it."
 
 
 def _read_summary(portable: PortableFunction) -> ModuleSummary:
@@ -175,13 +176,13 @@ def call_op(
       args: tensors of the portable function's dtypes.
       constants: one tensor for each of the portable function's lifted constants.
       paths: returns the arguments' names for messages; the portable function's paths by default.
-      before: the shape checks that another call has made already.
+      before: the shape checks of an earlier call, which are not repeated.
 
     Raises:
       ShardingError: the function is sharded, and TF cannot run it on one device, or not in eager
         mode.
       tf.errors.InvalidArgumentError: the known sizes contradict the portable function or each
-        other. The function raises it at run time if the sizes that are unknown now do.
+        other. Sizes that are unknown now are checked at run time.
     """
     check_devices(portable, is_gradient=before is not None)
     checked = check_shapes(portable, args, paths, before)
@@ -196,7 +197,7 @@ def call_op(
         "disabled_checks": [str(check) for check in shared_checks(portable.module.disabled_checks)],
     }
     with tf.control_dependencies(checked.guards):
-        spread = annotate_shardings(portable, args, portable.in_shardings, portable.in_avals)
-        inputs = [*(spread[i] for i in portable.module.kept_arguments), *constants]
+        annotated = annotate_shardings(portable, args, portable.in_shardings, portable.in_avals)
+        inputs = [*(annotated[i] for i in portable.module.kept_arguments), *constants]
         results = _tf_compat.call_module(inputs, attributes)
         return annotate_shardings(portable, results, portable.out_shardings, portable.out_avals)

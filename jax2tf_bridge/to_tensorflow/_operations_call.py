@@ -56,14 +56,14 @@ def call_operations(
       args: its flat arguments.
       constants: one tensor for each of its lifted constants.
       paths: returns the arguments' names for messages, as in `check_shapes`.
-      before: the shape checks that another call has made already.
+      before: the shape checks of an earlier call, which are not repeated.
       refuses_bits: whether Bitcast in the current graph is an error for a converter target.
 
     Raises:
-      ModuleError: TensorFlow has no form for an operation of the module.
+      ModuleError: TensorFlow cannot express an operation of the module.
       ShardingError: the function is sharded, and cannot run on one device, or not in eager mode.
       tf.errors.InvalidArgumentError: the known sizes contradict the portable function or each
-        other. The function raises it at run time if the sizes that are unknown now do.
+        other. Sizes that are unknown now are checked at run time.
     """
     check_devices(portable, is_gradient=before is not None)
     checked = _check_shapes(portable, args, paths, before)
@@ -83,7 +83,7 @@ def _check_shapes(
 ) -> CheckedShapes:
     """Checks the shapes; for converter targets only the sizes that are known now.
 
-    tf2onnx, TF.js and Core ML refuse Assert, and OpenVINO makes a size that nothing uses an output.
+    tf2onnx, TF.js and Core ML refuse Assert, and OpenVINO turns unused sizes into outputs.
     """
     if not portable.target.for_converters:
         return check_shapes(portable, args, paths, before)
@@ -107,7 +107,7 @@ def _call_in_graph(
     *,
     refuses_bits: bool = False,
 ) -> list[tf.Tensor]:
-    # Imported lazily: forty modules that are not needed with XLA.
+    # Imported lazily, because functions for XLA do not need these forty modules.
     from jax2tf_bridge.to_tensorflow.operations import make_operations
 
     variables = checked.variables
@@ -143,7 +143,7 @@ def _defer_sizes(args: Sequence[tf.Tensor], variables: Mapping[str, Any]) -> dic
     graph = tf.compat.v1.get_default_graph()
     by_name = {f"{_STAND_IN}{i}:0": arg for i, arg in enumerate(args)}
 
-    def make(size: tf.Tensor) -> tf.Tensor:
+    def compute_size(size: tf.Tensor) -> tf.Tensor:
         needed = {size.op.name: size.op}
         for operation in (queue := [size.op]):
             queue += [t.op for t in operation.inputs if t.op.name not in needed]
@@ -159,7 +159,9 @@ def _defer_sizes(args: Sequence[tf.Tensor], variables: Mapping[str, Any]) -> dic
             return tf.cast(value, tf.int32)
 
     return {
-        name: size if isinstance(size, int) else functools.cache(functools.partial(make, size))
+        name: size
+        if isinstance(size, int)
+        else functools.cache(functools.partial(compute_size, size))
         for name, size in variables.items()
     }
 

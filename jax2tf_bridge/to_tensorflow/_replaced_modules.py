@@ -23,7 +23,7 @@ def replace_call_modules(
     *,
     for_converters: bool = False,
 ) -> bytes:
-    """Replaces XlaCallModule ops by calls of functions made of TensorFlow's operations.
+    """Replaces XlaCallModule ops by calls of functions that use TensorFlow's own operations.
 
     Args:
       saved_model: the bytes of saved_model.pb.
@@ -33,13 +33,13 @@ def replace_call_modules(
         PreventGradient.
 
     Raises:
-      ModuleError: TensorFlow has no form for an operation of a module.
+      ModuleError: TensorFlow cannot express an operation of a module.
     """
     kind = _tf_compat.saved_model_message()
     if kind is None:
         raise ModuleError(
-            f"The installed TensorFlow {tf.__version__} has no message of SavedModels where 2.15 "
-            "to 2.22 have it: retarget the SavedModel with one of these."
+            f"The installed TensorFlow {tf.__version__} lacks the SavedModel message that 2.15 to "
+            "2.22 have. Retarget the SavedModel with one of these releases."
         )
     model = kind()
     model.ParseFromString(saved_model)

@@ -1,4 +1,4 @@
-"""Guards: operations that check sizes at run time, if the sizes are unknown before."""
+"""Guards: operations that check sizes at run time if they are not known before."""
 
 from __future__ import annotations
 
@@ -103,14 +103,14 @@ class SizeAlgebra:
 
     def _compute(
         self,
-        of_ints: Callable[[int, int], int],
-        of_tensors: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+        int_operation: Callable[[int, int], int],
+        tensor_operation: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
         left: Any,
         right: Any,
     ) -> Any:
         if isinstance(left, int) and isinstance(right, int):
-            return of_ints(left, right)
-        return of_tensors(self._tensor(left), self._tensor(right))
+            return int_operation(left, right)
+        return tensor_operation(self._tensor(left), self._tensor(right))
 
     def _tensor(self, value: Any) -> tf.Tensor:
         return tf.constant(value, self.dtype) if isinstance(value, int) else value
@@ -135,14 +135,14 @@ class Guards:
         return self._last
 
     def sizes(
-        self, tensor: tf.Tensor, rank: int, wrong_rank: Callable[[Any], Sequence[Any]]
+        self, tensor: tf.Tensor, rank: int, make_rank_message: Callable[[Any], Sequence[Any]]
     ) -> tuple[Sequence[Any], Any]:
         """Returns a tensor's sizes, ints where they are known, and its shape for messages.
 
         Args:
           tensor: a tensor of this rank, or of unknown rank, for which a guard is added.
           rank: the required rank.
-          wrong_rank: makes the message for another rank from the tensor's shape.
+          make_rank_message: makes the message for another rank from the tensor's shape.
         """
         if tensor.shape.is_fully_defined():
             return static_shape(tensor), format_known_shape(tensor)
@@ -152,7 +152,7 @@ class Guards:
                 "==",
                 tf.size(shape, out_type=self._algebra.dtype),
                 rank,
-                wrong_rank(shape),
+                make_rank_message(shape),
             )
             # Read one by one after the guard, because the rank may be lower. With tf.unstack,
             # TensorFlow would infer the rank from the number of results, and drop the guard.
@@ -204,7 +204,8 @@ Shapes: TypeAlias = Sequence[tuple[Dim, ...]]
 
 _MAX_SIZE = 2**31 - 1
 _MIN_WRAPPING_SIZE = 2**32
-"""Sizes from here on may wrap to a valid size; smaller ones become negative, which XLA detects."""
+"""Minimum size that may wrap to a valid size; smaller ones wrap to negative sizes, which XLA
+rejects."""
 _MAX_SHOWN = 10**30
 
 
@@ -230,8 +231,8 @@ def check_result_sizes(
                 # Python refuses to write integers with thousands of digits.
                 digits = size if size < _MAX_SHOWN else "more than 10^30"
                 raise ShapeError(
-                    f"{_explain(name, dimension)}. Result {i} would have this size, {digits} here. "
-                    "Call it with smaller sizes."
+                    f"{_describe_overflow(name, dimension)}. Result {i} would have this size, "
+                    f"{digits} here. Call it with smaller sizes."
                 )
 
 
@@ -259,15 +260,17 @@ def guard_result_sizes(
         }
         arithmetic = CheckedArithmetic()
         dimension.evaluate_with(sizes, arithmetic)
-        message: list[Any] = [f"{_explain(name, dimension)}. Call it with smaller sizes than "]
+        message: list[Any] = [
+            f"{_describe_overflow(name, dimension)}. Call it with smaller sizes than "
+        ]
         for i, variable in enumerate(names):
             message += [f"{', ' if i else ''}{variable} =", values[variable]]
         guards.require(">=", arithmetic.room, 0, message)
 
 
-def _explain(name: str, dimension: Dim) -> str:
+def _describe_overflow(name: str, dimension: Dim) -> str:
     return (
-        f"{name} computes sizes in 32 bits, as every function that JAX exports, and {dimension} "
+        f"{name} computes sizes in 32 bits, like every function that JAX exports, and {dimension} "
         "does not fit"
     )
 
@@ -325,9 +328,13 @@ class CheckedArithmetic(SizeAlgebra):
         return super().multiply(left, right)
 
     def _compute(
-        self, of_ints: Callable[..., int], of_tensors: Callable[..., Any], left: Any, right: Any
+        self,
+        int_operation: Callable[..., int],
+        tensor_operation: Callable[..., Any],
+        left: Any,
+        right: Any,
     ) -> Any:
-        return super()._compute(of_ints, of_tensors, *self._limit(left, right))
+        return super()._compute(int_operation, tensor_operation, *self._limit(left, right))
 
     def _negate(self, value: Any) -> Any:
         return super().multiply(value, -1)

@@ -162,7 +162,7 @@ def check_shapes(
     solution = solve(
         contract.plan(call.sizes), call.sizes, contract.algebra, contract.comparisons()
     )
-    call.judge([check for check in solution.checks if check.holds is False])
+    call.raise_failed([check for check in solution.checks if check.holds is False])
     for check in solution.checks:
         if before is None or not before.covers(check):
             call.guard(check, guards)
@@ -212,16 +212,16 @@ class _CallShapes:
     def find_sizes(self, guards: Guards) -> None:
         """Stores the arguments' sizes: ints if they are known, else tensors."""
         for i, (arg, shape) in enumerate(zip(self.args, self.contract.shapes, strict=True)):
-            wrong_rank = functools.partial(self._wrong_rank, i)
-            sizes, shown = guards.sizes(arg, len(shape), wrong_rank)
+            make_rank_message = functools.partial(self._make_rank_message, i)
+            sizes, shown = guards.sizes(arg, len(shape), make_rank_message)
             self.sizes.append(sizes)
             self._shapes.append(shown)
 
-    def _wrong_rank(self, argument: int, shape: Any) -> list[Any]:
+    def _make_rank_message(self, argument: int, shape: Any) -> list[Any]:
         expected = f"{self.contract.subject()}: {self._describe_expected(argument)}"
         return [expected, shape, f": {_rank_text(self.contract.shapes[argument])}"]
 
-    def judge(self, failed: Sequence[Check[Any]]) -> None:
+    def raise_failed(self, failed: Sequence[Check[Any]]) -> None:
         """Raises an error that lists the failed checks, if there are any."""
         if not failed:
             return

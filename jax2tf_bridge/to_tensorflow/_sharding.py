@@ -34,7 +34,7 @@ _WITH_DEVICE_LIST, _AS_GRID = "_XlaSharding", "_XlaShardingV2"
 # Calls and operations of jax.shard_map, whose functions compute on the part of one device.
 _MANUAL_OPERATIONS = CALLS_OF_PARTS | {"sdy.manual_computation"}
 
-_ON_TPU = 'on TPU, inside tf.function, with the platforms ["tpu"] alone'
+_ON_TPU = 'on TPU, inside tf.function, exported with platforms=["tpu"]'
 _LIBRARIES = frozenset({"tensorflow", "keras", "jax2tf_bridge"})
 # AutoGraph writes converted user functions into temporary files with this name.
 _AUTOGRAPH = "__autograph_generated_file"
@@ -64,10 +64,9 @@ def check_devices(portable: PortableFunction, *, is_gradient: bool = False) -> N
     other_platforms = [platform for platform in portable.platforms if platform != "tpu"]
     if _is_manual(read_summary(portable.module.data)):
         raise ShardingError(
-            f"{over}, and computes on the part of each by itself (jax.shard_map), so that it "
-            f"cannot run on one, as {_name_runtime(other_platforms)} would run it. Export it for "
-            f"serving {_ON_TPU}; or over a mesh of one device; or without jax.shard_map, with "
-            "shardings alone."
+            f"{over}, and computes on each device's part separately (jax.shard_map), so it cannot "
+            f"run on one device, as {_name_runtime(other_platforms)} would. Serve it {_ON_TPU}; or "
+            "export it over a mesh of one device, or without jax.shard_map, with shardings only."
         )
     if DisabledSafetyCheck.shardings() in portable.module.disabled_checks:
         return
@@ -75,7 +74,7 @@ def check_devices(portable: PortableFunction, *, is_gradient: bool = False) -> N
         # Programs written for jax2tf match the message up to the word "context".
         raise ShardingError(
             f"{over}, and was called in eager mode: a function with sharded arguments or results "
-            "must be used under a `tf.function` context. Wrap what calls it in tf.function. If "
+            "must be used under a `tf.function` context. Wrap the call in tf.function. If "
             "the memory and time of one device are enough, eager mode runs it too with "
             "DisabledSafetyCheck.shardings() among the disabled checks."
         )
@@ -109,7 +108,7 @@ def _name_runtime(platforms: Sequence[str]) -> str:
 
 
 def _find_user_stacklevel() -> int:
-    """Returns the stacklevel with which the caller's warning shows the user's line."""
+    """Returns the stacklevel at which a warning of the caller shows the user's line."""
     frame, level = inspect.currentframe(), 0
     while frame is not None and _is_library(frame):
         frame, level = frame.f_back, level + 1
@@ -155,9 +154,9 @@ def _annotate(
     as_grid = to_op_sharding(sharding, len(aval.op_shape))
     if as_grid is None:
         raise ShardingError(
-            f"{portable.name} has an argument or a result {aval} that is spread as {sharding}, "
-            "which XLA's annotations have no words for. Use a sharding without unreduced and "
-            "reduced axes."
+            f"{portable.name} has an argument or a result {aval} with the sharding {sharding}, "
+            "which XLA's annotations cannot express. Use a sharding without unreduced and reduced "
+            "axes."
         )
     as_list = replace_device_grid(as_grid)
     attributes = {_WITH_DEVICE_LIST: as_list}

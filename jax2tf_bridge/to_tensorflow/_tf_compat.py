@@ -20,7 +20,7 @@ _WRAPPERS = "tensorflow.python.trackable.data_structures"
 
 _CALL_MODULE = SeamName(_XLA, "call_module", "2.15 to 2.22", "nothing can be run: ModuleError")
 _LIST_WRAPPER, _TUPLE_WRAPPER, _DICT_WRAPPER = (
-    SeamName(_WRAPPERS, name, "2.15 to 2.22", "it counts as a leaf")
+    SeamName(_WRAPPERS, name, "2.15 to 2.22", "a wrapped container counts as a leaf")
     for name in ("ListWrapper", "_TupleWrapper", "_DictWrapper")
 )
 _SAVED_MODEL = SeamName(
@@ -40,7 +40,7 @@ _DYNAMIC_UPDATE_SLICE = SeamName(
     _XLA,
     "dynamic_update_slice",
     "2.15 to 2.22",
-    "updates of slices at computed places have no form in LiteRT: UnsupportedByTargetError",
+    "LiteRT models cannot update slices at computed positions: UnsupportedByTargetError",
 )
 _OP_DEFINITIONS = SeamName(
     "tensorflow.python.framework.op_def_registry",
@@ -53,7 +53,7 @@ _STOP_RECORDING = SeamName(
     "tensorflow.python.eager.record",
     "stop_recording",
     "2.15 to 2.22",
-    "TensorFlow differentiates loops in vain, and XLA cannot compile them",
+    "TensorFlow differentiates each loop when it is created, and XLA cannot compile the result",
 )
 _WITHOUT_VALUE = SeamName(
     "tensorflow.python.ops.resource_variable_ops",
@@ -95,7 +95,7 @@ LOGICAL_DEVICES_SEAM: Sequence[SeamName] = (_TILE, _REPLICATE)
 
 
 def call_module(args: Sequence[Any], attributes: Mapping[str, Any]) -> list[Any]:
-    """Adds an XlaCallModule op on `args`, and omits attributes that this TF does not know.
+    """Adds an XlaCallModule op on `args`, without the attributes that this TF does not know.
 
     Raises:
       ModuleError: this TF has no XlaCallModule.
@@ -265,7 +265,7 @@ class _IdentityIndexedList(list[Any]):
 
 
 def find_inputs_by_identity(tensors: Iterable[Any]) -> None:
-    """Makes the lookup of inputs fast in the graphs of the given tensors.
+    """Makes the lookup of inputs fast in the graphs of these tensors.
 
     tf.saved_model.save looks up each tensor that a gradient needs among the inputs. With an
     ordinary list, the time grows with the square of the number of weights.

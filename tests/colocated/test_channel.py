@@ -102,9 +102,9 @@ def test_messages_of_other_channels_are_refused() -> None:
 def test_messages_are_read_once_and_in_order() -> None:
     parent, worker = pair()
     first, second = parent.pack("first"), parent.pack("second")
-    refused(worker, second, "Message 1 came, where message 0 was expected")
+    refused(worker, second, "Message 1 came, but message 0 was expected")
     assert worker.unpack(first) == "first"
-    refused(worker, first, "Message 0 came again, where message 1 was expected")
+    refused(worker, first, "Message 0 came again, but message 1 was expected")
     assert worker.unpack(second) == "second"
     refused(worker, first, "Message 0 came again")
 
@@ -118,12 +118,14 @@ def test_messages_do_not_come_back_to_their_sender() -> None:
 def test_bytes_are_not_taken_for_objects() -> None:
     """Bytes that a worker signs may come from a file, which is nothing to unpickle."""
     parent, worker = pair()
-    refused(worker, parent.sign(pickle.dumps(Trap())), "A message with bytes came where one with")
+    refused(worker, parent.sign(pickle.dumps(Trap())), "The message has a sequence of bytes, but")
     parent, worker = pair()
-    with pytest.raises(UntrustedMessageError, match="with an object came where one with bytes"):
+    with pytest.raises(
+        UntrustedMessageError, match="has an object, but a sequence of bytes was expected"
+    ):
         worker.verify(parent.pack(1))
     parent, worker = pair()
-    refused(worker, parent.pack_specs(Trap()), "with specs came where one with an object was")
+    refused(worker, parent.pack_specs(Trap()), "has a tree of specs, but an object was")
 
 
 def test_another_version_is_refused() -> None:

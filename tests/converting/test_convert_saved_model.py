@@ -101,8 +101,8 @@ def test_first_order_is_saved(loaded: dict[str, list[str]], name: str) -> None:
 @pytest.mark.parametrize("name", ["default", "with gradients", "record"])
 def test_second_order_ends_clearly(loaded: dict[str, list[str]], name: str) -> None:
     assert (
-        "tf.saved_model.save stores the gradient of model to the first order, so that there is "
-        "none of the gradient of model." in loaded[name][2]
+        "tf.saved_model.save stores only the first-order gradient of model, so the gradient of "
+        "model has none." in loaded[name][2]
     )
 
 

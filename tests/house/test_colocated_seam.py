@@ -60,5 +60,5 @@ def test_devices_of_other_kinds_without_the_attribute(monkeypatch: pytest.Monkey
 
 
 def test_only_functions_that_jax_keeps_in_a_module_have_a_name() -> None:
-    assert _jax_compat.cached_function_name(len) is None
-    assert _jax_compat.cached_function_name(jnp.sin) is None
+    assert _jax_compat.find_cached_function_name(len) is None
+    assert _jax_compat.find_cached_function_name(jnp.sin) is None

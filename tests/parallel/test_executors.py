@@ -103,7 +103,7 @@ def test_processes() -> None:
         error = caught.value.errors["dies"]
         assert isinstance(error, WorkerDiedError)
         assert error.exit_code is None
-        assert "the bridge's own workers (executor=None), which do both" in str(error)
+        assert "bridge's own workers (executor=None) name the job" in str(error)
 
 
 class _Task:

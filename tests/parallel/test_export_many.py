@@ -306,7 +306,7 @@ with ExportWorkers(1, initializer=register) as workers:
     except ExportManyError as error:
         records = error.results
         print(list(records))
-        assert "not all of Forgotten are pytrees there" in str(error.errors["forgotten"])
+        assert "of Forgotten are registered as pytrees there" in str(error.errors["forgotten"])
         assert "ExportWorkers(initializer=register)" in str(error.errors["forgotten"])
         assert type(error.errors["fails"].__cause__) is Mine
 print(records["shift"].out_tree.unflatten(iter([1, 2])))

@@ -80,7 +80,7 @@ def test_tensorflow_numbers_them_as_the_table_says() -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "problem"),
-    [("float4_e2m1fn", "cannot hand to XLA"), ("float8_e8m0fnu", "does not have")],
+    [("float4_e2m1fn", "cannot pass to XLA"), ("float8_e8m0fnu", "does not have")],
 )
 def test_dtypes_that_do_not_cross(dtype: str, problem: str) -> None:
     # TensorFlow 2.21 has float4_e2m1fn, and its XlaCallModule fails on it when it runs.

@@ -25,7 +25,7 @@ from shape_poly import (
 # The face hides the steps of a proof, which are tested one by one.
 from shape_poly._comparisons import NEVER, list_facts
 from shape_poly._counterexamples import OutOfBudget, find_smallest, iter_small_assignments
-from shape_poly._deciding import decide, select_related, witness
+from shape_poly._deciding import decide, find_witness, select_related
 from shape_poly._problem import find_ranges
 from tests.fresh_process import run_python
 from tests.sampling import examples
@@ -145,7 +145,7 @@ def test_contradictory_constraints_imply_everything() -> None:
     scope = SymbolicScope(["b >= 4", "b <= 2"], check=False)
     assert prove("b >= 100", scope) == Proven()
     constraints = [parse_comparison(c) for c in ("b >= 4", "b <= 2")]
-    assert witness(constraints, time_limit=1) == Proven()
+    assert find_witness(constraints, time_limit=1) == Proven()
 
 
 def test_threads_prove_independently() -> None:

@@ -86,7 +86,7 @@ def test_what_is_true_of_thousands_of_terms_is_proven() -> None:
 def test_powers_beyond_the_limit_are_unknown() -> None:
     power = as_written("mod", DimExpr.variable("b") ** 64, DimExpr.constant(7))
     assert prove(Comparison(">=", power**64, 0)) == Unknown(
-        "it is too large: powers of degree 4096, and 200 is the limit"
+        "it is too large: powers of degree 4096, above the limit of 200"
     )
 
 

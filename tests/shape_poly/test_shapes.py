@@ -123,8 +123,8 @@ def test_reading_undoes_printing(shape: tuple[Dim, ...]) -> None:
         ),
         ("b, -1", None, 4, "a negative size -1"),
         ("-b", None, 1, "a negative size of at most -1"),
-        ("b, 9223372036854775808", None, 4, "a size above 2**63 - 1, the largest there is"),
-        (f"{2**63}*b", None, 1, "a size above 2**63 - 1, the largest there is"),
+        ("b, 9223372036854775808", None, 4, "a size above 2**63 - 1, the maximum"),
+        (f"{2**63}*b", None, 1, "a size above 2**63 - 1, the maximum"),
         ("b, " + "(" * 70 + "3" + ")" * 70, None, 68, "parentheses nested more than 64 deep"),
     ],
 )
@@ -135,7 +135,7 @@ def test_what_is_wrong_and_where(spec: str | None, like: Any, column: int, probl
     assert raised.value.column == column
     assert str(raised.value).startswith("The shape specification ")
     assert f"is wrong at column {column}: " in str(raised.value)
-    assert "A shape is dimensions with commas between, as '(b, 28, ...)'" in str(raised.value)
+    assert "A shape is a list of dimensions, as '(b, 28, ...)'" in str(raised.value)
 
 
 def test_the_whole_text_of_an_error() -> None:
@@ -143,9 +143,9 @@ def test_the_whole_text_of_an_error() -> None:
         symbolic_shape("b, 4", like=(2, 3))
     assert str(raised.value) == (
         "The shape specification 'b, 4' is wrong at column 4: expected size 3 for dimension 1, as "
-        "in the argument of shape (2, 3), but found 4. A shape is dimensions with commas between, "
-        "as '(b, 28, ...)': integers, variables or expressions like '2*b'; '_' takes one "
-        "dimension of the argument, '...' at the end all that are left."
+        "in the argument of shape (2, 3), but found 4. A shape is a list of dimensions, as "
+        "'(b, 28, ...)': integers, variables or expressions like '2*b'; '_' copies one dimension "
+        "of the argument, '...' at the end all remaining ones."
     )
 
 
@@ -156,7 +156,7 @@ def test_constraints_are_checked() -> None:
         symbolic_shape("b", constraints=["b >= 4", "b <= 2"])
     with pytest.raises(ShapeSyntaxError, match="at column 1: a negative size of at most -1"):
         symbolic_shape("3 - b", constraints=["b >= 4"])
-    with pytest.raises(ValueError, match=r"constraints and scope were both given.*with_constr"):
+    with pytest.raises(ValueError, match=r"constraints and scope were both passed.*with_constr"):
         symbolic_shape("b", constraints=["b >= 4"], scope=SymbolicScope())
 
 
@@ -219,5 +219,5 @@ def test_errors_in_specs_of_arguments_name_the_path() -> None:
         symbolic_args_specs([x, 7], None)
     with pytest.raises(ContradictionError):
         symbolic_args_specs([x], None, ["b >= 4", "b <= 2"])
-    with pytest.raises(ValueError, match="both given"):
+    with pytest.raises(ValueError, match="both passed"):
         symbolic_args_specs([x], None, ["b >= 4"], SymbolicScope())

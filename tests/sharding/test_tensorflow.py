@@ -72,8 +72,8 @@ def test_graphs_run_it_on_one_device_and_warn_once() -> None:
         "product is sharded over 8 devices, and TensorFlow on cpu, cuda and rocm runs it as a "
         "whole on one device. The values are the same. If the memory and time of one device are "
         "enough, DisabledSafetyCheck.shardings() among the disabled checks turns this warning off. "
-        'To run it on all of them, serve it on TPU, inside tf.function, with the platforms ["tpu"] '
-        "alone."
+        "To run it on all of them, serve it on TPU, inside tf.function, exported with "
+        'platforms=["tpu"].'
     )
     graph = value_and_slope.get_concrete_function(tf.constant(X), tf.constant(X)).graph
     assert sum(op.type == "XlaSharding" for op in graph.get_operations()) == 3 + 3 + 2
@@ -157,7 +157,7 @@ def test_modules_of_gspmd_run_on_every_release(gspmd: None) -> None:
     slopes = bridge.to_tf(portable.vjp())(X, X, np.ones_like(X))
     for slope, wanted in zip(slopes, jax.vjp(product, X, X)[1](np.ones_like(X)), strict=True):
         np.testing.assert_allclose(slope, wanted, atol=1e-4)
-    with pytest.raises(ShardingError, match=r"computes on the part of each by itself"):
+    with pytest.raises(ShardingError, match=r"computes on each device's part separately"):
         converted(by_parts(), ALLOWED)(X)
 
 
@@ -179,7 +179,7 @@ def test_a_model_of_it_is_saved_and_loaded(tmp_path: Path) -> None:
 
 def test_what_computes_by_parts_cannot_be_allowed() -> None:
     function = converted(by_parts(), ALLOWED)
-    text = r"computes on the part of each by itself \(jax\.shard_map\), so that it cannot run on"
+    text = r"computes on each device's part separately \(jax\.shard_map\), so it cannot run on"
     for run in (function, tf.function(function)):
         with pytest.raises(ShardingError, match=text):
             run(X)
@@ -275,7 +275,7 @@ def test_what_xla_has_no_words_for_is_an_error() -> None:
     mesh = bridge.portable.AbstractMesh(("x", "y"), (2, 4), ("auto", "auto"))
     partial = bridge.portable.Sharding(mesh, (("x",), ()), unreduced=("y",))
     odd = replace(portable, in_shardings=(partial, None))
-    with pytest.raises(ShardingError, match=r"unreduced=\{'y'\}.* have no words for"):
+    with pytest.raises(ShardingError, match=r"unreduced=\{'y'\}.* cannot express"):
         tf.function(bridge.to_tf(odd, with_gradient=False)).get_concrete_function(
             tf.constant(X), tf.constant(X)
         )

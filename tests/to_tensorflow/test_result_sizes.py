@@ -38,7 +38,8 @@ def unknown(f: Any, count: int) -> Any:
 
 
 POWER = (
-    r"power computes sizes in 32 bits, as every function that JAX exports, and b\^11 does not fit\."
+    r"power computes sizes in 32 bits, like every function that JAX exports, and b\^11 does not "
+    r"fit\."
 )
 
 

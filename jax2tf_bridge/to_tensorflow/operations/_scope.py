@@ -12,7 +12,7 @@ import tensorflow as tf
 from jax2tf_bridge.bytecode import Block, Operation, Program, TensorType, Value
 from jax2tf_bridge.errors import BridgeError, ModuleError
 from jax2tf_bridge.rewriting import INVALID_OPERATION_ERRORS
-from jax2tf_bridge.to_tensorflow._line_names import line_scope
+from jax2tf_bridge.to_tensorflow._line_names import make_line_scope
 from jax2tf_bridge.to_tensorflow.operations import _converter_integers
 from jax2tf_bridge.to_tensorflow.operations._array import Array, has_dtype, tf_dtype
 from jax2tf_bridge.to_tensorflow.operations._sizes import Cache, Sizes, fill_sizes
@@ -152,7 +152,7 @@ class Scope:
         graph = tf.compat.v1.get_default_graph()
         version = graph.version
         if self.names_lines and line is not None:
-            with tf.name_scope(line_scope(line)):
+            with tf.name_scope(make_line_scope(line)):
                 result = emitter(self, operation, operands)
         else:
             result = emitter(self, operation, operands)
