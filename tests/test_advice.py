@@ -214,12 +214,12 @@ ADVICE = {
     ),
     "an argument by keyword": Advice(
         lambda: export(mean, polymorphic_shapes=["(b, 3)", None])(X, scale=X[0]),
-        r"name the arguments, as (\{.*?\})\)",
+        r"use a dict, as (\{.*?\})\)",
         "export(mean, polymorphic_shapes={})(X, scale=X[0])",
     ),
     "a requirement": Advice(
         lambda: export(paired, polymorphic_shapes="(b, 3)")(X),
-        r"say so:\n +(.*)\n",
+        r"add it:\n +(.*)\n",
         "{}(X)",
     ),
     "a requirement, to be found": Advice(
@@ -271,7 +271,7 @@ ADVICE = {
     ),
     "a module of Flax": Advice(
         lambda: convert(model)(variables, X),
-        r"Give its apply, as ([\w.]+),",
+        r"Pass its apply, as ([\w.]+),",
         "convert({})(variables, X)",
     ),
     "a portable function": Advice(

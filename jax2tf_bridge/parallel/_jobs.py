@@ -81,7 +81,7 @@ def name_jobs(jobs: Jobs) -> dict[str, ExportJob]:
       ExportError: the user gave two jobs the same name.
     """
     if isinstance(jobs, ExportJob):
-        raise FunctionError("export_many takes a list of jobs, got one job. Pass [job].")
+        raise FunctionError("export_many takes a list of jobs. Pass [job], or use export().")
     if isinstance(jobs, Mapping):
         return {
             name: replace(_check_job(job, f"The job {name!r}"), name=name)

@@ -179,7 +179,7 @@ def test_gradients_of_loops_without_a_bound() -> None:
     gradient = jax.grad(lambda x: call_tf(loops)(x).sum())
     assert gradient(X).shape == (2,)
     with pytest.raises(
-        UnsupportedByTargetError, match=r"a loop \(While\) only where it knows .*maximum_iterations"
+        UnsupportedByTargetError, match=r"a loop \(While\) only if it knows .*maximum_iterations"
     ):
         jax.jit(gradient)(X)
 

@@ -177,7 +177,7 @@ def test_only_what_is_asked_for_is_differentiated() -> None:
 def test_forward_mode_is_an_error_that_says_so(derivative: Callable[..., Any]) -> None:
     with pytest.raises(
         GradientError,
-        match=r"tf_cubic has no forward-mode derivative .*reverse mode\. Use jax\.grad",
+        match=r"tf_cubic has no forward-mode derivative .*reverse mode only\. Use jax\.grad",
     ):
         derivative(call_tf(tf_cubic))
 

@@ -170,8 +170,8 @@ def test_custom_calls_are_for_devices_of_the_installed_tensorflow_alone() -> Non
 
     with pytest.raises(
         PlatformError,
-        match=r"function factor cannot be compiled for tpu: it calls \w+, Qr, which each platform "
-        r".* has no device of that platform\. Embed the graph \(call_tf_graph=True\)",
+        match=r"function factor cannot be compiled for tpu: it calls \w+, Qr, which differ by "
+        r"platform, .* has no device of that platform\. Embed the graph \(call_tf_graph=True\)",
     ):
         export(call_tf(factor), platforms=["cpu", "tpu"])(X)
 

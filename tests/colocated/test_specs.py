@@ -92,7 +92,7 @@ def test_devices_of_other_processes_only() -> None:
     parent, _ = pair()
     others: list[Any] = [[], [Elsewhere()], Mesh(np.empty((), object), ())]
     for devices in others:
-        with pytest.raises(DeviceError, match="None of the given devices belongs to this process"):
+        with pytest.raises(DeviceError, match="None of these devices belongs to this process"):
             serialize_specs([SPEC], devices, parent)
 
 

@@ -228,7 +228,7 @@ def test_trials_end_when_all_have_passed(monkeypatch: pytest.MonkeyPatch) -> Non
         sizes.append(x.shape[0])
         return sum(x[i] for i in range(x.shape[0]))
 
-    with pytest.raises(InconclusiveShapeError, match="needs a size as a number"):
+    with pytest.raises(InconclusiveShapeError, match="needs a size as a Python number"):
         exported(f, 3)
     assert len([size for size in sizes if isinstance(size, int)]) == 8
 
@@ -330,6 +330,6 @@ def test_an_end_to_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     ) as caught:
         exported(lambda x: [lax.top_k(x, k) for k in (2, 3, 4)], 9, constraints=AUTO)
     assert str(caught.value).endswith(
-        "Give some of the sizes in polymorphic_shapes as numbers, or state what holds "
-        "for them in polymorphic_constraints."
+        "Give some of the sizes in polymorphic_shapes as numbers, or constrain them in "
+        "polymorphic_constraints."
     )

@@ -126,7 +126,7 @@ ENTRIES: list[tuple[object, str]] = [
     *(
         (spec, f"{UNREADABLE}The shape specification {spec!r} is wrong at column {problem}[...]")
         for spec, problem in (
-            ("(None, 4)", "2: None names no size: write a name, as b, or '_' for the known one."),
+            ("(None, 4)", "2: None is not a size: write a name, as b, or '_' for the known one."),
             ("b, ?", "4: unexpected character '?'. A shape is"),
             ("mdo(b, 2), _", "1: unknown function mdo (did you mean mod?). A shape is"),
             ("b, -1", "4: a negative size -1. A shape is"),
@@ -194,7 +194,7 @@ def test_dtypes_that_jax_lacks() -> None:
 def test_a_list_for_arguments_by_keyword() -> None:
     with pytest.raises(
         StructureError,
-        match=r"\(y were passed by keyword: use a dict by name, as \{'x': 'b, 4'\}\)",
+        match=r"\(passed by keyword: y; use a dict, as \{'x': 'b, 4'\}\)",
     ):
         bridge.export(lambda x, y: x, polymorphic_shapes=["b, 4", None])(x32, y=x32)
 

@@ -327,7 +327,7 @@ def test_saved_models(tmp_path: Path) -> None:
     with pytest.raises(LayerError, match=r"training_function='prdict': .* did you mean predict\?"):
         KerasLayer(tmp_path / "frozen", signature="predict", training_function="prdict")
     text = "^polymorphic_constraints is for a JAX function, and a SavedModel has the sizes that it "
-    with pytest.raises(LayerError, match=text + "was exported with. Leave it out, or give it to e"):
+    with pytest.raises(LayerError, match=text + "was exported with. Leave it out, or pass it to e"):
         KerasLayer(tmp_path / "captured", trainable=False, polymorphic_constraints=["b >= 2"])
     with pytest.raises(LayerError, match="A SavedModel has its own weights, so it takes no params"):
         KerasLayer(tmp_path / "frozen", dense_params())
@@ -353,9 +353,9 @@ def test_variables_that_are_not_the_saved_models(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("version", "backend", "text"),
     [
-        ("2.15.0", "tensorflow", "needs Keras 3, and Keras 2.15.0 is installed. Upgrade TensorF"),
-        ("3.15.1", "jax", "the backend is jax here. Set KERAS_BACKEND=tensorflow before Keras is"),
-        ("3.15.1", "torch", "the backend is torch here. Set KERAS_BACKEND=tensorflow before Ker"),
+        ("2.15.0", "tensorflow", "needs Keras 3, but Keras 2.15.0 is installed. Upgrade TensorF"),
+        ("3.15.1", "jax", "the backend is jax. Set KERAS_BACKEND=tensorflow before Keras is"),
+        ("3.15.1", "torch", "the backend is torch. Set KERAS_BACKEND=tensorflow before Ker"),
     ],
 )
 def test_keras_itself(version: str, backend: str, text: str) -> None:

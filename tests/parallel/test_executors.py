@@ -87,7 +87,7 @@ def test_processes() -> None:
         nameless, static = (caught.value.errors[name] for name in ("nameless", "static"))
         assert isinstance(nameless, NotPicklableError)
         assert nameless.culprit.endswith("<lambda>")
-        assert "(executor=None), which take any" in str(nameless)
+        assert "(executor=None), which accept any" in str(nameless)
         assert isinstance(static, NotPicklableError)
         assert "lock" in str(static)
 

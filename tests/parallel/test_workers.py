@@ -123,7 +123,7 @@ def test_a_call_that_takes_too_long_is_ended_and_kill_ends_what_runs() -> None:
     while not running.running():
         time.sleep(0.01)
     workers.kill()
-    with pytest.raises(WorkerDiedError, match="was ended by SIGKILL, as the system does where mem"):
+    with pytest.raises(WorkerDiedError, match="was ended by SIGKILL, as the system does if memory"):
         running.result()
     with pytest.raises(CancelledError):
         waiting.result()

@@ -248,7 +248,7 @@ def test_specifications_that_cannot_be_solved(shapes: Any, message: str) -> None
     assert message in text
     it = "it" if "It occurs" in text else "each of them"
     assert text.endswith(
-        "as b in 'b', '2*b' or, where 'a' stands elsewhere, 'a + b'. "
+        "as b in 'b', in '2*b' or, if 'a' is elsewhere, in 'a + b'. "
         f"Let {it} stand alone in some dimension, or write a number."
     )
 

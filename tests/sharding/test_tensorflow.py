@@ -28,8 +28,8 @@ def test_eager_mode_refuses() -> None:
     with pytest.raises(
         ShardingError,
         match=r"<lambda> is sharded over 8 devices, and was called in eager mode: a function with "
-        r"sharded arguments or results must be used under a `tf\.function` context\. Wrap what "
-        r"calls it in tf\.function\. .* with DisabledSafetyCheck\.shardings\(\) among",
+        r"sharded arguments or results must be used under a `tf\.function` context\. Wrap the "
+        r"call in tf\.function\. .* with DisabledSafetyCheck\.shardings\(\) among",
     ):
         converted(jax.jit(lambda a: a * 2, in_shardings=over("x")))(X)
     with pytest.raises(ShardingError, match="was called in eager mode"):

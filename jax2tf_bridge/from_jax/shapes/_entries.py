@@ -37,9 +37,7 @@ def find_entries(
         by_name = zip([*names, *kwargs], entries, strict=False)
         example = {name: entry for name, entry in by_name if entry is not None}
         example = example or {next(iter(kwargs)): "(b, ...)"}
-        by_keyword = (
-            f" ({', '.join(kwargs)} were passed by keyword: use a dict by name, as {example!r})"
-        )
+        by_keyword = f" (passed by keyword: {', '.join(kwargs)}; use a dict, as {example!r})"
     raise StructureError(
         Message(
             SHAPES,
