@@ -138,7 +138,8 @@ def enclose(expression: DimExpr, ranges: Ranges | None = None, *, effort: int = 
     Args:
       expression: the expression to bound.
       ranges: bounds of some variables; all variables are at least 1.
-      effort: how many nested operations may be replaced by operands; 0 bounds each term alone.
+      effort: how many operations may be replaced by their operands, one after the other; 0 bounds
+        each term by itself.
     """
     return _BoundsSearch(ranges or {}).interval(expression, effort)
 
@@ -152,13 +153,13 @@ class _BoundsSearch:
         self._steps = 0
 
     def interval(self, x: DimExpr, effort: int) -> Interval:
-        lower, upper = self._by_terms(x, effort)
+        lower, upper = self._bound_by_terms(x, effort)
         if lower == upper or len(x.terms) < 2:
             return lower, upper
         lower = max(lower, self._lower(x, effort))
         return lower, min(upper, -self._lower(-x, effort))
 
-    def _by_terms(self, x: DimExpr, effort: int) -> Interval:
+    def _bound_by_terms(self, x: DimExpr, effort: int) -> Interval:
         lower: Bound = 0
         upper: Bound = 0
         for monomial, coefficient in x.terms:
@@ -187,7 +188,7 @@ class _BoundsSearch:
     def _lower(self, x: DimExpr, effort: int) -> Bound:
         """Bounds x from below, as tightly as the remaining steps allow."""
         self._steps += 1
-        best = max(self._by_terms(x, effort)[0], self._lower_by_excess(x))
+        best = max(self._bound_by_terms(x, effort)[0], self._lower_by_excess(x))
         if effort <= 0 or self._steps > _MAX_STEPS or len(x.terms) > _MAX_SUM_TERMS:
             return best
         operations = sorted(x.linear_operations(), key=lambda pair: -pair[0].depth)
@@ -214,12 +215,13 @@ class _BoundsSearch:
                 x = x - (divisor - 1)
             bound = self._lower(x * c + rest * divisor, effort)
             return bound if isinstance(bound, float) else -(-bound // divisor)
-        if c > 0 or self._by_terms(y, effort)[0] < 1:
+        if c > 0 or self._bound_by_terms(y, effort)[0] < 1:
             return -math.inf
         bounds: list[Bound] = []
         if atom.kind == "mod":
             bounds.append(self._lower((y - 1) * c + rest, effort))
-        if self._by_terms(x, effort)[0] >= 0:  # so the quotient and the remainder are at most x
+        # A quotient or remainder of x is then at most x.
+        if self._bound_by_terms(x, effort)[0] >= 0:
             bounds.append(self._lower(x * c + rest, effort))
         return max(bounds, default=-math.inf)
 

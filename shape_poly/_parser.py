@@ -164,7 +164,7 @@ def parse_dimension(text: str, *, simplify: bool = False) -> Dim:
     return result
 
 
-def _near(name: str) -> str:
+def _suggest_name(name: str) -> str:
     """Suggests a function with a similar name, in parentheses; "" if there is none."""
     near = difflib.get_close_matches(name, ["non_negative", *_FUNCTIONS], n=1)
     return f" (did you mean {near[0]}?)" if near else ""
@@ -205,11 +205,11 @@ class DimParser:
         self._next += 1
         return token
 
-    def at_end(self) -> bool:
+    def is_at_end(self) -> bool:
         return self.token.kind == "end"
 
     def expect_end(self) -> None:
-        if not self.at_end():
+        if not self.is_at_end():
             raise self.make_expected_error("an operator or the end")
 
     def make_expected_error(self, what: str) -> DimensionSyntaxError:
@@ -220,9 +220,9 @@ class DimParser:
             hint = " (is it one too many, or is a parenthesis missing before?)"
         elif token.kind == "end" and self._depth:
             hint = " (a parenthesis is not closed)"
-        return self._problem(token, f"expected {what}, but found {token}{hint}")
+        return self._make_error(token, f"expected {what}, but found {token}{hint}")
 
-    def _problem(self, token: Token, problem: str) -> DimensionSyntaxError:
+    def _make_error(self, token: Token, problem: str) -> DimensionSyntaxError:
         return self._error(self._text, token.column, problem)
 
     def dimension(self) -> Dim:
@@ -235,10 +235,10 @@ class DimParser:
         try:
             return as_dim(self._sum())
         except OverflowError as e:
-            raise self._problem(start, str(e)) from e
+            raise self._make_error(start, str(e)) from e
         except RecursionError:
             # The caller may have nearly used up Python's recursion limit.
-            error = self._problem(start, "an expression nested too deeply")
+            error = self._make_error(start, "an expression nested too deeply")
         except DimensionSyntaxError as e:
             error = e
         # The traceback is dropped, because it has all frames of the descent.
@@ -272,7 +272,7 @@ class DimParser:
         if caret := self.take("^", "**"):
             if signs and base.kind == "number" and not (leads and signs == 1):
                 # JAX reads a*-2^2 as a*(-2)^2, Python as a*-(2^2).
-                raise self._problem(caret, "a power of a number with a sign needs parentheses")
+                raise self._make_error(caret, "a power of a number with a sign needs parentheses")
             power, base_value = DimExpr.constant(1), result
             for _ in range(self._exponent()):
                 power = self._multiply(power, base_value, caret)
@@ -282,7 +282,7 @@ class DimParser:
     def _multiply(self, left: DimExpr, right: DimExpr, place: Token) -> DimExpr:
         self._products += len(left.terms) * len(right.terms)
         if self._products > MAX_PRODUCTS:
-            raise self._problem(place, "products of too many terms")
+            raise self._make_error(place, "products of too many terms")
         return left * right
 
     def _exponent(self) -> int:
@@ -300,17 +300,17 @@ class DimParser:
         negative = self.take("-")
         value = self._atom().constant_value()
         if value is None or negative or not 0 <= value <= _MAX_POWER:
-            raise self._bad_power(start)
+            raise self._make_power_error(start)
         return value
 
     def _power(self, base: int, exponent: int, start: Token) -> int:
         value: int = base**exponent
         if value > _MAX_POWER:
-            raise self._bad_power(start)
+            raise self._make_power_error(start)
         return value
 
-    def _bad_power(self, start: Token) -> DimensionSyntaxError:
-        return self._problem(start, f"an exponent must be an integer from 0 to {_MAX_POWER}")
+    def _make_power_error(self, start: Token) -> DimensionSyntaxError:
+        return self._make_error(start, f"an exponent must be an integer from 0 to {_MAX_POWER}")
 
     def _atom(self) -> DimExpr:
         token = self.token
@@ -324,28 +324,28 @@ class DimParser:
             if token.text in _FUNCTIONS:
                 raise self.make_expected_error(f"'(' after {token}, which is not a variable")
             if token.text == "_":
-                raise self._problem(
+                raise self._make_error(
                     token,
                     "'_' stands for a whole dimension of a shape, not for a part of one",
                 )
             return DimExpr.variable(token.text)
         if token.text == "(":
-            (inner,) = self._within_parentheses(one=True)
+            (inner,) = self._read_parenthesized(single=True)
             return inner
         raise self.make_expected_error("a variable, a number or '('")
 
-    def _within_parentheses(self, *, one: bool) -> list[DimExpr]:
+    def _read_parenthesized(self, *, single: bool) -> list[DimExpr]:
         opening = self.token
         self._next += 1
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise self._problem(opening, f"parentheses nested more than {MAX_DEPTH} deep")
+            raise self._make_error(opening, f"parentheses nested more than {MAX_DEPTH} deep")
         arguments = [self._sum()]
-        while not one and self.take(","):
+        while not single and self.take(","):
             arguments.append(self._sum())
         if not self.take(")"):
             raise self.make_expected_error(
-                "an operator or ')'" if one else "an operator, ',' or ')'"
+                "an operator or ')'" if single else "an operator, ',' or ')'"
             )
         self._depth -= 1
         return arguments
@@ -356,12 +356,12 @@ class DimParser:
         if name == "non_negative":
             kind, added = "max", [DimExpr.constant(0)]
         if kind is None:
-            raise self._problem(function, f"unknown function {name}{_near(name)}")
-        operands = self._within_parentheses(one=False)
+            raise self._make_error(function, f"unknown function {name}{_suggest_name(name)}")
+        operands = self._read_parenthesized(single=False)
         expected = 2 - len(added)
         if len(operands) != expected:
             takes = f"{name} takes {expected} operand{'s'[: expected - 1]}"
-            raise self._problem(function, f"{takes}, but found {len(operands)}")
+            raise self._make_error(function, f"{takes}, but found {len(operands)}")
         return self._operation(kind, function, [*operands, *added])
 
     def _operation(self, kind: OperationKind, place: Token, operands: list[DimExpr]) -> DimExpr:
@@ -369,4 +369,4 @@ class DimParser:
         try:
             return operation(kind, left, right, simplify=self._simplify)
         except ZeroDivisionError as e:
-            raise self._problem(place, "division by zero") from e
+            raise self._make_error(place, "division by zero") from e

@@ -136,7 +136,7 @@ def _candidates(
         for count in range(2, min(len(names), _MAX_VARIABLES_TOGETHER) + 1):
             for chosen in itertools.combinations(names, count):
                 yield from _compare_several(chosen, samples.positive)
-    yield from _tidy(comparison)
+    yield from _arrange_terms(comparison)
 
 
 def _compare_values(dimension: DimExpr, values: Sequence[int]) -> Iterator[Comparison]:
@@ -215,7 +215,7 @@ def _remove_quotient(fact: Fact, ranges: Ranges) -> Fact | None:
     return None
 
 
-def _tidy(comparison: Comparison) -> Iterator[Comparison]:
+def _arrange_terms(comparison: Comparison) -> Iterator[Comparison]:
     """Yields the comparison with its terms sorted to the sides, each simplified."""
     *_, fact = list_facts(comparison)
     try:
@@ -243,8 +243,8 @@ def rewrite(
         facts = list_facts(*constraints)
         goals = list_facts(comparison)
         problem = normalize(facts, goals, sorted(names), deadline)
-        forms += _with_all_variables(facts, goals, names, problem, deadline)
-        forms += _with_fewer_variables(problem, names)
+        forms += _iter_normal_forms(facts, goals, names, problem, deadline)
+        forms += _eliminate_variables(problem, names)
     except (OverflowError, OutOfTimeError):
         pass  # the forms so far are valid
     return min(forms, key=_rank)
@@ -256,7 +256,7 @@ def _rank(comparison: Comparison) -> tuple[int, int, int]:
     return operations, str(comparison).count("-"), sum(side.size for side in sides)
 
 
-def _with_fewer_variables(problem: Problem, names: frozenset[str]) -> Iterator[Comparison]:
+def _eliminate_variables(problem: Problem, names: frozenset[str]) -> Iterator[Comparison]:
     """Yields the goal with fewer variables, eliminated by equations among the constraints."""
     *defined, goal = problem.goals
     new_names = goal.expression.variables() - names
@@ -264,7 +264,7 @@ def _with_fewer_variables(problem: Problem, names: frozenset[str]) -> Iterator[C
         yield _make_readable(goal, problem.ranges)
 
 
-def _with_all_variables(
+def _iter_normal_forms(
     facts: Sequence[Fact],
     goals: Sequence[Fact],
     names: frozenset[str],

@@ -108,9 +108,9 @@ class _SizeSearch:
     def search(self, drawn: random.Random | None = None) -> Iterator[dict[str, int]]:
         """Yields solutions in order, or in random order with `drawn`."""
         if not self._never:
-            yield from self._from(0, {}, drawn)
+            yield from self._iter_from(0, {}, drawn)
 
-    def _from(
+    def _iter_from(
         self, depth: int, sizes: dict[str, int], drawn: random.Random | None
     ) -> Iterator[dict[str, int]]:
         if depth == len(self._order):
@@ -122,7 +122,7 @@ class _SizeSearch:
             choices = [*choices]
             drawn.shuffle(choices)
         for size in choices:
-            yield from self._from(depth + 1, {**sizes, name: size}, drawn)
+            yield from self._iter_from(depth + 1, {**sizes, name: size}, drawn)
 
     def _choices(
         self, name: str, constraints: Sequence[Comparison], sizes: Mapping[str, int]

@@ -111,18 +111,18 @@ class _ShapeReader:
 
     def shape(self) -> tuple[Dim, ...]:
         reader = self._reader
-        while not reader.at_end():
+        while not reader.is_at_end():
             start = reader.token
             if reader.take("..."):
                 self._take_rest(start)
                 reader.take(",")
-                if not reader.at_end():
+                if not reader.is_at_end():
                     raise self._make_error(
                         start, "'...' must be the last dimension: write '_' for single ones"
                     )
                 return tuple(self._dimensions)
             self._dimensions.append(self._dimension(start))
-            if not reader.at_end() and not reader.take(","):
+            if not reader.is_at_end() and not reader.take(","):
                 raise reader.make_expected_error("an operator, ',' or the end of the shape")
         self._check_rank()
         return tuple(self._dimensions)
@@ -132,7 +132,7 @@ class _ShapeReader:
             raise self._make_error(start, f"{self._describe_rank()}, but found more")
         if self._reader.take("_"):
             # An operator may follow, so that this is the start of an expression.
-            if self._reader.token.text != "," and not self._reader.at_end():
+            if self._reader.token.text != "," and not self._reader.is_at_end():
                 raise self._make_error(start, "'_' stands for a whole dimension, not for a part")
             return self._placeholder(start)
         if start.text == "None":

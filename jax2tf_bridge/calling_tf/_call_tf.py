@@ -172,19 +172,19 @@ ad.primitive_transposes[tangent_p] = _transpose_tangent
 def _move_batch_axes(args: Sequence[Any], dims: Sequence[Any]) -> tuple[list[Any], list[bool]]:
     """Moves the batch axes to the front; also returns which arguments have a batch axis."""
     batched = [isinstance(dim, int) for dim in dims]
-    moved = [
+    front_args = [
         jnp.moveaxis(arg, dim, 0) if is_batched else arg
         for arg, dim, is_batched in zip(args, dims, batched, strict=True)
     ]
-    return moved, batched
+    return front_args, batched
 
 
 def _batch(
     args: Sequence[Any], dims: Sequence[Any], *, function: FlatFunction, structure: _StructureSlot
 ) -> tuple[list[Any], list[int]]:
-    moved, batched = _move_batch_axes(args, dims)
+    front_args, batched = _move_batch_axes(args, dims)
     batch = make_batch_function(function, batched)
-    results = _choose_primitive(function).bind(*moved, function=batch, structure=structure)
+    results = _choose_primitive(function).bind(*front_args, function=batch, structure=structure)
     return list(results), [0] * len(results)
 
 
@@ -197,18 +197,20 @@ def _batch_tangents(
     outs: tuple[int, ...],
     types: Sequence[_Type],
 ) -> tuple[list[Any], list[int]]:
-    moved, batched = _move_batch_axes(args, dims)
+    front_args, batched = _move_batch_axes(args, dims)
     count = len(args) - len(places)
-    size = next(arg.shape[0] for arg, is_batched in zip(moved, batched, strict=True) if is_batched)
+    size = next(
+        arg.shape[0] for arg, is_batched in zip(front_args, batched, strict=True) if is_batched
+    )
     for k, i in enumerate(places, count):
         # An argument and its tangent must both be batched, or neither.
         pair = batched[k] or batched[i]
         for j in (i, k):
             if pair and not batched[j]:
-                moved[j] = jnp.broadcast_to(moved[j], (size, *moved[j].shape))
+                front_args[j] = jnp.broadcast_to(front_args[j], (size, *front_args[j].shape))
                 batched[j] = True
     results = tangent_p.bind(
-        *moved,
+        *front_args,
         function=make_batch_function(function, batched[:count]),
         places=places,
         outs=outs,

@@ -101,7 +101,7 @@ class Channel:
         # Specs have numbers of their own, since they may be read in any order.
         self._sent = self._received = 0
         self._sent_specs = 0
-        # The specs below the first unread number were read, and those in the set.
+        # Numbers of the specs that were read: all below the first one, and those in the set.
         self._first_unread_specs = 0
         self._read_specs: set[int] = set()
 

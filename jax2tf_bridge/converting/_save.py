@@ -205,7 +205,7 @@ class PreparedSignature:
             signature = replace(self.signature, function=function)
             return SignatureInputs.of_function(self.name, signature, self.takes_params)
         paths, avals = function.inputs(int(self.takes_params))
-        is_decided = function.specs.decided
+        is_decided = function.specs.is_decided
         return SignatureInputs.of(self.name, self.signature, paths, avals, is_decided=is_decided)
 
     def with_function(self) -> Signature:

@@ -221,7 +221,7 @@ def export_specs(
     constants = ConstantPool() if constants is None else constants
     name = function.name
     _check_names(specs, options)
-    if not specs.decided:
+    if not specs.is_decided:
         specs = choose_auto_shapes(
             specs, lambda proposed: _trace_trial(function, proposed, options), infer=options.infer
         )
@@ -285,7 +285,7 @@ def _check_names(specs: Specs, options: ExportOptions) -> None:
     """Rejects constraints on variables that no argument has and no equality defines."""
     defined = [c.variables() for c in options.scope.constraints if c.operator == "=="]
     unknown = options.scope.variables() - specs.variables()
-    if specs.decided:
+    if specs.is_decided:
         unknown -= frozenset[str]().union(*defined)
     if not unknown:
         return
@@ -296,7 +296,7 @@ def _check_names(specs: Specs, options: ExportOptions) -> None:
         SHAPES,
         " names",
     )
-    if specs.decided:
+    if specs.is_decided:
         known = ", ".join(sorted(specs.variables())) or "none"
         raise ShapeError(Message(start, f". Its variables: {known}."))
     raise ShapeError(
@@ -353,7 +353,7 @@ def eval_polymorphic_shape(
 
     def evaluate(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
         specs = symbolic_specs(function, args, kwargs, polymorphic_shapes)
-        if not specs.decided:
+        if not specs.is_decided:
             raise ShapeError(
                 "eval_polymorphic_shape does not take AUTO, because the sizes that AUTO opens "
                 "depend on the export. Write the entries of polymorphic_shapes, or read out_avals "

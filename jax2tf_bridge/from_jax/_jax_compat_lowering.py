@@ -133,13 +133,13 @@ def lower_fun(function: Callable[..., Any]) -> Rule:
     """
 
     @functools.wraps(function)
-    def traced(*args: Any, **params: Any) -> Sequence[Any]:
+    def run(*args: Any, **params: Any) -> Sequence[Any]:
         # The user's strictness about promotion does not apply to our code.
         with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
             results = function(*args, **params)
         return results if isinstance(results, (list, tuple)) else [results]
 
-    rule: Rule = mlir.lower_fun(traced, multiple_results=True)
+    rule: Rule = mlir.lower_fun(run, multiple_results=True)
     return rule
 
 

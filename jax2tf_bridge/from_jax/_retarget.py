@@ -88,7 +88,7 @@ def retarget(
         ),
         target=target,
         gradient=_retarget_vjp(portable, target),
-        # XLA gets its composites expanded, which loses stop_gradient.
+        # Expanding the composites for XLA drops stop_gradient.
         tensorflow_differentiates=portable.tensorflow_differentiates and not target.xla,
     )
     mark_types_checked(result)

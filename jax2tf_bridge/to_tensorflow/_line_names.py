@@ -15,8 +15,8 @@ def make_line_scope(source: str) -> str:
     'at.net.py.12/'
     """
     file, _, line = source.replace("\\", "/").rpartition(":")
-    plain = _FORBIDDEN.sub("_", file.rpartition("/")[2])
-    return f"at.{plain}.{line}/"
+    file_name = _FORBIDDEN.sub("_", file.rpartition("/")[2])
+    return f"at.{file_name}.{line}/"
 
 
 def find_source_line(name: str) -> str | None:

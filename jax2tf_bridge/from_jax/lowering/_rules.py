@@ -114,8 +114,8 @@ def _keep_whole(rules: dict[Any, Rule]) -> dict[Any, Rule]:
 
 def _exact_top_k(x: Any, *, k: int, reduction_dimension: int, is_max_k: bool, **_: Any) -> Any:
     """Computes the exact top k, which is a valid result of approx_top_k."""
-    moved = jnp.moveaxis(x, reduction_dimension, -1)
-    values, indices = lax.top_k(moved if is_max_k else -moved, k)
+    x = jnp.moveaxis(x, reduction_dimension, -1)
+    values, indices = lax.top_k(x if is_max_k else -x, k)
     values = values if is_max_k else -values
     return [jnp.moveaxis(y, -1, reduction_dimension) for y in (values, indices)]
 
@@ -157,8 +157,8 @@ def _split_words(x: Any, *, new_dtype: Any) -> Any:
     shape = (*x.shape, _count_bits(x.dtype) // bits)
     whole = lax.broadcast_in_dim(lax.bitcast_convert_type(x, unsigned), shape, tuple(range(x.ndim)))
     shifts = lax.mul(lax.broadcasted_iota(unsigned, shape, x.ndim), unsigned.type(bits))
-    moved = lax.shift_right_logical(whole, shifts)
-    parts = lax.bitwise_and(moved, lax.full_like(moved, 2**bits - 1))
+    shifted = lax.shift_right_logical(whole, shifts)
+    parts = lax.bitwise_and(shifted, lax.full_like(shifted, 2**bits - 1))
     narrow = lax.convert_element_type(parts, _to_unsigned(new_dtype))
     return lax.bitcast_convert_type(narrow, new_dtype)
 

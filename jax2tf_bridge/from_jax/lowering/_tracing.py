@@ -119,7 +119,7 @@ def _make_form(code: str, call: Any, mapped: Any, specs: Specs) -> RowWise:
 
 def _find_axes(specs: Specs) -> tuple[int | None, ...] | None:
     """Returns in_axes for jax.vmap; None if a size other than the leading one is open."""
-    if len(specs.variables()) != 1 or not specs.decided:
+    if len(specs.variables()) != 1 or not specs.is_decided:
         return None
     (variable,) = specs.variables()
     axes: list[int | None] = []

@@ -144,7 +144,7 @@ class SizeAssumptions:
         left, right = self.to_jax(constraint.left), self.to_jax(constraint.right)
         converted = Comparison(constraint.operator, left, right)
         is_replaced = (left, right) != (constraint.left, constraint.right)
-        return _with_variable_left(converted) if is_replaced else converted
+        return _move_variable_left(converted) if is_replaced else converted
 
     def new_scope(self) -> jax_export.SymbolicScope:
         """Makes JAX's scope with the constraints of `constraints_of_jax`."""
@@ -181,7 +181,7 @@ class SizeAssumptions:
         return facts
 
 
-def _with_variable_left(comparison: Comparison) -> Comparison:
+def _move_variable_left(comparison: Comparison) -> Comparison:
     """Rewrites an equality with a variable alone on the left side, if possible.
 
     JAX replaces the left side of an equality by the right side. With 3*b_over_3 == c, an argument

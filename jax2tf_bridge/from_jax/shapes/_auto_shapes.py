@@ -81,11 +81,11 @@ class _PlaceSearch:
 
     def result(self) -> Specs:
         unknown = [place for place, size in self.sizes.items() if size is None]
-        opened = self.open_places({}, unknown)
-        choice = self.refine(opened) if unknown else self.choose_from_examples()
-        chosen = self.specs.with_shapes(self.shapes(self.rename_variables(choice)))
-        logger.info("AUTO chose %s.", chosen.description())
-        return chosen
+        start = self.open_places({}, unknown)
+        choice = self.refine(start) if unknown else self.choose_from_examples()
+        specs = self.specs.with_shapes(self.shapes(self.rename_variables(choice)))
+        logger.info("AUTO chose %s.", specs.description())
+        return specs
 
     def choose_from_examples(self) -> Choice:
         leading = [place for place in self.sizes if place[1] == 0]
@@ -258,8 +258,8 @@ class _PlaceSearch:
 
     def open_places(self, choice: Choice, places: Sequence[Place]) -> Choice:
         """Opens each of the places with a new variable."""
-        chosen = {**self.known_sizes(), **choice}
-        return chosen | {place: DimExpr.variable(next(self.names)) for place in places}
+        start = {**self.known_sizes(), **choice}
+        return start | {place: DimExpr.variable(next(self.names)) for place in places}
 
     def arguments(self) -> list[int]:
         return list(dict.fromkeys(self.specs.argument_of(i) for i, _ in self.sizes))

@@ -79,8 +79,8 @@ def not_convinced_error(
     """Makes an error for a comparison that JAX received as a constraint but did not use."""
     return _error(
         Message(
-            f"{function.name} needs to know whether {comparison}{_format_place(source)}, and JAX "
-            f"does not use the answer. {_describe_library_line(cause)}Write the shapes there in "
+            f"{function.name} needs to know whether {comparison}{_format_place(source)}, but JAX "
+            f"ignores the answer. {_describe_library_line(cause)}Write the shapes there in "
             "another way, or give one of the sizes in ",
             function.words.shapes,
             " as a number.",

@@ -136,7 +136,7 @@ class Specs:
         return [leaf.shape for leaf in self.leaves() if isinstance(leaf, ArraySpec)]
 
     @property
-    def decided(self) -> bool:
+    def is_decided(self) -> bool:
         """Whether no argument is left to AUTO."""
         return not any(isinstance(leaf, AutoSpec) for leaf in self.leaves())
 
@@ -245,7 +245,7 @@ class Specs:
         return self.with_shapes(shapes).arguments_under(nothing, nothing.new_scope())
 
     def key(self) -> tuple[Any, ...]:
-        """Returns a cache key of all shapes and dtypes; of an AutoSpec's shape, only the rank.
+        """Returns a cache key of all dtypes and shapes; an AutoSpec counts only with its rank.
 
         The key does not cover static values, because a pytree of them may have non-leaf data.
         """
