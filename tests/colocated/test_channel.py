@@ -132,7 +132,7 @@ def test_another_version_is_refused() -> None:
     parent, worker = pair()
     message = bytearray(parent.pack(Trap()))
     message[8] += 1
-    refused(worker, bytes(message), "version 2 of the channel's format .* reads version 1")
+    refused(worker, bytes(message), "version 2 of the channel's format, .* reads version 1")
 
 
 def test_the_token_is_32_bytes_that_nobody_sees() -> None:

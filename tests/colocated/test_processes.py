@@ -331,7 +331,7 @@ answer = worker.send(worker.channel.pack((len, ("abc",))))
 assert worker.channel.unpack(answer) == ("value", 3)
 refused(answer, "it sent itself")
 skipped = worker.channel.pack((len, ("abc",)))
-refused(worker.channel.pack((Attack, ())), "where message 2 was expected")
+refused(worker.channel.pack((Attack, ())), "but message 2 was expected")
 assert worker.channel.unpack(worker.send(skipped)) == ("value", 3)
 
 # The payload is a real one: unpickling it does make the file.
