@@ -27,9 +27,11 @@ class DType:
       kind: the kind of its numbers.
       bits: significant bits of an element; in memory, an element takes at least one byte.
       element_type: the type that MLIR prints; None if MLIR has no such type.
-      vhlo: the type's number in StableHLO bytecode; None for complex types, which are composed.
-      tensorflow: the number in types.proto, which increases with TensorFlow's releases.
-      jax_export: the number in the files of jax.export.
+      vhlo: the type's number in StableHLO bytecode, from StableHLO's VhloBytecode.cpp; None for
+        complex types, which are composed.
+      tensorflow: the number in TensorFlow's types.proto, which increases with its releases.
+      jax_export: the number in the files of jax.export, from JAX's serialization.fbs. All rows,
+        KEYS and float0 together have each number from 0 up, without gaps.
       safetensors: the name in .safetensors files, if NumPy can represent it.
       in_ml_dtypes: whether ml_dtypes defines it instead of NumPy.
 

@@ -100,7 +100,7 @@ def test_what_is_read_is_what_was_written(saved: Path) -> None:
         assert function.lifted_constants[0].data is None
 
 
-def test_the_json_is_the_documented_one(saved: Path) -> None:
+def test_the_json_has_this_form(saved: Path) -> None:
     text = (saved / "assets.extra" / "jax2tf_bridge.json").read_text()
     facts = json.loads(text)
     assert text == json.dumps(facts, indent=2, sort_keys=True) + "\n"
