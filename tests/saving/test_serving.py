@@ -25,8 +25,8 @@ from jax2tf_bridge.saving.buckets import Bucketing, make_bucketing
 from jax2tf_bridge.saving.serving import _precompile, precompile
 from jax2tf_bridge.saving.serving._instructions import ServedSignature, make_serving_instructions
 from jax2tf_bridge.saving.serving._precompile import CACHE_FOLDER, cache_environment
-from jax2tf_bridge.saving.serving._requests import make_bucket_requests
 from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, make_zeros
+from jax2tf_bridge.saving.serving._warm_up_requests import make_bucket_requests
 from jax2tf_bridge.saving.signatures import ServedArray
 from tests.fresh_process import run_python
 from tests.saving.bucketed_functions import aval, named

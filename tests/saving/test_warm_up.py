@@ -14,13 +14,13 @@ from jax2tf_bridge.errors import FileFormatError, ShapeError
 from jax2tf_bridge.saved_model import WARM_UP, bytes_field
 from jax2tf_bridge.saving.buckets import Bucketing, make_bucketing
 from jax2tf_bridge.saving.serving import write_warm_up
+from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, make_zeros, read_warm_up
 
 # Private: requests of every dtype and shape, without a model for each.
-from jax2tf_bridge.saving.serving._requests import (
+from jax2tf_bridge.saving.serving._warm_up_requests import (
     make_bucket_requests,
     make_request_from_example,
 )
-from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, make_zeros, read_warm_up
 from shape_poly import parse_comparison
 from tests.sampling import stride
 from tests.saving.bucketed_functions import aval

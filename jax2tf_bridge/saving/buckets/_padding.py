@@ -1,4 +1,7 @@
-"""Pads the inputs of a function to the next bucket, and slices its results."""
+"""Pads the inputs of a function to the next bucket, fills its masks, and slices its results.
+
+`save` traces these functions into the graph of the SavedModel, which runs them for each request.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Files and settings that TensorFlow Serving needs beside the model."""
+"""Files and settings that TensorFlow Serving needs beside the model.
+
+The model itself pads requests and fills masks: see `saving.buckets`.
+"""
 
 from jax2tf_bridge.saving.serving._instructions import BatchingParameters as BatchingParameters
 from jax2tf_bridge.saving.serving._instructions import ServingInstructions as ServingInstructions
@@ -7,7 +10,11 @@ from jax2tf_bridge.saving.serving._precompile import list_program_names as list_
 from jax2tf_bridge.saving.serving._precompile import precompile as precompile
 from jax2tf_bridge.saving.serving._precompile import remove_programs as remove_programs
 from jax2tf_bridge.saving.serving._precompile import share_programs as share_programs
-from jax2tf_bridge.saving.serving._requests import check_example as check_example
-from jax2tf_bridge.saving.serving._requests import make_example_arguments as make_example_arguments
-from jax2tf_bridge.saving.serving._requests import make_warm_up_requests as make_warm_up_requests
 from jax2tf_bridge.saving.serving._warm_up import write_warm_up as write_warm_up
+from jax2tf_bridge.saving.serving._warm_up_requests import check_example as check_example
+from jax2tf_bridge.saving.serving._warm_up_requests import (
+    make_example_arguments as make_example_arguments,
+)
+from jax2tf_bridge.saving.serving._warm_up_requests import (
+    make_warm_up_requests as make_warm_up_requests,
+)
