@@ -62,6 +62,9 @@ _NO_DERIVATIVE = (
 def has_no_derivative(jaxpr: Any, error: Exception) -> bool:
     """Returns whether an error of tracing the VJP occurs at all sizes.
 
+    Such a VJP need not be traced again at concrete sizes. After other errors, concrete sizes decide
+    whether the gradient is missing.
+
     JAX can differentiate a loop over a size if the size is a number, so this is False for every
     function that computes with sizes.
     """
