@@ -35,7 +35,7 @@ _TOLERANCES = {
 
 @dataclass(frozen=True)
 class Case:
-    """One row of the table.
+    """One row of the table; tests run it with fixed sizes and with an open batch.
 
     Attributes:
       target: the public name of the function, as "jax.lax.sin".

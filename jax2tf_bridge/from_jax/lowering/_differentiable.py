@@ -120,7 +120,8 @@ _SAME_GRADIENT_IN_TENSORFLOW = frozenset(
 )
 """Primitives whose TensorFlow operations have JAX's derivatives of any order, also at ties and
 kinks. sqrt is not one: at a pole of rsqrt, its gradient for a zero cotangent is 0 in TensorFlow,
-but NaN in JAX. Tests in tests/to_tensorflow compare each primitive with JAX."""
+but NaN in JAX. tests/to_tensorflow/operations/test_own_gradients.py
+compares each primitive with JAX."""
 
 CALLS = frozenset({"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"})
 """Primitives that only call a jaxpr."""

@@ -1,6 +1,7 @@
 """Forms of operations that tf2onnx and OpenVINO support.
 
-Both lack operations that reinterpret bits.
+Both lack operations that reinterpret bits. tf2onnx turns most selections of floats into products
+with 0 and 1, where infinity becomes NaN.
 """
 
 from __future__ import annotations

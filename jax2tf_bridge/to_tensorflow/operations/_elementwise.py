@@ -420,4 +420,4 @@ FOR_CONVERTERS: Mapping[str, Emitter] = MappingProxyType(
         "subtract": _by_kind(integers=_wrap_result(tf.subtract), floats=tf.subtract),
     }
 )
-"""Emitters that differ for converters of TensorFlow's graphs."""
+"""Emitters that differ for tf2onnx and OpenVINO; the other modules check `scope.for_converters`."""

@@ -59,4 +59,4 @@ EMITTERS: Mapping[str, Emitter] = MappingProxyType(
 FOR_CONVERTERS: Mapping[str, Emitter] = MappingProxyType(
     {**EMITTERS, **_elementwise.FOR_CONVERTERS}
 )
-"""Emitters for converters of TensorFlow's graphs."""
+"""Emitters for tf2onnx and OpenVINO. LiteRT uses `EMITTERS`."""
