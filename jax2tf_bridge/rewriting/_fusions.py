@@ -134,6 +134,8 @@ def _fuse_floor_divide(select: Operation, matcher: Matcher) -> Operation | None:
     less = matcher.maker(adjusted, "subtract")
     if divide is None or less is None or less.operands[0] is not quotient:
         return None
+    if not dtype_of_element(quotient.tensor.element).is_integer:
+        return None
     x, y = divide.operands
     if matcher.number(less.operands[1]) != 1:
         return None
@@ -155,6 +157,9 @@ def _fuse_floor_modulo(select: Operation, matcher: Matcher) -> Operation | None:
     remainder = matcher.maker(rest, "remainder")
     total = matcher.maker(adjusted, "add")
     if remainder is None or total is None or total.operands[0] is not rest:
+        return None
+    # JAX writes the same form for floats, whose remainder by 0 is NaN.
+    if not dtype_of_element(rest.tensor.element).is_integer:
         return None
     x, y = remainder.operands
     if not _is_equal(total.operands[1], y, matcher):

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from jax2tf_bridge import export
 from jax2tf_bridge.targets import Target
+from jax2tf_bridge.to_tensorflow import to_tf
 from jax2tf_bridge.to_tensorflow.operations._array import Array
 from jax2tf_bridge.to_tensorflow.operations._folding import convert_known
 from jax2tf_bridge.to_tensorflow.operations._scope import Scope
@@ -120,6 +121,25 @@ def test_floor_division_of_sizes_is_one_operation(size: int) -> None:
     assert names.count("FloorDiv") == 2
     assert names.count("FloorMod") == 1
     assert not {"SelectV2", "Select", "TruncateDiv", "TruncateMod", "Sign", "NotEqual"} & {*names}
+
+
+@pytest.mark.parametrize("target", [_NO_XLA, Target.converters()], ids=["no XLA", "converters"])
+@pytest.mark.parametrize("dtype", [np.float16, jnp.bfloat16, np.float32])
+def test_remainders_of_floats_keep_their_fractions(dtype: Any, target: Target) -> None:
+    """JAX writes `%` of floats as it writes that of integers."""
+    x = np.array([-2.5, -1.5, -0.0, 0.5, 7, np.inf, np.nan], dtype)
+
+    def function(x: jax.Array) -> Any:
+        return x % 3, x % -1, x % 0, x % x[::-1]
+
+    portable = export(function, target=target, platforms=["cpu"])(x)
+    is_widened = target.for_converters and dtype == jnp.bfloat16
+    operand = x.astype(np.float32) if is_widened else x
+    for actual, expected in zip(to_tf(portable)(operand), jax.jit(function)(x), strict=True):
+        np.testing.assert_array_equal(
+            np.asarray(actual).astype(np.float32),
+            np.asarray(expected).astype(np.float32),
+        )
 
 
 def test_greater_sizes_are_folded() -> None:
