@@ -213,8 +213,12 @@ def _is_negative(flag: Value, x: Value, matcher: Matcher) -> bool:
 def _is_equal(left: Value, right: Value, matcher: Matcher) -> bool:
     """Returns whether two values have the same elements, apart from broadcasts of one element."""
     left, right = matcher.unbroadcast(left), matcher.unbroadcast(right)
+    if left is right:
+        return True
     number = matcher.number(left)
-    return left is right or (number is not None and number == matcher.number(right))
+    # Beyond this, different integers are the same number as a float.
+    is_exact = number is not None and abs(number) < 2.0**53
+    return is_exact and number == matcher.number(right)
 
 
 def _are_equal(left: Sequence[Value], right: Sequence[Value], matcher: Matcher) -> bool:
