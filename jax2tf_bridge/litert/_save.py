@@ -12,11 +12,11 @@ from typing import Any, Literal, TypeAlias
 
 from jax2tf_bridge._utils import ended_by_interrupts
 from jax2tf_bridge.converting import Signatures, keys_as_words, operations_graph, prepare
-from jax2tf_bridge.errors import Argument, Message, SavingError
+from jax2tf_bridge.errors import Argument, BridgeError, Message, SavingError
 from jax2tf_bridge.litert._comparison import Answers, answers_of_tensorflow, check_model
 from jax2tf_bridge.litert._convert import ConvertedModel, LiteRTSignature, convert_model
 from jax2tf_bridge.litert._quantization import Quantization
-from jax2tf_bridge.saved_model import GRAPH_FILE, read_saved_model
+from jax2tf_bridge.saved_model import GRAPH_FILE, read_saved_model, read_sidecar
 from jax2tf_bridge.saving import SaveOptions, Signature, open_params, save_functions
 from jax2tf_bridge.storage import AnyPath, as_path, on_disk, replace_file_at
 from jax2tf_bridge.targets import Target
@@ -129,7 +129,13 @@ def save_litert(
             else:
                 model, answers = _copy_model(local, folder, verify=verify)
             check_interrupts()
-            data = convert_model(model, quantization)
+            try:
+                data = convert_model(model, quantization)
+            except BridgeError as error:
+                bucketed = [] if local is None else _list_bucketed_signatures(local)
+                if bucketed:
+                    raise _make_buckets_error(bucketed) from error
+                raise
             check_interrupts()
             check_model(data, answers, is_quantized=quantize is not None)
     check_interrupts()
@@ -178,6 +184,20 @@ def _check(name: str, signature: Signature) -> None:
             f"The signature {name} has {' and '.join(options)}, and LiteRT compiles no sizes and "
             "fills in no inputs. Leave them out."
         )
+
+
+def _list_bucketed_signatures(folder: Path) -> list[str]:
+    known = read_sidecar(folder)
+    return [] if known is None else [n for n, s in known[0].signatures.items() if s.buckets]
+
+
+def _make_buckets_error(names: Sequence[str]) -> SavingError:
+    """Makes an error for buckets; the converter would name operations that the user cannot see."""
+    said = f"signature {names[0]} has" if len(names) == 1 else f"signatures {', '.join(names)} have"
+    return SavingError(
+        f"The {said} buckets, and TensorFlow's converter for LiteRT fails on the code that pads. "
+        "LiteRT compiles no sizes: save the model without buckets, or convert its functions."
+    )
 
 
 def _copy_model(

@@ -127,6 +127,15 @@ def test_a_saved_model_gives_its_signatures(tmp_path: Path) -> None:
         np.testing.assert_allclose(found, classify(PARAMS, X)["probabilities"], atol=1e-6)
 
 
+def test_a_saved_model_with_buckets(tmp_path: Path) -> None:
+    save(tmp_path / "m", SIGNATURES["classify"], params=PARAMS, buckets={"b": [1, 8]})
+    with pytest.raises(
+        SavingError,
+        match=r"^The signature serving_default has buckets, and .* save the model without buckets",
+    ):
+        save_litert(tmp_path / "a.tflite", tmp_path / "m")
+
+
 def test_a_file_of_a_function(tmp_path: Path) -> None:
     write_function(tmp_path / "f.jaxfn", export(lambda x: x[:, :2] + 1)(X))
     saved = save_litert(tmp_path / "f.tflite", tmp_path / "f.jaxfn")
