@@ -143,6 +143,17 @@ def test_a_size_that_must_be_a_number() -> None:
         exported(f, 3)
 
 
+def test_a_scan_of_an_open_length() -> None:
+    def f(x: Any) -> Any:
+        return jax.lax.scan(lambda c, _: (c + 1, c), x[0], None, length=x.shape[0])
+
+    with pytest.raises(
+        InconclusiveShapeError,
+        match=r"or scan over jnp\.arange\(n\) instead of passing length=n to lax\.scan\.",
+    ):
+        exported(f, 3)
+
+
 LIBRARY = """
 def reverse(x):
     return [x[i] for i in range(len(x))][::-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import re
 from collections.abc import Mapping, Sequence
 
@@ -105,12 +106,26 @@ _OTHER_WAYS = {
 }
 
 
-def _suggest_way(cause: Exception) -> str:
-    return next(
-        (way for words, way in _OTHER_WAYS.items() if words in str(cause)),
+_CALL_OF_SCAN = re.compile(r"\bscan\(")
+
+
+def _suggest_way(cause: Exception, source: str | None) -> str:
+    for words, way in _OTHER_WAYS.items():
+        if words in str(cause):
+            return way
+    # JAX removes its own frames from the traceback, so the user's line shows the call.
+    if _CALL_OF_SCAN.search(_read_line(source)):
+        return "scan over jnp.arange(n) instead of passing length=n to lax.scan"
+    return (
         "compute with it by jax.numpy or jax.lax instead of range, len, int, math, numpy or "
-        "iteration",
+        "iteration"
     )
+
+
+def _read_line(source: str | None) -> str:
+    """Returns the text of a line such as "file.py:12 (function)"."""
+    file, _, line = (source or "").partition(" (")[0].rpartition(":")
+    return linecache.getline(file, int(line)) if line.isdigit() else ""
 
 
 def needs_a_number_error(
@@ -137,7 +152,7 @@ def needs_a_number_error(
             f"traced{_format_place(source)}. {_describe_library_line(cause)}It can be traced for "
             f"{examples}, but not with {names} open. Give that size as a number in ",
             function.words.shapes,
-            f", or {_suggest_way(cause)}.",
+            f", or {_suggest_way(cause, source)}.",
             rows if by_rows else "",
         ),
         names,
