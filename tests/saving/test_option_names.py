@@ -77,6 +77,12 @@ def preprocessed(**options: Any) -> Signature:
             "serving_default: pad_values={'id': 1}: there is no such input: did you mean 'ids'?",
         ),
         (
+            text(pad_values={"words": 1}),
+            BUCKETS,
+            "serving_default: pad_values={'words': 1}: there is no such input. The inputs: 'ids', "
+            "'token_mask'.",
+        ),
+        (
             text(pad_values=1),
             BUCKETS,
             "serving_default: pad_values=1: expected a dict, as {'ids': 1}",

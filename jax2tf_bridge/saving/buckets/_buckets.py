@@ -456,7 +456,7 @@ def check_inputs(
                 f"{name}: {place}: that is an input of preprocess. Name an input of the function: "
                 f"{listed}"
             )
-        near = did_you_mean(str(input_name), inputs, quoted=True) or f": {listed}"
+        near = did_you_mean(str(input_name), inputs, quoted=True) or f". The inputs: {listed}."
         raise ShapeError(Message(f"{name}: ", place, f": there is no such input{near}"))
 
 
