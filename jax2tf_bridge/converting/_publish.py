@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
+from jax2tf_bridge._utils import did_you_mean
 from jax2tf_bridge.converting._save import Signatures, keys_as_words, save
 from jax2tf_bridge.errors import Argument, Message, SavingError, make_path_error
 from jax2tf_bridge.saved_model import read_sidecar
@@ -98,6 +99,13 @@ def publish(
             return save(folder, signatures, params=params, **options)
 
         return Published.anew(publish_version(root, write, keep=keep, check=check_complete))
+    unknown = [name for name in options if name not in PublishOptions.__annotations__]
+    if unknown:
+        known = ("params", "keep", *PublishOptions.__annotations__)
+        raise TypeError(
+            f"publish() got an unexpected keyword argument {unknown[0]!r}"
+            f"{did_you_mean(unknown[0], known, quoted=True)}"
+        )
     if options:
         raise SavingError(
             "publish without signatures only replaces the weights, so it does not take "

@@ -173,6 +173,10 @@ def test_what_cannot_be_published(tmp_path: Path) -> None:
         r"buckets\.",
     ):
         publish(tmp_path / "m", params=W, buckets={"b": [1]})
+    with pytest.raises(
+        TypeError, match=r"unexpected keyword argument 'kep': did you mean 'keep'\?"
+    ):
+        publish(tmp_path / "m", params=W, kep=2)  # type: ignore[call-arg]
     publish(tmp_path / "m", DENSE, params=W)
     with pytest.raises(StructureError, match="'w' is missing"):
         publish(tmp_path / "m", params={"v": W["w"]})
