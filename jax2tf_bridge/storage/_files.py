@@ -63,6 +63,8 @@ def replace_file_at(path: str | os.PathLike[str], *, bytes_of: str) -> Iterator[
     else:
         # A link remains a link.
         target = Path(os.path.realpath(place))
+        if target.is_dir():
+            raise FileExistsError(f"{target} is a folder: name a file in it.")
         if target.exists() and not target.is_file():
             # A file would replace a device or a pipe.
             raise FileExistsError(

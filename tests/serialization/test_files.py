@@ -301,8 +301,9 @@ def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
     """Or /dev/null would be gone."""
     path = tmp_path / "pipe"
     os.mkfifo(path)
-    for target in (path, tmp_path):
-        with pytest.raises(FileExistsError, match="is there and is no regular file: write elsew"):
+    texts = {path: "is there and is no regular file: write elsew", tmp_path: "is a folder: name a"}
+    for target, text in texts.items():
+        with pytest.raises(FileExistsError, match=text):
             write_function(target, simple())
     assert path.is_fifo()
     assert list(tmp_path.iterdir()) == [path]

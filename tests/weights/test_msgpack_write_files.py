@@ -57,13 +57,15 @@ def test_what_was_there_is_replaced(tmp_path: Path) -> None:
 
 def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path / "pipe", tmp_path):
+    texts = {
+        tmp_path / "pipe": "is there and is no regular file: write elsewhere, or write the bytes "
+        "of to_bytes to it.",
+        tmp_path: "is a folder: name a file in it.",
+    }
+    for path, text in texts.items():
         with pytest.raises(FileExistsError) as caught:
             write_weights(path, TREE)
-        assert str(caught.value) == (
-            f"{path} is there and is no regular file: write elsewhere, or write the bytes of "
-            "to_bytes to it."
-        )
+        assert str(caught.value) == f"{path} {text}"
     assert (tmp_path / "pipe").is_fifo()
 
 
