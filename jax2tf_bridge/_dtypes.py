@@ -72,7 +72,7 @@ class DType:
         return f"{self.kind}8" if narrow else self.name
 
     @property
-    def crosses(self) -> bool:
+    def is_accepted_by_op(self) -> bool:
         """Returns whether XlaCallModule accepts it in every TensorFlow release that has it."""
         return self.kind != "float" or self.bits >= 8
 

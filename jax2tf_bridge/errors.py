@@ -50,7 +50,7 @@ class Message(str):
     >>> message = Message("Pass ", Argument("oversize", {"n": "as is"}), ".")
     >>> message
     "Pass oversize={'n': 'as is'}."
-    >>> message.written(lambda argument: f"--{argument.name}")
+    >>> message.format_with(lambda argument: f"--{argument.name}")
     'Pass --oversize.'
     """
 
@@ -66,7 +66,7 @@ class Message(str):
     def __reduce__(self) -> tuple[Any, ...]:
         return Message, self.parts
 
-    def written(self, write: Callable[[Argument], str]) -> str:
+    def format_with(self, write: Callable[[Argument], str]) -> str:
         """Returns the text with each argument formatted by `write`."""
         return "".join(write(p) if isinstance(p, Argument) else p for p in self.parts)
 

@@ -2,7 +2,7 @@
 
 from jax2tf_bridge._utils._json_values import JsonProblem, JsonValue
 from jax2tf_bridge._utils._private_names import SeamName
-from jax2tf_bridge._utils._running import ended_by_interrupts, once_per_object, progress_bar
+from jax2tf_bridge._utils._running import once_per_object, progress_bar, reraise_interrupts
 from jax2tf_bridge._utils._texts import (
     array_type_text,
     as_integer,
@@ -22,7 +22,6 @@ __all__ = [
     "array_type_text",
     "as_integer",
     "did_you_mean",
-    "ended_by_interrupts",
     "in_units",
     "number_of",
     "number_text",
@@ -30,5 +29,6 @@ __all__ = [
     "one_line",
     "printable",
     "progress_bar",
+    "reraise_interrupts",
     "some",
 ]

@@ -21,7 +21,7 @@ Advance: TypeAlias = Callable[[int], None]
 
 
 @contextlib.contextmanager
-def ended_by_interrupts() -> Iterator[Callable[[], None]]:
+def reraise_interrupts() -> Iterator[Callable[[], None]]:
     """Raises a swallowed KeyboardInterrupt again at the end of the block.
 
     Python prints and drops exceptions in finalizers and in callbacks of the garbage collector,

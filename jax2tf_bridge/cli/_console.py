@@ -140,7 +140,7 @@ def for_command_line(text: str, options: argparse.Namespace) -> str:
             return file
         return "--args" if in_args and argument == _SHAPES else option_text(argument)
 
-    return text.written(write)
+    return text.format_with(write)
 
 
 def option_text(argument: Argument) -> str:

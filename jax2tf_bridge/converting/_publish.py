@@ -98,7 +98,7 @@ def publish(
         def write(folder: Path) -> SavedModel:
             return save(folder, signatures, params=params, **options)
 
-        return Published.anew(publish_version(root, write, keep=keep, check=check_complete))
+        return Published.with_model(publish_version(root, write, keep=keep, check=check_complete))
     unknown = [name for name in options if name not in PublishOptions.__annotations__]
     if unknown:
         known = ("params", "keep", *PublishOptions.__annotations__)

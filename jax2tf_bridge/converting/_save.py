@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from jax2tf_bridge._utils import ended_by_interrupts
+from jax2tf_bridge._utils import reraise_interrupts
 from jax2tf_bridge.errors import BridgeError, SavingError
 from jax2tf_bridge.portable import AUTO, PortableFunction, apply_target, unwrap_portable
 from jax2tf_bridge.saved_model import SERVING_DEFAULT
@@ -126,7 +126,7 @@ def save(
     >>> model.serving_default(tf.ones([1, 3])).numpy().tolist()
     [[3.0, 3.0]]
     """
-    with ended_by_interrupts() as check_interrupts, open_params(params) as weights:
+    with reraise_interrupts() as check_interrupts, open_params(params) as weights:
         options = SaveOptions(
             trainable=trainable,
             vjp_order=vjp_order,

@@ -451,13 +451,15 @@ def _check_keys(contents: SavedModelContents, beside: FunctionsBeside) -> Iterat
 
 def _is_default(gradient: GradientOrders) -> bool:
     """Returns whether gradients end only because no more were saved."""
-    return gradient.orders > 0 and (not gradient.then or _SAVED_UP_TO in gradient.then)
+    return gradient.orders > 0 and (
+        not gradient.missing_because or _SAVED_UP_TO in gradient.missing_because
+    )
 
 
 def _describe_gradient(gradient: GradientOrders) -> tuple[str, str]:
     text = f"gradients are stored to order {gradient.orders}" if gradient.orders else "no gradient"
-    if gradient.then:
-        text += f", and then: {shorten_text(gradient.then).rstrip('.')}"
+    if gradient.missing_because:
+        text += f", and then: {shorten_text(gradient.missing_because).rstrip('.')}"
     elif gradient.is_left_out:
         text += ", and the next one was not saved" if gradient.orders else " was saved"
     remedy = f"jax2tf_bridge.save(..., vjp_order={gradient.orders + 1}) stores one more order."

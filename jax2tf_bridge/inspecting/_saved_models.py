@@ -181,7 +181,7 @@ def _describe_entry(entry: EntryPoint) -> dict[str, Any]:
         if gradient is None
         else {
             "orders": gradient.orders,
-            "then": gradient.then,
+            "then": gradient.missing_because,
             "left_out": gradient.is_left_out,
         },
     }

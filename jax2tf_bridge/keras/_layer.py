@@ -18,7 +18,7 @@ from jax2tf_bridge.keras._jax_function import JaxFunction
 from jax2tf_bridge.keras._model import LayerConstants, LayerModel, LayerOptions, LayerWeight
 from jax2tf_bridge.keras._sources import resolve_source
 from jax2tf_bridge.portable import AUTO, HoldsPortable, PolyConstraints, PortableFunction
-from jax2tf_bridge.saving.weights import beginnings, differences
+from jax2tf_bridge.saving.weights import differences, read_prefixes
 from jax2tf_bridge.targets import Target
 from jax2tf_bridge.to_tensorflow import EagerConstants, opaque_to_autograph
 
@@ -100,8 +100,8 @@ class KerasLayer(keras.layers.Layer):  # type: ignore[misc]
         options = LayerOptions(
             trainable
             if trainable is None or isinstance(trainable, bool)
-            else beginnings(trainable, "trainable", "True, False or ", LayerError),
-            beginnings(mutable, "mutable", error=LayerError),
+            else read_prefixes(trainable, "trainable", "True, False or ", LayerError),
+            read_prefixes(mutable, "mutable", error=LayerError),
             polymorphic_shapes,
             polymorphic_constraints,
             target,

@@ -30,9 +30,9 @@ from jax2tf_bridge.saving import PathWeights, leaf_names, open_params
 from jax2tf_bridge.saving.signatures import choose_order
 from jax2tf_bridge.saving.weights import (
     WeightLeaf,
-    begins,
     check_prefixes,
     differences,
+    has_prefix,
     is_trainable,
     weight_leaves,
 )
@@ -113,7 +113,7 @@ class LayerModel:
         """
         by_name = _group_by_name(leaves)
         weights = tuple(
-            _make_weight(leaf, trainable(leaf) and not any(begins(name, m) for m in mutable))
+            _make_weight(leaf, trainable(leaf) and not any(has_prefix(name, m) for m in mutable))
             for name, leaf in by_name.items()
         )
         updated = _find_updated(training, mutable, by_name)
@@ -246,7 +246,7 @@ def _find_updated(
             f"trained, as Flax's apply(..., mutable={list(mutable)}) does. It returns {tree}"
         )
     returned = leaf_names(tree.children[1])
-    expected = [n for n in weights if any(begins(n, m) for m in mutable)]
+    expected = [n for n in weights if any(has_prefix(n, m) for m in mutable)]
     missing = [n for n in expected if n not in returned]
     unexpected = [n for n in returned if n not in expected]
     if missing or unexpected:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from jax2tf_bridge._utils import ended_by_interrupts
+from jax2tf_bridge._utils import reraise_interrupts
 from jax2tf_bridge.converting import Signatures, keys_as_words, operations_graph, prepare
 from jax2tf_bridge.errors import Argument, BridgeError, Message, SavingError
 from jax2tf_bridge.litert._comparison import Answers, answers_of_tensorflow, check_model
@@ -117,7 +117,7 @@ def save_litert(
             Message(Argument("params"), " are those of functions; a SavedModel has its own.")
         )
     with (
-        ended_by_interrupts() as check_interrupts,
+        reraise_interrupts() as check_interrupts,
         tempfile.TemporaryDirectory(prefix="jax2tf_bridge-") as temporary,
     ):
         folder = Path(temporary, "model")
@@ -204,7 +204,7 @@ def _copy_model(
     source: Path, folder: Path, *, verify: bool
 ) -> tuple[ConvertedModel, dict[str, Answers]]:
     """Makes a SavedModel with the graph of another in operations, and its variables."""
-    contents = read_saved_model(source, of_any_tool=True)
+    contents = read_saved_model(source, accept_any_tool=True)
     folder.mkdir()
     graph = (
         operations_graph(contents, _TARGET)

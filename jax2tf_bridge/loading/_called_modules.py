@@ -10,13 +10,13 @@ from jax2tf_bridge.loading._modules import CallableModule
 from jax2tf_bridge.saved_model import (
     CallScope,
     Cast,
+    FlatArgument,
     GraphVariable,
     Input,
     ModuleCall,
     ModuleResult,
     Node,
     Opaque,
-    Placed,
     Value,
     read_module_call,
     tensor_of,
@@ -92,7 +92,7 @@ def _read_module(
 
 def _find_flat_arguments(call: ModuleCall) -> tuple[str, ...] | None:
     """Returns the inputs that follow the results in the gradient's IdentityN; None without one."""
-    node = call.differentiated
+    node = call.gradient_node
     results = len(call.node.dtypes("Tout"))
     if node is None or [tensor_of(i) for i in node.inputs[:results]] != [
         (call.node.name, i) for i in range(results)
@@ -129,7 +129,7 @@ def _add_gradient(
 def _read_gradient(
     called: CallableModule, call: ModuleCall, references: Sequence[str], order: int
 ) -> CallableModule:
-    node = call.differentiated
+    node = call.gradient_node
     flat = _find_flat_arguments(call)
     if (
         node is None
@@ -165,7 +165,7 @@ def _find_argument_indices(vjp: ModuleCall, first: int, dtypes: Sequence[str]) -
     places: list[int] = []
     for reference in vjp.node.inputs:
         value = vjp.scope.value(reference)
-        if isinstance(value, Placed):
+        if isinstance(value, FlatArgument):
             places.append(value.place)
             continue
         candidates = [place for place in float0_places if not places or place > places[-1]]
@@ -189,7 +189,9 @@ def _find_gradient_module(call: ModuleCall, node: Node, references: Sequence[str
     cotangents = function.arguments[: len(node.inputs)]
     for i, name in enumerate(cotangents):
         # Only the cotangents of the results are used; the IdentityN has others too.
-        arguments[name] = Placed(len(references) + i) if i < results else Opaque("a cotangent")
+        arguments[name] = (
+            FlatArgument(len(references) + i) if i < results else Opaque("a cotangent")
+        )
     captures = model.captures(function.name)
     tensors = {tensor_of(reference): i for i, reference in reversed([*enumerate(references)])}
     captured = function.arguments[len(cotangents) :]
@@ -199,7 +201,7 @@ def _find_gradient_module(call: ModuleCall, node: Node, references: Sequence[str
         place = None
         if capture is not None and capture.function == call.scope.body.name:
             place = tensors.get(tensor_of(capture.tensor))
-        arguments[name] = Opaque("a captured value") if place is None else Placed(place)
+        arguments[name] = Opaque("a captured value") if place is None else FlatArgument(place)
     scope = CallScope(model, function, arguments)
     calls = {v.call for r in function.results if isinstance(v := scope.value(r), ModuleResult)}
     if len(calls) != 1:

@@ -19,7 +19,7 @@ from jax2tf_bridge.saved_model._graph import (
 )
 from jax2tf_bridge.saved_model._meta_graph import MetaGraph
 
-_PASSED_ON = frozenset(
+_IDENTITY_OPS = frozenset(
     {
         *("Identity", "IdentityN", "StopGradient", "PreventGradient", "EnsureShape", "Snapshot"),
         *("ReadVariableOp", "PlaceholderWithDefault"),
@@ -59,7 +59,7 @@ class Opaque:
 
 
 @dataclass(frozen=True)
-class Placed:
+class FlatArgument:
     """Flat argument of a VJP."""
 
     place: int
@@ -88,12 +88,12 @@ class ModuleCall:
     Attributes:
       node: the operation.
       scope: the scope of the operation.
-      differentiated: the IdentityN that has the module's gradient registered; None without one.
+      gradient_node: the IdentityN for which the gradient of the module is registered, or None.
     """
 
     node: Node
     scope: CallScope = field(repr=False)
-    differentiated: Node | None = None
+    gradient_node: Node | None = None
 
     @property
     def place(self) -> str:
@@ -102,7 +102,9 @@ class ModuleCall:
         return f"{function}/{self.node.name}" if function else self.node.name
 
 
-Value: TypeAlias = "Input | GraphVariable | GraphConstant | Opaque | Placed | Cast | ModuleResult"
+Value: TypeAlias = (
+    "Input | GraphVariable | GraphConstant | Opaque | FlatArgument | Cast | ModuleResult"
+)
 
 
 def without_casts(value: Value) -> tuple[Value, list[str]]:
@@ -193,7 +195,7 @@ class CallScope:
             if node.op == "Cast" and node.inputs:
                 way.append(node.dtype("DstT"))
                 reference = node.inputs[0]
-            elif node.op in _PASSED_ON:
+            elif node.op in _IDENTITY_OPS:
                 if index >= len(node.inputs):
                     raise scope.body.error(f"the operation {name!r} has no result {index}")
                 scope._note_gradient(node)
@@ -215,12 +217,12 @@ class CallScope:
         return self._modules[node.name]
 
     def _note_gradient(self, node: Node) -> None:
-        """Records in a module call that a node has the gradient of its results."""
+        """Records the node with the gradient of a module call in that call."""
         if node.op != "IdentityN" or not node.gradient_type or not node.inputs:
             return
         first = self.body.by_name.get(tensor_of(node.inputs[0])[0])
         if first is not None and first.op == CALL_MODULE:
-            self._module(first).differentiated = node
+            self._module(first).gradient_node = node
 
     def _call(self, node: Node) -> tuple[LibraryFunction, CallScope] | None:
         """Returns the function that a node calls; None for other operations."""

@@ -23,12 +23,12 @@ class GradientOrders:
 
     Attributes:
       orders: the number of stored orders.
-      then: the file's reason for the missing next order; "" if it has none.
+      missing_because: the reason in the file why the next order is missing; "" if it has none.
       is_left_out: the next order exists in Python and was not stored.
     """
 
     orders: int
-    then: str
+    missing_because: str
     is_left_out: bool = False
 
 
@@ -103,7 +103,7 @@ class StoredConstant:
 
 
 @dataclass(frozen=True)
-class Reached:
+class ReachableFunctions:
     """Functions that run when a signature or method is called or differentiated.
 
     Attributes:
@@ -120,7 +120,7 @@ class Reached:
     missing: frozenset[str]
 
 
-def reach_from_tensors(graph: Graph, tensors: Iterable[str]) -> Reached:
+def reach_from_tensors(graph: Graph, tensors: Iterable[str]) -> ReachableFunctions:
     """Finds what runs to compute tensors of the main graph ("StatefulPartitionedCall:0")."""
     by_name = graph.main.by_name
     waiting = [tensor_of(tensor)[0] for tensor in tensors]
@@ -138,14 +138,14 @@ def reach_from_tensors(graph: Graph, tensors: Iterable[str]) -> Reached:
     return _follow(graph, {"": needed}, [("", 0)])
 
 
-def reach_from_functions(graph: Graph, names: Iterable[str]) -> Reached:
+def reach_from_functions(graph: Graph, names: Iterable[str]) -> ReachableFunctions:
     """Finds what runs when these functions are called."""
     return _follow(graph, {}, [(name, 0) for name in dict.fromkeys(names)])
 
 
 def _follow(
     graph: Graph, main: Mapping[str, list[Node]], begin: Iterable[tuple[str, int]]
-) -> Reached:
+) -> ReachableFunctions:
     """Follows calls and gradients; calls keep the order and come first, gradients add 1."""
     orders: dict[str, int] = {}
     unregistered: set[int] = set()
@@ -161,9 +161,9 @@ def _follow(
         orders[name] = order
         function = graph.functions.get(name)
         nodes: Sequence[Node] = main.get(name) or (() if function is None else function.nodes)
-        differentiated = graph.function_gradients.get(name)
-        if differentiated:
-            waiting.append((differentiated, order + 1))
+        gradient_function = graph.function_gradients.get(name)
+        if gradient_function:
+            waiting.append((gradient_function, order + 1))
         for node in nodes:
             waiting.extendleft((callee, order) for callee in node.calls)
             if not node.gradient_type:
@@ -174,7 +174,7 @@ def _follow(
             else:
                 waiting.append((gradient, order + 1))
     names = frozenset(node.name for node in main.get("", ()))
-    return Reached(orders, names, frozenset(unregistered), frozenset(missing))
+    return ReachableFunctions(orders, names, frozenset(unregistered), frozenset(missing))
 
 
 @dataclass(frozen=True)
@@ -279,7 +279,7 @@ def _entry(
     graph: Graph,
     name: str,
     signature: GraphSignature | None,
-    reached: Reached,
+    reached: ReachableFunctions,
     modules: Sequence[CalledModule],
 ) -> EntryPoint:
     inputs, outputs = ({}, {}) if signature is None else (signature.inputs, signature.outputs)
@@ -299,7 +299,9 @@ def _entry(
     )
 
 
-def _gradient(graph: Graph, reached: Reached, modules: Mapping[int, int]) -> GradientOrders:
+def _gradient(
+    graph: Graph, reached: ReachableFunctions, modules: Mapping[int, int]
+) -> GradientOrders:
     highest = max(modules.values())
     if highest in reached.unregistered:
         return GradientOrders(highest, "", is_left_out=True)

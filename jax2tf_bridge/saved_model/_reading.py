@@ -89,13 +89,13 @@ class SavedModelContents:
 
 
 def read_saved_model(
-    path: str | os.PathLike[str], *, of_any_tool: bool = False
+    path: str | os.PathLike[str], *, accept_any_tool: bool = False
 ) -> SavedModelContents:
     """Reads a SavedModel without its arrays.
 
     Args:
       path: the folder.
-      of_any_tool: whether to accept a SavedModel without modules and without a sidecar.
+      accept_any_tool: whether to accept a SavedModel without modules and without a sidecar.
 
     Raises:
       FileNotFoundError: the folder does not exist.
@@ -120,7 +120,7 @@ def read_saved_model(
         more += points.more
         missing |= dict.fromkeys(points.missing)
     # Models that save() writes for a target without XLA have no modules.
-    if not (modules or of_any_tool or (folder / SIDECAR).exists()):
+    if not (modules or accept_any_tool or (folder / SIDECAR).exists()):
         raise FileFormatError(
             f"The SavedModel {folder} has no XlaCallModule op: nothing in it was made by JAX's or "
             "the bridge's conversion to StableHLO.",

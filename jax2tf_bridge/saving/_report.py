@@ -162,15 +162,15 @@ class Published:
     notes: tuple[str, ...] = ()
 
     @staticmethod
-    def anew(made: NewVersion[SavedModel]) -> Published:
+    def with_model(new: NewVersion[SavedModel]) -> Published:
         """Describes a model that was saved as the new version."""
-        saved = replace(made.result, path=made.path)
-        return Published(made.version, made.path, saved, None, made.removed, made.notes)
+        saved = replace(new.result, path=new.path)
+        return Published(new.version, new.path, saved, None, new.removed, new.notes)
 
     @staticmethod
-    def with_weights(made: NewVersion[AnyPath]) -> Published:
+    def with_weights(new: NewVersion[AnyPath]) -> Published:
         """Describes a version with other weights for the graph of an older one."""
-        return Published(made.version, made.path, None, made.result, made.removed, made.notes)
+        return Published(new.version, new.path, None, new.result, new.removed, new.notes)
 
     def __str__(self) -> str:
         lines = [f"version {self.version}: {self.path}"]
@@ -209,8 +209,8 @@ def format_open_call(endpoint: Endpoint) -> str:
         value = repr(_SPEC)
     else:
         value = repr(dict.fromkeys(opened, _SPEC))
-    made_by = "Signature" if is_signature else "export"
-    return f"{made_by}(..., polymorphic_shapes={value})"
+    caller = "Signature" if is_signature else "export"
+    return f"{caller}(..., polymorphic_shapes={value})"
 
 
 def _format_buckets(bucketing: Bucketing | None) -> str:

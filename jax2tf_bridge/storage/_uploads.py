@@ -26,7 +26,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from jax2tf_bridge._utils import ended_by_interrupts
+from jax2tf_bridge._utils import reraise_interrupts
 from jax2tf_bridge.errors import Argument, Message, make_path_error
 from jax2tf_bridge.storage._paths import StoragePath, wait_until
 from jax2tf_bridge.storage._staging import is_unlocked
@@ -157,7 +157,7 @@ def whole_upload(path: StoragePath, *, overwrite: bool, last: str) -> Iterator[P
     path.check_is_below()
     clear_dead_claims(path.parent, lambda claim: claim.name == path.name, last)
     check_free_upload(path, overwrite=overwrite)
-    with stage_upload() as place, ended_by_interrupts() as check_interrupts:
+    with stage_upload() as place, reraise_interrupts() as check_interrupts:
         yield place / "new"
         check_interrupts()
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from jax2tf_bridge._utils import ended_by_interrupts, in_units
+from jax2tf_bridge._utils import in_units, reraise_interrupts
 from jax2tf_bridge.errors import Argument, Message, make_path_error
 from jax2tf_bridge.storage._staging import clear_leftovers, staging_folder
 
@@ -49,7 +49,7 @@ def whole_directory(
     check_free(path, overwrite=overwrite, has=has)
     with (
         staging(path.parent, path.name, target=path) as place,
-        ended_by_interrupts() as check_interrupts,
+        reraise_interrupts() as check_interrupts,
     ):
         partial = place / "new"  # the writer makes it, with the usual permissions
         yield partial

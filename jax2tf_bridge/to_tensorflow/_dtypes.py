@@ -22,7 +22,7 @@ def op_dtype(aval: Aval, path: str) -> tf.DType:
         value by `path`.
     """
     row = find_dtype(aval.dtype)
-    if row is not None and not row.crosses:
+    if row is not None and not row.is_accepted_by_op:
         raise DTypeError(
             f"{path} has dtype {aval.dtype}, which TensorFlow {tf.__version__} cannot pass to XLA. "
             f"{_CONVERT}"

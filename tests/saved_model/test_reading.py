@@ -90,7 +90,7 @@ def test_modules_with_what_runs_them(contents: SavedModelContents) -> None:
         assert found is not None
         assert found.orders == 1
         assert not found.is_left_out
-        assert "to the first order" in found.then
+        assert "to the first order" in found.missing_because
     assert entries["size", True].modules == {}
     assert entries["size", True].gradient is None
     assert forward.platforms == ("cpu", "cuda", "rocm", "tpu")
@@ -159,7 +159,7 @@ def test_orders_of_gradients_are_followed(tmp_path: Path) -> None:
     (entry,) = contents.entries
     assert entry.modules == {0: 0, 1: 1, 2: 2}
     assert entry.gradient is not None
-    assert (entry.gradient.orders, entry.gradient.then) == (2, "no more")
+    assert (entry.gradient.orders, entry.gradient.missing_because) == (2, "no more")
     assert len(contents.modules) == 4
 
 

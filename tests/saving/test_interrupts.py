@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge import Processing, Signature, publish, save
-from jax2tf_bridge._utils import ended_by_interrupts
+from jax2tf_bridge._utils import reraise_interrupts
 from tests.fresh_process import run_python
 from tests.saving.saved_functions import contents
 
@@ -63,7 +63,7 @@ def test_an_interrupt_in_a_finalizer_ends_saving(signature: Signature, tmp_path:
 
 def test_what_an_interrupt_was_turned_into_is_the_cause() -> None:
     def failing() -> None:
-        with ended_by_interrupts():
+        with reraise_interrupts():
             Interrupting()
             raise RuntimeError("of an extension module")
 
@@ -87,15 +87,15 @@ def test_the_handler_of_the_program_decides() -> None:
     before = signal.getsignal(signal.SIGINT)
     try:
         signal.signal(signal.SIGINT, noting)
-        with ended_by_interrupts() as check:
+        with reraise_interrupts() as check:
             Interrupting()
             check()
         assert calls == ["noted"]
         signal.signal(signal.SIGINT, raising)
-        with pytest.raises(EndedError), ended_by_interrupts():
+        with pytest.raises(EndedError), reraise_interrupts():
             Interrupting()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        with ended_by_interrupts():
+        with reraise_interrupts():
             Interrupting()
     finally:
         signal.signal(signal.SIGINT, before)

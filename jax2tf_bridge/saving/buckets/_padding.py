@@ -270,7 +270,7 @@ def _choose_bucket(bucketing: Bucketing, variable: str, size: Any) -> Any:
     if isinstance(size, int):
         return bucketing.find_bucket(variable, size) or size
     buckets = bucketing.sizes[variable]
-    # Placed on the host, which has the sizes: it would have to wait for an op on a GPU.
+    # On the CPU, where the sizes are: it would have to wait for an op on a GPU.
     with tf.device("/device:CPU:0"):
         too_small = tf.constant((-1, *buckets[:-1])) < size
         bucket = tf.reduce_max(tf.where(too_small, tf.constant(buckets), 0))

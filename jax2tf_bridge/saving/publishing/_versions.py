@@ -20,7 +20,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from jax2tf_bridge._utils import as_integer, ended_by_interrupts
+from jax2tf_bridge._utils import as_integer, reraise_interrupts
 from jax2tf_bridge.errors import BridgeError, FileFormatError, make_path_error
 from jax2tf_bridge.saved_model import GRAPH_FILE, TensorBundle, check_place, read_saved_model
 from jax2tf_bridge.saving.serving import (
@@ -324,7 +324,7 @@ def publish_version(
     notes: list[str] = []
     with (
         folder.stage(needed) as place,
-        ended_by_interrupts() as check_interrupts,
+        reraise_interrupts() as check_interrupts,
     ):
         partial = place / "new"
         result = write(partial)
@@ -459,7 +459,7 @@ def check_complete(folder: AnyPath) -> None:
         are missing that TensorFlow needs.
       OSError: a file cannot be read.
     """
-    contents = read_saved_model(folder, of_any_tool=True)
+    contents = read_saved_model(folder, accept_any_tool=True)
     for missing in (*contents.missing_files, *contents.missing_functions):
         raise FileFormatError(f"{folder} has no {missing}.", file=str(folder))
     if contents.warm_up is not None and contents.warm_up.problem is not None:

@@ -16,9 +16,9 @@ from jax2tf_bridge.saving.weights._variables import SavedVariable as SavedVariab
 from jax2tf_bridge.saving.weights._variables import WeightLeaf as WeightLeaf
 from jax2tf_bridge.saving.weights._variables import Weights as Weights
 from jax2tf_bridge.saving.weights._variables import as_saved as as_saved
-from jax2tf_bridge.saving.weights._variables import beginnings as beginnings
-from jax2tf_bridge.saving.weights._variables import begins as begins
 from jax2tf_bridge.saving.weights._variables import check_prefixes as check_prefixes
+from jax2tf_bridge.saving.weights._variables import has_prefix as has_prefix
 from jax2tf_bridge.saving.weights._variables import is_trainable as is_trainable
 from jax2tf_bridge.saving.weights._variables import leaf_names as leaf_names
+from jax2tf_bridge.saving.weights._variables import read_prefixes as read_prefixes
 from jax2tf_bridge.saving.weights._variables import weight_leaves as weight_leaves

@@ -71,7 +71,7 @@ class Weights:
         self._trainable: bool | tuple[str, ...] = (
             trainable
             if isinstance(trainable, bool)
-            else beginnings(trainable, "trainable", "True, False or ")
+            else read_prefixes(trainable, "trainable", "True, False or ")
         )
         self._by_name: dict[str, SavedVariable] = {}
         self._trees: list[TreeSpec] = []
@@ -237,24 +237,24 @@ def is_trainable(name: str, aval: Aval, trainable: bool | Sequence[str]) -> bool
         return False
     if isinstance(trainable, bool):
         return trainable
-    return any(begins(name, prefix) for prefix in trainable)
+    return any(has_prefix(name, prefix) for prefix in trainable)
 
 
-def beginnings(
-    value: Any, argument: str, others: str = "", error: type[BridgeError] = SavingError
+def read_prefixes(
+    value: Any, argument: str, alternatives: str = "", error: type[BridgeError] = SavingError
 ) -> tuple[str, ...]:
     """Returns prefixes of weights' names that the user passed, one or several.
 
     Args:
       value: the user's value.
       argument: the argument's name, for messages.
-      others: the other values that the argument may have, for messages.
+      alternatives: the other values that the argument may have, for messages.
       error: the class of the error to raise.
 
     Raises:
       BridgeError: the value is neither a name nor several.
 
-    >>> beginnings("params", "trainable")
+    >>> read_prefixes("params", "trainable")
     ('params',)
     """
     if isinstance(value, str):
@@ -262,7 +262,7 @@ def beginnings(
     if isinstance(value, (list, tuple, set, frozenset)) and all(isinstance(n, str) for n in value):
         return tuple(value)
     raise error(
-        f"{argument} must be {others}a list of the beginnings of names, as ['params']. "
+        f"{argument} must be {alternatives}a list of prefixes of names, as ['params']. "
         f"Got: {value!r:.200}."
     )
 
@@ -276,12 +276,12 @@ def check_prefixes(
       SavingError: the text suggests what was probably meant.
     """
     for prefix in () if isinstance(prefixes, bool) else prefixes:
-        if not any(begins(name, prefix) for name in names):
+        if not any(has_prefix(name, prefix) for name in names):
             known = sorted({name.split("/")[0] for name in names})
             raise SavingError(
-                f"{argument} names {prefix!r}, with which no weight's name begins"
+                f"{argument} has {prefix!r}, which is not a prefix of any weight's name"
                 f"{did_you_mean(prefix, [*known, *names]) or '.'} "
-                f"They begin with: {', '.join(known) or 'nothing: there are none'}."
+                f"The names begin with: {', '.join(known) or 'nothing: there are no weights'}."
             )
 
 
@@ -354,7 +354,7 @@ def names_of(paths: Sequence[Sequence[Any]]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def begins(name: str, prefix: str) -> bool:
+def has_prefix(name: str, prefix: str) -> bool:
     """Returns whether a weight's name begins with the keys of a prefix ("dense" or "dense/")."""
     prefix = prefix.rstrip("/")
     return name == prefix or name.startswith(f"{prefix}/") or not prefix
