@@ -66,9 +66,9 @@ def measure_distance(expected: Any, actual: Any) -> Distance:
         return Distance(0.0, 0.0, (), 0.0, shares_nan=False)
     both_nan = (expected != expected) & (actual != actual)
     same = (expected == actual) | both_nan
-    wide, other = widen_array(expected), widen_array(actual)
+    wide_expected, wide_actual = widen_array(expected), widen_array(actual)
     with np.errstate(invalid="ignore", over="ignore"):
-        difference = np.abs(wide - other)
+        difference = np.abs(wide_expected - wide_actual)
     if expected.dtype.kind in "iu":
         # float64 may round two different integers to the same number.
         difference = np.maximum(difference, 1)
@@ -76,7 +76,7 @@ def measure_distance(expected: Any, actual: Any) -> Distance:
     index = np.unravel_index(int(difference.argmax()), difference.shape)
     return Distance(
         float(difference[index]),
-        largest_finite(wide),
+        largest_finite(wide_expected),
         tuple(map(int, index)),
         float((~same).mean()),
         shares_nan=bool(both_nan.any()),

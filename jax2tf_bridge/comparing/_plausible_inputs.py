@@ -138,8 +138,8 @@ class PlausibleInputs:
         if aval.op_dtype == "bool" or (_is_integer(aval) and draw == "negative"):
             flags = rng.integers(0, 2, shape)
             # It may be a mask, so each row needs at least one real position.
-            if any(map(self._is_of_sequence, aval.op_shape)):
-                ends = (1 if self._is_of_sequence(d) else None for d in aval.op_shape)
+            if any(map(self._is_sequence_dimension, aval.op_shape)):
+                ends = (1 if self._is_sequence_dimension(d) else None for d in aval.op_shape)
                 flags[tuple(map(slice, ends))] = self._real_value(name)
             return flags if _is_integer(aval) else (flags == 1) | (draw != "negative")
         if _is_integer(aval):
@@ -162,9 +162,9 @@ class PlausibleInputs:
         return [n for n in _IDS if n != self.pad_value(name)][:3]
 
     def _may_be_lengths(self, aval: Aval) -> bool:
-        return bool(self.sequences) and not any(map(self._is_of_sequence, aval.op_shape))
+        return bool(self.sequences) and not any(map(self._is_sequence_dimension, aval.op_shape))
 
-    def _is_of_sequence(self, dimension: Dim) -> bool:
+    def _is_sequence_dimension(self, dimension: Dim) -> bool:
         return not variables_of(dimension).isdisjoint(self.sequences)
 
     def _draw_length_input(
@@ -196,7 +196,7 @@ class PlausibleInputs:
         in_rows = bool(rank) and str(aval.op_shape[0]) == self.batch
         inside = np.ones(shape, np.bool_)
         for axis, dimension in enumerate(aval.op_shape):
-            if not self._is_of_sequence(dimension):
+            if not self._is_sequence_dimension(dimension):
                 continue
             count = shape[0] if in_rows else 1
             ends = np.array(

@@ -75,7 +75,7 @@ class CallArguments:
                 if isinstance(leaf, str) and path.isidentifier():
                     names = function.argument_names(len(dynamic[0]))
                     raise DTypeError(
-                        f"The argument {path} of {function.name} is the string {leaf!r:.80}, of "
+                        f"The argument {path} of {function.name} is the string {leaf!r:.80}, a "
                         "tf.string in TensorFlow, and JAX computes with numbers only. "
                         f"{close_over(function, names, path, leaf)}"
                     )

@@ -42,7 +42,7 @@ register_wrappers(*tf_compat.wrapper_types())
 
 
 class _NotGiven:
-    # Default of an argument of jax2tf in whose place the bridge has `target`.
+    # Default of those arguments of jax2tf that `target` replaces.
 
     def __repr__(self) -> str:
         return "<not given>"
@@ -129,7 +129,7 @@ def convert(
       enable_xla: False makes TensorFlow's own operations instead of XlaCallModule, like
         `target=Target.widest(xla=False)`, and like jax2tf up to JAX 0.6. True is deprecated and
         has no effect.
-      native_serialization: as enable_xla.
+      native_serialization: same as enable_xla.
       native_serialization_platforms: as `platforms` of `export`: by default every platform that
         the function can be lowered for.
       native_serialization_disabled_checks: the DisabledSafetyCheck of `export`.
@@ -246,8 +246,8 @@ _MAX_CALLS = 4096
 class _FunctionCache:
     """Makes portable functions with `make` and caches them; thread-safe.
 
-    The cache has two levels because the key is the symbolic specs, which take long to find: calls
-    that differ only in open dimensions share a portable function.
+    The key is the symbolic specs, so that calls that differ only in open dimensions share a
+    portable function. Finding the specs takes long, so a first level maps concrete calls.
     """
 
     make: Callable[[Specs], PortableFunction]
@@ -290,7 +290,7 @@ class _FunctionCache:
 
 
 def _serves(portable: PortableFunction, specs: Specs) -> bool:
-    """Returns whether the function takes the sizes that AUTO found a specification for."""
+    """Returns whether the function takes the sizes of the arguments that AUTO specifies."""
     pairs = [
         (aval.shape, leaf.shape)
         for aval, leaf in zip(portable.in_avals, specs.leaves(), strict=True)
@@ -298,10 +298,10 @@ def _serves(portable: PortableFunction, specs: Specs) -> bool:
     ]
     values = solve_dimensions([shape for shape, _ in pairs], [sizes for _, sizes in pairs])
     for shape, sizes in pairs:
-        for dimension, size, found in zip(shape, sizes, evaluate_shape(shape, values), strict=True):
+        for dimension, size, value in zip(shape, sizes, evaluate_shape(shape, values), strict=True):
             if size is None and isinstance(dimension, int):
                 return False
-            if size is not None and found is not None and size != found:
+            if size is not None and value is not None and size != value:
                 return False
     return True
 

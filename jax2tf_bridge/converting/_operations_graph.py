@@ -18,8 +18,8 @@ def operations_graph(contents: SavedModelContents, target: Target) -> bytes:
       target: a target without XLA.
 
     Raises:
-      ModuleError: an operation of a module has no form in TensorFlow's, or a module calls
-        TensorFlow functions itself.
+      ModuleError: TensorFlow has no operation for one of a module, or a module calls TensorFlow
+        functions itself.
     """
     functions = {(m.function, m.node): _make_function(m, target) for m in contents.modules}
     graph = (as_path(contents.path) / GRAPH_FILE).read_bytes()
@@ -29,8 +29,8 @@ def operations_graph(contents: SavedModelContents, target: Target) -> bytes:
 def _make_function(called: CalledModule, target: Target) -> PortableFunction:
     if called.functions:
         raise ModuleError(
-            f"The module of {called.place} calls TensorFlow functions itself, and their "
-            "graphs stay behind: export the function again without XLA."
+            f"The module of {called.place} calls TensorFlow functions, whose graphs the new model "
+            "would lack. Export the function again without XLA."
         )
     return make_called_function(
         bytes(called.module),

@@ -59,8 +59,8 @@ def publish(
 
     The version appears complete or not at all, even if the process is killed, the disk is full, or
     several processes publish at the same time. A number is never used twice, even if its folder was
-    removed: a server would keep the weights that it has. Older versions are removed after the new
-    one was read back.
+    removed: a server would keep the weights that it loaded under this number. Older versions are
+    removed after the new one was read back.
 
     Args:
       root: the folder of all versions, on disk or behind a scheme ("gs://bucket/model").
@@ -140,7 +140,7 @@ def _name_leaves(newest: AnyPath, params: Any) -> Mapping[str, Any]:
 
     names = leaf_names(tree_spec(params))
     if isinstance(params, Mapping) and not _has_weight_names(newest, names):
-        # A state dict may lack the parts of names that boxes around single values add.
+        # Boxes around single values add parts to the names, which a state dict may lack.
         return map_weights_by_name(newest, params)
     return dict(zip(names, jax.tree_util.tree_leaves(params), strict=True))
 

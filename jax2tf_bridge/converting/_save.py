@@ -250,8 +250,8 @@ def _prepare_signature(
         return PreparedSignature(name, signature, takes, apply_target(function, target))
     if hasattr(function, "get_concrete_function") or hasattr(function, "captured_arrays"):
         raise SavingError(
-            f"The function of the signature {name} is a function of TensorFlow. Give the JAX "
-            "function itself; what TensorFlow does around it goes into preprocess and postprocess."
+            f"The function of the signature {name} is a TensorFlow function. Pass the JAX function "
+            "itself, and TensorFlow code around it as preprocess and postprocess."
         )
     _check_call(name, signature, takes=takes)
     from jax2tf_bridge.from_jax import PreparedExport, call_text, export_options
@@ -300,8 +300,8 @@ def _check_call(name: str, signature: Signature, *, takes: bool) -> None:
         shown = expected.replace(parameters=plain, return_annotation=expected.empty)
         raise SavingError(
             f"The function of the signature {name} takes {shown}, and save would call it as "
-            f"{_format_call(signature, takes)}: {e}. Give examples of its arguments as args=[...] "
-            "and kwargs={...}, without the weights; these are params of save, its first argument "
+            f"{_format_call(signature, takes)}: {e}. Pass examples of its arguments as args=[...] "
+            "and kwargs={...}, without the weights: save passes its `params` as the first argument "
             "unless takes_params=False."
         ) from e
 
@@ -330,8 +330,8 @@ def _refuse_export_options(name: str, signature: Signature) -> None:
         value = getattr(signature, option)
         if value != getattr(default, option) and (value or value is AUTO):
             raise SavingError(
-                f"The signature {name} has {option}, and a function that was exported already: "
-                "its arguments are those that it was exported for. Leave them out."
+                f"The signature {name} has {option}, but its function was already exported, with "
+                f"arguments and options of its own. Leave {option} out."
             )
 
 
@@ -345,5 +345,5 @@ def _complete_shapes(signature: Signature, *, takes: bool) -> Any:
     if isinstance(shapes, Mapping):
         return shapes
     if len(shapes) == len(signature.args) + 1 and shapes[0] is None:
-        return shapes  # with an entry for the weights, as convert takes it
+        return shapes  # it has an entry for the weights, as in convert
     return [None, *shapes]

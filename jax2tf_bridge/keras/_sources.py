@@ -146,8 +146,7 @@ def _model_from_saved_model(
         values.make_reader,
     )
     advice = (
-        " (they were saved with trainable=...). Pass trainable=True, or the beginnings of their "
-        "names."
+        " (they were saved with trainable=...). Pass trainable=True, or prefixes of their names."
         if model.weights
         else ": its functions captured them as constants. Save it with params=..."
     )

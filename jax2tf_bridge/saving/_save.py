@@ -76,7 +76,7 @@ _EXAMPLE = Argument("example", Blank("{...}"), code="Signature(..., example={...
 
 @dataclass(frozen=True)
 class SaveOptions:
-    """Options of `save`, which explains them, without those that concern an export.
+    """Options of `save` that do not concern an export; `save` explains them.
 
     Attributes:
       trainable: whether floating-point weights are trainable; or prefixes of the trainable weights'
@@ -145,7 +145,7 @@ def save_functions(
             )
             for name in names
         ]
-        # A caller checks inputs that it knows before an export; AUTO may have added variables.
+        # `save` checked them before the export; AUTO may have added variables since.
         options.check([e.signature_inputs() for e in plain])
         check_size({e.name: _iterate_orders(e.portable, e.function.order) for e in plain})
         saved_weights = weights.weights()
@@ -303,8 +303,8 @@ def _write_model(
         if "untracked" not in str(e):
             raise
         raise SavingError(
-            "preprocess or postprocess uses a table or variable that TensorFlow does not find to "
-            "save. Name it: Processing(..., resources=[table])."
+            "preprocess or postprocess uses a table or variable that TensorFlow does not find, so "
+            "it cannot save it. Name it: Processing(..., resources=[table])."
         ) from e
     return served
 
@@ -316,7 +316,7 @@ def _check_output_names(name: str, inputs: Mapping[str, Any], outputs: Mapping[s
         example = f"{both[0][:-1]}_out'"
         raise SavingError(
             f"The signature {name} has outputs with names of inputs: {', '.join(both)}. tf2onnx "
-            f"and OpenVINO need different names. Return them under others, such as {example}."
+            f"and OpenVINO need different names. Rename the outputs, for example to {example}."
         )
 
 

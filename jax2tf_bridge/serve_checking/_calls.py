@@ -50,7 +50,7 @@ class SignatureCall:
 
     Attributes:
       signature: the name of the signature.
-      inputs: the description from which the script makes each input, by name.
+      inputs: by name, the description from which the script makes the input.
       text: the inputs, for people.
       kind: "sizes" for sizes that the signature allows, "guess" for those that it may refuse,
         "warm-up" for a request in the file.
@@ -234,7 +234,7 @@ class CallDifference:
       relative: `absolute` divided by the largest number in the array; None likewise.
       tolerance: the maximum of `relative` that is allowed.
       within: whether the difference is within the tolerance.
-      problem: a difference that is not one of numbers; "" if there is none.
+      problem: a difference that is not numeric, such as another shape; "" if there is none.
     """
 
     what: str
@@ -248,9 +248,9 @@ class CallDifference:
 
 
 def run_calls(
-    python: Path, saved_model: Path, calls: Sequence[SignatureCall], *, other: bool
+    python: Path, saved_model: Path, calls: Sequence[SignatureCall], *, is_other: bool
 ) -> EnvironmentRun:
-    """Makes the calls in a new process; `other` if its interpreter is not the running one."""
+    """Makes the calls in a new process; `is_other` if its interpreter is not the running one."""
     with tempfile.TemporaryDirectory(prefix="jax2tf-bridge-") as name:
         folder = Path(name)
         plan = {"saved_model": str(saved_model.absolute()), "calls": [asdict(c) for c in calls]}
@@ -259,7 +259,7 @@ def run_calls(
         process = subprocess.run(
             [str(python), script, str(folder / "plan.json"), str(folder)],
             env={
-                **get_environment_variables(other=other),
+                **get_environment_variables(is_other=is_other),
                 "TF_CPP_MIN_LOG_LEVEL": "3",
                 "TF_ENABLE_ONEDNN_OPTS": "0",
                 "CUDA_VISIBLE_DEVICES": "-1",  # CPU numbers are comparable
@@ -304,13 +304,13 @@ def list_differences(expected: CallResult, actual: CallResult) -> list[CallDiffe
                 f"{array_type_text(dtype, array.shape)}"
             )
         elif array.dtype.kind == "S":
-            problem = "" if (array == actual_array).all() else "is another text"
+            problem = "" if (array == actual_array).all() else "has another text"
         else:
             distance = measure_distance(array, actual_array)
             if np.isfinite(distance.relative()):
                 absolute, relative = distance.absolute, distance.relative()
             else:
-                problem = "is NaN, infinite, or 0 everywhere in one of the two alone"
+                problem = "is NaN, infinite, or all zeros in only one of the two"
         within = not problem and (relative is None or relative <= tolerance)
         results.append(CallDifference(*key, dtype, absolute, relative, tolerance, within, problem))
     return results

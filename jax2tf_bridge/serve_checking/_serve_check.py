@@ -190,8 +190,8 @@ def run_serve_check(
     if tensorflow is None and python is None:
         raise TargetError(
             Message(
-                *("name the release by ", Argument("tensorflow")),
-                *(", or an interpreter with it by ", Argument("python")),
+                *("pass a release of TensorFlow with ", Argument("tensorflow")),
+                *(", or an interpreter that has one with ", Argument("python")),
             )
         )
     if tensorflow is not None:
@@ -208,11 +208,11 @@ def run_serve_check(
     here = None
     with on_disk(directory) as folder:
         with step(f"running {len(calls)} calls in TensorFlow {environment.tensorflow}"):
-            there = run_calls(environment.python, folder, calls, other=True)
+            there = run_calls(environment.python, folder, calls, is_other=True)
         # find_spec does not import it.
         if importlib.util.find_spec("tensorflow") is not None:
             with step("running them in the TensorFlow here"):
-                here = run_calls(Path(sys.executable), folder, calls, other=False)
+                here = run_calls(Path(sys.executable), folder, calls, is_other=False)
     return ServeCheck(_collect_facts(directory, environment, description, calls, there, here))
 
 
@@ -224,8 +224,8 @@ def _check_release(release: str) -> None:
     tensorflow = Argument("tensorflow", release)
     raise TargetError(
         Message(
-            *(tensorflow, f": the releases that are known here are {oldest} to {newest}. For "),
-            *("another one, name an interpreter that has it by ", Argument("python"), "."),
+            *(tensorflow, f": the bridge knows the releases {oldest} to {newest}. For "),
+            *("another release, pass an interpreter that has it with ", Argument("python"), "."),
         )
     )
 

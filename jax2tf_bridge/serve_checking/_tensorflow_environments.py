@@ -124,10 +124,10 @@ def get_cache_folder() -> Path:
     return Path(base).absolute() / "jax2tf-bridge"
 
 
-def get_environment_variables(*, other: bool) -> dict[str, str]:
-    """Returns the variables for a process; `other` drops those of this Python environment."""
+def get_environment_variables(*, is_other: bool) -> dict[str, str]:
+    """Returns the variables for a process; `is_other` drops those of this Python environment."""
     own = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "__PYVENV_LAUNCHER__"}
-    return {k: v for k, v in os.environ.items() if not other or k not in own}
+    return {k: v for k, v in os.environ.items() if not is_other or k not in own}
 
 
 def _format_name(release: str, version: Sequence[int]) -> str:
@@ -158,9 +158,9 @@ def _choose_python(installer: Installer, release: str) -> tuple[str, str, tuple[
         versions = ", ".join(f"3.{minor}" for minor in sorted(without_python))
         raise BridgeError(
             Message(
-                f"TensorFlow {release} has wheels for Python {versions}, and none of these is on "
-                "the PATH: install one, or uv, which fetches what it needs; or name an environment "
-                "with this TensorFlow by ",
+                f"TensorFlow {release} has wheels for Python {versions}, but no such Python is on "
+                "the PATH. Install one; or install uv, which downloads Python itself; or pass an "
+                "environment with this TensorFlow with ",
                 _PYTHON,
             )
         )
@@ -192,7 +192,7 @@ def _make(folder: Path, installer: Installer, base: str, requirement: str) -> No
         if _query(_get_python(folder)) is not None:
             return  # another process was faster
         with contextlib.suppress(FileNotFoundError):
-            # An environment that does not start, since its Python was removed.
+            # The old environment does not start, because its Python was removed.
             folder.rename(Path(temporary, "outdated"))
         try:
             staged.rename(folder)
@@ -221,7 +221,7 @@ def _query(python: Path) -> Environment | None:
     try:
         answer = subprocess.run(
             [str(python), "-c", _QUERY_SCRIPT],
-            env=get_environment_variables(other=is_other),
+            env=get_environment_variables(is_other=is_other),
             capture_output=True,
             text=True,
             timeout=120,

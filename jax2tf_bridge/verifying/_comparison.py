@@ -42,7 +42,7 @@ from shape_poly import (
 )
 
 _INTEGER_BOUND = 8
-"""Bound of integers, which may be indices: nearly every table has this many rows."""
+"""Exclusive bound of integers, which may be indices: nearly every table has 8 rows."""
 
 
 class Sampler:
@@ -95,7 +95,7 @@ class Sampler:
             texts = ", ".join(f"{name} = {size}" for name, size in fixed.items())
             raise ShapeError(
                 f"{self._name}: no sizes of {', '.join(free) or 'its variables'}"
-                f"{f' beside {texts}' if texts else ''} were found that satisfy "
+                f"{f' with {texts}' if texts else ''} were found that satisfy "
                 f"{self._scope if self._scope.constraints else 'its shapes'}."
             )
         return smallest
@@ -205,7 +205,7 @@ class ComparedPair:
         if mismatches or set(specs) != set(entry.inputs):
             raise BridgeError(_format_missing_inner(name, "takes", mismatches or specs))
         if set(self._call.structured_outputs) != set(self._outputs):
-            raise BridgeError(_format_missing_inner(name, "gives", self._call.structured_outputs))
+            raise BridgeError(_format_missing_inner(name, "returns", self._call.structured_outputs))
         self._variables = [self._root.params[name] for name in weight_names[:first]]
         self._jax_function = function
         # Latency needs full optimization. Values are computed once, so they compile quickly.
@@ -415,17 +415,18 @@ class ComparedPair:
     def _check_count(self, results: list[Any]) -> list[Any]:
         if len(results) != len(self._outputs):
             raise BridgeError(
-                f"The JAX function gives {len(results)} arrays, and the SavedModel "
-                f"{len(self._outputs)}: {', '.join(self._outputs)}. It is another function."
+                f"The JAX function returns {len(results)} arrays, but the SavedModel returns "
+                f"{len(self._outputs)}: {', '.join(self._outputs)}. The SavedModel was saved from "
+                "another function."
             )
         return results
 
 
 def _format_missing_inner(name: str, verb: str, arrays: Iterable[str]) -> str:
     return (
-        f"The signature {name} {verb} {', '.join(arrays)}, which the JAX function does not: it has "
-        "a preprocess or postprocess, and this SavedModel lacks the function between them, as "
-        "older releases of the bridge wrote it. Save the model again, and verify that."
+        f"The signature {name} {verb} {', '.join(arrays)}, but the JAX function does not. The "
+        "signature has a preprocess or postprocess, and an older release of the bridge saved it "
+        "without the function between them. Save the model again, and verify the new one."
     )
 
 
@@ -439,7 +440,7 @@ def _get_quick_options() -> dict[str, Any] | None:
         return None
     try:
         jax.jit(lambda: 0, compiler_options=_QUICK)()
-    except jax.errors.JaxRuntimeError:  # XLA changes its options; the values are the same without
+    except jax.errors.JaxRuntimeError:  # this XLA lacks the options, which do not affect the values
         return None
     return _QUICK
 

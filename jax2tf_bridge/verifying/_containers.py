@@ -19,7 +19,7 @@ from jax2tf_bridge.portable import TreeSpec
 
 @dataclass(frozen=True)
 class Example:
-    """A user's object from which containers like it can be built.
+    """A user's object, from which containers with the same structure can be built.
 
     Attributes:
       name: the user's name for it, as "module:name".
@@ -46,7 +46,7 @@ class KnownTypes:
         self._function = function
         own = getattr(function, "__self__", None)
         self._named = [
-            *_iterate_examples([("what is like it", like), (reference, function), ("", own)])
+            *_iterate_examples([("params_like", like), (reference, function), ("", own)])
         ]
         self._around = [*_iterate_examples(_list_objects(function, reference.partition(":")[0]))]
 
@@ -70,9 +70,9 @@ class KnownTypes:
                 code = f"params_like={first.name.rpartition(':')[2]}"
                 raise StructureError(
                     Message(
-                        f"{first.name} and {match.name} have the structure of the SavedModel's "
-                        f"{tree.name or tree.kind}, and differ in their static data. Say which one "
-                        "the function was saved with: ",
+                        f"{first.name} and {match.name} both have the structure of the "
+                        f"SavedModel's {tree.name or tree.kind}, but differ in their static data. "
+                        "Pass the one that the function was saved with: ",
                         Argument("params_like", first.name, code=code),
                     )
                 )
@@ -81,8 +81,8 @@ class KnownTypes:
     def as_function(self, weights: TreeSpec) -> Callable[..., Any]:
         """Makes a function whose first argument is the weights.
 
-        The user may name the weights themselves, such as an nnx module that is called, or a
-        method of theirs.
+        The user may name the weights themselves, such as a callable nnx module, or one of their
+        methods.
 
         Args:
           weights: the structure of the SavedModel's weights.

@@ -16,8 +16,8 @@ Sizes: TypeAlias = dict[str, int]
 SMALL_GRADIENT = 0.1
 """Minimum scale of a gradient, as a fraction of the function's largest gradient.
 
-Where large terms cancel, as for the key biases of an attention, only rounding errors remain, which
-have no digits in common with another program's.
+Where large terms cancel, as for the key biases of an attention, only rounding errors remain. They
+differ between programs in every digit.
 """
 
 
@@ -34,7 +34,7 @@ class Difference:
       relative: the largest ratio of the difference to the scale of the array. The scale is the
         array's largest number; for a small gradient, SMALL_GRADIENT of the function's largest.
       sizes: the sizes with the largest `relative`.
-      is_small: whether the scale at these sizes was that of a small gradient.
+      is_small: whether the scale at these sizes was raised to that of a small gradient.
       nan_at: sizes at which JAX and the SavedModel both have NaN in the same place. These count
         as equal.
     """
@@ -62,8 +62,8 @@ class Difference:
         """
         if np.shape(expected) != np.shape(actual):
             raise BridgeError(
-                f"The {self.what} {self.name} has the shape {np.shape(actual)}, and in JAX "
-                f"{np.shape(expected)}, at {format_sample_sizes(sizes)}."
+                f"The {self.what} {self.name} has the shape {np.shape(actual)} in TensorFlow, but "
+                f"{np.shape(expected)} in JAX, at {format_sample_sizes(sizes)}."
             )
         distance = measure_distance(expected, actual)
         if distance.shares_nan:
@@ -151,12 +151,12 @@ class Verification:
         if not beyond:
             return None
         worst = max(beyond, key=lambda d: d.relative)
-        more = f", and {len(beyond) - 1} more" if len(beyond) > 1 else ""
+        more = f"; {len(beyond) - 1} more differ" if len(beyond) > 1 else ""
         scale = "a tenth of the largest gradient" if worst.is_small else "its largest number"
         return (
-            f"{self.saved_model} is not {self.against}: the {worst.what} {worst.name} differs "
-            f"by {worst.relative:.2g} of {scale} at {format_sample_sizes(worst.sizes)}, and "
-            f"{worst.tolerance:.0e} are allowed{more}"
+            f"{self.saved_model} differs from {self.against}: the {worst.what} {worst.name} is off "
+            f"by {worst.relative:.2g} of {scale} at {format_sample_sizes(worst.sizes)}, beyond the "
+            f"tolerance of {worst.tolerance:.0e}{more}"
         )
 
     def as_json(self) -> dict[str, Any]:

@@ -49,8 +49,8 @@ def verify(
 
     Args:
       path: the SavedModel.
-      function: the JAX function with the arguments that it was saved with, or the model that is
-        called, if it was saved as the weights.
+      function: the JAX function, with the same parameters as when it was saved; or the callable
+      model, if the model was saved as the weights.
       signature: name of the signature; by default serving_default, or the only one.
       samples: number of sizes.
       gradients: number of these at which gradients are compared, too. They take most of the time.
@@ -77,14 +77,14 @@ def verify(
         assert report.ok, report
     """
     folder = as_path(path)
-    # Reports damage in the graph before TensorFlow meets it.
+    # Raises for a damaged graph before TensorFlow loads it.
     for _, node in read_serving_graph(folder).graph.every_node():
         _ = node.calls
     contents = read_sidecar(folder)
     if contents is None:
         raise BridgeError(
-            f"{folder} has no {SIDECAR}, from which verify knows the arguments of the JAX "
-            "function: save() writes it. For a SavedModel of another tool, compare "
+            f"{folder} has no {SIDECAR}, a file that save() writes and verify needs for the "
+            "arguments of the JAX function. For a SavedModel of another tool, compare "
             "jax2tf_bridge.load(...) with the function."
         )
     sidecar, portables = contents
@@ -98,7 +98,7 @@ def verify(
     types = KnownTypes(function, against, params_like)
     model, entry = load(folder), sidecar.signatures[chosen]
     loaded = model.functions[chosen]
-    assert isinstance(loaded, LoadedFunction)  # what save() wrote is
+    assert isinstance(loaded, LoadedFunction)  # save() writes no other
     weight_names: Sequence[str] = ()
     if loaded.takes_params:
         names = {v.path: v.name for v in sidecar.variables}
@@ -179,9 +179,9 @@ def _format_unknown_types(against: str, pair: ComparedPair, error: Exception) ->
     first_line = (str(error).strip().splitlines() or [""])[0]
     return Message(
         f"{against} was saved with objects of type {', '.join(pair.unknown_types[:3])}, "
-        f"which verify finds neither in {against.partition(':')[0]} nor in ",
+        f"which verify found neither in {against.partition(':')[0]} nor in ",
         Argument("params_like"),
-        f", and fails with dicts in their place: {type(error).__name__}: {first_line}. Give ",
+        f". The function failed with dicts instead: {type(error).__name__}: {first_line}. Pass ",
         Argument("params_like", "module:object", code="params_like=object"),
         ", an object of the same structure (its values do not matter).",
     )

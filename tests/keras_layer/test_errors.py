@@ -219,18 +219,17 @@ def thin(w: Any) -> Any:
         (
             lambda: dense_layer(trainable=1),
             LayerError,
-            "trainable must be True, False or a list of the beginnings of names, as ['params']. "
-            "Got: 1.",
+            "trainable must be True, False or a list of prefixes of names, as ['params']. Got: 1.",
         ),
         (
             lambda: dense_layer(mutable=None),
             LayerError,
-            "mutable must be a list of the beginnings of names, as ['params']. Got: None.",
+            "mutable must be a list of prefixes of names, as ['params']. Got: None.",
         ),
         (
             lambda: dense_layer(trainable=[b"out"]),
             LayerError,
-            "trainable must be True, False or a list of the beginnings of names, as ['params']. "
+            "trainable must be True, False or a list of prefixes of names, as ['params']. "
             "Got: [b'out'].",
         ),
         (
@@ -260,8 +259,8 @@ def thin(w: Any) -> Any:
         (
             lambda: KerasLayer(dense, dense_params(), trainable=["dens"])(X),
             SavingError,
-            "trainable names 'dens', with which no weight's name begins: did you mean dense? They "
-            "begin with: dense, out.",
+            "trainable has 'dens', which is not a prefix of any weight's name: did you mean dense? "
+            "The names begin with: dense, out.",
         ),
     ],
 )

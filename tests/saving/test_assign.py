@@ -133,12 +133,12 @@ def test_what_is_missing_and_what_is_not_expected(net: Net) -> None:
     )
     assert str(report) == (
         "1 variable assigned\n"
-        "layers/0/bias keeps its value: nothing is there for it\n"
-        "layers/1/kernel keeps its value: nothing is there for it\n"
-        "layers/1/bias keeps its value: nothing is there for it\n"
-        "_steps keeps its value: nothing is there for it\n"
-        "layers/0/bais is of no variable\n"
-        "optimizer/count is of no variable"
+        "layers/0/bias keeps its value: no weight matches it\n"
+        "layers/1/kernel keeps its value: no weight matches it\n"
+        "layers/1/bias keeps its value: no weight matches it\n"
+        "_steps keeps its value: no weight matches it\n"
+        "layers/0/bais matches no variable\n"
+        "optimizer/count matches no variable"
     )
 
 
@@ -159,13 +159,13 @@ def test_many_differences_are_counted() -> None:
         (
             lambda tree: {"params": tree},
             lambda path: path.removeprefix("params/"),
-            "params/_steps may be for _steps: rename=lambda path: path.removeprefix('params/') "
-            "would say so.",
+            "params/_steps may belong to _steps. If so, pass rename=lambda path: "
+            "path.removeprefix('params/').",
         ),
         (
             lambda tree: tree["layers"],
             lambda path: "layers/" + path,
-            "0/bias may be for layers/0/bias: rename=lambda path: 'layers/' + path would say so.",
+            "0/bias may belong to layers/0/bias. If so, pass rename=lambda path: 'layers/' + path.",
         ),
     ],
 )

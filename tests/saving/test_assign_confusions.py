@@ -87,7 +87,7 @@ def test_numbers_that_save_added_to_names(tmp_path: Path) -> None:
     assert float(one.params["a_b"]) == 20
     # Which of these comes first differs between nested keys and keys with "." between them.
     two = saved(tmp_path / "two", {"a!": {"x": ONE}, "a!!": {"x": ONE}})
-    with pytest.raises(StructureError, match=r"which belongs to which is unknown"):
+    with pytest.raises(StructureError, match=r"it is unknown which belongs to which"):
         assign_weights(two, {"a!.x": 10.0, "a!!.x": 20.0})
     assign_weights(two, {"a!": {"x": 10.0}, "a!!": {"x": 20.0}})
     assert [float(two.params[name]) for name in ("a_/x", "a_/x_1")] == [10, 20]
@@ -140,7 +140,7 @@ def test_what_the_message_says_of_common_mistakes(tmp_path: Path) -> None:
         assign_weights(model, {"params": weights})
     nothings: tuple[Any, ...] = (None, {}, b"bytes", model)
     for nothing in nothings:
-        with pytest.raises(StructureError, match="they are no tree of weights"):
+        with pytest.raises(StructureError, match="These are not a tree of weights"):
             assign_weights(model, nothing)
     turned = {"head": {**weights["head"], "kernel": weights["head"]["kernel"].T}}
     with pytest.raises(ShapeError, match=r"head/kernel: .* got \(2, 3\) \(transposed\?\)"):

@@ -113,7 +113,7 @@ def test_a_functional_model_of_keras(keras: Any) -> None:
 @pytest.mark.slow
 def test_a_sequential_model_of_keras_with_and_without_its_name(keras: Any) -> None:
     model = keras.Sequential(layers(keras))
-    with pytest.raises(StructureError, match="a model of Keras has them once it was built"):
+    with pytest.raises(StructureError, match="a Keras model has them once it was built or called"):
         assign_weights(model, WEIGHTS)
     model.build((None, 3))
     assign_weights(model, WEIGHTS)

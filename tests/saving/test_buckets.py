@@ -51,15 +51,18 @@ def test_several_variables_give_the_product_of_their_buckets() -> None:
         ({"b": ()}, "buckets={'b': ()}: there must be at least one bucket"),
         ({"b": 8}, "buckets={'b': 8}: expected a sequence of sizes, as (1, 8, 32)"),
         ({"b": "8"}, "buckets={'b': '8'}: expected a sequence of sizes, as (1, 8, 32)"),
-        ({"b": (1, 2.5)}, "buckets={'b': (1, 2.5)}: 2.5 is no integer"),
-        ({"b": (True, 8)}, "buckets={'b': (True, 8)}: True is no integer"),
+        ({"b": (1, 2.5)}, "buckets={'b': (1, 2.5)}: 2.5 is not an integer"),
+        ({"b": (True, 8)}, "buckets={'b': (True, 8)}: True is not an integer"),
         (
             {"b": (0, 8)},
-            "buckets={'b': (0, 8)}: 0 is no bucket: they are from 1 to 2147483647. Size 0 needs no "
-            "bucket.",
+            "buckets={'b': (0, 8)}: 0 is not a valid bucket: buckets are from 1 to 2147483647. "
+            "Size 0 needs no bucket.",
         ),
-        ({"b": (-1,)}, "buckets={'b': (-1,)}: -1 is no bucket: they are from 1 to 2147483647."),
-        ({"b": (2**31,)}, "2147483648 is no bucket: they are from 1 to 2147483647."),
+        (
+            {"b": (-1,)},
+            "buckets={'b': (-1,)}: -1 is not a valid bucket: buckets are from 1 to 2147483647.",
+        ),
+        ({"b": (2**31,)}, "2147483648 is not a valid bucket: buckets are from 1 to 2147483647."),
         (
             {"b": (8, 1, 8)},
             "buckets={'b': (8, 1, 8)}: buckets must increase, and 1 follows 8. Write "
@@ -132,8 +135,8 @@ def test_constraints_on_several_variables() -> None:
     with pytest.raises(ShapeError) as caught:
         make({"b": (2, 8)}, inputs, outputs, constraints=["b <= l"])
     assert str(caught.value) == (
-        "serving_default: the function demands b <= l, which holds for b = 1, l = 1, but no "
-        "longer when that is padded to b = 2, l = 1. Give l buckets too."
+        "serving_default: the function demands b <= l, which holds for b = 1, l = 1, but not "
+        "after padding to b = 2, l = 1. Give l buckets too."
     )
     make({"b": (2, 8)}, inputs, outputs, constraints=["b + l >= 2", "l >= 2"])
 
@@ -191,9 +194,9 @@ def test_what_becomes_of_larger_sizes(oversize: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("shape", "dtype", "message"),
     [
-        ("(2,)", "bool", "a mask has a dimension of a variable with buckets, as (b,), and"),
-        ("()", "bool", "and this input is bool[]"),
-        ("(b,)", "complex64", "a mask is of bool or of real numbers, and this is complex64[b]"),
+        ("(2,)", "bool", "a mask needs a dimension that is a variable with buckets, such as (b,)"),
+        ("()", "bool", "variable with buckets, such as (b,). Got: bool[]"),
+        ("(b,)", "complex64", "the dtype of a mask must be bool or real. Got: complex64[b]"),
     ],
 )
 def test_inputs_that_are_no_masks(shape: str, dtype: str, message: str) -> None:
@@ -211,8 +214,8 @@ def test_a_mask_that_is_no_input_and_one_that_is_all_there_is() -> None:
     with pytest.raises(ShapeError) as caught:
         make({"b": (1, 4)}, {"mask": aval("(b,)", "bool")}, mask="mask")
     assert str(caught.value) == (
-        "serving_default: buckets for 'b', which does not follow from the size of any input beside "
-        "the mask 'mask': let it stand alone in some dimension."
+        "serving_default: buckets for 'b', which does not follow from the shape of any input other "
+        "than the mask 'mask'. Give some input a dimension that is b alone."
     )
 
 
@@ -265,12 +268,14 @@ def test_only_rows_are_split_by_default(shapes: dict[str, str], oversize: dict[s
         (
             {"pad_values": {"scale": 1}},
             ShapeError,
-            "pad_values={'scale': 1}: float32[] has no size with buckets, and is never padded.",
+            "pad_values={'scale': 1}: float32[] has no dimension with buckets, so it is never "
+            "padded.",
         ),
         (
             {"pad_values": {"mask": 1}, "mask": "mask"},
             ShapeError,
-            "pad_values={'mask': 1}: it is a mask, which is 1 for what is real and 0 beyond.",
+            "pad_values={'mask': 1}: a mask has no pad value; it is 1 for real elements and 0 for "
+            "padding.",
         ),
         (
             {"pad_values": {"ids": 0.5}},

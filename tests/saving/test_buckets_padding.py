@@ -247,7 +247,9 @@ def test_names_and_ranks(plain: NamedFunction) -> None:
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"got \(3,\): the rank must be 2"):
         call({"x": tf.constant(numbers(3))})
     function = named(lambda x, m: x[:, 0] * m, numbers(2, 3), numbers(2), shapes=["(b, 3)", "(b,)"])
-    with pytest.raises(StructureError, match="the mask 'm' is filled in, and must not be given"):
+    with pytest.raises(
+        StructureError, match="the mask 'm' is filled in automatically; do not pass it"
+    ):
         function.pad_to_buckets(BUCKETS, mask="m")({"x": numbers(3, 3), "m": numbers(3)})
 
 

@@ -180,8 +180,8 @@ def preprocessed(**options: Any) -> Signature:
         (
             text(inputs={"word": tf.TensorSpec([None])}),
             {},
-            "The signature serving_default has inputs and no preprocess: they are what preprocess "
-            "takes. To rename inputs use input_names.",
+            "The signature serving_default has inputs but no preprocess, and `inputs` are those of "
+            "preprocess. To rename inputs, use input_names.",
         ),
         (
             text(seed="scaler"),

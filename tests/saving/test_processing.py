@@ -136,8 +136,8 @@ def test_choices_that_no_example_reaches_are_told(tmp_path: Path) -> None:
         ),
         (
             {"text": [["1", "2", "3"]]},
-            "preprocess of the signature serving_default does not give what <lambda> takes, for "
-            "the example (text: string[1,3]): x: expected float32[2,3], got float32[1,3]. Its "
+            "preprocess of the signature serving_default does not return the arguments of <lambda> "
+            "for the example (text: string[1,3]): x: expected float32[2,3], got float32[1,3]. Its "
             "sizes are fixed: open them with polymorphic_shapes, or pad to them in preprocess.",
         ),
         (
@@ -197,7 +197,7 @@ def test_sizes_that_preprocess_gives_must_agree(
     with pytest.raises(SavingError) as caught:
         quickly(tmp_path / "1", two, **options)
     assert str(caught.value) == (
-        "preprocess of the signature serving_default gives sizes that contradict each other, for "
+        "preprocess of the signature serving_default returns sizes that contradict each other, for "
         f"the example (text: float32[1,6]): {problem} Make them agree in preprocess, or give the "
         "arguments different variables in polymorphic_shapes."
     )
@@ -217,15 +217,15 @@ def test_an_example_has_a_value_for_each_input(tmp_path: Path) -> None:
     assert request.inputs["scale"] == 2
     several = Signature(lambda x: x, args=[X], example=[{"x": X}] * 2)
     with pytest.raises(
-        SavingError, match=r"^example of the signature serving_default, which has fi"
+        SavingError, match=r"^example of the signature serving_default, which has only fixed"
     ):
         quickly(tmp_path / "2", several)
     opened = dataclasses.replace(several, polymorphic_shapes="(b, _)")
     with pytest.raises(
         SavingError,
-        match=r"^example of the signature serving_default, which has buckets, must be a mapping of "
-        r"values by input: several are for a signature with a preprocess, or with open sizes and "
-        r"no buckets\.$",
+        match=r"^example of the signature serving_default, which has buckets, must be one mapping "
+        r"of values by input. A list of mappings is for signatures with a preprocess, or with open "
+        r"sizes and no buckets\.$",
     ):
         quickly(tmp_path / "2", opened, buckets={"b": [2]})
 
@@ -254,8 +254,8 @@ def given_by(preprocess: Any) -> Any:
         ),
         (
             lambda x: tf.as_string(x),
-            "x: expected float32[2,3], got string[?,3]. Make numbers of it, by a lookup table or "
-            "tf.strings.to_number.",
+            "x: expected float32[2,3], got string[?,3]. Convert it to numbers with a lookup table "
+            "or tf.strings.to_number.",
         ),
         (
             lambda x: tf.RaggedTensor.from_tensor(x),
@@ -271,7 +271,7 @@ def test_what_preprocess_gives_must_be_the_arguments(
     with pytest.raises(SavingError) as caught:
         quickly(tmp_path / "1", wrong)
     assert str(caught.value) == (
-        "preprocess of the signature serving_default does not give the arguments of <lambda>:\n"
+        "preprocess of the signature serving_default does not return the arguments of <lambda>:\n"
         f"  - {difference}\nChange what preprocess returns, or save the function for such "
         "arguments."
     )
@@ -344,8 +344,8 @@ def test_outputs_of_postprocess_are_served_as_printed(
                 args=[X],
                 processing=Processing(postprocess=lambda output_0: {"a": {"b": output_0}}),
             ),
-            "postprocess of the signature serving_default gives a dict for the output a. Return a "
-            "flat dict of tensors, as {'label': label, 'scores': scores}.",
+            "postprocess of the signature serving_default returns a dict for the output a. Return "
+            "a flat dict of tensors, as {'label': label, 'scores': scores}.",
         ),
     ],
 )
@@ -387,8 +387,8 @@ def test_tables_are_found_behind_helpers_or_asked_for(tmp_path: Path) -> None:
     with pytest.raises(SavingError) as caught:
         quickly(tmp_path / "2", hidden)
     assert str(caught.value) == (
-        "preprocess or postprocess uses a table or variable that TensorFlow does not find to "
-        "save. Name it: Processing(..., resources=[table])."
+        "preprocess or postprocess uses a table or variable that TensorFlow does not find, so "
+        "it cannot save it. Name it: Processing(..., resources=[table])."
     )
     quickly(
         tmp_path / "2",
@@ -433,7 +433,7 @@ def test_an_example_that_becomes_empty_is_not_tried(tmp_path: Path) -> None:
 
 def test_a_preprocess_with_buckets_and_without_inputs(tmp_path: Path) -> None:
     without = signature(example={"text": ["good"]}, inputs={})
-    with pytest.raises(SavingError, match="has a preprocess: say what it takes"):
+    with pytest.raises(SavingError, match="has a preprocess but no inputs"):
         save(tmp_path / "m", without, params=PARAMS, **BUCKETS)
 
 

@@ -210,7 +210,9 @@ def test_keep_below_one(tmp_path: Path, keep: int) -> None:
 
 @pytest.mark.parametrize("keep", [2.0, "2", True])
 def test_keep_that_is_no_integer(tmp_path: Path, keep: Any) -> None:
-    with pytest.raises(TypeError, match=f"an integer, and not {keep!r}"):
+    with pytest.raises(
+        TypeError, match=f"an integer: the number of versions that stay. Got: {keep!r}"
+    ):
         publish_version(tmp_path, write, keep=keep)
 
 
@@ -462,7 +464,7 @@ def test_root_that_is_a_file(tmp_path: Path) -> None:
     for function in (publish, published_versions, latest_version):
         with pytest.raises(NotADirectoryError, match=text):
             function(tmp_path / "file")
-    with pytest.raises(NotADirectoryError, match="is a file, and no folder"):
+    with pytest.raises(NotADirectoryError, match="is a file, not a folder"):
         publish_version(tmp_path / "file" / "root", write)
     assert (tmp_path / "file").read_text() == "x"
 
@@ -476,7 +478,7 @@ def test_root_that_is_a_link(tmp_path: Path) -> None:
 
 def test_root_that_is_a_broken_link(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "gone")
-    text = f"is a link to {tmp_path / 'gone'}, which is not there: make that folder, or mend"
+    text = f"is a link to {tmp_path / 'gone'}, which does not exist: create that folder, or fix"
     with pytest.raises(FileNotFoundError, match=text):
         publish_version(tmp_path / "link", write)
     assert names(tmp_path) == ["link"]
@@ -486,7 +488,7 @@ def test_root_that_is_an_address_of_pathlib(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    text = "has one slash behind the scheme, as pathlib writes addresses: give it as the text 'gs:"
+    text = "has one slash after the scheme, because pathlib drops the other: pass the text 'gs:"
     for function in (publish, published_versions, latest_version):
         with pytest.raises(OSError, match=text):
             function(Path("gs://bucket/m"))

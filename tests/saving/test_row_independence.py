@@ -142,9 +142,9 @@ def test_the_error_says_what_where_and_how_to_mend_it() -> None:
     )
     assert f"by up to {error.difference:.3g} (scaled[" in text
     assert text.endswith(
-        "The function mixes positions along b, and padding (0 in x) counts there. Any of these "
-        "mends it:\n"
-        "  - take an argument that is 1 for what is real and 0 for padding, use it in the "
+        "The function mixes positions along b, and padding (0 in x) affects the result. Any of "
+        "these fixes it:\n"
+        "  - take an argument that is 1 for real elements and 0 for padding, use it in the "
         "function, and name it: Signature(..., padding=Padding(mask='...'))\n"
         "  - if it is sound for all your requests, vouch for it: unchecked_padding=['b']\n"
         "  - or give b no buckets\n"
@@ -184,8 +184,8 @@ def test_a_mask_that_does_not_help() -> None:
     with pytest.raises(UnsoundBucketsError) as caught:
         check_rows(function, function.bucketing({"b": (2, 8)}, mask="mask", oversize="as is"))
     assert (
-        "The mask 'mask' does not keep padding out of it. Any of these mends it:\n"
-        "  - have the function use it there\n"
+        "The mask 'mask' does not keep padding out of the results. Any of these fixes it:\n"
+        "  - apply the mask where the function mixes positions\n"
         "  - if it is sound for all your requests, vouch for it: unchecked_padding=['b']\n"
     ) in str(caught.value)
 

@@ -30,8 +30,8 @@ from tests.saving.saved_functions import DENSE, PARAMS, X, contents, dense
 
 def test_trainable_names_that_are_not_there(tmp_path: Path) -> None:
     message = (
-        r"^trainable names 'dens', with which no weight's name begins: did you mean dense\? "
-        r"They begin with: dense, steps\.$"
+        r"^trainable has 'dens', which is not a prefix of any weight's name: did you mean dense\? "
+        r"The names begin with: dense, steps\.$"
     )
     with pytest.raises(SavingError, match=message):
         save(tmp_path / "m", DENSE, params=PARAMS, trainable=["dens"])
@@ -40,7 +40,7 @@ def test_trainable_names_that_are_not_there(tmp_path: Path) -> None:
 
 def test_trainable_of_another_type(tmp_path: Path) -> None:
     message = (
-        r"^trainable must be True, False or a list of the beginnings of names, as \['params'\]\. "
+        r"^trainable must be True, False or a list of prefixes of names, as \['params'\]\. "
         r"Got: 5\.$"
     )
     with pytest.raises(SavingError, match=message):
@@ -51,7 +51,7 @@ def test_trainable_of_another_type(tmp_path: Path) -> None:
 def test_path_that_tensorflow_takes_for_a_pattern(tmp_path: Path) -> None:
     for path in (tmp_path / "run[1]" / "m", "memory://bucket/run[1]/m"):
         with pytest.raises(
-            OSError, match=r"/run\[1\]/m is no place for a SavedModel: TensorFlow ta"
+            OSError, match=r"/run\[1\]/m cannot hold a SavedModel: TensorFlow reads"
         ):
             save(path, DENSE, params=PARAMS)
     assert contents(tmp_path) == []
@@ -97,7 +97,7 @@ def test_weights_that_do_not_fit(params: Any, error: Any, message: str, tmp_path
     [
         ({}, r"^signatures must be a mapping with at least one signature\. Got: \{\}$"),
         ({"a b": DENSE}, r"A signature cannot be named 'a b': the loaded model has a method of"),
-        ({"params": DENSE}, r"A signature cannot be named 'params': a loaded model has something"),
+        ({"params": DENSE}, r"A signature cannot be named 'params': a loaded model has another"),
         (
             Signature(dense, args=[X], input_names={"y": "z"}),
             r"^input_names of the signature serving_default renames 'y', which is not an input.* "
@@ -105,7 +105,7 @@ def test_weights_that_do_not_fit(params: Any, error: Any, message: str, tmp_path
         ),
         (
             Signature(dense, args=[X], input_names={"x": "a/b"}),
-            r"has the name 'a/b', which TensorFlow does not take",
+            r"has the name 'a/b', which cannot be used",
         ),
         (
             Signature(lambda p, x: (x, x), args=[X], output_names=["a", "A"]),
@@ -126,17 +126,18 @@ def test_weights_that_do_not_fit(params: Any, error: Any, message: str, tmp_path
         ),
         (
             Signature(dense, args=[X], processing=Processing(preprocess=lambda x: x)),
-            r"has a preprocess: say what it takes, as inputs=\{'x': tf\.TensorSpec",
+            r"has a preprocess but no inputs. Pass inputs=\{'x': tf\.TensorSpec",
         ),
         (
             Signature(
                 dense, args=[X], processing=Processing(postprocess=lambda output_0: {1: output_0})
             ),
-            r"^postprocess of the signature serving_default gives an output named 1: names are str",
+            r"^postprocess of the signature serving_default returns an output named 1: names are "
+            r"str",
         ),
         (
             Signature(export(dense)(PARAMS, X), args=[X]),
-            r"^The signature serving_default has args, and a function that was exported already",
+            r"^The signature serving_default has args, but its function was already exported",
         ),
     ],
 )
@@ -174,8 +175,8 @@ def test_weights_without_a_function_for_them(tmp_path: Path) -> None:
             r"must be a list with an example of each argument: write",
         ),
         ([DENSE], PARAMS, r"^signatures must be one Signature or function, or a mapping of them"),
-        (tf.function(dense), PARAMS, r"is a function of TensorFlow\. Give the JAX function itself"),
-        (convert(dense), PARAMS, r"is a function of TensorFlow\. Give the JAX function itself"),
+        (tf.function(dense), PARAMS, r"is a TensorFlow function\. Pass the JAX function itself"),
+        (convert(dense), PARAMS, r"is a TensorFlow function\. Pass the JAX function itself"),
     ],
 )
 def test_calls_that_the_function_does_not_take(

@@ -208,7 +208,7 @@ def test_lengths_that_tensorflow_serving_may_pad() -> None:
         (
             text_model(inputs={"x": "(b, l)"}, outputs={"y": "(b, l)"}),
             "l",
-            "it would pad, and not slice y: float32[b,l]",
+            "it would not slice the padding off y: float32[b,l]",
         ),
         (text_model(inputs={"x": "(b, l, n)"}), "n", "n has no buckets"),
         (served(bucketing(inputs={"x": "(b, 2*k)"})), "k", "k has no buckets"),

@@ -150,11 +150,11 @@ def test_the_error_says_what_was_tried_and_which_fixes_there_are() -> None:
     with pytest.raises(UnsoundBucketsError) as caught:
         check_rows(function, function.bucketing(BUCKETS))
     assert str(caught.value).endswith(
-        "The function mixes positions along n, and padding (0 in ids) counts there. Any of these "
-        "mends it:\n"
-        "  - take an argument that is 1 for what is real and 0 for padding, use it in the "
+        "The function mixes positions along n, and padding (0 in ids) affects the result. Any of "
+        "these fixes it:\n"
+        "  - take an argument that is 1 for real elements and 0 for padding, use it in the "
         "function, and name it: Signature(..., padding=Padding(mask='...'))\n"
-        "  - if the function knows padding by a number, pad with that: "
+        "  - if the function uses a special number for padding, pad with that: "
         "Signature(..., padding=Padding(pad_values={'ids': 1}))\n"
         "  - if it is sound for all your requests, vouch for it: unchecked_padding=['n']\n"
         "  - or give n no buckets\n"
@@ -169,7 +169,7 @@ def test_rows_beside_others_are_tried_though_zeros_hide_them() -> None:
     assert "the content beyond b = 2 in the bucket 4 changes" in str(caught.value)
     assert (
         "The function mixes rows along b, and a batch has rows of other requests there. Any of "
-        "these mends it:\n  - compute each row by itself\n"
+        "these fixes it:\n  - compute each row by itself\n"
     ) in str(caught.value)
 
 
@@ -370,9 +370,9 @@ def test_a_bucket_beyond_a_table_of_positions() -> None:
     buckets = {"b": (1, 4), "n": (16, 64)}
     message = (
         "f: padding n = 17 to the bucket n = 64 makes the output 'output_0' infinite or NaN; "
-        "without padding it is finite. A table with fewer rows than the bucket, as of learned "
-        "positions, does that: let the largest bucket of n be its length. If it is right for all "
-        "your requests, vouch for it: unchecked_padding=['n']."
+        "without padding it is finite. A likely cause is a table with fewer rows than the "
+        "bucket, such as learned positions: make its length the largest bucket of n. If it is "
+        "right for all your requests, vouch for it: unchecked_padding=['n']."
     )
     with pytest.raises(UnsoundBucketsError, match=f"^{re.escape(message)}$") as caught:
         check_rows(function, function.bucketing(buckets))

@@ -311,8 +311,8 @@ def test_unknown_names(root: Path) -> None:
         publish_weights(root, unknown)
     assert str(caught.value) == (
         f"The weights do not fit the variables of {root / '1'}:\n"
-        "  - 'dense/kernels' is no variable of it: did you mean 'dense/kernel'?\n"
-        "  - 'q' is no variable of it\n"
+        "  - 'dense/kernels' is not one of its variables: did you mean 'dense/kernel'?\n"
+        "  - 'q' is not one of its variables\n"
         "  - 'dense/kernel' is missing: it is float32[3,4]"
     )
     assert_untouched(root)
@@ -358,7 +358,7 @@ def test_shapes_and_dtypes(
     assert str(caught.value) == (
         f"The weights do not fit the variables of {root / '1'}:\n  - "
         + "\n  - ".join(lines)
-        + "\nPublish the whole model if the function takes these."
+        + "\nPublish the whole model if its function now takes these."
     )
     assert_untouched(root)
 
@@ -415,7 +415,7 @@ def test_damaged_version_is_not_copied_and_no_other_is_removed(
     assert str(caught.value).startswith(f"The newest version, {root / '2'}, is damaged, so no ")
     assert text in str(caught.value)
     assert str(caught.value).endswith(
-        "Remove that folder to take the version before it, or publish the whole model."
+        "Remove that folder to use the version before it, or publish the whole model."
     )
     assert versions(root) == ["1", "2"]
     # The remedy of the message.
@@ -494,7 +494,7 @@ def test_full_disk_says_what_is_needed(root: Path, monkeypatch: pytest.MonkeyPat
         raise tf.errors.ResourceExhaustedError(None, None, "x; No space left on device")
 
     monkeypatch.setattr(tf.raw_ops, "SaveV2", fails)
-    with pytest.raises(OSError, match=r"free, 16\.\d kB are needed\. What was there is unchang"):
+    with pytest.raises(OSError, match=r"free, 16\.\d kB are needed\. Existing files are unchang"):
         publish_weights(root, SECOND)
     monkeypatch.undo()
     assert latest_version(root) == root / "1"

@@ -81,8 +81,8 @@ class Bucketing:
     def is_masked(self, variable: str) -> bool:
         """Returns whether a mask marks what is real along this variable and no other.
 
-        Then the function may mix positions along it, so a batch must not include rows of other
-        requests, which would be real.
+        Then the function may mix positions along it. A batch must not include rows of other
+        requests, because the mask would mark them as real.
         """
         masked = (variables_in(self.inputs[mask]) & set(self.sizes) for mask in self.masks)
         return any(variables == {variable} for variables in masked)
@@ -188,14 +188,14 @@ def _validate_sizes(name: str, variable: str, values: Any) -> tuple[int, ...]:
     sizes = []
     for size in values:
         if (number := as_integer(size)) is None:
-            raise ShapeError(Message(place, f": {size!r} is no integer"))
+            raise ShapeError(Message(place, f": {size!r} is not an integer"))
         sizes.append(number)
     if not sizes:
         raise ShapeError(Message(place, ": there must be at least one bucket"))
     for size in sizes:
         if not 1 <= size < 2**31:
             why = "Size 0 needs no bucket." if size == 0 else ""
-            text = f": {size} is no bucket: they are from 1 to {2**31 - 1}. {why}"
+            text = f": {size} is not a valid bucket: buckets are from 1 to {2**31 - 1}. {why}"
             raise ShapeError(Message(place, text.rstrip()))
     for before, after in itertools.pairwise(sizes):
         if after <= before:
@@ -228,12 +228,12 @@ def _check_masks(bucketing: Bucketing) -> None:
             raise ShapeError(
                 Message(
                     place,
-                    ": a mask has a dimension of a variable with buckets, as "
-                    f"{shape_text([first])}, and this input is {aval}",
+                    ": a mask needs a dimension that is a variable with buckets, such as "
+                    f"{shape_text([first])}. Got: {aval}",
                 )
             )
         if kind_of(aval.op_dtype) == "complex":
-            problem = f": a mask is of bool or of real numbers, and this is {aval}"
+            problem = f": the dtype of a mask must be bool or real. Got: {aval}"
             raise ShapeError(Message(place, problem))
 
 
@@ -241,11 +241,11 @@ def _check_pad_values(bucketing: Bucketing) -> None:
     for name, value in bucketing.pad_values.items():
         place = Message(f"{bucketing.name}: ", Argument("pad_values", {name: value}))
         if name in bucketing.masks:
-            problem = ": it is a mask, which is 1 for what is real and 0 beyond."
+            problem = ": a mask has no pad value; it is 1 for real elements and 0 for padding."
             raise ShapeError(Message(place, problem))
         aval = bucketing.inputs[name]
         if not any(map(bucketing.has_bucketed_variable, aval.op_shape)):
-            problem = f": {aval} has no size with buckets, and is never padded."
+            problem = f": {aval} has no dimension with buckets, so it is never padded."
             raise ShapeError(Message(place, problem))
         # The dtype of the function, which is narrower than that of the op for 4-bit integers.
         dtype = aval.op_dtype if aval.is_key else aval.dtype
@@ -254,14 +254,14 @@ def _check_pad_values(bucketing: Bucketing) -> None:
 
 
 def _check_variables_known(bucketing: Bucketing) -> None:
-    """Raises unless the variables follow from the inputs without the masks."""
+    """Raises unless the shapes of the inputs without the masks determine the variables."""
     known = {step.variable for step in bucketing.plan.steps}
     missing = sorted(set(bucketing.sizes) - known)
     if missing:
-        rest = f" beside the mask {bucketing.masks[0]!r}" if bucketing.masks else ""
+        rest = f" other than the mask {bucketing.masks[0]!r}" if bucketing.masks else ""
         raise ShapeError(
-            f"{bucketing.name}: buckets for {missing[0]!r}, which does not follow from the size of "
-            f"any input{rest}: let it stand alone in some dimension."
+            f"{bucketing.name}: buckets for {missing[0]!r}, which does not follow from the shape "
+            f"of any input{rest}. Give some input a dimension that is {missing[0]} alone."
         )
     known |= {definition.variable for definition in bucketing.plan.definitions}
     for mask in bucketing.masks:
@@ -284,7 +284,7 @@ def _check_constraints(bucketing: Bucketing) -> None:
         if not bucketed:
             continue
         if names - set(bucketing.sizes):
-            _check_kept_by_padding(bucketing, constraint)
+            _check_padding_keeps(bucketing, constraint)
             continue
         for sizes in itertools.product(*(bucketing.sizes[v] for v in bucketed)):
             values = dict(zip(bucketed, sizes, strict=True))
@@ -295,13 +295,13 @@ def _check_constraints(bucketing: Bucketing) -> None:
                 )
 
 
-def _check_kept_by_padding(bucketing: Bucketing, constraint: Comparison) -> None:
+def _check_padding_keeps(bucketing: Bucketing, constraint: Comparison) -> None:
     for smaller, values in _iterate_paddings(bucketing, sorted(constraint.variables())):
         if constraint.holds(smaller) and not constraint.holds(values):
             others = " and ".join(sorted(constraint.variables() - set(bucketing.sizes)))
             raise ShapeError(
                 f"{bucketing.name}: the function demands {constraint}, which holds for "
-                f"{format_sizes(smaller)}, but no longer when that is padded to "
+                f"{format_sizes(smaller)}, but not after padding to "
                 f"{format_sizes(values)}. Give {others} buckets too."
             )
 

@@ -66,7 +66,7 @@ def pad_to_buckets(
     Args:
       call: takes all of `bucketing.inputs` and the held tensors, returns all of its outputs.
       bucketing: the buckets, from `make_bucketing`.
-      held: returns the weights and constants that `call` takes beside the inputs. Pieces have
+      held: returns the weights and constants that `call` takes besides the inputs. Pieces have
         gradients with respect to tensors that are passed to them, but not to variables that they
         read.
       gradients: collects the gradients of the pieces, if they are saved.
@@ -181,7 +181,7 @@ def _convert_inputs(bucketing: Bucketing, tensors: Tensors) -> dict[str, Any]:
     problems = [f"the input {name!r} is missing" for name in avals if name not in tensors]
     for name in tensors:
         if name in bucketing.masks:
-            problems.append(f"the mask {name!r} is filled in, and must not be given")
+            problems.append(f"the mask {name!r} is filled in automatically; do not pass it")
         elif name not in avals:
             near = did_you_mean(name, avals, quoted=True)
             problems.append(f"the input {name!r} is not expected{near}")

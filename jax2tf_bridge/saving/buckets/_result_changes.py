@@ -129,18 +129,18 @@ def format_remedy(
     plausible: PlausibleInputs,
     variables: Sequence[str],
     *,
-    beside: bool = False,
+    mixes_rows: bool = False,
 ) -> Message:
-    """Writes what the function mixes, how to fix it, and the inputs of the trial."""
+    """Explains what the function mixes, how to fix it, and which inputs the trial used."""
     names = " and ".join(variables)
     masks = ", ".join(map(repr, bucketing.masks))
     mask = Argument("mask", Blank("'...'"), "Signature(..., padding=Padding(mask='...'))")
     example = Argument("example", Blank("{...}"), "Signature(..., example={...})")
     fixes: list[str]
     if masks:
-        why = f"The mask {masks} does not keep padding out of it"
-        fixes = ["have the function use it there"]
-    elif beside:
+        why = f"The mask {masks} does not keep padding out of the results"
+        fixes = ["apply the mask where the function mixes positions"]
+    elif mixes_rows:
         why = f"The function mixes rows along {names}, and a batch has rows of other requests there"
         fixes = [
             "compute each row by itself",
@@ -149,11 +149,11 @@ def format_remedy(
     else:
         why = (
             f"The function mixes positions along {names}, and padding "
-            f"({format_pad_values(bucketing, plausible, variables)}) counts there"
+            f"({format_pad_values(bucketing, plausible, variables)}) affects the result"
         )
         fixes = [
             Message(
-                "take an argument that is 1 for what is real and 0 for padding, use it in the "
+                "take an argument that is 1 for real elements and 0 for padding, use it in the "
                 "function, and name it: ",
                 mask,
             ),
@@ -168,7 +168,7 @@ def format_remedy(
     ]
     tried = ", ".join(f"{name} ({plausible.text(name)})" for name in plausible.avals)
     return Message(
-        f"{why}. Any of these mends it:",
+        f"{why}. Any of these fixes it:",
         format_bullets(fixes),
         f"\nTried with {tried}; ",
         example,
@@ -179,7 +179,7 @@ def format_remedy(
 def _suggest_pad_value(
     bucketing: Bucketing, plausible: PlausibleInputs, variables: Sequence[str]
 ) -> list[str]:
-    """Advises another pad value for ids, since one of them may mean padding to the function."""
+    """Advises another pad value for ids, since the function may use one of them for padding."""
     for name, aval in bucketing.passed_inputs().items():
         is_ids = is_integer(aval.op_dtype)
         if is_ids and not variables_in(aval).isdisjoint(variables):
@@ -187,7 +187,7 @@ def _suggest_pad_value(
             code = f"Signature(..., padding=Padding(pad_values={{{name!r}: {pad_value}}}))"
             return [
                 Message(
-                    "if the function knows padding by a number, pad with that: ",
+                    "if the function uses a special number for padding, pad with that: ",
                     Argument("pad_values", {name: pad_value}, code),
                 )
             ]

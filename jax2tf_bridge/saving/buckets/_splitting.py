@@ -61,10 +61,10 @@ class PieceGradients:
     _by_key: dict[tuple[str, tuple[Any, ...]], PiecewiseFunction] = field(default_factory=dict)
     _untraced: list[PiecewiseFunction] = field(default_factory=list)
 
-    def piecewise(
+    def get_piecewise(
         self, variable: str, arguments: tuple[Any, ...], make: Callable[[], PiecewiseFunction]
     ) -> PiecewiseFunction:
-        """Returns the function that cuts these arguments along a variable, made once and cached."""
+        """Returns the cached function that cuts these arguments along a variable."""
         key = variable, arguments
         if key not in self._by_key:
             self._by_key[key] = make()
@@ -72,7 +72,7 @@ class PieceGradients:
         return self._by_key[key]
 
     def concrete_functions(self) -> list[Any]:
-        """Traces the gradients of all functions, also of functions that this tracing adds.
+        """Traces the gradients of all functions, including functions that this tracing adds.
 
         Pieces along one variable may be cut into pieces along another.
         """
@@ -87,23 +87,24 @@ class PieceGradients:
 
 @dataclass(frozen=True)
 class PiecewiseFunction:
-    """Function that runs over pieces of its arguments, and so does its gradient.
+    """Function that runs over pieces of its arguments; its gradient runs over pieces, too.
 
-    TensorFlow never differentiates the loop. Under two tapes this would not terminate: TensorFlow
-    asks for gradients of all that a gradient keeps, and that of a loop keeps new tensors each time.
+    TensorFlow never differentiates the loop. Under two tapes that would not terminate: TensorFlow
+    requests the gradients of all tensors that a gradient captures, and the gradient of a loop
+    captures new ones each time.
 
     Attributes:
-      of_piece: the function of one piece.
+      run_piece: the function of one piece.
       largest: the maximum size of a piece.
       arguments: the arguments; one has the kind "size", the size of the whole.
       results: the results.
       gradient_problem: as in `PieceGradients`.
       order: 0 for the function itself, 1 for its gradient, ...
-      pull: the gradient of `of_piece`, from its arguments and the cotangents of its results;
-        without it TensorFlow differentiates `of_piece`, which then runs once more.
+      pull: the gradient of `run_piece`, from its arguments and the cotangents of its results;
+        without it TensorFlow differentiates `run_piece`, which then runs once more.
     """
 
-    of_piece: Callable[..., Sequence[tf.Tensor]]
+    run_piece: Callable[..., Sequence[tf.Tensor]]
     largest: int
     arguments: tuple[Slot, ...]
     results: tuple[Slot, ...]
@@ -142,11 +143,11 @@ class PiecewiseFunction:
         count = len(self.arguments)
 
         @opaque_to_autograph
-        def of_piece(*args: tf.Tensor) -> list[tf.Tensor]:
+        def run_piece(*args: tf.Tensor) -> list[tf.Tensor]:
             watched = [args[i] for i in sources]
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(watched)
-                results = self.of_piece(*args[:count])
+                results = self.run_piece(*args[:count])
             pulled = tape.gradient(
                 [results[i] for i in targets],
                 watched,
@@ -156,7 +157,7 @@ class PiecewiseFunction:
             return [tf.convert_to_tensor(gradient) for gradient in pulled]
 
         return PiecewiseFunction(
-            tf.function(of_piece if self.pull is None else self.pull, autograph=False),
+            tf.function(run_piece if self.pull is None else self.pull, autograph=False),
             self.largest,
             (*self.arguments, *(self.results[i].to_cotangent() for i in targets)),
             tuple(self.arguments[i].to_cotangent() for i in sources),
@@ -181,7 +182,7 @@ class PiecewiseFunction:
         position = next(i for i, slot in enumerate(self.arguments) if slot.kind == "size")
         size = args[position]
         # The first piece runs outside of the branches, so that one branch computes nothing.
-        first = list(self.of_piece(*self._piece(args, 0, tf.minimum(size, self.largest))))
+        first = list(self.run_piece(*self._piece(args, 0, tf.minimum(size, self.largest))))
         longer = [i for i, slot in enumerate(self.results) if slot.kind != "first"]
         if longer:
             joined = tf.cond(
@@ -228,7 +229,7 @@ class PiecewiseFunction:
 
         def body(step: Any, arrays: Any, sums: Any) -> tuple[Any, Any, Any]:
             start = step * largest
-            part = self.of_piece(*self._piece(args, start, tf.minimum(largest, size - start)))
+            part = self.run_piece(*self._piece(args, start, tf.minimum(largest, size - start)))
             added = {}
             for i in summed:
                 added[i] = sums[i] + part[i]
@@ -386,7 +387,7 @@ class SplitFunction:
             return self._make_piecewise(kinds, known, arguments, results)
 
         key = (*known.items(), *inputs.named, *unknown, *arguments)
-        piecewise = self.gradients.piecewise(self.variable, key, make)
+        piecewise = self.gradients.get_piecewise(self.variable, key, make)
         return dict(zip(results, piecewise(*flat), strict=True))
 
     def _make_piecewise(
@@ -400,12 +401,12 @@ class SplitFunction:
             named, held, sizes = tf.nest.pack_sequence_as(kinds, args[: len(arguments)])
             return Inputs(named, held), {**known, **sizes}
 
-        def of_piece(*args: tf.Tensor) -> list[tf.Tensor]:
+        def run_piece(*args: tf.Tensor) -> list[tf.Tensor]:
             tensors = self.run(*unflatten(args))
             return [tensors[name] for name in results]
 
         @opaque_to_autograph
-        def pull_of_piece(*args: tf.Tensor) -> list[tf.Tensor]:
+        def pull_piece(*args: tf.Tensor) -> list[tf.Tensor]:
             assert self.pull is not None
             targets = [name for name, slot in results.items() if slot.is_differentiable]
             cotangents = dict(zip(targets, args[len(arguments) :], strict=True))
@@ -421,12 +422,12 @@ class SplitFunction:
             ]
 
         return PiecewiseFunction(
-            tf.function(of_piece, autograph=False),
+            tf.function(run_piece, autograph=False),
             self._largest,
             arguments,
             tuple(results.values()),
             self.gradients.gradient_problem,
-            pull=None if self.pull is None else pull_of_piece,
+            pull=None if self.pull is None else pull_piece,
         )
 
     def _make_result(self, name: str, known: Mapping[str, int]) -> Slot:

@@ -184,7 +184,10 @@ class _Trial:
             raise error
 
     def check_row_independence(self) -> None:
-        """Puts other rows beside rows, and any values behind sequences of a single valid size."""
+        """Raises if rows of other requests change results.
+
+        Sequences of a single valid size cannot be padded in a trial, so other values follow them.
+        """
         batch = self.bucketing.batch
         for variable in self.sizes.list_checked():
             size = self.sizes.find_size_below(variable)
@@ -203,7 +206,7 @@ class _Trial:
                         f"the content beyond {variable} = {smaller} in "
                         f"{self.sizes.bucket_text(variable)} changes",
                         format_remedy(
-                            self.bucketing, self.plausible, [variable], beside=variable == batch
+                            self.bucketing, self.plausible, [variable], mixes_rows=variable == batch
                         ),
                     )
 
@@ -279,9 +282,9 @@ class _Trial:
         names = " and ".join(variables)
         return UnsoundBucketsError(
             Message(
-                f"{self.bucketing.name}: {problem}. A table with fewer rows than the bucket, as of "
-                f"learned positions, does that: let the largest bucket of {names} be its length. "
-                "If it is right for all your requests, vouch for it: ",
+                f"{self.bucketing.name}: {problem}. A likely cause is a table with fewer rows than "
+                "the bucket, such as learned positions: make its length the largest bucket of "
+                f"{names}. If it is right for all your requests, vouch for it: ",
                 Argument("unchecked_padding", variables),
                 ".",
             ),
@@ -345,10 +348,10 @@ class _Trial:
         return None
 
     def _find_change_by_neighbors(self, smaller: Mapping[str, int]) -> ResultChange | None:
-        """Compares results with those for other numbers behind these sizes, in one program."""
+        """Compares results with those for other numbers after these sizes, in one program."""
         full = self.sizes.full
         values = {**full, **smaller}
-        # Neighbors are drawn anew, and rows of examples come in another order.
+        # Neighbors are drawn separately, and rows of examples are reordered.
         shifts = {v: int(size) for v, size in smaller.items()}
         for tensors, neighbors in zip(
             self._draw_inputs(values, DRAWS),
@@ -356,7 +359,7 @@ class _Trial:
             strict=True,
         ):
             filled = {name: _fill_up(tensors[name], neighbors[name]) for name in tensors}
-            # For a mask, rows of other requests are real; values behind a sequence are not.
+            # A mask marks rows of other requests as real, but not values after a sequence.
             real = {v: size for v, size in values.items() if v != self.bucketing.batch}
             beside = self._run(filled, {**full, **real}, full)
             alone = self._run(tensors, values, full)
@@ -367,7 +370,7 @@ class _Trial:
         return None
 
     def _compare_in_pieces(self, variable: str, size: int, first: int) -> None:
-        """Compares a whole of some size with its first part and the rest."""
+        """Compares the results for a size with those for its first part and for the rest."""
         inputs, outputs = self.bucketing.passed_inputs(), self.bucketing.outputs
         full = self.sizes.complete({variable: size})
         bucket = {**full, variable: self.sizes.bucket(variable)}
@@ -474,8 +477,8 @@ def _fill_up(tensor: Any, neighbors: Any) -> Any:
 def randomize_degenerate_weights(weights: Sequence[tf.Variable]) -> Iterator[None]:
     """Replaces weights without a finite nonzero number by small random numbers, and restores them.
 
-    A layer that is initialized to zero gives zeros even if it mixes rows; the weights of the next
-    version do not.
+    A layer that is initialized to zeros returns zeros even if it mixes rows. After training it
+    would not, so the trial would miss a fault.
     """
     rng = np.random.default_rng(0)
     before = [(variable, variable.read_value()) for variable in weights if _is_degenerate(variable)]

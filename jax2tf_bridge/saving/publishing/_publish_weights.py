@@ -131,8 +131,8 @@ def _read_required_sidecar(folder: AnyPath) -> tuple[Sidecar, Mapping[str, Porta
         check_complete(folder)
     except FileFormatError as e:
         raise FileFormatError(
-            f"The newest version, {folder}, is damaged, so no other version is made of it: {e} "
-            "Remove that folder to take the version before it, or publish the whole model.",
+            f"The newest version, {folder}, is damaged, so no new version can be based on it: {e} "
+            "Remove that folder to use the version before it, or publish the whole model.",
             file=e.file,
         ) from e
     contents = read_sidecar(folder)
@@ -151,7 +151,7 @@ def _match_tensors(
     """Checks weights against the variables, and returns them by their checkpoint keys."""
     by_name = {v.name: v for v in variables}
     problems = [
-        f"{name!r} is no variable of it{did_you_mean(str(name), by_name, quoted=True)}"
+        f"{name!r} is not one of its variables{did_you_mean(str(name), by_name, quoted=True)}"
         for name in tensors
         if name not in by_name
     ]
@@ -184,7 +184,7 @@ def _match_tensors(
         error = errors.pop() if len(errors) == 1 else ArgumentsError
         raise error(
             f"The weights do not fit the variables of {base}:{format_bullets(lines)}\n"
-            "Publish the whole model if the function takes these."
+            "Publish the whole model if its function now takes these."
         )
     return values
 
@@ -262,7 +262,7 @@ def _write_checkpoint(
     parts = []
     for i, group in enumerate(_iterate_groups(entries)):
         parts.append(str(folder / "parts" / f"{i:05}"))
-        _save_group(parts[-1], group, _read_copied(base, source, group))
+        _save_group(parts[-1], group, _read_unchanged(base, source, group))
     tf.raw_ops.MergeV2Checkpoints(
         checkpoint_prefixes=parts, destination_prefix=str(folder / "variables")
     )
@@ -284,10 +284,10 @@ def _iterate_groups(entries: Sequence[_TensorEntry]) -> Iterator[list[_TensorEnt
         yield group
 
 
-def _read_copied(
+def _read_unchanged(
     base: AnyPath, source: Path, group: Sequence[_TensorEntry]
 ) -> dict[str, tf.Tensor]:
-    """Reads the tensors that stay as in `base`; `source` is its copy on disk."""
+    """Reads the tensors of `base` that have no new value; `source` is its copy on disk."""
     copied = [entry for entry in group if entry.value is None]
     if not copied:
         return {}

@@ -124,7 +124,8 @@ class _OnDisk(VersionFolder):
         sync_tree(new)
 
     def lock(self) -> AbstractContextManager[None]:
-        # Not needed for uniqueness: the rename ensures it, also while others remove versions.
+        # Uniqueness does not need the lock: the rename ensures it, also while others remove
+        # versions.
         return lock_folder(self.path, _LOCK_SECONDS)
 
     def add(self, place: Path, notes: list[str]) -> int:
@@ -391,7 +392,7 @@ def _validate_keep(keep: int | None) -> int | None:
     if keep is None:
         return None
     if (count := as_integer(keep)) is None:
-        raise TypeError(f"keep is the number of versions that stay, an integer, and not {keep!r}")
+        raise TypeError(f"keep must be an integer: the number of versions that stay. Got: {keep!r}")
     if count < 1:
         raise ValueError(
             f"keep is {count}, but the newest version always stays: give 1 or more, or None to "
@@ -407,7 +408,9 @@ def _open_folder(root: str | os.PathLike[str]) -> VersionFolder:
     check_place(folder.path)
     exists = folder.path.exists()
     if os.path.islink(root) and not exists:
-        text = f"is a link to {folder.path}, which is not there: make that folder, or mend the link"
+        text = (
+            f"is a link to {folder.path}, which does not exist: create that folder, or fix the link"
+        )
         raise make_path_error(FileNotFoundError, errno.ENOENT, text, root)
     if exists:
         folder.check()

@@ -286,7 +286,7 @@ def _find_length_obstacle(bucketing: Bucketing, lengths: set[str]) -> str | None
     if unbucketed:
         reason = f"{', '.join(unbucketed)} has no buckets"
     elif unsliced:
-        reason = f"it would pad, and not slice {', '.join(unsliced)}"
+        reason = f"it would not slice the padding off {', '.join(unsliced)}"
     elif not bucketing.any_padding:
         reason = "it would pad with the first number of each input, and that may change results"
     else:

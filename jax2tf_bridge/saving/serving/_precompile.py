@@ -83,7 +83,7 @@ def _make_environment(cache: Path) -> dict[str, str]:
 
 def _run_in_session(model: str, requests: Iterable[WarmUpRequest]) -> None:
     v1 = tf.compat.v1
-    # Not entered as a context, in whose graph requests could not be decoded.
+    # Not a `with` block: requests could not be decoded in the graph of the session.
     with contextlib.closing(v1.Session(graph=tf.Graph())) as session:
         signatures = v1.saved_model.load(session, ["serve"], model).signature_def
         for request in requests:

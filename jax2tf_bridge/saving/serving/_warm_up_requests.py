@@ -290,8 +290,8 @@ class _Probe:
         for name, aval in avals_of(self.endpoint.inputs).items():
             if not can_have_shape(results[name], aval):
                 raise SavingError(
-                    f"{place} does not give what {self.endpoint.portable.name} takes, for the "
-                    f"example ({_format_types(example)}): {name}: expected "
+                    f"{place} does not return the arguments of {self.endpoint.portable.name} for "
+                    f"the example ({_format_types(example)}): {name}: expected "
                     f"{ServedArray.of_aval(aval)}, got {ServedArray.of_tensor(results[name])}. "
                     "Its sizes are fixed: open them with polymorphic_shapes, or pad to them in "
                     "preprocess."
@@ -299,7 +299,7 @@ class _Probe:
         _, problem = _solve(self.endpoint.inputs, results)
         if problem:
             raise SavingError(
-                f"{place} gives sizes that contradict each other, for the example "
+                f"{place} returns sizes that contradict each other, for the example "
                 f"({_format_types(example)}): {problem} Make them agree in preprocess, or give the "
                 "arguments different variables in polymorphic_shapes."
             )
@@ -386,7 +386,7 @@ def _repeat_rows(probe: _Probe, example: _Tensors) -> Iterator[dict[str, tf.Tens
     once = probe.solve_sizes(example)
     try:
         twice = probe.solve_sizes(with_rows(2 * rows))
-    except SavingError:  # the first axis is not that of rows
+    except SavingError:  # the first axis does not count rows
         return
     buckets = [
         sizes

@@ -335,11 +335,11 @@ class Endpoint:
         """
         examples = self.examples()
         if len(examples) > 1:
-            sizes = "buckets" if self.bucketing is not None else "fixed sizes alone"
+            sizes = "buckets" if self.bucketing is not None else "only fixed sizes"
             raise SavingError(
-                f"example of the signature {self.name}, which has {sizes}, must be a mapping of "
-                "values by input: several are for a signature with a preprocess, or with open "
-                "sizes and no buckets."
+                f"example of the signature {self.name}, which has {sizes}, must be one mapping of "
+                "values by input. A list of mappings is for signatures with a preprocess, or with "
+                "open sizes and no buckets."
             )
         return examples[0] if examples else {}
 

@@ -299,8 +299,9 @@ def name_ports(
         is_identifier = isinstance(new, str) and new.isascii() and new.isidentifier()
         if not is_identifier or not _can_be_keyword(new):
             raise SavingError(
-                f"{argument} {where} has the name {new!r}, which TensorFlow does not take: it "
-                "begins with a letter and has letters, digits and underscores."
+                f"{argument} {where} has the name {new!r}, which cannot be used: a name begins "
+                "with a letter, has only letters, digits and underscores, and is no keyword of "
+                "Python."
             )
     final = [
         renames.get(name, renames.get(path, name)) for name, path in zip(names, paths, strict=True)
@@ -311,8 +312,8 @@ def name_ports(
         if first != i:
             raise SavingError(
                 f"Two {kind}s {where} are named {name!r}, for {paths[first] or names[first]} and "
-                f"{paths[i] or names[i]}: rename one by {argument} (TensorFlow does not tell "
-                "upper from lower case)."
+                f"{paths[i] or names[i]}: rename one with {argument} (TensorFlow ignores "
+                "case)."
             )
     return tuple(map(NamedPort, final, paths, map(as_op_aval, avals)))
 

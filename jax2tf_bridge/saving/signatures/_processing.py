@@ -58,15 +58,15 @@ def check_preprocess(name: str, signature: Signature) -> None:
     if signature.processing.preprocess is None:
         if signature.processing.inputs:
             raise SavingError(
-                f"The signature {name} has inputs and no preprocess: they are what preprocess "
-                "takes. To rename inputs use input_names."
+                f"The signature {name} has inputs but no preprocess, and `inputs` are those of "
+                "preprocess. To rename inputs, use input_names."
             )
         return
     if not signature.processing.inputs:
         parameter = _first_parameter(signature.processing.preprocess)
         example = f"{parameter!r}: tf.TensorSpec([None], tf.string)"
         raise SavingError(
-            f"The signature {name} has a preprocess: say what it takes, as inputs={{{example}}}."
+            f"The signature {name} has a preprocess but no inputs. Pass inputs={{{example}}}."
         )
     _check_keywords(
         "preprocess", signature.processing.preprocess, signature.processing.inputs, name
@@ -90,7 +90,7 @@ def run_preprocess(endpoint: Endpoint, tensors: Mapping[str, Any]) -> dict[str, 
         leaves = endpoint.arguments.flatten(args, kwargs)
     except StructureError as e:
         raise SavingError(
-            f"{place} does not give the arguments of {endpoint.portable.name}: "
+            f"{place} does not return the arguments of {endpoint.portable.name}: "
             f"{_format_names_hint(results, names)}{e}"
         ) from e
     inputs, problems = {}, []
@@ -103,7 +103,7 @@ def run_preprocess(endpoint: Endpoint, tensors: Mapping[str, Any]) -> dict[str, 
     if problems:
         hint = f" {_format_names_hint(results, names)}".rstrip()
         raise SavingError(
-            f"{place} does not give the arguments of {endpoint.portable.name}:{hint}"
+            f"{place} does not return the arguments of {endpoint.portable.name}:{hint}"
             f"{format_bullets(problems)}"
             "\nChange what preprocess returns, or save the function for such arguments."
         )
@@ -186,7 +186,7 @@ def _find_problem(leaf: Any, port: NamedPort) -> str | None:
         return f"{expected} {leaf!r} of type {type(leaf).__name__}."
     got = f"{expected} {ServedArray.of_tensor(tensor)}"
     if tensor.dtype == tf.string:
-        return f"{got}. Make numbers of it, by a lookup table or tf.strings.to_number."
+        return f"{got}. Convert it to numbers with a lookup table or tf.strings.to_number."
     if not is_accepted_as(leaf if isinstance(leaf, _NUMBERS) else tensor, aval.op_dtype):
         return f"{got}. Cast it: tf.cast(..., tf.{aval.op_dtype})."
     rank = len(aval.op_shape)
@@ -211,11 +211,11 @@ def _name_outputs(place: str, results: Any) -> dict[str, Any]:
         results = {f"output_{i}": result for i, result in enumerate(several)}
     for key, value in results.items():
         if not isinstance(key, str):
-            raise SavingError(f"{place} gives an output named {key!r}: names are strings.")
+            raise SavingError(f"{place} returns an output named {key!r}: names are strings.")
         if value is None or isinstance(value, (Mapping, tuple, list)):
             raise SavingError(
-                f"{place} gives a {type(value).__name__} for the output {key}. Return a flat dict "
-                "of tensors, as {'label': label, 'scores': scores}."
+                f"{place} returns a {type(value).__name__} for the output {key}. Return a flat "
+                "dict of tensors, as {'label': label, 'scores': scores}."
             )
     return {
         key: value if isinstance(value, _NOT_DENSE) else tf.convert_to_tensor(value)

@@ -75,15 +75,16 @@ class Signature:
       disabled_checks: the DisabledSafetyCheck of `export`.
       runtime_checks: as in `export`: "drop" leaves out the checks of values that
         equinox.error_if and checkify.check make while the function runs.
-      takes_params: whether its first argument is the `params` of `save`; by default if `save` has
-        them.
+      takes_params: whether its first argument is the `params` of `save`; by default True if `save`
+        gets params.
       input_names: new names of inputs, by the name that follows from an argument or by its path,
         as {"x": "image"}.
       output_names: new names of outputs likewise; or one name for each, in order.
       defaults: values of inputs that a caller may leave out, by name. TensorFlow Serving fills
         them in over gRPC; over REST callers pass every input. The methods of a loaded model fill
         in any of up to five; if more have defaults, a call leaves out all of them or none.
-        Arrays within a container have no defaults there. With `preprocess` these are its inputs.
+        Arrays in containers have no defaults in methods. With `preprocess`, the names are those of
+        its inputs.
       processing: TensorFlow functions that run before and after the function.
       seed: the form of PRNG keys among the inputs: "key" is their uint32 words; "scalar" is a
         seed, a uint32 from which jax.random.key makes the key.
@@ -112,7 +113,7 @@ class Signature:
 
 
 _MAX_GRAPH_BYTES = 2**31 - 1 - (1 << 20)
-"""Maximum size of saved_model.pb in bytes, less some room for what is not counted."""
+"""Maximum size of the modules in bytes: that of saved_model.pb, less room for the rest."""
 
 _TAKEN = frozenset(
     {"params", "constants", "gradients", "signatures", "resources"}
@@ -144,8 +145,8 @@ def check_names(signatures: Mapping[str, Signature]) -> tuple[str, ...]:
             )
         if name in _TAKEN:
             raise SavingError(
-                f"A signature cannot be named {name!r}: a loaded model has something else of that "
-                "name."
+                f"A signature cannot be named {name!r}: a loaded model has another attribute of "
+                "that name."
             )
         if signatures[name].seed not in ("key", "scalar"):
             raise SavingError(

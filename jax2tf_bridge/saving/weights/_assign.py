@@ -52,8 +52,8 @@ class WeightsReport:
     def __str__(self) -> str:
         count = len(self.assigned)
         lines = [f"{count} variable{'' if count == 1 else 's'} assigned"]
-        lines += [f"{name} keeps its value: nothing is there for it" for name in self.missing]
-        lines += [f"{path} is of no variable" for path in self.unexpected]
+        lines += [f"{name} keeps its value: no weight matches it" for name in self.missing]
+        lines += [f"{path} matches no variable" for path in self.unexpected]
         return "\n".join(lines)
 
 
@@ -76,8 +76,8 @@ def assign_weights(
         mappings, lists and tuples), or a mapping from paths as "params/dense/kernel" to arrays.
         Values are converted if JAX would take them as another dtype (32 bits for 64).
       partial: whether variables may keep their values, and paths may fit no variable.
-      rename: the variable's name for a path: a mapping for paths with another name, or a function;
-        None for paths to leave out.
+      rename: maps the path of a weight to the name of its variable: a mapping with the paths that
+        differ, or a function. A name of None leaves the path out.
 
     Returns:
       The variables with the paths of their values and, with `partial`, what was left over.
@@ -177,8 +177,8 @@ def _name_paths(saved: Mapping[str, Any], paths: Sequence[str]) -> tuple[str, ..
         if there and not is_known:
             raise StructureError(
                 f"{' and '.join(repr(paths[i]) for i in group[:5])} have the same name in "
-                f"TensorFlow, and the model has {', '.join(sorted(there)[:5])}: which belongs to "
-                "which is unknown. Say so for each with rename={'path': 'name', ...}; None leaves "
+                f"TensorFlow, and the model has {', '.join(sorted(there)[:5])}: it is unknown "
+                "which belongs to which. Map each with rename={'path': 'name', ...}; None leaves "
                 "one out."
             )
     return names
@@ -205,7 +205,7 @@ def _match_keys_as_paths(
 def _split_path(path: str) -> tuple[str, ...]:
     try:
         return split_path(path)
-    except StateDictError:  # of a mapping, whose keys may be anything
+    except StateDictError:  # keys of a mapping may be any text
         return tuple(path.split("/"))
 
 
@@ -216,7 +216,7 @@ def _make_matching_error(
     lines = differences(described, matching.unexpected, variables)
     hints = ["partial=True assigns what fits."] if matching.pairs else []
     if not source.leaves or "" in source.leaves:
-        hints = ["Give a state dict, or the path of a file: they are no tree of weights."]
+        hints = ["These are not a tree of weights. Pass a state dict, or the path of a file."]
     # The last name of a variable is the shortest; it lacks the name of a Keras model.
     for missing in (matching.missing, [variables[name].names[-1] for name in matching.missing]):
         before, lacking = find_prefixes(missing, matching.unexpected)
@@ -230,7 +230,7 @@ def _make_matching_error(
             if before
             else f"lambda path: '{lacking}/' + path"
         )
-        hints.insert(0, f"{path} may be for {name}: rename={function} would say so.")
+        hints.insert(0, f"{path} may belong to {name}. If so, pass rename={function}.")
         break
     end = "\n" + " ".join(hints) if hints else ""
     text = f"{_format_owner(source)} do not fit the variables of the model"
@@ -253,8 +253,8 @@ def _format_owner(source: PathWeights) -> str:
 
 # Modules are trackable objects, and so are models that tf.saved_model.load read.
 _TRACKABLE: type = tf.Module.__bases__[0]
-# Keras exports a second variable for each below this attribute, which nothing reads.
-_SECOND = "_all_variables"
+# Below this attribute, Keras exports a copy of each variable, which nothing reads.
+_COPIES = "_all_variables"
 # Attribute of boxes around a single value: nnx.Variable, linen.Partitioned.
 _IN_A_BOX = "/value"
 
@@ -321,17 +321,17 @@ def model_variables(model: Any) -> dict[str, NamedVariable]:
     if not variables_by_id:
         raise StructureError(
             f"The {type(model).__name__} has no variables. Expected a tf.Module, a Keras model, a "
-            "loaded SavedModel or a tree of tf.Variables; a model of Keras has them once it was "
-            "built or paths_by_name."
+            "loaded SavedModel or a tree of tf.Variables; a Keras model has them once it was "
+            "built or called."
         )
     return _key_by_name(list(variables_by_id.values()))
 
 
 def _key_by_name(variables: Sequence[NamedVariable]) -> dict[str, NamedVariable]:
-    own_names = {n for v in variables if not _is_second(v) for n in _own_names(v.variable)}
+    own_names = {n for v in variables if not _is_unread_copy(v) for n in _own_names(v.variable)}
     by_name: dict[str, NamedVariable] = {}
     for variable in variables:
-        if _is_second(variable) and not own_names.isdisjoint(_own_names(variable.variable)):
+        if _is_unread_copy(variable) and not own_names.isdisjoint(_own_names(variable.variable)):
             continue
         name = plain = variable.names[0]
         for number in itertools.count(1):
@@ -342,15 +342,15 @@ def _key_by_name(variables: Sequence[NamedVariable]) -> dict[str, NamedVariable]
     return by_name
 
 
-def _is_second(variable: NamedVariable) -> bool:
-    """Returns whether only Keras' list of all variables leads to it, which nothing reads."""
-    return _SECOND in variable.names[0].split("/")
+def _is_unread_copy(variable: NamedVariable) -> bool:
+    """Returns whether it is one of the copies that Keras exports."""
+    return _COPIES in variable.names[0].split("/")
 
 
 def _walk(root: Any) -> Iterator[tuple[Sequence[str], Any]]:
     """Yields every reachable variable with its names, those behind fewer attributes first."""
     count = itertools.count()
-    # Private attributes come last: trackers keep what public ones name there as well.
+    # Private attributes come last: trackers list the objects of public attributes there again.
     queue: list[tuple[int, int, int, str, Any]] = [(0, 0, next(count), "", root)]
     entered = set()
     while queue:

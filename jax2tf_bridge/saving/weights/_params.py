@@ -37,7 +37,7 @@ class ArrayInFile:
     """
 
     def __init__(self, file: WeightsFile, path: str, info: LeafInfo) -> None:
-        """Placeholder for the array at a path of a file."""
+        """Represents the array at a path of a file."""
         self._file, self._path = file, path
         self.shape, self.dtype = info.shape, info.dtype
 
@@ -100,7 +100,7 @@ class PathWeights:
 
     @staticmethod
     def of_checkpoint(path: str | os.PathLike[str]) -> PathWeights:
-        """Reads a checkpoint of Orbax, which has lists besides dicts."""
+        """Reads a checkpoint of Orbax, which may contain lists and dicts."""
         tree = read_weights(path)
         return PathWeights(flatten_state(tree), os.fspath(path), tree)
 
@@ -176,7 +176,7 @@ def leaves_for(tree: TreeSpec, params: Any, what: str, root: str) -> list[Any]:
         matching = match(_list_targets(tree), source.leaves)
         if not matching.missing and not matching.unexpected:
             return [source.leaves[path] for path in matching.pairs.values()]
-        if is_flat(params) or (matching.pairs and not _is_of_dicts(tree)):
+        if is_flat(params) or (matching.pairs and not _is_dict_tree(tree)):
             return _match_leaves_by_path(tree, source, what)
         raise
 
@@ -185,10 +185,10 @@ def _match_leaves_by_path(tree: TreeSpec, source: PathWeights, what: str) -> lis
     targets = _list_targets(tree)
     matching = match(targets, source.leaves)
     if matching.missing or matching.unexpected:
-        whose = f"The weights in {source.file}" if source.file else "params"
+        owner = f"The weights in {source.file}" if source.file else "params"
         lines = differences(dict.fromkeys(matching.missing, ""), matching.unexpected, targets)
         hint = _format_hint(matching.missing, matching.unexpected, source.file)
-        raise StructureError(f"{whose} do not fit {what}:{format_bullets(lines)}\n{hint}")
+        raise StructureError(f"{owner} do not fit {what}:{format_bullets(lines)}\n{hint}")
     return [source.leaves[matching.pairs[name]] for name in targets]
 
 
@@ -205,8 +205,8 @@ def _format_hint(missing: Sequence[str], unexpected: Sequence[str], file: str) -
     return "Give the weights that it was exported with, or export it for these."
 
 
-def _is_of_dicts(tree: TreeSpec) -> bool:
-    return tree.kind in ("leaf", "dict") and all(map(_is_of_dicts, tree.children))
+def _is_dict_tree(tree: TreeSpec) -> bool:
+    return tree.kind in ("leaf", "dict") and all(map(_is_dict_tree, tree.children))
 
 
 def _list_targets(tree: TreeSpec) -> dict[str, tuple[str, ...]]:
