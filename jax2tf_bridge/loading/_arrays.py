@@ -60,7 +60,7 @@ class SavedVariables:
             actual = array_type_text(entry.dtype, entry.shape)
             expected = array_type_text(dtype, shape)
             raise FileFormatError(
-                f"{self._prefix}.index has {actual} for {key!r}, and the SavedModel says "
+                f"{self._prefix}.index has {actual} for {key!r}, but the SavedModel has "
                 f"{expected}: they do not belong together. Copy the SavedModel anew, or save it "
                 "again.",
                 file=f"{self._prefix}.index",
@@ -104,7 +104,7 @@ def make_jax_array(data: bytes, aval: Aval, name: str) -> jax.Array:
     """
     if aval.op_dtype in NEED_X64 and not jax.config.read("jax_enable_x64"):
         raise DTypeError(
-            f"{name} is {aval}, and JAX's values of 64 bits are switched off: call "
+            f"{name} is {aval}, but 64-bit values are disabled in JAX: call "
             "jax.config.update('jax_enable_x64', True), or set JAX_ENABLE_X64=1, before load."
         )
     try:

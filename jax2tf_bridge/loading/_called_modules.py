@@ -69,7 +69,8 @@ def _read_module(
     node = read_module_call(0, call.scope.body.name, call.node)
     if node.has_tokens:
         raise NotCallableError(
-            f"the module of {call.place} has effects, which exist in its JAX alone"
+            f"the module of {call.place} has ordered effects, which JAX cannot run from a "
+            f"SavedModel"
         )
     if node.functions:
         raise NotCallableError(f"the module of {call.place} calls TensorFlow functions itself")

@@ -263,7 +263,7 @@ def _get_dtype_name(leaf: Any) -> str:
 def _flatten_arguments(portable: PortableFunction) -> PortableFunction:
     """Flattens arguments and results, so that no pytree node type needs to be registered.
 
-    The gradient behind the last stored one raises a GradientError.
+    The gradient after the last stored one raises a GradientError.
     """
     return replace(
         portable,

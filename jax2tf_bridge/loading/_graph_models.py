@@ -182,7 +182,7 @@ def _make_function(
         for dtype in dtypes:
             _check_dtype(dtype, "a cast")
         if isinstance(leaf, Opaque):
-            raise NotCallableError(f"it needs {leaf.reason}, which is TensorFlow's")
+            raise NotCallableError(f"it needs {leaf.reason}, which only TensorFlow can run")
         if isinstance(leaf, GraphVariable):
             if leaf.node not in names:
                 raise NotCallableError(f"it reads the variable {leaf.node}, which is not restored")
@@ -275,7 +275,7 @@ def _check_has_modules(folder: AnyPath, graph: Graph) -> None:
     raise FileFormatError(
         f"{folder} holds no JAX function: none of its {len(graph.functions)} functions has an "
         f"{CALL_MODULE} operation, as save(), jax2tf and Orbax write it. jax2tf's models without "
-        "native serialization (before 2023) are TensorFlow's operations alone.",
+        "native serialization (before 2023) contain only TensorFlow's operations.",
         file=str(folder),
     )
 
@@ -283,7 +283,7 @@ def _check_has_modules(folder: AnyPath, graph: Graph) -> None:
 def _nothing_loaded_error(folder: AnyPath, problems: Mapping[str, str]) -> FileFormatError:
     if not problems:
         return FileFormatError(
-            f"{folder} has no signatures, so that it does not say which of its functions to call. "
+            f"{folder} has no signatures, so it is unknown which of its functions to call. "
             "Save it with signatures=...",
             file=str(folder),
         )

@@ -221,14 +221,16 @@ def _refine(
 def _format_type(aval: Aval) -> str:
     element = ELEMENT_TYPES.get(aval.op_dtype)
     if element is None:
-        raise ModuleError(f"A value of dtype {aval.dtype} cannot be given to a StableHLO module.")
+        raise ModuleError(f"A value of dtype {aval.dtype} cannot be passed to a StableHLO module.")
     return f"tensor<{''.join(f'{size}x' for size in aval.op_shape)}{element}>"
 
 
 def _parse_type(text: str) -> Aval:
     sizes, dtype = _split_type(text)
     if "?" in sizes:
-        raise ModuleError(f"A module gives a {text} at known shapes, whose size JAX cannot tell.")
+        raise ModuleError(
+            f"A module returns a {text} for known shapes, and JAX cannot determine its size."
+        )
     return Aval(tuple(map(int, sizes)), dtype)
 
 
@@ -236,7 +238,7 @@ def _split_type(text: str) -> tuple[list[str], str]:
     parts = read_tensor_type(text)
     if parts is None:
         raise ModuleError(
-            f"A module takes or gives a {text}, whose shape or dtype JAX cannot tell."
+            f"A module takes or returns a {text}, whose shape or dtype JAX does not know."
         )
     return parts
 

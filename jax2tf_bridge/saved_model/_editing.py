@@ -41,7 +41,7 @@ _SHARDY = "use_shardy_partitioner"
 
 
 def check_place(path: AnyPath) -> None:
-    """Raises if TensorFlow takes a part of a path for a pattern that does not match itself.
+    """Raises if TensorFlow reads a part of a path as a pattern that does not match itself.
 
     TensorFlow finds the variables by patterns, on disk and behind schemes: "*" also matches itself,
     but "[1]" only matches "1".
@@ -53,8 +53,8 @@ def check_place(path: AnyPath) -> None:
     for part in str(whole).split(os.sep if isinstance(path, Path) else "/"):
         if "\\" in part or not fnmatchcase(part, part):
             text = (
-                f"is no place for a SavedModel: TensorFlow takes {part!r} for a pattern of names, "
-                "and finds nothing there. Name a path without brackets and backslashes"
+                f"cannot hold a SavedModel: TensorFlow reads {part!r} as a pattern, which does not "
+                "match that name. Use a path without brackets and backslashes"
             )
             raise make_path_error(OSError, errno.EINVAL, text, path)
 
@@ -143,12 +143,12 @@ def replace_modules(saved_model: ProtoMessage, modules: Sequence[NewModule]) -> 
     Raises:
       FileFormatError: the file is damaged, or would be too large for TensorFlow.
     """
-    of_nodes = _numbers(saved_model)
-    if len(of_nodes) != len(modules):
-        raise ValueError(f"the model has {len(of_nodes)} modules, and not {len(modules)}")
+    numbers = _number_nodes(saved_model)
+    if len(numbers) != len(modules):
+        raise ValueError(f"the model has {len(numbers)} modules, not {len(modules)}")
 
     def node(message: ProtoMessage) -> Pieces | None:
-        number = of_nodes.get(message.start)
+        number = numbers.get(message.start)
         return None if number is None else _with_module(message, modules[number])
 
     library: _Edits = {LibraryField.FUNCTIONS: {FunctionField.NODES: node}}
@@ -166,7 +166,7 @@ def replace_modules(saved_model: ProtoMessage, modules: Sequence[NewModule]) -> 
     return whole
 
 
-def _numbers(saved_model: ProtoMessage) -> dict[int, int]:
+def _number_nodes(saved_model: ProtoMessage) -> dict[int, int]:
     """Maps the start of each module's node to the number that `read_saved_model` gives it."""
     numbers: dict[int, int] = {}
     for meta_graph in saved_model.messages(SavedModelField.META_GRAPHS, "a graph of the model"):

@@ -267,7 +267,7 @@ class LibraryFunction(GraphBody):
         names = self._names(OpField.RESULTS)
         missing = [name for name in names if name not in tensors]
         if missing:
-            raise self.error(f"it does not say what its result {missing[0]} is")
+            raise self.error(f"it does not define its result {missing[0]}")
         return tuple(tensors[name] for name in names)
 
     def _names(self, number: int) -> tuple[str, ...]:

@@ -210,7 +210,7 @@ class MetaGraph:
                     elif field.number == MetaInfoField.TENSORFLOW_VERSION:
                         self.tensorflow = info.text(field)
             elif part.number == MetaGraphField.SAVER:
-                saver = message.message(part, "how variables are restored")
+                saver = message.message(part, "the saver")
                 self.restore = saver.text_of(SaverField.RESTORE)
 
     @cached_property

@@ -122,8 +122,8 @@ def read_saved_model(
     # Models that save() writes for a target without XLA have no modules.
     if not (modules or accept_any_tool or (folder / SIDECAR).exists()):
         raise FileFormatError(
-            f"The SavedModel {folder} has no XlaCallModule op: nothing in it was made by JAX's or "
-            "the bridge's conversion to StableHLO.",
+            f"The SavedModel {folder} has no XlaCallModule op, so it contains no function that JAX "
+            "or the bridge converted to StableHLO.",
             file=str(folder),
         )
     sidecar, problem = sidecar_facts(folder)

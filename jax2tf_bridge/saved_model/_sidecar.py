@@ -163,7 +163,7 @@ def write_sidecar(
         text = _encode(sidecar, files)
         decoded, _ = _decode(JsonValue.of(text))
         if decoded != sidecar:
-            raise JsonProblem("read back, it is not the same")
+            raise JsonProblem("it changes when it is read back")
         if sidecar.signatures.keys() != portables.keys():
             raise JsonProblem(
                 f"it has the signatures {sorted(sidecar.signatures)}, and the portable functions "
@@ -256,7 +256,7 @@ def _encode(sidecar: Sidecar, files: Mapping[str, str]) -> str:
     try:
         text = json.dumps(value, indent=2, sort_keys=True, default=_as_json) + "\n"
     except TypeError as e:
-        raise JsonProblem(f"it holds what JSON does not: {e}") from e
+        raise JsonProblem(f"JSON cannot hold one of its values: {e}") from e
     if len(text) > _MAX_SIDECAR_BYTES:
         raise JsonProblem(f"it has {len(text)} bytes, and at most {_MAX_SIDECAR_BYTES} are read")
     return text
@@ -272,20 +272,20 @@ def _as_json(value: Any) -> Any:
 
 def _read_text(file: AnyPath) -> str:
     if not file.is_file():
-        raise JsonProblem("it is no regular file")
+        raise JsonProblem("it is not a regular file")
     size = file.stat().st_size
     if size > _MAX_SIDECAR_BYTES:
         raise JsonProblem(f"it has {size} bytes, and at most {_MAX_SIDECAR_BYTES} are read")
     try:
         return file.read_bytes().decode()
     except UnicodeDecodeError as e:
-        raise JsonProblem(f"byte {e.start} is no UTF-8") from e
+        raise JsonProblem(f"byte {e.start} is not UTF-8") from e
 
 
 def _find_record(folder: AnyPath, name: str) -> AnyPath:
     file = folder / RECORDS / name
     if not file.is_file():
-        raise JsonProblem(f"it names {RECORDS / name}, which is not there")
+        raise JsonProblem(f"it names {RECORDS / name}, which does not exist")
     return file
 
 
@@ -413,7 +413,7 @@ def _check_unique(subject: str, texts: Iterable[str]) -> None:
     seen: set[str] = set()
     for text in texts:
         if text in seen:
-            raise JsonProblem(f"{subject} {text!r:.80} is there twice")
+            raise JsonProblem(f"{subject} {text!r:.80} occurs twice")
         seen.add(text)
 
 

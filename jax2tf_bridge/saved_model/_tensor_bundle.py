@@ -92,7 +92,7 @@ class TensorBundle:
         size = file.stat().st_size
         if size > _MAX_INDEX_BYTES:
             raise FileFormatError(
-                f"{self.index} has {size:,} bytes, and an index of variables has fewer: it is "
+                f"{self.index} has {size:,} bytes, too many for an index of variables: it is "
                 "damaged, or of another format. Copy or write it again.",
                 file=self.index,
             )
@@ -174,7 +174,7 @@ def _read_table(index: ProtoMessage) -> Iterator[tuple[bytes, ProtoMessage]]:
         end = block.end
         for key, value in _iterate_entries(block):
             if previous is not None and key <= previous:
-                raise block.error(value.start, "its names are in no order")
+                raise block.error(value.start, "its names are not sorted")
             budget -= len(key)
             if budget < 0:
                 problem = "its names are longer than any that TensorFlow writes"
@@ -298,8 +298,8 @@ def append_tensors(prefix: str | os.PathLike[str], tensors: Mapping[str, NewTens
             size, checksum = _write_blocks(file.write, tensor.blocks())
             if size != tensor.type.size:
                 raise SavingError(
-                    f"{key} became another array while it was written: expected {tensor.type} of "
-                    f"{tensor.type.size} bytes, got {size}. Save weights that stay as they are, "
+                    f"{key} changed its size while it was written: expected {tensor.type} of "
+                    f"{tensor.type.size} bytes, got {size}. Save weights that do not change, "
                     "or copies."
                 )
             entries[key.encode()] = _encode_entry(tensor.type, at, size, checksum)

@@ -18,7 +18,7 @@ from jax2tf_bridge.saved_model._schema import ShapeField, TensorProtoField
 STRING = "string"
 """Dtype of texts; its elements have no fixed size."""
 
-_TENSORFLOWS_OWN = {
+_TENSORFLOW_DTYPES = {
     7: (STRING, 0),
     11: ("qint8", 8),
     12: ("quint8", 8),
@@ -31,13 +31,13 @@ _TENSORFLOWS_OWN = {
 _NUMBERS = [(row, row.tensorflow) for row in ALL_DTYPES if row.tensorflow is not None]
 
 DTYPES: Mapping[int, str] = MappingProxyType(
-    {number: name for number, (name, _) in _TENSORFLOWS_OWN.items()}
+    {number: name for number, (name, _) in _TENSORFLOW_DTYPES.items()}
     | {number: row.name for row, number in _NUMBERS}
 )
 """Maps the numbers in types.proto to the names of dtypes."""
 
 STORED_BITS: Mapping[str, int] = MappingProxyType(
-    {name: bits for name, bits in _TENSORFLOWS_OWN.values() if bits}
+    {name: bits for name, bits in _TENSORFLOW_DTYPES.values() if bits}
     # Elements of fewer than 8 bits take a byte each.
     | {row.name: max(8, row.bits) for row, _ in _NUMBERS}
 )
@@ -47,7 +47,7 @@ STORED_BITS: Mapping[str, int] = MappingProxyType(
 Shape: TypeAlias = tuple[int | None, ...] | None
 """Shape with None for unknown sizes; None if the rank is unknown."""
 
-_OF_REFERENCES = 100
+_REFERENCE_OFFSET = 100
 """Offset of the dtype numbers of TensorFlow 1's references."""
 
 _MAX_RANK = 254
@@ -79,7 +79,7 @@ class TensorSpec:
 
 def dtype_name(number: int) -> str:
     """Returns the name of the dtype with this number."""
-    plain = number - _OF_REFERENCES if number > _OF_REFERENCES else number
+    plain = number - _REFERENCE_OFFSET if number > _REFERENCE_OFFSET else number
     return DTYPES.get(plain, f"dtype {number}")
 
 
@@ -187,7 +187,7 @@ def read_constant(tensor: ProtoMessage, dtype_of: Callable[[str], Any]) -> np.nd
     size = math.prod(shape)
     if len(content):
         if len(content) != size * dtype.itemsize:
-            problem = "a constant has not as many elements as its shape says"
+            problem = "the number of elements of a constant does not match its shape"
             raise tensor.error(tensor.start, problem)
         return _reshape(tensor, np.frombuffer(content, dtype), shape)
     values = np.concatenate(pieces) if pieces else np.zeros(0)

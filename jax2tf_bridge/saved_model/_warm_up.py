@@ -75,10 +75,10 @@ def requests_in(record: ProtoMessage) -> Iterator[Request]:
     Raises:
       FileFormatError: the entry is damaged.
     """
-    for log in _messages(record, PredictionLogField.PREDICT_LOG, "a request to predict"):
-        for request in _messages(log, PredictionLogField.REQUEST, "a request to predict"):
+    for log in _messages(record, PredictionLogField.PREDICT_LOG, "a predict request"):
+        for request in _messages(log, PredictionLogField.REQUEST, "a predict request"):
             name = ""
-            for spec in _messages(request, RequestField.MODEL_SPEC, "what a request is for"):
+            for spec in _messages(request, RequestField.MODEL_SPEC, "the model spec of a request"):
                 name = spec.text_of(ModelSpecField.SIGNATURE_NAME) or name
             inputs = dict(
                 request.entry(field, "an input of a request")
@@ -99,7 +99,7 @@ def read_requests(folder: AnyPath) -> Iterator[Request]:
         return
     try:
         for record in _read_records(path):
-            yield from requests_in(ProtoMessage(record, "a request to warm up", str(path)))
+            yield from requests_in(ProtoMessage(record, "a warm-up request", str(path)))
     except FileFormatError:
         raise  # its text says more
     except ValueError as e:

@@ -30,7 +30,7 @@ class FileStatus:
     Attributes:
       size: the size in bytes; 0 for a folder.
       is_folder: whether it is a folder.
-      state: a value that changes when the file is written again, if the storage tells.
+      state: a value that changes when the file is written again; "" if the storage has none.
     """
 
     size: int
@@ -273,7 +273,7 @@ def _is_installed(package: str) -> bool:
 
 def _missing_text(scheme: str) -> str:
     if scheme in _TENSORFLOW_ONLY:
-        return f"needs TensorFlow, which alone has {scheme}://: pip install tensorflow"
+        return f"needs TensorFlow, which alone supports {scheme}://: pip install tensorflow"
     more = _PACKAGES.get(scheme)
     if not _is_installed("fsspec"):
         packages = " ".join(["'jax2tf-bridge[storage]'", *([more] if more else [])])

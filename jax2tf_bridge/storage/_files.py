@@ -68,8 +68,8 @@ def replace_file_at(path: str | os.PathLike[str], *, bytes_of: str) -> Iterator[
         if target.exists() and not target.is_file():
             # A file would replace a device or a pipe.
             raise FileExistsError(
-                f"{target} is there and is no regular file: write elsewhere, or write the bytes of "
-                f"{bytes_of} to it."
+                f"{target} exists and is not a regular file: choose another path, or write the "
+                f"bytes that {bytes_of} returns to it."
             )
         replacement = _replace_on_disk(target)
     try:

@@ -197,7 +197,7 @@ class StoragePath:
 def wait_until(
     holds: Callable[[], bool],
     path: StoragePath,
-    problem: str = "was written, and is not there as it was written",
+    problem: str = "was written, but the storage does not show it as it was written",
 ) -> None:
     """Polls until storage shows a change, for some seconds, because some shows it with a delay.
 
@@ -263,7 +263,7 @@ def as_path(path: str | os.PathLike[str]) -> AnyPath:
             return Path(text)
         whole = f"{match[1]}://{text[match.end() :]}"
         problem = (
-            "has one slash behind the scheme, as pathlib writes addresses: give it as the text "
+            "has one slash after the scheme, because pathlib drops the other: pass the text "
             f"{whole!r}"
         )
         raise make_path_error(OSError, errno.EINVAL, problem, text)

@@ -136,8 +136,8 @@ def lock_folder(folder: Path, seconds: float) -> Iterator[None]:
 def _make(parent: Path, name: str) -> tuple[Path, int]:
     boot, node = _machine()
     for _ in range(100):
-        made = tempfile.mkdtemp(dir=parent, prefix=f".{name}.partial-{boot}-{node}-")
-        place = Path(os.path.abspath(made))
+        folder = tempfile.mkdtemp(dir=parent, prefix=f".{name}.partial-{boot}-{node}-")
+        place = Path(os.path.abspath(folder))
         try:
             handle = os.open(place / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         except FileNotFoundError:
@@ -149,7 +149,9 @@ def _make(parent: Path, name: str) -> tuple[Path, int]:
         if _lock(handle) is not False and (place / _LOCK).exists():
             return place, handle
         os.close(handle)
-    raise make_path_error(OSError, errno.EBUSY, "is cleared by others all the time", parent)
+    raise make_path_error(
+        OSError, errno.EBUSY, "is cleared by other processes again and again", parent
+    )
 
 
 def _clear_if_dead(place: Path, name: str, target: Path | None, same_machine: bool) -> None:

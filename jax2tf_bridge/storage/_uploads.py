@@ -164,7 +164,7 @@ def whole_upload(path: StoragePath, *, overwrite: bool, last: str) -> Iterator[P
         claim = make_claim(path, PARTIAL, place)
         with _withdraw_on_error(claim):
             if _rival_claims(path.parent, claim):
-                text = "is just being written by somebody else"
+                text = "is being written by another process"
                 raise make_path_error(FileExistsError, errno.EEXIST, text, path)
             check_free_upload(path, overwrite=overwrite)
         # Leftovers beside a complete directory are removed by the next writer.
@@ -178,7 +178,7 @@ def check_free_upload(path: StoragePath, *, overwrite: bool) -> None:
     if status is None:
         return
     if not status.is_folder:
-        text = "is there already, and is no folder"
+        text = "is there already, and is not a folder"
         raise make_path_error(NotADirectoryError, errno.ENOTDIR, text, path)
     if not path.names():
         return
@@ -214,14 +214,14 @@ def send(source: Path, claim: Claim, last: str, *, record: StoragePath | None = 
     target = claim.directory
     try:
         if not (source / last).is_file():
-            text = f"is not written: it would be seen by its {last}, and its writer left none"
+            text = f"is not written: readers look for its {last}, and the writer made none"
             raise make_path_error(FileNotFoundError, errno.ENOENT, text, target)
         if record is not None:
             size = _write_marker(record)
             wait_until(lambda: record.has_size(size), record)
         _send_all(source, target, claim, last)
     except BaseException as error:
-        if _is_there(target / last, source / last):
+        if _is_uploaded(target / last, source / last):
             notes = _tidy(claim, last)
             if isinstance(error, OSError):
                 # The error came after the rename, for example when the old name was removed.
@@ -245,7 +245,7 @@ def _send_all(source: Path, target: StoragePath, claim: Claim, last: str) -> Non
             sizes[name] = _copy(file, target / name)
     waiting = _waiting_name(last)
     sizes[waiting] = _copy(source / last, target / waiting)
-    # Another process may have removed files, if it took this writer for dead.
+    # Another process may have removed files, if it thought that this writer had ended.
     for name, size in sizes.items():
         wait_until(lambda n=name, s=size: (target / n).has_size(s), target / name)  # type: ignore[misc]
     wait_until(claim.file.exists, claim.file)
@@ -259,7 +259,7 @@ def _copy(file: Path, target: StoragePath) -> int:
         return copy.tell()
 
 
-def _is_there(path: StoragePath, source: Path) -> bool:
+def _is_uploaded(path: StoragePath, source: Path) -> bool:
     try:
         return path.has_size(source.stat().st_size)
     except OSError:

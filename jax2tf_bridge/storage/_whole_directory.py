@@ -136,12 +136,12 @@ def _make_folders(folder: Path) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield
-        for made in missing:
-            sync_folder(made.parent)
+        for created in missing:
+            sync_folder(created.parent)
     except BaseException:
-        for made in missing:
+        for created in missing:
             with contextlib.suppress(OSError):  # other processes use it
-                made.rmdir()
+                created.rmdir()
         raise
 
 
@@ -153,7 +153,7 @@ def _existing_parent(path: Path) -> Path:
     """
     above = next(folder for folder in path.absolute().parents if folder.exists())
     if not above.is_dir():
-        raise make_path_error(NotADirectoryError, errno.ENOTDIR, "is a file, and no folder", above)
+        raise make_path_error(NotADirectoryError, errno.ENOTDIR, "is a file, not a folder", above)
     return above
 
 
@@ -174,7 +174,7 @@ def _make_full_disk_error(code: int, parent: Path, partial: Path, needed: int | 
         free = shutil.disk_usage(parent).free + _size(partial)
         text += f": {in_units(free)} are free"
         text += ", which is not enough" if needed is None else f", {in_units(needed)} are needed"
-    return make_path_error(OSError, code, f"{text}. What was there is unchanged", parent)
+    return make_path_error(OSError, code, f"{text}. Existing files are unchanged", parent)
 
 
 def _size(folder: Path) -> int:
@@ -193,7 +193,7 @@ def check_free(path: Path, *, overwrite: bool, has: str | None = None) -> None:
         return
     if not path.is_dir():
         raise make_path_error(
-            NotADirectoryError, errno.ENOTDIR, "is there already, and is no folder", path
+            NotADirectoryError, errno.ENOTDIR, "is there already, and is not a folder", path
         )
     if path.samefile(Path.cwd()) or path.is_mount():
         raise make_path_error(
@@ -205,7 +205,7 @@ def check_free(path: Path, *, overwrite: bool, has: str | None = None) -> None:
         there = Message("is there already; ", Argument("overwrite", True), " replaces it")
         raise make_path_error(FileExistsError, errno.EEXIST, there, path)
     if has is not None and not (path / has).exists():
-        text = f"is not replaced: it has no {has}, but something else"
+        text = f"is not replaced: it has other contents, and no {has}"
         raise make_path_error(FileExistsError, errno.EEXIST, text, path)
 
 

@@ -54,7 +54,7 @@ class Container:
         there = list(state.keys())
         known = set(there)
         if (is_sequence or self._has_fields) and known != set(self.keys):
-            expected = f", so of {keys_text(self.keys)}" if is_sequence else ""
+            expected = f", which has {keys_text(self.keys)}" if is_sequence else ""
             return f"the target is {self}{expected}; the state has {keys_text(there, self._noun)}"
         missing = [key for key in self.keys if key not in known]
         if missing:

@@ -243,7 +243,7 @@ class WeightsFile(Mapping[str, Any]):
     def _missing(self, path: object) -> str:
         below = [leaf for leaf in self._leaves if leaf.startswith(f"{path}/")]
         if below:
-            leaves = f"{len(below)} below it, such as {below[0]!r}"
-            return f"{path!r} is no leaf of {self.file}, which has {leaves}"
+            leaves = f"{len(below)} leaves below it, such as {below[0]!r}"
+            return f"{path!r} is not a leaf of {self.file}, which has {leaves}"
         meant = did_you_mean(str(path), islice(self._leaves, _MAX_COMPARED), quoted=True)
         return f"no leaf {path!r} in {self.file}, which has {len(self)}{meant}"

@@ -72,14 +72,14 @@ def level_hint(children: Mapping[str, Any], missing: str, state: Any) -> str:
     """
     there = set(state.keys())
     if any(isinstance(key, str) and key.startswith(f"{missing}/") for key in there):
-        return "Its keys are paths: unflatten_state makes the nested dict of them"
+        return "Its keys are paths: unflatten_state turns them into nested dicts"
     child = children[missing]
     if type(child) is dict and child and set(map(str, child)) <= there:
-        return f"It has all keys of the target's {missing!r}: is {{{missing!r}: state}} meant?"
+        return f"It has all keys of the target's {missing!r}: did you mean {{{missing!r}: state}}?"
     # Other mappings may read files.
     for key, inner in state.items() if type(state) is dict else ():
         if isinstance(inner, Mapping) and set(children) <= set(inner):
-            return f"Its {key!r} has them all: is state[{key!r}] meant?"
+            return f"Its {key!r} has them all: did you mean state[{key!r}]?"
     return ""
 
 

@@ -138,21 +138,21 @@ def unflatten_state(flat: Mapping[str, Any]) -> dict[str, Any]:
     {'params': {'dense': {'kernel': 1.5, 'bias': 2}}}
     """
     root: dict[str, Any] = {}
-    # The ids of the dicts made here, because a leaf may be a dict too, which must not change.
-    made = {id(root)}
+    # The ids of the dicts created here: leaves may be dicts, too, and must not change.
+    created = {id(root)}
     for path, leaf in flat.items():
         keys = split_path(path)
         if not keys:
             if len(flat) > 1:
-                _refuse_overlap("", next(other for other in flat if other))
+                _refuse_overlap("", next(nested for nested in flat if nested))
             whole: dict[str, Any] = leaf
             return whole
         node = root
         for depth, key in enumerate(keys[:-1], start=1):
             if key not in node:
                 node[key] = {}
-                made.add(id(node[key]))
-            elif id(node[key]) not in made:
+                created.add(id(node[key]))
+            elif id(node[key]) not in created:
                 _refuse_overlap(join_path(keys[:depth]), path)
             node = node[key]
         if keys[-1] in node:
@@ -183,11 +183,11 @@ def check_keys_differ(keys: Iterable[Any], path: Callable[[], str]) -> None:
     """
     first: dict[str, Any] = {}
     for key in keys:
-        other = first.setdefault(str(key), key)
-        if other is not key:
+        earlier = first.setdefault(str(key), key)
+        if earlier is not key:
             raise StateDictError(
-                f"{path() or 'at the top'}: the keys {other!r} and {key!r} are the same text, and "
-                "the keys of a state dict are text. Rename one of them.",
+                f"{path() or 'at the top'}: the keys {earlier!r} and {key!r} are the same text, "
+                "and the keys of a state dict are text. Rename one of them.",
                 path=path(),
             )
 

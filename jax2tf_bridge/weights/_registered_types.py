@@ -195,8 +195,8 @@ def restore_with_flax(
         ] or [(path, f"the state is {describe(state)}")]
         raise mismatch(
             lines,
-            "Make it what to_state_dict gives of the target. Flax, which has the type "
-            f"{type(target).__name__}, says {type(error).__name__}: {error}",
+            "Give it the structure of to_state_dict(target). The type is registered with Flax: "
+            f"{type(target).__name__}; Flax raised {type(error).__name__}: {error}",
         ) from error
 
 
@@ -211,8 +211,8 @@ def _state_by_flax(target: Any, path: str) -> Any:
         raise  # an error of the bridge, which the functions of the type call
     except _FLAX_ERRORS as error:
         raise StateDictError(
-            f"{path or 'at the top'}: Flax, which has the type {type(target).__name__}, gives it "
-            f"no state: {type(error).__name__}: {error}",
+            f"{path or 'at the top'}: Flax, with which the type {type(target).__name__} is "
+            f"registered, cannot make its state: {type(error).__name__}: {error}",
             path=path,
         ) from error
 
@@ -235,5 +235,5 @@ def _restore_nested(own: Any, state: Any, keys: Keys, nested: NestedHandlers) ->
         if key in state
     }
     if all(state[key] is part for key, part in parts.items()):
-        return state  # unchanged, and in its own type
+        return state  # unchanged, so it keeps its type
     return {key: parts.get(key, part) for key, part in state.items()}

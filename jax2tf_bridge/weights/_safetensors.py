@@ -102,14 +102,14 @@ def _header(source: FileSource) -> tuple[str, int]:
     if length > source.size - _LENGTH:
         raise _make_error(
             source,
-            f"its header has {length} bytes, and the file {source.size - _LENGTH} in all behind "
-            "the header's length",
+            f"its header should have {length} bytes, but only {source.size - _LENGTH} follow its "
+            "length",
         )
     data = source.content(Span(_LENGTH, length))
     try:
         return str(data, "utf-8"), _LENGTH + length
     except UnicodeDecodeError as e:
-        raise _make_error(source, f"byte {_LENGTH + e.start}, in the header, is no UTF-8") from e
+        raise _make_error(source, f"byte {_LENGTH + e.start}, in the header, is not UTF-8") from e
 
 
 def _tensor(name: str, value: JsonValue, start: int, file: str) -> StoredArray:
@@ -119,7 +119,7 @@ def _tensor(name: str, value: JsonValue, start: int, file: str) -> StoredArray:
     if len(offsets) != 2 or offsets[0] > offsets[1]:
         raise value.get("data_offsets").problem("where the bytes begin, and where they end")
     if code not in DTYPES:
-        raise value.get("dtype").problem(f"one of {', '.join(DTYPES)}, which NumPy has arrays of")
+        raise value.get("dtype").problem(f"a dtype that NumPy supports: {', '.join(DTYPES)}")
     dtype = read_dtype(DTYPES[code], file)
     tensor = f"the tensor {name!r:.200}"
     if isinstance(dtype, str):
@@ -131,7 +131,7 @@ def _tensor(name: str, value: JsonValue, start: int, file: str) -> StoredArray:
     if size != end - begin or not fits_numpy(shape, dtype):
         takes = f"{size} bytes" if fits_numpy(shape, dtype) else "too many bytes for any file"
         text = array_type_text(dtype.name, shape)
-        raise JsonProblem(f"{tensor} is {text:.200}, {takes}, and has {end - begin}")
+        raise JsonProblem(f"{tensor} is {text:.200}, {takes}, but has {end - begin}")
     return StoredArray(start + begin, dtype, shape)
 
 
@@ -149,7 +149,7 @@ def _check_places(tensors: Mapping[str, StoredArray], start: int, end: int) -> N
         at += tensor.info.nbytes
     if at != end - start:
         kind = "ends too early" if end - start < at else "has more at its end"
-        raise JsonProblem(f"it {kind}: its tensors take {at} bytes, and {end - start} are there")
+        raise JsonProblem(f"it {kind}: its tensors take {at} bytes, and it has {end - start}")
 
 
 def _path(name: str) -> str:

@@ -17,7 +17,7 @@ from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.storage import OpenedFile, StoragePath, as_path
 
 HEADER_ROOM = 2048
-"""Minimum number of bytes of a window, except at the end; enough for the headers of any array."""
+"""Minimum size of a window in bytes, except at the end; enough for the headers of any array."""
 
 # Sizes of windows: long for sequences of small leaves, short between skipped large ones.
 _LONG_WINDOW = 1 << 16
@@ -147,7 +147,7 @@ class FileSource(ByteSource):
             )
         if not stat.S_ISREG(mode):
             raise FileFormatError(
-                f"{self.file} is no regular file: read its bytes and use msgpack_restore.",
+                f"{self.file} is not a regular file: read its bytes and use msgpack_restore.",
                 file=self.file,
             )
         self._handle = self._open()
@@ -312,10 +312,10 @@ def _time_text(nanoseconds: int) -> str:
 
 _PICKLE = "a pickle: load it with the library that wrote it, and give the object"
 _FORMATS: tuple[tuple[int, bytes, str], ...] = (
-    (0, b"\x1f\x8b", "a gzip file: decompress it before"),
-    (0, b"\x28\xb5\x2f\xfd", "a zstd file: decompress it before"),
-    (0, b"BZh", "a bzip2 file: decompress it before"),
-    (0, b"\xfd7zXZ\x00", "an xz file: decompress it before"),
+    (0, b"\x1f\x8b", "a gzip file: decompress it first"),
+    (0, b"\x28\xb5\x2f\xfd", "a zstd file: decompress it first"),
+    (0, b"BZh", "a bzip2 file: decompress it first"),
+    (0, b"\xfd7zXZ\x00", "an xz file: decompress it first"),
     (
         0,
         b"PK\x03\x04",
@@ -325,7 +325,7 @@ _FORMATS: tuple[tuple[int, bytes, str], ...] = (
     (0, b"\x89HDF\r\n\x1a\n", "an HDF5 file: load it with Keras or h5py, and give the arrays"),
     (0, b"\x93NUMPY", "an array of numpy.save: load it, and give a state dict with it"),
     *((0, bytes([0x80, protocol]), _PICKLE) for protocol in (2, 3, 4, 5)),
-    (4, b"JXFN", "a .jaxfn file: it holds a function, which read_function reads, and no weights"),
+    (4, b"JXFN", "a .jaxfn file, which holds a function, not weights: read it with read_function"),
     (0, b"{", "JSON, so text"),
 )
 

@@ -241,7 +241,7 @@ class _PlainTrees:
             return state
         if depth > _MAX_PLAIN_DEPTH or type(state) is not dict:
             raise _NotPlainError
-        leaf_types, restored, below = self._leaf_types, self.restore, depth + 1
+        leaf_types, restore, below = self._leaf_types, self.restore, depth + 1
         try:
             if kind is dict:
                 if not has_text_keys(target):
@@ -249,13 +249,13 @@ class _PlainTrees:
                 return {
                     key: state[key]
                     if type(child) in leaf_types
-                    else restored(child, state[key], below)
+                    else restore(child, state[key], below)
                     for key, child in target.items()
                 }
             if len(state) != len(target):
                 raise _NotPlainError
             results = [
-                state[key] if type(child) in leaf_types else restored(child, state[key], below)
+                state[key] if type(child) in leaf_types else restore(child, state[key], below)
                 for key, child in zip(index_keys(len(target)), target, strict=False)
             ]
         except KeyError:
@@ -434,8 +434,9 @@ class _StateMaker(_ObjectWalk):
             if not isinstance(key, str):
                 raise StateDictError(
                     f"{self._path() or 'at the top'}: the function registered for "
-                    f"{type(target).__name__} gives a state with the key {key!r} of type "
-                    f"{type(key).__name__}. The keys of a state dict are text: let it use str().",
+                    f"{type(target).__name__} returns a state with the key {key!r} of type "
+                    f"{type(key).__name__}. The keys of a state dict are text: convert it with "
+                    f"str().",
                     path=self._path(),
                 )
 

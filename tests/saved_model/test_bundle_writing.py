@@ -82,8 +82,8 @@ def test_the_index_is_the_one_that_tensorflow_writes(prefix: str, tmp_path: Path
 def test_another_size_than_announced_is_refused(prefix: str) -> None:
     array = np.ones(3, np.float32)
     message = (
-        "n/w became another array while it was written: expected float32\\[3\\] of 12 bytes, got "
-        "24. Save weights that stay as they are, or copies."
+        "n/w changed its size while it was written: expected float32\\[3\\] of 12 bytes, got "
+        "24. Save weights that do not change, or copies."
     )
     with pytest.raises(SavingError, match=message):
         append_tensors(prefix, {"n/w": new_tensor(array, times=2)})

@@ -81,7 +81,7 @@ def test_something_else_is_not_replaced(tmp_path: Path) -> None:
     source = model(tmp_path / "a")
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "thesis.tex").write_text("all")
-    with pytest.raises(FileExistsError, match=r"it has no saved_model\.pb, but something else"):
+    with pytest.raises(FileExistsError, match=r"it has other contents, and no saved_model\.pb"):
         change(source, tmp_path / "b", overwrite=True)
     assert files(tmp_path / "b") == {"thesis.tex": "all"}
 
@@ -90,14 +90,14 @@ def test_something_else_is_not_replaced(tmp_path: Path) -> None:
 def test_names_that_tensorflow_takes_for_others_are_no_places(tmp_path: Path, name: str) -> None:
     source = model(tmp_path / "a")
     text = re.escape(
-        f"{tmp_path / name / 'm'} is no place for a SavedModel: TensorFlow takes {name!r} for a "
-        "pattern of names, and finds nothing there. Name a path without brackets and backslashes"
+        f"{tmp_path / name / 'm'} cannot hold a SavedModel: TensorFlow reads {name!r} as a "
+        "pattern, which does not match that name. Use a path without brackets and backslashes"
     )
     with pytest.raises(OSError, match=f"^{text}$"):
         change(source, tmp_path / name / "m")
     assert not (tmp_path / name).exists()
     (tmp_path / "link").symlink_to(tmp_path / name)
-    with pytest.raises(OSError, match=re.escape(f"TensorFlow takes {name!r} for a pattern")):
+    with pytest.raises(OSError, match=re.escape(f"TensorFlow reads {name!r} as a pattern")):
         change(source, tmp_path / "link" / "m")
     # These stand for themselves as well.
     for plain in ("b*?", "b[1", "b]1", "b {1}"):
@@ -109,7 +109,7 @@ def test_names_that_tensorflow_takes_for_others_are_no_places(tmp_path: Path, na
 def test_a_file_is_no_place(tmp_path: Path, path: str) -> None:
     source = model(tmp_path / "a")
     (tmp_path / "file").write_text("x")
-    with pytest.raises(NotADirectoryError, match="no folder"):
+    with pytest.raises(NotADirectoryError, match="not a folder"):
         change(source, tmp_path / path, overwrite=True)
 
 

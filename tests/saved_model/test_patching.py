@@ -95,7 +95,7 @@ def test_a_function_that_is_there_twice(tmp_path: Path) -> None:
 
 def test_more_or_fewer_modules_are_refused(tmp_path: Path) -> None:
     folder = MODEL.write(tmp_path / "m")
-    with pytest.raises(ValueError, match="the model has 3 modules, and not 1"):
+    with pytest.raises(ValueError, match="the model has 3 modules, not 1"):
         replace_modules(read_message(folder), [NewModule(b"", 8, False)])
 
 

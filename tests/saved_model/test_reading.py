@@ -264,13 +264,13 @@ def test_requests_to_warm_up_are_counted(
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "it is no JSON: Expecting value: line 1 column 1 (char 0)"),
+        ("", "it is not JSON: Expecting value: line 1 column 1 (char 0)"),
         (
             "{",
-            "it is no JSON: Expecting property name enclosed in double quotes: line 1 column 2 "
+            "it is not JSON: Expecting property name enclosed in double quotes: line 1 column 2 "
             "(char 1)",
         ),
-        ("\xff", "byte 0 is no UTF-8"),
+        ("\xff", "byte 0 is not UTF-8"),
         ("[" * 100_000, "its values are nested too deeply"),
         ("[]", "the whole: expected an object, got []"),
         ('{"signatures": [1]}', None),
@@ -313,8 +313,8 @@ def test_folders_that_are_no_saved_model(tmp_path: Path) -> None:
 def test_a_model_without_modules(tmp_path: Path) -> None:
     folder = Model({"main": [node("a", "Identity")]}).write(tmp_path / "m")
     assert refusal(folder) == (
-        f"The SavedModel {folder} has no XlaCallModule op: nothing in it was made by JAX's or the "
-        "bridge's conversion to StableHLO."
+        f"The SavedModel {folder} has no XlaCallModule op, so it contains no function that JAX or "
+        "the bridge converted to StableHLO."
     )
 
 

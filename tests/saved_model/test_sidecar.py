@@ -200,16 +200,16 @@ def two(**changes: Any) -> Sidecar:
             f"float32[2,3], with the digest {TABLE.digest}, which is not among the constants.",
         ),
         (two(constants=(replace(ENTRY, shape=(6,)),)), "which is not among the constants"),
-        (two(variables=(WEIGHT, WEIGHT)), "variables: the name 'params/w' is there twice"),
+        (two(variables=(WEIGHT, WEIGHT)), "variables: the name 'params/w' occurs twice"),
         (
             two(variables=(WEIGHT, replace(WEIGHT, name="v"))),
-            "variables and constants: the key 'params/w/.ATTRIBUTES/V' is there twice",
+            "variables and constants: the key 'params/w/.ATTRIBUTES/V' occurs twice",
         ),
         (two(constants=(replace(ENTRY, digest="12"),)), "constants[0].digest: expected a SHA-256"),
         (two(bridge="\ud800"), "bridge: expected text, got '\\ud800'"),
         (two(variables=(replace(WEIGHT, shape=(-1,)),)), "variables[0].shape[0]: expected a whole"),
-        (two(variables=(replace(WEIGHT, **ODD),)), "it holds what JSON does not: Object of"),
-        (two(variables=(replace(WEIGHT, **LIST),)), "read back, it is not the same"),
+        (two(variables=(replace(WEIGHT, **ODD),)), "JSON cannot hold one of its values: Object of"),
+        (two(variables=(replace(WEIGHT, **LIST),)), "it changes when it is read back"),
     ],
 )
 def test_a_sidecar_that_could_not_be_read_is_not_written(
@@ -224,7 +224,7 @@ def test_a_sidecar_that_could_not_be_read_is_not_written(
 
 def test_gradients_that_are_not_there(tmp_path: Path) -> None:
     sidecar = Sidecar("1", "2", {"f": signature(vjp_order=3)}, constants=(ENTRY,))
-    with pytest.raises(SerializationError, match="only VJPs up to order 2 are there"):
+    with pytest.raises(SerializationError, match="only VJPs up to order 2 exist"):
         write_sidecar(tmp_path, sidecar, {"f": portable()})
 
 
@@ -241,11 +241,11 @@ def test_size_is_bounded(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("data", "text"),
     [
-        (b"", "it is no JSON: Expecting value"),
+        (b"", "it is not JSON: Expecting value"),
         (b"[" * 1_000_000, "its values are nested too deeply"),
-        (b"\xff", "byte 0 is no UTF-8"),
-        (b"1" * 10_000, "it is no JSON: Exceeds the limit"),
-        (b'{"a": 1, "a": 2}', "it is no JSON: an object has a field twice, of a, a"),
+        (b"\xff", "byte 0 is not UTF-8"),
+        (b"1" * 10_000, "it is not JSON: Exceeds the limit"),
+        (b'{"a": 1, "a": 2}', "it is not JSON: an object has a field twice: a, a"),
         (b"[]", "the whole: expected an object with the field format, got []"),
         (
             b'{"format": 1}',
@@ -319,7 +319,7 @@ def change_sidecar(folder: Path, change: Callable[[Any], object]) -> None:
         (
             "signatures.f.record",
             "g.jaxfn",
-            "signatures: the portable function 'g.jaxfn' is there twice",
+            "signatures: the portable function 'g.jaxfn' occurs twice",
         ),
         ("signatures.f.inputs.x", "x", "signatures['f'].inputs['x']: expected an object, got 'x'"),
         ("signatures.f.inputs.x.shape", [3], "inputs['x'].shape: expected text, got [3]"),
@@ -373,11 +373,11 @@ def test_what_is_no_file(saved: Path) -> None:
     """Opening a pipe would wait for ever."""
     (saved / RECORDS / "_.jaxfn").unlink()
     os.mkfifo(saved / RECORDS / "_.jaxfn")
-    assert f"it names {RECORDS / '_.jaxfn'}, which is not there" in refusal(saved)
+    assert f"it names {RECORDS / '_.jaxfn'}, which does not exist" in refusal(saved)
     (saved / SIDECAR).unlink()
     os.mkfifo(saved / SIDECAR)
     assert stat.S_ISFIFO((saved / SIDECAR).stat().st_mode)
-    assert "it is no regular file" in refusal(saved)
+    assert "it is not a regular file" in refusal(saved)
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:

@@ -183,14 +183,14 @@ def test_root_that_cannot_be_one() -> None:
     with pytest.raises(OSError, match=r"^flaky:// is a bucket, or .*, as flaky://bucket/model$"):
         publish_version("flaky://", write)
 
-    with pytest.raises(OSError, match=r"^flaky://root/m\[1\] is no place for a SavedModel: Tenso"):
+    with pytest.raises(OSError, match=r"^flaky://root/m\[1\] cannot hold a SavedModel: Tenso"):
         publish_version("flaky://root/m[1]", write)
 
     def without_graph(path: Path) -> None:
         path.mkdir()
         (path / "data").write_text("x")
 
-    text = r"/2 is not written: it would be seen by its saved_model\.pb, and its writer left none"
+    text = r"/2 is not written: readers look for its saved_model\.pb, and the writer made none"
     with pytest.raises(FileNotFoundError, match=text):
         publish_version(ROOT, without_graph)
     check_clean(1)
@@ -226,7 +226,7 @@ def test_directory_that_somebody_else_is_writing() -> None:
     path = root() / "m"
     with _uploads.stage_upload() as place:
         make_claim(path, PARTIAL, place)
-        text = "^flaky://root/models/m is just being written by somebody else$"
+        text = "^flaky://root/models/m is being written by another process$"
         with pytest.raises(FileExistsError, match=text), whole_directory(path, has=PB) as folder:
             write(folder)
     with whole_directory(path, has=PB) as folder:

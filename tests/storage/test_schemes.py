@@ -68,7 +68,7 @@ def test_path_has_the_methods_of_pathlib() -> None:
 def test_paths_on_disk_stay_pathlibs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert as_path(str(tmp_path)) == as_path(tmp_path) == as_path(f"file://{tmp_path}") == tmp_path
     assert as_path(r"C:/models") == Path("C:/models")
-    with pytest.raises(OSError, match=r"^gs:/bucket/m has one slash behind .* 'gs://bucket/m'$"):
+    with pytest.raises(OSError, match=r"^gs:/bucket/m has one slash after .* 'gs://bucket/m'$"):
         as_path(Path("gs://bucket/m"))
     with pytest.raises(OSError, match=r"^file://tmp/x names another machine: give the path alone"):
         as_path("file://tmp/x")
@@ -110,7 +110,7 @@ def test_joined_addresses_are_refused(path: str) -> None:
 @pytest.mark.parametrize(
     ("path", "installed", "text"),
     [
-        ("ram://a/b", {"fsspec"}, "needs TensorFlow, which alone has ram://: pip install tensorf"),
+        ("ram://a/b", {"fsspec"}, "needs TensorFlow, which alone supports ram://: pip install"),
         ("gs://a/b", {"fsspec"}, "needs a package for gs://: pip install gcsfs"),
         ("s3://a/b", set(), r"needs fsspec for s3://: pip install 'jax2tf-bridge\[storage\]' s3fs"),
         (
@@ -255,13 +255,13 @@ def test_directory_that_is_there_stays() -> None:
     text = r"is not replaced: overwrite=True needs a local path, .* publish the next version below"
     with pytest.raises(FileExistsError, match=text):
         check_free(path, overwrite=True, has=PB)
-    with pytest.raises(NotADirectoryError, match="is there already, and is no folder"):
+    with pytest.raises(NotADirectoryError, match="is there already, and is not a folder"):
         check_free(path / PB, overwrite=False)
 
 
 def test_directory_without_its_last_file_is_not_sent() -> None:
     path = as_path("memory://root/m")
-    text = r"is not written: it would be seen by its saved_model\.pb, and its writer left none"
+    text = r"is not written: readers look for its saved_model\.pb, and the writer made none"
     with contextlib.ExitStack() as stack:
         (stack.enter_context(whole_directory(path, has=PB)) / "variables").mkdir(parents=True)
         with pytest.raises(FileNotFoundError, match=text):

@@ -80,11 +80,11 @@ def test_what_is_there_stays(tmp_path: Path) -> None:
     (tmp_path / "full" / "kept").write_text("x")
     before = contents(tmp_path)
     for overwrite in (False, True):
-        with pytest.raises(NotADirectoryError, match="is there already, and is no folder"):
+        with pytest.raises(NotADirectoryError, match="is there already, and is not a folder"):
             write(tmp_path / "file", overwrite=overwrite)
-    with pytest.raises(NotADirectoryError, match="is a file, and no folder"):
+    with pytest.raises(NotADirectoryError, match="is a file, not a folder"):
         write(tmp_path / "file" / "below")
-    text = r"is not replaced: it has no saved_model\.pb, but something else"
+    text = r"is not replaced: it has other contents, and no saved_model\.pb"
     with (
         pytest.raises(FileExistsError, match=text),
         whole_directory(tmp_path / "full", overwrite=True, has="saved_model.pb"),
@@ -149,7 +149,7 @@ def test_what_comes_while_it_is_written_stays(tmp_path: Path) -> None:
         (tmp_path / "m").mkdir()
         (tmp_path / "m" / "theirs").write_text("x")
 
-    text = r"is not replaced: it has no saved_model\.pb, but something else"
+    text = r"is not replaced: it has other contents, and no saved_model\.pb"
     with pytest.raises(FileExistsError, match=text):
         write_by(tmp_path / "m", writes, has="saved_model.pb")
     assert contents(tmp_path) == ["m", "m/theirs"]
@@ -436,7 +436,7 @@ def test_full_disk_says_what_is_free(
     assert caught.value.errno == code
     assert caught.value.__cause__ is error
     assert str(caught.value).startswith(f"{tmp_path} cannot be written to (")
-    assert str(caught.value).endswith(". What was there is unchanged")
+    assert str(caught.value).endswith(". Existing files are unchanged")
     assert contents(tmp_path) == ["m", "m/old"]
 
 

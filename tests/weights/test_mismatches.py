@@ -42,7 +42,7 @@ def test_all_differences_are_in_one_error_and_the_first_is_its_path() -> None:
     assert str(caught.value).endswith(
         "\n  - params/layers_0: the target is a dict with the keys 'kernel', 'bias'; the state is "
         "a Python int"
-        "\n  - params/layers: the target is a list of length 2, so of the keys '0', '1'; the "
+        "\n  - params/layers: the target is a list of length 2, which has the keys '0', '1'; the "
         "state has the key '0'"
     )
 
@@ -99,7 +99,8 @@ def test_lengths_of_lists_must_agree(state: Any, has: str) -> None:
     for target in ([0, 0], (0, 0)):
         kind = type(target).__name__
         assert (
-            f"at the top: the target is a {kind} of length 2, so of the keys '0', '1'; the state "
+            f"at the top: the target is a {kind} of length 2, which has the keys '0', '1'; the "
+            f"state "
             f"has {has}" in message(target, state)
         )
 
@@ -135,15 +136,15 @@ def test_fields_of_named_tuples_must_agree(state: Any, has: str) -> None:
 def test_a_state_one_level_too_deep_or_too_high_is_recognised() -> None:
     inner = TARGET["params"]
     state = to_state_dict(TARGET)
-    assert "Its 'params' has them all: is state['params'] meant?" in message(inner, state)
-    assert "It has all keys of the target's 'params': is {'params': state} meant?" in message(
+    assert "Its 'params' has them all: did you mean state['params']?" in message(inner, state)
+    assert "It has all keys of the target's 'params': did you mean {'params': state}?" in message(
         TARGET, state["params"]
     )
 
 
 def test_a_flat_state_is_recognised() -> None:
     flat = flatten_state(TARGET)
-    assert "Its keys are paths: unflatten_state makes the nested dict" in message(TARGET, flat)
+    assert "Its keys are paths: unflatten_state turns them into nested" in message(TARGET, flat)
 
 
 def test_the_name_stands_before_the_path() -> None:

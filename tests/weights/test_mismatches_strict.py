@@ -143,9 +143,9 @@ def test_variables_of_tensorflow_are_compared_too() -> None:
 
 def test_a_level_too_many_or_too_few_is_recognized() -> None:
     inner = {"dense": {"kernel": np.ones(2)}}
-    with pytest.raises(StateDictError, match=r"is \{'params': state\} meant\?"):
+    with pytest.raises(StateDictError, match=r"did you mean \{'params': state\}\?"):
         from_state_dict({"params": inner}, inner, strict=True)
-    with pytest.raises(StateDictError, match=r"is state\['params'\] meant\?"):
+    with pytest.raises(StateDictError, match=r"did you mean state\['params'\]\?"):
         from_state_dict(inner, {"params": inner}, strict=True)
-    with pytest.raises(StateDictError, match="Its keys are paths: unflatten_state makes"):
+    with pytest.raises(StateDictError, match="Its keys are paths: unflatten_state turns"):
         from_state_dict(inner, {"dense/kernel": np.ones(2)}, strict=True)

@@ -131,8 +131,8 @@ def message(tree: Any, write: Callable[[Any], bytes] = msgpack_serialize) -> str
         ),
         (
             {CHUNKED_KEY: True, "b": 1},
-            "is a dict with the key '__msgpack_chunked_array__', by which readers know arrays in "
-            "chunks: expected other keys. Rename it, or write the array itself.",
+            "is a dict with the key '__msgpack_chunked_array__', which marks arrays in "
+            "chunks for readers: expected other keys. Rename it, or write the array itself.",
         ),
         (
             jax.random.key(0),
@@ -323,7 +323,8 @@ def test_arrays_that_are_gone_when_they_are_written() -> None:
         list(planned.blocks())
     assert str(caught.value).startswith("w is an array that could not be copied to the host: ")
     assert str(caught.value).endswith(
-        " Nothing was written; jax.block_until_ready(tree) raises the same where the array is made."
+        " Nothing was written; jax.block_until_ready(tree) raises the same error where the array "
+        "is computed."
     )
 
 

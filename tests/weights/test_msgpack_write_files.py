@@ -58,8 +58,8 @@ def test_what_was_there_is_replaced(tmp_path: Path) -> None:
 def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     texts = {
-        tmp_path / "pipe": "is there and is no regular file: write elsewhere, or write the bytes "
-        "of to_bytes to it.",
+        tmp_path / "pipe": "exists and is not a regular file: choose another path, or write the "
+        "bytes that to_bytes returns to it.",
         tmp_path: "is a folder: name a file in it.",
     }
     for path, text in texts.items():

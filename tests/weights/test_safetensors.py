@@ -121,16 +121,16 @@ def test_a_name_through_another_tensor_has_no_tree(file: Path) -> None:
 @pytest.mark.parametrize(
     ("header", "data", "problem"),
     [
-        (b"", b"", "it is no JSON"),
-        (b"{nope", b"", "it is no JSON"),
+        (b"", b"", "it is not JSON"),
+        (b"{nope", b"", "it is not JSON"),
         (b"[]", b"", "the whole: expected an object"),
-        (b'{"\xff":1}', b"", "byte 10, in the header, is no UTF-8"),
+        (b'{"\xff":1}', b"", "byte 10, in the header, is not UTF-8"),
         (b'{"a":' * 100_000, b"", "its values are nested too deeply"),
-        (b'{"a":1,"a":2}', b"", "has a field twice, of a, a"),
+        (b'{"a":1,"a":2}', b"", "has a field twice: a, a"),
         (b'{"a\\ud83d":{}}', b"", "expected text, got 'a\\\\ud83d'"),
         ({"a": 1}, b"", r"\['a'\]: expected an object with the field dtype, got 1"),
-        ({"a": PAIR}, bytes(7), "it ends too early: its tensors take 8 bytes, and 7 are there"),
-        ({"a": PAIR}, bytes(9), "it has more at its end: its tensors take 8 bytes, and 9"),
+        ({"a": PAIR}, bytes(7), "it ends too early: its tensors take 8 bytes, and it has 7"),
+        ({"a": PAIR}, bytes(9), "it has more at its end: its tensors take 8 bytes, and it has 9"),
         (
             {"a": PAIR, "b": PAIR},
             bytes(8),
@@ -143,7 +143,7 @@ def test_a_name_through_another_tensor_has_no_tree(file: Path) -> None:
         ),
         ({"a": PAIR | {"data_offsets": [8, 0]}}, bytes(8), r"got \[8, 0\]"),
         ({"a": PAIR | {"data_offsets": [0]}}, bytes(8), r"got \[0\]"),
-        ({"a": PAIR | {"shape": [3]}}, bytes(8), r"'a' is float32\[3\], 12 bytes, and has 8"),
+        ({"a": PAIR | {"shape": [3]}}, bytes(8), r"'a' is float32\[3\], 12 bytes, but has 8"),
         ({"a": PAIR | {"shape": [-2]}}, bytes(8), "expected a whole number from 0"),
         ({"a": PAIR | {"shape": [2.0]}}, bytes(8), "expected a whole number from 0"),
         ({"a": PAIR | {"shape": [True, 2]}}, bytes(8), "expected a whole number from 0"),
@@ -155,7 +155,11 @@ def test_a_name_through_another_tensor_has_no_tree(file: Path) -> None:
             b"",
             "too many bytes for any file",
         ),
-        ({"a": PAIR | {"dtype": "F4"}}, bytes(8), "expected one of BOOL, I8, .*, got 'F4'"),
+        (
+            {"a": PAIR | {"dtype": "F4"}},
+            bytes(8),
+            "expected a dtype that NumPy supports: BOOL, I8, .*, got 'F4'",
+        ),
         ({"a": PAIR | {"dtype": "F31"}}, bytes(8), "got 'F31'"),
         ({"__metadata__": {"step": 1}}, b"", "expected text, got 1"),
     ],
@@ -175,7 +179,7 @@ def test_damaged_headers(header: Any, data: bytes, problem: str, file: Path) -> 
     ("length", "problem"),
     [
         (2**63, "its header has 9223372036854775808 bytes, and at most 100000000 are allowed"),
-        (100, "its header has 100 bytes, and the file 2 in all behind the header's length"),
+        (100, "its header should have 100 bytes, but only 2 follow its length"),
     ],
 )
 def test_lengths_of_headers(length: int, problem: str, file: Path) -> None:

@@ -130,8 +130,8 @@ def test_keys_of_a_state_that_are_not_text_are_an_error_that_names_them() -> Non
     with pytest.raises(StateDictError) as caught:
         to_state_dict({"x": [kind()]})
     assert str(caught.value) == (
-        "x/0: the function registered for Fresh gives a state with the key 2 of type int. The "
-        "keys of a state dict are text: let it use str()."
+        "x/0: the function registered for Fresh returns a state with the key 2 of type int. The "
+        "keys of a state dict are text: convert it with str()."
     )
     assert caught.value.path == "x/0"
 
@@ -227,7 +227,7 @@ def test_partial_is_stored_by_its_arguments() -> None:
         StateDictError, match=r"f: the state lacks 'keywords'\. The target is a Part"
     ):
         from_state_dict({"f": target}, {"f": {"args": {}}})
-    with pytest.raises(StateDictError, match="f/args: the target is a tuple of length 2, so of"):
+    with pytest.raises(StateDictError, match="f/args: the target is a tuple of length 2, which"):
         from_state_dict({"f": target}, {"f": {"args": {}, "keywords": {"c": {"0": 1}}}})
 
 

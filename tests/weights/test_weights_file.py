@@ -243,7 +243,9 @@ def test_a_path_that_is_none_is_explained(path: Path) -> None:
     with open_weights(path) as weights:
         with pytest.raises(KeyError, match=r"no leaf 'params/dense/kernl' .* did you mean 'par"):
             weights["params/dense/kernl"]
-        with pytest.raises(KeyError, match=r"'params/dense' is no leaf .*has 2 below it, such as"):
+        with pytest.raises(
+            KeyError, match=r"'params/dense' is not a leaf .*has 2 leaves below it, such as"
+        ):
             weights["params/dense"]
         assert weights.get("nothing") is None
 
@@ -315,7 +317,7 @@ def write_npy(file: Path) -> None:
         (packed(bz2.compress), "a bzip2 file"),
         (packed(lzma.compress), "an xz file"),
         (packed(lambda data: b"\x89HDF\r\n\x1a\n" + data), "an HDF5 file"),
-        (packed(lambda data: b"\x18\0\0\0JXFN" + data), "a .jaxfn file: it holds a function"),
+        (packed(lambda data: b"\x18\0\0\0JXFN" + data), "a .jaxfn file, which holds a function"),
         (packed(lambda data: b'{"w": [1, 2]}'), "JSON"),
         (packed(lambda data: pickle.dumps({"w": np.ones(3)})), "a pickle"),
         (write_npz, "a zip file, as numpy.savez"),
@@ -335,7 +337,7 @@ def test_another_format_is_recognized(read: Any, write: Any, says: str, tmp_path
 def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with pytest.raises(FileFormatError, match="no regular file"):
+    with pytest.raises(FileFormatError, match="not a regular file"):
         read_weights(pipe)
 
 

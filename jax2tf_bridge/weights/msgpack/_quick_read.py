@@ -108,7 +108,7 @@ class QuickReader:
 
 def _make_checked_dict(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
     """Makes a dict of a map's items; the keys must be distinct texts."""
-    made = dict(pairs)
-    if len(made) != len(pairs) or not _STR.issuperset(map(type, made)) or CHUNKED_KEY in made:
+    items = dict(pairs)
+    if len(items) != len(pairs) or not _STR.issuperset(map(type, items)) or CHUNKED_KEY in items:
         raise NotOrdinary
-    return made
+    return items

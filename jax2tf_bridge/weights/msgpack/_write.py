@@ -213,7 +213,7 @@ def _leaf_blocks(
             if not left:
                 raise SerializationError(
                     f"{place} became smaller while it was written: expected a tree that "
-                    "stays as it is. Nothing was written; write a copy, or write before it is "
+                    "does not change. Nothing was written; write a copy, or write before it is "
                     "resized."
                 )
             block = left[: min(size, _BLOCK)]
@@ -232,8 +232,8 @@ def _elements(value: Any, place: _ContainerPlace) -> Iterator[memoryview]:
         # A failed computation of a JAX array raises its error here.
         raise SerializationError(
             f"{place} is an array that could not be copied to the host: {e!s:.400}. "
-            "Nothing was written; jax.block_until_ready(tree) raises the same where the array "
-            "is made."
+            "Nothing was written; jax.block_until_ready(tree) raises the same error where the "
+            "array is computed."
         ) from e
     yield from byte_blocks(array)
 
@@ -383,8 +383,8 @@ class _Encoder:
     def key(self, key: Any) -> None:
         if isinstance(key, str) and key == _format.CHUNKED_KEY:
             raise self.error(
-                f"is a dict with the key {key!r}, by which readers know arrays in chunks: expected "
-                "other keys. Rename it, or write the array itself."
+                f"is a dict with the key {key!r}, which marks arrays in chunks for readers: "
+                "expected other keys. Rename it, or write the array itself."
             )
         if type(key) in _BINARY:
             self.pending += self.packer.pack(key)

@@ -81,7 +81,7 @@ def out_of_range(place: str, value: Any, error: Exception) -> SerializationError
             "it as bytes: text.encode('utf-8', 'surrogatepass')."
         )
     return SerializationError(
-        f"{place} is no {type(value).__name__} that msgpack holds: {error}. Convert it."
+        f"{place} is a {type(value).__name__} that msgpack cannot hold: {error}. Convert it."
     )
 
 
