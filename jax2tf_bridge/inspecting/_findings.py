@@ -159,8 +159,8 @@ def _check_custom_calls(modules: Sequence[ModuleContents], retarget: str) -> Ite
             remedy = f"{retarget} writes linear algebra as StableHLO."
         else:
             remedy = (
-                "Export the function again with jax2tf_bridge.export, if need be without what "
-                "made the call."
+                "Export the function again with jax2tf_bridge.export, if need be without the "
+                "operation that made the call."
             )
         yield Finding(
             "error",
@@ -202,8 +202,8 @@ def _check_versions(modules: Sequence[ModuleContents], retarget: str) -> Iterato
             )
             continue
         text = (
-            f"{_format_subject(group)} newer ({written}) than what TensorFlow {_NEWEST_RELEASE} "
-            f"reads, the newest that is known ({version_text(_NEWEST)} and {_NEWEST_CONVENTION}): "
+            f"{_format_subject(group)} newer ({written}) than TensorFlow {_NEWEST_RELEASE}, the "
+            f"newest known release, reads ({version_text(_NEWEST)} and {_NEWEST_CONVENTION}): "
             "running fails where an operation is newer, and in all older releases."
         )
         yield Finding("error", text, f"{retarget} fixes this.", _get_numbers(group))
@@ -239,7 +239,7 @@ def _check_constants(modules: Sequence[ModuleContents]) -> Iterator[Finding]:
     gradients = _sum_constant_bytes(m for m in large if m.order)
     text = f"Arrays of {in_units(forward + gradients)} are constants in the modules"
     if forward and gradients:
-        text += f", {in_units(gradients)} of that once more in gradients"
+        text += f", {in_units(gradients)} of them in gradients"
     text += ": loading and compiling take long and much memory."
     yield Finding(
         "warning" if forward + gradients >= _HUGE else "note",
@@ -333,7 +333,7 @@ def _check_serving(contents: SavedModelContents) -> Iterator[Finding]:
     if warm_up is not None and warm_up.problem:
         yield Finding(
             "error",
-            f"The requests to warm up cannot be read: {warm_up.problem}. TensorFlow Serving does "
+            f"The warm-up requests cannot be read: {warm_up.problem}. TensorFlow Serving does "
             "not load the model.",
             "Write the file again, or remove it.",
         )
@@ -353,7 +353,7 @@ def _check_serving(contents: SavedModelContents) -> Iterator[Finding]:
 
 @dataclass(frozen=True)
 class _SignatureFinding:
-    """A finding about signatures; `text` is about NAMES, which ARE one or several."""
+    """A finding about signatures; in `text`, NAMES and ARE stand for them and their verb."""
 
     severity: Severity
     text: str
@@ -380,7 +380,7 @@ def _check_compilation(
             yield _SignatureFinding(
                 "note",
                 "The first request to NAMES waits for the compiler.",
-                "A file of requests to warm up has TensorFlow Serving compile when it loads; "
+                "A file of warm-up requests makes TensorFlow Serving compile when it loads; "
                 "jax2tf_bridge.save writes one.",
             )
         return
@@ -390,13 +390,13 @@ def _check_compilation(
             yield _SignatureFinding(
                 "note",
                 "The first request to NAMES for each bucket waits for the compiler.",
-                "A file of requests to warm up has TensorFlow Serving compile when it loads.",
+                "A file of warm-up requests makes TensorFlow Serving compile when it loads.",
             )
     elif requests:
         yield _SignatureFinding(
             "warning",
             f"NAMES ARE compiled anew for each size of {where} that is not among the {requests} "
-            "requests to warm up, in the middle of a request.",
+            "warm-up requests, in the middle of a request.",
             f"{_BUCKETS} pads to few sizes.",
         )
     else:
@@ -404,7 +404,7 @@ def _check_compilation(
             "warning",
             f"NAMES ARE compiled anew for each size of {where}, in the middle of the first "
             "request that has it.",
-            f"{_BUCKETS} pads to few sizes, and writes requests to warm up for each.",
+            f"{_BUCKETS} pads to few sizes, and writes warm-up requests for each.",
         )
 
 

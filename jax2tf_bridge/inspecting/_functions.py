@@ -269,7 +269,7 @@ def _format_sizes(sizes: Mapping[str, Any]) -> list[str]:
     if sizes["requirements"]:
         texts.append(f"needs {', '.join(sizes['requirements'])}")
     if not sizes["constraints_known"]:
-        texts.append("other constraints are not known: the file's format has none")
+        texts.append("other constraints are not known: the file's format does not store them")
     return texts
 
 
@@ -278,9 +278,9 @@ def _format_runs_on(facts: Mapping[str, Any]) -> list[str]:
     if names:
         return [
             f"no TensorFlow: {no_handler_text(names)}",
-            "jax2tf-bridge retarget writes it without, if it has a form in StableHLO alone",
+            "jax2tf-bridge retarget writes it without them, if plain StableHLO suffices",
         ]
-    retarget = [] if facts["tensorflow"] else ["jax2tf-bridge retarget writes it for one"]
+    retarget = [] if facts["tensorflow"] else ["jax2tf-bridge retarget writes it for a known one"]
     own = [] if facts["xla"] else ["as TensorFlow's own operations, without XLA"]
     return [format_releases(facts["tensorflow"]), *own, *retarget]
 

@@ -27,7 +27,7 @@ def describe_weights(path: AnyPath) -> dict[str, Any] | None:
         if other_format is None or path.stat().st_size == 0:
             return None
         raise FileFormatError(
-            f"{path} holds no function, and no weights in msgpack or of safetensors. It seems to "
+            f"{path} holds no function, and no weights in msgpack or safetensors. It seems to "
             f"be {other_format}.",
             file=str(path),
         ) from e

@@ -206,12 +206,12 @@ def array_size(aval: Aval) -> int | str:
     """Returns the size of an array in bytes, or the reason why it has none as a clause.
 
     >>> array_size(Aval((2, 3), "bfloat16")), array_size(Aval((3,), "int4"))
-    (12, 'its dtype is int4, of which an element is not a known number of bytes')
+    (12, 'its dtype is int4, whose elements have no known size in bytes')
     """
     row = find_dtype(aval.dtype)
     size = None if row is None else row.itemsize
     if size is None:
-        return f"its dtype is {aval.dtype:.40}, of which an element is not a known number of bytes"
+        return f"its dtype is {aval.dtype:.40}, whose elements have no known size in bytes"
     sizes = [int(dim) for dim in aval.shape if not isinstance(dim, DimExpr) and dim >= 0]
     if len(sizes) != len(aval.shape):
         return "its sizes are not all known"

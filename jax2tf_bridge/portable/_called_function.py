@@ -54,7 +54,7 @@ def make_called_function(
     except FileFormatError as e:
         raise ModuleError(f"The module of {name} cannot be read: {e}") from e
     if version is None:
-        raise ModuleError(f"The module of {name} is no portable artifact of StableHLO.")
+        raise ModuleError(f"The module of {name} is not a portable artifact of StableHLO.")
     in_avals, out_avals = call_avals(
         argument_dtypes,
         result_dtypes,

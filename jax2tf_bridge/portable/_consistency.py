@@ -79,7 +79,7 @@ def function_problem(
         or _compare_counts("in_shardings", len(portable.in_shardings), in_avals, "in_avals")
         or _compare_counts("out_shardings", len(portable.out_shardings), out_avals, "out_avals")
         or _find_kept_problem(portable.module.kept_arguments, in_avals)
-        or (None if portable.platforms else "platforms has no member")
+        or (None if portable.platforms else "platforms is empty")
         or _compare_counts(
             "stablehlo_version", len(portable.module.stablehlo_version), 3, "numbers"
         )
@@ -131,7 +131,7 @@ def _find_type_problem(name: str, avals: Sequence[Aval], expected: Sequence[Aval
     for i, (aval, expected_aval) in enumerate(zip(avals, expected, strict=True)):
         pair = id(aval), id(expected_aval)
         if pair not in agree and not _can_be_equal(aval, expected_aval):
-            return f"{name}[{i}] is {aval!s:.80}, and by the function it is {expected_aval!s:.80}"
+            return f"{name}[{i}] is {aval!s:.80}, but the function requires {expected_aval!s:.80}"
         agree.add(pair)
     return None
 
@@ -154,7 +154,7 @@ def _find_call_problem(portable: PortableFunction) -> str | None:
         return "in_tree is not the structure of (args, kwargs)"
     arguments, keywords = tree.children
     if not all(isinstance(key, str) for key in keywords.keys):
-        return "in_tree has keyword arguments whose names are no text"
+        return "in_tree has keyword arguments whose names are not text"
     names = len(portable.argument_names)
     return _compare_counts("argument_names", names, len(arguments.children), "arguments")
 
@@ -256,8 +256,8 @@ def check_types(
     if has_platform_index and _PLATFORM_INDEX.isdisjoint(module_inputs[:1]):
         first_input = ", ".join(module_inputs[:1]) or "nothing"
         problems.append(
-            "the portable function is for several platforms, and the module does not take the "
-            f"platform's index first, a scalar integer, but {first_input}"
+            "the portable function is for several platforms, so the first argument of the module "
+            f"must be the platform index, a scalar integer. Got: {first_input}"
         )
     if problems:
         raise ModuleError(

@@ -243,7 +243,7 @@ class PortableFunction:
         ]
         conditions = (*self.constraints, *self.requirements)
         if conditions:
-            lines.append(f"  needs of the sizes: {', '.join(conditions)}")
+            lines.append(f"  conditions on sizes: {', '.join(conditions)}")
         return "\n".join([*lines, f"  runs on {self._releases_text()}"])
 
     def _releases_text(self) -> str:
@@ -257,8 +257,8 @@ class PortableFunction:
             return f"no TensorFlow: {no_handler_text(calls)}; see retarget"
         if has_kernel(self.module, names):
             return (
-                "TPUs alone whose runtime reads the Pallas kernels of its JAX; no TensorFlow "
-                "release is known to have one"
+                "only those TPUs whose runtime supports the Pallas kernels of its JAX; no known "
+                "TensorFlow release has one"
             )
         return f"TensorFlow: {_format_releases(self.tensorflow_releases)}"
 
@@ -342,7 +342,7 @@ def _show(value: object) -> str:
 
 def _advise(value: object) -> str:
     if _is_exported_by_jax(value):
-        return "It is JAX's own: from_exported(exported) makes a portable function of it."
+        return "It is JAX's own: from_exported(exported) converts it to a portable function."
     if callable(value):
         return "Call what export returns with the function's arguments: export(f, ...)(x)."
     if isinstance(value, str):
@@ -351,7 +351,7 @@ def _advise(value: object) -> str:
         return "Read it first: read_function(path)."
     if isinstance(value, (bytes, bytearray, memoryview)):
         return "Read it first: deserialize(data)."
-    return "It is what export(f, ...)(x) gives, or read_function(path)."
+    return "Get one from export(f, ...)(x), or from read_function(path)."
 
 
 def _is_exported_by_jax(value: object) -> bool:

@@ -120,7 +120,7 @@ class TreeSpec:
         return leaves
 
     def unflatten(self, leaves: Iterable[Any]) -> Any:
-        """Builds a tree of this structure from the next of `leaves`."""
+        """Builds a tree of this structure, and takes its leaves from the front of `leaves`."""
         leaves = iter(leaves)
         if self.kind == "leaf":
             return next(leaves)

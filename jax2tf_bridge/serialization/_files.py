@@ -121,7 +121,7 @@ def read_function(path: str | os.PathLike[str]) -> PortableFunction:
     with open_file(path) as (handle, size):
         if size is None:
             raise FileFormatError(
-                f"{name} is no regular file: read its bytes and use deserialize.", file=name
+                f"{name} is not a regular file: read its bytes and use deserialize.", file=name
             )
         start = read_part(handle, min(size, _FIRST_READ_SIZE), name)
         if len(start) == size:
@@ -160,7 +160,7 @@ def _read_jax_format(data: bytes, file: str | None) -> PortableFunction:
     try:
         return read_exported(data, file=file)
     except FileFormatError as e:
-        problem = f"Nor can it be read as what jax.export wrote: {e}{_weights_hint(data)}"
+        problem = f"It cannot be read as a file of jax.export either: {e}{_weights_hint(data)}"
         raise _not_jaxfn_error(data, problem, file) from e
 
 
@@ -188,15 +188,15 @@ def _check_size(start: bytes, size: int, file: str | None) -> None:
     """Raises FileFormatError if a file is too large for the format of jax.export."""
     if size > MAX_STRUCTURE_SIZE:
         problem = (
-            f"Nor is it what jax.export wrote: it has {size} bytes, and that format holds up to "
-            f"{MAX_STRUCTURE_SIZE}. Check that it is the right file."
+            f"It is not a file of jax.export either: it has {size} bytes, and that format holds "
+            f"at most {MAX_STRUCTURE_SIZE}. Check that it is the right file."
         )
         raise _not_jaxfn_error(start, problem, file)
 
 
 def _not_jaxfn_error(start: bytes, problem: str, file: str | None) -> FileFormatError:
     return FileFormatError(
-        f"{file_label(file)} is no .jaxfn file: its bytes 4 to 7 are {start[4:8]!r}, not "
+        f"{file_label(file)} is not a .jaxfn file: its bytes 4 to 7 are {start[4:8]!r}, not "
         f"{IDENTIFIER!r}. {problem}",
         file=file,
     )

@@ -111,8 +111,8 @@ If the field is not a scalar, an integer is the offset of a value that was writt
 class FlatBufferReader:
     """Reader of one FlatBuffer.
 
-    All methods of Reader and Table raise FileFormatError if the bytes are not a FlatBuffer, or do
-    not hold what the caller expects. They raise no other exception, whatever the bytes are.
+    All methods of this class and of FlatBufferTable raise FileFormatError if the bytes are not a
+    FlatBuffer, or do not hold what the caller expects. They never raise another exception.
     """
 
     def __init__(self, data: Readable, *, what: str, file: str | None = None) -> None:
@@ -132,7 +132,7 @@ class FlatBufferReader:
         """Returns the root table."""
         return FlatBufferTable(self, self.follow(0, ""), "", 1)
 
-    def again(self) -> FlatBufferReader:
+    def with_full_budget(self) -> FlatBufferReader:
         """Returns a reader of the same bytes with a full budget."""
         return FlatBufferReader(self.view, what=self.what, file=self.file)
 
@@ -219,10 +219,13 @@ class FlatBufferTable:
     __slots__ = ("_depth", "_fields", "_position", "_reader", "_size", "_vtable", "path")
 
     def __init__(self, reader: FlatBufferReader, position: int, path: str, depth: int) -> None:
-        """Wraps the table at `position`. Other modules call Reader.root or Table.table instead."""
+        """Wraps the table at `position`.
+
+        Other modules call FlatBufferReader.root or FlatBufferTable.table instead.
+        """
         self._reader, self._position, self.path, self._depth = reader, position, path, depth
         if depth > MAX_DEPTH:
-            raise reader.error(path, f"at most {MAX_DEPTH} tables within each other", "more")
+            raise reader.error(path, f"at most {MAX_DEPTH} nested tables", "more")
         reader.spend(_TABLE_COST, path)
         view, end = reader.view, reader.size
         # The checks are inlined because they are the hot path; within() only raises the error.
@@ -336,9 +339,11 @@ class FlatBufferTable:
             )
         return tuple(nested)
 
-    def again(self) -> FlatBufferTable:
+    def with_full_budget(self) -> FlatBufferTable:
         """Returns this table with a full budget, to read a part of it later."""
-        return FlatBufferTable(self._reader.again(), self._position, self.path, self._depth)
+        return FlatBufferTable(
+            self._reader.with_full_budget(), self._position, self.path, self._depth
+        )
 
     def _find_value(self, field: Field, width: int) -> int | None:
         """Returns the position of a field's value; None if it was not written."""

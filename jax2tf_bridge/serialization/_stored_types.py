@@ -98,7 +98,7 @@ def make_node_codec(
     except Exception as e:
         raise FileFormatError(
             f"The file's {serialized_name!r} has static data that the functions registered for "
-            f"it cannot read: {type(e).__name__}: {e}. Register what they were written with."
+            f"it cannot read: {type(e).__name__}: {e}. Register the functions that wrote them."
         ) from e
 
 
@@ -117,8 +117,8 @@ def _make_registered_codec(
     def flatten(value: Any) -> Sequence[Any]:
         if to_children is None:
             raise StructureError(
-                f"A {type_name(node_type)} cannot be taken apart without JAX: it was registered "
-                "without to_children. Give to_children to register_pytree_node_serialization."
+                f"A {type_name(node_type)} cannot be flattened without JAX: it was registered "
+                "without to_children. Pass to_children to register_pytree_node_serialization."
             )
         return to_children(value)
 
@@ -282,7 +282,7 @@ def format_registration_call(spec: TreeSpec) -> str:
     )
     if stored_type.is_registered or spec.codec is not None:
         return call
-    return f"{call}; deserialize_auxdata(None) has to give the static data, which were not stored"
+    return f"{call}; deserialize_auxdata(None) must return the static data, which were not stored"
 
 
 def _make_codec_of_unregistered(spec: TreeSpec, stored: StoredType) -> NodeCodec | None:
@@ -327,8 +327,8 @@ def _read_static_of_unregistered(stored: StoredType, registration: Registration)
     except Exception as e:
         raise FileFormatError(
             f"The static data of a {stored.name} are not stored: its type was not registered when "
-            "it was written, and they are no plain values. deserialize_auxdata(None) should have "
-            f"given them, and raised {type(e).__name__}: {e}. Register the type before the "
+            "it was written, and they are not plain values. deserialize_auxdata(None) should have "
+            f"returned them, but raised {type(e).__name__}: {e}. Register the type before the "
             "function is written, or have deserialize_auxdata return its static data for None."
         ) from e
 

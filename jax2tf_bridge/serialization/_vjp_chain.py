@@ -38,7 +38,7 @@ def collect_vjps(
             vjp = primal.vjp()
         except GradientError as e:
             order = len(functions) - 1
-            available = f"only VJPs up to order {order} are there" if order else "there is no VJP"
+            available = f"only VJPs up to order {order} exist" if order else "there is no VJP"
             raise SerializationError(
                 Message(
                     f"{portable.name} cannot be written with ",

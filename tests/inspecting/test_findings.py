@@ -82,8 +82,8 @@ def test_newer_than_all_releases(tmp_path: Path) -> None:
     both = [replace(SOUND, version=11, name=name) for name in ("first", "second")]
     assert only(told(tmp_path, running(*both)), "convention") == (
         "error",
-        "2 modules are newer (StableHLO 0.14.24, calling convention 11) than what TensorFlow 2.22 "
-        "reads, the newest that is known (1.20.0 and 10): running fails where an operation is "
+        "2 modules are newer (StableHLO 0.14.24, calling convention 11) than TensorFlow 2.22, "
+        "the newest known release, reads (1.20.0 and 10): running fails where an operation is "
         "newer, and in all older releases.",
         f"jax2tf-bridge retarget {tmp_path / 'm'} --tensorflow RELEASE fixes this.",
     )
@@ -130,7 +130,7 @@ def test_large_constants_once_more_in_the_gradient(tmp_path: Path) -> None:
     severity, text, remedy = only(told(tmp_path, model), "constants")
     assert severity == "warning"
     assert text == (
-        "Arrays of 24.0 MB are constants in the modules, 12.0 MB of that once more in "
+        "Arrays of 24.0 MB are constants in the modules, 12.0 MB of them in "
         "gradients: loading and compiling take long and much memory."
     )
     assert remedy.startswith("Save the function with jax2tf_bridge.save")
@@ -193,11 +193,11 @@ def test_requests_to_warm_up_cover_some_sizes(tmp_path: Path) -> None:
     (folder / "assets.extra" / "tf_serving_warmup_requests").write_bytes(requests)
     facts = describe_saved_model(read_saved_model(folder))
     texts = [f["text"] for f in facts["findings"]]
-    assert any("each size of x that is not among the 2 requests to warm up" in t for t in texts)
+    assert any("each size of x that is not among the 2 warm-up requests" in t for t in texts)
     (folder / "assets.extra" / "tf_serving_warmup_requests").write_bytes(requests[:-1])
     facts = describe_saved_model(read_saved_model(folder))
     assert facts["findings"][0]["text"] == (
-        "The requests to warm up cannot be read: it ends within a record. TensorFlow "
+        "The warm-up requests cannot be read: it ends within a record. TensorFlow "
         "Serving "
         "does not load the model."
     )

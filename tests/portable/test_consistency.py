@@ -115,19 +115,19 @@ LONGER = (*PRIMAL.in_avals, Aval((2,), "float32"))
 WRONG_VJPS: list[tuple[dict[str, Any], str]] = [
     (
         {"in_avals": LONGER},
-        "in_avals[2] is float32[2], and by the function it is float32[]",
+        "in_avals[2] is float32[2], but the function requires float32[]",
     ),
     (
         {"in_avals": (Aval((B, 4), "float32"), *vjp_of(PRIMAL).in_avals[1:])},
-        "in_avals[0] is float32[b,4], and by the function it is float32[b,3]",
+        "in_avals[0] is float32[b,4], but the function requires float32[b,3]",
     ),
     (
         {"out_avals": (PRIMAL.in_avals[0], Aval((), "int32"))},
-        "out_avals[1] is int32[], and by the function it is float0[]",
+        "out_avals[1] is int32[], but the function requires float0[]",
     ),
     (
         {"out_avals": (Aval((B, 3), "float64"), Aval((), "float0"))},
-        "out_avals[0] is float64[b,3], and by the function it is float32[b,3]",
+        "out_avals[0] is float64[b,3], but the function requires float32[b,3]",
     ),
     (
         {

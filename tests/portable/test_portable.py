@@ -49,13 +49,13 @@ CALLS: dict[str, Callable[[Any], Any]] = {
         (export(jnp.sin), "of type function. Call what export returns with the function's argum"),
         (
             jax.export.export(jax.jit(jnp.sin))(np.float32(1)),
-            "Got: 'sin' of type Exported. It is JAX's own: from_exported(exported) makes a "
-            "portable function",
+            "Got: 'sin' of type Exported. It is JAX's own: from_exported(exported) converts it to "
+            "a portable function",
         ),
         ("sine.jaxfn", "Got: 'sine.jaxfn' of type str. Read it first: read_function('sine.jaxfn')"),
         (Path("sine.jaxfn"), "Path. Read it first: read_function(path)."),
         (bytes(10_000), "... of type bytes. Read it first: deserialize(data)."),
-        (None, "Got: None of type NoneType. It is what export(f, ...)(x) gives, or read_function("),
+        (None, "Got: None of type NoneType. Get one from export(f, ...)(x), or from read_func"),
     ],
     ids=["function", "export", "Exported", "str", "Path", "bytes", "None"],
 )

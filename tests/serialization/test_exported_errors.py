@@ -29,7 +29,7 @@ F = ExportedField
 WRONG: list[tuple[dict[Any, Any], str]] = [
     (
         {F.SERIALIZATION_VERSION: 7},
-        "a serialization version but 7, which JAX withd",
+        "a serialization version other than 7, which J",
     ),
     ({F.SERIALIZATION_VERSION: 1}, "serialization_version: expected a serializati"),
     ({F.NR_DEVICES: 0}, "nr_devices: expected at least one device, got 0"),
@@ -40,20 +40,20 @@ WRONG: list[tuple[dict[Any, Any], str]] = [
     ({F.MODULE: b"ML\xefR"}, r"artifact, got b'ML\\xefR'"),
     (
         {F.PLATFORMS: []},
-        "expected parts that agree, got platforms has no member",
+        "expected parts that agree, got platforms is empty",
     ),
     ({F.IN_TREE: None}, "in_tree: expected a pytree, got none"),
     ({F.OUT_TREE: None}, "out_tree: expected a pytree, got none"),
     ({F.IN_TREE: tree(LEAF)}, r"in_tree: expected a tuple of arguments and a dict of keyword"),
     (
         {F.IN_TREE: tree(call_tree(LEAF, LEAF))},
-        "in_tree: expected 1 leaves, one a value, got 2",
+        "in_tree: expected 1 leaves, one for each value, got 2",
     ),
     ({F.OUT_TREE: node(9)}, "out_tree.kind: expected 0 to 5, got 9"),
     ({F.OUT_TREE: node(1, children=1)}, "out_tree.children: expected no children below None"),
     (
         {F.OUT_TREE: node(4, ["a", "b"], 1)},
-        "children_names: expected 1 keys, one a child, got 2",
+        "children_names: expected 1 keys, one for each child, got 2",
     ),
     (
         {F.OUT_TREE: node(4, ["a", "a"], 2)},
@@ -77,7 +77,7 @@ WRONG: list[tuple[dict[Any, Any], str]] = [
     ({F.OUT_AVALS: aval(space=4)}, "memory_space: expected a memory space from 0 to 3, got 4"),
     (
         {F.OUT_AVALS: aval("b /")},
-        r"out_avals\[0\].shape: expected a size as dimension 0, got text that is none: The dim",
+        r"out_avals\[0\].shape: expected a size as dimension 0, got text that is not a size: The",
     ),
     ({F.OUT_AVALS: aval("-5")}, "expected a size from 0 to 9223372036854775807 as dimension 0"),
     (
@@ -91,9 +91,9 @@ WRONG: list[tuple[dict[Any, Any], str]] = [
     ({F.IN_SHARDINGS_IDXS: [1]}, "indices up to 0, got 1"),
     (
         {F.IN_SHARDINGS_IDXS: [0, 0]},
-        "1 shardings, one a value, g",
+        "1 shardings, one for each value, g",
     ),
-    ({F.OUT_SHARDINGS: []}, "out_shardings: expected 1 shardings, one a value, got 0"),
+    ({F.OUT_SHARDINGS: []}, "out_shardings: expected 1 shardings, one for each value, got 0"),
     (
         {F.IN_SHARDINGS: [{ShardingField.KIND: 1}]},
         r"in_shardings\[0\].kind: expected 0 where there is no sharding, got 1",
@@ -149,7 +149,7 @@ WRONG: list[tuple[dict[Any, Any], str]] = [
     ),
     (
         {F.VJP: vjp(version=7)},
-        "vjp.serialization_version: expected a serialization version but",
+        "vjp.serialization_version: expected a serialization version other",
     ),
 ]
 

@@ -50,7 +50,7 @@ def equal_nodes(writer: FlatBufferWriter) -> Value:
 
 COUNT = 20_000
 TOO_MUCH: dict[str, tuple[dict[Any, Any], str]] = {
-    "nesting": ({F.OUT_TREE: nested(5000, 1)}, "at most 200 tables within each other"),
+    "nesting": ({F.OUT_TREE: nested(5000, 1)}, "at most 200 nested tables"),
     "trees": ({F.OUT_TREE: nested(100, 2)}, "shared more often than any writer shares them"),
     "static data": ({F.OUT_TREE: equal_nodes}, "shared more often than any writer shares them"),
     "shapes": (

@@ -24,8 +24,8 @@ from tests.serialization.exported_by_hand import writable
 ARRAY = Aval((2,), "float32")
 ORDERS = [
     (0, 1, "f cannot be written with vjp_order=1: there is no VJP. f has no gradient"),
-    (1, 2, "f cannot be written with vjp_order=2: only VJPs up to order 1 are there. f_vjp has no"),
-    (1, 9, "only VJPs up to order 1 are there"),
+    (1, 2, "f cannot be written with vjp_order=2: only VJPs up to order 1 exist. f_vjp has no"),
+    (1, 9, "only VJPs up to order 1 exist"),
 ]
 
 
@@ -78,20 +78,23 @@ LIMITS: list[tuple[dict[str, Any], str]] = [
     ({"out_tree": deep(500)}, "the results are nested more than 180 deep"),
     ({"in_avals": (Aval((), "int2"),)}, "x is int2, a dtype that JAX's format lacks: convert it"),
     ({"out_avals": (Aval((), "key<mine>"),)}, "result 0 is key<mine>, a dtype that JAX's format"),
-    ({"module": Huge()}, "its modules have 2147483648 bytes, and the format holds 2147483647"),
+    (
+        {"module": Huge()},
+        "its modules have 2147483648 bytes, and a whole file has at most 2147483647",
+    ),
     (
         {"lifted_constants": (LiftedConstant(ARRAY, "0" * 64),)},
-        r"the captured array 0{64} \(float32\[2\]\) is not there: it was written with arrays=False",
+        r"the captured array 0{64} \(float32\[2\]\) is missing: it was written with arrays=False",
     ),
     (
         {"calling_convention_version": 7},
-        "its calling convention is 7, and JAX calls modules from 8",
+        "its calling convention is 7, and JAX supports 8 and later",
     ),
     (
         {"calling_convention_version": 65_536},
         "its calling convention is 65536, and the format holds up to 65535",
     ),
-    ({"ordered_effects": ("Effect",)}, "the effect Effect is known by its class alone, and JAX f"),
+    ({"ordered_effects": ("Effect",)}, "the effect Effect has only the name of its class, and JAX"),
     ({"disabled_checks": (DisabledSafetyCheck("x"),)}, "safety check 'x' is unknown to the format"),
     ({"nr_devices": 2**32}, "4294967296 devices are not from 1 to 4294967295"),
     (

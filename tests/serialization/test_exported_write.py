@@ -158,8 +158,8 @@ def test_what_needs_jax_says_so() -> None:
     portable = export(lambda x, q: (captured + x, q))(np.float32(1), jnp.ones(2, jnp.int4))
     assert run_python(WITHOUT_JAX, serialize(portable).hex(), without_jax=True) == (
         "<lambda> cannot be written as JAX's exported function without JAX: captured arrays (1) "
-        "lie beside its module, and its module takes 4-bit integers as 8-bit ones, for TensorFlow. "
-        "Install JAX (pip install 'jax2tf-bridge[jax]'), or write a .jaxfn file with "
+        "are stored outside of its module, and its module takes 4-bit integers as 8-bit ones, for "
+        "TensorFlow. Install JAX (pip install 'jax2tf-bridge[jax]'), or write a .jaxfn file with "
         "write_function."
     )
 

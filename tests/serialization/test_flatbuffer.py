@@ -281,7 +281,7 @@ def visit(table: FlatBufferTable) -> int:
 
 def test_nesting_is_limited() -> None:
     assert visit(root(nested(MAX_DEPTH))) == MAX_DEPTH
-    with pytest.raises(FileFormatError, match=f"at most {MAX_DEPTH} tables within each other"):
+    with pytest.raises(FileFormatError, match=f"at most {MAX_DEPTH} nested tables"):
         visit(root(nested(MAX_DEPTH + 1)))
 
 
@@ -330,7 +330,7 @@ def test_a_part_can_be_read_again_later() -> None:
     child = table.table(Node.CHILD)
     assert child is not None
     for _ in range(100_000):
-        child = child.again()
+        child = child.with_full_budget()
         assert child.string(Node.NAME) == "child"
     assert child.path == "child"
 

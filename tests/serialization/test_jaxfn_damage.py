@@ -43,7 +43,7 @@ def test_cut_short_at_every_64th_of_a_large_file(tmp_path: Path) -> None:
             read_function(path)
         assert caught.value.file == str(path)
         if size >= HEADER_SIZE:
-            part = f"by its header it has {len(data)} bytes, but there are {size}."
+            part = f"its header says that it has {len(data)} bytes, but it has {size}."
             assert part in str(caught.value)
 
 
@@ -57,7 +57,9 @@ def test_every_bit_flipped() -> None:
 
 
 def test_bytes_appended() -> None:
-    refused(DATA + b"\0", f"by its header it has {len(DATA)} bytes, but there are {len(DATA) + 1}.")
+    refused(
+        DATA + b"\0", f"its header says that it has {len(DATA)} bytes, but it has {len(DATA) + 1}."
+    )
 
 
 def test_places_of_damage() -> None:
@@ -92,8 +94,8 @@ def test_too_little_for_a_header(size: int) -> None:
 def test_wrong_identifier() -> None:
     refused(
         DATA[:4] + b"NFXJ" + DATA[8:],
-        "is no .jaxfn file: its bytes 4 to 7 are b'NFXJ', not b'JXFN'. Nor can it be read as what "
-        "jax.export wrote: ",
+        "is not a .jaxfn file: its bytes 4 to 7 are b'NFXJ', not b'JXFN'. It cannot be read as a "
+        "file of jax.export either: ",
     )
 
 
@@ -115,4 +117,4 @@ def test_version_before_the_first() -> None:
 @pytest.mark.parametrize("size", [0, 31, len(DATA) + 1, 2**63])
 def test_impossible_structure_size(size: int) -> None:
     data = DATA[:16] + struct.pack("<Q", size) + DATA[24:]
-    refused(data, f"a structure of {size} bytes in a file of {len(DATA)}.")
+    refused(data, f"the structure has {size} bytes, in a file of {len(DATA)}.")

@@ -102,7 +102,7 @@ def test_depth() -> None:
         tree = TreeSpec("list", children=(tree,))
     assert refusal(replace(simple(), out_tree=tree)) == (
         "f cannot be written: the result has containers nested more than 200 deep, which is the "
-        "most that a file holds."
+        "maximum in a file."
     )
 
 
@@ -131,7 +131,7 @@ def test_inconsistent_functions(changes: dict[str, Any], text: str) -> None:
     [
         (
             TreeSpec("dict", keys=("a",)),
-            "the result is no structure: its dict has 0 children and the keys ('a',).",
+            "the result is not a valid structure: its dict has 0 children and the keys ('a',).",
         ),
         (TreeSpec("dict", keys=(1, True), children=(LEAF, LEAF)), "the keys (1, True)"),
         (TreeSpec("list", keys=("a",), children=(LEAF,)), "its list has 1 children and the keys"),
@@ -162,7 +162,7 @@ def test_structures_that_are_none(tree: TreeSpec, text: str) -> None:
         ({"producer": "\ud800"}, "'\\ud800' cannot be written as UTF-8: surrogates"),
         (
             {"out_shardings": (Sharding(AbstractMesh(("x",), (), ())),)},
-            "A mesh needs a name, a size and a type each axis",
+            "A mesh needs a name, a size and a type for each axis",
         ),
     ],
 )
@@ -202,7 +202,7 @@ def test_more_vjps_than_there_are() -> None:
     )
     portable = with_vjps(replace(simple(), name="f_0", gradient=reason), b"1", b"2")
     assert refusal(portable, vjp_order=4) == (
-        "f_0 cannot be written with vjp_order=4: only VJPs up to order 2 are there. f_0 has no "
+        "f_0 cannot be written with vjp_order=4: only VJPs up to order 2 exist. f_0 has no "
         "gradient: it uses a while loop."
     )
 

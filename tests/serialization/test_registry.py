@@ -168,7 +168,7 @@ def test_static_data_that_cannot_be_read(name: str) -> None:
     with pytest.raises(
         FileFormatError,
         match=f"'test_registry.{name}' has static data that the functions registered for it "
-        "cannot read: UnicodeDecodeError: .* Register what they were written with.",
+        "cannot read: UnicodeDecodeError: .* Register the functions that wrote them.",
     ) as caught:
         make_node_codec(f"test_registry.{name}", b"\xff", (LEAF,))
     assert isinstance(caught.value.__cause__, UnicodeDecodeError)
@@ -424,8 +424,8 @@ def test_without_jax() -> None:
         "__main__.Box cannot be registered without from_children where JAX is not imported: give "
         "it, or import jax and register the type with jax.tree_util.register_pytree_node first.",
         "Box 3 red red",
-        "A __main__.Box cannot be taken apart without JAX: it was registered without to_children. "
-        "Give to_children to register_pytree_node_serialization.",
+        "A __main__.Box cannot be flattened without JAX: it was registered without to_children. "
+        "Pass to_children to register_pytree_node_serialization.",
         "[5] 7 ('Crate', b'red')",
         "('Crate', b'red')",
         "Pair(x=2, y=1)",

@@ -227,8 +227,8 @@ def test_static_data_that_are_not_plain() -> None:
     with pytest.raises(StructureError) as caught:
         to_exported(read).call(Active(ONE, jnp.sin))
     assert (
-        "Active', serialize_auxdata=..., deserialize_auxdata=...); deserialize_auxdata(None) has "
-        "to give the static data, which were not stored"
+        "Active', serialize_auxdata=..., deserialize_auxdata=...); deserialize_auxdata(None) "
+        "must return the static data, which were not stored"
     ) in str(caught.value)
     bridge.register_pytree_node_serialization(
         Active,
@@ -253,9 +253,10 @@ def test_static_data_that_cannot_be_had() -> None:
         to_exported(read).call(Closed(ONE, jnp.sin))
     assert (
         "test_unregistered_types.Closed are not stored: its type was not registered when it was "
-        "written, and they are no plain values. deserialize_auxdata(None) should have given them, "
-        "and raised AttributeError: 'NoneType' object has no attribute 'decode'. Register the type "
-        "before the function is written, or have deserialize_auxdata return its static data for"
+        "written, and they are not plain values. deserialize_auxdata(None) should have returned "
+        "them, but raised AttributeError: 'NoneType' object has no attribute 'decode'. Register "
+        "the type before the function is written, or have deserialize_auxdata return its static "
+        "data for"
     ) in str(caught.value)
 
 

@@ -74,7 +74,7 @@ def check_writable(portable: PortableFunction) -> WritableFunction:
             f"arguments in 16 bits, up to {_MAX_USHORT}: join arrays, or write a .jaxfn file"
         )
     problems += [
-        f"the captured array {constant.name or constant.digest} ({constant.aval}) is not there: it "
+        f"the captured array {constant.name or constant.digest} ({constant.aval}) is missing: it "
         "was written with arrays=False. Read a file that has its arrays"
         for constant in portable.lifted_constants
         if constant.data is None
@@ -88,7 +88,7 @@ def check_writable(portable: PortableFunction) -> WritableFunction:
     if portable.module.calling_convention_version < _MIN_CONVENTION:
         problems.append(
             f"its calling convention is {portable.module.calling_convention_version}, and JAX "
-            f"calls modules from {_MIN_CONVENTION} on"
+            f"supports {_MIN_CONVENTION} and later"
         )
     if portable.module.calling_convention_version > _MAX_USHORT:
         problems.append(
@@ -96,7 +96,7 @@ def check_writable(portable: PortableFunction) -> WritableFunction:
             f"format holds up to {_MAX_USHORT}"
         )
     problems += [
-        f"the effect {name} is known by its class alone, and JAX finds it by module and class"
+        f"the effect {name} has only the name of its class, and JAX needs that of its module, too"
         for name in (*portable.ordered_effects, *portable.unordered_effects)
         if name.isidentifier()
     ]
@@ -142,7 +142,9 @@ def _describe_needed_rewrites(portable: PortableFunction) -> str:
     """Returns the reason why JAX must rewrite the module, as a clause; "" if it need not."""
     reasons = []
     if portable.lifted_constants:
-        reasons.append(f"captured arrays ({len(portable.lifted_constants)}) lie beside its module")
+        reasons.append(
+            f"captured arrays ({len(portable.lifted_constants)}) are stored outside of its module"
+        )
     if _is_widened(portable):
         reasons.append("its module takes 4-bit integers as 8-bit ones, for TensorFlow")
     if not portable.target.xla:

@@ -89,7 +89,7 @@ def read_exported(data: Readable, *, file: str | None = None) -> PortableFunctio
         return _read_function(root, None)
     except RecursionError:
         # The reader limits the nesting, but the caller may be close to Python's recursion limit.
-        raise root.error(None, "fewer trees within each other", "too many to follow") from None
+        raise root.error(None, "less deeply nested trees", "too many levels") from None
 
 
 def _check_version(root: FlatBufferTable) -> None:
@@ -97,7 +97,7 @@ def _check_version(root: FlatBufferTable) -> None:
     if version == WITHDRAWN_VERSION:
         raise root.error(
             ExportedField.SERIALIZATION_VERSION,
-            f"a serialization version but {WITHDRAWN_VERSION}, which JAX withdrew: "
+            f"a serialization version other than {WITHDRAWN_VERSION}, which JAX withdrew: "
             "export the function again",
             f"{version}",
         )
@@ -179,7 +179,7 @@ def _read_function(
 
 def _add_vjp(portable: PortableFunction, vjp: FlatBufferTable) -> PortableFunction:
     def make() -> PortableFunction:
-        return _read_function(vjp.again(), portable, checked=True)
+        return _read_function(vjp.with_full_budget(), portable, checked=True)
 
     return replace(portable, gradient=GradientInBytes(make))
 
@@ -192,7 +192,7 @@ def _read_tree(
         raise table.error(field, "a pytree", "none")
     spec = trees.tree(tree_table)
     if spec.leaf_count != leaves:
-        raise tree_table.error(None, f"{leaves} leaves, one a value", f"{spec.leaf_count}")
+        raise tree_table.error(None, f"{leaves} leaves, one for each value", f"{spec.leaf_count}")
     return spec
 
 
@@ -336,7 +336,9 @@ class _TreeReader:
 def _read_keys(table: FlatBufferTable, count: int) -> tuple[str, ...]:
     keys = table.strings(TreeField.CHILDREN_NAMES)
     if len(keys) != count:
-        raise table.error(TreeField.CHILDREN_NAMES, f"{count} keys, one a child", f"{len(keys)}")
+        raise table.error(
+            TreeField.CHILDREN_NAMES, f"{count} keys, one for each child", f"{len(keys)}"
+        )
     if len(set(keys)) != count:
         raise table.error(TreeField.CHILDREN_NAMES, "keys that differ", "the same key twice")
     return keys
@@ -423,7 +425,7 @@ class _AvalReader:
         try:
             dim = parse_dimension(text)
         except DimensionSyntaxError as e:
-            problem = f"text that is none: {str(e).rstrip('.')}"
+            problem = f"text that is not a size: {str(e).rstrip('.')}"
             raise table.error(AvalField.SHAPE, f"a size as dimension {index}", problem) from e
         if isinstance(dim, int) and not 0 <= dim <= _MAX_SIZE:
             raise table.error(

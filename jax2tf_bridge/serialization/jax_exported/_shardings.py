@@ -60,7 +60,7 @@ class ShardingReader:
         else:
             result = (None,) * count
         if len(result) != count:
-            raise exported.error(field, f"{count} shardings, one a value", f"{len(result)}")
+            raise exported.error(field, f"{count} shardings, one for each value", f"{len(result)}")
         return result
 
     def _read_sharding(self, table: FlatBufferTable) -> Sharding | None:

@@ -96,7 +96,7 @@ def write_exported(functions: Sequence[WritableFunction]) -> bytes:
     except BuilderSizeError as e:
         raise SerializationError(
             f"{functions[0].portable.name} cannot be written as JAX's exported function: its "
-            f"modules have {size} bytes, and the format holds {_MAX_SIZE}, with all else. Pass "
+            f"modules have {size} bytes, and a whole file has at most {_MAX_SIZE}. Pass "
             "large arrays as arguments."
         ) from e
 

@@ -142,7 +142,7 @@ def collect_arrays(constants: Iterable[LiftedConstant]) -> dict[str, bytes]:
 
 def _digest_error(name: str, digest: str) -> SerializationError:
     return SerializationError(
-        f"The data of the lifted constant {name!r:.80} is not what its digest, {digest}, is of: "
+        f"The data of the lifted constant {name!r:.80} does not match its digest, {digest}: "
         "expected the SHA-256 of the data."
     )
 
@@ -178,7 +178,7 @@ def locate_arrays(
     sizes = root.integers(_format.File.ARRAY_SIZES)
     if len(digests) != len(sizes):
         raise root.error(
-            field, "a digest and a size each array", f"{len(digests)} and {len(sizes)}"
+            field, "a digest and a size for each array", f"{len(digests)} and {len(sizes)}"
         )
     stored = dict(zip(digests, sizes, strict=True))
     if len(stored) != len(digests):

@@ -128,10 +128,13 @@ def parse_header(start: bytes | memoryview, size: int, file: str | None) -> Head
         raise damaged_error(f"expected a header of {HEADER_SIZE} bytes, got {size}.", file)
     _, _, _, checksum, structure_size, file_size = _HEADER.unpack_from(start)
     if file_size != size:
-        raise damaged_error(f"by its header it has {file_size} bytes, but there are {size}.", file)
+        raise damaged_error(
+            f"its header says that it has {file_size} bytes, but it has {size}.", file
+        )
     if not HEADER_SIZE <= structure_size <= min(size, MAX_STRUCTURE_SIZE):
         raise damaged_error(
-            f"its header has a structure of {structure_size} bytes in a file of {size}.", file
+            f"its header says that the structure has {structure_size} bytes, in a file of {size}.",
+            file,
         )
     return Header(version, checksum, structure_size, file_size)
 

@@ -158,7 +158,7 @@ def _format_dimension(dimension: DimExpr) -> str:
         is_stable = False
     if not is_stable:
         raise SerializationError(
-            f"A file cannot hold the dimension {text:.200}: read back, it is not the same."
+            f"A file cannot hold the dimension {text:.200}: it would change when it is read back."
         )
     return text
 

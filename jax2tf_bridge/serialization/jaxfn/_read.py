@@ -201,7 +201,7 @@ class _FileReader:
         if not len(avals) == len(digests) == len(names):
             raise table.error(
                 _format.Function.LIFTED_AVALS,
-                "an abstract value, a digest and a name each constant",
+                "an abstract value, a digest and a name for each constant",
                 f"{len(avals)}, {len(digests)} and {len(names)}",
             )
         return tuple(map(LiftedConstant, avals, digests, names))
@@ -266,7 +266,7 @@ def _read_lowering(table: FlatBufferTable, version: int, texts: Sequence[str]) -
 def _read_versions(table: FlatBufferTable, field: _format.Lowering) -> tuple[Version, ...]:
     numbers = table.integers(field)
     if len(numbers) % 3:
-        raise table.error(field, "three numbers each version", f"{len(numbers)}")
+        raise table.error(field, "three numbers for each version", f"{len(numbers)}")
     return tuple(zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True))
 
 
@@ -276,7 +276,9 @@ def _read_mesh(table: FlatBufferTable, texts: Sequence[str]) -> AbstractMesh:
     sizes = table.integers(fields.AXIS_SIZES)
     types = table.integers(fields.AXIS_TYPES)
     if not len(names) == len(sizes) == len(types):
-        raise table.error(None, "a name, a size and a type each axis", "other numbers of them")
+        raise table.error(
+            None, "a name, a size and a type for each axis", "different numbers of them"
+        )
     if max(types, default=0) >= len(_format.AXIS_TYPES):
         raise table.error(fields.AXIS_TYPES, "0, 1 or 2", f"{max(types)}")
     device_table = table.table(fields.DEVICE)

@@ -101,7 +101,7 @@ class TreeWriter:
             elif depth > MAX_DEPTH:
                 raise SerializationError(
                     f"{root.text} has containers nested more than {MAX_DEPTH} deep, which is the "
-                    "most that a file holds."
+                    "maximum in a file."
                 )
             else:
                 self._add_container(node, where)
@@ -117,8 +117,8 @@ class TreeWriter:
         expected = len(node.children) if kind in _KINDS_WITH_KEYS else 0
         if len(node.keys) != expected or len(set(node.keys)) != expected:
             raise SerializationError(
-                f"{_format_path(where)} is no structure: its {node.kind} has {len(node.children)} "
-                f"children and the keys {node.keys!r:.200}."
+                f"{_format_path(where)} is not a valid structure: its {node.kind} has "
+                f"{len(node.children)} children and the keys {node.keys!r:.200}."
             )
         self._kinds.append(kind)
         self._counts.append(len(node.children))
@@ -210,7 +210,7 @@ class TreeReader:
             spec = TreeSpec(_format.NODE_KINDS[kind], "", names, children)
             specs.append(self._add_type(spec, types, table) if kind in _KINDS_WITH_TYPE else spec)
         if counts or keys or types:
-            raise table.error(None, "what belongs to the nodes", "more counts, keys or types")
+            raise table.error(None, "only the counts, keys and types of the nodes", "more")
         return specs[::-1]
 
     def _pop_keys(

@@ -261,7 +261,9 @@ class _StructureWriter:
     def _mesh_table(self, mesh: AbstractMesh) -> Fields:
         lengths = {len(mesh.axis_names), len(mesh.axis_sizes), len(mesh.axis_types)}
         if len(lengths) > 1:
-            raise SerializationError(f"A mesh needs a name, a size and a type each axis: {mesh!r}")
+            raise SerializationError(
+                f"A mesh needs a name, a size and a type for each axis: {mesh!r}"
+            )
         device = mesh.device
         return {
             _format.Mesh.AXIS_NAMES: self._texts.indices(mesh.axis_names),
