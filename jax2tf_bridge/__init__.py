@@ -66,7 +66,7 @@ _get_lazily = make_lazy_getattr(__name__, _HOMES)
 def _is_installed(package: str) -> bool:
     try:
         return importlib.util.find_spec(package) is not None
-    except (ImportError, ValueError):  # something keeps it from being found
+    except (ImportError, ValueError):  # a broken import hook, or a module without a spec
         return False
 
 

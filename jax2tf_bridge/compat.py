@@ -56,15 +56,15 @@ def as_jax2tf() -> Iterator[types.ModuleType]:
     The public names of that module, and of its submodules jax2tf and call_tf, give the bridge's
     functions, also to libraries that imported it before: orbax-export, Keras' JaxLayer and Keras'
     export. Functions that they converted meanwhile stay the bridge's. Where this JAX has no
-    jax2tf, or one that cannot be imported, a module takes its place. Leaving the context, also by
+    jax2tf, or one that cannot be imported, a stand-in takes its place. Leaving the context, also by
     an exception, restores everything.
 
     It applies to every thread: one that converts meanwhile uses the bridge too. Contexts may be
     nested, and open in several threads: the last one that closes puts jax2tf back. Code that
     imports a name from the module meanwhile (`from jax.experimental.jax2tf import convert`) keeps
     the bridge's. enable_xla=False and native_serialization=False make TensorFlow's own
-    operations, as in the releases that could, and within Keras' exports to OpenVINO and ONNX
-    those of `Target.converters()`; experimental_native_lowering has no effect, and
+    operations, as in the JAX releases that supported it, and within Keras' exports to OpenVINO
+    and ONNX those of `Target.converters()`; experimental_native_lowering has no effect, and
     native_serialization_strict_checks=False disables the checks of the platform and of custom
     calls, as in the releases that had it.
 
@@ -125,11 +125,11 @@ def _adapt_convert(bridge_convert: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _CONVERTING_MODULES = frozenset({"keras.src.export.onnx", "keras.src.export.openvino"})
-"""Modules of Keras that hand a graph to tf2onnx and to OpenVINO, Keras 3.8 to 3.15."""
+"""Modules in which Keras 3.8 to 3.15 hands a graph to tf2onnx and to OpenVINO."""
 
 
 def _is_keras_converting() -> bool:
-    """Returns whether Keras is the caller, and hands the graph to a converter."""
+    """Returns whether the caller is an export of Keras to a converter."""
     frame = inspect.currentframe()
     while frame is not None:
         if frame.f_globals.get("__name__") in _CONVERTING_MODULES:
@@ -212,7 +212,7 @@ def _is_jax2tf_module(module_name: str) -> bool:
 
 
 def _restore_modules(modules: Mapping[str, types.ModuleType]) -> None:
-    """Makes these the only modules of jax2tf, also after a failed import left some."""
+    """Makes these the only modules of jax2tf, even if a failed import left others."""
     for name in filter(_is_jax2tf_module, list(sys.modules)):
         del sys.modules[name]
     sys.modules.update(modules)

@@ -115,7 +115,7 @@ class FunctionError(BridgeError, TypeError, ValueError):
 
 
 class ExportError(BridgeError, ValueError):
-    """A JAX function that cannot be exported as asked."""
+    """A JAX function that cannot be exported as requested."""
 
 
 class NotExportableError(ExportError, NotImplementedError):
@@ -143,7 +143,7 @@ class PlatformError(ExportError):
     """Function that cannot be lowered for the requested platforms.
 
     Attributes:
-      reasons: the reason for each platform that failed.
+      reasons: the reason of the failure, by platform.
     """
 
     def __init__(self, message: str, *, reasons: Mapping[str, str]) -> None:
@@ -275,7 +275,7 @@ class SavingError(BridgeError, ValueError):
 
 
 class LayerError(BridgeError, ValueError):
-    """A Keras layer that cannot be made, called or saved as asked."""
+    """A Keras layer that cannot be built, called or saved as requested."""
 
 
 class ShardingError(BridgeError, ValueError):
@@ -349,8 +349,8 @@ class ExportManyError(BridgeError, ExceptionGroup[BridgeError]):
 
     Attributes:
       results: the portable functions of the jobs that succeeded, by name.
-      errors: the error of each other job, by name: a JobError, whose cause is the exception that
-        was raised, or the error that kept the job from being sent.
+      errors: the error of each job that failed, by name: a JobError, whose cause is the exception
+        that the job raised, or the error that kept the job from being sent.
     """
 
     results: Mapping[str, Any]

@@ -36,7 +36,7 @@ from shape_poly import Dim, ShapeSyntaxError, parse_dimension, symbolic_shape, v
 
 _BYTECODE = b"ML\xefR"
 _CONVENTION = 9
-"""The calling convention of modules without effects and shardings; all releases read it."""
+"""Calling convention of modules without effects and shardings, which all releases read."""
 _MAX_NESTING = 100
 _STOP_GRADIENT = b"jax2tf.stop_gradient"
 
@@ -125,7 +125,7 @@ def from_stablehlo(
         producer="StableHLO",
         in_shardings=(None,) * len(in_avals),
         out_shardings=(None,) * len(out_avals),
-        gradient=NoGradient("it was made of a StableHLO module, which has none"),
+        gradient=NoGradient("it comes from a StableHLO module, which has no gradient"),
         constraints_known=False,
         tensorflow_differentiates=True,
     )
@@ -149,7 +149,7 @@ def _retarget_function(function: PortableFunction, target: Target | None) -> Por
     if is_open:
         artifact = mark_for_refinement(function.module.data)
         function = replace(function, module=replace(function.module, data=artifact))
-    # Expanding removes the stop_gradient composite, and with it the stop.
+    # Expanding replaces the stop_gradient composite, so TensorFlow would differentiate it.
     stops = _STOP_GRADIENT in function.module.data
     result = replace(retarget(function, resolved), tensorflow_differentiates=not stops)
     mark_types_checked(result)
@@ -200,8 +200,8 @@ def _tensor_types(types: Sequence[str], what: str, name: str) -> list[tuple[list
         tensor = read_tensor_type(kind)
         if tensor is None or tensor[1] in WIDENED:
             raise ModuleError(
-                f"The {what} {i} of {name} is of type {kind}: expected a tensor of numbers of 8 "
-                "bits or more."
+                f"The {what} {i} of {name} has the type {kind}: expected a tensor of numbers with "
+                "at least 8 bits."
             )
         tensors.append(tensor)
     return tensors
@@ -237,13 +237,12 @@ def _check_result_sizes(in_avals: Sequence[Aval], out_avals: Sequence[Aval], nam
             shown = ", ".join("?" if size is None else str(size) for size in sizes)
             raise ShapeError(
                 Message(
-                    f"Result {i} of {name} has the shape ({shown}) in the module, which leaves "
-                    "sizes open. Say how they follow from those of the arguments: ",
+                    f"Result {i} of {name} has open sizes: its shape in the module is ({shown}). "
+                    "Name the open sizes of the arguments in ",
                     Argument("polymorphic_shapes"),
-                    " names these, as ['(b, 2)'], and ",
+                    ", such as ['(b, 2)'], and use only these names in ",
                     Argument("result_shapes"),
-                    f" has an entry with these names alone. Names there: "
-                    f"{', '.join(sorted(known)) or 'none'}.",
+                    f". Names in the arguments: {', '.join(sorted(known)) or 'none'}.",
                 )
             )
 
@@ -316,7 +315,7 @@ def _make_result_tree(results: Any, count: int, name: str) -> TreeSpec:
     if tree.leaf_count != count:
         raise StructureError(
             Message(
-                Argument("results"), f" has {tree.leaf_count} arrays, and {name} gives {count}."
+                Argument("results"), f" has {tree.leaf_count} arrays, and {name} returns {count}."
             )
         )
     return tree

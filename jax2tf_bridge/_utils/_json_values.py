@@ -38,7 +38,7 @@ class JsonValue:
         except RecursionError as e:
             raise JsonProblem("its values are nested too deeply") from e
         except ValueError as e:
-            raise JsonProblem(f"it is no JSON: {e}") from e
+            raise JsonProblem(f"it is not JSON: {e}") from e
 
     def problem(self, expected: str) -> JsonProblem:
         """Makes an error for an unexpected value."""
@@ -113,5 +113,5 @@ class JsonValue:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) != len(pairs):
-        raise ValueError(f"an object has a field twice, of {', '.join(k for k, _ in pairs):.200}")
+        raise ValueError(f"an object has a field twice: {', '.join(k for k, _ in pairs):.200}")
     return fields

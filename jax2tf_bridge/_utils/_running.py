@@ -17,7 +17,7 @@ V = TypeVar("V")
 Unit: TypeAlias = Literal["B", "export", "trial"]
 
 Advance: TypeAlias = Callable[[int], None]
-"""Called with the additional progress: bytes, or pieces of work."""
+"""Function that adds progress: a number of bytes or of pieces of work."""
 
 
 @contextlib.contextmanager
@@ -41,7 +41,7 @@ def reraise_interrupts() -> Iterator[Callable[[], None]]:
         if swallowed is not None:
             raise swallowed.with_traceback(None)
 
-    # The system's own handlers end the process or do nothing.
+    # SIG_DFL and SIG_IGN raise nothing: they end the process, or do nothing.
     if handler is None or isinstance(handler, int):
         yield check
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 INTERRUPTED = 130
-"""Exit code after Ctrl-C, that of shells for SIGINT."""
+"""Exit code after Ctrl-C; shells use it for SIGINT."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -16,7 +16,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
       0 if all is well, 1 if the bridge refused, 2 if the command line is wrong, 130 after Ctrl-C,
-      141 if the reader of the output ended.
+      141 if the reader of the output closed the pipe.
     """
     try:
         # Imported late: Ctrl-C may come while modules are loaded.

@@ -40,7 +40,7 @@ _DEFAULT_ROUNDS = 20
 _WIDTH, _HEIGHT = 720, 420
 _LEFT, _RIGHT, _TOP, _BOTTOM = 80, 20, 84, 60
 _TICKS = [m * 10.0**e for e in range(-6, 7) for m in (1, 2, 5)]
-"""Milliseconds that the axis of time can label."""
+"""Tick values of the time axis, in milliseconds."""
 _SERIES = (("JAX, jitted", "#0b6e99", "jax_ms"), ("SavedModel", "#c2410c", "saved_model_ms"))
 
 _VERIFY = """\
@@ -77,14 +77,14 @@ def _add_verify_options(parser: argparse.ArgumentParser) -> None:
         "--against",
         required=True,
         metavar="module:function",
-        help="the JAX function, imported from the current folder or what is installed, or the "
-        "model that is called, if it was saved as the weights",
+        help="the JAX function, imported from the current folder or an installed package; or the "
+        "callable model, if the model was saved as the weights",
     )
     parser.add_argument(
         "--params-like",
         metavar="module:object",
-        help="an object like the weights that the function was saved with, or a function that "
-        "makes one; by default one is looked for beside the function",
+        help="an object with the structure of the saved weights, or a function that makes one; by "
+        "default the command looks for one beside the function",
     )
     parser.add_argument("--signature", metavar="NAME", help="by default serving_default")
     parser.add_argument(
@@ -133,7 +133,7 @@ def _add_verify_options(parser: argparse.ArgumentParser) -> None:
 def _read_tolerance(text: str) -> float:
     number = float(text)
     if not 0 <= number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is no tolerance")
+        raise argparse.ArgumentTypeError(f"expected a finite number of at least 0. Got: {text}")
     return number
 
 
@@ -164,8 +164,8 @@ def _verify(options: argparse.Namespace, console: Console) -> None:
         check_output(options.plot, "--plot")
         if options.plot.suffix != ".svg":
             raise UsageError(
-                f"--plot: {options.plot} is to be written as SVG, which needs no other package: "
-                f"name it {options.plot.with_suffix('.svg').name}"
+                f"--plot writes SVG only, so it cannot write {options.plot}. Name the file "
+                f"{options.plot.with_suffix('.svg').name}"
             )
     if not _count_rounds(options):
         _compile_quickly()
@@ -190,7 +190,7 @@ def _verify(options: argparse.Namespace, console: Console) -> None:
             function = import_reference(options.against, "--against")
             if not callable(function):
                 raise UsageError(
-                    f"--against: {options.against} is no function, but of type "
+                    f"--against: {options.against} must be a function. Got: "
                     f"{type(function).__name__}"
                 )
             params_like = _import_params_like(options)
@@ -240,7 +240,7 @@ def _count_rounds(options: argparse.Namespace) -> int:
     measures = options.latency or options.batch_sizes is not None or options.plot is not None
     if options.rounds == 0 and measures:
         raise UsageError(
-            "--rounds 0 measures nothing: leave it out, or --latency, --plot and --batch-sizes"
+            "--rounds 0 measures nothing. Remove it, or remove --latency, --plot and --batch-sizes"
         )
     if options.rounds is not None:
         return int(options.rounds)
@@ -262,7 +262,7 @@ def _import_params_like(options: argparse.Namespace) -> Any:
 
 
 def _plot_latency(title: str, variable: str, points: Sequence[Latency]) -> str:
-    """Plots latency over a size, in two lines on logarithmic axes, as the text of an SVG file."""
+    """Plots latency over a size as two lines with logarithmic axes; returns the SVG text."""
     sizes = [point.size or 1 for point in points]
     times = [t for p in points for t in (p.jax_ms, p.saved_model_ms)]
     low, high = _nearest_ticks(min(times), max(times))
@@ -313,7 +313,7 @@ def _plot_latency(title: str, variable: str, points: Sequence[Latency]) -> str:
 
 
 class _PlotAxis:
-    """Axis that maps numbers to places; if all numbers are equal, they are in the middle."""
+    """Axis that maps numbers to pixels; if all numbers are equal, to the middle of the axis."""
 
     def __init__(self, low: float, high: float, begin: float, end: float) -> None:
         margin = 0.06 * (end - begin)

@@ -26,7 +26,7 @@ class UsageError(Exception):
 
 
 class UserCodeError(BridgeError):
-    """Error for failing user code; its exception is the cause."""
+    """Error for user code that failed; its `__cause__` is the exception of that code."""
 
     def __init__(self, what: str, cause: BaseException, place: str | None = None) -> None:
         """`what` is the action that failed; `place` is the user's line, if known."""
@@ -124,7 +124,9 @@ def at_least(smallest: int) -> Callable[[str], int]:
     def number(text: str) -> int:
         number = int(text)
         if number < smallest:
-            raise argparse.ArgumentTypeError(f"expected a number from {smallest} on. Got: {text}")
+            raise argparse.ArgumentTypeError(
+                f"expected a number of at least {smallest}. Got: {text}"
+            )
         return number
 
     return number
@@ -144,7 +146,7 @@ def exported_path(text: str) -> AnyPath:
     """Reads the path of a file or model that export, save or jax.export wrote.
 
     Raises:
-      argparse.ArgumentTypeError: it is a function, or the Python file of one.
+      argparse.ArgumentTypeError: the text names a function or a Python file.
     """
     path = as_path(text)
     if isinstance(path, StoragePath):
@@ -183,7 +185,7 @@ def map_signatures(files: Sequence[NamedPath]) -> dict[str, AnyPath]:
         signature = name or SERVING_DEFAULT
         if signature in paths:
             raise UsageError(
-                f"{path}: of several files each needs the name of its signature, as "
+                f"{path}: with several files, each needs the name of its signature, such as "
                 f"{path.stem}={path}"
             )
         paths[signature] = path
@@ -226,7 +228,7 @@ def import_reference(reference: str, option: str) -> Any:
             f"{option}: expected module:name, as model:predict or package.module:net.apply. "
             f"Got: {reference!r}"
         )
-    value: Any = _module(module_name, option)
+    value: Any = _import_module(module_name, option)
     dotted = module_name
     for name in path.split("."):
         if not hasattr(value, name):
@@ -238,22 +240,22 @@ def import_reference(reference: str, option: str) -> Any:
     return value
 
 
-def _module(name: str, option: str) -> ModuleType:
+def _import_module(name: str, option: str) -> ModuleType:
     try:
         module: ModuleType = pkgutil.resolve_name(f"{name}:")
     except ModuleNotFoundError as e:
         if e.name is None or not f"{name}.".startswith(f"{e.name}."):
             raise UserCodeError(f"importing {name}", e) from e
         raise UsageError(
-            f"{option}: there is no module {name} in {Path.cwd()} or among what is installed"
-            f"{did_you_mean(name, _module_names(e.name))}"
+            f"{option}: there is no module {name} in {Path.cwd()} or in the installed packages"
+            f"{did_you_mean(name, _list_sibling_modules(e.name))}"
         ) from e
     except (Exception, SystemExit) as e:
         raise UserCodeError(f"importing {name}", e) from e
     return module
 
 
-def _module_names(missing: str) -> list[str]:
+def _list_sibling_modules(missing: str) -> list[str]:
     """Lists the modules beside the missing one, by their full names."""
     package, _, _ = missing.rpartition(".")
     if not package:

@@ -1,4 +1,4 @@
-"""Writes errors, notes and progress to stderr, with arguments spelled as options.
+"""Writes errors, notes and progress to stderr, with options in place of arguments.
 
 It also loads JAX and TensorFlow, which takes seconds.
 """
@@ -34,11 +34,11 @@ class Console:
         self.verbose = verbose
 
     def error(self, text: str) -> None:
-        """Prints in one line why the command fails."""
+        """Prints the reason why the command fails, in one line."""
         print(f"{PROGRAM}: error: {one_line(text)}", file=sys.stderr, flush=True)
 
     def note(self, text: str) -> None:
-        """Prints a note in one line about a command that works."""
+        """Prints a note about a command that succeeds, in one line."""
         print(f"{PROGRAM}: note: {one_line(text)}", file=sys.stderr, flush=True)
 
     @contextlib.contextmanager
@@ -83,7 +83,7 @@ class Console:
 def quiet_tensorflow(*, debug: bool, is_timed: bool) -> None:
     """Keeps TensorFlow from writing to stderr when it starts and when it saves.
 
-    Call this before the command line is parsed: paths in storage load TensorFlow.
+    Call this before the command line is parsed: parsing a path in cloud storage loads TensorFlow.
 
     Args:
       debug: True to let it write.
@@ -128,10 +128,10 @@ def for_command_line(text: str, options: argparse.Namespace) -> str:
     """
     if not isinstance(text, Message):
         return text
-    # --args also has open sizes.
+    # --args may name the open sizes instead of --shapes.
     in_args = getattr(options, "command", None) == "export" and not options.shapes
     files = getattr(options, "file", "FILE")
-    if isinstance(files, list):  # with several, the meant one is unknown
+    if isinstance(files, list):  # with several files, the text does not say which
         files = files[0][1] if len(files) == 1 else "FILE"
     file = shlex.quote(str(files))
 

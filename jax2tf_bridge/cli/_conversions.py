@@ -74,8 +74,8 @@ def _add_litert_options(parser: argparse.ArgumentParser) -> None:
         "--representative-data",
         type=as_path,
         metavar="NPZ",
-        help="for int8: a .npz file with typical inputs by name; the first axis of each array "
-        "counts the calls",
+        help="for int8: a .npz file with typical inputs by name; each array has one entry per call "
+        "on its first axis",
     )
     parser.add_argument(
         "--no-verify",
@@ -111,8 +111,8 @@ def _read_signatures(files: list[NamedPath]) -> Any:
     if folders:
         if len(files) > 1 or files[0][0]:
             raise UsageError(
-                f"{folders[0]} is a SavedModel, which has signatures with names of its own: name "
-                "it alone"
+                f"{folders[0]} is a SavedModel, whose signatures already have names. Pass it "
+                "alone, without NAME="
             )
         return folders[0]
     return {name: read_function(path) for name, path in map_signatures(files).items()}
@@ -124,13 +124,14 @@ def _read_samples(file: AnyPath) -> list[Mapping[str, Any]]:
             by_name = dict(arrays)
     except (ValueError, EOFError) as e:
         raise FileFormatError(
-            f"{file} is no .npz file of arrays, as numpy.savez writes it: {e}", file=str(file)
+            f"{file} is not an .npz file of arrays, as numpy.savez writes: {e}", file=str(file)
         ) from e
     counts = {len(array) if array.ndim else 0 for array in by_name.values()}
     if len(counts) != 1:
         raise UsageError(
-            f"--representative-data: the first axis of each array in {file} counts the calls, and "
-            f"has to be the same. Got: {', '.join(f'{n} {a.shape}' for n, a in by_name.items())}"
+            f"--representative-data: each array in {file} needs one entry per call on its first "
+            f"axis, so these axes must be equal. Got: "
+            f"{', '.join(f'{n} {a.shape}' for n, a in by_name.items())}"
         )
     return [{n: a[i] for n, a in by_name.items()} for i in range(counts.pop())]
 

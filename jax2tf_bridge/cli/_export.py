@@ -38,10 +38,10 @@ _DESCRIPTION = """\
 Writes a JAX function, for the given shapes, as a .jaxfn file. Needs JAX, not TensorFlow."""
 
 _EXAMPLES = """\
-SPEC is one argument: a dtype and the sizes, as f32[3,28] or int32[b,t], where names are sizes that
-stay open; a pytree of these, as '{"w": "f32[28,10]", "b": "f32[10]"}'; or @module:name for an array
-or pytree of arrays (or a function that returns it). A tuple @module:name as the only SPEC is all
-the arguments.
+SPEC is one argument: a dtype and sizes, such as f32[3,28] or int32[b,t], where names are open
+sizes; a pytree of these, such as '{"w": "f32[28,10]", "b": "f32[10]"}'; or @module:name for an
+array or pytree of arrays (or a function that returns it). If the only SPEC is @module:name of a
+tuple, the tuple has all the arguments.
 
 examples:
   jax2tf-bridge export model:predict --args @model:params 'f32[b,28]' -o predict.jaxfn
@@ -74,7 +74,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "function",
         metavar="module:function",
-        help="what to export, imported from the current folder or what is installed",
+        help="the function to export, imported from the current folder or an installed package",
     )
     several: dict[str, Any] = {"nargs": "+", "action": "extend", "default": []}
     parser.add_argument("--args", metavar="SPEC", help="the positional arguments", **several)
@@ -95,7 +95,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--platforms", metavar="NAME,NAME", help="cpu, cuda, rocm, tpu, gpu; by default all"
     )
-    add_target(parser, "the release to write it for, such as 2.17; by default most can run it")
+    add_target(
+        parser, "the release to write it for, such as 2.17; by default, most releases can run it"
+    )
     parser.add_argument(
         "--runtime-checks",
         choices=["drop"],
@@ -263,21 +265,21 @@ def _make_dtype(name: str) -> Any:
 def _check_call(name: str, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     if not callable(function):
         raise UsageError(
-            f"module:function: {name} is no function, but of type {type(function).__name__}"
+            f"module:function: {name} must be a function. Got: {type(function).__name__}"
         )
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return  # JAX will find out
+        return  # without a signature, only JAX can check the call
     try:
         signature.bind(*args, **kwargs)
     except TypeError as e:
-        counts = f"{len(args)} by --args" + (f", {', '.join(kwargs)} by --kwargs" if kwargs else "")
+        counts = f"{len(args)} in --args" + (f", {', '.join(kwargs)} in --kwargs" if kwargs else "")
         plain = signature.replace(
             parameters=[p.replace(annotation=p.empty) for p in signature.parameters.values()],
             return_annotation=signature.empty,
         )
-        raise UsageError(f"--args: {name}{plain}: {e}; given are {counts}") from e
+        raise UsageError(f"--args: {name}{plain}: {e}. Got: {counts}") from e
 
 
 def _run_export(make: Callable[[], PortableFunction], name: str) -> PortableFunction:
@@ -314,7 +316,7 @@ def _with_gradient(
 
 @dataclass(frozen=True)
 class ArgumentSpec:
-    """Shape and dtype of an array argument; `export` gets it with JAX's dtype in place of the name.
+    """Shape and dtype of an array argument; `_make_value` replaces the dtype's name by JAX's dtype.
 
     >>> ArgumentSpec.read("f32[b,28]", "--args")
     ArgumentSpec(shape=(DimExpr('b'), 28), dtype='float32')
@@ -325,7 +327,7 @@ class ArgumentSpec:
 
     @property
     def is_open(self) -> bool:
-        """True if a dimension has no number."""
+        """True if a dimension is symbolic."""
         return any(map(is_symbolic_dim, self.shape))
 
     @staticmethod
@@ -347,8 +349,8 @@ class ArgumentSpec:
         unnamed = _UNNAMED.search(match["shape"] or "")
         if unnamed is not None:
             raise UsageError(
-                f"{option}: {unnamed[1]} in {text!r} is no size: write a name where one stays "
-                "open, as b; sizes of one name are equal"
+                f"{option}: {unnamed[1]} in {text!r} is not a size. Write a name for each open "
+                "size, such as b; sizes with the same name are equal"
             )
         try:
             return ArgumentSpec(symbolic_shape(f"({match['shape'] or ''})"), dtype)
@@ -379,7 +381,7 @@ def read_shapes(text: str, option: str) -> Any:
     ('(b, 28)', AUTO)
 
     Raises:
-      UsageError: it begins as a pytree and is none.
+      UsageError: it begins like a pytree but cannot be read as one.
     """
     if text.strip().startswith("(") and '"' not in text and "'" not in text:
         return text  # a shape, not a tuple of texts
@@ -403,7 +405,7 @@ def _parse_tree(text: str, option: str) -> Any:
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as e:
         shown = text if len(text) <= 80 else f"{text[:80]}..."
         raise UsageError(
-            f"{option}: {shown!r} is no pytree, neither as JSON nor as Python writes it. "
+            f"{option}: {shown!r} is not a pytree in JSON or Python syntax. "
             "Put it in single quotes for the shell, and each of its arrays in double quotes: "
             '\'{"w": "f32[3,4]", "b": ["f32[4]", null]}\''
         ) from e

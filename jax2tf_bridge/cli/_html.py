@@ -137,7 +137,7 @@ def render(page: Page) -> str:
 def _render_findings(page: Page) -> Iterator[str]:
     yield "<h2>What to know</h2>\n"
     if not page.findings:
-        yield "<p>Nothing that will go wrong was found.</p>\n"
+        yield "<p>No problems were found.</p>\n"
         return
     yield '<ul class="findings">\n'
     for severity, text, remedy in page.findings:

@@ -118,7 +118,7 @@ class _ModuleTexts:
 
     Attributes:
       texts: the text of each module; None without one.
-      missing_because: why there are no texts, and what helps; "" if there are some.
+      missing_because: the reason why there are no texts, and what to do; "" if there are some.
     """
 
     texts: Sequence[str | None]
@@ -135,8 +135,8 @@ def _print_modules(modules: Sequence[bytes | memoryview | None]) -> _ModuleTexts
     if importlib.util.find_spec("jax") is None:
         return _ModuleTexts(
             [None] * len(modules),
-            "The modules' text is shown where JAX is installed: "
-            "pip install 'jax2tf-bridge[jax]', and inspect it again with --html.",
+            "Only JAX can print the modules as text, and it is not installed here. Install it: "
+            "pip install 'jax2tf-bridge[jax]', and run inspect --html again.",
         )
     with tempfile.TemporaryDirectory(prefix="jax2tf-bridge-") as place:
         folder = Path(place)
@@ -150,7 +150,7 @@ def _print_modules(modules: Sequence[bytes | memoryview | None]) -> _ModuleTexts
 
 
 def _run_program(folder: Path) -> str:
-    """Writes the texts; returns why there are none, if there are none."""
+    """Writes the texts; returns the reason to show if JAX printed none."""
     paths = os.pathsep.join(filter(None, sys.path))
     try:
         process = subprocess.run(
@@ -377,24 +377,21 @@ def _file_findings(facts: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     for module in facts["modules"]:
         title = _order_title(module["order"])
         calls = [c["name"] for c in module["custom_calls"] if not c["handled"]]
-        retarget = (
-            f"jax2tf-bridge retarget {path} --tensorflow RELEASE writes it without, if it has a "
-            "form in StableHLO alone."
-        )
+        retarget = f"jax2tf-bridge retarget {path} --tensorflow RELEASE writes it "
         if module["unreadable"]:
             parts.append(("error", f"{title} cannot be read: {module['unreadable']}", ""))
         elif calls:
             text = f"{title} runs on no TensorFlow: {no_handler_text(calls)}."
-            parts.append(("error", text, retarget))
+            parts.append(("error", text, f"{retarget}without them, if plain StableHLO suffices."))
         elif not module["tensorflow"]:
-            text = f"{title} is newer than what every known TensorFlow reads."
-            parts.append(("error", text, retarget.replace("it without, if it has", "it in")))
+            text = f"{title} is too new for every known TensorFlow."
+            parts.append(("error", text, f"{retarget}in an older version of StableHLO."))
     for dropped in facts["dropped_platforms"]:
         parts.append(("note", f"Not for {dropped['platform']}: {dropped['reason']}", ""))
     effects = [*facts["effects"]["ordered"], *facts["effects"]["unordered"]]
     if effects:
         parts.append(
-            ("warning", f"It has the effects {some(effects)}, which exist in JAX alone.", "")
+            ("warning", f"It has the effects {some(effects)}, which only JAX supports.", "")
         )
     if facts["devices"] > 1:
         parts.append(("warning", f"It is spread over {facts['devices']} devices.", ""))

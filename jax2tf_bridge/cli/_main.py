@@ -28,7 +28,7 @@ from jax2tf_bridge.cli._console import (
 from jax2tf_bridge.errors import BridgeError, TargetError, get_message
 
 REFUSED, USAGE, PIPE_CLOSED = 1, 2, 141
-"""Exit codes other than 0; the last is that of shells for SIGPIPE."""
+"""Exit codes other than 0; shells use the last one for SIGPIPE."""
 
 _COMMANDS = (
     _export.COMMAND,
@@ -101,7 +101,7 @@ def _describe_error(error: Exception, options: argparse.Namespace) -> str:
         return for_command_line(get_message(error), options)
     if isinstance(error, OSError) and error.strerror:
         if not str(error).startswith("[Errno "):
-            return for_command_line(get_message(error), options)  # a sentence of the bridge's
+            return for_command_line(get_message(error), options)  # the bridge wrote this sentence
         name = f"{error.filename}: " if error.filename else ""
         return f"{name}{error.strerror}"
     return f"{type(error).__name__}: {first_line(error)} (--debug shows all of it)"
@@ -115,7 +115,7 @@ class _Parser(argparse.ArgumentParser):
             message += ", which goes before --args"
         if message.endswith("required: -o/--output"):
             message += ", which names what to write"
-        # argparse's text has the name of the function that reads the value.
+        # argparse names the Python function that reads the value, which users do not know.
         message = re.sub(r": invalid \w+ value: (.*)\Z", r": expected a number. Got: \1", message)
         raise UsageError(f"{message} ({self.prog} --help says more)")
 
@@ -203,7 +203,7 @@ def _add_parser(commands: Any, command: Command) -> _Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    # Options before the command count as well.
+    # These options may also stand before the command.
     _add_common(parser, default=argparse.SUPPRESS)
     command.add_options(parser)
     parser.set_defaults(run=command.run)

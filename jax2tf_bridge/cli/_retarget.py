@@ -46,7 +46,7 @@ from jax2tf_bridge.storage import AnyPath, StoragePath, as_path, check_free
 from jax2tf_bridge.targets import Target
 
 _WITH_SHARDY = 10
-"""Calling convention of modules with Shardy operations, which need a flag of the op."""
+"""First calling convention with Shardy operations, for which the op needs a flag."""
 
 _FINGERPRINT = "fingerprint.pb"
 
@@ -87,7 +87,8 @@ def _run(options: argparse.Namespace, console: Console) -> None:
         return
     if options.overwrite:
         raise UsageError(
-            f"--overwrite: {options.file} is a file, and the one to write is replaced anyway"
+            f"--overwrite is for SavedModels, and {options.file} is a file. Remove the option: an "
+            "existing output file is replaced without it"
         )
     name = f"{options.file.name.removesuffix('.jaxfn')}-{_suffix(options)}.jaxfn"
     output = options.output or options.file.with_name(name)
@@ -106,22 +107,24 @@ def _choose_target(options: argparse.Namespace) -> Target:
     """Returns the target that the options name.
 
     Raises:
-      UsageError: they name none, or one that this input cannot have.
+      UsageError: they name no target, or one that does not suit this input.
       TargetError: there is no such release.
     """
     if options.for_converters:
         if not options.file.is_dir():
             raise UsageError(
-                f"--for-converters: {options.file} is a file, and this is said where a graph is "
-                f"written: jax2tf-bridge save {options.file} --for-converters -o DIR"
+                "--for-converters: a .jaxfn file does not store this option. Pass it when you "
+                f"write a SavedModel: jax2tf-bridge save {options.file} --for-converters -o DIR"
             )
         if options.tensorflow is not None:
-            raise UsageError("--for-converters is for no release: leave --tensorflow out")
+            raise UsageError(
+                "--for-converters writes for no particular release. Remove --tensorflow"
+            )
         return Target.converters()
     target = target_of(options)
     if target is None:
         raise UsageError(
-            "name the release by --tensorflow, as 2.16, or --no-xla, or --for-converters"
+            "choose a target: --tensorflow RELEASE, such as 2.16, --no-xla, or --for-converters"
         )
     return target
 
@@ -142,10 +145,12 @@ def _retarget_directory(options: argparse.Namespace, target: Target, console: Co
         contents = read_saved_model(source)
     if not contents.modules:
         raise BridgeError(
-            f"{source} is TensorFlow's own operations, which every newer release runs: it has no "
-            "module to retarget."
+            f"{source} consists of TensorFlow's own operations and has no module to retarget. "
+            "Every newer release can run it."
         )
-    graph, functions = (_for_release if target.xla else _without_xla)(contents, target, console)
+    graph, functions = (_retarget_graph if target.xla else _rewrite_graph)(
+        contents, target, console
+    )
     with (
         console.step(f"writing {output}"),
         edit_copy(source, output, overwrite=options.overwrite) as folder,
@@ -154,20 +159,20 @@ def _retarget_directory(options: argparse.Namespace, target: Target, console: Co
         with (folder / GRAPH_FILE).open("wb") as file:
             for part in graph:
                 file.write(part)
-        # It has digests of the old graph.
+        # This file has digests of the old graph.
         replace_file(folder / _FINGERPRINT)
         for name, portable in functions.items():
             replace_file(folder / name)
             order = len(get_stored_functions(portable)) - 1
             write_function(folder / name, portable, vjp_order=order, arrays=False)
-        runs_on = f"; runs on {_releases(folder)}" if target.xla else ""
+        runs_on = f"; runs on {_list_releases(folder)}" if target.xla else ""
     modules = contents.modules
     count = "1 module" if len(modules) == 1 else f"{len(modules)} modules"
-    done = "retargeted" if target.xla else "made of TensorFlow's own operations"
+    done = "retargeted" if target.xla else "rewritten as TensorFlow's own operations"
     print(printable(f"{output}: {count} {done}{runs_on}"))
 
 
-def _releases(folder: Path) -> str:
+def _list_releases(folder: Path) -> str:
     facts = describe_saved_model(read_saved_model(folder))
     releases = [r for r in facts["tensorflow"] if r in facts["tensorflow_for_gradients"]]
     if not any(module["order"] for module in facts["modules"]):
@@ -179,7 +184,7 @@ _NewParts: TypeAlias = tuple[Sequence[bytes | memoryview], Mapping[Path, Portabl
 """The new bytes of saved_model.pb, in parts, and the new functions of the sidecar, by file."""
 
 
-def _for_release(contents: SavedModelContents, target: Target, console: Console) -> _NewParts:
+def _retarget_graph(contents: SavedModelContents, target: Target, console: Console) -> _NewParts:
     with console.loading("JAX", "retarget"):
         from jax2tf_bridge.from_jax import retarget, retarget_call
 
@@ -208,10 +213,10 @@ def _for_release(contents: SavedModelContents, target: Target, console: Console)
         return graph.parts, functions
 
 
-def _without_xla(contents: SavedModelContents, target: Target, console: Console) -> _NewParts:
+def _rewrite_graph(contents: SavedModelContents, target: Target, console: Console) -> _NewParts:
     with console.loading("TensorFlow", "retarget --no-xla"):
         from jax2tf_bridge.converting import operations_graph
-    with console.step(f"making operations of {len(contents.modules)} modules"):
+    with console.step(f"rewriting {len(contents.modules)} modules as operations"):
         graph = operations_graph(contents, target)
         return [graph], _retarget_files(contents, lambda f: without_xla(f, target))
 
@@ -235,8 +240,8 @@ def _retarget_files(
             portable = read_function(file)
         except FileNotFoundError as e:
             raise FileFormatError(
-                f"The SavedModel {contents.path} has lost {file.name}, which holds a function of "
-                "it: copy the whole folder.",
+                f"The SavedModel {contents.path} lacks {file.name}, which holds one of its "
+                "functions. Copy the whole folder.",
                 file=str(file),
             ) from e
         functions[file.relative_to(contents.path)] = retarget(portable)

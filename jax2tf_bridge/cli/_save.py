@@ -182,7 +182,7 @@ def _add_common_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--precompile",
         action="store_true",
-        help="save the programs that XLA compiles with the model",
+        help="compile the model with XLA now, and save the compiled programs with it",
     )
 
 
@@ -193,7 +193,7 @@ def _check_save_options(options: argparse.Namespace) -> None:
             if keys.count(key) > 1:
                 raise UsageError(f"{_flag(name)}: {key or 'it'} is given twice")
     if len(options.oversize) > 1 and any(not name for name, _ in options.oversize):
-        raise UsageError("--oversize: say it for all sizes once, or for each by its name")
+        raise UsageError("--oversize: pass it once for all sizes, or once per name")
     if (options.trainable or options.no_trainable) and options.params is None:
         option = "--trainable" if options.trainable else "--no-trainable"
         raise UsageError(f"{option} is for weights that are variables: add --params WEIGHTS")
@@ -254,15 +254,15 @@ def _publish(options: argparse.Namespace, console: Console) -> None:
 
 def _publish_weights(options: argparse.Namespace, console: Console) -> None:
     if options.params is None:
-        raise UsageError("publish needs FILE, or --params for the graph of the newest version")
+        raise UsageError("publish needs FILE, or --params with new weights for the newest version")
     trainable = ("trainable", "no_trainable")
     names = (*trainable, "buckets", *_PADDING_OPTIONS, "precompile", "no_xla", "for_converters")
     refused = [_flag(name) for name in names if getattr(options, name)]
     refused += [_flag(n) for n in ("example", "vjp_order") if getattr(options, n) is not None]
     if refused:
         raise UsageError(
-            f"{', '.join(refused)}: of a version with other weights all else is that of the one "
-            "before; give FILE, to write it anew"
+            f"{', '.join(refused)}: without FILE, publish replaces only the weights of the newest "
+            "version. Remove these options, or pass FILE"
         )
     with console.loading("TensorFlow", "publish"):
         from jax2tf_bridge import publish
@@ -354,8 +354,8 @@ def _make_signatures(
 ) -> dict[str, Signature]:
     """Makes the signatures of functions, by name, with the options about their inputs.
 
-    Options about inputs go to the signatures that have these inputs. Options about unknown inputs
-    go to all signatures, so that `save` reports the error.
+    A signature gets the options about the inputs that it has. Options about unknown inputs go to
+    all signatures, so that `save` reports the error.
 
     Raises:
       UsageError, FileFormatError, OSError: the file of --example cannot be read.
@@ -390,7 +390,7 @@ def _make_signature(
     other_inputs: Collection[str],
     other_variables: Collection[str],
 ) -> Signature:
-    """Makes a signature without the options for inputs and sizes that only others have."""
+    """Makes a signature without options for inputs and sizes that only other signatures have."""
     from jax2tf_bridge.saving import Padding, Signature
 
     target = (
@@ -427,7 +427,7 @@ def _read_oversize(text: str) -> tuple[str, str]:
     name, _, kind = text.rpartition("=")
     if kind not in ("split", "as-is"):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is neither split nor as-is, nor one of these for a name, as n=as-is"
+            f"expected split or as-is, for all sizes or for a name, such as n=as-is. Got: {text!r}"
         )
     return name.strip(), kind.replace("-", " ")
 
@@ -452,7 +452,7 @@ def _read_names(text: str) -> Sequence[str]:
 
 
 def _read_example(file: AnyPath) -> _Example:
-    """Reads values by name; values of JSON have no dtype and get that of the input."""
+    """Reads values by name; values from JSON get the dtype of their input."""
     kind = file.suffix.lower()
     if kind not in (".npz", ".json"):
         raise UsageError(

@@ -79,8 +79,7 @@ if not TYPE_CHECKING:  # otherwise mypy would accept misspelt names
         text = f"module {__name__!r} has no attribute {name!r}"
         if not name.startswith("_") and hasattr(_jax.export, name):
             text += (
-                f". jax.export of JAX {_jax.__version__} has one, which this version of the bridge "
-                "does not know: use JAX's own, with to_exported(portable) where it takes an "
-                "Exported."
+                f". jax.export of JAX {_jax.__version__} has it, but this version of the bridge "
+                "does not. Use JAX's, and pass it to_exported(portable) where it takes an Exported."
             )
         raise AttributeError(text, name=name)

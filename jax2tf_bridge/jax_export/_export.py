@@ -352,8 +352,8 @@ def export(
     passed = {name: value for name, value in platform_arguments.items() if value is not None}
     if len(passed) > 1:
         raise TargetError(
-            f"export got {' and '.join(passed)}, which are names of one argument. Give platforms "
-            "alone."
+            f"export got {' and '.join(passed)}, which are names of one argument. Pass only "
+            "platforms."
         )
     chosen: Sequence[str] = next(iter(passed.values()), (jax_export.default_export_platform(),))
     checks = disabled_checks if strict_checks else (*disabled_checks, *NOT_STRICT)

@@ -258,7 +258,7 @@ def _explain_unknown_release(release: str, key: str) -> Message:
     if nearest is None:
         return Message(
             requested,
-            f": no such TensorFlow release is known. Known are {known[0]} to {known[-1]}; use ",
+            f": unknown TensorFlow release. The bridge knows {known[0]} to {known[-1]}; use ",
             suggestion,
             ".",
         )

@@ -87,7 +87,7 @@ class Inexpressible:
 
     Attributes:
       operation: the name of the operation, or the target of the custom call.
-      problem: the reason, as the end of "predict cannot become ...: ".
+      problem: the reason, to follow "predict cannot become TensorFlow's own operations: ".
       source: the user's line as "file:line", if known.
     """
 
@@ -164,4 +164,4 @@ def _find_problem(operation: Operation) -> Inexpressible | None:
 
 def _make_inexpressible(operation: Operation, name: str, what: str) -> Inexpressible:
     place = f" at {operation.source}" if operation.source else ""
-    return Inexpressible(name, f"{what}{place} has no form in them", operation.source)
+    return Inexpressible(name, f"they cannot express {what}{place}", operation.source)

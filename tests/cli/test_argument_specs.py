@@ -67,7 +67,7 @@ def test_python_has_tuples_and_other_keys() -> None:
 
 
 QUOTED = (
-    "is no pytree, neither as JSON nor as Python writes it. Put it in single quotes for the shell, "
+    "is not a pytree in JSON or Python syntax. Put it in single quotes for the shell, "
     'and each of its arrays in double quotes: \'{"w": "f32[3,4]", "b": ["f32[4]", null]}\''
 )
 FORM = "expected a dtype and sizes or names of sizes, as 'f32[b,28]', 'int32[4]' or 'bool'"
@@ -82,10 +82,13 @@ FORM = "expected a dtype and sizes or names of sizes, as 'f32[b,28]', 'int32[4]'
         ("f32[3", f"--args: {FORM} for a scalar. Got: 'f32[3'"),
         ("", f"--args: {FORM}"),
         ("3", f"--args: {FORM}"),
-        ("f32[-1]", "--args: -1 in 'f32[-1]' is no size: write a name where one stays open, as b"),
-        ("f32[3, -1]", "--args: -1 in 'f32[3, -1]' is no size: write a name"),
-        ("f32[None,28]", "--args: None in 'f32[None,28]' is no size: write a name where one"),
-        ("f32[?,28]", "--args: ? in 'f32[?,28]' is no size: write a name where one stays open"),
+        (
+            "f32[-1]",
+            "--args: -1 in 'f32[-1]' is not a size. Write a name for each open size, such as b",
+        ),
+        ("f32[3, -1]", "--args: -1 in 'f32[3, -1]' is not a size. Write a name"),
+        ("f32[None,28]", "--args: None in 'f32[None,28]' is not a size. Write a name for each"),
+        ("f32[?,28]", "--args: ? in 'f32[?,28]' is not a size. Write a name for each open size"),
         ("f32[b c]", "--args: the shape in 'f32[b c]' cannot be read: "),
         ("f32[_,3]", "--args: the shape in 'f32[_,3]' cannot be read: "),
         ("f32[...]", "--args: the shape in 'f32[...]' cannot be read: "),

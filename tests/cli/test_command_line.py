@@ -84,7 +84,8 @@ COMMANDS = ("export", "save", "litert", "inspect", "retarget", "serve-check")
         ),
         (
             ["inspect", "f", "--ops", "-1"],
-            "argument --ops: expected a number from 0 on. Got: -1 ({} inspect --help says more)",
+            "argument --ops: expected a number of at least 0. Got: -1 ({} inspect --help says "
+            "more)",
         ),
         (
             ["export", "m:f", "--vjp-order", "x", "-o", "f"],

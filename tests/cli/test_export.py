@@ -179,8 +179,8 @@ def test_modules_are_found_in_the_current_folder(
     assert ended.error.endswith("did you mean own_models.simple?")
     ended = run("export", "own_model:double", "--args", "f32[n]", "-o", "f.jaxfn")
     assert ended.error == (
-        f"module:function: there is no module own_model in {tmp_path} or among what is installed: "
-        "did you mean own_models?"
+        f"module:function: there is no module own_model in {tmp_path} or in the installed "
+        "packages: did you mean own_models?"
     )
     for name in ("own_models", "own_models.simple"):
         monkeypatch.delitem(sys.modules, name)
@@ -210,13 +210,12 @@ def test_modules_are_found_in_the_current_folder(
         (
             [f"{M}:params"],
             2,
-            f"module:function: {M}:params is no function, but of type dict",
+            f"module:function: {M}:params must be a function. Got: dict",
         ),
         (
             [f"{M}:predict", "--args", "f32[b,3]"],
             2,
-            f"--args: {M}:predict(params, x): missing a required argument: 'x'; given are 1 by "
-            "--args",
+            f"--args: {M}:predict(params, x): missing a required argument: 'x'. Got: 1 in --args",
         ),
         (
             [f"{M}:scaled", "--args", "f32", "--kwargs", "scael=f32"],

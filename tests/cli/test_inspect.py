@@ -150,7 +150,7 @@ def test_a_file_of_jax(ok: Ok) -> None:
     Path("exported").write_bytes(_exported_by_jax())
     text = ok("inspect", "exported")
     assert "x0['b']" in text
-    assert "other constraints are not known: the file's format has none" in text
+    assert "other constraints are not known: the file's format does not store them" in text
     assert "format:    jax.export version " in text
     assert "made for:" not in text
     facts = facts_of(ok, "exported")
@@ -170,8 +170,8 @@ def test_custom_calls_that_tensorflow_lacks(ok: Ok) -> None:
     assert names
     assert (
         f"runs on:   no TensorFlow: TensorFlow has no handler for the custom calls "
-        f"{', '.join(names)}; jax2tf-bridge retarget writes it without, if it has a form in "
-        "StableHLO alone\n"
+        f"{', '.join(names)}; jax2tf-bridge retarget writes it without them, if plain "
+        "StableHLO suffices\n"
     ) in text
     assert "_ffi (no handler in TensorFlow)" in text
     assert "solve has no gradient: " in text
@@ -203,7 +203,8 @@ def test_what_only_some_files_have(ok: Ok, predict: str) -> None:
     for expected in (
         "  params['b']  float32[2]  (not used)\n",
         "constants:\n  w  float32[2]  in host memory\n",
-        "runs on:    no known TensorFlow release; jax2tf-bridge retarget writes it for one\n",
+        "runs on:    no known TensorFlow release; jax2tf-bridge retarget writes it for a known "
+        "one\n",
         "not rocm:   no rule\n",
         "devices:    8\n",
         "effects:    A, B\n",
@@ -278,7 +279,7 @@ def test_errors(run: Run, predict: str) -> None:
     for file, error in (
         ("no", "no: No such file or directory"),
         ("folder", "folder is not a SavedModel: it has no saved_model.pb"),
-        ("text", "text is no .jaxfn file: "),
+        ("text", "text is not a .jaxfn file: "),
         ("empty", "empty has 0 bytes and is not a function"),
     ):
         for options in ((), ("--json",)):

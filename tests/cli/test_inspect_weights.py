@@ -85,7 +85,7 @@ def test_other_formats_are_named(run: Run, tmp_path: Path) -> None:
     ended = run("inspect", "w.npz")
     assert ended.code == 1
     assert ended.error == (
-        "w.npz holds no function, and no weights in msgpack or of safetensors. It seems to be a "
+        "w.npz holds no function, and no weights in msgpack or safetensors. It seems to be a "
         "zip file, as numpy.savez, Keras and PyTorch write: load it with the library that wrote "
         "it, and give the arrays by their paths."
     )

@@ -64,16 +64,17 @@ def test_what_is_refused(run: Run, tmp_path: Path, file: Path) -> None:
     (tmp_path / "text.npz").write_text("text")
     out = ("-o", "model.tflite")
     expected = {
-        (file, file, *out): "of several files each needs the name of its signature, as "
+        (file, file, *out): "with several files, each needs the name of its signature, such as "
         f"predict={file}",
-        ("folder", file, *out): "folder is a SavedModel, which has signatures with names of its "
-        "own: name it alone",
+        ("folder", file, *out): "folder is a SavedModel, whose signatures already have names. "
+        "Pass it alone, without NAME=",
         (file, *out, "--quantize", "int8"): "--quantize int8 measures ranges with inputs as they "
         "come: give some as --representative-data, a hundred or so.",
-        (file, *out, "--representative-data", "uneven.npz"): "the first axis of each array in "
-        "uneven.npz counts the calls, and has to be the same. Got: x (4, 3), y (3, 3)",
-        (file, *out, "--representative-data", "text.npz"): "text.npz is no .npz file of arrays, "
-        "as numpy.savez writes it",
+        (file, *out, "--representative-data", "uneven.npz"): "each array in uneven.npz needs "
+        "one entry per call on its first axis, so these axes must be equal. Got: x (4, 3), "
+        "y (3, 3)",
+        (file, *out, "--representative-data", "text.npz"): "text.npz is not an .npz file of "
+        "arrays, as numpy.savez writes",
         (file, "-o", "folder"): "--output: folder is a folder; name the file to write",
     }
     for words, text in expected.items():

@@ -112,4 +112,4 @@ def test_errors(run: Run, ok: Ok, no_xla: str) -> None:
     assert "has no module to retarget" in ended.error
     ended = run("publish", "--params", "w.msgpack", "--no-xla", "-o", "models")
     assert ended.code == 2
-    assert "--no-xla: of a version with other weights" in ended.error
+    assert "--no-xla: without FILE, publish replaces only the weights" in ended.error

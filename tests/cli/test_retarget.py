@@ -59,14 +59,14 @@ def test_what_jax_wrote_becomes_a_file_of_ours(ok: Ok) -> None:
 
 def test_errors(run: Run, file: str) -> None:
     for words, code, error in (
-        ([file], 2, "name the release by --tensorflow, as 2.16, or --no-xla, or --for-converters"),
+        ([file], 2, "choose a target: --tensorflow RELEASE, such as 2.16, --no-xla, or --for-"),
         ([file, "--tensorflow", "2.1"], 2, "--tensorflow 2.1: TensorFlow 2.15 is the oldest"),
         ([file, "--tensorflow", "2.16", "-o", "no/f"], 2, "--output: there is no folder no"),
         (
             [file, "--for-converters"],
             2,
-            f"--for-converters: {file} is a file, and this is said where a graph is written: "
-            f"jax2tf-bridge save {file} --for-converters -o DIR",
+            "--for-converters: a .jaxfn file does not store this option. Pass it when you write a "
+            f"SavedModel: jax2tf-bridge save {file} --for-converters -o DIR",
         ),
         (["no.jaxfn", "--tensorflow", "2.16"], 2, "no.jaxfn: No such file or directory"),
     ):

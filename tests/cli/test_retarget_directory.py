@@ -228,12 +228,12 @@ def test_modules_that_cannot_be_retargeted(
             "--tensorflow 3.1: TensorFlow 2.22 is the newest that is known",
         ),
         (["--tensorflow", "2.15", "-o", "new"], 1, "new is there already; --overwrite replaces"),
-        (["--tensorflow", "2.15", "-o", "file"], 1, "file is there already, and is no folder"),
-        (["--tensorflow", "2.15", "-o", "file/x"], 1, "file is a file, and no folder"),
+        (["--tensorflow", "2.15", "-o", "file"], 1, "file is there already, and is not a folder"),
+        (["--tensorflow", "2.15", "-o", "file/x"], 1, "file is a file, not a folder"),
         (
             ["--tensorflow", "2.15", "-o", "folder", "--overwrite"],
             1,
-            "folder is not replaced: it has no saved_model.pb, but something else",
+            "folder is not replaced: it has other contents, and no saved_model.pb",
         ),
     ],
 )
@@ -262,7 +262,8 @@ def test_a_file_is_not_overwritten_by_that_option(run: Run) -> None:
     ended = run("retarget", "f.jaxfn", "--tensorflow", "2.15", "--overwrite")
     assert (ended.code, ended.error) == (
         2,
-        "--overwrite: f.jaxfn is a file, and the one to write is replaced anyway",
+        "--overwrite is for SavedModels, and f.jaxfn is a file. Remove the option: "
+        "an existing output file is replaced without it",
     )
 
 
@@ -274,6 +275,6 @@ def test_a_function_beside_the_model_that_is_lost(run: Run, tmp_path: Path) -> N
     ended = run("retarget", "ours", "--tensorflow", "2.15", "-o", "mended")
     assert ended.code == 1
     assert ended.error == (
-        f"The SavedModel ours has lost {file.name}, which holds a function of it: copy the whole "
+        f"The SavedModel ours lacks {file.name}, which holds one of its functions. Copy the whole "
         "folder."
     )

@@ -31,7 +31,7 @@ def test_results_and_gradients_stay(ok: Ok, tmp_path: Path, batch: int | None) -
     save(Net(convert(predict, polymorphic_shapes=shapes), batch), tmp_path / "model")
     assert "XlaCallModule" in _operations(tmp_path / "model")
     printed = ok("retarget", tmp_path / "model", "--no-xla", "-o", tmp_path / "new")
-    assert "modules made of TensorFlow's own operations" in printed
+    assert "modules rewritten as TensorFlow's own operations" in printed
     assert {"MatMul", "Tanh"} <= _operations(tmp_path / "new")
     assert not {name for name in _operations(tmp_path / "new") if "Xla" in name}
     assert_right(tmp_path / "new")
@@ -102,4 +102,6 @@ def test_for_converters(ok: Ok, run: Run, tmp_path: Path) -> None:
         np.testing.assert_allclose(found, np.expm1(X), rtol=1e-5)
     ended = run("retarget", tmp_path / "model", "--for-converters", "--tensorflow", "2.19")
     assert ended.code == 2
-    assert ended.error.startswith("--for-converters is for no release: leave --tensorflow out")
+    assert ended.error.startswith(
+        "--for-converters writes for no particular release. Remove --tensorflow"
+    )

@@ -35,7 +35,7 @@ def test_what_is_there_is_replaced_only_if_asked(run: Run, ok: Ok, cube: str) ->
     ended = run("save", cube, "-o", "model", "--overwrite")
     assert ended.code == 1
     assert ended.error.endswith(
-        "model is not replaced: it has no saved_model.pb, but something else"
+        "model is not replaced: it has other contents, and no saved_model.pb"
     )
     assert Path("model/kept").exists()
     Path("model/saved_model.pb").touch()
@@ -44,7 +44,7 @@ def test_what_is_there_is_replaced_only_if_asked(run: Run, ok: Ok, cube: str) ->
     ended = run("save", cube, "-o", cube, "--overwrite")
     assert (ended.code, ended.error) == (
         1,
-        f"{Path.cwd()}/cube.jaxfn is there already, and is no folder",
+        f"{Path.cwd()}/cube.jaxfn is there already, and is not a folder",
     )
 
 
@@ -120,7 +120,7 @@ def test_versions_are_published(run: Run, cube: str) -> None:
     assert sorted(p.name for p in Path("models").iterdir()) == [".versions-used-up-to-3", "2", "3"]
     ended = run("publish", cube, "-o", "models", "--keep", "0")
     assert ended.code == 2
-    assert "argument --keep: expected a number from 1 on. Got: 0" in ended.error
+    assert "argument --keep: expected a number of at least 1. Got: 0" in ended.error
 
 
 def test_more_gradients_than_the_file_has(run: Run, ok: Ok, cube: str) -> None:

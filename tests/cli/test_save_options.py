@@ -37,8 +37,8 @@ def test_an_error_about_padding_names_options_that_mend_it(run: Run, ok: Ok, wor
     ended = run("save", words, "-o", "m", *BUCKETS)
     assert ended.code == 1
     assert (
-        "name it: --mask INPUT; if the function knows padding by a number, pad with that: "
-        "--pad-values ids=1; if it is sound for all your requests, vouch for it: "
+        "name it: --mask INPUT; if the function uses a special number for padding, pad with "
+        "that: --pad-values ids=1; if it is sound for all your requests, vouch for it: "
         "--unchecked-padding n; or give n no buckets. Tried with ids (integers from 0 to 3); "
         "--example FILE tries your values."
     ) in ended.error
@@ -207,7 +207,7 @@ def test_options_that_are_not_written_so(run: Run, words: str) -> None:
             "n=split",
             "--oversize",
             "as-is",
-        ): "--oversize: say it for all sizes once, ",
+        ): "--oversize: pass it once for all sizes, ",
         ("--buckets", "=1"): "'=1' is not of the form NAME=N,N, as b=1,8,32",
         ("--pad-values", "ids"): "'ids' is not of the form INPUT=X with a number, true or false, ",
         ("--pad-values", "ids=x"): "'ids=x' is not of the form INPUT=X with a number, ",
@@ -218,7 +218,7 @@ def test_options_that_are_not_written_so(run: Run, words: str) -> None:
         ended = run("save", words, "-o", "m", *options)
         assert (ended.code, text in ended.error) == (2, True), ended
     ended = run("publish", "-o", "m", "--params", "w", "--mask", "m", "--example", "e.json")
-    assert (ended.code, ended.error.startswith("--mask, --example: of a version with ")) == (
+    assert (ended.code, ended.error.startswith("--mask, --example: without FILE, publish ")) == (
         2,
         True,
     )

@@ -75,10 +75,10 @@ def test_what_publish_needs(run: Run, files: tuple[str, str]) -> None:
     _, weights = files
     ended = run("publish", "-o", "models")
     assert ended.code == 2
-    assert "publish needs FILE, or --params for the graph of the newest version" in ended.error
+    assert "publish needs FILE, or --params with new weights for the newest version" in ended.error
     ended = run("publish", "-o", "models", "--params", weights, "--buckets", "b=1", "--precompile")
     assert ended.code == 2
-    assert "--buckets, --precompile: of a version with other weights all else" in ended.error
+    assert "--buckets, --precompile: without FILE, publish replaces only the weights" in ended.error
     ended = run("publish", "-o", "models", "--params", weights)
     assert ended.code == 1
     assert "models has no version yet, and the first one needs FILE beside --params" in ended.error
@@ -149,7 +149,7 @@ def test_trainable_that_means_nothing(run: Run, normed: tuple[str, str]) -> None
     assert ended.code == 1
     assert "'parms'" in ended.error
     ended = run("publish", "-o", "m", "--params", weights, "--no-trainable")
-    assert ended.error.startswith("--no-trainable: of a version with other weights")
+    assert ended.error.startswith("--no-trainable: without FILE, publish replaces only the weights")
 
 
 # Several signatures.
@@ -185,5 +185,6 @@ def test_options_of_inputs_go_to_the_signatures_that_have_them(ok: Ok, run: Run)
     ended = run("save", "real_words.jaxfn", "cube.jaxfn", "-o", "n")
     assert ended.code == 2
     assert ended.error.endswith(
-        "cube.jaxfn: of several files each needs the name of its signature, as cube=cube.jaxfn"
+        "cube.jaxfn: with several files, each needs the name of its signature, such as "
+        "cube=cube.jaxfn"
     )

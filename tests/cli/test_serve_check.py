@@ -258,11 +258,11 @@ def test_wrong_calls_are_one_line(run: Run, model: Path, tmp_path: Path) -> None
     code, text = error(model, "--tensorflow", "2.99")
     assert code == 2
     assert text == (
-        "--tensorflow 2.99: the releases that are known here are 2.15 to 2.22. For another one, "
-        "name an interpreter that has it by --python."
+        "--tensorflow 2.99: the bridge knows the releases 2.15 to 2.22. For another release, pass "
+        "an interpreter that has it with --python."
     )
     code, text = error(model)
-    assert (code, text.split(",")[0]) == (2, "name the release by --tensorflow")
+    assert (code, text.split(",")[0]) == (2, "pass a release of TensorFlow with --tensorflow")
     code, text = error(tmp_path / "none", "--tensorflow", "2.17")
     assert (code, text) == (
         2,

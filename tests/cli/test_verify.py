@@ -71,10 +71,10 @@ def test_another_function_is_an_error_with_the_place(run: Run, model: Path) -> N
     assert ended.code == 1
     assert "output y" in ended.out
     assert "BEYOND IT" in ended.out
-    assert f"is not {__name__}:one_percent_off" in ended.error
+    assert f"differs from {__name__}:one_percent_off" in ended.error
     assert "of its largest number at b = " in ended.error
-    assert "1e-04 are allowed" in ended.error
-    assert ended.error.rstrip().endswith(f", and {ended.out.count('BEYOND IT') - 1} more")
+    assert "beyond the tolerance of 1e-04" in ended.error
+    assert ended.error.rstrip().endswith(f"; {ended.out.count('BEYOND IT') - 1} more differ")
     wide = ("--tolerance", "0.05", "--samples", "1", "--gradients", "0")
     assert run("verify", model, "--against", f"{__name__}:one_percent_off", *wide).code == 0
 
@@ -144,7 +144,7 @@ def test_the_function_within_preprocess_and_postprocess_is_compared(
     wrong = ("--against", f"{__name__}:too_sure", "--gradients", "0")
     ended = run("verify", tmp_path / "m", *wrong, *words)
     assert ended.code == 1
-    assert "the output scores differs by" in ended.error
+    assert "the output scores is off by" in ended.error
 
 
 def too_sure(params: Any, tokens: Any, mask: Any) -> Any:
@@ -160,9 +160,9 @@ def test_a_signature_whose_inner_function_is_not_in_the_file(run: Run, tmp_path:
     against = f"{text_classifier.__name__}:classify"
     ended = run("verify", tmp_path / "m", "--against", against)
     assert ended.error == (
-        "The signature serving_default takes text, which the JAX function does not: it has a "
-        "preprocess or postprocess, and this SavedModel lacks the function between them, as older "
-        "releases of the bridge wrote it. Save the model again, and verify that."
+        "The signature serving_default takes text, but the JAX function does not. The signature "
+        "has a preprocess or postprocess, and an older release of the bridge saved it without the "
+        "function between them. Save the model again, and verify the new one."
     )
 
 
@@ -176,7 +176,7 @@ def test_the_function_prints_what_the_command_prints(ok: Ok, model: Path) -> Non
     wrong = verify(model, one_percent_off, samples=1, gradients=0)
     assert not wrong.ok
     assert wrong.problem is not None
-    assert wrong.problem.startswith(f"{model} is not {__name__}:one_percent_off: the output ")
+    assert wrong.problem.startswith(f"{model} differs from {__name__}:one_percent_off: the output ")
     assert "BEYOND IT" in str(wrong)
 
 
@@ -191,7 +191,7 @@ def test_a_signature_that_is_not_there_is_told_in_the_words_of_python(model: Pat
 def test_objects_that_cannot_be_rebuilt_are_asked_for(tmp_path: Path) -> None:
     x = np.ones((4, 3), np.float32)
     save(tmp_path / "1", Signature(models.call, args=[x]), params=models.layer)
-    with pytest.raises(BridgeError, match="Give params_like=object, an object of the same"):
+    with pytest.raises(BridgeError, match="Pass params_like=object, an object of the same"):
         verify(tmp_path / "1", weights_of, samples=1, gradients=0)
     like = make_layer()
     assert verify(tmp_path / "1", weights_of, samples=1, gradients=0, params_like=like).ok
@@ -299,7 +299,7 @@ def test_a_gradient_that_is_wrong_by_a_hundredth_in_one_weight_fails(
     ended = run("verify", attention_model, "--against", f"{__name__}:one_percent", "--samples", "2")
     assert ended.code == 1
     assert ended.out.count("BEYOND IT") == 1
-    assert "the gradient params['query']['bias'] differs by 0.0099 of its" in ended.error
+    assert "the gradient params['query']['bias'] is off by 0.0099 of its" in ended.error
     assert "at b = " in ended.error
 
 
@@ -319,10 +319,10 @@ def test_weights_in_an_object_are_rebuilt_from_what_against_names(
     ended = run("verify", "1", *without)
     assert ended.code == 1
     assert ended.error == (
-        f"{__name__}:weights_of was saved with objects of type Layer, which verify finds neither "
-        f"in {__name__} nor in --params-like, and fails with dicts in their place: AttributeError: "
-        "'dict' object has no attribute 'weights'. Give --params-like module:object, an object of "
-        "the same structure (its values do not matter)."
+        f"{__name__}:weights_of was saved with objects of type Layer, which verify found neither "
+        f"in {__name__} nor in --params-like. The function failed with dicts instead: "
+        "AttributeError: 'dict' object has no attribute 'weights'. Pass --params-like "
+        "module:object, an object of the same structure (its values do not matter)."
     )
     for like in ("tests.cli.models:layer", f"{__name__}:make_layer"):
         ok("verify", "1", *without, "--params-like", like)
@@ -360,8 +360,8 @@ def test_objects_of_one_structure_and_other_static_data_are_not_guessed() -> Non
     with pytest.raises(StructureError) as refused:
         KnownTypes(function, f"{__name__}:f").add_to(tree)
     text = (
-        f"{__name__}:one and {__name__}:two have the structure of the SavedModel's Scaled, and "
-        "differ in their static data. Say which one the function was saved with: "
+        f"{__name__}:one and {__name__}:two both have the structure of the SavedModel's Scaled, "
+        "but differ in their static data. Pass the one that the function was saved with: "
     )
     assert str(refused.value) == f"{text}params_like=one"
     in_command = for_command_line(refused.value.args[0], argparse.Namespace())
@@ -380,14 +380,14 @@ def lookup(ids: Any) -> Any:
     ("words", "code", "text"),
     [
         (["--against", "tests.cli.models:predcit"], 2, "has no predcit: did you mean predict?"),
-        (["--against", "tests.cli.models:params"], 2, "is no function, but of type dict"),
+        (["--against", "tests.cli.models:params"], 2, "must be a function. Got: dict"),
         (["--against", "tests.cli.models:fails"], 1, "running tests.cli.models:fails or"),
-        (["--against", "tests.cli.models:cube", "--plot", "a.png"], 2, "name it a.svg"),
+        (["--against", "tests.cli.models:cube", "--plot", "a.png"], 2, "Name the file a.svg"),
         (["--against", "tests.cli.models:cube", "--signature", "x"], 2, "no signature x"),
         (
             ["--against", "tests.cli.models:cube", "--samples", "0"],
             2,
-            "expected a number from 1 on. Got: 0",
+            "expected a number of at least 1. Got: 0",
         ),
     ],
 )
@@ -441,5 +441,5 @@ def test_sizes_beside_large_ones_follow_from_the_constraints() -> None:
     assert only.with_sizes({}) == {"b": 1, "n": 1024, "m": 512, "k": 171}
     assert {sizes["n"] for sizes in only.sizes(20)} == {1024, 4096}
     assert Sampler(portable, 0).with_sizes({"m": 700}) == {"b": 1, "n": 1400, "m": 700, "k": 234}
-    with pytest.raises(ShapeError, match=r"no sizes of .* beside n = 7 were found"):
+    with pytest.raises(ShapeError, match=r"no sizes of .* with n = 7 were found"):
         Sampler(portable, 0).with_sizes({"n": 7})

@@ -69,7 +69,7 @@ def test_infer_lists_what_it_added() -> None:
     portable = exported(best_five, 7, constraints=AUTO)
     assert portable.requirements == ("b >= 5",)
     assert portable.constraints == ()
-    assert "needs of the sizes: b >= 5" in repr(portable)
+    assert "conditions on sizes: b >= 5" in repr(portable)
     portable = exported(best_five, 7, constraints=["b <= 9", AUTO])
     assert (portable.requirements, portable.constraints) == (("b >= 5",), ("b <= 9",))
 

@@ -186,8 +186,8 @@ def test_pallas_kernels_are_for_the_tpu_and_no_release_is_said_to_run_them() -> 
     assert [platform for platform, _ in portable.dropped_platforms] == ["cpu", "cuda", "rocm"]
     assert "interpret mode" in dict(portable.dropped_platforms)["cpu"]
     unknown = (
-        "runs on TPUs alone whose runtime reads the Pallas kernels of its JAX; no TensorFlow "
-        "release is known to have one"
+        "runs on only those TPUs whose runtime supports the Pallas kernels of its JAX; no known "
+        "TensorFlow release has one"
     )
     exported = jax.export.export(jax.jit(_doubled), platforms=["tpu"])(x)
     for found in (

@@ -259,7 +259,7 @@ def test_strings_are_no_arguments() -> None:
     with pytest.raises(DTypeError) as error:
         bridge.convert(lambda x, mode: x)(x32, "fast")
     assert str(error.value) == (
-        "The argument mode of <lambda> is the string 'fast', of tf.string in TensorFlow, and JAX "
+        "The argument mode of <lambda> is the string 'fast', a tf.string in TensorFlow, and JAX "
         "computes with numbers only. Close over it, or bind it first: functools.partial(f, "
         "mode='fast')."
     )

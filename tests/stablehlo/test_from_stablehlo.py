@@ -104,7 +104,7 @@ def test_saves_as_any_other(tmp_path: Any) -> None:
             StructureError,
             _SCALED,
             {"results": [0, 0, 0]},
-            "results has 3 arrays, and main gives 2.",
+            "results has 3 arrays, and main returns 2.",
         ),
         (
             ShapeError,
@@ -116,9 +116,9 @@ def test_saves_as_any_other(tmp_path: Any) -> None:
             ShapeError,
             _SCALED,
             {"polymorphic_shapes": ["(b, 2)", None]},
-            "Result 0 of main has the shape (?, 2) in the module, which leaves sizes open. Say how "
-            "they follow from those of the arguments: polymorphic_shapes names these, as "
-            "['(b, 2)'], and result_shapes has an entry with these names alone. Names there: b.",
+            "Result 0 of main has open sizes: its shape in the module is (?, 2). Name the open "
+            "sizes of the arguments in polymorphic_shapes, such as ['(b, 2)'], and use only these "
+            "names in result_shapes. Names in the arguments: b.",
         ),
         (
             ShapeError,

@@ -38,7 +38,7 @@ def test_a_release(release: str) -> None:
         ),
         (
             "latest",
-            "no such TensorFlow release is known. Known are 2.15 to 2.22; use "
+            "unknown TensorFlow release. The bridge knows 2.15 to 2.22; use "
             "Target.tensorflow('2.22').",
         ),
     ],

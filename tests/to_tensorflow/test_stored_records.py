@@ -83,7 +83,7 @@ def test_platform_index_is_there_for_several_platforms_alone() -> None:
         to_tf(stored(one, module=index.module.data))
     with pytest.raises(
         ModuleError,
-        match=r"several platforms.* index first, a scalar integer, but tensor<2x3xf32>",
+        match=r"several platforms.* index, a scalar integer. Got: tensor<2x3xf32>",
     ):
         to_tf(stored(one, platforms=("cpu", "tpu")))
     several = export(lambda x: x + 1, platforms=["cpu", "tpu"])(X)

@@ -65,8 +65,8 @@ def test_a_call_without_a_form_is_an_error() -> None:
     for each in (portable, deserialize(serialize(portable))):
         with pytest.raises(
             ModuleError,
-            match=r"kernel cannot become TensorFlow's own operations: the custom call 'my_kernel' "
-            r".*has no form in them. Export it without xla=False",
+            match=r"kernel cannot become TensorFlow's own operations: they cannot express the "
+            r"custom call 'my_kernel' .*\. Export it without xla=False",
         ):
             to_tf(each, target=Target.widest(xla=False))
 
@@ -86,6 +86,6 @@ def test_quantised_types_are_named() -> None:
     assert found is not None
     assert found.operation == "quantised types"
     assert found.problem == (
-        "the quantised type tensor<2x!quant.uniform<i8:f32, 1.0>> of a result of add at model.py:3 "
-        "has no form in them"
+        "they cannot express the quantised type tensor<2x!quant.uniform<i8:f32, 1.0>> of a result "
+        "of add at model.py:3"
     )

@@ -217,9 +217,9 @@ def _refuse_kernels(traced: jax.stages.Traced, name: str, target: Target, cause:
             raise UnsupportedByTargetError(
                 Message(
                     f"{name} cannot run on {target.name}, where it has to become TensorFlow's own "
-                    f"operations: the Pallas kernel{f' at {source}' if source else ''} has no form "
-                    "in them. Replace it by JAX operations, call it with interpret=True, or export "
-                    "the function for TPUs without ",
+                    "operations: they cannot express the Pallas kernel"
+                    f"{f' at {source}' if source else ''}. Replace it by JAX operations, call it "
+                    "with interpret=True, or export the function for TPUs without ",
                     NO_XLA,
                     ".",
                 ),

@@ -314,6 +314,6 @@ def test_outputs_with_the_name_of_an_input_are_refused(tmp_path: Path) -> None:
         save(tmp_path / "model", signature, target=Target.converters())
     assert str(caught.value) == (
         "The signature serving_default has outputs with names of inputs: 'x'. tf2onnx and OpenVINO "
-        "need different names. Return them under others, such as 'x_out'."
+        "need different names. Rename the outputs, for example to 'x_out'."
     )
     assert not (tmp_path / "model").exists()
