@@ -35,9 +35,9 @@ class SeamName:
     def wrap(self, wrapper: type[Any]) -> bool:
         """Replaces a function by `wrapper(name, function)`, once and until the process ends.
 
-                        Code that looks the function up by name then calls the wrapper. Returns False in a release
-                that lacks the function.
-                """
+        Code that looks the function up by name then calls the wrapper. Returns False in a release
+        that lacks the function.
+        """
         original = self.get()
         if original is None:
             return False
