@@ -84,7 +84,7 @@ class LayerFunction:
 
     @property
     def draws_keys(self) -> bool:
-        """Whether the function takes PRNG keys."""
+        """Returns whether the function takes PRNG keys."""
         return len(self.inputs) < len(self._data_arguments)
 
     @cached_property

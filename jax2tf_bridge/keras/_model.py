@@ -141,7 +141,7 @@ class LayerModel:
 
     @property
     def draws_keys(self) -> bool:
-        """Whether a function of the layer takes PRNG keys."""
+        """Returns whether a function of the layer takes PRNG keys."""
         return any(function.draws_keys for function in self.functions)
 
     def nest_output(self, training: bool, leaves: Sequence[Any]) -> Any:

@@ -45,7 +45,7 @@ class EagerConstants:
 
     @property
     def has_tensors(self) -> bool:
-        """Whether any tensor was created."""
+        """Returns whether any tensor was created."""
         return bool(self._known)
 
     def tensors(

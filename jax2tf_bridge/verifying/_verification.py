@@ -51,7 +51,7 @@ class Difference:
 
     @property
     def within(self) -> bool:
-        """Whether it is within the tolerance."""
+        """Returns whether it is within the tolerance."""
         return self.relative <= self.tolerance
 
     def add(self, expected: Any, actual: Any, sizes: Sizes, least_scale: float = 0.0) -> None:

@@ -269,7 +269,7 @@ class _PlainTrees:
             return
         if handlers_of(target) is not None or is_container(target) or is_registered_with_flax(kind):
             raise _NotPlainError
-        # Whether a tuple is a leaf depends on the object, not only on its type.
+        # A tuple may be a leaf or not, depending on the object as well as on its type.
         if not issubclass(kind, tuple):
             self._leaf_types.add(kind)
 
@@ -350,7 +350,7 @@ class _ObjectWalk(ABC):
             return True
         if handlers_of(value) is not None or is_container(value) or is_registered_with_flax(kind):
             return False
-        # Whether a tuple is a leaf depends on the object, not only on its type.
+        # A tuple may be a leaf or not, depending on the object as well as on its type.
         if not issubclass(kind, tuple):
             self._leaf_types.add(kind)
         return True

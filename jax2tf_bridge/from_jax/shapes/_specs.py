@@ -137,7 +137,7 @@ class Specs:
 
     @property
     def is_decided(self) -> bool:
-        """Whether no argument is left to AUTO."""
+        """Returns whether no argument is left to AUTO."""
         return not any(isinstance(leaf, AutoSpec) for leaf in self.leaves())
 
     def arguments(self) -> list[tuple[str, Any]]:

@@ -141,7 +141,7 @@ class ExportOptions:
 
     @property
     def without_debug_effects(self) -> bool:
-        """Whether debugging calls are left out."""
+        """Returns whether debugging calls are left out."""
         return DisabledSafetyCheck.debug_effects() in self.disabled_checks
 
     def allows_custom_call(self, call: str, platforms: Sequence[str]) -> bool:
