@@ -118,31 +118,26 @@ class Matcher:
 
     def number(self, value: Value) -> float | None:
         """Returns the common value of all elements of a constant, also of enclosing blocks."""
-        return number_of(value, self._find)
+        operation = self._find(value)
+        is_converted = False
+        while operation is not None and operation.name in _SAME_NUMBERS:
+            is_converted = is_converted or operation.name == "convert"
+            operation = self._find(operation.operands[0])
+        if operation is None or operation.name != "constant":
+            return None
+        elements = operation.attributes.get("value")
+        if not isinstance(elements, DenseElements) or elements.type.element.startswith("complex"):
+            return None
+        array = elements.array()
+        if array.size == 0 or (array.size > 1 and any(array.strides)):
+            return None
+        number = float(array.reshape(-1)[0])
+        # Every element type has 0 and 1; others may be rounded, or wrap around.
+        return number if number in (0, 1) or not is_converted else None
 
     def _find(self, value: Value) -> Operation | None:
         operation = self._makers.get(value)
         return operation or (self._outer._find(value) if self._outer else None)
-
-
-def number_of(value: Value, find_maker: Callable[[Value], Operation | None]) -> float | None:
-    """Returns the common value of all elements of a constant; None if there is none."""
-    operation = find_maker(value)
-    is_converted = False
-    while operation is not None and operation.name in _SAME_NUMBERS:
-        is_converted = is_converted or operation.name == "convert"
-        operation = find_maker(operation.operands[0])
-    if operation is None or operation.name != "constant":
-        return None
-    elements = operation.attributes.get("value")
-    if not isinstance(elements, DenseElements) or elements.type.element.startswith("complex"):
-        return None
-    array = elements.array()
-    if array.size == 0 or (array.size > 1 and any(array.strides)):
-        return None
-    number = float(array.reshape(-1)[0])
-    # Every element type has 0 and 1; others may be rounded, or wrap around.
-    return number if number in (0, 1) or not is_converted else None
 
 
 def rewrite(program: Program, patterns: Iterable[Pattern]) -> Program:

@@ -97,7 +97,7 @@ class Reduced:
 
 
 Source: TypeAlias = "Reshaped | Transposed | Concatenated | Reduced"
-"""How an array was made, for operations that do better with what it was made of."""
+"""Record of how an array was made, for operations that can use its parts or its origin."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -40,18 +40,17 @@ def _emit_sign_bit(scope: Scope, operation: Operation, operands: Sequence[Array]
     return scope.new_array(bit * sign, element, array.sizes)
 
 
-def _emit_elementwise(function: Callable[[tf.Tensor], tf.Tensor]) -> Emitter:
+def _emit_elementwise(
+    function: Callable[[tf.Tensor], tf.Tensor],
+    for_converters: Callable[[tf.Tensor], tf.Tensor] | None = None,
+) -> Emitter:
     def emit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
         (array,) = operands
-        return scope.new_array(function(scope.compact(array)), array.element, array.sizes)
+        own = for_converters if scope.for_converters else None
+        tensor = (own or function)(scope.compact(array))
+        return scope.new_array(tensor, array.element, array.sizes)
 
     return emit
-
-
-def _emit_square(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
-    (array,) = operands
-    function = square if scope.for_converters else tf.square
-    return scope.new_array(function(scope.compact(array)), array.element, array.sizes)
 
 
 def _emit_bias_add(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
@@ -74,7 +73,7 @@ EMITTERS: Mapping[str, Emitter] = MappingProxyType(
         RANDOM_UNIT: _emit_random_unit,
         RELU: _emit_elementwise(tf.nn.relu),
         RELU6: _emit_elementwise(tf.nn.relu6),
-        SQUARE: _emit_square,
+        SQUARE: _emit_elementwise(tf.square, for_converters=square),
         SOFTMAX: _emit_unary(tf.nn.softmax),
         LOG_SOFTMAX: _emit_unary(tf.nn.log_softmax),
         **dict.fromkeys(SIGN_BITS, _emit_sign_bit),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias
@@ -74,22 +75,11 @@ class Scope:
           other_graph: whether its operations belong to an inner graph, whose tensors this scope
             must not use.
         """
-        scope = Scope(
-            self.name,
-            self.program,
-            self.emitters,
-            {},
-            None,
-            self.graph_functions,
-            names_lines=self.names_lines,
-            for_converters=self.for_converters,
-            refuses_bits=self.refuses_bits,
-        )
-        scope._outer, scope.callers = self, self.callers
-        scope._line = self._line
-        scope._budget = self._budget
-        scope.cache = Cache(self.cache) if other_graph else self.cache
-        scope.sizes = self.sizes.inner(scope.cache) if other_graph else self.sizes
+        scope = copy.copy(self)
+        scope._values, scope._outer = {}, self
+        if other_graph:
+            scope.cache = Cache(self.cache)
+            scope.sizes = self.sizes.inner(scope.cache)
         return scope
 
     def new_call(self, name: str, call: Operation) -> Scope:
