@@ -19,18 +19,25 @@ sys.meta_path.insert(0, _Blocker())
 """
 
 
-def run_python(
-    code: str, *args: str, without_jax: bool = False, env: Mapping[str, str] | None = None
-) -> str:
-    """Runs code in a fresh interpreter, with `args` as sys.argv[1:]; returns what it prints."""
-    text = (WITHOUT_JAX if without_jax else "") + textwrap.dedent(code)
-    done = subprocess.run(
-        [sys.executable, "-c", text, *args],
+def complete_python(
+    code: str, *args: str, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs code in a fresh interpreter, with `args` as sys.argv[1:], however it ends."""
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), *args],
         capture_output=True,
         text=True,
         check=False,
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **(env or {})},
     )
+
+
+def run_python(
+    code: str, *args: str, without_jax: bool = False, env: Mapping[str, str] | None = None
+) -> str:
+    """Runs code in a fresh interpreter, with `args` as sys.argv[1:]; returns what it prints."""
+    text = (WITHOUT_JAX if without_jax else "") + textwrap.dedent(code)
+    done = complete_python(text, *args, env=env)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -126,15 +126,30 @@ def save(
     >>> model.serving_default(tf.ones([1, 3])).numpy().tolist()
     [[3.0, 3.0]]
     """
-    with reraise_interrupts() as check_interrupts, open_params(params) as weights:
-        options = SaveOptions(
-            trainable=trainable,
-            vjp_order=vjp_order,
-            buckets=BucketOptions(buckets, oversize, expected_sizes),
-            warm_up=warm_up,
-            precompile=precompile,
-            overwrite=overwrite,
-        )
+    options = SaveOptions(
+        trainable=trainable,
+        vjp_order=vjp_order,
+        buckets=BucketOptions(buckets, oversize, expected_sizes),
+        warm_up=warm_up,
+        precompile=precompile,
+        overwrite=overwrite,
+    )
+    with reraise_interrupts() as check_interrupts:
+        return _save(path, signatures, params, platforms, target, options, check_interrupts)
+
+
+# A function of its own, so that its locals are freed, and may swallow an interrupt, while
+# reraise_interrupts still watches.
+def _save(
+    path: str | os.PathLike[str],
+    signatures: Signatures,
+    params: Any,
+    platforms: Sequence[str] | None,
+    target: Target | None,
+    options: SaveOptions,
+    check_interrupts: Callable[[], None],
+) -> SavedModel:
+    with open_params(params) as weights:
         prepared = prepare(signatures, weights, platforms, target)
         options.check([each.inputs() for each in prepared.values()])
         portables = {}

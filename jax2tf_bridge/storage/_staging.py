@@ -20,7 +20,6 @@ import re
 import secrets
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,7 +32,6 @@ if sys.platform != "win32":
 # Age at which an unchanged staging folder without usable locks counts as abandoned.
 _ABANDONED_AFTER_S = 24 * 3600
 _LOCK = "lock"
-_RANDOM = r"[a-z0-9_]{8}"  # the suffix of tempfile.mkdtemp
 
 
 @contextlib.contextmanager
@@ -49,25 +47,24 @@ def staging_folder(parent: Path, name: str, target: Path | None = None) -> Itera
       PermissionError, OSError: `parent` cannot be written to.
     """
     clear_leftovers(parent, name, target)
-    try:
-        place, lock = _make(parent, name)
-    except OSError as e:
-        if e.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            text = f"cannot be written to ({os.strerror(e.errno)})"
-            raise make_path_error(PermissionError, e.errno, text, parent) from e
-        raise
-    try:
+    boot, node = _machine()
+    token = secrets.token_hex(8)
+    place = Path(os.path.abspath(parent), f".{name}.partial-{boot}-{node}-{token}")
+    lock: int | None = None
+    try:  # from before the folder exists, so that an interrupt at any moment removes it
+        lock = _make(place)
         yield place
     finally:
         _clear(place, name, target)
-        os.close(lock)
+        if lock is not None:
+            os.close(lock)
 
 
 def clear_leftovers(parent: Path, name: str, target: Path | None = None) -> None:
     """Removes leftovers of dead writers of `name` in `parent`; arguments as in `staging_folder`."""
     ours = re.compile(
         rf"\.{re.escape(name)}\."
-        rf"(?:(?P<removed>removed-[0-9a-f]{{16}})|partial-(?P<boot>\w{{8}})-(?P<node>\w{{8}})-{_RANDOM})"
+        rf"(?:(?P<removed>removed-[0-9a-f]{{16}})|partial-(?P<boot>\w{{8}})-(?P<node>\w{{8}})-[0-9a-f]{{16}})"
     )
     boot, node = _machine()
     try:
@@ -133,24 +130,30 @@ def lock_folder(folder: Path, seconds: float) -> Iterator[None]:
         os.close(handle)
 
 
-def _make(parent: Path, name: str) -> tuple[Path, int]:
-    boot, node = _machine()
-    for _ in range(100):
-        folder = tempfile.mkdtemp(dir=parent, prefix=f".{name}.partial-{boot}-{node}-")
-        place = Path(os.path.abspath(folder))
-        try:
-            handle = os.open(place / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileNotFoundError:
-            continue  # another process removed the folder while it was empty
-        except OSError:
-            _delete(place)
-            raise
-        # The folder may be removed until the lock is held.
-        if _lock(handle) is not False and (place / _LOCK).exists():
-            return place, handle
-        os.close(handle)
+def _make(place: Path) -> int:
+    """Makes a staging folder, and returns the handle of its lock, which it holds.
+
+    Raises:
+      PermissionError, OSError: the folder around it cannot be written to.
+    """
+    try:
+        for _ in range(100):
+            place.mkdir(mode=0o700, exist_ok=True)
+            try:
+                handle = os.open(place / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            except (FileNotFoundError, FileExistsError):
+                continue  # another process removed the folder while it was empty, or removes it
+            # The folder may be removed until the lock is held.
+            if _lock(handle) is not False and (place / _LOCK).exists():
+                return handle
+            os.close(handle)
+    except OSError as e:
+        if e.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            text = f"cannot be written to ({os.strerror(e.errno)})"
+            raise make_path_error(PermissionError, e.errno, text, place.parent) from e
+        raise
     raise make_path_error(
-        OSError, errno.EBUSY, "is cleared by other processes again and again", parent
+        OSError, errno.EBUSY, "is cleared by other processes again and again", place.parent
     )
 
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from jax2tf_bridge import Processing, Signature, publish, save
 from jax2tf_bridge._utils import reraise_interrupts
-from tests.fresh_process import run_python
+from tests.fresh_process import complete_python
 from tests.saving.saved_functions import contents
 
 
@@ -114,7 +114,16 @@ interrupt_at_any_moment(Path(sys.argv[1]))
 @pytest.mark.slow
 def test_an_interrupt_at_any_moment_ends_saving(tmp_path: Path) -> None:
     """TensorFlow may stay in a graph that an interrupt came out of: in a process of its own."""
-    run_python(INTERRUPTED, str(tmp_path))
+    for attempt in range(3):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        done = complete_python(INTERRUPTED, str(folder), env={"PYTHONFAULTHANDLER": "1"})
+        if done.returncode != -signal.SIGSEGV:
+            break
+        # TensorFlow's conversion of arrays crashes if an interrupt comes within it: about one
+        # interrupt in two thousand.
+        assert "convert_to_eager_tensor" in done.stderr
+    assert done.returncode == 0, done.stderr
 
 
 def interrupt_at_any_moment(tmp_path: Path) -> None:

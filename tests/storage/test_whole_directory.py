@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -376,16 +376,17 @@ def test_writer_that_was_taken_for_dead_shows_nothing(tmp_path: Path) -> None:
 def test_workplace_that_is_taken_away_at_once_is_made_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[str] = []
-    mkdtemp = tempfile.mkdtemp
+    made: list[Path] = []
+    mkdir = Path.mkdir
 
-    def taken_twice(*, dir: Path, prefix: str) -> str:
-        made.append(mkdtemp(dir=dir, prefix=prefix))
-        if len(made) < 3:
-            _staging.clear_leftovers(tmp_path, "m")
-        return made[-1]
+    def taken_twice(path: Path, **options: Any) -> None:
+        mkdir(path, **options)
+        if "partial" in path.name:
+            made.append(path)
+            if len(made) < 3:
+                _staging.clear_leftovers(tmp_path, "m")
 
-    monkeypatch.setattr(tempfile, "mkdtemp", taken_twice)
+    monkeypatch.setattr(Path, "mkdir", taken_twice)
     write(tmp_path / "m")
     assert len(made) == 3
     assert contents(tmp_path) == ["m", "m/new"]

@@ -35,12 +35,14 @@ from tests.weights.trees import (
     unhurried,
 )
 
+# The order of sorted keys with a NaN among them depends on the order before.
+numbers = st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False)
 plain_trees = st.recursive(
     leaves,
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(st.text(max_size=3), inner, max_size=3)
-        | st.dictionaries(st.integers(-(2**63), 2**64 - 1) | st.floats(), inner, max_size=3)
+        | st.dictionaries(numbers, inner, max_size=3)
         | st.dictionaries(st.binary(max_size=3), inner, max_size=3)
     ),
     max_leaves=8,
