@@ -14,7 +14,7 @@ from jax2tf_bridge._version import __version__ as __version__
 
 _PACKAGES = (
     *("colocated", "compat", "errors", "inspecting", "jax_export", "keras", "litert", "loading"),
-    *("parallel", "portable", "saving", "serve_checking", "verifying", "weights"),
+    *("parallel", "portable", "publishing", "saving", "serve_checking", "verifying", "weights"),
 )
 _NAMES = {
     "calling_tf": ("call_tf",),
@@ -30,10 +30,8 @@ _NAMES = {
     "loading": ("load",),
     "parallel": ("ExportJob", "export_many"),
     "portable": ("AUTO", "DisabledSafetyCheck", "PortableFunction"),
-    "saving": (
-        *("Padding", "Processing", "Signature", "assign_weights", "choose_buckets"),
-        *("latest_version", "published_versions"),
-    ),
+    "publishing": ("latest_version", "published_versions"),
+    "saving": ("Padding", "Processing", "Signature", "assign_weights", "choose_buckets"),
     "serialization": (
         *("deserialize", "read_function", "serialize", "write_function"),
         *("register_namedtuple_serialization", "register_pytree_node_serialization"),

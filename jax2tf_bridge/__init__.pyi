@@ -10,6 +10,7 @@ from jax2tf_bridge import litert as litert
 from jax2tf_bridge import loading as loading
 from jax2tf_bridge import parallel as parallel
 from jax2tf_bridge import portable as portable
+from jax2tf_bridge import publishing as publishing
 from jax2tf_bridge import saving as saving
 from jax2tf_bridge import serve_checking as serve_checking
 from jax2tf_bridge import verifying as verifying
@@ -38,13 +39,13 @@ from jax2tf_bridge.parallel import export_many as export_many
 from jax2tf_bridge.portable import AUTO as AUTO
 from jax2tf_bridge.portable import DisabledSafetyCheck as DisabledSafetyCheck
 from jax2tf_bridge.portable import PortableFunction as PortableFunction
+from jax2tf_bridge.publishing import latest_version as latest_version
+from jax2tf_bridge.publishing import published_versions as published_versions
 from jax2tf_bridge.saving import Padding as Padding
 from jax2tf_bridge.saving import Processing as Processing
 from jax2tf_bridge.saving import Signature as Signature
 from jax2tf_bridge.saving import assign_weights as assign_weights
 from jax2tf_bridge.saving import choose_buckets as choose_buckets
-from jax2tf_bridge.saving import latest_version as latest_version
-from jax2tf_bridge.saving import published_versions as published_versions
 from jax2tf_bridge.serialization import deserialize as deserialize
 from jax2tf_bridge.serialization import read_function as read_function
 from jax2tf_bridge.serialization import (

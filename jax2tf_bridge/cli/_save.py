@@ -30,6 +30,7 @@ from jax2tf_bridge.cli._commands import (
 from jax2tf_bridge.cli._console import Console, for_command_line
 from jax2tf_bridge.errors import FileFormatError, make_path_error
 from jax2tf_bridge.portable import PortableFunction, apply_target
+from jax2tf_bridge.publishing import check_complete, latest_version, publish_version
 from jax2tf_bridge.saved_model import read_sidecar
 from jax2tf_bridge.serialization import read_function
 from jax2tf_bridge.storage import AnyPath, as_path, check_free
@@ -237,7 +238,7 @@ def _publish(options: argparse.Namespace, console: Console) -> None:
     _check_save_options(options)
     functions = _read_functions(options)
     with console.loading("TensorFlow", "publish"):
-        from jax2tf_bridge.saving import check_complete, publish_version, save_functions
+        from jax2tf_bridge.saving import save_functions
     signatures = _make_signatures(functions, options)
     save_options = _make_save_options(options, overwrite=False)
     dropped = _describe_dropped_buckets(options.output, options)
@@ -300,8 +301,6 @@ def _read_functions(options: argparse.Namespace) -> dict[str, PortableFunction]:
 
 def _describe_dropped_buckets(root: AnyPath, options: argparse.Namespace) -> str | None:
     """Warns if the previous version has buckets and the new one has none."""
-    from jax2tf_bridge.saving import latest_version
-
     newest = latest_version(root)
     sidecar = None if newest is None or options.buckets else read_sidecar(newest)
     entries = sidecar[0].signatures.values() if sidecar else ()

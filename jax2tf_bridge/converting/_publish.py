@@ -12,6 +12,7 @@ from typing import Any, TypedDict, Unpack
 from jax2tf_bridge._utils import did_you_mean
 from jax2tf_bridge.converting._save import Signatures, keys_as_words, save
 from jax2tf_bridge.errors import Argument, Message, SavingError, make_path_error
+from jax2tf_bridge.publishing import check_complete, latest_version, publish_version
 from jax2tf_bridge.saved_model import read_sidecar
 from jax2tf_bridge.saving import (
     Buckets,
@@ -20,12 +21,9 @@ from jax2tf_bridge.saving import (
     PathWeights,
     Published,
     SavedModel,
-    check_complete,
-    latest_version,
     leaf_names,
     map_weights_by_name,
     open_params,
-    publish_version,
     publish_weights,
 )
 from jax2tf_bridge.storage import AnyPath

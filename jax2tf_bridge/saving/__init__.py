@@ -11,15 +11,12 @@ except ModuleNotFoundError as e:
 
 from jax2tf_bridge.saving._bucket_options import BucketOptions as BucketOptions
 from jax2tf_bridge.saving._bucket_options import Buckets, ExpectedSizes
+from jax2tf_bridge.saving._publish_weights import map_weights_by_name as map_weights_by_name
+from jax2tf_bridge.saving._publish_weights import publish_weights as publish_weights
 from jax2tf_bridge.saving._report import Published, SavedModel, SavedSignature
 from jax2tf_bridge.saving._save import SaveOptions as SaveOptions
 from jax2tf_bridge.saving._save import save_functions as save_functions
 from jax2tf_bridge.saving.buckets import Oversize, choose_buckets
-from jax2tf_bridge.saving.publishing import NewVersion, latest_version, published_versions
-from jax2tf_bridge.saving.publishing import check_complete as check_complete
-from jax2tf_bridge.saving.publishing import map_weights_by_name as map_weights_by_name
-from jax2tf_bridge.saving.publishing import publish_version as publish_version
-from jax2tf_bridge.saving.publishing import publish_weights as publish_weights
 from jax2tf_bridge.saving.serving import BatchingParameters, ServingInstructions
 from jax2tf_bridge.saving.signatures import Padding, Processing, ServedArray, Signature
 from jax2tf_bridge.saving.signatures import SignatureInputs as SignatureInputs
@@ -31,7 +28,6 @@ __all__ = [
     "BatchingParameters",
     "Buckets",
     "ExpectedSizes",
-    "NewVersion",
     "Oversize",
     "Padding",
     "PathWeights",
@@ -46,6 +42,4 @@ __all__ = [
     "WeightsReport",
     "assign_weights",
     "choose_buckets",
-    "latest_version",
-    "published_versions",
 ]

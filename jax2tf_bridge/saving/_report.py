@@ -10,9 +10,9 @@ import tensorflow as tf
 from jax2tf_bridge._utils import number_text
 from jax2tf_bridge.errors import Argument, Message
 from jax2tf_bridge.portable import Aval, key_paths, keys_text
+from jax2tf_bridge.publishing import NewVersion
 from jax2tf_bridge.saved_model import bucket_texts, padding_texts
 from jax2tf_bridge.saving.buckets import Bucketing
-from jax2tf_bridge.saving.publishing import NewVersion
 from jax2tf_bridge.saving.serving import ServingInstructions
 from jax2tf_bridge.saving.signatures import Endpoint, ServedArray, served_text
 from jax2tf_bridge.storage import AnyPath

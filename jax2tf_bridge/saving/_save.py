@@ -14,6 +14,7 @@ from jax2tf_bridge._utils import number_text
 from jax2tf_bridge._version import __version__
 from jax2tf_bridge.errors import Argument, Blank, GradientError, Message, SavingError
 from jax2tf_bridge.portable import PortableFunction, as_portable_function
+from jax2tf_bridge.publishing import share_programs
 from jax2tf_bridge.saved_model import (
     SERVING_DEFAULT,
     ArrayEntry,
@@ -37,7 +38,6 @@ from jax2tf_bridge.saving.buckets import BUCKETS
 from jax2tf_bridge.saving.serving import (
     make_warm_up_requests,
     precompile,
-    share_programs,
     write_instructions,
     write_warm_up,
 )

@@ -190,7 +190,7 @@ OF_JAX = {
     *("ExportJob", "export_many", "eval_polymorphic_shape"),
 }
 OF_TENSORFLOW = {
-    *("to_tf", "save", "publish", "latest_version", "published_versions", "choose_buckets"),
+    *("to_tf", "save", "publish", "choose_buckets"),
     *("Padding", "Processing", "Signature"),
     *("assign_weights", "save_litert", "split_to_logical_devices"),
 }

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from jax2tf_bridge.publishing import published_versions
 from jax2tf_bridge.saved_model import Sidecar, VariableEntry, write_sidecar
-from jax2tf_bridge.saving import published_versions
 from jax2tf_bridge.storage import AnyPath
 
 MANIFEST = "assets.extra/manifest.json"

@@ -25,11 +25,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from jax2tf_bridge.publishing import publish_version
 from jax2tf_bridge.saved_model import SERVING_DEFAULT
 from jax2tf_bridge.saving import (
     SaveOptions,
     Signature,
-    publish_version,
     publish_weights,
     save_functions,
 )

@@ -15,10 +15,15 @@ from typing import Any
 import pytest
 
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.saving import NewVersion, latest_version, publish_version, published_versions
+from jax2tf_bridge.publishing import (
+    NewVersion,
+    _versions,
+    latest_version,
+    publish_version,
+    published_versions,
+)
 
 # Private: its file operations are made to fail.
-from jax2tf_bridge.saving.publishing import _versions
 from jax2tf_bridge.storage import AnyPath, _staging, _whole_directory
 from tests.saving.other_users import as_another_user, folder_for_all
 

@@ -21,8 +21,8 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge import export
+from jax2tf_bridge.publishing import latest_version, publish_version, published_versions
 from jax2tf_bridge.saved_model import read_sidecar
-from jax2tf_bridge.saving import latest_version, publish_version, published_versions
 from jax2tf_bridge.serialization import write_function
 from jax2tf_bridge.storage import AnyPath
 from jax2tf_bridge.storage._whole_directory import whole_directory

@@ -14,9 +14,8 @@ import tensorflow as tf
 
 from jax2tf_bridge import Signature, latest_version, publish, save
 from jax2tf_bridge.errors import SavingError, StructureError
-from jax2tf_bridge.saving import _save, map_weights_by_name, publish_version
-from jax2tf_bridge.saving.serving import list_program_names
-from jax2tf_bridge.saving.serving._precompile import CACHE_FOLDER
+from jax2tf_bridge.publishing import CACHE_FOLDER, list_program_names, publish_version
+from jax2tf_bridge.saving import _save, map_weights_by_name
 from jax2tf_bridge.storage import AnyPath, as_path
 from tests.fresh_process import run_python
 from tests.saving.precompiling import in_this_process

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from jax2tf_bridge import Signature, save
 from jax2tf_bridge.errors import SavingError
+from jax2tf_bridge.publishing import CACHE_FOLDER
 from jax2tf_bridge.saving import BatchingParameters
 from jax2tf_bridge.saving.buckets import Bucketing, make_bucketing
 
@@ -24,7 +25,7 @@ from jax2tf_bridge.saving.buckets import Bucketing, make_bucketing
 # model that TensorFlow saved.
 from jax2tf_bridge.saving.serving import _precompile, precompile
 from jax2tf_bridge.saving.serving._instructions import ServedSignature, make_serving_instructions
-from jax2tf_bridge.saving.serving._precompile import CACHE_FOLDER, cache_environment
+from jax2tf_bridge.saving.serving._precompile import cache_environment
 from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, make_zeros
 from jax2tf_bridge.saving.serving._warm_up_requests import make_bucket_requests
 from jax2tf_bridge.saving.signatures import ServedArray

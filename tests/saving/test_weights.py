@@ -23,11 +23,12 @@ from jax2tf_bridge.errors import (
     ShapeError,
     StructureError,
 )
+from jax2tf_bridge.publishing import latest_version, publish_version
 from jax2tf_bridge.saved_model import SIDECAR, Sidecar, VariableEntry, write_sidecar
-from jax2tf_bridge.saving import latest_version, publish_version, publish_weights
 
 # Private: changed to write small groups, and to remove a version in between.
-from jax2tf_bridge.saving.publishing import _publish_weights as _weights
+from jax2tf_bridge.saving import _publish_weights as _weights
+from jax2tf_bridge.saving import publish_weights
 
 # Private: fingerprints with fields that no TensorFlow writes yet.
 from jax2tf_bridge.saving.weights._checkpoint import replace_checkpoint_digest
@@ -265,7 +266,8 @@ def test_memory_for_one_tensor_besides_those_given(tmp_path: Path) -> None:
     import numpy as np
     import tensorflow as tf
     from jax2tf_bridge.saved_model import Sidecar, VariableEntry, write_sidecar
-    from jax2tf_bridge.saving import publish_version, publish_weights
+    from jax2tf_bridge.publishing import publish_version
+    from jax2tf_bridge.saving import publish_weights
 
     def memory(field):
         status = Path("/proc/self/status").read_text()

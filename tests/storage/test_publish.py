@@ -14,8 +14,12 @@ from pathlib import Path
 import pytest
 
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.saving import latest_version, publish_version, published_versions
-from jax2tf_bridge.saving.publishing import _versions
+from jax2tf_bridge.publishing import (
+    _versions,
+    latest_version,
+    publish_version,
+    published_versions,
+)
 from jax2tf_bridge.storage import (
     AnyPath,
     StoragePath,

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jax2tf_bridge.portable import variables_in
+from jax2tf_bridge.publishing import locate_served_cache
 from jax2tf_bridge.saving.buckets import Bucketing, is_plain
-from jax2tf_bridge.saving.serving._precompile import cache_environment, locate_served_cache
+from jax2tf_bridge.saving.serving._precompile import cache_environment
 from jax2tf_bridge.saving.signatures import Endpoint, ServedArray, Sides
 from jax2tf_bridge.storage import AnyPath, as_path
 

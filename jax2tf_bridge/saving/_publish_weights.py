@@ -29,13 +29,13 @@ from jax2tf_bridge.errors import (
     make_path_error,
 )
 from jax2tf_bridge.portable import PortableFunction
-from jax2tf_bridge.saved_model import SIDECAR, Sidecar, VariableEntry, read_sidecar
-from jax2tf_bridge.saving.publishing._versions import (
+from jax2tf_bridge.publishing import (
     NewVersion,
     check_complete,
     latest_version,
     publish_version,
 )
+from jax2tf_bridge.saved_model import SIDECAR, Sidecar, VariableEntry, read_sidecar
 from jax2tf_bridge.saving.weights import (
     PARAMS,
     PathWeights,

@@ -22,12 +22,12 @@ from typing import Generic, TypeVar
 
 from jax2tf_bridge._utils import as_integer, reraise_interrupts
 from jax2tf_bridge.errors import BridgeError, FileFormatError, make_path_error
-from jax2tf_bridge.saved_model import GRAPH_FILE, TensorBundle, check_place, read_saved_model
-from jax2tf_bridge.saving.serving import (
+from jax2tf_bridge.publishing._programs import (
     list_program_names,
     remove_programs,
     share_programs,
 )
+from jax2tf_bridge.saved_model import GRAPH_FILE, TensorBundle, check_place, read_saved_model
 from jax2tf_bridge.storage import (
     AnyPath,
     Claim,
