@@ -30,7 +30,9 @@ _NAMES = {
     "loading": ("load",),
     "parallel": ("ExportJob", "export_many"),
     "portable": ("AUTO", "DisabledSafetyCheck", "PortableFunction"),
-    "publishing": ("latest_version", "published_versions"),
+    "publishing": (
+        *("latest_version", "list_versions", "promote", "published_versions", "rollback"),
+    ),
     "saving": ("Padding", "Processing", "Signature", "assign_weights", "choose_buckets"),
     "serialization": (
         *("deserialize", "read_function", "serialize", "write_function"),

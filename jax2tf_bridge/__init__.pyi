@@ -40,7 +40,10 @@ from jax2tf_bridge.portable import AUTO as AUTO
 from jax2tf_bridge.portable import DisabledSafetyCheck as DisabledSafetyCheck
 from jax2tf_bridge.portable import PortableFunction as PortableFunction
 from jax2tf_bridge.publishing import latest_version as latest_version
+from jax2tf_bridge.publishing import list_versions as list_versions
+from jax2tf_bridge.publishing import promote as promote
 from jax2tf_bridge.publishing import published_versions as published_versions
+from jax2tf_bridge.publishing import rollback as rollback
 from jax2tf_bridge.saving import Padding as Padding
 from jax2tf_bridge.saving import Processing as Processing
 from jax2tf_bridge.saving import Signature as Signature

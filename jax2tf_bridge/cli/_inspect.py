@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from jax2tf_bridge._utils import in_units, printable, some
-from jax2tf_bridge.cli._commands import NOT_NEGATIVE, READABLE, Command, check_output, exported_path
+from jax2tf_bridge.cli._commands import (
+    NOT_NEGATIVE,
+    READABLE,
+    Command,
+    UsageError,
+    check_output,
+    exported_path,
+)
 from jax2tf_bridge.cli._console import Console
 from jax2tf_bridge.cli._html import Fold, Page, PageTable, bar_chart, largest, render
 from jax2tf_bridge.inspecting import (
@@ -40,6 +47,8 @@ from jax2tf_bridge.inspecting import (
     summarize_litert,
 )
 from jax2tf_bridge.portable import no_handler_text
+from jax2tf_bridge.publishing import MANIFEST, check_published
+from jax2tf_bridge.storage import AnyPath
 
 _DESCRIPTION = """\
 Describes a .jaxfn file, a file that jax.export wrote, or a SavedModel: its signatures and their
@@ -82,6 +91,11 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "--json", action="store_true", help="print JSON; docs/command-line.md has the schema"
     )
     form.add_argument("--html", type=Path, metavar="FILE", help="write one self-contained page")
+    form.add_argument(
+        "--check",
+        action="store_true",
+        help="compare the files of a published version with its manifest, byte by byte",
+    )
     parser.add_argument(
         "--ops",
         type=NOT_NEGATIVE,
@@ -95,6 +109,9 @@ def _run(options: argparse.Namespace, console: Console) -> None:
     page: Path | None = options.html
     if page is not None:
         check_output(page, "--html")
+    if options.check:
+        _check(options.file, console)
+        return
     with console.step(f"reading {options.file}"):
         inspection = inspect(options.file)
     if page is not None:
@@ -105,6 +122,19 @@ def _run(options: argparse.Namespace, console: Console) -> None:
         print(json.dumps(inspection.as_json(), indent=2))
     else:
         print(printable(inspection.text(options.ops)))
+
+
+def _check(path: AnyPath, console: Console) -> None:
+    if not path.is_dir():
+        raise UsageError(f"--check: {path} is not a folder; name a version that publish wrote")
+    with console.step(f"reading {path}"):
+        manifest = check_published(path, contents=True)
+    if manifest is None:
+        console.note(f"only versions that publish wrote have a {MANIFEST}")
+        print(printable(f"{path}: complete; it has no manifest to compare its files with"))
+    else:
+        date = f"{manifest.published:%Y-%m-%d %H:%M}"
+        print(printable(f"{path}: {len(manifest.files)} files, as they were published {date} UTC"))
 
 
 def _make_page(inspection: Inspection) -> str:

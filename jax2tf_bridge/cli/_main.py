@@ -16,7 +16,15 @@ from typing import Any, NoReturn
 
 import jax2tf_bridge
 from jax2tf_bridge._utils import did_you_mean
-from jax2tf_bridge.cli import _checks, _conversions, _export, _inspect, _retarget, _save
+from jax2tf_bridge.cli import (
+    _checks,
+    _conversions,
+    _export,
+    _inspect,
+    _retarget,
+    _save,
+    _versions,
+)
 from jax2tf_bridge.cli._commands import Command, UsageError, UserCodeError
 from jax2tf_bridge.cli._console import (
     PROGRAM,
@@ -34,6 +42,9 @@ _COMMANDS = (
     _export.COMMAND,
     _save.SAVE,
     _save.PUBLISH,
+    _versions.VERSIONS,
+    _versions.ROLLBACK,
+    _versions.PROMOTE,
     _conversions.LITERT,
     _conversions.WEIGHTS,
     _inspect.COMMAND,
@@ -142,7 +153,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=_versions())
+    parser.add_argument("--version", action="version", version=_describe_versions())
     _add_common(parser, default=False)
     adder = parser.add_subparsers(
         title="commands", dest="command", metavar="COMMAND", parser_class=_Parser
@@ -163,7 +174,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def _versions() -> str:
+def _describe_versions() -> str:
     packages = []
     for name, distributions in (
         ("JAX", ("jax",)),

@@ -17,7 +17,6 @@ from jax2tf_bridge._utils import number_of, printable
 from jax2tf_bridge.cli._commands import (
     NAMED_PATH,
     NOT_NEGATIVE,
-    POSITIVE,
     Command,
     UsageError,
     add_for_converters,
@@ -28,9 +27,17 @@ from jax2tf_bridge.cli._commands import (
     split_assignment,
 )
 from jax2tf_bridge.cli._console import Console, for_command_line
+from jax2tf_bridge.cli._versions import add_publishing_options
 from jax2tf_bridge.errors import FileFormatError, make_path_error
 from jax2tf_bridge.portable import PortableFunction, apply_target
-from jax2tf_bridge.publishing import check_complete, latest_version, publish_version
+from jax2tf_bridge.publishing import (
+    NewVersion,
+    Origin,
+    check_complete,
+    describe_labels,
+    latest_version,
+    publish_version,
+)
 from jax2tf_bridge.saved_model import read_sidecar
 from jax2tf_bridge.serialization import read_function
 from jax2tf_bridge.storage import AnyPath, as_path, check_free
@@ -96,9 +103,7 @@ def _add_save_options(parser: argparse.ArgumentParser) -> None:
 def _add_publish_options(parser: argparse.ArgumentParser) -> None:
     _add_files(parser, nargs="*")
     add_output(parser, "ROOT", "the folder of all versions")
-    parser.add_argument(
-        "--keep", type=POSITIVE, metavar="N", help="remove all but the newest N versions afterwards"
-    )
+    add_publishing_options(parser)
     _add_common_options(parser)
 
 
@@ -248,6 +253,8 @@ def _publish(options: argparse.Namespace, console: Console) -> None:
             lambda folder: save_functions(folder, signatures, options.params, save_options),
             keep=options.keep,
             check=check_complete,
+            origin=Origin(note=options.note),
+            label=options.label,
         )
     _print_notes(published, console, dropped)
     _report(published.result, options.output / str(published.version), options, console)
@@ -268,7 +275,13 @@ def _publish_weights(options: argparse.Namespace, console: Console) -> None:
     with console.loading("TensorFlow", "publish"):
         from jax2tf_bridge import publish
     with console.step(f"publishing below {options.output}"):
-        published = publish(options.output, params=options.params, keep=options.keep)
+        published = publish(
+            options.output,
+            params=options.params,
+            keep=options.keep,
+            label=options.label,
+            note=options.note,
+        )
     _print_notes(published, console)
     path, base = options.output / str(published.version), published.graph_of
     assert base is not None
@@ -282,6 +295,8 @@ def _print_notes(
         console.note(note)
     if published.removed:
         console.note(f"removed the versions {', '.join(map(str, published.removed))}")
+    if published.labels:
+        console.note(describe_labels(published.path.parent, published.labels))
 
 
 def _read_functions(options: argparse.Namespace) -> dict[str, PortableFunction]:

@@ -12,7 +12,7 @@ from typing import Any, TypedDict, Unpack
 from jax2tf_bridge._utils import did_you_mean
 from jax2tf_bridge.converting._save import Signatures, keys_as_words, save
 from jax2tf_bridge.errors import Argument, Message, SavingError, make_path_error
-from jax2tf_bridge.publishing import check_complete, latest_version, publish_version
+from jax2tf_bridge.publishing import Origin, check_complete, latest_version, publish_version
 from jax2tf_bridge.saved_model import read_sidecar
 from jax2tf_bridge.saving import (
     Buckets,
@@ -51,6 +51,8 @@ def publish(
     *,
     params: Any = None,
     keep: int | None = None,
+    label: str | None = None,
+    note: str = "",
     **options: Unpack[PublishOptions],
 ) -> Published:
     """Writes the next version of a model, `root/N`, which a server that watches `root` picks up.
@@ -66,7 +68,10 @@ def publish(
         nothing is traced or compiled, and both versions share the files of the graph.
       params: the weights, as in `save`: a pytree, a state dict, or the path of a file.
       keep: the number of newest versions that stay; None keeps all. Keep 2 or more if a server may
-        still load the version before.
+        still load the version before. Versions with a label stay as well.
+      label: a label that the version gets for TensorFlow Serving, as "canary", in the file
+        models.config beside `root`. With the first label, the version before becomes "stable".
+      note: a note for `list_versions`.
       **options: those of `save`.
 
     Returns:
@@ -96,10 +101,13 @@ def publish(
         def write(folder: Path) -> SavedModel:
             return save(folder, signatures, params=params, **options)
 
-        return Published.with_model(publish_version(root, write, keep=keep, check=check_complete))
+        new = publish_version(
+            root, write, keep=keep, check=check_complete, origin=Origin(note=note), label=label
+        )
+        return Published.with_model(new)
     unknown = [name for name in options if name not in PublishOptions.__annotations__]
     if unknown:
-        known = ("params", "keep", *PublishOptions.__annotations__)
+        known = ("params", "keep", "label", "note", *PublishOptions.__annotations__)
         raise TypeError(
             f"publish() got an unexpected keyword argument {unknown[0]!r}"
             f"{did_you_mean(unknown[0], known, quoted=True)}"
@@ -124,7 +132,8 @@ def publish(
         raise make_path_error(FileNotFoundError, errno.ENOENT, text, root)
     with open_params(params) as weights:
         named = _name_leaves(newest, keys_as_words(weights))
-        return Published.with_weights(publish_weights(root, named, keep=keep))
+        new = publish_weights(root, named, keep=keep, label=label, note=note)
+        return Published.with_weights(new)
 
 
 def _name_leaves(newest: AnyPath, params: Any) -> Mapping[str, Any]:

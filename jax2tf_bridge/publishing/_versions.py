@@ -12,22 +12,31 @@ import contextlib
 import errno
 import os
 import re
+import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from jax2tf_bridge._utils import as_integer, reraise_interrupts
-from jax2tf_bridge.errors import BridgeError, FileFormatError, make_path_error
+from jax2tf_bridge.errors import BridgeError, make_path_error
+from jax2tf_bridge.publishing._labels import (
+    MODEL_CONFIG,
+    STABLE,
+    check_label,
+    read_labels,
+    update_labels,
+)
+from jax2tf_bridge.publishing._manifest import NEW_MODEL, Origin, write_manifest
 from jax2tf_bridge.publishing._programs import (
     list_program_names,
     remove_programs,
     share_programs,
 )
-from jax2tf_bridge.saved_model import GRAPH_FILE, TensorBundle, check_place, read_saved_model
+from jax2tf_bridge.saved_model import GRAPH_FILE, check_place
 from jax2tf_bridge.storage import (
     AnyPath,
     Claim,
@@ -273,6 +282,7 @@ class NewVersion(Generic[T]):
       result: the result of the writer.
       removed: the numbers of the older versions that were removed.
       notes: problems after the version was published, for people.
+      labels: the labels of the versions below the root, for TensorFlow Serving.
     """
 
     version: int
@@ -280,6 +290,7 @@ class NewVersion(Generic[T]):
     result: T
     removed: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
+    labels: Mapping[str, int] = field(default_factory=dict)
 
 
 def publish_version(
@@ -289,6 +300,8 @@ def publish_version(
     keep: int | None = None,
     needed: int | None = None,
     check: Callable[[AnyPath], object] | None = None,
+    origin: Origin = NEW_MODEL,
+    label: str | None = None,
 ) -> NewVersion[T]:
     """Writes the directory `root/N` for the next N, complete or not at all.
 
@@ -309,9 +322,14 @@ def publish_version(
       check: raises if a directory is damaged. It is called before the version is visible, and
         prevents that if it raises. It is called again before older versions are removed; they
         stay if it raises then.
+      origin: how the version came to be, for its manifest.
+      label: the label that the version gets in the file of models beside `root`. With the first
+        label, the version before becomes "stable". Versions with a label are never removed.
 
     Raises:
       ValueError: `keep` is less than 1, or there is no next number.
+      SavingError: `label` is not a word.
+      FileFormatError: the file with the labels is damaged.
       TypeError: `keep` is not an integer.
       NotADirectoryError: `root` is a file, or below one.
       FileExistsError: `root` is a SavedModel itself.
@@ -321,7 +339,10 @@ def publish_version(
         disk is full.
     """
     count = _validate_keep(keep)
+    if label is not None:
+        check_label(label)
     folder = _open_folder(root)
+    labels: Mapping[str, int] = read_labels(folder.path)  # raises before the long work
     notes: list[str] = []
     with (
         folder.stage(needed) as place,
@@ -334,6 +355,7 @@ def publish_version(
             raise make_path_error(FileNotFoundError, errno.ENOENT, text, partial)
         if check is not None:
             check(partial)
+        write_manifest(partial, origin)
         folder.settle(partial)
         removable: dict[int, list[AnyPath]] = {}
         # Before the version is visible, because a server compiles programs that it does not find;
@@ -342,9 +364,14 @@ def publish_version(
         with folder.lock():
             check_interrupts()
             version = folder.add(place, notes)
-            if count is not None:
-                versions = _list_directories(folder, notes)
-                removable = {number: versions[number] for number in sorted(versions)[:-count]}
+            versions = _list_directories(folder, notes)
+        if label is not None:
+            labels = update_labels(folder.path, _assign_label(label, version, versions))
+        elif labels:
+            notes.append(_describe_unlabelled(version, labels))
+        if count is not None:
+            pinned = set(labels.values())
+            removable = {n: versions[n] for n in sorted(versions)[:-count] if n not in pinned}
         path = folder.path / str(version)
         if removable and check is not None and not _is_readable(path, check, notes):
             removable = {}
@@ -357,7 +384,27 @@ def publish_version(
         if programs:
             remaining = _list_directories(folder, notes).values()
             remove_programs(folder.path, programs, chain.from_iterable(remaining))
-    return NewVersion(version, path, result, tuple(removed), tuple(notes))
+    return NewVersion(version, path, result, tuple(removed), tuple(notes), labels)
+
+
+def _assign_label(
+    label: str, version: int, versions: Iterable[int]
+) -> Callable[[Mapping[str, int]], dict[str, int]]:
+    def assign(labels: Mapping[str, int]) -> dict[str, int]:
+        before = max((n for n in versions if n < version), default=None)
+        if not labels and label != STABLE and before is not None:
+            return {STABLE: before, label: version}
+        return {**labels, label: version}
+
+    return assign
+
+
+def _describe_unlabelled(version: int, labels: Mapping[str, int]) -> str:
+    known = ", ".join(f"{label} is {number}" for label, number in sorted(labels.items()))
+    return (
+        f"version {version} has no label, and a server that reads {MODEL_CONFIG} does not load it "
+        f"({known}); give it a label by promote"
+    )
 
 
 def published_versions(root: str | os.PathLike[str]) -> dict[int, AnyPath]:
@@ -448,44 +495,37 @@ def _remove_version(folder: VersionFolder, paths: list[AnyPath], notes: list[str
     return True
 
 
-_VARIABLES = "variables"
+def link_files(source: Path, target: Path, *, without: str = "") -> None:
+    """Links the files of a version into the folder of a new one, or copies them.
 
+    Nothing changes a published file: versions are replaced and removed as a whole.
 
-def check_complete(folder: AnyPath) -> None:
-    """Reads the graph of a SavedModel, and compares the sizes of its files with their indexes.
-
-    Does not read arrays, so it is fast for large models and in remote storage.
+    Args:
+      source: the version.
+      target: an existing folder.
+      without: the name of a folder that is left out.
 
     Raises:
-      FileNotFoundError: there is no such folder.
-      FileFormatError: the graph or the variables are missing, empty or truncated, or other files
-        are missing that TensorFlow needs.
-      OSError: a file cannot be read.
+      OSError: a file cannot be read, linked or copied.
     """
-    contents = read_saved_model(folder, accept_any_tool=True)
-    for missing in (*contents.missing_files, *contents.missing_functions):
-        raise FileFormatError(f"{folder} has no {missing}.", file=str(folder))
-    if contents.warm_up is not None and contents.warm_up.problem is not None:
-        raise FileFormatError(
-            f"The warm-up requests of {folder} are damaged: {contents.warm_up.problem}.",
-            file=str(folder),
-        )
-    if (folder / _VARIABLES / "variables.index").exists():
-        _check_variables(folder)
+    for path, folders, files in os.walk(source, onerror=_reraise, followlinks=True):
+        relative = Path(path).relative_to(source)
+        if relative == Path(".") and without in folders:
+            folders.remove(without)
+        for folder in folders:
+            (target / relative / folder).mkdir()
+        for file in files:
+            _link(Path(path, file), target / relative / file)
 
 
-def _check_variables(folder: AnyPath) -> None:
-    bundle = TensorBundle(folder / _VARIABLES / _VARIABLES)
-    ends: dict[int, int] = {}
-    for entry in bundle.entries.values():
-        ends[entry.shard] = max(ends.get(entry.shard, 0), entry.start + entry.size)
-    for shard, end in ends.items():
-        path = bundle.shard(shard)
-        size = path.stat().st_size if path.exists() else None
-        if size is None:
-            raise FileFormatError(f"{path} is missing.", file=str(path))
-        if size < end:
-            raise FileFormatError(
-                f"{path} is cut short: it has {size} bytes, and variables up to byte {end}.",
-                file=str(path),
-            )
+def _reraise(error: OSError) -> None:
+    raise error
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(os.path.realpath(source), target)
+    except FileNotFoundError:
+        raise
+    except OSError:  # no hard links here, too many links, or another user's file
+        shutil.copy2(source, target)

@@ -32,6 +32,7 @@ from jax2tf_bridge.saved_model._meta_graph import GraphSignature, MetaGraph, Sig
 from jax2tf_bridge.saved_model._protobuf import ProtoMessage, bytes_field, varint_field
 from jax2tf_bridge.saved_model._reading import (
     GRAPH_FILE,
+    VARIABLES_FOLDER,
     SavedModelContents,
     read_message,
     read_saved_model,
@@ -84,6 +85,7 @@ __all__ = [
     "RECORDS",
     "SERVING_DEFAULT",
     "SIDECAR",
+    "VARIABLES_FOLDER",
     "WARM_UP",
     "ArrayEntry",
     "BundleEntry",

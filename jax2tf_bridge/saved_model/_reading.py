@@ -36,6 +36,7 @@ from jax2tf_bridge.saved_model._warm_up import WarmUp, read_warm_up
 from jax2tf_bridge.storage import AnyPath, as_path, walk_files
 
 GRAPH_FILE = "saved_model.pb"
+VARIABLES_FOLDER = "variables"
 MAX_MESSAGE_BYTES = 2**31 - 1
 """Maximum size of a message that TensorFlow reads."""
 
@@ -231,7 +232,7 @@ def read_saved_weights(folder: AnyPath) -> dict[str, np.ndarray[Any, Any]]:
       MissingDependencyError: a dtype needs ml_dtypes, which is not installed.
     """
     read_message(folder)  # raises if it is not a SavedModel
-    prefix = folder / "variables" / "variables"
+    prefix = folder / VARIABLES_FOLDER / "variables"
     index = prefix.with_name("variables.index")
     bundle = TensorBundle(prefix) if index.exists() else None
     keys = {variable_name(key): key for key in (bundle.entries if bundle else ())}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,11 +30,19 @@ from jax2tf_bridge.errors import (
 from jax2tf_bridge.portable import PortableFunction
 from jax2tf_bridge.publishing import (
     NewVersion,
+    Origin,
     check_complete,
     latest_version,
+    link_files,
     publish_version,
 )
-from jax2tf_bridge.saved_model import SIDECAR, Sidecar, VariableEntry, read_sidecar
+from jax2tf_bridge.saved_model import (
+    SIDECAR,
+    VARIABLES_FOLDER,
+    Sidecar,
+    VariableEntry,
+    read_sidecar,
+)
 from jax2tf_bridge.saving.weights import (
     PARAMS,
     PathWeights,
@@ -46,7 +53,6 @@ from jax2tf_bridge.saving.weights import (
 )
 from jax2tf_bridge.storage import AnyPath, on_disk
 
-_VARIABLES = "variables"
 # TensorFlow may copy the tensors that it writes, so they are written in groups. A group is as large
 # as the largest tensor, or as this, so that small tensors do not make many files.
 _GROUP_BYTES = 32 << 20
@@ -68,6 +74,8 @@ def publish_weights(
     tensors: Mapping[str, Any],
     *,
     keep: int | None = None,
+    label: str | None = None,
+    note: str = "",
 ) -> NewVersion[AnyPath]:
     """Publishes the newest version below `root` again, with other weights.
 
@@ -83,6 +91,8 @@ def publish_weights(
       tensors: arrays or tensors by variable name ("dense/kernel"), with the shapes of the variables
         and with their dtypes, or dtypes that `save` would cast to them.
       keep: the number of newest versions that stay, see `publish_version`.
+      label: the label that the version gets, see `publish_version`.
+      note: a note for `list_versions`.
 
     Returns:
       The version; its `result` is the directory of the version that it was made from.
@@ -100,7 +110,7 @@ def publish_weights(
             text = "has no published version yet: publish the model once with its signatures"
             raise make_path_error(FileNotFoundError, errno.ENOENT, text, root)
         try:
-            return _publish_on(base, root, tensors, keep)
+            return _publish_on(base, root, tensors, keep, label, note)
         except (OSError, FileFormatError, tf.errors.OpError):
             # Another publisher may have removed the version after publishing a newer one.
             if base.is_dir() or latest_version(root) in (None, base):
@@ -108,7 +118,12 @@ def publish_weights(
 
 
 def _publish_on(
-    base: AnyPath, root: str | os.PathLike[str], tensors: Mapping[str, Any], keep: int | None
+    base: AnyPath,
+    root: str | os.PathLike[str],
+    tensors: Mapping[str, Any],
+    keep: int | None,
+    label: str | None,
+    note: str,
 ) -> NewVersion[AnyPath]:
     variables = _read_required_sidecar(base)[0].variables
     values = _match_tensors(tensors, variables, base)
@@ -117,13 +132,21 @@ def _publish_on(
 
         def write(folder: Path) -> AnyPath:
             folder.mkdir()
-            _link_tree(source, folder)
-            _write_checkpoint(base, source, folder / _VARIABLES, entries)
+            link_files(source, folder, without=VARIABLES_FOLDER)
+            _write_checkpoint(base, source, folder / VARIABLES_FOLDER, entries)
             renew_fingerprint(folder)
             return base
 
         needed = sum(entry.size for entry in entries)
-        return publish_version(root, write, keep=keep, needed=needed, check=check_complete)
+        return publish_version(
+            root,
+            write,
+            keep=keep,
+            needed=needed,
+            check=check_complete,
+            origin=Origin("weights", int(base.name), note),
+            label=label,
+        )
 
 
 def _read_required_sidecar(folder: AnyPath) -> tuple[Sidecar, Mapping[str, PortableFunction]]:
@@ -205,7 +228,7 @@ def _list_entries(
 ) -> list[_TensorEntry]:
     """Lists the entries of the new checkpoint; `source` is a copy of `base` on disk."""
     try:
-        reader = tf.train.load_checkpoint(str(source / _VARIABLES / "variables"))
+        reader = tf.train.load_checkpoint(str(source / VARIABLES_FOLDER / "variables"))
         shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
     except (tf.errors.OpError, ValueError) as e:
         raise _make_unreadable_error(base, e) from e
@@ -228,31 +251,6 @@ def _list_entries(
         )
         for key in sorted(shapes)
     ]
-
-
-def _link_tree(source: Path, target: Path) -> None:
-    """Links the files of `source`, except for its variables, into `target`."""
-    for path, folders, files in os.walk(source, onerror=_reraise, followlinks=True):
-        relative = Path(path).relative_to(source)
-        if relative == Path("."):
-            folders.remove(_VARIABLES)
-        for folder in folders:
-            (target / relative / folder).mkdir()
-        for file in files:
-            _link(Path(path, file), target / relative / file)
-
-
-def _reraise(error: OSError) -> None:
-    raise error
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        os.link(os.path.realpath(source), target)
-    except FileNotFoundError:
-        raise
-    except OSError:  # no hard links here, too many links, or another user's file
-        shutil.copy2(source, target)
 
 
 def _write_checkpoint(
@@ -293,7 +291,7 @@ def _read_unchanged(
         return {}
     try:
         tensors = tf.raw_ops.RestoreV2(
-            prefix=str(source / _VARIABLES / "variables"),
+            prefix=str(source / VARIABLES_FOLDER / "variables"),
             tensor_names=[entry.key for entry in copied],
             shape_and_slices=[""] * len(copied),
             dtypes=[entry.dtype for entry in copied],
@@ -306,7 +304,7 @@ def _read_unchanged(
 def _make_unreadable_error(base: AnyPath, error: Exception) -> FileFormatError:
     return FileFormatError(
         f"The variables of {base} cannot be read: {error}. Publish the whole model instead.",
-        file=f"{base / _VARIABLES / 'variables'}.index",
+        file=f"{base / VARIABLES_FOLDER / 'variables'}.index",
     )
 
 

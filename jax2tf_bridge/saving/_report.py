@@ -10,7 +10,7 @@ import tensorflow as tf
 from jax2tf_bridge._utils import number_text
 from jax2tf_bridge.errors import Argument, Message
 from jax2tf_bridge.portable import Aval, key_paths, keys_text
-from jax2tf_bridge.publishing import NewVersion
+from jax2tf_bridge.publishing import NewVersion, describe_labels
 from jax2tf_bridge.saved_model import bucket_texts, padding_texts
 from jax2tf_bridge.saving.buckets import Bucketing
 from jax2tf_bridge.saving.serving import ServingInstructions
@@ -152,6 +152,7 @@ class Published:
         are new; else None.
       removed: the numbers of the older versions that were removed.
       notes: problems that occurred after it was written, as text.
+      labels: the labels of the model's versions for TensorFlow Serving.
     """
 
     version: int
@@ -160,17 +161,19 @@ class Published:
     graph_of: AnyPath | None = None
     removed: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
+    labels: Mapping[str, int] = field(default_factory=dict)
 
     @staticmethod
     def with_model(new: NewVersion[SavedModel]) -> Published:
         """Describes a model that was saved as the new version."""
         saved = replace(new.result, path=new.path)
-        return Published(new.version, new.path, saved, None, new.removed, new.notes)
+        return Published(new.version, new.path, saved, None, new.removed, new.notes, new.labels)
 
     @staticmethod
     def with_weights(new: NewVersion[AnyPath]) -> Published:
         """Describes a version with other weights for the graph of an older one."""
-        return Published(new.version, new.path, None, new.result, new.removed, new.notes)
+        base = new.result
+        return Published(new.version, new.path, None, base, new.removed, new.notes, new.labels)
 
     def __str__(self) -> str:
         lines = [f"version {self.version}: {self.path}"]
@@ -180,6 +183,8 @@ class Published:
             lines.append(f"  new weights for the graph of version {self.graph_of.name}")
         if self.removed:
             lines.append(f"  removed: {', '.join(map(str, self.removed))}")
+        if self.labels:
+            lines.append(f"  {describe_labels(self.path.parent, self.labels)}")
         return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
 
 

@@ -1,0 +1,150 @@
+"""`jax2tf-bridge versions`, `rollback` and `promote`: the versions of a served model."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from jax2tf_bridge._utils import printable
+from jax2tf_bridge.cli._commands import POSITIVE, Command
+from jax2tf_bridge.cli._console import Console
+from jax2tf_bridge.publishing import (
+    CANARY,
+    STABLE,
+    Version,
+    describe_labels,
+    list_versions,
+    promote,
+    rollback,
+)
+from jax2tf_bridge.storage import as_path
+
+_VERSIONS = """\
+Lists the versions of a model: number, date, what changed, digests, labels, and what is damaged.
+Needs neither JAX nor TensorFlow."""
+
+_VERSIONS_EXAMPLES = """\
+examples:
+  jax2tf-bridge versions models/predict
+  jax2tf-bridge versions models/predict --check
+  jax2tf-bridge versions models/predict --json | jq '.[].number'"""
+
+_ROLLBACK = """\
+Publishes the content of an older version again, under the next number, which a server takes up.
+Checks its files first. Needs neither JAX nor TensorFlow."""
+
+_ROLLBACK_EXAMPLES = """\
+examples:
+  jax2tf-bridge rollback models/predict
+  jax2tf-bridge rollback models/predict --to 3 --note 'scores drifted'"""
+
+_PROMOTE = """\
+Gives the canary version the label "stable", in the models.config that TensorFlow Serving reads.
+Needs neither JAX nor TensorFlow."""
+
+_PROMOTE_EXAMPLES = """\
+examples:
+  jax2tf-bridge promote models/predict
+  jax2tf-bridge promote models/predict 7 --to canary"""
+
+
+def _add_root(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("root", type=as_path, metavar="ROOT", help="the folder of all versions")
+
+
+def add_publishing_options(parser: argparse.ArgumentParser) -> None:
+    """Adds --keep, --label and --note, for commands that publish a version."""
+    parser.add_argument(
+        "--keep",
+        type=POSITIVE,
+        metavar="N",
+        help="remove all but the newest N versions afterwards, and those with a label",
+    )
+    parser.add_argument(
+        "--label",
+        metavar="LABEL",
+        help=f"the label that the version gets in models.config beside ROOT, such as {CANARY}",
+    )
+    parser.add_argument(
+        "--note", default="", metavar="TEXT", help="a note that the command versions shows"
+    )
+
+
+def _add_versions_options(parser: argparse.ArgumentParser) -> None:
+    _add_root(parser)
+    parser.add_argument(
+        "--check", action="store_true", help="read all files, and compare them with the manifests"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON; docs/command-line.md has the schema"
+    )
+
+
+def _list(options: argparse.Namespace, console: Console) -> None:
+    with console.step(f"reading {options.root}"):
+        versions = list_versions(options.root, contents=options.check)
+    if options.json:
+        print(json.dumps([_as_json(version) for version in versions], indent=2))
+    elif not versions:
+        console.note(f"{options.root} has no version")
+    else:
+        print(printable("\n".join(map(str, versions))))
+
+
+def _as_json(version: Version) -> dict[str, object]:
+    return {
+        **vars(version),
+        "path": str(version.path),
+        "published": None if version.published is None else version.published.isoformat(),
+    }
+
+
+def _add_rollback_options(parser: argparse.ArgumentParser) -> None:
+    _add_root(parser)
+    parser.add_argument(
+        "--to",
+        type=POSITIVE,
+        metavar="N",
+        help="the version to go back to; by default the newest sound one before this content",
+    )
+    add_publishing_options(parser)
+
+
+def _roll_back(options: argparse.Namespace, console: Console) -> None:
+    with console.step(f"publishing below {options.root}"):
+        new = rollback(
+            options.root, options.to, keep=options.keep, label=options.label, note=options.note
+        )
+    for note in new.notes:
+        console.note(note)
+    if new.removed:
+        console.note(f"removed the versions {', '.join(map(str, new.removed))}")
+    if new.labels:
+        console.note(describe_labels(new.path.parent, new.labels))
+    print(printable(f"{options.root / str(new.version)}: the content of version {new.result}"))
+
+
+def _add_promote_options(parser: argparse.ArgumentParser) -> None:
+    _add_root(parser)
+    parser.add_argument(
+        "version",
+        nargs="?",
+        default=CANARY,
+        type=lambda text: int(text) if text.isdecimal() else text,
+        metavar="VERSION",
+        help=f"the number or the label of the version (default {CANARY})",
+    )
+    parser.add_argument(
+        "--to", default=STABLE, metavar="LABEL", help=f"the label that it gets (default {STABLE})"
+    )
+
+
+def _promote(options: argparse.Namespace, console: Console) -> None:
+    labels = promote(options.root, options.version, to=options.to)
+    for label, number in sorted(labels.items()):
+        print(printable(f"{options.root / str(number)}: {label}"))
+
+
+VERSIONS = Command("versions", _VERSIONS, _VERSIONS_EXAMPLES, _add_versions_options, _list)
+ROLLBACK = Command("rollback", _ROLLBACK, _ROLLBACK_EXAMPLES, _add_rollback_options, _roll_back)
+PROMOTE = Command("promote", _PROMOTE, _PROMOTE_EXAMPLES, _add_promote_options, _promote)

@@ -1,0 +1,293 @@
+"""list_versions() and rollback(): the versions of a model, and the way back to one of them."""
+
+from __future__ import annotations
+
+import datetime
+import errno
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from jax2tf_bridge.errors import Argument, BridgeError, Message, SavingError, make_path_error
+from jax2tf_bridge.publishing._labels import CANARY, STABLE, check_label, read_labels, update_labels
+from jax2tf_bridge.publishing._manifest import Change, Manifest, Origin, read_manifest
+from jax2tf_bridge.publishing._soundness import check_complete, check_published
+from jax2tf_bridge.publishing._versions import (
+    NewVersion,
+    link_files,
+    open_version_folder,
+    publish_version,
+    published_versions,
+)
+from jax2tf_bridge.storage import AnyPath, on_disk
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version of a model below its root; print it.
+
+    Attributes:
+      number: its number.
+      path: its directory.
+      published: the time of publication, in UTC; None for versions of other tools.
+      change: what it changed: "model", "weights", or "rollback"; None for versions of other tools.
+      base: the version whose graph it has, for new weights, or whose content, for a rollback.
+      code, weights: short digests; versions with the same graph, or the same weights, share them.
+      labels: its labels for TensorFlow Serving.
+      note: a note of the publisher.
+      problem: what is damaged; "" if it is sound.
+    """
+
+    number: int
+    path: AnyPath
+    published: datetime.datetime | None = None
+    change: Change | None = None
+    base: int | None = None
+    code: str = ""
+    weights: str = ""
+    labels: tuple[str, ...] = ()
+    note: str = ""
+    problem: str = ""
+
+    @property
+    def content(self) -> int:
+        """The number of the version that first had its content."""
+        return self.base if self.change == "rollback" and self.base is not None else self.number
+
+    def __str__(self) -> str:
+        date = "unknown date" if self.published is None else f"{self.published:%Y-%m-%d %H:%M}"
+        words = [str(self.number), date, self.describe_change()]
+        if self.code:
+            words.append(f"code {self.code}, weights {self.weights}")
+        if self.labels:
+            words.append(f"labels: {', '.join(self.labels)}")
+        words += filter(None, [self.note, self.problem and f"NOT SOUND: {self.problem}"])
+        return "  ".join(words)
+
+    def describe_change(self) -> str:
+        """Says what it changed."""
+        if self.change == "weights":
+            return f"weights (graph of {self.base})"
+        if self.change == "rollback":
+            return f"rollback to {self.base}"
+        return self.change or "by another tool"
+
+
+def list_versions(root: str | os.PathLike[str], *, contents: bool = False) -> list[Version]:
+    """Describes the versions below a root, the newest last.
+
+    Args:
+      root: the folder of all versions, on disk or behind a scheme.
+      contents: whether to read all files of each version and compare them with the digests of its
+        manifest. Otherwise the graph is read, and the sizes of the files are compared.
+
+    Returns:
+      The versions; a damaged one has a `problem`. The list is empty if there is no such root.
+
+    Raises:
+      NotADirectoryError: `root` is a file.
+      FileFormatError: the file with the labels is damaged.
+      OSError: `root` cannot be read.
+
+    >>> import tempfile, numpy as np
+    >>> from jax2tf_bridge import Signature, publish
+    >>> root = tempfile.mkdtemp()
+    >>> w = np.ones((3, 2), np.float32)
+    >>> dense = Signature(lambda w, x: x @ w, args=[np.ones((4, 3), np.float32)])
+    >>> published = publish(root, dense, params=w), publish(root, params=w * 2, note="trained more")
+    >>> [(v.number, v.describe_change(), v.note, v.problem) for v in list_versions(root)]
+    [(1, 'model', '', ''), (2, 'weights (graph of 1)', 'trained more', '')]
+    """
+    labels = read_labels(open_version_folder(root).path)
+    return [
+        _describe(number, path, labels, contents=contents)
+        for number, path in published_versions(root).items()
+    ]
+
+
+def _describe(number: int, path: AnyPath, labels: Mapping[str, int], *, contents: bool) -> Version:
+    own = tuple(sorted(label for label, labelled in labels.items() if labelled == number))
+    problem = ""
+    manifest: Manifest | None = None
+    try:
+        manifest = read_manifest(path)
+        check_published(path, contents=contents)
+    except (BridgeError, OSError) as e:
+        problem = str(e)
+    if manifest is None:
+        return Version(number, path, labels=own, problem=problem)
+    return Version(
+        number,
+        path,
+        manifest.published,
+        manifest.origin.change,
+        manifest.origin.base,
+        manifest.code_digest(),
+        manifest.weights_digest(),
+        own,
+        manifest.origin.note,
+        problem,
+    )
+
+
+def rollback(
+    root: str | os.PathLike[str],
+    to: int | None = None,
+    *,
+    keep: int | None = None,
+    label: str | None = None,
+    note: str = "",
+) -> NewVersion[int]:
+    """Publishes the content of an older version again, under the next number.
+
+    A server takes up the largest number, so a rollback is a new version: complete or not at all, as
+    in `publish`. Its files are hard links to those of the older version, or copies. They are read,
+    and compared with the older version's manifest first. Needs neither JAX nor TensorFlow.
+
+    Args:
+      root: the folder of all versions, on disk or behind a scheme.
+      to: the number of the older version. None takes the newest sound version before the one whose
+        content is the newest now: a second rollback goes one version further back.
+      keep: the number of newest versions that stay, as in `publish`.
+      label: a label that the new version gets, as in `publish`.
+      note: a note for `list_versions`.
+
+    Returns:
+      The new version; its `result` is the number of the version whose content it has.
+
+    Raises:
+      SavingError: there is no such version, or no older sound one.
+      FileFormatError: the older version is damaged.
+      FileNotFoundError: there is no version below `root`.
+      OSError: as for `publish`.
+
+    >>> import tempfile, numpy as np
+    >>> from jax2tf_bridge import Signature, publish
+    >>> root = tempfile.mkdtemp()
+    >>> w = np.ones((3, 2), np.float32)
+    >>> dense = Signature(lambda w, x: x @ w, args=[np.ones((4, 3), np.float32)])
+    >>> published = publish(root, dense, params=w), publish(root, params=w * 2)
+    >>> new = rollback(root)
+    >>> new.version, new.result
+    (3, 1)
+    """
+    versions = list_versions(root)
+    if not versions:
+        text = "has no version to go back to"
+        raise make_path_error(FileNotFoundError, errno.ENOENT, text, root)
+    source = _choose_newest_before(root, versions) if to is None else _find(root, versions, to)
+    newest = versions[-1].number
+
+    with on_disk(source.path) as local:
+
+        def write(folder: Path) -> int:
+            check_published(local, contents=True)
+            folder.mkdir()
+            link_files(local, folder)
+            return source.content
+
+        origin = Origin("rollback", source.content, note)
+        new = publish_version(
+            root, write, keep=keep, check=check_complete, origin=origin, label=label
+        )
+    if new.version != newest + 1:
+        note = (
+            f"version {new.version - 1} was published meanwhile; version {new.version} replaces it "
+            f"with the content of {source.content}"
+        )
+        return replace(new, notes=(*new.notes, note))
+    return new
+
+
+def _find(root: str | os.PathLike[str], versions: Sequence[Version], number: int) -> Version:
+    version = next((v for v in versions if v.number == number), None)
+    if version is None:
+        numbers = ", ".join(str(v.number) for v in versions)
+        raise SavingError(f"{os.fspath(root)} has no version {number!r}. It has: {numbers}.")
+    return version
+
+
+def _choose_newest_before(root: str | os.PathLike[str], versions: Sequence[Version]) -> Version:
+    content = versions[-1].content
+    older = [v for v in versions if v.number < content and v.content < content]
+    sound = [v for v in older if not v.problem]
+    if sound:
+        return sound[-1]
+    if older:
+        problems = "; ".join(f"{v.number}: {v.problem}" for v in older)
+        raise SavingError(
+            f"{os.fspath(root)} has no sound version before {content}, to which a rollback could "
+            f"go back ({problems})."
+        )
+    raise SavingError(
+        Message(
+            f"{os.fspath(root)} has no version before {content}, to which a rollback could go "
+            "back. Name a newer one by ",
+            Argument("to"),
+            ", and publish with a larger ",
+            Argument("keep"),
+            " to have more of them.",
+        )
+    )
+
+
+def promote(
+    root: str | os.PathLike[str], version: int | str = CANARY, *, to: str = STABLE
+) -> dict[str, int]:
+    """Moves a label to a version: by default "stable" to the canary, which keeps its own label.
+
+    The labels are in models.config beside `root`, which `publish(..., label=...)` writes. A server
+    that polls this file moves the label at once; it needs no new version.
+
+    Args:
+      root: the folder of all versions, on disk or behind a scheme.
+      version: the number of the version, or a label that it has.
+      to: the label that moves to it.
+
+    Returns:
+      All labels with their versions.
+
+    Raises:
+      SavingError: there is no such version, or no version with the label.
+      FileFormatError: the file with the labels is damaged.
+      OSError: the file cannot be written.
+
+    >>> import tempfile, numpy as np
+    >>> from jax2tf_bridge import Signature, publish
+    >>> root = tempfile.mkdtemp() + "/dense"
+    >>> w = np.ones((3, 2), np.float32)
+    >>> dense = Signature(lambda w, x: x @ w, args=[np.ones((4, 3), np.float32)])
+    >>> first = publish(root, dense, params=w)
+    >>> publish(root, params=w * 2, label="canary").labels
+    {'stable': 1, 'canary': 2}
+    >>> promote(root)
+    {'stable': 2, 'canary': 2}
+    """
+    check_label(to, "to")
+    versions = list(published_versions(root))
+
+    def move(labels: Mapping[str, int]) -> dict[str, int]:
+        number = version if isinstance(version, int) else _find_labelled(root, labels, version)
+        if number not in versions:
+            numbers = ", ".join(map(str, versions)) or "none"
+            raise SavingError(f"{os.fspath(root)} has no version {number}. It has: {numbers}.")
+        return {**labels, to: number}
+
+    return update_labels(open_version_folder(root).path, move)
+
+
+def _find_labelled(root: str | os.PathLike[str], labels: Mapping[str, int], label: str) -> int:
+    if label not in labels:
+        known = ", ".join(f"{name} (version {number})" for name, number in sorted(labels.items()))
+        raise SavingError(
+            Message(
+                f"{os.fspath(root)} has no version with the label {label!r}. ",
+                *(
+                    [f"It has: {known}."]
+                    if known
+                    else ["It has no labels: publish a version with ", Argument("label"), "."]
+                ),
+            )
+        )
+    return labels[label]

@@ -1,0 +1,308 @@
+"""Labels of versions, such as "stable" and "canary", in TensorFlow Serving's file of models.
+
+The file is `models.config` beside the model's folder, in the text format of ModelServerConfig
+(tensorflow_serving/config/model_server_config.proto). Only the version policy and the labels of
+one model are replaced in its text: comments, other fields and other models stay as they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from jax2tf_bridge.errors import FileFormatError, SavingError
+from jax2tf_bridge.storage import AnyPath, StoragePath, lock_folder, replace_file_at
+
+MODEL_CONFIG = "models.config"
+STABLE, CANARY = "stable", "canary"
+
+_MAX_BYTES = 1 << 24
+_MAX_DEPTH = 32
+_LOCK_SECONDS = 10.0
+_LABEL = re.compile(r"[A-Za-z0-9_.-]+")
+_TOKEN = re.compile(
+    r"""\s+|\#[^\n]*|(?P<token>[{}<>:\[\],;]|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'"""
+    r"""|[^\s{}<>:\[\],;\#"']+)"""
+)
+_CLOSING = {"{": "}", "<": ">"}
+_OWN_FIELDS = ("model_version_policy", "version_labels")
+
+
+@dataclass(frozen=True)
+class _Field:
+    """A field of a message in text format; `start` and `end` are its place in the text.
+
+    Attributes:
+      value: the text of a number or word, or the content of a string.
+      fields: the fields of a message.
+      end_of_fields: the place of the bracket that closes the message; 0 for other values.
+    """
+
+    name: str
+    start: int
+    end: int
+    value: str = ""
+    fields: tuple[_Field, ...] = ()
+    end_of_fields: int = 0
+
+    def values(self, name: str) -> list[str]:
+        """Returns the values of its fields of this name."""
+        return [field.value for field in self.fields if field.name == name]
+
+
+class _FormatError(Exception):
+    pass
+
+
+class _Parser:
+    """Parser of protobuf's text format, as far as configurations of servers use it."""
+
+    def __init__(self, text: str) -> None:
+        self._tokens = list(_split(text))
+        self._next = 0
+        self._length = len(text)
+
+    def fields(self, closing: str | None, depth: int = 0) -> tuple[_Field, ...]:
+        """Reads fields up to a closing bracket, or up to the end of the text."""
+        if depth > _MAX_DEPTH:
+            raise _FormatError("its messages are nested too deeply")
+        fields: list[_Field] = []
+        while (token := self._peek()) != closing:
+            if token is None:
+                raise _FormatError(f"a {closing} is missing at its end")
+            if token in (",", ";"):
+                self._take()
+                continue
+            fields += self._field(depth)
+        return tuple(fields)
+
+    def _field(self, depth: int) -> Iterator[_Field]:
+        name, start, _ = self._take()
+        if not name.isidentifier():
+            raise _FormatError(f"expected the name of a field, got {name!r}")
+        if self._peek() == ":":
+            self._take()
+        if self._peek() != "[":
+            yield self._value(name, start, depth)
+            return
+        self._take()
+        while self._peek() != "]":
+            if self._peek() == ",":
+                self._take()
+                continue
+            yield self._value(name, self._place(), depth)
+        self._take()
+
+    def _value(self, name: str, start: int, depth: int) -> _Field:
+        token, _, end = self._take()
+        closing = _CLOSING.get(token)
+        if closing is not None:
+            fields = self.fields(closing, depth + 1)
+            _, inner_end, end = self._take()
+            return _Field(name, start, end, fields=fields, end_of_fields=inner_end)
+        if token in "{}<>:[],;":
+            raise _FormatError(f"expected the value of {name}, got {token!r}")
+        if token[0] in "\"'":
+            token = token[1:-1]
+        return _Field(name, start, end, token)
+
+    def _peek(self) -> str | None:
+        return self._tokens[self._next][0] if self._next < len(self._tokens) else None
+
+    def _place(self) -> int:
+        return self._tokens[self._next][1] if self._next < len(self._tokens) else self._length
+
+    def _take(self) -> tuple[str, int, int]:
+        if self._next == len(self._tokens):
+            raise _FormatError("it ends within a field")
+        self._next += 1
+        return self._tokens[self._next - 1]
+
+
+def _split(text: str) -> Iterator[tuple[str, int, int]]:
+    """Yields the tokens of a text with their places."""
+    place = 0
+    while place < len(text):
+        match = _TOKEN.match(text, place)
+        if match is None:
+            raise _FormatError(f"{text[place : place + 20]!r} is not a token")
+        place = match.end()
+        if match["token"]:
+            yield match["token"], match.start("token"), place
+
+
+def locate_model_config(root: AnyPath) -> AnyPath:
+    """Returns the path of the file with the labels of the versions below `root`."""
+    return root.parent / MODEL_CONFIG
+
+
+def read_labels(root: AnyPath) -> dict[str, int]:
+    """Returns the labels of the versions below `root`, with their versions.
+
+    Raises:
+      FileFormatError: the file of models cannot be read.
+      OSError: as above.
+    """
+    file = locate_model_config(root)
+    if not file.is_file():
+        return {}
+    text = _read_text(file)
+    entry = _find_model(_parse(text, file), root)
+    return {} if entry is None else _read_entry_labels(entry, file)
+
+
+def describe_labels(root: AnyPath, labels: Mapping[str, int]) -> str:
+    """Says which versions have labels, and how a server gets to know them."""
+    known = ", ".join(f"{label} is version {number}" for label, number in sorted(labels.items()))
+    file = locate_model_config(root)
+    return (
+        f"labels: {known}; serve them with --model_config_file={file} "
+        "--model_config_file_poll_wait_seconds=10 in place of --model_name and --model_base_path"
+    )
+
+
+def check_label(label: str, argument: str = "label") -> None:
+    """Raises SavingError if a text cannot be a label."""
+    if not isinstance(label, str) or _LABEL.fullmatch(label) is None:
+        raise SavingError(
+            f"{argument} must be a word of letters, digits, '_', '-' and '.', such as "
+            f"{CANARY!r}. Got: {label!r}."
+        )
+
+
+def update_labels(
+    root: AnyPath, update: Callable[[Mapping[str, int]], Mapping[str, int]]
+) -> dict[str, int]:
+    """Changes the labels of the versions below `root`, and returns them.
+
+    Args:
+      root: the folder of the versions, absolute if it is on disk.
+      update: takes the labels, and returns the new ones; one caller at a time, where the storage
+        has locks.
+
+    Raises:
+      FileFormatError: the file of models cannot be read.
+      OSError: it cannot be read or written.
+    """
+    file = locate_model_config(root)
+    with _lock(file):
+        text = _read_text(file) if file.exists() else "model_config_list {\n}\n"
+        fields = _parse(text, file)
+        entry = _find_model(fields, root)
+        old = {} if entry is None else _read_entry_labels(entry, file)
+        labels = dict(update(old))
+        if labels != old:
+            with replace_file_at(file, bytes_of="publish") as stream:
+                stream.write(_replace_labels(text, fields, entry, root, labels).encode())
+    return labels
+
+
+def _lock(file: AnyPath) -> AbstractContextManager[None]:
+    if isinstance(file, StoragePath):
+        return contextlib.nullcontext()
+    return lock_folder(file.parent, _LOCK_SECONDS)
+
+
+def _read_text(file: AnyPath) -> str:
+    if file.stat().st_size > _MAX_BYTES:
+        raise FileFormatError(
+            f"{file} has {file.stat().st_size} bytes, and at most {_MAX_BYTES} are read.",
+            file=str(file),
+        )
+    try:
+        return file.read_bytes().decode()
+    except UnicodeDecodeError as e:
+        raise _make_format_error(file, f"byte {e.start} is not UTF-8") from e
+
+
+def _parse(text: str, file: AnyPath) -> tuple[_Field, ...]:
+    try:
+        return _Parser(text).fields(None)
+    except _FormatError as e:
+        raise _make_format_error(file, str(e)) from e
+
+
+def _make_format_error(file: AnyPath, problem: str) -> FileFormatError:
+    return FileFormatError(
+        f"{file} is not a file of models for TensorFlow Serving: {problem}. Correct or remove it.",
+        file=str(file),
+    )
+
+
+def _find_model(fields: tuple[_Field, ...], root: AnyPath) -> _Field | None:
+    """Finds the entry of a model, by its path or else by its name."""
+    entries = [
+        entry
+        for models in fields
+        if models.name == "model_config_list"
+        for entry in models.fields
+        if entry.name == "config"
+    ]
+    by_path = [e for e in entries if str(root) in e.values("base_path")]
+    by_name = [e for e in entries if root.name in e.values("name")]
+    return next(iter([*by_path, *by_name]), None)
+
+
+def _read_entry_labels(entry: _Field, file: AnyPath) -> dict[str, int]:
+    labels = {}
+    for field in entry.fields:
+        if field.name == "version_labels":
+            key, value = field.values("key"), field.values("value")
+            if len(key) != 1 or len(value) != 1 or not value[0].isdecimal():
+                raise _make_format_error(file, "version_labels needs one key and one value")
+            labels[key[0]] = int(value[0])
+    return labels
+
+
+def _replace_labels(
+    text: str,
+    fields: tuple[_Field, ...],
+    entry: _Field | None,
+    root: AnyPath,
+    labels: Mapping[str, int],
+) -> str:
+    if entry is not None:
+        for field in reversed([f for f in entry.fields if f.name in _OWN_FIELDS]):
+            # The line break and the spaces before a field go with it.
+            start = len(text[: field.start].rstrip())
+            text = text[:start] + text[field.end :]
+        shortened = _Parser(text).fields(None)
+        return _insert_fields(text, _find_model(shortened, root), _format_labels(labels))
+    models = next((f for f in fields if f.name == "model_config_list"), None)
+    if models is None:
+        text += "\nmodel_config_list {\n}\n"
+        models = _Parser(text).fields(None)[-1]
+    own = (
+        f"name: {json.dumps(root.name)}\n"
+        f"base_path: {json.dumps(str(root))}\n"
+        'model_platform: "tensorflow"\n'
+    )
+    body = _indent(own + _format_labels(labels))
+    return _insert_fields(text, models, f"config {{\n{body}}}\n")
+
+
+def _insert_fields(text: str, message: _Field | None, fields: str) -> str:
+    """Inserts fields at the end of a message, one level deeper than its closing bracket."""
+    assert message is not None
+    place = message.end_of_fields
+    line = text[:place].rpartition("\n")[2]
+    margin = line if not line.strip() else ""
+    body = text[:place].rstrip()
+    return f"{body}\n{_indent(fields, margin + '  ')}{margin}{text[place:]}"
+
+
+def _format_labels(labels: Mapping[str, int]) -> str:
+    versions = "".join(f"    versions: {n}\n" for n in sorted(set(labels.values())))
+    entries = "".join(
+        f"version_labels {{ key: {json.dumps(label)} value: {number} }}\n"
+        for label, number in sorted(labels.items())
+    )
+    return f"model_version_policy {{\n  specific {{\n{versions}  }}\n}}\n{entries}"
+
+
+def _indent(text: str, margin: str = "  ") -> str:
+    return "".join(f"{margin}{line}\n" for line in text.splitlines())

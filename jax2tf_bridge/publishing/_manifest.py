@@ -1,0 +1,229 @@
+"""The manifest of a published version: its origin, and the size and digest of each file.
+
+The manifest is assets.extra/jax2tf_bridge.manifest.json. It tells a version that was damaged, or
+edited by hand, from the version that was published.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeAlias, cast, get_args
+
+from jax2tf_bridge._utils import JsonProblem, JsonValue, progress_bar
+from jax2tf_bridge._version import __version__
+from jax2tf_bridge.errors import FileFormatError
+from jax2tf_bridge.saved_model import VARIABLES_FOLDER
+from jax2tf_bridge.storage import AnyPath, open_file, walk_files
+
+FORMAT = 1
+"""Version of the JSON; increased for every change, including new fields."""
+
+MANIFEST = Path("assets.extra", "jax2tf_bridge.manifest.json")
+
+Change: TypeAlias = Literal["model", "weights", "rollback"]
+"""What a version changed: the whole model, its weights only, or back to an older version."""
+
+_MAX_BYTES = 1 << 26
+_BLOCK_BYTES = 1 << 20
+_DIGEST_CHARACTERS = 12
+"""Number of hexadecimal digits of a digest that people compare."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """How a version came to be.
+
+    Attributes:
+      change: what it changed.
+      base: the version whose graph it has, for new weights; or whose content, for a rollback.
+      note: a note of the publisher.
+    """
+
+    change: Change = "model"
+    base: int | None = None
+    note: str = ""
+
+
+NEW_MODEL = Origin()
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """A file: its size in bytes, and its SHA-256 in hexadecimal digits."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Contents of a manifest.
+
+    Attributes:
+      bridge: the release of jax2tf-bridge that published the version.
+      published: the time of publication, in UTC.
+      origin: how the version came to be.
+      files: the files by their paths relative to the version, without the manifest.
+    """
+
+    bridge: str
+    published: datetime.datetime
+    origin: Origin
+    files: Mapping[str, FileEntry] = field(default_factory=dict)
+
+    def weights_digest(self) -> str:
+        """Returns a short digest of the variables; equal weights have equal digests."""
+        return self._digest(lambda name: name.startswith(f"{VARIABLES_FOLDER}/"))
+
+    def code_digest(self) -> str:
+        """Returns a short digest of the graph; versions that share one have equal digests."""
+        return self._digest(lambda name: name == "saved_model.pb")
+
+    def _digest(self, is_part: Callable[[str], bool]) -> str:
+        lines = [f"{name} {entry.sha256}\n" for name, entry in self.files.items() if is_part(name)]
+        return hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()[:_DIGEST_CHARACTERS]
+
+
+def write_manifest(folder: Path, origin: Origin) -> Manifest:
+    """Reads all files of a new version, and writes its manifest.
+
+    Raises:
+      OSError: a file cannot be read, or the manifest cannot be written.
+    """
+    (folder / MANIFEST).unlink(missing_ok=True)  # it may be a hard link to that of another version
+    manifest = Manifest(
+        __version__,
+        datetime.datetime.now(datetime.UTC).replace(microsecond=0),
+        origin,
+        _read_entries(folder),
+    )
+    value = {
+        "format": FORMAT,
+        "bridge": manifest.bridge,
+        "published": manifest.published.isoformat(),
+        "origin": vars(origin),
+        "files": {name: vars(entry) for name, entry in manifest.files.items()},
+    }
+    (folder / MANIFEST.parent).mkdir(exist_ok=True)
+    (folder / MANIFEST).write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", "utf-8")
+    return manifest
+
+
+def read_manifest(folder: AnyPath) -> Manifest | None:
+    """Reads the manifest of a version; None without one, as in versions by other tools.
+
+    Raises:
+      FileFormatError: it is damaged, or of a newer format.
+      OSError: it cannot be read.
+    """
+    file = folder / MANIFEST
+    if not file.exists():
+        return None
+    try:
+        return _decode(JsonValue.of(_read_text(file)))
+    except JsonProblem as e:
+        raise FileFormatError(
+            f"{file} is damaged: {e}. Publish the version again.", file=str(file)
+        ) from e
+
+
+def list_differences(folder: AnyPath, manifest: Manifest, *, contents: bool) -> Iterator[str]:
+    """Yields the differences between the files of a version and its manifest, as text.
+
+    Args:
+      folder: the version.
+      manifest: its manifest.
+      contents: whether to read the files, and to name files that are not in the manifest; otherwise
+        only their sizes are compared.
+    """
+    sizes = _list_sizes(folder)
+    for name, entry in manifest.files.items():
+        if name not in sizes:
+            yield f"{name} is missing"
+        elif sizes[name] != entry.size:
+            yield f"{name} has {sizes[name]} bytes; {entry.size} were published"
+    if contents:
+        yield from (f"{name} was not published" for name in sizes if name not in manifest.files)
+        same = [n for n, entry in manifest.files.items() if sizes.get(n) == entry.size]
+        digests = _compute_digests(folder, {name: sizes[name] for name in same})
+        for name, digest in digests.items():
+            if digest != manifest.files[name].sha256:
+                yield f"{name} has other contents than were published"
+
+
+def _list_sizes(folder: AnyPath) -> dict[str, int]:
+    """Returns the sizes of all files by relative path, except for the manifest."""
+    return {name: size for name, size in walk_files(folder) if name != MANIFEST.as_posix()}
+
+
+def _read_entries(folder: Path) -> dict[str, FileEntry]:
+    sizes = _list_sizes(folder)
+    digests = _compute_digests(folder, sizes)
+    return {name: FileEntry(sizes[name], digest) for name, digest in digests.items()}
+
+
+def _compute_digests(folder: AnyPath, sizes: Mapping[str, int]) -> dict[str, str]:
+    digests = {}
+    with progress_bar("checking files", sum(sizes.values()), "B") as advance:
+        for name in sizes:
+            digest = hashlib.sha256()
+            with open_file(folder / name) as (file, _):
+                while block := file.read(_BLOCK_BYTES):
+                    digest.update(block)
+                    advance(len(block))
+            digests[name] = digest.hexdigest()
+    return digests
+
+
+def _read_text(file: AnyPath) -> str:
+    size = file.stat().st_size
+    if not file.is_file() or size > _MAX_BYTES:
+        raise JsonProblem(f"it has {size} bytes, and at most {_MAX_BYTES} are read")
+    try:
+        return file.read_bytes().decode()
+    except UnicodeDecodeError as e:
+        raise JsonProblem(f"byte {e.start} is not UTF-8") from e
+
+
+def _decode(root: JsonValue) -> Manifest:
+    version = root.get("format").integer(1)
+    if version > FORMAT:
+        raise JsonProblem(
+            f"it has the format {version}, and this bridge reads up to {FORMAT}: upgrade "
+            "jax2tf-bridge"
+        )
+    _, bridge, published, origin, files = root.fields(
+        "format", "bridge", "published", "origin", "files"
+    )
+    return Manifest(
+        bridge.text(), _decode_time(published), _decode_origin(origin), dict(_decode_files(files))
+    )
+
+
+def _decode_time(place: JsonValue) -> datetime.datetime:
+    try:
+        time = datetime.datetime.fromisoformat(place.text())
+    except ValueError:
+        time = None
+    if time is None or time.tzinfo is None:
+        raise place.problem("a time with a time zone")
+    return time
+
+
+def _decode_origin(place: JsonValue) -> Origin:
+    change, base, note = place.fields("change", "base", "note")
+    if change.value not in get_args(Change):
+        raise change.problem(f"one of {', '.join(get_args(Change))}")
+    number = None if base.value is None else base.integer(0)
+    return Origin(cast(Change, change.value), number, note.text())
+
+
+def _decode_files(place: JsonValue) -> Iterator[tuple[str, FileEntry]]:
+    for name, entry in place.items():
+        size, digest = entry.fields("size", "sha256")
+        yield name, FileEntry(size.integer(0), digest.text())
