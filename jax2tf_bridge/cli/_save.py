@@ -45,7 +45,6 @@ from jax2tf_bridge.targets import Target
 
 if TYPE_CHECKING:
     from jax2tf_bridge.saving import (
-        NewVersion,
         Published,
         SavedModel,
         SaveOptions,

@@ -132,8 +132,9 @@ def publish(
         raise make_path_error(FileNotFoundError, errno.ENOENT, text, root)
     with open_params(params) as weights:
         named = _name_leaves(newest, keys_as_words(weights))
-        new = publish_weights(root, named, keep=keep, label=label, note=note)
-        return Published.with_weights(new)
+        return Published.with_weights(
+            publish_weights(root, named, keep=keep, label=label, note=note)
+        )
 
 
 def _name_leaves(newest: AnyPath, params: Any) -> Mapping[str, Any]:

@@ -262,7 +262,7 @@ def promote(
     >>> publish(root, params=w * 2, label="canary").labels
     {'stable': 1, 'canary': 2}
     >>> promote(root)
-    {'stable': 2, 'canary': 2}
+    {'canary': 2, 'stable': 2}
     """
     check_label(to, "to")
     versions = list(published_versions(root))

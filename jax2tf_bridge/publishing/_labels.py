@@ -107,7 +107,7 @@ class _Parser:
         if token in "{}<>:[],;":
             raise _FormatError(f"expected the value of {name}, got {token!r}")
         if token[0] in "\"'":
-            token = token[1:-1]
+            token = re.sub(r"\\(.)", r"\1", token[1:-1])
         return _Field(name, start, end, token)
 
     def _peek(self) -> str | None:
@@ -277,9 +277,7 @@ def _replace_labels(
         text += "\nmodel_config_list {\n}\n"
         models = _Parser(text).fields(None)[-1]
     own = (
-        f"name: {json.dumps(root.name)}\n"
-        f"base_path: {json.dumps(str(root))}\n"
-        'model_platform: "tensorflow"\n'
+        f'name: {_quote(root.name)}\nbase_path: {_quote(str(root))}\nmodel_platform: "tensorflow"\n'
     )
     body = _indent(own + _format_labels(labels))
     return _insert_fields(text, models, f"config {{\n{body}}}\n")
@@ -298,10 +296,14 @@ def _insert_fields(text: str, message: _Field | None, fields: str) -> str:
 def _format_labels(labels: Mapping[str, int]) -> str:
     versions = "".join(f"    versions: {n}\n" for n in sorted(set(labels.values())))
     entries = "".join(
-        f"version_labels {{ key: {json.dumps(label)} value: {number} }}\n"
+        f"version_labels {{ key: {_quote(label)} value: {number} }}\n"
         for label, number in sorted(labels.items())
     )
     return f"model_version_policy {{\n  specific {{\n{versions}  }}\n}}\n{entries}"
+
+
+def _quote(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _indent(text: str, margin: str = "  ") -> str:

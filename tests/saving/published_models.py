@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.publishing import published_versions
-from jax2tf_bridge.saved_model import Sidecar, VariableEntry, write_sidecar
+from jax2tf_bridge.publishing import MANIFEST as PUBLISHED_MANIFEST
+from jax2tf_bridge.publishing import check_published, published_versions
+from jax2tf_bridge.saved_model import GRAPH_FILE, Sidecar, VariableEntry, write_sidecar
 from jax2tf_bridge.storage import AnyPath
 
 MANIFEST = "assets.extra/manifest.json"
@@ -59,7 +60,7 @@ def _write_manifest(folder: Path) -> None:
 def _digests(folder: Path) -> Iterator[tuple[str, str]]:
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
-        if path.is_file() and name != MANIFEST:
+        if path.is_file() and name not in (MANIFEST, PUBLISHED_MANIFEST.as_posix()):
             yield name, hashlib.sha256(path.read_bytes()).hexdigest()
 
 
@@ -67,6 +68,8 @@ def assert_whole(path: AnyPath) -> None:
     """Every file of what the functions above wrote is there, and as it was written."""
     folder = Path(path)
     assert dict(_digests(folder)) == json.loads((folder / MANIFEST).read_text()), folder
+    if (folder / GRAPH_FILE).exists():
+        check_published(folder, contents=True)
 
 
 def assert_whole_with_new_weights(path: AnyPath) -> None:

@@ -23,7 +23,7 @@ from jax2tf_bridge.errors import (
     ShapeError,
     StructureError,
 )
-from jax2tf_bridge.publishing import latest_version, publish_version
+from jax2tf_bridge.publishing import MANIFEST, latest_version, publish_version
 from jax2tf_bridge.saved_model import SIDECAR, Sidecar, VariableEntry, write_sidecar
 
 # Private: changed to write small groups, and to remove a version in between.
@@ -136,6 +136,7 @@ def test_only_the_variables_are_written(root: Path) -> None:
         "variables/variables.index",
         "variables/variables.data-00000-of-00001",
         "fingerprint.pb",
+        MANIFEST.as_posix(),
     }
     assert {str(SIDECAR), "saved_model.pb", "assets/words.txt"} < set(new)
 

@@ -15,6 +15,7 @@ import pytest
 
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.publishing import (
+    MANIFEST,
     _versions,
     latest_version,
     publish_version,
@@ -62,7 +63,7 @@ def check_whole(*allowed: list[int]) -> None:
     for path in versions.values():
         assert isinstance(path, StoragePath)
         found = {name for name, _ in path.files_below()}
-        assert found - {f".{PB}.partial"} == {PB, "variables/data"}
+        assert found - {f".{PB}.partial"} == {PB, "variables/data", MANIFEST.as_posix()}
         assert (path / "variables/data").read_bytes() == b"weights"
         assert (path / PB).read_bytes() == b"graph"
 
@@ -83,7 +84,9 @@ def check_clean(*numbers: int, records: int | None = 1) -> None:
     assert records in (None, len(recorded))
     for number in numbers:
         path = root() / str(number)
-        assert dict(path.files_below()) == {PB: 5, "variables/data": 7}
+        files = dict(path.files_below())
+        assert files.pop(MANIFEST.as_posix()) > 0
+        assert files == {PB: 5, "variables/data": 7}
 
 
 def test_versions_follow_each_other() -> None:
