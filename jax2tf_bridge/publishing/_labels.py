@@ -1,8 +1,11 @@
 """Labels of versions, such as "stable" and "canary", in TensorFlow Serving's file of models.
 
 The file is `models.config` beside the model's folder, in the text format of ModelServerConfig
-(tensorflow_serving/config/model_server_config.proto). Only the version policy and the labels of
-one model are replaced in its text: comments, other fields and other models stay as they are.
+(tensorflow_serving/config/model_server_config.proto). Only the labels of one model are replaced in
+its text: comments, other fields and other models stay as they are.
+
+A new entry lets the server load all versions. It refuses to move a label to a version that is not
+loaded, and then does not take up a new version policy from the same file either.
 """
 
 from __future__ import annotations
@@ -29,7 +32,11 @@ _TOKEN = re.compile(
     r"""|[^\s{}<>:\[\],;\#"']+)"""
 )
 _CLOSING = {"{": "}", "<": ">"}
-_OWN_FIELDS = ("model_version_policy", "version_labels")
+_OPTIONS = (
+    "--model_config_file={file}",
+    "--model_config_file_poll_wait_seconds=10",
+    "--allow_version_labels_for_unavailable_models=true",
+)
 
 
 @dataclass(frozen=True)
@@ -155,13 +162,17 @@ def read_labels(root: AnyPath) -> dict[str, int]:
     return {} if entry is None else _read_entry_labels(entry, file)
 
 
+def list_label_options(root: AnyPath) -> list[str]:
+    """Lists TensorFlow Serving's options for labels, instead of a model's name and path."""
+    return [option.format(file=locate_model_config(root)) for option in _OPTIONS]
+
+
 def describe_labels(root: AnyPath, labels: Mapping[str, int]) -> str:
     """Says which versions have labels, and how a server gets to know them."""
     known = ", ".join(f"{label} is version {number}" for label, number in sorted(labels.items()))
-    file = locate_model_config(root)
+    options = " ".join(list_label_options(root))
     return (
-        f"labels: {known}; serve them with --model_config_file={file} "
-        "--model_config_file_poll_wait_seconds=10 in place of --model_name and --model_base_path"
+        f"labels: {known}; serve them with {options} in place of --model_name and --model_base_path"
     )
 
 
@@ -266,7 +277,7 @@ def _replace_labels(
     labels: Mapping[str, int],
 ) -> str:
     if entry is not None:
-        for field in reversed([f for f in entry.fields if f.name in _OWN_FIELDS]):
+        for field in reversed([f for f in entry.fields if f.name == "version_labels"]):
             # The line break and the spaces before a field go with it.
             start = len(text[: field.start].rstrip())
             text = text[:start] + text[field.end :]
@@ -277,7 +288,10 @@ def _replace_labels(
         text += "\nmodel_config_list {\n}\n"
         models = _Parser(text).fields(None)[-1]
     own = (
-        f'name: {_quote(root.name)}\nbase_path: {_quote(str(root))}\nmodel_platform: "tensorflow"\n'
+        f"name: {_quote(root.name)}\n"
+        f"base_path: {_quote(str(root))}\n"
+        'model_platform: "tensorflow"\n'
+        "model_version_policy { all {} }\n"
     )
     body = _indent(own + _format_labels(labels))
     return _insert_fields(text, models, f"config {{\n{body}}}\n")
@@ -294,12 +308,10 @@ def _insert_fields(text: str, message: _Field | None, fields: str) -> str:
 
 
 def _format_labels(labels: Mapping[str, int]) -> str:
-    versions = "".join(f"    versions: {n}\n" for n in sorted(set(labels.values())))
-    entries = "".join(
+    return "".join(
         f"version_labels {{ key: {_quote(label)} value: {number} }}\n"
         for label, number in sorted(labels.items())
     )
-    return f"model_version_policy {{\n  specific {{\n{versions}  }}\n}}\n{entries}"
 
 
 def _quote(text: str) -> str:

@@ -365,12 +365,14 @@ def publish_version(
             check_interrupts()
             version = folder.add(place, notes)
             versions = _list_directories(folder, notes)
+        # Until the server reads the new labels, requests with a label go to its old version.
+        pinned = set(labels.values())
         if label is not None:
             labels = update_labels(folder.path, _assign_label(label, version, versions))
         elif labels:
             notes.append(_describe_unlabelled(version, labels))
         if count is not None:
-            pinned = set(labels.values())
+            pinned |= set(labels.values())
             removable = {n: versions[n] for n in sorted(versions)[:-count] if n not in pinned}
         path = folder.path / str(version)
         if removable and check is not None and not _is_readable(path, check, notes):
@@ -402,8 +404,8 @@ def _assign_label(
 def _describe_unlabelled(version: int, labels: Mapping[str, int]) -> str:
     known = ", ".join(f"{label} is {number}" for label, number in sorted(labels.items()))
     return (
-        f"version {version} has no label, and a server that reads {MODEL_CONFIG} does not load it "
-        f"({known}); give it a label by promote"
+        f"version {version} has no label ({known}): a server that reads {MODEL_CONFIG} uses it for "
+        "requests without a label; give it one by promote"
     )
 
 

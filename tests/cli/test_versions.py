@@ -52,15 +52,16 @@ def test_labels(ok: Ok, run: Run, tmp_path: Path) -> None:
     assert ended.out == "dense/3: version 2 with the weights in weights.msgpack\n"
     assert ended.err == (
         "jax2tf-bridge: note: labels: canary is version 3, stable is version 2; serve them with "
-        f"--model_config_file={tmp_path}/models.config --model_config_file_poll_wait_seconds=10 in "
-        "place of --model_name and --model_base_path\n"
+        f"--model_config_file={tmp_path}/models.config --model_config_file_poll_wait_seconds=10 "
+        "--allow_version_labels_for_unavailable_models=true in place of --model_name and "
+        "--model_base_path\n"
     )
     assert "  labels: canary  more data" in ok("versions", "dense")
     assert ok("promote", "dense") == "dense/3: canary\ndense/3: stable\n"
     assert ok("promote", "dense", "1", "--to", "old").endswith("dense/1: old\ndense/3: stable\n")
     assert ok("promote", "dense", "old").endswith("dense/1: stable\n")
     assert run("rollback", "dense", "--keep", "1", "--label", "canary").code == 0
-    assert [each["number"] for each in json.loads(ok("versions", "dense", "--json"))] == [1, 4]
+    assert [each["number"] for each in json.loads(ok("versions", "dense", "--json"))] == [1, 3, 4]
 
 
 @pytest.mark.usefixtures("root")

@@ -50,12 +50,7 @@ model_config_list {{
     name: "dense"
     base_path: "{root}"
     model_platform: "tensorflow"
-    model_version_policy {{
-      specific {{
-        versions: 1
-        versions: 2
-      }}
-    }}
+    model_version_policy {{ all {{}} }}
     version_labels {{ key: "canary" value: 2 }}
     version_labels {{ key: "stable" value: 1 }}
   }}
@@ -74,8 +69,8 @@ def test_versions_without_a_label_are_noted(tmp_path: Path) -> None:
     new = publish_version(root, write)
     assert new.labels == {"stable": 1}
     assert new.notes == (
-        "version 2 has no label, and a server that reads models.config does not load it (stable "
-        "is 1); give it a label by promote",
+        "version 2 has no label (stable is 1): a server that reads models.config uses it for "
+        "requests without a label; give it one by promote",
     )
     assert promote(root, 2) == {"stable": 2}
 
@@ -86,6 +81,11 @@ def test_labelled_versions_stay(tmp_path: Path) -> None:
         new = publish_version(root, write, keep=1, label=label)
     assert sorted(published_versions(root)) == [1, 3, 5]
     assert new.removed == (4,)
+    # A server may not have read yet that the label moved.
+    publish_version(root, write, keep=1, label="canary")
+    assert sorted(published_versions(root)) == [1, 3, 6]
+    publish_version(root, write, keep=1)
+    assert sorted(published_versions(root)) == [1, 6, 7]
 
 
 def test_promote_moves_stable_to_the_canary(tmp_path: Path) -> None:
@@ -138,13 +138,8 @@ model_config_list: {
     <
       name: "dense"  # the one with labels
       base_path: "/elsewhere/dense"
+      model_version_policy { latest { num_versions: 2 } }
       logging_config { sampling_config { sampling_rate: 0.5 } }
-      model_version_policy {
-        specific {
-          versions: 1
-          versions: 3
-        }
-      }
       version_labels { key: "old" value: 1 }
       version_labels { key: "stable" value: 3 }
     >

@@ -80,7 +80,12 @@ class Server:
 
 @contextlib.contextmanager
 def serving(
-    program: str, python: Path, instructions: ServingInstructions, folder: Path
+    program: str,
+    python: Path,
+    instructions: ServingInstructions,
+    folder: Path,
+    *,
+    model: str | None = None,
 ) -> Iterator[Server]:
     """Runs a server, and stops it at the end.
 
@@ -89,13 +94,15 @@ def serving(
       python: interpreter of an environment with TensorFlow, whose libraries the server may need.
       instructions: what `save` says, but for the ports.
       folder: where the server's log and its batching file are written.
+      model: name of the model, if the command does not have it.
     """
     grpc_port, rest_port = _free_ports(2)
     ports = {"--port": grpc_port, "--rest_api_port": rest_port}
     _, *options = instructions.command
     names = [option.partition("=")[0] for option in options]
     words = [f"{n}={ports[n]}" if n in ports else o for n, o in zip(names, options, strict=True)]
-    (model,) = (o.partition("=")[2] for o in options if o.startswith("--model_name="))
+    if model is None:
+        (model,) = (o.partition("=")[2] for o in options if o.startswith("--model_name="))
     if instructions.batching is not None:
         (folder / instructions.batching_file).write_text(str(instructions.batching))
     libraries = str(next(python.parents[1].glob("lib/python*/site-packages/tensorflow")))

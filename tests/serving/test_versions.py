@@ -1,0 +1,100 @@
+"""Versions and labels of a model in a real TensorFlow Serving."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jax2tf_bridge import Signature, Target, promote, publish, rollback
+from jax2tf_bridge.publishing import list_label_options
+from tests.consumers.harness import Harness, NotAvailableError
+from tests.serving.server import PROGRAM, Server, find_server, serving
+from tests.serving.versions_under_load import RELEASE, dense, run
+
+pytestmark = [pytest.mark.slow, pytest.mark.consumers]
+
+ROW = np.ones((1, 3), np.float32)
+_SECONDS = 30
+
+
+@pytest.fixture(scope="module")
+def program() -> str:
+    """Returns the path of the server."""
+    path = find_server()
+    if path is None:
+        pytest.skip(f"there is no TensorFlow Serving: {PROGRAM} names none, nor does the PATH")
+    return path
+
+
+@pytest.fixture(scope="module")
+def python(program: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns an environment for the clients, whose TensorFlow the server may use as well."""
+    harness = Harness(tmp_path_factory.mktemp("harness"), lambda text: print(text, file=sys.stderr))
+    try:
+        return harness.consumer_python(RELEASE)
+    except NotAvailableError as e:
+        pytest.skip(str(e))
+
+
+def test_no_request_fails_while_versions_change(program: str, python: Path, tmp_path: Path) -> None:
+    report = run(program, python, tmp_path, calls=1000, changes=12, seed=3)
+    assert set(report.statuses) == {"OK"}
+    assert not report.wrong
+    assert set(report.changes) == {
+        *("publish_model", "publish_weights", "roll_back", "damage", "remove")
+    }
+
+
+def predict_by_label(server: Server, label: str) -> float | str:
+    """Returns the answer of the version with a label, or the error."""
+    url = f"http://localhost:{server.rest_port}/v1/models/{server.model}/labels/{label}:predict"
+    request = json.dumps({"instances": [{"x": [1, 1, 1]}]}).encode()
+    try:
+        with urllib.request.urlopen(url, request) as answer:
+            value: float = json.load(answer)["predictions"][0][0]
+            return value
+    except urllib.error.HTTPError as e:
+        with e:
+            return f"{e.code}: {e.read().decode()}"
+
+
+def wait_for(server: Server, expected: dict[str, Any]) -> None:
+    end = time.monotonic() + _SECONDS
+    while (found := {label: predict_by_label(server, label) for label in expected}) != expected:
+        assert time.monotonic() < end, found
+        time.sleep(0.2)
+
+
+def test_canary_becomes_stable(program: str, python: Path, tmp_path: Path) -> None:
+    root = tmp_path / "dense"
+    signature = Signature(dense, args=[ROW], polymorphic_shapes="(b, 3)")
+    w = np.ones((3, 2), np.float32)
+    target = Target.tensorflow("2.19", xla=False)
+    first = publish(root, signature, params=w, target=target, label="stable")
+    assert first.saved is not None
+    instructions = first.saved.serving_from(first.path)
+    options = [
+        o for o in instructions.command if not o.startswith(("--model_name", "--model_base"))
+    ]
+    labels = [option.replace("=10", "=1") for option in list_label_options(root)]
+    instructions = dataclasses.replace(instructions, command=(*options, *labels))
+    with serving(program, python, instructions, tmp_path, model="dense") as server:
+        wait_for(server, {"stable": 3.0})
+        publish(root, params=w * 2, label="canary")
+        wait_for(server, {"stable": 3.0, "canary": 6.0})
+        promote(root)
+        wait_for(server, {"stable": 6.0, "canary": 6.0})
+        promote(root, 1)
+        wait_for(server, {"stable": 3.0, "canary": 6.0})
+        publish(root, params=w * 3, label="canary", keep=1)
+        rollback(root, 1, label="stable", keep=1)
+        wait_for(server, {"stable": 3.0, "canary": 9.0})
