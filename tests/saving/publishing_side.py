@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.publishing import publish_version
+from jax2tf_bridge.publishing import publish_version, published_versions, rollback
 from jax2tf_bridge.saved_model import SERVING_DEFAULT
 from jax2tf_bridge.saving import (
     SaveOptions,
@@ -86,6 +86,10 @@ def _publish_weights(path: Path, keep: int | None) -> int:
     return publish_weights(path, {"kernel": KERNEL + np.float32(1)}, keep=keep).version
 
 
+def _roll_back(path: Path, keep: int | None) -> int:
+    return rollback(path, min(published_versions(path)), keep=keep).version
+
+
 def _save(path: Path, keep: int | None) -> int:
     with whole_directory(path, overwrite=True, has="saved_model.pb") as folder:
         write_model(folder)
@@ -104,6 +108,7 @@ _KINDS = {
     "publish": _publish,
     "publish_files": _publish_files,
     "publish_weights": _publish_weights,
+    "rollback": _roll_back,
     "save": _save,
     "save_record": _save_function,
 }

@@ -73,6 +73,13 @@ class Side:
 
 @pytest.fixture(scope="module")
 def side() -> Iterator[Side]:
+    with open_side() as side:
+        yield side
+
+
+@contextlib.contextmanager
+def open_side() -> Iterator[Side]:
+    """Starts a process, whose forks publish."""
     command = [sys.executable, "-m", "tests.saving.publishing_side"]
     # Its forks run while no other thread does anything; Python warns of all.
     command[1:1] = ["-W", "ignore::DeprecationWarning"]
@@ -120,7 +127,7 @@ def assert_next_publish_works(root: Path, model: Path, before: Mapping[int, AnyP
     assert_only_whole_versions(root)
 
 
-@pytest.mark.parametrize("kind", ["publish", "publish_weights"])
+@pytest.mark.parametrize("kind", ["publish", "publish_weights", "rollback"])
 def test_publisher_that_is_killed_before_any_of_its_operations(
     side: Side, tmp_path: Path, model: Path, kind: str
 ) -> None:
@@ -148,7 +155,7 @@ def test_publisher_that_is_killed_before_any_of_its_operations(
     assert shown == {0, 1}, "it was killed before and after the version was there"
 
 
-def _seconds(side: Side, kind: str, root: Path) -> float:
+def measure(side: Side, kind: str, root: Path) -> float:
     """Measures how long a publisher runs here: the quickest of three."""
     lasted = []
     for _ in range(3):
@@ -166,7 +173,7 @@ def test_publisher_that_is_killed_at_any_time(
     root = tmp_path / "m"
     three_versions(root, model)
     times = random.Random(0)
-    longest = _seconds(side, kind, root)
+    longest = measure(side, kind, root)
     killed = tried = 0
     # Beside other work a publisher may take longer or shorter than those that were measured.
     while tried < 100 or (killed < 30 and tried < 1000):

@@ -78,6 +78,7 @@ Start TensorFlow Serving with
         --model_name=mlp \\
         '--model_base_path=/models/my mlp' \\
         --grpc_max_threads=256 \\
+        --num_load_threads=2 \\
         --xla_cpu_compilation_enabled=true \\
         --enable_batching=true \\
         --batching_parameters_file=batching_parameters.txt
@@ -94,6 +95,8 @@ after writing to batching_parameters.txt
 
 - --grpc_max_threads is how many gRPC requests may run or wait at once; TensorFlow Serving refuses \
 more with "Server Threadpool Exhausted". By default it is 4 for each core.
+- --num_load_threads lets a rollback take effect at once where a version cannot be loaded; by \
+default TensorFlow Serving tries that version for five minutes, and no other.
 - Without --xla_cpu_compilation_enabled=true every request on a CPU fails: TensorFlow Serving \
 compiles for CPUs only if it is told to.
 - With batching, a request of more than 32 rows is refused; without the last two options it is \

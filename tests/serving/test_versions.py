@@ -18,7 +18,13 @@ from jax2tf_bridge import Signature, Target, promote, publish, rollback
 from jax2tf_bridge.publishing import list_label_options
 from tests.consumers.harness import Harness, NotAvailableError
 from tests.serving.server import PROGRAM, Server, find_server, serving
-from tests.serving.versions_under_load import RELEASE, dense, run
+from tests.serving.versions_under_load import (
+    RELEASE,
+    Publisher,
+    dense,
+    run,
+    wait_until_available,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.consumers]
 
@@ -98,3 +104,21 @@ def test_canary_becomes_stable(program: str, python: Path, tmp_path: Path) -> No
         publish(root, params=w * 3, label="canary", keep=1)
         rollback(root, 1, label="stable", keep=1)
         wait_for(server, {"stable": 3.0, "canary": 9.0})
+
+
+def test_rollback_of_a_version_that_cannot_be_loaded(
+    program: str, python: Path, tmp_path: Path
+) -> None:
+    publisher = Publisher(tmp_path / "dense", seed=0)
+    instructions = publisher.publish_model()
+    command = (*instructions.command, "--file_system_poll_wait_seconds=1")
+    instructions = dataclasses.replace(instructions, command=command)
+    with serving(program, python, instructions, tmp_path) as server:
+        publisher.publish_model()
+        graph = publisher.root / "2" / "saved_model.pb"
+        graph.write_bytes(graph.read_bytes()[:100])
+        wait_until_available(server, 2, "LOADING")
+        time.sleep(1)  # its first load fails, and it will be tried again for five minutes
+        publisher.roll_back()
+        wait_until_available(server, 3)
+        assert server.predict_by_rest({"instances": [[1, 1, 1]]})[1] == {"predictions": [[3, 3]]}

@@ -1,6 +1,7 @@
 """Publishes, damages, removes and rolls back versions while a real server answers requests.
 
 python -m tests.serving.versions_under_load --calls 100000 --changes 50 --seed 0
+python -m tests.serving.versions_under_load --kills 1000
 """
 
 from __future__ import annotations
@@ -23,16 +24,25 @@ import numpy as np
 
 from jax2tf_bridge import Signature, Target, publish
 from jax2tf_bridge.errors import FileFormatError, SavingError
-from jax2tf_bridge.publishing import check_published, published_versions, rollback
+from jax2tf_bridge.publishing import (
+    check_published,
+    publish_version,
+    published_versions,
+    rollback,
+)
 from jax2tf_bridge.saving import ServingInstructions
+from jax2tf_bridge.saving.serving._instructions import make_serving_instructions
 from scripts._env import ROOT
 from tests.consumers.environments import process_environment
 from tests.consumers.harness import Harness
+from tests.saving.published_models import assert_only_whole_versions, write_model
+from tests.saving.test_publish_faults import measure, open_side
 from tests.serving.server import Server, find_server, serving
 
 RELEASE = "2.19.1"
 CALLERS = 8
 _SECONDS_TO_LOAD = 30
+_KINDS = ("publish", "publish_weights", "rollback")
 _ROW = np.ones((1, 3), np.float32)
 
 
@@ -171,18 +181,61 @@ def run(program: str, python: Path, folder: Path, *, calls: int, changes: int, s
     return Report(dict(publisher.changes), ended["statuses"], answers, wrong)
 
 
-def _wait_for_newest(server: Server, publisher: Publisher) -> None:
-    """Waits until the server has loaded the newest version, if it is sound."""
-    newest = max(published_versions(publisher.root))
+def run_kills(program: str, python: Path, folder: Path, *, kills: int, seed: int) -> Counter[str]:
+    """Kills publishers at random moments while a server polls, and counts what happened.
+
+    Args:
+      program: the path of the server.
+      python: the interpreter of an environment with TensorFlow and gRPC.
+      folder: an empty folder.
+      kills: the number of publishers that are killed.
+      seed: the seed of the moments.
+    """
+    root, numbers, events = folder / "model", random.Random(seed), Counter[str]()
+    publish_version(root, write_model)
+    instructions = make_serving_instructions(root, "model")
+    polling = "--file_system_poll_wait_seconds=1"
+    instructions = dataclasses.replace(instructions, command=(*instructions.command, polling))
+    with serving(program, python, instructions, folder) as server, open_side() as side:
+        seconds = {kind: measure(side, kind, root) for kind in _KINDS}
+        while events["killed"] < kills:
+            kind = numbers.choice(list(seconds))
+            moment = numbers.uniform(0, seconds[kind])
+            (answer,) = side.run(kind, root, keep=30, kill_after_s=moment)
+            events["killed" if answer["status"] else "ended"] += 1
+            assert_only_whole_versions(root)
+            for state in _list_states(server):
+                problem = state["status"]["error_code"]
+                assert problem == "OK", state
+        newest = max(published_versions(root))
+        events["versions"] = newest
+        wait_until_available(server, newest)
+    return events
+
+
+def _list_states(server: Server) -> list[Any]:
     url = f"http://localhost:{server.rest_port}/v1/models/{server.model}"
+    with urllib.request.urlopen(url) as answer:
+        states: list[Any] = json.load(answer)["model_version_status"]
+    return states
+
+
+def wait_until_available(server: Server, version: int, state: str = "AVAILABLE") -> None:
+    """Waits until the server has a version in a state."""
     end = time.monotonic() + _SECONDS_TO_LOAD
-    while newest not in publisher.damaged:
-        with urllib.request.urlopen(url) as answer:
-            states = json.load(answer)["model_version_status"]
-        if any(s["version"] == str(newest) and s["state"] == "AVAILABLE" for s in states):
+    while True:
+        states = _list_states(server)
+        if any(s["version"] == str(version) and s["state"] == state for s in states):
             return
         assert time.monotonic() < end, states
         time.sleep(0.1)
+
+
+def _wait_for_newest(server: Server, publisher: Publisher) -> None:
+    """Waits until the server has loaded the newest version, if it is sound."""
+    newest = max(published_versions(publisher.root))
+    if newest not in publisher.damaged:
+        wait_until_available(server, newest)
 
 
 def main() -> None:
@@ -190,6 +243,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--calls", type=int, default=100_000)
     parser.add_argument("--changes", type=int, default=50)
+    parser.add_argument("--kills", type=int, help="kill this number of publishers instead")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     program = find_server()
@@ -199,8 +253,12 @@ def main() -> None:
         python = harness.consumer_python(RELEASE)
         place = Path(folder, "models")
         place.mkdir()
-        report = run(program, python, place, **vars(options))
-    print(json.dumps(dataclasses.asdict(report), indent=2))
+        if options.kills:
+            found = run_kills(program, python, place, kills=options.kills, seed=options.seed)
+        else:
+            counts = {"calls": options.calls, "changes": options.changes, "seed": options.seed}
+            found = dataclasses.asdict(run(program, python, place, **counts))
+    print(json.dumps(found, indent=2))
 
 
 if __name__ == "__main__":

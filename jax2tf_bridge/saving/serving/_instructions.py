@@ -28,6 +28,13 @@ MIN_GRPC_THREADS = 256
 TensorFlow Serving's default of 4 for each core refuses requests of 32 callers on a small machine.
 """
 
+_LOAD_THREADS = 2
+"""Number of threads that load versions.
+
+Without them, a version that cannot be loaded is tried again for five minutes, in which TensorFlow
+Serving takes up no other version, such as the one that a rollback publishes.
+"""
+
 _THREADS_PER_CORE = 4
 """TensorFlow Serving's default for --grpc_max_threads and --rest_api_num_threads."""
 
@@ -190,11 +197,14 @@ def make_serving_instructions(
         f"--model_name={model_name}",
         f"--model_base_path={as_path(root).absolute()}",
         f"--grpc_max_threads={grpc_threads}",
+        f"--num_load_threads={_LOAD_THREADS}",
     ]
     notes = [
         "--grpc_max_threads is how many gRPC requests may run or wait at once; TensorFlow Serving "
         'refuses more with "Server Threadpool Exhausted". By default it is '
-        f"{_THREADS_PER_CORE} for each core."
+        f"{_THREADS_PER_CORE} for each core.",
+        "--num_load_threads lets a rollback take effect at once where a version cannot be loaded; "
+        "by default TensorFlow Serving tries that version for five minutes, and no other.",
     ]
     if "cpu" in platforms:
         command.append("--xla_cpu_compilation_enabled=true")
