@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jax2tf_bridge._utils import in_units, printable, some
+from jax2tf_bridge._utils import did_you_mean, in_units, printable, some
 from jax2tf_bridge.cli._commands import (
     NOT_NEGATIVE,
     READABLE,
@@ -25,6 +25,7 @@ from jax2tf_bridge.cli._commands import (
 )
 from jax2tf_bridge.cli._console import Console
 from jax2tf_bridge.cli._html import Fold, Page, PageTable, bar_chart, largest, render
+from jax2tf_bridge.errors import BridgeError
 from jax2tf_bridge.inspecting import (
     Inspection,
     format_array_type,
@@ -48,19 +49,22 @@ from jax2tf_bridge.inspecting import (
 )
 from jax2tf_bridge.portable import no_handler_text
 from jax2tf_bridge.publishing import MANIFEST, check_published
+from jax2tf_bridge.serving_requests import ExampleRequest, read_example_requests
 from jax2tf_bridge.storage import AnyPath
 
 _DESCRIPTION = """\
 Describes a .jaxfn file, a file that jax.export wrote, or a SavedModel: its signatures and their
 requirements, the TensorFlow releases that can run it, and its problems. Lists the signatures and
-operators of a LiteRT model (.tflite), and the weights in a file of msgpack or safetensors. Needs
-neither JAX nor TensorFlow."""
+operators of a LiteRT model (.tflite), and the weights in a file of msgpack or safetensors. With
+--request, prints calls of a SavedModel's signatures in TensorFlow Serving. Needs neither JAX nor
+TensorFlow."""
 
 _EXAMPLES = """\
 examples:
   jax2tf-bridge inspect predict.jaxfn
   jax2tf-bridge inspect predict.jaxfn --json | jq .tensorflow
   jax2tf-bridge inspect predict/1 --html predict.html
+  jax2tf-bridge inspect predict/1 --request rest | sh
   jax2tf-bridge inspect predict.tflite
   jax2tf-bridge inspect weights.msgpack"""
 
@@ -96,6 +100,15 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="compare the files of a published version with its manifest, byte by byte",
     )
+    form.add_argument(
+        "--request",
+        choices=["rest", "grpc"],
+        help="print a call of each signature in TensorFlow Serving: rest is a curl command, grpc a "
+        "program in Python",
+    )
+    parser.add_argument(
+        "--signature", metavar="NAME", help="the only signature that --request prints"
+    )
     parser.add_argument(
         "--ops",
         type=NOT_NEGATIVE,
@@ -106,6 +119,11 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace, console: Console) -> None:
+    if options.request is not None:
+        print(printable(_format_requests(options.file, options.request, options.signature)))
+        return
+    if options.signature is not None:
+        raise UsageError("--signature: without --request it does nothing; add --request rest")
     page: Path | None = options.html
     if page is not None:
         check_output(page, "--html")
@@ -135,6 +153,38 @@ def _check(path: AnyPath, console: Console) -> None:
     else:
         date = f"{manifest.published:%Y-%m-%d %H:%M}"
         print(printable(f"{path}: {len(manifest.files)} files, as they were published {date} UTC"))
+
+
+def _format_requests(path: AnyPath, protocol: str, signature: str | None) -> str:
+    """Formats the requests of a SavedModel, with comments if there are several.
+
+    Raises:
+      UsageError: `path` is a file, or there is no such signature.
+      BridgeError: there is no request to print; or as for `read_example_requests`.
+    """
+    if path.is_file():
+        raise UsageError(f"--request: {path} is a file; name the folder of a SavedModel")
+    requests = read_example_requests(path)
+    if not requests:
+        raise BridgeError(f"{path} has no signatures, so TensorFlow Serving cannot call it.")
+    if signature is not None:
+        if signature not in requests:
+            near = did_you_mean(signature, requests) or f"; it has {some([*requests])}"
+            raise UsageError(f"--signature: {path} has no signature {signature}{near}")
+        requests = {signature: requests[signature]}
+    if protocol == "grpc":
+        texts = {name: request.python() for name, request in requests.items()}
+    elif all(request.rest_problem for request in requests.values()):
+        raise BridgeError(" ".join(request.rest_problem for request in requests.values()))
+    else:
+        texts = {name: _format_rest(request) for name, request in requests.items()}
+    if len(texts) == 1:
+        return "".join(texts.values())
+    return "\n\n".join(f"# {name}\n{text}" for name, text in texts.items())
+
+
+def _format_rest(request: ExampleRequest) -> str:
+    return f"# {request.rest_problem}" if request.rest_problem else request.curl()
 
 
 def _make_page(inspection: Inspection) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from jax2tf_bridge.errors import FileFormatError
@@ -21,6 +22,7 @@ from jax2tf_bridge.saved_model import read_saved_model
 from jax2tf_bridge.serialization import FlatBufferReader, read_function
 from jax2tf_bridge.serialization.jax_exported import ExportedField
 from jax2tf_bridge.serialization.jaxfn import HEADER_SIZE, IDENTIFIER, parse_header
+from jax2tf_bridge.serving_requests import ExampleRequest, read_example_requests
 from jax2tf_bridge.storage import AnyPath, as_path
 
 DEFAULT_OPS = 10
@@ -53,6 +55,21 @@ class Inspection:
             Finding(f["severity"], f["text"], f["remedy"], tuple(f["modules"]))
             for f in self.facts.get("findings", ())
         )
+
+    @cached_property
+    def requests(self) -> Mapping[str, ExampleRequest]:
+        """Example request for each signature of a SavedModel, by name; empty for files.
+
+        `curl()` of a request is a command that calls TensorFlow Serving over REST, and `python()`
+        a program that calls it over gRPC. The SavedModel is read when this is first used.
+
+        Raises:
+          FileFormatError: a file of the SavedModel is damaged.
+          ShapeError: no sizes were found that satisfy the constraints of a signature.
+        """
+        if self.kind != "SavedModel":
+            return {}
+        return read_example_requests(self.facts["saved_model"]["path"])
 
     def as_json(self) -> dict[str, Any]:
         """Returns what `jax2tf-bridge inspect --json` prints."""

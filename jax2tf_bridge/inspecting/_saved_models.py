@@ -188,7 +188,7 @@ def _describe_entry(entry: EntryPoint) -> dict[str, Any]:
 
 
 def _describe_port(port: SignaturePort, known: object) -> dict[str, Any]:
-    described = {"name": port.name, **_describe_type(port.type)}
+    described = {"name": port.name, **_describe_type(port.type), "tensor": port.tensor}
     entry = known.get(port.name) if isinstance(known, dict) else None
     names = _split_shape(entry.get("shape")) if isinstance(entry, dict) else None
     shape = described["shape"]

@@ -56,6 +56,7 @@ from jax2tf_bridge.saved_model._sidecar import (
     read_sidecar,
     write_sidecar,
 )
+from jax2tf_bridge.saved_model._signature_sizes import find_input_shapes, iterate_input_sizes
 from jax2tf_bridge.saved_model._tensor_bundle import (
     BundleEntry,
     NewTensor,
@@ -66,6 +67,7 @@ from jax2tf_bridge.saved_model._tensor_bundle import (
 from jax2tf_bridge.saved_model._tensors import (
     TensorSpec,
     read_constant,
+    read_strings,
     read_tensor_spec,
     read_texts,
 )
@@ -126,7 +128,9 @@ __all__ = [
     "bytes_field",
     "check_place",
     "edit_copy",
+    "find_input_shapes",
     "is_fast",
+    "iterate_input_sizes",
     "needs_x64",
     "padding_texts",
     "read_constant",
@@ -137,6 +141,7 @@ __all__ = [
     "read_saved_weights",
     "read_serving_graph",
     "read_sidecar",
+    "read_strings",
     "read_tensor_spec",
     "read_texts",
     "replace_file",

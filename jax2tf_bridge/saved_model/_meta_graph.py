@@ -166,13 +166,18 @@ class SignaturePort:
       name: the name for callers.
       type: the dtype and shape.
       tensor: the tensor of the graph.
-      has_default: whether callers may omit it.
+      default: the TensorProto that takes its place if callers omit it; None if they may not.
     """
 
     name: str
     type: TensorSpec
     tensor: str
-    has_default: bool = False
+    default: ProtoMessage | None = None
+
+    @property
+    def has_default(self) -> bool:
+        """Whether callers may omit it."""
+        return self.default is not None
 
 
 @dataclass(frozen=True)
@@ -272,7 +277,7 @@ class MetaGraph:
 def _signature(message: ProtoMessage) -> GraphSignature:
     inputs: dict[str, SignaturePort] = {}
     outputs: dict[str, SignaturePort] = {}
-    defaults = []
+    defaults: dict[str, ProtoMessage] = {}
     for field in message.fields():
         if field.number in (SignatureField.INPUTS, SignatureField.OUTPUTS):
             name, info = message.entry(field, "an entry of a signature")
@@ -280,7 +285,8 @@ def _signature(message: ProtoMessage) -> GraphSignature:
             kind = read_spec(info, TensorInfoField.DTYPE, TensorInfoField.SHAPE)
             ports[name] = SignaturePort(name, kind, info.text_of(TensorInfoField.NAME))
         elif field.number == SignatureField.DEFAULTS:
-            defaults.append(message.entry(field, "an entry of a signature")[0])
-    for name in inputs.keys() & set(defaults):
-        inputs[name] = replace(inputs[name], has_default=True)
+            name, default = message.entry(field, "an entry of a signature")
+            defaults[name] = default
+    for name in inputs.keys() & defaults.keys():
+        inputs[name] = replace(inputs[name], default=defaults[name])
     return GraphSignature(inputs, outputs)

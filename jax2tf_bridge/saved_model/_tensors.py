@@ -146,6 +146,15 @@ def read_texts(tensor: ProtoMessage) -> tuple[str, ...]:
     return tuple(tensor.text(field) for field in tensor.fields() if field.number == _STRINGS)
 
 
+def read_strings(tensor: ProtoMessage) -> tuple[bytes, ...]:
+    """Reads the bytes of a string constant; the last string repeats for all missing ones.
+
+    Raises:
+      FileFormatError: the constant is damaged.
+    """
+    return tuple(tensor.content(field) for field in tensor.fields() if field.number == _STRINGS)
+
+
 def read_constant(tensor: ProtoMessage, dtype_of: Callable[[str], Any]) -> np.ndarray[Any, Any]:
     """Reads the array of a constant; a large array is a view of the file's bytes.
 

@@ -188,7 +188,7 @@ def save_functions(
             *request_notes,
         ),
         serving_from=lambda place: write_instructions(
-            place, endpoints, served, has_programs=options.precompile
+            place, endpoints, served, requests, has_programs=options.precompile
         ),
     )
 

@@ -11,13 +11,13 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from jax2tf_bridge._utils import array_type_text
 from jax2tf_bridge.comparing import measure_distance, tolerance_of
-from jax2tf_bridge.errors import BridgeError, ShapeError
+from jax2tf_bridge.errors import BridgeError
 from jax2tf_bridge.portable import PortableFunction
 from jax2tf_bridge.saved_model import (
     EntryPoint,
@@ -25,8 +25,9 @@ from jax2tf_bridge.saved_model import (
     Request,
     SavedModelContents,
     Sidecar,
-    SignatureEntry,
     TensorSpec,
+    find_input_shapes,
+    iterate_input_sizes,
     read_requests,
     read_sidecar,
     read_tensor_spec,
@@ -34,14 +35,11 @@ from jax2tf_bridge.saved_model import (
 from jax2tf_bridge.serve_checking import _script as _serve_check_script
 from jax2tf_bridge.serve_checking._tensorflow_environments import get_environment_variables
 from jax2tf_bridge.storage import as_path
-from shape_poly import Dim, DimExpr, SymbolicScope, evaluate_shape, sample_sizes
+from shape_poly import Dim
 
 _SAMPLES = 3
-_CANDIDATES = (*range(1, 9), 12, 16, 24, 32, 48, 64, 128, 224, 256)
 _MAX_WARM_UPS = 20
 """Maximum number of warm-up requests per signature; a thousand would take too long."""
-
-Shapes: TypeAlias = Mapping[str, tuple[Dim, ...]]
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,8 @@ def list_calls(contents: SavedModelContents) -> list[SignatureCall]:
     for entry in entries:
         if known_functions is not None and entry.name in known_functions[0].signatures:
             portable = known_functions[1][entry.name]
-            shapes = _find_shapes(entry, known_functions[0].signatures[entry.name], portable)
+            known = known_functions[0].signatures[entry.name]
+            shapes = find_input_shapes(entry.inputs, known, portable)
         else:
             portable, shapes = None, None
         if portable is None or shapes is None:
@@ -113,46 +112,13 @@ def _has_gradient(entry: EntryPoint) -> bool:
     return entry.gradient is not None and entry.gradient.orders > 0
 
 
-def _find_shapes(
-    entry: EntryPoint, known: SignatureEntry, portable: PortableFunction
-) -> Shapes | None:
-    """Returns the inputs' shapes with named sizes; None if they do not fit the function."""
-    avals = {port.path: port.aval for port in portable.inputs}
-    shapes = {}
-    for port in entry.inputs:
-        aval = avals.get(known.inputs[port.name].path) if port.name in known.inputs else None
-        if aval is None or port.type.shape is None:
-            return None
-        # For a random key, a signature takes its words, or a seed.
-        fitting = [s for s in (aval.op_shape, aval.shape) if len(s) == len(port.type.shape)]
-        if not fitting:
-            return None
-        shapes[port.name] = fitting[0]
-    return shapes
-
-
 def _iterate_samples(
-    entry: EntryPoint, portable: PortableFunction, shapes: Shapes
+    entry: EntryPoint, portable: PortableFunction, shapes: Mapping[str, Sequence[Dim]]
 ) -> Iterator[SignatureCall]:
     """Yields calls at a few sizes that the function allows, the smallest first."""
-    scope = SymbolicScope((*portable.constraints, *portable.requirements), check=False)
-    all_shapes = [
-        *shapes.values(),
-        *(aval.shape for aval in (*portable.in_avals, *portable.out_avals)),
-    ]
-    names = sorted(
-        {v for s in all_shapes for d in s if isinstance(d, DimExpr) for v in d.variables()}
-    )
-    drawn = sample_sizes(names, scope, nonempty=all_shapes, candidates=_CANDIDATES, seed=0)
-    samples = list(itertools.islice(drawn, _SAMPLES))
-    if not samples:
-        raise ShapeError(
-            f"{entry.name}: no sizes of {', '.join(names)} were found that satisfy "
-            f"{scope if scope.constraints else 'its shapes'}."
-        )
-    for sizes in samples:
-        concrete = {n: [int(d or 0) for d in evaluate_shape(s, sizes)] for n, s in shapes.items()}
-        yield _make_call(entry, concrete, "sizes")
+    drawn = iterate_input_sizes(entry.name, portable, shapes, seed=0)
+    for sizes in itertools.islice(drawn, _SAMPLES):
+        yield _make_call(entry, {name: [*shape] for name, shape in sizes.items()}, "sizes")
 
 
 def _iterate_guesses(entry: EntryPoint) -> Iterator[SignatureCall]:

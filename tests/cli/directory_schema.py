@@ -7,7 +7,7 @@ _ENTRY: dict[str, Any] = {
     "modules": [{"module": int, "order": int}],
     "gradient": object,
 }
-_PORT: dict[str, Any] = {"name": str, "dtype": str, "shape": (list, type(None))}
+_PORT: dict[str, Any] = {"name": str, "dtype": str, "shape": (list, type(None)), "tensor": str}
 
 DIRECTORY_SCHEMA: dict[str, Any] = {
     "schema": int,

@@ -131,9 +131,8 @@ def test_json_keeps_its_schema(ok: Ok, sine: Path) -> None:
     assert facts["schema"] == 1
     assert facts["warm_up"] == {"requests": 1, "bytes": 16, "problem": None}
     (signature,) = facts["signatures"]
-    assert signature["inputs"] == [
-        {"name": "x", "dtype": "float32", "shape": [None, 3], "has_default": False}
-    ]
+    x = {"name": "x", "dtype": "float32", "shape": [None, 3], "tensor": "x", "has_default": False}
+    assert signature["inputs"] == [x]
     assert signature["modules"] == [{"module": 0, "order": 0}, {"module": 1, "order": 1}]
     assert facts["modules"][0]["arguments"] == ["float32[?,3]"]
 

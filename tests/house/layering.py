@@ -17,7 +17,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("portable",),
     ("serialization", "comparing"),
     ("weights", "saved_model", "from_jax", "to_tensorflow"),
-    ("publishing",),
+    ("publishing", "serving_requests"),
     ("colocated", "inspecting", "loading", "saving", "calling_tf", "jax_export", "stablehlo"),
     ("parallel", "verifying", "converting", "serve_checking"),
     ("keras", "litert", "compat"),

@@ -14,8 +14,8 @@ FENCE = re.compile(
 )
 PYTHON = frozenset({"python", "py", "pycon"})
 SHELL = frozenset({"bash", "sh", "shell", "console"})
-# None of these is run here; tests/consumers runs JavaScript.
-OTHER = frozenset({"", "text", "toml", "yaml", "json", "diff", "mermaid", "c++", "cpp", "js"})
+# None of these is run here; tests/consumers runs C and JavaScript, tests/serving Go and Java.
+OTHER = frozenset({"", "text", "toml", "yaml", "json", "diff", "mermaid", "c", "go", "java", "js"})
 
 
 @dataclass(frozen=True)

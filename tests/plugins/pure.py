@@ -25,6 +25,7 @@ PURE = (
     "saved_model/test_patching.py",
     "saved_model/test_protobuf.py",
     "saved_model/test_sidecar.py",
+    "serving_requests/test_example_requests.py",
     "portable/test_consistency.py",
     "serialization/test_exported_errors.py",
     "serialization/test_exported_hostile.py",

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+import numpy as np
+
+from jax2tf_bridge.errors import ShapeError
 from jax2tf_bridge.portable import variables_in
 from jax2tf_bridge.publishing import locate_served_cache
+from jax2tf_bridge.saved_model import SERVING_DEFAULT
 from jax2tf_bridge.saving.buckets import Bucketing, is_plain
 from jax2tf_bridge.saving.serving._precompile import cache_environment
+from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest
 from jax2tf_bridge.saving.signatures import Endpoint, ServedArray, Sides
+from jax2tf_bridge.serving_requests import (
+    GRPC_PORT,
+    REST_PORT,
+    ExampleRequest,
+    SignatureInput,
+    choose_inputs,
+    find_versions_folder,
+    has_values,
+)
 from jax2tf_bridge.storage import AnyPath, as_path
 
 BATCHING_FILE = "batching_parameters.txt"
@@ -80,6 +95,7 @@ class ServingInstructions:
       batching: the content of `batching_file`, if requests may be joined.
       batching_file: the path at which the command expects that file.
       notes: further notes.
+      requests: an example request for each signature, by name.
     """
 
     command: tuple[str, ...]
@@ -87,6 +103,7 @@ class ServingInstructions:
     batching: BatchingParameters | None = None
     batching_file: str = BATCHING_FILE
     notes: tuple[str, ...] = ()
+    requests: Mapping[str, ExampleRequest] = field(default_factory=dict)
 
     def command_line(self) -> str:
         """Formats the command for a shell, with the environment variables in front."""
@@ -101,6 +118,12 @@ class ServingInstructions:
             parts.append(f"after writing to {self.batching_file}\n\n{text}")
         if self.notes:
             parts.append("\n".join(f"- {note}" for note in self.notes))
+        if self.requests:
+            request = self.requests.get(SERVING_DEFAULT) or next(iter(self.requests.values()))
+            text = _indent(request.rest_problem or request.curl())
+            parts.append(f"Call {request.signature} with\n\n{text}")
+            if len(self.requests) > 1:
+                parts.append("`requests` of these instructions has one for each signature.")
         return "\n\n".join(parts) + "\n"
 
 
@@ -192,8 +215,8 @@ def make_serving_instructions(
     grpc_threads = max(MIN_GRPC_THREADS, _THREADS_PER_CORE * cores)
     command = [
         "tensorflow_model_server",
-        "--port=8500",
-        "--rest_api_port=8501",
+        f"--port={GRPC_PORT}",
+        f"--rest_api_port={REST_PORT}",
         f"--model_name={model_name}",
         f"--model_base_path={as_path(root).absolute()}",
         f"--grpc_max_threads={grpc_threads}",
@@ -316,21 +339,26 @@ def write_instructions(
     path: AnyPath,
     endpoints: Sequence[Endpoint],
     served: Mapping[str, Sides],
+    warm_up: Sequence[WarmUpRequest],
     *,
     has_programs: bool,
 ) -> ServingInstructions:
     """Writes instructions to serve the model at `path`.
 
-    `served` are the inputs and outputs of each signature, with its preprocess and postprocess.
+    Args:
+      path: the folder of the SavedModel.
+      endpoints: the signatures.
+      served: the inputs and outputs of each signature, with its preprocess and postprocess.
+      warm_up: the warm-up requests, whose values the example requests take.
+      has_programs: whether programs that XLA compiled are stored with the model.
     """
-    model = path.absolute()
     # TensorFlow Serving expects a folder of versions.
-    root = model.parent if model.name.isdecimal() else model
+    root = find_versions_folder(path)
     # TensorFlow's own operations are not compiled.
     platforms = sorted(
         {p for e in endpoints if e.portable.target.xla for p in e.portable.platforms}
     )
-    return make_serving_instructions(
+    instructions = make_serving_instructions(
         root,
         root.name,
         [
@@ -344,5 +372,35 @@ def write_instructions(
             for e in endpoints
         ],
         platforms=platforms,
-        environment=cache_environment(locate_served_cache(model)) if has_programs else None,
+        environment=cache_environment(locate_served_cache(path.absolute()))
+        if has_programs
+        else None,
+    )
+    requests = {}
+    for endpoint in endpoints:
+        # Sizes that satisfy unusual constraints may not be found.
+        with contextlib.suppress(ShapeError):
+            request = _make_example_request(root.name, endpoint, served[endpoint.name], warm_up)
+            requests[endpoint.name] = request
+    return replace(instructions, requests=requests)
+
+
+def _make_example_request(
+    model: str, endpoint: Endpoint, served: Sides, warm_up: Iterable[WarmUpRequest]
+) -> ExampleRequest:
+    """Makes the request that `inspect` makes of the files."""
+    name, (arrays, outputs) = endpoint.name, served
+    defaults = {n: np.asarray(tensor.numpy()) for n, tensor in endpoint.defaults().items()}
+    pad_values = {} if endpoint.bucketing is None else endpoint.bucketing.pad_values
+    inputs = {
+        n: SignatureInput(arrays[n].dtype, arrays[n].shape, defaults.get(n), pad_values.get(n, 0))
+        for n in sorted(arrays)
+    }
+    own = [r.inputs for r in warm_up if r.signature == name and has_values(r.inputs)]
+    portable = endpoint.portable
+    return ExampleRequest(
+        model,
+        name,
+        choose_inputs(name, inputs, portable, own[0] if own else None),
+        {n: outputs[n].dtype for n in sorted(outputs)},
     )

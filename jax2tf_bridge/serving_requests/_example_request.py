@@ -1,0 +1,266 @@
+"""Example request for a signature: its inputs, and how to send it."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+import urllib.parse
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from jax2tf_bridge._dtypes import kind_of
+from jax2tf_bridge._utils import array_type_text, some
+from jax2tf_bridge.errors import BridgeError
+from jax2tf_bridge.saved_model import SERVING_DEFAULT
+from jax2tf_bridge.serving_requests._model_names import GRPC_PORT, REST_PORT
+
+Scalar: TypeAlias = bool | int | float | complex | bytes
+
+_REST_DTYPES = frozenset(
+    {"bool", "float32", "float64", "int8", "int16", "int32", "int64", "string", "uint8"}
+    | {"uint32", "uint64"}
+)
+"""Dtypes that TensorFlow Serving converts to and from JSON (tensorflow_serving/util/json_tensor.cc,
+2.15 to 2.19)."""
+
+_MAX_VALUES = 1000
+"""Maximum number of different values of an input; of a larger one, the first stands for all."""
+
+_MAX_WRITTEN = 100
+"""Maximum number of equal values that are written out one by one."""
+
+_PYTHON = """\
+# pip install tensorflow-serving-api
+import grpc
+import tensorflow as tf
+from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
+
+request = predict_pb2.PredictRequest()
+{fields}
+with grpc.insecure_channel("localhost:{port}") as channel:
+    stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+    response = stub.Predict(request, timeout=60)
+for name, tensor in sorted(response.outputs.items()):
+    print(name, tf.make_ndarray(tensor))"""
+
+
+@dataclass(frozen=True)
+class ExampleInput:
+    """Values of an input.
+
+    Attributes:
+      dtype: the name of the dtype; "string" for texts.
+      shape: the sizes.
+      values: the elements, row by row; a single value stands for all.
+      is_optional: whether the signature has a default for it.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    values: tuple[Scalar, ...]
+    is_optional: bool = False
+
+    @staticmethod
+    def of_array(dtype: str, array: np.ndarray[Any, Any], *, is_optional: bool) -> ExampleInput:
+        """Takes the values of an array; of a large one only the first, unless all are equal."""
+        first = array.flat[:1]
+        is_constant = bool(array.size) and (not any(array.strides) or bool((array == first).all()))
+        elements = first if is_constant or array.size > _MAX_VALUES else array.ravel()
+        values = tuple(_to_scalar(element, dtype) for element in elements)
+        return ExampleInput(dtype, tuple(array.shape), values, is_optional)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether too many equal values are in it to write each of them."""
+        return len(self.values) == 1 and self.size > _MAX_WRITTEN
+
+    def as_lists(self, convert: Callable[[Scalar], Any]) -> Any:
+        """Returns nested lists of the converted elements; a scalar is the element."""
+        count = self.size if len(self.values) == 1 else 1
+        return _nest([convert(value) for value in self.values] * count, self.shape)
+
+    def __str__(self) -> str:
+        return array_type_text(self.dtype, self.shape)
+
+
+@dataclass(frozen=True)
+class ExampleRequest:
+    """Request for a signature that TensorFlow Serving accepts; str() gives the curl command.
+
+    Attributes:
+      model: the name of the model.
+      signature: the name of the signature.
+      inputs: the inputs by name.
+      outputs: the dtypes of the outputs by name.
+    """
+
+    model: str
+    signature: str
+    inputs: Mapping[str, ExampleInput]
+    outputs: Mapping[str, str]
+
+    @property
+    def rest_problem(self) -> str:
+        """The reason why REST cannot call the signature, and what to do; "" if it can."""
+        if not self.inputs:
+            return (
+                f"TensorFlow Serving takes no REST request for {self.signature}, because it has no "
+                "inputs. Call it over gRPC."
+            )
+        dtypes = {n: i.dtype for n, i in self.inputs.items()} | dict(self.outputs)
+        names = [f"{n}: {d}" for n, d in dtypes.items() if d not in _REST_DTYPES]
+        if names:
+            return (
+                f"TensorFlow Serving cannot write the dtypes of {self.signature} as JSON: "
+                f"{some(names, 4)}. Call it over gRPC, or save a signature with other dtypes, such "
+                "as float32."
+            )
+        empty = [f"{n}: {i}" for n, i in self.inputs.items() if 0 in i.shape[:-1]]
+        if empty:
+            return (
+                f"JSON has no arrays of the shape that {self.signature} takes: {some(empty, 4)}. "
+                "Call it over gRPC."
+            )
+        return ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the body of the REST request, as columns.
+
+        Raises:
+          BridgeError: REST cannot call the signature; `rest_problem` is the text.
+        """
+        if self.rest_problem:
+            raise BridgeError(self.rest_problem)
+        # Rows cannot pass inputs without a batch dimension.
+        return {
+            **self._signature_name(),
+            "inputs": {n: i.as_lists(_to_json) for n, i in self.inputs.items()},
+        }
+
+    def curl(self) -> str:
+        """Returns a command for a shell that sends the request over REST.
+
+        Python writes the body if it is long.
+
+        Raises:
+          BridgeError: as for `as_json`.
+        """
+        model = urllib.parse.quote(self.model, safe="")
+        url = f"http://localhost:{REST_PORT}/v1/models/{model}:predict"
+        if not any(array.is_long for array in self.inputs.values()):
+            return f"curl {url} -d {shlex.quote(_dump(self.as_json()))}"
+        if self.rest_problem:
+            raise BridgeError(self.rest_problem)
+        inputs = ", ".join(
+            f"{_quote(n)}: {_write_lists(array, _to_json)}" for n, array in self.inputs.items()
+        )
+        names = "".join(f"{_quote(k)}: {_quote(v)}, " for k, v in self._signature_name().items())
+        code = f'import json; print(json.dumps({{{names}"inputs": {{{inputs}}}}}))'
+        return f"python3 -c {shlex.quote(code)} | curl {url} -d @-"
+
+    def python(self) -> str:
+        """Returns a program in Python that sends the request over gRPC."""
+        fields = [f"request.model_spec.name = {_quote(self.model)}"]
+        if self.signature != SERVING_DEFAULT:
+            fields.append(f"request.model_spec.signature_name = {_quote(self.signature)}")
+        for name, array in self.inputs.items():
+            if array.is_optional:
+                fields.append(f"# {name} has a default, and may be left out.")
+            fields.append(f"request.inputs[{_quote(name)}].CopyFrom({_write_tensor(array)})")
+        return _PYTHON.format(fields="\n".join(fields), port=GRPC_PORT)
+
+    def _signature_name(self) -> dict[str, str]:
+        return {} if self.signature == SERVING_DEFAULT else {"signature_name": self.signature}
+
+    def __str__(self) -> str:
+        return self.rest_problem or self.curl()
+
+
+def _to_scalar(element: Any, dtype: str) -> Scalar:
+    kind = kind_of(dtype)
+    if kind == "float":
+        # The text of a narrow float has as few digits as tell it apart from others.
+        return float(str(element))
+    if kind is None:
+        return element if isinstance(element, bytes) else str(element).encode()
+    number: Scalar = {"bool": bool, "complex": complex}.get(kind, int)(element)
+    return number
+
+
+def _nest(elements: Sequence[Any], shape: Sequence[int]) -> Any:
+    """Arranges elements as nested lists."""
+    if not shape:
+        return elements[0]
+    count, *rest = shape
+    size = math.prod(rest)
+    return [_nest(elements[i * size : (i + 1) * size], rest) for i in range(count)]
+
+
+def _decode(value: bytes) -> str | None:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _to_json(value: Scalar) -> Any:
+    if isinstance(value, bytes):
+        text = _decode(value)
+        return {"b64": b64encode(value).decode()} if text is None else text
+    return value
+
+
+def _quote(text: str) -> str:
+    """Writes a text as Python and JSON do, in double quotes."""
+    return _dump(text)
+
+
+def _dump(value: Any) -> str:
+    """Writes JSON in which only letters that a terminal would not show are escaped."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if text.isprintable() else json.dumps(value)
+
+
+def _write_value(value: Any) -> str:
+    """Writes a value, or nested lists of values, in Python."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_write_value, value))}]"
+    if isinstance(value, bytes) and (text := _decode(value)) is not None:
+        return _quote(text)
+    if isinstance(value, str):
+        return _quote(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    return repr(value)
+
+
+def _write_lists(array: ExampleInput, convert: Callable[[Scalar], Any]) -> str:
+    """Writes an array as nested lists in Python."""
+    if not array.is_long:
+        return _write_value(array.as_lists(convert))
+    text = _write_value(convert(array.values[0]))
+    for size in reversed(array.shape):
+        text = f"[{text}] * {size}"
+    return text
+
+
+def _write_tensor(array: ExampleInput) -> str:
+    """Writes an array as a TensorProto in Python."""
+    if len(array.values) == 1 and array.size:
+        shape = f", {array.shape}" if array.shape else ""
+        return (
+            f"tf.make_tensor_proto({_write_value(array.values[0])}, {_quote(array.dtype)}{shape})"
+        )
+    values = _write_value(array.as_lists(lambda value: value) if array.size else [])
+    shape = "" if array.size else f", {array.shape}"
+    return f"tf.make_tensor_proto({values}, {_quote(array.dtype)}{shape})"

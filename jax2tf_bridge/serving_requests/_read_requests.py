@@ -1,0 +1,126 @@
+"""Reads a SavedModel, and makes an example request for each of its signatures."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+
+from jax2tf_bridge._dtypes import find_dtype
+from jax2tf_bridge.portable import PortableFunction
+from jax2tf_bridge.saved_model import (
+    GraphSignature,
+    ProtoMessage,
+    SignatureEntry,
+    find_input_shapes,
+    read_constant,
+    read_requests,
+    read_serving_graph,
+    read_sidecar,
+    read_strings,
+    read_tensor_spec,
+)
+from jax2tf_bridge.serving_requests._example_request import ExampleRequest
+from jax2tf_bridge.serving_requests._example_values import (
+    Arrays,
+    SignatureInput,
+    choose_inputs,
+    has_values,
+)
+from jax2tf_bridge.serving_requests._model_names import find_versions_folder
+from jax2tf_bridge.storage import AnyPath, as_path
+
+_MAX_ELEMENTS = 1 << 24
+"""Maximum number of elements of an array that is read from a warm-up request."""
+
+
+def read_example_requests(path: str | os.PathLike[str]) -> dict[str, ExampleRequest]:
+    """Returns an example request for each signature of a SavedModel, by name.
+
+    Values are those of the warm-up requests that hold more than zeros; otherwise defaults of the
+    signature, and ones. Sizes satisfy the constraints that `save` stored. In models of other tools,
+    each open size is 1, which they may refuse.
+
+    Args:
+      path: the folder.
+
+    Raises:
+      FileNotFoundError: the folder does not exist.
+      FileFormatError: it is not a SavedModel, or is damaged.
+      ShapeError: no sizes were found that satisfy the constraints.
+    """
+    folder = as_path(path)
+    signatures = read_serving_graph(folder).signatures
+    sidecar = read_sidecar(folder)
+    examples = _read_examples(folder, signatures.keys())
+    model = find_versions_folder(folder).name
+    requests = {}
+    for name, signature in sorted(signatures.items()):
+        known = None
+        if sidecar is not None and name in sidecar[0].signatures:
+            known = sidecar[0].signatures[name], sidecar[1][name]
+        inputs, portable = _describe_inputs(signature, known)
+        requests[name] = ExampleRequest(
+            model,
+            name,
+            choose_inputs(name, inputs, portable, examples.get(name)),
+            {n: port.type.dtype for n, port in sorted(signature.outputs.items())},
+        )
+    return requests
+
+
+def _describe_inputs(
+    signature: GraphSignature, known: tuple[SignatureEntry, PortableFunction] | None
+) -> tuple[dict[str, SignatureInput], PortableFunction | None]:
+    """Describes the inputs; also returns the function if it takes them."""
+    ports = {name: signature.inputs[name] for name in sorted(signature.inputs)}
+    shapes = None if known is None else find_input_shapes(ports.values(), *known)
+    pad_values = {} if known is None else known[0].pad_numbers()
+    inputs = {
+        name: SignatureInput(
+            port.type.dtype,
+            port.type.shape if shapes is None else shapes[name],
+            None if port.default is None else _read_array(port.default),
+            pad_values.get(name, 0),
+        )
+        for name, port in ports.items()
+    }
+    return inputs, None if known is None or shapes is None else known[1]
+
+
+def _read_examples(folder: AnyPath, signatures: Collection[str]) -> dict[str, Arrays]:
+    """Reads the first warm-up request of each signature that is not all zeros."""
+    examples: dict[str, Arrays] = {}
+    for request in read_requests(folder):
+        if request.signature in examples:
+            continue
+        arrays = {name: _read_array(message) for name, message in request.inputs.items()}
+        known = {name: array for name, array in arrays.items() if array is not None}
+        if known.keys() == arrays.keys() and has_values(known):
+            examples[request.signature] = known
+            if examples.keys() >= set(signatures):
+                break
+    return examples
+
+
+def _read_array(tensor: ProtoMessage) -> np.ndarray[Any, Any] | None:
+    """Reads an array; None if it is large, or if NumPy lacks the dtype here."""
+    kind = read_tensor_spec(tensor)
+    shape = tuple(size or 0 for size in kind.shape or ())
+    size = math.prod(shape)
+    if size > _MAX_ELEMENTS:
+        return None
+    if kind.dtype == "string":
+        texts = read_strings(tensor) or (b"",)
+        array = np.full(size, texts[-1], object)
+        array[: len(texts)] = texts[:size]
+        return array.reshape(shape)
+    row = find_dtype(kind.dtype)
+    try:
+        dtype = None if row is None else row.numpy()
+    except (ImportError, AttributeError):
+        return None
+    return None if dtype is None else read_constant(tensor, lambda _: dtype)

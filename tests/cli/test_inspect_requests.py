@@ -1,0 +1,120 @@
+"""`jax2tf-bridge inspect --request`: prints calls of a model in TensorFlow Serving."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jax2tf_bridge import Padding, Signature, inspect, save
+from jax2tf_bridge.saving import SavedModel
+from tests.cli.conftest import FINDS_PACKAGES, Ok, Run
+from tests.fresh_process import run_python
+
+URL = "http://localhost:8501/v1/models/net:predict"
+
+
+def pooled(ids: Any, scale: Any) -> Any:
+    return (ids != 1).sum(1) * scale
+
+
+def narrow(x: Any) -> Any:
+    return x.astype(jnp.bfloat16)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> SavedModel:
+    """Saves a model with an example, defaults, a pad value and constraints."""
+    pad = Padding(pad_values={"ids": 1})
+    example = {"ids": [[5, 6, 7]]}
+    arguments: dict[str, Any] = {
+        "args": [np.ones((2, 4), np.int32), np.int32(1)],
+        "defaults": {"scale": 7},
+    }
+
+    def sizes(name: str) -> dict[str, Any]:
+        shapes = {"ids": f"(b, {name})", "scale": "()"}
+        return {"polymorphic_shapes": shapes, "polymorphic_constraints": [f"{name} >= 3"]}
+
+    return save(
+        tmp_path_factory.mktemp("requests") / "net" / "1",
+        {
+            "serving_default": Signature(pooled, **arguments, **sizes("m"), padding=pad),
+            "given": Signature(pooled, **arguments, **sizes("n"), example=example),
+            "narrow": Signature(narrow, args=[np.ones(3, np.float32)]),
+        },
+        buckets={"m": [4, 8]},
+        vjp_order=0,
+    )
+
+
+def test_a_request_for_each_signature(ok: Ok, saved: SavedModel) -> None:
+    assert (
+        ok("inspect", saved.path, "--request", "rest")
+        == f"""\
+# given
+curl {URL} -d '{{"signature_name": "given", "inputs": {{"ids": [[5, 6, 7]], "scale": 7}}}}'
+
+# narrow
+# TensorFlow Serving cannot write the dtypes of narrow as JSON: output_0: bfloat16. Call it over \
+gRPC, or save a signature with other dtypes, such as float32.
+
+# serving_default
+curl {URL} -d '{{"inputs": {{"ids": [[2, 2, 2]], "scale": 7}}}}'
+"""
+    )
+
+
+def test_the_request_of_one_signature(ok: Ok, saved: SavedModel) -> None:
+    words = ("inspect", saved.path, "--signature", "given", "--request")
+    requests = inspect(saved.path).requests
+    assert ok(*words, "rest") == f"{requests['given'].curl()}\n"
+    assert ok(*words, "grpc") == f"{requests['given'].python()}\n"
+    text = ok("inspect", saved.path, "--request", "grpc")
+    assert text.startswith("# given\n# pip install")
+    assert all(request.python() in text for request in requests.values())
+
+
+def test_the_result_of_save_has_the_same_requests(saved: SavedModel) -> None:
+    requests = inspect(saved.path).requests
+    assert dict(saved.serving.requests) == dict(requests)
+    text = str(saved.serving)
+    assert f"Call serving_default with\n\n    {requests['serving_default'].curl()}\n" in text
+    assert text.endswith("\n`requests` of these instructions has one for each signature.\n")
+
+
+def test_it_needs_neither_jax_nor_tensorflow(saved: SavedModel) -> None:
+    code = f"""
+import sys
+sys.modules["jax"] = sys.modules["tensorflow"] = None
+from jax2tf_bridge.cli import main
+assert main(["inspect", {str(saved.path)!r}, "--request", "rest"]) == 0
+"""
+    assert "curl http://localhost:8501" in run_python(code, env=FINDS_PACKAGES)
+
+
+def test_wrong_words(run: Run, saved: SavedModel) -> None:
+    Path("model.jaxfn").write_bytes(b"")
+    ended = run("inspect", "model.jaxfn", "--request", "rest")
+    assert (ended.code, ended.error) == (
+        2,
+        "--request: model.jaxfn is a file; name the folder of a SavedModel",
+    )
+    ended = run("inspect", saved.path, "--request", "rest", "--signature", "givn")
+    assert ended.code == 2
+    assert ended.error == f"--signature: {saved.path} has no signature givn: did you mean given?"
+    ended = run("inspect", saved.path, "--request", "rest", "--signature", "x")
+    assert ended.error == (
+        f"--signature: {saved.path} has no signature x; it has given, narrow, serving_default"
+    )
+    ended = run("inspect", saved.path, "--signature", "given")
+    assert (ended.code, ended.error) == (
+        2,
+        "--signature: without --request it does nothing; add --request rest",
+    )
+    ended = run("inspect", saved.path, "--request", "rest", "--signature", "narrow")
+    assert ended.code == 1
+    assert ended.error.startswith("TensorFlow Serving cannot write the dtypes of narrow as JSON: ")

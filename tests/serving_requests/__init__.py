@@ -1,0 +1,1 @@
+"""Tests of example requests; tests/serving sends them to a server."""
