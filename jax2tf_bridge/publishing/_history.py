@@ -260,7 +260,7 @@ def promote(
     >>> dense = Signature(lambda w, x: x @ w, args=[np.ones((4, 3), np.float32)])
     >>> first = publish(root, dense, params=w)
     >>> publish(root, params=w * 2, label="canary").labels
-    {'stable': 1, 'canary': 2}
+    {'canary': 2, 'stable': 1}
     >>> promote(root)
     {'canary': 2, 'stable': 2}
     """

@@ -205,7 +205,7 @@ def update_labels(
         fields = _parse(text, file)
         entry = _find_model(fields, root)
         old = {} if entry is None else _read_entry_labels(entry, file)
-        labels = dict(update(old))
+        labels = dict(sorted(update(old).items()))
         if labels != old:
             with replace_file_at(file, bytes_of="publish") as stream:
                 stream.write(_replace_labels(text, fields, entry, root, labels).encode())

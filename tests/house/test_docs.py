@@ -38,6 +38,7 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 COMMANDS = {"export", "save", "publish", "litert", "weights", "inspect", "retarget", "verify"}
+COMMANDS |= {"versions", "rollback", "promote"}
 COMMANDS |= {"serve-check"}
 IDS = [page.relative_to(ROOT).as_posix() for page in PAGES]
 PACKAGES = [Path(str(package.__file__)).parent for package in (jax2tf_bridge, shape_poly)]
