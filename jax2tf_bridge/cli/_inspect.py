@@ -48,7 +48,8 @@ from jax2tf_bridge.inspecting import (
     summarize_litert,
 )
 from jax2tf_bridge.portable import no_handler_text
-from jax2tf_bridge.publishing import MANIFEST, check_published
+from jax2tf_bridge.publishing import check_published
+from jax2tf_bridge.saved_model import MANIFEST
 from jax2tf_bridge.serving_requests import ExampleRequest, read_example_requests
 from jax2tf_bridge.storage import AnyPath
 

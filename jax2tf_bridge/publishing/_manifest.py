@@ -17,13 +17,11 @@ from typing import Literal, TypeAlias, cast, get_args
 from jax2tf_bridge._utils import JsonProblem, JsonValue, progress_bar
 from jax2tf_bridge._version import __version__
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.saved_model import VARIABLES_FOLDER
+from jax2tf_bridge.saved_model import GRAPH_FILE, MANIFEST, VARIABLES_FOLDER
 from jax2tf_bridge.storage import AnyPath, open_file, walk_files
 
 FORMAT = 1
 """Version of the JSON; increased for every change, including new fields."""
-
-MANIFEST = Path("assets.extra", "jax2tf_bridge.manifest.json")
 
 Change: TypeAlias = Literal["model", "weights", "rollback"]
 """What a version changed: the whole model, its weights only, or back to an older version."""
@@ -82,7 +80,7 @@ class Manifest:
 
     def code_digest(self) -> str:
         """Returns a short digest of the graph; versions that share one have equal digests."""
-        return self._digest(lambda name: name == "saved_model.pb")
+        return self._digest(lambda name: name == GRAPH_FILE)
 
     def _digest(self, is_part: Callable[[str], bool]) -> str:
         lines = [f"{name} {entry.sha256}\n" for name, entry in self.files.items() if is_part(name)]

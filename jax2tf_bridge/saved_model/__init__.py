@@ -42,6 +42,7 @@ from jax2tf_bridge.saved_model._reading import (
 from jax2tf_bridge.saved_model._schema import ModelSpecField, PredictionLogField, RequestField
 from jax2tf_bridge.saved_model._sidecar import (
     FILE_NAME,
+    MANIFEST,
     MAX_GRADIENT_ORDERS,
     RECORDS,
     SIDECAR,
@@ -83,6 +84,7 @@ __all__ = [
     "CALL_MODULE",
     "FILE_NAME",
     "GRAPH_FILE",
+    "MANIFEST",
     "MAX_GRADIENT_ORDERS",
     "RECORDS",
     "SERVING_DEFAULT",

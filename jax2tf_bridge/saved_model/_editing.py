@@ -35,6 +35,7 @@ from jax2tf_bridge.saved_model._schema import (
     NodeField,
     SavedModelField,
 )
+from jax2tf_bridge.saved_model._sidecar import MANIFEST
 from jax2tf_bridge.storage import AnyPath, on_disk, whole_directory
 
 _SHARDY = "use_shardy_partitioner"
@@ -79,6 +80,7 @@ def edit_copy(source: AnyPath, path: AnyPath, *, overwrite: bool) -> Iterator[Pa
         # A model that is replaced, or is already a copy, shares its weights' files by hard links.
         linked = here != source or (path.exists() and os.path.samefile(path, source))
         shutil.copytree(here, new, copy_function=_link if linked else shutil.copy2)
+        (new / MANIFEST).unlink(missing_ok=True)  # it does not describe the changed model
         yield new
 
 

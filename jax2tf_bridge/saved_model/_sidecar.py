@@ -26,6 +26,8 @@ FORMAT = 3
 
 SIDECAR = Path("assets.extra", "jax2tf_bridge.json")
 RECORDS = Path("assets.extra", "jax2tf_bridge")
+MANIFEST = Path("assets.extra", "jax2tf_bridge.manifest.json")
+"""Path of the manifest of a published version, see `publishing`."""
 
 _MAX_SIDECAR_BYTES = 1 << 26
 MAX_GRADIENT_ORDERS = 200

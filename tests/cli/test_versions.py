@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jax2tf_bridge import Signature, publish, write_weights
-from jax2tf_bridge.publishing import MANIFEST
+from jax2tf_bridge.saved_model import MANIFEST
 from tests.cli.conftest import Ok, Run
 
 W = np.ones((3, 2), np.float32)
@@ -97,3 +97,10 @@ def test_contents_are_compared(ok: Ok, run: Run, root: Path) -> None:
     assert run("inspect", "weights.msgpack", "--check").error == (
         "--check: weights.msgpack is not a folder; name a version that publish wrote"
     )
+
+
+def test_retargeted_version_has_no_manifest(ok: Ok, run: Run, root: Path) -> None:
+    assert run("retarget", "dense/1", "-o", "dense/7", "--tensorflow", "2.17").code == 0
+    assert not (root / "7" / MANIFEST).exists()
+    assert (root / "1" / MANIFEST).exists()
+    assert ok("versions", "dense").splitlines()[-1] == "7  unknown date  by another tool"

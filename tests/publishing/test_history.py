@@ -16,7 +16,6 @@ import tensorflow as tf
 from jax2tf_bridge.errors import FileFormatError, SavingError
 from jax2tf_bridge.publishing import (
     CACHE_FOLDER,
-    MANIFEST,
     Origin,
     check_complete,
     check_published,
@@ -25,6 +24,7 @@ from jax2tf_bridge.publishing import (
     publish_version,
     rollback,
 )
+from jax2tf_bridge.saved_model import MANIFEST
 from jax2tf_bridge.saving import publish_weights
 from jax2tf_bridge.storage import as_path
 from tests.fresh_process import run_python

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.publishing import MANIFEST as PUBLISHED_MANIFEST
 from jax2tf_bridge.publishing import check_published, published_versions
 from jax2tf_bridge.saved_model import GRAPH_FILE, Sidecar, VariableEntry, write_sidecar
+from jax2tf_bridge.saved_model import MANIFEST as PUBLISHED_MANIFEST
 from jax2tf_bridge.storage import AnyPath
 
 MANIFEST = "assets.extra/manifest.json"

@@ -16,13 +16,13 @@ import pytest
 
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.publishing import (
-    MANIFEST,
     NewVersion,
     _versions,
     latest_version,
     publish_version,
     published_versions,
 )
+from jax2tf_bridge.saved_model import MANIFEST
 
 # Private: its file operations are made to fail.
 from jax2tf_bridge.storage import AnyPath, _staging, _whole_directory

@@ -23,8 +23,8 @@ from jax2tf_bridge.errors import (
     ShapeError,
     StructureError,
 )
-from jax2tf_bridge.publishing import MANIFEST, latest_version, publish_version
-from jax2tf_bridge.saved_model import SIDECAR, Sidecar, VariableEntry, write_sidecar
+from jax2tf_bridge.publishing import latest_version, publish_version
+from jax2tf_bridge.saved_model import MANIFEST, SIDECAR, Sidecar, VariableEntry, write_sidecar
 
 # Private: changed to write small groups, and to remove a version in between.
 from jax2tf_bridge.saving import _publish_weights as _weights

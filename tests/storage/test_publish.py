@@ -15,12 +15,12 @@ import pytest
 
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.publishing import (
-    MANIFEST,
     _versions,
     latest_version,
     publish_version,
     published_versions,
 )
+from jax2tf_bridge.saved_model import MANIFEST
 from jax2tf_bridge.storage import (
     AnyPath,
     StoragePath,
