@@ -327,11 +327,10 @@ def _trace(endpoint: Endpoint) -> tuple[Any, Any]:
 
     def by_name(**tensors: Any) -> dict[str, Any]:
         inputs = {**defaults, **tensors}
-        target, has_buckets = endpoint.portable.target, endpoint.bucketing is not None
-        if not target.for_converters and (not target.xla or has_buckets):
+        if not endpoint.portable.target.for_converters:
             # A session, such as TensorFlow Serving's, does not check shapes against the signature.
-            # Operations would accept other shapes, and buckets would hide them. A module alone is
-            # checked when it runs. TF.js and Core ML refuse EnsureShape.
+            # Operations would accept other shapes, buckets would hide them, and the error of a
+            # module does not name the input. TF.js and Core ML refuse EnsureShape.
             inputs = {
                 name: tf.ensure_shape(tensor, specs[name].shape, name=name)
                 for name, tensor in inputs.items()

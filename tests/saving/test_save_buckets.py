@@ -278,13 +278,15 @@ def test_weights_that_hide_what_rows_do(value: float, tmp_path: Path) -> None:
     np.testing.assert_array_equal(kept["b"], params["b"])
 
 
-@pytest.mark.parametrize("shape", [(2, 2), (2, 1), (2, 0), (2, 4)])
-def test_fixed_sizes_are_not_padded_in_a_session(shape: tuple[int, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize("buckets", [None, {"b": [1, 4]}])
+def test_a_session_refuses_wrong_sizes(
+    buckets: dict[str, list[int]] | None, tmp_path: Path
+) -> None:
     """A session, such as TensorFlow Serving's, compares no shape with the signature's."""
     signature = Signature(
         lambda x: x + 1, args=[np.ones((1, 3), np.float32)], polymorphic_shapes="(b, 3)"
     )
-    save(tmp_path / "m", signature, buckets={"b": [1, 4]})
+    save(tmp_path / "m", signature, buckets=buckets)
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         # Python compares shapes with those of the model's own placeholder, which this replaces.
         anything = tf.compat.v1.placeholder(tf.float32)
@@ -294,7 +296,9 @@ def test_fixed_sizes_are_not_padded_in_a_session(shape: tuple[int, ...], tmp_pat
         output = model.signature_def["serving_default"].outputs["output_0"].name
         run = session.make_callable(output, feed_list=[anything])
         assert run(np.ones((2, 3), np.float32)).tolist() == [[2, 2, 2]] * 2
-        with pytest.raises(
-            tf.errors.InvalidArgumentError, match=r"Shape of tensor .* not compatible .* \[\?,3\]"
-        ):
-            run(np.ones(shape, np.float32))
+        for shape in ((2, 2), (2, 1), (2, 0), (2, 4), (3,), (1, 2, 3)):
+            with pytest.raises(
+                tf.errors.InvalidArgumentError,
+                match=r"Shape of tensor .* not compatible .* \[\?,3\]",
+            ):
+                run(np.ones(shape, np.float32))
