@@ -105,6 +105,10 @@ not, and requests are not joined.
 Each thread waits with one request, so the queue is never full, even if each request fills a \
 batch. If you change --grpc_max_threads, change both by the same number. By default the queue \
 holds 10 batches, and TensorFlow Serving refuses what does not fit.
+- A request of a wrong size also fails the requests that TensorFlow Serving joins with it: \
+"Tensors ... from different tasks have different shapes". Callers who get this error can send \
+their request again.
+- A request of 0 rows waits until another request comes.
 """
     )
 
@@ -122,6 +126,28 @@ def test_models_that_were_not_lowered_for_the_cpu() -> None:
     made = make_serving_instructions("/m", "mlp", [served(bucketing())], platforms=["cuda"])
     assert "--xla_cpu_compilation_enabled=true" not in made.command
     assert not any("CPU" in note for note in made.notes)
+
+
+def test_the_notes_name_what_rest_lacks() -> None:
+    plain = served(bucketing(), defaults=("x",))
+    assert make_serving_instructions("/m", "mlp", [plain]).notes[-1] == (
+        "The REST API does not fill in defaults, so its callers also pass x of serving_default."
+    )
+    half = {"scale": ServedArray("float16", ()), "x": ServedArray("float32", (None,))}
+    small = {"y": ServedArray("bfloat16", (None,)), "labels": ServedArray("string", (None,))}
+    both = [served(bucketing()), served(bucketing(), name="embed", inputs=half, outputs=small)]
+    assert make_serving_instructions("/m", "mlp", both).notes[-1] == (
+        "The REST API has no float16 and no bfloat16, so these signatures work over gRPC only: "
+        "embed (scale, y)."
+    )
+
+
+def test_a_note_says_which_release_reads_the_programs() -> None:
+    made = make_serving_instructions("/m", "mlp", environment=cache_environment(Path("/m/c")))
+    assert made.notes[-1] == (
+        "TF_XLA_FLAGS names the programs that precompile stored. They are for the TensorFlow "
+        "release that stored them; another one compiles when it loads the model."
+    )
 
 
 def test_a_large_machine_keeps_the_threads_of_tensorflow_serving() -> None:
@@ -196,7 +222,8 @@ def test_lengths_that_tensorflow_serving_may_pad() -> None:
         assert made.batching is not None
         assert made.batching.pad_variable_length_inputs
         assert "pad_variable_length_inputs: true" in str(made)
-        assert "also pads requests of a wrong size" in made.notes[-1]
+        assert "also pads requests of a wrong size" in str(made)
+        assert "also fails the requests" not in str(made)
     assert "pad_variable_length_inputs" not in str(make_serving_instructions("/m", "mlp", [dense]))
 
 

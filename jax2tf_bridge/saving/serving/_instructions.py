@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -52,6 +52,12 @@ Serving takes up no other version, such as the one that a rollback publishes.
 
 _THREADS_PER_CORE = 4
 """TensorFlow Serving's default for --grpc_max_threads and --rest_api_num_threads."""
+
+_REST_DTYPES = frozenset(
+    {"bool", "string", "float32", "float64", "uint8", "uint32", "uint64"}
+    | {"int8", "int16", "int32", "int64"}
+)
+"""Dtypes that TensorFlow Serving reads and writes as JSON."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +142,7 @@ class ServedSignature:
       inputs: the arrays in requests, by name.
       outputs: the arrays in responses, by name.
       bucketing: its buckets, or None.
+      defaults: the names of the inputs that gRPC requests may leave out.
       is_preprocessed: whether the user's own TensorFlow code takes the inputs.
       is_postprocessed: whether the user's own TensorFlow code returns the outputs.
     """
@@ -144,6 +151,7 @@ class ServedSignature:
     inputs: Mapping[str, ServedArray]
     outputs: Mapping[str, ServedArray]
     bucketing: Bucketing | None
+    defaults: Collection[str] = ()
     is_preprocessed: bool = False
     is_postprocessed: bool = False
 
@@ -235,6 +243,11 @@ def make_serving_instructions(
             "Without --xla_cpu_compilation_enabled=true every request on a CPU fails: TensorFlow "
             "Serving compiles for CPUs only if it is told to."
         )
+    if environment:
+        notes.append(
+            f"{', '.join(environment)} names the programs that precompile stored. They are for the "
+            "TensorFlow release that stored them; another one compiles when it loads the model."
+        )
     obstacles = {s.name: reason for s in signatures if (reason := s.obstacle()) is not None}
     batching = None
     if obstacles:
@@ -244,6 +257,7 @@ def make_serving_instructions(
         batching = _choose_batching(signatures, cores, grpc_threads)
         command += ["--enable_batching=true", f"--batching_parameters_file={BATCHING_FILE}"]
         notes += _write_batching_notes(batching, grpc_threads)
+    notes += _write_rest_notes(signatures)
     return ServingInstructions(
         tuple(command), dict(environment or {}), batching, BATCHING_FILE, tuple(notes)
     )
@@ -281,6 +295,38 @@ def _write_batching_notes(batching: BatchingParameters, grpc_threads: int) -> li
         notes.append(
             "With pad_variable_length_inputs, TensorFlow Serving also pads requests of a wrong "
             "size where it joins them with right ones, instead of refusing them."
+        )
+    else:
+        notes.append(
+            "A request of a wrong size also fails the requests that TensorFlow Serving joins with "
+            'it: "Tensors ... from different tasks have different shapes". Callers who get this '
+            "error can send their request again."
+        )
+    notes.append("A request of 0 rows waits until another request comes.")
+    return notes
+
+
+def _write_rest_notes(signatures: Iterable[ServedSignature]) -> list[str]:
+    """Lists what works over gRPC only."""
+    dtypes: dict[str, None] = {}
+    texts, defaults = [], []
+    for signature in signatures:
+        arrays = [*signature.inputs.items(), *signature.outputs.items()]
+        unknown = {name: array for name, array in arrays if array.dtype not in _REST_DTYPES}
+        if unknown:
+            dtypes.update(dict.fromkeys(array.dtype for array in unknown.values()))
+            texts.append(f"{signature.name} ({', '.join(unknown)})")
+        defaults += [f"{name} of {signature.name}" for name in signature.defaults]
+    notes = []
+    if texts:
+        notes.append(
+            f"The REST API has no {' and no '.join(dtypes)}, so these signatures work over gRPC "
+            f"only: {', '.join(texts)}."
+        )
+    if defaults:
+        notes.append(
+            "The REST API does not fill in defaults, so its callers also pass "
+            f"{', '.join(defaults)}."
         )
     return notes
 
@@ -366,6 +412,7 @@ def write_instructions(
                 e.name,
                 *served[e.name],
                 e.bucketing,
+                tuple(e.signature.defaults),
                 is_preprocessed=e.signature.processing.preprocess is not None,
                 is_postprocessed=e.signature.processing.postprocess is not None,
             )
