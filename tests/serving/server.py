@@ -1,25 +1,20 @@
-"""Starts TensorFlow Serving as `print(saved.serving)` says."""
+"""Starts TensorFlow Serving with the text that `print(saved.serving)` prints."""
 
 from __future__ import annotations
 
 import contextlib
-import json
+import itertools
 import os
+import shlex
 import shutil
 import socket
 import subprocess
 import time
-import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from jax2tf_bridge.saving import ServingInstructions
-from scripts._env import ROOT
 from tests.consumers.environments import process_environment
 
 PROGRAM = "TENSORFLOW_MODEL_SERVER"
@@ -33,92 +28,129 @@ def find_server() -> str | None:
 
 
 @dataclass(frozen=True)
+class Runtime:
+    """A server program, and TensorFlow of the same release.
+
+    Attributes:
+      program: path of the server.
+      python: interpreter of an environment with TensorFlow.
+    """
+
+    program: str
+    python: Path
+
+    @property
+    def libraries(self) -> Path:
+        """Folder of TensorFlow's libraries, which the server may need."""
+        return next(self.python.parents[1].glob("lib/python*/site-packages/tensorflow"))
+
+
+@dataclass(frozen=True)
+class Instructions:
+    """Content of the printed text.
+
+    Attributes:
+      environment: the environment variables of the command.
+      options: the options of the command.
+      files: the content of each file to write before, by its path.
+    """
+
+    environment: Mapping[str, str]
+    options: tuple[str, ...]
+    files: Mapping[str, str]
+
+    def with_options(self, *options: str, without: tuple[str, ...] = ()) -> Instructions:
+        """Returns instructions with more options, and without those that begin so."""
+        kept = [option for option in self.options if not option.startswith(without or "\0")]
+        return replace(self, options=(*kept, *options))
+
+    @property
+    def model(self) -> str:
+        """Name of the model."""
+        (name,) = (o.partition("=")[2] for o in self.options if o.startswith("--model_name="))
+        return name
+
+
+def read_instructions(text: str) -> Instructions:
+    """Reads the command and the files, as a person would copy them."""
+    blocks = text.split("\n\n")
+    command: list[str] = []
+    files = {}
+    for heading, block in itertools.pairwise(blocks):
+        if heading.endswith("Start TensorFlow Serving with"):
+            command = shlex.split(block.replace("\\\n", ""))
+        elif heading.startswith("after writing to "):
+            lines = (line.removeprefix("    ") for line in block.splitlines())
+            files[heading.removeprefix("after writing to ")] = "\n".join(lines) + "\n"
+    program = command.index("tensorflow_model_server")
+    environment = dict(word.split("=", 1) for word in command[:program])
+    return Instructions(environment, tuple(command[program + 1 :]), files)
+
+
+@dataclass(frozen=True)
 class Server:
     """A running server.
 
     Attributes:
-      python: interpreter of an environment with TensorFlow and gRPC.
       model: name of the model.
       grpc_port, rest_port: where it listens.
+      dumps: folder where XLA writes each module that it compiles.
     """
 
-    python: Path
     model: str
     grpc_port: int
     rest_port: int
+    dumps: Path
 
-    def predict_by_rest(self, request: Mapping[str, Any]) -> tuple[int, Any]:
-        """Sends a request to the REST API, and returns the status and the answer."""
-        url = f"http://localhost:{self.rest_port}/v1/models/{self.model}:predict"
-        try:
-            with urllib.request.urlopen(url, json.dumps(request).encode()) as answer:
-                return answer.status, json.load(answer)
-        except urllib.error.HTTPError as e:
-            with e:
-                return e.code, json.load(e)
-
-    def call_by_grpc(
-        self, requests: Sequence[Mapping[str, Any]], callers: int, folder: Path
-    ) -> dict[str, int]:
-        """Sends all requests from each of several callers, and counts the statuses."""
-        file = folder / "requests.npz"
-        np.savez(file, **{f"{i}/{n}": x for i, r in enumerate(requests) for n, x in r.items()})
-        module = "tests.serving.call_server"
-        words = [self.python, "-m", module, self.grpc_port, self.model, file, callers]
-        done = subprocess.run(
-            list(map(str, words)),
-            cwd=ROOT,
-            env=process_environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        counts: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
-        return counts
+    def count_compiles(self) -> int:
+        """Counts the modules that XLA has compiled since the start."""
+        return sum(1 for _ in self.dumps.glob("*before_optimizations.txt"))
 
 
 @contextlib.contextmanager
 def serving(
-    program: str,
-    python: Path,
-    instructions: ServingInstructions,
-    folder: Path,
-    *,
-    model: str | None = None,
+    runtime: Runtime, instructions: Instructions, folder: Path, model: str | None = None
 ) -> Iterator[Server]:
-    """Runs a server, and stops it at the end.
+    """Runs a server as the instructions say, but for the ports, and stops it at the end.
 
     Args:
-      program: path of the server.
-      python: interpreter of an environment with TensorFlow, whose libraries the server may need.
-      instructions: what `save` says, but for the ports.
-      folder: where the server's log and its batching file are written.
-      model: name of the model, if the command does not have it.
+      runtime: the server.
+      instructions: the printed text.
+      folder: working directory of the server, and the place of its log.
+      model: name of the model; None if the options have it.
     """
-    grpc_port, rest_port = _free_ports(2)
+    model = model or instructions.model
+    grpc_port, rest_port = _find_free_ports(2)
     ports = {"--port": grpc_port, "--rest_api_port": rest_port}
-    _, *options = instructions.command
-    names = [option.partition("=")[0] for option in options]
-    words = [f"{n}={ports[n]}" if n in ports else o for n, o in zip(names, options, strict=True)]
-    if model is None:
-        (model,) = (o.partition("=")[2] for o in options if o.startswith("--model_name="))
-    if instructions.batching is not None:
-        (folder / instructions.batching_file).write_text(str(instructions.batching))
-    libraries = str(next(python.parents[1].glob("lib/python*/site-packages/tensorflow")))
-    extra = {**instructions.environment, "LD_LIBRARY_PATH": libraries}
+    names = [option.partition("=")[0] for option in instructions.options]
+    assert ports.keys() <= set(names)
+    options = [
+        f"{name}={ports[name]}" if name in ports else option
+        for name, option in zip(names, instructions.options, strict=True)
+    ]
+    for path, content in instructions.files.items():
+        (folder / path).write_text(content)
+    dumps = folder / "dumps"
+    dumps.mkdir()
+    extra = {
+        **instructions.environment,
+        "LD_LIBRARY_PATH": str(runtime.libraries),
+        "XLA_FLAGS": f"--xla_dump_to={dumps}",
+    }
     log = folder / "server.log"
     with log.open("w") as output:
         process = subprocess.Popen(
-            [program, *words],
+            [runtime.program, *options],
             cwd=folder,
             env=process_environment(extra),
             stdout=output,
             stderr=subprocess.STDOUT,
         )
         try:
-            _wait_until_available(process, f"http://localhost:{rest_port}/v1/models/{model}", log)
-            yield Server(python, model, grpc_port, rest_port)
+            url = f"http://localhost:{rest_port}/v1/models/{model}"
+            _wait_until_available(process, url, log)
+            yield Server(model, grpc_port, rest_port, dumps)
+            assert process.poll() is None, f"it ended: {log.read_text()[-4000:]}"
         finally:
             process.terminate()
             try:
@@ -134,11 +166,11 @@ def _wait_until_available(process: subprocess.Popen[bytes], url: str, log: Path)
         with contextlib.suppress(OSError), urllib.request.urlopen(url) as answer:
             if b'"AVAILABLE"' in answer.read():
                 return
-        time.sleep(0.2)
+        time.sleep(0.1)
     raise AssertionError(f"TensorFlow Serving did not start:\n{log.read_text()[-4000:]}")
 
 
-def _free_ports(count: int) -> list[int]:
+def _find_free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,34 +13,24 @@ import numpy as np
 import pytest
 
 from scripts._env import ROOT
-from tests.consumers.harness import Harness, NotAvailableError
 from tests.house.snippets import python_program, snippets
-from tests.serving.server import PROGRAM, Server, find_server, serving
+from tests.serving.server import Runtime, Server, read_instructions, serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.consumers, pytest.mark.checkout]
 
-RELEASE = "2.19.1"
 PAGE = ROOT / "docs" / "clients.md"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Serves the model of the page."""
-    program = find_server()
-    if program is None:
-        pytest.skip(f"there is no TensorFlow Serving: {PROGRAM} names none, nor does the PATH")
     folder = tmp_path_factory.mktemp("clients")
-    harness = Harness(folder, lambda text: print(text, file=sys.stderr))
-    try:
-        python = harness.consumer_python(RELEASE)
-    except NotAvailableError as e:
-        pytest.skip(str(e))
     page: dict[str, Any] = {"__name__": "page"}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         exec(compile(python_program(PAGE.read_text()), "clients.md", "exec"), page)
-        instructions = page["saved"].serving  # its path is relative to the folder
-    with serving(program, python, instructions, folder) as running:
+        text = str(page["saved"].serving)  # its path is relative to the folder
+    with serving(runtime, read_instructions(text), folder) as running:
         yield running
 
 

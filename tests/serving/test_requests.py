@@ -19,12 +19,12 @@ import tensorflow as tf
 from jax2tf_bridge import Processing, Signature, Target, inspect, save
 from jax2tf_bridge.serving_requests import ExampleRequest
 from tests.consumers.environments import process_environment
-from tests.consumers.harness import Harness, NotAvailableError
-from tests.serving.server import PROGRAM, Server, find_server, serving
+from tests.serving.client import post
+from tests.serving.conftest import RELEASE
+from tests.serving.server import Runtime, Server, read_instructions, serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.consumers]
 
-RELEASE = "2.19.1"
 CLIENT = f"tensorflow-serving-api=={RELEASE}"
 OVER_REST = ("serving_default", "constrained", "images", "scalars", "texts", "unseen_texts")
 
@@ -104,25 +104,19 @@ def signatures() -> dict[str, Signature]:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Path]]:
+def server(
+    runtime: Runtime, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Server, Path]]:
     """Serves a model with all signatures; also returns its folder."""
-    program = find_server()
-    if program is None:
-        pytest.skip(f"there is no TensorFlow Serving: {PROGRAM} names none, nor does the PATH")
     if shutil.which("curl") is None:
         pytest.skip("there is no curl: the requests that `inspect --request` prints were NOT sent")
     folder = tmp_path_factory.mktemp("requests")
-    harness = Harness(folder, lambda text: print(text, file=sys.stderr))
-    try:
-        python = harness.consumer_python(RELEASE)
-    except NotAvailableError as e:
-        pytest.skip(str(e))
     w = np.linspace(-1, 1, 280, dtype=np.float32).reshape(28, 10)
     target = Target.tensorflow("2.19")
     with jax.enable_x64(True):
         saved = save(folder / "model" / "1", signatures(), params=w, target=target)
     assert dict(saved.serving.requests) == dict(inspect(saved.path).requests)
-    with serving(program, python, saved.serving, folder) as running:
+    with serving(runtime, read_instructions(str(saved.serving)), folder) as running:
         yield running, Path(saved.path)
 
 
@@ -159,14 +153,16 @@ def test_what_the_bridge_refuses_to_write_the_server_refuses(server: tuple[Serve
         "signature_name": "own_dtypes",
         "inputs": {"x": [1.0], "z": [1.0]},
     }
-    status, answer = running.predict_by_rest(body)
+    status, answer = post(running, body)
     assert (status, "Conversion of JSON Value: 1.0 to type: " in answer["error"]) == (501, True)
     assert "it has no inputs" in requests["no_inputs"].rest_problem
-    status, answer = running.predict_by_rest({"signature_name": "no_inputs", "inputs": {}})
+    status, answer = post(running, {"signature_name": "no_inputs", "inputs": {}})
     assert (status, "Failed to get input map" in answer["error"]) == (400, True), answer
 
 
-def test_the_programs_in_python_are_answered(server: tuple[Server, Path], tmp_path: Path) -> None:
+def test_the_programs_in_python_are_answered(
+    server: tuple[Server, Path], runtime: Runtime, tmp_path: Path
+) -> None:
     """Runs the programs of all signatures in one process, which imports TensorFlow once."""
     running, model = server
     # It asks for the package tensorflow, beside tensorflow-cpu that is there.
@@ -176,7 +172,7 @@ def test_the_programs_in_python_are_answered(server: tuple[Server, Path], tmp_pa
     text = "\n".join(programs).replace("localhost:8500", f"localhost:{running.grpc_port}")
     (tmp_path / "call.py").write_text(text)
     done = subprocess.run(
-        [str(running.python), str(tmp_path / "call.py")],
+        [str(runtime.python), str(tmp_path / "call.py")],
         env=process_environment({"PYTHONPATH": str(tmp_path / "client")}),
         capture_output=True,
         text=True,

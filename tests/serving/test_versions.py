@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -16,10 +14,9 @@ import pytest
 
 from jax2tf_bridge import Signature, Target, promote, publish, rollback
 from jax2tf_bridge.publishing import list_label_options
-from tests.consumers.harness import Harness, NotAvailableError
-from tests.serving.server import PROGRAM, Server, find_server, serving
+from tests.serving.client import post
+from tests.serving.server import Runtime, Server, read_instructions, serving
 from tests.serving.versions_under_load import (
-    RELEASE,
     Publisher,
     dense,
     run,
@@ -32,27 +29,8 @@ ROW = np.ones((1, 3), np.float32)
 _SECONDS = 30
 
 
-@pytest.fixture(scope="module")
-def program() -> str:
-    """Returns the path of the server."""
-    path = find_server()
-    if path is None:
-        pytest.skip(f"there is no TensorFlow Serving: {PROGRAM} names none, nor does the PATH")
-    return path
-
-
-@pytest.fixture(scope="module")
-def python(program: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns an environment for the clients, whose TensorFlow the server may use as well."""
-    harness = Harness(tmp_path_factory.mktemp("harness"), lambda text: print(text, file=sys.stderr))
-    try:
-        return harness.consumer_python(RELEASE)
-    except NotAvailableError as e:
-        pytest.skip(str(e))
-
-
-def test_no_request_fails_while_versions_change(program: str, python: Path, tmp_path: Path) -> None:
-    report = run(program, python, tmp_path, calls=1000, changes=12, seed=3)
+def test_no_request_fails_while_versions_change(runtime: Runtime, tmp_path: Path) -> None:
+    report = run(runtime, tmp_path, calls=1000, changes=12, seed=3)
     assert set(report.statuses) == {"OK"}
     assert not report.wrong
     assert set(report.changes) == {
@@ -80,20 +58,18 @@ def wait_for(server: Server, expected: dict[str, Any]) -> None:
         time.sleep(0.2)
 
 
-def test_canary_becomes_stable(program: str, python: Path, tmp_path: Path) -> None:
+def test_canary_becomes_stable(runtime: Runtime, tmp_path: Path) -> None:
     root = tmp_path / "dense"
     signature = Signature(dense, args=[ROW], polymorphic_shapes="(b, 3)")
     w = np.ones((3, 2), np.float32)
     target = Target.tensorflow("2.19", xla=False)
     first = publish(root, signature, params=w, target=target, label="stable")
     assert first.saved is not None
-    instructions = first.saved.serving_from(first.path)
-    options = [
-        o for o in instructions.command if not o.startswith(("--model_name", "--model_base"))
-    ]
     labels = [option.replace("=10", "=1") for option in list_label_options(root)]
-    instructions = dataclasses.replace(instructions, command=(*options, *labels))
-    with serving(program, python, instructions, tmp_path, model="dense") as server:
+    instructions = read_instructions(str(first.saved.serving_from(first.path))).with_options(
+        *labels, without=("--model_name=", "--model_base_path=")
+    )
+    with serving(runtime, instructions, tmp_path, model="dense") as server:
         wait_for(server, {"stable": 3.0})
         publish(root, params=w * 2, label="canary")
         wait_for(server, {"stable": 3.0, "canary": 6.0})
@@ -106,14 +82,10 @@ def test_canary_becomes_stable(program: str, python: Path, tmp_path: Path) -> No
         wait_for(server, {"stable": 3.0, "canary": 9.0})
 
 
-def test_rollback_of_a_version_that_cannot_be_loaded(
-    program: str, python: Path, tmp_path: Path
-) -> None:
+def test_rollback_of_a_version_that_cannot_be_loaded(runtime: Runtime, tmp_path: Path) -> None:
     publisher = Publisher(tmp_path / "dense", seed=0)
     instructions = publisher.publish_model()
-    command = (*instructions.command, "--file_system_poll_wait_seconds=1")
-    instructions = dataclasses.replace(instructions, command=command)
-    with serving(program, python, instructions, tmp_path) as server:
+    with serving(runtime, instructions, tmp_path) as server:
         publisher.publish_model()
         graph = publisher.root / "2" / "saved_model.pb"
         graph.write_bytes(graph.read_bytes()[:100])
@@ -121,4 +93,4 @@ def test_rollback_of_a_version_that_cannot_be_loaded(
         time.sleep(1)  # its first load fails, and it will be tried again for five minutes
         publisher.roll_back()
         wait_until_available(server, 3)
-        assert server.predict_by_rest({"instances": [[1, 1, 1]]})[1] == {"predictions": [[3, 3]]}
+        assert post(server, {"instances": [[1, 1, 1]]})[1] == {"predictions": [[3, 3]]}

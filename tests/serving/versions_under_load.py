@@ -30,16 +30,22 @@ from jax2tf_bridge.publishing import (
     published_versions,
     rollback,
 )
-from jax2tf_bridge.saving import ServingInstructions
 from jax2tf_bridge.saving.serving._instructions import make_serving_instructions
 from scripts._env import ROOT
 from tests.consumers.environments import process_environment
 from tests.consumers.harness import Harness
 from tests.saving.published_models import assert_only_whole_versions, write_model
 from tests.saving.test_publish_faults import measure, open_side
-from tests.serving.server import Server, find_server, serving
+from tests.serving.conftest import RELEASE
+from tests.serving.server import (
+    Instructions,
+    Runtime,
+    Server,
+    find_server,
+    read_instructions,
+    serving,
+)
 
-RELEASE = "2.19.1"
 CALLERS = 8
 _SECONDS_TO_LOAD = 30
 _KINDS = ("publish", "publish_weights", "rollback")
@@ -66,13 +72,13 @@ class Publisher:
         self.damaged: set[int] = set()
         self.changes: Counter[str] = Counter()
 
-    def publish_model(self) -> ServingInstructions:
+    def publish_model(self) -> Instructions:
         """Publishes a function and weights."""
         signature = Signature(dense, args=[_ROW], polymorphic_shapes="(b, 3)")
         target = Target.tensorflow("2.19", xla=False)
         published = publish(self.root, signature, params=self._new_weights(), target=target)
         assert published.saved is not None
-        return published.saved.serving_from(published.path)
+        return read_instructions(str(published.saved.serving_from(published.path)))
 
     def publish_weights(self) -> None:
         """Publishes other weights for the newest version, or a model if that is damaged."""
@@ -142,12 +148,11 @@ class Report:
     wrong: list[float]
 
 
-def run(program: str, python: Path, folder: Path, *, calls: int, changes: int, seed: int) -> Report:
+def run(runtime: Runtime, folder: Path, *, calls: int, changes: int, seed: int) -> Report:
     """Serves a model, and changes its versions while callers send requests.
 
     Args:
-      program: the path of the server.
-      python: the interpreter of an environment with TensorFlow and gRPC.
+      runtime: the server.
       folder: an empty folder.
       calls: the minimum number of requests of all callers.
       changes: the number of changes.
@@ -155,11 +160,15 @@ def run(program: str, python: Path, folder: Path, *, calls: int, changes: int, s
     """
     publisher = Publisher(folder / "dense", seed)
     instructions = publisher.publish_model()
-    polling = "--file_system_poll_wait_seconds=1"
-    instructions = dataclasses.replace(instructions, command=(*instructions.command, polling))
-    with serving(program, python, instructions, folder) as server:
+    with serving(runtime, instructions, folder) as server:
         stop = folder / "stop"
-        words = [python, "-m", "tests.serving.call_steadily", server.grpc_port, server.model]
+        words = [
+            sys.executable,
+            "-m",
+            "tests.serving.call_steadily",
+            server.grpc_port,
+            server.model,
+        ]
         callers = subprocess.Popen(
             [str(word) for word in (*words, CALLERS, calls, stop)],
             cwd=ROOT,
@@ -181,22 +190,19 @@ def run(program: str, python: Path, folder: Path, *, calls: int, changes: int, s
     return Report(dict(publisher.changes), ended["statuses"], answers, wrong)
 
 
-def run_kills(program: str, python: Path, folder: Path, *, kills: int, seed: int) -> Counter[str]:
+def run_kills(runtime: Runtime, folder: Path, *, kills: int, seed: int) -> Counter[str]:
     """Kills publishers at random moments while a server polls, and counts what happened.
 
     Args:
-      program: the path of the server.
-      python: the interpreter of an environment with TensorFlow and gRPC.
+      runtime: the server.
       folder: an empty folder.
       kills: the number of publishers that are killed.
       seed: the seed of the moments.
     """
     root, numbers, events = folder / "model", random.Random(seed), Counter[str]()
     publish_version(root, write_model)
-    instructions = make_serving_instructions(root, "model")
-    polling = "--file_system_poll_wait_seconds=1"
-    instructions = dataclasses.replace(instructions, command=(*instructions.command, polling))
-    with serving(program, python, instructions, folder) as server, open_side() as side:
+    instructions = read_instructions(str(make_serving_instructions(root, "model")))
+    with serving(runtime, instructions, folder) as server, open_side() as side:
         seconds = {kind: measure(side, kind, root) for kind in _KINDS}
         while events["killed"] < kills:
             kind = numbers.choice(list(seconds))
@@ -252,14 +258,14 @@ def main() -> None:
     assert program is not None, "there is no TensorFlow Serving"
     with tempfile.TemporaryDirectory() as folder:
         harness = Harness(Path(folder), lambda text: print(text, file=sys.stderr))
-        python = harness.consumer_python(RELEASE)
+        runtime = Runtime(program, harness.consumer_python(RELEASE))
         place = Path(folder, "models")
         place.mkdir()
         if options.kills:
-            found = run_kills(program, python, place, kills=options.kills, seed=options.seed)
+            found: object = run_kills(runtime, place, kills=options.kills, seed=options.seed)
         else:
             counts = {"calls": options.calls, "changes": options.changes, "seed": options.seed}
-            found = dataclasses.asdict(run(program, python, place, **counts))
+            found = dataclasses.asdict(run(runtime, place, **counts))
     print(json.dumps(found, indent=2))
 
 
