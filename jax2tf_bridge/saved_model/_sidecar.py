@@ -21,7 +21,7 @@ from jax2tf_bridge.portable import PortableFunction, is_digest
 from jax2tf_bridge.serialization import collect_vjps, read_function, write_function
 from jax2tf_bridge.storage import AnyPath
 
-FORMAT = 3
+FORMAT = 4
 """Version of the JSON; increased for every change, including new fields."""
 
 SIDECAR = Path("assets.extra", "jax2tf_bridge.json")
@@ -67,6 +67,7 @@ class SignatureEntry:
       unchecked_padding: the variables whose padding the user vouched for, so it was not checked.
       pad_values: the pad values other than 0, by input, in Python's syntax, because JSON has no
         "-inf".
+      any_padding: whether sequences may be padded with any values, not only with their pad values.
     """
 
     inputs: Mapping[str, ArrayEntry]
@@ -77,6 +78,7 @@ class SignatureEntry:
     masks: Mapping[str, ArrayEntry] = field(default_factory=dict)
     unchecked_padding: tuple[str, ...] = ()
     pad_values: Mapping[str, str] = field(default_factory=dict)
+    any_padding: bool = False
 
     def pad_numbers(self) -> dict[str, complex]:
         """Returns the pad values as numbers."""
@@ -345,6 +347,7 @@ _ADDED: Mapping[str, tuple[int, Any]] = {
     "masks": (2, {}),
     "unchecked_padding": (2, []),
     "pad_values": (3, {}),
+    "any_padding": (4, False),
 }
 
 
@@ -354,7 +357,10 @@ def _decode_signature(place: JsonValue, version: int) -> tuple[SignatureEntry, s
         *_SIGNATURE_FIELDS, *there
     )
     defaults = {name: JsonValue(value, "") for name, (_, value) in _ADDED.items()}
-    masks, unchecked, pad_values = {**defaults, **dict(zip(there, rest, strict=True))}.values()
+    masks, unchecked, pad_values, any_padding = {
+        **defaults,
+        **dict(zip(there, rest, strict=True)),
+    }.values()
     file = portable.text()
     if not FILE_NAME.fullmatch(file):
         raise portable.problem("the name of a .jaxfn file, without a folder")
@@ -369,6 +375,7 @@ def _decode_signature(place: JsonValue, version: int) -> tuple[SignatureEntry, s
         masks=_decode_arrays(masks),
         unchecked_padding=tuple(name.text() for name in unchecked.elements()),
         pad_values={name: value.number_text() for name, value in pad_values.items()},
+        any_padding=any_padding.flag(),
     )
     for name, value in pad_values.items():
         if name not in entry.inputs:

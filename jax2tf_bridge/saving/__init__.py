@@ -18,6 +18,9 @@ from jax2tf_bridge.saving._save import SaveOptions as SaveOptions
 from jax2tf_bridge.saving._save import save_functions as save_functions
 from jax2tf_bridge.saving.buckets import Oversize, choose_buckets
 from jax2tf_bridge.saving.serving import BatchingParameters, ServingInstructions
+from jax2tf_bridge.saving.serving import encode_predict_request as encode_predict_request
+from jax2tf_bridge.saving.serving import encode_tensor as encode_tensor
+from jax2tf_bridge.saving.serving import read_instructions as read_instructions
 from jax2tf_bridge.saving.signatures import Padding, Processing, ServedArray, Signature
 from jax2tf_bridge.saving.signatures import SignatureInputs as SignatureInputs
 from jax2tf_bridge.saving.weights import PathWeights, Rename, WeightsReport, assign_weights

@@ -402,6 +402,7 @@ def _make_signature_entry(endpoint: Endpoint) -> SignatureEntry:
         masks=masks,
         unchecked_padding=bucketing.unchecked,
         pad_values={name: number_text(value) for name, value in bucketing.pad_values.items()},
+        any_padding=bucketing.any_padding,
     )
 
 

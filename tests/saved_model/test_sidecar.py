@@ -105,7 +105,7 @@ def test_the_json_has_this_form(saved: Path) -> None:
     facts = json.loads(text)
     assert text == json.dumps(facts, indent=2, sort_keys=True) + "\n"
     assert facts == {
-        "format": 3,
+        "format": 4,
         "bridge": "0.1.0",
         "tensorflow": "2.21.0",
         "signatures": {
@@ -119,6 +119,7 @@ def test_the_json_has_this_form(saved: Path) -> None:
                 "masks": {"mask": {"path": "mask", "dtype": "bool", "shape": "(b,)"}},
                 "unchecked_padding": ["b"],
                 "pad_values": {"x": "-inf"},
+                "any_padding": False,
             },
             "é / Ü": {
                 "record": "_.jaxfn",
@@ -130,6 +131,7 @@ def test_the_json_has_this_form(saved: Path) -> None:
                 "masks": {},
                 "unchecked_padding": [],
                 "pad_values": {},
+                "any_padding": False,
             },
         },
         "variables": [
@@ -263,9 +265,9 @@ def test_json_that_is_none(data: bytes, text: str, saved: Path) -> None:
 
 
 def test_a_newer_format(saved: Path) -> None:
-    (saved / SIDECAR).write_text('{"format": 4, "what": "ever"}')
+    (saved / SIDECAR).write_text('{"format": 5, "what": "ever"}')
     assert refusal(saved) == (
-        f"{saved / SIDECAR} is written by format 4, this bridge reads up to 3: upgrade "
+        f"{saved / SIDECAR} is written by format 5, this bridge reads up to 4: upgrade "
         "jax2tf-bridge."
     )
 
@@ -277,7 +279,7 @@ def test_older_formats_are_read(
     facts = json.loads((saved / SIDECAR).read_text())
     facts["format"] = version
     for entry in facts["signatures"].values():
-        del entry["pad_values"]
+        del entry["pad_values"], entry["any_padding"]
         if version == 1:
             del entry["masks"], entry["unchecked_padding"]
     (saved / SIDECAR).write_text(json.dumps(facts))
@@ -286,6 +288,7 @@ def test_older_formats_are_read(
     entry = found[0].signatures["serving_default"]
     assert (entry.buckets, list(entry.masks)) == ({"b": (1, 8)}, masks)
     assert (entry.unchecked_padding, entry.pad_values) == (unchecked, {})
+    assert not entry.any_padding
 
 
 def test_pad_values_are_numbers_of_every_kind() -> None:
@@ -308,7 +311,7 @@ def change_sidecar(folder: Path, change: Callable[[Any], object]) -> None:
     [
         ("bridge", 3, "bridge: expected text, got 3"),
         ("signatures", [], "signatures: expected an object, got []"),
-        ("signatures.f", {}, "signatures['f']: expected the fields buckets, inputs, masks, outp"),
+        ("signatures.f", {}, "signatures['f']: expected the fields any_padding, buckets, inputs"),
         ("signatures.f.record", "../f.jaxfn", "expected the name of a .jaxfn file, without a fol"),
         ("signatures.f.record", "f", "expected the name of a .jaxfn file, without a folder, got "),
         (

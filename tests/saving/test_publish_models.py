@@ -19,6 +19,7 @@ from jax2tf_bridge.saving import _save, map_weights_by_name
 from jax2tf_bridge.storage import AnyPath, as_path
 from tests.fresh_process import run_python
 from tests.saving.precompiling import in_this_process
+from tests.saving.recorded_instructions import assert_instructions_are_recorded
 
 X = np.ones((2, 3), np.float32)
 W = {"w": np.ones((3, 2), np.float32)}
@@ -135,6 +136,7 @@ def test_programs_of_a_saved_version_lie_beside_it(
     monkeypatch.setattr(_save, "precompile", compiles)
     options: Any = {"params": W, "vjp_order": 0, "buckets": {"b": [4]}, "precompile": True}
     saved = save(tmp_path / "m" / "1", DENSE, **options)
+    assert_instructions_are_recorded(saved)
     assert f"_cache_directory={tmp_path / 'm' / 'xla_cache'} " in str(saved.serving)
     published = publish(tmp_path / "m", params=W, keep=1)
     assert (published.version, published.removed) == (2, (1,))

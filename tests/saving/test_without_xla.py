@@ -14,6 +14,7 @@ import tensorflow as tf
 from jax2tf_bridge import Signature, Target, export, load, publish, save
 from jax2tf_bridge.errors import SavingError, TargetError
 from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
+from tests.saving.recorded_instructions import assert_instructions_are_recorded
 
 NO_XLA = Target.widest(xla=False)
 PARAMS = {"w": np.linspace(-1, 1, 6, dtype=np.float32).reshape(3, 2)}
@@ -40,6 +41,7 @@ def operations(folder: Path) -> set[str]:
 def test_weights_train_and_come_back_to_jax(tmp_path: Path) -> None:
     saved = save(tmp_path / "1", signature(), params=PARAMS, target=NO_XLA)
     assert not [name for name in operations(tmp_path / "1") if "Xla" in name]
+    assert_instructions_are_recorded(saved)
     assert "xla" not in str(saved.serving)
     model = tf.saved_model.load(str(tmp_path / "1"))
     with tf.GradientTape() as tape:
@@ -77,6 +79,7 @@ def test_beside_a_signature_for_xla(tmp_path: Path) -> None:
         "compiled": export(dense, polymorphic_shapes=[None, "(b, 3)"])(PARAMS, X),
     }
     saved = save(tmp_path / "1", both, params=PARAMS)
+    assert_instructions_are_recorded(saved)
     assert "--xla_cpu_compilation_enabled=true" in saved.serving.command
     described = describe_saved_model(read_saved_model(tmp_path / "1"))
     assert {s["name"]: s["own_operations"] for s in described["signatures"]} == {

@@ -10,10 +10,18 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from jax2tf_bridge.errors import ShapeError
-from jax2tf_bridge.portable import variables_in
-from jax2tf_bridge.publishing import locate_served_cache
-from jax2tf_bridge.saved_model import SERVING_DEFAULT
+from jax2tf_bridge.errors import BridgeError, ShapeError
+from jax2tf_bridge.portable import Aval, Port, PortableFunction, variables_in
+from jax2tf_bridge.publishing import list_program_names, locate_served_cache
+from jax2tf_bridge.saved_model import (
+    SERVING_DEFAULT,
+    ArrayEntry,
+    EntryPoint,
+    SavedModelContents,
+    SignatureEntry,
+    SignaturePort,
+    read_sidecar,
+)
 from jax2tf_bridge.saving.buckets import Bucketing, is_plain
 from jax2tf_bridge.saving.serving._precompile import cache_environment
 from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest
@@ -28,6 +36,7 @@ from jax2tf_bridge.serving_requests import (
     has_values,
 )
 from jax2tf_bridge.storage import AnyPath, as_path
+from shape_poly import SymbolicScope
 
 BATCHING_FILE = "batching_parameters.txt"
 
@@ -398,36 +407,26 @@ def write_instructions(
       warm_up: the warm-up requests, whose values the example requests take.
       has_programs: whether programs that XLA compiled are stored with the model.
     """
-    # TensorFlow Serving expects a folder of versions.
-    root = find_versions_folder(path)
     # TensorFlow's own operations are not compiled.
-    platforms = sorted(
-        {p for e in endpoints if e.portable.target.xla for p in e.portable.platforms}
-    )
-    instructions = make_serving_instructions(
-        root,
-        root.name,
-        [
-            ServedSignature(
-                e.name,
-                *served[e.name],
-                e.bucketing,
-                tuple(e.signature.defaults),
-                is_preprocessed=e.signature.processing.preprocess is not None,
-                is_postprocessed=e.signature.processing.postprocess is not None,
-            )
-            for e in endpoints
-        ],
-        platforms=platforms,
-        environment=cache_environment(locate_served_cache(path.absolute()))
-        if has_programs
-        else None,
-    )
+    platforms = {p for e in endpoints if e.portable.target.xla for p in e.portable.platforms}
+    signatures = [
+        ServedSignature(
+            e.name,
+            *served[e.name],
+            e.bucketing,
+            tuple(e.signature.defaults),
+            is_preprocessed=e.signature.processing.preprocess is not None,
+            is_postprocessed=e.signature.processing.postprocess is not None,
+        )
+        for e in endpoints
+    ]
+    instructions = _write_for_model(path, signatures, platforms, has_programs=has_programs)
     requests = {}
     for endpoint in endpoints:
         # Sizes that satisfy unusual constraints may not be found.
         with contextlib.suppress(ShapeError):
-            request = _make_example_request(root.name, endpoint, served[endpoint.name], warm_up)
+            model = find_versions_folder(path).name
+            request = _make_example_request(model, endpoint, served[endpoint.name], warm_up)
             requests[endpoint.name] = request
     return replace(instructions, requests=requests)
 
@@ -450,4 +449,107 @@ def _make_example_request(
         name,
         choose_inputs(name, inputs, portable, own[0] if own else None),
         {n: outputs[n].dtype for n in sorted(outputs)},
+    )
+
+
+def read_instructions(contents: SavedModelContents) -> ServingInstructions:
+    """Writes the instructions that `save` returned for a SavedModel, from its files.
+
+    A model of an older bridge does not record whether sequences may be padded with any values, and
+    a model of another tool records nothing. Their requests are not joined where this matters.
+
+    Raises:
+      FileFormatError: the sidecar is damaged.
+      BridgeError: the model has no signatures.
+      OSError: a file cannot be read.
+    """
+    path = as_path(contents.path)
+    entries = [entry for entry in contents.entries if entry.is_signature]
+    if not entries:
+        raise BridgeError(f"{path} has no signatures, so there is nothing to serve.")
+    sidecar = read_sidecar(path)
+    signatures = []
+    for entry in entries:
+        if sidecar is not None and entry.name in sidecar[0].signatures:
+            known = sidecar[0].signatures[entry.name]
+            signatures.append(_read_signature(entry, known, sidecar[1][entry.name]))
+        else:
+            signatures.append(ServedSignature(entry.name, *_read_sides(entry), None))
+    numbers = {number for entry in entries for number in entry.modules}
+    platforms = {p for m in contents.modules if m.number in numbers for p in m.platforms}
+    return _write_for_model(
+        path, signatures, platforms, has_programs=bool(list_program_names(path))
+    )
+
+
+def _read_signature(
+    entry: EntryPoint, known: SignatureEntry, portable: PortableFunction
+) -> ServedSignature:
+    inputs = _find_avals({**known.inputs, **known.masks}, portable.inputs)
+    outputs = _find_avals(known.outputs, portable.outputs)
+    bucketing = None
+    if known.buckets:
+        constraints = (*portable.constraints, *portable.requirements)
+        bucketing = Bucketing(
+            entry.name,
+            inputs,
+            outputs,
+            known.buckets,
+            {},
+            tuple(known.masks),
+            SymbolicScope(constraints, check=False).constraints,
+            known.pad_numbers(),
+            known.unchecked_padding,
+            known.any_padding,
+        )
+    passed = {name: aval for name, aval in inputs.items() if name not in known.masks}
+    return ServedSignature(
+        entry.name,
+        *_read_sides(entry),
+        bucketing,
+        tuple(port.name for port in entry.inputs if port.has_default),
+        is_preprocessed=not _are_of(entry.inputs, passed),
+        is_postprocessed=not _are_of(entry.outputs, outputs),
+    )
+
+
+def _find_avals(entries: Mapping[str, ArrayEntry], ports: Iterable[Port]) -> dict[str, Aval]:
+    avals = {port.path: port.aval for port in ports}
+    return {name: avals[entry.path] for name, entry in entries.items()}
+
+
+def _read_sides(entry: EntryPoint) -> Sides:
+    inputs, outputs = (
+        {port.name: ServedArray(port.type.dtype, port.type.shape) for port in ports}
+        for ports in (entry.inputs, entry.outputs)
+    )
+    return inputs, outputs
+
+
+def _are_of(ports: Iterable[SignaturePort], avals: Mapping[str, Aval]) -> bool:
+    """Returns whether the arrays in requests are those of the function."""
+    served = {port.name: port.type for port in ports}
+    return served.keys() == avals.keys() and all(
+        served[name].dtype == aval.op_dtype and served[name].shape is not None
+        for name, aval in avals.items()
+    )
+
+
+def _write_for_model(
+    path: AnyPath,
+    signatures: Sequence[ServedSignature],
+    platforms: Collection[str],
+    *,
+    has_programs: bool,
+) -> ServingInstructions:
+    # TensorFlow Serving expects a folder of versions.
+    root = find_versions_folder(path)
+    return make_serving_instructions(
+        root,
+        root.name,
+        signatures,
+        platforms=sorted(platforms),
+        environment=cache_environment(locate_served_cache(path.absolute()))
+        if has_programs
+        else None,
     )

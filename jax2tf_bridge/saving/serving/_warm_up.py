@@ -80,17 +80,25 @@ def write_warm_up(folder: Path, requests: Iterable[WarmUpRequest]) -> None:
 
 
 def _encode_log(request: WarmUpRequest) -> bytes:
-    # TensorFlow Serving ignores the model's name in replays, so the spec has none.
-    spec = bytes_field(ModelSpecField.SIGNATURE_NAME, request.signature)
-    message = bytes_field(RequestField.MODEL_SPEC, spec)
-    for name, array in request.inputs.items():
-        entry = bytes_field(1, name) + bytes_field(2, _encode_tensor(array))
-        message += bytes_field(RequestField.INPUTS, entry)
+    # TensorFlow Serving ignores the model's name in replays.
+    message = encode_predict_request(request.signature, request.inputs)
     predict_log = bytes_field(PredictionLogField.REQUEST, message)
     return bytes_field(PredictionLogField.PREDICT_LOG, predict_log)
 
 
-def _encode_tensor(array: _Array) -> bytes:
+def encode_predict_request(signature: str, inputs: Mapping[str, _Array], model: str = "") -> bytes:
+    """Encodes a PredictRequest; `model` is the name of the model at the server."""
+    spec = bytes_field(ModelSpecField.NAME, model) if model else b""
+    spec += bytes_field(ModelSpecField.SIGNATURE_NAME, signature)
+    message = bytes_field(RequestField.MODEL_SPEC, spec)
+    for name, array in inputs.items():
+        entry = bytes_field(1, name) + bytes_field(2, encode_tensor(array))
+        message += bytes_field(RequestField.INPUTS, entry)
+    return message
+
+
+def encode_tensor(array: _Array) -> bytes:
+    """Encodes a TensorProto."""
     if not (array.ndim and array.size) or any(array.strides):
         return bytes(tf.make_tensor_proto(array).SerializeToString())
     # `make_zeros` repeats one element in memory, and a proto with a shape repeats a single value.
