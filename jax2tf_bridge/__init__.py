@@ -38,7 +38,7 @@ _NAMES = {
         *("deserialize", "read_function", "serialize", "write_function"),
         *("register_namedtuple_serialization", "register_pytree_node_serialization"),
     ),
-    "serve_checking": ("serve_check",),
+    "serve_checking": ("measure_load", "serve_check"),
     "stablehlo": ("from_stablehlo",),
     "targets": ("Target",),
     "to_tensorflow": ("to_tf",),

@@ -59,6 +59,7 @@ from jax2tf_bridge.serialization import (
 )
 from jax2tf_bridge.serialization import serialize as serialize
 from jax2tf_bridge.serialization import write_function as write_function
+from jax2tf_bridge.serve_checking import measure_load as measure_load
 from jax2tf_bridge.serve_checking import serve_check as serve_check
 from jax2tf_bridge.stablehlo import from_stablehlo as from_stablehlo
 from jax2tf_bridge.targets import Target as Target

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import json
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jax2tf_bridge._utils import printable
+from jax2tf_bridge._utils import TIME_TICKS, PlotAxis, nearest_ticks, printable
 from jax2tf_bridge.cli._commands import (
     NOT_NEGATIVE,
     POSITIVE,
@@ -24,11 +25,19 @@ from jax2tf_bridge.cli._commands import (
     current_folder_first,
     exported_path,
     import_reference,
+    read_example,
+    split_assignment,
 )
 from jax2tf_bridge.cli._console import Console, for_command_line, quiet_tensorflow
 from jax2tf_bridge.errors import BridgeError
 from jax2tf_bridge.saved_model import needs_x64, read_sidecar
-from jax2tf_bridge.serve_checking import run_serve_check
+from jax2tf_bridge.serve_checking import (
+    DEFAULT_CALLERS,
+    DEFAULT_SECONDS,
+    LoadOptions,
+    run_measure_load,
+    run_serve_check,
+)
 from jax2tf_bridge.storage import as_path
 
 if TYPE_CHECKING:
@@ -39,8 +48,6 @@ _DEFAULT_ROUNDS = 20
 
 _WIDTH, _HEIGHT = 720, 420
 _LEFT, _RIGHT, _TOP, _BOTTOM = 80, 20, 84, 60
-_TICKS = [m * 10.0**e for e in range(-6, 7) for m in (1, 2, 5)]
-"""Tick values of the time axis, in milliseconds."""
 _SERIES = (("JAX, jitted", "#0b6e99", "jax_ms"), ("SavedModel", "#c2410c", "saved_model_ms"))
 
 _VERIFY = """\
@@ -59,14 +66,31 @@ examples:
 _SERVE_CHECK = """\
 Loads and runs a SavedModel with another TensorFlow release, in an environment that it makes and
 keeps, and compares the results with those of the TensorFlow that is installed here, if any.
-Needs neither JAX nor TensorFlow here."""
+Needs neither JAX nor TensorFlow here.
+With --load, it serves the model instead, sends requests from several callers at once, and measures
+the answers. That needs TensorFlow here; --tensorflow and --python name one that takes the place of
+TensorFlow Serving."""
 
 _SERVE_CHECK_EXAMPLES = """\
-exit code 1 if the model does not load or run there, or gives other numbers
+exit code 1 if the model does not load or run there, or gives other numbers; with --load, if a
+request fails
 
 examples:
   jax2tf-bridge serve-check predict/1 --tensorflow 2.17
-  jax2tf-bridge serve-check predict/1 --python ~/serving/bin/python --json"""
+  jax2tf-bridge serve-check predict/1 --python ~/serving/bin/python --json
+  jax2tf-bridge serve-check predict/1 --load --callers 32 --sizes b=1..16 --plot latency.svg"""
+
+_LOAD_OPTIONS = (
+    "callers",
+    "seconds",
+    "sizes",
+    "signature",
+    "example",
+    "protocol",
+    "server",
+    "plot",
+)
+"""Options that need --load."""
 
 
 def _add_verify_options(parser: argparse.ArgumentParser) -> None:
@@ -156,17 +180,79 @@ def _add_serve_check_options(parser: argparse.ArgumentParser) -> None:
         "~/.cache/jax2tf-bridge, which is made by uv or pip when it is first needed",
     )
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
+    load = parser.add_argument_group("options for --load")
+    load.add_argument(
+        "--load", action="store_true", help="serve the model, call it, and measure the answers"
+    )
+    load.add_argument(
+        "--callers",
+        type=POSITIVE,
+        metavar="N",
+        help="number of callers; each sends a request as soon as it has an answer (default 8)",
+    )
+    load.add_argument(
+        "--seconds", type=_read_seconds, metavar="T", help="time for which they call (default 10)"
+    )
+    load.add_argument(
+        "--sizes",
+        action="append",
+        type=_read_load_sizes,
+        metavar="NAME=N,N..N",
+        help="sizes of the requests, each as often as it occurs, as b=1,1,8 or b=1..32; by "
+        "default all up to the largest bucket. Once per name",
+    )
+    load.add_argument("--signature", metavar="NAME", help="by default serving_default")
+    load.add_argument(
+        "--example",
+        type=as_path,
+        metavar="FILE",
+        help="a .npz or .json file with values of inputs by name, in place of random ones",
+    )
+    load.add_argument(
+        "--protocol",
+        choices=("gRPC", "REST"),
+        help="by default gRPC if grpcio is installed here, else REST",
+    )
+    load.add_argument(
+        "--server",
+        metavar="PATH",
+        help="TensorFlow Serving; by default TENSORFLOW_MODEL_SERVER names it, or it is on the "
+        "PATH; without one, TensorFlow runs the model here",
+    )
+    load.add_argument(
+        "--plot", type=Path, metavar="FILE.svg", help="draw the latencies over their percentiles"
+    )
+
+
+def _read_seconds(text: str) -> float:
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected more than 0 seconds. Got: {text}")
+    return number
+
+
+def _read_load_sizes(text: str) -> tuple[str, tuple[int, ...]]:
+    """Reads NAME=N,N..N.
+
+    >>> _read_load_sizes("b=1,1,6..8")
+    ('b', (1, 1, 6, 7, 8))
+    """
+    try:
+        name, values = split_assignment(text)
+        sizes: list[int] = []
+        for part in values.split(","):
+            first, dots, last = part.partition("..")
+            sizes += range(int(first), int(last) + 1) if dots else [int(first)]
+    except ValueError:
+        sizes = []
+    if not sizes:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=N,N..N, as b=1,4..8")
+    return name, tuple(sizes)
 
 
 def _verify(options: argparse.Namespace, console: Console) -> None:
     quiet_tensorflow(debug=options.debug, is_timed=_count_rounds(options) > 0)
-    if options.plot is not None:
-        check_output(options.plot, "--plot")
-        if options.plot.suffix != ".svg":
-            raise UsageError(
-                f"--plot writes SVG only, so it cannot write {options.plot}. Name the file "
-                f"{options.plot.with_suffix('.svg').name}"
-            )
+    _check_plot(options)
     if not _count_rounds(options):
         _compile_quickly()
     with console.loading("JAX", "verify"):
@@ -224,6 +310,17 @@ def _verify(options: argparse.Namespace, console: Console) -> None:
         raise BridgeError(report.problem)
 
 
+def _check_plot(options: argparse.Namespace) -> None:
+    if options.plot is None:
+        return
+    check_output(options.plot, "--plot")
+    if options.plot.suffix != ".svg":
+        raise UsageError(
+            f"--plot writes SVG only, so it cannot write {options.plot}. Name the file "
+            f"{options.plot.with_suffix('.svg').name}"
+        )
+
+
 def _compile_quickly() -> None:
     """Makes XLA compile quickly; JAX and TensorFlow read the setting when they start."""
     if not sys.modules.keys().isdisjoint(("jax", "tensorflow")):
@@ -265,9 +362,9 @@ def _plot_latency(title: str, variable: str, points: Sequence[Latency]) -> str:
     """Plots latency over a size as two lines with logarithmic axes; returns the SVG text."""
     sizes = [point.size or 1 for point in points]
     times = [t for p in points for t in (p.jax_ms, p.saved_model_ms)]
-    low, high = _nearest_ticks(min(times), max(times))
-    across = _PlotAxis(math.log2(min(sizes)), math.log2(max(sizes)), _LEFT, _WIDTH - _RIGHT)
-    up = _PlotAxis(math.log10(low), math.log10(high), _HEIGHT - _BOTTOM, _TOP)
+    low, high = nearest_ticks(min(times), max(times))
+    across = PlotAxis(math.log2(min(sizes)), math.log2(max(sizes)), _LEFT, _WIDTH - _RIGHT)
+    up = PlotAxis(math.log10(low), math.log10(high), _HEIGHT - _BOTTOM, _TOP)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
         f'width="{_WIDTH}" height="{_HEIGHT}" font-family="sans-serif" font-size="13">',
@@ -275,7 +372,7 @@ def _plot_latency(title: str, variable: str, points: Sequence[Latency]) -> str:
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
         f'<text x="{_LEFT}" y="26" font-size="16" fill="#111">{escape(title)}</text>',
     ]
-    for value in (tick for tick in _TICKS if low * 0.999 <= tick <= high * 1.001):
+    for value in (tick for tick in TIME_TICKS if low * 0.999 <= tick <= high * 1.001):
         y = up.at(math.log10(value))
         parts.append(
             f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" '
@@ -312,30 +409,64 @@ def _plot_latency(title: str, variable: str, points: Sequence[Latency]) -> str:
     return "\n".join([*parts, "</svg>", ""])
 
 
-class _PlotAxis:
-    """Axis that maps numbers to pixels; if all numbers are equal, to the middle of the axis."""
-
-    def __init__(self, low: float, high: float, begin: float, end: float) -> None:
-        margin = 0.06 * (end - begin)
-        self._low, self._span = low, high - low
-        self._begin, self._length = begin + margin, end - begin - 2 * margin
-
-    def at(self, value: float) -> float:
-        part = (value - self._low) / self._span if self._span else 0.5
-        return self._begin + part * self._length
-
-
-def _nearest_ticks(low: float, high: float) -> tuple[float, float]:
-    first = max((tick for tick in _TICKS if tick <= low), default=_TICKS[0])
-    last = min((tick for tick in _TICKS if tick >= high), default=_TICKS[-1])
-    return first, last if last > first else 10 * first
-
-
 def _serve_check(options: argparse.Namespace, console: Console) -> None:
+    if options.load:
+        _measure_load(options, console)
+        return
+    needless = [f"--{name}" for name in _LOAD_OPTIONS if getattr(options, name) is not None]
+    if needless:
+        verb = "is" if len(needless) == 1 else "are"
+        raise UsageError(f"{', '.join(needless)} {verb} for a load test: add --load")
     outcome = run_serve_check(options.directory, options.tensorflow, options.python, console.step)
     print(printable(json.dumps(outcome.as_json(), indent=2) if options.json else str(outcome)))
     if outcome.problem is not None:
         raise BridgeError(outcome.problem)
+
+
+def _measure_load(options: argparse.Namespace, console: Console) -> None:
+    _check_plot(options)
+    sizes = options.sizes or []
+    names = [name for name, _ in sizes]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"--sizes: {name} is given twice")
+    try:
+        load_options = LoadOptions(
+            callers=options.callers or DEFAULT_CALLERS,
+            seconds=options.seconds or DEFAULT_SECONDS,
+            sizes=dict(sizes) or None,
+            signature=options.signature,
+            example=None if options.example is None else read_example(options.example),
+            protocol=options.protocol,
+            server=options.server,
+            tensorflow=options.tensorflow,
+            python=options.python,
+        )
+    except BridgeError as e:
+        raise UsageError(for_command_line(e.args[0], options)) from e
+    with console.loading("TensorFlow", "serve-check --load"), _without_onednn():
+        import jax2tf_bridge.saving  # noqa: F401
+
+        sys.modules["tensorflow"].constant(0)  # this reads the variable
+    report = run_measure_load(options.directory, load_options, console.step)
+    if options.plot is not None:
+        options.plot.write_text(report.plot())
+    print(printable(json.dumps(report.as_json(), indent=2) if options.json else str(report)))
+    if report.problem is not None:
+        raise BridgeError(report.problem)
+
+
+@contextlib.contextmanager
+def _without_onednn() -> Iterator[None]:
+    """Starts TensorFlow without oneDNN, whose note it prints; processes started later have it."""
+    name = "TF_ENABLE_ONEDNN_OPTS"
+    before = os.environ.get(name)
+    os.environ.setdefault(name, "0")
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
 
 
 VERIFY = Command("verify", _VERIFY, _VERIFY_EXAMPLES, _add_verify_options, _verify)

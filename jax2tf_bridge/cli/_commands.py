@@ -5,17 +5,22 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
+import json
 import pkgutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from jax2tf_bridge._utils import did_you_mean
 from jax2tf_bridge.cli._console import Console, first_line
-from jax2tf_bridge.errors import BridgeError
+from jax2tf_bridge.errors import BridgeError, FileFormatError
 from jax2tf_bridge.saved_model import SERVING_DEFAULT
 from jax2tf_bridge.storage import AnyPath, StoragePath, as_path
 from jax2tf_bridge.targets import Target
@@ -263,3 +268,39 @@ def _list_sibling_modules(missing: str) -> list[str]:
     spec = importlib.util.find_spec(package)
     folders = (spec and spec.submodule_search_locations) or []
     return [f"{package}.{m.name}" for m in pkgutil.iter_modules(folders)]
+
+
+Example: TypeAlias = Mapping[str, Any] | Sequence[Mapping[str, Any]]
+"""Values of inputs by name, or several of them."""
+
+
+def read_example(file: AnyPath) -> Example:
+    """Reads values by name; values from JSON get the dtype of their input."""
+    kind = file.suffix.lower()
+    if kind not in (".npz", ".json"):
+        raise UsageError(
+            f"--example: expected a file .npz or .json with values of inputs by name. Got: {file}"
+        )
+    try:
+        return _read_json(file) if kind == ".json" else _read_npz(file)
+    except (ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as e:
+        raise FileFormatError(
+            f"--example: {file} cannot be read as {kind} with values of inputs by name: {e}",
+            file=str(file),
+        ) from e
+
+
+def _read_json(file: AnyPath) -> Example:
+    values = json.loads(file.read_bytes())
+    listed = values if isinstance(values, list) else [values]
+    if not listed or not all(isinstance(each, dict) for each in listed):
+        raise ValueError('expected an object, as {"ids": [[4, 8, 15]]}, or a list of such objects')
+    return values if isinstance(values, dict) else listed
+
+
+def _read_npz(file: AnyPath) -> Mapping[str, Any]:
+    with file.open("rb") as stream:
+        arrays = np.load(stream, allow_pickle=False)
+        if not isinstance(arrays, np.lib.npyio.NpzFile):
+            raise ValueError("it holds one array without a name; write it with np.savez")
+        return {name: arrays[name] for name in arrays.files}

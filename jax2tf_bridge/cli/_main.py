@@ -70,7 +70,8 @@ def run(argv: Sequence[str] | None) -> int:
     """
     options = argparse.Namespace(debug=False)
     words = sys.argv[1:] if argv is None else argv
-    quiet_tensorflow(debug="--debug" in words, is_timed="verify" in words[:1])
+    is_timed = "verify" in words[:1] or "--load" in words
+    quiet_tensorflow(debug="--debug" in words, is_timed=is_timed)
     try:
         options = parse(words)
         options.run(options, Console(verbose=options.verbose))

@@ -4,31 +4,28 @@ from __future__ import annotations
 
 import argparse
 import errno
-import json
 import shlex
-import zipfile
-import zlib
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from jax2tf_bridge._utils import number_of, printable
 from jax2tf_bridge.cli._commands import (
     NAMED_PATH,
     NOT_NEGATIVE,
     Command,
+    Example,
     UsageError,
     add_for_converters,
     add_no_xla,
     add_output,
     map_signatures,
     named_path,
+    read_example,
     split_assignment,
 )
 from jax2tf_bridge.cli._console import Console, for_command_line
 from jax2tf_bridge.cli._versions import add_publishing_options
-from jax2tf_bridge.errors import FileFormatError, make_path_error
+from jax2tf_bridge.errors import make_path_error
 from jax2tf_bridge.portable import PortableFunction, apply_target
 from jax2tf_bridge.publishing import (
     NewVersion,
@@ -54,9 +51,6 @@ if TYPE_CHECKING:
 
 _BOOLEANS = {"true": True, "false": False}
 _PADDING_OPTIONS = ("oversize", "mask", "pad_values", "unchecked_padding")
-
-_Example: TypeAlias = Mapping[str, Any] | Sequence[Mapping[str, Any]]
-"""Type of `Signature.example`."""
 
 _SAVE = """\
 Writes the functions in files as the signatures of a SavedModel, with their gradients; a single
@@ -375,7 +369,7 @@ def _make_signatures(
     """
     from jax2tf_bridge.saving import Signature, SignatureInputs
 
-    example = {} if options.example is None else _read_example(options.example)
+    example = {} if options.example is None else read_example(options.example)
     inputs: dict[str, SignatureInputs] = {}
     if len(functions) > 1:
         takes_params = options.params is not None
@@ -398,7 +392,7 @@ def _make_signatures(
 
 def _make_signature(
     function: PortableFunction,
-    example: _Example,
+    example: Example,
     options: argparse.Namespace,
     other_inputs: Collection[str],
     other_variables: Collection[str],
@@ -462,38 +456,6 @@ def _read_names(text: str) -> Sequence[str]:
     if not all(name.isidentifier() for name in names):
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME,NAME, as n or b,n")
     return names
-
-
-def _read_example(file: AnyPath) -> _Example:
-    """Reads values by name; values from JSON get the dtype of their input."""
-    kind = file.suffix.lower()
-    if kind not in (".npz", ".json"):
-        raise UsageError(
-            f"--example: expected a file .npz or .json with values of inputs by name. Got: {file}"
-        )
-    try:
-        return _read_json(file) if kind == ".json" else _read_npz(file)
-    except (ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as e:
-        raise FileFormatError(
-            f"--example: {file} cannot be read as {kind} with values of inputs by name: {e}",
-            file=str(file),
-        ) from e
-
-
-def _read_json(file: AnyPath) -> _Example:
-    values = json.loads(file.read_bytes())
-    listed = values if isinstance(values, list) else [values]
-    if not listed or not all(isinstance(each, dict) for each in listed):
-        raise ValueError('expected an object, as {"ids": [[4, 8, 15]]}, or a list of such objects')
-    return values if isinstance(values, dict) else listed
-
-
-def _read_npz(file: AnyPath) -> Mapping[str, Any]:
-    with file.open("rb") as stream:
-        arrays = np.load(stream, allow_pickle=False)
-        if not isinstance(arrays, np.lib.npyio.NpzFile):
-            raise ValueError("it holds one array without a name; write it with np.savez")
-        return {name: arrays[name] for name in arrays.files}
 
 
 SAVE = Command("save", _SAVE, _SAVE_EXAMPLES, _add_save_options, _save)

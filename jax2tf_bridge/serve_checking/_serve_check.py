@@ -26,6 +26,7 @@ from jax2tf_bridge.serve_checking._calls import (
 from jax2tf_bridge.serve_checking._tensorflow_environments import (
     Environment,
     ShowStep,
+    check_release,
     describe_environment,
     find_environment,
 )
@@ -195,7 +196,7 @@ def run_serve_check(
             )
         )
     if tensorflow is not None:
-        _check_release(tensorflow)
+        check_release(tensorflow)
     with step(f"reading {directory}"):
         contents = read_saved_model(directory)
         calls = list_calls(contents)
@@ -214,20 +215,6 @@ def run_serve_check(
             with step("running them in the TensorFlow here"):
                 here = run_calls(Path(sys.executable), folder, calls, is_other=False)
     return ServeCheck(_collect_facts(directory, environment, description, calls, there, here))
-
-
-def _check_release(release: str) -> None:
-    minor = ".".join(release.split(".")[:2])
-    if minor in TENSORFLOW_RELEASES:
-        return
-    oldest, *_, newest = TENSORFLOW_RELEASES
-    tensorflow = Argument("tensorflow", release)
-    raise TargetError(
-        Message(
-            *(tensorflow, f": the bridge knows the releases {oldest} to {newest}. For "),
-            *("another release, pass an interpreter that has it with ", Argument("python"), "."),
-        )
-    )
 
 
 def _collect_facts(

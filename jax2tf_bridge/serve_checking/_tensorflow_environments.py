@@ -18,6 +18,7 @@ from typing import Protocol, TypeAlias
 
 from jax2tf_bridge._utils import one_line
 from jax2tf_bridge.errors import Argument, BridgeError, Message, TargetError
+from jax2tf_bridge.targets import TENSORFLOW_RELEASES
 
 ShowStep: TypeAlias = Callable[[str], AbstractContextManager[None]]
 """Context manager factory that shows a progress text during a `with` block."""
@@ -56,6 +57,22 @@ class Environment:
     python: Path
     version: tuple[int, int]
     tensorflow: str | None
+
+
+def check_release(release: str) -> None:
+    """Raises TargetError for a release that the bridge does not know."""
+    minor = ".".join(release.split(".")[:2])
+    if minor in TENSORFLOW_RELEASES:
+        return
+    oldest, *_, newest = TENSORFLOW_RELEASES
+    raise TargetError(
+        Message(
+            Argument("tensorflow", release),
+            f": the bridge knows the releases {oldest} to {newest}. For another release, pass an "
+            "interpreter that has it with ",
+            *(_PYTHON, "."),
+        )
+    )
 
 
 def describe_environment(python: Path, release: str | None) -> Environment:

@@ -24,7 +24,7 @@ LABELS = {
     "shape_poly": "//shape_poly",
 }
 # Where a distribution is not called as what it installs.
-DISTRIBUTIONS = {"orbax": "orbax_checkpoint", "z3": "z3_solver"}
+DISTRIBUTIONS = {"grpc": "grpcio", "orbax": "orbax_checkpoint", "z3": "z3_solver"}
 
 
 def label_of(package: str) -> str:

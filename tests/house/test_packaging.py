@@ -19,6 +19,7 @@ PROJECT = SETTINGS["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 DISTRIBUTIONS = {
     "google_crc32c": "google-crc32c",
+    "grpc": "grpcio",
     "orbax": "orbax-checkpoint",
     "PIL": "pillow",
     "sklearn": "scikit-learn",
@@ -26,7 +27,12 @@ DISTRIBUTIONS = {
     "z3": "z3-solver",
 }
 # These come with what is declared, by the contract between the packages.
-BROUGHT_ALONG = {"jaxlib": "jax", "keras": "tensorflow", "google": "tensorflow"}
+BROUGHT_ALONG = {
+    "jaxlib": "jax",
+    "keras": "tensorflow",
+    "google": "tensorflow",
+    "grpc": "tensorflow",
+}
 
 
 def _names(requirements: list[str]) -> set[str]:
@@ -72,7 +78,7 @@ def test_what_is_declared_is_imported() -> None:
 def test_tests_import_only_what_the_test_extra_brings() -> None:
     declared = _names(PROJECT["dependencies"]) | _names(["jax2tf-bridge[all,tensorflow,test]"])
     # The environments that tests/consumers and tests/serving make have these.
-    declared |= {"ai_edge_litert", "grpc", "onnxruntime", "openvino", "tf2onnx"}
+    declared |= {"ai_edge_litert", "onnxruntime", "openvino", "tf2onnx"}
     for name, place in _third_parties("tests").items():
         assert name in declared, f"{place}: {name} is not in the extra 'test'"
 

@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
+from jax2tf_bridge.serve_checking import SERVER_VARIABLE, find_server
 from tests.consumers.harness import Harness, NotAvailableError
-from tests.serving.server import PROGRAM, Runtime, find_server
+from tests.serving.server import Runtime
 
 RELEASE = "2.19.1"
 
@@ -17,7 +18,9 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Runtime:
     """Returns the server, and an environment with its TensorFlow."""
     program = find_server()
     if program is None:
-        pytest.skip(f"there is no TensorFlow Serving: {PROGRAM} names none, nor does the PATH")
+        pytest.skip(
+            f"there is no TensorFlow Serving: {SERVER_VARIABLE} names none, nor does the PATH"
+        )
     harness = Harness(tmp_path_factory.mktemp("harness"), lambda text: print(text, file=sys.stderr))
     try:
         return Runtime(program, harness.consumer_python(RELEASE))

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import shlex
-import shutil
 import socket
 import subprocess
 import time
@@ -17,14 +15,8 @@ from pathlib import Path
 
 from tests.consumers.environments import process_environment
 
-PROGRAM = "TENSORFLOW_MODEL_SERVER"
 _SECONDS_TO_START = 120
 _SECONDS_TO_STOP = 20
-
-
-def find_server() -> str | None:
-    """Returns the path of TensorFlow Serving; None if this machine has none."""
-    return os.environ.get(PROGRAM) or shutil.which("tensorflow_model_server")
 
 
 @dataclass(frozen=True)
@@ -176,3 +168,20 @@ def _find_free_ports(count: int) -> list[int]:
         for each in sockets:
             each.bind(("localhost", 0))
         return [each.getsockname()[1] for each in sockets]
+
+
+def wrap_server(runtime: Runtime, folder: Path) -> Path:
+    """Writes a script that runs the server with the libraries of an environment's TensorFlow.
+
+    The script compiles as XLA does by default.
+    """
+    script = folder / "tensorflow_model_server"
+    script.write_text(
+        "#!/bin/sh\n"
+        "unset XLA_FLAGS\n"
+        f"LD_LIBRARY_PATH={shlex.quote(str(runtime.libraries))}\n"
+        "export LD_LIBRARY_PATH\n"
+        f'exec {shlex.quote(runtime.program)} "$@"\n'
+    )
+    script.chmod(0o755)
+    return script

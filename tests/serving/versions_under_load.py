@@ -31,6 +31,7 @@ from jax2tf_bridge.publishing import (
     rollback,
 )
 from jax2tf_bridge.saving.serving._instructions import make_serving_instructions
+from jax2tf_bridge.serve_checking import find_server
 from scripts._env import ROOT
 from tests.consumers.environments import process_environment
 from tests.consumers.harness import Harness
@@ -41,7 +42,6 @@ from tests.serving.server import (
     Instructions,
     Runtime,
     Server,
-    find_server,
     read_instructions,
     serving,
 )

@@ -1,0 +1,263 @@
+"""Starts TensorFlow Serving, and reads its metrics."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from jax2tf_bridge._utils import one_line
+from jax2tf_bridge.errors import BridgeError
+
+if TYPE_CHECKING:
+    from jax2tf_bridge.saving import ServingInstructions
+
+SERVER_VARIABLE = "TENSORFLOW_MODEL_SERVER"
+"""Environment variable with the path of TensorFlow Serving."""
+
+_PROGRAM = "tensorflow_model_server"
+_SECONDS_TO_LOAD = 600
+_SECONDS_TO_STOP = 20
+_SECONDS_TO_POLL = 0.1
+_METRICS_PATH = "/metrics"
+_MONITORING_FILE = "monitoring.txt"
+_SAMPLE = re.compile(r"([\w:]+)\{(.*?)\} (\S+)")
+"""Line of a sample in Prometheus' text format."""
+_BATCH_SIZE = re.compile(r'execution_batch_size="(\d+)"')
+
+
+def find_server() -> str | None:
+    """Returns the path of TensorFlow Serving; None if this machine has none."""
+    return os.environ.get(SERVER_VARIABLE) or shutil.which(_PROGRAM)
+
+
+@dataclass(frozen=True)
+class BatchCount:
+    """Batches of one size that a server ran.
+
+    Attributes:
+      size: the number of rows, with padding.
+      batches: the number of batches.
+      padding: the number of rows of padding in all of them.
+    """
+
+    size: int
+    batches: int
+    padding: int
+
+
+@dataclass(frozen=True)
+class ServerMetrics:
+    """Numbers that a server has counted since it started.
+
+    Attributes:
+      compiles: the number of programs that XLA compiled.
+      compile_seconds: the time that this took, with the programs that were read.
+      programs_read: the number of programs that were read from XLA's compile cache.
+      batches: the batches by size, increasing; empty if requests are not joined.
+    """
+
+    compiles: int
+    compile_seconds: float
+    programs_read: int = 0
+    batches: tuple[BatchCount, ...] = ()
+
+    def since(self, earlier: ServerMetrics) -> ServerMetrics:
+        """Returns what was counted after `earlier`."""
+        before = {each.size: each for each in earlier.batches}
+        zero = BatchCount(0, 0, 0)
+        batches = (
+            BatchCount(
+                each.size,
+                each.batches - before.get(each.size, zero).batches,
+                each.padding - before.get(each.size, zero).padding,
+            )
+            for each in self.batches
+        )
+        return ServerMetrics(
+            self.compiles - earlier.compiles,
+            self.compile_seconds - earlier.compile_seconds,
+            self.programs_read - earlier.programs_read,
+            tuple(each for each in batches if each.batches),
+        )
+
+
+def parse_metrics(text: str) -> ServerMetrics:
+    """Parses the metrics of TensorFlow Serving in Prometheus' text format.
+
+    >>> parse_metrics(":tensorflow:core:xla_compilations{} 3").compiles
+    3
+    """
+    samples: dict[str, dict[str, float]] = {}
+    for name, labels, value in _SAMPLE.findall(text):
+        samples.setdefault(name.rpartition(":tensorflow:")[2], {})[labels] = float(value)
+    counts = samples.get("serving:batching_session:padding_size_count", {})
+    sums = samples.get("serving:batching_session:padding_size_sum", {})
+    batches = [
+        BatchCount(int(size[1]), int(count), round(sums.get(labels, 0)))
+        for labels, count in counts.items()
+        if (size := _BATCH_SIZE.search(labels))
+    ]
+    compiles, microseconds, read = (
+        sum(samples.get(f"core:{name}", {}).values())
+        for name in (
+            "xla_compilations",
+            "xla_compilation_time_usecs",
+            "persistent_cache_load_count",
+        )
+    )
+    return ServerMetrics(
+        int(compiles - read),  # TensorFlow counts programs that it reads as compiled
+        microseconds / 1e6,
+        int(read),
+        tuple(sorted(batches, key=lambda each: each.size)),
+    )
+
+
+@dataclass(frozen=True)
+class RunningServer:
+    """TensorFlow Serving with a loaded model.
+
+    Attributes:
+      model: the name of the model.
+      grpc_port, rest_port: where it listens.
+      process: the process.
+    """
+
+    model: str
+    grpc_port: int
+    rest_port: int
+    process: subprocess.Popen[bytes]
+
+    def read_metrics(self) -> ServerMetrics:
+        """Reads the numbers that the server has counted so far.
+
+        Raises:
+          OSError: the server does not answer.
+        """
+        return parse_metrics(self._get(_METRICS_PATH).decode())
+
+    def read_state(self) -> tuple[str, str]:
+        """Reads the state of the model, and its error message; empty while it has none.
+
+        Raises:
+          OSError: the server does not answer.
+        """
+        answer = json.loads(self._get(f"/v1/models/{quote(self.model)}"))
+        versions = answer.get("model_version_status")
+        if not versions:
+            return "", ""
+        return versions[0]["state"], versions[0]["status"]["error_message"]
+
+    def _get(self, path: str) -> bytes:
+        # Unlike urllib.request, this ignores the settings for proxies.
+        connection = http.client.HTTPConnection("localhost", self.rest_port)
+        with contextlib.closing(connection):
+            connection.request("GET", path)
+            return connection.getresponse().read()
+
+
+@contextlib.contextmanager
+def start_server(
+    program: str, instructions: ServingInstructions, folder: Path
+) -> Iterator[RunningServer]:
+    """Runs TensorFlow Serving as the instructions say, at free ports; stops it at the end.
+
+    Yields once the model is loaded.
+
+    Args:
+      program: the path of the server.
+      instructions: the command, the environment variables and the batching file.
+      folder: an empty folder for the log and the settings of the server.
+
+    Raises:
+      BridgeError: the server does not start, or does not load the model.
+    """
+    grpc_port, rest_port = _find_free_ports(2)
+    options = dict(option.partition("=")[::2] for option in instructions.command[1:])
+    options |= {
+        "--port": str(grpc_port),
+        "--rest_api_port": str(rest_port),
+        "--monitoring_config_file": _MONITORING_FILE,
+        "--max_num_load_retries": "0",  # by default the server tries for five minutes
+    }
+    (folder / _MONITORING_FILE).write_text(
+        f'prometheus_config {{ enable: true path: "{_METRICS_PATH}" }}\n'
+    )
+    if instructions.batching is not None:
+        (folder / instructions.batching_file).write_text(str(instructions.batching))
+    variables = {**os.environ, **instructions.environment}
+    variables.pop("TF_CPP_MIN_LOG_LEVEL", None)  # the log says why a model is not loaded
+    log = folder / "server.log"
+    with log.open("wb") as output:
+        try:
+            process = subprocess.Popen(
+                [program, *(f"{name}={value}" for name, value in options.items())],
+                cwd=folder,
+                env=variables,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        except OSError as e:
+            raise BridgeError(f"{program} cannot be started: {e.strerror}.") from e
+        try:
+            server = RunningServer(options["--model_name"], grpc_port, rest_port, process)
+            _wait_until_loaded(server, program, log)
+            yield server
+        finally:
+            process.terminate()
+            try:
+                process.wait(_SECONDS_TO_STOP)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _wait_until_loaded(server: RunningServer, program: str, log: Path) -> None:
+    end = time.monotonic() + _SECONDS_TO_LOAD
+    while time.monotonic() < end:
+        if server.process.poll() is not None:
+            lines = log.read_text(errors="replace").strip().splitlines()
+            raise BridgeError(
+                f"{program} ended with {server.process.returncode} before it had loaded the model: "
+                f"{one_line(lines[-1]) if lines else 'it printed nothing'}"
+            )
+        state, reason = "", ""
+        with contextlib.suppress(ConnectionError):
+            state, reason = server.read_state()
+        if state == "AVAILABLE":
+            return
+        if state == "END":
+            raise BridgeError(f"{program} does not load the model: {one_line(reason)}")
+        time.sleep(_SECONDS_TO_POLL)
+    raise BridgeError(f"{program} has not loaded the model after {_SECONDS_TO_LOAD} seconds.")
+
+
+def _find_free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("localhost", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def read_peak_memory(process_id: int) -> int | None:
+    """Returns the largest resident memory of a process in bytes; None where there is no /proc."""
+    try:
+        status = Path("/proc", str(process_id), "status").read_text()
+    except OSError:
+        return None
+    found = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
+    return None if found is None else int(found[1]) * 1024
