@@ -21,7 +21,8 @@ W = np.random.default_rng(0).normal(size=(28, 10)).astype(np.float32)
 def test_a_load_is_measured(
     runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(SERVER_VARIABLE, str(wrap_server(runtime, tmp_path)))
+    program = wrap_server(runtime, tmp_path)
+    monkeypatch.setenv(SERVER_VARIABLE, str(program))
     saved = save(
         tmp_path / "dense" / "1",
         Signature(
@@ -46,7 +47,15 @@ def test_a_load_is_measured(
     assert report.peak_bytes is not None
     assert report.peak_bytes > 10**8
     assert 0 < report.p50_ms <= report.p99_ms <= report.max_ms
-    report = measure_load(saved.path, callers=2, seconds=0.5, sizes={"b": [1, 33]}, protocol="REST")
+    monkeypatch.chdir(tmp_path)
+    report = measure_load(
+        saved.path,
+        callers=2,
+        seconds=0.5,
+        sizes={"b": [1, 33]},
+        protocol="REST",
+        server=f"./{program.name}",
+    )
     assert report.protocol == "REST"
     assert report.requests > 0
     assert [*report.failures] == ["400: Task size 33 is larger than maximum input batch size 32"]

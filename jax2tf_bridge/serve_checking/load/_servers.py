@@ -199,11 +199,13 @@ def start_server(
         (folder / instructions.batching_file).write_text(str(instructions.batching))
     variables = {**os.environ, **instructions.environment}
     variables.pop("TF_CPP_MIN_LOG_LEVEL", None)  # the log says why a model is not loaded
+    # It runs in another folder, where a relative path would name another file.
+    found = os.path.abspath(shutil.which(program) or program)
     log = folder / "server.log"
     with log.open("wb") as output:
         try:
             process = subprocess.Popen(
-                [program, *(f"{name}={value}" for name, value in options.items())],
+                [found, *(f"{name}={value}" for name, value in options.items())],
                 cwd=folder,
                 env=variables,
                 stdin=subprocess.DEVNULL,
