@@ -33,7 +33,9 @@ _NAMES = {
     "publishing": (
         *("latest_version", "list_versions", "promote", "published_versions", "rollback"),
     ),
-    "saving": ("Padding", "Processing", "Signature", "assign_weights", "choose_buckets"),
+    "saving": (
+        *("Batching", "Padding", "Processing", "Signature", "assign_weights", "choose_buckets"),
+    ),
     "serialization": (
         *("deserialize", "read_function", "serialize", "write_function"),
         *("register_namedtuple_serialization", "register_pytree_node_serialization"),

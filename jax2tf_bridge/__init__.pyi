@@ -44,6 +44,7 @@ from jax2tf_bridge.publishing import list_versions as list_versions
 from jax2tf_bridge.publishing import promote as promote
 from jax2tf_bridge.publishing import published_versions as published_versions
 from jax2tf_bridge.publishing import rollback as rollback
+from jax2tf_bridge.saving import Batching as Batching
 from jax2tf_bridge.saving import Padding as Padding
 from jax2tf_bridge.saving import Processing as Processing
 from jax2tf_bridge.saving import Signature as Signature

@@ -148,6 +148,12 @@ def _retarget_directory(options: argparse.Namespace, target: Target, console: Co
             f"{source} consists of TensorFlow's own operations and has no module to retarget. "
             "Every newer release can run it."
         )
+    joined = [entry.name for entry in contents.entries if entry.joins_requests]
+    if target.for_converters and joined:
+        raise BridgeError(
+            f"{source} cannot be rewritten for converters: {joined[0]} joins requests with "
+            "TensorFlow's BatchFunction, which they do not know. Save the model without batching."
+        )
     graph, functions = (_retarget_graph if target.xla else _rewrite_graph)(
         contents, target, console
     )

@@ -183,6 +183,12 @@ def _add_common_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="compile the model with XLA now, and save the compiled programs with it",
     )
+    parser.add_argument(
+        "--batching",
+        action="store_true",
+        help="join the requests of concurrent callers in the model itself, for callers without "
+        "TensorFlow Serving; needs --buckets for the rows",
+    )
 
 
 def _check_save_options(options: argparse.Namespace) -> None:
@@ -257,7 +263,8 @@ def _publish_weights(options: argparse.Namespace, console: Console) -> None:
     if options.params is None:
         raise UsageError("publish needs FILE, or --params with new weights for the newest version")
     trainable = ("trainable", "no_trainable")
-    names = (*trainable, "buckets", *_PADDING_OPTIONS, "precompile", "no_xla", "for_converters")
+    names = (*trainable, "buckets", *_PADDING_OPTIONS, "precompile", "batching")
+    names += ("no_xla", "for_converters")
     refused = [_flag(name) for name in names if getattr(options, name)]
     refused += [_flag(n) for n in ("example", "vjp_order") if getattr(options, n) is not None]
     if refused:
@@ -331,7 +338,7 @@ def _describe_dropped_buckets(root: AnyPath, options: argparse.Namespace) -> str
 
 
 def _make_save_options(options: argparse.Namespace, *, overwrite: bool) -> SaveOptions:
-    from jax2tf_bridge.saving import BucketOptions, SaveOptions
+    from jax2tf_bridge.saving import Batching, BucketOptions, SaveOptions
 
     oversize: Any = dict(options.oversize) or None
     if oversize is not None and "" in oversize:
@@ -341,6 +348,7 @@ def _make_save_options(options: argparse.Namespace, *, overwrite: bool) -> SaveO
         vjp_order=options.vjp_order,
         buckets=BucketOptions(dict(options.buckets) or None, oversize),
         precompile=options.precompile,
+        batching=Batching() if options.batching else None,
         overwrite=overwrite,
     )
 

@@ -15,6 +15,7 @@ from jax2tf_bridge.errors import Argument, Message, SavingError, make_path_error
 from jax2tf_bridge.publishing import Origin, check_complete, latest_version, publish_version
 from jax2tf_bridge.saved_model import read_sidecar
 from jax2tf_bridge.saving import (
+    Batching,
     Buckets,
     ExpectedSizes,
     Oversize,
@@ -41,6 +42,7 @@ class PublishOptions(TypedDict, total=False):
     expected_sizes: ExpectedSizes | None
     warm_up: bool
     precompile: bool
+    batching: Batching | None
     platforms: Sequence[str] | None
     target: Target | None
 

@@ -15,6 +15,7 @@ from jax2tf_bridge.errors import BridgeError, SavingError
 from jax2tf_bridge.portable import AUTO, PortableFunction, apply_target, unwrap_portable
 from jax2tf_bridge.saved_model import SERVING_DEFAULT
 from jax2tf_bridge.saving import (
+    Batching,
     BucketOptions,
     Buckets,
     ExpectedSizes,
@@ -49,6 +50,7 @@ def save(
     expected_sizes: ExpectedSizes | None = None,
     warm_up: bool = True,
     precompile: bool = False,
+    batching: Batching | None = None,
     platforms: Sequence[str] | None = None,
     target: Target | None = None,
     overwrite: bool = False,
@@ -90,6 +92,10 @@ def save(
       precompile: whether to run these requests now and store the programs that XLA compiles;
         `serving` of the result has the setting that makes TensorFlow use them. In a version folder
         (whose name is a number) the programs also go to `xla_cache` beside the versions.
+      batching: how the signatures join the requests of concurrent callers, for callers in one
+        process without TensorFlow Serving, as `Batching()`. The batch dimension needs buckets, and
+        no other size may be open. Signatures then have no gradient; the methods of the loaded model
+        keep theirs, and join nothing.
       platforms: the platforms of JAX functions, as in `export`.
       target: the target of JAX functions, as in `export`. A target without XLA also applies to
         portable functions: they become TensorFlow's own operations.
@@ -132,6 +138,7 @@ def save(
         buckets=BucketOptions(buckets, oversize, expected_sizes),
         warm_up=warm_up,
         precompile=precompile,
+        batching=batching,
         overwrite=overwrite,
     )
     with reraise_interrupts() as check_interrupts:

@@ -429,7 +429,9 @@ def _check_gradients(contents: SavedModelContents) -> Iterator[Finding]:
     by_text = _group(
         (_describe_gradient(entry.gradient), entry.name)
         for entry in contents.entries
-        if entry.gradient is not None and not _is_default(entry.gradient)
+        if entry.gradient is not None
+        and not entry.joins_requests
+        and not _is_default(entry.gradient)
     )
     for (text, remedy), names in by_text.items():
         signatures = some([shorten_text(name, 100) for name in dict.fromkeys(names)])

@@ -141,7 +141,9 @@ def _describe_signature(
     return {
         **described,
         "own_operations": own is not None,
-        "own_gradient": own is not None and own.tensorflow_differentiates,
+        "own_gradient": own is not None
+        and own.tensorflow_differentiates
+        and not entry.joins_requests,
         "inputs": [
             {**_describe_port(p, known.get("inputs")), "has_default": p.has_default}
             for p in entry.inputs
@@ -151,6 +153,7 @@ def _describe_signature(
         "unchecked_padding": _filter_names(known.get("unchecked_padding")),
         "masks": list(_as_mapping(known.get("masks"))),
         "pad_values": {n: _as_text(v) for n, v in _as_mapping(known.get("pad_values")).items()},
+        "joins_requests": entry.joins_requests,
     }
 
 
@@ -353,6 +356,8 @@ def format_signature_facts(signature: Mapping[str, Any]) -> str:
         parts.append("TensorFlow's own operations")
     if signature["own_gradient"]:
         parts.append("gradients to any order")
+    elif signature["joins_requests"]:
+        parts.append("no gradient")
     else:
         parts.append("runs no module" if gradient is None else format_gradients(gradient["orders"]))
     return "; ".join([*parts, *bucket_texts(buckets or {}), *list_padding_options(signature)])
@@ -361,7 +366,10 @@ def format_signature_facts(signature: Mapping[str, Any]) -> str:
 def list_padding_options(signature: Mapping[str, Any]) -> list[str]:
     """Lists the padding options of a signature."""
     return padding_texts(
-        signature["pad_values"], signature["masks"], signature["unchecked_padding"]
+        signature["pad_values"],
+        signature["masks"],
+        signature["unchecked_padding"],
+        joins_requests=signature["joins_requests"],
     )
 
 

@@ -42,6 +42,7 @@ class EntryPoint:
       inputs, outputs: the inputs and outputs of a signature; empty for a method.
       modules: maps the numbers of the modules that it runs to the order of differentiation.
       gradient: the stored gradients; None if it runs no module.
+      joins_requests: whether it runs BatchFunction, which joins requests and has no gradient.
     """
 
     name: str
@@ -50,6 +51,7 @@ class EntryPoint:
     outputs: tuple[SignaturePort, ...]
     modules: Mapping[int, int]
     gradient: GradientOrders | None
+    joins_requests: bool = False
 
 
 @dataclass(frozen=True)
@@ -289,6 +291,9 @@ def _entry(
         if module.function in reached.orders and (module.function or module.node in reached.main)
     }
     gradient = _gradient(graph, reached, orders) if orders else None
+    joins_requests = _joins_requests(graph, reached)
+    if gradient is not None and joins_requests:
+        gradient = GradientOrders(0, "it joins the requests of several callers")
     return EntryPoint(
         name,
         signature is not None,
@@ -296,6 +301,7 @@ def _entry(
         tuple(outputs[name] for name in sorted(outputs)),
         orders,
         gradient,
+        joins_requests,
     )
 
 
@@ -311,3 +317,13 @@ def _gradient(
                 if node.op == "PreventGradient" and (text := node.text("message")):
                     return GradientOrders(highest, text)
     return GradientOrders(highest, "")
+
+
+def _joins_requests(graph: Graph, reached: ReachableFunctions) -> bool:
+    return any(
+        node.op == "BatchFunction"
+        for function, order in reached.orders.items()
+        if order == 0
+        for node in graph.functions.get(function, graph.main).nodes
+        if function or node.name in reached.main
+    )

@@ -68,6 +68,7 @@ class SignatureEntry:
       pad_values: the pad values other than 0, by input, in Python's syntax, because JSON has no
         "-inf".
       any_padding: whether sequences may be padded with any values, not only with their pad values.
+      batching: the settings with which it joins concurrent requests, by name; None if it does not.
     """
 
     inputs: Mapping[str, ArrayEntry]
@@ -79,6 +80,7 @@ class SignatureEntry:
     unchecked_padding: tuple[str, ...] = ()
     pad_values: Mapping[str, str] = field(default_factory=dict)
     any_padding: bool = False
+    batching: Mapping[str, int] | None = None
 
     def pad_numbers(self) -> dict[str, complex]:
         """Returns the pad values as numbers."""
@@ -348,6 +350,7 @@ _ADDED: Mapping[str, tuple[int, Any]] = {
     "unchecked_padding": (2, []),
     "pad_values": (3, {}),
     "any_padding": (4, False),
+    "batching": (4, None),
 }
 
 
@@ -357,7 +360,7 @@ def _decode_signature(place: JsonValue, version: int) -> tuple[SignatureEntry, s
         *_SIGNATURE_FIELDS, *there
     )
     defaults = {name: JsonValue(value, "") for name, (_, value) in _ADDED.items()}
-    masks, unchecked, pad_values, any_padding = {
+    masks, unchecked, pad_values, any_padding, batching = {
         **defaults,
         **dict(zip(there, rest, strict=True)),
     }.values()
@@ -376,6 +379,9 @@ def _decode_signature(place: JsonValue, version: int) -> tuple[SignatureEntry, s
         unchecked_padding=tuple(name.text() for name in unchecked.elements()),
         pad_values={name: value.number_text() for name, value in pad_values.items()},
         any_padding=any_padding.flag(),
+        batching=None
+        if batching.value is None
+        else {name: value.integer(0) for name, value in batching.items()},
     )
     for name, value in pad_values.items():
         if name not in entry.inputs:
@@ -437,7 +443,11 @@ def bucket_texts(buckets: Mapping[str, Iterable[int]]) -> list[str]:
 
 
 def padding_texts(
-    pad_values: Mapping[str, str], masks: Iterable[str], unchecked: Iterable[str]
+    pad_values: Mapping[str, str],
+    masks: Iterable[str],
+    unchecked: Iterable[str],
+    *,
+    joins_requests: bool = False,
 ) -> list[str]:
     """Describes options of the padding.
 
@@ -445,6 +455,7 @@ def padding_texts(
       pad_values: the pad values by input, as text.
       masks: the arguments that padding fills in.
       unchecked: the variables whose padding was not checked.
+      joins_requests: whether the rows of several requests are padded together.
 
     >>> padding_texts({"ids": "1"}, ["mask"], ["n"])
     ['ids padded with 1', 'mask filled by the buckets', 'not checked: padding of n']
@@ -452,4 +463,5 @@ def padding_texts(
     texts = [f"{name} padded with {value}" for name, value in pad_values.items()]
     filled, not_tried = ", ".join(masks), ", ".join(unchecked)
     texts += [f"{filled} filled by the buckets"] if filled else []
-    return texts + ([f"not checked: padding of {not_tried}"] if not_tried else [])
+    texts += [f"not checked: padding of {not_tried}"] if not_tried else []
+    return texts + (["joins concurrent requests"] if joins_requests else [])

@@ -17,7 +17,7 @@ from jax2tf_bridge.saving._report import Published, SavedModel, SavedSignature
 from jax2tf_bridge.saving._save import SaveOptions as SaveOptions
 from jax2tf_bridge.saving._save import save_functions as save_functions
 from jax2tf_bridge.saving.buckets import Oversize, choose_buckets
-from jax2tf_bridge.saving.serving import BatchingParameters, ServingInstructions
+from jax2tf_bridge.saving.serving import Batching, BatchingParameters, ServingInstructions
 from jax2tf_bridge.saving.serving import encode_predict_request as encode_predict_request
 from jax2tf_bridge.saving.serving import encode_tensor as encode_tensor
 from jax2tf_bridge.saving.serving import read_instructions as read_instructions
@@ -28,6 +28,7 @@ from jax2tf_bridge.saving.weights import leaf_names as leaf_names
 from jax2tf_bridge.saving.weights import open_params as open_params
 
 __all__ = [
+    "Batching",
     "BatchingParameters",
     "Buckets",
     "ExpectedSizes",

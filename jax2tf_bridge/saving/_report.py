@@ -52,13 +52,17 @@ class SavedSignature:
 
     @staticmethod
     def of(
-        endpoint: Endpoint, inputs: Mapping[str, ServedArray], outputs: Mapping[str, ServedArray]
+        endpoint: Endpoint,
+        inputs: Mapping[str, ServedArray],
+        outputs: Mapping[str, ServedArray],
+        *,
+        joins_requests: bool,
     ) -> SavedSignature:
         """Describes an endpoint that was saved with these inputs and outputs."""
         fixed = fixed_sizes(endpoint)
         code = format_open_call(endpoint) if fixed else ""
         problem = _find_gradient_problem(endpoint)
-        buckets = _format_buckets(endpoint.bucketing)
+        buckets = _format_buckets(endpoint.bucketing, joins_requests=joins_requests)
         return SavedSignature(
             inputs, outputs, endpoint.function.order, problem, fixed, code, buckets
         )
@@ -218,12 +222,14 @@ def format_open_call(endpoint: Endpoint) -> str:
     return f"{caller}(..., polymorphic_shapes={value})"
 
 
-def _format_buckets(bucketing: Bucketing | None) -> str:
+def _format_buckets(bucketing: Bucketing | None, *, joins_requests: bool) -> str:
     if bucketing is None:
         return ""
     pads = {name: number_text(value) for name, value in bucketing.pad_values.items()}
     texts = bucket_texts(bucketing.sizes)
-    texts += padding_texts(pads, bucketing.masks, bucketing.unchecked)
+    texts += padding_texts(
+        pads, bucketing.masks, bucketing.unchecked, joins_requests=joins_requests
+    )
     return "; ".join(texts)
 
 

@@ -36,6 +36,11 @@ from jax2tf_bridge.saving._report import (
 )
 from jax2tf_bridge.saving.buckets import BUCKETS
 from jax2tf_bridge.saving.serving import (
+    Batching,
+    check_batching,
+    check_joinable,
+    join_requests,
+    make_obstacle_error,
     make_warm_up_requests,
     precompile,
     write_instructions,
@@ -86,6 +91,7 @@ class SaveOptions:
       buckets: the sizes that the functions run at.
       warm_up: whether to write requests that TensorFlow Serving replays when it loads the model.
       precompile: whether to store the programs that XLA compiles for these requests.
+      batching: how the signatures join concurrent requests; None keeps them apart.
       overwrite: whether to replace an existing SavedModel, on disk; nothing else is replaced.
     """
 
@@ -94,6 +100,7 @@ class SaveOptions:
     buckets: BucketOptions = field(default_factory=BucketOptions)
     warm_up: bool = True
     precompile: bool = False
+    batching: Batching | None = None
     overwrite: bool = False
 
     def check(self, signatures: Sequence[SignatureInputs]) -> None:
@@ -105,11 +112,17 @@ class SaveOptions:
           GradientError: `vjp_order` is negative.
         """
         check_vjp_order(self.vjp_order)
+        check_batching(self.batching)
         check_names({each.name: each.signature for each in signatures})
         for each in signatures:
             check_preprocess(each.name, each.signature)
             each.check_names()
         check_bucket_options(signatures, self.buckets)
+        if self.batching is None or self.buckets.chosen:
+            return
+        for each in signatures:
+            if not each.signature.padding.buckets:
+                raise make_obstacle_error(each.name)
 
 
 def save_functions(
@@ -153,16 +166,18 @@ def save_functions(
         endpoints = add_buckets(
             plain, options.buckets, before_trials=lambda: hold_values(variables)
         )
+        if options.batching is not None:
+            check_joinable(endpoints)
         if options.precompile:
             _check_compilable(endpoints)
         requests, request_notes = (
             make_warm_up_requests(endpoints) if options.warm_up or options.precompile else ((), ())
         )
         root = _make_root(endpoints, variables)
-        served = _write_model(root, endpoints, folder)
+        served = _write_model(root, endpoints, folder, options.batching)
         write_values(folder, variables)
         _write_defaults(folder, {e.name: e.defaults() for e in endpoints})
-        _write_sidecar(folder, endpoints, saved_weights, constants)
+        _write_sidecar(folder, endpoints, saved_weights, constants, options.batching)
         if options.precompile and not requests:
             raise _make_no_requests_error(request_notes)
         if options.warm_up and requests:
@@ -175,7 +190,12 @@ def save_functions(
     trained = tuple(w.name for w in saved_weights if w.variable.trainable)
     return SavedModel(
         path,
-        {e.name: SavedSignature.of(e, *served[e.name]) for e in endpoints},
+        {
+            e.name: SavedSignature.of(
+                e, *served[e.name], joins_requests=options.batching is not None
+            )
+            for e in endpoints
+        },
         {w.name: variable_aval(w.variable) for w in saved_weights},
         trained,
         {name: variable_aval(c.variable) for name, c in constants.variables.items()},
@@ -188,7 +208,12 @@ def save_functions(
             *request_notes,
         ),
         serving_from=lambda place: write_instructions(
-            place, endpoints, served, requests, has_programs=options.precompile
+            place,
+            endpoints,
+            served,
+            requests,
+            has_programs=options.precompile,
+            joins_requests=options.batching is not None,
         ),
     )
 
@@ -273,12 +298,24 @@ def _make_root(endpoints: Sequence[Endpoint], variables: Sequence[SavedVariable]
 
 
 def _write_model(
-    root: _SavedObject, endpoints: Sequence[Endpoint], folder: Path
+    root: _SavedObject,
+    endpoints: Sequence[Endpoint],
+    folder: Path,
+    batching: Batching | None,
 ) -> dict[str, Sides]:
     """Writes the SavedModel, and returns the inputs and outputs of its signatures."""
     concrete, served = {}, {}
+    # `verify` compares these with JAX.
+    root.unprocessed = {e.name: e.trace_unprocessed() for e in endpoints if e.is_processed}
+    root.without_batching = {}
     for endpoint in endpoints:
-        method, concrete[endpoint.name] = _trace(endpoint)
+        named, method, concrete[endpoint.name] = _trace(endpoint)
+        if batching is not None:
+            plain = root.unprocessed[endpoint.name] if endpoint.is_processed else named
+            root.without_batching[endpoint.name] = plain
+            alone = plain.get_concrete_function(**endpoint.specs())
+            joined, specs = _name_inputs(join_requests(endpoint, batching, alone))
+            concrete[endpoint.name] = joined.get_concrete_function(**specs)
         served[endpoint.name] = describe_arrays(
             endpoint, concrete[endpoint.name].structured_outputs
         )
@@ -289,8 +326,6 @@ def _write_model(
     if default in concrete:
         # TF Hub and Keras call a loaded model itself: tf.saved_model.load(path)(...).
         setattr(root, "__call__", getattr(root, default))  # noqa: B010
-    # `verify` compares these with JAX.
-    root.unprocessed = {e.name: e.trace_unprocessed() for e in endpoints if e.is_processed}
     root.gradients = {e.name: e.gradient_functions() for e in endpoints}
     try:
         tf.saved_model.save(
@@ -320,8 +355,8 @@ def _check_output_names(name: str, inputs: Mapping[str, Any], outputs: Mapping[s
         )
 
 
-def _trace(endpoint: Endpoint) -> tuple[Any, Any]:
-    """Traces the endpoint as a method and as a signature."""
+def _name_inputs(endpoint: Endpoint) -> tuple[Any, dict[str, tf.TensorSpec]]:
+    """Makes a tf.function of the endpoint's inputs by name, and returns it with their specs."""
     call, specs = wrap_call(endpoint)
     defaults = endpoint.defaults()
 
@@ -337,16 +372,21 @@ def _trace(endpoint: Endpoint) -> tuple[Any, Any]:
             }
         return dict(call(inputs))
 
-    named = tf.function(by_name, autograph=False)
+    return tf.function(by_name, autograph=False), specs
+
+
+def _trace(endpoint: Endpoint) -> tuple[Any, Any, Any]:
+    """Traces the endpoint as a tf.function by name, as a method and as a signature."""
+    named, specs = _name_inputs(endpoint)
     signature = named.get_concrete_function(**specs)
     if endpoint.is_processed:
-        for left_out in optional_subsets(list(defaults)):
+        for left_out in optional_subsets(list(endpoint.defaults())):
             named.get_concrete_function(**{k: s for k, s in specs.items() if k not in left_out})
-        return named, signature
+        return named, named, signature
     method, calls = endpoint.method(signature)
     for args, kwargs in calls:
         method.get_concrete_function(*args, **kwargs)
-    return method, signature
+    return named, method, signature
 
 
 def _file_sizes(folder: Path) -> tuple[int, int]:
@@ -359,12 +399,13 @@ def _write_sidecar(
     endpoints: Sequence[Endpoint],
     weights: Sequence[SavedVariable],
     constants: ConstantVariables,
+    batching: Batching | None,
 ) -> None:
     """Writes the sidecar, with which the SavedModel can be read back and published again."""
     sidecar = Sidecar(
         bridge=__version__,
         tensorflow=str(tf.__version__),
-        signatures={e.name: _make_signature_entry(e) for e in endpoints},
+        signatures={e.name: _make_signature_entry(e, batching) for e in endpoints},
         variables=tuple(
             VariableEntry(
                 weight.leaf.path,
@@ -389,7 +430,7 @@ def _write_sidecar(
     write_sidecar(folder, sidecar, {e.name: e.portable for e in endpoints})
 
 
-def _make_signature_entry(endpoint: Endpoint) -> SignatureEntry:
+def _make_signature_entry(endpoint: Endpoint, batching: Batching | None) -> SignatureEntry:
     sides = (endpoint.inputs, endpoint.outputs, endpoint.masks)
     inputs, outputs, masks = map(_make_array_entries, sides)
     entry = SignatureEntry(inputs, outputs, endpoint.takes_params, endpoint.function.order)
@@ -403,6 +444,7 @@ def _make_signature_entry(endpoint: Endpoint) -> SignatureEntry:
         unchecked_padding=bucketing.unchecked,
         pad_values={name: number_text(value) for name, value in bucketing.pad_values.items()},
         any_padding=bucketing.any_padding,
+        batching=None if batching is None else batching.numbers(),
     )
 
 

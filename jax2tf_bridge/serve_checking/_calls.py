@@ -102,6 +102,8 @@ def _add_own_gradient(
     portable = portables.get(entry.name)
     if entry.gradient is not None or portable is None or portable.target.xla:
         return entry
+    if entry.joins_requests:
+        return entry
     orders = sidecar.signatures[entry.name].vjp_order
     return replace(
         entry, gradient=GradientOrders(max(orders, portable.tensorflow_differentiates), "")

@@ -66,7 +66,8 @@ def _run(tf: Any, function: Any, call: Any, number: int, arrays: list[Any]) -> N
     inputs = {
         name: _make_tensor(tf, call["inputs"][name], random) for name in sorted(call["inputs"])
     }
-    with tf.GradientTape() as tape:
+    # A watched variable would forbid the call of a signature without a gradient.
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
         sources = {n: x for n, x in inputs.items() if call["gradients"] and x.dtype.is_floating}
         tape.watch(list(sources.values()))
         results = function(**inputs)

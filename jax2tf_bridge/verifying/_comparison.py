@@ -179,6 +179,11 @@ class ComparedPair:
         self._call: Any = self._root.signatures[name]
         if self.is_processed:
             (self._call,) = functions[name].concrete_functions
+        self._differentiable: Any = self._call
+        # A signature that joins requests has no gradient.
+        without_batching = getattr(self._root, "without_batching", {}).get(name)
+        if without_batching is not None:
+            (self._differentiable,) = without_batching.concrete_functions
         self._is_padded, self._drawn = entry.buckets is not None, 0
         specs: Mapping[str, tf.TensorSpec] = self._call.structured_input_signature[1]
         self._specs = specs
@@ -359,13 +364,14 @@ class ComparedPair:
         ]
         with tf.GradientTape() as tape:
             tape.watch(watched)
-            results = self._call(**tensors)
+            outputs = self._differentiable(**tensors)
+        results = outputs if self._differentiable is self._call else self._call(**tensors)
         gradients = []
         if watched:
             gradients = tape.gradient(
-                [results[n] for n in cotangents],
+                [outputs[n] for n in cotangents],
                 watched,
-                output_gradients=[tf.cast(c, results[n].dtype) for n, c in cotangents.items()],
+                output_gradients=[tf.cast(c, outputs[n].dtype) for n, c in cotangents.items()],
                 unconnected_gradients=tf.UnconnectedGradients.ZERO,
             )
         arrays = [tf.convert_to_tensor(g).numpy() for g in gradients]

@@ -34,6 +34,7 @@ DIRECTORY_SCHEMA: dict[str, Any] = {
             "unchecked_padding": [str],
             "masks": [str],
             "pad_values": dict,
+            "joins_requests": bool,
         }
     ],
     "methods": [_ENTRY],

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from jax2tf_bridge import Batching, Signature, save
 from tests.consumers.comparison import differences
 from tests.consumers.cpp_programs import compiled
 from tests.consumers.environments import process_environment
@@ -32,7 +34,7 @@ def exported(harness: Harness) -> Path:
 
 
 def _serve(
-    program: Path, exported: Path, numbers: Array, folder: Path, width: int, *batches: int
+    program: Path, exported: Path, numbers: Array, folder: Path, width: int, *batches: int | str
 ) -> subprocess.CompletedProcess[str]:
     numbers.tofile(folder / "input")
     arguments = [exported / "model", folder / "input", folder / "output", width, *batches]
@@ -74,3 +76,23 @@ def test_a_wrong_inner_dimension_is_an_error_status(
     done = _serve(serve, exported, numbers, tmp_path, WIDTH + 1, 3)
     assert done.returncode == 1, (done.stdout, done.stderr)
     assert "run: INVALID_ARGUMENT" in done.stderr
+
+
+def test_requests_of_several_threads_are_joined(serve: Path, tmp_path: Path) -> None:
+    numbers = np.random.default_rng(0).normal(size=(48, WIDTH)).astype(np.float32)
+    # A request waits for two minutes, unless requests of 16 rows have come.
+    save(
+        tmp_path / "model",
+        Signature(lambda w, x: x @ w, args=[numbers], polymorphic_shapes=f"(b, {WIDTH})"),
+        params=numbers[:WIDTH, :10],
+        buckets={"b": [16]},
+        batching=Batching(batch_timeout_micros=120_000_000),
+    )
+    start = time.monotonic()
+    done = _serve(serve, tmp_path, numbers, tmp_path, WIDTH, "16x1", "8x2", "16x3", 17, 0)
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - start < 120
+    answer = np.fromfile(tmp_path / "output", np.float32).reshape(-1, 10)
+    rows = [numbers[:16], numbers[:16], numbers, numbers[:17]]
+    expected = np.concatenate(rows) @ numbers[:WIDTH, :10]
+    np.testing.assert_allclose(answer, expected, rtol=2e-4, atol=2e-4)

@@ -52,6 +52,7 @@ SIDECAR_OF_TWO = Sidecar(
             masks={"mask": ArrayEntry("mask", "bool", "(b,)")},
             unchecked_padding=("b",),
             pad_values={"x": "-inf"},
+            batching={"num_batch_threads": 2, "batch_timeout_micros": 0},
         ),
         "é / Ü": signature(vjp_order=0, buckets=None),
     },
@@ -120,6 +121,7 @@ def test_the_json_has_this_form(saved: Path) -> None:
                 "unchecked_padding": ["b"],
                 "pad_values": {"x": "-inf"},
                 "any_padding": False,
+                "batching": {"num_batch_threads": 2, "batch_timeout_micros": 0},
             },
             "é / Ü": {
                 "record": "_.jaxfn",
@@ -132,6 +134,7 @@ def test_the_json_has_this_form(saved: Path) -> None:
                 "unchecked_padding": [],
                 "pad_values": {},
                 "any_padding": False,
+                "batching": None,
             },
         },
         "variables": [
@@ -272,14 +275,23 @@ def test_a_newer_format(saved: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(("version", "masks", "unchecked"), [(1, [], ()), (2, ["mask"], ("b",))])
+@pytest.mark.parametrize(
+    ("version", "masks", "unchecked", "pad_values"),
+    [(1, [], (), {}), (2, ["mask"], ("b",), {}), (3, ["mask"], ("b",), {"x": "-inf"})],
+)
 def test_older_formats_are_read(
-    version: int, masks: list[str], unchecked: tuple[str, ...], saved: Path
+    version: int,
+    masks: list[str],
+    unchecked: tuple[str, ...],
+    pad_values: dict[str, str],
+    saved: Path,
 ) -> None:
     facts = json.loads((saved / SIDECAR).read_text())
     facts["format"] = version
     for entry in facts["signatures"].values():
-        del entry["pad_values"], entry["any_padding"]
+        del entry["any_padding"], entry["batching"]
+        if version < 3:
+            del entry["pad_values"]
         if version == 1:
             del entry["masks"], entry["unchecked_padding"]
     (saved / SIDECAR).write_text(json.dumps(facts))
@@ -287,7 +299,8 @@ def test_older_formats_are_read(
     assert found is not None
     entry = found[0].signatures["serving_default"]
     assert (entry.buckets, list(entry.masks)) == ({"b": (1, 8)}, masks)
-    assert (entry.unchecked_padding, entry.pad_values) == (unchecked, {})
+    assert (entry.unchecked_padding, entry.pad_values) == (unchecked, pad_values)
+    assert entry.batching is None
     assert not entry.any_padding
 
 
@@ -311,7 +324,7 @@ def change_sidecar(folder: Path, change: Callable[[Any], object]) -> None:
     [
         ("bridge", 3, "bridge: expected text, got 3"),
         ("signatures", [], "signatures: expected an object, got []"),
-        ("signatures.f", {}, "signatures['f']: expected the fields any_padding, buckets, inputs"),
+        ("signatures.f", {}, "signatures['f']: expected the fields any_padding, batching, buc"),
         ("signatures.f.record", "../f.jaxfn", "expected the name of a .jaxfn file, without a fol"),
         ("signatures.f.record", "f", "expected the name of a .jaxfn file, without a folder, got "),
         (

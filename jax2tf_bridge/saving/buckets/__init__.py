@@ -17,6 +17,7 @@ from jax2tf_bridge.saving.buckets._sizes import choose_buckets as choose_buckets
 from jax2tf_bridge.saving.buckets._sizes import find_sizes as find_sizes
 from jax2tf_bridge.saving.buckets._splitting import Inputs as Inputs
 from jax2tf_bridge.saving.buckets._splitting import PieceGradients as PieceGradients
+from jax2tf_bridge.saving.buckets._splitting import get_carried_dtype as get_carried_dtype
 from jax2tf_bridge.saving.buckets._trial import Step as Step
 from jax2tf_bridge.saving.buckets._trial import check_rows as check_rows
 from jax2tf_bridge.saving.buckets._trial import count_trial_steps as count_trial_steps

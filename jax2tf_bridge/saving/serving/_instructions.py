@@ -22,8 +22,13 @@ from jax2tf_bridge.saved_model import (
     SignaturePort,
     read_sidecar,
 )
-from jax2tf_bridge.saving.buckets import Bucketing, is_plain
+from jax2tf_bridge.saving.buckets import Bucketing
 from jax2tf_bridge.saving.serving._precompile import cache_environment
+from jax2tf_bridge.saving.serving._row_rules import (
+    find_batch_variable,
+    find_lengths,
+    find_obstacle,
+)
 from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest
 from jax2tf_bridge.saving.signatures import Endpoint, ServedArray, Sides
 from jax2tf_bridge.serving_requests import (
@@ -168,30 +173,22 @@ class ServedSignature:
         """Returns the reason why its requests cannot be joined; None if they can."""
         if self.bucketing is None:
             return "it has no buckets"
-        batch = _find_batch_variable(self.bucketing)
-        if batch is None:
-            return _find_row_obstacle(self.bucketing)
-        if self.bucketing.is_masked(batch):
-            return "a mask says which rows are real, so rows may influence each other"
-        if batch in self.bucketing.unchecked:
-            return f"unchecked_padding names {batch}, so the independence of rows was not checked"
-        return self._find_processing_obstacle() or _find_length_obstacle(
-            self.bucketing, self.lengths()
+        return (
+            find_obstacle(self.bucketing)
+            or self._find_processing_obstacle()
+            or _find_length_obstacle(self.bucketing, self.lengths())
         )
 
     def batch_sizes(self) -> tuple[int, ...]:
         """Returns the buckets of the rows; empty if requests cannot be joined."""
-        batch = None if self.bucketing is None else _find_batch_variable(self.bucketing)
+        batch = None if self.bucketing is None else find_batch_variable(self.bucketing)
         return () if self.bucketing is None or batch is None else self.bucketing.sizes[batch]
 
     def lengths(self) -> set[str]:
         """Returns the variables, other than the rows, that requests choose."""
         if self.bucketing is None or self.is_preprocessed:
             return set()
-        avals = self.bucketing.passed_inputs().values()
-        return {v for aval in avals for v in variables_in(aval)} - {
-            _find_batch_variable(self.bucketing)
-        }
+        return find_lengths(self.bucketing)
 
     def _find_processing_obstacle(self) -> str | None:
         """Finds an array of preprocess or postprocess that is not rows of a fixed size."""
@@ -216,6 +213,7 @@ def make_serving_instructions(
     platforms: Sequence[str] = ("cpu",),
     environment: Mapping[str, str] | None = None,
     cores: int | None = None,
+    joins_requests: bool = False,
 ) -> ServingInstructions:
     """Writes instructions to serve the model in a folder with versions.
 
@@ -226,6 +224,7 @@ def make_serving_instructions(
       platforms: the platforms that the modules for XLA were lowered for.
       environment: environment variables for the server, such as `cache_environment`.
       cores: the number of cores of the serving machine; by default that of this machine.
+      joins_requests: whether the model joins requests itself.
     """
     signatures = tuple(signatures)
     cores = cores or os.cpu_count() or 1
@@ -259,7 +258,12 @@ def make_serving_instructions(
         )
     obstacles = {s.name: reason for s in signatures if (reason := s.obstacle()) is not None}
     batching = None
-    if obstacles:
+    if joins_requests:
+        notes.append(
+            "The model joins requests itself, so --enable_batching is left out: with it, requests "
+            "would wait in two queues."
+        )
+    elif obstacles:
         reasons = "; and of ".join(f"{name}: {reason}" for name, reason in obstacles.items())
         notes.append(f"Requests are not joined (--enable_batching) because of {reasons}.")
     elif signatures:
@@ -340,24 +344,6 @@ def _write_rest_notes(signatures: Iterable[ServedSignature]) -> list[str]:
     return notes
 
 
-def _find_batch_variable(bucketing: Bucketing) -> str | None:
-    """Returns the bucketed variable that is the first dimension of each input and output."""
-    avals = [*bucketing.passed_inputs().values(), *bucketing.outputs.values()]
-    for variable in bucketing.sizes:
-        if all(aval.op_shape and is_plain(aval.op_shape[0], variable) for aval in avals):
-            return variable
-    return None
-
-
-def _find_row_obstacle(bucketing: Bucketing) -> str:
-    """Returns the reason why a signature has no batch variable."""
-    for name, aval in (*bucketing.passed_inputs().items(), *bucketing.outputs.items()):
-        shape = aval.op_shape
-        if not shape or not any(is_plain(shape[0], variable) for variable in bucketing.sizes):
-            return f"{name}: {ServedArray.of_aval(aval)} does not begin with a bucketed size"
-    return "its inputs and outputs do not all begin with the same size"
-
-
 def _find_length_obstacle(bucketing: Bucketing, lengths: set[str]) -> str | None:
     """Returns the reason why TensorFlow Serving must not pad lengths; None if it may.
 
@@ -397,6 +383,7 @@ def write_instructions(
     warm_up: Sequence[WarmUpRequest],
     *,
     has_programs: bool,
+    joins_requests: bool = False,
 ) -> ServingInstructions:
     """Writes instructions to serve the model at `path`.
 
@@ -406,6 +393,7 @@ def write_instructions(
       served: the inputs and outputs of each signature, with its preprocess and postprocess.
       warm_up: the warm-up requests, whose values the example requests take.
       has_programs: whether programs that XLA compiled are stored with the model.
+      joins_requests: whether the model joins requests itself.
     """
     # TensorFlow's own operations are not compiled.
     platforms = {p for e in endpoints if e.portable.target.xla for p in e.portable.platforms}
@@ -420,7 +408,13 @@ def write_instructions(
         )
         for e in endpoints
     ]
-    instructions = _write_for_model(path, signatures, platforms, has_programs=has_programs)
+    instructions = _write_for_model(
+        path,
+        signatures,
+        platforms,
+        has_programs=has_programs,
+        joins_requests=joins_requests,
+    )
     requests = {}
     for endpoint in endpoints:
         # Sizes that satisfy unusual constraints may not be found.
@@ -478,7 +472,12 @@ def read_instructions(contents: SavedModelContents) -> ServingInstructions:
     numbers = {number for entry in entries for number in entry.modules}
     platforms = {p for m in contents.modules if m.number in numbers for p in m.platforms}
     return _write_for_model(
-        path, signatures, platforms, has_programs=bool(list_program_names(path))
+        path,
+        signatures,
+        platforms,
+        has_programs=bool(list_program_names(path)),
+        joins_requests=sidecar is not None
+        and any(entry.batching is not None for entry in sidecar[0].signatures.values()),
     )
 
 
@@ -541,6 +540,7 @@ def _write_for_model(
     platforms: Collection[str],
     *,
     has_programs: bool,
+    joins_requests: bool,
 ) -> ServingInstructions:
     # TensorFlow Serving expects a folder of versions.
     root = find_versions_folder(path)
@@ -552,4 +552,5 @@ def _write_for_model(
         environment=cache_environment(locate_served_cache(path.absolute()))
         if has_programs
         else None,
+        joins_requests=joins_requests,
     )

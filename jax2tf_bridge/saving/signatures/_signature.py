@@ -117,7 +117,7 @@ _MAX_GRAPH_BYTES = 2**31 - 1 - (1 << 20)
 
 _TAKEN = frozenset(
     {"params", "constants", "gradients", "signatures", "resources"}
-    | {"unprocessed", "variables", "trainable_variables"}
+    | {"unprocessed", "without_batching", "variables", "trainable_variables"}
     | {name for name in dir(tf.Module) if not name.startswith("_")}
 )
 

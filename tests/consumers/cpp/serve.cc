@@ -3,9 +3,11 @@
 //   serve MODEL INPUT OUTPUT WIDTH BATCH...
 //
 // INPUT is a raw file of float32 numbers, of which each BATCH takes the first
-// BATCH * WIDTH as its [BATCH, WIDTH] input. All answers go to OUTPUT, one after
-// another, as raw float32. The shapes go to stdout, one line a batch. An error of
-// TensorFlow ends it with status 1 and one line on stderr: its code and message.
+// BATCH * WIDTH as its [BATCH, WIDTH] input. THREADSxBATCH in place of BATCH calls
+// the model from several threads at once, each with the next BATCH rows. All answers
+// go to OUTPUT, one after another, as raw float32. The shapes go to stdout, one line
+// a call. An error of TensorFlow ends it with status 1 and one line on stderr: its
+// code and message.
 
 #include <algorithm>
 #include <cstdint>
@@ -14,6 +16,7 @@
 #include <iostream>
 #include <iterator>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tensorflow/cc/saved_model/loader.h"
@@ -55,11 +58,12 @@ bool FindEndpoints(const tensorflow::SavedModelBundle& bundle,
   return true;
 }
 
-tensorflow::Tensor Batch(const std::vector<float>& numbers, int64_t batch,
-                         int64_t width) {
+tensorflow::Tensor Batch(const std::vector<float>& numbers, int64_t first,
+                         int64_t batch, int64_t width) {
   tensorflow::Tensor tensor(tensorflow::DT_FLOAT,
                             tensorflow::TensorShape({batch, width}));
-  std::copy(numbers.begin(), numbers.begin() + batch * width,
+  std::copy(numbers.begin() + first * width,
+            numbers.begin() + (first + batch) * width,
             tensor.flat<float>().data());
   return tensor;
 }
@@ -87,23 +91,37 @@ int main(int argc, char** argv) {
 
   const int64_t width = std::atoll(argv[4]);
   for (int i = 5; i < argc; ++i) {
-    const int64_t batch = std::atoll(argv[i]);
-    if (batch * width > static_cast<int64_t>(numbers.size())) {
-      return Misuse(std::string("too few numbers for a batch of ") + argv[i]);
+    const std::string call = argv[i];
+    const size_t x = call.find('x');
+    const int threads =
+        x == std::string::npos ? 1 : std::atoi(call.substr(0, x).c_str());
+    const int64_t batch =
+        std::atoll(call.substr(x == std::string::npos ? 0 : x + 1).c_str());
+    if (threads * batch * width > static_cast<int64_t>(numbers.size())) {
+      return Misuse(std::string("too few numbers for a batch of ") + call);
     }
-    std::vector<tensorflow::Tensor> results;
-    const auto ran = bundle.session->Run(
-        {{endpoints.input, Batch(numbers, batch, width)}}, {endpoints.output},
-        {}, &results);
-    if (!ran.ok()) return Fail("run", ran);
-    const tensorflow::Tensor& result = results.at(0);
-    if (result.dtype() != tensorflow::DT_FLOAT) {
-      return Misuse("the output is not of float32");
+    std::vector<std::vector<tensorflow::Tensor>> results(threads);
+    std::vector<tensorflow::Status> statuses(threads);
+    std::vector<std::thread> running;
+    for (int k = 0; k < threads; ++k) {
+      running.emplace_back([&, k] {
+        statuses[k] = bundle.session->Run(
+            {{endpoints.input, Batch(numbers, k * batch, batch, width)}},
+            {endpoints.output}, {}, &results[k]);
+      });
     }
-    std::cout << "batch " << batch << ": " << result.shape().DebugString()
-              << std::endl;
-    answers.write(reinterpret_cast<const char*>(result.flat<float>().data()),
-                  result.NumElements() * sizeof(float));
+    for (std::thread& thread : running) thread.join();
+    for (int k = 0; k < threads; ++k) {
+      if (!statuses[k].ok()) return Fail("run", statuses[k]);
+      const tensorflow::Tensor& result = results[k].at(0);
+      if (result.dtype() != tensorflow::DT_FLOAT) {
+        return Misuse("the output is not of float32");
+      }
+      std::cout << "batch " << batch << ": " << result.shape().DebugString()
+                << std::endl;
+      answers.write(reinterpret_cast<const char*>(result.flat<float>().data()),
+                    result.NumElements() * sizeof(float));
+    }
   }
   answers.close();
   return answers ? 0 : Misuse("cannot write the answers");
