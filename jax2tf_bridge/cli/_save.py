@@ -263,8 +263,8 @@ def _publish_weights(options: argparse.Namespace, console: Console) -> None:
     if options.params is None:
         raise UsageError("publish needs FILE, or --params with new weights for the newest version")
     trainable = ("trainable", "no_trainable")
-    names = (*trainable, "buckets", *_PADDING_OPTIONS, "precompile", "batching")
-    names += ("no_xla", "for_converters")
+    others = ("precompile", "batching", "no_xla", "for_converters")
+    names = (*trainable, "buckets", *_PADDING_OPTIONS, *others)
     refused = [_flag(name) for name in names if getattr(options, name)]
     refused += [_flag(n) for n in ("example", "vjp_order") if getattr(options, n) is not None]
     if refused:
@@ -331,6 +331,8 @@ def _describe_dropped_buckets(root: AnyPath, options: argparse.Namespace) -> str
         words += ["--mask", ",".join(entry.masks)]
     if entry.unchecked_padding:
         words += ["--unchecked-padding", ",".join(entry.unchecked_padding)]
+    if entry.batching is not None:
+        words.append("--batching")
     return (
         f"version {newest.name} has buckets, and this one has none: to keep them, add "
         f"{shlex.join(words)}"

@@ -40,7 +40,7 @@ from jax2tf_bridge.saving.serving import (
     check_batching,
     check_joinable,
     join_requests,
-    make_obstacle_error,
+    make_no_buckets_error,
     make_warm_up_requests,
     precompile,
     write_instructions,
@@ -122,7 +122,7 @@ class SaveOptions:
             return
         for each in signatures:
             if not each.signature.padding.buckets:
-                raise make_obstacle_error(each.name)
+                raise make_no_buckets_error(each.name)
 
 
 def save_functions(

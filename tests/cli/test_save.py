@@ -112,6 +112,29 @@ def test_buckets(run: Run, ok: Ok, cube: str, monkeypatch: pytest.MonkeyPatch) -
     assert "'m' is not of the form NAME=N,N, as b=1,8,32" in ended.error
 
 
+def test_requests_are_joined(run: Run, ok: Ok, cube: str) -> None:
+    ok("save", cube, "-o", "model", "--buckets", "n=2,4", "--batching", "--vjp-order", "0")
+    assert "no gradient; buckets n 2, 4; joins concurrent requests\n" in ok("inspect", "model")
+    ok("retarget", "model", "--no-xla", "-o", "own")
+    for folder in ("model", "own"):
+        signature = tf.saved_model.load(folder).signatures["serving_default"]
+        for size in (3, 7):
+            results = signature(x=2 * tf.ones(size))
+            np.testing.assert_allclose(results["output_0"], np.full(size, 8), rtol=1e-6)
+    ended = run("retarget", "model", "--for-converters", "-o", "other")
+    assert (ended.code, ended.error) == (
+        1,
+        "model cannot be rewritten for converters: serving_default joins requests with "
+        "TensorFlow's BatchFunction, which they do not know. Save the model without batching.",
+    )
+    ended = run("save", cube, "-o", "other", "--batching")
+    assert (ended.code, ended.error) == (
+        1,
+        "--batching cannot join the requests of the signature serving_default: it has no buckets. "
+        "Give save --buckets NAME=N,N, or leave out --batching.",
+    )
+
+
 def test_versions_are_published(run: Run, cube: str) -> None:
     for version in ("1", "2", "3"):
         ended = run("publish", cube, "-o", "models", "--keep", "2", "--vjp-order", "0")

@@ -28,7 +28,10 @@ from jax2tf_bridge import (
     verify,
 )
 from jax2tf_bridge.errors import SavingError
-from jax2tf_bridge.saved_model import SIDECAR
+from jax2tf_bridge.saved_model import SIDECAR, read_saved_model
+
+# Private: the calls of serve-check, which needs an environment of its own to run them.
+from jax2tf_bridge.serve_checking._calls import list_calls
 
 W = np.random.default_rng(0).normal(size=(3, 2)).astype(np.float32)
 X = np.ones((2, 3), np.float32)
@@ -93,7 +96,7 @@ def test_each_caller_gets_its_own_rows(model: Any) -> None:
     signature = model.signatures["serving_default"]
 
     def call(caller: int) -> None:
-        for turn in range(10):
+        for turn in range(5):
             check_answer(signature, draw(100 * caller + turn, 1))
 
     # A request that is not joined waits for a minute.
@@ -151,7 +154,7 @@ def test_an_error_of_one_caller_is_not_an_error_of_others(tmp_path: Path) -> Non
     ]
 
     def call(caller: int) -> None:
-        for turn in range(6):
+        for turn in range(3):
             if caller % 3 == 0:
                 inputs, message = wrong[turn % 3]
                 with pytest.raises(tf.errors.InvalidArgumentError, match=message):
@@ -178,7 +181,7 @@ def test_two_versions_in_one_process_keep_apart(tmp_path: Path) -> None:
     weights = (W, other, 2 * W)
 
     def call(caller: int) -> None:
-        for turn in range(6):
+        for turn in range(3):
             for each, w in zip(models, weights, strict=True):
                 check_answer(each.signatures["serving_default"], draw(caller + turn, 2), w)
 
@@ -230,6 +233,15 @@ def test_dtypes_that_batch_function_lacks(tmp_path: Path) -> None:
     np.testing.assert_array_equal(tf.cast(results, tf.float32), 2 * x.astype(np.float32))
 
 
+def test_other_tools_ask_for_no_gradient(folder: Path) -> None:
+    described = str(inspect(folder))
+    assert "no gradient; buckets b 16; joins concurrent requests\n" in described
+    assert "note: " not in described
+    calls = list_calls(read_saved_model(folder))
+    assert calls
+    assert not any(call.gradients for call in calls)
+
+
 def test_what_is_said_of_the_model(tmp_path: Path) -> None:
     saved = save(
         tmp_path / "m",
@@ -279,7 +291,7 @@ TEXT = Signature(
             TEXT,
             {"buckets": {"b": [4], "n": [8]}},
             "requests choose the size n beside their rows, and TensorFlow fails where it joins "
-            "different ones. Leave out",
+            "different ones.",
         ),
         (
             Signature(
@@ -289,7 +301,7 @@ TEXT = Signature(
                 padding=Padding(mask="mask"),
             ),
             {"oversize": "as is"},
-            "a mask says which rows are real, so rows may influence each other. Leave out",
+            "a mask says which rows are real, so rows may influence each other.",
         ),
         (
             Signature(
@@ -299,7 +311,7 @@ TEXT = Signature(
                 padding=Padding(unchecked_padding=["b"]),
             ),
             {},
-            "unchecked_padding names b, so the independence of rows was not checked. Leave out",
+            "unchecked_padding names b, so the independence of rows was not checked.",
         ),
         (
             Signature(
@@ -308,17 +320,17 @@ TEXT = Signature(
                 polymorphic_shapes=["(b, 3)", None],
             ),
             {},
-            "t: float32[] does not begin with a bucketed size. Leave out",
+            "t: float32[] does not begin with a bucketed size.",
         ),
         (
             Signature(lambda w, x: x * 2, args=[X[:, :2]], polymorphic_shapes="(b, b)"),
             {"oversize": "as is"},
-            "x: float32[b,b] has the number of rows twice. Leave out",
+            "x: float32[b,b] has the number of rows twice.",
         ),
         (
             DENSE,
             {"target": Target.converters()},
-            "converters do not know TensorFlow's BatchFunction. Leave out",
+            "converters do not know TensorFlow's BatchFunction.",
         ),
     ],
 )
@@ -330,6 +342,7 @@ def test_requests_that_cannot_be_joined(
         save(tmp_path / "m", signature, params=W, batching=Batching(), **options)
     assert str(raised.value).startswith("batching cannot join the requests of the signature ")
     assert reason in str(raised.value)
+    assert str(raised.value).endswith(" out batching.")
     assert not (tmp_path / "m").exists()
 
 
@@ -370,7 +383,7 @@ def test_a_full_queue_refuses(tmp_path: Path) -> None:
     refused = []
 
     def call(caller: int) -> None:
-        for turn in range(20):
+        for turn in range(5):
             try:
                 check_answer(signature, draw(caller + turn, 1))
             except tf.errors.UnavailableError as e:

@@ -186,6 +186,10 @@ def test_signatures_with_other_buckets_share_one_file() -> None:
             "x: float32[n,l] does not begin with a bucketed size",
         ),
         (
+            bucketing({"x": "(b, b)"}, {"y": "(b,)"}, oversize="as is"),
+            "x: float32[b,b] has the number of rows twice",
+        ),
+        (
             bucketing({"x": "(b, 3)", "z": "(c, 3)"}, {"y": "(b,)"}, {"b": (4,), "c": (4,)}),
             "its inputs and outputs do not all begin with the same size",
         ),

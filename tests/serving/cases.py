@@ -12,7 +12,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax2tf_bridge import Padding, Signature, Target, export, save, write_function, write_weights
+from jax2tf_bridge import (
+    Batching,
+    Padding,
+    Signature,
+    Target,
+    export,
+    save,
+    write_function,
+    write_weights,
+)
 from scripts._env import ROOT
 from tests.consumers.environments import process_environment
 from tests.models.table import by_name
@@ -313,6 +322,14 @@ CASES = (
         is_joined=True,
         note="A request of a wrong size also fails the requests",
         wrong=WRONG_JOINED_ROWS,
+    ),
+    Case(
+        "joining",
+        save_here(DENSE, params=W, buckets=ROWS, batching=Batching(batch_timeout_micros=500)),
+        call_dense,
+        compiles=3,
+        note="The model joins requests itself",
+        wrong=WRONG_ROWS,
     ),
     Case(
         "any_size",

@@ -1,4 +1,4 @@
-"""Files and settings that TensorFlow Serving needs beside the model.
+"""Files and settings that TensorFlow Serving needs beside the model, and batching inside the model.
 
 The model itself pads requests and fills masks: see `saving.buckets`.
 """
@@ -7,7 +7,7 @@ from jax2tf_bridge.saving.serving._batching import Batching as Batching
 from jax2tf_bridge.saving.serving._batching import check_batching as check_batching
 from jax2tf_bridge.saving.serving._batching import check_joinable as check_joinable
 from jax2tf_bridge.saving.serving._batching import join_requests as join_requests
-from jax2tf_bridge.saving.serving._batching import make_obstacle_error as make_obstacle_error
+from jax2tf_bridge.saving.serving._batching import make_no_buckets_error as make_no_buckets_error
 from jax2tf_bridge.saving.serving._instructions import BatchingParameters as BatchingParameters
 from jax2tf_bridge.saving.serving._instructions import ServingInstructions as ServingInstructions
 from jax2tf_bridge.saving.serving._instructions import read_instructions as read_instructions

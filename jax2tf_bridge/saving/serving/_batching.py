@@ -77,14 +77,14 @@ def check_batching(batching: Any) -> None:
             )
 
 
-def make_obstacle_error(name: str, reason: str | None = None) -> SavingError:
-    """Makes the error for requests that cannot be joined, by default for lack of buckets."""
-    start = (_BATCHING, f" cannot join the requests of the signature {name}: ")
-    if reason is None:
-        no_buckets = ("it has no buckets. Give save ", BUCKETS, ", or leave out ", _BATCHING, ".")
-        return SavingError(Message(*start, *no_buckets))
-    hint = (". Leave out ", _BATCHING, ", or save that signature in a SavedModel of its own.")
-    return SavingError(Message(*start, reason, *hint))
+def make_no_buckets_error(name: str) -> SavingError:
+    """Makes the error for a signature without buckets."""
+    hint = ("it has no buckets. Give save ", BUCKETS, ", or leave out ", _BATCHING, ".")
+    return SavingError(Message(_BATCHING, _format_problem(name), *hint))
+
+
+def _format_problem(name: str) -> str:
+    return f" cannot join the requests of the signature {name}: "
 
 
 def check_joinable(endpoints: Sequence[Endpoint]) -> None:
@@ -97,7 +97,7 @@ def check_joinable(endpoints: Sequence[Endpoint]) -> None:
     for endpoint in endpoints:
         bucketing = endpoint.bucketing
         if bucketing is None:
-            raise make_obstacle_error(endpoint.name)
+            raise make_no_buckets_error(endpoint.name)
         reason = find_obstacle(bucketing)
         if reason is None and (lengths := find_lengths(bucketing)):
             reason = (
@@ -107,7 +107,8 @@ def check_joinable(endpoints: Sequence[Endpoint]) -> None:
         if reason is None and endpoint.portable.target.for_converters:
             reason = "converters do not know TensorFlow's BatchFunction"
         if reason is not None:
-            raise make_obstacle_error(endpoint.name, reason)
+            start = (_BATCHING, _format_problem(endpoint.name), f"{reason}. ")
+            raise SavingError(Message(*start, "Leave out ", _BATCHING, "."))
 
 
 def join_requests(endpoint: Endpoint, batching: Batching, alone: Any) -> Endpoint:
