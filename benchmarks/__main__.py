@@ -26,6 +26,7 @@ BENCHMARKS: Mapping[str, Sequence[str]] = {
     "buckets": ("saving", "--buckets"),
     "large_weights": ("saving", "--megabytes", "1000"),
     "serving": ("serving",),
+    "callers": ("callers",),
     "second_process": ("second_process",),
     "export_many": ("export_many",),
     "models": ("models",),
