@@ -307,7 +307,8 @@ def _write_model(
     concrete, served = {}, {}
     # `verify` compares these with JAX.
     root.unprocessed = {e.name: e.trace_unprocessed() for e in endpoints if e.is_processed}
-    root.without_batching = {}
+    if batching is not None:
+        root.without_batching = {}
     for endpoint in endpoints:
         named, method, concrete[endpoint.name] = _trace(endpoint)
         if batching is not None:
