@@ -25,6 +25,9 @@ with atheris.instrument_imports(include=["jax2tf_bridge", "shape_poly"]):
     from jax2tf_bridge.bytecode import read_summary
     from jax2tf_bridge.errors import FileFormatError
     from jax2tf_bridge.portable import array_size
+    from jax2tf_bridge.publishing._labels import read_labels, update_labels
+    from jax2tf_bridge.publishing._manifest import list_differences, read_manifest
+    from jax2tf_bridge.saved_model import GRAPH_FILE, MANIFEST, read_saved_model
     from jax2tf_bridge.serialization import deserialize, read_function
     from jax2tf_bridge.serialization.jax_exported import read_exported
     from jax2tf_bridge.serialization.jaxfn import HEADER_SIZE, IDENTIFIER
@@ -34,6 +37,8 @@ with atheris.instrument_imports(include=["jax2tf_bridge", "shape_poly"]):
 MEMORY = 512 << 20
 """Maximum number of bytes that the readers may take together, above the use at their start."""
 
+_FOLDER = Path(tempfile.mkdtemp(prefix="fuzz-readers-"))
+(_FOLDER / MANIFEST.parent).mkdir()
 _FILE = Path(tempfile.mkdtemp(prefix="fuzz-readers-")) / "function.jaxfn"
 
 
@@ -103,8 +108,39 @@ def weights_file(data: bytes) -> None:
         assert sum(info.nbytes for info in infos) == sum(map(len, expected))
 
 
+def saved_model(data: bytes) -> None:
+    """Reads a saved_model.pb in a folder of its own."""
+    (_FOLDER / GRAPH_FILE).write_bytes(data)
+    contents = read_saved_model(_FOLDER, accept_any_tool=True)
+    assert all(entry.name for entry in contents.entries if entry.is_signature)
+
+
+def manifest(data: bytes) -> None:
+    """Reads the manifest of a version, and compares the version with it."""
+    (_FOLDER / MANIFEST).write_bytes(data)
+    found = read_manifest(_FOLDER)
+    assert found is not None
+    list(list_differences(_FOLDER, found, contents=True))
+    assert len(found.code_digest()) == len(found.weights_digest())
+
+
+def model_config(data: bytes) -> None:
+    """Reads the labels of a file of models, and changes them; the others stay."""
+    file = _FOLDER / "models.config"
+    file.write_bytes(data)
+    root = _FOLDER / "dense"
+    labels = read_labels(root)
+    # A label may be longer or stranger than those that the bridge writes.
+    update_labels(root, lambda old: {"stable": len(old)})
+    assert read_labels(root) == {"stable": len(labels)}
+
+
 READERS: dict[str, Callable[[bytes], None]] = {
-    f.__name__: f for f in (jaxfn, jaxfn_file, exported, bytecode, msgpack, weights_file)
+    f.__name__: f
+    for f in (
+        *(jaxfn, jaxfn_file, exported, bytecode, msgpack, weights_file),
+        *(saved_model, manifest, model_config),
+    )
 }
 
 

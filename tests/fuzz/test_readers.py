@@ -11,8 +11,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jax2tf_bridge import PortableFunction, export
+from jax2tf_bridge import PortableFunction, Signature, export, publish
 from jax2tf_bridge.portable import Aval
+from jax2tf_bridge.saved_model import GRAPH_FILE, MANIFEST
 from jax2tf_bridge.serialization import serialize
 from tests.serialization.records import constant, simple, with_vjps
 from tests.weights import msgpack_by_hand as by_hand
@@ -68,6 +69,15 @@ def seeds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "msgpack": _weights(),
         "weights_file": _weights(),
     }
+    published = publish(
+        tmp_path_factory.mktemp("published") / "dense",
+        Signature(lambda w, x: x @ w, args=[np.ones((1, 2), np.float32)]),
+        params=np.ones((2, 2), np.float32),
+        label="stable",
+    ).path
+    corpora["saved_model"] = [(published / GRAPH_FILE).read_bytes()]
+    corpora["manifest"] = [(published / MANIFEST).read_bytes()]
+    corpora["model_config"] = [(published.parents[1] / "models.config").read_bytes()]
     corpora["jaxfn_file"] = corpora["jaxfn"] + corpora["exported"][:2]
     folders = {}
     for name, files in corpora.items():
@@ -80,7 +90,11 @@ def seeds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.mark.slow
 @pytest.mark.checkout
 @pytest.mark.parametrize(
-    "reader", ["jaxfn", "jaxfn_file", "exported", "bytecode", "msgpack", "weights_file"]
+    "reader",
+    [
+        *("jaxfn", "jaxfn_file", "exported", "bytecode", "msgpack", "weights_file"),
+        *("saved_model", "manifest", "model_config"),
+    ],
 )
 def test_no_bytes_do_harm(reader: str, seeds: dict[str, Path], tmp_path: Path) -> None:
     pytest.importorskip("atheris", reason="atheris has wheels for Linux alone")
