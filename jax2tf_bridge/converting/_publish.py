@@ -87,6 +87,7 @@ def publish(
         whose graph would be used, is damaged.
       FileNotFoundError: there is no version whose graph could be used.
       ValueError, TypeError: `keep` is not a number of versions.
+      TypeError: there is no such option.
       OSError: `root` cannot be written.
       BridgeError: as `save` raises.
 
@@ -98,6 +99,13 @@ def publish(
     >>> publish(root, dense, params=w).version, publish(root, params=w * 2).version
     (1, 2)
     """
+    unknown = [name for name in options if name not in PublishOptions.__annotations__]
+    if unknown:
+        known = ("signatures", "params", "keep", *PublishOptions.__annotations__)
+        raise TypeError(
+            f"publish() got an unexpected keyword argument {unknown[0]!r}"
+            f"{did_you_mean(unknown[0], known, quoted=True)}"
+        )
     if signatures is not None:
 
         def write(folder: Path) -> SavedModel:
@@ -107,13 +115,6 @@ def publish(
             root, write, keep=keep, check=check_complete, origin=Origin(note=note), label=label
         )
         return Published.with_model(new)
-    unknown = [name for name in options if name not in PublishOptions.__annotations__]
-    if unknown:
-        known = ("params", "keep", "label", "note", *PublishOptions.__annotations__)
-        raise TypeError(
-            f"publish() got an unexpected keyword argument {unknown[0]!r}"
-            f"{did_you_mean(unknown[0], known, quoted=True)}"
-        )
     if options:
         raise SavingError(
             "publish without signatures only replaces the weights, so it does not take "

@@ -234,7 +234,7 @@ class PreparedSignature:
         """Returns the signature with its function exported as a portable function."""
         function = self.function
         if not isinstance(function, PortableFunction):
-            with _note_call(self.name, self.signature, takes=self.takes_params):
+            with _note_call(self.name, self.signature, takes=self.takes_params, prepared=function):
                 from jax2tf_bridge.from_jax.stablehlo import ConstantPool
 
                 # The function stays internal, so its constants may alias the user's memory.
@@ -243,15 +243,40 @@ class PreparedSignature:
 
 
 @contextlib.contextmanager
-def _note_call(name: str, signature: Signature, *, takes: bool) -> Iterator[None]:
-    """Adds a note with save's call of the function to errors of JAX or of the function."""
+def _note_call(
+    name: str, signature: Signature, *, takes: bool, prepared: PreparedExport | None = None
+) -> Iterator[None]:
+    """Adds a note with save's call of the function to errors of JAX or of the function.
+
+    If the function may have looked for a weight that is not there, another note lists the weights.
+    """
     try:
         yield
     except Exception as e:
         if not isinstance(e, BridgeError):
             call = _format_call(signature, takes)
             e.add_note(f"save called it for the signature {name} as {call}.")
+            if takes and prepared is not None and _is_missing_name(e):
+                e.add_note(_list_weights(prepared))
         raise
+
+
+def _is_missing_name(error: Exception) -> bool:
+    # The comparison by name avoids importing Flax.
+    return isinstance(error, KeyError) or type(error).__module__ == "flax.errors"
+
+
+_MAX_LISTED = 10
+"""Maximum number of weights that a note lists."""
+
+
+def _list_weights(prepared: PreparedExport) -> str:
+    paths = prepared.specs.paths()
+    inputs, _ = prepared.inputs(1)
+    weights = paths[: len(paths) - len(inputs)]
+    more = len(weights) - _MAX_LISTED
+    shown = ", ".join(weights[:_MAX_LISTED]) + (f" and {more} more" if more > 0 else "")
+    return f"The weights in params are {shown}." if shown else "There are no weights in params."
 
 
 def _prepare_signature(

@@ -16,8 +16,19 @@ def iter_equation_paths(jaxpr: Any, outer: tuple[Any, ...] = ()) -> Iterator[tup
     for equation in jaxpr.eqns:
         path = (*outer, equation)
         yield path
-        for value in equation.params.values():
-            for inner in value if isinstance(value, (tuple, list)) else (value,):
-                inner = getattr(inner, "jaxpr", inner)
-                if hasattr(inner, "eqns"):
-                    yield from iter_equation_paths(inner, path)
+        for inner in _iter_inner_jaxprs(equation):
+            yield from iter_equation_paths(inner, path)
+
+
+def iter_inner_equations(equation: Any) -> Iterator[Any]:
+    """Yields every equation of the jaxprs inside an equation."""
+    for inner in _iter_inner_jaxprs(equation):
+        yield from iter_equations(inner)
+
+
+def _iter_inner_jaxprs(equation: Any) -> Iterator[Any]:
+    for value in equation.params.values():
+        for inner in value if isinstance(value, (tuple, list)) else (value,):
+            inner = getattr(inner, "jaxpr", inner)
+            if hasattr(inner, "eqns"):
+                yield inner

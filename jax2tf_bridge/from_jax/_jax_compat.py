@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import io
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -60,6 +61,10 @@ SEAM: Sequence[SeamName] = (_TRACE_STATE, _TRACE_CONTEXT, _KNOWN_PLATFORMS, _SUM
 _JIT_INFO = "_jit_info"
 """Attribute of jitted functions in 0.8 to 0.12; without it static arguments are not detected."""
 
+_EQUATION = "eqn"
+"""Local variable of the function in 0.8 to 0.12 that lowers a jaxpr; without it an error in a
+function that JAX jits itself names the line of the user's function, not that of the call."""
+
 _GET_VJP = "_get_vjp"
 """Field of jax.export.Exported in 0.8 to 0.12; without it VJPs are not made on demand."""
 
@@ -109,10 +114,19 @@ def jit_shardings(traced: Any) -> dict[str, Any]:
 
 
 def source_of_equation(equation: Any) -> str | None:
-    """Finds the user's line that made an equation, as "file:line (function)", if known."""
+    """Finds the line outside of JAX that made an equation, as "file:line (function)", if known."""
     summarize: Callable[[Any], str] | None = _SUMMARIZE.get()
     source = getattr(equation, "source_info", None)
-    return summarize(source) if summarize is not None and source is not None else None
+    line = summarize(source) if summarize is not None and source is not None else "unknown"
+    return None if line == "unknown" else line
+
+
+def iter_equations_of_frames(error: BaseException) -> Iterator[Any]:
+    """Yields the equations that JAX was working on when an error was raised, outermost first."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        equation = frame.f_locals.get(_EQUATION)
+        if hasattr(equation, "source_info") and hasattr(equation, "params"):
+            yield equation
 
 
 def attach_vjp(

@@ -21,6 +21,7 @@ from jax import export as jax_export
 from jax2tf_bridge._dtypes import WIDENED
 from jax2tf_bridge.errors import DTypeError, FunctionError
 from jax2tf_bridge.from_jax import _jax_compat
+from jax2tf_bridge.from_jax._equations import iter_inner_equations
 from jax2tf_bridge.from_jax._symbols import dim_from_jax
 from jax2tf_bridge.portable import Aval, MemorySpace, PortableFunction, unwrap_portable
 from shape_poly import Dim
@@ -430,7 +431,8 @@ def user_line(error: BaseException) -> str | None:
 def _traced_line(error: BaseException) -> str | None:
     """Finds the user's line that made the operation that JAX failed to lower, as in `user_line`.
 
-    JAX keeps the stack of the trace in the cause of such an error.
+    JAX keeps the stack of the trace in the cause of such an error. In functions that JAX jits
+    itself, such as jnp.cumsum, that stack may lack the user's frames; the call has them.
     """
     cause = error.__cause__
     if cause is None or type(cause).__name__ != "JaxStackTraceBeforeTransformation":
@@ -440,7 +442,18 @@ def _traced_line(error: BaseException) -> str | None:
         file = frame.f_code.co_filename
         if not file.startswith((*_INSTALLED, *_OURS, "<frozen")):
             innermost = f"{file}:{line} ({frame.f_code.co_name})"
-    return innermost
+    return innermost or _innermost_line(_list_lowered_equations(error))
+
+
+def _list_lowered_equations(error: BaseException) -> list[Any]:
+    """Lists the nested equations that JAX was lowering when it failed, the outermost first."""
+    path: list[Any] = []
+    for equation in _jax_compat.iter_equations_of_frames(error):
+        # Equations that a lowering rule traced come last. Their stacks lead to the call of export.
+        if path and all(equation is not inner for inner in iter_inner_equations(path[-1])):
+            break
+        path.append(equation)
+    return path
 
 
 def library_line(error: BaseException) -> str | None:
@@ -461,8 +474,20 @@ def library_line(error: BaseException) -> str | None:
     return innermost if is_called_by_user else None
 
 
-def user_line_of_equation(equation: Any) -> str | None:
-    """Finds the innermost line of the user's code that made an equation, as in `user_line`."""
+def user_line_of_equation(path: Sequence[Any]) -> str | None:
+    """Finds the user's line that made an equation, as in `user_line`.
+
+    `path` is the equation with its enclosing equations, the outermost first.
+    """
+    return _innermost_line(path) or _jax_compat.source_of_equation(path[-1])
+
+
+def _innermost_line(path: Sequence[Any]) -> str | None:
+    return next(filter(None, map(_line_of_equation, reversed(path))), None)
+
+
+def _line_of_equation(equation: Any) -> str | None:
+    """Finds the innermost line of the user's own code in the stack of one equation."""
     trace = getattr(getattr(equation, "source_info", None), "traceback", None)
     # The innermost frame comes first.
     for frame in getattr(trace, "frames", ()):

@@ -158,12 +158,15 @@ class Target:
         Args:
           xla: False for consumers without XLA, such as LiteRT; functions then become TensorFlow's
             own operations.
+
+        Raises:
+          TargetError: `xla` is neither True nor False.
         """
         versions = tuple(v for v, _ in TENSORFLOW_RELEASES.values())
         newest_convention = max(c for _, c in TENSORFLOW_RELEASES.values())
         oldest = next(iter(TENSORFLOW_RELEASES))
         target = Target(f"every TensorFlow from {oldest} on", versions, newest_convention)
-        return target if xla else target.without_xla()
+        return target._with_choice(xla)
 
     @staticmethod
     def tensorflow(release: str, *, xla: bool = True) -> Target:
@@ -174,7 +177,8 @@ class Target:
           xla: as in `widest`.
 
         Raises:
-          TargetError: the release is unknown; the message names the nearest.
+          TargetError: the release is unknown; the message names the nearest. Or `xla` is neither
+            True nor False.
         """
         if not isinstance(release, str):
             raise TargetError(
@@ -186,7 +190,7 @@ class Target:
             raise TargetError(_explain_unknown_release(release, key))
         version, convention = TENSORFLOW_RELEASES[key]
         target = Target(f"TensorFlow {key}", (version,), convention)
-        return target if xla else target.without_xla()
+        return target._with_choice(xla)
 
     @staticmethod
     def installed(*, xla: bool = True) -> Target:
@@ -194,10 +198,11 @@ class Target:
 
         Raises:
           MissingDependencyError: TensorFlow is not installed.
+          TargetError: `xla` is neither True nor False.
         """
         release, version, convention = installed_versions()
         target = Target(f"the installed TensorFlow {release}", (version,), convention)
-        return target if xla else target.without_xla()
+        return target._with_choice(xla)
 
     @staticmethod
     def converters() -> Target:
@@ -212,6 +217,14 @@ class Target:
         versions = _VERSIONS_WITHOUT_XLA
         name = "converters of TensorFlow graphs"
         return Target(name, versions, _CONVENTION_WITHOUT_XLA, xla=False, for_converters=True)
+
+    def _with_choice(self, xla: object) -> Target:
+        if not isinstance(xla, bool):
+            raise TargetError(
+                f"xla must be True or False. Got: {xla!r} of type {type(xla).__name__}. Pass "
+                "xla=False for a consumer without XLA, or leave it out."
+            )
+        return self if xla else self.without_xla()
 
     def without_xla(self) -> Target:
         """Returns the same consumer without XLA, which runs TensorFlow's own operations."""

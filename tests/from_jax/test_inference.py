@@ -344,3 +344,14 @@ def test_a_question_of_lowering_names_the_line_of_the_operation() -> None:
         exported(running_minimum, 7)
     line = running_minimum.__code__.co_firstlineno + 2
     assert f"test_inference.py:{line} (running_minimum)" in str(caught.value)
+
+
+def test_a_question_of_lowering_in_a_function_of_jax_names_the_line_of_the_call() -> None:
+    def running_sum(x: Any) -> Any:
+        total = jnp.cumsum(x)
+        return total[1:] + jnp.cumsum(x[1:])  # jnp.cumsum is jitted
+
+    with pytest.raises(InconclusiveShapeError, match="needs b >= 2") as caught:
+        exported(running_sum, 7)
+    line = running_sum.__code__.co_firstlineno + 2
+    assert f"test_inference.py:{line} (running_sum)" in str(caught.value)

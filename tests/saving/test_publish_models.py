@@ -178,6 +178,12 @@ def test_what_cannot_be_published(tmp_path: Path) -> None:
         TypeError, match=r"unexpected keyword argument 'kep': did you mean 'keep'\?"
     ):
         publish(tmp_path / "m", params=W, kep=2)  # type: ignore[call-arg]
+    with pytest.raises(
+        TypeError,
+        match=r"^publish\(\) got an unexpected keyword argument 'bukcets': did you mean "
+        r"'buckets'\?$",
+    ):
+        publish(tmp_path / "m", DENSE, params=W, bukcets={"b": [1]})  # type: ignore[call-arg]
     publish(tmp_path / "m", DENSE, params=W)
     with pytest.raises(StructureError, match="'w' is missing"):
         publish(tmp_path / "m", params={"v": W["w"]})

@@ -197,6 +197,41 @@ def test_errors_of_the_users_own_say_how_it_was_called(tmp_path: Path) -> None:
         save(tmp_path / "m", DENSE, params={"dens": {}})
     (note,) = [n for n in caught.value.__notes__ if n.startswith("save called")]
     assert note == "save called it for the signature serving_default as dense(params, <ndarray>)."
+    assert caught.value.__notes__[-1] == "There are no weights in params."
+
+
+def test_a_missing_weight_lists_the_weights(tmp_path: Path) -> None:
+    many = {"dens": PARAMS["dense"], "more": [np.float32(i) for i in range(10)]}
+    with pytest.raises(KeyError, match="'dense'") as caught:
+        save(tmp_path / "m", DENSE, params=many)
+    assert caught.value.__notes__[-1] == (
+        "The weights in params are params['dens']['bias'], params['dens']['kernel'], "
+        + ", ".join(f"params['more'][{i}]" for i in range(8))
+        + " and 2 more."
+    )
+    with pytest.raises(KeyError) as caught:
+        save(tmp_path / "m", Signature(lambda x: {}["z"], args=[X], takes_params=False))
+    assert caught.value.__notes__[-1].startswith("save called it")
+
+
+_ADVICE = (
+    "The argument x is (4, 3), which JAX takes as 2 integers and not as an array of this shape. "
+    "Pass an array, as np.zeros((4, 3), np.float32), or jax.ShapeDtypeStruct((4, 3), np.float32)."
+)
+
+
+@pytest.mark.parametrize("shape", [(4, 3), [4, 3]])
+def test_a_shape_in_place_of_an_example(shape: Any, tmp_path: Path) -> None:
+    opened = Signature(dense, args=[shape], polymorphic_shapes="(b, 3)")
+    with pytest.raises(ShapeError) as refused:
+        save(tmp_path / "m", opened, params=PARAMS)
+    assert str(refused.value) == _ADVICE
+    with pytest.raises(TypeError) as failed:
+        save(tmp_path / "m", Signature(dense, args=[shape]), params=PARAMS)
+    assert _ADVICE in failed.value.__notes__
+    with pytest.raises(AttributeError) as without_attribute:
+        save(tmp_path / "m", Signature(lambda x: x.sum(), kwargs={"x": shape}))
+    assert _ADVICE in without_attribute.value.__notes__
 
 
 def test_more_gradients_than_were_stored(tmp_path: Path) -> None:

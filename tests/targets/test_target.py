@@ -1,6 +1,8 @@
 """Target: the table, the choices, the errors."""
 
+import functools
 import re
+from typing import Any
 
 import pytest
 
@@ -87,6 +89,19 @@ def test_targets_without_xla() -> None:
     assert target.stablehlo_versions[0] >= (1, 13, 7)
     assert "shape_assertion" in target.custom_calls(["cpu"])
     assert "tpu_custom_call" not in target.custom_calls(["cpu"])
+
+
+@pytest.mark.parametrize(
+    "target",
+    [Target.widest, Target.installed, functools.partial(Target.tensorflow, "2.17")],
+)
+def test_xla_is_true_or_false(target: Any) -> None:
+    with pytest.raises(TargetError) as error:
+        target(xla=None)
+    assert str(error.value) == (
+        "xla must be True or False. Got: None of type NoneType. Pass xla=False for a consumer "
+        "without XLA, or leave it out."
+    )
 
 
 def test_which_releases_run_a_module() -> None:

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from jax.extend.core import jaxpr_as_fun
 
 from jax2tf_bridge.errors import Argument, Message, NotExportableError
-from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._equations import iter_equation_paths, iter_equations
 from jax2tf_bridge.from_jax._jax_compat_lowering import (
     Rule,
@@ -79,7 +78,7 @@ def refuse_host_callbacks(traced: jax.stages.Traced, name: str, options: ExportO
             if not options.without_debug_effects:
                 raise _make_error(
                     name,
-                    equation,
+                    path,
                     "Remove the call, or add DisabledSafetyCheck.debug_effects() to the disabled "
                     "checks, which drops it",
                 )
@@ -87,7 +86,7 @@ def refuse_host_callbacks(traced: jax.stages.Traced, name: str, options: ExportO
             if params.get("ordered") or "Ordered" in str(params.get("effect")):
                 raise _make_error(
                     name,
-                    equation,
+                    path,
                     "It is ordered, and only unordered calls can be dropped: write it without "
                     "ordered=True, or remove it",
                 )
@@ -95,7 +94,7 @@ def refuse_host_callbacks(traced: jax.stages.Traced, name: str, options: ExportO
             if not is_equinox_check(equation.params):
                 raise _make_error(
                     name,
-                    equation,
+                    path,
                     "Remove the call, or do that work in TensorFlow before or after the converted "
                     "function",
                 )
@@ -104,7 +103,7 @@ def refuse_host_callbacks(traced: jax.stages.Traced, name: str, options: ExportO
         elif _is_checkify_check(equation) and options.runtime_checks != DROP:
             raise NotExportableError(
                 Message(
-                    f"{name} calls checkify.check{_locate(equation)}, but nothing handles its "
+                    f"{name} calls checkify.check{_locate(path)}, but nothing handles its "
                     "errors. Leave its checks out with ",
                     DROP_CHECKS,
                     ", or export lambda *args: checkify.checkify(f)(*args)[1].",
@@ -227,9 +226,7 @@ def _locate_check(path: Sequence[Any]) -> str:
     if _EQUINOX_CALL in names:
         # Inner equations may come from a cached trace of another call.
         path = path[: names.index(_EQUINOX_CALL) + 1]
-    sources = (user_line_of_equation(equation) for equation in reversed(path))
-    source = next(filter(None, sources), None)
-    return f" at {source}" if source else _locate(path[-1])
+    return _locate(path)
 
 
 def _is_checkify_check(equation: Any) -> bool:
@@ -277,15 +274,15 @@ def _is_equinox_call(equation: Any) -> bool:
     return primitive in _CALLBACKS and is_equinox_check(equation.params)
 
 
-def _make_error(name: str, equation: Any, help_text: str) -> NotExportableError:
-    primitive = equation.primitive.name
+def _make_error(name: str, path: Sequence[Any], help_text: str) -> NotExportableError:
+    primitive = path[-1].primitive.name
     function = {**_CALLBACKS, **_DEBUG_CALLS}[primitive]
     return NotExportableError(
-        f"{name} calls back to Python by {function}{_locate(equation)}, and Python is not "
+        f"{name} calls back to Python by {function}{_locate(path)}, and Python is not "
         f"available where the model is served. {help_text}."
     )
 
 
-def _locate(equation: Any) -> str:
-    source = _jax_compat.source_of_equation(equation)
+def _locate(path: Sequence[Any]) -> str:
+    source = user_line_of_equation(path)
     return f" at {source}" if source else ""

@@ -21,11 +21,10 @@ from jax2tf_bridge.errors import (
     UnsupportedByTargetError,
     format_bullets,
 )
-from jax2tf_bridge.from_jax._equations import iter_equations
-from jax2tf_bridge.from_jax._jax_compat import source_of_equation
+from jax2tf_bridge.from_jax._equations import iter_equation_paths
 from jax2tf_bridge.from_jax._jax_compat_lowering import newest_calling_convention, take_constants
 from jax2tf_bridge.from_jax._jax_compat_modules import TakenModule, take_module
-from jax2tf_bridge.from_jax.arguments import AlreadyTraced
+from jax2tf_bridge.from_jax.arguments import AlreadyTraced, user_line_of_equation
 from jax2tf_bridge.from_jax.lowering._effects import callback_rules, debug_rules
 from jax2tf_bridge.from_jax.lowering._rules import lowering_overrides
 from jax2tf_bridge.from_jax.lowering._tracing import trace_with_wide_dtypes
@@ -211,9 +210,9 @@ def _lower_unused(*_: Any, **__: Any) -> Any:
 
 def _refuse_kernels(traced: jax.stages.Traced, name: str, target: Target, cause: Exception) -> None:
     """Raises if the function has a Pallas kernel, as the likely cause of a failed lowering."""
-    for equation in iter_equations(traced.jaxpr.jaxpr):
-        if equation.primitive.name == "pallas_call" and not equation.params.get("interpret"):
-            source = source_of_equation(equation)
+    for path in iter_equation_paths(traced.jaxpr.jaxpr):
+        if path[-1].primitive.name == "pallas_call" and not path[-1].params.get("interpret"):
+            source = user_line_of_equation(path)
             raise UnsupportedByTargetError(
                 Message(
                     f"{name} cannot run on {target.name}, where it has to become TensorFlow's own "

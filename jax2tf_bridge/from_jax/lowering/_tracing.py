@@ -31,6 +31,7 @@ from jax2tf_bridge.from_jax.shapes import (
     SizeWords,
     Specs,
     TracedFunction,
+    explain_shape_as_example,
 )
 from shape_poly import is_symbolic_dim
 
@@ -53,6 +54,9 @@ def make_traced_function(
             note = explain_missing_value(e, function, specs.names, specs.numbers())
             if note is not None:
                 e.add_note(note)
+            elif isinstance(e, (TypeError, AttributeError)):
+                for name, value in specs.integer_tuples().items():
+                    e.add_note(explain_shape_as_example(name, value))
             raise
         return traced
 

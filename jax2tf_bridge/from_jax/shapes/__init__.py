@@ -17,6 +17,7 @@ from jax2tf_bridge.from_jax.shapes._specs import (
     OpenSpec,
     Specs,
     auto_hint,
+    explain_shape_as_example,
     parse_constraints,
     symbolic_specs,
 )
@@ -57,6 +58,7 @@ __all__ = [
     "check_sizes_stay_open",
     "choose_auto_shapes",
     "entry_text",
+    "explain_shape_as_example",
     "infer",
     "infer_and_lower",
     "is_entry",

@@ -16,11 +16,10 @@ from typing import Generic, TypeVar
 import jax
 
 from jax2tf_bridge.errors import BridgeError, InconclusiveShapeError, PlatformError
-from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.from_jax._equations import iter_equations
+from jax2tf_bridge.from_jax._equations import iter_equation_paths
 from jax2tf_bridge.from_jax._jax_compat_sizes import AnsweringScope
 from jax2tf_bridge.from_jax._symbols import comparison_to_jax, dim_from_jax
-from jax2tf_bridge.from_jax.arguments import user_line
+from jax2tf_bridge.from_jax.arguments import user_line, user_line_of_equation
 from jax2tf_bridge.from_jax.shapes._assumptions import Requirement, SizeAssumptions
 from jax2tf_bridge.from_jax.shapes._errors import (
     first_line,
@@ -438,7 +437,8 @@ def _iter_reshapes(
 ) -> Iterator[tuple[Comparison, str | None]]:
     """Yields the equality for each reshape whose sizes are not obviously equal, and its line."""
     seen = set()
-    for equation in iter_equations(traced.jaxpr.jaxpr):
+    for path in iter_equation_paths(traced.jaxpr.jaxpr):
+        equation = path[-1]
         if equation.primitive.name != "reshape":
             continue
         before, after = equation.invars[0].aval.shape, equation.params["new_sizes"]
@@ -449,4 +449,4 @@ def _iter_reshapes(
         comparison = Comparison("==", first, second)
         if comparison not in seen:
             seen.add(comparison)
-            yield comparison, _jax_compat.source_of_equation(equation)
+            yield comparison, user_line_of_equation(path)

@@ -190,6 +190,15 @@ class Specs:
             if isinstance(spec, ArraySpec) and spec.number is not None
         }
 
+    def integer_tuples(self) -> dict[str, tuple[int, ...]]:
+        """Returns the arguments that were tuples or lists of Python integers, by name."""
+        numbers = {
+            name: [getattr(leaf, "number", None) for leaf in value]
+            for name, value in self.arguments()
+            if type(value) in (tuple, list)
+        }
+        return {n: tuple(v) for n, v in numbers.items() if v and all(type(d) is int for d in v)}
+
     def argument_of(self, leaf: int) -> int:
         """Returns the index of the argument with this leaf; keyword arguments are last."""
         counts = [len(jax.tree_util.tree_leaves(a)) for _, a in self.arguments()]
@@ -318,6 +327,9 @@ def symbolic_specs(
             for i, (name, value, entry) in enumerate(arguments)
         ]
     except ShapeError as e:
+        for name, value, entry in arguments:
+            if isinstance(entry, str) and _is_integer_tuple(value):
+                raise ShapeError(explain_shape_as_example(name, tuple(value))) from e
         proposal = propose_shapes(polymorphic_shapes, arguments, len(args), _make_specs)
         if proposal is None:
             raise
@@ -326,6 +338,24 @@ def symbolic_specs(
     dynamic = tuple(trees[: len(args)]), dict(zip(by_keyword, trees[len(args) :], strict=True))
     leaves = jax.tree_util.tree_leaves(((*args,), dict(kwargs)))
     return Specs(dynamic, static_args, static_kwargs, names, _collect_constraints(leaves))
+
+
+def _is_integer_tuple(value: Any) -> bool:
+    return type(value) in (tuple, list) and bool(value) and all(type(d) is int for d in value)
+
+
+def explain_shape_as_example(name: str, shape: tuple[int, ...]) -> str:
+    """Explains that a tuple of integers is not an example of an array of that shape.
+
+    >>> explain_shape_as_example("x", (2, 4)).partition(", which")[0]
+    'The argument x is (2, 4)'
+    """
+    count = f"{len(shape)} integers" if len(shape) > 1 else "an integer"
+    return (
+        f"The argument {name} is {shape}, which JAX takes as {count} and not as an array of this "
+        f"shape. Pass an array, as np.zeros({shape}, np.float32), or "
+        f"jax.ShapeDtypeStruct({shape}, np.float32)."
+    )
 
 
 def _collect_constraints(leaves: Sequence[Any]) -> tuple[Comparison, ...]:
