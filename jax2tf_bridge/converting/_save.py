@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from jax2tf_bridge._utils import reraise_interrupts
 from jax2tf_bridge.errors import BridgeError, SavingError
 from jax2tf_bridge.portable import AUTO, PortableFunction, apply_target, unwrap_portable
-from jax2tf_bridge.saved_model import SERVING_DEFAULT
+from jax2tf_bridge.saved_model import GRAPH_FILE, SERVING_DEFAULT
 from jax2tf_bridge.saving import (
     Batching,
     BucketOptions,
@@ -29,6 +29,7 @@ from jax2tf_bridge.saving import (
     save_functions,
 )
 from jax2tf_bridge.serialization import read_function
+from jax2tf_bridge.storage import StoragePath, as_path, check_free
 from jax2tf_bridge.targets import Target
 
 if TYPE_CHECKING:
@@ -156,6 +157,9 @@ def _save(
     options: SaveOptions,
     check_interrupts: Callable[[], None],
 ) -> SavedModel:
+    place = as_path(path)
+    if not isinstance(place, StoragePath):  # storage may hold the rest of an interrupted upload
+        check_free(place, overwrite=options.overwrite, has=GRAPH_FILE)
     with open_params(params) as weights:
         prepared = prepare(signatures, weights, platforms, target)
         options.check([each.inputs() for each in prepared.values()])

@@ -18,7 +18,7 @@ from jax2tf_bridge.litert._convert import ConvertedModel, LiteRTSignature, conve
 from jax2tf_bridge.litert._quantization import Quantization
 from jax2tf_bridge.saved_model import GRAPH_FILE, read_saved_model, read_sidecar
 from jax2tf_bridge.saving import SaveOptions, Signature, open_params, save_functions
-from jax2tf_bridge.storage import AnyPath, as_path, on_disk, replace_file_at
+from jax2tf_bridge.storage import AnyPath, as_path, check_file_path, on_disk, replace_file_at
 from jax2tf_bridge.targets import Target
 
 Quantize: TypeAlias = Literal["dynamic_range", "float16", "int8"]
@@ -96,7 +96,7 @@ def save_litert(
       FileFormatError: `params` is a file of another format, or is damaged.
       ModuleError: TensorFlow has no operation for an operation of a portable function.
       ExportError: an export fails, as in `export`.
-      OSError: the file cannot be written.
+      OSError: the file cannot be written; `path` is checked before any work.
 
     >>> import tempfile, numpy as np
     >>> params = {"w": np.ones((3, 2), np.float32)}
@@ -110,6 +110,7 @@ def save_litert(
     (x: float32[b,3]) -> (output_0: float32[b,2])
     """
     quantization = Quantization.of(quantize, representative_data)
+    check_file_path(path, bytes_of="save_litert")
     source = as_path(signatures) if isinstance(signatures, (str, os.PathLike)) else None
     is_model = source is not None and source.is_dir()
     if is_model and params is not None:

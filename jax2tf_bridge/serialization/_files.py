@@ -19,7 +19,7 @@ from jax2tf_bridge.serialization.jaxfn import (
     read_parts,
     read_structure,
 )
-from jax2tf_bridge.storage import open_file, replace_file_at
+from jax2tf_bridge.storage import check_file_path, open_file, replace_file_at
 
 # Most structures are smaller, so a single read suffices for a file without large modules.
 _FIRST_READ_SIZE = 1 << 16
@@ -100,6 +100,7 @@ def write_function(
       OSError: the file cannot be written. It is a FileExistsError if the path exists and is not a
         regular file.
     """
+    check_file_path(path, bytes_of="serialize")
     parts = file_parts(portable, vjp_order=vjp_order, arrays=arrays)
     with replace_file_at(path, bytes_of="serialize") as handle:
         for part in parts:

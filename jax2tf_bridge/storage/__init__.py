@@ -8,7 +8,12 @@ TensorFlow and fsspec are imported when a path needs them; jax never is.
 """
 
 from jax2tf_bridge.storage._directories import check_free, on_disk, whole_directory
-from jax2tf_bridge.storage._files import OpenedFile, open_file, replace_file_at
+from jax2tf_bridge.storage._files import (
+    OpenedFile,
+    check_file_path,
+    open_file,
+    replace_file_at,
+)
 from jax2tf_bridge.storage._paths import AnyPath, StoragePath, as_path, walk_files
 from jax2tf_bridge.storage._staging import lock_folder, remove_at_once
 from jax2tf_bridge.storage._uploads import (
@@ -33,6 +38,7 @@ __all__ = [
     "OpenedFile",
     "StoragePath",
     "as_path",
+    "check_file_path",
     "check_free",
     "claim_number",
     "clear_dead_claims",

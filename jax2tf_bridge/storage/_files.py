@@ -55,29 +55,52 @@ def replace_file_at(path: str | os.PathLike[str], *, bytes_of: str) -> Iterator[
 
     Raises:
       FileExistsError: `path` is not a regular file.
+      FileNotFoundError: its folder does not exist.
       OSError: the file cannot be written; the error has the path as it was given.
     """
+    check_file_path(path, bytes_of=bytes_of)
     place = as_path(path)
     if isinstance(place, StoragePath):
         replacement = _replace_stored(place)
     else:
-        # A link remains a link.
-        target = Path(os.path.realpath(place))
-        if target.is_dir():
-            raise FileExistsError(f"{target} is a folder: name a file in it.")
-        if target.exists() and not target.is_file():
-            # A file would replace a device or a pipe.
-            raise FileExistsError(
-                f"{target} exists and is not a regular file: choose another path, or write the "
-                f"bytes that {bytes_of} returns to it."
-            )
-        replacement = _replace_on_disk(target)
+        replacement = _replace_on_disk(Path(os.path.realpath(place)))  # a link remains a link
     try:
         with replacement as file:
             yield file
     except OSError as e:
-        e.filename, e.filename2 = os.fspath(path), None
+        e.filename = os.fspath(path)
+        if e.filename2 is not None:
+            del e.filename2  # the message would show None
         raise
+
+
+def check_file_path(path: str | os.PathLike[str], *, bytes_of: str) -> None:
+    """Raises, before any work, if `replace_file_at` would refuse `path`."""
+    place = as_path(path)
+    if isinstance(place, StoragePath):
+        if place.is_dir():
+            text = "is there and is a folder: name a file to write"
+            raise make_path_error(FileExistsError, errno.EEXIST, text, place)
+        place.check_is_below()
+        return
+    target = Path(os.path.realpath(place))
+    if target.is_dir():
+        raise make_path_error(
+            FileExistsError, errno.EEXIST, "is a folder: name a file in it", place
+        )
+    if target.exists() and not target.is_file():
+        # A file would replace a device or a pipe.
+        text = (
+            "exists and is not a regular file: choose another path, or write the bytes that "
+            f"{bytes_of} returns to it"
+        )
+        raise make_path_error(FileExistsError, errno.EEXIST, text, place)
+    if target.parent.exists() and not target.parent.is_dir():
+        text = f"cannot be written: {place.parent} is a file, not a folder"
+        raise make_path_error(NotADirectoryError, errno.ENOTDIR, text, place)
+    if not target.parent.exists():
+        text = f"cannot be written: there is no folder {place.parent}. Create it first"
+        raise make_path_error(FileNotFoundError, errno.ENOENT, text, place)
 
 
 @contextlib.contextmanager
@@ -104,10 +127,6 @@ def _replace_on_disk(target: Path) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def _replace_stored(target: StoragePath) -> Iterator[BinaryIO]:
-    if target.is_dir():
-        text = "is there and is a folder: name a file to write"
-        raise make_path_error(FileExistsError, errno.EEXIST, text, target)
-    target.check_is_below()
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{secrets.token_hex(16)}.tmp")
     try:

@@ -96,10 +96,19 @@ def _check_arguments(
     portable: PortableFunction, tensors: Sequence[tf.Tensor], paths: Sequence[str]
 ) -> None:
     shape_problems, dtype_problems = [], []
+    advice = (
+        "Nothing is cast or reshaped for you: use tf.cast or tf.reshape, or export the function "
+        "for these."
+    )
     for tensor, aval, path in zip(tensors, portable.in_avals, paths, strict=True):
         expected = op_dtype(aval, path)
         if tensor.dtype != expected:
             dtype_problems.append(f"{path}: expected {expected.name}, got {tensor.dtype.name}")
+            if tensor.dtype.name == aval.module_dtype:
+                advice = (
+                    f"The target ({portable.target.name}) has {expected.name} in place of "
+                    f"{tensor.dtype.name}: pass tf.cast({path}, tf.{expected.name})."
+                )
         if not can_have_shape(tensor, aval):
             sizes = shape_text(aval.op_shape)
             shape_problems.append(
@@ -110,6 +119,5 @@ def _check_arguments(
             f"The arguments of {portable.name} are not those that it was exported with",
             shape_problems,
             dtype_problems,
-            "Nothing is cast or reshaped for you: use tf.cast or tf.reshape, or export the "
-            "function for these.",
+            advice,
         )

@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -453,7 +454,9 @@ def _get_quick_options() -> dict[str, Any] | None:
 
 def _fits_function(spec: tf.TensorSpec, aval: Aval) -> bool:
     """Returns whether an input of the signature fits the JAX function, not a preprocess."""
-    return aval.is_key or spec.dtype.name == aval.op_dtype
+    # A model for converters has float32 in place of bfloat16.
+    dtypes = (aval.op_dtype, replace(aval, widened=True).op_dtype)
+    return aval.is_key or spec.dtype.name in dtypes
 
 
 def _is_key(value: Any) -> bool:

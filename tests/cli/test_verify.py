@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax2tf_bridge import Padding, Signature, save, verify
+from jax2tf_bridge import Padding, Signature, Target, save, verify
 
 # Private: tests measure one call at each size, and read the flags for XLA.
 from jax2tf_bridge.cli import _checks
@@ -178,6 +178,16 @@ def test_the_function_prints_what_the_command_prints(ok: Ok, model: Path) -> Non
     assert wrong.problem is not None
     assert wrong.problem.startswith(f"{model} differs from {__name__}:one_percent_off: the output ")
     assert "BEYOND IT" in str(wrong)
+
+
+def double(x: Any) -> Any:
+    return x * 2
+
+
+def test_a_model_for_converters_has_float32_in_place_of_bfloat16(tmp_path: Path) -> None:
+    signature = Signature(double, args=[jnp.ones((2, 3), jnp.bfloat16)])
+    save(tmp_path / "m", signature, target=Target.converters(), vjp_order=0)
+    assert verify(tmp_path / "m", double, samples=1).ok
 
 
 def test_a_signature_that_is_not_there_is_told_in_the_words_of_python(model: Path) -> None:

@@ -183,6 +183,18 @@ def _refused(error: type[Exception], tmp_path: Path, **options: Any) -> str:
     return str(caught.value)
 
 
+def test_a_path_that_cannot_be_written_is_refused_before_any_work(tmp_path: Path) -> None:
+    def never_traced(x: Any) -> Any:
+        raise AssertionError("it was traced")
+
+    signature = Signature(never_traced, args=[X])
+    with pytest.raises(FileExistsError) as is_folder:
+        save_litert(tmp_path, signature)
+    assert str(is_folder.value) == f"{tmp_path} is a folder: name a file in it"
+    with pytest.raises(FileNotFoundError, match=r"Create it first$"):
+        save_litert(tmp_path / "models" / "model.tflite", signature)
+
+
 def test_options_that_contradict(tmp_path: Path) -> None:
     assert _refused(SavingError, tmp_path, quantize="int4") == (
         "quantize must be one of 'dynamic_range', 'float16', 'int8', or left out. Got: 'int4'."

@@ -200,6 +200,19 @@ def test_errors_of_the_users_own_say_how_it_was_called(tmp_path: Path) -> None:
     assert caught.value.__notes__[-1] == "There are no weights in params."
 
 
+def test_a_path_that_cannot_be_written_is_refused_before_any_work(tmp_path: Path) -> None:
+    def never_traced(x: Any) -> Any:
+        raise AssertionError("it was traced")
+
+    (tmp_path / "file").touch()
+    for path, text in (
+        (tmp_path / "file", "is there already, and is not a folder"),
+        (tmp_path / "file" / "model", "is a file, not a folder"),
+    ):
+        with pytest.raises(NotADirectoryError, match=text):
+            save(path, Signature(never_traced, args=[X]))
+
+
 def test_a_missing_weight_lists_the_weights(tmp_path: Path) -> None:
     many = {"dens": PARAMS["dense"], "more": [np.float32(i) for i in range(10)]}
     with pytest.raises(KeyError, match="'dense'") as caught:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import PortableFunction, export
+from jax2tf_bridge import PortableFunction, Target, export
 from jax2tf_bridge.errors import ArgumentsError, DTypeError, ModuleError, ShapeError, StructureError
 from jax2tf_bridge.to_tensorflow import _tf_compat, to_tf
 from tests.serialization.records import changed
@@ -91,6 +91,20 @@ def test_every_difference_of_shape_and_dtype_is_listed(portable: PortableFunctio
     assert "\n  - x: expected shape (b, 3), got (3,)" in text
     assert "\n  - params['b']: expected float32, got int32" in text
     assert "Nothing is cast or reshaped for you: use tf.cast or tf.reshape" in text
+
+
+def test_a_graph_for_converters_takes_float32_in_place_of_bfloat16() -> None:
+    x = jnp.ones(3, jnp.bfloat16)
+    f = to_tf(export(lambda x: x * 2, target=Target.converters())(x))
+    with pytest.raises(DTypeError) as error:
+        f(x)
+    assert str(error.value) == (
+        "The arguments of <lambda> are not those that it was exported with:\n"
+        "  - x: expected float32, got bfloat16\n"
+        "The target (converters of TensorFlow graphs) has float32 in place of bfloat16: pass "
+        "tf.cast(x, tf.float32)."
+    )
+    assert f(tf.cast(x, tf.float32)).numpy().tolist() == [2, 2, 2]
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.int32, np.float16, np.bool_])

@@ -22,6 +22,7 @@ from hypothesis import given
 
 import jax2tf_bridge
 from jax2tf_bridge.errors import SerializationError, StateDictError
+from jax2tf_bridge.storage import replace_file_at
 from jax2tf_bridge.weights import flatten_state, read_weights, to_bytes, write_weights
 from tests.fresh_process import run_python, several_devices
 from tests.weights.trees import trees, unhurried
@@ -59,8 +60,8 @@ def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     texts = {
         tmp_path / "pipe": "exists and is not a regular file: choose another path, or write the "
-        "bytes that to_bytes returns to it.",
-        tmp_path: "is a folder: name a file in it.",
+        "bytes that to_bytes returns to it",
+        tmp_path: "is a folder: name a file in it",
     }
     for path, text in texts.items():
         with pytest.raises(FileExistsError) as caught:
@@ -74,6 +75,24 @@ def test_folders_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as caught:
         write_weights(path, TREE)
     assert caught.value.filename == str(path)
+    assert str(caught.value) == (
+        f"{path} cannot be written: there is no folder {path.parent}. Create it first"
+    )
+    path.parent.touch()
+    with pytest.raises(NotADirectoryError) as refused:
+        write_weights(path, TREE)
+    assert str(refused.value) == (
+        f"{path} cannot be written: {path.parent} is a file, not a folder"
+    )
+
+
+def test_an_error_while_a_file_is_written_names_only_its_path(tmp_path: Path) -> None:
+    with (
+        pytest.raises(OSError, match="full") as caught,
+        replace_file_at(tmp_path / "w", bytes_of="to_bytes"),
+    ):
+        raise OSError(28, "the disk is full", "a", None, "b")
+    assert str(caught.value) == f"[Errno 28] the disk is full: '{tmp_path / 'w'}'"
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "MODEL.SafeTensors"])
