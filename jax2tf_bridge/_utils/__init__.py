@@ -14,6 +14,7 @@ from jax2tf_bridge._utils._texts import (
     one_line,
     printable,
     some,
+    unknown_name_text,
 )
 
 __all__ = [
@@ -35,4 +36,5 @@ __all__ = [
     "progress_bar",
     "reraise_interrupts",
     "some",
+    "unknown_name_text",
 ]

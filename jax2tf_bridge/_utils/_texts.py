@@ -106,6 +106,19 @@ def did_you_mean(word: str, known: Iterable[str], *, quoted: bool = False) -> st
     return f": did you mean {' or '.join(map(repr, near) if quoted else near)}?" if near else ""
 
 
+def unknown_name_text(kind: str, name: str, known: Iterable[str]) -> str:
+    """Says that there is nothing of a name, with the nearest names and all that there are.
+
+    >>> unknown_name_text("signature", "sreve", ["serve", "embed"])
+    "no signature 'sreve': did you mean 'serve'? There are: serve, embed."
+    >>> unknown_name_text("signature", "x", [])
+    "no signature 'x'. There is none."
+    """
+    names = list(known)
+    there = f"There are: {', '.join(names)}." if names else "There is none."
+    return f"no {kind} {name!r}{did_you_mean(name, names, quoted=True) or '.'} {there}"
+
+
 def printable(text: str) -> str:
     r"""Escapes control characters in a text from a file.
 

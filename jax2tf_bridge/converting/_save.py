@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from jax2tf_bridge._utils import reraise_interrupts
+from jax2tf_bridge._utils import reraise_interrupts, some
 from jax2tf_bridge.errors import BridgeError, SavingError
 from jax2tf_bridge.portable import AUTO, PortableFunction, apply_target, unwrap_portable
 from jax2tf_bridge.saved_model import GRAPH_FILE, SERVING_DEFAULT
@@ -278,9 +278,9 @@ def _list_weights(prepared: PreparedExport) -> str:
     paths = prepared.specs.paths()
     inputs, _ = prepared.inputs(1)
     weights = paths[: len(paths) - len(inputs)]
-    more = len(weights) - _MAX_LISTED
-    shown = ", ".join(weights[:_MAX_LISTED]) + (f" and {more} more" if more > 0 else "")
-    return f"The weights in params are {shown}." if shown else "There are no weights in params."
+    if not weights:
+        return "There are no weights in params."
+    return f"The weights in params are {some(weights, _MAX_LISTED)}."
 
 
 def _prepare_signature(

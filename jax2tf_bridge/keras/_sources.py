@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge._utils import array_type_text, did_you_mean
+from jax2tf_bridge._utils import array_type_text, unknown_name_text
 from jax2tf_bridge.errors import FileFormatError, FunctionError, LayerError, make_path_error
 from jax2tf_bridge.keras._functions import LayerFunction
 from jax2tf_bridge.keras._jax_function import JaxFunction
@@ -119,8 +119,8 @@ def _model_from_saved_model(
     for name, argument in zip(names, ("signature", "training_function"), strict=False):
         if name not in portables:
             raise LayerError(
-                f"{argument}={name!r}: {folder} has no signature of this name"
-                f"{did_you_mean(name, portables) or '.'} It has: {', '.join(portables)}."
+                f"{argument}={name!r}: {folder} has "
+                f"{unknown_name_text('signature', name, portables)}"
             )
     functions = []
     for name in names:

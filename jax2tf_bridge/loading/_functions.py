@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax2tf_bridge._utils import did_you_mean
+from jax2tf_bridge._utils import did_you_mean, unknown_name_text
 from jax2tf_bridge.errors import (
     GradientError,
     ShapeError,
@@ -337,8 +337,8 @@ class LoadedModel:
             problem = self.__dict__.get("problems", {}).get(name)
             if problem is not None:
                 raise AttributeError(f"the signature {name} cannot run in JAX alone: {problem}")
-            near = did_you_mean(name, self.__dict__.get("functions", {}))
-            raise AttributeError(f"the SavedModel has no signature {name}{near}")
+            text = unknown_name_text("signature", name, self.__dict__.get("functions", {}))
+            raise AttributeError(f"the SavedModel has {text}")
 
         def call(*args: Any, **kwargs: Any) -> Any:
             own_weights = (self.params,) if function.takes_params else ()

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import tensorflow as tf
 
-from jax2tf_bridge._utils import did_you_mean
+from jax2tf_bridge._utils import unknown_name_text
 from jax2tf_bridge.errors import Argument, BridgeError, Message, ShapeError
 from jax2tf_bridge.loading import LoadedFunction, load
 from jax2tf_bridge.saved_model import (
@@ -145,8 +145,8 @@ def choose_signature(name: str | None, names: Sequence[str]) -> str:
             return SERVING_DEFAULT if SERVING_DEFAULT in names else names[0]
         raise BridgeError(Message(Argument("signature"), f": name one of {', '.join(names)}"))
     if name not in names:
-        near = did_you_mean(name, names) or f": there are {', '.join(names)}"
-        raise BridgeError(Message(Argument("signature"), f": no signature {name}{near}"))
+        text = unknown_name_text("signature", name, names)
+        raise BridgeError(Message(Argument("signature"), f": the SavedModel has {text}"))
     return name
 
 

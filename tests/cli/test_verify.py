@@ -194,7 +194,8 @@ def test_a_signature_that_is_not_there_is_told_in_the_words_of_python(model: Pat
     with pytest.raises(BridgeError) as caught:
         verify(model, models.predict, signature="serving_defualt")
     assert str(caught.value) == (
-        "signature: no signature serving_defualt: did you mean serving_default?"
+        "signature: the SavedModel has no signature 'serving_defualt': did you mean "
+        "'serving_default'? There are: serving_default."
     )
 
 
@@ -393,7 +394,11 @@ def lookup(ids: Any) -> Any:
         (["--against", "tests.cli.models:params"], 2, "must be a function. Got: dict"),
         (["--against", "tests.cli.models:fails"], 1, "running tests.cli.models:fails or"),
         (["--against", "tests.cli.models:cube", "--plot", "a.png"], 2, "Name the file a.svg"),
-        (["--against", "tests.cli.models:cube", "--signature", "x"], 2, "no signature x"),
+        (
+            ["--against", "tests.cli.models:cube", "--signature", "x"],
+            2,
+            "--signature: the SavedModel has no signature 'x'. There are: serving_default.",
+        ),
         (
             ["--against", "tests.cli.models:cube", "--samples", "0"],
             2,

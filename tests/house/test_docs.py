@@ -21,6 +21,7 @@ import pytest
 
 import jax2tf_bridge
 import shape_poly
+from jax2tf_bridge import errors
 from tests.house.imports import ROOT
 from tests.house.snippets import (
     OTHER,
@@ -178,6 +179,23 @@ def test_relative_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
         if not target.startswith(("http://", "https://", "#", "mailto:")):
             assert (page.parent / target.split("#")[0]).exists(), f"{page.name}: {target}"
+
+
+def test_the_page_of_errors_lists_every_error() -> None:
+    rows: dict[str, list[str]] = {}
+    for line in (ROOT / "docs" / "errors.md").read_text().splitlines():
+        cells = line.split("|")
+        if len(cells) == 6 and (name := re.fullmatch(r" `(\w+)` ", cells[1])):
+            assert name[1] not in rows, "the page lists it twice"
+            rows[name[1]] = re.findall(r"(?<!JAX's )`(\w+)`", cells[2])
+    bases = {
+        name: {base.__name__ for base in kind.__mro__}
+        for name, kind in vars(errors).items()
+        if isinstance(kind, type) and issubclass(kind, errors.BridgeError)
+    }
+    assert rows.keys() == bases.keys() - {"BridgeError"}
+    for name, listed in rows.items():
+        assert bases[name].issuperset(listed), name
 
 
 def test_readme_shows_the_two_commands_and_some_python() -> None:

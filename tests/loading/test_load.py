@@ -147,7 +147,11 @@ def test_a_function_without_a_gradient_says_why(tmp_path: Path) -> None:
         (lambda m: m.encode(X > 0), DTypeError, "x: expected float32, got bool"),
         (lambda m: m.functions["encode"]({}, X), StructureError, "the key 'dense' is missing"),
         (lambda m: m.signatures["encode"](y=X), StructureError, "the input x is missing"),
-        (lambda m: m.encdoe, AttributeError, "has no signature encdoe: did you mean encode"),
+        (
+            lambda m: m.encdoe,
+            AttributeError,
+            r"^the SavedModel has no signature 'encdoe': did you mean 'encode'\? There are: ",
+        ),
     ],
 )
 def test_wrong_calls_are_told(
