@@ -482,7 +482,7 @@ _FLOATS: Mapping[str, Kernel] = MappingProxyType(
         "Expm1": _expm1,
         "IsFinite": lambda x: tf.less(tf.abs(x), np.float32(np.inf)),
         # The converter's own form has empty constants if a size is open.
-        "Lgamma": lambda x: lgamma(x, _log1p),
+        "Lgamma": lambda x: lgamma(x, _log1p, tf.where),
         "Log1p": _log1p,
         "NextAfter": _next_after,
         "Sinh": _sinh,

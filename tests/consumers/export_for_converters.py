@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import tensorflow as tf
+from jax import lax
 
 from jax2tf_bridge import Signature, Target, save
 from tests.consumers.exchange import Array, Report, write_arrays, write_call_facts
@@ -120,11 +122,54 @@ EXPORTED: tuple[Exported, ...] = (
 """The programs and cases that are exported."""
 
 
+AT_INFINITY = np.array(
+    [-np.inf, -7.5, -2.5, -0.7, -0.5, -0.0, 0.3, 0.49999997, 1.5, 3.0, 8388609.0, np.inf],
+    np.float32,
+)
+"""Argument of `select_infinities`."""
+
+
+def select_infinities(x: Any) -> dict[str, Any]:
+    """Selects some floats of twelve, of which others are infinite."""
+    half = x.astype(np.float16)
+    greatest, place = x[-1], jnp.int32(x[9])
+    return {
+        "away_from_zero": lax.round(x),
+        "cube_root": jnp.cbrt(x),
+        "sign": jnp.sign(x),
+        "logarithm": jnp.where(x > 0, jnp.log(x), 0),
+        "leaky": jax.nn.leaky_relu(x),
+        "elu": jax.nn.elu(x),
+        "finite": jnp.nan_to_num(x, posinf=1, neginf=2),
+        "masked": jnp.where(x > 0, x, -jnp.inf),
+        "float16": jnp.where(half > 0, 0, half),
+        "log1p": jnp.log1p(jnp.abs(x)),
+        "next": jnp.nextafter(x, 1.0),
+        "lgamma": lax.lgamma(x[3:]),
+        "constant_flags": jnp.where(jnp.arange(12) < 9, 0, x),
+        "triangle": jnp.triu(jnp.outer(x, jnp.ones(3))),
+        "padded": jnp.pad(x, 2, constant_values=greatest),
+        "updated": lax.dynamic_update_slice(x, x[:2], (place,)),
+        "out_of_bounds": jnp.zeros(4).at[jnp.array([0, 9])].add(x[jnp.array([3, 11])]),
+        "segments": jax.ops.segment_max(x, jnp.arange(12) // 3, 5),
+    }
+
+
+def _write_infinities(folder: Path) -> None:
+    results = jax.jit(_flat(select_infinities))(AT_INFINITY)
+    answers = [([AT_INFINITY], [*map(np.asarray, results)])]
+    _write(folder, Signature(_flat(select_infinities), args=[AT_INFINITY]), answers, 1e-5)
+
+
+INFINITIES = Exported("infinities", _write_infinities)
+"""Floats of which some are infinite and not selected."""
+
+
 def main(folder: Path, *names: str) -> None:
     """Writes those that are named, or all."""
     report = Report(folder / "export.jsonl")
     report.head({"jax": jax.__version__, "tensorflow": tf.__version__})
-    by = {each.name: each for each in EXPORTED}
+    by = {each.name: each for each in (*EXPORTED, INFINITIES)}
 
     def write(name: str) -> list[str]:
         by[name].write(folder / name)

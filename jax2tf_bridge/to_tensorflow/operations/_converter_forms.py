@@ -19,6 +19,48 @@ from jax2tf_bridge.to_tensorflow.operations import _converter_integers, _floats
 from jax2tf_bridge.to_tensorflow.operations._integers import constant_like
 
 
+def _is_infinite_constant(x: tf.Tensor) -> bool:
+    if x.op.type != "Const":
+        return False
+    return not np.isfinite(tf.get_static_value(x)).all()
+
+
+_OF_SHAPES = frozenset({"Rank", "Shape", "ShapeN", "Size"})
+"""Operations that may be constants although their operand is not."""
+
+
+def _is_constant(x: tf.Tensor) -> bool:
+    """Returns whether TensorFlow's optimizer may compute a tensor before the graph runs."""
+    operations, visited = [x.op], set()
+    while operations:
+        operation = operations.pop()
+        if operation.type in _OF_SHAPES or operation.name in visited:
+            continue
+        visited.add(operation.name)
+        if not operation.inputs and operation.type != "Const":
+            return False
+        operations += [tensor.op for tensor in operation.inputs]
+    return True
+
+
+def choose(flag: tf.Tensor, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Returns x where the flag is set, else y."""
+    if tf.executing_eagerly():
+        return tf.where(flag, x, y)
+    if x.dtype == tf.float16:  # which tf2onnx always multiplies
+        wide = choose(flag, tf.cast(x, tf.float32), tf.cast(y, tf.float32))
+        return tf.cast(wide, tf.float16)
+    if x.dtype.is_floating and not (_is_infinite_constant(x) or _is_infinite_constant(y)):
+        # tf2onnx selects if the flags come from IsNan, or an operand is a constant NaN or infinity.
+        number = tf.constant(0.0)
+        if _is_constant(flag):  # TensorFlow's optimizer would compute IsNan of constants
+            number = tf.cast(tf.math.is_nan(y if _is_constant(x) else x), tf.float32)
+        marks = tf.where(flag, number, tf.constant(np.nan, tf.float32))
+        return tf.where(tf.math.is_nan(marks), y, x)
+    is_wide = x.dtype.is_integer and x.dtype.size >= 4
+    return _converter_integers.select(flag, x, y) if is_wide else tf.where(flag, x, y)
+
+
 def expm1(x: tf.Tensor) -> tf.Tensor:
     """Computes exp(x) - 1 accurately near 0; tf2onnx lacks Expm1.
 
@@ -35,9 +77,9 @@ def log1p(x: tf.Tensor) -> tf.Tensor:
         return _floats.log1p(x)
     two = constant_like(x, 2)
     is_near = tf.less(tf.abs(x), constant_like(x, 0.5))
-    small = tf.where(is_near, x, constant_like(x, 0))
+    small = choose(is_near, x, constant_like(x, 0))
     near = two * tf.atanh(small / (two + small))
-    return tf.where(is_near, near, tf.math.log(constant_like(x, 1) + x))
+    return choose(is_near, near, tf.math.log(constant_like(x, 1) + x))
 
 
 def is_negative(x: tf.Tensor) -> tf.Tensor:
@@ -80,21 +122,21 @@ def next_after(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     size = tf.abs(x)
     # The last digit of a small number is subnormal.
     is_small = tf.less(size, constant_like(x, float(info.tiny) * 2.0 ** (info.nmant + 2)))
-    scale = tf.where(is_small, constant_like(x, 2.0 ** (info.nmant + 4)), constant_like(x, 1))
+    scale = choose(is_small, constant_like(x, 2.0 ** (info.nmant + 4)), constant_like(x, 1))
     scaled = size * scale
     half = float(info.eps) / 2
     step = scaled * constant_like(x, half * (1 + 2 * half))
     is_up = tf.less(x, y)
     grows = tf.equal(is_up, tf.less(constant_like(x, 0), x))
-    moved = tf.where(grows, scaled + step, scaled - step) / scale
+    moved = choose(grows, scaled + step, scaled - step) / scale
     is_infinite = tf.equal(size, constant_like(x, np.inf))
-    moved = tf.where(is_infinite, tf.where(grows, size, constant_like(x, info.max)), moved)
-    moved = tf.where(tf.less(x, constant_like(x, 0)), -moved, moved)
+    moved = choose(is_infinite, choose(grows, size, constant_like(x, info.max)), moved)
+    moved = choose(tf.less(x, constant_like(x, 0)), -moved, moved)
     smallest = constant_like(x, info.smallest_subnormal)
-    from_zero = tf.where(is_up, smallest, -smallest)
-    moved = tf.where(tf.equal(x, constant_like(x, 0)), from_zero, moved)
-    moved = tf.where(tf.equal(x, y), y, moved)
-    return tf.where(tf.logical_or(tf.math.is_nan(x), tf.math.is_nan(y)), x + y, moved)
+    from_zero = choose(is_up, smallest, -smallest)
+    moved = choose(tf.equal(x, constant_like(x, 0)), from_zero, moved)
+    moved = choose(tf.equal(x, y), y, moved)
+    return choose(tf.logical_or(tf.math.is_nan(x), tf.math.is_nan(y)), x + y, moved)
 
 
 # Godfrey's coefficients of Lanczos' approximation with g = 7 and nine terms.
@@ -108,16 +150,21 @@ _LANCZOS_FIRST = 0.99999999999980993227684700473478
 _LANCZOS_G = 7.0
 
 
-def lgamma(x: tf.Tensor, log1p: Callable[[tf.Tensor], tf.Tensor] = log1p) -> tf.Tensor:
+def lgamma(
+    x: tf.Tensor,
+    log1p: Callable[[tf.Tensor], tf.Tensor] = log1p,
+    select: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor] = choose,
+) -> tf.Tensor:
     """Computes log|gamma(x)|; tf2onnx does not know Lgamma, and JAX's formula may read bits.
 
     Args:
       x: floats.
       log1p: computes log(1 + x) by operations that the runtime has.
+      select: selects its second argument where the first is set, else the third.
     """
     half, one = constant_like(x, 0.5), constant_like(x, 1)
     is_reflected = tf.less(x, half)
-    z = tf.where(is_reflected, -x, x - one)
+    z = select(is_reflected, -x, x - one)
     total: tf.Tensor = constant_like(x, _LANCZOS_FIRST)
     for i, coefficient in enumerate(_LANCZOS, 1):
         total += constant_like(x, coefficient) / (z + constant_like(x, i))
@@ -132,9 +179,9 @@ def lgamma(x: tf.Tensor, log1p: Callable[[tf.Tensor], tf.Tensor] = log1p) -> tf.
     sine = tf.math.log(tf.sin(constant_like(x, np.pi) * distance))
     is_pole = tf.equal(distance, constant_like(x, 0))
     infinite = constant_like(x, np.inf)
-    reflected = tf.where(is_pole, infinite, constant_like(x, np.log(np.pi)) - sine - result)
-    result = tf.where(is_reflected, reflected, result)
-    return tf.where(tf.equal(tf.abs(x), infinite), infinite, result)
+    reflected = select(is_pole, infinite, constant_like(x, np.log(np.pi)) - sine - result)
+    result = select(is_reflected, reflected, result)
+    return select(tf.equal(tf.abs(x), infinite), infinite, result)
 
 
 def combination(kind: str, element: str) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
@@ -153,10 +200,11 @@ def combination(kind: str, element: str) -> Callable[[tf.Tensor, tf.Tensor], tf.
     return result
 
 
-def choose(flag: tf.Tensor, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Returns x where the flag is set, else y."""
-    is_wide = x.dtype.is_integer and x.dtype.size >= 4
-    return _converter_integers.select(flag, x, y) if is_wide else tf.where(flag, x, y)
+def round_away_from_zero(x: tf.Tensor) -> tf.Tensor:
+    """Rounds to integers, halves away from zero, without a selection."""
+    to_even = tf.round(x)
+    is_half = tf.equal(tf.abs(x) - tf.abs(to_even), constant_like(x, 0.5))
+    return to_even + tf.sign(x) * tf.cast(is_half, x.dtype)
 
 
 def square(x: tf.Tensor) -> tf.Tensor:

@@ -200,7 +200,7 @@ def _select(scope: Scope, array: Array, update: Array, starts: Mapping[int, _Sta
     ]
     mask = functools.reduce(tf.logical_and, flags)
     tensor = move(
-        lambda new, old: tf.where(mask, new, old), scope.compact(update), scope.tensor(array)
+        lambda new, old: scope.choose(mask, new, old), scope.compact(update), scope.tensor(array)
     )
     return scope.new_array(tensor, array.element, array.sizes)
 

@@ -352,12 +352,6 @@ def _compare_exactly(scope: Scope, operation: Operation, operands: Sequence[Arra
     return emit_elementwise(scope, operation, operands, _converter_integers.COMPARISONS[direction])
 
 
-def _select_exactly(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
-    is_wide = _converter_integers.is_wide(operands[1].element)
-    function = _converter_integers.select if is_wide else tf.where
-    return emit_elementwise(scope, operation, operands, function)
-
-
 def _clamp_exactly(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     low, x, high = operands
     is_small = all(map(_converter_integers.is_small, (low, high)))
@@ -400,6 +394,7 @@ def _convert_exactly(scope: Scope, operation: Operation, operands: Sequence[Arra
 FOR_CONVERTERS: Mapping[str, Emitter] = MappingProxyType(
     {
         BFLOAT16_BITS: _bits_of_bfloat16,
+        "cbrt": _for_floats(functools.partial(_floats.cube_root, select=_converter_forms.choose)),
         "clamp": _clamp_exactly,
         "compare": _compare_exactly,
         "convert": _convert_exactly,
@@ -413,10 +408,12 @@ FOR_CONVERTERS: Mapping[str, Emitter] = MappingProxyType(
         "maximum": _extremum_exactly(_converter_integers.maximum, EMITTERS["maximum"]),
         "minimum": _extremum_exactly(_converter_integers.minimum, EMITTERS["minimum"]),
         "remainder": _by_kind(integers=_converter_integers.remainder, floats=_floats.remainder),
-        "select": _select_exactly,
+        "round_nearest_afz": _for_floats(_converter_forms.round_away_from_zero),
+        "select": _for_any(_converter_forms.choose),
         "shift_left": _for_integers(_converter_integers.shift_left),
         "shift_right_arithmetic": _for_integers(_converter_integers.shift_right_arithmetic),
         "shift_right_logical": _for_integers(_converter_integers.shift_right_logical),
+        "sign": _by_kind(integers=_integers.sign, floats=tf.sign, complexes=_floats.sign),
         "subtract": _by_kind(integers=_wrap_result(tf.subtract), floats=tf.subtract),
     }
 )

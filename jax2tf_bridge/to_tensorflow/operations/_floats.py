@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -27,7 +28,7 @@ def remainder(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     return tf.truncatemod(x, y)
 
 
-def cube_root(x: tf.Tensor) -> tf.Tensor:
+def cube_root(x: tf.Tensor, select: Callable[..., tf.Tensor] = tf.where) -> tf.Tensor:
     """Returns the real cube root."""
     wide = tf.cast(x, tf.float64 if x.dtype == tf.float64 else tf.float32)
     size = tf.abs(wide)
@@ -35,8 +36,8 @@ def cube_root(x: tf.Tensor) -> tf.Tensor:
     if x.dtype.size >= 4:
         # A step of Newton's method corrects the rounding of 1/3, except for 0 and inf.
         step = (root - size / (root * root)) / 3
-        root = tf.where(tf.math.is_finite(step), root - step, root)
-    return tf.cast(tf.where(tf.equal(wide, 0), wide, tf.sign(wide) * root), x.dtype)
+        root = select(tf.math.is_finite(step), root - step, root)
+    return tf.cast(select(tf.equal(wide, 0), wide, tf.sign(wide) * root), x.dtype)
 
 
 def round_away_from_zero(x: tf.Tensor) -> tf.Tensor:

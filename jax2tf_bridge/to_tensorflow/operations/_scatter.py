@@ -213,7 +213,7 @@ def _run(scope: Scope, body: Block, olds: Sequence[Array], news: Sequence[Array]
 
 
 def _chosen(scope: Scope, flag: tf.Tensor, new: Array, old: Array) -> Array:
-    tensor = move(lambda a, b: tf.where(flag, a, b), scope.compact(new), scope.compact(old))
+    tensor = move(lambda a, b: scope.choose(flag, a, b), scope.compact(new), scope.compact(old))
     return Array(old.element, old.sizes, tensor)
 
 
@@ -319,7 +319,8 @@ class _Rows:
             return tensor
         sizes = (*self.grid, *([1] * len(self.rest)))
         flags = broadcast(self._scope, self.valid, sizes, range(len(self.grid)))
-        return tf.where(self._scope.compact(flags), tensor, tf.constant(neutral, tensor.dtype))
+        neutral = tf.constant(neutral, tensor.dtype)
+        return self._scope.choose(self._scope.compact(flags), tensor, neutral)
 
 
 def _combine(scope: Scope, kind: str, rows: _Rows, array: Array, update: Array) -> Array:

@@ -14,7 +14,7 @@ from jax2tf_bridge.bytecode import Block, Operation, Program, TensorType, Value
 from jax2tf_bridge.errors import BridgeError, ModuleError
 from jax2tf_bridge.rewriting import INVALID_OPERATION_ERRORS
 from jax2tf_bridge.to_tensorflow._line_names import make_line_scope
-from jax2tf_bridge.to_tensorflow.operations import _converter_integers
+from jax2tf_bridge.to_tensorflow.operations import _converter_forms, _converter_integers
 from jax2tf_bridge.to_tensorflow.operations._array import Array, has_dtype, tf_dtype
 from jax2tf_bridge.to_tensorflow.operations._sizes import Cache, Sizes, fill_sizes
 from shape_poly import Dim, SymbolicScope
@@ -255,6 +255,10 @@ class Scope:
             # StridedSlice with new axes of constants.
             return self.set_shape(tf.reshape(compact, self.sizes.reshape_shape(sizes)), sizes)
         return self.set_shape(tf.broadcast_to(compact, self.sizes.shape(sizes)), sizes)
+
+    def choose(self, flag: tf.Tensor, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        """Returns x where the flag is set, else y."""
+        return _converter_forms.choose(flag, x, y) if self.for_converters else tf.where(flag, x, y)
 
     # Sizes.
 

@@ -707,7 +707,7 @@ def _pad_around(
     else:  # PadV2 has no gradient for the value
         inside = tf.pad(tf.ones(tf.shape(tensor), tf.bool), paddings)
         filler = scope.tensor(reshape(scope, value, ()))
-        padded = move(lambda x, v: tf.where(inside, tf.pad(x, paddings), v), tensor, filler)
+        padded = move(lambda x, v: scope.choose(inside, tf.pad(x, paddings), v), tensor, filler)
     wanted = [size if axis in spread else 1 for axis, size in enumerate(sizes)]
     return Array(array.element, sizes, scope.set_shape(padded, wanted))
 

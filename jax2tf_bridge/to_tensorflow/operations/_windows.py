@@ -263,8 +263,8 @@ def _skip_unflagged(combine: Combine) -> Combine:
         results: list[Array] = []
         combined = combine(scope, left[:-1], right[:-1])
         for result, a, b in zip(combined, left[:-1], right[:-1], strict=True):
-            either = tf.where(left_flag, scope.compact(a), scope.compact(b))
-            tensor = tf.where(both, scope.compact(result), either)
+            either = scope.choose(left_flag, scope.compact(a), scope.compact(b))
+            tensor = scope.choose(both, scope.compact(result), either)
             results.append(scope.new_array(tensor, result.element, result.sizes))
         flag = tf.logical_or(left_flag, right_flag)
         return [*results, scope.new_array(flag, "i1", results[0].sizes)]
@@ -442,7 +442,7 @@ def _select_places(
         if is_inside is not None and has_best is not None:
             keeps = tf.logical_or(tf.logical_and(has_best, keeps), tf.logical_not(is_inside))
             has_best = tf.logical_or(has_best, is_inside)
-        tensor = tf.where(keeps, scope.tensor(best), scope.tensor(value))
+        tensor = scope.choose(keeps, scope.tensor(best), scope.tensor(value))
         best = scope.new_array(tensor, array.element, sizes)
         chosen = tf.where(keeps, chosen, number)
     return chosen
@@ -484,7 +484,7 @@ def _scatter_to(
         result = broadcast(scope, init, sizes, ())
     for number, place in reversed(list(enumerate(_places(windows)))):
         is_here = tf.equal(chosen, number)
-        tensor = tf.where(is_here, scope.compact(source), scope.compact(neutral))
+        tensor = scope.choose(is_here, scope.compact(source), scope.compact(neutral))
         here = spread(scope.new_array(tensor, source.element, source.sizes), neutral, place)
         if result is None:
             result = here
@@ -492,7 +492,9 @@ def _scatter_to(
         (combined,) = combine(scope, [result], [here])
         if reducer is None:
             flags = spread(scope.new_array(is_here, "i1", source.sizes), no, place)
-            tensor = tf.where(scope.tensor(flags), scope.compact(combined), scope.compact(result))
+            tensor = scope.choose(
+                scope.tensor(flags), scope.compact(combined), scope.compact(result)
+            )
             combined = scope.new_array(tensor, source.element, sizes)
         result = combined
     assert result is not None, "a window has an element"

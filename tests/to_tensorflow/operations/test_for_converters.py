@@ -15,6 +15,7 @@ from jax import lax
 from jax2tf_bridge import Processing, Signature, Target, convert, export, save, to_tf
 from jax2tf_bridge.errors import ModuleError, SavingError
 from tests.consumers import own_operations
+from tests.consumers.export_for_converters import AT_INFINITY, select_infinities
 from tests.consumers.own_operations import operation_counts
 
 # tf2onnx 1.17 or OpenVINO 2026.4 has no form of them, or a wrong one.
@@ -90,6 +91,37 @@ def test_values_are_those_of_jax_by_operations_that_converters_know() -> None:
                 tf.nest.flatten(found[name]), jax.tree_util.tree_leaves(wanted), strict=True
             ):
                 np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def _multiplied_selections(graph: Any) -> list[str]:
+    """Lists the selections of floats that tf2onnx 1.17 would make products with 0 and 1."""
+
+    def is_infinite(tensor: Any) -> bool:
+        operation = tensor.op
+        return operation.type == "Const" and not np.isfinite(tf.get_static_value(tensor)).all()
+
+    selections = [o for o in graph.get_operations() if o.type == "SelectV2"]
+    assert selections
+    return [
+        o.name
+        for o in selections
+        if o.outputs[0].dtype == tf.float16
+        or (
+            o.outputs[0].dtype == tf.float32
+            and o.inputs[0].op.type != "IsNan"
+            and not any(map(is_infinite, o.inputs[1:]))
+        )
+    ]
+
+
+def test_an_infinity_that_is_not_selected_is_not_multiplied_by_zero() -> None:
+    f = convert(select_infinities, target=Target.converters(), with_gradient=False)
+    spec = tf.TensorSpec(AT_INFINITY.shape, tf.float32)
+    traced = tf.function(f, input_signature=[spec], autograph=False).get_concrete_function()
+    assert _multiplied_selections(traced.graph) == []
+    found = traced(tf.constant(AT_INFINITY))
+    for name, wanted in jax.jit(select_infinities)(AT_INFINITY).items():
+        np.testing.assert_allclose(found[name], wanted, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
 _GREAT = np.uint32(0x9E3779B9)
