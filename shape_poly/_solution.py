@@ -68,8 +68,6 @@ def make_plan(
     shapes: Iterable[Sequence[Dim]],
     sizes: Iterable[Sequence[object]] | None = None,
     constraints: Iterable[Comparison] = (),
-    *,
-    constant_slopes: bool = False,
 ) -> Plan:
     """Plans how to compute the variables of symbolic shapes from actual sizes.
 
@@ -79,8 +77,6 @@ def make_plan(
         to other values if a variable follows from several sizes. By default all are known.
       constraints: the constraints on the variables. If the sizes do not suffice, equations with a
         variable on the left side are used, as in jax.export.
-      constant_slopes: whether to solve only equations that jax.export solves: `b` from `2*b`, but
-        not from `a*b`.
 
     >>> from shape_poly import parse_dimension
     >>> b, c = parse_dimension("b"), parse_dimension("b + 2*c")
@@ -101,13 +97,13 @@ def make_plan(
                 equations[place := Place(argument, axis)] = dimension
                 if isinstance(size, int):
                     ints.add(place)
-    steps = _make_steps(equations, ints, constant_slopes)
+    steps = _make_steps(equations, ints)
     definitions: tuple[Definition, ...] = ()
     missing = names - {step.variable for step in steps}
     if missing and (defined := _collect_definitions(constraints)):
         replaced = {d.variable: d.dimension for d in defined}
         substituted = {p: _substitute(dimension, replaced) for p, dimension in equations.items()}
-        more_steps = _make_steps(substituted, ints, constant_slopes)
+        more_steps = _make_steps(substituted, ints)
         solved = {step.variable for step in more_steps}
         solvable = tuple(d for d in defined if variables_of(d.dimension) <= solved)
         still_missing = names - solved - {d.variable for d in solvable}
@@ -118,9 +114,7 @@ def make_plan(
     return Plan(steps, definitions, rest, frozenset(missing))
 
 
-def _make_steps(
-    equations: Mapping[Place, Dim], ints: Collection[Place], constant_slopes: bool
-) -> tuple[PlanStep, ...]:
+def _make_steps(equations: Mapping[Place, Dim], ints: Collection[Place]) -> tuple[PlanStep, ...]:
     """Solves equations with one unknown each, one after the other."""
     remaining = {p: d for p, d in equations.items() if isinstance(d, DimExpr)}
     steps: list[PlanStep] = []
@@ -129,7 +123,7 @@ def _make_steps(
         candidates = [
             step
             for place, dimension in remaining.items()
-            if (step := _make_step(place, dimension, solved, constant_slopes)) is not None
+            if (step := _make_step(place, dimension, solved)) is not None
         ]
         if not candidates:
             return tuple(steps)
@@ -167,9 +161,7 @@ def _substitute(dimension: Dim, replaced: Mapping[str, Dim]) -> Dim:
         return dimension
 
 
-def _make_step(
-    place: Place, dimension: DimExpr, solved: set[str], constant_slopes: bool
-) -> PlanStep | None:
+def _make_step(place: Place, dimension: DimExpr, solved: set[str]) -> PlanStep | None:
     """Solves a dimension for its only unknown variable; None if that is not possible."""
     unknown = dimension.variables() - solved
     if len(unknown) != 1:
@@ -184,8 +176,7 @@ def _make_step(
         for monomial, coefficient in dimension.terms
         if variable in dict(monomial)
     )
-    step = PlanStep(name, place, dimension, as_dim(slope), as_dim(offset))
-    return None if constant_slopes and isinstance(step.slope, DimExpr) else step
+    return PlanStep(name, place, dimension, as_dim(slope), as_dim(offset))
 
 
 def _rank_step(step: PlanStep) -> int:
@@ -207,44 +198,6 @@ def is_linear(dimension: DimExpr, name: str) -> bool:
         if degree > 1:
             return False
     return True
-
-
-def explain_undetermined(
-    shapes: Sequence[Sequence[Dim]],
-    paths: Sequence[str],
-    constraints: Sequence[Comparison] = (),
-) -> str | None:
-    """Explains why jax.export could not solve for all variables; None if it can.
-
-    Args:
-      shapes: the symbolic shape of each argument.
-      paths: the name of each argument, as a user would write it.
-      constraints: the constraints on the variables.
-
-    >>> from shape_poly import parse_dimension
-    >>> explain_undetermined([(parse_dimension("a + b"), 3)], ["x"])[:71]
-    "Cannot solve for values of dimension variables 'a' and 'b'. They occur "
-    """
-    missing = sorted(make_plan(shapes, None, constraints, constant_slopes=True).undetermined)
-    if not missing:
-        return None
-    holders = [
-        f"{path}: {shape_text(shape)}"
-        for path, shape in zip(paths, shapes, strict=True)
-        if any(isinstance(d, DimExpr) and not d.variables().isdisjoint(missing) for d in shape)
-    ]
-    holders += [f"the constraint {c}" for c in constraints if not c.variables().isdisjoint(missing)]
-    quoted = [f"'{name}'" for name in missing]
-    is_single = len(quoted) == 1
-    names = quoted[0] if is_single else f"{', '.join(quoted[:-1])} and {quoted[-1]}"
-    return (
-        f"Cannot solve for values of dimension variables {names}. "
-        f"{'It occurs' if is_single else 'They occur'} only in {'; '.join(holders)}. A variable "
-        "follows from a size if it is alone there, or times an integer, or in a sum with variables "
-        "that follow from other sizes: as b in 'b', in '2*b' or, if 'a' is elsewhere, in 'a + b'. "
-        "Let "
-        f"{'it' if is_single else 'each of them'} stand alone in some dimension, or write a number."
-    )
 
 
 def shape_text(shape: Iterable[object]) -> str:
