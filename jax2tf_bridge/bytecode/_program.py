@@ -154,6 +154,10 @@ Attribute: TypeAlias = (
 """An attribute. Enums are StableHLO's names, such as "EQ" or "TOTALORDER"; MLIR's unit is True."""
 
 
+_CALLEES = {"call": "callee", "composite": "decomposition"}
+"""Attribute with the name of the called function, by operation."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Operation:
     """An operation.
@@ -177,6 +181,12 @@ class Operation:
     attributes: Mapping[str, Attribute]
     regions: tuple[Block, ...] = ()
     source: str | None = None
+
+    @property
+    def callee(self) -> str | None:
+        """Name of the function that a call or a composite calls; None for other operations."""
+        value = self.attributes.get(_CALLEES.get(self.name, ""))
+        return value if isinstance(value, str) else None
 
     def ints(self, name: str, absent: tuple[int, ...] | None = None) -> tuple[int, ...]:
         """Reads an attribute that is a vector of integers.

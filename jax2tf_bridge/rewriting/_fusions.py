@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -11,7 +11,12 @@ import numpy as np
 from jax2tf_bridge._dtypes import dtype_of_element
 from jax2tf_bridge.bytecode import Operation, Value
 from jax2tf_bridge.rewriting._patterns import BROADCASTS, Matcher, Pattern, is_stop_gradient
-from jax2tf_bridge.rewriting._regions import Reducer, match_reducers
+from jax2tf_bridge.rewriting._regions import (
+    Reducer,
+    in_both_orders,
+    match_comparison,
+    match_reducers,
+)
 from jax2tf_bridge.rewriting._simplifications import PATTERNS_OF_BITS, SIMPLIFICATIONS
 from jax2tf_bridge.rewriting._widening import BFLOAT16_BITS
 
@@ -139,7 +144,7 @@ def _fuse_floor_divide(select: Operation, matcher: Matcher) -> Operation | None:
     x, y = divide.operands
     if matcher.number(less.operands[1]) != 1:
         return None
-    for is_rest, differs in _match_and(flag, matcher):
+    for is_rest, differs in in_both_orders(matcher.maker(flag, "and")):
         unequal = _match_comparison(is_rest, "NE", matcher)
         if unequal is None or matcher.number(unequal[1]) != 0:
             continue
@@ -164,7 +169,7 @@ def _fuse_floor_modulo(select: Operation, matcher: Matcher) -> Operation | None:
     x, y = remainder.operands
     if not _is_equal(total.operands[1], y, matcher):
         return None
-    for is_rest, differs in _match_and(flag, matcher):
+    for is_rest, differs in in_both_orders(matcher.maker(flag, "and")):
         unequal = _match_comparison(is_rest, "NE", matcher)
         if unequal is None or unequal[0] is not rest or matcher.number(unequal[1]) != 0:
             continue
@@ -176,19 +181,9 @@ def _fuse_floor_modulo(select: Operation, matcher: Matcher) -> Operation | None:
     return None
 
 
-def _match_and(flag: Value, matcher: Matcher) -> Iterator[tuple[Value, Value]]:
-    operation = matcher.maker(flag, "and")
-    if operation is not None:
-        left, right = operation.operands
-        yield left, right
-        yield right, left
-
-
 def _match_comparison(flag: Value, direction: str, matcher: Matcher) -> tuple[Value, ...] | None:
-    operation = matcher.maker(matcher.unbroadcast(flag), "compare")
-    if operation is None or operation.text("comparison_direction") != direction:
-        return None
-    return operation.operands
+    found = match_comparison(matcher.maker(matcher.unbroadcast(flag), "compare"))
+    return found[1:] if found is not None and found[0] == direction else None
 
 
 def _is_sign(value: Value, x: Value, matcher: Matcher) -> bool:

@@ -65,7 +65,9 @@ class _Inlining:
 
     def _find_body(self, operation: Operation) -> Block | None:
         """Returns the body that replaces a call; None for other operations and invalid calls."""
-        body = self._bodies.get(callee_of(operation, self._composites) or "")
+        if operation.name == "composite" and operation.attributes.get("name") in self._composites:
+            return None
+        body = self._bodies.get(operation.callee or "")
         if body is None or not body.operations or self._left < len(body.operations):
             return None
         parts = len(body.arguments), len(body.returned)
@@ -100,27 +102,11 @@ class _Inlining:
         return Block(arguments, tuple(self._copy(each, values, line) for each in block.operations))
 
 
-def callee_of(operation: Operation, composites: Collection[str] = ()) -> str | None:
-    """Returns the name of the function that an operation calls, or None.
-
-    Args:
-      operation: the operation.
-      composites: the names of the composites that do not count as calls.
-    """
-    if operation.name == "call":
-        callee = operation.attributes.get("callee")
-    elif operation.name == "composite" and operation.attributes.get("name") not in composites:
-        callee = operation.attributes.get("decomposition")
-    else:
-        return None
-    return callee if isinstance(callee, str) else None
-
-
 def _in_order_of_calls(program: Program) -> list[str]:
     """Lists the functions, each after those that it calls, without recursion."""
     functions = program.functions
     callees = {
-        name: sorted({c for o in every_operation(f.body.operations) if (c := callee_of(o))})
+        name: sorted({c for o in every_operation(f.body.operations) if (c := o.callee)})
         for name, f in functions.items()
     }
     order: dict[str, None] = {}
@@ -154,7 +140,7 @@ def _without_unused_functions(program: Program) -> Program:
 
 def _used_functions(body: Block) -> Iterator[str]:
     for operation in every_operation(body.operations):
-        if (callee := callee_of(operation)) is not None:
+        if (callee := operation.callee) is not None:
             yield callee
         names = operation.attributes.get("called_computations")
         for name in names if isinstance(names, tuple) else ():

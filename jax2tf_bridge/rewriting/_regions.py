@@ -76,6 +76,22 @@ class SortKey:
     total_order: bool
 
 
+def match_comparison(operation: Operation | None) -> tuple[str, Value, Value] | None:
+    """Returns the direction and the operands of a comparison; None for None."""
+    if operation is None:
+        return None
+    left, right = operation.operands
+    return operation.text("comparison_direction"), left, right
+
+
+def in_both_orders(operation: Operation | None) -> tuple[tuple[Value, Value], ...]:
+    """Returns the operands of a commutative operation in both orders; nothing for None."""
+    if operation is None:
+        return ()
+    left, right = operation.operands
+    return (left, right), (right, left)
+
+
 class _Body:
     """Block whose values can be traced back to their operations."""
 
@@ -108,19 +124,11 @@ class _Body:
 
     def comparison(self, value: Value) -> tuple[str, Value, Value] | None:
         """Returns the direction and the operands of the comparison that makes a value, or None."""
-        operation = self.maker(value, "compare")
-        if operation is None:
-            return None
-        left, right = operation.operands
-        return operation.text("comparison_direction"), left, right
+        return match_comparison(self.maker(value, "compare"))
 
     def either(self, value: Value, name: str) -> tuple[tuple[Value, Value], ...]:
-        """Yields the operands of `and` or `or` in both orders; nothing for other operations."""
-        operation = self.maker(value, name)
-        if operation is None:
-            return ()
-        left, right = operation.operands
-        return (left, right), (right, left)
+        """Returns the operands of `and` or `or` in both orders; nothing for other operations."""
+        return in_both_orders(self.maker(value, name))
 
     def mirrored(self, left: Value, right: Value, pairs: Mapping[Value, Value]) -> bool:
         """Returns whether `right` is the computation of `left` on the other side's elements."""

@@ -78,7 +78,6 @@ COMPOSITES = frozenset(
 
 _PLATFORM = "_platform_index"
 """JAX's name for the platform index argument."""
-_CALLS = {"call": "callee", "composite": "decomposition"}
 
 
 @dataclass(frozen=True)
@@ -130,8 +129,8 @@ def _walk_operations(program: Program) -> Iterator[Operation]:
             blocks += operation.regions
             if operation.name == "composite" and operation.attributes.get("name") in COMPOSITES:
                 continue
-            callee = operation.attributes.get(_CALLS.get(operation.name, ""))
-            if isinstance(callee, str) and callee in program.functions and callee not in seen:
+            callee = operation.callee
+            if callee in program.functions and callee not in seen:
                 seen.add(callee)
                 blocks.append(program.functions[callee].body)
 
