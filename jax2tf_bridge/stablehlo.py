@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from jax2tf_bridge._dtypes import WIDENED
-from jax2tf_bridge.bytecode import Version, read_main_types
+from jax2tf_bridge.bytecode import STOP_GRADIENT, Version, read_main_types
 from jax2tf_bridge.errors import (
     Argument,
     FileFormatError,
@@ -38,7 +38,6 @@ _BYTECODE = b"ML\xefR"
 _CONVENTION = 9
 """Calling convention of modules without effects and shardings, which all releases read."""
 _MAX_NESTING = 100
-_STOP_GRADIENT = b"jax2tf.stop_gradient"
 
 
 def from_stablehlo(
@@ -150,7 +149,7 @@ def _retarget_function(function: PortableFunction, target: Target | None) -> Por
         artifact = mark_for_refinement(function.module.data)
         function = replace(function, module=replace(function.module, data=artifact))
     # Expanding replaces the stop_gradient composite, so TensorFlow would differentiate it.
-    stops = _STOP_GRADIENT in function.module.data
+    stops = STOP_GRADIENT.encode() in function.module.data
     result = replace(retarget(function, resolved), tensorflow_differentiates=not stops)
     mark_types_checked(result)
     return result

@@ -2,6 +2,7 @@
 
 from jax2tf_bridge.bytecode._layout import read_layout
 from jax2tf_bridge.bytecode._program import (
+    STOP_GRADIENT,
     Attribute,
     Block,
     DenseElements,
@@ -25,6 +26,7 @@ from jax2tf_bridge.bytecode._summary import (
 )
 
 __all__ = [
+    "STOP_GRADIENT",
     "Attribute",
     "Block",
     "DenseElements",

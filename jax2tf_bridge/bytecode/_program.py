@@ -154,6 +154,9 @@ Attribute: TypeAlias = (
 """An attribute. Enums are StableHLO's names, such as "EQ" or "TOTALORDER"; MLIR's unit is True."""
 
 
+STOP_GRADIENT = "jax2tf.stop_gradient"
+"""Name of the bridge's composite for lax.stop_gradient."""
+
 _CALLEES = {"call": "callee", "composite": "decomposition"}
 """Attribute with the name of the called function, by operation."""
 

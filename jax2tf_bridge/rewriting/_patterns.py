@@ -10,7 +10,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from jax2tf_bridge.bytecode import Block, DenseElements, Operation, Program, TensorType, Value
+from jax2tf_bridge.bytecode import (
+    STOP_GRADIENT,
+    Block,
+    DenseElements,
+    Operation,
+    Program,
+    TensorType,
+    Value,
+)
 
 BROADCASTS = ("broadcast_in_dim", "dynamic_broadcast_in_dim")
 
@@ -18,9 +26,6 @@ _SAME_NUMBERS = frozenset(
     {*BROADCASTS, "broadcast", "convert", "dynamic_reshape", "reshape", "transpose"}
 )
 """Operations after which all elements are the same number, if they were before."""
-
-STOP_GRADIENT = "jax2tf.stop_gradient"
-"""Name of the composite that marks stop_gradient."""
 
 INVALID_OPERATION_ERRORS = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError),

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from jax2tf_bridge.bytecode import Block, Function, Operation, OtherType, Program, Value
+from jax2tf_bridge.bytecode import (
+    STOP_GRADIENT,
+    Block,
+    Function,
+    Operation,
+    OtherType,
+    Program,
+    Value,
+)
 
 OPERATIONS = frozenset(
     {
@@ -71,7 +79,7 @@ COMPOSITES = frozenset(
         *("jax2tf.bessel_i0e", "jax2tf.betainc", "jax2tf.igamma", "jax2tf.igammac"),
         *("jax2tf.cumlogsumexp", "jax2tf.cummax", "jax2tf.cummin", "jax2tf.cumprod"),
         *("jax2tf.cumsum", "jax2tf.eig", "jax2tf.eigh", "jax2tf.lu", "jax2tf.qr", "jax2tf.svd"),
-        *("jax2tf.stop_gradient", "jax2tf.tridiagonal_solve"),
+        *(STOP_GRADIENT, "jax2tf.tridiagonal_solve"),
     }
 )
 """Composites that become a TensorFlow operation; others are replaced by their decomposition."""

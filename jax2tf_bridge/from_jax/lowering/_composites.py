@@ -16,6 +16,7 @@ from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
+from jax2tf_bridge.bytecode import STOP_GRADIENT
 from jax2tf_bridge.errors import NotExportableError
 from jax2tf_bridge.from_jax._jax_compat import ir
 from jax2tf_bridge.from_jax._jax_compat_lowering import Rule, lower_fun, make_platform_rule
@@ -25,7 +26,6 @@ Attributes = Mapping[str, bool | int]
 # Converts an equation's parameters; returns None if the composite cannot express them.
 _ToAttributes = Callable[[Mapping[str, Any]], Attributes | None]
 
-STOP_GRADIENT = "jax2tf.stop_gradient"
 SIZES = "sizes"
 """Attribute with the number of leading operands that are sizes, for the decomposition only."""
 

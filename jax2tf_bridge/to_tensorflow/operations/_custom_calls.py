@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import tensorflow as tf
 
-from jax2tf_bridge.bytecode import Operation
+from jax2tf_bridge.bytecode import STOP_GRADIENT, Operation
 from jax2tf_bridge.portable import CALLS_OF_PARTS, CUSTOM_CALL
 from jax2tf_bridge.to_tensorflow.operations import (
     _cumulative,
@@ -114,7 +114,7 @@ def _stop_gradient(scope: Scope, operation: Operation, operands: Sequence[Array]
 
 COMPOSITES: Mapping[str, Emitter] = MappingProxyType(
     {
-        "jax2tf.stop_gradient": _stop_gradient,
+        STOP_GRADIENT: _stop_gradient,
         **_cumulative.COMPOSITES,
         **_linalg.COMPOSITES,
         **_sorting.COMPOSITES,
