@@ -49,7 +49,7 @@ def _check(folder: Path) -> list[str]:
 
 
 def compared(exported: jax_export.Exported, expected: Reference, tolerance: float) -> Iterator[str]:
-    """Tells what differs from the writing version: results and first gradients."""
+    """Lists results and first gradients that differ from those of the writing version."""
 
     def flat(*values: Any) -> list[Any]:
         args, kwargs = jax.tree_util.tree_unflatten(exported.in_tree, values)

@@ -41,7 +41,7 @@ def _check(folder: Path) -> list[str]:
 def _unlike(
     portable: PortableFunction, calls: Sequence[Reference], differentiable: bool
 ) -> Iterator[str]:
-    """Tells where the archive, read without JAX, says another thing than the calls."""
+    """Lists contradictions between the calls and the archive, which is read without JAX."""
     for call in calls:
         yield from _other_types("argument", portable.in_avals, call.inputs)
         yield from _other_types("result", portable.out_avals, call.results)
@@ -66,7 +66,7 @@ def _other_types(what: str, avals: Sequence[Any], arrays: Sequence[Array]) -> It
 
 
 def answers(portable: PortableFunction, expected: Reference, tolerance: float) -> Iterator[str]:
-    """Tells what differs from the writing version: results and first gradients."""
+    """Lists results and first gradients that differ from those of the writing version."""
     function = to_tf(portable, with_gradient=bool(expected.gradients))
 
     def flat(*tensors: Any) -> list[Any]:

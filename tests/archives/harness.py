@@ -18,7 +18,7 @@ from tests.consumers.harness import (
 )
 
 RELEASES = ("0.4.30", "0.4.38", "0.5.3", "0.6.2", "0.7.2", "newest")
-"""Of JAX: "newest" is what pip installs today."""
+"""JAX releases; "newest" is the one that pip installs today."""
 
 WRITER_PYTHON = ((3, 11), (3, 12))
 
@@ -43,7 +43,7 @@ NOT_WRITTEN = {
     ("0.4.38", "keys_in_and_out"): "key<fry>",
     ("0.5.3", "keys_in_and_out"): "key<fry>",
 }
-"""What a release cannot write, and what its error says."""
+"""Programs that a release cannot write, each with the text of its error."""
 
 _NO_PYTHON = (
     "no Python 3.11 or 3.12 on the PATH or among pyenv's versions: the older JAX releases, which "
@@ -124,7 +124,7 @@ class Archives:
         base = newest_python(*WRITER_PYTHON)
         if base is None:
             raise NotAvailableError(_NO_PYTHON)
-        # What jax.export needs beside what JAX itself requires; 0.4.30 is from before NumPy 2.
+        # jax.export needs more packages than JAX requires; 0.4.30 is older than NumPy 2.
         numpy = ["numpy<2"] if release == "0.4.30" else []
         requirements = [f"jax=={release}", f"jaxlib=={release}", "flatbuffers", "absl-py", *numpy]
         return environment(f"jax-{release}", base, *requirements, say=self._harness.say)

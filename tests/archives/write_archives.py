@@ -36,7 +36,7 @@ from tests.program_cases.reference import (  # noqa: E402
 )
 from tests.programs import PROGRAMS, by_name  # noqa: E402
 
-# What JAX 0.4.30 asked of the sizes, and later releases do not.
+# Constraints that JAX 0.4.30 requires and later releases do not.
 MORE_CONSTRAINTS = (
     {"sort_top_k_symbolic": ("b <= 2147483646",)} if jax.__version_info__ < (0, 4, 36) else {}
 )

@@ -373,7 +373,7 @@ def test_large_constants_are_not_copied() -> None:
         assert large.flags.aligned
         assert not large.flags.writeable
         shared.append(np.shares_memory(memory, large))
-    # Which one depends on the bytes before it.
+    # The number of bytes before the artifact decides the alignment.
     assert sum(shared) == 1
 
 

@@ -75,7 +75,7 @@ def test_ordered_calls_keep_their_order() -> None:
     assert [type(e).__name__ for e in closed.effects] == ["OrderedCallTfEffect"]
     (effect,) = jax.make_jaxpr(call_tf(draws))(X).effects
     assert type(effect).__name__ == "StatefulCallTfEffect"
-    # What only computes has no order that could be seen.
+    # The order of pure functions cannot be observed.
     (effect,) = jax.make_jaxpr(call_tf(tf.sin, ordered=True))(X).effects
     assert type(effect).__name__ == "CallTfEffect"
 

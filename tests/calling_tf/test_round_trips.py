@@ -58,7 +58,7 @@ def agrees(way: Callable[..., Any], f: Callable[..., Any], g: Callable[..., Any]
     np.testing.assert_allclose(slopes, expected_slopes, rtol=1e-4, atol=1e-5)
 
 
-# What crosses is the same either way, and how it is called is seen of modules and Keras models.
+# The same arrays cross both ways; tests of modules and Keras models cover how they are called.
 COMPILED = pytest.mark.parametrize(
     "way", [pytest.param("eager", marks=pytest.mark.complete), "jit"], indirect=True
 )

@@ -35,7 +35,7 @@ class Worker:
     def __init__(self, devices: int) -> None:
         import os
 
-        # Of two such flags the last one counts.
+        # XLA uses the last of two such flags.
         flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
         self.channel = Channel.with_new_token()
         self.process = subprocess.Popen(

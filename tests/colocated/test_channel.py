@@ -53,7 +53,7 @@ def test_the_trap_springs_where_it_is_sent_by_the_other_end() -> None:
     parent, worker = pair()
     with pytest.raises(Unpickled):
         worker.unpack(parent.pack(Trap()))
-    # That message was read; the next one is the next.
+    # The channel has counted that message and expects the next one.
     assert worker.unpack(parent.pack(1)) == 1
 
 

@@ -111,7 +111,7 @@ else:
 assert error.startswith("DeviceError: There are no CPU devices 8 to 9 in this process"), error
 assert "which has devices 0 to 7." in error, error
 assert "--xla_force_host_platform_device_count=10" in error, error
-# What needs no more than it has works afterwards.
+# Functions that fit the worker's devices still work.
 assert worker.call(lambda: jax.devices()[1]) == jax.devices()[1]
 """)
 
@@ -242,7 +242,7 @@ for function, args in (
     (functools.partial(net.apply, params), (x,)), (jax.jit(net.apply), (params, x)),
 ):
     np.testing.assert_allclose(worker.call(function, *args), function(*args), rtol=1e-6)
-# What bind() made belongs to the process that it was made in, by Flax's own state.
+# A bound module belongs to its process, because Flax keeps state outside of it.
 try:
     worker.call(net.bind(params), x)
 except TypeError as e:

@@ -14,7 +14,7 @@ from jax2tf_bridge.to_tensorflow import split_to_logical_devices
 from jax2tf_bridge.to_tensorflow._tf_compat import LOGICAL_DEVICES_SEAM as SEAM
 from tests.house.seams import take_away
 
-# Of xla.OpSharding: type OTHER, the tiles, the devices in order.
+# An xla.OpSharding of type OTHER, with the tiles and the devices in order.
 TILED_2_1 = b'\x08\x03\x1a\x02\x02\x01"\x02\x00\x01'
 REPLICATED = b""
 SPEC = tf.TensorSpec((4, 3))

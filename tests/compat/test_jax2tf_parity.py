@@ -238,7 +238,7 @@ def test_types_of_results(f: Callable[[Any], Any], x64: bool) -> None:
             np.testing.assert_array_equal(a, b)
 
 
-# What jax2tf refuses, or gives wrong results for.
+# Arguments that jax2tf refuses, or for which its results are wrong.
 MORE: dict[str, tuple[Any, Any]] = {
     "key": (jax.random.key(7), jnp.uint32([0, 7])),
     "float0": (np.zeros((2,), jax.dtypes.float0), np.zeros(2, bool)),

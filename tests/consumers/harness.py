@@ -269,7 +269,7 @@ def newer_python() -> Python | None:
 
 
 def newest_is_current() -> bool:
-    """Tells whether the running Python can have the newest JAX itself."""
+    """Returns whether the newest JAX supports the running Python."""
     return sys.version_info[:2] >= NEWER_PYTHON[0]
 
 

@@ -58,7 +58,7 @@ assert "jax" not in sys.modules
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """What the consumer says of each model: its result and two orders of its gradient."""
+    """Runs each model in the consumer, which prints its result and two orders of its gradient."""
     root = tmp_path_factory.mktemp("models")
     portable = export(model, polymorphic_shapes="(b, _)")(X)
     models: dict[str, Any] = {

@@ -17,7 +17,7 @@ from jax2tf_bridge.from_jax.lowering import lowering_overrides
 WIDEST = (0, 14, 24)
 CPU = ("cpu",)
 ALL = ("cpu", "cuda", "rocm", "tpu")
-# What XLA expands on every platform, and what only its TPU compiler knows.
+# XLA expands the first on every platform; only its TPU compiler knows the second.
 EXPANDED = {"Qr", "Eigh", "ProductOfElementaryHouseholderReflectors", "shape_assertion"}
 ON_TPU = {"LuDecomposition"}
 

@@ -9,7 +9,7 @@ from jax2tf_bridge.from_jax.shapes._questions import Question, read_question
 
 VARIABLES = frozenset("abcdhw")
 
-# What JAX 0.8 to 0.12 says, and what it takes to go on: options, each of comparisons.
+# Messages of JAX 0.8 to 0.12, each with the options for an answer; an option is comparisons.
 MESSAGES = [
     ("Symbolic dimension comparison 'b' < '5' is inconclusive.\nThis", [["b < 5"], ["b >= 5"]]),
     (

@@ -69,7 +69,7 @@ class Output:
     depends_on_versions: bool = False
 
     def fits(self, printed: str) -> bool:
-        """Tells whether this was printed; blanks and line breaks count as one blank."""
+        """Returns whether this was printed; blanks and line breaks count as one blank."""
         said, found = (" ".join(text.split()) for text in (self.text, printed))
         pattern = ".*".join(map(re.escape, said.split("...")))
         if self.depends_on_versions:

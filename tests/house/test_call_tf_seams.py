@@ -29,7 +29,7 @@ def draws(x: tf.Tensor) -> tf.Tensor:
 
 
 def _is_kept() -> bool:
-    """Tells whether a call whose results are not used stays in the program."""
+    """Returns whether a call whose results are not used stays in the program."""
     f = call_tf(draws)
 
     def program(x: Any) -> Any:

@@ -33,7 +33,7 @@ def _minor(release: str) -> tuple[int, int]:
 
 
 def _has_release(span: str, release: str) -> bool:
-    """Tells whether "0.8 to 0.12" holds a release as "0.10.2"."""
+    """Returns whether a span such as "0.8 to 0.12" contains a release such as "0.10.2"."""
     first, last = map(_minor, span.split(" to "))
     return first <= _minor(release) <= last
 

@@ -156,7 +156,7 @@ def _without_value(without: Callable[[], None], portable: PortableFunction) -> N
     function = export(lambda params, x: params["w"] * x)({"w": np.ones(3, np.float32)}, X[:, :3])
 
     def held() -> bool:
-        """Tells whether a variable holds its value while a model is saved; the model works."""
+        """Returns whether a variable keeps its value while a model is saved; the model works."""
         params = {"w": np.arange(3, dtype=np.float32)}
         weights = Weights(params)
         weights.for_function(function)

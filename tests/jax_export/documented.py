@@ -23,7 +23,7 @@ def struct(shape: Any, dtype: Any = np.float32) -> jax.ShapeDtypeStruct:
 
 
 def refuses(call: Callable[[], Any], *errors: type[Exception]) -> bool:
-    """Tells whether the call raises one of the errors."""
+    """Returns whether the call raises one of the errors."""
     try:
         call()
     except errors:

@@ -43,7 +43,7 @@ def _resized(path: Path, given: Any, expected: Any, where: str) -> Iterator[str]
     """Yields what differs where the inputs are resized by hand, as in other languages."""
     runner = Interpreter(str(path)).get_signature_runner()
     details, results = runner.get_input_details(), runner.get_output_details()
-    # Of its own: no size changes while a runner or arrays of results are held.
+    # A second interpreter, because sizes cannot change while a runner or its results are alive.
     interpreter = Interpreter(str(path))
     for name, array in given.items():
         interpreter.resize_tensor_input(details[name]["index"], array.shape)

@@ -21,7 +21,7 @@ PARTS = (MODELS[:_HALF], MODELS[_HALF:])
 
 
 def part_of(model: Model) -> int:
-    """Tells which part a model is of."""
+    """Returns the index of a model's part."""
     return next(i for i, models in enumerate(PARTS) if model in models)
 
 

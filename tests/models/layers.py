@@ -108,7 +108,7 @@ def _nested(facts: Any, inputs: Any) -> Any:
 
 
 def _is_key(array: Any) -> Any:
-    """Tells the words of a PRNG key."""
+    """Returns whether an array is the words of a PRNG key."""
     return tf.is_tensor(array) and array.dtype == tf.uint32 and array.shape == (2,)
 
 

@@ -14,7 +14,7 @@ from tests.consumers.own_operations import foreign_operations
 from tests.models.comparing import compare, largest
 
 SMALLEST = 1e-3
-"""Of the largest gradient: below that, what is left of sums that cancel is not compared."""
+"""Smallest gradient that is compared, as a share of the largest one; cancellation leaves less."""
 
 
 def served_differences(folder: Path) -> list[str]:

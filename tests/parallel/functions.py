@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 LOCK = threading.Lock()
 INITIALIZED: list[str] = []
-"""Who has called an initializer in this process."""
+"""Names of the callers of an initializer in this process."""
 WEIGHTS = jnp.arange(6.0).reshape(2, 3)
 
 Point = namedtuple("Point", "x y")

@@ -171,7 +171,7 @@ _PARENT = """
 import os, signal, sys, time, numpy as np
 from jax2tf_bridge.parallel import ExportJob, ExportWorkers, export_many
 
-# What runs the tests in the background has it ignored.
+# A shell that runs the tests in the background ignores the signal.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def sleeps(x):
@@ -229,7 +229,7 @@ def test_ctrl_c_ends_the_processes_of_an_export(tmp_path: Path) -> None:
 
     presser = threading.Thread(target=press, daemon=True)
     presser.start()
-    # What runs the tests in the background has it ignored.
+    # A shell that runs the tests in the background ignores the signal.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     environment = {"PATH_FOR_THE_PROCESS": str(path)}
     try:

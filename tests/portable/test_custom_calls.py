@@ -1,4 +1,4 @@
-"""Which TensorFlow releases run a portable function: versions and custom calls together."""
+"""Versions and custom calls decide together which TensorFlow releases run a portable function."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a portable function says of itself, and what is none."""
+"""Attributes of portable functions, and objects that are not portable functions."""
 
 import copy
 import gc

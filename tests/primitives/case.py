@@ -75,12 +75,12 @@ class Case:
 
     @property
     def x64(self) -> bool:
-        """Tells whether JAX has to be told to keep 64-bit values."""
+        """Returns whether the case needs JAX's 64-bit mode."""
         return not _WIDE.isdisjoint({self.dtype, *(a.dtype for a in self.arguments)})
 
     @property
     def exists(self) -> bool:
-        """Tells whether the installed JAX has the function, without faults."""
+        """Returns whether the installed JAX has the function, without faults."""
         needed = (self.target, self.needs) if self.needs else (self.target,)
         is_new_enough = jax.__version_info__ >= self.since
         return is_new_enough and all(find(name) is not None for name in needed)

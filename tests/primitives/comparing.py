@@ -19,7 +19,7 @@ def cotangent(shape: tuple[int, ...], dtype: Any) -> Array:
 
 
 def is_inexact(x: Any) -> bool:
-    """Tells whether the elements are floats, of whatever width, or complex."""
+    """Returns whether the elements are floats of any width, or complex."""
     dtype = np.dtype(x.dtype)
     return dtype.kind in "fc" or "float" in dtype.name
 

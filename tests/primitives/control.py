@@ -222,7 +222,7 @@ CASES: tuple[Case, ...] = (
         "jax.lax.pswapaxes", normal(5, 5), call=lambda f, x: _mapped(lambda a, n: f(a, n, 0), x)
     ),
     *cases("jax.lax.psum_scatter", normal(5, 5), call=_mapped),
-    # What is of several devices elsewhere, on one.
+    # Operations over several devices, here on one.
     *cases("jax.lax.with_sharding_constraint", normal(4, 3), call=_constrained),
     *cases("jax.lax.after_all", normal(3), call=lambda f, x: (f(lax.create_token()), x)[1]),
     *cases("jax.lax.create_token", normal(3), call=lambda f, x: (lax.after_all(f()), x)[1]),

@@ -18,7 +18,7 @@ from tests.primitives.case import Case, precision
 from tests.primitives.comparing import cotangent, difference, is_inexact
 
 SIZES = (3, 2)
-"""Of the symbolic batch: the first is the one that JAX runs."""
+"""Sizes of the symbolic batch; JAX runs the first one."""
 
 Flat = Callable[..., list[Any]]
 
@@ -55,7 +55,7 @@ def disagreements(cases: Sequence[Case]) -> list[Disagreement]:
 
 
 def batched(case: Case) -> bool:
-    """Tells whether there is something to map over."""
+    """Returns whether the case has an argument to map over."""
     return bool(case.arguments) and not case.no_batch
 
 

@@ -68,7 +68,7 @@ CASES: tuple[Case, ...] = (
     *cases(
         "jax.lax.broadcasted_iota", normal(2, 3), call=lambda f, x: x * f(jnp.float32, (2, 3), 1)
     ),
-    # What `empty` holds is nobody's business: it is overwritten.
+    # The elements of `empty` are undefined, so they are overwritten.
     *cases("jax.lax.empty", normal(3), call=lambda f, x: f((3,), jnp.float32).at[:].set(x)),
     *cases("jax.lax.shape_as_value", normal(3, 4), call=lambda f, x: f(x.shape)),
     *cases("jax.numpy.size", normal(3, 4), call=lambda f, x: jnp.float32(f(x)) * x),

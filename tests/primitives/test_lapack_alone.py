@@ -23,7 +23,7 @@ from tests.sampling import sampled
 Matrix = np.ndarray[Any, np.dtype[Any]]
 
 _DTYPES = ("float32", "complex128", "float64", "complex64")
-# Of a few small sizes, since each is a compilation; the large one has all kinds of steps.
+# Each size is compiled, so most are small; the large one reaches every kind of step.
 _SIZES_OF_DTYPES = {("float32", 1), ("float32", 21), ("complex128", 8)}
 _SIZES = sampled(
     [(name, n) for name in _DTYPES for n in (1, 2, 3, 8, 21)], every=100, keep=_SIZES_OF_DTYPES

@@ -44,7 +44,7 @@ DATA = MODEL.proto()
 
 
 def described(folder: Path, data: bytes) -> bool:
-    """Tells whether it is read; else it is refused with one error."""
+    """Returns whether the graph can be read; otherwise it is refused with one error."""
     (folder / "saved_model.pb").write_bytes(data)
     try:
         facts = describe_saved_model(read_saved_model(folder))

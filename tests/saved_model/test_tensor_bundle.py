@@ -126,7 +126,7 @@ def test_checksum_by_google_where_it_is_installed_and_compiled(
 
 
 def test_checksum_is_unmasked() -> None:
-    # What tensor_bundle.proto's files hold for the bytes b"123456789".
+    # The checksum of b"123456789" as tensor bundles store it.
     rotated = (0xE3069283 >> 15 | 0xE3069283 << 17) & 0xFFFFFFFF
     assert unmask_checksum((rotated + 0xA282EAD8) & 0xFFFFFFFF) == 0xE3069283
 

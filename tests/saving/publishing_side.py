@@ -38,7 +38,7 @@ from jax2tf_bridge.storage import _whole_directory
 from jax2tf_bridge.storage._whole_directory import whole_directory
 from tests.saving.published_models import KERNEL, write_files, write_model
 
-# What Python tells audit hooks of; fsync and what ctypes calls are added below.
+# Python's audit hooks see these operations; fsync and calls by ctypes are added below.
 _OPERATIONS = ("open", "os.", "shutil.", "tempfile.", "fcntl.")
 
 

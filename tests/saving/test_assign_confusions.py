@@ -85,7 +85,7 @@ def test_numbers_that_save_added_to_names(tmp_path: Path) -> None:
         assign_weights(one, {"a b": 10.0, "a_b": 20.0}, partial=True)
     assign_weights(one, {"a b": 10.0, "a_b": 20.0}, partial=True, rename={"a b": None})
     assert float(one.params["a_b"]) == 20
-    # Which of these comes first differs between nested keys and keys with "." between them.
+    # Nested keys and keys with "." between them have different orders.
     two = saved(tmp_path / "two", {"a!": {"x": ONE}, "a!!": {"x": ONE}})
     with pytest.raises(StructureError, match=r"it is unknown which belongs to which"):
         assign_weights(two, {"a!.x": 10.0, "a!!.x": 20.0})

@@ -250,7 +250,7 @@ def test_only_rows_are_split_by_default(shapes: dict[str, str], oversize: dict[s
     inputs = {name: aval(shape) for name, shape in shapes.items()}
     outputs = {"y": aval("(n,)" if oversize["n"] == "split" else "(b,)")}
     assert make({"b": (1, 4), "n": (8,)}, inputs, outputs).oversize == oversize
-    # What is not named keeps the default.
+    # Variables without an entry keep the default.
     made = make({"b": (1, 4), "n": (8,)}, inputs, outputs, oversize={"b": "as is"})
     assert made.oversize == {**oversize, "b": "as is"}
 

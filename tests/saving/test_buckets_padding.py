@@ -142,7 +142,7 @@ def test_dimensions_that_are_expressions() -> None:
             x, y = numbers(2 * size, 3), numbers(size + 1)
             results = call({"x": tf.constant(x), "y": tf.constant(y)})
             np.testing.assert_array_equal(results["a"], 2 * x)
-            # What depends on where the padding is comes out wrong, and is found before saving.
+            # Results that depend on the place of the padding are wrong; `save` detects them.
             assert results["b"].shape == (2 * size + 2,)
             np.testing.assert_array_equal(results["c"], x.reshape(-1, 2) * 3)
 

@@ -228,7 +228,7 @@ def test_nested_state_dicts_that_lack_something(portable: Path, tmp_path: Path) 
     del state["layers"]["1"]["bias"]
     with pytest.raises(StructureError, match=r"params do not fit .*\n  - layers/1/bias is missing"):
         save(tmp_path / "m", portable, params=state)
-    # What is no state dict of it at all is judged as the pytree that it may be.
+    # A value that cannot be its state dict is compared as a pytree.
     with pytest.raises(StructureError, match=r"params: the key 'layers' is missing"):
         save(tmp_path / "m", portable, params={"w": 1})
 

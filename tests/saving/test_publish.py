@@ -389,7 +389,7 @@ def test_versions_that_are_removed_while_they_are_looked_at(
     assert latest_version(tmp_path) == tmp_path / "3"
 
 
-# What goes wrong while a version is written.
+# Failures while a version is written.
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt(), SystemExit()])

@@ -327,7 +327,7 @@ def test_a_second_process_compiles_nothing(
 ) -> None:
     path, _ = model
     files = {file.name: file.stat().st_mtime_ns for file in cache.iterdir()}
-    # What is compiled is written, unless the cache is read only; so is what does not fit.
+    # Unless the cache is read only, TensorFlow writes each program that it compiles.
     writing = {
         name: value.replace(" --tf_xla_persistent_cache_read_only=true", "")
         for name, value in cache_environment(cache).items()

@@ -305,7 +305,7 @@ def test_memory_for_one_tensor_besides_those_given(tmp_path: Path) -> None:
     assert value == "1.0"
 
 
-# What does not fit.
+# Weights that do not fit.
 
 
 def test_unknown_names(root: Path) -> None:

@@ -30,7 +30,7 @@ from tests.serialization.records import call_tree, changed, simple
 
 MODULE = b"ML\xefR\x0dStableHLO_v1.13.1\x00and so on"
 ByHand: TypeAlias = "Value | Callable[[FlatBufferWriter], Value]"
-"""What stands in a field, or a function that writes it."""
+"""Value of a field, or a function that writes it."""
 
 
 def avals(*them: Aval) -> list[Fields]:

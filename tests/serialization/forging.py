@@ -87,7 +87,7 @@ def refused(data: bytes, *parts: str) -> FileFormatError:
 
 
 def read_or_refused(data: bytes) -> bool:
-    """Tells whether the data was read; if it was, the function can be shown and written."""
+    """Returns whether the data was read; if so, the function can be shown and written."""
     try:
         portable = deserialize(data, file="model.jaxfn")
     except FileFormatError:

@@ -143,7 +143,7 @@ def _lifted(aval: Aval, name: str, data: bytes) -> LiftedConstant:
     assert isinstance(size, int)
     # Few bytes that differ: portable functions often have an array several times.
     found = constant(aval, (data * size)[:size], name)
-    # Whether the data is there is the same wherever the array is.
+    # An array has its data everywhere or nowhere.
     return replace(found, data=None) if found.digest < "4" else found
 
 
@@ -249,7 +249,7 @@ def portable_functions(draw: st.DrawFn) -> PortableFunction:
 
 
 def same_key(left: Hashable, right: Hashable) -> bool:
-    """Tells whether keys are equal and of the same types, with the signs of zeros."""
+    """Returns whether keys are equal and of the same types, with the signs of zeros."""
     if type(left) is not type(right):
         return False
     if isinstance(left, tuple) and isinstance(right, tuple):
@@ -260,7 +260,7 @@ def same_key(left: Hashable, right: Hashable) -> bool:
 
 
 def same_tree(left: TreeSpec, right: TreeSpec) -> bool:
-    """Tells whether structures are equal, the types of their keys included."""
+    """Returns whether structures are equal, including the types of their keys."""
     return (
         left == right
         and len(left.keys) == len(right.keys)

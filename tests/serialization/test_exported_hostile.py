@@ -92,7 +92,7 @@ def check_only_the_documented_error(data: bytes) -> None:
     try:
         portable = read_exported(data)
         str(portable)
-        # What was checked can be read.
+        # A function that passed the checks can be read.
         if portable.has_vjp:
             str(portable.vjp())
     except FileFormatError:

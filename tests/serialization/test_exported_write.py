@@ -192,7 +192,7 @@ def test_what_is_written() -> None:
     assert root.integer(ExportedField.SERIALIZATION_VERSION) == WRITTEN_VERSION == 12
     # It is not JAX that wrote it.
     assert not root.has(ExportedField.JAX_VERSION)
-    # What older and newer releases look for.
+    # Older and newer releases read different fields.
     assert root.integer(ExportedField.NR_DEVICES) == 3
     assert root.integer(ExportedField.NR_DEVICES_SHORT) == 3
     assert len(root.tables(ExportedField.IN_AVALS)) == 1
@@ -266,7 +266,7 @@ spread = st.none() | st.builds(
     st.sampled_from([(), (("x",),), ((), ("y", "x")), (("x",), ("y",))]),
     memory_kind=st.none() | texts,
 )
-# Of a type that no mesh has.
+# Shardings of a type that no mesh has.
 xla_spread = st.none() | st.binary(max_size=3).map(lambda rest: Sharding(hlo=b"\x08\x01" + rest))
 
 

@@ -117,7 +117,7 @@ def test_what_was_not_written_is_its_default() -> None:
     assert table.strings(Node.NAMES) == ()
     assert not table.tables(Node.CHILDREN)
     assert table.integers(Node.NUMBERS) == ()
-    # Of a newer schema than the file's.
+    # The file lacks these fields, which a newer schema added.
     assert not table.has(Later.NEW)
     assert table.integer(Later.NEW) == -1
     assert table.integer(Later.MAYBE) == 0

@@ -101,7 +101,7 @@ def test_arrays_that_are_left_out(tmp_path: Path) -> None:
     assert found.vjp().lifted_constants == portable.vjp().lifted_constants
     for function in (found, found.vjp()):
         assert [c.data for c in function.lifted_constants] == [None, None]
-    # What was left out stays out.
+    # Arrays that were left out stay out.
     assert serialize(found) == data
 
 

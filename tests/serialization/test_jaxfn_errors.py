@@ -228,7 +228,7 @@ def test_vjp_order_is_a_number_of_orders() -> None:
 
 
 def test_endless_vjps() -> None:
-    # Of nothing, or each has more arguments than the one before.
+    # The function takes nothing; otherwise each VJP would have more arguments than the one before.
     nothing = simple(TreeSpec("none"), TreeSpec("none"))
 
     def more() -> PortableFunction:

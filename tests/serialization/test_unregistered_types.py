@@ -307,12 +307,12 @@ class Second:
     """Has a class of the same name as First has."""
 
     class Twice(NamedTuple):
-        """Of one field, as all of these."""
+        """Has one field, like the other types here."""
 
         only: Any
 
     class Other(NamedTuple):
-        """Of one field, as all of these."""
+        """Has one field, like the other types here."""
 
         only: Any
 
@@ -367,7 +367,7 @@ def test_a_type_is_looked_up_once_a_file(
 
     monkeypatch.setattr(_jax_registrations, "serialize_node_type_with_jax", counting)
     write(portable)
-    # Of the arguments and of the results.
+    # Once for the arguments, and once for the results.
     assert 1 <= len(asked) <= 2
 
 

@@ -216,7 +216,7 @@ def with_vjp(exported: Any, order: int) -> Any:
 
 
 def describe(exported: Any, order: int) -> Json:
-    """What an Exported object says of itself."""
+    """Describes an Exported object."""
 
     def avals(them: Any) -> Json:
         return [

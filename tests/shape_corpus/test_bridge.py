@@ -63,7 +63,7 @@ def test_requirements_are_asked_for_by_default(case: ShapeCase) -> None:
     assert error.counterexample is not None
     assert not case.fits({**dict.fromkeys(case.variables, 1), **error.counterexample})
     assert f'polymorphic_constraints=["{error.requirements[0]}"' in str(error)
-    # What the error says to write is enough.
+    # The constraint in the error suffices.
     assert function_of(case, error.requirements).requirements == ()
 
 

@@ -44,7 +44,7 @@ def test_annotations_agree_with_jax(
     as_grid = to_op_sharding(ours, _RANK)
     assert as_grid is not None
     if as_grid == REPLICATED:
-        # Of a mesh of one device JAX 0.8 says that it is cut into one piece.
+        # JAX 0.8 writes a mesh of one device as a split into one piece.
         assert theirs.is_replicated() or math.prod(sizes) == 1
         assert replace_device_grid(as_grid) == REPLICATED
         return

@@ -40,7 +40,7 @@ def test_eager_mode_runs_what_has_whole_arguments_and_results() -> None:
     def constrained(a: Any, unused: Any) -> Any:
         return jax.lax.with_sharding_constraint(a * 2, over("x"))
 
-    # That an argument is spread which the module does not take says nothing.
+    # The sharding of an argument that the module does not take is ignored.
     function = jax.jit(constrained, in_shardings=(over(), over("x")), out_shardings=over())
     with pytest.warns(UserWarning, match="constrained is sharded over 8 devices, and eager Tens"):
         result = converted(function)(X, X)
@@ -214,7 +214,7 @@ def test_for_the_tpu_arguments_and_results_are_annotated() -> None:
     nodes = list(_nodes(for_tpu(spread_product()), "XlaSharding", X, X))
     listed = [node.attr["_XlaSharding"].s for node in nodes]
     assert [node.attr["sharding"].s for node in nodes] == listed
-    # Of xla.OpSharding: type OTHER, sizes of the tiles, devices, the last dimension is of copies.
+    # Each is an xla.OpSharding: type OTHER, tiles, devices; copies lie along the last dimension.
     last = b"\x30\x01"
     rows = b"\x08\x03\x1a\x03\x02\x01\x04\x22\x08\x00\x01\x02\x03\x04\x05\x06\x07" + last
     columns = b"\x08\x03\x1a\x03\x01\x04\x02\x22\x08\x00\x04\x01\x05\x02\x06\x03\x07" + last

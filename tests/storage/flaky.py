@@ -11,7 +11,7 @@ from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 
 
 class Trouble:
-    """What happens to operations, counted from 1 on.
+    """Faults of operations, which are counted from 1.
 
     Attributes:
       count: how many there were.

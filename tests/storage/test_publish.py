@@ -153,7 +153,7 @@ def test_what_a_dead_writer_left_is_removed(
         (root() / "2" / "data").open("wb").close()
         assert publish_version(ROOT, write).version == 3
         assert names() == [alive.file.name, "1", "2", "3"]
-        # Of another machine only time says that it is dead.
+        # A writer on another machine counts as dead only after some time.
         monkeypatch.setattr(_uploads, "machine", lambda: "00000000")
         assert publish_version(ROOT, write).version == 4
         assert (root() / "2" / "data").exists()

@@ -1,4 +1,4 @@
-"""What the tests of shape checks share: functions of given shapes, and every mode of calling."""
+"""Helpers of the tests of shape checks: functions of given shapes, and every mode of calling."""
 
 import re
 from collections.abc import Callable

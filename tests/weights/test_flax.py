@@ -22,7 +22,7 @@ from tests.weights.trees import Box, Pair
 flax = pytest.importorskip("flax", reason="flax is not installed")
 theirs = pytest.importorskip("flax.serialization", reason="flax is not installed")
 
-# What Flax raises on a state that does not fit.
+# Errors of Flax for a state that does not fit.
 REFUSALS = (ValueError, LookupError, AttributeError, TypeError)
 
 

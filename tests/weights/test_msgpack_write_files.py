@@ -106,7 +106,7 @@ def test_safetensors_is_another_format(name: str, tmp_path: Path) -> None:
         "name, such as weights.msgpack. For safetensors, "
     )
     assert os.listdir(tmp_path) == []
-    # What it says works, also for what save_file itself refuses or writes wrong.
+    # The advice works, also for arrays that save_file refuses or writes incorrectly.
     save_numpy = pytest.importorskip("safetensors.numpy")
     target = {**TREE, "step": 3, "half": jnp.ones((2, 2), jnp.bfloat16), "one": np.float32(2)}
     names = {

@@ -191,7 +191,7 @@ def test_lengths_of_headers(length: int, problem: str, file: Path) -> None:
 def test_a_file_that_ends_early_at_every_byte(file: Path) -> None:
     save_file({"a": np.ones(3, np.float32), "b": np.ones(2, np.int8)}, file)
     whole = file.read_bytes()
-    # Of fewer bytes, nothing says which format they are.
+    # Fewer bytes do not identify the format.
     for count in range(9, len(whole)):
         file.write_bytes(whole[:count])
         with pytest.raises(FileFormatError):

@@ -75,7 +75,7 @@ def chunked_path(stored: Callable[[Any], Path]) -> Path:
 
 
 def _maps(array: np.ndarray) -> bool:
-    """Tells whether an array is a view of a mapped file: of something that is no array."""
+    """Returns whether an array is a view of a mapped file, which is not an array."""
     base: Any = array
     while isinstance(base, np.ndarray):
         base = base.base
@@ -219,7 +219,7 @@ def test_arrays_stay_when_the_file_is_closed(path: Path) -> None:
         weights["step"]
     with pytest.raises(ValueError, match=r"weights\.msgpack was closed: open it again"):
         weights.tree()
-    # What needs no data is still known.
+    # Methods that need no data still work.
     assert "params/half" in weights
     assert "closed" in repr(weights)
 

@@ -25,7 +25,7 @@ _NUMPY_NAMES = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *("float16", "float32", "float64", "complex64", "complex128"),
 )
-# What ml_dtypes has had since 0.3; later kinds are taken where this release has them.
+# Every supported ml_dtypes has the first two rows; others are used if this release has them.
 _ML_NAMES = (
     *("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3b11fnuz", "float8_e4m3fnuz"),
     *("float8_e5m2fnuz", "int4", "uint4"),
@@ -127,7 +127,7 @@ python_scalars: st.SearchStrategy[Any] = st.one_of(
     st.binary(max_size=5),
     st.none(),
 )
-"""What msgpack holds, and complex numbers."""
+"""Values of msgpack, and complex numbers."""
 
 leaves: st.SearchStrategy[Any] = st.one_of(arrays(), numpy_scalars, python_scalars)
 
@@ -171,7 +171,7 @@ def _keys_differ_as_text(tree: Mapping[Any, Any]) -> bool:
 
 
 def same(one: Tree, other: Tree) -> bool:
-    """Tells whether two trees are the same: types, keys in order, dtypes, shapes and bits."""
+    """Returns whether two trees have the same types, keys in order, dtypes, shapes and bits."""
     if type(one) is not type(other):
         return False
     if isinstance(one, Mapping):

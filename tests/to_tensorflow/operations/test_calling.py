@@ -219,7 +219,7 @@ def test_the_platform_chooses_its_branch_when_the_graph_is_made(with_xla: bool) 
 
     target = None if with_xla else WITHOUT_XLA
     portable = exported(f, shapes=None, target=target, platforms=["tpu", "cuda", "cpu"])
-    # What CUDA has for qr is no reason to refuse it.
+    # CUDA's custom call for qr is no reason to refuse the function.
     function = in_graph(to_tf(portable, with_gradient=False, target=Target.widest(xla=False)))
     np.testing.assert_array_equal(function(X), X + 1)
     names = op_names(function.get_concrete_function(tf.TensorSpec((2, 3))).graph)

@@ -269,7 +269,7 @@ def _nested(a: np.ndarray, n: int) -> tuple[np.ndarray, int]:
 
 
 def test_loops_and_branches_in_each_other() -> None:
-    """What is made once in a graph is never used in the graph around it."""
+    """Cached tensors of an inner graph are never used in the graph around it."""
     calls = [(X[0], np.int32(n)) for n in (0, 1, 4)]
     for n, (found, total) in zip((0, 1, 4), run_each(NESTED, calls), strict=True):
         expected = _nested(X[0], n)
@@ -428,7 +428,7 @@ def test_branches_within_branches_are_no_matter_of_pythons_stack(
     limit = sys.getrecursionlimit()
     with tf.Graph().as_default():
         arguments = tf.constant(True), tf.constant(3.0)
-        # What TensorFlow does when it gives a graph up meets the low limit as well.
+        # TensorFlow's cleanup of a graph reaches the low limit, too.
         monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
         sys.setrecursionlimit(len(inspect.stack(0)) + 250)
         try:

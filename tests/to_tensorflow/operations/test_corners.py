@@ -200,7 +200,7 @@ def test_digamma_and_the_slope_of_lgamma_at_zero_are_those_of_jax() -> None:
 
 
 def test_what_contradicts_itself_is_named() -> None:
-    """Of a module that no writer makes; the reader does not compare operands with operations."""
+    """No writer makes such a module, but the reader does not compare operands with operations."""
     text = """
 func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> {
   %0 = stablehlo.add %x, %x : tensor<2xf32>

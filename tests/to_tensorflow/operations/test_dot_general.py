@@ -10,7 +10,7 @@ import pytest
 from tests.to_tensorflow.operations.running import op_names, portable_of, run, trace
 
 _SIZES = {"a": 2, "b": 3, "c": 4, "d": 5, "e": 2, "o": 1}
-# Of the left operand, of the right one, of what is multiplied element by element.
+# The axes of the left operand, of the right one, and of an elementwise factor.
 _EQUATIONS = [
     ("ab", "bc", ""),
     ("ba", "bc", ""),
@@ -267,7 +267,7 @@ def _ops(text: str, *shapes: tuple[int, ...], symbols: str = "") -> dict[str, in
 
 
 def test_repeated_operands_are_not_copied() -> None:
-    """What is broadcast along batch axes is left to BatchMatMul, or stays one for all."""
+    """BatchMatMul broadcasts along batch axes, or one operand serves all of them."""
     text = """func.func @main(%x: tensor<2x3x4xf32>, %w: tensor<4x5xf32>, %v: tensor<4xf32>)
         -> (tensor<2x3x5xf32>, tensor<2x5xf32>, tensor<2x3xf32>) {
       %0 = stablehlo.broadcast_in_dim %w, dims = [1, 2] : (tensor<4x5xf32>) -> tensor<2x4x5xf32>

@@ -276,7 +276,7 @@ def test_composites() -> None:
 
 
 def test_eigenvectors() -> None:
-    """Of Hermitian matrices by either triangle, and of any square ones; NaN stays in its matrix."""
+    """Compares Hermitian matrices, by either triangle, and others; NaN stays in its matrix."""
     module, expected = _Module(), []
     for element in _ELEMENTS:
         h = _random(element, 2, 4, 4)

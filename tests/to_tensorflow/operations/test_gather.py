@@ -215,7 +215,7 @@ def test_known_indices() -> None:
 
 
 def test_operands_that_repeat_elements() -> None:
-    """Of each operand only the first axis, or none, has elements of its own."""
+    """Only the first axis of each operand, or none, has different elements."""
     arguments, lines, types, given, values = [], [], [], [], []
     for n, case in enumerate(CASES.values()):
         own = np.arange(1, 1 + case.operand[0]).astype(np.float32)

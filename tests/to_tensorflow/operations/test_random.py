@@ -116,7 +116,7 @@ def test_words_and_states_are_xlas(algorithm: str) -> None:
 
 
 def test_known_answers() -> None:
-    """Of XLA on the CPU, as jax.lax.rng_bit_generator gives them."""
+    """Compares with the bits of jax.lax.rng_bit_generator, from XLA on the CPU."""
     text = _all_of([_generating(name, "ui32", (6,)) for name in ("PHILOX", "THREE_FRY")])
     state = np.array([123456789012345, 987654321], np.uint64)
     after_philox, of_philox, after, bits = run(text, state)

@@ -367,7 +367,7 @@ def test_nan_and_signs_of_zero() -> None:
         expected, run(_module(arguments, lines, types), *given), strict=True
     ):
         np.testing.assert_array_equal(result.astype(float), wanted, name)
-        # What no update reaches keeps its sign.
+        # Elements that no update reaches keep their sign.
         assert np.signbit(result[4].astype(float)), name
         if name.startswith(("add", "replace")):
             wanted_signs, signs = np.signbit(wanted), np.signbit(result.astype(float))

@@ -444,7 +444,7 @@ def test_open_sizes() -> None:
         kind,
         value[::2, ::3],
     )
-    # What is only known when it runs.
+    # These values are only known at run time.
     start, limit, step = (
         module.argument("tensor<2xi32>", np.array(numbers, np.int32))
         for numbers in ((0, 1), (4, 1), (3, 1))
