@@ -138,7 +138,7 @@ def _walk_operations(program: Program) -> Iterator[Operation]:
             if operation.name == "composite" and operation.attributes.get("name") in COMPOSITES:
                 continue
             callee = operation.callee
-            if callee in program.functions and callee not in seen:
+            if callee is not None and callee in program.functions and callee not in seen:
                 seen.add(callee)
                 blocks.append(program.functions[callee].body)
 

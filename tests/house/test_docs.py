@@ -185,9 +185,9 @@ def test_the_page_of_errors_lists_every_error() -> None:
     rows: dict[str, list[str]] = {}
     for line in (ROOT / "docs" / "errors.md").read_text().splitlines():
         cells = line.split("|")
-        if len(cells) == 6 and (name := re.fullmatch(r" `(\w+)` ", cells[1])):
-            assert name[1] not in rows, "the page lists it twice"
-            rows[name[1]] = re.findall(r"(?<!JAX's )`(\w+)`", cells[2])
+        if len(cells) == 6 and (cell := re.fullmatch(r" `(\w+)` ", cells[1])):
+            assert cell[1] not in rows, "the page lists it twice"
+            rows[cell[1]] = re.findall(r"(?<!JAX's )`(\w+)`", cells[2])
     bases = {
         name: {base.__name__ for base in kind.__mro__}
         for name, kind in vars(errors).items()

@@ -222,8 +222,9 @@ def test_a_missing_weight_lists_the_weights(tmp_path: Path) -> None:
         + ", ".join(f"params['more'][{i}]" for i in range(8))
         + " and 2 more."
     )
+    without_params = Signature(lambda x: PARAMS["z"], args=[X], takes_params=False)
     with pytest.raises(KeyError) as caught:
-        save(tmp_path / "m", Signature(lambda x: {}["z"], args=[X], takes_params=False))
+        save(tmp_path / "m", without_params)
     assert caught.value.__notes__[-1].startswith("save called it")
 
 

@@ -192,12 +192,12 @@ class Specs:
 
     def integer_tuples(self) -> dict[str, tuple[int, ...]]:
         """Returns the arguments that were tuples or lists of Python integers, by name."""
-        numbers = {
-            name: [getattr(leaf, "number", None) for leaf in value]
+        numbers: dict[str, Any] = {
+            name: tuple(getattr(leaf, "number", None) for leaf in value)
             for name, value in self.arguments()
             if type(value) in (tuple, list)
         }
-        return {n: tuple(v) for n, v in numbers.items() if v and all(type(d) is int for d in v)}
+        return {name: value for name, value in numbers.items() if _is_integer_tuple(value)}
 
     def argument_of(self, leaf: int) -> int:
         """Returns the index of the argument with this leaf; keyword arguments are last."""
