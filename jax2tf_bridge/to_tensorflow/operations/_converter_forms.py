@@ -52,6 +52,8 @@ def choose(flag: tf.Tensor, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
         return tf.cast(wide, tf.float16)
     if x.dtype.is_floating and not (_is_infinite_constant(x) or _is_infinite_constant(y)):
         # tf2onnx selects if the flags come from IsNan, or an operand is a constant NaN or infinity.
+        # Infinities from 1 / flags or log(flags) would be faster in ONNX Runtime, but OpenVINO then
+        # computes other results.
         number = tf.constant(0.0)
         if _is_constant(flag):  # TensorFlow's optimizer would compute IsNan of constants
             number = tf.cast(tf.math.is_nan(y if _is_constant(x) else x), tf.float32)
