@@ -101,7 +101,8 @@ def publish(
     """
     unknown = [name for name in options if name not in PublishOptions.__annotations__]
     if unknown:
-        known = ("signatures", "params", "keep", *PublishOptions.__annotations__)
+        names = ("signatures", "params", "keep", "label", "note")
+        known = (*names, *PublishOptions.__annotations__)
         raise TypeError(
             f"publish() got an unexpected keyword argument {unknown[0]!r}"
             f"{did_you_mean(unknown[0], known, quoted=True)}"

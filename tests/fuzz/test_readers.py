@@ -69,15 +69,16 @@ def seeds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "msgpack": _weights(),
         "weights_file": _weights(),
     }
+    root = tmp_path_factory.mktemp("published")
     published = publish(
-        tmp_path_factory.mktemp("published") / "dense",
+        root / "dense",
         Signature(lambda w, x: x @ w, args=[np.ones((1, 2), np.float32)]),
         params=np.ones((2, 2), np.float32),
         label="stable",
     ).path
     corpora["saved_model"] = [(published / GRAPH_FILE).read_bytes()]
     corpora["manifest"] = [(published / MANIFEST).read_bytes()]
-    corpora["model_config"] = [(published.parents[1] / "models.config").read_bytes()]
+    corpora["model_config"] = [(root / "models.config").read_bytes()]
     corpora["jaxfn_file"] = corpora["jaxfn"] + corpora["exported"][:2]
     folders = {}
     for name, files in corpora.items():
