@@ -386,6 +386,9 @@ def publish_version(
         if programs:
             remaining = _list_directories(folder, notes).values()
             remove_programs(folder.path, programs, chain.from_iterable(remaining))
+        # Another publisher may have removed them: it did not see this version yet.
+        with contextlib.suppress(OSError):
+            share_programs(path, folder.path)
     return NewVersion(version, path, result, tuple(removed), tuple(notes), labels)
 
 

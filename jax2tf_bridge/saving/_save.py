@@ -14,7 +14,12 @@ from jax2tf_bridge._utils import number_text
 from jax2tf_bridge._version import __version__
 from jax2tf_bridge.errors import Argument, Blank, GradientError, Message, SavingError
 from jax2tf_bridge.portable import PortableFunction, as_portable_function
-from jax2tf_bridge.publishing import share_programs
+from jax2tf_bridge.publishing import (
+    list_program_names,
+    published_versions,
+    remove_programs,
+    share_programs,
+)
 from jax2tf_bridge.saved_model import (
     SERVING_DEFAULT,
     ArrayEntry,
@@ -178,15 +183,19 @@ def save_functions(
         write_values(folder, variables)
         _write_defaults(folder, {e.name: e.defaults() for e in endpoints})
         _write_sidecar(folder, endpoints, saved_weights, constants, options.batching)
-        if options.precompile and not requests:
+        compiled = [r for r in requests if r.signature in _list_compiled(endpoints)]
+        if options.precompile and not compiled:
             raise _make_no_requests_error(request_notes)
         if options.warm_up and requests:
             write_warm_up(folder, requests)
         if options.precompile:
-            precompile(folder, requests)
+            precompile(folder, compiled)
         sizes = _file_sizes(folder)
+        replaced = list_program_names(path) if path.name.isdecimal() else set()
         if path.name.isdecimal():
             share_programs(folder, path.parent)
+    if replaced:
+        remove_programs(path.parent, replaced, published_versions(path.parent).values())
     trained = tuple(w.name for w in saved_weights if w.variable.trainable)
     return SavedModel(
         path,
@@ -219,7 +228,7 @@ def save_functions(
 
 
 def _check_compilable(endpoints: Sequence[Endpoint]) -> None:
-    if not any(e.portable.target.xla for e in endpoints):
+    if not _list_compiled(endpoints):
         raise SavingError(
             Message(
                 Argument("precompile", True),
@@ -227,6 +236,11 @@ def _check_compilable(endpoints: Sequence[Endpoint]) -> None:
                 "Leave it out.",
             )
         )
+
+
+def _list_compiled(endpoints: Sequence[Endpoint]) -> set[str]:
+    """Lists the signatures that XLA compiles; TensorFlow runs its own operations as they are."""
+    return {e.name for e in endpoints if e.portable.target.xla}
 
 
 def _make_no_requests_error(notes: Sequence[Message | str]) -> SavingError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import tensorflow as tf
 from jax2tf_bridge import Signature, latest_version, publish, save
 from jax2tf_bridge.errors import SavingError, StructureError
 from jax2tf_bridge.publishing import CACHE_FOLDER, list_program_names, publish_version
+from jax2tf_bridge.publishing._versions import VersionFolder, open_version_folder
 from jax2tf_bridge.saving import _save, map_weights_by_name
 from jax2tf_bridge.storage import AnyPath, as_path
 from tests.fresh_process import run_python
@@ -99,6 +101,28 @@ def test_programs_outlive_the_version_that_was_compiled(tmp_path: Path, scheme: 
     assert list_program_names(root / "5") == {"b"}
 
 
+@pytest.mark.parametrize("scheme", [False, True])
+def test_programs_stay_when_another_publisher_removes_their_version(
+    tmp_path: Path, scheme: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root: Any = as_path(f"memory://{tmp_path.name}/m" if scheme else tmp_path / "m")
+    publish_version(root, lambda f: program(f, "a", b"1"))
+    folder = type(open_version_folder(root))
+    lock = folder.lock
+
+    def publish_another_first(self: VersionFolder) -> AbstractContextManager[None]:
+        monkeypatch.setattr(folder, "lock", lock)
+        # Version 1 goes, and with it the program, since no visible version has it.
+        other = publish_version(root, lambda f: program(f, "b", b"2"), keep=1)
+        assert other.removed == (1,)
+        assert [path.name for path in (root / "xla_cache").iterdir()] == ["b"]
+        return lock(self)
+
+    monkeypatch.setattr(folder, "lock", publish_another_first)
+    assert publish_version(root, lambda f: program(f, "a", b"1")).version == 3
+    assert {path.name for path in (root / "xla_cache").iterdir()} == {"a", "b"}
+
+
 RUN = """
 import sys
 import tensorflow as tf
@@ -128,9 +152,11 @@ def test_later_versions_compile_nothing_after_the_first_was_removed(tmp_path: Pa
 def test_programs_of_a_saved_version_lie_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    names = iter("aabc")
+
     def compiles(folder: Path, requests: Any) -> int:
         (folder / CACHE_FOLDER).mkdir()
-        (folder / CACHE_FOLDER / "a").write_bytes(b"1")
+        (folder / CACHE_FOLDER / next(names)).write_bytes(b"1")
         return 1
 
     monkeypatch.setattr(_save, "precompile", compiles)
@@ -140,7 +166,15 @@ def test_programs_of_a_saved_version_lie_beside_it(
     assert f"_cache_directory={tmp_path / 'm' / 'xla_cache'} " in str(saved.serving)
     published = publish(tmp_path / "m", params=W, keep=1)
     assert (published.version, published.removed) == (2, (1,))
-    assert [path.name for path in (tmp_path / "m" / "xla_cache").iterdir()] == ["a"]
+    shared = tmp_path / "m" / "xla_cache"
+    assert [path.name for path in shared.iterdir()] == ["a"]
+    save(tmp_path / "m" / "3", DENSE, **options)
+    save(tmp_path / "m" / "3", DENSE, overwrite=True, **options)
+    assert {path.name for path in shared.iterdir()} == {"a", "b"}  # version 2 has a
+    publish(tmp_path / "m", params=W, keep=1)
+    assert [path.name for path in shared.iterdir()] == ["b"]
+    save(tmp_path / "m" / "4", DENSE, overwrite=True, **options)
+    assert [path.name for path in shared.iterdir()] == ["c"]
 
 
 @jax.tree_util.register_dataclass

@@ -14,7 +14,11 @@ import tensorflow as tf
 from jax2tf_bridge import Signature, Target, export, load, publish, save
 from jax2tf_bridge.errors import SavingError, TargetError
 from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
+from jax2tf_bridge.saved_model import WARM_UP
+from jax2tf_bridge.saving import _save
+from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest
 from tests.saving.recorded_instructions import assert_instructions_are_recorded
+from tests.saving.warm_up_files import read_warm_up
 
 NO_XLA = Target.widest(xla=False)
 PARAMS = {"w": np.linspace(-1, 1, 6, dtype=np.float32).reshape(3, 2)}
@@ -110,6 +114,68 @@ def test_there_is_nothing_to_compile_ahead(tmp_path: Path) -> None:
     with pytest.raises(SavingError, match="precompile=True has nothing to compile: TensorFlow"):
         save(tmp_path / "1", signature(), params=PARAMS, target=NO_XLA, precompile=True)
     assert not (tmp_path / "1").exists()
+
+
+def test_open_sizes_have_small_requests(tmp_path: Path) -> None:
+    saved = save(tmp_path / "1", signature(), params=PARAMS, target=NO_XLA)
+    requests = list(read_warm_up(tmp_path / "1"))
+    assert [str(request) for request in requests] == [
+        "serving_default(x: float32[1,3])",
+        "serving_default(x: float32[4,3])",
+    ]
+    assert saved.notes == ()
+    model = tf.saved_model.load(str(tmp_path / "1"))
+    for request in requests:
+        y = model.serving_default(tf.constant(request.inputs["x"]))
+        np.testing.assert_allclose(y, dense(PARAMS, request.inputs["x"]))
+    save(tmp_path / "2", signature(example={"x": X[:2]}), params=PARAMS, target=NO_XLA)
+    (request,) = read_warm_up(tmp_path / "2")
+    np.testing.assert_array_equal(request.inputs["x"], X[:2])
+    save(tmp_path / "3", signature(), params=PARAMS, target=NO_XLA, warm_up=False)
+    assert not (tmp_path / "3" / WARM_UP).exists()
+    save(tmp_path / "4", signature(), params=PARAMS)
+    assert not (tmp_path / "4" / WARM_UP).exists()
+
+
+@pytest.mark.parametrize(
+    ("constraints", "rows"),
+    [(["mod(b, 8) == 0"], [8]), (["b <= 1"], [1]), (["b >= 3"], [3, 4]), (["b >= 2000"], [])],
+)
+def test_small_requests_satisfy_constraints(
+    constraints: list[str], rows: list[int], tmp_path: Path
+) -> None:
+    portable = export(
+        lambda x: x + 1,
+        target=NO_XLA,
+        polymorphic_shapes="(b, _)",
+        polymorphic_constraints=constraints,
+    )(X)
+    saved = save(tmp_path / "1", portable)
+    requests = read_warm_up(tmp_path / "1") if rows else ()
+    assert [request.inputs["x"].shape for request in requests] == [(n, 3) for n in rows]
+    assert saved.notes == (
+        ()
+        if rows
+        else (
+            "no warm-up requests for serving_default: no sizes were found that satisfy its "
+            "constraints; give sizes, as Signature(..., example={...})",
+        )
+    )
+
+
+def test_precompiling_runs_only_what_xla_compiles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = export(dense, target=NO_XLA, polymorphic_shapes=[None, "(b, 3)"])(PARAMS, X)
+    opened = export(dense, polymorphic_shapes=[None, "(b, 3)"])(PARAMS, X)
+    with pytest.raises(SavingError, match="nothing to compile: each signature has open sizes"):
+        save(tmp_path / "1", {"own": own, "f": opened}, params=PARAMS, precompile=True)
+    compiled: list[WarmUpRequest] = []
+    monkeypatch.setattr(_save, "precompile", lambda _, requests: compiled.extend(requests))
+    fixed = export(dense)(PARAMS, X)
+    save(tmp_path / "2", {"own": own, "f": fixed}, params=PARAMS, precompile=True)
+    assert [str(request) for request in compiled] == ["f(x: float32[4,3])"]
+    assert [request.signature for request in read_warm_up(tmp_path / "2")] == ["own", "own", "f"]
 
 
 def test_captured_arrays_are_variables(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Warm-up requests of signatures: from buckets, fixed sizes, or examples."""
+"""Warm-up requests of signatures: from buckets, fixed sizes, examples, or small sizes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ import tensorflow as tf
 from jax2tf_bridge._utils import array_type_text
 from jax2tf_bridge.errors import SavingError, ShapeError
 from jax2tf_bridge.portable import Aval, variables_in
-from jax2tf_bridge.saving.buckets import Bucketing, find_sizes, format_sizes
+from jax2tf_bridge.saving.buckets import (
+    SMALLEST,
+    TYPICAL,
+    Bucketing,
+    find_sizes,
+    format_sizes,
+)
 from jax2tf_bridge.saving.serving._precompile import extract_first_line
 from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, make_zeros
 from jax2tf_bridge.saving.signatures import (
@@ -48,8 +54,8 @@ def make_warm_up_requests(
 ) -> tuple[tuple[WarmUpRequest, ...], tuple[str, ...]]:
     """Makes the requests that compile all needed programs, and notes on what they leave out.
 
-    A signature with open sizes and no buckets, or with a preprocess, has only requests from its
-    examples.
+    A signature with a preprocess, or with open sizes and no buckets, has requests from its
+    examples. TensorFlow's own operations of open sizes have small requests if there are none.
 
     Raises:
       ShapeError: an example does not fit its input.
@@ -65,19 +71,49 @@ def make_warm_up_requests(
         elif endpoint.bucketing is not None:
             requests += make_bucket_requests(endpoint.bucketing, endpoint.example())
         else:
-            requests += _make_requests_without_buckets(endpoint)
+            own, own_notes = _make_requests_without_buckets(endpoint)
+            requests += own
+            notes += own_notes
     return tuple(requests), tuple(notes)
 
 
-def _make_requests_without_buckets(endpoint: Endpoint) -> list[WarmUpRequest]:
+def _make_requests_without_buckets(
+    endpoint: Endpoint,
+) -> tuple[tuple[WarmUpRequest, ...], tuple[str, ...]]:
     name, avals, portable = endpoint.name, avals_of(endpoint.inputs), endpoint.portable
-    if any(is_symbolic_dim(d) for port in endpoint.inputs for d in port.aval.shape):
-        scope = SymbolicScope((*portable.constraints, *portable.requirements), check=False)
-        return [
-            make_request_from_example(name, avals, scope.constraints, example)
-            for example in endpoint.examples()
-        ]
-    return [_make_request(name, avals, {}, endpoint.example())]
+    if not any(is_symbolic_dim(d) for port in endpoint.inputs for d in port.aval.shape):
+        return (_make_request(name, avals, {}, endpoint.example()),), ()
+    scope = SymbolicScope((*portable.constraints, *portable.requirements), check=False)
+    examples = endpoint.examples()
+    if not examples and not portable.target.xla:
+        return _make_small_requests(name, avals, scope.constraints)
+    # XLA compiles each size, so there are no requests of sizes that the user did not name.
+    requests = (
+        make_request_from_example(name, avals, scope.constraints, example) for example in examples
+    )
+    return tuple(requests), ()
+
+
+def _make_small_requests(
+    name: str, inputs: Mapping[str, Aval], constraints: Sequence[Comparison]
+) -> tuple[tuple[WarmUpRequest, ...], tuple[str, ...]]:
+    """Makes requests of zeros, of the smallest and of typical sizes, and notes if there are none.
+
+    TensorFlow optimizes the graph in the first request, whatever its sizes. Its kernels prepare
+    themselves when they first run, and a matrix of one row has another kernel than one of several.
+    """
+    try:
+        smallest, typical = (
+            find_sizes(name, inputs.values(), constraints, {}, candidates)
+            for candidates in (SMALLEST, TYPICAL)
+        )
+    except ShapeError:
+        return (), (
+            f"no warm-up requests for {name}: no sizes were found that satisfy its constraints; "
+            "give sizes, as Signature(..., example={...})",
+        )
+    sizes = (smallest,) if smallest == typical else (smallest, typical)
+    return tuple(_make_request(name, inputs, values, {}) for values in sizes), ()
 
 
 def make_bucket_requests(
