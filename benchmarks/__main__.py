@@ -28,6 +28,7 @@ BENCHMARKS: Mapping[str, Sequence[str]] = {
     "serving": ("serving",),
     "callers": ("callers",),
     "second_process": ("second_process",),
+    "cold_start": ("cold_start",),
     "export_many": ("export_many",),
     "models": ("models",),
 }

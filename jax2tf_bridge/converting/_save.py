@@ -89,7 +89,8 @@ def save(
         repetitions for the only variable, or such lists by variable.
       warm_up: whether to write requests that TensorFlow Serving replays when it loads the model, so
         that everything is compiled before the first real request. A Signature with a preprocess
-        takes them from its `example`.
+        takes them from its `example`. Without XLA, open sizes without buckets have requests of the
+        sizes of its `example`, or of small sizes.
       precompile: whether to run these requests now and store the programs that XLA compiles;
         `serving` of the result has the setting that makes TensorFlow use them. In a version folder
         (whose name is a number) the programs also go to `xla_cache` beside the versions.
