@@ -21,17 +21,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from benchmarks import _measure
 from benchmarks._models import MODELS
 from jax2tf_bridge import Target, export, write_function
 from jax2tf_bridge.saved_model import WARM_UP
+from jax2tf_bridge.serve_checking import SERVER_VARIABLE, find_server
 from jax2tf_bridge.weights import write_weights
 from tests.consumers.environments import process_environment
 from tests.consumers.harness import Harness
-from tests.serving.call_server import read_requests
-from tests.serving.server import PROGRAM, find_server
+from tests.serving.client import write_request
 
 # TensorFlow brings it along.
 grpc = importlib.import_module("grpc")
@@ -234,11 +232,10 @@ def measure_start(
     return figures
 
 
-def make_requests(name: str, folder: Path) -> list[bytes]:
+def make_requests(name: str) -> list[bytes]:
     """Makes a request of each size, as PredictRequest messages."""
-    model, file = MODELS[name](), folder / "requests.npz"
-    np.savez(file, **{f"{size}/x": model.inputs(size) for size in _SIZES})
-    return read_requests(str(file), "model")
+    model = MODELS[name]()
+    return [write_request("model", {"x": model.inputs(size)}) for size in _SIZES]
 
 
 def report(results: dict[tuple[str, str], list[dict[str, float]]], json_path: Path | None) -> None:
@@ -284,7 +281,8 @@ def main() -> None:
     program = find_server()
     if program is None:
         _measure.print_progress(
-            f"skipped: there is no TensorFlow Serving: {PROGRAM} names none, nor does the PATH"
+            f"skipped: there is no TensorFlow Serving: {SERVER_VARIABLE} names none, nor does the "
+            "PATH"
         )
         return
     with tempfile.TemporaryDirectory() as temporary:
@@ -295,7 +293,7 @@ def main() -> None:
             folder = Path(temporary) / name
             folder.mkdir()
             _measure.print_progress(f"{name}, saved")
-            paths, requests = save_models(name, folder, python), make_requests(name, folder)
+            paths, requests = save_models(name, folder, python), make_requests(name)
             order = list(_CONTESTANTS)
             for number in range(options.rounds):
                 _measure.print_progress(f"{name}, round {number + 1} of {options.rounds}")

@@ -149,7 +149,7 @@ def _check(path: AnyPath, console: Console) -> None:
     with console.step(f"reading {path}"):
         manifest = check_published(path, contents=True)
     if manifest is None:
-        console.note(f"only versions that publish wrote have a {MANIFEST}")
+        console.note(f"only a version that publish wrote, and nothing changed, has {MANIFEST}")
         print(printable(f"{path}: complete; it has no manifest to compare its files with"))
     else:
         date = f"{manifest.published:%Y-%m-%d %H:%M}"

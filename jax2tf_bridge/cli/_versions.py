@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 
 from jax2tf_bridge._utils import printable
 from jax2tf_bridge.cli._commands import POSITIVE, Command
 from jax2tf_bridge.cli._console import Console
+from jax2tf_bridge.errors import BridgeError, make_path_error
 from jax2tf_bridge.publishing import (
     CANARY,
     STABLE,
@@ -15,6 +17,7 @@ from jax2tf_bridge.publishing import (
     describe_labels,
     list_versions,
     promote,
+    remove_label,
     rollback,
 )
 from jax2tf_bridge.storage import as_path
@@ -45,7 +48,8 @@ Needs neither JAX nor TensorFlow."""
 _PROMOTE_EXAMPLES = """\
 examples:
   jax2tf-bridge promote models/predict
-  jax2tf-bridge promote models/predict 7 --to canary"""
+  jax2tf-bridge promote models/predict 7 --to canary
+  jax2tf-bridge promote models/predict --remove canary"""
 
 
 def _add_root(parser: argparse.ArgumentParser) -> None:
@@ -86,9 +90,14 @@ def _list(options: argparse.Namespace, console: Console) -> None:
     if options.json:
         print(json.dumps([_as_json(version) for version in versions], indent=2))
     elif not versions:
+        if not options.root.exists():
+            raise make_path_error(FileNotFoundError, errno.ENOENT, "does not exist", options.root)
         console.note(f"{options.root} has no version")
     else:
         print(printable("\n".join(map(str, versions))))
+    unsound = [str(version.number) for version in versions if version.problem]
+    if unsound and options.check:
+        raise BridgeError(f"{options.root}: not sound: {', '.join(unsound)}")
 
 
 def _as_json(version: Version) -> dict[str, object]:
@@ -135,12 +144,18 @@ def _add_promote_options(parser: argparse.ArgumentParser) -> None:
         help=f"the number or the label of the version (default {CANARY})",
     )
     parser.add_argument(
+        "--remove", metavar="LABEL", help="take this label away instead, and move none"
+    )
+    parser.add_argument(
         "--to", default=STABLE, metavar="LABEL", help=f"the label that it gets (default {STABLE})"
     )
 
 
 def _promote(options: argparse.Namespace, console: Console) -> None:
-    labels = promote(options.root, options.version, to=options.to)
+    if options.remove is not None:
+        labels = remove_label(options.root, options.remove)
+    else:
+        labels = promote(options.root, options.version, to=options.to)
     for label, number in sorted(labels.items()):
         print(printable(f"{options.root / str(number)}: {label}"))
 

@@ -1,6 +1,12 @@
 """Versions of a model below a root: writes, lists, checks and removes them. Needs no TensorFlow."""
 
-from jax2tf_bridge.publishing._history import Version, list_versions, promote, rollback
+from jax2tf_bridge.publishing._history import (
+    Version,
+    list_versions,
+    promote,
+    remove_label,
+    rollback,
+)
 from jax2tf_bridge.publishing._labels import CANARY as CANARY
 from jax2tf_bridge.publishing._labels import STABLE as STABLE
 from jax2tf_bridge.publishing._labels import describe_labels as describe_labels
@@ -26,5 +32,6 @@ __all__ = [
     "list_versions",
     "promote",
     "published_versions",
+    "remove_label",
     "rollback",
 ]

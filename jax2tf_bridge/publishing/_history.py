@@ -9,8 +9,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from jax2tf_bridge.errors import Argument, BridgeError, Message, SavingError, make_path_error
-from jax2tf_bridge.publishing._labels import CANARY, STABLE, check_label, read_labels, update_labels
+from jax2tf_bridge._utils import as_integer
+from jax2tf_bridge.errors import (
+    Argument,
+    BridgeError,
+    FileFormatError,
+    Message,
+    SavingError,
+    make_path_error,
+)
+from jax2tf_bridge.publishing._labels import (
+    CANARY,
+    STABLE,
+    check_label,
+    describe_unloaded,
+    find_unloaded,
+    read_labels,
+    update_labels,
+)
 from jax2tf_bridge.publishing._manifest import Change, Manifest, Origin, read_manifest
 from jax2tf_bridge.publishing._soundness import check_complete, check_published
 from jax2tf_bridge.publishing._versions import (
@@ -30,8 +46,8 @@ class Version:
     Attributes:
       number: its number.
       path: its directory.
-      published: the time of publication, in UTC; None for versions of other tools.
-      change: what it changed: "model", "weights", or "rollback"; None for versions of other tools.
+      published: the time of publication, in UTC; None without a manifest.
+      change: what it changed: "model", "weights", or "rollback"; None without a manifest.
       base: the version whose graph it has, for new weights, or whose content, for a rollback.
       code, weights: short digests; versions with the same graph, or the same weights, share them.
       labels: its labels for TensorFlow Serving.
@@ -71,7 +87,7 @@ class Version:
             return f"weights (graph of {self.base})"
         if self.change == "rollback":
             return f"rollback to {self.base}"
-        return self.change or "by another tool"
+        return self.change or "without a manifest"
 
 
 def list_versions(root: str | os.PathLike[str], *, contents: bool = False) -> list[Version]:
@@ -99,11 +115,24 @@ def list_versions(root: str | os.PathLike[str], *, contents: bool = False) -> li
     >>> [(v.number, v.describe_change(), v.note, v.problem) for v in list_versions(root)]
     [(1, 'model', '', ''), (2, 'weights (graph of 1)', 'trained more', '')]
     """
-    labels = read_labels(open_version_folder(root).path)
+    return _describe_all(root, read_labels(open_version_folder(root).path), contents=contents)
+
+
+def _describe_all(
+    root: str | os.PathLike[str], labels: Mapping[str, int], *, contents: bool = False
+) -> list[Version]:
     return [
         _describe(number, path, labels, contents=contents)
         for number, path in published_versions(root).items()
     ]
+
+
+def _read_labels_if_possible(root: str | os.PathLike[str]) -> Mapping[str, int]:
+    # Another model's entry must not stand in the way of a rollback.
+    try:
+        return read_labels(open_version_folder(root).path)
+    except FileFormatError:
+        return {}
 
 
 def _describe(number: int, path: AnyPath, labels: Mapping[str, int], *, contents: bool) -> Version:
@@ -147,8 +176,9 @@ def rollback(
 
     Args:
       root: the folder of all versions, on disk or behind a scheme.
-      to: the number of the older version. None takes the newest sound version before the one whose
-        content is the newest now: a second rollback goes one version further back.
+      to: the number of the older version. None takes the newest sound version before the content
+        of the newest version, or of the version that has `label`. So a second rollback goes one
+        version further back.
       keep: the number of newest versions that stay, as in `publish`.
       label: a label that the new version gets, as in `publish`.
       note: a note for `list_versions`.
@@ -158,7 +188,7 @@ def rollback(
 
     Raises:
       SavingError: there is no such version, or no older sound one.
-      FileFormatError: the older version is damaged.
+      FileFormatError: the version `to` is damaged.
       FileNotFoundError: there is no version below `root`.
       OSError: as for `publish`.
 
@@ -172,32 +202,52 @@ def rollback(
     >>> new.version, new.result
     (3, 1)
     """
-    versions = list_versions(root)
+    if to is not None and (type(to) is bool or as_integer(to) is None):
+        raise SavingError(
+            Message(Argument("to"), f" must be the number of a version. Got: {to!r}.")
+        )
+    versions = _describe_all(root, _read_labels_if_possible(root))
     if not versions:
         text = "has no version to go back to"
         raise make_path_error(FileNotFoundError, errno.ENOENT, text, root)
-    source = _choose_newest_before(root, versions) if to is None else _find(root, versions, to)
-    newest = versions[-1].number
-
+    notes: list[str] = []
+    if to is not None:
+        source = _find(root, versions, to)
+        check_published(source.path, contents=True)
+    else:
+        served = next((v for v in versions if label in v.labels), versions[-1])
+        source, notes = _choose_newest_before(root, versions, served)
+    if source.change is None:
+        notes.append(
+            f"version {source.number} has no manifest: it is complete, but its contents could not "
+            "be compared"
+        )
     with on_disk(source.path) as local:
 
         def write(folder: Path) -> int:
-            check_published(local, contents=True)
             folder.mkdir()
             link_files(local, folder)
             return source.content
 
         origin = Origin("rollback", source.content, note)
-        new = publish_version(
-            root, write, keep=keep, check=check_complete, origin=origin, label=label
+        try:
+            new = publish_version(
+                root, write, keep=keep, check=check_complete, origin=origin, label=label
+            )
+        except FileNotFoundError as e:
+            if source.path.exists():
+                raise
+            raise SavingError(
+                f"{os.fspath(root)}: version {source.number} was removed meanwhile, by another "
+                "publisher. Roll back again."
+            ) from e
+    newest = versions[-1].number
+    if any(newest < number < new.version for number in published_versions(root)):
+        notes.append(
+            f"a version was published meanwhile; version {new.version} replaces it with the "
+            f"content of {source.content}"
         )
-    if new.version != newest + 1:
-        note = (
-            f"version {new.version - 1} was published meanwhile; version {new.version} replaces it "
-            f"with the content of {source.content}"
-        )
-        return replace(new, notes=(*new.notes, note))
-    return new
+    return replace(new, notes=(*new.notes, *notes))
 
 
 def _find(root: str | os.PathLike[str], versions: Sequence[Version], number: int) -> Version:
@@ -208,26 +258,30 @@ def _find(root: str | os.PathLike[str], versions: Sequence[Version], number: int
     return version
 
 
-def _choose_newest_before(root: str | os.PathLike[str], versions: Sequence[Version]) -> Version:
-    content = versions[-1].content
-    older = [v for v in versions if v.number < content and v.content < content]
-    sound = [v for v in older if not v.problem]
-    if sound:
-        return sound[-1]
-    if older:
-        problems = "; ".join(f"{v.number}: {v.problem}" for v in older)
+def _choose_newest_before(
+    root: str | os.PathLike[str], versions: Sequence[Version], served: Version
+) -> tuple[Version, list[str]]:
+    """Returns the newest sound version before the content that is served, and notes."""
+    content, problems = served.content, []
+    for version in reversed(versions):
+        if version.number < content and version.content < content:
+            try:
+                check_published(version.path, contents=True)
+            except (BridgeError, OSError) as e:
+                problems.append(f"version {version.number} is passed over: {e}")
+            else:
+                return version, problems
+    if problems:
         raise SavingError(
             f"{os.fspath(root)} has no sound version before {content}, to which a rollback could "
-            f"go back ({problems})."
+            f"go back: {'; '.join(problems)}"
         )
     raise SavingError(
         Message(
             f"{os.fspath(root)} has no version before {content}, to which a rollback could go "
             "back. Name a newer one by ",
             Argument("to"),
-            ", and publish with a larger ",
-            Argument("keep"),
-            " to have more of them.",
+            ".",
         )
     )
 
@@ -249,8 +303,9 @@ def promote(
       All labels with their versions.
 
     Raises:
-      SavingError: there is no such version, or no version with the label.
-      FileFormatError: the file with the labels is damaged.
+      SavingError: there is no such version, or no version with the label, or the server would not
+        load the version.
+      FileFormatError: the version is damaged, or the file with the labels is.
       OSError: the file cannot be written.
 
     >>> import tempfile, numpy as np
@@ -265,16 +320,40 @@ def promote(
     {'canary': 2, 'stable': 2}
     """
     check_label(to, "to")
-    versions = list(published_versions(root))
+    path = open_version_folder(root).path
+    versions = published_versions(root)
 
     def move(labels: Mapping[str, int]) -> dict[str, int]:
         number = version if isinstance(version, int) else _find_labelled(root, labels, version)
         if number not in versions:
             numbers = ", ".join(map(str, versions)) or "none"
             raise SavingError(f"{os.fspath(root)} has no version {number}. It has: {numbers}.")
+        check_published(versions[number], contents=False)
+        if number in find_unloaded(path, versions, {number}):
+            raise SavingError(f"{describe_unloaded(path, [number])}.")
         return {**labels, to: number}
 
-    return update_labels(open_version_folder(root).path, move)
+    return update_labels(path, move)
+
+
+def remove_label(root: str | os.PathLike[str], label: str) -> dict[str, int]:
+    """Takes a label away, so that `keep` may remove its version; returns the other labels.
+
+    Args:
+      root: the folder of all versions, on disk or behind a scheme.
+      label: the label.
+
+    Raises:
+      SavingError: no version has the label.
+      FileFormatError: the file with the labels is damaged.
+      OSError: the file cannot be written.
+    """
+
+    def remove(labels: Mapping[str, int]) -> dict[str, int]:
+        _find_labelled(root, labels, label)
+        return {name: number for name, number in labels.items() if name != label}
+
+    return update_labels(open_version_folder(root).path, remove)
 
 
 def _find_labelled(root: str | os.PathLike[str], labels: Mapping[str, int], label: str) -> int:

@@ -4,34 +4,42 @@ The file is `models.config` beside the model's folder, in the text format of Mod
 (tensorflow_serving/config/model_server_config.proto). Only the labels of one model are replaced in
 its text: comments, other fields and other models stay as they are.
 
-A new entry lets the server load all versions. It refuses to move a label to a version that is not
-loaded, and then does not take up a new version policy from the same file either.
+An entry without a version policy gets one that loads all versions. The server refuses to move a
+label to a version that is not loaded, and then does not take up a new version policy from the same
+file either.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from jax2tf_bridge.errors import FileFormatError, SavingError
+from jax2tf_bridge.errors import FileFormatError, SavingError, make_path_error
 from jax2tf_bridge.storage import AnyPath, StoragePath, lock_folder, replace_file_at
 
 MODEL_CONFIG = "models.config"
 STABLE, CANARY = "stable", "canary"
 
+_INTEGER = re.compile(r"0|[1-9][0-9]*|0[xX][0-9a-fA-F]+")
 _MAX_BYTES = 1 << 24
 _MAX_DEPTH = 32
 _LOCK_SECONDS = 10.0
-_LABEL = re.compile(r"[A-Za-z0-9_.-]+")
+_LABEL = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 _TOKEN = re.compile(
     r"""\s+|\#[^\n]*|(?P<token>[{}<>:\[\],;]|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'"""
     r"""|[^\s{}<>:\[\],;\#"']+)"""
 )
 _CLOSING = {"{": "}", "<": ">"}
+_QUOTES = "\"'"
+_ESCAPE = re.compile(r"\\(?:([0-7]{1,3})|[xX]([0-9a-fA-F]{1,2})|(.))", re.DOTALL)
+_POLICY = "model_version_policy { all {} }\n"
 _OPTIONS = (
     "--model_config_file={file}",
     "--model_config_file_poll_wait_seconds=10",
@@ -58,7 +66,11 @@ class _Field:
 
     def values(self, name: str) -> list[str]:
         """Returns the values of its fields of this name."""
-        return [field.value for field in self.fields if field.name == name]
+        return [field.value for field in self.messages(name)]
+
+    def messages(self, name: str) -> list[_Field]:
+        """Returns its fields of this name."""
+        return [field for field in self.fields if field.name == name]
 
 
 class _FormatError(Exception):
@@ -81,10 +93,10 @@ class _Parser:
         while (token := self._peek()) != closing:
             if token is None:
                 raise _FormatError(f"a {closing} is missing at its end")
-            if token in (",", ";"):
-                self._take()
-                continue
             fields += self._field(depth)
+            if fields and self._peek() in (",", ";"):
+                _, _, end = self._take()
+                fields[-1] = replace(fields[-1], end=end)
         return tuple(fields)
 
     def _field(self, depth: int) -> Iterator[_Field]:
@@ -98,10 +110,13 @@ class _Parser:
             return
         self._take()
         while self._peek() != "]":
+            value = self._value(name, self._place(), depth)
             if self._peek() == ",":
-                self._take()
-                continue
-            yield self._value(name, self._place(), depth)
+                _, _, end = self._take()
+                value = replace(value, end=end)
+            elif self._peek() != "]":
+                raise _FormatError(f"a comma or ] is missing in the list {name}")
+            yield value
         self._take()
 
     def _value(self, name: str, start: int, depth: int) -> _Field:
@@ -113,9 +128,13 @@ class _Parser:
             return _Field(name, start, end, fields=fields, end_of_fields=inner_end)
         if token in "{}<>:[],;":
             raise _FormatError(f"expected the value of {name}, got {token!r}")
-        if token[0] in "\"'":
-            token = re.sub(r"\\(.)", r"\1", token[1:-1])
-        return _Field(name, start, end, token)
+        if token[0] not in _QUOTES:
+            return _Field(name, start, end, token)
+        text = _unquote(token)
+        while (following := self._peek()) is not None and following[0] in _QUOTES:
+            token, _, end = self._take()  # adjacent strings are one
+            text += _unquote(token)
+        return _Field(name, start, end, text)
 
     def _peek(self) -> str | None:
         return self._tokens[self._next][0] if self._next < len(self._tokens) else None
@@ -176,12 +195,22 @@ def describe_labels(root: AnyPath, labels: Mapping[str, int]) -> str:
     )
 
 
+def describe_unloaded(root: AnyPath, versions: Sequence[int]) -> str:
+    """Says that the server will not load versions with labels, and how to change that."""
+    numbers = ", ".join(map(str, versions))
+    return (
+        f"{locate_model_config(root)} has a model_version_policy with which the server does not "
+        f"load version {numbers}, so it refuses the labels: write model_version_policy {{ all {{}} "
+        f"}} for {root.name}"
+    )
+
+
 def check_label(label: str, argument: str = "label") -> None:
     """Raises SavingError if a text cannot be a label."""
     if not isinstance(label, str) or _LABEL.fullmatch(label) is None:
         raise SavingError(
-            f"{argument} must be a word of letters, digits, '_', '-' and '.', such as "
-            f"{CANARY!r}. Got: {label!r}."
+            f"{argument} must be a word of letters, digits, '_', '-' and '.' that begins with a "
+            f"letter, such as {CANARY!r}. Got: {label!r}."
         )
 
 
@@ -207,9 +236,59 @@ def update_labels(
         old = {} if entry is None else _read_entry_labels(entry, file)
         labels = dict(sorted(update(old).items()))
         if labels != old:
+            new = _replace_labels(text, fields, entry, root, labels)
+            written = _find_model(_parse(new, file), root)
+            if written is None or _read_entry_labels(written, file) != labels:
+                raise _make_format_error(file, "the labels cannot be written into it")
             with replace_file_at(file, bytes_of="publish") as stream:
-                stream.write(_replace_labels(text, fields, entry, root, labels).encode())
+                stream.write(new.encode())
     return labels
+
+
+def check_writable(root: AnyPath) -> None:
+    """Raises, before any work, if the file with the labels cannot be written.
+
+    Raises:
+      PermissionError: its folder is not writable.
+    """
+    file = locate_model_config(root)
+    if isinstance(file, Path):
+        folder = Path(os.path.realpath(file)).parent
+        if folder.is_dir() and not os.access(folder, os.W_OK):
+            text = "cannot be written, and it has the labels: allow it, or publish without a label"
+            raise make_path_error(PermissionError, errno.EACCES, text, file)
+
+
+def find_unloaded(
+    root: AnyPath, versions: Collection[int], labelled: Collection[int] | None = None
+) -> list[int]:
+    """Returns the versions with labels that the server does not load, by its version policy.
+
+    Args:
+      root: the folder of the versions.
+      versions: the versions below it.
+      labelled: the versions to look at; None takes those that have labels.
+
+    Raises:
+      FileFormatError: the file of models cannot be read.
+      OSError: as above.
+    """
+    file = locate_model_config(root)
+    if not file.is_file():
+        return []
+    entry = _find_model(_parse(_read_text(file), file), root)
+    if entry is None:
+        return []
+    loaded = set(versions)
+    for policy in entry.messages("model_version_policy"):
+        for specific in policy.messages("specific"):
+            loaded &= {int(number, 0) for number in specific.values("versions")}
+        for latest in policy.messages("latest"):
+            count = int(next(iter(latest.values("num_versions")), "1"), 0)
+            loaded &= set(sorted(versions)[-count:])
+    if labelled is None:
+        labelled = _read_entry_labels(entry, file).values()
+    return sorted(set(labelled) - loaded)
 
 
 def _lock(file: AnyPath) -> AbstractContextManager[None]:
@@ -232,9 +311,12 @@ def _read_text(file: AnyPath) -> str:
 
 def _parse(text: str, file: AnyPath) -> tuple[_Field, ...]:
     try:
-        return _Parser(text).fields(None)
+        fields = _Parser(text).fields(None)
     except _FormatError as e:
         raise _make_format_error(file, str(e)) from e
+    if any(field.name == "custom_model_config" for field in fields):
+        raise _make_format_error(file, "it has a custom_model_config, so it cannot list models")
+    return fields
 
 
 def _make_format_error(file: AnyPath, problem: str) -> FileFormatError:
@@ -253,7 +335,8 @@ def _find_model(fields: tuple[_Field, ...], root: AnyPath) -> _Field | None:
         for entry in models.fields
         if entry.name == "config"
     ]
-    by_path = [e for e in entries if str(root) in e.values("base_path")]
+    paths = [[path.rstrip("/") for path in e.values("base_path")] for e in entries]
+    by_path = [e for e, own in zip(entries, paths, strict=True) if str(root) in own]
     by_name = [e for e in entries if root.name in e.values("name")]
     return next(iter([*by_path, *by_name]), None)
 
@@ -263,9 +346,9 @@ def _read_entry_labels(entry: _Field, file: AnyPath) -> dict[str, int]:
     for field in entry.fields:
         if field.name == "version_labels":
             key, value = field.values("key"), field.values("value")
-            if len(key) != 1 or len(value) != 1 or not value[0].isdecimal():
+            if len(key) != 1 or len(value) != 1 or _INTEGER.fullmatch(value[0]) is None:
                 raise _make_format_error(file, "version_labels needs one key and one value")
-            labels[key[0]] = int(value[0])
+            labels[key[0]] = int(value[0], 0)
     return labels
 
 
@@ -276,24 +359,24 @@ def _replace_labels(
     root: AnyPath,
     labels: Mapping[str, int],
 ) -> str:
+    labels_text = _format_labels(labels)
     if entry is not None:
+        if not entry.messages("model_version_policy"):
+            labels_text = _POLICY + labels_text
         for field in reversed([f for f in entry.fields if f.name == "version_labels"]):
             # The line break and the spaces before a field go with it.
             start = len(text[: field.start].rstrip())
             text = text[:start] + text[field.end :]
         shortened = _Parser(text).fields(None)
-        return _insert_fields(text, _find_model(shortened, root), _format_labels(labels))
+        return _insert_fields(text, _find_model(shortened, root), labels_text)
     models = next((f for f in fields if f.name == "model_config_list"), None)
     if models is None:
         text += "\nmodel_config_list {\n}\n"
         models = _Parser(text).fields(None)[-1]
     own = (
-        f"name: {_quote(root.name)}\n"
-        f"base_path: {_quote(str(root))}\n"
-        'model_platform: "tensorflow"\n'
-        "model_version_policy { all {} }\n"
+        f'name: {_quote(root.name)}\nbase_path: {_quote(str(root))}\nmodel_platform: "tensorflow"\n'
     )
-    body = _indent(own + _format_labels(labels))
+    body = _indent(own + _POLICY + labels_text)
     return _insert_fields(text, models, f"config {{\n{body}}}\n")
 
 
@@ -312,6 +395,22 @@ def _format_labels(labels: Mapping[str, int]) -> str:
         f"version_labels {{ key: {_quote(label)} value: {number} }}\n"
         for label, number in sorted(labels.items())
     )
+
+
+def _unquote(token: str) -> str:
+    """Returns the content of a string, whose escapes of bytes are taken for UTF-8."""
+
+    def unescape(match: re.Match[str]) -> str:
+        octal, hexadecimal, other = match.groups()
+        if other is not None:
+            return {"n": "\n", "r": "\r", "t": "\t"}.get(other, other)
+        return chr(int(octal, 8) if octal else int(hexadecimal, 16))
+
+    text = _ESCAPE.sub(unescape, token[1:-1])
+    try:
+        return text.encode("latin-1").decode()
+    except UnicodeError:  # it has characters that are not escaped
+        return text
 
 
 def _quote(text: str) -> str:

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias, cast, get_args
 
-from jax2tf_bridge._utils import JsonProblem, JsonValue, progress_bar
+from jax2tf_bridge._utils import JsonProblem, JsonValue, printable, progress_bar
 from jax2tf_bridge._version import __version__
-from jax2tf_bridge.errors import FileFormatError
+from jax2tf_bridge.errors import FileFormatError, SavingError
 from jax2tf_bridge.saved_model import GRAPH_FILE, MANIFEST, VARIABLES_FOLDER
 from jax2tf_bridge.storage import AnyPath, open_file, walk_files
 
@@ -87,6 +87,12 @@ class Manifest:
         return hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()[:_DIGEST_CHARACTERS]
 
 
+def check_note(note: str) -> None:
+    """Raises SavingError if a publisher's note is not a line of text."""
+    if not isinstance(note, str) or note != printable(note) or len(note.splitlines()) > 1:
+        raise SavingError(f"note must be one line of text. Got: {note!r}.")
+
+
 def write_manifest(folder: Path, origin: Origin) -> Manifest:
     """Reads all files of a new version, and writes its manifest.
 
@@ -124,6 +130,8 @@ def read_manifest(folder: AnyPath) -> Manifest | None:
         return None
     try:
         return _decode(JsonValue.of(_read_text(file)))
+    except _NewerFormatError as e:
+        raise FileFormatError(f"{file} {e}", file=str(file)) from e
     except JsonProblem as e:
         raise FileFormatError(
             f"{file} is damaged: {e}. Publish the version again.", file=str(file)
@@ -154,6 +162,10 @@ def list_differences(folder: AnyPath, manifest: Manifest, *, contents: bool) -> 
                 yield f"{name} has other contents than were published"
 
 
+class _NewerFormatError(JsonProblem):
+    pass
+
+
 def _list_sizes(folder: AnyPath) -> dict[str, int]:
     """Returns the sizes of all files by relative path, except for the manifest."""
     return {name: size for name, size in walk_files(folder) if name != MANIFEST.as_posix()}
@@ -179,8 +191,10 @@ def _compute_digests(folder: AnyPath, sizes: Mapping[str, int]) -> dict[str, str
 
 
 def _read_text(file: AnyPath) -> str:
+    if not file.is_file():
+        raise JsonProblem("it is not a regular file")
     size = file.stat().st_size
-    if not file.is_file() or size > _MAX_BYTES:
+    if size > _MAX_BYTES:
         raise JsonProblem(f"it has {size} bytes, and at most {_MAX_BYTES} are read")
     try:
         return file.read_bytes().decode()
@@ -191,9 +205,9 @@ def _read_text(file: AnyPath) -> str:
 def _decode(root: JsonValue) -> Manifest:
     version = root.get("format").integer(1)
     if version > FORMAT:
-        raise JsonProblem(
-            f"it has the format {version}, and this bridge reads up to {FORMAT}: upgrade "
-            "jax2tf-bridge"
+        raise _NewerFormatError(
+            f"is written by format {version}, this bridge reads up to {FORMAT}: upgrade "
+            "jax2tf-bridge."
         )
     _, bridge, published, origin, files = root.fields(
         "format", "bridge", "published", "origin", "files"

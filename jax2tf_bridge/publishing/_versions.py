@@ -22,15 +22,24 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from jax2tf_bridge._utils import as_integer, reraise_interrupts
-from jax2tf_bridge.errors import BridgeError, make_path_error
+from jax2tf_bridge.errors import BridgeError, FileFormatError, make_path_error
 from jax2tf_bridge.publishing._labels import (
     MODEL_CONFIG,
     STABLE,
     check_label,
+    check_writable,
+    describe_unloaded,
+    find_unloaded,
+    locate_model_config,
     read_labels,
     update_labels,
 )
-from jax2tf_bridge.publishing._manifest import NEW_MODEL, Origin, write_manifest
+from jax2tf_bridge.publishing._manifest import (
+    NEW_MODEL,
+    Origin,
+    check_note,
+    write_manifest,
+)
 from jax2tf_bridge.publishing._programs import (
     list_program_names,
     remove_programs,
@@ -328,7 +337,7 @@ def publish_version(
 
     Raises:
       ValueError: `keep` is less than 1, or there is no next number.
-      SavingError: `label` is not a word.
+      SavingError: `label` is not a word, or a note is not a line of text.
       FileFormatError: the file with the labels is damaged.
       TypeError: `keep` is not an integer.
       NotADirectoryError: `root` is a file, or below one.
@@ -339,11 +348,21 @@ def publish_version(
         disk is full.
     """
     count = _validate_keep(keep)
+    check_note(origin.note)
+    folder = _open_folder(root)
     if label is not None:
         check_label(label)
-    folder = _open_folder(root)
-    labels: Mapping[str, int] = read_labels(folder.path)  # raises before the long work
+        check_writable(folder.path)
     notes: list[str] = []
+    labels: Mapping[str, int] = {}
+    try:
+        labels = read_labels(folder.path)
+    except FileFormatError as e:
+        # Another model's entry must not stand in the way of a version without a label.
+        if label is not None:
+            raise
+        notes.append(f"the labels are unknown, so older versions stay: {e}")
+        count = None
     with (
         folder.stage(needed) as place,
         reraise_interrupts() as check_interrupts,
@@ -368,7 +387,10 @@ def publish_version(
         # Until the server reads the new labels, requests with a label go to its old version.
         pinned = set(labels.values())
         if label is not None:
-            labels = update_labels(folder.path, _assign_label(label, version, versions))
+            labels = _add_label(folder.path, label, version, versions)
+            unloaded = find_unloaded(folder.path, versions)
+            if unloaded:
+                notes.append(describe_unloaded(folder.path, unloaded))
         elif labels:
             notes.append(_describe_unlabelled(version, labels))
         if count is not None:
@@ -390,6 +412,19 @@ def publish_version(
         with contextlib.suppress(OSError):
             share_programs(path, folder.path)
     return NewVersion(version, path, result, tuple(removed), tuple(notes), labels)
+
+
+def _add_label(
+    root: AnyPath, label: str, version: int, versions: Iterable[int]
+) -> Mapping[str, int]:
+    try:
+        return update_labels(root, _assign_label(label, version, versions))
+    except OSError as e:
+        text = (
+            f"cannot be written ({e.strerror or e}): version {version} is published, but without "
+            f"the label {label!r}. Give it the label by promote"
+        )
+        raise make_path_error(type(e), e.errno or errno.EIO, text, locate_model_config(root)) from e
 
 
 def _assign_label(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.portable import HoldsPortable, PortableFunction
+from jax2tf_bridge.portable import HoldsPortable, PortableFunction, as_portable_function
 from jax2tf_bridge.serialization.jax_exported import read_exported
 from jax2tf_bridge.serialization.jaxfn import (
     IDENTIFIER,
@@ -100,6 +100,7 @@ def write_function(
       OSError: the file cannot be written. It is a FileExistsError if the path exists and is not a
         regular file.
     """
+    portable = as_portable_function(portable, "write_function")
     check_file_path(path, bytes_of="serialize")
     parts = file_parts(portable, vjp_order=vjp_order, arrays=arrays)
     with replace_file_at(path, bytes_of="serialize") as handle:

@@ -33,14 +33,14 @@ COMMANDS = ("export", "save", "litert", "inspect", "retarget", "serve-check")
     [
         (
             [],
-            "a command is missing: one of export, save, publish, litert, weights, inspect, "
-            "retarget, verify, serve-check ({} --help says more)",
+            "a command is missing: one of export, save, publish, versions, rollback, promote, "
+            "litert, weights, inspect, retarget, verify, serve-check ({} --help says more)",
         ),
         (["exprot"], "no command exprot: did you mean export? ({} --help says more)"),
         (
             ["zzz"],
-            "no command zzz: there are export, save, publish, litert, weights, inspect, retarget, "
-            "verify, serve-check ({} --help says more)",
+            "no command zzz: there are export, save, publish, versions, rollback, promote, "
+            "litert, weights, inspect, retarget, verify, serve-check ({} --help says more)",
         ),
         (["--verbos", "save"], "no option --verbos: did you mean --verbose? ({} --help says more)"),
         (

@@ -60,6 +60,7 @@ def test_labels(ok: Ok, run: Run, tmp_path: Path) -> None:
     assert ok("promote", "dense") == "dense/3: canary\ndense/3: stable\n"
     assert ok("promote", "dense", "1", "--to", "old").endswith("dense/1: old\ndense/3: stable\n")
     assert ok("promote", "dense", "old").endswith("dense/1: stable\n")
+    assert ok("promote", "dense", "--remove", "old") == "dense/3: canary\ndense/1: stable\n"
     assert run("rollback", "dense", "--keep", "1", "--label", "canary").code == 0
     assert [each["number"] for each in json.loads(ok("versions", "dense", "--json"))] == [1, 3, 4]
 
@@ -74,11 +75,14 @@ def test_wrong_versions_and_labels(run: Run, tmp_path: Path) -> None:
     run("rollback", "dense")
     assert run("rollback", "dense").error == (
         "dense has no version before 1, to which a rollback could go back. Name a newer one by "
-        "--to, and publish with a larger --keep to have more of them."
+        "--to."
     )
     missing = run("rollback", "none")
     assert (missing.code, missing.error) == (2, "none has no version to go back to")
-    assert run("versions", "none").err == "jax2tf-bridge: note: none has no version\n"
+    missing = run("versions", "none")
+    assert (missing.code, missing.error) == (2, "none does not exist")
+    (tmp_path / "empty").mkdir()
+    assert run("versions", "empty").err == "jax2tf-bridge: note: empty has no version\n"
 
 
 def test_contents_are_compared(ok: Ok, run: Run, root: Path) -> None:
@@ -86,13 +90,19 @@ def test_contents_are_compared(ok: Ok, run: Run, root: Path) -> None:
     assert re.fullmatch(r"dense/2: \d+ files, as they were published [-\d]+ [:\d]+ UTC\n", text)
     (root / "2" / "fingerprint.pb").unlink()
     (root / "2" / "more").write_text("x")
+    ended = run("versions", "dense", "--check")
+    assert (ended.code, ended.error) == (1, "dense: not sound: 2")
+    assert re.search("NOT SOUND: .*dense/2 is not what was published: finger", ended.out)
     assert run("inspect", "dense/2", "--check").error == (
         "dense/2 is not what was published: fingerprint.pb is missing; more was not published."
     )
     (root / "1" / MANIFEST).unlink()
     ended = run("inspect", "dense/1", "--check")
     assert ended.out == "dense/1: complete; it has no manifest to compare its files with\n"
-    assert ended.err == f"jax2tf-bridge: note: only versions that publish wrote have a {MANIFEST}\n"
+    assert ended.err == (
+        "jax2tf-bridge: note: only a version that publish wrote, and nothing changed, has "
+        f"{MANIFEST}\n"
+    )
     write_weights("weights.msgpack", W)
     assert run("inspect", "weights.msgpack", "--check").error == (
         "--check: weights.msgpack is not a folder; name a version that publish wrote"
@@ -103,4 +113,4 @@ def test_retargeted_version_has_no_manifest(ok: Ok, run: Run, root: Path) -> Non
     assert run("retarget", "dense/1", "-o", "dense/7", "--tensorflow", "2.17").code == 0
     assert not (root / "7" / MANIFEST).exists()
     assert (root / "1" / MANIFEST).exists()
-    assert ok("versions", "dense").splitlines()[-1] == "7  unknown date  by another tool"
+    assert ok("versions", "dense").splitlines()[-1] == "7  unknown date  without a manifest"

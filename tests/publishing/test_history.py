@@ -9,6 +9,7 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -24,6 +25,7 @@ from jax2tf_bridge.publishing import (
     publish_version,
     rollback,
 )
+from jax2tf_bridge.publishing._labels import read_labels
 from jax2tf_bridge.saved_model import MANIFEST
 from jax2tf_bridge.saving import publish_weights
 from jax2tf_bridge.storage import as_path
@@ -128,11 +130,22 @@ def test_rollback_removes_older_versions(root: Path) -> None:
     assert_answers(root / "4", KERNEL + 1)
 
 
-@pytest.mark.parametrize("number", ["1", 7])
-def test_rollback_to_a_version_that_is_not_there(root: Path, number: int) -> None:
+def test_rollback_to_a_version_that_is_not_there(root: Path) -> None:
     with pytest.raises(SavingError) as error:
-        rollback(root, number)
-    assert str(error.value) == f"{root} has no version {number!r}. It has: 1, 2, 3."
+        rollback(root, 7)
+    assert str(error.value) == f"{root} has no version 7. It has: 1, 2, 3."
+    for number in ("1", 1.0, True):
+        with pytest.raises(SavingError) as error:
+            rollback(root, number)  # type: ignore[arg-type]
+        assert str(error.value) == f"to must be the number of a version. Got: {number!r}."
+
+
+@pytest.mark.parametrize("note", [3, "two\nlines", "\x1b[31m", "\ud800"])
+def test_notes_are_a_line_of_text(root: Path, note: Any) -> None:
+    with pytest.raises(SavingError) as error:
+        rollback(root, note=note)
+    assert str(error.value) == f"note must be one line of text. Got: {note!r}."
+    assert latest_version(root) == root / "3"
 
 
 def test_rollback_without_versions(tmp_path: Path) -> None:
@@ -144,13 +157,20 @@ def test_damaged_versions_are_passed_over(root: Path) -> None:
     cut(root / "2" / DATA)
     problem = list_versions(root)[1].problem
     assert f"{DATA} is cut short" in problem
-    assert rollback(root).result == 1
+    new = rollback(root)
+    assert new.result == 1
+    (note,) = new.notes
+    assert note.startswith("version 2 is passed over: ")
+    assert f"{DATA} is cut short" in note
     with pytest.raises(FileFormatError, match="is cut short"):
         rollback(root, 2)
     cut(root / "1" / "saved_model.pb")
     flip(root / "3" / DATA)
     shutil.rmtree(root / "4")
-    with pytest.raises(SavingError, match=r"no sound version before 3, .* \(1: .*; 2: .*\)\."):
+    found = (
+        r"no sound version before 3, .*: version 2 is passed over: .*; version 1 is passed over: "
+    )
+    with pytest.raises(SavingError, match=found):
         rollback(root)
     assert sorted(p.name for p in root.iterdir() if p.name.isdecimal()) == ["1", "2", "3"]
 
@@ -161,9 +181,50 @@ def test_contents_are_compared_before_a_rollback(root: Path) -> None:
     text = f"{root / '2'} is not what was published: {DATA} has other contents than were published."
     assert list_versions(root, contents=True)[1].problem == text
     with pytest.raises(FileFormatError) as error:
-        rollback(root)
+        rollback(root, 2)
     assert str(error.value) == text
     assert latest_version(root) == root / "3"
+    new = rollback(root)
+    assert (new.result, new.notes) == (1, (f"version 2 is passed over: {text}",))
+
+
+def test_rollback_of_a_label(root: Path, model: Path) -> None:
+    publish_version(root, copy_of(model), label="canary")
+    assert read_labels(root) == {"canary": 4, "stable": 3}
+    # From what the label has, not from the canary, which is the newest.
+    new = rollback(root, label="stable")
+    assert (new.result, new.labels) == (2, {"canary": 4, "stable": 5})
+    assert rollback(root, label="stable").result == 1
+
+
+def test_version_without_a_manifest_is_noted(root: Path) -> None:
+    (root / "2" / MANIFEST).unlink()
+    assert rollback(root).notes == (
+        "version 2 has no manifest: it is complete, but its contents could not be compared",
+    )
+
+
+def test_a_removed_newest_version_was_not_published_meanwhile(root: Path) -> None:
+    shutil.rmtree(root / "3")
+    new = rollback(root, 1)
+    assert (new.version, new.notes) == (4, ())
+
+
+def test_version_that_another_publisher_removes_meanwhile(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from jax2tf_bridge.publishing import _history
+
+    def remove(source: Path, target: Path) -> None:
+        shutil.rmtree(root / "1")
+        raise FileNotFoundError(source)
+
+    monkeypatch.setattr(_history, "link_files", remove)
+    with pytest.raises(SavingError) as error:
+        rollback(root, 1)
+    assert str(error.value) == (
+        f"{root}: version 1 was removed meanwhile, by another publisher. Roll back again."
+    )
 
 
 def test_differences_from_a_manifest(root: Path) -> None:
@@ -184,7 +245,6 @@ def test_differences_from_a_manifest(root: Path) -> None:
 @pytest.mark.parametrize(
     ("edit", "problem"),
     [
-        ({"format": 2}, "it has the format 2, and this bridge reads up to 1: upgrade"),
         ({"format": "1"}, "format: expected a whole number from 1"),
         ({"published": "yesterday"}, "published: expected a time with a time zone"),
         ({"published": "2026-11-28T10:00:00"}, "published: expected a time with a time zone"),
@@ -204,12 +264,20 @@ def test_damaged_manifest(root: Path, edit: dict[str, object], problem: str) -> 
     assert version.change is None
 
 
+def test_manifest_of_a_newer_bridge(root: Path) -> None:
+    file = root / "1" / MANIFEST
+    file.write_text(json.dumps({**json.loads(file.read_text()), "format": 2}))
+    assert list_versions(root)[0].problem == (
+        f"{file} is written by format 2, this bridge reads up to 1: upgrade jax2tf-bridge."
+    )
+
+
 def test_versions_of_other_tools(tmp_path: Path, model: Path) -> None:
     root = tmp_path / "dense"
     shutil.copytree(model, root / "1")
     (version,) = list_versions(root, contents=True)
     assert (version.published, version.change, version.problem) == (None, None, "")
-    assert str(version) == "1  unknown date  by another tool"
+    assert str(version) == "1  unknown date  without a manifest"
     shutil.copytree(model, root / "2")
     assert rollback(root).result == 1
     assert list_versions(root)[2].describe_change() == "rollback to 1"
@@ -253,7 +321,7 @@ def test_version_that_comes_in_between_is_noted(
     new = rollback(root)
     assert (new.version, new.result) == (5, 2)
     assert new.notes == (
-        "version 4 was published meanwhile; version 5 replaces it with the content of 2",
+        "a version was published meanwhile; version 5 replaces it with the content of 2",
     )
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 from pathlib import Path
 
 import pytest
@@ -9,8 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jax2tf_bridge.errors import FileFormatError, SavingError
-from jax2tf_bridge.publishing import promote, publish_version, published_versions
+from jax2tf_bridge.publishing import (
+    _labels,
+    promote,
+    publish_version,
+    published_versions,
+    remove_label,
+    rollback,
+)
 from jax2tf_bridge.publishing._labels import MODEL_CONFIG, read_labels, update_labels
+from jax2tf_bridge.saved_model import bytes_field
+
+SMALLEST = bytes_field(2, b"")
+"""SavedModel with an empty graph."""
 
 WRITTEN = """\
 # The models of this machine.
@@ -33,8 +47,10 @@ model_config_list: {
 
 
 def write(folder: Path) -> None:
+    """Writes the smallest SavedModel, and another file."""
     folder.mkdir()
-    (folder / "saved_model.pb").write_bytes(b"")
+    (folder / "saved_model.pb").write_bytes(SMALLEST)
+    (folder / "more").write_bytes(b"x")
 
 
 def test_first_label_leaves_the_version_before_stable(tmp_path: Path) -> None:
@@ -112,8 +128,9 @@ def test_promote_what_is_not_there(tmp_path: Path) -> None:
     promote(root, 1)
     with pytest.raises(SavingError, match=r"label 'canary'\. It has: stable \(version 1\)\."):
         promote(root)
-    with pytest.raises(SavingError, match=r"to must be a word of letters, .* Got: 'a b'\."):
-        promote(root, 1, to="a b")
+    for label in ("a b", "7", "-x", ".", ""):
+        with pytest.raises(SavingError, match=rf"to must be a word .* Got: '{label}'\."):
+            promote(root, 1, to=label)
     with pytest.raises(SavingError, match=r"label must be a word of letters, .* Got: ''\."):
         publish_version(root, write, label="")
     assert sorted(published_versions(root)) == [1]
@@ -168,7 +185,10 @@ def test_models_share_the_file(tmp_path: Path) -> None:
         ("}", "expected the name of a field, got '}'"),
         ('a: "b', "'\"b' is not a token"),
         ("a:", "it ends within a field"),
-        ("a: [1, 2", "it ends within a field"),
+        ("a: [1, 2", "a comma or ] is missing in the list a"),
+        ("a: 1;;", "expected the name of a field, got ';'"),
+        ("a: [1,, 2]", "expected the value of a, got ','"),
+        ("custom_model_config { }", "it has a custom_model_config, so it cannot list models"),
         ("a {" * 40 + "}" * 40, "its messages are nested too deeply"),
         (
             "model_config_list { config { name: 'dense' version_labels { key: 'a' } } }",
@@ -188,7 +208,9 @@ def test_damaged_file(tmp_path: Path, text: str, problem: str) -> None:
     assert not published_versions(tmp_path / "dense")
 
 
-labels = st.dictionaries(st.from_regex(r"[A-Za-z0-9_.-]+", fullmatch=True), st.integers(0, 2**63))
+labels = st.dictionaries(
+    st.from_regex(r"[A-Za-z][A-Za-z0-9_.-]*", fullmatch=True), st.integers(0, 2**63)
+)
 
 
 @given(st.lists(labels, min_size=1, max_size=4))
@@ -201,3 +223,113 @@ def test_labels_are_read_as_written(
         update_labels(folder / "dense", lambda _, state=state: state)  # type: ignore[misc]
         assert read_labels(folder / "dense") == state
         assert "# the one with labels" in (folder / MODEL_CONFIG).read_text()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'model_config_list { config { name: "dense"; version_labels { key: "old" value: 1 }; }; }',
+        'model_config_list { config { version_labels { key: "old" value: 1 }, name: "dense", }, },',
+        'model_config_list { config: [{ name: "den" "se" version_labels: '
+        '[{ key: "old", value: 0x1 }, { key: "o", value: 2 }] }] }',
+        "model_config_list { config { name: 'd\\145nse' version_labels { key: 'old' value: 1 } } }",
+        'model_config_list { config { name: "x" base_path: "ROOT/" version_labels '
+        '{ key: "old" value: 1 } } }',
+    ],
+)
+def test_every_form_of_a_file_stays_valid(tmp_path: Path, text: str) -> None:
+    root = tmp_path / "dense"
+    file = tmp_path / MODEL_CONFIG
+    file.write_text(text.replace("ROOT", str(root)))
+    assert read_labels(root)["old"] == 1
+    update_labels(root, lambda _: {"stable": 2, "canary": 3})
+    assert read_labels(root) == {"canary": 3, "stable": 2}
+    written = file.read_text()
+    assert written.count("config ") + written.count("config:") == 1
+    assert "model_version_policy { all {} }" in written
+    assert not re.search(r"[;,{]\s*[;,]", written)
+    for number in range(2):
+        update_labels(root, lambda _, number=number: {"stable": number})  # type: ignore[misc]
+        assert read_labels(root) == {"stable": number}
+
+
+def test_labels_that_the_server_would_not_load(tmp_path: Path) -> None:
+    root = tmp_path / "dense"
+    for _ in range(3):
+        publish_version(root, write)
+    file = tmp_path / MODEL_CONFIG
+    policies = {
+        "latest { num_versions: 2 }": [1],
+        "latest {}": [1, 2],
+        "specific { versions: 1 versions: 2 }": [3],
+        "all {}": [],
+    }
+    for policy, unloaded in policies.items():
+        entry = f'name: "dense" model_version_policy {{ {policy} }}'
+        file.write_text(f"model_config_list {{ config {{ {entry} }} }}")
+        for number in (1, 2, 3):
+            if number in unloaded:
+                with pytest.raises(SavingError, match=f"does not load version {number}, so it"):
+                    promote(root, number)
+            else:
+                assert promote(root, number) == {"stable": number}
+    file.write_text(
+        'model_config_list { config { name: "dense" '
+        "model_version_policy { specific { versions: 3 } } } }"
+    )
+    (note,) = publish_version(root, write, label="canary").notes
+    assert note.startswith(f"{file} has a model_version_policy with which the server does not load")
+    assert "version 4, so it refuses the labels: write model_version_policy { all {} }" in note
+
+
+def test_damaged_version_gets_no_label(tmp_path: Path) -> None:
+    root = tmp_path / "dense"
+    publish_version(root, write)
+    (root / "1" / "more").unlink()
+    with pytest.raises(FileFormatError, match="more is missing"):
+        promote(root, 1)
+
+
+def test_labels_are_removed(tmp_path: Path) -> None:
+    root = tmp_path / "dense"
+    publish_version(root, write)
+    publish_version(root, write, label="canary")
+    assert remove_label(root, "canary") == read_labels(root) == {"stable": 1}
+    with pytest.raises(SavingError, match=r"no version with the label 'canary'\. It has: stable"):
+        remove_label(root, "canary")
+
+
+def test_file_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "dense"
+    publish_version(root, write)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "access", lambda *_: False)
+        with pytest.raises(PermissionError) as error:
+            publish_version(root, write, label="canary")
+    assert str(error.value) == (
+        f"{tmp_path / MODEL_CONFIG} cannot be written, and it has the labels: allow it, or publish "
+        "without a label"
+    )
+    assert sorted(published_versions(root)) == [1]
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(_labels, "replace_file_at", fail)
+    with pytest.raises(OSError, match="Read-only") as caught:
+        publish_version(root, write, label="canary")
+    assert str(caught.value) == (
+        f"{tmp_path / MODEL_CONFIG} cannot be written (Read-only file system): version 2 is "
+        "published, but without the label 'canary'. Give it the label by promote"
+    )
+    assert sorted(published_versions(root)) == [1, 2]
+
+
+def test_damaged_file_does_not_stop_what_needs_no_label(tmp_path: Path) -> None:
+    root = tmp_path / "dense"
+    publish_version(root, write)
+    (tmp_path / MODEL_CONFIG).write_text("model_config_list {")
+    new = publish_version(root, write, keep=1)
+    assert new.removed == ()
+    assert new.notes[0].startswith("the labels are unknown, so older versions stay: ")
+    assert rollback(root).result == 1

@@ -61,7 +61,7 @@ def connect(server: Server) -> Iterator[Predict]:
         method: Any = channel.unary_unary(_METHOD)
 
         def predict(inputs: Arrays, signature: str = "") -> dict[str, Any]:
-            request = _write_request(server.model, inputs, signature)
+            request = write_request(server.model, inputs, signature)
             try:
                 return _read_response(method(request, timeout=_SECONDS))
             except grpc.RpcError as e:
@@ -179,7 +179,8 @@ def _compare(answer: Arrays, expected: Arrays) -> list[str]:
     return problems
 
 
-def _write_request(model: str, inputs: Arrays, signature: str) -> bytes:
+def write_request(model: str, inputs: Arrays, signature: str = "") -> bytes:
+    """Writes a PredictRequest message."""
     spec = bytes_field(ModelSpecField.NAME, model)
     if signature:
         spec += bytes_field(ModelSpecField.SIGNATURE_NAME, signature)

