@@ -57,9 +57,11 @@ Protocol: TypeAlias = Literal["gRPC", "REST"]
 DEFAULT_CALLERS = 8
 DEFAULT_SECONDS = 10.0
 
-_COMPILE_LOG = "device_compilation_profiler=1,device_executable_persistor=1"
+_COMPILE_LOG = "device_compilation_profiler=1,device_compiler=1,device_executable_persistor=1"
 """Value of TF_CPP_VMODULE with which TensorFlow logs each program that it compiles or reads."""
 _COMPILED = re.compile(r"compiled .* \d+ times?, compile time: (\d+) us", re.IGNORECASE)
+# TensorFlow 2.20 logs this line alone; it has none for programs that are read.
+_TIMED = re.compile(r"Compilation of XLA executable time: .*?\((\d+) us\)")
 _READ = "] Loading cached entry for: "
 
 
@@ -373,6 +375,9 @@ def _count_compiles(folder: Path) -> ServerMetrics:
     """Counts the programs that XLA compiled, by the log of the process."""
     text = (folder / "callers-0.log").read_text(errors="replace")
     times, read = _COMPILED.findall(text), text.count(_READ)
+    timed = _TIMED.findall(text)
+    if len(timed) > len(times) - read:
+        return ServerMetrics(len(timed), sum(map(int, timed)) / 1e6, read)
     return ServerMetrics(len(times) - read, sum(map(int, times)) / 1e6, read)
 
 
