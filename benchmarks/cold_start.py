@@ -9,7 +9,6 @@ import contextlib
 import importlib
 import os
 import random
-import socket
 import statistics
 import subprocess
 import sys
@@ -25,7 +24,7 @@ from benchmarks import _measure
 from benchmarks._models import MODELS
 from jax2tf_bridge import Target, export, write_function
 from jax2tf_bridge.saved_model import WARM_UP
-from jax2tf_bridge.serve_checking import SERVER_VARIABLE, find_server
+from jax2tf_bridge.serve_checking import SERVER_VARIABLE, find_free_ports, find_server
 from jax2tf_bridge.weights import write_weights
 from tests.consumers.environments import process_environment
 from tests.consumers.harness import Harness
@@ -131,7 +130,7 @@ class Start:
 @contextlib.contextmanager
 def start_server(program: str, python: Path, model: Path, *, precompiled: bool) -> Iterator[Start]:
     """Starts a server with a model, and stops it at the end."""
-    grpc_port, rest_port = _find_free_ports(2)
+    grpc_port, rest_port = find_free_ports(2)
     libraries = next(python.parents[1].glob("lib/python*/site-packages/tensorflow"))
     variables = {"LD_LIBRARY_PATH": str(libraries)}
     if precompiled:
@@ -182,14 +181,6 @@ def _read_thread_seconds(pid: int) -> float:
     """Returns the CPU time of the running threads, which is more precise than the process'."""
     files = Path(f"/proc/{pid}/task").glob("*/schedstat")
     return sum(int(file.read_text().split()[0]) for file in files) / 1e9
-
-
-def _find_free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        opened = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in opened:
-            each.bind(("localhost", 0))
-        return [each.getsockname()[1] for each in opened]
 
 
 @dataclass(frozen=True)

@@ -17,14 +17,21 @@ from typing import Literal, TypeAlias, cast, get_args
 from jax2tf_bridge._utils import JsonProblem, JsonValue, printable, progress_bar
 from jax2tf_bridge._version import __version__
 from jax2tf_bridge.errors import FileFormatError, SavingError
-from jax2tf_bridge.saved_model import GRAPH_FILE, MANIFEST, VARIABLES_FOLDER
+from jax2tf_bridge.saved_model import (
+    GRAPH_FILE,
+    MANIFEST,
+    VARIABLES_FOLDER,
+    NewerFormatError,
+    read_format,
+    read_json,
+)
 from jax2tf_bridge.storage import AnyPath, open_file, walk_files
 
 FORMAT = 1
 """Version of the JSON; increased for every change, including new fields."""
 
 Change: TypeAlias = Literal["model", "weights", "rollback"]
-"""What a version changed: the whole model, its weights only, or back to an older version."""
+"""Change that a version makes: the whole model, its weights only, or back to an older version."""
 
 _MAX_BYTES = 1 << 26
 _BLOCK_BYTES = 1 << 20
@@ -34,7 +41,7 @@ _DIGEST_CHARACTERS = 12
 
 @dataclass(frozen=True)
 class Origin:
-    """How a version came to be.
+    """Origin of a version.
 
     Attributes:
       change: what it changed.
@@ -129,8 +136,8 @@ def read_manifest(folder: AnyPath) -> Manifest | None:
     if not file.exists():
         return None
     try:
-        return _decode(JsonValue.of(_read_text(file)))
-    except _NewerFormatError as e:
+        return _decode(read_json(file, _MAX_BYTES))
+    except NewerFormatError as e:
         raise FileFormatError(f"{file} {e}", file=str(file)) from e
     except JsonProblem as e:
         raise FileFormatError(
@@ -162,10 +169,6 @@ def list_differences(folder: AnyPath, manifest: Manifest, *, contents: bool) -> 
                 yield f"{name} has other contents than were published"
 
 
-class _NewerFormatError(JsonProblem):
-    pass
-
-
 def _list_sizes(folder: AnyPath) -> dict[str, int]:
     """Returns the sizes of all files by relative path, except for the manifest."""
     return {name: size for name, size in walk_files(folder) if name != MANIFEST.as_posix()}
@@ -190,25 +193,8 @@ def _compute_digests(folder: AnyPath, sizes: Mapping[str, int]) -> dict[str, str
     return digests
 
 
-def _read_text(file: AnyPath) -> str:
-    if not file.is_file():
-        raise JsonProblem("it is not a regular file")
-    size = file.stat().st_size
-    if size > _MAX_BYTES:
-        raise JsonProblem(f"it has {size} bytes, and at most {_MAX_BYTES} are read")
-    try:
-        return file.read_bytes().decode()
-    except UnicodeDecodeError as e:
-        raise JsonProblem(f"byte {e.start} is not UTF-8") from e
-
-
 def _decode(root: JsonValue) -> Manifest:
-    version = root.get("format").integer(1)
-    if version > FORMAT:
-        raise _NewerFormatError(
-            f"is written by format {version}, this bridge reads up to {FORMAT}: upgrade "
-            "jax2tf-bridge."
-        )
+    read_format(root, FORMAT)
     _, bridge, published, origin, files = root.fields(
         "format", "bridge", "published", "origin", "files"
     )

@@ -383,7 +383,8 @@ def publish_version(
         with folder.lock():
             check_interrupts()
             version = folder.add(place, notes)
-            versions = _list_directories(folder, notes)
+            needs_versions = count is not None or label is not None
+            versions = _list_directories(folder, notes) if needs_versions else {}
         # Until the server reads the new labels, requests with a label go to its old version.
         pinned = set(labels.values())
         if label is not None:

@@ -182,8 +182,8 @@ def _fuse_floor_modulo(select: Operation, matcher: Matcher) -> Operation | None:
 
 
 def _match_comparison(flag: Value, direction: str, matcher: Matcher) -> tuple[Value, ...] | None:
-    found = match_comparison(matcher.maker(matcher.unbroadcast(flag), "compare"))
-    return found[1:] if found is not None and found[0] == direction else None
+    match = match_comparison(matcher.maker(matcher.unbroadcast(flag), "compare"))
+    return match[1:] if match is not None and match[0] == direction else None
 
 
 def _is_sign(value: Value, x: Value, matcher: Matcher) -> bool:

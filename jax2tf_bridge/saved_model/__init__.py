@@ -28,6 +28,7 @@ from jax2tf_bridge.saved_model._entry_points import (
     read_module_call,
 )
 from jax2tf_bridge.saved_model._graph import CALL_MODULE, Graph, Node, tensor_of
+from jax2tf_bridge.saved_model._json_files import NewerFormatError, read_format, read_json
 from jax2tf_bridge.saved_model._meta_graph import GraphSignature, MetaGraph, SignaturePort
 from jax2tf_bridge.saved_model._protobuf import ProtoMessage, bytes_field, varint_field
 from jax2tf_bridge.saved_model._reading import (
@@ -111,6 +112,7 @@ __all__ = [
     "ModuleResult",
     "NewModule",
     "NewTensor",
+    "NewerFormatError",
     "Node",
     "Opaque",
     "PredictionLogField",
@@ -136,6 +138,8 @@ __all__ = [
     "needs_x64",
     "padding_texts",
     "read_constant",
+    "read_format",
+    "read_json",
     "read_message",
     "read_module_call",
     "read_requests",

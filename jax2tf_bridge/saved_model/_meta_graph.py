@@ -176,7 +176,7 @@ class SignaturePort:
 
     @property
     def has_default(self) -> bool:
-        """Whether callers may omit it."""
+        """True if callers may omit it."""
         return self.default is not None
 
 

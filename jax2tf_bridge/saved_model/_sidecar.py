@@ -18,6 +18,7 @@ from jax2tf_bridge._dtypes import NEED_X64, dtype_holds
 from jax2tf_bridge._utils import JsonProblem, JsonValue, number_of
 from jax2tf_bridge.errors import FileFormatError, SavingError
 from jax2tf_bridge.portable import PortableFunction, is_digest
+from jax2tf_bridge.saved_model._json_files import NewerFormatError, read_format, read_json
 from jax2tf_bridge.serialization import collect_vjps, read_function, write_function
 from jax2tf_bridge.storage import AnyPath
 
@@ -200,12 +201,12 @@ def read_sidecar(folder: AnyPath) -> tuple[Sidecar, Mapping[str, PortableFunctio
     if not file.exists():
         return None
     try:
-        sidecar, files = _decode(JsonValue.of(_read_text(file)))
+        sidecar, files = _decode(read_json(file, _MAX_SIDECAR_BYTES))
         portables = {
             name: read_function(_find_record(folder, record)) for name, record in files.items()
         }
         _check_functions(sidecar, portables)
-    except _NewerFormatError as e:
+    except NewerFormatError as e:
         raise FileFormatError(f"{file} {e}", file=str(file)) from e
     except JsonProblem as e:
         raise FileFormatError(
@@ -229,13 +230,10 @@ def sidecar_facts(folder: AnyPath) -> tuple[Mapping[str, object], str | None]:
     if not file.exists():
         return {}, None
     try:
-        return {name: place.value for name, place in JsonValue.of(_read_text(file)).items()}, None
+        facts = read_json(file, _MAX_SIDECAR_BYTES)
+        return {name: place.value for name, place in facts.items()}, None
     except JsonProblem as e:
         return {}, str(e)
-
-
-class _NewerFormatError(JsonProblem):
-    pass
 
 
 def _file_names(signatures: Iterable[str]) -> dict[str, str]:
@@ -276,18 +274,6 @@ def _as_json(value: Any) -> Any:
     raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 
-def _read_text(file: AnyPath) -> str:
-    if not file.is_file():
-        raise JsonProblem("it is not a regular file")
-    size = file.stat().st_size
-    if size > _MAX_SIDECAR_BYTES:
-        raise JsonProblem(f"it has {size} bytes, and at most {_MAX_SIDECAR_BYTES} are read")
-    try:
-        return file.read_bytes().decode()
-    except UnicodeDecodeError as e:
-        raise JsonProblem(f"byte {e.start} is not UTF-8") from e
-
-
 def _find_record(folder: AnyPath, name: str) -> AnyPath:
     file = folder / RECORDS / name
     if not file.is_file():
@@ -317,12 +303,7 @@ def _check_functions(sidecar: Sidecar, portables: Mapping[str, PortableFunction]
 
 def _decode(root: JsonValue) -> tuple[Sidecar, dict[str, str]]:
     """Decodes the JSON: the sidecar, and the file name of each signature."""
-    version = root.get("format").integer(1)
-    if version > FORMAT:
-        raise _NewerFormatError(
-            f"is written by format {version}, this bridge reads up to {FORMAT}: upgrade "
-            "jax2tf-bridge."
-        )
+    version = read_format(root, FORMAT)
     _, bridge, tensorflow, signatures, variables, constants = root.fields(
         "format", "bridge", "tensorflow", "signatures", "variables", "constants"
     )

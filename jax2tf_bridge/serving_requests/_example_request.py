@@ -81,7 +81,7 @@ class ExampleInput:
 
     @property
     def is_long(self) -> bool:
-        """Whether too many equal values are in it to write each of them."""
+        """True if it has too many equal values to write each of them."""
         return len(self.values) == 1 and self.size > _MAX_WRITTEN
 
     def as_lists(self, convert: Callable[[Scalar], Any]) -> Any:

@@ -180,7 +180,7 @@ def tree(definition: Any) -> Json:
 
 
 def shardings(exported: Any, side: str) -> Json:
-    """How the arguments or results are spread, by XLA's bytes or by name."""
+    """Shardings of the arguments or results, by XLA's bytes or by name."""
     hlo = [
         None if s is None else s.to_proto().SerializeToString().hex()
         for s in getattr(exported, f"{side}_shardings_hlo")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import shlex
-import socket
 import subprocess
 import time
 import urllib.request
@@ -13,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from jax2tf_bridge.serve_checking import find_free_ports
 from tests.consumers.environments import process_environment
 
 _SECONDS_TO_START = 120
@@ -112,7 +112,7 @@ def serving(
       model: name of the model; None if the options have it.
     """
     model = model or instructions.model
-    grpc_port, rest_port = _find_free_ports(2)
+    grpc_port, rest_port = find_free_ports(2)
     ports = {"--port": grpc_port, "--rest_api_port": rest_port}
     names = [option.partition("=")[0] for option in instructions.options]
     assert ports.keys() <= set(names)
@@ -160,14 +160,6 @@ def _wait_until_available(process: subprocess.Popen[bytes], url: str, log: Path)
                 return
         time.sleep(0.1)
     raise AssertionError(f"TensorFlow Serving did not start:\n{log.read_text()[-4000:]}")
-
-
-def _find_free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("localhost", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 def wrap_server(runtime: Runtime, folder: Path) -> Path:

@@ -133,7 +133,7 @@ class Publisher:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What happened.
+    """Outcome of a run.
 
     Attributes:
       changes: the number of changes of each kind.

@@ -243,12 +243,12 @@ def _find_ranges(sizes: Iterable[Mapping[str, int]]) -> dict[str, tuple[int, int
 
 def _find_bucket(sizes: Mapping[str, int], buckets: Mapping[str, Sequence[int]]) -> dict[str, int]:
     """Returns the bucket of each variable, without those above their largest bucket."""
-    found = {}
+    chosen = {}
     for variable, each in buckets.items():
         index = bisect.bisect_left(each, sizes[variable])
         if index < len(each):
-            found[variable] = each[index]
-    return found
+            chosen[variable] = each[index]
+    return chosen
 
 
 def _find_padding(

@@ -266,8 +266,8 @@ def choose_sizes(
     @functools.cache
     def complete_sizes(*sizes: int) -> dict[str, int] | None:
         among = {variable: [size] for variable, size in zip(lists, sizes, strict=True)}
-        found = sample_sizes([*lists, *free], scope, among=among, candidates=_CANDIDATES)
-        return next(found, None)
+        samples = sample_sizes([*lists, *free], scope, among=among, candidates=_CANDIDATES)
+        return next(samples, None)
 
     choices: list[dict[str, int]] = []
     for combination in _combine(list(lists.values()), seed):

@@ -184,7 +184,7 @@ def start_server(
     Raises:
       BridgeError: the server does not start, or does not load the model.
     """
-    grpc_port, rest_port = _find_free_ports(2)
+    grpc_port, rest_port = find_free_ports(2)
     options = dict(option.partition("=")[::2] for option in instructions.command[1:])
     options |= {
         "--port": str(grpc_port),
@@ -200,12 +200,12 @@ def start_server(
     variables = {**os.environ, **instructions.environment}
     variables.pop("TF_CPP_MIN_LOG_LEVEL", None)  # the log says why a model is not loaded
     # It runs in another folder, where a relative path would name another file.
-    found = os.path.abspath(shutil.which(program) or program)
+    executable = os.path.abspath(shutil.which(program) or program)
     log = folder / "server.log"
     with log.open("wb") as output:
         try:
             process = subprocess.Popen(
-                [found, *(f"{name}={value}" for name, value in options.items())],
+                [executable, *(f"{name}={value}" for name, value in options.items())],
                 cwd=folder,
                 env=variables,
                 stdin=subprocess.DEVNULL,
@@ -247,7 +247,8 @@ def _wait_until_loaded(server: RunningServer, program: str, log: Path) -> None:
     raise BridgeError(f"{program} has not loaded the model after {_SECONDS_TO_LOAD} seconds.")
 
 
-def _find_free_ports(count: int) -> list[int]:
+def find_free_ports(count: int) -> list[int]:
+    """Returns numbers of ports of this machine that nothing listens at."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -261,5 +262,5 @@ def read_peak_memory(process_id: int) -> int | None:
         status = Path("/proc", str(process_id), "status").read_text()
     except OSError:
         return None
-    found = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
-    return None if found is None else int(found[1]) * 1024
+    match = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
+    return None if match is None else int(match[1]) * 1024
