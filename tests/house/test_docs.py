@@ -24,6 +24,7 @@ import shape_poly
 from jax2tf_bridge import errors
 from tests.house.imports import ROOT
 from tests.house.snippets import (
+    FENCE,
     OTHER,
     PYTHON,
     SHELL,
@@ -196,6 +197,33 @@ def test_the_page_of_errors_lists_every_error() -> None:
     assert rows.keys() == bases.keys() - {"BridgeError"}
     for name, listed in rows.items():
         assert bases[name].issuperset(listed), name
+
+
+def _anchors(markdown: str) -> set[str]:
+    """Makes the anchors of a page's headings as GitHub does."""
+    text = FENCE.sub("", markdown)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_links_to_headings_lead_to_a_heading(page: Path) -> None:
+    for file, anchor in re.findall(r"\]\(([\w./-]*)#([^)\s]+)\)", page.read_text()):
+        linked = page.parent / file if file else page
+        assert anchor in _anchors(linked.read_text()), f"{page.name}: {file}#{anchor}"
+
+
+def test_troubleshooting_quotes_messages_of_the_code() -> None:
+    """Compares the text between the dots of each quoted line with the sources."""
+    sources = "\n".join(path.read_text() for path in SOURCES.values())
+    # Joins literals that Python joins.
+    sources = re.sub(r'"\s*\n\s*f?"', "", sources)
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    quotes = re.findall(r"^> (.+)$", page, re.MULTILINE)
+    assert len(quotes) > 10
+    for quote in quotes:
+        for part in filter(None, (part.strip(" .") for part in quote.split("..."))):
+            assert part in sources, f"no message has: {part}"
 
 
 def test_readme_shows_the_two_commands_and_some_python() -> None:
