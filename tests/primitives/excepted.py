@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _DEVICES = (
-    "Between several devices, or not for a CPU: TensorFlow runs a module on one device. Other "
-    "collectives work over a mesh of one device, and over the axis of a jax.vmap"
+    "Needs several devices, or does not run on a CPU. Other collectives work over a mesh of one "
+    "device, and over the axis of a jax.vmap"
 )
-_INTERNAL = "No public function makes it, or only for JAX's own use while it traces or lowers"
+_INTERNAL = "JAX uses it only while it traces or lowers; no public function makes it"
 
 PRIMITIVES: Mapping[str, str] = {
     **dict.fromkeys(
@@ -32,12 +32,12 @@ PRIMITIVES: Mapping[str, str] = {
         ),
         _INTERNAL,
     ),
-    "dce_sink": "An effect of JAX's own compiler: the bridge refuses it, since it would be lost",
+    "dce_sink": "The bridge refuses this effect of JAX's compiler, because it would be lost",
 }
 """Primitives by name. Not every release of JAX has all of them."""
 
 _SHAPES = "Computes with shapes, not with arrays"
-_KEYS = "Says what kind a key is; the result is no array"
+_KEYS = "Returns the kind of a key, not an array"
 
 FUNCTIONS: Mapping[str, str] = {
     **dict.fromkeys(
@@ -75,8 +75,8 @@ FUNCTIONS: Mapping[str, str] = {
     **dict.fromkeys(("jax.random.Key", "jax.random.key_dtype", "jax.random.key_impl"), _KEYS),
     "jax.lax.pvary": "A deprecated name of pcast",
     "jax.lax.dce_sink": PRIMITIVES["dce_sink"],
-    "jax.nn.get_scaled_dot_general_config": "Makes a configuration, of a kernel of cuDNN",
+    "jax.nn.get_scaled_dot_general_config": "Makes a configuration for a kernel of cuDNN",
     "jax.scipy.spatial.transform.Rotation.random": "JAX raises NotImplementedError",
-    "jax.scipy.spatial.transform.Rotation.single": "A property of the object: no array",
+    "jax.scipy.spatial.transform.Rotation.single": "A property of the object, not an array",
 }
 """Public functions by name. Not every release of JAX has all of them."""

@@ -197,6 +197,6 @@ CASES: tuple[Case, ...] = (
         normal(5, 4),
         fixed([[4], [0], [3]], "int32"),
         call=lambda f, x, i: f(x, i, jnp.sin, _INTO_ROWS, update_shape=(3, 4), unique_indices=True),
-        no_gradient="JAX has none of scatter_apply",
+        no_gradient="JAX has no derivative of it",
     ),
 )

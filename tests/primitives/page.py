@@ -24,11 +24,11 @@ def generated() -> str:
         *_by_reason("Primitives", PRIMITIVES),
         *_by_reason("Functions", FUNCTIONS),
         "## What JAX itself cannot do",
-        "The results of these are compared; what the title names is not, since JAX raises.",
+        "JAX raises an error in the case that the title names. The results are compared.",
         *_attributes("No gradient", "no_gradient"),
         *_attributes("No jax.vmap", "no_batch"),
         *_attributes("No gradient with an open batch", "no_open_gradient"),
-        *_attributes("A gradient for some sizes of an open batch", "open_gradient_needs"),
+        *_attributes("A gradient with an open batch needs a constraint", "open_gradient_needs", "`"),
     ]
     return "\n\n".join(parts)
 
@@ -68,9 +68,10 @@ def _by_reason(title: str, reasons: Mapping[str, str]) -> Iterable[str]:
     yield _list((reason, name) for name, reason in reasons.items())
 
 
-def _attributes(title: str, attribute: str) -> Iterable[str]:
+def _attributes(title: str, attribute: str, quote: str = "") -> Iterable[str]:
     yield f"### {title}"
-    yield _list((getattr(c, attribute), c.target) for c in CASES if getattr(c, attribute))
+    cases = [case for case in CASES if getattr(case, attribute)]
+    yield _list((f"{quote}{getattr(case, attribute)}{quote}", case.target) for case in cases)
 
 
 def _list(reasons_and_names: Iterable[tuple[str, str]]) -> str:

@@ -169,8 +169,8 @@ CASES: tuple[Case, ...] = (
         "jax.lax.rng_uniform",
         uniform(0, 1),
         uniform(2, 3),
-        no_gradient="no derivative of random numbers",
-        no_batch="JAX has none of rng_uniform",
+        no_gradient="random numbers have no derivative",
+        no_batch="JAX does not map it",
         call=lambda f, a, b: (f(a, b, (9,)) >= a, f(a, b, (9,)) < b),
     ),
     *cases(

@@ -152,7 +152,7 @@ CASES: tuple[Case, ...] = (
         distinct(6, 7),
         label="max, dilated",
         call=lambda f, x: _dilated(f, x, _DOWN, lax.max),
-        no_gradient="JAX has none of windows with dilation",
+        no_gradient="JAX differentiates no windows with dilation",
     ),
     *cases(
         "jax.jvp",
@@ -169,7 +169,7 @@ CASES: tuple[Case, ...] = (
         "jax.lax.reduce_window",
         normal(6, 7),
         label="own function",
-        no_gradient="only windows of sums and extremes have one",
+        no_gradient="JAX differentiates windows of sums, minima and maxima only",
         call=lambda f, x: f(x, np.float32(0), lambda a, b: a + b * 1.0, (2, 2), (1, 1), "VALID"),
     ),
 )
