@@ -28,7 +28,9 @@ def generated() -> str:
         *_attributes("No gradient", "no_gradient"),
         *_attributes("No jax.vmap", "no_batch"),
         *_attributes("No gradient with an open batch", "no_open_gradient"),
-        *_attributes("A gradient with an open batch needs a constraint", "open_gradient_needs", "`"),
+        *_attributes(
+            "A gradient with an open batch needs a constraint", "open_gradient_needs", "`"
+        ),
     ]
     return "\n\n".join(parts)
 
