@@ -80,7 +80,10 @@ def _split_parts(part: object) -> tuple[str | Argument, ...]:
 
 
 class BridgeError(Exception):
-    """Base of all exceptions that the bridge raises on purpose."""
+    """Base of all exceptions that the bridge raises on purpose.
+
+    docs/errors.md lists them all: when each is raised, and what to do.
+    """
 
     # TensorFlow's AutoGraph replaces exceptions within a tf.function by its own, which
     # `except ValueError` does not catch, unless they have this attribute.

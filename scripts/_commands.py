@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from _coverage import coverage_table
+from _docs import build_site, check_site, serve_site
+from _docs_pages import SiteError
 from _env import (
     OLDEST_PYTHON,
     ROOT,
@@ -24,6 +26,7 @@ from _env import (
     Python,
     demonstration,
     development,
+    documentation,
     find_pythons,
     main_python,
     process_environment,
@@ -391,8 +394,24 @@ def demo(options: argparse.Namespace, rest: list[str]) -> None:
     sys.exit(status.returncode)
 
 
+def docs(options: argparse.Namespace, rest: list[str]) -> None:
+    """Builds the site from docs/ and the docstrings; broken links and warnings fail."""
+    environment = documentation(main_python())
+    environment.ensure(fresh=options.fresh)
+    if options.serve:
+        serve_site(environment)
+        return
+    try:
+        build_site(environment)
+        if options.check or options.screenshots:
+            check_site(environment, options.screenshots)
+    except SiteError as e:
+        sys.exit(f"error: {e}")
+
+
 COMMANDS = {
-    command.__name__: command for command in (demo, format, lint, slow, test, typecheck, wheel)
+    command.__name__: command
+    for command in (demo, docs, format, lint, slow, test, typecheck, wheel)
 }
 
 
@@ -420,6 +439,14 @@ def main(name: str) -> None:
             "--fast",
             action="store_true",
             help="only the tests, those that failed last time first, up to the first failure",
+        )
+    if name == "docs":
+        parser.add_argument("--serve", action="store_true", help="serve it while you edit")
+        parser.add_argument(
+            "--check", action="store_true", help="open each page in headless Chromium as well"
+        )
+        parser.add_argument(
+            "--screenshots", metavar="FOLDER", help="check, and take screenshots of some pages"
         )
     options, rest = parser.parse_known_args()
     if rest and not takes_rest:

@@ -166,7 +166,8 @@ class Environment:
         base: the interpreter that it is made with.
         requirements: what pip is asked for; "{project}" stands for the project itself.
         project: what "{project}" stands for: "-e ." or the path of a wheel.
-        period: with a new one, as the week, open requirements are resolved anew.
+        period: with a new one, as the week or the content of a file of pins, the environment is
+            made anew.
         say: takes a line of progress.
     """
 
@@ -335,6 +336,14 @@ def demonstration(python: Python) -> Environment:
     """Describes the environment of scripts/demo: what examples/digits needs, and the checkout."""
     extras = f"demo,{TENSORFLOW}"
     return Environment("demo", ".venvs/demo", python, ("{project}[" + extras + "]",))
+
+
+def documentation(python: Python) -> Environment:
+    """Describes the environment of scripts/docs: what builds and checks the site, all pinned."""
+    pins = ROOT / "scripts" / "site" / "requirements.txt"
+    content = hashlib.sha256(pins.read_bytes()).hexdigest()
+    requirements = ("-r", pins.relative_to(ROOT).as_posix())
+    return Environment("docs", ".venvs/docs", python, requirements, period=content)
 
 
 def released(name: str, python: Python, wheel: Path, *pins: str) -> Environment:

@@ -33,6 +33,7 @@ from jax2tf_bridge.errors import (
 End: TypeAlias = Literal["parent", "worker"]
 
 TOKEN_SIZE = 32
+"""Size in bytes of the secret that the two ends of a Channel share."""
 _MAGIC = b"\x89j2tfCHN"
 _VERSION = 1
 _HEADER = struct.Struct(">8sBBcQ")  # magic, version, kind, sender, number

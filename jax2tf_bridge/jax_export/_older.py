@@ -120,6 +120,7 @@ def poly_specs(
 
 
 args_specs = poly_specs
+"""Older name of poly_specs."""
 
 
 def call(exported: jax_export.Exported | PortableFunction) -> Callable[..., Any]:
@@ -134,6 +135,7 @@ def call(exported: jax_export.Exported | PortableFunction) -> Callable[..., Any]
 
 
 call_exported = call
+"""Older name of call."""
 
 
 def serialize(exported: Exported | PortableFunction, vjp_order: int = 0) -> bytearray:

@@ -47,7 +47,8 @@ class KerasLayer(keras.layers.Layer):  # type: ignore[misc]
       mutable: prefixes of the names of weights that the function updates in training, such as
         ["batch_stats"]. With training=True the function returns (outputs, new values), as Flax's
         apply(..., mutable=["batch_stats"]) does. Optimizers do not change these weights.
-      polymorphic_shapes, polymorphic_constraints: as in `export`, for the inputs of a JAX function.
+      polymorphic_shapes: as in `export`, for the inputs of a JAX function.
+      polymorphic_constraints: as in `export`, for the inputs of a JAX function.
       target: a target without XLA, such as `Target.widest(xla=False)`, builds the function from
         TensorFlow's own operations. By default a JAX function is exported for XLA, and other
         functions keep their target.

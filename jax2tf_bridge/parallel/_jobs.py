@@ -42,8 +42,8 @@ class ExportJob:
       kwargs: examples of its keyword arguments.
       name: the key of the result; by default the function's name, plus a number if several jobs
         would have the same name.
-      polymorphic_shapes, polymorphic_constraints, platforms, disabled_checks, target,
-        runtime_checks: as in `export`.
+      polymorphic_shapes, polymorphic_constraints, platforms: as in `export`.
+      disabled_checks, target, runtime_checks: as in `export`.
       vjp_order: the number of gradient orders to export. The result cannot be differentiated
         further, because the JAX function stays in the other process.
     """

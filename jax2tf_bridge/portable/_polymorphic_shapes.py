@@ -33,6 +33,8 @@ class Auto:
 
 
 AUTO: Final = Auto()
+"""As `polymorphic_shapes`, or one entry of it, AUTO finds the open dimensions. As
+`polymorphic_constraints`, or one of them, it adds the constraints that the function needs."""
 
 PolyConstraints: TypeAlias = Sequence[str | Auto] | Auto
 """Type of `polymorphic_constraints`."""

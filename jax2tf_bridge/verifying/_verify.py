@@ -50,7 +50,7 @@ def verify(
     Args:
       path: the SavedModel.
       function: the JAX function, with the same parameters as when it was saved; or the callable
-      model, if the model was saved as the weights.
+        model, if the model was saved as the weights.
       signature: name of the signature; by default serving_default, or the only one.
       samples: number of sizes.
       gradients: number of these at which gradients are compared, too. They take most of the time.

@@ -155,7 +155,9 @@ def test_version_is_the_installed_one_and_in_the_changelog() -> None:
     assert released[:1] in ([], [jax2tf_bridge.__version__])
 
 
-@pytest.mark.parametrize("name", ["demo", "format", "lint", "slow", "test", "typecheck", "wheel"])
+@pytest.mark.parametrize(
+    "name", ["demo", "docs", "format", "lint", "slow", "test", "typecheck", "wheel"]
+)
 def test_script_is_executable_python(name: str) -> None:
     path = ROOT / "scripts" / name
     assert path.stat().st_mode & 0o111, f"chmod +x scripts/{name}"
