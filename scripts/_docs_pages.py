@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import fnmatch
+import functools
 import json
 import os
 import re
@@ -87,17 +88,19 @@ class Entry:
         return self.path.rpartition(".")[2]
 
 
+def _module_file(module: str) -> Path:
+    folder = ROOT.joinpath(*module.split("."))
+    return folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
+
+
+@functools.cache
+def _parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def _read_names(package: str) -> dict[str, str]:
     """Lists the public names of a package, each with the module that it is imported from."""
-    folder = ROOT.joinpath(*package.split("."))
-    path = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
-    tree = ast.parse(path.read_text())
-    homes = {
-        alias.asname or alias.name: node.module or ""
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
+    tree, homes = _parse(_module_file(package)), _read_imports(_module_file(package))
     for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return {name: homes.get(name, package) for name in ast.literal_eval(node.value)}
@@ -142,55 +145,65 @@ def read_reference(settings: Mapping[str, Any]) -> dict[str, list[Entry]]:
     return pages
 
 
-def _facade_homes() -> dict[str, str]:
-    tree = ast.parse((ROOT / PACKAGE / "__init__.pyi").read_text())
-    return {
-        alias.name: node.module or ""
-        for node in tree.body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
-
-
 def _is_same_as_facade(package: str, name: str) -> bool:
     """Returns whether a package's name is the object that the facade has by this name."""
-    return _resolve(package, name) == _resolve(_facade_homes().get(name, ""), name)
+    return _resolve(package, name) == _resolve(PACKAGE, name)
 
 
 def _resolve(package: str, name: str) -> tuple[str, str]:
     """Follows imports to the module that defines a name."""
-    while package.split(".")[0] == PACKAGE and name in (names := _read_imports(package)):
-        package = names[name]
+    while package.split(".")[0] in (PACKAGE, *OTHER_PACKAGES):
+        # The facade imports lazily; its stub has the imports.
+        path = _module_file(package)
+        imports = _read_imports(path.with_suffix(".pyi") if package == PACKAGE else path)
+        if name not in imports:
+            break
+        package = imports[name]
     return package, name
 
 
-def _read_imports(package: str) -> dict[str, str]:
-    folder = ROOT.joinpath(*package.split("."))
-    path = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
-    if not path.exists():
-        return {}
+@functools.cache
+def _read_imports(path: Path) -> dict[str, str]:
+    """Maps each name that a module imports from another one to that module."""
     return {
         alias.asname or alias.name: node.module or ""
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(_parse(path))
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
+
+
+def read_summary(entry: Entry) -> str:
+    """Returns the first line of a name's docstring, or ""."""
+    module, name = _resolve(entry.path.rpartition(".")[0], entry.name)
+    if not _module_file(module).exists():
+        return f"from {entry.origin}."
+    text: str | None = None
+    body = _parse(_module_file(module)).body
+    for node, following in zip(body, [*body[1:], None], strict=True):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
+            text = ast.get_docstring(node)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            if ast.unparse(target) == name and isinstance(following, ast.Expr):
+                text = ast.literal_eval(following.value)
+    return re.split(r"\n\n|(?<=\.)\s", text)[0].replace("\n", " ") if text else ""
 
 
 # Pages that are made.
 
 
-def _reference_pages(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def make_reference(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Makes the pages of the reference, the list of all names first."""
     pages = read_reference(settings)
     lines = ["# Every public name", ""]
     for table in settings["reference"]:
         lines += [f"## [{table['title']}]({table['page']}.md)", ""]
-        names = [
-            f"`{entry.path}`" if entry.origin else f"[`{entry.path}`][{entry.path}]"
-            for entry in pages[table["page"]]
-        ]
-        lines += [*(f"- {name}" for name in names), ""]
+        for entry in pages[table["page"]]:
+            link = f"[`{entry.path}`]({table['page']}.md#{entry.path})"
+            summary = read_summary(entry)
+            lines.append(f"- {link}: {summary}" if summary else f"- {link}")
+        lines.append("")
     yield "reference/index.md", "\n".join(lines)
     advice = read_error_table()
     for table in settings["reference"]:
@@ -203,10 +216,9 @@ def _reference_pages(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _entry_text(entry: Entry) -> str:
     if entry.origin:
-        anchor = f'<a id="{entry.path}"></a>'
-        return (
-            f"## `{entry.path}` {anchor}\n\nThe function or class of `{entry.origin}`, unchanged.\n"
-        )
+        heading = f'## {entry.path} {{ #{entry.path} data-toc-label="{entry.name}" }}'
+        link = f"[`{entry.origin}.{entry.name}`](https://docs.jax.dev/en/latest/jax.export.html)"
+        return f"{heading}\n\nThe same as {link}.\n"
     options = {"heading": entry.path, "toc_label": entry.name}
     lines = [f"      {key}: {value}" for key, value in options.items()]
     return "\n".join([f"::: {entry.path}", "    options:", *lines, ""])
@@ -416,7 +428,7 @@ def title_of(text: str) -> str:
 def make_pages(settings: Mapping[str, Any]) -> dict[str, str]:
     """Makes the pages that are not in the repository, by their places."""
     return {
-        **dict(_reference_pages(settings)),
+        **dict(make_reference(settings)),
         "gallery.md": _models_page(),
         "versions.md": versions_page(),
     }
@@ -457,7 +469,7 @@ def stage(folder: Path) -> Path:
     }
     python = project["plugins"]["mkdocstrings"]["handlers"]["python"]
     python["paths"] = [str(ROOT)]
-    python["options"]["extensions"] = [{str(SETTINGS / "griffe_examples.py"): {}}]
+    python["options"]["extensions"] = [{str(SETTINGS / "griffe_docstrings.py"): {}}]
     configuration = folder / "mkdocs.yml"  # JSON is YAML, and Zensical otherwise reads TOML
     text = json.dumps(project, indent=1)
     if not configuration.exists() or configuration.read_text() != text:

@@ -57,7 +57,7 @@ def _matrix() -> Iterator[tuple[str, str, str, str]]:
     for folder in sorted(environments.glob("newest-*")):
         yield _row("A sample of the fast tests, on the built wheel", folder)
     yield (
-        "A sample of the fast tests, on the oldest JAX and its oldest TensorFlow",
+        "A sample of the fast tests, on the oldest releases",
         installed_versions(next(environments.glob("oldest-*"), Path())).get("python", "3.11"),
         oldest["jax"],
         oldest[TENSORFLOW],
@@ -65,9 +65,8 @@ def _matrix() -> Iterator[tuple[str, str, str, str]]:
     harness = read_constants(HARNESS)
     python = "{}.{}".format(*harness["CONSUMER_PYTHON"])
     for release in (*harness["TENSORFLOW_RELEASES"], harness["RELEASE_CANDIDATE"]):
-        what = "Programs and models exported by each JAX above, in TensorFlow alone"
-        yield what, python, "not installed", release
-    what = "Seventeen programs, in this week's build of TensorFlow's main branch"
+        yield "Programs that the first two export", python, "not installed", release
+    what = "Seventeen programs that the second exports, in this week's build of TensorFlow"
     yield what, python, "not installed", "nightly"
 
 

@@ -13,6 +13,7 @@ from shape_poly._expressions import Dim, DimExpr, as_dim, iter_divisors, variabl
 from shape_poly._parser import DimensionSyntaxError, parse_dimension
 
 ComparisonOperator: TypeAlias = Literal[">=", "<=", "==", ">", "<", "!="]
+"""Operators of a Comparison, as written in constraints."""
 
 COMPARE: Mapping[ComparisonOperator, Callable[[int, int], bool]] = {
     ">=": python_operators.ge,
@@ -137,6 +138,7 @@ class Unknown:
 
 
 Verdict: TypeAlias = Proven | Refuted | Unknown
+"""Result of trying to prove a comparison."""
 
 
 def parse_comparison(text: str) -> Comparison:

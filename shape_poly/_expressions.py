@@ -40,6 +40,7 @@ class cached_attribute(Generic[T]):
 
 
 OperationKind: TypeAlias = Literal["floordiv", "mod", "max", "min"]
+"""Operations of sizes that polynomials cannot express."""
 
 MAX_TERMS = 10_000
 MAX_DEGREE = 256

@@ -21,8 +21,11 @@ from jax2tf_bridge.portable import PortableFunction, as_portable_function
 from shape_poly import symbolic_shape
 
 default_lowering_platform = jax_export.default_export_platform
+"""Older name of default_export_platform."""
 minimum_supported_serialization_version = minimum_supported_calling_convention_version
+"""Older name of minimum_supported_calling_convention_version."""
 maximum_supported_serialization_version = maximum_supported_calling_convention_version
+"""Older name of maximum_supported_calling_convention_version."""
 
 
 def poly_spec(

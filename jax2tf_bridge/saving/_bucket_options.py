@@ -32,7 +32,9 @@ from jax2tf_bridge.saving.serving import check_example, make_example_arguments
 from jax2tf_bridge.saving.signatures import Endpoint, PaddedCall, SignatureInputs, avals_of
 
 Buckets: TypeAlias = Mapping[str, Sequence[int]]
+"""Sizes to compile a model for, by dimension variable, as `{"b": [1, 8, 32]}`."""
 ExpectedSizes: TypeAlias = Mapping[str, Iterable[int]] | Iterable[int]
+"""Sizes of requests, with repetitions, by dimension variable or of the only one."""
 
 
 @dataclass(frozen=True)

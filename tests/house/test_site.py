@@ -81,6 +81,8 @@ def test_every_public_name_has_an_entry(pages: Any) -> None:
         if not any(each is resolve(path) for each in shown.get(path.rpartition(".")[2], ()))
     ]
     assert not missing, "list them in a [[reference]] of scripts/site/zensical.toml"
+    bare = [e.path for each in reference.values() for e in each if not pages.read_summary(e)]
+    assert not bare, "give them a docstring"
 
 
 def test_names_of_jax_are_said_to_be_jax(pages: Any) -> None:
@@ -171,7 +173,7 @@ def test_every_error_says_when_and_what_to_do(pages: Any) -> None:
     names = {entry.name for entry in reference}
     assert names - advice.keys() == {"BridgeError"}
     assert all(when for when, _ in advice.values())
-    made = dict(pages._reference_pages(pages.read_settings()))["reference/errors.md"]
+    made = dict(pages.make_reference(pages.read_settings()))["reference/errors.md"]
     assert made.count("**Raised when**") == len(advice)
     assert "](../shapes.md)" in made
 
@@ -243,6 +245,7 @@ def test_the_site_is_built_without_warnings(site: Path, pages: Any) -> None:
     save = (site / "reference" / "save.html").read_text()
     assert "language-pycon" in save
     assert "Source code in" in save
+    assert 'href="errors.html#jax2tf_bridge.errors.ModuleError"' in save
     for page in pages.find_pages():
         assert pages.place_of_page(page) in (site / "llms.txt").read_text(), page
     assert "polymorphic_shapes" in (site / "llms-full.txt").read_text()
