@@ -81,6 +81,9 @@ def serve_site(environment: Environment) -> None:
                 except SiteError as e:
                     say(f"WARNING: {e}")
     except KeyboardInterrupt:
+        pass  # the usual end
+    finally:
+        server.terminate()
         server.wait()
 
 

@@ -63,7 +63,7 @@ def place_of_page(page: str) -> str:
     if page == "README.md":
         return "index.md"
     if page.startswith("docs/"):
-        return page.removeprefix("docs/")
+        return page.removeprefix("docs/").replace("/README.md", "/index.md")
     return page.removesuffix("/README.md").removesuffix(".md").lower() + ".md"
 
 
@@ -196,7 +196,12 @@ def read_summary(entry: Entry) -> str:
 def make_reference(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Makes the pages of the reference, the list of all names first."""
     pages = read_reference(settings)
-    lines = ["# Every public name", ""]
+    lines = [
+        "# Every public name",
+        "",
+        "Names of `jax2tf_bridge` and of its packages, by task.",
+        "",
+    ]
     for table in settings["reference"]:
         lines += [f"## [{table['title']}]({table['page']}.md)", ""]
         for entry in pages[table["page"]]:
@@ -282,14 +287,17 @@ class Staging:
         folder: where the pages lie, in Markdown.
         places: the place of each page, by its path in the repository.
         sources: other files of the repository that pages link to.
+        written: the places of all files in the folder.
     """
 
     folder: Path
     places: dict[str, str]
     sources: set[str] = field(default_factory=set)
+    written: set[str] = field(default_factory=set)
 
     def write(self, place: str, text: str) -> None:
         """Writes a page, unless it is there already: Zensical rebuilds what has changed."""
+        self.written.add(place)
         path = self.folder / place
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists() or path.read_text() != text:
@@ -334,8 +342,15 @@ class Staging:
             if source.suffix in ASSETS:
                 (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(source, self.folder / path)
+                self.written.add(path)
             else:
                 self.write(f"source/{path}.md", _source_page(path))
+
+    def remove_others(self) -> None:
+        """Removes files of an earlier run."""
+        for path in [path for path in self.folder.rglob("*") if path.is_file()]:
+            if path.relative_to(self.folder).as_posix() not in self.written:
+                path.unlink()
 
 
 def split_code(text: str) -> Iterator[tuple[str, bool]]:
@@ -373,7 +388,7 @@ def _is_text(file: Path) -> bool:
 
 
 def make_navigation(nav: Any, pages: Sequence[str]) -> tuple[Any, list[str]]:
-    """Replaces patterns by pages.
+    """Replaces patterns by the pages that have no entry of their own.
 
     Args:
         nav: the navigation of the settings: a path, a pattern, or groups of them.
@@ -386,6 +401,7 @@ def make_navigation(nav: Any, pages: Sequence[str]) -> tuple[Any, list[str]]:
         SiteError: a page has no entry or two, or an entry has no page.
     """
     used: list[str] = []
+    listed = {*_paths_in(nav)}
 
     def expand(item: Any) -> Iterator[Any]:
         if isinstance(item, dict):
@@ -394,9 +410,14 @@ def make_navigation(nav: Any, pages: Sequence[str]) -> tuple[Any, list[str]]:
             if entries:
                 yield {title: entries}
             return
-        matches = [page for page in pages if fnmatch.fnmatchcase(page, item)]
-        if not matches and "*" not in item:
-            raise SiteError(f"The navigation in scripts/site/zensical.toml lists {item}, no page.")
+        matches = [item] if item in pages else []
+        if "*" in item:
+            matches = [page for page in fnmatch.filter(pages, item) if page not in listed]
+        elif not matches:
+            raise SiteError(
+                f"The navigation lists {item}, which does not exist. Remove it from `nav` of "
+                "scripts/site/zensical.toml."
+            )
         used.extend(matches)
         yield from matches
 
@@ -448,7 +469,6 @@ def stage(folder: Path) -> Path:
     places = {page: place_of_page(page) for page in find_pages()}
     nav, order = make_navigation(settings["project"]["nav"], [*places, *made])
     staging = Staging(folder / "pages", places)
-    _remove_others(staging.folder, {*places.values(), *made})
     for page, place in places.items():
         staging.write(place, staging.translate(page))
     for place, text in made.items():
@@ -459,6 +479,7 @@ def stage(folder: Path) -> Path:
     staging.write("site.css", (SETTINGS / "site.css").read_text())
     in_order = [places.get(page, page) for page in order]
     _write_for_models(staging, settings, nav, in_order)
+    staging.remove_others()
     titles = {place: title_of((staging.folder / place).read_text()) for place in in_order}
     titles["index.md"] = "Overview"
     project = {
@@ -479,13 +500,6 @@ def stage(folder: Path) -> Path:
 
 def _titled(place: str, titles: Mapping[str, str]) -> dict[str, str]:
     return {titles[place]: place}
-
-
-def _remove_others(folder: Path, places: set[str]) -> None:
-    """Removes pages of an earlier run that are gone."""
-    for path in folder.rglob("*.md"):
-        if path.relative_to(folder).as_posix() not in places:
-            path.unlink()
 
 
 def _write_for_models(
@@ -520,7 +534,7 @@ def _paths_in(nav: Any) -> list[str]:
 def _first_sentence(text: str) -> str:
     """Returns the first sentence below the title, without its links."""
     for paragraph in text.split("\n\n"):
-        if re.match(r"[A-Z]", paragraph):
+        if not re.match(r"\s*(#|<|!|\||- |```|:::)", paragraph):
             plain = re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", " ".join(paragraph.split()))
-            return re.split(r"(?<=[.:])\s", plain)[0]
-    return "Public names, with signature, arguments, errors and examples."
+            return re.split(r"(?<=[.:])\s", plain)[0].rstrip(".:") + "."
+    raise SiteError(f"A page has no sentence. It begins: {text[:60]!r}")

@@ -106,8 +106,11 @@ def test_every_page_is_in_the_navigation(pages: Any) -> None:
     ("nav", "text"),
     [
         (["a.md"], "docs/b.md has no entry in the navigation. List it once in `nav`"),
-        (["a.md", "docs/b.md", {"More": ["docs/*"]}], "docs/b.md has more than one entry"),
-        (["a.md", "docs/*", "c.md"], "lists c.md, no page."),
+        (["a.md", "docs/b.md", {"More": ["docs/b.md"]}], "docs/b.md has more than one entry"),
+        (
+            ["a.md", "docs/*", "c.md"],
+            "The navigation lists c.md, which does not exist. Remove it from `nav`",
+        ),
     ],
 )
 def test_navigation_errors(pages: Any, nav: list[Any], text: str) -> None:
@@ -115,9 +118,11 @@ def test_navigation_errors(pages: Any, nav: list[Any], text: str) -> None:
         pages.make_navigation(nav, ["a.md", "docs/b.md"])
 
 
-def test_groups_without_pages_are_left_out(pages: Any) -> None:
-    nav = [{"Start": ["a.md"]}, {"Tutorials": ["docs/tutorials/*.md"]}]
-    assert pages.make_navigation(nav, ["a.md"])[0] == [{"Start": ["a.md"]}]
+def test_patterns_of_the_navigation(pages: Any) -> None:
+    nav = [{"Start": ["a.md"]}, {"Tutorials": ["t/z.md", "t/*.md"]}, {"Later": ["later/*.md"]}]
+    navigation, order = pages.make_navigation(nav, ["a.md", "t/m.md", "t/n.md", "t/z.md"])
+    assert navigation == [{"Start": ["a.md"]}, {"Tutorials": ["t/z.md", "t/m.md", "t/n.md"]}]
+    assert order == ["a.md", "t/z.md", "t/m.md", "t/n.md"]
 
 
 def test_links_lead_to_the_places_on_the_site(
@@ -246,8 +251,9 @@ def test_the_site_is_built_without_warnings(site: Path, pages: Any) -> None:
     assert "language-pycon" in save
     assert "Source code in" in save
     assert 'href="errors.html#jax2tf_bridge.errors.ModuleError"' in save
+    listed = (site / "llms.txt").read_text()
     for page in pages.find_pages():
-        assert pages.place_of_page(page) in (site / "llms.txt").read_text(), page
+        assert f"]({pages.place_of_page(page)}): " in listed, page
     assert "polymorphic_shapes" in (site / "llms-full.txt").read_text()
 
 
