@@ -5,6 +5,7 @@ The slow tests build it, and open its pages in Chromium where there is one.
 
 from __future__ import annotations
 
+import doctest
 import importlib
 import re
 import subprocess
@@ -163,6 +164,12 @@ def test_links_lead_to_the_places_on_the_site(
     page.write_text("[h](no.md)")
     with pytest.raises(pages.SiteError, match=r"first.md links to docs/tutorials/no.md, which do"):
         staging.translate("docs/tutorials/first.md")
+
+
+def test_examples_of_the_script(pages: Any) -> None:
+    result = doctest.testmod(pages)
+    assert result.attempted > 1
+    assert result.failed == 0
 
 
 def test_charts_follow_the_scheme_of_the_site(pages: Any) -> None:
