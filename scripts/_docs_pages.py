@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -100,6 +100,8 @@ def _parse(path: Path) -> ast.Module:
 
 def _read_names(package: str) -> dict[str, str]:
     """Lists the public names of a package, each with the module that it is imported from."""
+    if not _module_file(package).exists():
+        return {}
     tree, homes = _parse(_module_file(package)), _read_imports(_module_file(package))
     for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
@@ -126,28 +128,28 @@ def read_reference(settings: Mapping[str, Any]) -> dict[str, list[Entry]]:
         raise SiteError(
             f"scripts/site/zensical.toml lists {max(listed, key=listed.count)} twice. Remove one."
         )
-    # A name of the facade stands for the same name in the package that has it.
-    facade = {path.rpartition(".")[2] for path in plain if path.count(".") == 1}
     pages: dict[str, list[Entry]] = {}
     for table in tables:
-        entries = pages[table["page"]] = []
-        for path in map(_full_path, table["names"]):
-            package, _, name = path.rpartition(".")
-            if name != "*":
-                entries.append(Entry(path))
-                continue
-            for public, home in _read_names(package).items():
-                is_own = home.split(".")[0] in (PACKAGE, *OTHER_PACKAGES)
-                in_facade = public in facade and _is_same_as_facade(package, public)
-                if f"{package}.{public}" not in plain and not in_facade:
-                    origin = "" if is_own else home
-                    entries.append(Entry(f"{package}.{public}", origin))
+        entries = [
+            entry for path in map(_full_path, table["names"]) for entry in _expand(path, plain)
+        ]
+        if entries:
+            pages[table["page"]] = entries
     return pages
 
 
-def _is_same_as_facade(package: str, name: str) -> bool:
-    """Returns whether a package's name is the object that the facade has by this name."""
-    return _resolve(package, name) == _resolve(PACKAGE, name)
+def _expand(path: str, plain: Container[str]) -> Iterator[Entry]:
+    """Yields the entries of a name, or of a pattern those without an entry of their own."""
+    package, _, name = path.rpartition(".")
+    if name != "*":
+        yield Entry(path)
+        return
+    for public, home in _read_names(package).items():
+        is_in_facade = _resolve(package, public) == _resolve(PACKAGE, public)
+        public_path = f"{PACKAGE}.{public}" if is_in_facade else f"{package}.{public}"
+        if public_path not in plain and f"{package}.{public}" not in plain:
+            is_own = home.split(".")[0] in (PACKAGE, *OTHER_PACKAGES)
+            yield Entry(public_path, "" if is_own else home)
 
 
 def _resolve(package: str, name: str) -> tuple[str, str]:
@@ -196,13 +198,14 @@ def read_summary(entry: Entry) -> str:
 def make_reference(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Makes the pages of the reference, the list of all names first."""
     pages = read_reference(settings)
+    tables = [table for table in settings["reference"] if table["page"] in pages]
     lines = [
         "# Every public name",
         "",
         "Names of `jax2tf_bridge` and of its packages, by task.",
         "",
     ]
-    for table in settings["reference"]:
+    for table in tables:
         lines += [f"## [{table['title']}]({table['page']}.md)", ""]
         for entry in pages[table["page"]]:
             link = f"[`{entry.path}`]({table['page']}.md#{entry.path})"
@@ -211,7 +214,7 @@ def make_reference(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         lines.append("")
     yield "reference/index.md", "\n".join(lines)
     advice = read_error_table()
-    for table in settings["reference"]:
+    for table in tables:
         parts = [f"# {table['title']}\n\n{table['intro']}\n"]
         for entry in pages[table["page"]]:
             parts.append(_entry_text(entry))

@@ -1,8 +1,8 @@
-"""Extension of Griffe: shows the examples of docstrings as code, and links errors that they name.
+"""Extension of Griffe: reads docstrings as this project writes them, and links errors.
 
 Griffe takes `>>>` for code only below a heading "Examples:"; elsewhere Markdown would make
-quotations of it. It links the names that a module imports, and most do not import all errors that
-their functions raise.
+quotations of it. It does not know that `a, b: text` describes two arguments. It links the names
+that a module imports, and most modules do not import all errors that their functions raise.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any
 import griffe
 
 _EXAMPLE = re.compile(r"^( *)>>> .*\n(?:.+\n|\n+(?=\1>>> ))*", re.MULTILINE)
+_SECTION = re.compile(r"^(?:Args|Attributes):\n(?:(?: .*)?\n)+", re.MULTILINE)
+_SHARED = re.compile(r"^  (\w+(?:, \w+)+): (.*\n(?:   .*\n)*)", re.MULTILINE)
 _COLON = re.compile(r"::$", re.MULTILINE)
 _FLAGS = re.compile(r"[ \t]*# doctest: .*$", re.MULTILINE)
 
@@ -30,13 +32,22 @@ def _fence(match: re.Match[str]) -> str:
     return f"{indent}```pycon\n{text}{indent}```\n"
 
 
+def split_shared(docstring: str) -> str:
+    """Repeats the text that several arguments share for each of them."""
+    return _SECTION.sub(lambda section: _SHARED.sub(_split, section[0]), docstring + "\n")
+
+
+def _split(match: re.Match[str]) -> str:
+    return "".join(f"  {name}: {match[2]}" for name in match[1].split(", "))
+
+
 class Docstrings(griffe.Extension):
-    """Fences the examples of every docstring, and makes error classes known to every module."""
+    """Prepares every docstring, and makes error classes known to every module."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """Changes the docstring before it is parsed."""
         if obj.docstring is not None:
-            obj.docstring.value = fence_examples(obj.docstring.value)
+            obj.docstring.value = fence_examples(split_shared(obj.docstring.value))
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         """Adds the classes of the module `errors` to all modules of its package."""

@@ -5,6 +5,7 @@ The slow tests build it, and open its pages in Chromium where there is one.
 
 from __future__ import annotations
 
+import contextlib
 import doctest
 import importlib
 import re
@@ -75,7 +76,8 @@ def test_every_public_name_has_an_entry(pages: Any) -> None:
     assert len(entries) == sum(map(len, reference.values())), "a name has two entries"
     shown: dict[str, list[object]] = {}
     for path in entries:
-        shown.setdefault(path.rpartition(".")[2], []).append(resolve(path))
+        with contextlib.suppress(errors.MissingDependencyError):  # an engine that is not here
+            shown.setdefault(path.rpartition(".")[2], []).append(resolve(path))
     missing = [
         path
         for path in public_names()
@@ -96,7 +98,7 @@ def test_names_of_jax_are_said_to_be_jax(pages: Any) -> None:
 
 def test_every_page_is_in_the_navigation(pages: Any) -> None:
     settings = pages.read_settings()
-    made = [f"reference/{table['page']}.md" for table in settings["reference"]]
+    made = [f"reference/{page}.md" for page in pages.read_reference(settings)]
     made += ["reference/index.md", "gallery.md", "versions.md"]
     names = [*pages.find_pages(), *made]
     _, order = pages.make_navigation(settings["project"]["nav"], names)
