@@ -415,7 +415,8 @@ def make_navigation(nav: Any, pages: Sequence[str]) -> tuple[Any, list[str]]:
             return
         matches = [item] if item in pages else []
         if "*" in item:
-            matches = [page for page in fnmatch.filter(pages, item) if page not in listed]
+            taken = {*listed, *used}
+            matches = [page for page in fnmatch.filter(pages, item) if page not in taken]
         elif not matches:
             raise SiteError(
                 f"The navigation lists {item}, which does not exist. Remove it from `nav` of "

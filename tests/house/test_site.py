@@ -122,10 +122,14 @@ def test_navigation_errors(pages: Any, nav: list[Any], text: str) -> None:
 
 
 def test_patterns_of_the_navigation(pages: Any) -> None:
-    nav = [{"Start": ["a.md"]}, {"Tutorials": ["t/z.md", "t/*.md"]}, {"Later": ["later/*.md"]}]
+    nav = [
+        {"Start": ["a.md"]},
+        {"Tutorials": ["t/z.md", "t/n*.md", "t/*.md"]},
+        {"Later": ["later/*.md"]},
+    ]
     navigation, order = pages.make_navigation(nav, ["a.md", "t/m.md", "t/n.md", "t/z.md"])
-    assert navigation == [{"Start": ["a.md"]}, {"Tutorials": ["t/z.md", "t/m.md", "t/n.md"]}]
-    assert order == ["a.md", "t/z.md", "t/m.md", "t/n.md"]
+    assert navigation == [{"Start": ["a.md"]}, {"Tutorials": ["t/z.md", "t/n.md", "t/m.md"]}]
+    assert order == ["a.md", "t/z.md", "t/n.md", "t/m.md"]
 
 
 def test_links_lead_to_the_places_on_the_site(
