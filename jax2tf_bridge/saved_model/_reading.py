@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -27,7 +27,7 @@ from jax2tf_bridge.saved_model._entry_points import (
     entry_points,
     iterate_modules,
 )
-from jax2tf_bridge.saved_model._meta_graph import MetaGraph, ModelVariable
+from jax2tf_bridge.saved_model._meta_graph import MetaGraph, ModelVariable, SignaturePort
 from jax2tf_bridge.saved_model._protobuf import ProtoMessage
 from jax2tf_bridge.saved_model._schema import SavedModelField
 from jax2tf_bridge.saved_model._sidecar import SIDECAR, sidecar_facts
@@ -136,7 +136,7 @@ def read_saved_model(
         variables_size=sum(s for name, s in files.items() if name.startswith("variables/")),
         tensorflow=graphs[0].tensorflow,
         tags=tuple(dict.fromkeys(tag for each in graphs for tag in each.tags)),
-        entries=tuple(entries),
+        entries=tuple(_in_order_of_function(entry, sidecar) for entry in entries),
         more_entries=more,
         modules=tuple(modules),
         constants=tuple(sorted(arrays, key=lambda c: -c.size)[:_MAX_CONSTANTS]),
@@ -148,6 +148,26 @@ def read_saved_model(
         sidecar_problem=problem,
         missing_functions=tuple(missing),
         missing_files=tuple(_missing_files(graphs, files)),
+    )
+
+
+def _in_order_of_function(entry: EntryPoint, sidecar: Mapping[str, object]) -> EntryPoint:
+    """Orders inputs and outputs as the sidecar does; saved_model.pb does not store an order."""
+    signatures = sidecar.get("signatures")
+    known = signatures.get(entry.name) if isinstance(signatures, dict) else None
+    if not entry.is_signature or not isinstance(known, dict):
+        return entry
+
+    def order(ports: tuple[SignaturePort, ...], names: object) -> tuple[SignaturePort, ...]:
+        if not isinstance(names, dict):
+            return ports
+        positions = {name: i for i, name in enumerate(names)}
+        return tuple(sorted(ports, key=lambda port: positions.get(port.name, len(positions))))
+
+    return replace(
+        entry,
+        inputs=order(entry.inputs, known.get("inputs")),
+        outputs=order(entry.outputs, known.get("outputs")),
     )
 
 

@@ -258,7 +258,7 @@ def _encode(sidecar: Sidecar, files: Mapping[str, str]) -> str:
     }
     value = {"format": FORMAT, **vars(sidecar), "signatures": signatures}
     try:
-        text = json.dumps(value, indent=2, sort_keys=True, default=_as_json) + "\n"
+        text = json.dumps(_sort(value), indent=2) + "\n"
     except TypeError as e:
         raise JsonProblem(f"JSON cannot hold one of its values: {e}") from e
     if len(text) > _MAX_SIDECAR_BYTES:
@@ -266,12 +266,20 @@ def _encode(sidecar: Sidecar, files: Mapping[str, str]) -> str:
     return text
 
 
-def _as_json(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return dict(value)
+def _sort(value: Any, *, by_name: bool = True) -> Any:
+    """Sorts by name, except for inputs and outputs, which keep the order of the function."""
     if is_dataclass(value):
-        return vars(value)
-    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+        value = vars(value)
+    if isinstance(value, (list, tuple)):
+        return [_sort(element) for element in value]
+    if not isinstance(value, Mapping):
+        return value
+    has_sides = "record" in value
+    items = [
+        (name, _sort(child, by_name=not (has_sides and name in ("inputs", "outputs"))))
+        for name, child in value.items()
+    ]
+    return dict(sorted(items) if by_name else items)
 
 
 def _find_record(folder: AnyPath, name: str) -> AnyPath:

@@ -76,7 +76,10 @@ def _describe_inputs(
     signature: GraphSignature, known: tuple[SignatureEntry, PortableFunction] | None
 ) -> tuple[dict[str, SignatureInput], PortableFunction | None]:
     """Describes the inputs; also returns the function if it takes them."""
-    ports = {name: signature.inputs[name] for name in sorted(signature.inputs)}
+    names = sorted(signature.inputs)
+    if known is not None and known[0].inputs.keys() == signature.inputs.keys():
+        names = [*known[0].inputs]  # saved_model.pb does not store the order of the arguments
+    ports = {name: signature.inputs[name] for name in names}
     shapes = None if known is None else find_input_shapes(ports.values(), *known)
     pad_values = {} if known is None else known[0].pad_numbers()
     inputs = {

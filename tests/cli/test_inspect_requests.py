@@ -118,3 +118,26 @@ def test_wrong_words(run: Run, saved: SavedModel) -> None:
     ended = run("inspect", saved.path, "--request", "rest", "--signature", "narrow")
     assert ended.code == 1
     assert ended.error.startswith("TensorFlow Serving cannot write the dtypes of narrow as JSON: ")
+
+
+def test_inputs_are_in_the_order_of_the_arguments(ok: Ok, tmp_path: Path) -> None:
+    def reversed_names(z: Any, a: Any, features: Any) -> Any:
+        return {"total": z + a, "parts": [features["n"] * i for i in range(11)]}
+
+    x = np.ones(3, np.float32)
+    signature = Signature(reversed_names, args=[x, x, {"n": x, "b": x}])
+    saved = save(tmp_path / "net" / "1", signature, vjp_order=0)
+    inputs = ["z", "a", "features_b", "features_n"]  # JAX sorts the keys of a dict
+    outputs = [*(f"parts_{i}" for i in range(11)), "total"]
+    line = str(saved.signatures["serving_default"])
+    inspection = inspect(saved.path)
+    assert f"signature serving_default{line};" in inspection.text()
+    assert line in str(saved)
+    (facts,) = inspection.as_json()["signatures"]
+    assert [port["name"] for port in facts["inputs"]] == inputs
+    assert [port["name"] for port in facts["outputs"]] == outputs
+    assert [*inspection.requests["serving_default"].inputs] == inputs
+    curl = ok("inspect", saved.path, "--request", "rest")
+    assert [curl.index(f'"{name}"') for name in inputs] == sorted(
+        curl.index(f'"{name}"') for name in inputs
+    )
