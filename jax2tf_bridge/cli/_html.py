@@ -1,8 +1,7 @@
-"""Self-contained HTML pages, which load nothing and run no script, with bar charts in SVG."""
+"""Self-contained HTML pages with bar charts, which load nothing and run no script."""
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -42,18 +41,45 @@ tbody td { max-width: 32rem; }
 tbody th { width: 11rem; color: var(--faint); font-weight: 400; }
 td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 th.number { text-align: right; }
+th:last-child, td:last-child { padding-right: 0; }
 figure { margin: 1.25rem 0; }
 figcaption { font-weight: 600; margin-bottom: .4rem; }
-svg { display: block; max-width: 100%; height: auto; color: var(--text); }
-svg .bar { fill: var(--accent); }
-svg .value { fill: var(--faint); }
-svg .axis { stroke: var(--line); }
+.bars { display: grid; grid-template-columns: fit-content(26rem) minmax(5rem, 1fr) auto;
+  column-gap: .75rem; row-gap: .3rem; margin: 0; font-size: .85rem; }
+.bars div { display: grid; grid-template-columns: subgrid; grid-column: 1 / -1;
+  align-items: center; }
+.bars dt { grid-area: 1 / 1; text-align: right; overflow-wrap: anywhere;
+  font-family: ui-monospace, monospace; }
+.bars dd { margin: 0; }
+.bars .bar { grid-area: 1 / 2; }
+.bars .value { grid-area: 1 / 3; text-align: right; color: var(--faint); white-space: nowrap;
+  font-variant-numeric: tabular-nums; }
+svg { display: block; width: 100%; height: .85rem; background: var(--panel); }
+svg rect { fill: var(--accent); }
 details { border: 1px solid var(--line); border-radius: 4px; margin: 0 0 .75rem;
   padding: .6rem .9rem; }
 details details { margin: .75rem 0 0; background: var(--panel); }
+h3 { font-size: 1rem; margin: 1rem 0 .25rem; overflow-wrap: anywhere; }
 summary { cursor: pointer; font-weight: 600; overflow-wrap: anywhere; }
 pre { overflow: auto; max-height: 40rem; font-size: .8rem; line-height: 1.45; margin: .75rem 0 0; }
+pre.copied { background: var(--panel); border: 1px solid var(--line); border-radius: 4px;
+  padding: .6rem .75rem; white-space: pre-wrap; overflow-wrap: anywhere; user-select: all; }
+.program { margin: .5rem 0 1.25rem; }
 footer { margin-top: 3rem; color: var(--faint); font-size: .85rem; }
+@media (max-width: 40rem) {
+  body { padding-top: 1.25rem; }
+  tbody th { width: auto; }
+  td, tbody th { overflow-wrap: anywhere; }
+  table.wide, table.wide tbody, table.wide tr, table.wide td { display: block; }
+  table.wide thead { display: none; }
+  table.wide tr { border-bottom: 1px solid var(--line); padding: .5rem 0; }
+  table.wide td { border: 0; padding: .1rem 0; }
+  table.wide td:empty { display: none; }
+  table.wide td::before { content: attr(data-title) ": "; color: var(--faint); }
+  .bars { grid-template-columns: 1fr auto; }
+  .bars dt { text-align: left; }
+  .bars .bar { grid-area: 2 / 1 / auto / -1; }
+  .bars .value { grid-area: 1 / 2; } }
 """
 
 _SEVERITIES = {"error": "Error", "warning": "Warning", "note": "Note"}
@@ -70,13 +96,30 @@ class PageTable:
 
 
 @dataclass(frozen=True)
+class PageRequest:
+    """Request that a reader copies.
+
+    Attributes:
+      signature: the name of its signature.
+      command: a command for a shell, or the reason why there is none.
+      is_command: whether it is a command.
+      program: the same request as a program.
+    """
+
+    signature: str
+    command: str
+    is_command: bool
+    program: str
+
+
+@dataclass(frozen=True)
 class Fold:
     """Part of a page that the reader can unfold.
 
     Attributes:
       title: the visible title.
       paragraphs: the paragraphs inside.
-      chart: the SVG text of a `bar_chart`.
+      chart: the text of a `bar_chart`.
       stablehlo: the text of a module, folded once more.
       is_open: whether it is unfolded at first.
     """
@@ -97,7 +140,8 @@ class Page:
       findings: severity, text and remedy of each finding, the worst first.
       summary: titles and texts.
       tables: the tables.
-      charts: SVG texts of `bar_chart`.
+      requests: calls of the signatures.
+      charts: texts of `bar_chart`.
       modules: the folded parts, about modules.
     """
 
@@ -106,6 +150,7 @@ class Page:
     findings: Sequence[tuple[str, str, str]] = ()
     summary: Sequence[tuple[str, str]] = ()
     tables: Sequence[PageTable] = ()
+    requests: Sequence[PageRequest] = ()
     charts: Sequence[str] = ()
     modules: Sequence[Fold] = ()
 
@@ -124,6 +169,7 @@ def render(page: Page) -> str:
         f'<p class="subtitle">{html_text(page.subtitle)}</p></header>\n<main>\n',
         *_render_findings(page),
         *_render_summary(page),
+        *_render_requests(page),
         *(part for table in page.tables for part in _render_table(table)),
         *(["<h2>Sizes</h2>\n", *page.charts] if any(page.charts) else []),
         *(["<h2>Modules</h2>\n"] if page.modules else []),
@@ -162,14 +208,35 @@ def _render_table(table: PageTable) -> Iterator[str]:
     classes = [
         ' class="number"' if i == table.number_column else "" for i in range(len(table.head))
     ]
-    yield f'<h2>{html_text(table.title)}</h2>\n<div class="scrolls"><table>\n<thead><tr>'
+    # On a narrow screen each row of a wide table becomes a block.
+    is_wide = len(table.head) > 3
+    kind = ' class="wide"' if is_wide else ""
+    yield f'<h2>{html_text(table.title)}</h2>\n<div class="scrolls"><table{kind}>\n<thead><tr>'
     for kind, title in zip(classes, table.head, strict=True):
         yield f'<th scope="col"{kind}>{html_text(title)}</th>'
     yield "</tr></thead>\n<tbody>\n"
     for row in table.rows:
-        cells = [f"<td{kind}>{html_text(c)}</td>" for kind, c in zip(classes, row, strict=True)]
+        cells = []
+        for kind, title, cell in zip(classes, table.head, row, strict=True):
+            name = f' data-title="{html_text(title)}"' if is_wide else ""
+            cells.append(f"<td{kind}{name}>{html_text(cell)}</td>")
         yield f"<tr>{''.join(cells)}</tr>\n"
     yield "</tbody></table></div>\n"
+
+
+def _render_requests(page: Page) -> Iterator[str]:
+    if not page.requests:
+        return
+    yield "<h2>A request to copy</h2>\n"
+    yield "<p>It works once TensorFlow Serving runs with this model. A click selects all of it."
+    yield "</p>\n"
+    for request in page.requests:
+        if len(page.requests) > 1:
+            yield f"<h3>{html_text(request.signature)}</h3>\n"
+        text = html_text(request.command)
+        yield f'<pre class="copied">{text}</pre>\n' if request.is_command else f"<p>{text}</p>\n"
+        yield '<details class="program"><summary>In Python, over gRPC</summary>'
+        yield f'<pre class="copied">{html_text(request.program)}</pre></details>\n'
 
 
 def _render_fold(fold: Fold) -> Iterator[str]:
@@ -180,15 +247,6 @@ def _render_fold(fold: Fold) -> Iterator[str]:
         yield "<details><summary>StableHLO</summary>"
         yield f'<pre tabindex="0">{html_text(fold.stablehlo)}</pre></details>\n'
     yield "</details>\n"
-
-
-_WIDTH, _VALUES = 900, 110
-_ROW, _BAR = 26, 14
-_MAX_LABEL_LENGTH = 56
-_LETTER = 7.5
-"""Width of a letter of a label in pixels: 0.55 to 0.61 of the font size, 12."""
-_MARGIN = 10
-_MIN_BAR = 2.0
 
 
 def largest(
@@ -221,59 +279,24 @@ def html_text(text: str) -> str:
 def bar_chart(
     title: str, bars: Sequence[tuple[str, int]], write: Callable[[int], str] = in_units
 ) -> str:
-    """Draws horizontal bars that share a scale, as SVG; "" for no bars.
+    """Draws horizontal bars that share a scale; "" for no bars.
 
     Args:
-      title: the quantity and its unit; screen readers read it, too.
+      title: the quantity and its unit.
       bars: labels and lengths, from the top.
       write: formats a length.
     """
     if not bars:
         return ""
-    labels = [_shorten(printable(label)) for label, _ in bars]
-    left = _MARGIN + _LETTER * max(map(_count_letters, labels)) + _MARGIN
-    scale = (_WIDTH - left - _VALUES) / max(size for _, size in bars)
-    height = len(bars) * _ROW
-    texts = [f"{label}: {write(size)}" for label, size in bars]
-    description = html_text(f"{title}. {'; '.join(texts)}")
+    longest = max(size for _, size in bars)
     rows = "".join(
-        _draw_bar(i * _ROW + _ROW / 2, left, max(size * scale, _MIN_BAR), label, text, write(size))
-        for i, ((_, size), label, text) in enumerate(zip(bars, labels, texts, strict=True))
+        f"<div><dt>{html_text(label)}</dt>"
+        '<dd class="bar"><svg aria-hidden="true">'
+        f'<rect width="{max(100 * size / longest, 0.3):.1f}%" height="100%"/></svg></dd>'
+        f'<dd class="value">{html_text(write(size))}</dd></div>\n'
+        for label, size in bars
     )
     return (
-        f"<figure><figcaption>{html_text(title)}</figcaption>"
-        f'<svg viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" role="img" '
-        f'aria-label="{description}">'
-        f'<line class="axis" x1="{left:g}" y1="0" x2="{left:g}" y2="{height}" stroke="#8a94a3"/>'
-        f"{rows}</svg></figure>\n"
-    )
-
-
-def _shorten(label: str) -> str:
-    # In the middle, because both ends of a path identify it.
-    if _count_letters(label) <= _MAX_LABEL_LENGTH:
-        return label
-    half = (_MAX_LABEL_LENGTH - 1) // 2
-    first, last = label, label
-    while _count_letters(first) > half:
-        first = first[:-1]
-    while _count_letters(last) > half:
-        last = last[1:]
-    return f"{first}\u2026{last}"
-
-
-def _count_letters(label: str) -> int:
-    # East Asian letters are twice as wide.
-    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in label)
-
-
-def _draw_bar(middle: float, left: float, length: float, label: str, title: str, value: str) -> str:
-    return (
-        f"<g><title>{html_text(title)}</title>"
-        f'<text class="label" x="{left - _MARGIN:g}" y="{middle:g}" dy="0.35em" text-anchor="end" '
-        f'font-family="monospace" font-size="12" fill="currentColor">{html_text(label)}</text>'
-        f'<rect class="bar" x="{left:g}" y="{middle - _BAR / 2:g}" width="{length:.1f}" '
-        f'height="{_BAR}" fill="#2f6fb0"/>'
-        f'<text class="value" x="{left + length + 8:.1f}" y="{middle:g}" dy="0.35em" '
-        f'font-size="13" fill="currentColor">{html_text(value)}</text></g>'
+        f"<figure><figcaption>{html_text(title)}</figcaption>\n"
+        f'<dl class="bars">\n{rows}</dl></figure>\n'
     )

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from jax2tf_bridge.cli._commands import (
     exported_path,
 )
 from jax2tf_bridge.cli._console import Console
-from jax2tf_bridge.cli._html import Fold, Page, PageTable, bar_chart, largest, render
+from jax2tf_bridge.cli._html import Fold, Page, PageRequest, PageTable, bar_chart, largest, render
 from jax2tf_bridge.errors import BridgeError
 from jax2tf_bridge.inspecting import (
     Inspection,
@@ -76,6 +76,7 @@ _WRITTEN_WITH = "its file was written with vjp_order="
 _MAX_ROWS = 200
 """Maximum number of rows of a table, and of modules."""
 
+_MAX_REQUESTS = 20
 _MAX_MODULE_TEXTS = 50
 _MAX_CHARACTERS = 200_000
 _SECONDS = 120
@@ -190,7 +191,20 @@ def _format_rest(request: ExampleRequest) -> str:
 
 def _make_page(inspection: Inspection) -> str:
     texts = _print_modules(inspection.modules)
-    return render(_PAGES[inspection.kind](inspection.as_json(), texts))
+    page = _PAGES[inspection.kind](inspection.as_json(), texts)
+    return render(replace(page, requests=_list_requests(inspection)))
+
+
+def _list_requests(inspection: Inspection) -> list[PageRequest]:
+    """Lists the requests of a SavedModel; none if its sidecar or its constraints prevent them."""
+    try:
+        requests = inspection.requests
+    except (BridgeError, OSError):
+        return []
+    return [
+        PageRequest(name, str(request), not request.rest_problem, request.python())
+        for name, request in [*requests.items()][:_MAX_REQUESTS]
+    ]
 
 
 @dataclass(frozen=True)
