@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 K = TypeVar("K")
 V = TypeVar("V")
 
-Unit: TypeAlias = Literal["B", "export", "trial"]
+Unit: TypeAlias = Literal["B", "export", "size", "trial"]
 
 Advance: TypeAlias = Callable[[int], None]
 """Function that adds progress: a number of bytes or of pieces of work."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
-import json
 import math
 import os
 import sys
@@ -14,21 +13,23 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jax2tf_bridge._utils import TIME_TICKS, PlotAxis, nearest_ticks, printable
+from jax2tf_bridge._utils import TIME_TICKS, PlotAxis, nearest_ticks
 from jax2tf_bridge.cli._commands import (
     NOT_NEGATIVE,
     POSITIVE,
     Command,
     UsageError,
     UserCodeError,
+    add_json,
     check_output,
     current_folder_first,
     exported_path,
     import_reference,
+    print_json,
     read_example,
     split_assignment,
 )
-from jax2tf_bridge.cli._console import Console, for_command_line, quiet_tensorflow
+from jax2tf_bridge.cli._console import Console, for_command_line, quiet_tensorflow, show_report
 from jax2tf_bridge.errors import BridgeError
 from jax2tf_bridge.saved_model import needs_x64, read_sidecar
 from jax2tf_bridge.serve_checking import (
@@ -151,7 +152,7 @@ def _add_verify_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plot", type=Path, metavar="FILE.svg", help="measure latency, and draw it over size"
     )
-    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+    add_json(parser, "print the results as JSON")
 
 
 def _read_tolerance(text: str) -> float:
@@ -179,7 +180,7 @@ def _add_serve_check_options(parser: argparse.ArgumentParser) -> None:
         help="an interpreter with TensorFlow to run it with; by default one in the cache, "
         "~/.cache/jax2tf-bridge, which is made by uv or pip when it is first needed",
     )
-    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+    add_json(parser, "print the results as JSON")
     load = parser.add_argument_group("options for --load")
     load.add_argument(
         "--load", action="store_true", help="serve the model, call it, and measure the answers"
@@ -305,9 +306,16 @@ def _verify(options: argparse.Namespace, console: Console) -> None:
         title = f"{options.directory.absolute().name}: latency of {report.signature}"
         variable = report.latency_over or "size"
         options.plot.write_text(_plot_latency(title, variable, report.latencies))
-    print(printable(json.dumps(report.as_json(), indent=2) if options.json else str(report)))
+    _show(report, options)
     if report.problem is not None:
         raise BridgeError(report.problem)
+
+
+def _show(report: Any, options: argparse.Namespace) -> None:
+    if options.json:
+        print_json(report.as_json())
+    else:
+        show_report(str(report))
 
 
 def _check_plot(options: argparse.Namespace) -> None:
@@ -418,7 +426,7 @@ def _serve_check(options: argparse.Namespace, console: Console) -> None:
         verb = "is" if len(needless) == 1 else "are"
         raise UsageError(f"{', '.join(needless)} {verb} for a load test: add --load")
     outcome = run_serve_check(options.directory, options.tensorflow, options.python, console.step)
-    print(printable(json.dumps(outcome.as_json(), indent=2) if options.json else str(outcome)))
+    _show(outcome, options)
     if outcome.problem is not None:
         raise BridgeError(outcome.problem)
 
@@ -451,7 +459,7 @@ def _measure_load(options: argparse.Namespace, console: Console) -> None:
     report = run_measure_load(options.directory, load_options, console.step)
     if options.plot is not None:
         options.plot.write_text(report.plot())
-    print(printable(json.dumps(report.as_json(), indent=2) if options.json else str(report)))
+    _show(report, options)
     if report.problem is not None:
         raise BridgeError(report.problem)
 

@@ -10,7 +10,7 @@ import pkgutil
 import sys
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -18,9 +18,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from jax2tf_bridge._utils import did_you_mean
+from jax2tf_bridge._utils import did_you_mean, printable
 from jax2tf_bridge.cli._console import Console, first_line
 from jax2tf_bridge.errors import BridgeError, FileFormatError
+from jax2tf_bridge.inspecting import inspect
 from jax2tf_bridge.saved_model import SERVING_DEFAULT
 from jax2tf_bridge.storage import AnyPath, StoragePath, as_path
 from jax2tf_bridge.targets import Target
@@ -75,6 +76,28 @@ def add_output(
     parser.add_argument(
         "-o", "--output", type=as_path, metavar=metavar, help=text, required=required
     )
+
+
+_JSON_OF_OUTPUT = "print JSON about what was written, as inspect --json does"
+
+
+def add_json(parser: argparse.ArgumentParser, text: str = _JSON_OF_OUTPUT) -> None:
+    """Adds --json."""
+    parser.add_argument("--json", action="store_true", help=text)
+
+
+def print_json(value: Any) -> None:
+    """Prints a value as JSON."""
+    print(printable(json.dumps(value, indent=2)))
+
+
+def report_output(options: argparse.Namespace, output: AnyPath, lines: Iterable[str]) -> None:
+    """Prints the lines; with --json, what `inspect --json` prints about the output."""
+    if options.json:
+        print_json(inspect(output).as_json())
+        return
+    for line in lines:
+        print(printable(line))
 
 
 def add_target(parser: argparse.ArgumentParser, release: str) -> None:

@@ -11,19 +11,69 @@ import gc
 import json
 import logging
 import os
+import re
 import shlex
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TextIO
 
-from jax2tf_bridge._utils import one_line
+from jax2tf_bridge._utils import one_line, printable
 from jax2tf_bridge.errors import Argument, Blank, Message, MissingDependencyError
 from jax2tf_bridge.portable import AUTO
 
 PROGRAM = "jax2tf-bridge"
+
+
+_BOLD, _RED, _YELLOW, _CYAN = "1", "1;31", "1;33", "1;36"
+_COLORS = {"error": _RED, "warning": _YELLOW, "note": _CYAN}
+_LABEL = re.compile(r"^(error|warning|note)(?=: )", re.MULTILINE)
+_NOT_SOUND = re.compile(r"\bNOT SOUND(?=: )")
+_TITLE = re.compile(r"\A[^,:\n]+|^(?:signature|module) [^,(\n]+", re.MULTILINE)
+_HELP_TITLE = re.compile(r"^(?:usage|[a-z][^\n:]*)(?=:(?: jax2tf|\n))", re.MULTILINE)
+_STEP_SECONDS = 1.0
+"""Time after which a step shows how long it has taken, and then between updates."""
+
+
+def has_color(stream: TextIO) -> bool:
+    """Returns whether to write colors: NO_COLOR and FORCE_COLOR decide before the terminal does."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def _paint(text: str, color: str) -> str:
+    return f"\x1b[{color}m{text}\x1b[0m"
+
+
+def show_report(text: str, *, has_title: bool = True) -> None:
+    """Prints a report to stdout; on a terminal its titles are bold, and its problems colored.
+
+    Args:
+      text: the report, in which `printable` has not yet been applied.
+      has_title: whether the first line is a title.
+    """
+    text = printable(text)
+    if has_color(sys.stdout):
+        if has_title:
+            text = _TITLE.sub(lambda match: _paint(match[0], _BOLD), text)
+        text = _LABEL.sub(lambda match: _paint(match[0], _COLORS[match[0]]), text)
+        text = _NOT_SOUND.sub(lambda match: _paint(match[0], _RED), text)
+    print(text)
+
+
+def paint_help(text: str) -> str:
+    r"""Makes the titles of a help text bold.
+
+    >>> paint_help("usage: jax2tf-bridge [-h]\n\noptions:\n  -h  help")
+    '\x1b[1musage\x1b[0m: jax2tf-bridge [-h]\n\n\x1b[1moptions\x1b[0m:\n  -h  help'
+    """
+    return _HELP_TITLE.sub(lambda match: _paint(match[0], _BOLD), text)
 
 
 class Console:
@@ -35,24 +85,33 @@ class Console:
 
     def error(self, text: str) -> None:
         """Prints the reason why the command fails, in one line."""
-        print(f"{PROGRAM}: error: {one_line(text)}", file=sys.stderr, flush=True)
+        self._print_labeled("error", text)
 
     def note(self, text: str) -> None:
         """Prints a note about a command that succeeds, in one line."""
-        print(f"{PROGRAM}: note: {one_line(text)}", file=sys.stderr, flush=True)
+        self._print_labeled("note", text)
+
+    def _print_labeled(self, label: str, text: str) -> None:
+        shown = _paint(label, _COLORS[label]) if has_color(sys.stderr) else label
+        line = f"{PROGRAM}: {shown}: {one_line(text)}"
+        if sys.stderr.isatty():
+            from tqdm import tqdm
+
+            tqdm.write(line, file=sys.stderr)  # above the current step, if there is one
+        else:
+            print(line, file=sys.stderr, flush=True)
 
     @contextlib.contextmanager
     def step(self, text: str) -> Iterator[None]:
-        """Shows the current step; with `verbose`, its time afterwards."""
-        on_terminal = sys.stderr.isatty()
+        """Shows the current step, and how long it takes; with `verbose`, its time afterwards."""
         begun = time.monotonic()
-        if on_terminal:
-            print(f"{text} ...", end="", file=sys.stderr, flush=True)
         try:
-            yield
+            if sys.stderr.isatty():
+                with _showing(text):
+                    yield
+            else:
+                yield
         finally:
-            if on_terminal:
-                print("\r\x1b[K", end="", file=sys.stderr, flush=True)
             if self.verbose:
                 seconds = time.monotonic() - begun
                 print(f"{PROGRAM}: {text}: {seconds:.1f} s", file=sys.stderr, flush=True)
@@ -78,6 +137,38 @@ class Console:
                 yield
             except MissingDependencyError as e:
                 raise MissingDependencyError(e.package, e.extra, f"{PROGRAM} {command}") from e
+
+
+@contextlib.contextmanager
+def _showing(text: str) -> Iterator[None]:
+    """Shows a step on the terminal, with its time from the first second on.
+
+    Progress bars inside the step are shown below it.
+    """
+    # Imported late: without a terminal nothing is shown.
+    from tqdm import tqdm
+
+    ended = threading.Event()
+    with tqdm(
+        desc=f"{text} ...",
+        bar_format="{desc}",
+        leave=False,
+        file=sys.stderr,
+        dynamic_ncols=True,
+    ) as line:
+
+        def update() -> None:
+            while not ended.wait(_STEP_SECONDS):
+                line.bar_format = "{desc} {elapsed}"
+                line.refresh()
+
+        clock = threading.Thread(target=update, daemon=True)
+        clock.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            clock.join()
 
 
 def quiet_tensorflow(*, debug: bool, is_timed: bool) -> None:

@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from jax2tf_bridge._utils import printable
 from jax2tf_bridge.cli._commands import (
     NAMED_PATH,
     Command,
     NamedPath,
     UsageError,
+    add_json,
     add_output,
     check_output,
     map_signatures,
     named_path,
+    report_output,
 )
 from jax2tf_bridge.cli._console import Console
 from jax2tf_bridge.errors import FileFormatError
@@ -83,6 +84,7 @@ def _add_litert_options(parser: argparse.ArgumentParser) -> None:
         action="store_false",
         help="do not run the model once in LiteRT and compare it with TensorFlow",
     )
+    add_json(parser)
 
 
 def _write_litert(options: argparse.Namespace, console: Console) -> None:
@@ -103,7 +105,7 @@ def _write_litert(options: argparse.Namespace, console: Console) -> None:
             representative_data=data,
             verify=options.verify,
         )
-    print(printable(str(model)))
+    report_output(options, output, [str(model)])
 
 
 def _read_signatures(files: list[NamedPath]) -> Any:
@@ -145,6 +147,7 @@ def _add_weights_options(parser: argparse.ArgumentParser) -> None:
         "saved it again; or a file of weights",
     )
     add_output(parser, "FILE", "the msgpack file to write")
+    add_json(parser)
 
 
 def _write_weights(options: argparse.Namespace, console: Console) -> None:
@@ -156,7 +159,8 @@ def _write_weights(options: argparse.Namespace, console: Console) -> None:
         )
     with console.step(f"writing {options.output}"):
         write_weights(options.output, tree)
-    print(printable(f"{options.output}: {len(flatten_state(tree))} weights of {source}"))
+    line = f"{options.output}: {len(flatten_state(tree))} weights of {source}"
+    report_output(options, options.output, [line])
 
 
 LITERT = Command("litert", _LITERT, _LITERT_EXAMPLES, _add_litert_options, _write_litert)

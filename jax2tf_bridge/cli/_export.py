@@ -13,17 +13,19 @@ from types import MappingProxyType
 from typing import Any
 
 from jax2tf_bridge._dtypes import ALL_DTYPES, KEYS, NEED_X64, Kind
-from jax2tf_bridge._utils import did_you_mean, printable
+from jax2tf_bridge._utils import did_you_mean
 from jax2tf_bridge.cli._commands import (
     NOT_NEGATIVE,
     Command,
     UsageError,
     UserCodeError,
+    add_json,
     add_output,
     add_target,
     check_output,
     current_folder_first,
     import_reference,
+    report_output,
     split_assignment,
     target_of,
 )
@@ -111,6 +113,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--x64", action="store_true", help="let JAX use 64 bits")
     add_output(parser, "FILE", "the file to write")
+    add_json(parser)
 
 
 def _run(options: argparse.Namespace, console: Console) -> None:
@@ -153,7 +156,7 @@ def _run(options: argparse.Namespace, console: Console) -> None:
         write_function(options.output, portable)
     for platform, reason in portable.dropped_platforms:
         console.note(f"not for {platform}: {reason}")
-    print(printable(f"{options.output}: {summary(portable)}"))
+    report_output(options, options.output, [f"{options.output}: {summary(portable)}"])
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import os
 import subprocess
 import sys
@@ -20,10 +19,12 @@ from jax2tf_bridge.cli._commands import (
     READABLE,
     Command,
     UsageError,
+    add_json,
     check_output,
     exported_path,
+    print_json,
 )
-from jax2tf_bridge.cli._console import Console
+from jax2tf_bridge.cli._console import Console, show_report
 from jax2tf_bridge.cli._html import Fold, Page, PageRequest, PageTable, bar_chart, largest, render
 from jax2tf_bridge.errors import BridgeError
 from jax2tf_bridge.inspecting import (
@@ -92,10 +93,8 @@ write_texts(Path(sys.argv[1]), int(sys.argv[2]))
 def _add_options(parser: argparse.ArgumentParser) -> None:
     readable = f"{READABLE}, a LiteRT model, or a file of weights"
     parser.add_argument("file", type=exported_path, metavar="PATH", help=readable)
+    add_json(parser, "print JSON; docs/command-line.md has the fields")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument(
-        "--json", action="store_true", help="print JSON; docs/command-line.md has the schema"
-    )
     form.add_argument("--html", type=Path, metavar="FILE", help="write one self-contained page")
     form.add_argument(
         "--check",
@@ -122,15 +121,17 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace, console: Console) -> None:
     if options.request is not None:
-        print(printable(_format_requests(options.file, options.request, options.signature)))
+        _print_requests(options)
         return
     if options.signature is not None:
         raise UsageError("--signature: without --request it does nothing; add --request rest")
     page: Path | None = options.html
     if page is not None:
         check_output(page, "--html")
+        if options.json:
+            raise UsageError("--json prints, and --html writes a page. Remove one of them")
     if options.check:
-        _check(options.file, console)
+        _check(options, console)
         return
     with console.step(f"reading {options.file}"):
         inspection = inspect(options.file)
@@ -139,17 +140,22 @@ def _run(options: argparse.Namespace, console: Console) -> None:
             page.write_text(_make_page(inspection), encoding="utf-8")
         print(printable(f"{page}: a page about {options.file}"))
     elif options.json:
-        print(json.dumps(inspection.as_json(), indent=2))
+        print_json(inspection.as_json())
     else:
-        print(printable(inspection.text(options.ops)))
+        show_report(inspection.text(options.ops))
 
 
-def _check(path: AnyPath, console: Console) -> None:
+def _check(options: argparse.Namespace, console: Console) -> None:
+    path: AnyPath = options.file
     if not path.is_dir():
         raise UsageError(f"--check: {path} is not a folder; name a version that publish wrote")
     with console.step(f"reading {path}"):
         manifest = check_published(path, contents=True)
-    if manifest is None:
+    if options.json:
+        files = None if manifest is None else len(manifest.files)
+        published = None if manifest is None else manifest.published.isoformat()
+        print_json({"path": str(path), "files": files, "published": published})
+    elif manifest is None:
         console.note(f"only a version that publish wrote, and nothing changed, has {MANIFEST}")
         print(printable(f"{path}: complete; it has no manifest to compare its files with"))
     else:
@@ -157,32 +163,40 @@ def _check(path: AnyPath, console: Console) -> None:
         print(printable(f"{path}: {len(manifest.files)} files, as they were published {date} UTC"))
 
 
-def _format_requests(path: AnyPath, protocol: str, signature: str | None) -> str:
-    """Formats the requests of a SavedModel, with comments if there are several.
+def _print_requests(options: argparse.Namespace) -> None:
+    """Prints the requests of a SavedModel, with comments if there are several.
 
     Raises:
-      UsageError: `path` is a file, or there is no such signature.
+      UsageError: the path is a file, or there is no such signature.
       BridgeError: there is no request to print; or as for `read_example_requests`.
     """
-    if path.is_file():
-        raise UsageError(f"--request: {path} is a file; name the folder of a SavedModel")
-    requests = read_example_requests(path)
-    if not requests:
-        raise BridgeError(f"{path} has no signatures, so TensorFlow Serving cannot call it.")
-    if signature is not None:
-        if signature not in requests:
-            near = did_you_mean(signature, requests) or f"; it has {some([*requests])}"
-            raise UsageError(f"--signature: {path} has no signature {signature}{near}")
-        requests = {signature: requests[signature]}
-    if protocol == "grpc":
+    requests = _read_requests(options.file, options.signature)
+    if options.request == "grpc":
         texts = {name: request.python() for name, request in requests.items()}
     elif all(request.rest_problem for request in requests.values()):
         raise BridgeError(" ".join(request.rest_problem for request in requests.values()))
     else:
         texts = {name: _format_rest(request) for name, request in requests.items()}
-    if len(texts) == 1:
-        return "".join(texts.values())
-    return "\n\n".join(f"# {name}\n{text}" for name, text in texts.items())
+    if options.json:
+        print_json({"requests": texts})
+    elif len(texts) == 1:
+        print(printable("".join(texts.values())))
+    else:
+        print(printable("\n\n".join(f"# {name}\n{text}" for name, text in texts.items())))
+
+
+def _read_requests(path: AnyPath, signature: str | None) -> Mapping[str, ExampleRequest]:
+    if path.is_file():
+        raise UsageError(f"--request: {path} is a file; name the folder of a SavedModel")
+    requests = read_example_requests(path)
+    if not requests:
+        raise BridgeError(f"{path} has no signatures, so TensorFlow Serving cannot call it.")
+    if signature is None:
+        return requests
+    if signature not in requests:
+        near = did_you_mean(signature, requests) or f"; it has {some([*requests])}"
+        raise UsageError(f"--signature: {path} has no signature {signature}{near}")
+    return {signature: requests[signature]}
 
 
 def _format_rest(request: ExampleRequest) -> str:

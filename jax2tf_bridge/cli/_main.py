@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import itertools
 import os
 import platform
 import re
 import sys
 import traceback
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from importlib import metadata
+from itertools import islice, takewhile
+from pathlib import Path
 from typing import Any, NoReturn
 
 import jax2tf_bridge
 from jax2tf_bridge._utils import did_you_mean
 from jax2tf_bridge.cli import (
     _checks,
+    _completion,
     _conversions,
     _export,
     _inspect,
@@ -31,12 +34,17 @@ from jax2tf_bridge.cli._console import (
     Console,
     first_line,
     for_command_line,
+    has_color,
+    paint_help,
     quiet_tensorflow,
 )
 from jax2tf_bridge.errors import BridgeError, TargetError, get_message
 
 REFUSED, USAGE, PIPE_CLOSED = 1, 2, 141
 """Exit codes other than 0; shells use the last one for SIGPIPE."""
+
+_MAX_SIBLINGS = 1000
+"""Maximum number of files of a folder among which a similar name is looked for."""
 
 _COMMANDS = (
     _export.COMMAND,
@@ -51,6 +59,7 @@ _COMMANDS = (
     _retarget.COMMAND,
     _checks.VERIFY,
     _checks.SERVE_CHECK,
+    _completion.COMMAND,
 )
 
 _DESCRIPTION = """\
@@ -58,6 +67,11 @@ JAX functions for TensorFlow: export where JAX is installed, save where TensorFl
 anywhere. A file connects the two."""
 
 _EPILOG = f"""\
+examples:
+  {PROGRAM} export model:predict --args @model:params 'f32[b,28]' -o predict.jaxfn
+  {PROGRAM} save predict.jaxfn -o predict/1
+  {PROGRAM} inspect predict/1
+
 exit codes: 0 all is well, 1 the bridge refused, 2 the command line is wrong
 {PROGRAM} COMMAND --help shows its options and examples"""
 
@@ -106,6 +120,17 @@ def _is_missing_path(error: Exception, options: argparse.Namespace) -> bool:
     return name in named and not os.path.exists(name)
 
 
+def _suggest_path(name: str) -> str:
+    """Suggests the nearest path beside a missing one, as the end of a message."""
+    path = Path(name)
+    if not path.parent.is_dir():
+        return ""
+    siblings = islice(path.parent.iterdir(), _MAX_SIBLINGS)
+    # Names with the same suffix are similar anyway.
+    near = [path.parent / f.name for f in siblings if did_you_mean(path.stem, [f.stem])]
+    return did_you_mean(str(path), map(str, near))
+
+
 def _describe_error(error: Exception, options: argparse.Namespace) -> str:
     if isinstance(error, UserCodeError | UsageError):
         return str(error)
@@ -115,7 +140,8 @@ def _describe_error(error: Exception, options: argparse.Namespace) -> str:
         if not str(error).startswith("[Errno "):
             return for_command_line(get_message(error), options)  # the bridge wrote this sentence
         name = f"{error.filename}: " if error.filename else ""
-        return f"{name}{error.strerror}"
+        near = _suggest_path(error.filename) if _is_missing_path(error, options) else ""
+        return f"{name}{error.strerror}{near}"
     return f"{type(error).__name__}: {first_line(error)} (--debug shows all of it)"
 
 
@@ -131,6 +157,16 @@ class _Parser(argparse.ArgumentParser):
         message = re.sub(r": invalid \w+ value: (.*)\Z", r": expected a number. Got: \1", message)
         raise UsageError(f"{message} ({self.prog} --help says more)")
 
+    def print_help(self, file: Any = None) -> None:
+        """Prints the help, with bold titles on a terminal."""
+        stream = file or sys.stdout
+        text = self.format_help()
+        print(paint_help(text) if has_color(stream) else text, end="", file=stream)
+
+    def list_actions(self) -> list[argparse.Action]:
+        """Returns the options and arguments, in the order of the help."""
+        return list(self._actions)
+
     def check_options(self, words: Iterable[str]) -> None:
         """Reports an unknown option before missing required ones."""
         known = [o for action in self._actions for o in action.option_strings]
@@ -140,13 +176,17 @@ class _Parser(argparse.ArgumentParser):
                 self.error(f"no option {name}{did_you_mean(name, known)}")
 
 
-def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Parses the command line; `run` of the result runs the command.
+@dataclass(frozen=True)
+class CommandParser:
+    """Parser of a command; `summary` is the first sentence of its description."""
 
-    Raises:
-      UsageError: it is wrong.
-      SystemExit: after --help and --version.
-    """
+    name: str
+    summary: str
+    parser: _Parser
+
+
+def make_parsers() -> tuple[_Parser, tuple[CommandParser, ...]]:
+    """Makes the parser of the command line, and those of its commands."""
     parser = _Parser(
         prog=PROGRAM,
         description=_DESCRIPTION,
@@ -159,9 +199,20 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     adder = parser.add_subparsers(
         title="commands", dest="command", metavar="COMMAND", parser_class=_Parser
     )
-    commands = {command.name: _add_parser(adder, command) for command in _COMMANDS}
+    return parser, tuple(_add_parser(adder, command) for command in _COMMANDS)
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Parses the command line; `run` of the result runs the command.
+
+    Raises:
+      UsageError: it is wrong.
+      SystemExit: after --help and --version.
+    """
+    parser, parsers = make_parsers()
+    commands = {each.name: each.parser for each in parsers}
     names = ", ".join(commands)
-    before = list(itertools.takewhile(lambda word: word.startswith("-"), argv))
+    before = list(takewhile(lambda word: word.startswith("-"), argv))
     parser.check_options(before)
     if len(before) < len(argv):
         command = argv[len(before)]
@@ -206,10 +257,11 @@ def _add_common(parser: argparse.ArgumentParser, *, default: Any) -> None:
     )
 
 
-def _add_parser(commands: Any, command: Command) -> _Parser:
+def _add_parser(commands: Any, command: Command) -> CommandParser:
+    summary = re.split(r"\.\s|\.\Z", command.description)[0].replace("\n", " ")
     parser: _Parser = commands.add_parser(
         command.name,
-        help=re.split(r"\.\s|\.\Z", command.description)[0],
+        help=summary,
         description=command.description,
         epilog=command.examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -219,4 +271,4 @@ def _add_parser(commands: Any, command: Command) -> _Parser:
     _add_common(parser, default=argparse.SUPPRESS)
     command.add_options(parser)
     parser.set_defaults(run=command.run)
-    return parser
+    return CommandParser(command.name, summary, parser)

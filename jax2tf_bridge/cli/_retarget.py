@@ -8,16 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from jax2tf_bridge._utils import printable
 from jax2tf_bridge.cli._commands import (
     READABLE,
     Command,
     UsageError,
     add_for_converters,
+    add_json,
     add_output,
     add_target,
     check_output,
     exported_path,
+    report_output,
     target_of,
 )
 from jax2tf_bridge.cli._console import Console
@@ -78,6 +79,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="replace an existing SavedModel; without --output, the input",
     )
+    add_json(parser)
 
 
 def _run(options: argparse.Namespace, console: Console) -> None:
@@ -100,7 +102,7 @@ def _run(options: argparse.Namespace, console: Console) -> None:
         retargeted = retarget(portable, target)
         # Stored gradients may be retargeted only now.
         write_function(output, retargeted, vjp_order=len(get_stored_functions(portable)) - 1)
-    print(printable(f"{output}: {summary(retargeted)}"))
+    report_output(options, output, [f"{output}: {summary(retargeted)}"])
 
 
 def _choose_target(options: argparse.Namespace) -> Target:
@@ -175,7 +177,7 @@ def _retarget_directory(options: argparse.Namespace, target: Target, console: Co
     modules = contents.modules
     count = "1 module" if len(modules) == 1 else f"{len(modules)} modules"
     done = "retargeted" if target.xla else "rewritten as TensorFlow's own operations"
-    print(printable(f"{output}: {count} {done}{runs_on}"))
+    report_output(options, output, [f"{output}: {count} {done}{runs_on}"])
 
 
 def _list_releases(folder: Path) -> str:

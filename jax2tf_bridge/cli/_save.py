@@ -16,15 +16,21 @@ from jax2tf_bridge.cli._commands import (
     Example,
     UsageError,
     add_for_converters,
+    add_json,
     add_no_xla,
     add_output,
     map_signatures,
     named_path,
     read_example,
+    report_output,
     split_assignment,
 )
 from jax2tf_bridge.cli._console import Console, for_command_line
-from jax2tf_bridge.cli._versions import add_publishing_options
+from jax2tf_bridge.cli._versions import (
+    JSON_OF_VERSION,
+    add_publishing_options,
+    print_version,
+)
 from jax2tf_bridge.errors import make_path_error
 from jax2tf_bridge.portable import PortableFunction, apply_target
 from jax2tf_bridge.publishing import (
@@ -91,6 +97,7 @@ def _add_save_options(parser: argparse.ArgumentParser) -> None:
         "--overwrite", action="store_true", help="replace the SavedModel that is there"
     )
     _add_common_options(parser)
+    add_json(parser)
 
 
 def _add_publish_options(parser: argparse.ArgumentParser) -> None:
@@ -98,6 +105,7 @@ def _add_publish_options(parser: argparse.ArgumentParser) -> None:
     add_output(parser, "ROOT", "the folder of all versions")
     add_publishing_options(parser)
     _add_common_options(parser)
+    add_json(parser, JSON_OF_VERSION)
 
 
 def _add_common_options(parser: argparse.ArgumentParser) -> None:
@@ -256,6 +264,10 @@ def _publish(options: argparse.Namespace, console: Console) -> None:
             label=options.label,
         )
     _print_notes(published, console, dropped)
+    if options.json:
+        _print_save_notes(published.result, options, console)
+        print_version(options.output, published)
+        return
     _report(published.result, options.output / str(published.version), options, console)
 
 
@@ -283,6 +295,9 @@ def _publish_weights(options: argparse.Namespace, console: Console) -> None:
             note=options.note,
         )
     _print_notes(published, console)
+    if options.json:
+        print_version(options.output, published)
+        return
     path, base = options.output / str(published.version), published.graph_of
     assert base is not None
     print(printable(f"{path}: version {base.name} with the weights in {options.params}"))
@@ -358,12 +373,16 @@ def _make_save_options(options: argparse.Namespace, *, overwrite: bool) -> SaveO
 def _report(
     saved: SavedModel, path: AnyPath, options: argparse.Namespace, console: Console
 ) -> None:
+    _print_save_notes(saved, options, console)
+    if console.verbose and not options.json:
+        print(printable(str(saved.serving_from(path))))
+    lines = [f"{path}: {name}{signature}" for name, signature in saved.signatures.items()]
+    report_output(options, path, lines)
+
+
+def _print_save_notes(saved: SavedModel, options: argparse.Namespace, console: Console) -> None:
     for note in saved.notes:
         console.note(for_command_line(note, options))
-    if console.verbose:
-        print(printable(str(saved.serving_from(path))))
-    for name, signature in saved.signatures.items():
-        print(printable(f"{path}: {name}{signature}"))
 
 
 def _make_signatures(

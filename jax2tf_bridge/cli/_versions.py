@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 import errno
-import json
+from typing import TYPE_CHECKING, Any
 
 from jax2tf_bridge._utils import printable
-from jax2tf_bridge.cli._commands import POSITIVE, Command
-from jax2tf_bridge.cli._console import Console
+from jax2tf_bridge.cli._commands import POSITIVE, Command, add_json, print_json
+from jax2tf_bridge.cli._console import Console, show_report
 from jax2tf_bridge.errors import BridgeError, make_path_error
 from jax2tf_bridge.publishing import (
     CANARY,
     STABLE,
+    NewVersion,
     Version,
     describe_labels,
     list_versions,
@@ -20,7 +21,12 @@ from jax2tf_bridge.publishing import (
     remove_label,
     rollback,
 )
-from jax2tf_bridge.storage import as_path
+from jax2tf_bridge.storage import AnyPath, as_path
+
+if TYPE_CHECKING:
+    from jax2tf_bridge.saving import Published
+
+JSON_OF_VERSION = "print JSON about the new version, as versions --json does"
 
 _VERSIONS = """\
 Lists the versions of a model: number, date, what changed, digests, labels, and what is damaged.
@@ -79,22 +85,20 @@ def _add_versions_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--check", action="store_true", help="read all files, and compare them with the manifests"
     )
-    parser.add_argument(
-        "--json", action="store_true", help="print JSON; docs/command-line.md has the schema"
-    )
+    add_json(parser, "print JSON; docs/command-line.md has the fields")
 
 
 def _list(options: argparse.Namespace, console: Console) -> None:
     with console.step(f"reading {options.root}"):
         versions = list_versions(options.root, contents=options.check)
     if options.json:
-        print(json.dumps([_as_json(version) for version in versions], indent=2))
+        print_json([_as_json(version) for version in versions])
     elif not versions:
         if not options.root.exists():
             raise make_path_error(FileNotFoundError, errno.ENOENT, "does not exist", options.root)
         console.note(f"{options.root} has no version")
     else:
-        print(printable("\n".join(map(str, versions))))
+        show_report("\n".join(map(str, versions)), has_title=False)
     unsound = [str(version.number) for version in versions if version.problem]
     if unsound and options.check:
         raise BridgeError(f"{options.root}: not sound: {', '.join(unsound)}")
@@ -108,6 +112,12 @@ def _as_json(version: Version) -> dict[str, object]:
     }
 
 
+def print_version(root: AnyPath, new: NewVersion[Any] | Published) -> None:
+    """Prints a new version as JSON: as in `versions --json`, with what else changed."""
+    (version,) = (v for v in list_versions(root) if v.number == new.version)
+    print_json({**_as_json(version), "removed": list(new.removed), "notes": list(new.notes)})
+
+
 def _add_rollback_options(parser: argparse.ArgumentParser) -> None:
     _add_root(parser)
     parser.add_argument(
@@ -117,6 +127,7 @@ def _add_rollback_options(parser: argparse.ArgumentParser) -> None:
         help="the version to go back to; by default the newest sound one before this content",
     )
     add_publishing_options(parser)
+    add_json(parser, JSON_OF_VERSION)
 
 
 def _roll_back(options: argparse.Namespace, console: Console) -> None:
@@ -130,7 +141,10 @@ def _roll_back(options: argparse.Namespace, console: Console) -> None:
         console.note(f"removed the versions {', '.join(map(str, new.removed))}")
     if new.labels:
         console.note(describe_labels(new.path.parent, new.labels))
-    print(printable(f"{options.root / str(new.version)}: the content of version {new.result}"))
+    if options.json:
+        print_version(options.root, new)
+    else:
+        print(printable(f"{options.root / str(new.version)}: the content of version {new.result}"))
 
 
 def _add_promote_options(parser: argparse.ArgumentParser) -> None:
@@ -149,6 +163,7 @@ def _add_promote_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--to", default=STABLE, metavar="LABEL", help=f"the label that it gets (default {STABLE})"
     )
+    add_json(parser, "print JSON: the versions by their labels")
 
 
 def _promote(options: argparse.Namespace, console: Console) -> None:
@@ -156,6 +171,9 @@ def _promote(options: argparse.Namespace, console: Console) -> None:
         labels = remove_label(options.root, options.remove)
     else:
         labels = promote(options.root, options.version, to=options.to)
+    if options.json:
+        print_json({"labels": dict(sorted(labels.items()))})
+        return
     for label, number in sorted(labels.items()):
         print(printable(f"{options.root / str(number)}: {label}"))
 

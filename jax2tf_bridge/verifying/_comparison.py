@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge._dtypes import kind_of
+from jax2tf_bridge._utils import progress_bar
 from jax2tf_bridge.comparing import (
     DRAWS,
     PlausibleInputs,
@@ -247,7 +248,10 @@ class ComparedPair:
             for name, aval in self._outputs.items()
         }
         # Both compilers release Python's lock, so that they run in parallel.
-        with ThreadPoolExecutor(1) as pool:
+        with (
+            ThreadPoolExecutor(1) as pool,
+            progress_bar("comparing", len(samples), "size") as advance,
+        ):
             for sizes in samples:
                 inputs = self.draw(sizes)
                 cotangents = self._draw_cotangents(sizes) if sizes in with_gradients else {}
@@ -271,6 +275,7 @@ class ComparedPair:
                         dtype = self.portable.in_avals[i].dtype
                         differences[key] = make_difference("gradient", label, dtype, tolerance)
                     differences[key].add(jax_gradient, tf_gradient, sizes, scale)
+                advance(1)
         return list(differences.values())
 
     def draw(self, sizes: Sizes) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import tensorflow as tf
 
-from jax2tf_bridge._utils import unknown_name_text
+from jax2tf_bridge._utils import progress_bar, unknown_name_text
 from jax2tf_bridge.errors import Argument, BridgeError, Message, ShapeError
 from jax2tf_bridge.loading import LoadedFunction, load
 from jax2tf_bridge.saved_model import (
@@ -164,14 +164,17 @@ def _measure_latency(
         return None, [pair.latency(None, {}, rounds)]
     variable = sampler.variables[0]
     latencies = []
-    for size in batch_sizes or LATENCY_SIZES:
-        try:
-            sizes = sampler.with_sizes({variable: size})
-        except ShapeError:
-            if batch_sizes:
-                raise
-            continue  # this power of two is not allowed
-        latencies.append(pair.latency(size, sizes, rounds))
+    measured = batch_sizes or LATENCY_SIZES
+    with progress_bar("measuring", len(measured), "size") as advance:
+        for size in measured:
+            try:
+                sizes = sampler.with_sizes({variable: size})
+            except ShapeError:
+                if batch_sizes:
+                    raise
+            else:  # other powers of two are not allowed
+                latencies.append(pair.latency(size, sizes, rounds))
+            advance(1)
     return variable, latencies
 
 

@@ -44,6 +44,8 @@ Ok = Callable[..., str]
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs the command with these words in `tmp_path`."""
     monkeypatch.chdir(tmp_path)
+    for name in ("FORCE_COLOR", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
 
     def run_command(*words: str | Path) -> Ended:
         capsys.readouterr()

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import jax2tf_bridge
-from jax2tf_bridge._utils import one_line
+from jax2tf_bridge._utils import one_line, progress_bar
 
 # Private: a command is made to fail, and steps are timed without one.
-from jax2tf_bridge.cli import _inspect, main
-from jax2tf_bridge.cli._console import Console
+from jax2tf_bridge.cli import _console, _inspect, main
+from jax2tf_bridge.cli._console import Console, show_report
+from jax2tf_bridge.cli._main import make_parsers, parse
 from jax2tf_bridge.errors import MissingDependencyError
 from jax2tf_bridge.serialization import write_function
+from jax2tf_bridge.weights import write_weights
 from tests.cli.conftest import FINDS_PACKAGES, Ok, Run
 from tests.fresh_process import run_python
+from tests.saved_model.by_hand import Call, Model
 from tests.serialization.records import simple
 
 COMMANDS = ("export", "save", "litert", "inspect", "retarget", "serve-check")
@@ -34,13 +41,15 @@ COMMANDS = ("export", "save", "litert", "inspect", "retarget", "serve-check")
         (
             [],
             "a command is missing: one of export, save, publish, versions, rollback, promote, "
-            "litert, weights, inspect, retarget, verify, serve-check ({} --help says more)",
+            "litert, weights, inspect, retarget, verify, serve-check, completion "
+            "({} --help says more)",
         ),
         (["exprot"], "no command exprot: did you mean export? ({} --help says more)"),
         (
             ["zzz"],
             "no command zzz: there are export, save, publish, versions, rollback, promote, "
-            "litert, weights, inspect, retarget, verify, serve-check ({} --help says more)",
+            "litert, weights, inspect, retarget, verify, serve-check, completion "
+            "({} --help says more)",
         ),
         (["--verbos", "save"], "no option --verbos: did you mean --verbose? ({} --help says more)"),
         (
@@ -99,12 +108,87 @@ def test_usage_errors(run: Run, words: list[str], error: str) -> None:
     assert ended.error == error.format("jax2tf-bridge")
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_has_an_example(ok: Ok, command: str) -> None:
+def _examples(text: str) -> list[list[str]]:
+    """Returns the words of each command in a help text, without what a pipe or a file gets."""
+    lines = re.findall(r"^  jax2tf-bridge (.+)$", re.sub(r"\\\n\s*", "", text), re.MULTILINE)
+    words = [shlex.split(line) for line in lines]
+    return [list(itertools.takewhile(lambda word: word not in "|>", each)) for each in words]
+
+
+@pytest.mark.parametrize("command", [command.name for command in make_parsers()[1]])
+def test_help_has_examples_that_can_be_pasted(ok: Ok, command: str) -> None:
     text = ok(command, "--help")
     assert text.startswith(f"usage: jax2tf-bridge {command} ")
-    assert f"\n  jax2tf-bridge {command} " in text
-    assert "example" in text
+    examples = _examples(text)
+    assert examples
+    for words in examples:
+        assert words[0] == command
+        assert parse(words).command == command
+
+
+def test_cheap_examples_of_the_help_run(ok: Ok) -> None:
+    write_function("predict.jaxfn", simple())
+    write_weights("weights.msgpack", {"w": np.ones(3, np.float32)})
+    Model({"main": [Call(simple().module.data, platforms=["CPU"]).node()]}).write(
+        Path("predict", "1")
+    )
+    count = 0
+    for command in ("inspect", "completion"):
+        for words in _examples(ok(command, "--help")):
+            if "--html" not in words and "predict.tflite" not in words:
+                assert ok(*words)
+                count += 1
+    assert count == 7
+
+
+COLORED = {"FORCE_COLOR": "1"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "is_terminal", "is_colored"),
+    [
+        ({}, False, False),
+        ({}, True, True),
+        ({"NO_COLOR": "1"}, True, False),
+        ({"NO_COLOR": "", "TERM": "dumb"}, True, False),
+        (COLORED, False, True),
+        ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, True, False),
+        ({"FORCE_COLOR": "1", "TERM": "dumb"}, False, True),
+    ],
+)
+def test_colors(
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    is_terminal: bool,
+    is_colored: bool,
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal, raising=False)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal, raising=False)
+    write_function("f.jaxfn", simple())
+    out = run("inspect", "f.jaxfn").out
+    assert out.startswith("\x1b[1mf\x1b[0m, in f.jaxfn\n" if is_colored else "f, in f.jaxfn\n")
+    assert run("--help").out.startswith("\x1b[1musage\x1b[0m: " if is_colored else "usage: ")
+    error = run("inspect", "gone").err
+    label = "\x1b[1;31merror\x1b[0m" if is_colored else "error"
+    assert error.endswith(f"jax2tf-bridge: {label}: gone: No such file or directory\n")
+    assert "\x1b" not in run("inspect", "f.jaxfn", "--json").out
+
+
+def test_colors_of_a_report(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    show_report(
+        "a/1, a model\n\nwarning: note: slow\nsignature f(x) -> (y)\nmodule 0, f\n error: x"
+    )
+    assert capsys.readouterr().out == (
+        "\x1b[1ma/1\x1b[0m, a model\n\n\x1b[1;33mwarning\x1b[0m: note: slow\n"
+        "\x1b[1msignature f\x1b[0m(x) -> (y)\n\x1b[1mmodule 0\x1b[0m, f\n error: x\n"
+    )
+    show_report("1  model\n2  model  NOT SOUND: \x1b[0m", has_title=False)
+    assert capsys.readouterr().out == ("1  model\n2  model  \x1b[1;31mNOT SOUND\x1b[0m: \\x1b[0m\n")
 
 
 def test_help_and_version(ok: Ok) -> None:
@@ -134,7 +218,7 @@ def test_starting_imports_neither_jax_nor_tensorflow() -> None:
     code = """
     import sys
     from jax2tf_bridge.cli import main
-    for words in ("--version", "export --help"):
+    for words in ("--version", "export --help", "completion bash"):
         assert main(words.split()) == 0, words
     loaded = {"jax", "jaxlib", "tensorflow", "z3"} & set(sys.modules)
     assert not loaded, loaded
@@ -248,11 +332,57 @@ def test_steps_are_shown_on_a_terminal_and_gone_afterwards(
         assert capsys.readouterr().err == ""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     with Console().step("working"):
-        assert capsys.readouterr().err == "working ..."
-    assert capsys.readouterr().err == "\r\x1b[K"
+        assert capsys.readouterr().err.strip() == "working ..."
+    assert capsys.readouterr().err.strip() == ""
     with pytest.raises(ValueError, match="x"), Console(verbose=True).step("working"):
         raise ValueError("x")
-    assert capsys.readouterr().err == "working ...\r\x1b[Kjax2tf-bridge: working: 0.0 s\n"
+    assert re.fullmatch(
+        r"\s*working ...\s+jax2tf-bridge: working: 0.0 s\n", capsys.readouterr().err
+    )
+
+
+def test_long_steps_show_their_time_beside_bars_and_notes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(_console, "_STEP_SECONDS", 0.01)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    def wait_for(*texts: str) -> None:
+        seen = ""
+        end = time.monotonic() + 30
+        while any(text not in seen for text in texts):
+            seen += capsys.readouterr().err
+            assert time.monotonic() < end, seen[-80:]
+            time.sleep(0.01)
+
+    with Console().step("working"):
+        wait_for("\rworking ... 00:0")
+        with progress_bar("trying", 3, "trial") as advance:
+            advance(1)
+            wait_for("trying: ", "\rworking ... 00:0")
+        Console().note("a note")
+        wait_for("\rjax2tf-bridge: note: a note\n", "\rworking ... 00:0")
+    capsys.readouterr()
+    time.sleep(0.05)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_similar_path_is_suggested(run: Run) -> None:
+    Path("folder").mkdir()
+    for name in ("predict.jaxfn", "folder/other.jaxfn"):
+        Path(name).touch()
+    for wrong, right in (
+        ("predct.jaxfn", "predict.jaxfn"),
+        ("folder/othr.jaxfn", "folder/other.jaxfn"),
+    ):
+        ended = run("inspect", wrong)
+        assert (ended.code, ended.error) == (
+            2,
+            f"{wrong}: No such file or directory: did you mean {right}?",
+        )
+    for wrong in ("gone/predict.jaxfn", "x.jaxfn"):
+        assert run("inspect", wrong).error == f"{wrong}: No such file or directory"
 
 
 def test_one_line() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jax2tf_bridge import PortableFunction, to_tf
+from jax2tf_bridge import PortableFunction, inspect, to_tf
 
 # Private: JAX must have each dtype of the table.
 from jax2tf_bridge.cli._export import DTYPES
@@ -61,6 +62,12 @@ def test_says_what_it_wrote(ok: Ok) -> None:
 def test_arguments(ok: Ok, words: tuple[str, ...]) -> None:
     portable = exported(ok, f"{M}:predict", *words)
     assert shapes(portable) == ["float32[2]", "float32[3,2]", "float32[b,3]"]
+
+
+def test_json_is_that_of_inspect(ok: Ok) -> None:
+    words = ("--args", "f32[n]", "--vjp-order", "0", "-o", "cube.jaxfn", "--json")
+    printed = ok("export", f"{M}:cube", *words)
+    assert json.loads(printed) == inspect("cube.jaxfn").as_json()
 
 
 def test_one_shape_for_all_arguments(ok: Ok) -> None:

@@ -392,8 +392,7 @@ def test_a_page_with_nothing_to_say() -> None:
         (
             ["sine", "--html", "page", "--json"],
             2,
-            "argument --json: not allowed with argument --html "
-            "(jax2tf-bridge inspect --help says more)",
+            "--json prints, and --html writes a page. Remove one of them",
         ),
     ],
 )

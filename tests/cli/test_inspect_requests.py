@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,8 @@ def test_the_request_of_one_signature(ok: Ok, saved: SavedModel) -> None:
     requests = inspect(saved.path).requests
     assert ok(*words, "rest") == f"{requests['given'].curl()}\n"
     assert ok(*words, "grpc") == f"{requests['given'].python()}\n"
+    printed = ok(*words, "rest", "--json")
+    assert json.loads(printed) == {"requests": {"given": requests["given"].curl()}}
     text = ok("inspect", saved.path, "--request", "grpc")
     assert text.startswith("# given\n# pip install")
     assert all(request.python() in text for request in requests.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax2tf_bridge import export, save, write_function, write_weights
+from jax2tf_bridge import export, inspect, save, write_function, write_weights
 from tests.cli.conftest import Ok, Run
 from tests.litert.running import interpreter
 
@@ -52,8 +53,8 @@ def test_a_saved_model_with_ranges_of_its_inputs(ok: Ok, tmp_path: Path, file: P
     save(tmp_path / "model", file, params=PARAMS)
     np.savez(tmp_path / "inputs.npz", x=np.stack([X, -X]))
     words = ("--quantize", "int8", "--representative-data", "inputs.npz", "-o", "model.tflite")
-    printed = ok("litert", "model", *words)
-    assert printed.endswith("MB, quantised: int8\n")
+    printed = ok("litert", "model", *words, "--json")
+    assert json.loads(printed) == inspect("model.tflite").as_json()
     found = _result(tmp_path / "model.tflite", "serving_default")
     np.testing.assert_allclose(found, predict(PARAMS, X)["y"], atol=0.05)
 

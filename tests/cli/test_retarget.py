@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import jax
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import to_tf
+from jax2tf_bridge import inspect, to_tf
 from jax2tf_bridge.serialization import read_function
 from tests.cli import models
 from tests.cli.conftest import Ok, Run
@@ -46,6 +47,8 @@ def test_values_and_gradients_are_the_same(ok: Ok, file: str) -> None:
 def test_writes_beside_the_file_by_default(ok: Ok, file: str) -> None:
     assert ok("retarget", file, "--tensorflow", "2.17").startswith("cube-tf2.17.jaxfn: cube(")
     assert read_function("cube-tf2.17.jaxfn").tensorflow_releases[0] == "2.17"
+    printed = ok("retarget", file, "--tensorflow", "2.17", "--json")
+    assert json.loads(printed) == inspect("cube-tf2.17.jaxfn").as_json()
 
 
 def test_what_jax_wrote_becomes_a_file_of_ours(ok: Ok) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import Target, convert, export
+from jax2tf_bridge import Target, convert, export, inspect
 from jax2tf_bridge.inspecting import read_saved_model
 from jax2tf_bridge.saving import Signature, save_functions
 from jax2tf_bridge.serialization import read_function
@@ -119,7 +119,8 @@ def test_in_place(ok: Ok, run: Run, new: Path) -> None:
     assert ok("retarget", "new", "--tensorflow", "2.17", "--overwrite").startswith("new: 2 modules")
     assert versions(new) == {(1, 1, 1)}
     assert_right(new)
-    ok("retarget", "new", "--tensorflow", "2.15", "-o", "new", "--overwrite")
+    printed = ok("retarget", "new", "--tensorflow", "2.15", "-o", "new", "--overwrite", "--json")
+    assert json.loads(printed) == inspect("new").as_json()
     assert versions(new) == {(0, 14, 24)}
     assert [p.name for p in Path.cwd().iterdir()] == ["new"]
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from jax2tf_bridge import inspect
 from jax2tf_bridge.serialization import read_function, write_function
 from tests.cli.conftest import Ok, Run
 from tests.saving.precompiling import in_this_process
@@ -59,7 +61,8 @@ def test_notes(run: Run, ok: Ok, cube: str) -> None:
 
 def test_the_gradients_in_the_file_are_saved(ok: Ok) -> None:
     ok("export", "tests.cli.models:cube", "--args", "f32", "--vjp-order", "2", "-o", "2.jaxfn")
-    ok("save", "2.jaxfn", "-o", "2")
+    printed = ok("save", "2.jaxfn", "-o", "2", "--json")
+    assert json.loads(printed) == inspect("2").as_json()
     cube = tf.saved_model.load("2").serving_default
     x = tf.constant(2.0)
     with tf.GradientTape() as outer:

@@ -61,7 +61,13 @@ def test_labels(ok: Ok, run: Run, tmp_path: Path) -> None:
     assert ok("promote", "dense", "1", "--to", "old").endswith("dense/1: old\ndense/3: stable\n")
     assert ok("promote", "dense", "old").endswith("dense/1: stable\n")
     assert ok("promote", "dense", "--remove", "old") == "dense/3: canary\ndense/1: stable\n"
-    assert run("rollback", "dense", "--keep", "1", "--label", "canary").code == 0
+    assert json.loads(ok("promote", "dense", "1", "--json")) == {
+        "labels": {"canary": 3, "stable": 1}
+    }
+    ended = run("rollback", "dense", "--keep", "1", "--label", "canary", "--json")
+    (*_, version) = json.loads(ok("versions", "dense", "--json"))
+    assert json.loads(ended.out) == {**version, "removed": [2], "notes": []}
+    assert version["labels"] == ["canary"]
     assert [each["number"] for each in json.loads(ok("versions", "dense", "--json"))] == [1, 3, 4]
 
 
@@ -85,9 +91,23 @@ def test_wrong_versions_and_labels(run: Run, tmp_path: Path) -> None:
     assert run("versions", "empty").err == "jax2tf-bridge: note: empty has no version\n"
 
 
+@pytest.mark.usefixtures("root")
+def test_publish_prints_the_version_as_json(ok: Ok, run: Run) -> None:
+    write_weights("weights.msgpack", W * 3)
+    words = ("publish", "-o", "dense", "--params", "weights.msgpack", "--note", "more", "--json")
+    ended = run(*words, "--keep", "2")
+    (*_, version) = json.loads(ok("versions", "dense", "--json"))
+    assert json.loads(ended.out) == {**version, "removed": [1], "notes": []}
+    assert (version["number"], version["note"]) == (3, "more")
+
+
 def test_contents_are_compared(ok: Ok, run: Run, root: Path) -> None:
     text = ok("inspect", "dense/2", "--check")
     assert re.fullmatch(r"dense/2: \d+ files, as they were published [-\d]+ [:\d]+ UTC\n", text)
+    facts = json.loads(ok("inspect", "dense/2", "--check", "--json"))
+    assert facts["path"] == "dense/2"
+    assert text.startswith(f"dense/2: {facts['files']} files, ")
+    assert facts["published"][:10] in text
     (root / "2" / "fingerprint.pb").unlink()
     (root / "2" / "more").write_text("x")
     ended = run("versions", "dense", "--check")
@@ -103,6 +123,11 @@ def test_contents_are_compared(ok: Ok, run: Run, root: Path) -> None:
         "jax2tf-bridge: note: only a version that publish wrote, and nothing changed, has "
         f"{MANIFEST}\n"
     )
+    assert json.loads(ok("inspect", "dense/1", "--check", "--json")) == {
+        "path": "dense/1",
+        "files": None,
+        "published": None,
+    }
     write_weights("weights.msgpack", W)
     assert run("inspect", "weights.msgpack", "--check").error == (
         "--check: weights.msgpack is not a folder; name a version that publish wrote"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import Signature, read_weights, save, write_weights
+from jax2tf_bridge import Signature, inspect, read_weights, save, write_weights
 from tests.cli.conftest import Ok, Run
 
 X = np.ones((4, 3), np.float32)
@@ -42,6 +43,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_weights_return_to_jax(ok: Ok, model: Path, folder: str, value: int) -> None:
     text = ok("weights", model / folder, "-o", "w.msgpack")
     assert text == f"w.msgpack: 3 weights of {model / folder}\n"
+    printed = ok("weights", model / folder, "-o", "w.msgpack", "--json")
+    assert json.loads(printed) == inspect("w.msgpack").as_json()
     read = read_weights("w.msgpack", target=VARIABLES, strict=True)
     np.testing.assert_array_equal(read["params"]["dense"]["kernel"], np.full((3, 2), value))
     assert read["params"]["half"][0].dtype == ml_dtypes.bfloat16
