@@ -41,7 +41,7 @@ PAGES = [
 ]
 COMMANDS = {"export", "save", "publish", "litert", "weights", "inspect", "retarget", "verify"}
 COMMANDS |= {"versions", "rollback", "promote"}
-COMMANDS |= {"serve-check"}
+COMMANDS |= {"serve-check", "completion"}
 IDS = [page.relative_to(ROOT).as_posix() for page in PAGES]
 PACKAGES = [Path(str(package.__file__)).parent for package in (jax2tf_bridge, shape_poly)]
 SOURCES = {
@@ -148,7 +148,7 @@ def _problem(command: str, files: Collection[str] = ()) -> str | None:
         return f"no {words[1]}" if is_file and not (ROOT / words[1]).exists() else None
     if words[0] == "jax2tf-bridge":
         return None if words[1] in COMMANDS else "no such command"
-    if words[0] in {"git", "cd", ".venv/bin/pre-commit"}:
+    if words[0] in {"git", "cd", "mkdir", ".venv/bin/pre-commit"}:
         return None
     return "unknown to this test: teach it, or leave the command out"
 
