@@ -349,3 +349,13 @@ def test_commands_of_shell_snippets() -> None:
 def test_wrong_commands_are_seen(command: str, problem: str) -> None:
     assert problem in (_problem(command) or "")
     assert list(shell_commands(Snippet("bash", command, 1))) == [command]
+
+
+def test_the_overview_is_the_same_in_light_and_dark() -> None:
+    texts = [(ROOT / "docs" / f"overview-{theme}.svg").read_text() for theme in ("light", "dark")]
+    light, dark = (re.sub(r"<style>.*?</style>", "", text, flags=re.DOTALL) for text in texts)
+    assert light == dark
+    rules = [re.findall(r"^ +(\.\w+) \{", text, re.MULTILINE) for text in texts]
+    assert rules[0] == rules[1]
+    used = {f".{name}" for name in re.findall(r'class="(\w+)"', light)}
+    assert used == set(rules[0])
