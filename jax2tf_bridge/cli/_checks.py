@@ -477,9 +477,17 @@ def _without_onednn() -> Iterator[None]:
             del os.environ[name]
 
 
-VERIFY = Command("verify", _VERIFY, _VERIFY_EXAMPLES, _add_verify_options, _verify)
+VERIFY = Command(
+    "verify",
+    "compare a SavedModel with its JAX function",
+    _VERIFY,
+    _VERIFY_EXAMPLES,
+    _add_verify_options,
+    _verify,
+)
 SERVE_CHECK = Command(
     "serve-check",
+    "run a SavedModel in another TensorFlow, or under load",
     _SERVE_CHECK,
     _SERVE_CHECK_EXAMPLES,
     _add_serve_check_options,

@@ -48,13 +48,15 @@ class Command:
 
     Attributes:
       name: its name.
-      description: its description; the list of commands shows the first sentence.
+      summary: what it does, for the list of commands.
+      description: its description.
       examples: the end of its --help.
       add_options: adds its options to a parser.
       run: runs it.
     """
 
     name: str
+    summary: str
     description: str
     examples: str
     add_options: Callable[[argparse.ArgumentParser], None]

@@ -6,6 +6,7 @@ The script lists all commands and options, so pressing Tab starts no Python.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from jax2tf_bridge.cli._commands import NAMED_PATH, Command, exported_path, named_path
+from jax2tf_bridge.cli._commands import NAMED_PATH, Command, UsageError, exported_path, named_path
 from jax2tf_bridge.cli._console import PROGRAM, Console
 from jax2tf_bridge.storage import as_path
 from jax2tf_bridge.targets import TENSORFLOW_RELEASES
@@ -74,17 +75,26 @@ class _CommandLine:
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=[*_SCRIPTS], metavar="SHELL", help=", ".join(_SCRIPTS))
+    parser.add_argument(
+        "shell",
+        nargs="?",
+        choices=[*_SCRIPTS],
+        metavar="SHELL",
+        help="bash, zsh or fish; by default the shell in the variable SHELL",
+    )
 
 
 def _run(options: argparse.Namespace, console: Console) -> None:
+    shell = options.shell or Path(os.environ.get("SHELL", "")).name
+    if shell not in _SCRIPTS:
+        raise UsageError(f"name the shell to complete in: {PROGRAM} completion bash, zsh or fish")
     # Imported late: that module lists this command.
     from jax2tf_bridge.cli._main import make_parsers
 
     parser, commands = make_parsers()
     lines = [_describe(parser.list_actions(), "", "")]
     lines += [_describe(each.parser.list_actions(), each.name, each.summary) for each in commands]
-    print("\n".join(_SCRIPTS[options.shell](lines)))
+    print("\n".join(_SCRIPTS[shell](lines)))
 
 
 def _describe(actions: Sequence[argparse.Action], name: str, text: str) -> _CommandLine:
@@ -95,7 +105,7 @@ def _describe(actions: Sequence[argparse.Action], name: str, text: str) -> _Comm
             options.append(_Option(action.option_strings, _shorten(action.help or ""), value))
         elif name:
             arguments.append(_describe_value(action))
-    return _CommandLine(name, _shorten(text), options, arguments[0] if arguments else None)
+    return _CommandLine(name, text, options, arguments[0] if arguments else None)
 
 
 def _describe_value(action: argparse.Action) -> _Value:
@@ -273,4 +283,11 @@ _SCRIPTS: Mapping[str, Callable[[Sequence[_CommandLine]], Iterator[str]]] = Mapp
     {"bash": _write_bash, "zsh": _write_zsh, "fish": _write_fish}
 )
 
-COMMAND = Command("completion", _DESCRIPTION, _EXAMPLES, _add_options, _run)
+COMMAND = Command(
+    "completion",
+    "print a script that completes commands in a shell",
+    _DESCRIPTION,
+    _EXAMPLES,
+    _add_options,
+    _run,
+)

@@ -163,5 +163,19 @@ def _write_weights(options: argparse.Namespace, console: Console) -> None:
     report_output(options, options.output, [line])
 
 
-LITERT = Command("litert", _LITERT, _LITERT_EXAMPLES, _add_litert_options, _write_litert)
-WEIGHTS = Command("weights", _WEIGHTS, _WEIGHTS_EXAMPLES, _add_weights_options, _write_weights)
+LITERT = Command(
+    "litert",
+    "write a LiteRT model (.tflite)",
+    _LITERT,
+    _LITERT_EXAMPLES,
+    _add_litert_options,
+    _write_litert,
+)
+WEIGHTS = Command(
+    "weights",
+    "write the weights of a SavedModel as a file",
+    _WEIGHTS,
+    _WEIGHTS_EXAMPLES,
+    _add_weights_options,
+    _write_weights,
+)

@@ -428,4 +428,6 @@ def _map_tree(tree: Any, leaf: Callable[[str, str], Any], option: str, path: str
     return leaf(tree, place)
 
 
-COMMAND = Command("export", _DESCRIPTION, _EXAMPLES, _add_options, _run)
+COMMAND = Command(
+    "export", "write a JAX function as a .jaxfn file", _DESCRIPTION, _EXAMPLES, _add_options, _run
+)

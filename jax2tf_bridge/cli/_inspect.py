@@ -580,4 +580,6 @@ _PAGES: Mapping[str, Callable[[Mapping[str, Any], _ModuleTexts], Page]] = {
     "weights": _weights_page,
 }
 
-COMMAND = Command("inspect", _DESCRIPTION, _EXAMPLES, _add_options, _run)
+COMMAND = Command(
+    "inspect", "describe a SavedModel or a file", _DESCRIPTION, _EXAMPLES, _add_options, _run
+)

@@ -83,7 +83,9 @@ def run(argv: Sequence[str] | None) -> int:
       KeyboardInterrupt: after Ctrl-C.
     """
     options = argparse.Namespace(debug=False)
-    words = sys.argv[1:] if argv is None else argv
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["help"]:
+        words = [*words[1:2], "--help"]
     is_timed = "verify" in words[:1] or "--load" in words
     quiet_tensorflow(debug="--debug" in words, is_timed=is_timed)
     try:
@@ -173,12 +175,12 @@ class _Parser(argparse.ArgumentParser):
         for word in words:
             name = word.partition("=")[0]
             if re.match(r"--?[A-Za-z]", word) and name not in known and name[:2] not in known:
-                self.error(f"no option {name}{did_you_mean(name, known)}")
+                self.error(f"no option {name}{_suggest_option(name, known)}")
 
 
 @dataclass(frozen=True)
 class CommandParser:
-    """Parser of a command; `summary` is the first sentence of its description."""
+    """Parser of a command; `summary` is what it does, in a few words."""
 
     name: str
     summary: str
@@ -202,6 +204,16 @@ def make_parsers() -> tuple[_Parser, tuple[CommandParser, ...]]:
     return parser, tuple(_add_parser(adder, command) for command in _COMMANDS)
 
 
+def _suggest_option(name: str, known: Sequence[str]) -> str:
+    """Suggests the options that the name begins, or else those that it resembles.
+
+    >>> _suggest_option("-v", ["--verbose", "--version", "--debug"])
+    ': did you mean --verbose or --version?'
+    """
+    longer = [option for option in known if option.startswith(f"--{name.lstrip('-')}")]
+    return f": did you mean {' or '.join(longer)}?" if longer else did_you_mean(name, known)
+
+
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parses the command line; `run` of the result runs the command.
 
@@ -213,17 +225,33 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     commands = {each.name: each.parser for each in parsers}
     names = ", ".join(commands)
     before = list(takewhile(lambda word: word.startswith("-"), argv))
+    command = argv[len(before)] if len(before) < len(argv) else ""
+    if command in commands:
+        _check_places(parser, commands[command], command, before)
     parser.check_options(before)
     if len(before) < len(argv):
-        command = argv[len(before)]
         if command not in commands:
             near = did_you_mean(command, commands)
             parser.error(f"no command {command}{near or f': there are {names}'}")
         commands[command].check_options(argv[len(before) + 1 :])
     options = parser.parse_args(argv)
     if options.command is None:
+        if not argv:
+            parser.print_help(sys.stderr)
         parser.error(f"a command is missing: one of {names}")
     return options
+
+
+def _check_places(parser: _Parser, of_command: _Parser, command: str, words: Sequence[str]) -> None:
+    """Reports options of a command that stand before it."""
+    general, own = (
+        {name for action in each.list_actions() for name in action.option_strings}
+        for each in (parser, of_command)
+    )
+    for word in words:
+        name = word.partition("=")[0]
+        if name in own - general:
+            parser.error(f"{name} is an option of {command}: write it after {command}")
 
 
 def _describe_versions() -> str:
@@ -258,10 +286,9 @@ def _add_common(parser: argparse.ArgumentParser, *, default: Any) -> None:
 
 
 def _add_parser(commands: Any, command: Command) -> CommandParser:
-    summary = re.split(r"\.\s|\.\Z", command.description)[0].replace("\n", " ")
     parser: _Parser = commands.add_parser(
         command.name,
-        help=summary,
+        help=command.summary,
         description=command.description,
         epilog=command.examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -271,4 +298,4 @@ def _add_parser(commands: Any, command: Command) -> CommandParser:
     _add_common(parser, default=argparse.SUPPRESS)
     command.add_options(parser)
     parser.set_defaults(run=command.run)
-    return CommandParser(command.name, summary, parser)
+    return CommandParser(command.name, command.summary, parser)

@@ -256,4 +256,11 @@ def _retarget_files(
     return functions
 
 
-COMMAND = Command("retarget", _DESCRIPTION, _EXAMPLES, _add_options, _run)
+COMMAND = Command(
+    "retarget",
+    "rewrite a file or a SavedModel for another TensorFlow",
+    _DESCRIPTION,
+    _EXAMPLES,
+    _add_options,
+    _run,
+)

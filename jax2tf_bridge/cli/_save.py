@@ -487,5 +487,14 @@ def _read_names(text: str) -> Sequence[str]:
     return names
 
 
-SAVE = Command("save", _SAVE, _SAVE_EXAMPLES, _add_save_options, _save)
-PUBLISH = Command("publish", _PUBLISH, _PUBLISH_EXAMPLES, _add_publish_options, _publish)
+SAVE = Command(
+    "save", "write functions as a SavedModel", _SAVE, _SAVE_EXAMPLES, _add_save_options, _save
+)
+PUBLISH = Command(
+    "publish",
+    "write the next version of a served model",
+    _PUBLISH,
+    _PUBLISH_EXAMPLES,
+    _add_publish_options,
+    _publish,
+)

@@ -178,6 +178,27 @@ def _promote(options: argparse.Namespace, console: Console) -> None:
         print(printable(f"{options.root / str(number)}: {label}"))
 
 
-VERSIONS = Command("versions", _VERSIONS, _VERSIONS_EXAMPLES, _add_versions_options, _list)
-ROLLBACK = Command("rollback", _ROLLBACK, _ROLLBACK_EXAMPLES, _add_rollback_options, _roll_back)
-PROMOTE = Command("promote", _PROMOTE, _PROMOTE_EXAMPLES, _add_promote_options, _promote)
+VERSIONS = Command(
+    "versions",
+    "list the versions of a served model",
+    _VERSIONS,
+    _VERSIONS_EXAMPLES,
+    _add_versions_options,
+    _list,
+)
+ROLLBACK = Command(
+    "rollback",
+    "publish an older version again",
+    _ROLLBACK,
+    _ROLLBACK_EXAMPLES,
+    _add_rollback_options,
+    _roll_back,
+)
+PROMOTE = Command(
+    "promote",
+    "move a label, such as stable, to a version",
+    _PROMOTE,
+    _PROMOTE_EXAMPLES,
+    _add_promote_options,
+    _promote,
+)

@@ -39,10 +39,22 @@ COMMANDS = ("export", "save", "litert", "inspect", "retarget", "serve-check")
     ("words", "error"),
     [
         (
-            [],
+            ["--verbose"],
             "a command is missing: one of export, save, publish, versions, rollback, promote, "
             "litert, weights, inspect, retarget, verify, serve-check, completion "
             "({} --help says more)",
+        ),
+        (
+            ["-v"],
+            "no option -v: did you mean --version or --verbose? ({} --help says more)",
+        ),
+        (
+            ["inspect", "f", "--sig", "x"],
+            "no option --sig: did you mean --signature? ({} inspect --help says more)",
+        ),
+        (
+            ["--json", "inspect", "f"],
+            "--json is an option of inspect: write it after inspect ({} --help says more)",
         ),
         (["exprot"], "no command exprot: did you mean export? ({} --help says more)"),
         (
@@ -189,6 +201,17 @@ def test_colors_of_a_report(capsys: pytest.CaptureFixture[str], monkeypatch: Any
     )
     show_report("1  model\n2  model  NOT SOUND: \x1b[0m", has_title=False)
     assert capsys.readouterr().out == ("1  model\n2  model  \x1b[1;31mNOT SOUND\x1b[0m: \\x1b[0m\n")
+
+
+def test_help_is_shown_without_a_command_and_as_a_word(ok: Ok, run: Run) -> None:
+    assert ok("help") == ok("--help")
+    assert ok("help", "save") == ok("save", "--help")
+    ended = run()
+    assert (ended.code, ended.out) == (2, "")
+    text, _, error = ended.err.partition("jax2tf-bridge: error: ")
+    assert text == ok("--help")
+    assert error.startswith("a command is missing: one of export, ")
+    assert run("help", "sav").error.startswith("no command sav: did you mean save?")
 
 
 def test_help_and_version(ok: Ok) -> None:

@@ -103,6 +103,19 @@ def test_fish_completes(ok: Ok) -> None:
         assert [reply.split("\t")[0] for reply in replies] == expected, typed
 
 
+def test_the_shell_is_known_from_its_variable(
+    ok: Ok, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHELL", "/usr/bin/fish")
+    assert ok("completion") == ok("completion", "fish")
+    monkeypatch.setenv("SHELL", "/bin/sh")
+    ended = run("completion")
+    assert (ended.code, ended.error) == (
+        2,
+        "name the shell to complete in: jax2tf-bridge completion bash, zsh or fish",
+    )
+
+
 def test_an_unknown_shell(run: Run) -> None:
     ended = run("completion", "tcsh")
     assert ended.code == 2
