@@ -138,6 +138,13 @@ def test_help_has_examples_that_can_be_pasted(ok: Ok, command: str) -> None:
         assert parse(words).command == command
 
 
+def test_every_command_prints_json() -> None:
+    for command in make_parsers()[1]:
+        if command.name != "completion":
+            usage = command.parser.format_usage()
+            assert "[--json]" in usage, command.name
+
+
 def test_cheap_examples_of_the_help_run(ok: Ok) -> None:
     write_function("predict.jaxfn", simple())
     write_weights("weights.msgpack", {"w": np.ones(3, np.float32)})

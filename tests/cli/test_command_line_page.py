@@ -7,18 +7,19 @@ import runpy
 import shlex
 import sys
 from collections.abc import Iterator
+from dataclasses import fields as fields_of
 from pathlib import Path
 
 import pytest
 
+from jax2tf_bridge.serve_checking import LoadReport
 from tests.cli.conftest import Run
 from tests.cli.directory_schema import DIRECTORY_SCHEMA
+from tests.cli.json_fields import PAGE, list_described_fields
 from tests.cli.json_schema import SCHEMA
 from tests.house.snippets import PYTHON, SHELL, shell_commands, snippets
 
 pytestmark = pytest.mark.checkout
-
-PAGE = Path(__file__).parents[2] / "docs" / "command-line.md"
 
 
 def commands(text: str) -> Iterator[tuple[str, str]]:
@@ -79,8 +80,7 @@ def shown_commands() -> int:
     ("head", "schema"), [("field", SCHEMA), ("field of a SavedModel", DIRECTORY_SCHEMA)]
 )
 def test_the_schema_is_described(head: str, schema: dict[str, object]) -> None:
-    (table,) = re.findall(rf"\| {head} \| is \|\n(.*?)\n\n", PAGE.read_text(), re.DOTALL)
-    described = set(re.findall(r"`(\w+)`", table))
+    described = list_described_fields(head)
 
     def fields(schema: object) -> Iterator[str]:
         if isinstance(schema, dict):
@@ -95,6 +95,11 @@ def test_the_schema_is_described(head: str, schema: dict[str, object]) -> None:
     nullable |= {"requests", "problem"}
     assert set(fields(schema)) <= described
     assert described <= set(fields(schema)) | nullable
+
+
+def test_the_fields_of_a_load_test_are_described() -> None:
+    fields = {field.name for field in fields_of(LoadReport)} - {"latencies_ms"}
+    assert list_described_fields("field of `serve-check --load`") == fields
 
 
 def test_the_page_has_the_exit_codes() -> None:

@@ -29,6 +29,7 @@ from jax2tf_bridge.serve_checking._serve_check import advise_retarget
 from jax2tf_bridge.serve_checking._tensorflow_environments import find_environment
 from tests.cli import models
 from tests.cli.conftest import Ok, Run
+from tests.cli.json_fields import PAGE, list_described_fields
 
 
 def rows(params: Any, x: Any) -> Any:
@@ -106,6 +107,9 @@ def test_the_calls_are_made_in_both(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", "/packages/of/this/process")
     facts = json.loads(ok("serve-check", model, "--python", sys.executable, "--json"))
+    if PAGE.exists():
+        described = {*facts, *facts["signatures"][0], *facts["signatures"][0]["calls"][0]}
+        assert list_described_fields("field of `serve-check`") - {"verify", "problem"} == described
     (signature,) = facts["signatures"]
     assert [(c["kind"], c["ran"], c["ok"]) for c in signature["calls"]] == [
         *[("sizes", True, True)] * 3,

@@ -31,6 +31,7 @@ from jax2tf_bridge.verifying._containers import KnownTypes
 from jax2tf_bridge.verifying._verification import make_difference
 from tests.cli import models, nnx_model
 from tests.cli.conftest import Ok, Run
+from tests.cli.json_fields import PAGE, list_described_fields
 from tests.saved_model import by_hand
 from tests.saving import text_classifier
 
@@ -103,6 +104,9 @@ def test_another_gradient_is_seen(run: Run, model: Path) -> None:
 def test_json_has_all_of_it(ok: Ok, model: Path) -> None:
     words = ("--against", "tests.cli.models:predict", "--rounds", "1", "--batch-sizes", "2")
     facts = json.loads(ok("verify", model, *words, "--json"))
+    if PAGE.exists():
+        described = {*facts, *facts["differences"][0], "size"}
+        assert list_described_fields("field of `verify`") == described
     assert facts["signature"] == "serving_default"
     assert len(facts["samples"]) == 5
     assert {d["what"] for d in facts["differences"]} == {"output", "gradient"}
