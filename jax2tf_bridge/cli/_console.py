@@ -29,7 +29,7 @@ PROGRAM = "jax2tf-bridge"
 
 
 _BOLD, _RED, _YELLOW, _CYAN = "1", "1;31", "1;33", "1;36"
-_COLORS = {"error": _RED, "warning": _YELLOW, "note": _CYAN}
+_COLOURS = {"error": _RED, "warning": _YELLOW, "note": _CYAN}
 _LABEL = re.compile(r"^(error|warning|note)(?=: )", re.MULTILINE)
 _NOT_SOUND = re.compile(r"\bNOT SOUND(?=: )")
 _TITLE = re.compile(r"\A[^,:\n]+|^(?:signature|module) [^,(\n]+", re.MULTILINE)
@@ -38,8 +38,8 @@ _STEP_SECONDS = 1.0
 """Time after which a step shows how long it has taken, and then between updates."""
 
 
-def has_color(stream: TextIO) -> bool:
-    """Returns whether to write colors: NO_COLOR and FORCE_COLOR decide before the terminal does."""
+def has_colour(stream: TextIO) -> bool:
+    """Returns whether to write colours; NO_COLOR and FORCE_COLOR come before the terminal."""
     if os.environ.get("NO_COLOR"):
         return False
     if os.environ.get("FORCE_COLOR"):
@@ -47,22 +47,22 @@ def has_color(stream: TextIO) -> bool:
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def _paint(text: str, color: str) -> str:
-    return f"\x1b[{color}m{text}\x1b[0m"
+def _paint(text: str, colour: str) -> str:
+    return f"\x1b[{colour}m{text}\x1b[0m"
 
 
 def show_report(text: str, *, has_title: bool = True) -> None:
-    """Prints a report to stdout; on a terminal its titles are bold, and its problems colored.
+    """Prints a report to stdout; on a terminal its titles are bold, and its problems coloured.
 
     Args:
       text: the report, in which `printable` has not yet been applied.
       has_title: whether the first line is a title.
     """
     text = printable(text)
-    if has_color(sys.stdout):
+    if has_colour(sys.stdout):
         if has_title:
             text = _TITLE.sub(lambda match: _paint(match[0], _BOLD), text)
-        text = _LABEL.sub(lambda match: _paint(match[0], _COLORS[match[0]]), text)
+        text = _LABEL.sub(lambda match: _paint(match[0], _COLOURS[match[0]]), text)
         text = _NOT_SOUND.sub(lambda match: _paint(match[0], _RED), text)
     print(text)
 
@@ -92,7 +92,7 @@ class Console:
         self._print_labeled("note", text)
 
     def _print_labeled(self, label: str, text: str) -> None:
-        shown = _paint(label, _COLORS[label]) if has_color(sys.stderr) else label
+        shown = _paint(label, _COLOURS[label]) if has_colour(sys.stderr) else label
         line = f"{PROGRAM}: {shown}: {one_line(text)}"
         if sys.stderr.isatty():
             from tqdm import tqdm

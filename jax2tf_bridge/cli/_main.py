@@ -34,7 +34,7 @@ from jax2tf_bridge.cli._console import (
     Console,
     first_line,
     for_command_line,
-    has_color,
+    has_colour,
     paint_help,
     quiet_tensorflow,
 )
@@ -163,7 +163,7 @@ class _Parser(argparse.ArgumentParser):
         """Prints the help, with bold titles on a terminal."""
         stream = file or sys.stdout
         text = self.format_help()
-        print(paint_help(text) if has_color(stream) else text, end="", file=stream)
+        print(paint_help(text) if has_colour(stream) else text, end="", file=stream)
 
     def list_actions(self) -> list[argparse.Action]:
         """Returns the options and arguments, in the order of the help."""

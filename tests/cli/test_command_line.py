@@ -160,27 +160,24 @@ def test_cheap_examples_of_the_help_run(ok: Ok) -> None:
     assert count == 7
 
 
-COLORED = {"FORCE_COLOR": "1"}
-
-
 @pytest.mark.parametrize(
-    ("variables", "is_terminal", "is_colored"),
+    ("variables", "is_terminal", "is_coloured"),
     [
         ({}, False, False),
         ({}, True, True),
         ({"NO_COLOR": "1"}, True, False),
         ({"NO_COLOR": "", "TERM": "dumb"}, True, False),
-        (COLORED, False, True),
+        ({"FORCE_COLOR": "1"}, False, True),
         ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, True, False),
         ({"FORCE_COLOR": "1", "TERM": "dumb"}, False, True),
     ],
 )
-def test_colors(
+def test_colours(
     run: Run,
     monkeypatch: pytest.MonkeyPatch,
     variables: dict[str, str],
     is_terminal: bool,
-    is_colored: bool,
+    is_coloured: bool,
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")
     for name, value in variables.items():
@@ -189,15 +186,15 @@ def test_colors(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal, raising=False)
     write_function("f.jaxfn", simple())
     out = run("inspect", "f.jaxfn").out
-    assert out.startswith("\x1b[1mf\x1b[0m, in f.jaxfn\n" if is_colored else "f, in f.jaxfn\n")
-    assert run("--help").out.startswith("\x1b[1musage\x1b[0m: " if is_colored else "usage: ")
+    assert out.startswith("\x1b[1mf\x1b[0m, in f.jaxfn\n" if is_coloured else "f, in f.jaxfn\n")
+    assert run("--help").out.startswith("\x1b[1musage\x1b[0m: " if is_coloured else "usage: ")
     error = run("inspect", "gone").err
-    label = "\x1b[1;31merror\x1b[0m" if is_colored else "error"
+    label = "\x1b[1;31merror\x1b[0m" if is_coloured else "error"
     assert error.endswith(f"jax2tf-bridge: {label}: gone: No such file or directory\n")
     assert "\x1b" not in run("inspect", "f.jaxfn", "--json").out
 
 
-def test_colors_of_a_report(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+def test_colours_of_a_report(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     show_report(
         "a/1, a model\n\nwarning: note: slow\nsignature f(x) -> (y)\nmodule 0, f\n error: x"
