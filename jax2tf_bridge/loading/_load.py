@@ -200,7 +200,7 @@ def _make_signature(
     input_paths = [path for path in list(ins)[len(weight_arrays) :] if path not in function.masks]
     names = {port.path: name for name, port in entry.inputs.items()}
     results = {port.path: name for name, port in entry.outputs.items()}
-    if set(names) != set(input_paths) or set(results) != set(outs):
+    if set(names) != set(input_paths) or {*results, *entry.updates} != set(outs):
         raise FileFormatError(
             f"{folder} is damaged: the inputs and outputs of its signature {function.name} are not "
             "the arguments and results of its function. Save the model again.",
@@ -210,10 +210,11 @@ def _make_signature(
     def call(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         arguments = [make_typed_key(inputs[names[path]], ins[path]) for path in input_paths]
         values = function.call_on_leaves(function.insert_masks([*weight_arrays, *arguments]))
-        return {results[path]: value for path, value in zip(outs, values, strict=True)}
+        by_path = dict(zip(outs, values, strict=True))
+        return {name: by_path[path] for path, name in results.items()}
 
     inputs = {names[path]: _format_type(entry.inputs[names[path]]) for path in input_paths}
-    outputs = {results[path]: _format_type(entry.outputs[results[path]]) for path in outs}
+    outputs = {name: _format_type(entry.outputs[name]) for name in results.values()}
     return LoadedSignature(function.name, inputs, outputs, call)
 
 

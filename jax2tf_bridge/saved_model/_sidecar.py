@@ -22,7 +22,7 @@ from jax2tf_bridge.saved_model._json_files import NewerFormatError, read_format,
 from jax2tf_bridge.serialization import collect_vjps, read_function, write_function
 from jax2tf_bridge.storage import AnyPath
 
-FORMAT = 4
+FORMAT = 5
 """Version of the JSON; increased for every change, including new fields."""
 
 SIDECAR = Path("assets.extra", "jax2tf_bridge.json")
@@ -70,6 +70,8 @@ class SignatureEntry:
         "-inf".
       any_padding: whether sequences may be padded with any values, not only with their pad values.
       batching: the settings with which it joins concurrent requests, by name; None if it does not.
+      updates: maps the path of each new weight in the function's result to the path of the weight
+        that a call assigns it to, "params['w']".
     """
 
     inputs: Mapping[str, ArrayEntry]
@@ -82,6 +84,7 @@ class SignatureEntry:
     pad_values: Mapping[str, str] = field(default_factory=dict)
     any_padding: bool = False
     batching: Mapping[str, int] | None = None
+    updates: Mapping[str, str] = field(default_factory=dict)
 
     def pad_numbers(self) -> dict[str, complex]:
         """Returns the pad values as numbers."""
@@ -327,6 +330,13 @@ def _decode(root: JsonValue) -> tuple[Sidecar, dict[str, str]]:
         constants=tuple(map(_decode_constant, constants.elements())),
     )
     _check_unique("variables: the name", [v.name for v in sidecar.variables])
+    known = {v.path for v in sidecar.variables}
+    for name, entry in entries.items():
+        _check_unique(f"signatures.{name:.80}.updates: the weight", entry.updates.values())
+        if unknown := set(entry.updates.values()) - known:
+            raise JsonProblem(
+                f"the signature {name!r:.80} updates {min(unknown)!r:.80}, which is not a weight"
+            )
     keys = [v.key for v in sidecar.variables] + [c.key for c in sidecar.constants]
     _check_unique("variables and constants: the key", keys)
     return sidecar, files
@@ -340,6 +350,7 @@ _ADDED: Mapping[str, tuple[int, Any]] = {
     "pad_values": (3, {}),
     "any_padding": (4, False),
     "batching": (4, None),
+    "updates": (5, {}),
 }
 
 
@@ -349,7 +360,7 @@ def _decode_signature(place: JsonValue, version: int) -> tuple[SignatureEntry, s
         *_SIGNATURE_FIELDS, *there
     )
     defaults = {name: JsonValue(value, "") for name, (_, value) in _ADDED.items()}
-    masks, unchecked, pad_values, any_padding, batching = {
+    masks, unchecked, pad_values, any_padding, batching, updates = {
         **defaults,
         **dict(zip(there, rest, strict=True)),
     }.values()
@@ -371,6 +382,7 @@ def _decode_signature(place: JsonValue, version: int) -> tuple[SignatureEntry, s
         batching=None
         if batching.value is None
         else {name: value.integer(0) for name, value in batching.items()},
+        updates={path: weight.text() for path, weight in updates.items()},
     )
     for name, value in pad_values.items():
         if name not in entry.inputs:

@@ -190,7 +190,7 @@ def _make_endpoint_bucketing(
     return make_bucketing(
         endpoint.name,
         avals_of(endpoint.inputs),
-        avals_of(endpoint.outputs),
+        avals_of(endpoint.function.results),
         chosen,
         oversize=oversize,
         mask=signature.padding.mask,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import tensorflow as tf
 
-from jax2tf_bridge._utils import number_text
+from jax2tf_bridge._utils import number_text, some
 from jax2tf_bridge.errors import Argument, Message
 from jax2tf_bridge.portable import Aval, key_paths, keys_text
 from jax2tf_bridge.publishing import NewVersion, describe_labels
@@ -40,6 +40,7 @@ class SavedSignature:
       fixed_sizes: the arguments of the JAX function by name, if none of their sizes is open.
       opened_by: code that would leave their sizes open; "" if no size is fixed.
       buckets: a text about the sizes that it runs at and the padding; "" without buckets.
+      updates: the names of the variables that a call assigns new values to.
     """
 
     inputs: Mapping[str, ServedArray]
@@ -49,6 +50,7 @@ class SavedSignature:
     fixed_sizes: Mapping[str, ServedArray] = field(default_factory=dict)
     opened_by: str = ""
     buckets: str = ""
+    updates: tuple[str, ...] = ()
 
     @staticmethod
     def of(
@@ -63,8 +65,9 @@ class SavedSignature:
         code = format_open_call(endpoint) if fixed else ""
         problem = _find_gradient_problem(endpoint)
         buckets = _format_buckets(endpoint.bucketing, joins_requests=joins_requests)
+        updates = tuple(v.name.partition(":")[0] for v in endpoint.function.updates.values())
         return SavedSignature(
-            inputs, outputs, endpoint.function.order, problem, fixed, code, buckets
+            inputs, outputs, endpoint.function.order, problem, fixed, code, buckets, updates
         )
 
     def __str__(self) -> str:
@@ -74,6 +77,8 @@ class SavedSignature:
         """Yields facts about it other than its inputs and outputs."""
         if self.buckets:
             yield self.buckets
+        if self.updates:
+            yield f"changes weights: {some(self.updates, _MAX_SHOWN)}"
         if self.fixed_sizes:
             shown = dict(list(self.fixed_sizes.items())[:_MAX_SHOWN])
             more = len(self.fixed_sizes) - len(shown)
@@ -240,8 +245,13 @@ def _find_gradient_problem(endpoint: Endpoint) -> str:
 
 
 def key_notes(endpoints: Sequence[Endpoint]) -> tuple[str, ...]:
-    """Notes which signatures' results depend on PRNG keys among the weights."""
-    paths = {e.name: key_paths(e.portable, len(e.function.weights)) for e in endpoints}
+    """Notes which signatures' results depend on PRNG keys among the weights that never change."""
+    changed = {v.ref() for e in endpoints for v in e.function.updates.values()}
+    paths = {}
+    for e in endpoints:
+        weights = dict(zip(e.portable.in_paths(), e.function.weights, strict=False))
+        keys = key_paths(e.portable, len(weights))
+        paths[e.name] = [path for path in keys if weights[path].ref() not in changed]
     return tuple(
         keys_text(keys, name if len(endpoints) > 1 else "") for name, keys in paths.items() if keys
     )

@@ -54,9 +54,11 @@ from jax2tf_bridge.saving.serving import (
 from jax2tf_bridge.saving.signatures import (
     Endpoint,
     NamedPort,
+    NoLock,
     Sides,
     Signature,
     SignatureInputs,
+    UpdateLock,
     WeightedFunction,
     check_names,
     check_preprocess,
@@ -98,6 +100,7 @@ class SaveOptions:
       precompile: whether to store the programs that XLA compiles for these requests.
       batching: how the signatures join concurrent requests; None keeps them apart.
       overwrite: whether to replace an existing SavedModel, on disk; nothing else is replaced.
+      locks: whether calls that change weights exclude each other. LiteRT has no locks.
     """
 
     trainable: bool | str | Sequence[str] = True
@@ -107,6 +110,7 @@ class SaveOptions:
     precompile: bool = False
     batching: Batching | None = None
     overwrite: bool = False
+    locks: bool = True
 
     def check(self, signatures: Sequence[SignatureInputs]) -> None:
         """Checks the options against the signatures' inputs, before exports that take minutes.
@@ -157,9 +161,10 @@ def save_functions(
         whole_directory(path, overwrite=options.overwrite, has="saved_model.pb") as folder,
     ):
         weights, constants = Weights(tree, options.trainable), ConstantVariables()
+        lock = _make_lock(signatures.values()) if options.locks else NoLock()
         plain = [
             _make_endpoint(
-                name, signatures[name], weights, constants, options.vjp_order, tree is not None
+                name, signatures[name], weights, constants, options.vjp_order, lock, tree is not None
             )
             for name in names
         ]
@@ -176,7 +181,9 @@ def save_functions(
         if options.precompile:
             _check_compilable(endpoints)
         requests, request_notes = (
-            make_warm_up_requests(endpoints) if options.warm_up or options.precompile else ((), ())
+            make_warm_up_requests([e for e in endpoints if not e.function.updates])
+            if options.warm_up or options.precompile
+            else ((), ())
         )
         root = _make_root(endpoints, variables)
         served = _write_model(root, endpoints, folder, options.batching)
@@ -258,12 +265,16 @@ def _make_endpoint(
     weights: Weights,
     constants: ConstantVariables,
     vjp_order: int | None,
+    lock: UpdateLock,
     has_params: bool,
 ) -> Endpoint:
     portable = as_portable_function(signature.function, f"The signature {name} of save")
     check_function(portable)
     takes = has_params if signature.takes_params is None else signature.takes_params
     check_takes_params(name, portable, takes=takes, has_params=has_params)
+    if signature.updates_params:
+        _check_updates(name, portable, takes=takes)
+        vjp_order = vjp_order or 0
     own = weights.for_function(portable) if takes else []
     order = choose_order(portable, vjp_order)
     try:
@@ -281,7 +292,28 @@ def _make_endpoint(
             )
         ) from e
     signature = replace(signature, takes_params=takes)
-    return Endpoint(name, signature, WeightedFunction(name, signature, own, constants, order))
+    function = WeightedFunction(name, signature, own, constants, order, lock)
+    return Endpoint(name, signature, function)
+
+
+def _make_lock(signatures: Iterable[Signature]) -> UpdateLock:
+    """Makes the lock of a model's weights."""
+    return UpdateLock() if any(each.updates_params for each in signatures) else NoLock()
+
+
+def _check_updates(name: str, portable: PortableFunction, *, takes: bool) -> None:
+    """Raises unless a signature can change weights."""
+    if not takes:
+        raise SavingError(
+            f"The signature {name} has updates_params=True, but its function takes no params. "
+            "Pass params=... to save, or leave out updates_params."
+        )
+    if portable.target.for_converters:
+        raise SavingError(
+            f"The signature {name} has updates_params=True, and its target is that of ONNX and "
+            "OpenVINO, whose models cannot change their weights. Leave out the target, or return "
+            "the new weights as outputs."
+        )
 
 
 def _iterate_orders(portable: PortableFunction, order: int) -> Iterator[PortableFunction]:
@@ -448,7 +480,13 @@ def _write_sidecar(
 def _make_signature_entry(endpoint: Endpoint, batching: Batching | None) -> SignatureEntry:
     sides = (endpoint.inputs, endpoint.outputs, endpoint.masks)
     inputs, outputs, masks = map(_make_array_entries, sides)
-    entry = SignatureEntry(inputs, outputs, endpoint.takes_params, endpoint.function.order)
+    entry = SignatureEntry(
+        inputs,
+        outputs,
+        endpoint.takes_params,
+        endpoint.function.order,
+        updates=endpoint.function.updated_paths,
+    )
     bucketing = endpoint.bucketing
     if bucketing is None:
         return entry

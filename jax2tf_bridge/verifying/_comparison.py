@@ -170,9 +170,11 @@ class ComparedPair:
         self._pad_values = entry.pad_numbers()
         self._in_tree = types.add_to(portable.in_tree)
         self._weights: Sequence[Any] = ()
+        weight_paths: Sequence[str] = ()
         if loaded.takes_params:
             weights = portable.in_tree.children[0].children[0]
             self._weights = weights.flatten(params, "params")
+            weight_paths = tuple(weights.leaf_paths("params"))
             function = types.as_function(weights)
         with on_disk(folder) as local_folder:
             self._root = tf.saved_model.load(str(local_folder))
@@ -196,6 +198,8 @@ class ComparedPair:
             by_path[path]: aval for path, aval in zip(paths[first:], avals[first:], strict=True)
         }
         out_names = {each.path: n for n, each in entry.outputs.items()}
+        # A call also assigns new weights, which are compared like outputs.
+        out_names |= {path: f"new {weight}" for path, weight in entry.updates.items()}
         self._outputs = dict(
             zip(
                 (out_names[p] for p in portable.out_tree.leaf_paths()),
@@ -211,9 +215,12 @@ class ComparedPair:
         ]
         if mismatches or set(specs) != set(entry.inputs):
             raise BridgeError(_format_missing_inner(name, "takes", mismatches or specs))
-        if set(self._call.structured_outputs) != set(self._outputs):
+        if set(self._call.structured_outputs) != set(entry.outputs):
             raise BridgeError(_format_missing_inner(name, "returns", self._call.structured_outputs))
         self._variables = [self._root.params[name] for name in weight_names[:first]]
+        by_weight = dict(zip(weight_paths, self._variables, strict=True))
+        self._updated = {f"new {path}": by_weight[path] for path in entry.updates.values()}
+        self._before = [variable.numpy() for variable in self._updated.values()]
         self._jax_function = function
         # Latency needs full optimization. Values are computed once, so they compile quickly.
         self._jitted: Any = jax.jit(self._call_flat)
@@ -368,7 +375,8 @@ class ComparedPair:
         watched = [
             self._variables[i] if i < first else tensors[names[i - first]] for i in sources.values()
         ]
-        with tf.GradientTape() as tape:
+        # A tape fails on a function that was saved without a gradient.
+        with tf.GradientTape(watch_accessed_variables=bool(watched)) as tape:
             tape.watch(watched)
             outputs = self._differentiable(**tensors)
         results = outputs if self._differentiable is self._call else self._call(**tensors)
@@ -381,7 +389,10 @@ class ComparedPair:
                 unconnected_gradients=tf.UnconnectedGradients.ZERO,
             )
         arrays = [tf.convert_to_tensor(g).numpy() for g in gradients]
-        return {name: results[name].numpy() for name in self._outputs}, arrays
+        after = {name: variable.numpy() for name, variable in self._updated.items()}
+        for variable, value in zip(self._updated.values(), self._before, strict=True):
+            variable.assign(value)
+        return {**{name: value.numpy() for name, value in results.items()}, **after}, arrays
 
     def _compute_vjp(
         self,

@@ -98,7 +98,10 @@ def check_joinable(endpoints: Sequence[Endpoint]) -> None:
         bucketing = endpoint.bucketing
         if bucketing is None:
             raise make_no_buckets_error(endpoint.name)
-        reason = find_obstacle(bucketing)
+        if endpoint.function.updates:
+            reason: str | None = "each request changes weights"
+        else:
+            reason = find_obstacle(bucketing)
         if reason is None and (lengths := find_lengths(bucketing)):
             reason = (
                 f"requests choose the size {', '.join(sorted(lengths))} beside their rows, and "

@@ -159,6 +159,7 @@ class ServedSignature:
       defaults: the names of the inputs that gRPC requests may leave out.
       is_preprocessed: whether the user's own TensorFlow code takes the inputs.
       is_postprocessed: whether the user's own TensorFlow code returns the outputs.
+      changes_weights: whether a request changes weights.
     """
 
     name: str
@@ -168,9 +169,12 @@ class ServedSignature:
     defaults: Collection[str] = ()
     is_preprocessed: bool = False
     is_postprocessed: bool = False
+    changes_weights: bool = False
 
     def obstacle(self) -> str | None:
         """Returns the reason why its requests cannot be joined; None if they can."""
+        if self.changes_weights:
+            return "each request changes weights"
         if self.bucketing is None:
             return "it has no buckets"
         return (
@@ -271,6 +275,12 @@ def make_serving_instructions(
         command += ["--enable_batching=true", f"--batching_parameters_file={BATCHING_FILE}"]
         notes += _write_batching_notes(batching, grpc_threads)
     notes += _write_rest_notes(signatures)
+    if changing := [s.name for s in signatures if s.changes_weights]:
+        notes.append(
+            f"Requests for {' and '.join(changing)} change the weights of the server that answers "
+            "them. Other servers keep theirs, and a server that starts again, or loads another "
+            "version, begins with the saved weights."
+        )
     return ServingInstructions(
         tuple(command), dict(environment or {}), batching, BATCHING_FILE, tuple(notes)
     )
@@ -405,6 +415,7 @@ def write_instructions(
             tuple(e.signature.defaults),
             is_preprocessed=e.signature.processing.preprocess is not None,
             is_postprocessed=e.signature.processing.postprocess is not None,
+            changes_weights=bool(e.function.updates),
         )
         for e in endpoints
     ]
@@ -509,6 +520,7 @@ def _read_signature(
         tuple(port.name for port in entry.inputs if port.has_default),
         is_preprocessed=not _are_of(entry.inputs, passed),
         is_postprocessed=not _are_of(entry.outputs, outputs),
+        changes_weights=bool(known.updates),
     )
 
 

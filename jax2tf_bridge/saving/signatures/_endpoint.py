@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from keyword import iskeyword
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import tensorflow as tf
@@ -26,6 +26,7 @@ from jax2tf_bridge.saving.signatures._inputs import (
     name_ports,
 )
 from jax2tf_bridge.saving.signatures._signature import Signature
+from jax2tf_bridge.saving.signatures._updates import Results, UpdateLock
 from jax2tf_bridge.to_tensorflow import (
     Constants,
     StoredGradients,
@@ -45,6 +46,9 @@ class WeightedFunction:
       weights: the weights for its first argument; empty if it takes none.
       inputs: the inputs without weights, with the masks.
       outputs: the outputs.
+      updates: the new values of weights among the results, with the variables to assign them to.
+      updated_paths: maps the path of each new value in the results to the path of its weight.
+      lock: the lock of the weights.
       orders: the gradients; None for a function without a gradient.
     """
 
@@ -55,14 +59,16 @@ class WeightedFunction:
         weights: Sequence[tf.Variable],
         constants: Constants,
         vjp_order: int | None,
+        lock: UpdateLock,
     ) -> None:
         """Names the inputs and outputs of a signature whose function is a portable function.
 
         Raises:
           SavingError: names clash or do not exist.
+          StructureError, ShapeError, DTypeError: new weights do not fit the weights.
         """
         portable: PortableFunction = signature.function
-        self.portable, self.weights = portable, weights
+        self.portable, self.weights, self.lock = portable, weights, lock
         first = len(weights)
         self._avals = portable.in_avals[first:]
         self._has_seeds = signature.seed == "scalar"
@@ -70,26 +76,51 @@ class WeightedFunction:
         self.inputs: tuple[NamedPort, ...] = SignatureInputs.of(
             name, signature, paths, self._avals
         ).ports
-        self.outputs = name_ports(
-            "output",
-            name,
-            signature.output_names,
-            tuple(portable.out_tree.leaf_paths()),
-            portable.out_avals,
+        results = Results.of(name, portable, updates_params=signature.updates_params)
+        paths, avals = results.output_paths, portable.out_avals
+        named = name_ports(
+            "output", name, signature.output_names, paths, avals[: len(paths)]
         )
+        self.out_tree = results.outputs
+        self.outputs = tuple(replace(port, path=results.place + port.path) for port in named)
+        self.updated_paths = results.updates
+        new = zip(results.updates, results.positions, avals[len(paths) :], strict=True)
+        self.updates = {NamedPort(p, p, as_op_aval(aval)): weights[i] for p, i, aval in new}
         # Without orders, TensorFlow's PreventGradient says why there is no gradient.
         self.orders = None if vjp_order is None else StoredGradients(portable, vjp_order, constants)
         self._flat = _make_flat_function(portable, weights, constants, self.orders)
 
+    @property
+    def results(self) -> tuple[NamedPort, ...]:
+        """The outputs and the new values of weights."""
+        return (*self.outputs, *self.updates)
+
     def read_held(self) -> list[tf.Tensor]:
         """Reads the weights and the lifted constants."""
         constants = [] if self.orders is None else self.orders.lifted_constants().values()
-        return [*(variable.read_value() for variable in self.weights), *constants]
+        return [*self._read_weights(), *constants]
+
+    def _read_weights(self) -> list[tf.Tensor]:
+        def read() -> list[tf.Tensor]:
+            return [variable.read_value() for variable in self.weights]
+
+        # A call that changes weights holds the lock already.
+        return read() if self.updates or not self.weights else self.lock.run(read)
 
     def call(self, inputs: Inputs) -> dict[str, Any]:
-        """Calls the function; all inputs have the sizes that it runs at."""
+        """Calls the function; all inputs have the sizes that it runs at. Assigns nothing."""
         results = self._flat(*inputs.held, *self._arguments(inputs.named))
-        return {port.name: r for port, r in zip(self.outputs, results, strict=True)}
+        return {port.name: r for port, r in zip(self.results, results, strict=True)}
+
+    def assign(self, results: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+        """Assigns the new weights after all results are computed, and returns the outputs."""
+        with tf.control_dependencies(list(results.values())):
+            assigned = [
+                variable.assign(results[port.name], read_value=False)
+                for port, variable in self.updates.items()
+            ]
+        with tf.control_dependencies(assigned):
+            return {port.name: tf.identity(results[port.name]) for port in self.outputs}
 
     @property
     def can_pull(self) -> bool:
@@ -103,7 +134,7 @@ class WeightedFunction:
         weights, constants = inputs.held[:first], inputs.held[first:]
         pulled = self.orders.pull_back(
             [*weights, *self._arguments(inputs.named)],
-            [cotangents[port.name] for port in self.outputs],
+            [cotangents[port.name] for port in self.results],
             dict(zip(self.orders.constants, constants, strict=True)),
         )
         named = {p.name: x for p, x in zip(self.inputs, pulled[first:], strict=True)}
@@ -225,7 +256,19 @@ class Endpoint:
     padded: PaddedCall | None = None
 
     def call(self, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Calls the function, padded if it has buckets, with its inputs by name."""
+        """Calls the function, padded if it has buckets, with its inputs by name.
+
+        Assigns the new weights, if it has them.
+        """
+        function = self.function
+        if not function.updates:
+            return self._compute(tensors)
+        return cast(
+            "Mapping[str, Any]",
+            function.lock.run(lambda: function.assign(self._compute(tensors))),
+        )
+
+    def _compute(self, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
         if self.padded is not None:
             return self.padded.call(tensors)
         return self.function.call(Inputs(tensors, self.function.read_held()))
@@ -282,7 +325,7 @@ class Endpoint:
           A tf.function, and the specs (args, kwargs) of each trace: with all arguments, and without
           some of those that have a default.
         """
-        arguments, out_tree = self.arguments, to_plain_containers(self.portable.out_tree)
+        arguments, out_tree = self.arguments, to_plain_containers(self.function.out_tree)
         names, by_port = arguments.names, self.defaults()
         defaults = {p.path: by_port[p.name] for p in self.inputs if p.name in by_port}
 

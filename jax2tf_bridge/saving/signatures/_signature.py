@@ -77,6 +77,10 @@ class Signature:
         equinox.error_if and checkify.check make while the function runs.
       takes_params: whether its first argument is the `params` of `save`; by default True if `save`
         gets params.
+      updates_params: whether the signature changes weights. Its function returns the tuple
+        (outputs, params): a call returns the outputs and assigns the new params to the variables,
+        which all signatures share. Weights that are left out of the new params keep their values.
+        Such a signature is saved without a gradient unless `vjp_order` asks for one.
       input_names: new names of inputs, by the name that follows from an argument or by its path,
         as {"x": "image"}.
       output_names: new names of outputs likewise; or one name for each, in order.
@@ -103,6 +107,7 @@ class Signature:
     disabled_checks: Sequence[Any] = ()
     runtime_checks: Literal["drop"] | None = None
     takes_params: bool | None = None
+    updates_params: bool = False
     input_names: Mapping[str, str] = field(default_factory=dict)
     output_names: Mapping[str, str] | Sequence[str] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,126 @@
+"""New values of weights among the results of a signature's function."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from jax2tf_bridge._utils import array_type_text, did_you_mean
+from jax2tf_bridge.errors import DTypeError, SavingError, ShapeError, StructureError, format_bullets
+from jax2tf_bridge.portable import Aval, PortableFunction, TreeSpec
+
+_WEIGHTS = "params"
+_ADVICE = "Return weights of the structure, shapes and dtypes that the function gets."
+
+
+@dataclass(frozen=True)
+class Results:
+    """Results of a signature's function: its outputs, then the new values of weights.
+
+    Attributes:
+      outputs: the structure of the outputs.
+      place: the path of the outputs in the results: "", or "[0]" if there are new values.
+      updates: maps the path of each new value in the results to the path of its weight,
+        "params['w']", in the order of the results.
+      positions: the positions of these weights among the leaves of the function's weights.
+    """
+
+    outputs: TreeSpec
+    place: str
+    updates: Mapping[str, str]
+    positions: Sequence[int]
+
+    @staticmethod
+    def of(name: str, portable: PortableFunction, *, updates_params: bool) -> Results:
+        """Divides the results of a function.
+
+        Args:
+          name: the signature's name.
+          portable: the function; with new values, its result is the tuple (outputs, params).
+          updates_params: whether it returns new values.
+
+        Raises:
+          SavingError: the function does not return such a tuple.
+          StructureError, ShapeError, DTypeError: a new value has no weight, or is of another type.
+        """
+        tree = portable.out_tree
+        if not updates_params:
+            return Results(tree, "", {}, ())
+        if tree.kind != "tuple" or len(tree.children) != 2:
+            raise SavingError(
+                f"The signature {name} has updates_params=True, so its function must return the "
+                f"tuple (outputs, params) with the new weights. {portable.name} returns {tree}."
+            )
+        outputs, new = tree.children
+        weights = portable.in_tree.children[0].children[0]
+        positions = {path: i for i, path in enumerate(weights.leaf_paths(_WEIGHTS))}
+        paths = list(new.leaf_paths(_WEIGHTS))
+        unknown = [path for path in paths if path not in positions]
+        start = f"The signature {name} cannot assign the new weights of {portable.name}:"
+        if unknown:
+            lines = [f"{path} is not a weight{did_you_mean(path, positions)}" for path in unknown]
+            raise StructureError(f"{start}{format_bullets(lines)}\n{_ADVICE}")
+        if not paths:
+            raise StructureError(f"{start} it returns none. {_ADVICE}")
+        avals = portable.out_avals[outputs.leaf_count :]
+        before = [portable.in_avals[positions[path]] for path in paths]
+        _check_types(start, paths, before, avals)
+        updates = {f"[1]{path[len(_WEIGHTS) :]}": path for path in paths}
+        return Results(outputs, "[0]", updates, [positions[path] for path in paths])
+
+    @property
+    def output_paths(self) -> tuple[str, ...]:
+        """Paths of the outputs, as if they were all results."""
+        return tuple(self.outputs.leaf_paths())
+
+
+def _check_types(
+    start: str, paths: list[str], before: list[Aval], after: tuple[Aval, ...]
+) -> None:
+    lines, errors = [], set[type[Exception]]()
+    for path, old, new in zip(paths, before, after, strict=True):
+        if old == new:
+            continue
+        errors.add(DTypeError if old.shape == new.shape else ShapeError)
+        old_text, new_text = (array_type_text(a.dtype, a.shape) for a in (old, new))
+        lines.append(f"{path} is {old_text}, and its new value {new_text}")
+    if lines:
+        error = DTypeError if errors == {DTypeError} else ShapeError
+        raise error(f"{start}{format_bullets(lines)}\n{_ADVICE}")
+
+
+class UpdateLock:
+    """Lock of a model's weights: a call that changes them runs alone.
+
+    Calls that only read hold it while they read, so that they see no half of a change. The graph
+    makes the lock where it runs, under a name of its own for each model. (tf.CriticalSection would
+    make it where the graph is traced, and could not be saved.)
+    """
+
+    def __init__(self) -> None:
+        self._name = f"jax2tf_bridge/{uuid.uuid4().hex}"
+
+    def run(self, function: Callable[[], Any]) -> Any:
+        """Calls a function within the lock; returns its tensors, in a list or a dict."""
+        with tf.device("CPU:0"):
+            mutex = tf.raw_ops.MutexV2(container="", shared_name=self._name)
+            lock = tf.raw_ops.MutexLock(mutex=mutex)
+        with tf.control_dependencies([lock]):
+            results = function()
+        with tf.control_dependencies(tf.nest.flatten(results)), tf.device("CPU:0"):
+            # If an operation fails before this one, TensorFlow drops `lock`, which releases it.
+            released = tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
+        with tf.control_dependencies([released]):
+            return tf.nest.map_structure(tf.identity, results)
+
+
+class NoLock(UpdateLock):
+    """Lock of a model whose weights no signature changes, or that one thread uses."""
+
+    def run(self, function: Callable[[], Any]) -> Any:
+        """Calls a function."""
+        return function()
