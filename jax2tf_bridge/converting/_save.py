@@ -25,6 +25,7 @@ from jax2tf_bridge.saving import (
     SaveOptions,
     Signature,
     SignatureInputs,
+    WeightSignature,
     open_params,
     save_functions,
 )
@@ -52,6 +53,7 @@ def save(
     warm_up: bool = True,
     precompile: bool = False,
     batching: Batching | None = None,
+    weight_signatures: Sequence[WeightSignature] = (),
     platforms: Sequence[str] | None = None,
     target: Target | None = None,
     overwrite: bool = False,
@@ -98,6 +100,9 @@ def save(
         process without TensorFlow Serving, as `Batching()`. The batch dimension needs buckets, and
         no other size may be open. Signatures then have no gradient; the methods of the loaded model
         keep theirs, and join nothing.
+      weight_signatures: further signatures of a model with a Signature that has updates_params:
+        "get_weights" returns the weights that such signatures change, "set_weights" replaces them,
+        and "reset_weights" returns them to the saved values, of which it keeps a copy.
       platforms: the platforms of JAX functions, as in `export`.
       target: the target of JAX functions, as in `export`. A target without XLA also applies to
         portable functions: they become TensorFlow's own operations.
@@ -141,6 +146,7 @@ def save(
         warm_up=warm_up,
         precompile=precompile,
         batching=batching,
+        weight_signatures=weight_signatures,
         overwrite=overwrite,
     )
     with reraise_interrupts() as check_interrupts:

@@ -152,6 +152,13 @@ def get_sidecar_signatures(contents: SavedModelContents) -> dict[str, Mapping[st
     return {name: entry for name, entry in signatures.items() if isinstance(entry, dict)}
 
 
+def list_updates(known: Mapping[str, object]) -> list[str]:
+    """Lists the paths of the weights that a signature of the sidecar changes."""
+    updates = known.get("updates")
+    paths = updates.values() if isinstance(updates, dict) else ()
+    return [path for path in paths if isinstance(path, str)]
+
+
 def _read_summary(called: CalledModule) -> ModuleSummary | str:
     try:
         return read_summary(called.module)

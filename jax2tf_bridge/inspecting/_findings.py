@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias, TypeVar
 from jax2tf_bridge._utils import in_units, some
 from jax2tf_bridge.bytecode import version_text
 from jax2tf_bridge.inspecting._contents import (
+    list_updates,
     FunctionsBeside,
     ModuleContents,
     get_sidecar_signatures,
@@ -426,11 +427,13 @@ def _is_open(kind: TensorSpec) -> bool:
 
 
 def _check_gradients(contents: SavedModelContents) -> Iterator[Finding]:
+    sidecar = get_sidecar_signatures(contents)
     by_text = _group(
         (_describe_gradient(entry.gradient), entry.name)
         for entry in contents.entries
         if entry.gradient is not None
         and not entry.joins_requests
+        and not sidecar.get(entry.name, {}).get("updates")
         and not _is_default(entry.gradient)
     )
     for (text, remedy), names in by_text.items():
@@ -440,12 +443,16 @@ def _check_gradients(contents: SavedModelContents) -> Iterator[Finding]:
 
 def _check_keys(contents: SavedModelContents, beside: FunctionsBeside) -> Iterator[Finding]:
     """Finds signatures whose results depend on PRNG keys among the weights."""
-    for name, entry in get_sidecar_signatures(contents).items():
+    sidecar = get_sidecar_signatures(contents)
+    updated = {path for entry in sidecar.values() for path in list_updates(entry)}
+    for name, entry in sidecar.items():
         portable = beside.by_signature.get(name)
         if portable is None or not entry.get("takes_params"):
             continue
         weights = portable.in_tree.children[0].children[:1]
-        paths = key_paths(portable, sum(tree.leaf_count for tree in weights))
+        names = [path for tree in weights for path in tree.leaf_paths("params")]
+        kept = {p for p, name in zip(portable.in_paths(), names, strict=False) if name in updated}
+        paths = [path for path in key_paths(portable, len(names)) if path not in kept]
         if paths:
             text = keys_text([shorten_text(path, 100) for path in paths], shorten_text(name, 100))
             yield Finding("note", text[0].upper() + text[1:])

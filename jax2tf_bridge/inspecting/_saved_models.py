@@ -8,6 +8,7 @@ from typing import Any
 from jax2tf_bridge._utils import array_type_text, in_units, some
 from jax2tf_bridge.bytecode import version_text
 from jax2tf_bridge.inspecting._contents import (
+    list_updates,
     ModuleContents,
     describe_modules,
     get_sidecar_signatures,
@@ -154,6 +155,7 @@ def _describe_signature(
         "masks": list(_as_mapping(known.get("masks"))),
         "pad_values": {n: _as_text(v) for n, v in _as_mapping(known.get("pad_values")).items()},
         "joins_requests": entry.joins_requests,
+        "updates": list_updates(known),
     }
 
 
@@ -358,8 +360,12 @@ def format_signature_facts(signature: Mapping[str, Any]) -> str:
         parts.append("gradients to any order")
     elif signature["joins_requests"]:
         parts.append("no gradient")
+    elif signature["updates"] and gradient is not None and not gradient["orders"]:
+        pass  # such a signature is called for its update
     else:
         parts.append("runs no module" if gradient is None else format_gradients(gradient["orders"]))
+    if updates := signature["updates"]:
+        parts.append(f"changes {len(updates)} weight{'s' * (len(updates) > 1)}")
     return "; ".join([*parts, *bucket_texts(buckets or {}), *list_padding_options(signature)])
 
 

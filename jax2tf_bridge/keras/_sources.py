@@ -125,6 +125,11 @@ def _model_from_saved_model(
     functions = []
     for name in names:
         entry = sidecar.signatures[name]
+        if entry.updates:
+            raise LayerError(
+                f"The signature {name!r} of {folder} changes weights itself, and a Keras layer's "
+                "are changed by Keras's optimizer. Choose a signature that returns outputs only."
+            )
         input_names = {array.path: input_name for input_name, array in entry.inputs.items()}
         function = options.function(portables[name], entry.takes_params)
         functions.append(replace(function, input_names=input_names))

@@ -55,19 +55,24 @@ class ConvertedModel:
       folder: the path of the SavedModel.
       signatures: the signatures by name.
       callers: maps each signature to the function of the graph that it calls.
+      changes_weights: whether a signature changes weights, so that they stay variables.
     """
 
     folder: Path
     signatures: Mapping[str, LiteRTSignature]
     callers: Mapping[str, str]
+    changes_weights: bool = False
 
     @staticmethod
-    def read(folder: Path, served: Mapping[str, Any] | None = None) -> ConvertedModel:
+    def read(
+        folder: Path, served: Mapping[str, Any] | None = None, *, changes_weights: bool = False
+    ) -> ConvertedModel:
         """Rewrites the graph of a SavedModel in place.
 
         Args:
           folder: the SavedModel, whose graph is replaced.
           served: the inputs and outputs of its signatures; by default they are read from the graph.
+          changes_weights: whether a signature changes weights.
 
         Raises:
           SavingError: it has no signature.
@@ -97,7 +102,7 @@ class ConvertedModel:
             signatures[name] = LiteRTSignature(*sides)
             sources = {info.name.partition(":")[0] for info in definition.outputs.values()}
             callers[name] = next((called.get(source, "") for source in sources), "")
-        return ConvertedModel(folder, signatures, callers)
+        return ConvertedModel(folder, signatures, callers, changes_weights)
 
 
 def _side(arrays: Mapping[str, Any]) -> dict[str, ServedArray]:
@@ -120,6 +125,8 @@ def convert_model(model: ConvertedModel, quantization: Quantization) -> bytes:
     names = list(model.signatures)
     converter = tf.lite.TFLiteConverter.from_saved_model(str(model.folder), signature_keys=names)
     quantization.apply(converter, {n: s.inputs for n, s in model.signatures.items()})
+    if model.changes_weights:
+        converter.experimental_enable_resource_variables = True
     try:
         with warnings.catch_warnings():
             # TensorFlow measures ranges with an interpreter that warns of its own deprecation.

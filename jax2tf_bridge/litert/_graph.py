@@ -22,6 +22,9 @@ def with_built_ins(graph: Any) -> None:
       graph: a GraphDef, which is changed in place.
     """
     functions = _Functions(graph)
+    _remove_locks(graph.node)
+    for function in graph.library.function:
+        _remove_control_outputs(function, _remove_locks(function.node_def))
     bodies = [_Body(graph.node, {}), *(_Body(f.node_def, f.ret) for f in graph.library.function)]
     loops = {
         node.attr["body"].func.name for body in bodies for node in body.nodes if node.op in _LOOPS
@@ -81,6 +84,36 @@ def _is_behind_transpose(node: Any, makers: Mapping[str, Any]) -> bool:
             if maker.op in _ON_ELEMENTS:
                 waiting.append(maker)
     return False
+
+
+_LOCKS = ("MutexV2", "MutexLock", "ConsumeMutexLock")
+
+
+def _remove_locks(nodes: Any) -> set[str]:
+    """Removes the lock of a model's weights: LiteRT has none, and runs one call at a time.
+
+    Returns the names of the nodes that it removed.
+    """
+    removed = {node.name for node in nodes if node.op in _LOCKS}
+    if not removed:
+        return removed
+    kept = [node for node in nodes if node.name not in removed]
+    for node in kept:
+        inputs = [n for n in node.input if n.removeprefix("^").partition(":")[0] not in removed]
+        del node.input[:]
+        node.input.extend(inputs)
+    del nodes[:]
+    nodes.extend(kept)
+    return removed
+
+
+def _remove_control_outputs(function: Any, removed: set[str]) -> None:
+    names = [name for name, node in function.control_ret.items() if node in removed]
+    for name in names:
+        del function.control_ret[name]
+    kept = [name for name in function.signature.control_output if name not in names]
+    del function.signature.control_output[:]
+    function.signature.control_output.extend(kept)
 
 
 class _Functions:

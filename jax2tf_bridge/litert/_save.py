@@ -17,7 +17,13 @@ from jax2tf_bridge.litert._comparison import Answers, answers_of_tensorflow, che
 from jax2tf_bridge.litert._convert import ConvertedModel, LiteRTSignature, convert_model
 from jax2tf_bridge.litert._quantization import Quantization
 from jax2tf_bridge.saved_model import GRAPH_FILE, read_saved_model, read_sidecar
-from jax2tf_bridge.saving import SaveOptions, Signature, open_params, save_functions
+from jax2tf_bridge.saving import (
+    SaveOptions,
+    Signature,
+    WeightSignature,
+    open_params,
+    save_functions,
+)
 from jax2tf_bridge.storage import AnyPath, as_path, check_file_path, on_disk, replace_file_at
 from jax2tf_bridge.targets import Target
 
@@ -54,6 +60,7 @@ def save_litert(
     signatures: Signatures,
     *,
     params: Any = None,
+    weight_signatures: Sequence[WeightSignature] | None = None,
     quantize: Quantize | None = None,
     representative_data: Mapping[str, Iterable[Any]] | Iterable[Any] | None = None,
     platforms: Sequence[str] | None = None,
@@ -71,6 +78,8 @@ def save_litert(
         or the path of a .jaxfn file. Or the folder of a SavedModel, to convert all its signatures.
         Only JAX functions need JAX.
       params: the weights, as in `save`.
+      weight_signatures: as in `save`; by default "get_weights" and "set_weights" if a Signature has
+        updates_params, so that an application can store what the model learned.
       quantize: the treatment of float32 by TFLiteConverter. "dynamic_range" stores weights as int8
         and measures the ranges of values at each call; "float16" stores weights as float16; "int8"
         computes with integers where possible, in ranges measured with `representative_data`. Inputs
@@ -125,7 +134,7 @@ def save_litert(
         with on_disk(source) if source is not None and is_model else nullcontext() as local:
             if local is None:
                 model, answers = _save_functions(
-                    folder, signatures, params, platforms, verify=verify
+                    folder, signatures, params, weight_signatures, platforms, verify=verify
                 )
             else:
                 model, answers = _copy_model(local, folder, verify=verify)
@@ -149,6 +158,7 @@ def _save_functions(
     folder: Path,
     signatures: Signatures,
     params: Any,
+    weight_signatures: Sequence[WeightSignature] | None,
     platforms: Sequence[str] | None,
     *,
     verify: bool,
@@ -163,14 +173,26 @@ def _save_functions(
             name: replace(each, function=replace(each.function, target=_TARGET))
             for name, each in portables.items()
         }
-        options = SaveOptions(trainable=False, vjp_order=0, warm_up=False)
+        updates = any(each.updates_params for each in naming_lines.values())
+        if weight_signatures is None:
+            weight_signatures = ("get_weights", "set_weights") if updates else ()
+        options = SaveOptions(
+            trainable=False,
+            vjp_order=0,
+            warm_up=False,
+            weight_signatures=weight_signatures,
+            locks=False,  # LiteRT has none
+        )
         saved = save_functions(folder, naming_lines, keys_as_words(weights), options)
     served = {name: (each.inputs, each.outputs) for name, each in saved.signatures.items()}
     answers: dict[str, Answers] = {}
     if verify:  # before the graph is rewritten
-        inputs = {name: (prepared[name].signature, sides[0]) for name, sides in served.items()}
+        inputs = {
+            name: (prepared[name].signature if name in prepared else Signature(None), sides[0])
+            for name, sides in served.items()
+        }
         answers = answers_of_tensorflow(folder, inputs)
-    return ConvertedModel.read(folder, served), answers
+    return ConvertedModel.read(folder, served, changes_weights=updates), answers
 
 
 _PADDING_OPTIONS = ("buckets", "mask", "pad_values", "unchecked_padding")
@@ -216,7 +238,10 @@ def _copy_model(
     for name in ("variables", "assets"):
         if (source / name).is_dir():
             os.symlink((source / name).absolute(), folder / name)
-    model = ConvertedModel.read(folder)
+    known = read_sidecar(source)
+    signatures = known[0].signatures.values() if known else ()
+    updates = any(each.updates for each in signatures)
+    model = ConvertedModel.read(folder, changes_weights=updates)
     answers: dict[str, Answers] = {}
     if verify:
         inputs = {name: (Signature(None), each.inputs) for name, each in model.signatures.items()}

@@ -43,6 +43,7 @@ from jax2tf_bridge.saved_model import (
     VariableEntry,
     read_sidecar,
 )
+from jax2tf_bridge.saving._weight_signatures import initial_key
 from jax2tf_bridge.saving.weights import (
     PARAMS,
     PathWeights,
@@ -203,6 +204,7 @@ def _match_tensors(
             got = array_type_text(dtype, shape)
             lines.append(f"{variable.path}: expected {_format_type(variable)}, got {got}")
         values[variable.key] = value
+        values[initial_key(variable.key)] = value
     if errors:
         error = errors.pop() if len(errors) == 1 else ArgumentsError
         raise error(

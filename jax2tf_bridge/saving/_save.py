@@ -39,6 +39,12 @@ from jax2tf_bridge.saving._report import (
     statistics_notes,
     variable_aval,
 )
+from jax2tf_bridge.saving._weight_signatures import (
+    INITIAL,
+    WeightSignature,
+    WeightSignatures,
+    check_weight_signatures,
+)
 from jax2tf_bridge.saving.buckets import BUCKETS
 from jax2tf_bridge.saving.serving import (
     Batching,
@@ -100,6 +106,7 @@ class SaveOptions:
       precompile: whether to store the programs that XLA compiles for these requests.
       batching: how the signatures join concurrent requests; None keeps them apart.
       overwrite: whether to replace an existing SavedModel, on disk; nothing else is replaced.
+      weight_signatures: further signatures for the weights that signatures change.
       locks: whether calls that change weights exclude each other. LiteRT has no locks.
     """
 
@@ -110,6 +117,7 @@ class SaveOptions:
     precompile: bool = False
     batching: Batching | None = None
     overwrite: bool = False
+    weight_signatures: Sequence[WeightSignature] = ()
     locks: bool = True
 
     def check(self, signatures: Sequence[SignatureInputs]) -> None:
@@ -122,7 +130,8 @@ class SaveOptions:
         """
         check_vjp_order(self.vjp_order)
         check_batching(self.batching)
-        check_names({each.name: each.signature for each in signatures})
+        names = check_names({each.name: each.signature for each in signatures})
+        check_weight_signatures(self.weight_signatures, names)
         for each in signatures:
             check_preprocess(each.name, each.signature)
             each.check_names()
@@ -172,7 +181,12 @@ def save_functions(
         options.check([e.signature_inputs() for e in plain])
         check_size({e.name: _iterate_orders(e.portable, e.function.order) for e in plain})
         saved_weights = weights.weights()
-        variables = [*saved_weights, *constants.variables.values()]
+        extra = WeightSignatures.of(options.weight_signatures, plain, saved_weights, lock)
+        variables = [
+            *saved_weights,
+            *extra.initial.values(),
+            *constants.variables.values(),
+        ]
         endpoints = add_buckets(
             plain, options.buckets, before_trials=lambda: hold_values(variables)
         )
@@ -186,7 +200,7 @@ def save_functions(
             else ((), ())
         )
         root = _make_root(endpoints, variables)
-        served = _write_model(root, endpoints, folder, options.batching)
+        served = _write_model(root, endpoints, extra, folder, options.batching)
         write_values(folder, variables)
         _write_defaults(folder, {e.name: e.defaults() for e in endpoints})
         _write_sidecar(folder, endpoints, saved_weights, constants, options.batching)
@@ -211,7 +225,8 @@ def save_functions(
                 e, *served[e.name], joins_requests=options.batching is not None
             )
             for e in endpoints
-        },
+        }
+        | {name: SavedSignature(*sides, 0) for name, sides in extra.sides().items()},
         {w.name: variable_aval(w.variable) for w in saved_weights},
         trained,
         {name: variable_aval(c.variable) for name, c in constants.variables.items()},
@@ -337,6 +352,8 @@ def _make_root(endpoints: Sequence[Endpoint], variables: Sequence[SavedVariable]
         {v.name: v.variable for v in variables if v.collection == collection}
         for collection in ("params", "constants")
     )
+    if initial := {v.name: v.variable for v in variables if v.collection == INITIAL}:
+        root.initial = initial
     root.trainable_variables = [v.variable for v in variables if v.variable.trainable]
     root.variables = [v.variable for v in variables]
     root.resources = [resource for e in endpoints for resource in list_resources(e.signature)]
@@ -346,6 +363,7 @@ def _make_root(endpoints: Sequence[Endpoint], variables: Sequence[SavedVariable]
 def _write_model(
     root: _SavedObject,
     endpoints: Sequence[Endpoint],
+    extra: WeightSignatures,
     folder: Path,
     batching: Batching | None,
 ) -> dict[str, Sides]:
@@ -373,6 +391,9 @@ def _write_model(
     if default in concrete:
         # TF Hub and Keras call a loaded model itself: tf.saved_model.load(path)(...).
         setattr(root, "__call__", getattr(root, default))  # noqa: B010
+    for name, function in extra.concrete_functions().items():
+        concrete[name] = function
+        setattr(root, name, function)
     root.gradients = {e.name: e.gradient_functions() for e in endpoints}
     try:
         tf.saved_model.save(

@@ -13,6 +13,7 @@ from jax2tf_bridge.saving.signatures._inputs import SignatureInputs as Signature
 from jax2tf_bridge.saving.signatures._inputs import avals_of as avals_of
 from jax2tf_bridge.saving.signatures._inputs import examples_of as examples_of
 from jax2tf_bridge.saving.signatures._inputs import served_text as served_text
+from jax2tf_bridge.saving.signatures._inputs import valid_names as valid_names
 from jax2tf_bridge.saving.signatures._processing import check_preprocess as check_preprocess
 from jax2tf_bridge.saving.signatures._processing import describe_arrays as describe_arrays
 from jax2tf_bridge.saving.signatures._processing import list_resources as list_resources

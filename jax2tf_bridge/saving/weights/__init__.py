@@ -20,5 +20,6 @@ from jax2tf_bridge.saving.weights._variables import check_prefixes as check_pref
 from jax2tf_bridge.saving.weights._variables import has_prefix as has_prefix
 from jax2tf_bridge.saving.weights._variables import is_trainable as is_trainable
 from jax2tf_bridge.saving.weights._variables import leaf_names as leaf_names
+from jax2tf_bridge.saving.weights._variables import make_variable as make_variable
 from jax2tf_bridge.saving.weights._variables import read_prefixes as read_prefixes
 from jax2tf_bridge.saving.weights._variables import weight_leaves as weight_leaves

@@ -1,0 +1,149 @@
+"""Signatures that read, replace and reset the weights that other signatures change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+import tensorflow as tf
+
+from jax2tf_bridge._utils import did_you_mean
+from jax2tf_bridge.errors import Argument, Message, SavingError
+from jax2tf_bridge.saving.signatures import Endpoint, ServedArray, Sides, UpdateLock, valid_names
+from jax2tf_bridge.saving.weights import SavedVariable, make_variable
+
+WeightSignature: TypeAlias = Literal["get_weights", "set_weights", "reset_weights"]
+_NAMES = ("get_weights", "set_weights", "reset_weights")
+_OPTION = Argument("weight_signatures")
+
+INITIAL = "initial"
+"""Collection of the values to which `reset_weights` returns."""
+
+
+def initial_key(key: str) -> str:
+    """Returns the key in the checkpoint of the value to which `reset_weights` returns a weight."""
+    return f"{INITIAL}/{key.partition('/')[2]}"
+
+
+@dataclass(frozen=True)
+class WeightSignatures:
+    """Signatures for the weights that a model changes.
+
+    Attributes:
+      names: the names of these signatures.
+      variables: the variables of the weights, by the name of an input or output.
+      initial: the values to which `reset_weights` returns, by the same names.
+      lock: the lock of the weights.
+    """
+
+    names: Sequence[WeightSignature]
+    variables: Mapping[str, tf.Variable]
+    initial: Mapping[str, SavedVariable]
+    lock: UpdateLock
+
+    @staticmethod
+    def of(
+        names: Sequence[WeightSignature],
+        endpoints: Sequence[Endpoint],
+        weights: Sequence[SavedVariable],
+        lock: UpdateLock,
+    ) -> WeightSignatures:
+        """Makes the signatures of a model.
+
+        Args:
+          names: the names of the signatures.
+          endpoints: the other signatures.
+          weights: the weights of the model.
+          lock: their lock.
+
+        Raises:
+          SavingError: no signature changes weights.
+        """
+        changed = {v.ref() for e in endpoints for v in e.function.updates.values()}
+        kept = [each for each in weights if each.variable.ref() in changed]
+        if names and not kept:
+            problem = f"={list(names)!r}, and no signature changes weights. Leave it out."
+            raise SavingError(Message(_OPTION, problem))
+        by_name = dict(zip(valid_names([each.name for each in kept], "weight"), kept, strict=True))
+        initial = {}
+        if "reset_weights" in names:
+            initial = {
+                name: replace(
+                    each,
+                    collection=INITIAL,
+                    variable=make_variable(
+                        each.leaf, trainable=False, name=f"{INITIAL}/{each.name}"
+                    ),
+                )
+                for name, each in by_name.items()
+            }
+        variables = {name: each.variable for name, each in by_name.items()}
+        return WeightSignatures(names, variables, initial, lock)
+
+    def concrete_functions(self) -> dict[str, Any]:
+        """Traces the signatures, and returns them by name."""
+        specs = {
+            "set_weights": {
+                name: tf.TensorSpec(variable.shape, variable.dtype, name)
+                for name, variable in self.variables.items()
+            }
+        }
+        return {
+            name: tf.function(getattr(self, f"_{name}"), autograph=False).get_concrete_function(
+                **specs.get(name, {})
+            )
+            for name in self.names
+        }
+
+    def sides(self) -> dict[str, Sides]:
+        """Returns the inputs and outputs of the signatures, by name."""
+        arrays = {name: ServedArray.of_tensor(v) for name, v in self.variables.items()}
+        count = {"count": ServedArray("int32", ())}
+        known = {
+            "get_weights": ({}, arrays),
+            "set_weights": (arrays, count),
+            "reset_weights": ({}, count),
+        }
+        return {name: known[name] for name in self.names}
+
+    def _get_weights(self) -> dict[str, tf.Tensor]:
+        def read() -> dict[str, tf.Tensor]:
+            return {name: variable.read_value() for name, variable in self.variables.items()}
+
+        return dict(self.lock.run(read))
+
+    def _set_weights(self, **values: tf.Tensor) -> dict[str, tf.Tensor]:
+        def assign() -> dict[str, tf.Tensor]:
+            assigned = [
+                variable.assign(values[name], read_value=False)
+                for name, variable in self.variables.items()
+            ]
+            with tf.control_dependencies(assigned):
+                return {"count": tf.constant(len(assigned)) + 0}
+
+        return dict(self.lock.run(assign))
+
+    def _reset_weights(self) -> dict[str, tf.Tensor]:
+        return self._set_weights(
+            **{name: each.variable.read_value() for name, each in self.initial.items()}
+        )
+
+
+def check_weight_signatures(names: Any, others: Sequence[str]) -> None:
+    """Raises unless `weight_signatures` lists known names that no other signature has.
+
+    Raises:
+      SavingError: it does not.
+    """
+    if isinstance(names, str) or not isinstance(names, Sequence):
+        raise SavingError(Message(_OPTION, f" must be a list of {', '.join(_NAMES)}. Got: {names!r}"))
+    for name in names:
+        if name not in _NAMES:
+            near = did_you_mean(str(name), _NAMES, quoted=True) or "."
+            raise SavingError(
+                Message(_OPTION, f" has {name!r}{near} The names are {', '.join(_NAMES)}.")
+            )
+        if name in others:
+            problem = f" has {name!r}, and another signature has that name. Rename that one."
+            raise SavingError(Message(_OPTION, problem))
