@@ -181,7 +181,7 @@ def _save_functions(
             vjp_order=0,
             warm_up=False,
             weight_signatures=weight_signatures,
-            locks=False,  # LiteRT has none
+            for_litert=True,
         )
         saved = save_functions(folder, naming_lines, keys_as_words(weights), options)
     served = {name: (each.inputs, each.outputs) for name, each in saved.signatures.items()}

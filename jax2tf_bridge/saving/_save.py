@@ -92,6 +92,16 @@ from shape_poly import shape_text
 _EXAMPLE = Argument("example", Blank("{...}"), code="Signature(..., example={...})")
 
 
+_IN_LITERT = {
+    "uint16": "int16",
+    "uint32": "int32",
+    "uint64": "int64",
+    "float16": "float32",
+    "bfloat16": "float32",
+}
+"""Maps dtypes to those of variables that LiteRT has in their place."""
+
+
 @dataclass(frozen=True)
 class SaveOptions:
     """Options of `save` that do not concern an export; `save` explains them.
@@ -107,7 +117,8 @@ class SaveOptions:
       batching: how the signatures join concurrent requests; None keeps them apart.
       overwrite: whether to replace an existing SavedModel, on disk; nothing else is replaced.
       weight_signatures: further signatures for the weights that signatures change.
-      locks: whether calls that change weights exclude each other. LiteRT has no locks.
+      for_litert: whether LiteRT runs the signatures that change weights. It has no locks, and
+        variables of few dtypes.
     """
 
     trainable: bool | str | Sequence[str] = True
@@ -118,7 +129,7 @@ class SaveOptions:
     batching: Batching | None = None
     overwrite: bool = False
     weight_signatures: Sequence[WeightSignature] = ()
-    locks: bool = True
+    for_litert: bool = False
 
     def check(self, signatures: Sequence[SignatureInputs]) -> None:
         """Checks the options against the signatures' inputs, before exports that take minutes.
@@ -169,8 +180,14 @@ def save_functions(
         # First, so that an obstacle at `path` is reported before the long work.
         whole_directory(path, overwrite=options.overwrite, has="saved_model.pb") as folder,
     ):
-        weights, constants = Weights(tree, options.trainable), ConstantVariables()
-        lock = _make_lock(signatures.values()) if options.locks else NoLock()
+        is_updating = any(each.updates_params for each in signatures.values())
+        weights = Weights(
+            tree,
+            options.trainable,
+            stored_as=_IN_LITERT if is_updating and options.for_litert else {},
+        )
+        constants = ConstantVariables()
+        lock = UpdateLock() if is_updating and not options.for_litert else NoLock()
         plain = [
             _make_endpoint(
                 name, signatures[name], weights, constants, options.vjp_order, lock, tree is not None
@@ -254,15 +271,15 @@ def _check_compilable(endpoints: Sequence[Endpoint]) -> None:
         raise SavingError(
             Message(
                 Argument("precompile", True),
-                " has nothing to compile: TensorFlow runs its own operations as they are. "
-                "Leave it out.",
+                " has nothing to compile: TensorFlow runs its own operations as they are, and "
+                "running a signature that changes weights would change them. Leave it out.",
             )
         )
 
 
 def _list_compiled(endpoints: Sequence[Endpoint]) -> set[str]:
-    """Lists the signatures that XLA compiles; TensorFlow runs its own operations as they are."""
-    return {e.name for e in endpoints if e.portable.target.xla}
+    """Lists the signatures that XLA can compile before requests come."""
+    return {e.name for e in endpoints if e.portable.target.xla and not e.function.updates}
 
 
 def _make_no_requests_error(notes: Sequence[Message | str]) -> SavingError:
@@ -309,11 +326,6 @@ def _make_endpoint(
     signature = replace(signature, takes_params=takes)
     function = WeightedFunction(name, signature, own, constants, order, lock)
     return Endpoint(name, signature, function)
-
-
-def _make_lock(signatures: Iterable[Signature]) -> UpdateLock:
-    """Makes the lock of a model's weights."""
-    return UpdateLock() if any(each.updates_params for each in signatures) else NoLock()
 
 
 def _check_updates(name: str, portable: PortableFunction, *, takes: bool) -> None:

@@ -27,6 +27,7 @@ from jax2tf_bridge.saving.signatures._inputs import (
 )
 from jax2tf_bridge.saving.signatures._signature import Signature
 from jax2tf_bridge.saving.signatures._updates import Results, UpdateLock
+from jax2tf_bridge.saving.weights import convert_stored
 from jax2tf_bridge.to_tensorflow import (
     Constants,
     StoredGradients,
@@ -71,6 +72,7 @@ class WeightedFunction:
         self.portable, self.weights, self.lock = portable, weights, lock
         first = len(weights)
         self._avals = portable.in_avals[first:]
+        self._dtypes = [op_dtype(aval, "a weight") for aval in portable.in_avals[:first]]
         self._has_seeds = signature.seed == "scalar"
         paths = portable.in_paths()[first:]
         self.inputs: tuple[NamedPort, ...] = SignatureInputs.of(
@@ -85,7 +87,10 @@ class WeightedFunction:
         self.outputs = tuple(replace(port, path=results.place + port.path) for port in named)
         self.updated_paths = results.updates
         new = zip(results.updates, results.positions, avals[len(paths) :], strict=True)
-        self.updates = {NamedPort(p, p, as_op_aval(aval)): weights[i] for p, i, aval in new}
+        self.updates = {
+            NamedPort(f"new {self.updated_paths[p]}", p, as_op_aval(aval)): weights[i]
+            for p, i, aval in new
+        }
         # Without orders, TensorFlow's PreventGradient says why there is no gradient.
         self.orders = None if vjp_order is None else StoredGradients(portable, vjp_order, constants)
         self._flat = _make_flat_function(portable, weights, constants, self.orders)
@@ -102,7 +107,10 @@ class WeightedFunction:
 
     def _read_weights(self) -> list[tf.Tensor]:
         def read() -> list[tf.Tensor]:
-            return [variable.read_value() for variable in self.weights]
+            return [
+                convert_stored(variable.read_value(), dtype)
+                for variable, dtype in zip(self.weights, self._dtypes, strict=True)
+            ]
 
         # A call that changes weights holds the lock already.
         return read() if self.updates or not self.weights else self.lock.run(read)
@@ -116,7 +124,9 @@ class WeightedFunction:
         """Assigns the new weights after all results are computed, and returns the outputs."""
         with tf.control_dependencies(list(results.values())):
             assigned = [
-                variable.assign(results[port.name], read_value=False)
+                variable.assign(
+                    convert_stored(results[port.name], variable.dtype), read_value=False
+                )
                 for port, variable in self.updates.items()
             ]
         with tf.control_dependencies(assigned):
@@ -197,7 +207,7 @@ def _make_flat_function(
     avals = portable.in_avals[first:]
     lifted = {} if orders is None else orders.constants
     signature = [
-        *(tf.TensorSpec(variable.shape, variable.dtype) for variable in weights),
+        *(spec(f"weight_{i}", as_op_aval(a)) for i, a in enumerate(portable.in_avals[:first])),
         *(spec(f"constant_{i}", aval) for i, aval in enumerate(lifted.values())),
         *(spec(f"input_{i}", as_op_aval(aval)) for i, aval in enumerate(avals)),
     ]

@@ -53,7 +53,8 @@ class Results:
         if tree.kind != "tuple" or len(tree.children) != 2:
             raise SavingError(
                 f"The signature {name} has updates_params=True, so its function must return the "
-                f"tuple (outputs, params) with the new weights. {portable.name} returns {tree}."
+                f"tuple (outputs, params) with the new weights. {portable.name} returns {tree}, "
+                "where * is an array."
             )
         outputs, new = tree.children
         weights = portable.in_tree.children[0].children[0]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -65,15 +66,28 @@ class SavedVariable:
 class Weights:
     """Weights of a SavedModel, one variable per leaf, shared by all signatures."""
 
-    def __init__(self, params: Any, trainable: bool | str | Sequence[str] = True) -> None:
-        """`params` is as for `leaves_for`; `trainable` has prefixes of trainable weights' names."""
-        self._params = params
+    def __init__(
+        self,
+        params: Any,
+        trainable: bool | str | Sequence[str] = True,
+        *,
+        stored_as: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """Finds no weights yet.
+
+        Args:
+          params: the weights, as for `leaves_for`.
+          trainable: whether they are trainable, or prefixes of the names of those that are.
+          stored_as: maps dtypes that variables cannot have to the dtypes that they have instead.
+        """
+        self._params, self._stored_as = params, stored_as
         self._trainable: bool | tuple[str, ...] = (
             trainable
             if isinstance(trainable, bool)
             else read_prefixes(trainable, "trainable", "True, False or ")
         )
         self._by_name: dict[str, SavedVariable] = {}
+        self._leaves: dict[str, WeightLeaf] = {}
         self._trees: list[TreeSpec] = []
 
     def for_function(self, portable: PortableFunction) -> list[tf.Variable]:
@@ -91,19 +105,21 @@ class Weights:
             name, aval = leaf.name, leaf.aval
             if name not in self._by_name:
                 trained = is_trainable(name, aval, self._trainable)
-                variable = make_variable(leaf, trainable=trained, name=name)
-                self._by_name[name] = SavedVariable(PARAMS, leaf, variable)
-            elif not known and self._by_name[name].leaf.value is not leaf.value:
-                path = self._by_name[name].leaf.path
+                stored = leaf.stored_as(self._stored_as.get(leaf.dtype.name))
+                variable = make_variable(stored, trainable=trained, name=name)
+                self._by_name[name] = SavedVariable(PARAMS, stored, variable)
+                self._leaves[name] = leaf
+            elif not known and self._leaves[name].value is not leaf.value:
+                path = self._leaves[name].path
                 raise SavingError(
                     f"{leaf.path} of {portable.name} and {path} of another signature are two "
                     f"weights, and would both be named {name}: the functions were exported with "
                     "weights in different containers. Export all of them with the same."
                 )
-            elif self._by_name[name].variable.dtype != op_dtype(aval, leaf.path):
+            elif self._leaves[name].dtype != op_dtype(aval, leaf.path):
                 raise DTypeError(
                     f"{leaf.path}: {portable.name} takes it as {aval.dtype}, and another signature "
-                    f"as {self._by_name[name].variable.dtype.name}. Export all of them for one."
+                    f"as {self._leaves[name].dtype.name}. Export all of them for one."
                 )
         self._trees.append(tree)
         return [self._by_name[leaf.name].variable for leaf in leaves]
@@ -148,6 +164,18 @@ class WeightLeaf:
         """Returns the value in the dtype in which TensorFlow holds it."""
         return self.original_array().astype(self.dtype.as_numpy_dtype, copy=False)
 
+    def stored_as(self, dtype: str | None) -> WeightLeaf:
+        """Returns the leaf in the dtype of its variable; None leaves it as it is.
+
+        `convert_stored` returns the values.
+        """
+        if dtype is None:
+            return self
+        aval = Aval(self.shape, dtype)
+        array, wanted = self.array(), np.dtype(tf.as_dtype(dtype).as_numpy_dtype)
+        value = array.view(wanted) if array.dtype.itemsize == wanted.itemsize else array
+        return replace(self, aval=aval, value=value)
+
     def original_array(self) -> np.ndarray:
         """Returns the value in its own dtype; a view of arrays in this machine's memory."""
         value = self.value
@@ -157,6 +185,13 @@ class WeightLeaf:
         if is_jax_array(value) and not value.is_deleted() and value.is_fully_addressable:
             return host_array(value)
         return np.asarray(value)
+
+
+def convert_stored(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Converts a tensor from or to the dtype that its variable has instead of its own."""
+    if tensor.dtype == dtype:
+        return tensor
+    return tf.bitcast(tensor, dtype) if tensor.dtype.size == dtype.size else tf.cast(tensor, dtype)
 
 
 def weight_leaves(portable: PortableFunction, params: Any) -> list[WeightLeaf]:

@@ -1,0 +1,1 @@
+"""Tests of signatures that change weights."""
