@@ -22,6 +22,7 @@ from jax2tf_bridge.litert._kernels import (
     Kernel,
     compute_in,
     convert,
+    correlate,
     multiply_int32,
     squeeze_by_reshape,
     to_uint64,
@@ -228,6 +229,19 @@ def _cast(node: Any, makers: Mapping[str, Any]) -> Kernel | None:
     return to_uint64 if result == tf.uint64 else None
 
 
+def _filter_gradient(node: Any, makers: Mapping[str, Any]) -> Kernel | None:
+    padding = _attribute(node, "padding").s.decode()
+    strides = list(_attribute(node, "strides").list.i)
+    dilations = set(_attribute(node, "dilations").list.i)
+    maker = makers.get(node.input[1].partition(":")[0])
+    if maker is None or maker.op != "Const" or padding == "EXPLICIT" or dilations - {1}:
+        return None
+    if _dtype(node, "T") != tf.float32:
+        return None
+    sizes = tf.make_ndarray(maker.attr["value"].tensor)[:2].tolist()
+    return functools.partial(correlate, sizes=sizes, strides=strides[1:3], padding=padding)
+
+
 def _erfc(node: Any, makers: Mapping[str, Any]) -> Kernel | None:
     """Returns the kernel of erfc; None for erfc(x / sqrt(2)) in float32, which becomes a GELU."""
     dtype = _dtype(node, "T")
@@ -282,6 +296,7 @@ _SPECIAL: Mapping[str, Callable[[Any, Mapping[str, Any]], Kernel | None]] = Mapp
     {
         "BatchMatMulV2": _product,
         "Cast": _cast,
+        "Conv2DBackpropFilter": _filter_gradient,
         "Erfc": _erfc,
         "MatMul": _product,
         "Squeeze": _squeeze,

@@ -6,6 +6,7 @@ integers are computed as signed ones with the same bits.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeAlias
@@ -369,6 +370,45 @@ def squeeze_by_reshape(x: tf.Tensor, *, axes: Sequence[int]) -> tf.Tensor:
     dropped = [tf.math.floormod(tf.constant(axis, tf.int32), tf.rank(x)) for axis in axes]
     is_kept = tf.reduce_all(tf.not_equal(places[:, None], tf.stack(dropped)), 1)
     return tf.reshape(x, tf.boolean_mask(tf.shape(x), is_kept))
+
+
+def correlate(
+    image: tf.Tensor,
+    window: tf.Tensor,
+    cotangent: tf.Tensor,
+    *,
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    padding: str,
+) -> tf.Tensor:
+    """Computes the gradient of a 2D convolution with respect to its kernel.
+
+    LiteRT has no convolution with a window of open size, so this is one product of matrices for
+    each element of the kernel.
+
+    Args:
+      image: the image, [batch, height, width, in].
+      window: the shape of the kernel as a tensor, [height, width, in, out].
+      cotangent: the cotangent of the result, [batch, height, width, out].
+      sizes: the height and the width of the kernel.
+      strides: the strides of the convolution, for height and width.
+      padding: "VALID" or "SAME".
+    """
+    counts = tf.shape(cotangent)[1:3]
+    lengths = (counts - 1) * strides + 1
+    if padding == "SAME":
+        total = tf.maximum(lengths + sizes - 1 - tf.shape(image)[1:3], 0)
+        low = total // 2
+        widths = tf.stack([low, total - low], axis=1)
+        image = tf.pad(image, tf.concat([[[0, 0]], widths, [[0, 0]]], axis=0))
+    rows = tf.reshape(cotangent, tf.stack([-1, window[3]]))
+    products = []
+    for start in itertools.product(*map(range, sizes)):
+        (top, left), (bottom, right) = start, tf.unstack(lengths + start)
+        part = image[:, top : bottom : strides[0], left : right : strides[1], :]
+        columns = tf.reshape(part, tf.stack([-1, window[2]]))
+        products.append(tf.matmul(columns, rows, transpose_a=True))
+    return tf.reshape(tf.stack(products), window)
 
 
 def _rows(x: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:

@@ -42,6 +42,7 @@ _BITWISE = ("BitwiseAnd", "BitwiseOr", "BitwiseXor")
 _ORDER = ("Greater", "GreaterEqual", "Less", "LessEqual", "Maximum", "Minimum")
 _ARITHMETIC = ("AddV2", "Sub", "Mul", "Equal", "NotEqual")
 
+IMAGE = np.random.default_rng(0).normal(size=(2, 5, 6, 2)).astype(np.float32)
 CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     **{
         f"{name} {values.dtype}": (getattr(R, name), pairs(values))
@@ -107,6 +108,28 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         functools.partial(tf.nn.conv2d, strides=[1, 1, 1, 1], padding="SAME"),
         (np.arange(32, dtype=np.float16).reshape(1, 4, 4, 2), np.ones((2, 2, 2, 3), np.float16)),
     ),
+    **{
+        f"FilterGradient {padding} {stride}": (
+            functools.partial(
+                lambda image, cotangent, stride, padding: tf.raw_ops.Conv2DBackpropFilter(
+                    input=image,
+                    filter_sizes=[2, 3, 2, 3],
+                    out_backprop=cotangent,
+                    strides=[1, stride, stride + 1, 1],
+                    padding=padding,
+                ),
+                stride=stride,
+                padding=padding,
+            ),
+            (IMAGE, np.ones((2, *window, 3), np.float32) * np.arange(1, 4, dtype=np.float32)),
+        )
+        for padding, stride, window in (
+            ("SAME", 1, (5, 3)),
+            ("SAME", 2, (3, 2)),
+            ("VALID", 1, (4, 2)),
+            ("VALID", 2, (2, 2)),
+        )
+    },
     **{
         f"Cast {a.dtype}->{b.name}": (functools.partial(tf.cast, dtype=b), (a,))
         for a, b in (

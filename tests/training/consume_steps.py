@@ -1,9 +1,9 @@
 """Trains models that `save` or `save_litert` wrote, where JAX is not installed.
 
-    python -m tests.training.consume_steps MODEL RECORD
+    python -m tests.training.consume_steps FOLDER MODEL...
 
-prints the largest relative differences from what JAX recorded, as JSON. A MODEL is the folder
-of a SavedModel or a .tflite file.
+trains each MODEL in each folder of FOLDER, a SavedModel or a .tflite file, and prints the largest
+relative differences from the record.npz beside it, as JSON by folder and model.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,28 +60,30 @@ def compare(signatures: Mapping[str, Call], record: Mapping[str, Any]) -> dict[s
         (output,) = signatures["predict"](x=x).values()
         differences[f"{number}/loss"] = measure(loss, record[f"{number}/loss"])
         differences[f"{number}/predict"] = measure(output, record[f"{number}/predict"])
-        expected = [v for k, v in record.items() if k.startswith(f"{number}/weight ")]
-        weights = signatures["get_weights"]()
-        differences[f"{number}/weights"] = max(
-            min(
-                (measure(weight, each) for each in expected if each.shape == weight.shape),
-                default=np.inf,
-            )
-            for weight in weights.values()
-        )
-        if len(weights) != len(expected):
-            differences[f"{number}/weights"] = np.inf
+        kinds = {"params": [0.0], "state": [0.0]}
+        for name, weight in signatures["get_weights"]().items():
+            kind = "params" if name.startswith("params") else "state"
+            kinds[kind].append(measure(weight, record[f"{number}/weight {name}"]))
+        differences |= {f"{number}/{kind}": max(each) for kind, each in kinds.items()}
     return differences
 
 
 def measure(actual: Any, expected: Any) -> float:
     """Returns the largest difference, relative to the largest number."""
-    expected = np.asarray(expected, np.float64)
+    # LiteRT holds the words of keys as signed integers.
+    actual, expected = (
+        np.asarray(a).astype(expected.dtype).astype(np.float64) for a in (actual, expected)
+    )
     scale = np.max(np.abs(expected), initial=1e-30)
-    return float(np.max(np.abs(np.asarray(actual, np.float64) - expected), initial=0.0) / scale)
+    return float(np.max(np.abs(actual - expected), initial=0.0) / scale)
 
 
 if __name__ == "__main__":
-    model, record = sys.argv[1:]
-    with np.load(record) as arrays:
-        print(json.dumps(compare(load_signatures(model), dict(arrays))))
+    report = {}
+    for folder in sorted(Path(sys.argv[1]).iterdir()):
+        with np.load(folder / "record.npz") as arrays:
+            record = dict(arrays)
+        for model in sys.argv[2:]:
+            signatures = load_signatures(str(folder / model))
+            report[f"{folder.name}/{model}"] = compare(signatures, record)
+    print(json.dumps(report))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,8 +58,14 @@ class Training:
             ),
         }
 
-    def record(self, path: Path) -> None:
-        """Trains in JAX, and writes inputs, losses, weights and outputs for `consume_steps`."""
+    def record(self, path: Path, weight_names: Iterable[str]) -> None:
+        """Trains in JAX, and writes inputs, losses, weights and outputs for `consume_steps`.
+
+        Args:
+          path: the file to write.
+          weight_names: the outputs of the signature get_weights, in the order of the leaves.
+        """
+        names = list(weight_names)
         step, predict = jax.jit(self.train), jax.jit(self.predict)
         state, arrays = self.state, {"x": self.x, "y": self.y}
         for number in range(1, max(STEPS) + 1):
@@ -67,10 +73,10 @@ class Training:
             if number in STEPS:
                 arrays[f"{number}/loss"] = np.asarray(outputs["loss"])
                 arrays[f"{number}/predict"] = np.asarray(predict(state, self.x))
-                for i, leaf in enumerate(jax.tree_util.tree_leaves(state)):
+                for name, leaf in zip(names, jax.tree_util.tree_leaves(state), strict=True):
                     is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
                     leaf = jax.random.key_data(leaf) if is_key else leaf
-                    arrays[f"{number}/weight {i}"] = np.asarray(leaf)
+                    arrays[f"{number}/weight {name}"] = np.asarray(leaf)
         np.savez(path, **arrays)
 
 
