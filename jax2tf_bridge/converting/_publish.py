@@ -22,6 +22,7 @@ from jax2tf_bridge.saving import (
     PathWeights,
     Published,
     SavedModel,
+    WeightSignature,
     leaf_names,
     map_weights_by_name,
     open_params,
@@ -43,6 +44,7 @@ class PublishOptions(TypedDict, total=False):
     warm_up: bool
     precompile: bool
     batching: Batching | None
+    weight_signatures: Sequence[WeightSignature]
     platforms: Sequence[str] | None
     target: Target | None
 

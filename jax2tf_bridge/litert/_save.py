@@ -16,8 +16,15 @@ from jax2tf_bridge.errors import Argument, BridgeError, Message, SavingError
 from jax2tf_bridge.litert._comparison import Answers, answers_of_tensorflow, check_model
 from jax2tf_bridge.litert._convert import ConvertedModel, LiteRTSignature, convert_model
 from jax2tf_bridge.litert._quantization import Quantization
-from jax2tf_bridge.saved_model import GRAPH_FILE, read_saved_model, read_sidecar
+from jax2tf_bridge.saved_model import (
+    GRAPH_FILE,
+    Sidecar,
+    VariableEntry,
+    read_saved_model,
+    read_sidecar,
+)
 from jax2tf_bridge.saving import (
+    LITERT_VARIABLES,
     SaveOptions,
     Signature,
     WeightSignature,
@@ -209,6 +216,23 @@ def _check(name: str, signature: Signature) -> None:
         )
 
 
+def _list_changes(sidecar: Sidecar) -> dict[str, VariableEntry]:
+    """Lists the weights that signatures change, by path."""
+    changed = {path for entry in sidecar.signatures.values() for path in entry.updates.values()}
+    return {v.path: v for v in sidecar.variables if v.path in changed}
+
+
+def _check_changes(variables: Mapping[str, VariableEntry]) -> None:
+    """Raises for variables that LiteRT cannot have; functions are saved with others instead."""
+    for path, variable in variables.items():
+        if variable.dtype in LITERT_VARIABLES:
+            raise SavingError(
+                f"LiteRT has no variables of {variable.dtype}, such as {path}, which a signature "
+                "of the SavedModel changes. Pass the functions to save_litert instead of the "
+                f"SavedModel: it keeps {path} as {LITERT_VARIABLES[variable.dtype]}."
+            )
+
+
 def _list_bucketed_signatures(folder: Path) -> list[str]:
     known = read_sidecar(folder)
     return [] if known is None else [n for n, s in known[0].signatures.items() if s.buckets]
@@ -239,9 +263,9 @@ def _copy_model(
         if (source / name).is_dir():
             os.symlink((source / name).absolute(), folder / name)
     known = read_sidecar(source)
-    signatures = known[0].signatures.values() if known else ()
-    updates = any(each.updates for each in signatures)
-    model = ConvertedModel.read(folder, changes_weights=updates)
+    changes = {} if known is None else _list_changes(known[0])
+    _check_changes(changes)
+    model = ConvertedModel.read(folder, changes_weights=bool(changes))
     answers: dict[str, Answers] = {}
     if verify:
         inputs = {name: (Signature(None), each.inputs) for name, each in model.signatures.items()}

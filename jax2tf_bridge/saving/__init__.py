@@ -14,6 +14,7 @@ from jax2tf_bridge.saving._bucket_options import Buckets, ExpectedSizes
 from jax2tf_bridge.saving._publish_weights import map_weights_by_name as map_weights_by_name
 from jax2tf_bridge.saving._publish_weights import publish_weights as publish_weights
 from jax2tf_bridge.saving._report import Published, SavedModel, SavedSignature
+from jax2tf_bridge.saving._save import LITERT_VARIABLES as LITERT_VARIABLES
 from jax2tf_bridge.saving._save import SaveOptions as SaveOptions
 from jax2tf_bridge.saving._weight_signatures import WeightSignature as WeightSignature
 from jax2tf_bridge.saving._save import save_functions as save_functions

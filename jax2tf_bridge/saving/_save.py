@@ -92,7 +92,7 @@ from shape_poly import shape_text
 _EXAMPLE = Argument("example", Blank("{...}"), code="Signature(..., example={...})")
 
 
-_IN_LITERT = {
+LITERT_VARIABLES = {
     "uint16": "int16",
     "uint32": "int32",
     "uint64": "int64",
@@ -184,13 +184,19 @@ def save_functions(
         weights = Weights(
             tree,
             options.trainable,
-            stored_as=_IN_LITERT if is_updating and options.for_litert else {},
+            stored_as=LITERT_VARIABLES if is_updating and options.for_litert else {},
         )
         constants = ConstantVariables()
         lock = UpdateLock() if is_updating and not options.for_litert else NoLock()
         plain = [
             _make_endpoint(
-                name, signatures[name], weights, constants, options.vjp_order, lock, tree is not None
+                name,
+                signatures[name],
+                weights,
+                constants,
+                options.vjp_order,
+                lock,
+                tree is not None,
             )
             for name in names
         ]

@@ -137,7 +137,9 @@ def check_weight_signatures(names: Any, others: Sequence[str]) -> None:
       SavingError: it does not.
     """
     if isinstance(names, str) or not isinstance(names, Sequence):
-        raise SavingError(Message(_OPTION, f" must be a list of {', '.join(_NAMES)}. Got: {names!r}"))
+        raise SavingError(
+            Message(_OPTION, f" must be a list of {', '.join(_NAMES)}. Got: {names!r}")
+        )
     for name in names:
         if name not in _NAMES:
             near = did_you_mean(str(name), _NAMES, quoted=True) or "."

@@ -53,6 +53,7 @@ SIDECAR_OF_TWO = Sidecar(
             unchecked_padding=("b",),
             pad_values={"x": "-inf"},
             batching={"num_batch_threads": 2, "batch_timeout_micros": 0},
+            updates={"[1]['w']": "params['w']"},
         ),
         "é / Ü": signature(vjp_order=0, buckets=None),
     },
@@ -106,7 +107,7 @@ def test_the_json_has_this_form(saved: Path) -> None:
     facts = json.loads(text)
     assert text == json.dumps(facts, indent=2, sort_keys=True) + "\n"
     assert facts == {
-        "format": 4,
+        "format": 5,
         "bridge": "0.1.0",
         "tensorflow": "2.21.0",
         "signatures": {
@@ -122,6 +123,7 @@ def test_the_json_has_this_form(saved: Path) -> None:
                 "pad_values": {"x": "-inf"},
                 "any_padding": False,
                 "batching": {"num_batch_threads": 2, "batch_timeout_micros": 0},
+                "updates": {"[1]['w']": "params['w']"},
             },
             "é / Ü": {
                 "record": "_.jaxfn",
@@ -135,6 +137,7 @@ def test_the_json_has_this_form(saved: Path) -> None:
                 "pad_values": {},
                 "any_padding": False,
                 "batching": None,
+                "updates": {},
             },
         },
         "variables": [
@@ -268,9 +271,9 @@ def test_json_that_is_none(data: bytes, text: str, saved: Path) -> None:
 
 
 def test_a_newer_format(saved: Path) -> None:
-    (saved / SIDECAR).write_text('{"format": 5, "what": "ever"}')
+    (saved / SIDECAR).write_text('{"format": 6, "what": "ever"}')
     assert refusal(saved) == (
-        f"{saved / SIDECAR} is written by format 5, this bridge reads up to 4: upgrade "
+        f"{saved / SIDECAR} is written by format 6, this bridge reads up to 5: upgrade "
         "jax2tf-bridge."
     )
 
@@ -289,7 +292,7 @@ def test_older_formats_are_read(
     facts = json.loads((saved / SIDECAR).read_text())
     facts["format"] = version
     for entry in facts["signatures"].values():
-        del entry["any_padding"], entry["batching"]
+        del entry["any_padding"], entry["batching"], entry["updates"]
         if version < 3:
             del entry["pad_values"]
         if version == 1:
@@ -302,6 +305,7 @@ def test_older_formats_are_read(
     assert (entry.unchecked_padding, entry.pad_values) == (unchecked, pad_values)
     assert entry.batching is None
     assert not entry.any_padding
+    assert not entry.updates
 
 
 def test_pad_values_are_numbers_of_every_kind() -> None:

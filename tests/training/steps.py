@@ -53,9 +53,7 @@ class Training:
                 polymorphic_shapes=list(self.shapes),
                 updates_params=True,
             ),
-            "predict": Signature(
-                self.predict, args=[self.x], polymorphic_shapes=self.shapes[0]
-            ),
+            "predict": Signature(self.predict, args=[self.x], polymorphic_shapes=self.shapes[0]),
         }
 
     def record(self, path: Path, weight_names: Iterable[str]) -> None:
@@ -99,9 +97,7 @@ def make_dense_training(name: str, optimizer: optax.GradientTransformation) -> T
             return jnp.mean((compute_outputs(params, x) - y) ** 2)
 
         loss, gradients = jax.value_and_grad(compute_loss)(state["params"])
-        updates, optimizer_state = optimizer.update(
-            gradients, state["optimizer"], state["params"]
-        )
+        updates, optimizer_state = optimizer.update(gradients, state["optimizer"], state["params"])
         params = optax.apply_updates(state["params"], updates)
         return {"loss": loss}, {"params": params, "optimizer": optimizer_state}
 
@@ -162,9 +158,7 @@ def make_conv_training() -> Training:
         }
 
     def predict(state: Any, x: Any) -> Any:
-        return ConvNet().apply(
-            {"params": state["params"], "batch_stats": state["batch_stats"]}, x
-        )
+        return ConvNet().apply({"params": state["params"], "batch_stats": state["batch_stats"]}, x)
 
     state = {
         **variables,

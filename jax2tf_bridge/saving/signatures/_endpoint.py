@@ -80,9 +80,7 @@ class WeightedFunction:
         ).ports
         results = Results.of(name, portable, updates_params=signature.updates_params)
         paths, avals = results.output_paths, portable.out_avals
-        named = name_ports(
-            "output", name, signature.output_names, paths, avals[: len(paths)]
-        )
+        named = name_ports("output", name, signature.output_names, paths, avals[: len(paths)])
         self.out_tree = results.outputs
         self.outputs = tuple(replace(port, path=results.place + port.path) for port in named)
         self.updated_paths = results.updates

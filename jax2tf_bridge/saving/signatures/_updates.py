@@ -79,9 +79,7 @@ class Results:
         return tuple(self.outputs.leaf_paths())
 
 
-def _check_types(
-    start: str, paths: list[str], before: list[Aval], after: tuple[Aval, ...]
-) -> None:
+def _check_types(start: str, paths: list[str], before: list[Aval], after: tuple[Aval, ...]) -> None:
     lines, errors = [], set[type[Exception]]()
     for path, old, new in zip(paths, before, after, strict=True):
         if old == new:

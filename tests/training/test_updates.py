@@ -1,0 +1,324 @@
+"""Signatures that change weights, in one process with JAX."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from jax2tf_bridge import (
+    Batching,
+    KerasLayer,
+    Signature,
+    Target,
+    inspect,
+    load,
+    publish,
+    save,
+    save_litert,
+    verify,
+)
+from jax2tf_bridge.errors import BridgeError, DTypeError, SavingError, ShapeError, StructureError
+from tests.litert.running import interpreter
+from tests.training.steps import TRAININGS
+
+TRAINING = TRAININGS[1]
+NAMES = ("get_weights", "set_weights", "reset_weights")
+X = np.ones((4, 3), np.float32)
+PARAMS = {"w": np.ones((3, 2), np.float32), "calls": np.int32(0)}
+
+
+def save_step(path: Path, step: Callable[..., Any], **options: Any) -> Any:
+    """Saves a step of PARAMS and X."""
+    options = {"params": PARAMS, **options}
+    signature = Signature(step, args=[X], polymorphic_shapes="(b, 3)", updates_params=True)
+    return save(path, {"step": signature}, **options)
+
+
+def count(params: Any, x: Any) -> Any:
+    """Returns a product, and the number of calls so far as the only new value."""
+    return x @ params["w"], {"calls": params["calls"] + 1}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("root") / "model"
+    publish(
+        root,
+        TRAINING.signatures(),
+        params=TRAINING.state,
+        trainable=["params"],
+        weight_signatures=NAMES,
+    )
+    return root
+
+
+def train_in_jax(steps: int) -> Any:
+    state, step = TRAINING.state, jax.jit(TRAINING.train)
+    for _ in range(steps):
+        _, state = step(state, TRAINING.x, TRAINING.y)
+    return state
+
+
+def assert_predicts_like(model: Any, state: Any) -> None:
+    np.testing.assert_allclose(
+        model.signatures["predict"](x=tf.constant(TRAINING.x))["output_0"],
+        TRAINING.predict(state, TRAINING.x),
+        rtol=1e-4,
+        atol=1e-5,
+    )
+
+
+def test_signatures_share_what_a_step_changes(root: Path) -> None:
+    model = tf.saved_model.load(str(root / "1"))
+    assert_predicts_like(model, TRAINING.state)
+    model.signatures["train"](x=tf.constant(TRAINING.x), y=tf.constant(TRAINING.y))
+    model.train(TRAINING.x, TRAINING.y)  # the method does the same
+    assert_predicts_like(model, train_in_jax(2))
+    assert len(model.trainable_variables) == 3
+    checkpoint = tf.train.Checkpoint(model=model).save(root.parent / "checkpoint")
+    other = tf.saved_model.load(str(root / "1"))
+    assert_predicts_like(other, TRAINING.state)
+    tf.train.Checkpoint(model=other).restore(checkpoint).assert_consumed()
+    assert_predicts_like(other, train_in_jax(2))
+
+
+def test_weights_are_read_replaced_and_reset(root: Path) -> None:
+    model = tf.saved_model.load(str(root / "1"))
+    before = model.signatures["get_weights"]()
+    model.train(TRAINING.x, TRAINING.y)
+    after = model.signatures["get_weights"]()
+    assert len(before) == len(jax.tree_util.tree_leaves(TRAINING.state))
+    assert model.signatures["set_weights"](**before)["count"] == len(before)
+    assert_predicts_like(model, TRAINING.state)
+    model.signatures["set_weights"](**after)
+    assert_predicts_like(model, train_in_jax(1))
+    model.signatures["reset_weights"]()
+    assert_predicts_like(model, TRAINING.state)
+
+
+def test_new_weights_are_published_and_are_those_of_a_reset(root: Path) -> None:
+    state = train_in_jax(3)
+    version = publish(root, params=state)
+    model = tf.saved_model.load(str(version.path))
+    assert_predicts_like(model, state)
+    model.train(TRAINING.x, TRAINING.y)
+    model.signatures["reset_weights"]()
+    assert_predicts_like(model, state)
+
+
+def test_in_jax_the_function_stays_pure(root: Path) -> None:
+    model = load(root / "1")
+    outputs, state = model.functions["train"](model.params, TRAINING.x, TRAINING.y)
+    expected, new = TRAINING.train(TRAINING.state, TRAINING.x, TRAINING.y)
+    np.testing.assert_allclose(outputs["loss"], expected["loss"], rtol=1e-6)
+    for actual, wanted in zip(jax.tree.leaves(state), jax.tree.leaves(new), strict=True):
+        np.testing.assert_allclose(actual, wanted, rtol=1e-5, atol=1e-6)
+    named = model.signatures["train"](x=TRAINING.x, y=TRAINING.y)
+    assert list(named) == ["loss"]
+
+
+def test_verify_compares_the_new_weights(root: Path) -> None:
+    report = verify(
+        root / "1", TRAINING.train, signature="train", params_like=TRAINING.state, samples=2
+    )
+    assert report.ok, report
+    names = [difference.name for difference in report.differences]
+    assert "new params['params']['out']" in names
+
+    def wrong(state: Any, x: Any, y: Any) -> Any:
+        outputs, new = TRAINING.train(state, x, y)
+        return outputs, {**new, "params": jax.tree.map(lambda w: w * 1.01, new["params"])}
+
+    assert not verify(
+        root / "1", wrong, signature="train", params_like=TRAINING.state, samples=1
+    ).ok
+
+
+def test_what_is_said_of_such_a_model(root: Path, tmp_path: Path) -> None:
+    text = str(inspect(root / "1"))
+    assert (
+        "signature train(x: float32[b,4], y: float32[b,1]) -> (loss: float32[]); changes 11" in text
+    )
+    assert "no gradient" not in text
+    saved = save_step(tmp_path / "m", count, buckets={"b": [2, 4]})
+    assert "    changes weights: calls\n" in str(saved)
+    assert "because of step: each request changes weights" in str(saved.serving)
+    assert "Requests for step change the weights of the server that answers them" in str(
+        saved.serving
+    )
+    assert not (tmp_path / "m" / "assets.extra" / "tf_serving_warmup_requests").exists()
+    with pytest.raises(BridgeError, match="a Keras layer's are changed by Keras's optimizer"):
+        KerasLayer(tmp_path / "m", signature="step")
+
+
+@pytest.mark.parametrize("target", [None, Target.widest(xla=False)], ids=["XLA", "operations"])
+def test_concurrent_calls_do_not_interleave(tmp_path: Path, target: Target | None) -> None:
+    def add(params: Any, x: Any) -> Any:
+        return x.sum() * 0 + params["calls"], {"calls": params["calls"] + 1}
+
+    save_step(tmp_path / "m", add, target=target)
+    model = tf.saved_model.load(str(tmp_path / "m"))
+    results: list[int] = []
+
+    def call() -> None:
+        for _ in range(25):
+            results.append(int(model.signatures["step"](x=tf.constant(X))["output_0"]))
+
+    threads = [threading.Thread(target=call) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(results) == list(range(200))
+    assert model.params["calls"].numpy() == 200
+
+
+def test_a_failed_call_changes_nothing(tmp_path: Path) -> None:
+    def step(params: Any, x: Any) -> Any:
+        return x, {"w": params["w"] + x.sum(), "calls": params["calls"] + 1}
+
+    signature = Signature(
+        step,
+        args=[X],
+        polymorphic_shapes="(b, 3)",
+        polymorphic_constraints=["b >= 2"],
+        updates_params=True,
+    )
+    save(tmp_path / "m", signature, params=PARAMS, target=Target.widest(xla=False))
+    model = tf.saved_model.load(str(tmp_path / "m"))
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        model.signatures["serving_default"](x=tf.ones((1, 3)))
+    np.testing.assert_array_equal(model.params["w"], PARAMS["w"])
+    model(tf.ones((2, 3)))  # the lock is free again
+    assert model.params["calls"].numpy() == 1
+
+
+def test_padded_calls_and_gradients(tmp_path: Path) -> None:
+    saved = save_step(tmp_path / "m", count, buckets={"b": [2, 4]}, vjp_order=1)
+    assert saved.signatures["step"].updates == ("calls",)
+    model = tf.saved_model.load(str(tmp_path / "m"))
+    for rows in (1, 2, 3, 5):
+        assert model.step(tf.ones((rows, 3))).shape == (rows, 2)
+    assert model.params["calls"].numpy() == 4
+    with tf.GradientTape() as tape:
+        result = model.step(tf.ones((2, 3)))
+    np.testing.assert_array_equal(tape.gradient(result, model.params["w"]), np.full((3, 2), 2.0))
+
+
+def test_litert_keeps_keys_and_half_floats(tmp_path: Path) -> None:
+    def draw(params: Any, x: Any) -> Any:
+        key, own = jax.random.split(params["key"])
+        total = params["total"] + x.sum().astype(jnp.bfloat16)
+        return jax.random.uniform(own, (3,)), {"key": key, "total": total}
+
+    params = {"key": jax.random.key(0), "total": jnp.bfloat16(0)}
+    signature = Signature(draw, args=[X], polymorphic_shapes="(b, 3)", updates_params=True)
+    written = save_litert(tmp_path / "m.tflite", signature, params=params)
+    assert list(written.signatures) == ["serving_default", "get_weights", "set_weights"]
+    runner = interpreter(written.path)
+    state: Any = params
+    for _ in range(3):
+        expected, state = draw(state, X)
+        (actual,) = runner.get_signature_runner("serving_default")(x=X).values()
+        np.testing.assert_allclose(actual, expected, rtol=1e-6)
+    weights = runner.get_signature_runner("get_weights")()
+    np.testing.assert_array_equal(weights["key"].view(np.uint32), jax.random.key_data(state["key"]))
+    assert weights["total"] == np.float32(state["total"])
+    save(tmp_path / "m", signature, params=params, target=Target.widest(xla=False))
+    with pytest.raises(SavingError, match="LiteRT has no variables of uint32, such as params.'key"):
+        save_litert(tmp_path / "n.tflite", tmp_path / "m")
+
+
+def test_litert_runs_the_steps_of_a_saved_model(tmp_path: Path) -> None:
+    save_step(tmp_path / "m", count)  # with a lock, which LiteRT does not have
+    written = save_litert(tmp_path / "m.tflite", tmp_path / "m")
+    assert list(written.signatures) == ["step"]
+    step = interpreter(written.path).get_signature_runner("step")
+    for _ in range(2):
+        np.testing.assert_array_equal(step(x=X)["output_0"], X @ PARAMS["w"])
+
+
+ERRORS: dict[str, tuple[Callable[..., Any], dict[str, Any], type[Exception], str]] = {
+    "no pair": (
+        lambda p, x: x,
+        {},
+        SavingError,
+        "must return the tuple (outputs, params) with the new weights. <lambda> returns *, where",
+    ),
+    "unknown weight": (
+        lambda p, x: (x, {"v": p["w"]}),
+        {},
+        StructureError,
+        "params['v'] is not a weight: did you mean params['w']",
+    ),
+    "no weight": (lambda p, x: (x, {}), {}, StructureError, "<lambda>: it returns none."),
+    "shape": (
+        lambda p, x: (x, {"w": p["w"][:2]}),
+        {},
+        ShapeError,
+        "params['w'] is float32[3,2], and its new value float32[2,2]",
+    ),
+    "dtype": (
+        lambda p, x: (x, {"w": p["w"].astype(jnp.bfloat16)}),
+        {},
+        DTypeError,
+        "params['w'] is float32[3,2], and its new value bfloat16[3,2]",
+    ),
+    "converters": (
+        count,
+        {"target": Target.converters()},
+        SavingError,
+        "its target is that of ONNX and OpenVINO, whose models cannot change their weights",
+    ),
+    "no params": (lambda x: (x, x), {"params": None}, SavingError, "its function takes no params"),
+    "batching": (
+        count,
+        {"buckets": {"b": [2]}, "batching": Batching()},
+        SavingError,
+        "step: each request changes weights",
+    ),
+    "precompile": (
+        count,
+        {"buckets": {"b": [2]}, "precompile": True},
+        SavingError,
+        "running a signature that changes weights would change them",
+    ),
+    "unknown signature": (
+        count,
+        {"weight_signatures": ["get_weight"]},
+        SavingError,
+        "weight_signatures has 'get_weight': did you mean 'get_weights'",
+    ),
+    "one name": (
+        count,
+        {"weight_signatures": "get_weights"},
+        SavingError,
+        "weight_signatures must be a list of get_weights, set_weights, reset_weights",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_errors(tmp_path: Path, case: str) -> None:
+    step, options, error, text = ERRORS[case]
+    with pytest.raises(error) as caught:
+        save_step(tmp_path / "m", step, **options)
+    assert text in str(caught.value)
+
+
+def test_weight_signatures_need_a_step(tmp_path: Path) -> None:
+    with pytest.raises(SavingError, match="and no signature changes weights. Leave it out"):
+        save(
+            tmp_path / "m",
+            Signature(lambda p, x: x @ p["w"], args=[X]),
+            params=PARAMS,
+            weight_signatures=["get_weights"],
+        )
