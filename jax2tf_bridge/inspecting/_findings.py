@@ -10,11 +10,11 @@ from typing import Literal, TypeAlias, TypeVar
 from jax2tf_bridge._utils import in_units, some
 from jax2tf_bridge.bytecode import version_text
 from jax2tf_bridge.inspecting._contents import (
-    list_updates,
     FunctionsBeside,
     ModuleContents,
     get_sidecar_signatures,
     is_linear_algebra,
+    list_updates,
 )
 from jax2tf_bridge.portable import CALLS_OF_PARTS, key_paths, keys_text, no_handler_text
 from jax2tf_bridge.saved_model import (

@@ -8,10 +8,10 @@ from typing import Any
 from jax2tf_bridge._utils import array_type_text, in_units, some
 from jax2tf_bridge.bytecode import version_text
 from jax2tf_bridge.inspecting._contents import (
-    list_updates,
     ModuleContents,
     describe_modules,
     get_sidecar_signatures,
+    list_updates,
     parse_release,
     read_functions_beside,
 )

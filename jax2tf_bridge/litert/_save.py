@@ -181,13 +181,12 @@ def _save_functions(
             for name, each in portables.items()
         }
         updates = any(each.updates_params for each in naming_lines.values())
-        if weight_signatures is None:
-            weight_signatures = ("get_weights", "set_weights") if updates else ()
+        extra: Sequence[WeightSignature] = ("get_weights", "set_weights") if updates else ()
         options = SaveOptions(
             trainable=False,
             vjp_order=0,
             warm_up=False,
-            weight_signatures=weight_signatures,
+            weight_signatures=extra if weight_signatures is None else weight_signatures,
             for_litert=True,
         )
         saved = save_functions(folder, naming_lines, keys_as_words(weights), options)

@@ -330,8 +330,8 @@ def _make_endpoint(
             )
         ) from e
     signature = replace(signature, takes_params=takes)
-    function = WeightedFunction(name, signature, own, constants, order, lock)
-    return Endpoint(name, signature, function)
+    weighted = WeightedFunction(name, signature, own, constants, order, lock)
+    return Endpoint(name, signature, weighted)
 
 
 def _check_updates(name: str, portable: PortableFunction, *, takes: bool) -> None:

@@ -19,7 +19,7 @@ from scripts._env import ROOT
 from tests.consumers.cpp_programs import compiled
 from tests.consumers.environments import process_environment
 from tests.consumers.harness import NEWEST_TENSORFLOW, TENSORFLOW_RELEASES, Harness
-from tests.training.steps import STEPS, TRAININGS, Training
+from tests.training.steps import STEPS, TRAININGS
 
 pytestmark = [pytest.mark.slow, pytest.mark.consumers]
 

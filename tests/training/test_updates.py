@@ -26,11 +26,12 @@ from jax2tf_bridge import (
     verify,
 )
 from jax2tf_bridge.errors import BridgeError, DTypeError, SavingError, ShapeError, StructureError
+from jax2tf_bridge.saving import WeightSignature
 from tests.litert.running import interpreter
 from tests.training.steps import TRAININGS
 
 TRAINING = TRAININGS[1]
-NAMES = ("get_weights", "set_weights", "reset_weights")
+NAMES: list[WeightSignature] = ["get_weights", "set_weights", "reset_weights"]
 X = np.ones((4, 3), np.float32)
 PARAMS = {"w": np.ones((3, 2), np.float32), "calls": np.int32(0)}
 
@@ -233,7 +234,9 @@ def test_litert_keeps_keys_and_half_floats(tmp_path: Path) -> None:
     np.testing.assert_array_equal(weights["key"].view(np.uint32), jax.random.key_data(state["key"]))
     assert weights["total"] == np.float32(state["total"])
     save(tmp_path / "m", signature, params=params, target=Target.widest(xla=False))
-    with pytest.raises(SavingError, match="LiteRT has no variables of uint32, such as params.'key"):
+    with pytest.raises(
+        SavingError, match=r"LiteRT has no variables of uint32, such as params.'key"
+    ):
         save_litert(tmp_path / "n.tflite", tmp_path / "m")
 
 
@@ -243,7 +246,7 @@ def test_litert_runs_the_steps_of_a_saved_model(tmp_path: Path) -> None:
     assert list(written.signatures) == ["step"]
     step = interpreter(written.path).get_signature_runner("step")
     for _ in range(2):
-        np.testing.assert_array_equal(step(x=X)["output_0"], X @ PARAMS["w"])
+        np.testing.assert_array_equal(step(x=X)["output_0"], np.full((4, 2), 3.0))
 
 
 ERRORS: dict[str, tuple[Callable[..., Any], dict[str, Any], type[Exception], str]] = {
@@ -315,7 +318,7 @@ def test_errors(tmp_path: Path, case: str) -> None:
 
 
 def test_weight_signatures_need_a_step(tmp_path: Path) -> None:
-    with pytest.raises(SavingError, match="and no signature changes weights. Leave it out"):
+    with pytest.raises(SavingError, match=r"no signature changes weights\. Leave it out"):
         save(
             tmp_path / "m",
             Signature(lambda p, x: x @ p["w"], args=[X]),
