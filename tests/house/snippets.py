@@ -15,7 +15,9 @@ FENCE = re.compile(
 PYTHON = frozenset({"python", "py", "pycon"})
 SHELL = frozenset({"bash", "sh", "shell", "console"})
 # None of these is run here; tests/consumers runs C and JavaScript, tests/serving Go and Java.
-OTHER = frozenset({"", "text", "toml", "yaml", "json", "diff", "mermaid", "c", "go", "java", "js"})
+OTHER = frozenset(
+    {"", "text", "toml", "yaml", "json", "diff", "mermaid", "c", "go", "java", "js", "kotlin"}
+)
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,11 @@ def snippets(markdown: str) -> Iterator[Snippet]:
         indent = len(match["indent"])
         text = "".join(row[indent:] or "\n" for row in match["text"].splitlines(keepends=True))
         yield Snippet(match["language"].lower(), text, line, match["title"])
+
+
+def is_played(markdown: str) -> bool:
+    """Returns whether a tutorial has commands, so that tests/tutorials runs it."""
+    return any(snippet.language == "console" for snippet in snippets(markdown))
 
 
 def python_program(markdown: str) -> str:
@@ -82,6 +89,11 @@ VERSIONS = "<!-- numbers depend on versions -->"
 """Stands before a block of output where that is so."""
 
 
+def depends_on_versions(markdown: str, snippet: Snippet) -> bool:
+    """Returns whether the page says that the numbers in a block may be others."""
+    return VERSIONS in markdown.splitlines()[max(0, snippet.line - 4) : snippet.line]
+
+
 def outputs(markdown: str) -> Iterator[Output]:
     """Yields what a page says that its Python prints.
 
@@ -89,7 +101,6 @@ def outputs(markdown: str) -> Iterator[Output]:
     the calls without comment print.
     """
     before: Snippet | None = None
-    lines = markdown.splitlines()
     for snippet in snippets(markdown):
         if snippet.language in PYTHON:
             comments = _comments(snippet.text)
@@ -100,9 +111,8 @@ def outputs(markdown: str) -> Iterator[Output]:
             comments = _comments(before.text)
             silent = [first for first, last in _prints(before.text) if last not in comments]
             if silent:
-                marked = VERSIONS in lines[max(0, snippet.line - 4) : snippet.line]
                 places = tuple(first + before.line - 1 for first in silent)
-                yield Output(places, snippet.text, marked)
+                yield Output(places, snippet.text, depends_on_versions(markdown, snippet))
         before = snippet
 
 

@@ -29,6 +29,7 @@ from tests.house.snippets import (
     PYTHON,
     SHELL,
     Snippet,
+    is_played,
     outputs,
     python_program,
     shell_commands,
@@ -57,10 +58,12 @@ WITH_EXAMPLES = sorted(name for name, path in SOURCES.items() if ">>>" in path.r
 # loading.md ends the process with JAX 0.12 and TensorFlow 2.21 behind some 2,000 other tests, and
 # not by itself; the reason is not known.
 ALONE = {"docs/exporting-in-parallel.md", "docs/loading.md", "docs/models.md"}
+# tests/tutorials runs those with commands and files.
+PLAYED = [page for page in PAGES if page.parent.name == "tutorials" and is_played(page.read_text())]
 HERE = [
     pytest.param(page, id=name)
     for page, name in zip(PAGES, IDS, strict=True)
-    if name not in ALONE and python_program(page.read_text())
+    if name not in ALONE and page not in PLAYED and python_program(page.read_text())
 ]
 
 # Their doctests start processes that export.
@@ -141,14 +144,18 @@ def _problem(command: str, files: Collection[str] = ()) -> str | None:
     words = shlex.split(command)
     if words[0].startswith(("scripts/", ".ci/")):
         return None if os.access(ROOT / words[0], os.X_OK) else f"{words[0]} is no script"
-    if words[:2] == ["pip", "install"]:
+    # In tutorials also those of an environment: jax-env/bin/pip.
+    program = words[0].rpartition("/")[2]
+    if [program, words[1]] == ["pip", "install"]:
         return _pip_problem(words[2:])
+    if re.fullmatch(r"python3\.[0-9]+", program) and words[1:3] == ["-m", "venv"]:
+        return None
     if words[0] in {"python", "python3"}:
         is_file = words[1].endswith(".py") and words[1] not in files
         return f"no {words[1]}" if is_file and not (ROOT / words[1]).exists() else None
     if words[0] == "jax2tf-bridge":
         return None if words[1] in COMMANDS else "no such command"
-    if words[0] in {"git", "cd", "mkdir", ".venv/bin/pre-commit"}:
+    if words[0] in {"git", "cd", "docker", "mkdir", ".venv/bin/pre-commit"}:
         return None
     return "unknown to this test: teach it, or leave the command out"
 
@@ -169,7 +176,8 @@ def test_commands_exist(page: Path) -> None:
     files = {snippet.title for snippet in snippets(page.read_text()) if snippet.title}
     for snippet in snippets(page.read_text()):
         assert snippet.language in PYTHON | SHELL | OTHER, f"line {snippet.line}: language?"
-        if snippet.language in SHELL:
+        # Commands of a console in tutorials are run.
+        if snippet.language in (SHELL - {"console"} if page in PLAYED else SHELL):
             for command in shell_commands(snippet):
                 problem = _problem(command, files)
                 assert problem is None, f"{page.name}, line {snippet.line}: {command}: {problem}"

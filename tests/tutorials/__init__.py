@@ -1,0 +1,1 @@
+"""Runs the tutorials of docs/tutorials."""
