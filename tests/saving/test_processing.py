@@ -385,6 +385,11 @@ def test_tables_are_found_behind_helpers_or_asked_for(tmp_path: Path) -> None:
     found = loaded.serving_default(text=tf.constant([["one", "two", "one"]] * 2))["output_0"]
     np.testing.assert_array_equal(found, [[2, 1, 2]] * 2)
 
+    # A global that only a nested function uses, as in the body of a loop.
+    module = {"table": table}
+    exec("def look_up(text):\n    return (lambda: (lambda: table.lookup(text))())()", module)
+    quickly(tmp_path / "nested", rows(preprocess=module["look_up"]))
+
     tables = [table]
     hidden = rows(preprocess=lambda text: tables[0].lookup(text))
     with pytest.raises(SavingError) as caught:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -283,4 +284,18 @@ def _list_used(function: Any) -> list[Any]:
         closure = inspect.getclosurevars(function)
     except ValueError:  # a variable has no value yet
         return []
-    return [*closure.nonlocals.values(), *closure.globals.values()]
+    nested = _nested_names(function.__code__)
+    inner = [value for name, value in function.__globals__.items() if name in nested]
+    return [*closure.nonlocals.values(), *closure.globals.values(), *inner]
+
+
+def _nested_names(code: types.CodeType) -> set[str]:
+    """Returns the global names in lambdas and functions that a function defines.
+
+    inspect.getclosurevars does not look into these.
+    """
+    names: set[str] = set()
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names.update(constant.co_names, _nested_names(constant))
+    return names
