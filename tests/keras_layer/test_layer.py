@@ -21,6 +21,7 @@ from jax2tf_bridge import (
     Signature,
     Target,
     export,
+    read_weights,
     save,
     write_function,
     write_weights,
@@ -68,6 +69,17 @@ def test_weights_are_the_layers_own_by_path(portable: Any) -> None:
     assert layer.compute_output_shape((7, 4)) == (7, 2)
     # Floats are cast as Keras casts them.
     np.testing.assert_allclose(layer(X.astype(np.float64)), dense(dense_params(), X), rtol=1e-5)
+
+
+def test_weights_return_to_jax_by_a_file(portable: Any, tmp_path: Path) -> None:
+    layer = KerasLayer(portable, dense_params(), name="net")
+    layer.params["out/0"].assign_add(np.ones((3, 2), np.float32))
+    write_weights(tmp_path / "weights.msgpack", layer.params)
+    params = read_weights(tmp_path / "weights.msgpack", target=dense_params(), strict=True)
+    np.testing.assert_allclose(dense(params, X), layer(X), rtol=1e-5)
+    write_weights(tmp_path / "nested.msgpack", {"layer": [layer.params["out/0"]]})
+    nested = read_weights(tmp_path / "nested.msgpack")
+    np.testing.assert_array_equal(nested["layer"]["0"], dense_params()["out"][0] + 1)
 
 
 OPTIMIZERS: dict[str, Any] = {

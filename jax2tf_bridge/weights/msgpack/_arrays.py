@@ -98,11 +98,11 @@ def _bytes_of(array: np.ndarray[Any, Any]) -> memoryview:
 
 
 def without_tensorflow(tree: Any) -> Any:
-    """Replaces TensorFlow's variables and tensors by arrays, and its containers by Python's.
+    """Replaces variables and tensors of TensorFlow and Keras by arrays, TensorFlow's containers too.
 
-    Arrays share the memory of variables on the CPU. A flat mapping from paths to variables, such as
-    `params` of a loaded model, becomes nested. A mapping of other values stays flat, because Flax
-    does not interpret a "/" in a key.
+    Arrays share the memory of TensorFlow's variables on the CPU. A flat mapping from paths to
+    variables, such as `params` of a loaded model or of a KerasLayer, becomes nested. A mapping of
+    other values stays flat, because Flax does not interpret a "/" in a key.
     """
     tf = sys.modules.get("tensorflow")
     if not hasattr(tf, "Variable") or not hasattr(tf, "Tensor"):
@@ -114,11 +114,19 @@ def without_tensorflow(tree: Any) -> Any:
 
 
 def _has_variables(tree: Mapping[Any, Any], tf: Any) -> bool:
-    return any(isinstance(value, (tf.Variable, tf.Tensor)) for value in tree.values())
+    return any(
+        isinstance(value, (tf.Variable, tf.Tensor)) or _is_keras_variable(value)
+        for value in tree.values()
+    )
+
+
+def _is_keras_variable(value: object) -> bool:
+    variable = getattr(sys.modules.get("keras"), "Variable", None)
+    return variable is not None and isinstance(value, variable)
 
 
 def _plain(value: Any, tf: Any, depth: int) -> Any:
-    if isinstance(value, (tf.Variable, tf.Tensor)):
+    if isinstance(value, (tf.Variable, tf.Tensor)) or _is_keras_variable(value):
         return np.asarray(tf.convert_to_tensor(value))
     kind = type(value)
     # TensorFlow wraps dicts, lists and tuples in tf.Module and loaded objects.

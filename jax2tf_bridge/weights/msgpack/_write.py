@@ -99,8 +99,9 @@ def write_weights(
     Args:
       path: the file, on disk or behind a scheme ("gs://bucket/model.msgpack"); an existing file is
         replaced when the new one is complete.
-      target: the tree, as in `to_bytes`. TensorFlow's variables and tensors are written as arrays,
-        and a flat mapping of them, such as `params` of a loaded model, is nested by its paths.
+      target: the tree, as in `to_bytes`. Variables and tensors of TensorFlow and of Keras on
+        TensorFlow are written as arrays, and a flat mapping of them, such as `params` of a loaded
+        model or of a KerasLayer, is nested by its paths.
       progress: whether to show a progress bar; None shows it for 256 MiB or more on a terminal.
 
     Raises:
