@@ -47,8 +47,8 @@ def snippets(markdown: str) -> Iterator[Snippet]:
 
 
 def is_played(markdown: str) -> bool:
-    """Returns whether a tutorial has commands, so that tests/tutorials runs it."""
-    return any(snippet.language == "console" for snippet in snippets(markdown))
+    """Returns whether tests/tutorials runs a page, with its files and commands."""
+    return "<!-- tests/tutorials runs this page -->" in markdown
 
 
 def python_program(markdown: str) -> str:

@@ -58,8 +58,7 @@ WITH_EXAMPLES = sorted(name for name, path in SOURCES.items() if ">>>" in path.r
 # loading.md ends the process with JAX 0.12 and TensorFlow 2.21 behind some 2,000 other tests, and
 # not by itself; the reason is not known.
 ALONE = {"docs/exporting-in-parallel.md", "docs/loading.md", "docs/models.md"}
-# tests/tutorials runs those with commands and files.
-PLAYED = [page for page in PAGES if page.parent.name == "tutorials" and is_played(page.read_text())]
+PLAYED = [page for page in PAGES if is_played(page.read_text())]
 HERE = [
     pytest.param(page, id=name)
     for page, name in zip(PAGES, IDS, strict=True)
@@ -176,7 +175,7 @@ def test_commands_exist(page: Path) -> None:
     files = {snippet.title for snippet in snippets(page.read_text()) if snippet.title}
     for snippet in snippets(page.read_text()):
         assert snippet.language in PYTHON | SHELL | OTHER, f"line {snippet.line}: language?"
-        # Commands of a console in tutorials are run.
+        # tests/tutorials runs the commands of a console.
         if snippet.language in (SHELL - {"console"} if page in PLAYED else SHELL):
             for command in shell_commands(snippet):
                 problem = _problem(command, files)

@@ -13,13 +13,13 @@ from jax2tf_bridge.serve_checking import find_free_ports
 from scripts._env import ROOT, TENSORFLOW
 from tests.consumers.environments import environment, process_environment
 from tests.consumers.harness import Harness, consumer_base
-from tests.house.snippets import is_played
+from tests.house.snippets import is_played, snippets
 from tests.serving.conftest import runtime as runtime
 from tests.serving.server import Runtime, wrap_server
 
 pytestmark = [pytest.mark.slow, pytest.mark.consumers, pytest.mark.checkout]
 
-TUTORIALS = ROOT / "docs" / "tutorials"
+DOCS = ROOT / "docs"
 
 
 def write_command(path: Path, *words: str | Path) -> None:
@@ -50,7 +50,7 @@ def play(page: str, python: Path | str, folder: Path) -> None:
         "TUTORIAL_PORTS": " ".join(map(str, find_free_ports(2))),
     }
     done = subprocess.run(
-        [str(python), "-m", "tests.tutorials.player", str(TUTORIALS / page)],
+        [str(python), "-m", "tests.tutorials.player", str(DOCS / page)],
         cwd=work,
         env={**inherited, **variables},
         capture_output=True,
@@ -63,17 +63,23 @@ def play(page: str, python: Path | str, folder: Path) -> None:
 
 def test_every_tutorial_with_commands_is_played() -> None:
     source = Path(__file__).read_text()
-    played = {page.name for page in TUTORIALS.glob("*.md") if is_played(page.read_text())}
+    pages = [page for page in DOCS.rglob("*.md") if is_played(page.read_text())]
+    played = {page.relative_to(DOCS).as_posix() for page in pages}
     assert {name for name in played if f'play("{name}"' in source} == played
 
 
+def tutorial_python() -> Path:
+    """Returns the interpreter of an environment with what several pages install."""
+    packages = ("flax", "optax", "scikit-learn", "tokenizers", "pandas", "pyarrow")
+    ours = ("jax", "z3-solver>=5.0.0", TENSORFLOW, "google-crc32c", "{plain}")
+    return environment("tutorials", consumer_base(), *packages, *ours)
+
+
 def test_first_model(runtime: Runtime, tmp_path: Path) -> None:
-    packages = ("flax", "optax", "scikit-learn", "jax", "z3-solver>=5.0.0", TENSORFLOW)
-    python = environment("tutorials", consumer_base(), *packages, "google-crc32c", "{plain}")
     commands = tmp_path / "bin"
     commands.mkdir()
     wrap_server(runtime, commands)
-    play("first-model.md", python, tmp_path)
+    play("tutorials/first-model.md", tutorial_python(), tmp_path)
 
 
 def test_two_environments(tmp_path: Path) -> None:
@@ -82,10 +88,26 @@ def test_two_environments(tmp_path: Path) -> None:
         tmp_path / "work" / "jax-env" / "bin", harness.newest_python("newest-jax", "jax")
     )
     write_environment(tmp_path / "work" / "tf-env" / "bin", harness.consumer_python("2.19.1"))
-    play("two-environments.md", sys.executable, tmp_path)
+    play("tutorials/two-environments.md", sys.executable, tmp_path)
 
 
 def test_on_a_phone(tmp_path: Path) -> None:
     harness = Harness(tmp_path / "harness")
     write_environment(tmp_path / "work" / "litert-env" / "bin", harness.litert_python())
-    play("on-a-phone.md", sys.executable, tmp_path)
+    play("tutorials/on-a-phone.md", sys.executable, tmp_path)
+
+
+def test_tokenisation(tmp_path: Path) -> None:
+    play("tokenisation.md", tutorial_python(), tmp_path)
+
+
+def test_score_a_table(tmp_path: Path) -> None:
+    play("tutorials/score-a-table.md", tutorial_python(), tmp_path)
+
+
+def test_the_script_of_jax2tf_differs_by_one_import() -> None:
+    page = (DOCS / "tutorials" / "from-jax2tf.md").read_text()
+    before, after = (s.text for s in snippets(page) if "converted = " in s.text)
+    before = before.replace("from jax.experimental import jax2tf\n", "").replace('"before"', "PATH")
+    after = after.replace("import jax2tf_bridge as jax2tf\n", "").replace('"step-1"', "PATH")
+    assert before.split() == after.split()
