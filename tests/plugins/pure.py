@@ -43,6 +43,7 @@ PURE = (
     "shape_poly",
     "storage/test_schemes.py",
     "portable/test_dtypes.py",
+    "tutorials/test_notebook.py",
     "weights/test_msgpack_hostile.py",
     "weights/test_paths.py",
     "weights/test_safetensors.py",

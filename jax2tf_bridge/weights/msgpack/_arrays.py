@@ -98,7 +98,7 @@ def _bytes_of(array: np.ndarray[Any, Any]) -> memoryview:
 
 
 def without_tensorflow(tree: Any) -> Any:
-    """Replaces variables and tensors of TensorFlow and Keras by arrays, TensorFlow's containers too.
+    """Replaces variables and tensors by arrays, and TensorFlow's containers by Python's.
 
     Arrays share the memory of TensorFlow's variables on the CPU. A flat mapping from paths to
     variables, such as `params` of a loaded model or of a KerasLayer, becomes nested. A mapping of
