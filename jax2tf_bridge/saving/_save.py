@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -414,12 +416,13 @@ def _write_model(
         setattr(root, name, function)
     root.gradients = {e.name: e.gradient_functions() for e in endpoints}
     try:
-        tf.saved_model.save(
-            root,
-            str(folder),
-            signatures=concrete,
-            options=tf.saved_model.SaveOptions(experimental_custom_gradients=True),
-        )
+        with _without_log_of_folder():
+            tf.saved_model.save(
+                root,
+                str(folder),
+                signatures=concrete,
+                options=tf.saved_model.SaveOptions(experimental_custom_gradients=True),
+            )
     except AssertionError as e:
         if "untracked" not in str(e):
             raise
@@ -428,6 +431,21 @@ def _write_model(
             "it cannot save it. Name it: Processing(..., resources=[table])."
         ) from e
     return served
+
+
+@contextlib.contextmanager
+def _without_log_of_folder() -> Iterator[None]:
+    """Hides the line "Assets written to", which notebooks show: the folder is a temporary one."""
+
+    def is_shown(record: logging.LogRecord) -> bool:
+        return not str(record.msg).startswith("Assets written to")
+
+    logger = logging.getLogger("tensorflow")
+    logger.addFilter(is_shown)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_shown)
 
 
 def _check_output_names(name: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:

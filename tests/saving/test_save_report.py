@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
+import logging.handlers
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,23 @@ def test_fixed_sizes_are_told_with_code_that_opens_them(
 
 def test_nothing_is_fixed_where_there_are_no_sizes(tmp_path: Path) -> None:
     assert fixed_line(saved(tmp_path / "1", Signature(lambda x: x, args=[ONE]))) == ""
+
+
+def test_notebooks_show_no_line_of_a_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TensorFlow logs at this level in notebooks."""
+    logger, records = logging.getLogger("tensorflow"), logging.handlers.MemoryHandler(1000, 100)
+    monkeypatch.setattr(logger, "handlers", [records])
+    monkeypatch.setattr(logger, "propagate", False)
+    previous = logger.level
+    logger.setLevel(logging.INFO)
+    try:
+        saved(tmp_path / "1", Signature(lambda x: x, args=[ONE]))
+        logger.info("Assets written to: elsewhere")
+    finally:
+        logger.setLevel(previous)
+    assert [record.getMessage() for record in records.buffer] == ["Assets written to: elsewhere"]
 
 
 def test_functions_are_exported_again(tmp_path: Path) -> None:
