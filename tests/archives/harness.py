@@ -116,7 +116,8 @@ class Archives:
     def _run(self, module: str, python: Path, arguments: Sequence[object], report: Report) -> None:
         command = [python, "-m", f"tests.archives.{module}", *map(str, arguments)]
         title = f"{module} for {report.path.parent.name}"
-        run_to_the_end(title, command, report, self._harness.stage(), say=self._harness.say)
+        stage, say = self._harness.stage(), self._harness.say
+        run_to_the_end(title, command, report, stage, say=say, quickly=True)
 
     def _writer(self, release: str) -> Path:
         if release == "newest":

@@ -25,6 +25,7 @@ from tests.consumers.environments import (
     process_environment,
 )
 from tests.consumers.exchange import SERVED, Outcome, Report
+from tests.plugins.quick_compilation import VARIABLE, quick_flags_of
 
 TENSORFLOW_RELEASES = ("2.15.1", "2.17.1", "2.19.1", "2.21.0")
 RELEASE_CANDIDATE = "2.22.0rc0"
@@ -115,7 +116,7 @@ class Harness:
         few = release == NIGHTLY or is_between
         names = seventeen_programs() if few else self._names()
         command = [python, "-m", module, exported, report.path, *names]
-        self.complete(title, command, report)
+        self.complete(title, command, report, quickly=few)
         exports = Report(exported / "export.jsonl")
         return Pair(exports.versions(), report.versions(), exports.outcomes(), report.outcomes())
 
@@ -127,7 +128,8 @@ class Harness:
         report = Report(folder / "export.jsonl")
         module = "tests.consumers.export_programs"
         title = f"exporting from the {exporter} environment"
-        self.complete(title, [python, "-m", module, folder, *self._names()], report)
+        command = [python, "-m", module, folder, *self._names()]
+        self.complete(title, command, report, quickly=True)
         return folder
 
     def consumer_python(self, release: str) -> Path:
@@ -201,18 +203,33 @@ class Harness:
         """Names the programs that are run; none stands for all."""
         return () if self.whole else sampled_programs()
 
-    def complete(self, title: str, command: Sequence[object], report: Report) -> None:
-        """Runs a command to its end, unless that was done already."""
+    def complete(
+        self, title: str, command: Sequence[object], report: Report, *, quickly: bool = False
+    ) -> None:
+        """Runs a command to its end, unless that was done already.
+
+        Args:
+          title: of the run.
+          command: the interpreter, and its arguments.
+          report: that the command writes.
+          quickly: whether XLA compiles with its quickest settings; otherwise with its defaults.
+        """
         finished = report.path.with_suffix(".finished")
         stage = self.stage()
         with locked(report.path.with_suffix(".lock")):
             if not finished.exists():
-                run_to_the_end(title, command, report, stage, say=self.say)
+                run_to_the_end(title, command, report, stage, say=self.say, quickly=quickly)
                 finished.touch()
 
 
 def run_to_the_end(
-    title: str, command: Sequence[object], report: Report, stage: Path, *, say: Say
+    title: str,
+    command: Sequence[object],
+    report: Report,
+    stage: Path,
+    *,
+    say: Say,
+    quickly: bool = False,
 ) -> None:
     """Runs a command, again after each crash, until it has come through all programs.
 
@@ -221,7 +238,7 @@ def run_to_the_end(
     """
     while True:
         say(f"{title} ({len(report.outcomes())} programs done)")
-        status, tail = _run(command, stage, report.path.with_suffix(".log"))
+        status, tail = _run(command, stage, report.path.with_suffix(".log"), quickly)
         died_at = report.unfinished()
         if status == 0:
             return
@@ -290,11 +307,13 @@ def _package(name: str) -> Path:
     return Path(spec.submodule_search_locations[0])
 
 
-def _run(command: Sequence[object], stage: Path, log: Path) -> tuple[int, str]:
+def _run(command: Sequence[object], stage: Path, log: Path, quickly: bool) -> tuple[int, str]:
     """Returns the exit status and the last printed lines of a command."""
     variables = process_environment(
         {"PYTHONPATH": str(stage), "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu"}
     )
+    if quickly:
+        variables[VARIABLE] = quick_flags_of(Path(str(command[0])))
     with log.open("ab") as output:
         start = output.tell()
         status = subprocess.run(

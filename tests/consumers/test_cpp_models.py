@@ -97,7 +97,7 @@ def test_sizes_that_do_not_fit_are_an_error_status(
 def test_values_are_those_of_jax(
     harness: Harness, program: Path, record: Recorder, way: str, model: Model, tmp_path: Path
 ) -> None:
-    folder, exports = exported_part(harness, part_of(model))
+    folder, exports = exported_part(harness, part_of(harness, model))
     assert not exports[model.name].failures, str(exports[model.name])
     exported = folder / model.name
     facts = json.loads((exported / "model.json").read_text())

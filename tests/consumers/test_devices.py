@@ -56,7 +56,8 @@ def test_linear_algebra_with_open_sizes_compiles(harness: Harness, name: str) ->
     names = CASES if harness.whole else dict.fromkeys((next(iter(CASES)), *_MATRICES))
     module = "tests.consumers.export_open_matrices"
     command = [sys.executable, "-m", module, folder, *names]
-    harness.complete("exporting open matrices", command, Report(folder / "export.jsonl"))
+    report = Report(folder / "export.jsonl")
+    harness.complete("exporting open matrices", command, report, quickly=True)
     outcome = _outcome(harness, folder, name)
     assert not outcome.failures, str(outcome)
 
@@ -69,7 +70,7 @@ def test_linear_algebra_with_open_sizes_compiles(harness: Harness, name: str) ->
 def test_loaded_model_and_its_gradient_compile(
     harness: Harness, model: Model, request: pytest.FixtureRequest
 ) -> None:
-    folder, _ = exported_part(harness, part_of(model))
+    folder, _ = exported_part(harness, part_of(harness, model))
     outcome = _outcome(harness, folder, model.name)
     if request.config.getoption("--record-errors"):
         result = "; ".join(outcome.failures) or True

@@ -44,7 +44,7 @@ def _exported(harness: Harness, model: Model) -> Path:
     if model.name in _SEEDED:
         folder, exports = exported_with_seeds(harness, _SEEDED)
     else:
-        folder, exports = exported_part(harness, part_of(model))
+        folder, exports = exported_part(harness, part_of(harness, model))
     assert not exports[model.name].failures, str(exports[model.name])
     return folder / model.name
 

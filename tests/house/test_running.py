@@ -18,7 +18,7 @@ from tests.consumers.environments import process_environment
 from tests.house.imports import ROOT
 from tests.plugins import compiled_programs, pure
 from tests.plugins.blocked_imports import Blocker
-from tests.plugins.quick_compilation import FLAGS, compile_quickly
+from tests.plugins.quick_compilation import FLAGS, compile_quickly, quick_flags_of
 from tests.sampling import THOROUGH, examples, sampled, stride
 
 pytestmark = pytest.mark.checkout
@@ -157,6 +157,15 @@ def test_flags_for_quick_compilation_leave_those_that_were_given() -> None:
     chosen = {"XLA_FLAGS": "--xla_backend_optimization_level=3"}
     compile_quickly(chosen)
     assert chosen == {"XLA_FLAGS": "--xla_backend_optimization_level=3"}
+
+
+def test_another_environment_gets_the_quick_flags_that_its_xla_knows(tmp_path: Path) -> None:
+    python = tmp_path / "bin" / "python"
+    assert quick_flags_of(python) == ""
+    package = tmp_path / "lib" / "python3.11" / "site-packages" / "tensorflow"
+    package.mkdir(parents=True)
+    (package / "libtensorflow_cc.so.2").write_bytes(b"\0xla_backend_optimization_level\0")
+    assert quick_flags_of(python) == "--xla_backend_optimization_level=0"
 
 
 def test_consumers_compile_as_xla_does_by_default(monkeypatch: pytest.MonkeyPatch) -> None:

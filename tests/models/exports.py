@@ -17,11 +17,13 @@ SAMPLE = frozenset({"lstm", "actor_critic", "recommender", "keras_text"})
 
 _HALF = (len(MODELS) + 1) // 2
 PARTS = (MODELS[:_HALF], MODELS[_HALF:])
-"""Two processes share the exports, since compiling is what takes time."""
+"""Two processes share the exports of all models, since compiling is what takes time."""
 
 
-def part_of(model: Model) -> int:
-    """Returns the index of a model's part."""
+def part_of(harness: Harness, model: Model) -> int:
+    """Returns the index of a model's part. A sample is small, so all of it is the first part."""
+    if not harness.whole:
+        return 0
     return next(i for i, models in enumerate(PARTS) if model in models)
 
 
@@ -30,8 +32,8 @@ def exported_part(harness: Harness, part: int) -> tuple[Path, Mapping[str, Outco
 
     Returns: the folder with a folder for each, and how each came out.
     """
-    names = [name for name in sampled(harness) if name in {m.name for m in PARTS[part]}]
-    title = f"exporting real models, part {part + 1} of {len(PARTS)}"
+    names = [m.name for m in PARTS[part]] if harness.whole else sampled(harness)
+    title = f"exporting real models, part {part + 1}"
     return exported(harness, title, f"models-{part}", "tests.models.export_models", names)
 
 
@@ -58,7 +60,8 @@ def exported(
     folder = harness.folder / name
     folder.mkdir(exist_ok=True)
     report = Report(folder / "export.jsonl")
-    harness.complete(title, [sys.executable, "-m", module, folder, *names], report)
+    command = [sys.executable, "-m", module, folder, *names]
+    harness.complete(title, command, report, quickly=True)
     return folder, report.outcomes()
 
 
@@ -76,6 +79,8 @@ def consumed(
     command: Sequence[object],
     exports: tuple[Path, Mapping[str, Outcome]],
     model: Named,
+    *,
+    quickly: bool = False,
 ) -> Outcome:
     """Runs a consumer on what was exported, unless that was done already.
 
@@ -86,11 +91,12 @@ def consumed(
       command: takes the folder, the report and the names of the models.
       exports: as `exported` returns them.
       model: whose outcome is returned: its export's, where that failed.
+      quickly: whether XLA compiles with its quickest settings.
     """
     folder, outcomes = exports
     if outcomes[model.name].failures:
         return outcomes[model.name]
     good = [name for name, outcome in outcomes.items() if not outcome.failures]
     report = Report(folder / f"{name}.jsonl")
-    harness.complete(title, [*command, folder, report.path, *good], report)
+    harness.complete(title, [*command, folder, report.path, *good], report, quickly=quickly)
     return report.outcomes()[model.name]

@@ -1,7 +1,7 @@
 """Makes XLA compile quickly rather than well: most tests look at a result once.
 
-The consumers' processes (tests/consumers) compile as XLA does by default, so that what is served
-is tested as well.
+The consumers on the oldest and the newest TensorFlow (tests/consumers) compile as XLA does by
+default, so that what is served is tested as well.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import functools
 import importlib.util
 import mmap
 import os
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping, Sequence
 from pathlib import Path
 
 VARIABLE = "XLA_FLAGS"
@@ -43,7 +43,18 @@ def with_quick_flags(flags: str) -> str:
     >>> with_quick_flags("--xla_force_host_platform_device_count=8").split()[-1]
     '--xla_force_host_platform_device_count=8'
     """
-    return " ".join([*_known_flags(), flags]).strip()
+    return " ".join([*_known_flags(tuple(_libraries())), flags]).strip()
+
+
+def quick_flags_of(python: Path) -> str:
+    """Returns the flags that every XLA of another environment knows; none where it has no XLA.
+
+    Args:
+        python: the interpreter of the environment.
+    """
+    folders = python.parent.parent.glob("lib/python3*/site-packages")
+    libraries = (folder.joinpath(*names) for folder in folders for names in _LIBRARIES)
+    return " ".join(_known_flags(tuple(path for path in libraries if path.parent.exists())))
 
 
 def _name(flag: str) -> str:
@@ -51,9 +62,11 @@ def _name(flag: str) -> str:
 
 
 @functools.cache
-def _known_flags() -> tuple[str, ...]:
+def _known_flags(libraries: Sequence[Path]) -> tuple[str, ...]:
+    if not libraries:
+        return ()
     known = set(FLAGS)
-    for library in _libraries():
+    for library in libraries:
         if not library.exists():
             return ()
         with (
