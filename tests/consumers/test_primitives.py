@@ -1,15 +1,17 @@
 """Every case of tests/primitives as TensorFlow's own operations, on every TensorFlow since 2.15.
 
-Each subject is exported once for all of them.
+The subjects are in as many parts as there are releases. One process exports a part for all of
+them, and one process of each release runs it.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 
 import pytest
 
-from tests.consumers.exchange import Report
+from tests.consumers.exchange import Outcome, Report
 from tests.consumers.harness import TENSORFLOW_RELEASES, Harness
 from tests.primitives.differing import differing_in
 from tests.primitives.groups import GROUPS
@@ -17,15 +19,18 @@ from tests.primitives.table import SUBJECTS
 
 pytestmark = [pytest.mark.slow, pytest.mark.consumers]
 
-# Each subject of the sample has one release, in turn.
-_PAIRS = [
+_PARTS = [list(SUBJECTS)[i :: len(TENSORFLOW_RELEASES)] for i in range(len(TENSORFLOW_RELEASES))]
+# Each part of the sample has one release, its own.
+_CASES = [
     pytest.param(
         subject,
         release,
-        marks=() if i % len(TENSORFLOW_RELEASES) == j else pytest.mark.complete,
+        part,
+        marks=() if TENSORFLOW_RELEASES[part] == release else pytest.mark.complete,
     )
-    for i, subject in enumerate(SUBJECTS)
-    for j, release in enumerate(TENSORFLOW_RELEASES)
+    for part, subjects in enumerate(_PARTS)
+    for release in TENSORFLOW_RELEASES
+    for subject in subjects
 ]
 
 
@@ -35,26 +40,35 @@ def _groups(subject: str, whole: bool) -> list[str]:
     return names if whole else names[:1]
 
 
-@pytest.mark.parametrize(("subject", "release"), _PAIRS)
-def test_values_and_gradients_are_those_of_jax(
-    harness: Harness, subject: str, release: str
-) -> None:
+def _outcomes(harness: Harness, part: int, release: str) -> Mapping[str, Outcome]:
+    """Exports the cases of a part and runs them in a release, unless that was done already."""
     python = harness.consumer_python(release)
-    folder = harness.folder / f"operations-{subject}"
+    folder = harness.folder / f"operations-{part}"
     folder.mkdir(exist_ok=True)
     export, report = Report(folder / "export.jsonl"), Report(folder / f"{release}.jsonl")
-    groups = _groups(subject, harness.whole)
+    groups = [name for subject in _PARTS[part] for name in _groups(subject, harness.whole)]
     module = "tests.primitives.export_operations"
-    title = f"exporting {subject.replace('_', ' ')} for TensorFlow without XLA"
-    harness.complete(title, [sys.executable, "-m", module, folder, *groups], export)
+    title = f"exporting part {part + 1} of the primitives for TensorFlow without XLA"
+    command = [sys.executable, "-m", module, folder, *groups]
+    harness.complete(title, command, export, quickly=True)
     assert [outcome for outcome in export.outcomes().values() if outcome.failures] == []
     module = "tests.primitives.consume_operations"
-    title = f"TensorFlow {release} on {subject.replace('_', ' ')} as its own operations"
+    title = f"TensorFlow {release} on part {part + 1} of the primitives as its own operations"
     harness.complete(title, [python, "-m", module, folder, report.path], report)
     outcomes = report.outcomes()
     assert set(outcomes) == {c.name for name in groups for c in GROUPS[name] if c.exists}
-    listed = differing_in(release.rpartition(".")[0]) & set(outcomes)
-    found = {name for name, outcome in outcomes.items() if outcome.failures}
-    texts = [str(outcomes[name]) for name in sorted(found - listed)]
+    return outcomes
+
+
+@pytest.mark.parametrize(("subject", "release", "part"), _CASES)
+def test_values_and_gradients_are_those_of_jax(
+    harness: Harness, subject: str, release: str, part: int
+) -> None:
+    outcomes = _outcomes(harness, part, release)
+    names = {case.name for case in SUBJECTS[subject]} & set(outcomes)
+    assert names
+    listed = differing_in(release.rpartition(".")[0]) & names
+    failed = {name for name in names if outcomes[name].failures}
+    texts = [str(outcomes[name]) for name in sorted(failed - listed)]
     assert not texts, "\n".join(texts)
-    assert found == listed, f"listed, but they agree: {', '.join(sorted(listed - found))}"
+    assert failed == listed, f"listed, but they agree: {', '.join(sorted(listed - failed))}"
