@@ -26,11 +26,11 @@ from tests.models.table import MODELS
 pytestmark = [pytest.mark.slow, pytest.mark.consumers]
 
 _COLUMNS = {"onnx": "ONNX Runtime", "openvino": "OpenVINO"}
-# Models that the converters take soon: a loop, random numbers, and embeddings.
-_MODELS = frozenset({"lstm", "actor_critic", "recommender"})
-# Programs that the bridge exports soon: a loop, random numbers, bfloat16, indices, and images.
+# Models that the converters take soon: random numbers, and embeddings.
+_MODELS = frozenset({"actor_critic", "recommender"})
+# Programs that they take soon: a loop, bfloat16, indices, and images.
 _PROGRAMS = frozenset(
-    {"gru_scan", "prng", "bf16", "segments", "conv_symbolic_image", "mlp_symbolic", "infinities"}
+    {"gru_scan", "bf16", "segments", "conv_symbolic_image", "mlp_symbolic", "infinities"}
 )
 _PAGE = Path(__file__).parents[2] / "docs" / "onnx-and-openvino.md"
 
