@@ -18,7 +18,7 @@ from jax2tf_bridge.serialization import serialize
 from tests.serialization.records import constant, simple, with_vjps
 from tests.weights import msgpack_by_hand as by_hand
 
-CASES = 20_000
+CASES = 12_000
 ROOT = Path(__file__).parents[2]
 ARCHIVES = ROOT / "tests" / "serialization" / "archives"
 

@@ -18,7 +18,7 @@ from tests.random_programs.running import run
 from tests.random_programs.strategy import programs, random_program
 from tests.random_programs.ways import WAYS, Run, in_jax
 
-PROGRAMS = {("xla", "operations"): 200, ("litert",): 60}
+PROGRAMS = {("xla", "operations"): 160, ("litert",): 50}
 """Number of programs of the slow tests, by the ways that take the same ones."""
 
 _PROGRAM = Program(

@@ -177,7 +177,7 @@ def test_publisher_that_is_killed_at_any_time(
     longest = measure(side, kind, root)
     killed = tried = 0
     # Beside other work a publisher may take longer or shorter than those that were measured.
-    while tried < 100 or (killed < 30 and tried < 1000):
+    while tried < 60 or (killed < 30 and tried < 1000):
         tried += 1
         before = published_versions(root)
         (answer,) = side.run(kind, root, keep=2, kill_after_s=times.uniform(0, longest))
