@@ -11,6 +11,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -328,28 +329,36 @@ def slow(options: argparse.Namespace, rest: list[str]) -> None:
     steps = Steps("all" if options.all else "slow")
     environment = development(main_python())
     environment.ensure(fresh=options.fresh)
-    environments = [environment]
     newest_python = _newest_python(steps)
     title = "pytest, all" if options.all else "pytest, slow"
     expression = "" if options.all else SLOW
-    steps.pytest(title, environment, ["-m", expression, *rest])
-    built = _build_wheel(environment)
+    # Installing waits for the network and the disk, so it takes little from the tests beside it.
+    with ThreadPoolExecutor(1) as background:
+        making = background.submit(_released_pairs, options, environment, newest_python)
+        steps.pytest(title, environment, ["-m", expression, *rest])
+        pairs = making.result()
     fast_ones = "not slow" if options.all else FAST
-    if options.all:
-        newest = released("newest", newest_python, built)
-        newest.ensure(fresh=options.fresh)
-        environments.append(newest)
-        _against_wheel(steps, "newest wheel", newest, fast_ones, rest)
-    oldest_python = find_pythons()[0]
-    if oldest_python.minor > (3, 12):
+    for pair in pairs:
+        is_sample = pair.name == "oldest" and not options.all
+        parts = _PARTS_ON_OLDEST if is_sample else _PARTS
+        _against_wheel(steps, f"{pair.name} wheel", pair, fast_ones, rest, parts)
+    if "oldest" not in [pair.name for pair in pairs]:
         steps.warn(f"no Python 3.11 or 3.12 found: {' and '.join(OLDEST_PINS)} were NOT tested")
-    else:
-        oldest = released("oldest", oldest_python, built, *OLDEST_PINS)
-        oldest.ensure(fresh=options.fresh)
-        environments.append(oldest)
-        parts = _PARTS if options.all else _PARTS_ON_OLDEST
-        _against_wheel(steps, "oldest wheel", oldest, fast_ones, rest, parts)
-    steps.finish(environments)
+    steps.finish([environment, *pairs])
+
+
+def _released_pairs(
+    options: argparse.Namespace, environment: Environment, newest_python: Python
+) -> list[Environment]:
+    """Builds the wheel, and makes the environments that scripts/slow runs the fast tests in."""
+    built = _build_wheel(environment)
+    pairs = [released("newest", newest_python, built)] if options.all else []
+    oldest_python = find_pythons()[0]
+    if oldest_python.minor <= (3, 12):
+        pairs.append(released("oldest", oldest_python, built, *OLDEST_PINS))
+    for pair in pairs:
+        pair.ensure(fresh=options.fresh)
+    return pairs
 
 
 def lint(options: argparse.Namespace, rest: list[str]) -> None:
