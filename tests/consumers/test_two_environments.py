@@ -24,6 +24,16 @@ pytestmark = [pytest.mark.slow, pytest.mark.consumers]
 
 RELEASES = TENSORFLOW_RELEASES[:-1]  # the newest can be installed beside the newest JAX
 
+_END = "-- end of a command"
+_SEVERAL = f"""
+import json, sys
+from jax2tf_bridge.cli import main
+for words in json.loads(sys.argv[1]):
+    if status := main(words):
+        sys.exit(f"{{words}} ended with {{status}}")
+    print({_END!r})
+"""
+
 
 def _run(harness: Harness, *command: str | Path) -> str:
     """Runs a command in the folder that holds our packages and nothing else."""
@@ -40,6 +50,21 @@ def _run(harness: Harness, *command: str | Path) -> str:
     return done.stdout
 
 
+def _run_commands(
+    harness: Harness, python: Path, commands: Sequence[Sequence[str | Path]]
+) -> list[str]:
+    """Runs the first command in a process of its own, and the others in one; returns the outputs.
+
+    The others share a process because each would import JAX or TensorFlow again.
+    """
+    first, *others = [list(map(str, words)) for words in commands]
+    printed = _run(harness, python, "-c", _SEVERAL, json.dumps(others))
+    outputs = [_run(harness, python, "-m", "jax2tf_bridge", *first), *printed.split(f"{_END}\n")]
+    assert outputs.pop() == ""
+    assert len(outputs) == len(commands)
+    return outputs
+
+
 def _exported(harness: Harness) -> Path:
     """Makes the folder with JAX's answers and the .jaxfn file of each program, once."""
     folder = harness.folder / "commands"
@@ -49,11 +74,13 @@ def _exported(harness: Harness) -> Path:
         folder.mkdir(exist_ok=True)
         python = harness.newest_python("newest-jax", "jax")
         _run(harness, python, "-m", "tests.consumers.commands_jax_side", folder)
+        commands = []
         for facts in _programs(folder):
             words = json.loads(facts.read_text())["words"]
             file = facts.with_suffix(".jaxfn")
             harness.say(f"jax2tf-bridge export {' '.join(words)} -o {file.name}")
-            _run(harness, python, "-m", "jax2tf_bridge", "export", *words, "-o", file)
+            commands.append(["export", *words, "-o", file])
+        _run_commands(harness, python, commands)
         (folder / "complete").touch()
     return folder
 
@@ -78,11 +105,10 @@ def test_values_and_gradients(harness: Harness, release: str, tmp_path: Path) ->
     python = harness.consumer_python(release)
     programs = _programs(folder)
     assert len(programs) >= 5
-    for facts in programs:
-        model = tmp_path / facts.stem
-        words = ("save", facts.with_suffix(".jaxfn"), "-o", model)
-        printed = _run(harness, python, "-m", "jax2tf_bridge", *words)
-        model.with_suffix(".json").write_text(json.dumps(_names(printed)))
+    commands = [("save", p.with_suffix(".jaxfn"), "-o", tmp_path / p.stem) for p in programs]
+    outputs = _run_commands(harness, python, commands)
+    for facts, printed in zip(programs, outputs, strict=True):
+        (tmp_path / facts.name).write_text(json.dumps(_names(printed)))
     consumer = "tests.consumers.commands_tensorflow_side"
     tensorflow, *found = _run(harness, python, "-m", consumer, folder, tmp_path).splitlines()
     assert tensorflow == release
