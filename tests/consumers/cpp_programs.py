@@ -12,22 +12,31 @@ from tests.consumers.harness import Harness, NotAvailableError
 SOURCES = Path(__file__).parent / "cpp"
 
 
-def compiled(source: str, harness: Harness, release: str) -> Path:
-    """Compiles a program against a TensorFlow release, once for all tests.
+def compiled(name: str, harness: Harness, release: str) -> Path:
+    """Compiles the programs against a TensorFlow release, once for all tests.
+
+    Args:
+      name: of the program that is wanted, as "replay".
+      harness: the runs.
+      release: of TensorFlow.
+
+    Returns: a link to the file of all programs, whose name says which one it runs.
 
     Raises:
       NotAvailableError: there is no compiler, or no Python that has the release.
     """
     if shutil.which("g++") is None:
-        raise NotAvailableError(f"no g++ on the PATH: cpp/{source} was NOT tested")
+        raise NotAvailableError(f"no g++ on the PATH: cpp/{name}.cc was NOT tested")
     python = harness.consumer_python(release)
     (package,) = python.parent.parent.glob("lib/python3*/site-packages/tensorflow")
-    program = harness.folder / f"{source.removesuffix('.cc')}-{release}"
-    with locked(program.with_suffix(".lock")):
-        if not program.exists():
-            harness.say(f"compiling {source} against TensorFlow {release}")
-            compile_program(source, package, program)
-    return program
+    programs, link = (harness.folder / f"{stem}-{release}" for stem in ("programs", name))
+    with locked(programs.with_suffix(".lock")):
+        if not programs.exists():
+            harness.say(f"compiling the C++ programs against TensorFlow {release}")
+            compile_program("programs.cc", package, programs)
+        if not link.exists():
+            link.symlink_to(programs)
+    return link
 
 
 def compile_program(name: str, package: Path, program: Path) -> None:

@@ -24,7 +24,7 @@ WIDTH = 28
 @pytest.fixture(params=[OLDEST_TENSORFLOW, NEWEST_TENSORFLOW])
 def serve(harness: Harness, request: pytest.FixtureRequest) -> Path:
     """Compiles the program against one TensorFlow release."""
-    return compiled("serve.cc", harness, request.param)
+    return compiled("serve", harness, request.param)
 
 
 @pytest.fixture

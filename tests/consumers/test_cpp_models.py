@@ -34,7 +34,7 @@ _CASES = [(way, model) for part in PARTS for way in _WAYS for model in part]
 @pytest.fixture
 def program(harness: Harness) -> Path:
     """Compiles the program against the newest TensorFlow."""
-    return compiled("answer.cc", harness, NEWEST_TENSORFLOW)
+    return compiled("answer", harness, NEWEST_TENSORFLOW)
 
 
 def _write(path: Path, requests: Sequence[Mapping[str, Array]]) -> None:

@@ -31,7 +31,7 @@ ON_THE_NEWEST = pytest.mark.parametrize(
 @pytest.fixture(params=[OLDEST_TENSORFLOW, NEWEST_TENSORFLOW])
 def program(harness: Harness, request: pytest.FixtureRequest) -> Path:
     """Compiles the program against one TensorFlow release."""
-    return compiled("replay.cc", harness, request.param)
+    return compiled("replay", harness, request.param)
 
 
 def layer(params: Any, x: Any) -> Any:

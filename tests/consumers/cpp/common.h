@@ -1,5 +1,7 @@
 // What the programs that serve SavedModels share.
 
+#pragma once
+
 #include <iostream>
 #include <string>
 
