@@ -16,7 +16,7 @@ from tests.primitives.running import disagreements
 from tests.primitives.table import SUBJECTS
 
 _LARGEST_GROUP = 12
-_GROUPS_A_PROCESS = 4
+_GROUPS_A_PROCESS = 2
 
 
 def _groups(subject: str, cases: Sequence[Case]) -> Iterator[tuple[str, list[Case]]]:

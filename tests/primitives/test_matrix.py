@@ -20,7 +20,7 @@ _RUN = "import sys; from tests.primitives.groups import main; main(sys.argv[1:])
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "names", sampled(processes(), every=8), ids=lambda names: f"{names[0]}-and-on"
+    "names", sampled(processes(), every=16), ids=lambda names: f"{names[0]}-and-on"
 )
 def test_values_and_gradients_are_those_of_jax(names: list[str]) -> None:
     assert run_python(_RUN, *names) == ""
