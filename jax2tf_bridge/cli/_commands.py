@@ -10,7 +10,7 @@ import pkgutil
 import sys
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -118,6 +118,38 @@ def add_for_converters(parser: argparse.ArgumentParser) -> None:
     """Adds --for-converters, for commands that write a graph; .jaxfn files do not store it."""
     text = "like --no-xla, with operations that tf2onnx and OpenVINO support"
     parser.add_argument("--for-converters", action="store_true", help=text)
+
+
+def add_updates(parser: argparse.ArgumentParser) -> None:
+    """Adds --updates-params and --weight-signatures."""
+    parser.add_argument(
+        "--updates-params",
+        action="extend",
+        default=[],
+        type=lambda text: [name.strip() for name in text.split(",")],
+        metavar="NAME,NAME",
+        help="signatures that change weights: their functions return outputs and new weights, "
+        "which a call assigns",
+    )
+    parser.add_argument(
+        "--weight-signatures",
+        action="extend",
+        default=[],
+        type=lambda text: [name.strip() for name in text.split(",")],
+        metavar="NAME,NAME",
+        help="further signatures for these weights: get_weights, set_weights, reset_weights",
+    )
+
+
+def check_updates(options: argparse.Namespace, signatures: Collection[str]) -> None:
+    """Raises UsageError if --updates-params names no signature."""
+    for name in options.updates_params:
+        if name not in signatures:
+            near = did_you_mean(name, signatures) or "."
+            raise UsageError(
+                f"--updates-params: {name} is not a signature{near} The signatures: "
+                f"{', '.join(signatures)}"
+            )
 
 
 def split_assignment(text: str) -> tuple[str, str]:

@@ -15,13 +15,16 @@ from jax2tf_bridge.cli._commands import (
     UsageError,
     add_json,
     add_output,
+    add_updates,
     check_output,
+    check_updates,
     map_signatures,
     named_path,
     report_output,
 )
 from jax2tf_bridge.cli._console import Console
 from jax2tf_bridge.errors import FileFormatError
+from jax2tf_bridge.portable import PortableFunction
 from jax2tf_bridge.saved_model import read_saved_weights
 from jax2tf_bridge.serialization import read_function
 from jax2tf_bridge.storage import AnyPath, as_path, on_disk
@@ -66,6 +69,7 @@ def _add_litert_options(parser: argparse.ArgumentParser) -> None:
         metavar="WEIGHTS",
         help="a msgpack or safetensors file: the functions' first argument, shared by all of them",
     )
+    add_updates(parser)
     parser.add_argument(
         "--quantize",
         choices=("dynamic_range", "float16", "int8"),
@@ -90,17 +94,25 @@ def _add_litert_options(parser: argparse.ArgumentParser) -> None:
 def _write_litert(options: argparse.Namespace, console: Console) -> None:
     output: AnyPath = options.output
     check_output(output)
-    signatures = _read_signatures(options.file)
     data = (
         None if options.representative_data is None else _read_samples(options.representative_data)
     )
+    functions = _read_functions(options)
     with console.loading("TensorFlow", "litert"):
         from jax2tf_bridge.litert import save_litert
+        from jax2tf_bridge.saving import Signature
+    signatures: Any = functions
+    if isinstance(functions, dict):
+        signatures = {
+            name: Signature(function, updates_params=name in options.updates_params)
+            for name, function in functions.items()
+        }
     with console.step(f"converting to {output}"):
         model = save_litert(
             output,
             signatures,
             params=options.params,
+            weight_signatures=options.weight_signatures or None,
             quantize=options.quantize,
             representative_data=data,
             verify=options.verify,
@@ -108,7 +120,8 @@ def _write_litert(options: argparse.Namespace, console: Console) -> None:
     report_output(options, output, [str(model)])
 
 
-def _read_signatures(files: list[NamedPath]) -> Any:
+def _read_functions(options: argparse.Namespace) -> AnyPath | dict[str, PortableFunction]:
+    files: list[NamedPath] = options.file
     folders = [path for _, path in files if path.is_dir()]
     if folders:
         if len(files) > 1 or files[0][0]:
@@ -117,7 +130,9 @@ def _read_signatures(files: list[NamedPath]) -> Any:
                 "alone, without NAME="
             )
         return folders[0]
-    return {name: read_function(path) for name, path in map_signatures(files).items()}
+    functions = {name: read_function(path) for name, path in map_signatures(files).items()}
+    check_updates(options, functions)
+    return functions
 
 
 def _read_samples(file: AnyPath) -> list[Mapping[str, Any]]:

@@ -19,6 +19,8 @@ from jax2tf_bridge.cli._commands import (
     add_json,
     add_no_xla,
     add_output,
+    add_updates,
+    check_updates,
     map_signatures,
     named_path,
     read_example,
@@ -186,6 +188,7 @@ def _add_common_options(parser: argparse.ArgumentParser) -> None:
     )
     add_no_xla(parser)
     add_for_converters(parser)
+    add_updates(parser)
     parser.add_argument(
         "--precompile",
         action="store_true",
@@ -276,7 +279,8 @@ def _publish_weights(options: argparse.Namespace, console: Console) -> None:
         raise UsageError("publish needs FILE, or --params with new weights for the newest version")
     trainable = ("trainable", "no_trainable")
     others = ("precompile", "batching", "no_xla", "for_converters")
-    names = (*trainable, "buckets", *_PADDING_OPTIONS, *others)
+    updates = ("updates_params", "weight_signatures")
+    names = (*trainable, "buckets", *_PADDING_OPTIONS, *others, *updates)
     refused = [_flag(name) for name in names if getattr(options, name)]
     refused += [_flag(n) for n in ("example", "vjp_order") if getattr(options, n) is not None]
     if refused:
@@ -366,6 +370,7 @@ def _make_save_options(options: argparse.Namespace, *, overwrite: bool) -> SaveO
         buckets=BucketOptions(dict(options.buckets) or None, oversize),
         precompile=options.precompile,
         batching=Batching() if options.batching else None,
+        weight_signatures=options.weight_signatures,
         overwrite=overwrite,
     )
 
@@ -398,6 +403,7 @@ def _make_signatures(
     """
     from jax2tf_bridge.saving import Signature, SignatureInputs
 
+    check_updates(options, functions)
     example = {} if options.example is None else read_example(options.example)
     inputs: dict[str, SignatureInputs] = {}
     if len(functions) > 1:
@@ -411,6 +417,7 @@ def _make_signatures(
         own = inputs.get(name)
         signatures[name] = _make_signature(
             function,
+            name in options.updates_params,
             example,
             options,
             all_inputs - set(own.inputs) if own else set(),
@@ -421,6 +428,7 @@ def _make_signatures(
 
 def _make_signature(
     function: PortableFunction,
+    updates_params: bool,
     example: Example,
     options: argparse.Namespace,
     other_inputs: Collection[str],
@@ -436,6 +444,7 @@ def _make_signature(
     kept = [_drop(each, other_inputs) for each in examples]
     return Signature(
         apply_target(function, target),
+        updates_params=updates_params,
         padding=Padding(
             mask=[name for name in options.mask if name not in other_inputs],
             pad_values=_drop(dict(options.pad_values), other_inputs),

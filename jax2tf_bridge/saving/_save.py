@@ -276,11 +276,13 @@ def save_functions(
 
 def _check_compilable(endpoints: Sequence[Endpoint]) -> None:
     if not _list_compiled(endpoints):
+        reason = "TensorFlow runs its own operations as they are"
+        if any(e.portable.target.xla for e in endpoints):
+            reason = "running a signature that changes weights would change them"
         raise SavingError(
             Message(
                 Argument("precompile", True),
-                " has nothing to compile: TensorFlow runs its own operations as they are, and "
-                "running a signature that changes weights would change them. Leave it out.",
+                f" has nothing to compile: {reason}. Leave it out.",
             )
         )
 
