@@ -16,7 +16,7 @@ from jax2tf_bridge.publishing._manifest import Origin as Origin
 from jax2tf_bridge.publishing._programs import CACHE_FOLDER as CACHE_FOLDER
 from jax2tf_bridge.publishing._programs import list_program_names as list_program_names
 from jax2tf_bridge.publishing._programs import locate_served_cache as locate_served_cache
-from jax2tf_bridge.publishing._programs import remove_programs as remove_programs
+from jax2tf_bridge.publishing._programs import remove_unused_programs as remove_unused_programs
 from jax2tf_bridge.publishing._programs import share_programs as share_programs
 from jax2tf_bridge.publishing._soundness import check_complete as check_complete
 from jax2tf_bridge.publishing._soundness import check_published as check_published

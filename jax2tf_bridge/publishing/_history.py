@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import errno
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,9 +29,10 @@ from jax2tf_bridge.publishing._labels import (
     update_labels,
 )
 from jax2tf_bridge.publishing._manifest import Change, Manifest, Origin, read_manifest
-from jax2tf_bridge.publishing._soundness import check_complete, check_published
+from jax2tf_bridge.publishing._soundness import check_complete, check_files, check_published
 from jax2tf_bridge.publishing._versions import (
     NewVersion,
+    keep_existing,
     link_files,
     open_version_folder,
     publish_version,
@@ -211,28 +213,33 @@ def rollback(
         text = "has no version to go back to"
         raise make_path_error(FileNotFoundError, errno.ENOENT, text, root)
     notes: list[str] = []
-    if to is not None:
-        source = _find(root, versions, to)
-        check_published(source.path, contents=True)
-    else:
-        served = next((v for v in versions if label in v.labels), versions[-1])
-        source, notes = _choose_newest_before(root, versions, served)
-    if source.change is None:
-        notes.append(
-            f"version {source.number} has no manifest: it is complete, but its contents could not "
-            "be compared"
-        )
-    with on_disk(source.path) as local:
+    with contextlib.ExitStack() as stack:
+        if to is not None:
+            source = _find(root, versions, to)
+            local, manifest = stack.enter_context(_open_checked(source))
+        else:
+            served = next((v for v in versions if label in v.labels), versions[-1])
+            source, local, manifest = _open_newest_before(stack, root, versions, served, notes)
+        if manifest is None:
+            notes.append(
+                f"version {source.number} has no manifest: it is complete, but its contents could "
+                "not be compared"
+            )
 
         def write(folder: Path) -> int:
             folder.mkdir()
             link_files(local, folder)
             return source.content
 
-        origin = Origin("rollback", source.content, note)
         try:
             new = publish_version(
-                root, write, keep=keep, check=check_complete, origin=origin, label=label
+                root,
+                write,
+                keep=keep,
+                check=check_complete,
+                origin=Origin("rollback", source.content, note),
+                label=label,
+                files=None if manifest is None else manifest.files,
             )
         except FileNotFoundError as e:
             if source.path.exists():
@@ -258,23 +265,42 @@ def _find(root: str | os.PathLike[str], versions: Sequence[Version], number: int
     return version
 
 
-def _choose_newest_before(
-    root: str | os.PathLike[str], versions: Sequence[Version], served: Version
-) -> tuple[Version, list[str]]:
-    """Returns the newest sound version before the content that is served, and notes."""
-    content, problems = served.content, []
+@contextlib.contextmanager
+def _open_checked(version: Version) -> Iterator[tuple[Path, Manifest | None]]:
+    """Yields the files of a version on this disk, and its manifest; reads each file once.
+
+    Raises:
+      FileFormatError: the version is damaged.
+      OSError: a file cannot be read.
+    """
+    if version.problem:
+        raise FileFormatError(version.problem, file=str(version.path))
+    with on_disk(version.path) as local:
+        manifest = read_manifest(local)
+        if manifest is not None:
+            check_files(local, manifest, contents=True, version=version.path)
+        yield local, manifest
+
+
+def _open_newest_before(
+    stack: contextlib.ExitStack,
+    root: str | os.PathLike[str],
+    versions: Sequence[Version],
+    served: Version,
+    notes: list[str],
+) -> tuple[Version, Path, Manifest | None]:
+    """Opens the newest sound version before the content that is served."""
+    content = served.content
     for version in reversed(versions):
         if version.number < content and version.content < content:
             try:
-                check_published(version.path, contents=True)
+                return version, *stack.enter_context(_open_checked(version))
             except (BridgeError, OSError) as e:
-                problems.append(f"version {version.number} is passed over: {e}")
-            else:
-                return version, problems
-    if problems:
+                notes.append(f"version {version.number} is passed over: {e}")
+    if notes:
         raise SavingError(
             f"{os.fspath(root)} has no sound version before {content}, to which a rollback could "
-            f"go back: {'; '.join(problems)}"
+            f"go back: {'; '.join(notes)}"
         )
     raise SavingError(
         Message(
@@ -321,17 +347,18 @@ def promote(
     """
     check_label(to, "to")
     path = open_version_folder(root).path
-    versions = published_versions(root)
 
     def move(labels: Mapping[str, int]) -> dict[str, int]:
-        number = version if isinstance(version, int) else _find_labelled(root, labels, version)
+        versions = published_versions(root)
+        existing = keep_existing(labels, versions)
+        number = version if isinstance(version, int) else _find_labelled(root, existing, version)
         if number not in versions:
             numbers = ", ".join(map(str, versions)) or "none"
             raise SavingError(f"{os.fspath(root)} has no version {number}. It has: {numbers}.")
         check_published(versions[number], contents=False)
         if number in find_unloaded(path, versions, {number}):
             raise SavingError(f"{describe_unloaded(path, [number])}.")
-        return {**labels, to: number}
+        return {**existing, to: number}
 
     return update_labels(path, move)
 
@@ -351,7 +378,8 @@ def remove_label(root: str | os.PathLike[str], label: str) -> dict[str, int]:
 
     def remove(labels: Mapping[str, int]) -> dict[str, int]:
         _find_labelled(root, labels, label)
-        return {name: number for name, number in labels.items() if name != label}
+        existing = keep_existing(labels, published_versions(root))
+        return {name: number for name, number in existing.items() if name != label}
 
     return update_labels(open_version_folder(root).path, remove)
 

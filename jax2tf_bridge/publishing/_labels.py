@@ -28,6 +28,8 @@ MODEL_CONFIG = "models.config"
 STABLE, CANARY = "stable", "canary"
 
 _INTEGER = re.compile(r"0|[1-9][0-9]*|0[xX][0-9a-fA-F]+")
+_BYTES = "surrogateescape"
+"""Handler for bytes that are not UTF-8, such as a comment in Latin-1: they are written back."""
 _MAX_BYTES = 1 << 24
 _MAX_DEPTH = 32
 _LOCK_SECONDS = 10.0
@@ -195,6 +197,15 @@ def describe_labels(root: AnyPath, labels: Mapping[str, int]) -> str:
     )
 
 
+def describe_missing(root: AnyPath, labels: Mapping[str, int]) -> str:
+    """Says that labels are of versions that were removed by hand, and how to change that."""
+    texts = (f"{label!r} to version {number}" for label, number in sorted(labels.items()))
+    return (
+        f"{locate_model_config(root)} gives the label {', '.join(texts)}, which does not exist, so "
+        "the server may refuse the file: move the label by promote"
+    )
+
+
 def describe_unloaded(root: AnyPath, versions: Sequence[int]) -> str:
     """Says that the server will not load versions with labels, and how to change that."""
     numbers = ", ".join(map(str, versions))
@@ -241,7 +252,7 @@ def update_labels(
             if written is None or _read_entry_labels(written, file) != labels:
                 raise _make_format_error(file, "the labels cannot be written into it")
             with replace_file_at(file, bytes_of="publish") as stream:
-                stream.write(new.encode())
+                stream.write(new.encode(errors=_BYTES))
     return labels
 
 
@@ -303,10 +314,7 @@ def _read_text(file: AnyPath) -> str:
             f"{file} has {file.stat().st_size} bytes, and at most {_MAX_BYTES} are read.",
             file=str(file),
         )
-    try:
-        return file.read_bytes().decode()
-    except UnicodeDecodeError as e:
-        raise _make_format_error(file, f"byte {e.start} is not UTF-8") from e
+    return file.read_bytes().decode(errors=_BYTES)
 
 
 def _parse(text: str, file: AnyPath) -> tuple[_Field, ...]:
@@ -381,12 +389,19 @@ def _replace_labels(
 
 
 def _insert_fields(text: str, message: _Field | None, fields: str) -> str:
-    """Inserts fields at the end of a message, one level deeper than its closing bracket."""
+    """Inserts fields at the end of a message.
+
+    They stay on the line of a message that is on one line; otherwise they are one level deeper than
+    the line of its closing bracket.
+    """
     assert message is not None
     place = message.end_of_fields
-    line = text[:place].rpartition("\n")[2]
-    margin = line if not line.strip() else ""
     body = text[:place].rstrip()
+    if message.fields and "\n" not in text[message.start : place]:
+        own = " ".join(line.strip() for line in fields.strip().split("\n"))
+        return f"{body} {own} {text[place:]}"
+    line = text[:place].rpartition("\n")[2]
+    margin = line[: len(line) - len(line.lstrip())]
     return f"{body}\n{_indent(fields, margin + '  ')}{margin}{text[place:]}"
 
 
@@ -418,4 +433,4 @@ def _quote(text: str) -> str:
 
 
 def _indent(text: str, margin: str = "  ") -> str:
-    return "".join(f"{margin}{line}\n" for line in text.splitlines())
+    return "".join(f"{margin}{line}\n" for line in text.rstrip().split("\n"))

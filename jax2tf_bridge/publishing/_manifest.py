@@ -100,8 +100,15 @@ def check_note(note: str) -> None:
         raise SavingError(f"note must be one line of text. Got: {note!r}.")
 
 
-def write_manifest(folder: Path, origin: Origin) -> Manifest:
-    """Reads all files of a new version, and writes its manifest.
+def write_manifest(
+    folder: Path, origin: Origin, files: Mapping[str, FileEntry] | None = None
+) -> Manifest:
+    """Writes the manifest of a new version.
+
+    Args:
+      folder: the version.
+      origin: how it came to be.
+      files: the entries of its files; None reads all of them.
 
     Raises:
       OSError: a file cannot be read, or the manifest cannot be written.
@@ -111,7 +118,7 @@ def write_manifest(folder: Path, origin: Origin) -> Manifest:
         __version__,
         datetime.datetime.now(datetime.UTC).replace(microsecond=0),
         origin,
-        _read_entries(folder),
+        _read_entries(folder) if files is None else files,
     )
     value = {
         "format": FORMAT,

@@ -37,25 +37,51 @@ def share_programs(model: AnyPath, root: AnyPath) -> None:
       OSError: the programs cannot be written.
     """
     for name in list_program_names(model):
-        data = (model / CACHE_FOLDER / name).read_bytes()
-        shared = root / SHARED_CACHE
-        shared.mkdir(parents=True, exist_ok=True)
-        target = shared / name
-        if not (target.exists() and target.read_bytes() == data):
-            with replace_file_at(target, bytes_of="the compiled program") as file:
-                file.write(data)
+        _share_program(model, root, name, replaces=True)
+
+
+def restore_programs(model: AnyPath, root: AnyPath) -> None:
+    """Copies those programs of a version that are missing beside the versions, as far as possible.
+
+    Does not compare the others, so it reads no program that is there.
+    """
+    with contextlib.suppress(OSError):
+        for name in list_program_names(model):
+            _share_program(model, root, name, replaces=False)
+
+
+def _share_program(model: AnyPath, root: AnyPath, name: str, *, replaces: bool) -> None:
+    shared = root / SHARED_CACHE
+    target = shared / name
+    exists = target.exists()
+    if exists and not replaces:
+        return
+    data = (model / CACHE_FOLDER / name).read_bytes()
+    if exists and target.stat().st_size == len(data) and target.read_bytes() == data:
+        return
+    shared.mkdir(parents=True, exist_ok=True)
+    with replace_file_at(target, bytes_of="the compiled program") as file:
+        file.write(data)
 
 
 def list_program_names(model: AnyPath) -> set[str]:
     """Returns the names of the programs that a version has."""
-    folder = model / CACHE_FOLDER
+    return _list_names(model / CACHE_FOLDER)
+
+
+def list_shared_names(root: AnyPath) -> set[str]:
+    """Returns the names of the programs beside the versions below `root`."""
+    return _list_names(root / SHARED_CACHE)
+
+
+def _list_names(folder: AnyPath) -> set[str]:
     return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
 
 
-def remove_programs(root: AnyPath, names: Iterable[str], remaining: Iterable[AnyPath]) -> None:
-    """Removes programs beside the versions that no remaining version has, as far as possible."""
-    unused = set(names)
-    for model in remaining if unused else ():
+def remove_unused_programs(root: AnyPath, versions: Iterable[AnyPath]) -> None:
+    """Removes programs beside the versions that no version has, as far as possible."""
+    unused = list_shared_names(root)
+    for model in versions if unused else ():
         unused -= list_program_names(model)
     for name in unused:
         path = root / SHARED_CACHE / name

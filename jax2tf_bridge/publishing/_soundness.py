@@ -65,11 +65,29 @@ def check_published(folder: AnyPath, *, contents: bool) -> Manifest | None:
     """
     check_complete(folder)
     manifest = read_manifest(folder)
-    if manifest is None:
-        return None
+    if manifest is not None:
+        check_files(folder, manifest, contents=contents)
+    return manifest
+
+
+def check_files(
+    folder: AnyPath, manifest: Manifest, *, contents: bool, version: AnyPath | None = None
+) -> None:
+    """Compares the files of a version with its manifest.
+
+    Args:
+      folder: the version, or a copy of it.
+      manifest: its manifest.
+      contents: as for `check_published`.
+      version: the path of the version for the message, if `folder` is a copy.
+
+    Raises:
+      FileFormatError: they differ; the text names each file.
+      OSError: a file cannot be read.
+    """
     differences = list(list_differences(folder, manifest, contents=contents))
     if differences:
+        place = str(version or folder)
         raise FileFormatError(
-            f"{folder} is not what was published: {'; '.join(differences)}.", file=str(folder)
+            f"{place} is not what was published: {'; '.join(differences)}.", file=place
         )
-    return manifest

@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import chain
@@ -28,6 +28,7 @@ from jax2tf_bridge.publishing._labels import (
     STABLE,
     check_label,
     check_writable,
+    describe_missing,
     describe_unloaded,
     find_unloaded,
     locate_model_config,
@@ -36,13 +37,15 @@ from jax2tf_bridge.publishing._labels import (
 )
 from jax2tf_bridge.publishing._manifest import (
     NEW_MODEL,
+    FileEntry,
     Origin,
     check_note,
     write_manifest,
 )
 from jax2tf_bridge.publishing._programs import (
-    list_program_names,
-    remove_programs,
+    list_shared_names,
+    remove_unused_programs,
+    restore_programs,
     share_programs,
 )
 from jax2tf_bridge.saved_model import GRAPH_FILE, check_place
@@ -111,8 +114,11 @@ class VersionFolder(ABC):
         """Locks the folder so that numbers are assigned in order, if the storage has locks."""
 
     @abstractmethod
-    def remove(self, directory: AnyPath) -> None:
+    def remove(self, directory: AnyPath) -> AnyPath | None:
         """Removes a version.
+
+        Returns:
+          The hidden path of files that could not be deleted; None if nothing is left.
 
         Raises:
           FileNotFoundError: it no longer exists.
@@ -185,8 +191,8 @@ class _OnDisk(VersionFolder):
                 break
         return _sort_usual_last(directories)
 
-    def remove(self, directory: AnyPath) -> None:
-        remove_at_once(Path(directory), _NAME)
+    def remove(self, directory: AnyPath) -> AnyPath | None:
+        return remove_at_once(Path(directory), _NAME)
 
 
 class _BehindScheme(VersionFolder):
@@ -225,9 +231,10 @@ class _BehindScheme(VersionFolder):
                 directories.setdefault(number, []).append(self.path / name)
         return _sort_usual_last(directories)
 
-    def remove(self, directory: AnyPath) -> None:
+    def remove(self, directory: AnyPath) -> AnyPath | None:
         assert isinstance(directory, StoragePath)
         remove_visible(directory, GRAPH_FILE)
+        return None
 
 
 def open_version_folder(root: str | os.PathLike[str]) -> VersionFolder:
@@ -311,6 +318,7 @@ def publish_version(
     check: Callable[[AnyPath], object] | None = None,
     origin: Origin = NEW_MODEL,
     label: str | None = None,
+    files: Mapping[str, FileEntry] | None = None,
 ) -> NewVersion[T]:
     """Writes the directory `root/N` for the next N, complete or not at all.
 
@@ -334,6 +342,8 @@ def publish_version(
       origin: how the version came to be, for its manifest.
       label: the label that the version gets in the file of models beside `root`. With the first
         label, the version before becomes "stable". Versions with a label are never removed.
+      files: the sizes and digests of the files that `write` makes, for the manifest; None reads
+        them.
 
     Raises:
       ValueError: `keep` is less than 1, or there is no next number.
@@ -374,7 +384,7 @@ def publish_version(
             raise make_path_error(FileNotFoundError, errno.ENOENT, text, partial)
         if check is not None:
             check(partial)
-        write_manifest(partial, origin)
+        write_manifest(partial, origin, files)
         folder.settle(partial)
         removable: dict[int, list[AnyPath]] = {}
         # Before the version is visible, because a server compiles programs that it does not find;
@@ -383,61 +393,76 @@ def publish_version(
         with folder.lock():
             check_interrupts()
             version = folder.add(place, notes)
-            needs_versions = count is not None or label is not None
+            needs_versions = count is not None or label is not None or labels
             versions = _list_directories(folder, notes) if needs_versions else {}
         # Until the server reads the new labels, requests with a label go to its old version.
         pinned = set(labels.values())
         if label is not None:
-            labels = _add_label(folder.path, label, version, versions)
+            labels = _add_label(folder, label, version)
             unloaded = find_unloaded(folder.path, versions)
             if unloaded:
                 notes.append(describe_unloaded(folder.path, unloaded))
-        elif labels:
-            notes.append(_describe_unlabelled(version, labels))
+        elif labels and versions:
+            missing = {name: n for name, n in labels.items() if n not in versions}
+            labels = keep_existing(labels, versions)
+            if missing:
+                notes.append(describe_missing(folder.path, missing))
+            if labels:
+                notes.append(_describe_unlabelled(version, labels))
         if count is not None:
             pinned |= set(labels.values())
             removable = {n: versions[n] for n in sorted(versions)[:-count] if n not in pinned}
         path = folder.path / str(version)
         if removable and check is not None and not _is_readable(path, check, notes):
             removable = {}
-        removed, programs = [], set[str]()
-        for number, paths in removable.items():
-            names = {name for directory in paths for name in list_program_names(directory)}
-            if _remove_version(folder, paths, notes):
-                removed.append(number)
-                programs |= names
-        if programs:
-            remaining = _list_directories(folder, notes).values()
-            remove_programs(folder.path, programs, chain.from_iterable(remaining))
+        removed = [n for n, paths in removable.items() if _remove_version(folder, paths, notes)]
+        _remove_unused_programs(folder)
         # Another publisher may have removed them: it did not see this version yet.
-        with contextlib.suppress(OSError):
-            share_programs(path, folder.path)
+        restore_programs(path, folder.path)
     return NewVersion(version, path, result, tuple(removed), tuple(notes), labels)
 
 
-def _add_label(
-    root: AnyPath, label: str, version: int, versions: Iterable[int]
-) -> Mapping[str, int]:
+def _remove_unused_programs(folder: VersionFolder) -> None:
+    """Removes the compiled programs of versions that are gone, also of those removed by hand."""
+    with contextlib.suppress(OSError):
+        if list_shared_names(folder.path):
+            versions = chain.from_iterable(folder.directories().values())
+            remove_unused_programs(folder.path, versions)
+
+
+def _add_label(folder: VersionFolder, label: str, version: int) -> Mapping[str, int]:
     try:
-        return update_labels(root, _assign_label(label, version, versions))
+        return update_labels(folder.path, _assign_label(label, version, folder))
     except OSError as e:
         text = (
             f"cannot be written ({e.strerror or e}): version {version} is published, but without "
             f"the label {label!r}. Give it the label by promote"
         )
-        raise make_path_error(type(e), e.errno or errno.EIO, text, locate_model_config(root)) from e
+        file = locate_model_config(folder.path)
+        raise make_path_error(type(e), e.errno or errno.EIO, text, file) from e
 
 
 def _assign_label(
-    label: str, version: int, versions: Iterable[int]
+    label: str, version: int, folder: VersionFolder
 ) -> Callable[[Mapping[str, int]], dict[str, int]]:
     def assign(labels: Mapping[str, int]) -> dict[str, int]:
+        versions = folder.directories()
+        existing = keep_existing(labels, versions)
         before = max((n for n in versions if n < version), default=None)
-        if not labels and label != STABLE and before is not None:
+        if not existing and label != STABLE and before is not None:
             return {STABLE: before, label: version}
-        return {**labels, label: version}
+        return {**existing, label: version}
 
     return assign
+
+
+def keep_existing(labels: Mapping[str, int], versions: Collection[int]) -> dict[str, int]:
+    """Drops the labels of versions that were removed by hand.
+
+    The server refuses a file with such a label, and with it the other labels that moved. List the
+    versions after the labels are read: a version exists before it gets a label.
+    """
+    return {label: number for label, number in labels.items() if number in versions}
 
 
 def _describe_unlabelled(version: int, labels: Mapping[str, int]) -> str:
@@ -525,13 +550,20 @@ def _is_readable(path: AnyPath, check: Callable[[AnyPath], object], notes: list[
 
 
 def _remove_version(folder: VersionFolder, paths: list[AnyPath], notes: list[str]) -> bool:
+    """Removes the directories of a version; returns whether nothing of it is left."""
     for path in paths:
         try:
-            folder.remove(path)
+            rest = folder.remove(path)
         except FileNotFoundError:
             return False  # another publisher was faster
         except OSError as e:
             notes.append(f"version {path.name} could not be removed: {e.strerror}: {path}")
+            return False
+        if rest is not None:
+            notes.append(
+                f"version {path.name} is no longer served, but its files could not be deleted: "
+                f"remove {rest}"
+            )
             return False
     return True
 

@@ -19,7 +19,7 @@ from jax2tf_bridge.portable import PortableFunction, as_portable_function
 from jax2tf_bridge.publishing import (
     list_program_names,
     published_versions,
-    remove_programs,
+    remove_unused_programs,
     share_programs,
 )
 from jax2tf_bridge.saved_model import (
@@ -241,7 +241,7 @@ def save_functions(
         if path.name.isdecimal():
             share_programs(folder, path.parent)
     if replaced:
-        remove_programs(path.parent, replaced, published_versions(path.parent).values())
+        remove_unused_programs(path.parent, published_versions(path.parent).values())
     trained = tuple(w.name for w in saved_weights if w.variable.trainable)
     return SavedModel(
         path,

@@ -82,8 +82,11 @@ def clear_leftovers(parent: Path, name: str, target: Path | None = None) -> None
             _clear_if_dead(place, name, target, match["boot"] == boot or match["node"] == node)
 
 
-def remove_at_once(path: Path, name: str) -> None:
+def remove_at_once(path: Path, name: str) -> Path | None:
     """Renames a directory, then removes as much of it as possible.
+
+    Returns:
+      The hidden path of what could not be removed; None if nothing is left.
 
     Raises:
       OSError: the directory cannot be renamed.
@@ -91,6 +94,7 @@ def remove_at_once(path: Path, name: str) -> None:
     removed = path.parent / f".{name}.removed-{secrets.token_hex(8)}"
     os.rename(path, removed)
     _delete(removed)
+    return removed if os.path.lexists(removed) else None
 
 
 def is_unlocked(place: Path) -> bool:

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from jax2tf_bridge.errors import FileFormatError, SavingError
 from jax2tf_bridge.publishing import (
     CACHE_FOLDER,
     Origin,
+    _manifest,
     check_complete,
     check_published,
     latest_version,
@@ -26,9 +28,11 @@ from jax2tf_bridge.publishing import (
     rollback,
 )
 from jax2tf_bridge.publishing._labels import read_labels
+from jax2tf_bridge.publishing._manifest import Manifest
+from jax2tf_bridge.publishing._soundness import check_files
 from jax2tf_bridge.saved_model import MANIFEST
 from jax2tf_bridge.saving import publish_weights
-from jax2tf_bridge.storage import as_path
+from jax2tf_bridge.storage import StoragePath, as_path, open_file
 from tests.fresh_process import run_python
 from tests.saving.published_models import KERNEL, assert_answers, write_model
 
@@ -293,18 +297,101 @@ def test_rollback_behind_a_scheme(model: Path) -> None:
     assert_answers(as_path(f"{root}/3"))
 
 
-def test_rollback_takes_compiled_programs_along(tmp_path: Path, model: Path) -> None:
+def test_rollback_reads_each_file_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = Counter[str]()
+
+    def count(path: Path) -> Any:
+        files[str(path.relative_to(root))] += 1
+        return open_file(path)
+
+    monkeypatch.setattr(_manifest, "open_file", count)
+    rollback(root)
+    assert files[f"2/{DATA}"] == 1
+    assert set(files.values()) == {1}
+    assert {name.partition("/")[0] for name in files} == {"2"}
+
+
+def test_rollback_fetches_each_file_once(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = "ram://fetched/dense"
+    publish_version(root, copy_of(model))
+    publish_version(root, copy_of(model))
+    files = Counter[str]()
+    open_stored = StoragePath.open
+
+    def count(path: StoragePath, mode: Any) -> Any:
+        if mode == "rb":
+            files[str(path)] += 1
+        return open_stored(path, mode)
+
+    monkeypatch.setattr(StoragePath, "open", count)
+    rollback(root)
+    assert files[f"{root}/1/{DATA}"] == 1
+
+
+def test_contents_are_compared_behind_a_scheme(model: Path) -> None:
+    root = "ram://flipped/dense"
+    for _ in range(2):
+        publish_version(root, copy_of(model))
+    path = as_path(f"{root}/1/{DATA}")
+    assert isinstance(path, StoragePath)
+    data = bytearray(path.read_bytes())
+    data[0] ^= 1
+    path.backend.remove(str(path))
+    with path.open("wb") as file:
+        file.write(bytes(data))
+    with pytest.raises(FileFormatError) as error:
+        rollback(root, 1)
+    assert str(error.value) == (
+        f"{root}/1 is not what was published: {DATA} has other contents than were published."
+    )
+
+
+def write_program(model: Path, content: bytes = b"1") -> Callable[[Path], object]:
+    """Returns a writer of a version with a compiled program."""
+
     def write(folder: Path) -> None:
         shutil.copytree(model, folder)
         (folder / CACHE_FOLDER).mkdir(parents=True)
-        (folder / CACHE_FOLDER / "program").write_bytes(b"1")
+        (folder / CACHE_FOLDER / f"program-{content.decode()}").write_bytes(content)
 
+    return write
+
+
+def test_programs_are_read_once(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, files, read = tmp_path / "dense", Counter[str](), Path.read_bytes
+
+    def count(path: Path) -> bytes:
+        files[path.name] += 1
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", count)
+    publish_version(root, write_program(model))
+    assert files["program-1"] == 1
+    assert (root / "xla_cache" / "program-1").exists()
+
+
+@pytest.mark.parametrize("keep", [None, 1])
+def test_programs_of_a_version_that_was_removed_by_hand_go(
+    tmp_path: Path, model: Path, keep: int | None
+) -> None:
     root = tmp_path / "dense"
-    publish_version(root, write)
+    publish_version(root, write_program(model, b"1"))
+    publish_version(root, write_program(model, b"2"))
+    shutil.rmtree(root / "1")
+    publish_version(root, copy_of(model), keep=keep)
+    programs = sorted(path.name for path in (root / "xla_cache").iterdir())
+    assert programs == ([] if keep else ["program-2"])
+
+
+def test_rollback_takes_compiled_programs_along(tmp_path: Path, model: Path) -> None:
+    root = tmp_path / "dense"
+    publish_version(root, write_program(model))
     publish_version(root, copy_of(model))
     rollback(root, keep=1)
-    assert (root / "3" / CACHE_FOLDER / "program").read_bytes() == b"1"
-    assert (root / "xla_cache" / "program").read_bytes() == b"1"
+    assert (root / "3" / CACHE_FOLDER / "program-1").read_bytes() == b"1"
+    assert (root / "xla_cache" / "program-1").read_bytes() == b"1"
 
 
 def test_version_that_comes_in_between_is_noted(
@@ -312,12 +399,11 @@ def test_version_that_comes_in_between_is_noted(
 ) -> None:
     from jax2tf_bridge.publishing import _history
 
-    def slow(folder: Path, **options: bool) -> None:
-        if folder == root / "2" and options["contents"]:
-            publish_version(root, copy_of(model))
-        check_published(folder, **options)
+    def slow(folder: Path, manifest: Manifest, **options: Any) -> None:
+        publish_version(root, copy_of(model))
+        check_files(folder, manifest, **options)
 
-    monkeypatch.setattr(_history, "check_published", slow)
+    monkeypatch.setattr(_history, "check_files", slow)
     new = rollback(root)
     assert (new.version, new.result) == (5, 2)
     assert new.notes == (

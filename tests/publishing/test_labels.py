@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -251,6 +252,87 @@ def test_every_form_of_a_file_stays_valid(tmp_path: Path, text: str) -> None:
     for number in range(2):
         update_labels(root, lambda _, number=number: {"stable": number})  # type: ignore[misc]
         assert read_labels(root) == {"stable": number}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            'model_config_list { config { name: "dense" base_path: "/a" } }',
+            'model_config_list { config { name: "dense" base_path: "/a" '
+            'model_version_policy { all {} } version_labels { key: "stable" value: 1 } } }',
+        ),
+        (
+            'model_config_list { config { name: "words" } }\n',
+            'model_config_list { config { name: "words" } config { name: "dense" '
+            'base_path: "ROOT" model_platform: "tensorflow" model_version_policy { all {} } '
+            'version_labels { key: "stable" value: 1 } } }\n',
+        ),
+        (
+            "model_config_list {}\n",
+            "model_config_list {\n"
+            "  config {\n"
+            '    name: "dense"\n'
+            '    base_path: "ROOT"\n'
+            '    model_platform: "tensorflow"\n'
+            "    model_version_policy { all {} }\n"
+            '    version_labels { key: "stable" value: 1 }\n'
+            "  }\n"
+            "}\n",
+        ),
+        (
+            'model_config_list {\n  config { name: "dense"\n    base_path: "/a" }\n}\n',
+            'model_config_list {\n  config { name: "dense"\n    base_path: "/a"\n'
+            "      model_version_policy { all {} }\n"
+            '      version_labels { key: "stable" value: 1 }\n'
+            "    }\n}\n",
+        ),
+    ],
+)
+def test_labels_fit_the_layout_of_the_file(tmp_path: Path, text: str, expected: str) -> None:
+    root = tmp_path / "dense"
+    (tmp_path / MODEL_CONFIG).write_text(text)
+    update_labels(root, lambda _: {"stable": 1})
+    assert (tmp_path / MODEL_CONFIG).read_text() == expected.replace("ROOT", str(root))
+
+
+def test_bytes_that_are_not_utf8_stay(tmp_path: Path) -> None:
+    root = tmp_path / "dense"
+    comment = "# f\xfcr den Server\n".encode("latin-1")
+    (tmp_path / MODEL_CONFIG).write_bytes(
+        comment + b'model_config_list {\n  config { name: "dense" }\n}\n'
+    )
+    assert promote_first(root) == {"stable": 1}
+    assert (tmp_path / MODEL_CONFIG).read_bytes().startswith(comment)
+
+
+def promote_first(root: Path) -> dict[str, int]:
+    """Publishes a version, and makes it stable."""
+    publish_version(root, write)
+    return promote(root, 1)
+
+
+def test_labels_of_removed_versions_go(tmp_path: Path) -> None:
+    root = tmp_path / "dense"
+    for label in ("stable", "canary", "old"):
+        publish_version(root, write, label=label)
+    shutil.rmtree(root / "1")
+    new = publish_version(root, write)
+    assert new.labels == {"canary": 2, "old": 3}
+    assert new.notes[0] == (
+        f"{tmp_path / MODEL_CONFIG} gives the label 'stable' to version 1, which does not exist, "
+        "so the server may refuse the file: move the label by promote"
+    )
+    assert publish_version(root, write, label="old").labels == {"canary": 2, "old": 5}
+    assert read_labels(root) == {"canary": 2, "old": 5}
+    shutil.rmtree(root / "2")
+    with pytest.raises(SavingError, match=r"no version with the label 'canary'\. It has: old"):
+        promote(root)
+    assert promote(root, 5) == {"old": 5, "stable": 5}
+    shutil.rmtree(root / "5")
+    assert remove_label(root, "old") == {}
+    # All labels are gone, so this is the first one.
+    assert publish_version(root, write, label="canary").labels == {"canary": 6, "stable": 4}
 
 
 def test_labels_that_the_server_would_not_load(tmp_path: Path) -> None:

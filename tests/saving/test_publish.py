@@ -242,6 +242,20 @@ def test_version_that_cannot_be_removed_is_noted(
     assert names(tmp_path) == ["1", "3"]
 
 
+def test_version_whose_files_cannot_be_deleted_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_version(tmp_path, write)
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
+    published = publish_version(tmp_path, write, keep=1)
+    (rest,) = (p for p in tmp_path.glob(".version.removed-*") if (p / MANIFEST).exists())
+    assert published.removed == ()
+    assert published.notes == (
+        f"version 1 is no longer served, but its files could not be deleted: remove {rest}",
+    )
+    assert sorted(published_versions(tmp_path)) == [2]
+
+
 def test_version_that_another_publisher_removes_is_not_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,9 +263,9 @@ def test_version_that_another_publisher_removes_is_not_noted(
         publish_version(tmp_path, write)
     remove = _staging.remove_at_once
 
-    def is_slower(path: Path, name: str) -> None:
+    def is_slower(path: Path, name: str) -> Path | None:
         remove(path, name)
-        remove(path, name)
+        return remove(path, name)
 
     monkeypatch.setattr(_versions, "remove_at_once", is_slower)
     assert publish_version(tmp_path, write, keep=2) == NewVersion(3, tmp_path / "3", "written")
