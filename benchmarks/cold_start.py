@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,12 @@ from benchmarks import _measure
 from benchmarks._models import MODELS
 from jax2tf_bridge import Target, export, write_function
 from jax2tf_bridge.saved_model import WARM_UP
-from jax2tf_bridge.serve_checking import SERVER_VARIABLE, find_free_ports, find_server
+from jax2tf_bridge.serve_checking import (
+    SERVER_VARIABLE,
+    ServerCommand,
+    find_server,
+    start_server,
+)
 from jax2tf_bridge.weights import write_weights
 from tests.consumers.environments import process_environment
 from tests.consumers.harness import Harness
@@ -42,7 +46,9 @@ _SIZES = (1, 8)
 _PREDICT = "/tensorflow.serving.PredictionService/Predict"
 _WARM_REQUESTS = 20
 _WARM_CONNECTIONS = 3
-_SECONDS_TO_START = 120
+_SECONDS_TO_CONNECT = 120
+_SECONDS_TO_POLL = 0.005
+"""Seconds between two questions whether the model is loaded: the error of the measured time."""
 
 
 @dataclass(frozen=True)
@@ -128,9 +134,8 @@ class Start:
 
 
 @contextlib.contextmanager
-def start_server(program: str, python: Path, model: Path, *, precompiled: bool) -> Iterator[Start]:
+def start(program: str, python: Path, model: Path, *, precompiled: bool) -> Iterator[Start]:
     """Starts a server with a model, and stops it at the end."""
-    grpc_port, rest_port = find_free_ports(2)
     libraries = next(python.parents[1].glob("lib/python*/site-packages/tensorflow"))
     variables = {"LD_LIBRARY_PATH": str(libraries)}
     if precompiled:
@@ -138,38 +143,20 @@ def start_server(program: str, python: Path, model: Path, *, precompiled: bool) 
             f"--tf_xla_persistent_cache_directory={model / 'xla_cache'} "
             "--tf_xla_persistent_cache_read_only=true"
         )
-    words = [
-        program,
-        f"--port={grpc_port}",
-        f"--rest_api_port={rest_port}",
+    options = (
         f"--model_name={model.name}",
         f"--model_base_path={model}",
         "--xla_cpu_compilation_enabled=true",
-    ]
-    start = time.perf_counter()
-    process = subprocess.Popen(
-        words,
-        env=process_environment(variables),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
     )
-    try:
-        _wait_until_available(process, f"http://localhost:{rest_port}/v1/models/{model.name}")
-        seconds = time.perf_counter() - start
-        yield Start(process.pid, grpc_port, seconds, _read_cpu_seconds(process.pid))
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def _wait_until_available(process: subprocess.Popen[bytes], url: str) -> None:
-    end = time.monotonic() + _SECONDS_TO_START
-    while time.monotonic() < end and process.poll() is None:
-        with contextlib.suppress(OSError), urllib.request.urlopen(url) as answer:
-            if b'"AVAILABLE"' in answer.read():
-                return
-        time.sleep(0.005)
-    raise RuntimeError("TensorFlow Serving did not load the model")
+    command = ServerCommand(program, options, process_environment(variables))
+    with tempfile.TemporaryDirectory() as folder:
+        begin = time.perf_counter()
+        with start_server(
+            command, model.name, Path(folder), seconds_to_poll=_SECONDS_TO_POLL
+        ) as server:
+            seconds = time.perf_counter() - begin
+            pid = server.process.pid
+            yield Start(pid, server.grpc_port, seconds, _read_cpu_seconds(pid))
 
 
 def _read_cpu_seconds(pid: int) -> float:
@@ -196,11 +183,11 @@ def time_requests(server: Start, request: bytes, count: int) -> list[Answer]:
     options = [("grpc.use_local_subchannel_pool", 1)]
     answers = []
     with grpc.insecure_channel(f"localhost:{server.port}", options=options) as channel:
-        grpc.channel_ready_future(channel).result(timeout=_SECONDS_TO_START)
+        grpc.channel_ready_future(channel).result(timeout=_SECONDS_TO_CONNECT)
         predict = channel.unary_unary(_PREDICT)
         for _ in range(count):
             cpu_start, start = _read_thread_seconds(server.pid), time.perf_counter()
-            predict(request, timeout=_SECONDS_TO_START)
+            predict(request, timeout=_SECONDS_TO_CONNECT)
             seconds = time.perf_counter() - start
             answers.append(Answer(seconds, _read_thread_seconds(server.pid) - cpu_start))
     return answers
@@ -210,7 +197,7 @@ def measure_start(
     program: str, python: Path, model: Path, requests: Sequence[bytes], *, precompiled: bool
 ) -> dict[str, float]:
     """Measures a new server: its start, and for each size the first and later answers."""
-    with start_server(program, python, model, precompiled=precompiled) as server:
+    with start(program, python, model, precompiled=precompiled) as server:
         figures = {"start": server.seconds, "start, CPU": server.cpu_seconds}
         first = [time_requests(server, request, _WARM_REQUESTS)[0] for request in requests]
         for size, request, answer in zip(_SIZES, requests, first, strict=True):

@@ -11,6 +11,7 @@ from jax2tf_bridge.publishing._labels import CANARY as CANARY
 from jax2tf_bridge.publishing._labels import STABLE as STABLE
 from jax2tf_bridge.publishing._labels import describe_labels as describe_labels
 from jax2tf_bridge.publishing._labels import list_label_options as list_label_options
+from jax2tf_bridge.publishing._labels import read_configured_model as read_configured_model
 from jax2tf_bridge.publishing._manifest import Change
 from jax2tf_bridge.publishing._manifest import Origin as Origin
 from jax2tf_bridge.publishing._programs import CACHE_FOLDER as CACHE_FOLDER

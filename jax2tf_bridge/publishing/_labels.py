@@ -168,8 +168,21 @@ def locate_model_config(root: AnyPath) -> AnyPath:
     return root.parent / MODEL_CONFIG
 
 
-def read_labels(root: AnyPath) -> dict[str, int]:
-    """Returns the labels of the versions below `root`, with their versions.
+@dataclass(frozen=True)
+class ConfiguredModel:
+    """Entry of a model in the file of models.
+
+    Attributes:
+      name: the name of the model in requests.
+      labels: its labels, with their versions.
+    """
+
+    name: str
+    labels: Mapping[str, int]
+
+
+def read_configured_model(root: AnyPath) -> ConfiguredModel | None:
+    """Reads the entry of the model whose versions are below `root`; None without one.
 
     Raises:
       FileFormatError: the file of models cannot be read.
@@ -177,10 +190,23 @@ def read_labels(root: AnyPath) -> dict[str, int]:
     """
     file = locate_model_config(root)
     if not file.is_file():
-        return {}
-    text = _read_text(file)
-    entry = _find_model(_parse(text, file), root)
-    return {} if entry is None else _read_entry_labels(entry, file)
+        return None
+    entry = _find_model(_parse(_read_text(file), file), root)
+    if entry is None:
+        return None
+    name = next(iter(entry.values("name")), root.name)
+    return ConfiguredModel(name, _read_entry_labels(entry, file))
+
+
+def read_labels(root: AnyPath) -> dict[str, int]:
+    """Returns the labels of the versions below `root`, with their versions.
+
+    Raises:
+      FileFormatError: the file of models cannot be read.
+      OSError: as above.
+    """
+    model = read_configured_model(root)
+    return {} if model is None else dict(model.labels)
 
 
 def list_label_options(root: AnyPath) -> list[str]:
@@ -202,7 +228,7 @@ def describe_missing(root: AnyPath, labels: Mapping[str, int]) -> str:
     texts = (f"{label!r} to version {number}" for label, number in sorted(labels.items()))
     return (
         f"{locate_model_config(root)} gives the label {', '.join(texts)}, which does not exist, so "
-        "the server may refuse the file: move the label by promote"
+        "requests with it fail: move the label by promote"
     )
 
 

@@ -459,8 +459,8 @@ def _assign_label(
 def keep_existing(labels: Mapping[str, int], versions: Collection[int]) -> dict[str, int]:
     """Drops the labels of versions that were removed by hand.
 
-    The server refuses a file with such a label, and with it the other labels that moved. List the
-    versions after the labels are read: a version exists before it gets a label.
+    Requests with such a label fail. List the versions after the labels are read: a version exists
+    before it gets a label.
     """
     return {label: number for label, number in labels.items() if number in versions}
 

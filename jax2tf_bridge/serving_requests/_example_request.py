@@ -102,12 +102,14 @@ class ExampleRequest:
       signature: the name of the signature.
       inputs: the inputs by name.
       outputs: the dtypes of the outputs by name.
+      label: the label of the version to call; "" leaves the version to the server.
     """
 
     model: str
     signature: str
     inputs: Mapping[str, ExampleInput]
     outputs: Mapping[str, str]
+    label: str = ""
 
     @property
     def rest_problem(self) -> str:
@@ -155,8 +157,10 @@ class ExampleRequest:
         Raises:
           BridgeError: as for `as_json`.
         """
-        model = urllib.parse.quote(self.model, safe="")
-        url = f"http://localhost:{REST_PORT}/v1/models/{model}:predict"
+        path = urllib.parse.quote(self.model, safe="")
+        if self.label:
+            path += f"/labels/{urllib.parse.quote(self.label, safe='')}"
+        url = f"http://localhost:{REST_PORT}/v1/models/{path}:predict"
         if not any(array.is_long for array in self.inputs.values()):
             return f"curl {url} -d {shlex.quote(_dump(self.as_json()))}"
         if self.rest_problem:
@@ -171,6 +175,8 @@ class ExampleRequest:
     def python(self) -> str:
         """Returns a program in Python that sends the request over gRPC."""
         fields = [f"request.model_spec.name = {_quote(self.model)}"]
+        if self.label:
+            fields.append(f"request.model_spec.version_label = {_quote(self.label)}")
         if self.signature != SERVING_DEFAULT:
             fields.append(f"request.model_spec.signature_name = {_quote(self.signature)}")
         for name, array in self.inputs.items():

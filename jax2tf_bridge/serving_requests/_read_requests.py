@@ -30,7 +30,7 @@ from jax2tf_bridge.serving_requests._example_values import (
     choose_inputs,
     has_values,
 )
-from jax2tf_bridge.serving_requests._model_names import find_versions_folder
+from jax2tf_bridge.serving_requests._model_names import find_served_name
 from jax2tf_bridge.storage import AnyPath, as_path
 
 _MAX_ELEMENTS = 1 << 24
@@ -42,7 +42,8 @@ def read_example_requests(path: str | os.PathLike[str]) -> dict[str, ExampleRequ
 
     Values are those of the warm-up requests that hold more than zeros; otherwise defaults of the
     signature, and ones. Sizes satisfy the constraints that `save` stored. In models of other tools,
-    each open size is 1, which they may refuse.
+    each open size is 1, which they may refuse. The name of the model, and the label of the version,
+    are those in models.config beside the versions, where it lists the model.
 
     Args:
       path: the folder.
@@ -56,7 +57,7 @@ def read_example_requests(path: str | os.PathLike[str]) -> dict[str, ExampleRequ
     signatures = read_serving_graph(folder).signatures
     sidecar = read_sidecar(folder)
     examples = _read_examples(folder, signatures.keys())
-    model = find_versions_folder(folder).name
+    served = find_served_name(folder)
     requests = {}
     for name, signature in sorted(signatures.items()):
         known = None
@@ -64,10 +65,11 @@ def read_example_requests(path: str | os.PathLike[str]) -> dict[str, ExampleRequ
             known = sidecar[0].signatures[name], sidecar[1][name]
         inputs, portable = _describe_inputs(signature, known)
         requests[name] = ExampleRequest(
-            model,
+            served.model,
             name,
             choose_inputs(name, inputs, portable, examples.get(name)),
             {n: port.type.dtype for n, port in sorted(signature.outputs.items())},
+            served.label,
         )
     return requests
 

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax2tf_bridge import Padding, Signature, inspect, save
-from jax2tf_bridge.saving import SavedModel
+from jax2tf_bridge import Padding, Signature, inspect, promote, publish, save
+from jax2tf_bridge.saved_model import read_saved_model
+from jax2tf_bridge.saving import SavedModel, read_instructions
 from tests.cli.conftest import FINDS_PACKAGES, Ok, Run
 from tests.fresh_process import run_python
 
@@ -87,6 +88,48 @@ def test_the_result_of_save_has_the_same_requests(saved: SavedModel) -> None:
     text = str(saved.serving)
     assert f"Call serving_default with\n\n    {requests['serving_default'].curl()}\n" in text
     assert text.endswith("\n`requests` of these instructions has one for each signature.\n")
+
+
+def test_requests_name_the_model_and_the_label(ok: Ok, tmp_path: Path) -> None:
+    root = tmp_path / "net"
+    narrow = Signature(lambda x: x, args=[np.ones(1, np.float32)])
+    published = publish(root, narrow)
+    assert published.saved is not None
+
+    def find_url(number: int) -> str:
+        return ok("inspect", root / str(number), "--request", "rest").split()[1]
+
+    models = "http://localhost:8501/v1/models"
+    assert find_url(1) == f"{models}/net:predict"
+    publish(root, narrow, label="canary")
+    assert find_url(1) == f"{models}/net/labels/stable:predict"
+    assert find_url(2) == f"{models}/net/labels/canary:predict"
+    promote(root)
+    assert find_url(1) == f"{models}/net:predict"
+    assert find_url(2) == f"{models}/net/labels/stable:predict"  # of stable and canary
+    config = tmp_path / "models.config"
+    config.write_text(config.read_text().replace('"net"', '"my net"', 1))
+    assert find_url(2) == f"{models}/my%20net/labels/stable:predict"
+    lines = ok("inspect", root / "2", "--request", "grpc").splitlines()
+    assert lines[6:8] == [
+        'request.model_spec.name = "my net"',
+        'request.model_spec.version_label = "stable"',
+    ]
+    serving = published.saved.serving_from(root / "2")
+    assert serving.requests["serving_default"] == inspect(root / "2").requests["serving_default"]
+    (tmp_path / "link").symlink_to(root)
+    assert serving.command == published.saved.serving_from(tmp_path / "link" / "2").command
+    assert serving.command[3:6] == (
+        f"--model_config_file={config}",
+        "--model_config_file_poll_wait_seconds=10",
+        "--allow_version_labels_for_unavailable_models=true",
+    )
+    assert not any(word.startswith("--model_name") for word in serving.command)
+    alone = read_instructions(read_saved_model(root / "2"), with_config=False)
+    assert alone.command[3:5] == ("--model_name=net", f"--model_base_path={root}")
+    assert "--model_config_file lists the models with their labels" in str(serving)
+    config.write_text("model_config_list {")
+    assert find_url(2) == f"{models}/net:predict"
 
 
 def test_it_needs_neither_jax_nor_tensorflow(saved: SavedModel) -> None:

@@ -321,7 +321,7 @@ def test_labels_of_removed_versions_go(tmp_path: Path) -> None:
     assert new.labels == {"canary": 2, "old": 3}
     assert new.notes[0] == (
         f"{tmp_path / MODEL_CONFIG} gives the label 'stable' to version 1, which does not exist, "
-        "so the server may refuse the file: move the label by promote"
+        "so requests with it fail: move the label by promote"
     )
     assert publish_version(root, write, label="old").labels == {"canary": 2, "old": 5}
     assert read_labels(root) == {"canary": 2, "old": 5}

@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import json
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -130,7 +131,8 @@ def predict_by_rest(server: Server, inputs: Arrays, signature: str = "") -> tupl
 
 def post(server: Server, request: Mapping[str, Any]) -> tuple[int, Any]:
     """Sends a request to the REST API, and returns the status and the decoded answer."""
-    url = f"http://localhost:{server.rest_port}/v1/models/{server.model}:predict"
+    model = urllib.parse.quote(server.model)
+    url = f"http://localhost:{server.rest_port}/v1/models/{model}:predict"
     body = json.dumps({key: value for key, value in request.items() if value != ""}).encode()
     try:
         with urllib.request.urlopen(url, body, _SECONDS) as answer:

@@ -5,18 +5,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import shlex
-import subprocess
-import time
-import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from jax2tf_bridge.serve_checking import find_free_ports
+from jax2tf_bridge.serve_checking import ServerCommand, start_server
 from tests.consumers.environments import process_environment
 
-_SECONDS_TO_START = 120
-_SECONDS_TO_STOP = 20
+_SECONDS_TO_LOAD = 120
 
 
 @dataclass(frozen=True)
@@ -112,16 +108,8 @@ def serving(
       model: name of the model; None if the options have it.
     """
     model = model or instructions.model
-    grpc_port, rest_port = find_free_ports(2)
-    ports = {"--port": grpc_port, "--rest_api_port": rest_port}
-    names = [option.partition("=")[0] for option in instructions.options]
-    assert ports.keys() <= set(names)
-    options = [
-        f"{name}={ports[name]}" if name in ports else option
-        for name, option in zip(names, instructions.options, strict=True)
-    ]
-    for path, content in instructions.files.items():
-        (folder / path).write_text(content)
+    names = {option.partition("=")[0] for option in instructions.options}
+    assert {"--port", "--rest_api_port"} <= names
     dumps = folder / "dumps"
     dumps.mkdir()
     extra = {
@@ -129,37 +117,14 @@ def serving(
         "LD_LIBRARY_PATH": str(runtime.libraries),
         "XLA_FLAGS": f"--xla_dump_to={dumps}",
     }
-    log = folder / "server.log"
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            [runtime.program, *options],
-            cwd=folder,
-            env=process_environment(extra),
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-        try:
-            url = f"http://localhost:{rest_port}/v1/models/{model}"
-            _wait_until_available(process, url, log)
-            yield Server(model, grpc_port, rest_port, dumps)
-            assert process.poll() is None, f"it ended: {log.read_text()[-4000:]}"
-        finally:
-            process.terminate()
-            try:
-                process.wait(_SECONDS_TO_STOP)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
-def _wait_until_available(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    end = time.monotonic() + _SECONDS_TO_START
-    while time.monotonic() < end and process.poll() is None:
-        with contextlib.suppress(OSError), urllib.request.urlopen(url) as answer:
-            if b'"AVAILABLE"' in answer.read():
-                return
-        time.sleep(0.1)
-    raise AssertionError(f"TensorFlow Serving did not start:\n{log.read_text()[-4000:]}")
+    command = ServerCommand(
+        runtime.program, instructions.options, process_environment(extra), instructions.files
+    )
+    starting = start_server(command, model, folder, seconds_to_load=_SECONDS_TO_LOAD)
+    with starting as running:
+        yield Server(model, running.grpc_port, running.rest_port, dumps)
+        log = (folder / "server.log").read_text()
+        assert running.process.poll() is None, f"it ended: {log[-4000:]}"
 
 
 def wrap_server(runtime: Runtime, folder: Path) -> Path:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import Processing, Signature, Target, inspect, save
+from jax2tf_bridge import Processing, Signature, Target, inspect, promote, save
 from jax2tf_bridge.serving_requests import ExampleRequest
 from tests.consumers.environments import process_environment
 from tests.serving.client import post
@@ -25,6 +25,7 @@ from tests.serving.server import Runtime, Server, read_instructions, serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.consumers]
 
+MODEL = "my model"
 CLIENT = f"tensorflow-serving-api=={RELEASE}"
 OVER_REST = ("serving_default", "constrained", "images", "scalars", "texts", "unseen_texts")
 
@@ -115,15 +116,20 @@ def server(
     target = Target.tensorflow("2.19")
     with jax.enable_x64(True):
         saved = save(folder / "model" / "1", signatures(), params=w, target=target)
+    # The file of models gives the model another name than its folder, and the version a label.
+    promote(folder / "model", 1)
+    config = folder / "models.config"
+    config.write_text(config.read_text().replace('name: "model"', f'name: "{MODEL}"'))
     assert dict(saved.serving.requests) == dict(inspect(saved.path).requests)
-    with serving(runtime, read_instructions(str(saved.serving)), folder) as running:
+    instructions = read_instructions(str(saved.serving))
+    with serving(runtime, instructions, folder, model=MODEL) as running:
         yield running, Path(saved.path)
 
 
 def send(request: ExampleRequest, server: Server) -> tuple[int, Any]:
     """Runs the curl command in a shell, and returns the status and the answer."""
     command = request.curl()
-    assert command.count("localhost:8501") == 1
+    assert command.count("localhost:8501/v1/models/my%20model/labels/stable:predict ") == 1
     command = command.replace("localhost:8501", f"localhost:{server.rest_port}")
     text = subprocess.check_output(["sh", "-c", rf"{command} -s -w '\n%{{http_code}}'"], text=True)
     answer, _, status = text.rpartition("\n")
@@ -169,6 +175,7 @@ def test_the_programs_in_python_are_answered(
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target"]
     subprocess.run([*pip, str(tmp_path / "client"), CLIENT], check=True)
     programs = [request.python() for request in inspect(model).requests.values()]
+    assert all('request.model_spec.version_label = "stable"' in text for text in programs)
     text = "\n".join(programs).replace("localhost:8500", f"localhost:{running.grpc_port}")
     (tmp_path / "call.py").write_text(text)
     done = subprocess.run(

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from jax2tf_bridge import Signature, Target, promote, publish, rollback
-from jax2tf_bridge.publishing import list_label_options
 from tests.serving.client import post
 from tests.serving.server import Runtime, Server, read_instructions, serving
 from tests.serving.versions_under_load import (
@@ -63,10 +62,10 @@ def test_canary_becomes_stable(runtime: Runtime, tmp_path: Path) -> None:
     target = Target.tensorflow("2.19", xla=False)
     first = publish(root, signature, params=w, target=target, label="stable")
     assert first.saved is not None
-    labels = [option.replace("=10", "=1") for option in list_label_options(root)]
-    instructions = read_instructions(str(first.saved.serving_from(first.path))).with_options(
-        *labels, without=("--model_name=", "--model_base_path=")
-    )
+    poll = "--model_config_file_poll_wait_seconds="
+    instructions = read_instructions(str(first.saved.serving))
+    assert f"{poll}10" in instructions.options
+    instructions = instructions.with_options(f"{poll}1", without=(poll,))
     with serving(runtime, instructions, tmp_path, model="dense") as server:
         wait_for(server, {"stable": 3.0})
         publish(root, params=w * 2, label="canary")

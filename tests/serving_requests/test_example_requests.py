@@ -7,6 +7,7 @@ import math
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,16 @@ def test_a_short_request() -> None:
         "curl http://localhost:8501/v1/models/my%20net:predict -d "
         """'{"signature_name": "embed", "inputs": {"x": [[0.1, 2.0]], "n": 1152921504606846976}}'"""
     )
+
+
+def test_a_request_for_a_label() -> None:
+    plain = request(x=of([1.0]))
+    labelled = replace(plain, label="canary")
+    assert labelled.curl() == plain.curl().replace(":predict", "/labels/canary:predict")
+    assert "/v1/models/my%20net/labels/canary:predict" in labelled.curl()
+    lines = labelled.python().splitlines()
+    lines.remove('request.model_spec.version_label = "canary"')
+    assert lines == plain.python().splitlines()
 
 
 def test_python_writes_a_long_body() -> None:

@@ -12,7 +12,11 @@ import numpy as np
 
 from jax2tf_bridge.errors import BridgeError, ShapeError
 from jax2tf_bridge.portable import Aval, Port, PortableFunction, variables_in
-from jax2tf_bridge.publishing import list_program_names, locate_served_cache
+from jax2tf_bridge.publishing import (
+    list_label_options,
+    list_program_names,
+    locate_served_cache,
+)
 from jax2tf_bridge.saved_model import (
     SERVING_DEFAULT,
     ArrayEntry,
@@ -35,8 +39,10 @@ from jax2tf_bridge.serving_requests import (
     GRPC_PORT,
     REST_PORT,
     ExampleRequest,
+    ServedName,
     SignatureInput,
     choose_inputs,
+    find_served_name,
     find_versions_folder,
     has_values,
 )
@@ -218,6 +224,7 @@ def make_serving_instructions(
     environment: Mapping[str, str] | None = None,
     cores: int | None = None,
     joins_requests: bool = False,
+    configured: AnyPath | None = None,
 ) -> ServingInstructions:
     """Writes instructions to serve the model in a folder with versions.
 
@@ -229,6 +236,7 @@ def make_serving_instructions(
       environment: environment variables for the server, such as `cache_environment`.
       cores: the number of cores of the serving machine; by default that of this machine.
       joins_requests: whether the model joins requests itself.
+      configured: the folder of the versions, if models.config beside it lists the model.
     """
     signatures = tuple(signatures)
     cores = cores or os.cpu_count() or 1
@@ -237,8 +245,11 @@ def make_serving_instructions(
         "tensorflow_model_server",
         f"--port={GRPC_PORT}",
         f"--rest_api_port={REST_PORT}",
-        f"--model_name={model_name}",
-        f"--model_base_path={as_path(root).absolute()}",
+        *(
+            (f"--model_name={model_name}", f"--model_base_path={as_path(root).absolute()}")
+            if configured is None
+            else list_label_options(configured)
+        ),
         f"--grpc_max_threads={grpc_threads}",
         f"--num_load_threads={_LOAD_THREADS}",
     ]
@@ -249,6 +260,13 @@ def make_serving_instructions(
         "--num_load_threads lets a rollback take effect at once where a version cannot be loaded; "
         "by default TensorFlow Serving tries that version for five minutes, and no other.",
     ]
+    if configured is not None:
+        notes.append(
+            "--model_config_file lists the models with their labels, which publish and promote "
+            "move; TensorFlow Serving reads it again every ten seconds. "
+            "--allow_version_labels_for_unavailable_models lets it name a version that is not "
+            "loaded yet."
+        )
     if "cpu" in platforms:
         command.append("--xla_cpu_compilation_enabled=true")
         notes.append(
@@ -419,8 +437,10 @@ def write_instructions(
         )
         for e in endpoints
     ]
+    name = find_served_name(path)
     instructions = _write_for_model(
         path,
+        name,
         signatures,
         platforms,
         has_programs=has_programs,
@@ -430,14 +450,13 @@ def write_instructions(
     for endpoint in endpoints:
         # Sizes that satisfy unusual constraints may not be found.
         with contextlib.suppress(ShapeError):
-            model = find_versions_folder(path).name
-            request = _make_example_request(model, endpoint, served[endpoint.name], warm_up)
+            request = _make_example_request(name, endpoint, served[endpoint.name], warm_up)
             requests[endpoint.name] = request
     return replace(instructions, requests=requests)
 
 
 def _make_example_request(
-    model: str, endpoint: Endpoint, served: Sides, warm_up: Iterable[WarmUpRequest]
+    served_name: ServedName, endpoint: Endpoint, served: Sides, warm_up: Iterable[WarmUpRequest]
 ) -> ExampleRequest:
     """Makes the request that `inspect` makes of the files."""
     name, (arrays, outputs) = endpoint.name, served
@@ -450,18 +469,26 @@ def _make_example_request(
     own = [r.inputs for r in warm_up if r.signature == name and has_values(r.inputs)]
     portable = endpoint.portable
     return ExampleRequest(
-        model,
+        served_name.model,
         name,
         choose_inputs(name, inputs, portable, own[0] if own else None),
         {n: outputs[n].dtype for n in sorted(outputs)},
+        served_name.label,
     )
 
 
-def read_instructions(contents: SavedModelContents) -> ServingInstructions:
+def read_instructions(
+    contents: SavedModelContents, *, with_config: bool = True
+) -> ServingInstructions:
     """Writes the instructions that `save` returned for a SavedModel, from its files.
 
     A model of an older bridge does not record whether sequences may be padded with any values, and
     a model of another tool records nothing. Their requests are not joined where this matters.
+
+    Args:
+      contents: the contents of the SavedModel.
+      with_config: whether the server reads models.config beside the versions, if that lists the
+        model; otherwise it serves the model alone, under the name of its folder.
 
     Raises:
       FileFormatError: the sidecar is damaged.
@@ -484,6 +511,7 @@ def read_instructions(contents: SavedModelContents) -> ServingInstructions:
     platforms = {p for m in contents.modules if m.number in numbers for p in m.platforms}
     return _write_for_model(
         path,
+        find_served_name(path) if with_config else ServedName(find_versions_folder(path).name),
         signatures,
         platforms,
         has_programs=bool(list_program_names(path)),
@@ -548,6 +576,7 @@ def _are_of(ports: Iterable[SignaturePort], avals: Mapping[str, Aval]) -> bool:
 
 def _write_for_model(
     path: AnyPath,
+    name: ServedName,
     signatures: Sequence[ServedSignature],
     platforms: Collection[str],
     *,
@@ -555,14 +584,14 @@ def _write_for_model(
     joins_requests: bool,
 ) -> ServingInstructions:
     # TensorFlow Serving expects a folder of versions.
-    root = find_versions_folder(path)
     return make_serving_instructions(
-        root,
-        root.name,
+        find_versions_folder(path),
+        name.model,
         signatures,
         platforms=sorted(platforms),
         environment=cache_environment(locate_served_cache(path.absolute()))
         if has_programs
         else None,
         joins_requests=joins_requests,
+        configured=name.configured,
     )

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeAlias
 from urllib.parse import quote
@@ -41,6 +41,9 @@ from jax2tf_bridge.serve_checking.load._requests import (
     plan_load,
 )
 from jax2tf_bridge.serve_checking.load._servers import (
+    METRICS_FILES,
+    METRICS_OPTION,
+    ServerCommand,
     ServerMetrics,
     find_server,
     read_peak_memory,
@@ -198,7 +201,7 @@ def run_measure_load(
     directory = as_path(path)
     with step(f"reading {directory}"):
         contents = read_saved_model(directory)
-        instructions = read_instructions(contents)
+        instructions = read_instructions(contents, with_config=False)
         plan = plan_load(contents, options.signature, options.sizes, options.example, options.seed)
     program = None if options.uses_tensorflow else options.server or find_server()
     environment = None if program is not None else _find_environment(options, step)
@@ -236,10 +239,10 @@ class _LoadTest:
         protocol = self._choose_protocol()
         server_folder = self.folder / "server"
         server_folder.mkdir()
-        instructions = self._serve_only_this_version()
+        model, command = self._make_server_command(program)
         with contextlib.ExitStack() as stack:
             with self.step(f"starting {program}"):
-                server = stack.enter_context(start_server(program, instructions, server_folder))
+                server = stack.enter_context(start_server(command, model, server_folder))
             shares = _share(self.options.callers)
             with (self.folder / "requests.bin").open("wb") as file:
                 requests = [_append(file, x) for x in self._encode_requests(protocol, server.model)]
@@ -262,7 +265,7 @@ class _LoadTest:
                 raise BridgeError(f"{program} ended with {code} during the load: {last}")
             metrics = server.read_metrics().since(before)
             peak = read_peak_memory(server.process.pid)
-        joins = instructions.batching is not None
+        joins = self.instructions.batching is not None
         name = "TensorFlow Serving"
         return Runtime(name, program, protocol, before, metrics, peak, joins), answers
 
@@ -286,19 +289,24 @@ class _LoadTest:
             else:
                 yield request.encode_json(self.plan.signature)
 
-    def _serve_only_this_version(self) -> ServingInstructions:
-        """Returns the instructions for a folder with a link to the model as the only version."""
-        prefix = "--model_name="
+    def _make_server_command(self, program: str) -> tuple[str, ServerCommand]:
+        """Returns the model's name, and the command that serves this version alone, by a link."""
+        prefix, path = "--model_name=", "--model_base_path="
         (option,) = (each for each in self.instructions.command if each.startswith(prefix))
-        base = self.folder / "models" / option.removeprefix(prefix)
+        name = option.removeprefix(prefix)
+        base = self.folder / "models" / name
         base.mkdir(parents=True)
         version = self.model.name if self.model.name.isdecimal() else "1"
         (base / version).symlink_to(self.model.absolute(), target_is_directory=True)
-        path = "--model_base_path="
-        command = [
-            f"{path}{base}" if each.startswith(path) else each for each in self.instructions.command
-        ]
-        return replace(self.instructions, command=tuple(command))
+        options = [each for each in self.instructions.command[1:] if not each.startswith(path)]
+        # By default the server tries to load a version for five minutes.
+        options += [f"{path}{base}", METRICS_OPTION, "--max_num_load_retries=0"]
+        variables = {**os.environ, **self.instructions.environment}
+        variables.pop("TF_CPP_MIN_LOG_LEVEL", None)  # the log says why a model is not loaded
+        files = dict(METRICS_FILES)
+        if self.instructions.batching is not None:
+            files[self.instructions.batching_file] = str(self.instructions.batching)
+        return name, ServerCommand(program, options, variables, files)
 
     def measure_tensorflow(self, environment: Environment) -> tuple[Runtime, Answers]:
         """Calls a session of TensorFlow from threads of its process."""

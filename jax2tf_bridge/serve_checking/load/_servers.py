@@ -11,27 +11,20 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from jax2tf_bridge._utils import one_line
 from jax2tf_bridge.errors import BridgeError
 
-if TYPE_CHECKING:
-    from jax2tf_bridge.saving import ServingInstructions
-
 SERVER_VARIABLE = "TENSORFLOW_MODEL_SERVER"
 """Environment variable with the path of TensorFlow Serving."""
 
 _PROGRAM = "tensorflow_model_server"
-_SECONDS_TO_LOAD = 600
 _SECONDS_TO_STOP = 20
-_SECONDS_TO_POLL = 0.1
 _METRICS_PATH = "/metrics"
-_MONITORING_FILE = "monitoring.txt"
 _SAMPLE = re.compile(r"([\w:]+)\{(.*?)\} (\S+)")
 """Line of a sample in Prometheus' text format."""
 _BATCH_SIZE = re.compile(r'execution_batch_size="(\d+)"')
@@ -125,6 +118,15 @@ def parse_metrics(text: str) -> ServerMetrics:
     )
 
 
+METRICS_OPTION = "--monitoring_config_file=monitoring.txt"
+"""Option with which a server has the metrics that `RunningServer.read_metrics` reads."""
+
+METRICS_FILES = {
+    "monitoring.txt": f'prometheus_config {{ enable: true path: "{_METRICS_PATH}" }}\n'
+}
+"""Content of the file that the option names."""
+
+
 @dataclass(frozen=True)
 class RunningServer:
     """TensorFlow Serving with a loaded model.
@@ -148,17 +150,17 @@ class RunningServer:
         """
         return parse_metrics(self._get(_METRICS_PATH).decode())
 
-    def read_state(self) -> tuple[str, str]:
-        """Reads the state of the model, and its error message; empty while it has none.
+    def read_states(self) -> list[tuple[str, str]]:
+        """Reads the state of each version of the model, and its error message.
+
+        The list is empty while the server does not know the model.
 
         Raises:
           OSError: the server does not answer.
         """
         answer = json.loads(self._get(f"/v1/models/{quote(self.model)}"))
-        versions = answer.get("model_version_status")
-        if not versions:
-            return "", ""
-        return versions[0]["state"], versions[0]["status"]["error_message"]
+        versions = answer.get("model_version_status", ())
+        return [(version["state"], version["status"]["error_message"]) for version in versions]
 
     def _get(self, path: str) -> bytes:
         # Unlike urllib.request, this ignores the settings for proxies.
@@ -168,55 +170,77 @@ class RunningServer:
             return connection.getresponse().read()
 
 
+@dataclass(frozen=True)
+class ServerCommand:
+    """Command that runs TensorFlow Serving.
+
+    Attributes:
+      program: the path of the server.
+      options: its options; the ports among them are replaced by free ones.
+      environment: the environment variables of its process.
+      files: the content of each file that the options name, by its path below the working folder.
+    """
+
+    program: str
+    options: Sequence[str]
+    environment: Mapping[str, str]
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
 @contextlib.contextmanager
 def start_server(
-    program: str, instructions: ServingInstructions, folder: Path
+    command: ServerCommand,
+    model: str,
+    folder: Path,
+    *,
+    seconds_to_load: float = 600,
+    seconds_to_poll: float = 0.1,
 ) -> Iterator[RunningServer]:
-    """Runs TensorFlow Serving as the instructions say, at free ports; stops it at the end.
+    """Runs TensorFlow Serving at free ports, and stops it at the end.
 
-    Yields once the model is loaded.
+    Yields once a version of the model is loaded.
 
     Args:
-      program: the path of the server.
-      instructions: the command, the environment variables and the batching file.
-      folder: an empty folder for the log and the settings of the server.
+      command: the command.
+      model: the name of the model.
+      folder: the working folder of the server, which also gets its log, server.log.
+      seconds_to_load: the time to wait for the model.
+      seconds_to_poll: the time between two questions whether it is loaded.
 
     Raises:
       BridgeError: the server does not start, or does not load the model.
     """
     grpc_port, rest_port = find_free_ports(2)
-    options = dict(option.partition("=")[::2] for option in instructions.command[1:])
-    options |= {
-        "--port": str(grpc_port),
-        "--rest_api_port": str(rest_port),
-        "--monitoring_config_file": _MONITORING_FILE,
-        "--max_num_load_retries": "0",  # by default the server tries for five minutes
-    }
-    (folder / _MONITORING_FILE).write_text(
-        f'prometheus_config {{ enable: true path: "{_METRICS_PATH}" }}\n'
-    )
-    if instructions.batching is not None:
-        (folder / instructions.batching_file).write_text(str(instructions.batching))
-    variables = {**os.environ, **instructions.environment}
-    variables.pop("TF_CPP_MIN_LOG_LEVEL", None)  # the log says why a model is not loaded
+    ports = {"--port": grpc_port, "--rest_api_port": rest_port}
+    options = [each for each in command.options if each.partition("=")[0] not in ports]
+    options += [f"{name}={port}" for name, port in ports.items()]
+    for path, content in command.files.items():
+        (folder / path).write_text(content)
     # It runs in another folder, where a relative path would name another file.
-    executable = os.path.abspath(shutil.which(program) or program)
+    executable = os.path.abspath(shutil.which(command.program) or command.program)
     log = folder / "server.log"
     with log.open("wb") as output:
         try:
             process = subprocess.Popen(
-                [executable, *(f"{name}={value}" for name, value in options.items())],
+                [executable, *options],
                 cwd=folder,
-                env=variables,
+                env=command.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
         except OSError as e:
-            raise BridgeError(f"{program} cannot be started: {e.strerror}.") from e
+            raise BridgeError(f"{command.program} cannot be started: {e.strerror}.") from e
         try:
-            server = RunningServer(options["--model_name"], grpc_port, rest_port, process)
-            _wait_until_loaded(server, program, log)
+            server = RunningServer(model, grpc_port, rest_port, process)
+            end = time.monotonic() + seconds_to_load
+            while not _is_loaded(server, command.program, log):
+                if time.monotonic() > end:
+                    raise BridgeError(
+                        f"{command.program} has not loaded the model after {seconds_to_load:g} "
+                        "seconds."
+                    )
+                time.sleep(seconds_to_poll)
             yield server
         finally:
             process.terminate()
@@ -227,24 +251,26 @@ def start_server(
                 process.wait()
 
 
-def _wait_until_loaded(server: RunningServer, program: str, log: Path) -> None:
-    end = time.monotonic() + _SECONDS_TO_LOAD
-    while time.monotonic() < end:
-        if server.process.poll() is not None:
-            lines = log.read_text(errors="replace").strip().splitlines()
-            raise BridgeError(
-                f"{program} ended with {server.process.returncode} before it had loaded the model: "
-                f"{one_line(lines[-1]) if lines else 'it printed nothing'}"
-            )
-        state, reason = "", ""
-        with contextlib.suppress(ConnectionError):
-            state, reason = server.read_state()
-        if state == "AVAILABLE":
-            return
-        if state == "END":
-            raise BridgeError(f"{program} does not load the model: {one_line(reason)}")
-        time.sleep(_SECONDS_TO_POLL)
-    raise BridgeError(f"{program} has not loaded the model after {_SECONDS_TO_LOAD} seconds.")
+def _is_loaded(server: RunningServer, program: str, log: Path) -> bool:
+    """Returns whether a version is loaded.
+
+    Raises:
+      BridgeError: the server ended, or gave up all versions.
+    """
+    if server.process.poll() is not None:
+        lines = log.read_text(errors="replace").strip().splitlines()
+        raise BridgeError(
+            f"{program} ended with {server.process.returncode} before it had loaded the model: "
+            f"{one_line(lines[-1]) if lines else 'it printed nothing'}"
+        )
+    states: list[tuple[str, str]] = []
+    with contextlib.suppress(ConnectionError):
+        states = server.read_states()
+    if any(state == "AVAILABLE" for state, _ in states):
+        return True
+    if states and all(state == "END" for state, _ in states):
+        raise BridgeError(f"{program} does not load the model: {one_line(states[0][1])}")
+    return False
 
 
 def find_free_ports(count: int) -> list[int]:
