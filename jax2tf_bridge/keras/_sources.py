@@ -194,11 +194,13 @@ class _SavedValues:
         entry = None if self._bundle is None else self._bundle.entries.get(key)
         if self._bundle is None or entry is None:
             raise self._make_damaged_error(f"it has no variable with the key {key!r}")
-        if (entry.dtype, entry.shape) != (aval.op_dtype, shape):
+        # A model for converters holds captured bools as uint8; the bytes are the same.
+        is_bool = (entry.dtype, aval.op_dtype) == ("uint8", "bool")
+        if entry.shape != shape or not (is_bool or entry.dtype == aval.op_dtype):
             actual = array_type_text(entry.dtype, entry.shape)
             expected = array_type_text(aval.op_dtype, shape)
             raise self._make_damaged_error(f"the variable {key!r} is {actual}, not {expected}")
-        dtype = tf.as_dtype(entry.dtype).as_numpy_dtype
+        dtype = tf.as_dtype(aval.op_dtype).as_numpy_dtype
         return np.frombuffer(self._bundle.read(key), dtype).reshape(shape)
 
     def _make_damaged_error(self, problem: str) -> FileFormatError:

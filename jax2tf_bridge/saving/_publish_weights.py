@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from jax2tf_bridge.errors import (
     format_bullets,
     make_path_error,
 )
-from jax2tf_bridge.portable import PortableFunction
+from jax2tf_bridge.portable import PortableFunction, TreeSpec
 from jax2tf_bridge.publishing import (
     NewVersion,
     Origin,
@@ -126,8 +126,9 @@ def _publish_on(
     label: str | None,
     note: str,
 ) -> NewVersion[AnyPath]:
-    variables = _read_required_sidecar(base)[0].variables
-    values = _match_tensors(tensors, variables, base)
+    sidecar, portables = _read_required_sidecar(base)
+    variables = sidecar.variables
+    values = _match_tensors(tensors, variables, base, _find_bfloat16_names(sidecar, portables))
     with on_disk(base) as source, tf.init_scope(), tf.device("CPU:0"):
         entries = _list_entries(base, source, variables, values)
 
@@ -169,8 +170,22 @@ def _read_required_sidecar(folder: AnyPath) -> tuple[Sidecar, Mapping[str, Porta
     return contents
 
 
+def _find_bfloat16_names(sidecar: Sidecar, portables: Mapping[str, PortableFunction]) -> set[str]:
+    """Returns the names of the weights that are bfloat16 in JAX; converters get them as float32."""
+    names = set[str]()
+    for name, entry in sidecar.signatures.items():
+        if entry.takes_params:
+            leaves = leaf_names(_get_params_tree(portables[name]))
+            avals = portables[name].in_avals[: len(leaves)]
+            names |= {n for n, a in zip(leaves, avals, strict=True) if a.dtype == "bfloat16"}
+    return names
+
+
 def _match_tensors(
-    tensors: Mapping[str, Any], variables: Sequence[VariableEntry], base: AnyPath
+    tensors: Mapping[str, Any],
+    variables: Sequence[VariableEntry],
+    base: AnyPath,
+    bfloat16_names: Collection[str],
 ) -> dict[str, Any]:
     """Checks weights against the variables, and returns them by their checkpoint keys."""
     by_name = {v.name: v for v in variables}
@@ -193,7 +208,7 @@ def _match_tensors(
     errors: set[type[BridgeError]] = set()
     for name, value in tensors.items():
         variable = by_name[name]
-        value = as_saved(value, variable.dtype)
+        value = as_saved(value, variable.dtype, accepts_bfloat16=name in bfloat16_names)
         value = value if hasattr(value, "dtype") and hasattr(value, "shape") else np.asarray(value)
         shape, dtype = tuple(value.shape), _get_dtype_name(value)
         if shape != variable.shape:
@@ -350,6 +365,11 @@ def _copy_aligned(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return copy
 
 
+def _get_params_tree(portable: PortableFunction) -> TreeSpec:
+    """Returns the structure of the first argument, which is the weights."""
+    return portable.in_tree.children[0].children[0]
+
+
 def map_weights_by_name(folder: AnyPath, params: Any) -> dict[str, Any]:
     """Returns the leaves of `params` by the names that `save` gave to their variables.
 
@@ -372,7 +392,7 @@ def map_weights_by_name(folder: AnyPath, params: Any) -> dict[str, Any]:
     names: dict[str, Any] = {}
     for name, entry in sidecar.signatures.items():
         if entry.takes_params:
-            tree = portables[name].in_tree.children[0].children[0]
+            tree = _get_params_tree(portables[name])
             leaves = leaves_for(tree, params, f"the weights of {folder}", PARAMS)
             names |= dict(zip(leaf_names(tree), leaves, strict=True))
     if not names:

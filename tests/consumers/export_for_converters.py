@@ -128,6 +128,9 @@ AT_INFINITY = np.array(
 )
 """Argument of `select_infinities`."""
 
+FLAGS = np.arange(5000) % 3 == 0
+"""Array that `select_infinities` captures; it is so large that it becomes a variable."""
+
 
 def select_infinities(x: Any) -> dict[str, Any]:
     """Selects some floats of twelve, of which others are infinite."""
@@ -146,6 +149,7 @@ def select_infinities(x: Any) -> dict[str, Any]:
         "log1p": jnp.log1p(jnp.abs(x)),
         "next": jnp.nextafter(x, 1.0),
         "lgamma": lax.lgamma(x[3:]),
+        "captured_flags": jnp.where(FLAGS, 0, x[1]),
         "constant_flags": jnp.where(jnp.arange(12) < 9, 0, x),
         "triangle": jnp.triu(jnp.outer(x, jnp.ones(3))),
         "padded": jnp.pad(x, 2, constant_values=greatest),

@@ -9,12 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import Signature, latest_version, publish, save
-from jax2tf_bridge.errors import SavingError, StructureError
+from jax2tf_bridge import (
+    Signature,
+    Target,
+    assign_weights,
+    latest_version,
+    publish,
+    save,
+)
+from jax2tf_bridge.errors import DTypeError, SavingError, StructureError
 from jax2tf_bridge.publishing import CACHE_FOLDER, list_program_names, publish_version
 from jax2tf_bridge.publishing._versions import VersionFolder, open_version_folder
 from jax2tf_bridge.saving import _save, map_weights_by_name
@@ -222,3 +230,29 @@ def test_what_cannot_be_published(tmp_path: Path) -> None:
     with pytest.raises(StructureError, match="'w' is missing"):
         publish(tmp_path / "m", params={"v": W["w"]})
     assert sorted(p.name for p in (tmp_path / "m").iterdir()) == [".versions-used-up-to-1", "1"]
+
+
+def test_weights_of_a_model_for_converters(tmp_path: Path) -> None:
+    """They are float32 in the graph, in place of JAX's bfloat16."""
+    weights = {"a": jnp.ones((3, 2), jnp.bfloat16), "b": np.ones(2, np.float32)}
+    example = {"x": np.ones((1, 3), jnp.bfloat16)}
+    signature = Signature(
+        lambda params, x: x @ params["a"] + params["b"],
+        args=[np.ones((2, 3), jnp.bfloat16)],
+        polymorphic_shapes="(b, 3)",
+        example=example,
+    )
+    root = tmp_path / "m"
+    first = publish(root, signature, params=weights, target=Target.converters(), vjp_order=0)
+    assert first.saved is not None
+    requests = first.saved.serving.requests
+    assert requests["serving_default"].as_json() == {"inputs": {"x": [[1.0, 1.0, 1.0]]}}
+    second = publish(root, params={**weights, "a": weights["a"] * 2})
+    np.testing.assert_array_equal(answer(second.path), np.full((2, 2), 7))
+    with pytest.raises(
+        DTypeError, match=r"params\['b'\]: expected float32\[2\], got bfloat16\[2\]"
+    ):
+        publish(root, params={**weights, "b": weights["b"].astype(jnp.bfloat16)})
+    loaded = tf.saved_model.load(second.path)
+    assign_weights(loaded, {"a": weights["a"] * 3}, partial=True)
+    np.testing.assert_array_equal(loaded.serving_default(X), np.full((2, 2), 10))

@@ -33,6 +33,7 @@ from jax2tf_bridge.to_tensorflow import (
     StoredGradients,
     TracedOnce,
     call_flat,
+    dtype_name,
     is_accepted_as,
     op_dtype,
 )
@@ -410,12 +411,19 @@ class Endpoint:
         ]
 
     def _example_value(self, name: str, value: Any) -> Any:
-        dtype = next((port.aval.op_dtype for port in self.inputs if port.name == name), None)
-        if dtype is None:  # the use of the example reports this
+        port = next((port for port in self.inputs if port.name == name), None)
+        if port is None:  # the use of the example reports this
             return value
         if not hasattr(value, "dtype"):
             return self.convert_value("example for", name, value).numpy()
-        if is_accepted_as(value, dtype):
+        dtype = port.aval.op_dtype
+        # A model for converters takes float32 in place of bfloat16.
+        is_widened = any(
+            own.aval.widened and dtype_name(value) == own.aval.dtype
+            for own in self.portable.inputs
+            if own.path == port.path
+        )
+        if is_widened or is_accepted_as(value, dtype):
             _refuse_overflow(self._place("example for", name), value, dtype)
             return np.asarray(value).astype(tf.as_dtype(dtype).as_numpy_dtype)
         return value

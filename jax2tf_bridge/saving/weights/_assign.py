@@ -28,7 +28,7 @@ from jax2tf_bridge.saving.weights._params import (
     open_params,
 )
 from jax2tf_bridge.saving.weights._variables import check_types, names_of
-from jax2tf_bridge.to_tensorflow import is_accepted_as
+from jax2tf_bridge.to_tensorflow import dtype_name, is_accepted_as
 from jax2tf_bridge.weights import split_path
 
 Rename: TypeAlias = Mapping[str, str | None] | Callable[[str], str | None]
@@ -74,7 +74,8 @@ def assign_weights(
       model: a loaded SavedModel, a tf.Module, a Keras model, or a tree of variables.
       weights: the path of a msgpack or safetensors file, an open one, a state dict (any tree of
         mappings, lists and tuples), or a mapping from paths as "params/dense/kernel" to arrays.
-        Values are converted if JAX would take them as another dtype (32 bits for 64).
+        Values are converted if JAX would take them as another dtype (32 bits for 64). A float32
+        variable of a model that `save` wrote also takes bfloat16, as in models for converters.
       partial: whether variables may keep their values, and paths may fit no variable.
       rename: maps the path of a weight to the name of its variable: a mapping with the paths that
         differ, or a function. A name of None leaves the path out.
@@ -113,7 +114,10 @@ def assign_weights(
         for name, path in pairs.items():
             leaf, variable = source.leaves[path], variables[name]
             dtype = variable.dtype.name
-            values.append((path, leaf, variable.shape, dtype, is_accepted_as(leaf, dtype)))
+            # A model for converters has float32 in place of bfloat16, and does not say so.
+            is_widened = saved is not None and (dtype_name(leaf), dtype) == ("bfloat16", "float32")
+            is_accepted = is_widened or is_accepted_as(leaf, dtype)
+            values.append((path, leaf, variable.shape, dtype, is_accepted))
         check_types(
             f"{_format_owner(source)} do not fit the variables of the model",
             values,
@@ -239,7 +243,7 @@ def _make_matching_error(
 
 def _to_value(leaf: Any, dtype: tf.DType) -> Any:
     if isinstance(leaf, (tf.Tensor, tf.Variable)):
-        return tf.convert_to_tensor(leaf)
+        return tf.cast(leaf, dtype)
     return np.asarray(leaf).astype(dtype.as_numpy_dtype, copy=False)
 
 

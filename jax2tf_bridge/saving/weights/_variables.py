@@ -21,6 +21,7 @@ from jax2tf_bridge.to_tensorflow import (
     Key,
     can_become,
     can_hold_number,
+    cast_if_needed,
     constant_array,
     constant_key,
     dtype_name,
@@ -347,8 +348,10 @@ class ConstantVariables:
             number = len(self.variables)
             while name in self.variables:
                 name, number = f"{plain}_{number}", number + 1
-            array = constant_array(portable, constant)
-            leaf = WeightLeaf(f"constants[{name!r}]", name, constant.aval, array)
+            array, aval = constant_array(portable, constant), constant.aval
+            if portable.target.for_converters and aval.dtype == "bool":
+                aval = replace(aval, dtype="uint8")  # OpenVINO has no variables of bool
+            leaf = WeightLeaf(f"constants[{name!r}]", name, aval, array)
             variable = make_variable(leaf, trainable=False, name=f"constants/{name}")
             self._by_key[key] = variable
             self.variables[name] = SavedVariable("constants", leaf, variable)
@@ -357,7 +360,10 @@ class ConstantVariables:
     def tensors(self, portable: PortableFunction, saving: object) -> list[tf.Tensor]:
         """Returns the values of a function's constants, in the current graph."""
         return [
-            self._by_key[constant_key(constant)].read_value()
+            cast_if_needed(
+                self._by_key[constant_key(constant)].read_value(),
+                tf.as_dtype(constant.aval.op_dtype),
+            )
             for constant in portable.lifted_constants
         ]
 
@@ -410,8 +416,16 @@ def make_variable(leaf: WeightLeaf, *, trainable: bool, name: str) -> tf.Variabl
     return tf.Variable(leaf.array(), trainable=trainable, name=name, dtype=leaf.dtype)
 
 
-def as_saved(leaf: Any, dtype: str) -> Any:
-    """Casts a leaf to a variable's dtype if `save` would accept it; else returns it unchanged."""
-    if dtype_name(leaf) == dtype or not is_accepted_as(leaf, dtype):
+def as_saved(leaf: Any, dtype: str, *, accepts_bfloat16: bool = False) -> Any:
+    """Casts a leaf to a variable's dtype if `save` would accept it; else returns it unchanged.
+
+    Args:
+      leaf: the value.
+      dtype: the dtype of the variable.
+      accepts_bfloat16: whether a float32 variable also takes bfloat16, as in models for converters.
+    """
+    actual = dtype_name(leaf)
+    is_widened = accepts_bfloat16 and (actual, dtype) == ("bfloat16", "float32")
+    if actual == dtype or not (is_widened or is_accepted_as(leaf, dtype)):
         return leaf
     return np.asarray(leaf).astype(tf.as_dtype(dtype).as_numpy_dtype)

@@ -12,7 +12,17 @@ import pytest
 import tensorflow as tf
 from jax import lax
 
-from jax2tf_bridge import Processing, Signature, Target, convert, export, save, to_tf
+from jax2tf_bridge import (
+    KerasLayer,
+    Processing,
+    Signature,
+    Target,
+    convert,
+    export,
+    load,
+    save,
+    to_tf,
+)
 from jax2tf_bridge.errors import ModuleError, SavingError
 from tests.consumers import own_operations
 from tests.consumers.export_for_converters import AT_INFINITY, select_infinities
@@ -184,6 +194,26 @@ def test_bfloat16_is_float32(tmp_path: Path) -> None:
     for name, wanted in jax.jit(f)(params, x, _key(3)).items():
         assert found[name].dtype == tf.float32
         np.testing.assert_allclose(found[name], wanted.astype(np.float32), rtol=2**-6, atol=2**-6)
+
+
+def test_captured_flags_are_no_variables_of_bool(tmp_path: Path) -> None:
+    """OpenVINO has none."""
+    flags = np.arange(5000) % 3 == 0
+    x = np.ones(1, np.float32)
+    signature = Signature(lambda x: jnp.where(flags, x, 2), args=[x])
+    expected = np.where(flags, x, 2)
+    for target, dtype in ((Target.converters(), tf.uint8), (Target.widest(xla=False), tf.bool)):
+        path = tmp_path / dtype.name
+        saved = save(path, signature, target=target, vjp_order=0)
+        model = tf.saved_model.load(path)
+        ((name, variable),) = model.constants.items()
+        assert (saved.constants[name].dtype, variable.dtype) == (dtype.name, dtype)
+        np.testing.assert_array_equal(model.serving_default(x), expected)
+        loaded = load(path)
+        assert loaded.constants[name].dtype == bool
+        np.testing.assert_array_equal(loaded.functions["serving_default"](x), expected)
+        layer = KerasLayer(path)
+        np.testing.assert_array_equal(layer(x), expected)
 
 
 def test_bits_of_bfloat16_are_refused() -> None:
