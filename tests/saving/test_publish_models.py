@@ -234,7 +234,7 @@ def test_what_cannot_be_published(tmp_path: Path) -> None:
 
 def test_weights_of_a_model_for_converters(tmp_path: Path) -> None:
     """They are float32 in the graph, in place of JAX's bfloat16."""
-    weights = {"a": jnp.ones((3, 2), jnp.bfloat16), "b": np.ones(2, np.float32)}
+    weights: dict[str, Any] = {"a": jnp.ones((3, 2), jnp.bfloat16), "b": np.ones(2, np.float32)}
     example = {"x": np.ones((1, 3), jnp.bfloat16)}
     signature = Signature(
         lambda params, x: x @ params["a"] + params["b"],

@@ -41,7 +41,7 @@ def main(folder: Path) -> None:
         "head": rng.normal(size=(64, 10)).astype(np.float32),
     }
     inputs = [rng.normal(size=(rows, 28)).astype(np.float32) for rows in SIZES]
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for number, x in enumerate(inputs):
         answer = jax.tree.map(np.asarray, jax.jit(classify)(params, x))
         arrays |= {f"x_{number}": x, **{f"{name}_{number}": a for name, a in answer.items()}}
