@@ -7,6 +7,7 @@ python -m tests.serving.versions_under_load --kills 1000
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import random
@@ -202,8 +203,12 @@ def run_kills(runtime: Runtime, folder: Path, *, kills: int, seed: int) -> Count
     root, numbers, events = folder / "model", random.Random(seed), Counter[str]()
     publish_version(root, write_model)
     instructions = read_instructions(str(make_serving_instructions(root, "model")))
-    with serving(runtime, instructions, folder) as server, open_side() as side:
+    with contextlib.ExitStack() as stack:
+        side = stack.enter_context(open_side())
+        # Before the server runs: it removes versions at once, and a server that finds one missing
+        # when it begins to load it takes up no other for a minute or more.
         seconds = {kind: measure(side, kind, root) for kind in _KINDS}
+        server = stack.enter_context(serving(runtime, instructions, folder))
         while events["killed"] < kills:
             kind = numbers.choice(list(seconds))
             moment = numbers.uniform(0, seconds[kind])
