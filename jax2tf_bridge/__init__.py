@@ -36,6 +36,7 @@ _NAMES = {
     "saving": (
         *("Batching", "Padding", "Processing", "Signature", "assign_weights", "choose_buckets"),
     ),
+    "scoring": ("RowScorer",),
     "serialization": (
         *("deserialize", "read_function", "serialize", "write_function"),
         *("register_namedtuple_serialization", "register_pytree_node_serialization"),
@@ -54,7 +55,7 @@ _HOMES = {name: package for package, names in _NAMES.items() for name in names} 
 }
 _NEEDED = {
     **dict.fromkeys(("from_jax", "loading", "parallel"), ("jax",)),
-    **dict.fromkeys(("keras", "litert", "saving", "to_tensorflow"), ("tensorflow",)),
+    **dict.fromkeys(("keras", "litert", "saving", "scoring", "to_tensorflow"), ("tensorflow",)),
     **dict.fromkeys(("calling_tf", "verifying"), ("jax", "tensorflow")),
     **dict.fromkeys(("publish", "save", "split_to_logical_devices"), ("tensorflow",)),
     "eval_polymorphic_shape": ("jax",),

@@ -50,6 +50,7 @@ from jax2tf_bridge.saving import Processing as Processing
 from jax2tf_bridge.saving import Signature as Signature
 from jax2tf_bridge.saving import assign_weights as assign_weights
 from jax2tf_bridge.saving import choose_buckets as choose_buckets
+from jax2tf_bridge.scoring import RowScorer as RowScorer
 from jax2tf_bridge.serialization import deserialize as deserialize
 from jax2tf_bridge.serialization import read_function as read_function
 from jax2tf_bridge.serialization import (

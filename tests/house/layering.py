@@ -20,8 +20,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("publishing",),
     ("serving_requests",),
     ("colocated", "inspecting", "loading", "saving", "calling_tf", "jax_export", "stablehlo"),
-    ("parallel", "verifying", "converting", "serve_checking"),
-    ("keras", "litert", "compat"),
+    ("parallel", "verifying", "converting", "serve_checking", "scoring"),
+    ("keras", "litert", "compat", "beam"),
     ("facade",),
     ("cli",),
 )
@@ -33,7 +33,7 @@ TENSORFLOW = frozenset({"tensorflow", "keras", "tf_keras"})
 _STANDS_ON: dict[str, frozenset[str]] = {
     **dict.fromkeys(("from_jax", "colocated", "loading", "jax_export"), JAX),
     "parallel": JAX,
-    **dict.fromkeys(("to_tensorflow", "saving"), TENSORFLOW),
+    **dict.fromkeys(("to_tensorflow", "saving", "scoring", "beam"), TENSORFLOW),
     **dict.fromkeys(("calling_tf", "converting", "keras", "litert", "verifying"), JAX | TENSORFLOW),
 }
 """Requirements of packages: each imports only third parties and packages that need no more."""

@@ -19,6 +19,9 @@ OTHER = frozenset(
     {"", "text", "toml", "yaml", "json", "diff", "mermaid", "c", "go", "java", "js", "kotlin"}
 )
 
+IN_ENGINES = frozenset({"on_beam.py", "on_ray.py", "on_spark.py"})
+"""Titles of programs that need packages of their own; tests/scoring runs them."""
+
 
 @dataclass(frozen=True)
 class Snippet:
@@ -55,7 +58,7 @@ def python_program(markdown: str) -> str:
     """Joins the Python snippets to one program, in which each line has its number in the file."""
     lines: list[str] = []
     for snippet in snippets(markdown):
-        if snippet.language in PYTHON:
+        if snippet.language in PYTHON and snippet.title not in IN_ENGINES:
             lines += [""] * (snippet.line - 1 - len(lines))
             lines += snippet.text.splitlines()
     return "\n".join(lines) + "\n" if lines else ""
@@ -102,7 +105,7 @@ def outputs(markdown: str) -> Iterator[Output]:
     """
     before: Snippet | None = None
     for snippet in snippets(markdown):
-        if snippet.language in PYTHON:
+        if snippet.language in PYTHON and snippet.title not in IN_ENGINES:
             comments = _comments(snippet.text)
             for first, last in _prints(snippet.text):
                 if last in comments:

@@ -18,6 +18,7 @@ SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = SETTINGS["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 DISTRIBUTIONS = {
+    "apache_beam": "apache-beam",
     "google_crc32c": "google-crc32c",
     "grpc": "grpcio",
     "orbax": "orbax-checkpoint",

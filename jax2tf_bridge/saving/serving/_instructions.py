@@ -22,7 +22,7 @@ from jax2tf_bridge.saved_model import (
     ArrayEntry,
     EntryPoint,
     SavedModelContents,
-    SignatureEntry,
+    Sidecar,
     SignaturePort,
     read_sidecar,
 )
@@ -500,13 +500,7 @@ def read_instructions(
     if not entries:
         raise BridgeError(f"{path} has no signatures, so there is nothing to serve.")
     sidecar = read_sidecar(path)
-    signatures = []
-    for entry in entries:
-        if sidecar is not None and entry.name in sidecar[0].signatures:
-            known = sidecar[0].signatures[entry.name]
-            signatures.append(_read_signature(entry, known, sidecar[1][entry.name]))
-        else:
-            signatures.append(ServedSignature(entry.name, *_read_sides(entry), None))
+    signatures = [read_signature(entry, sidecar) for entry in entries]
     numbers = {number for entry in entries for number in entry.modules}
     platforms = {p for m in contents.modules if m.number in numbers for p in m.platforms}
     return _write_for_model(
@@ -520,9 +514,18 @@ def read_instructions(
     )
 
 
-def _read_signature(
-    entry: EntryPoint, known: SignatureEntry, portable: PortableFunction
+def read_signature(
+    entry: EntryPoint, sidecar: tuple[Sidecar, Mapping[str, PortableFunction]] | None
 ) -> ServedSignature:
+    """Describes a signature of a SavedModel as requests see it.
+
+    Args:
+      entry: the signature in the graph.
+      sidecar: what `read_sidecar` returned; a signature that it lacks has no buckets.
+    """
+    if sidecar is None or entry.name not in sidecar[0].signatures:
+        return ServedSignature(entry.name, *_read_sides(entry), None)
+    known, portable = sidecar[0].signatures[entry.name], sidecar[1][entry.name]
     inputs = _find_avals({**known.inputs, **known.masks}, portable.inputs)
     outputs = _find_avals(known.outputs, portable.outputs)
     bucketing = None

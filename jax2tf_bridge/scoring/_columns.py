@@ -1,0 +1,147 @@
+"""Columns of rows: values of one input, checked, and copied into batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from jax2tf_bridge.errors import DTypeError, ShapeError
+
+Array: TypeAlias = np.ndarray[Any, Any]
+DescribeRow: TypeAlias = Callable[[int], str]
+"""Names a row for messages, as "Row 3 (id='a')"."""
+
+_CASTS = {"i": "iu", "u": "iu", "f": "fiu", "V": "fiu", "c": "cfiu", "b": "b"}
+"""Kinds of Python's numbers that become a dtype, by the kind of the dtype; ml_dtypes' is "V"."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """Values of an input, one for each row.
+
+    Attributes:
+      dense: the values as one array, if all have the same shape; else None.
+      cells: the values, if their shapes differ; else empty.
+    """
+
+    dense: Array | None
+    cells: Sequence[Array] = ()
+
+    def shape(self, row: int) -> tuple[int, ...]:
+        """Returns the shape of a row's value."""
+        shape: tuple[int, ...] = (
+            self.cells[row].shape if self.dense is None else self.dense.shape[1:]
+        )
+        return shape
+
+    def make_batch(self, rows: Sequence[int] | slice, shape: Sequence[int], pad: Any) -> Array:
+        """Returns the values of some rows, each padded at its end to a shape."""
+        if self.dense is not None and self.dense.shape[1:] == tuple(shape):
+            return self.dense[rows]
+        numbers = range(*rows.indices(self._count())) if isinstance(rows, slice) else rows
+        first = self.dense if self.dense is not None else self.cells[0]
+        batch = np.full((len(numbers), *shape), pad, first.dtype)
+        for place, row in enumerate(numbers):
+            value = self.cells[row] if self.dense is None else self.dense[row]
+            batch[place][tuple(map(slice, value.shape))] = value
+        return batch
+
+    def _count(self) -> int:
+        return len(self.cells) if self.dense is None else len(self.dense)
+
+
+def read_column(
+    name: str, values: Any, dtype: np.dtype[Any], rank: int | None, describe_row: DescribeRow
+) -> Column:
+    """Reads the values of an input.
+
+    Args:
+      name: the input, for messages.
+      values: an array or a list of arrays, of Python's numbers, or of lists of them; or a Series of
+        pandas.
+      dtype: the dtype of the input; "O" for strings. Arrays must have it; Python's numbers are
+        converted if that changes none.
+      rank: the rank of a row's value; None if it is unknown.
+      describe_row: names a row for messages.
+
+    Raises:
+      DTypeError: a value has another dtype.
+    """
+    if not isinstance(values, np.ndarray | list | tuple):
+        values = np.asarray(values)  # Series
+    if isinstance(values, np.ndarray) and (
+        values.dtype == dtype or (dtype.kind == "O" and values.dtype.kind in "SU")
+    ):
+        if dtype.kind != "O" or rank == 0:
+            return Column(
+                _check_strings(name, values, describe_row) if dtype.kind == "O" else values
+            )
+    elif isinstance(values, np.ndarray) and values.dtype.kind != "O":
+        raise _make_dtype_error(f"Column {name}", name, dtype, values.dtype)
+    cells = [_read_cell(name, value, dtype, row, describe_row) for row, value in enumerate(values)]
+    shapes = {cell.shape for cell in cells}
+    if len(shapes) == 1:
+        return Column(np.stack(cells))
+    return Column(None, cells) if cells else Column(np.empty((0, *[0] * (rank or 0)), dtype))
+
+
+def _read_cell(
+    name: str, value: Any, dtype: np.dtype[Any], row: int, describe_row: DescribeRow
+) -> Array:
+    array = value if type(value) is np.ndarray else np.asarray(value)
+    if array.dtype == dtype and dtype.kind != "O":
+        return array
+    subject = f"{describe_row(row)}, input {name}"
+    if dtype.kind == "O":
+        if array.dtype.kind in "SU":
+            return array.astype(object)
+        return _check_strings(name, array, lambda _: describe_row(row))
+    if array.dtype.kind == "O":  # arrays within arrays, as from Arrow
+        try:
+            array = np.asarray(array.tolist())
+        except ValueError as e:
+            raise ShapeError(
+                f"{subject}: its lists have different lengths. Pass lists of one length."
+            ) from e
+        if array.dtype == dtype:
+            return array
+    has_dtype = isinstance(value, np.ndarray | np.generic) and value.dtype.kind != "O"
+    if has_dtype or (array.size and array.dtype.kind not in _CASTS.get(dtype.kind, "")):
+        raise _make_dtype_error(subject, name, dtype, "None" if value is None else array.dtype)
+    converted = array.astype(dtype)
+    if dtype.kind in "iu" and (converted != array).any():
+        raise DTypeError(
+            f"{subject}: {dtype} does not hold {array[converted != array].flat[0]}. Pass numbers "
+            "that it holds."
+        )
+    return converted
+
+
+def _check_strings(name: str, array: Array, describe_row: DescribeRow) -> Array:
+    """Returns an array of strings; raises DTypeError for other objects."""
+    if array.dtype.kind in "SU":
+        return array.astype(object)
+    for row, value in enumerate(array if array.ndim else [array.item()]):
+        for text in value.flat if isinstance(value, np.ndarray) else [value]:
+            if not isinstance(text, str | bytes):
+                raise _make_dtype_error(
+                    f"{describe_row(row)}, input {name}",
+                    name,
+                    array.dtype if array.dtype.kind == "O" else np.dtype(object),
+                    "None" if text is None else type(text).__name__,
+                )
+    return array
+
+
+def _make_dtype_error(subject: str, name: str, expected: np.dtype[Any], got: object) -> DTypeError:
+    if expected.kind == "O":
+        text, advice = "str or bytes", "Pass text, or leave the row out."
+    elif got == "None":
+        text, advice = str(expected), "Fill it in, or leave the row out."
+    else:
+        text = str(expected)
+        advice = f"Convert it first, as with np.asarray({name}, np.{expected})."
+    return DTypeError(f"{subject}: expected {text}, got {got}. {advice}")

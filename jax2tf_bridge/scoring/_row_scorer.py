@@ -1,0 +1,453 @@
+"""RowScorer: runs a signature of a SavedModel over rows of any number and length."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from jax2tf_bridge._utils import as_integer, did_you_mean, some, unknown_name_text
+from jax2tf_bridge.errors import BridgeError, DTypeError, ShapeError, StructureError
+from jax2tf_bridge.saved_model import (
+    GRAPH_FILE,
+    EntryPoint,
+    read_constant,
+    read_saved_model,
+    read_sidecar,
+)
+from jax2tf_bridge.saving.serving import read_signature
+from jax2tf_bridge.scoring._columns import Array, Column, DescribeRow, read_column
+from jax2tf_bridge.scoring._row_plan import RowPlan, RowSizes, Sizes, make_plan
+from jax2tf_bridge.storage import as_path
+
+_DEFAULT_BATCH_SIZE = 256
+"""Default number of rows of a call, for signatures without buckets of the rows."""
+
+_MAX_LOADED = 8
+"""Maximum number of signatures that a process keeps loaded."""
+
+_MAX_SIZES = 65_536
+"""Maximum number of combinations of sizes that are remembered for a signature."""
+
+_Group = tuple[Sequence[RowSizes], Sequence[int]]
+"""The sizes of some rows that run together, and their numbers."""
+
+_Part = tuple[Sequence[int], Mapping[str, Array | list[Array]]]
+"""The numbers of some rows, and their results by output."""
+
+_LOADING = threading.Lock()
+
+
+class RowScorer:
+    """Scores rows with a SavedModel: in order, padded to its buckets, at few sizes.
+
+    Rows of different lengths run together. Each is padded at its end to the next bucket of its
+    length, with the pad value of the input (0 by default), and each result is cut to the length of
+    its row. So a row has the score that the signature has for it alone, up to the rounding of
+    another batch size.
+
+    It needs TensorFlow and no JAX. A pickled scorer holds the path only: each process loads the
+    model when it scores its first rows, and once for all scorers of the same signature. Several
+    threads may use a scorer.
+
+    Args:
+      path: the folder of the SavedModel; of a served model, the folder of one version
+        (`latest_version`).
+      signature: the name of the signature.
+      shared_inputs: values of the inputs that are not of rows, such as a temperature. Inputs with
+        `defaults` may be left out.
+      key: the field that identifies a row in error messages, as "id". It need not be an input.
+      batch_size: the maximum number of rows in a call of the signature. The default is the largest
+        bucket of the rows, or 256 without buckets, where each other size is compiled.
+
+    Raises:
+      FileNotFoundError: there is no such folder.
+      FileFormatError: it is not a SavedModel, or it is damaged.
+      BridgeError: it has no such signature.
+      ShapeError: the signature takes no rows, or its rows may influence each other.
+      StructureError: `shared_inputs` has another name, or lacks one.
+
+    >>> import jax.numpy as jnp, tempfile
+    >>> from jax2tf_bridge import Signature, save
+    >>> def count(ids, mask):
+    ...     return {"words": mask.sum(1)}
+    >>> ids = np.ones((1, 4), np.int32)
+    >>> folder = tempfile.mkdtemp()
+    >>> signature = Signature(count, args=[ids, ids], polymorphic_shapes="(b, n)")
+    >>> _ = save(folder, signature, buckets={"b": [1, 4], "n": [8]}, overwrite=True)
+    >>> scorer = RowScorer(folder)
+    >>> rows = [{"ids": [5, 6], "mask": [1, 1]}, {"ids": [7, 8, 9], "mask": [1, 1, 1]}]
+    >>> [int(scores["words"]) for scores in scorer.score(rows)]
+    [2, 3]
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        signature: str = "serving_default",
+        shared_inputs: Mapping[str, Any] | None = None,
+        key: str | None = None,
+        batch_size: int | None = None,
+    ) -> None:
+        self.path, self.signature, self.key = os.fspath(path), signature, key
+        self.shared_inputs = dict(shared_inputs or {})
+        if batch_size is not None and (as_integer(batch_size) or 0) < 1:
+            raise ValueError(f"batch_size must be an integer of 1 or more, got {batch_size!r}.")
+        self.batch_size = batch_size
+        plan, entry = _read_plan(self.path, signature)
+        _check_shared(plan, self.shared_inputs)
+        missing = plan.shared.keys() - self.shared_inputs.keys() - _read_defaults(entry).keys()
+        if missing:
+            names = ", ".join(f"{name}: {plan.shared[name]}" for name in sorted(missing))
+            raise StructureError(
+                f"{signature} of {self.path} has inputs that are not of rows, and shared_inputs "
+                f"lacks {names}. Pass shared_inputs={{{sorted(missing)[0]!r}: ...}}."
+            )
+        self._model: _Model | None = None
+
+    def __repr__(self) -> str:
+        return f"RowScorer({self.path!r}, signature={self.signature!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_model": None}
+
+    def load(self) -> RowScorer:
+        """Loads the model now rather than for the first rows; returns the scorer itself.
+
+        Raises:
+          FileNotFoundError: there is no such folder.
+          FileFormatError: it is not a SavedModel.
+        """
+        if self._model is None:
+            with _LOADING:  # the cache alone would load it once for each waiting thread
+                self._model = _load(self.path, self.signature, _fingerprint(self.path))
+        return self
+
+    def score(
+        self, rows: Iterable[Any], *, shared_inputs: Mapping[str, Any] | None = None
+    ) -> list[dict[str, Any]]:
+        """Scores rows.
+
+        Args:
+          rows: a mapping from inputs to values for each row, without a dimension of the rows; other
+            fields are ignored. If the signature has one input, a row may be its value. Arrays have
+            the dtype of the input; Python's numbers and lists are converted.
+          shared_inputs: values that replace those of the scorer.
+
+        Returns:
+          The outputs of each row by name, in the order of the rows.
+
+        Raises:
+          StructureError: a row lacks an input.
+          DTypeError: a value has another dtype.
+          ShapeError: a value has another shape, or sizes of a row contradict each other.
+        """
+        model = self._loaded()
+        rows = list(rows)
+        names = [value.name for value in model.plan.inputs]
+        if len(names) == 1:
+            rows = [row if isinstance(row, Mapping) else {names[0]: row} for row in rows]
+
+        def describe_row(row: int) -> str:
+            fields = rows[row]
+            has_key = self.key is not None and isinstance(fields, Mapping) and self.key in fields
+            return f"Row {row} ({self.key}={fields[self.key]!r})" if has_key else f"Row {row}"
+
+        columns = []
+        for name in names:
+            try:
+                columns.append([row[name] for row in rows])
+            except (KeyError, TypeError, IndexError):
+                self._raise_incomplete(rows, model.plan, describe_row)
+                raise
+        results = self._score(model, columns, len(rows), describe_row, shared_inputs)
+        return [{name: values[row] for name, values in results.items()} for row in range(len(rows))]
+
+    def score_columns(
+        self, columns: Any, *, shared_inputs: Mapping[str, Any] | None = None
+    ) -> dict[str, Array]:
+        """Scores rows that are stored by column.
+
+        Args:
+          columns: maps the inputs to arrays, lists or Series with a value for each row, as Ray Data
+            passes a batch, or pandas' DataFrame; other columns are ignored.
+          shared_inputs: values that replace those of the scorer.
+
+        Returns:
+          A column for each output: an array whose first dimension is the rows, in their order. If
+          the results of rows have different shapes, it is an array of arrays (dtype object).
+
+        Raises:
+          StructureError: an input has no column, or columns differ in their number of rows.
+          DTypeError: a value has another dtype.
+          ShapeError: a value has another shape, or sizes of a row contradict each other.
+        """
+        model = self._loaded()
+        names = [value.name for value in model.plan.inputs]
+        for name in names:
+            if name not in columns:
+                expected = {value.name: value for value in model.plan.inputs}[name]
+                raise StructureError(
+                    f"The columns lack {name}: {expected}, an input of {self.signature}; there are "
+                    f"{some([str(c) for c in columns], 8) or 'none'}"
+                    f"{did_you_mean(name, map(str, columns))}. Add the column, or rename one."
+                )
+        counts = {name: len(columns[name]) for name in names}
+        if len(set(counts.values())) > 1:
+            lengths = ", ".join(f"{name} {count}" for name, count in counts.items())
+            raise StructureError(
+                f"The columns have different numbers of rows: {lengths}. Pass a value for each row."
+            )
+        has_key = self.key is not None and self.key in columns
+
+        def describe_row(row: int) -> str:
+            if not has_key:
+                return f"Row {row}"
+            return f"Row {row} ({self.key}={np.asarray(columns[self.key])[row].item()!r})"
+
+        values = [columns[name] for name in names]
+        return self._score(model, values, counts[names[0]], describe_row, shared_inputs)
+
+    def _loaded(self) -> _Model:
+        model = self.load()._model
+        assert model is not None
+        return model
+
+    def _raise_incomplete(
+        self, rows: Sequence[Any], plan: RowPlan, describe_row: DescribeRow
+    ) -> None:
+        """Raises StructureError for the first row that lacks an input."""
+        for number, row in enumerate(rows):
+            if not isinstance(row, Mapping):
+                expected = ", ".join(f"{value.name}: {value}" for value in plan.inputs)
+                raise StructureError(
+                    f"{describe_row(number)}: expected a mapping with {expected}, got "
+                    f"{type(row).__name__}. Pass a dict of the inputs for each row."
+                )
+            for value in plan.inputs:
+                if value.name not in row:
+                    raise StructureError(
+                        f"{describe_row(number)} lacks the input {value.name}: {value}; it has "
+                        f"{some([str(name) for name in row], 8) or 'nothing'}"
+                        f"{did_you_mean(value.name, map(str, row))}. Add it, or leave the row out."
+                    )
+
+    def _score(
+        self,
+        model: _Model,
+        values: Sequence[Any],
+        count: int,
+        describe_row: DescribeRow,
+        shared_inputs: Mapping[str, Any] | None,
+    ) -> dict[str, Array]:
+        columns = [
+            read_column(
+                each.name,
+                value,
+                _numpy_dtype(each.dtype),
+                None if each.shape is None else len(each.shape),
+                describe_row,
+            )
+            for each, value in zip(model.plan.inputs, values, strict=True)
+        ]
+        shared = {**model.defaults, **self.shared_inputs, **(shared_inputs or {})}
+        if shared_inputs:
+            _check_shared(model.plan, shared_inputs)
+        constants = {
+            name: tf.constant(value, tf.as_dtype(model.plan.shared[name].dtype))
+            for name, value in shared.items()
+        }
+        step = self.batch_size or (model.plan.batch_buckets or (_DEFAULT_BATCH_SIZE,))[-1]
+        parts: list[_Part] = []
+        for sizes, rows in _group_rows(model, columns, count, describe_row):
+            for first in range(0, len(rows), step):
+                piece = rows[first : first + step]
+                tensors = {
+                    each.name: tf.constant(
+                        column.make_batch(_as_slice(piece), shape, each.pad),
+                        tf.as_dtype(each.dtype),
+                    )
+                    for each, column, shape in zip(
+                        model.plan.inputs, columns, sizes[0].padded, strict=True
+                    )
+                }
+                outputs = model.function(**tensors, **constants)
+                arrays = {name: tensor.numpy() for name, tensor in outputs.items()}
+                self._check_results(arrays, len(piece))
+                parts.append((piece, _cut_results(arrays, sizes[first : first + step])))
+        return _join(parts, count) if count else model.make_empty()
+
+    def _check_results(self, arrays: Mapping[str, Array], count: int) -> None:
+        for name, array in arrays.items():
+            if array.ndim == 0 or len(array) != count:
+                raise ShapeError(
+                    f"{self.signature} of {self.path}: output {name} has the shape {array.shape} "
+                    f"for {count} rows, so it has no result for each row. Save a signature that "
+                    "returns one."
+                )
+
+
+@dataclass(frozen=True, eq=False)
+class _Model:
+    """Loaded signature.
+
+    Attributes:
+      plan: how its rows run.
+      function: the signature.
+      owner: the loaded object, which keeps the variables alive.
+      defaults: the values of the shared inputs that callers may leave out.
+    """
+
+    plan: RowPlan
+    function: Any
+    owner: Any
+    defaults: Mapping[str, Any]
+    find_sizes: Callable[[tuple[Sizes, ...]], RowSizes] = field(init=False)
+
+    def __post_init__(self) -> None:
+        cached = functools.lru_cache(_MAX_SIZES)(self.plan.find_sizes)
+        object.__setattr__(self, "find_sizes", cached)
+
+    def make_empty(self) -> dict[str, Array]:
+        """Returns the results of no rows."""
+        return {
+            name: np.empty(
+                (0, *(size or 0 for size in spec.shape[1:])), _numpy_dtype(spec.dtype.name)
+            )
+            for name, spec in self.function.structured_outputs.items()
+        }
+
+
+@functools.lru_cache(_MAX_LOADED)
+def _load(path: str, signature: str, fingerprint: object) -> _Model:
+    """Loads a signature once per process: engines make a scorer anew for each task.
+
+    Args:
+      path: the folder.
+      signature: the name of the signature.
+      fingerprint: differs when another model lies at the path.
+    """
+    plan, entry = _read_plan(path, signature)
+    loaded = tf.saved_model.load(path)
+    function = loaded.signatures[signature]
+    return _Model(plan, function, loaded, _read_defaults(entry))
+
+
+def _fingerprint(path: str) -> object:
+    """Describes the graph's file; None behind a scheme, where a version never changes."""
+    try:
+        status = os.stat(os.path.join(path, GRAPH_FILE))
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def _read_plan(path: str, signature: str) -> tuple[RowPlan, EntryPoint]:
+    contents = read_saved_model(path, accept_any_tool=True)
+    entries = {entry.name: entry for entry in contents.entries if entry.is_signature}
+    if signature not in entries:
+        raise BridgeError(f"{path} has {unknown_name_text('signature', signature, entries)}")
+    served = read_signature(entries[signature], read_sidecar(as_path(path)))
+    return make_plan(path, served), entries[signature]
+
+
+def _read_defaults(entry: EntryPoint) -> dict[str, Array]:
+    return {
+        port.name: read_constant(port.default, _numpy_dtype)
+        for port in entry.inputs
+        if port.default is not None
+    }
+
+
+def _check_shared(plan: RowPlan, values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        if name not in plan.shared:
+            raise StructureError(
+                f"shared_inputs has {name!r}, but {plan.signature} has "
+                f"{unknown_name_text('shared input', name, plan.shared)}"
+            )
+        expected = plan.shared[name]
+        dtype = _numpy_dtype(expected.dtype)
+        if isinstance(value, np.ndarray | np.generic) and value.dtype != dtype:
+            raise DTypeError(
+                f"shared_inputs[{name!r}]: expected {expected.dtype}, got {value.dtype}. "
+                "Convert it first."
+            )
+
+
+def _numpy_dtype(name: str) -> np.dtype[Any]:
+    dtype: np.dtype[Any] = np.dtype(tf.as_dtype(name).as_numpy_dtype)
+    return dtype
+
+
+def _group_rows(
+    model: _Model, columns: Sequence[Column], count: int, describe_row: DescribeRow
+) -> list[_Group]:
+    """Groups the rows that run at the same sizes: their numbers, and the sizes of each."""
+    if not count:
+        return []
+
+    def find_sizes(row: int) -> RowSizes:
+        try:
+            return model.find_sizes(tuple(column.shape(row) for column in columns))
+        except ShapeError as e:
+            raise ShapeError(f"{describe_row(row)}, {e}") from None
+
+    if all(column.dense is not None for column in columns):
+        return [([find_sizes(0)] * count, range(count))]
+    groups: dict[tuple[Sizes, ...], tuple[list[RowSizes], list[int]]] = {}
+    for row in range(count):
+        sizes = find_sizes(row)
+        each, numbers = groups.setdefault(sizes.padded, ([], []))
+        each.append(sizes)
+        numbers.append(row)
+    return list(groups.values())
+
+
+def _as_slice(rows: Sequence[int]) -> Sequence[int] | slice:
+    return slice(rows.start, rows.stop) if isinstance(rows, range) else rows
+
+
+def _cut_results(
+    arrays: Mapping[str, Array], sizes: Sequence[RowSizes]
+) -> dict[str, Array | list[Array]]:
+    """Cuts the padding off the results of each row."""
+    results: dict[str, Array | list[Array]] = {}
+    for name, array in arrays.items():
+        shapes = [each.outputs.get(name, array.shape[1:]) for each in sizes]
+        if set(shapes) == {array.shape[1:]}:
+            results[name] = array
+        else:  # copies, since a view would keep the whole batch in memory
+            results[name] = [
+                row[tuple(map(slice, shape))].copy()
+                for row, shape in zip(array, shapes, strict=True)
+            ]
+    return results
+
+
+def _join(parts: Sequence[_Part], count: int) -> dict[str, Array]:
+    """Joins the results of all batches, in the order of the rows."""
+    results = {}
+    for name, first in parts[0][1].items():
+        shapes = {row.shape for _, part in parts for row in part[name]}
+        if len(shapes) == 1 and len(parts) == 1 and isinstance(first, np.ndarray):
+            results[name] = first
+            continue
+        shape, dtype = (shapes.pop(), first[0].dtype) if len(shapes) == 1 else ((), np.dtype("O"))
+        column = np.empty((count, *shape), dtype)
+        for rows, part in parts:
+            values = part[name]
+            if dtype.kind == "O" and not shape:
+                for row, value in zip(rows, values, strict=True):
+                    column[row] = value
+            else:
+                column[_as_slice(rows)] = values
+        results[name] = column
+    return results
