@@ -21,8 +21,8 @@ class ModelHandler(base.ModelHandler[Any, base.PredictionResult, RowScorer]):  #
 
     An element is a row: a mapping from inputs to values, or the value where there is one input.
     Beam collects elements to batches; `RowScorer` runs those of similar length together, padded to
-    the buckets of the model. The result of an element is a `PredictionResult` whose `inference` maps
-    outputs to arrays. For elements with keys, wrap it in Beam's `KeyedModelHandler`.
+    the buckets of the model. The result of an element is a `PredictionResult` whose `inference`
+    maps outputs to arrays. For elements with keys, wrap it in Beam's `KeyedModelHandler`.
 
     Args:
       path: the folder of the SavedModel, which the workers can read; of a served model, the folder

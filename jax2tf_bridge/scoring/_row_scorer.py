@@ -197,7 +197,7 @@ class RowScorer:
                 raise StructureError(
                     f"The columns lack {name}: {expected}, an input of {self.signature}; there are "
                     f"{some([str(c) for c in columns], 8) or 'none'}"
-                    f"{did_you_mean(name, map(str, columns))}. Add the column, or rename one."
+                    f"{did_you_mean(name, map(str, columns)) or '.'} Add the column, or rename one."
                 )
         counts = {name: len(columns[name]) for name in names}
         if len(set(counts.values())) > 1:
@@ -236,7 +236,8 @@ class RowScorer:
                     raise StructureError(
                         f"{describe_row(number)} lacks the input {value.name}: {value}; it has "
                         f"{some([str(name) for name in row], 8) or 'nothing'}"
-                        f"{did_you_mean(value.name, map(str, row))}. Add it, or leave the row out."
+                        f"{did_you_mean(value.name, map(str, row)) or '.'} Add it, or leave the "
+                        "row out."
                     )
 
     def _score(

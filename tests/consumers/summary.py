@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 _FOLDERS = tuple(
-    str(Path(__file__).parents[1] / name) for name in ("archives", "consumers", "serving")
+    str(Path(__file__).parents[1] / name)
+    for name in ("archives", "consumers", "scoring", "serving")
 )
 _SAID = pytest.StashKey[bool]()
 

@@ -65,7 +65,7 @@ def _third_parties(*folders: str) -> dict[str, str]:
 
 
 def test_packages_import_only_what_is_declared() -> None:
-    declared = _names(PROJECT["dependencies"]) | _names(["jax2tf-bridge[all,tensorflow]"])
+    declared = _names(PROJECT["dependencies"]) | _names(["jax2tf-bridge[all,beam,tensorflow]"])
     for name, place in _third_parties("jax2tf_bridge", "shape_poly").items():
         assert name in declared, f"{place}: {name} is not in pyproject.toml"
 
@@ -79,7 +79,7 @@ def test_what_is_declared_is_imported() -> None:
 def test_tests_import_only_what_the_test_extra_brings() -> None:
     declared = _names(PROJECT["dependencies"]) | _names(["jax2tf-bridge[all,tensorflow,test]"])
     # The environments that tests/consumers and tests/serving make have these.
-    declared |= {"ai_edge_litert", "onnxruntime", "openvino", "tf2onnx"}
+    declared |= {"ai_edge_litert", "onnxruntime", "openvino", "pyarrow", "tf2onnx"}
     for name, place in _third_parties("tests").items():
         assert name in declared, f"{place}: {name} is not in the extra 'test'"
 
@@ -108,6 +108,7 @@ def test_extras_are_the_documented_ones() -> None:
     assert set(EXTRAS) == {
         *(
             "all",
+            "beam",
             "crc32c",
             "demo",
             "dev",

@@ -2,20 +2,27 @@
 
     python -m tests.scoring.run_program PROGRAM [ID]
 
-It runs in an environment with the engine. The file `died` in the working directory says that it
-happened.
+It runs in an environment with the engines, in a folder with `x.npy`, and writes the scores of a
+table to `scores.json`. The file `died` says that a process died.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+
 import jax2tf_bridge
 from jax2tf_bridge.scoring import RowScorer
+
+TABLE, DIED = Path("table.parquet"), Path("died")
 
 
 class MortalScorer(RowScorer):
@@ -23,32 +30,48 @@ class MortalScorer(RowScorer):
 
     def score(self, rows: Any, **options: Any) -> Any:
         results = super().score(rows, **options)
-        self._die_of([row["id"] for row in rows])
+        _die_once([row["id"] for row in rows])
         return results
 
     def score_columns(self, columns: Any, **options: Any) -> Any:
         results = super().score_columns(columns, **options)
-        self._die_of(list(columns["id"]))
+        _die_once(columns["id"])
         return results
 
-    def _die_of(self, ids: list[Any]) -> None:
-        deadly = os.environ.get("DEADLY_ROW")
-        if deadly is None or deadly not in map(str, ids):
-            return
+
+def _die_once(ids: Any) -> None:
+    if os.environ["DEADLY_ROW"] in map(str, ids):
         try:
-            with open(os.environ["DIED"], "x") as file:
-                file.write(str(os.getpid()))
+            Path(os.environ["DIED"]).touch(exist_ok=False)
         except FileExistsError:
             return
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-if __name__ == "__main__":
-    program = Path(sys.argv[1])
-    if len(sys.argv) > 2:
-        os.environ["DEADLY_ROW"], os.environ["DIED"] = sys.argv[2], str(Path("died").absolute())
-        from tests.scoring.run_program import MortalScorer as Importable
+def _write_table() -> None:
+    x = np.load("x.npy")
+    columns = {"id": np.arange(len(x)), "x": pa.array(list(x), pa.list_(pa.float32()))}
+    parquet.write_table(pa.table(columns), TABLE, row_group_size=100)
 
-        jax2tf_bridge.RowScorer = Importable
-    # In this module, so that engines pickle its functions by value, as in a script.
-    exec(compile(program.read_text(), str(program), "exec"), globals())
+
+def _collect_scores() -> None:
+    """Writes the rows of all files, also those that are there twice."""
+    folders = [folder for folder in Path().glob("*-scores") if folder.is_dir()]
+    rows = [row for folder in folders for row in parquet.read_table(folder).to_pylist()]
+    Path("scores.json").write_text(json.dumps(rows))
+
+
+if __name__ == "__main__":
+    program, *deadly = sys.argv[1:]
+    if deadly:
+        os.environ["DEADLY_ROW"], os.environ["DIED"] = deadly[0], str(DIED.absolute())
+        # Imported again, since the engines send its name, and this module is __main__ here.
+        from tests.scoring import run_program
+
+        jax2tf_bridge.RowScorer = run_program.MortalScorer  # type: ignore[misc]
+        jax2tf_bridge.scoring.RowScorer = run_program.MortalScorer  # type: ignore[misc]
+    if not TABLE.exists():
+        _write_table()
+    # In this module, so that the engines send its functions as those of a script.
+    exec(compile(Path(program).read_text(), program, "exec"), globals())
+    _collect_scores()
