@@ -30,6 +30,7 @@ BENCHMARKS: Mapping[str, Sequence[str]] = {
     "second_process": ("second_process",),
     "cold_start": ("cold_start",),
     "export_many": ("export_many",),
+    "many_rows": ("many_rows",),
     "models": ("models",),
 }
 """Module and options of each benchmark, by its name on the command line."""

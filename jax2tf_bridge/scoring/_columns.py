@@ -72,15 +72,14 @@ def read_column(
     """
     if not isinstance(values, np.ndarray | list | tuple):
         values = np.asarray(values)  # Series
-    if isinstance(values, np.ndarray) and (
-        values.dtype == dtype or (dtype.kind == "O" and values.dtype.kind in "SU")
-    ):
-        if dtype.kind != "O" or rank == 0:
-            return Column(
-                _check_strings(name, values, describe_row) if dtype.kind == "O" else values
-            )
-    elif isinstance(values, np.ndarray) and values.dtype.kind != "O":
-        raise _make_dtype_error(f"Column {name}", name, dtype, values.dtype)
+    if isinstance(values, np.ndarray):
+        if dtype.kind == "O" and values.dtype.kind in "OSU":
+            if rank == 0:
+                return Column(_check_strings(name, values, describe_row))
+        elif values.dtype == dtype:
+            return Column(values)
+        elif values.dtype.kind != "O":
+            raise _make_dtype_error(f"Column {name}", name, dtype, values.dtype)
     cells = [_read_cell(name, value, dtype, row, describe_row) for row, value in enumerate(values)]
     shapes = {cell.shape for cell in cells}
     if len(shapes) == 1:
@@ -127,12 +126,9 @@ def _check_strings(name: str, array: Array, describe_row: DescribeRow) -> Array:
     for row, value in enumerate(array if array.ndim else [array.item()]):
         for text in value.flat if isinstance(value, np.ndarray) else [value]:
             if not isinstance(text, str | bytes):
-                raise _make_dtype_error(
-                    f"{describe_row(row)}, input {name}",
-                    name,
-                    array.dtype if array.dtype.kind == "O" else np.dtype(object),
-                    "None" if text is None else type(text).__name__,
-                )
+                kind = "None" if text is None else type(text).__name__
+                subject = f"{describe_row(row)}, input {name}"
+                raise _make_dtype_error(subject, name, np.dtype(object), kind)
     return array
 
 

@@ -83,8 +83,8 @@ class RowPlan:
         for value, shape in zip(self.inputs, shapes, strict=True):
             if not _fits(value.shape, shape, values):
                 raise ShapeError(self._describe_misfit(value, shape, values))
-        targets = {v: _find_bucket(self.buckets[v], size) for v, size in values.items()
-                   if v in self.buckets}  # fmt: skip
+        bucketed = values.keys() & self.buckets.keys()
+        targets = {v: _find_bucket(self.buckets[v], values[v]) for v in bucketed}
         if targets.items() <= values.items():
             return RowSizes(tuple(shapes), {})
         padded = {**values, **targets}
@@ -160,9 +160,10 @@ def make_plan(path: str, served: ServedSignature) -> RowPlan:
     outputs: dict[str, RowShape] = dict.fromkeys(served.outputs)
     if bucketing is None:
         return RowPlan(name, _make_inputs(served, rows, {}), shared, outputs)
-    own = bucketing if served.is_preprocessed else replace(
-        bucketing, inputs={n: a for n, a in bucketing.inputs.items() if n not in shared}
-    )  # fmt: skip
+    own = bucketing
+    if not served.is_preprocessed:
+        inputs = {n: aval for n, aval in bucketing.inputs.items() if n not in shared}
+        own = replace(bucketing, inputs=inputs)
     obstacle = find_obstacle(own)
     if obstacle is not None:
         raise ShapeError(

@@ -210,7 +210,7 @@ class RowScorer:
         def describe_row(row: int) -> str:
             if not has_key:
                 return f"Row {row}"
-            return f"Row {row} ({self.key}={np.asarray(columns[self.key])[row].item()!r})"
+            return f"Row {row} ({self.key}={np.asarray(columns[self.key])[row:][:1].tolist()[0]!r})"
 
         values = [columns[name] for name in names]
         return self._score(model, values, counts[names[0]], describe_row, shared_inputs)

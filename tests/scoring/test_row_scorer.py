@@ -1,5 +1,6 @@
 """RowScorer: each row has the score that the signature has for it alone."""
 
+import importlib.util
 import pickle
 import re
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge import BridgeError, RowScorer
-from jax2tf_bridge.errors import DTypeError, ShapeError, StructureError
+from jax2tf_bridge.errors import DTypeError, MissingDependencyError, ShapeError, StructureError
 from tests.scoring.models import save_models
 
 RNG = np.random.default_rng(0)
@@ -135,6 +136,17 @@ def test_another_model_at_the_same_path_is_loaded(folder: Path, tmp_path: Path) 
         assert RowScorer(path).load()._model is not first._model
     finally:
         path.rename(folder / "plain")
+
+
+def test_without_beam_the_error_names_the_extra() -> None:
+    if importlib.util.find_spec("apache_beam") is not None:
+        pytest.skip("Apache Beam is installed here")
+    message = (
+        "A model handler for RunInference needs Apache Beam, which is not installed here. Install "
+        "it with: pip install 'jax2tf-bridge[beam]'"
+    )
+    with pytest.raises(MissingDependencyError, match=f"^{re.escape(message)}$"):
+        importlib.import_module("jax2tf_bridge.beam")
 
 
 TEXT_ERRORS = [
