@@ -162,8 +162,8 @@ def make_plan(path: str, served: ServedSignature) -> RowPlan:
         return RowPlan(name, _make_inputs(served, rows, {}), shared, outputs)
     own = bucketing
     if not served.is_preprocessed:
-        inputs = {n: aval for n, aval in bucketing.inputs.items() if n not in shared}
-        own = replace(bucketing, inputs=inputs)
+        own_inputs = {n: aval for n, aval in bucketing.inputs.items() if n not in shared}
+        own = replace(bucketing, inputs=own_inputs)
     obstacle = find_obstacle(own)
     if obstacle is not None:
         raise ShapeError(

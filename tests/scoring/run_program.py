@@ -72,6 +72,11 @@ if __name__ == "__main__":
         jax2tf_bridge.scoring.RowScorer = run_program.MortalScorer  # type: ignore[misc]
     if not TABLE.exists():
         _write_table()
+    if Path(program).name == "on_ray.py":
+        import ray
+
+        # As ray.data would, without the dashboard's processes.
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     # In this module, so that the engines send its functions as those of a script.
     exec(compile(Path(program).read_text(), program, "exec"), globals())
     _collect_scores()

@@ -77,6 +77,8 @@ def run(
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "RAY_AUTH_MODE": "disabled",
         "RAY_USAGE_STATS_ENABLED": "0",
+        # Reads the table in a task, and not by actors, each of which is a process.
+        "RAY_DATA_USE_DATASOURCE_V2": "0",
     }
     return subprocess.run(
         [str(python), "-m", "tests.scoring.run_program", program, deadly],
