@@ -1,7 +1,8 @@
 """Rows per second of RowScorer, against a loop over batches, with one and two workers.
 
 Each contestant runs in processes of its own, with one TensorFlow thread each, which begin together
-after they have loaded the model. Compilations count.
+after they have loaded the model. Compilations count. Ratios are those of CPU time, of the worker
+that has most to do: so long it takes on cores that are free.
 """
 
 from __future__ import annotations
@@ -106,21 +107,23 @@ def work(who: str, model: str, folder: Path, count: int, seed: int) -> None:
         scorer = RowScorer(folder / f"{model}-buckets").load()
     print("ready", flush=True)
     sys.stdin.readline()
-    total, seconds, peaks = 0.0, 0.0, []
+    total, seconds, cpu, peaks = 0.0, 0.0, 0.0, []
     for chunk in _make_chunks(model, count, seed):
-        start = time.perf_counter()
+        start, cpu_start = time.perf_counter(), time.process_time()
         if who == _LOOP:
             total += _run_loop(signature, chunk)
         else:
             total += float(scorer.score_columns(chunk)["output_0"][:, 0].sum())
         seconds += time.perf_counter() - start
+        cpu += time.process_time() - cpu_start
         peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     early = peaks[len(peaks) // 10]
-    print(json.dumps({"seconds": seconds, "total": total, "early": early, "peak": peaks[-1]}))
+    result = {"seconds": seconds, "cpu": cpu, "total": total, "early": early, "peak": peaks[-1]}
+    print(json.dumps(result))
 
 
 def _measure_once(who: str, model: str, folder: Path, count: int) -> dict[str, float]:
-    """Runs the workers of a contestant; returns the rows per second, and memory in KiB."""
+    """Runs the workers of a contestant; returns the times of the slowest, and memory in KiB."""
     workers = _WORKERS[who]
     command = [sys.executable, "-m", "benchmarks.many_rows", "--work", who, model, str(folder)]
     processes = [
@@ -147,8 +150,8 @@ def _measure_once(who: str, model: str, folder: Path, count: int) -> dict[str, f
         process.stdin.write("\n")
         process.stdin.flush()
     results = [json.loads(process.communicate()[0]) for process in processes]
-    slowest = max(result["seconds"] for result in results)
-    return {**results[0], "rate": count // workers * workers / slowest}
+    slowest = {name: max(result[name] for result in results) for name in ("seconds", "cpu")}
+    return {**results[0], **slowest}
 
 
 def main(options: argparse.Namespace) -> None:
@@ -165,21 +168,24 @@ def _report_rates(options: argparse.Namespace, folder: Path) -> None:
     for model, default in _DEFAULT_ROWS.items():
         count = max(_CHUNK, int(default * options.scale))
         times: dict[str, list[float]] = {who: [] for who in _WORKERS}
+        rates: dict[str, list[float]] = {who: [] for who in _WORKERS}
         for turn in range(options.rounds):
             _measure.print_progress(f"{model}, round {turn + 1}")
             results = {who: _measure_once(who, model, folder, count) for who in _WORKERS}
             np.testing.assert_allclose(results[_ONE]["total"], results[_LOOP]["total"], rtol=1e-4)
             for who, result in results.items():
-                times[who].append(1 / result["rate"])
+                times[who].append(result["cpu"])
+                rates[who].append(count / result["seconds"])
         for who in _WORKERS:
-            spread = _measure.Spread.of([1 / each for each in times[who]])
+            rate, cpu = _measure.Spread.of(rates[who]), _measure.Spread.of(times[who])
             to_loop = _measure.compute_ratios(times, who, _LOOP)
             to_one = _measure.compute_ratios(times, who, _ONE)
             rows.append(
                 [
                     f"{count:,} rows of {model}",
                     who,
-                    f"{spread.median:,.0f}",
+                    f"{rate.median:,.0f}",
+                    f"{count / cpu.median:,.0f}",
                     to_loop.ratio_text(),
                     to_one.ratio_text(),
                 ]
@@ -189,14 +195,15 @@ def _report_rates(options: argparse.Namespace, folder: Path) -> None:
                     "model": model,
                     "who": who,
                     "rows": count,
-                    "rows per second": spread,
+                    "rows per second": rate,
+                    "CPU seconds": cpu,
                     "to the loop": to_loop,
                     "to one worker": to_one,
                 }
             )
     _measure.report(
         "Many rows",
-        ["rows", "who", "rows per second", "time to the loop", "time to one worker"],
+        ["rows", "who", "rows/s", "rows/s on free cores", "time to the loop", "to one worker"],
         rows,
         measured,
         json_path=options.json,

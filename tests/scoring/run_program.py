@@ -58,7 +58,7 @@ def _collect_scores() -> None:
     """Writes the rows of all files, also those that are there twice."""
     folders = [folder for folder in Path().glob("*-scores") if folder.is_dir()]
     rows = [row for folder in folders for row in parquet.read_table(folder).to_pylist()]
-    Path("scores.json").write_text(json.dumps(rows))
+    Path("scores.json").write_text(json.dumps(rows, default=lambda array: array.tolist()))
 
 
 if __name__ == "__main__":
