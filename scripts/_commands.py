@@ -9,12 +9,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from _build import PACKAGES, build as build_distributions
 from _coverage import coverage_table
 from _docs import build_site, check_site, serve_site
 from _docs_pages import SiteError
@@ -36,7 +36,6 @@ from _env import (
 )
 from _times import BUDGETS, Clock, TestTime, over_limit, read_test_times, table
 
-PACKAGES = ("jax2tf_bridge", "shape_poly")
 # The oldest JAX that is supported: those before it compare products of sizes in reshapes. With the
 # oldest TensorFlow that can run all of the fast tests: sharded modules need 2.20 (calling
 # convention 10), 4-bit integers 2.19. tests/consumers goes back to 2.15.
@@ -52,6 +51,8 @@ OLDEST_PINS = (
     "tqdm==4.66.0",
     f"{TENSORFLOW}==2.20.0",
 )
+# Folder of the wheel and the source archive.
+DISTRIBUTIONS = ROOT / "dist"
 # Those that need neither JAX nor TensorFlow first: they are quicker to answer, by themselves.
 _PARTS = ("--pure", "--not-pure")
 # On the newest and the oldest pair each test function runs with a part of its parameters. The pure
@@ -238,31 +239,6 @@ def _tests_alone() -> Iterator[Path]:
         yield Path(name)
 
 
-def _build_wheel(environment: Environment) -> Path:
-    """Builds the wheel into dist/ and checks that it holds the packages and nothing else."""
-    say("building the wheel")
-    folder = ROOT / "dist"
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.rmtree(ROOT / ".build", ignore_errors=True)  # setuptools would keep deleted modules
-    command = [environment.python, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(folder)]
-    subprocess.run([*command, str(ROOT)], check=True, env=process_environment())
-    (wheel,) = folder.glob("jax2tf_bridge-*.whl")
-    names = set(zipfile.ZipFile(wheel).namelist())
-    on_disk = {
-        path.relative_to(ROOT).as_posix()
-        for package in PACKAGES
-        for path in (ROOT / package).rglob("*")
-        if path.suffix in (".py", ".pyi", ".fbs") or path.name == "py.typed"
-    }
-    metadata = {name for name in names if name.split("/")[0].endswith(".dist-info")}
-    if names - metadata != on_disk:
-        sys.exit(f"error: {wheel.name}: wrong contents: {sorted((names - metadata) ^ on_disk)}")
-    if not any(name.endswith("/licenses/LICENSE") for name in metadata):
-        sys.exit(f"error: {wheel.name}: no LICENSE in it")
-    say(f"built dist/{wheel.name}: {len(names)} files")
-    return wheel
-
-
 def _newest_python(steps: Steps) -> Python:
     newest = find_pythons()[-1]
     if newest.minor == OLDEST_PYTHON:
@@ -271,6 +247,11 @@ def _newest_python(steps: Steps) -> Python:
             f"was NOT tested, only the last one for {newest}"
         )
     return newest
+
+
+def build(options: argparse.Namespace, rest: list[str]) -> None:
+    """Builds the wheel and the source archive into dist/, twice, and compares their bytes."""
+    build_distributions(DISTRIBUTIONS, fresh=options.fresh)
 
 
 def test(options: argparse.Namespace, rest: list[str]) -> None:
@@ -309,9 +290,7 @@ def wheel(options: argparse.Namespace, rest: list[str]) -> None:
     Each test runs with every fifth set of its parameters; `scripts/slow --all` runs all of them.
     """
     steps = Steps("wheel")
-    environment = development(main_python())
-    environment.ensure(fresh=options.fresh)
-    newest = released("newest", _newest_python(steps), _build_wheel(environment))
+    newest = released("newest", _newest_python(steps), build_distributions(DISTRIBUTIONS))
     newest.ensure(fresh=options.fresh)
     _against_wheel(steps, "newest wheel", newest, FAST, rest, _PARTS_ON_NEWEST)
     steps.finish([newest])
@@ -334,7 +313,7 @@ def slow(options: argparse.Namespace, rest: list[str]) -> None:
     expression = "" if options.all else SLOW
     # Installing waits for the network and the disk, so it takes little from the tests beside it.
     with ThreadPoolExecutor(1) as background:
-        making = background.submit(_released_pairs, options, environment, newest_python)
+        making = background.submit(_released_pairs, options, newest_python)
         steps.pytest(title, environment, ["-m", expression, *rest])
         pairs = making.result()
     fast_ones = "not slow" if options.all else FAST
@@ -347,11 +326,9 @@ def slow(options: argparse.Namespace, rest: list[str]) -> None:
     steps.finish([environment, *pairs])
 
 
-def _released_pairs(
-    options: argparse.Namespace, environment: Environment, newest_python: Python
-) -> list[Environment]:
+def _released_pairs(options: argparse.Namespace, newest_python: Python) -> list[Environment]:
     """Builds the wheel, and makes the environments that scripts/slow runs the fast tests in."""
-    built = _build_wheel(environment)
+    built = build_distributions(DISTRIBUTIONS)
     pairs = [released("newest", newest_python, built)] if options.all else []
     oldest_python = find_pythons()[0]
     if oldest_python.minor <= (3, 12):
@@ -420,7 +397,7 @@ def docs(options: argparse.Namespace, rest: list[str]) -> None:
 
 COMMANDS = {
     command.__name__: command
-    for command in (demo, docs, format, lint, slow, test, typecheck, wheel)
+    for command in (build, demo, docs, format, lint, slow, test, typecheck, wheel)
 }
 
 

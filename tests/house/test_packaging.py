@@ -1,5 +1,6 @@
 """Checks the distribution: it declares what the code imports, and where it is from."""
 
+import json
 import re
 import sys
 import tomllib
@@ -11,6 +12,7 @@ import pytest
 import jax2tf_bridge
 from scripts._env import NEWEST_PYTHON, OLDEST_PYTHON, find_pythons
 from tests.house.imports import ROOT, python_files, read_file
+from tests.house.snippets import snippets
 
 pytestmark = pytest.mark.checkout
 
@@ -27,6 +29,14 @@ DISTRIBUTIONS = {
     "ml_dtypes": "ml-dtypes",
     "z3": "z3-solver",
 }
+# conda-forge's names of Python packages, where they differ from PyPI's.
+ON_CONDA_FORGE = {
+    "flatbuffers": "python-flatbuffers",
+    "ml-dtypes": "ml_dtypes",
+    "msgpack": "msgpack-python",
+}
+NEWEST_WITH_RELEASE_CANDIDATES = (3, 14)
+"""The newest Python that the tests ran on, with release candidates of the dependencies."""
 # These come with what is declared, by the contract between the packages.
 BROUGHT_ALONG = {
     "jaxlib": "jax",
@@ -126,10 +136,12 @@ def test_extras_are_the_documented_ones() -> None:
 
 
 def test_pythons_of_the_scripts_are_those_of_the_distribution() -> None:
-    oldest, newest = OLDEST_PYTHON[1], NEWEST_PYTHON[1]
+    oldest, newest = OLDEST_PYTHON[1], NEWEST_WITH_RELEASE_CANDIDATES[1]
     assert PROJECT["requires-python"] == f">=3.{oldest},<3.{newest + 1}"
     minors = [f"Programming Language :: Python :: 3.{n}" for n in range(oldest, newest + 1)]
-    assert [c for c in PROJECT["classifiers"] if ":: Python ::" in c] == minors
+    assert [c for c in PROJECT["classifiers"] if ":: Python :: 3." in c] == minors
+    assert NEWEST_PYTHON <= NEWEST_WITH_RELEASE_CANDIDATES
+    assert f"3.{oldest} to 3.{newest}" in (ROOT / "README.md").read_text()
 
 
 def test_oldest_that_is_tested_is_the_oldest_that_is_allowed() -> None:
@@ -151,15 +163,57 @@ def test_version_is_the_installed_one_and_in_the_changelog() -> None:
     installed = {found.version for found in metadata.distributions(name=PROJECT["name"])}
     assert installed <= {jax2tf_bridge.__version__}
     headings = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert headings[0] == "Unreleased"
-    released = [heading for heading in headings if heading != "Unreleased"]
-    assert released == sorted(released, reverse=True)
-    assert released[:1] in ([], [jax2tf_bridge.__version__])
+    assert headings[:2] == ["Unreleased", jax2tf_bridge.__version__]
 
 
-@pytest.mark.parametrize(
-    "name", ["demo", "docs", "format", "lint", "slow", "test", "typecheck", "wheel"]
-)
+def test_files_beside_the_code_have_its_version() -> None:
+    version, name = jax2tf_bridge.__version__, PROJECT["name"]
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    (date,) = re.findall(rf"^## \[{re.escape(version)}\] - (\S+)$", changelog, re.MULTILINE)
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {version}\ndate-released: {date}\nlicense: Apache-2.0\n" in citation
+    assert f'version = "{version}",\n)' in (ROOT / "MODULE.bazel").read_text()
+    recipe = (ROOT / "packaging" / "conda" / "recipe.yaml").read_text()
+    assert f"\n  version: {version}\n" in recipe
+    sbom = json.loads((ROOT / "packaging" / "jax2tf-bridge.cdx.json").read_text())
+    component = sbom["metadata"]["component"]
+    assert (component["name"], component["version"]) == (name, version)
+    assert component["purl"] == component["bom-ref"] == f"pkg:pypi/{name}@{version}"
+    assert component["licenses"] == [{"license": {"id": PROJECT["license"]}}]
+
+
+def test_conda_recipe_has_the_dependencies() -> None:
+    recipe = (ROOT / "packaging" / "conda" / "recipe.yaml").read_text()
+    run = re.search(r"^  run:\n((?:    .*\n)+)", recipe, re.MULTILINE)
+    assert run is not None
+    listed = [line.removeprefix("    - ").replace(" ", "") for line in run[1].splitlines()]
+    expected = {"python>=${{python_min}}"}
+    for name, version in (requirement.split(">=") for requirement in PROJECT["dependencies"]):
+        expected.add(f"{ON_CONDA_FORGE.get(name, name)}>={version}")
+    assert set(listed) == expected
+
+
+def test_links_of_the_readme_lead_somewhere_on_pypi() -> None:
+    readme = (ROOT / "README.md").read_text()
+    shown = readme
+    hook = SETTINGS["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]
+    for substitution in hook["substitutions"]:
+        shown = re.sub(substitution["pattern"], substitution["replacement"], shown)
+    assert [s.text for s in snippets(shown)] == [s.text for s in snippets(readme)]
+    prose = re.sub(r"```.*?```", "", shown, flags=re.DOTALL)
+    links = re.findall(r"\]\(([^)\s]+)\)|(?:src|srcset)=\"([^\"]+)\"", prose)
+    assert len(links) > 20
+    for target in map("".join, links):
+        assert target.startswith(("https://", "#")), target
+
+
+def test_workflows_pin_their_actions() -> None:
+    for path in (ROOT / ".github" / "workflows").glob("*.yml"):
+        for action in re.findall(r"uses: (.*)", path.read_text()):
+            assert re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v[\d.]+", action), f"{path.name}: {action}"
+
+
+@pytest.mark.parametrize("name", [p.stem for p in ROOT.glob("scripts/[a-z]*") if not p.suffix])
 def test_script_is_executable_python(name: str) -> None:
     path = ROOT / "scripts" / name
     assert path.stat().st_mode & 0o111, f"chmod +x scripts/{name}"
