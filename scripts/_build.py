@@ -53,11 +53,10 @@ def _environment() -> Environment:
 
 def _run(environment: Environment, sources: Path, folder: Path) -> None:
     """Builds the source archive, and the wheel from it."""
-    command = [environment.python, "-m", "build", "--no-isolation", "--quiet"]
+    command = [environment.python, "-m", "build", "--no-isolation"]
     subprocess.run(
         [*command, "--outdir", str(folder), str(sources)],
         check=True,
-        stdout=subprocess.DEVNULL,
         env=process_environment({"SOURCE_DATE_EPOCH": _time_of_commit()}),
     )
 

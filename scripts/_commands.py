@@ -14,7 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from _build import PACKAGES, build as build_distributions
+from _build import PACKAGES
+from _build import build as build_distributions
 from _coverage import coverage_table
 from _docs import build_site, check_site, serve_site
 from _docs_pages import SiteError
@@ -29,6 +30,7 @@ from _env import (
     development,
     documentation,
     find_pythons,
+    installed,
     main_python,
     process_environment,
     released,
@@ -223,6 +225,13 @@ def _against_wheel(
             steps.pytest(f"{title} {part}", environment, [*chosen, *words], cwd=folder)
 
 
+def _follow_readme(steps: Steps, environment: Environment, *, fresh: bool) -> None:
+    environment.ensure(fresh=fresh)
+    command = [environment.python, "-m", "tests.house.pages", str(ROOT / "README.md")]
+    with _tests_alone() as folder:
+        steps.run("README, from top to bottom", command, cwd=folder)
+
+
 @contextlib.contextmanager
 def _tests_alone() -> Iterator[Path]:
     """A copy of the checkout without the packages, so that the wheel is what the tests import."""
@@ -285,12 +294,17 @@ def _measure_coverage(steps: Steps, environment: Environment, rest: Sequence[str
 
 
 def wheel(options: argparse.Namespace, rest: list[str]) -> None:
-    """Builds the wheel and runs fast tests against it, on the newest Python found.
+    """Builds the wheel, follows the README with it, and runs fast tests on the newest Python found.
 
-    Each test runs with every fifth set of its parameters; `scripts/slow --all` runs all of them.
+    The README's environment has the wheel, JAX and TensorFlow, and nothing else. Each test runs
+    with every fifth set of its parameters; `scripts/slow --all` runs all of them.
     """
     steps = Steps("wheel")
-    newest = released("newest", _newest_python(steps), build_distributions(DISTRIBUTIONS))
+    python = _newest_python(steps)
+    built = build_distributions(DISTRIBUTIONS)
+    if not rest:
+        _follow_readme(steps, installed(python, built), fresh=options.fresh)
+    newest = released("newest", python, built)
     newest.ensure(fresh=options.fresh)
     _against_wheel(steps, "newest wheel", newest, FAST, rest, _PARTS_ON_NEWEST)
     steps.finish([newest])

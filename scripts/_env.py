@@ -356,3 +356,10 @@ def released(name: str, python: Python, wheel: Path, *pins: str) -> Environment:
     return Environment(
         name, folder, python, ("{project}[" + extras + "]", *pins), project=str(wheel)
     )
+
+
+def installed(python: Python, wheel: Path) -> Environment:
+    """Describes an environment with what the README installs: the wheel, JAX and TensorFlow."""
+    folder = ".venvs/installed-{}.{}".format(*python.minor)
+    requirement = "{project}[jax," + TENSORFLOW + "]"
+    return Environment("installed", folder, python, (requirement,), project=str(wheel))

@@ -11,7 +11,7 @@ import sys
 import tomllib
 import types
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,6 +23,7 @@ import jax2tf_bridge
 import shape_poly
 from jax2tf_bridge import errors
 from tests.house.imports import ROOT
+from tests.house.pages import check_outputs, follow, run_python
 from tests.house.snippets import (
     FENCE,
     OTHER,
@@ -96,43 +97,45 @@ def test_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for name in changed:
         jax.config.update(name, settings[name])
     assert not changed
-    _check_outputs(page, printed)
-
-
-def _check_outputs(page: Path, printed: Mapping[int, Sequence[str]]) -> None:
-    """Raises unless each line of a page printed what the page says."""
-    for said in outputs(page.read_text()):
-        found = "".join(part for line in said.lines for part in printed.get(line, []))
-        assert said.fits(found), f"{page.name}, line {said.lines[0]} prints:\n{found}"
+    check_outputs(page, printed)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["README.md", *sorted(ALONE)])
+@pytest.mark.parametrize("name", sorted(ALONE))
 def test_python_runs_in_a_process_of_its_own(name: str, tmp_path: Path) -> None:
-    """Nothing that a page needs has been imported or set by another one."""
-    program = python_program((ROOT / name).read_text())
-    assert program
-    code = (
-        "import sys; path, text = sys.argv[1:]\n"
-        "def print(*values, print=print, **options):\n"
-        "    print('@@', sys._getframe(1).f_lineno, end=' @@ ')\n"
-        "    print(*values, **options)\n"
-        "exec(compile(text, path, 'exec'))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(ROOT / name), program],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(PACKAGES[0].parent)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    _, *parts = re.split(r"^@@ ([0-9]+) @@ ", done.stdout, flags=re.MULTILINE)
-    printed: dict[int, list[str]] = {}
-    for line, part in zip(parts[::2], parts[1::2], strict=True):
-        printed.setdefault(int(line), []).append(part)
-    _check_outputs(ROOT / name, printed)
+    """Nothing that a page needs has been imported or set by another one.
+
+    scripts/wheel does this with the README, in an environment that has only what it installs.
+    """
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGES[0].parent)}
+    run_python(ROOT / name, tmp_path, environment)
+
+
+FOLLOWED = """
+```python
+print(1 + 1)  # 2
+```
+```python title="answer.py"
+open("answer.txt", "w").write("42")
+```
+```bash
+scripts/test
+python answer.py
+```
+"""
+
+
+def test_a_page_is_followed_from_top_to_bottom(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(FOLLOWED)
+    follow(page, tmp_path)
+    assert (tmp_path / "answer.txt").read_text() == "42"
+    page.write_text(FOLLOWED.replace("# 2", "# 3"))
+    with pytest.raises(AssertionError, match=r"page\.md, line 3 prints:\n2"):
+        follow(page, tmp_path)
+    page.write_text(FOLLOWED.replace("python answer.py", "python missing.py"))
+    with pytest.raises(subprocess.CalledProcessError):
+        follow(page, tmp_path)
 
 
 def _problem(command: str, files: Collection[str] = ()) -> str | None:
