@@ -59,7 +59,7 @@ DISTRIBUTIONS = ROOT / "dist"
 _PARTS = ("--pure", "--not-pure")
 # On the newest and the oldest pair each test function runs with a part of its parameters. The pure
 # ones would be on the oldest what scripts/test runs: the same Python and the same NumPy.
-_PARTS_ON_NEWEST = ("--pure", "--not-pure --every 5 --offset 1")
+_PARTS_ON_NEWEST = ("--pure --every 3 --offset 1", "--not-pure --every 5 --offset 1")
 _PARTS_ON_OLDEST = ("--not-pure --every 6",)
 DURATION_OF_ALL = "about two hours on two cores"
 # Laws are then tried on more examples: tests/sampling.py reads it.
@@ -297,7 +297,7 @@ def wheel(options: argparse.Namespace, rest: list[str]) -> None:
     """Builds the wheel, follows the README with it, and runs fast tests on the newest Python found.
 
     The README's environment has the wheel, JAX and TensorFlow, and nothing else. Each test runs
-    with every fifth set of its parameters; `scripts/slow --all` runs all of them.
+    with every third or fifth set of its parameters; `scripts/slow --all` runs all of them.
     """
     steps = Steps("wheel")
     python = _newest_python(steps)

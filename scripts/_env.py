@@ -20,8 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 OLDEST_PYTHON = (3, 11)
-# The newest that a final TensorFlow has wheels for. 3.14 joins with TensorFlow 2.22: tests/house
-# fails as soon as the constraint in pyproject.toml and the classifiers say otherwise.
+# The newest that a final TensorFlow has wheels for; pyproject.toml allows 3.14 as well.
 NEWEST_PYTHON = (3, 13)
 # TensorFlow's wheel without CUDA, where there is one.
 TENSORFLOW = "tensorflow" if sys.platform == "darwin" else "tensorflow-cpu"

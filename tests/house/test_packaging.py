@@ -173,9 +173,9 @@ def test_files_beside_the_code_have_its_version() -> None:
     citation = (ROOT / "CITATION.cff").read_text()
     assert f"\nversion: {version}\ndate-released: {date}\nlicense: Apache-2.0\n" in citation
     assert f'version = "{version}",\n)' in (ROOT / "MODULE.bazel").read_text()
-    recipe = (ROOT / "packaging" / "conda" / "recipe.yaml").read_text()
+    recipe = (ROOT / "release" / "conda" / "recipe.yaml").read_text()
     assert f"\n  version: {version}\n" in recipe
-    sbom = json.loads((ROOT / "packaging" / "jax2tf-bridge.cdx.json").read_text())
+    sbom = json.loads((ROOT / "release" / "jax2tf-bridge.cdx.json").read_text())
     component = sbom["metadata"]["component"]
     assert (component["name"], component["version"]) == (name, version)
     assert component["purl"] == component["bom-ref"] == f"pkg:pypi/{name}@{version}"
@@ -183,7 +183,7 @@ def test_files_beside_the_code_have_its_version() -> None:
 
 
 def test_conda_recipe_has_the_dependencies() -> None:
-    recipe = (ROOT / "packaging" / "conda" / "recipe.yaml").read_text()
+    recipe = (ROOT / "release" / "conda" / "recipe.yaml").read_text()
     run = re.search(r"^  run:\n((?:    .*\n)+)", recipe, re.MULTILINE)
     assert run is not None
     listed = [line.removeprefix("    - ").replace(" ", "") for line in run[1].splitlines()]
