@@ -53,7 +53,7 @@ def _environment() -> Environment:
 
 def _run(environment: Environment, sources: Path, folder: Path) -> None:
     """Builds the source archive, and the wheel from it."""
-    command = [environment.python, "-m", "build", "--no-isolation"]
+    command = [environment.python, "-m", "build", "--quiet", "--no-isolation"]
     subprocess.run(
         [*command, "--outdir", str(folder), str(sources)],
         check=True,

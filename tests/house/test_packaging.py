@@ -1,5 +1,6 @@
 """Checks the distribution: it declares what the code imports, and where it is from."""
 
+import ast
 import json
 import re
 import sys
@@ -193,12 +194,19 @@ def test_conda_recipe_has_the_dependencies() -> None:
     assert set(listed) == expected
 
 
+def _pypi_links() -> tuple[tuple[str, str], ...]:
+    """Reads the constant in setup.py, which only setuptools 77 and later can import."""
+    found = re.search(r"^PYPI_LINKS = (\(\n.*?^\))", (ROOT / "setup.py").read_text(), re.M | re.S)
+    assert found is not None
+    links: tuple[tuple[str, str], ...] = ast.literal_eval(found[1])
+    return links
+
+
 def test_links_of_the_readme_lead_somewhere_on_pypi() -> None:
     readme = (ROOT / "README.md").read_text()
     shown = readme
-    hook = SETTINGS["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]
-    for substitution in hook["substitutions"]:
-        shown = re.sub(substitution["pattern"], substitution["replacement"], shown)
+    for pattern, replacement in _pypi_links():
+        shown = re.sub(pattern, replacement, shown)
     assert [s.text for s in snippets(shown)] == [s.text for s in snippets(readme)]
     prose = re.sub(r"```.*?```", "", shown, flags=re.DOTALL)
     links = re.findall(r"\]\(([^)\s]+)\)|(?:src|srcset)=\"([^\"]+)\"", prose)
