@@ -11,6 +11,7 @@ from jax2tf_bridge.serve_checking.load import SERVER_VARIABLE as SERVER_VARIABLE
 from jax2tf_bridge.serve_checking.load import BatchCount, BucketLoad, LoadReport, measure_load
 from jax2tf_bridge.serve_checking.load import LoadOptions as LoadOptions
 from jax2tf_bridge.serve_checking.load import ServerCommand as ServerCommand
+from jax2tf_bridge.serve_checking.load import find_free_ports as find_free_ports
 from jax2tf_bridge.serve_checking.load import find_server as find_server
 from jax2tf_bridge.serve_checking.load import run_measure_load as run_measure_load
 from jax2tf_bridge.serve_checking.load import start_server as start_server

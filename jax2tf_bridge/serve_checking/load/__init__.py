@@ -12,5 +12,6 @@ from jax2tf_bridge.serve_checking.load._servers import SERVER_VARIABLE as SERVER
 from jax2tf_bridge.serve_checking.load._servers import BatchCount as BatchCount
 from jax2tf_bridge.serve_checking.load._servers import RunningServer as RunningServer
 from jax2tf_bridge.serve_checking.load._servers import ServerCommand as ServerCommand
+from jax2tf_bridge.serve_checking.load._servers import find_free_ports as find_free_ports
 from jax2tf_bridge.serve_checking.load._servers import find_server as find_server
 from jax2tf_bridge.serve_checking.load._servers import start_server as start_server
