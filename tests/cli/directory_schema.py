@@ -35,6 +35,7 @@ DIRECTORY_SCHEMA: dict[str, Any] = {
             "masks": [str],
             "pad_values": dict,
             "joins_requests": bool,
+            "updates": [str],
         }
     ],
     "methods": [_ENTRY],

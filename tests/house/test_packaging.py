@@ -221,7 +221,9 @@ def test_workflows_pin_their_actions() -> None:
             assert re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v[\d.]+", action), f"{path.name}: {action}"
 
 
-@pytest.mark.parametrize("name", [p.stem for p in ROOT.glob("scripts/[a-z]*") if not p.suffix])
+@pytest.mark.parametrize(
+    "name", [p.stem for p in ROOT.glob("scripts/[a-z]*") if p.is_file() and not p.suffix]
+)
 def test_script_is_executable_python(name: str) -> None:
     path = ROOT / "scripts" / name
     assert path.stat().st_mode & 0o111, f"chmod +x scripts/{name}"

@@ -181,14 +181,14 @@ TEXT_ERRORS = [
     (
         {"ids": [1, 2, 3], "attention_mask": [1, 1]},
         ShapeError,
-        "Row 1 (id='b'), input ids: expected shape (n,) with n = 2, got (3,). Correct the row, or "
-        "leave it out.",
+        "Row 1 (id='b'), input attention_mask: expected shape (n,) with n = 3, got (2,). Correct "
+        "the row, or leave it out.",
     ),
     (
         {"ids": [[1, 2]], "attention_mask": [[1, 1]]},
         ShapeError,
-        "Row 1 (id='b'), input attention_mask: expected shape (n,), got (1, 2). Pass each row "
-        "without its dimension of rows.",
+        "Row 1 (id='b'), input ids: expected shape (n,), got (1, 2). Pass each row without its "
+        "dimension of rows.",
     ),
 ]
 
@@ -212,14 +212,14 @@ COLUMN_ERRORS = [
     (
         {"ids": [[1], [2]], "attention_mask": [[1]]},
         StructureError,
-        "The columns have different numbers of rows: attention_mask 1, ids 2. Pass a value for "
+        "The columns have different numbers of rows: ids 2, attention_mask 1. Pass a value for "
         "each row.",
     ),
     (
         {"id": ["a", "b"], "ids": [[1], [2, 3]], "attention_mask": [[1], [1]]},
         ShapeError,
-        "Row 1 (id='b'), input ids: expected shape (n,) with n = 1, got (2,). Correct the row, or "
-        "leave it out.",
+        "Row 1 (id='b'), input attention_mask: expected shape (n,) with n = 2, got (1,). Correct "
+        "the row, or leave it out.",
     ),
     (
         {"ids": np.ones((2, 3)), "attention_mask": np.ones((2, 3), np.int32)},
@@ -239,7 +239,7 @@ def test_wrong_columns_are_named(
 
 
 def test_a_row_that_is_no_mapping_is_named(text: RowScorer) -> None:
-    message = "Row 0: expected a mapping with attention_mask: int32[n], ids: int32[n], got int. "
+    message = "Row 0: expected a mapping with ids: int32[n], attention_mask: int32[n], got int. "
     with pytest.raises(StructureError, match=f"^{re.escape(message)}"):
         text.score([3])
 
