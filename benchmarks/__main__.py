@@ -32,6 +32,7 @@ BENCHMARKS: Mapping[str, Sequence[str]] = {
     "export_many": ("export_many",),
     "many_rows": ("many_rows",),
     "models": ("models",),
+    "training": ("training",),
 }
 """Module and options of each benchmark, by its name on the command line."""
 

@@ -32,7 +32,8 @@ def evaluate(folder: Path) -> None:
     names = json.loads((folder / "weights.json").read_text())
     with np.load(folder / "learned.npz") as learned:
         # The names are in the order of the leaves.
-        state = structure.unflatten(learned[name] for name in names)
+        leaves = [learned[name] for name in names]
+    state = jax.tree_util.tree_unflatten(structure, leaves)
     with np.load(folder / "handwriting.npz") as data:
         images, labels = data["test_images"], data["test_labels"]
     accuracy = model.measure_accuracy(state, images, labels)
