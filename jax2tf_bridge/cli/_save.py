@@ -266,7 +266,7 @@ def _publish(options: argparse.Namespace, console: Console) -> None:
             origin=Origin(note=options.note),
             label=options.label,
         )
-    _print_notes(published, console, dropped)
+    _print_notes(published, console, dropped, _describe_updates(published.result))
     if options.json:
         _print_save_notes(published.result, options, console)
         print_version(options.output, published)
@@ -355,6 +355,18 @@ def _describe_dropped_buckets(root: AnyPath, options: argparse.Namespace) -> str
     return (
         f"version {newest.name} has buckets, and this one has none: to keep them, add "
         f"{shlex.join(words)}"
+    )
+
+
+def _describe_updates(saved: SavedModel) -> str | None:
+    """Explains what signatures that change weights mean for a model with versions."""
+    names = [name for name, signature in saved.signatures.items() if signature.updates]
+    if not names:
+        return None
+    return (
+        f"{' and '.join(names)} change{'s' * (len(names) == 1)} weights of the server that "
+        "answers: other servers keep theirs, and a version begins with the weights that were "
+        "published"
     )
 
 

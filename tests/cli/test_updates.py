@@ -39,6 +39,11 @@ def test_signatures_that_change_weights(run: Run, ok: Ok) -> None:
     model = tf.saved_model.load("m/1")
     model.double(X)
     np.testing.assert_array_equal(model.predict(X), np.full((4, 2), 6.0))
+    ended = run("publish", *words, *names[:2], "-o", "served")
+    assert ended.err.startswith(
+        "jax2tf-bridge: note: double changes weights of the server that answers: other servers "
+        "keep theirs, and a version begins with the weights that were published\n"
+    )
     ok("litert", *words, *names[:2], "-o", "m.tflite")
     runner = interpreter(Path("m.tflite"))
     runner.get_signature_runner("double")(x=X)
