@@ -45,10 +45,11 @@ def test_a_test_over_the_limit_is_named(tmp_path: Path) -> None:
     ]
     path.write_text(json.dumps(rows))
     found = _times.read_test_times(path)
-    assert _times.over_limit(found) == [
-        "tests/a/test_x.py::test_dear[1] took 3.1 CPU seconds, more than 2% of the 100 that all "
-        "tests took"
-    ]
+    name = "tests/a/test_x.py::test_dear[1]"
+    assert _times.over_limit(found) == {
+        name: f"{name} took 3.1 CPU seconds, more than 2% of the 100 that all tests took"
+    }
+    assert _times.over_limit(found, [_times.TestTime(name, 1.5, 2.0)]) == {}
     lines = list(_times.table(found))
     assert lines[1].split() == ["100.0", "155.0", "52", "tests/a"]
     assert lines[3].endswith("test_dear[1]")
