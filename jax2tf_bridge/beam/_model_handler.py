@@ -56,7 +56,7 @@ class ModelHandler(base.ModelHandler[Any, base.PredictionResult, RowScorer]):  #
     ) -> None:
         super().__init__(**options)
         self._scorer = RowScorer(path, signature=signature, shared_inputs=shared_inputs, key=key)
-        most = _DEFAULT_BATCH_SIZE if max_batch_size is None else max_batch_size
+        most = max_batch_size or max(_DEFAULT_BATCH_SIZE, min_batch_size or 0)
         # Otherwise Beam tries numbers from 1 up, and takes compilations for the cost of a number.
         least = most if min_batch_size is None else min_batch_size
         self._batching = {"min_batch_size": least, "max_batch_size": most}

@@ -129,6 +129,12 @@ def _read_functions(options: argparse.Namespace) -> AnyPath | dict[str, Portable
                 f"{folders[0]} is a SavedModel, whose signatures already have names. Pass it "
                 "alone, without NAME="
             )
+        for name in ("updates_params", "weight_signatures"):
+            if getattr(options, name):
+                raise UsageError(
+                    f"--{name.replace('_', '-')}: {folders[0]} is a SavedModel, which has its own "
+                    "signatures. Remove the option"
+                )
         return folders[0]
     functions = {name: read_function(path) for name, path in map_signatures(files).items()}
     check_updates(options, functions)

@@ -127,7 +127,10 @@ def _suggest_path(name: str) -> str:
     path = Path(name)
     if not path.parent.is_dir():
         return ""
-    siblings = islice(path.parent.iterdir(), _MAX_SIBLINGS)
+    try:
+        siblings = list(islice(path.parent.iterdir(), _MAX_SIBLINGS))
+    except OSError:
+        return ""
     # Names with the same suffix are similar anyway.
     near = [path.parent / f.name for f in siblings if did_you_mean(path.stem, [f.stem])]
     return did_you_mean(str(path), map(str, near))

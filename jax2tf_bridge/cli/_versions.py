@@ -114,8 +114,10 @@ def _as_json(version: Version) -> dict[str, object]:
 
 def print_version(root: AnyPath, new: NewVersion[Any] | Published) -> None:
     """Prints a new version as JSON: as in `versions --json`, with what else changed."""
-    (version,) = (v for v in list_versions(root) if v.number == new.version)
-    print_json({**_as_json(version), "removed": list(new.removed), "notes": list(new.notes)})
+    version = next((v for v in list_versions(root) if v.number == new.version), None)
+    # Another publisher may have removed it meanwhile.
+    facts = {"number": new.version, "path": str(new.path)} if version is None else _as_json(version)
+    print_json({**facts, "removed": list(new.removed), "notes": list(new.notes)})
 
 
 def _add_rollback_options(parser: argparse.ArgumentParser) -> None:

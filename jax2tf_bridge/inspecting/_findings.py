@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypeVar
 
@@ -344,9 +344,7 @@ def _check_serving(contents: SavedModelContents) -> Iterator[Finding]:
         (finding, entry)
         for entry in contents.entries
         if entry.is_signature and entry.modules
-        for finding in _check_compilation(
-            contents, entry, bool(sidecar.get(entry.name, {}).get("buckets"))
-        )
+        for finding in _check_compilation(contents, entry, sidecar.get(entry.name, {}))
     )
     for finding, entries in by_finding.items():
         yield finding.of(entries)
@@ -371,13 +369,13 @@ class _SignatureFinding:
 
 
 def _check_compilation(
-    contents: SavedModelContents, entry: EntryPoint, has_buckets: bool
+    contents: SavedModelContents, entry: EntryPoint, known: Mapping[str, object]
 ) -> Iterator[_SignatureFinding]:
     open_inputs = [port.name for port in entry.inputs if _is_open(port.type)]
     requests = contents.warm_up.requests if contents.warm_up is not None else 0
     if not open_inputs:
         yield from _check_fixed_sizes(entry)
-        if not requests:
+        if not requests and not list_updates(known):
             yield _SignatureFinding(
                 "note",
                 "The first request to NAMES waits for the compiler.",
@@ -386,8 +384,9 @@ def _check_compilation(
             )
         return
     where = some([shorten_text(i, 100) for i in open_inputs])
-    if has_buckets:
-        if not requests:
+    changes_weights = bool(list_updates(known))
+    if known.get("buckets"):
+        if not requests and not changes_weights:
             yield _SignatureFinding(
                 "note",
                 "The first request to NAMES for each bucket waits for the compiler.",
@@ -405,7 +404,9 @@ def _check_compilation(
             "warning",
             f"NAMES ARE compiled anew for each size of {where}, in the middle of the first "
             "request that has it.",
-            f"{_BUCKETS} pads to few sizes, and writes warm-up requests for each.",
+            f"{_BUCKETS} pads to few sizes."
+            if changes_weights
+            else f"{_BUCKETS} pads to few sizes, and writes warm-up requests for each.",
         )
 
 

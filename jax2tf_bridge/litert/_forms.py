@@ -236,7 +236,7 @@ def _filter_gradient(node: Any, makers: Mapping[str, Any]) -> Kernel | None:
     maker = makers.get(node.input[1].partition(":")[0])
     if maker is None or maker.op != "Const" or padding == "EXPLICIT" or dilations - {1}:
         return None
-    if _dtype(node, "T") != tf.float32:
+    if _dtype(node, "T") != tf.float32 or _attribute(node, "data_format").s == b"NCHW":
         return None
     sizes = tf.make_ndarray(maker.attr["value"].tensor)[:2].tolist()
     return functools.partial(correlate, sizes=sizes, strides=strides[1:3], padding=padding)

@@ -25,6 +25,7 @@ from jax2tf_bridge.saved_model import (
 )
 from jax2tf_bridge.saving import (
     LITERT_VARIABLES,
+    WEIGHT_SIGNATURES,
     SaveOptions,
     Signature,
     WeightSignature,
@@ -132,6 +133,13 @@ def save_litert(
     if is_model and params is not None:
         raise SavingError(
             Message(Argument("params"), " are those of functions; a SavedModel has its own.")
+        )
+    if is_model and weight_signatures is not None:
+        raise SavingError(
+            Message(
+                Argument("weight_signatures"),
+                " are for functions; a SavedModel has its own signatures. Save it with them.",
+            )
         )
     with (
         reraise_interrupts() as check_interrupts,
@@ -267,6 +275,9 @@ def _copy_model(
     model = ConvertedModel.read(folder, changes_weights=bool(changes))
     answers: dict[str, Answers] = {}
     if verify:
-        inputs = {name: (Signature(None), each.inputs) for name, each in model.signatures.items()}
+        # Random weights come last: a step from them would say little.
+        others = [name for name in model.signatures if name not in WEIGHT_SIGNATURES]
+        order = [*others, *(name for name in WEIGHT_SIGNATURES if name in model.signatures)]
+        inputs = {name: (Signature(None), model.signatures[name].inputs) for name in order}
         answers = answers_of_tensorflow(source, inputs)
     return model, answers

@@ -424,7 +424,8 @@ def publish_version(
 
 def _remove_unused_programs(folder: VersionFolder) -> None:
     """Removes the compiled programs of versions that are gone, also of those removed by hand."""
-    with contextlib.suppress(OSError):
+    # With the lock no version appears between the listing and the removal.
+    with contextlib.suppress(OSError), folder.lock():
         if list_shared_names(folder.path):
             versions = chain.from_iterable(folder.directories().values())
             remove_unused_programs(folder.path, versions)

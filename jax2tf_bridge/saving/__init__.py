@@ -17,6 +17,7 @@ from jax2tf_bridge.saving._report import Published, SavedModel, SavedSignature
 from jax2tf_bridge.saving._save import LITERT_VARIABLES as LITERT_VARIABLES
 from jax2tf_bridge.saving._save import SaveOptions as SaveOptions
 from jax2tf_bridge.saving._save import save_functions as save_functions
+from jax2tf_bridge.saving._weight_signatures import WEIGHT_SIGNATURES as WEIGHT_SIGNATURES
 from jax2tf_bridge.saving._weight_signatures import WeightSignature as WeightSignature
 from jax2tf_bridge.saving.buckets import Oversize, choose_buckets
 from jax2tf_bridge.saving.serving import Batching, BatchingParameters, ServingInstructions

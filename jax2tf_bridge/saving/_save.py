@@ -62,12 +62,12 @@ from jax2tf_bridge.saving.serving import (
 from jax2tf_bridge.saving.signatures import (
     Endpoint,
     NamedPort,
-    NoLock,
     Sides,
     Signature,
     SignatureInputs,
     UpdateLock,
     WeightedFunction,
+    WeightLock,
     check_names,
     check_preprocess,
     check_size,
@@ -95,7 +95,8 @@ _EXAMPLE = Argument("example", Blank("{...}"), code="Signature(..., example={...
 
 
 LITERT_VARIABLES = {
-    "uint16": "int16",
+    "int16": "int32",
+    "uint16": "int32",
     "uint32": "int32",
     "uint64": "int64",
     "float16": "float32",
@@ -189,7 +190,7 @@ def save_functions(
             stored_as=LITERT_VARIABLES if is_updating and options.for_litert else {},
         )
         constants = ConstantVariables()
-        lock = UpdateLock() if is_updating and not options.for_litert else NoLock()
+        lock = UpdateLock() if is_updating and not options.for_litert else WeightLock()
         plain = [
             _make_endpoint(
                 name,
@@ -206,6 +207,7 @@ def save_functions(
         options.check([e.signature_inputs() for e in plain])
         check_size({e.name: _iterate_orders(e.portable, e.function.order) for e in plain})
         saved_weights = weights.weights()
+        _check_updated_paths(plain, saved_weights)
         extra = WeightSignatures.of(options.weight_signatures, plain, saved_weights, lock)
         variables = [
             *saved_weights,
@@ -307,7 +309,7 @@ def _make_endpoint(
     weights: Weights,
     constants: ConstantVariables,
     vjp_order: int | None,
-    lock: UpdateLock,
+    lock: WeightLock,
     has_params: bool,
 ) -> Endpoint:
     portable = as_portable_function(signature.function, f"The signature {name} of save")
@@ -336,6 +338,19 @@ def _make_endpoint(
     signature = replace(signature, takes_params=takes)
     weighted = WeightedFunction(name, signature, own, constants, order, lock)
     return Endpoint(name, signature, weighted)
+
+
+def _check_updated_paths(endpoints: Sequence[Endpoint], weights: Sequence[SavedVariable]) -> None:
+    """Raises if a function that changes weights has them in other containers than another one."""
+    known = {weight.leaf.path for weight in weights}
+    for endpoint in endpoints:
+        for path in endpoint.function.updated_paths.values():
+            if path not in known:
+                raise SavingError(
+                    f"The signature {endpoint.name} changes {path}, which another signature has at "
+                    "another path: the functions were exported with weights in different "
+                    "containers. Export all of them with the same."
+                )
 
 
 def _check_updates(name: str, portable: PortableFunction, *, takes: bool) -> None:

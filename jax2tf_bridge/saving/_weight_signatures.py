@@ -10,11 +10,11 @@ import tensorflow as tf
 
 from jax2tf_bridge._utils import did_you_mean
 from jax2tf_bridge.errors import Argument, Message, SavingError
-from jax2tf_bridge.saving.signatures import Endpoint, ServedArray, Sides, UpdateLock, valid_names
+from jax2tf_bridge.saving.signatures import Endpoint, ServedArray, Sides, WeightLock, valid_names
 from jax2tf_bridge.saving.weights import SavedVariable, make_variable
 
 WeightSignature: TypeAlias = Literal["get_weights", "set_weights", "reset_weights"]
-_NAMES = ("get_weights", "set_weights", "reset_weights")
+WEIGHT_SIGNATURES: Sequence[WeightSignature] = ("get_weights", "set_weights", "reset_weights")
 _OPTION = Argument("weight_signatures")
 
 INITIAL = "initial"
@@ -40,14 +40,14 @@ class WeightSignatures:
     names: Sequence[WeightSignature]
     variables: Mapping[str, tf.Variable]
     initial: Mapping[str, SavedVariable]
-    lock: UpdateLock
+    lock: WeightLock
 
     @staticmethod
     def of(
         names: Sequence[WeightSignature],
         endpoints: Sequence[Endpoint],
         weights: Sequence[SavedVariable],
-        lock: UpdateLock,
+        lock: WeightLock,
     ) -> WeightSignatures:
         """Makes the signatures of a model.
 
@@ -60,12 +60,12 @@ class WeightSignatures:
         Raises:
           SavingError: no signature changes weights.
         """
-        changed = {v.ref() for e in endpoints for v in e.function.updates.values()}
-        kept = [each for each in weights if each.variable.ref() in changed]
-        if names and not kept:
+        updated = {v.ref() for e in endpoints for v in e.function.updates.values()}
+        changing = [each for each in weights if each.variable.ref() in updated]
+        if names and not changing:
             problem = f"={list(names)!r}, and no signature changes weights. Leave it out."
             raise SavingError(Message(_OPTION, problem))
-        by_name = dict(zip(valid_names([each.name for each in kept], "weight"), kept, strict=True))
+        by_name = dict(zip(_choose_names(changing), changing, strict=True))
         initial = {}
         if "reset_weights" in names:
             initial = {
@@ -111,7 +111,7 @@ class WeightSignatures:
         def read() -> dict[str, tf.Tensor]:
             return {name: variable.read_value() for name, variable in self.variables.items()}
 
-        return dict(self.lock.run(read))
+        return dict(self.lock.access(read))
 
     def _set_weights(self, **values: tf.Tensor) -> dict[str, tf.Tensor]:
         def assign() -> dict[str, tf.Tensor]:
@@ -122,12 +122,23 @@ class WeightSignatures:
             with tf.control_dependencies(assigned):
                 return {"count": tf.constant(len(assigned)) + 0}
 
-        return dict(self.lock.run(assign))
+        return dict(self.lock.run_alone(lambda: self.lock.access(assign)))
 
     def _reset_weights(self) -> dict[str, tf.Tensor]:
         return self._set_weights(
             **{name: each.variable.read_value() for name, each in self.initial.items()}
         )
+
+
+def _choose_names(weights: Sequence[SavedVariable]) -> list[str]:
+    """Chooses a name for each weight; a weight whose name is valid keeps it.
+
+    Others have "_" for "/" and for what else a name cannot have.
+    """
+    # A name that is valid comes first, so that no other weight takes it.
+    order = sorted(range(len(weights)), key=lambda i: not weights[i].name.isidentifier())
+    names = valid_names([weights[i].name for i in order], "weight")
+    return [name for _, name in sorted(zip(order, names, strict=True))]
 
 
 def check_weight_signatures(names: Any, others: Sequence[str]) -> None:
@@ -138,13 +149,20 @@ def check_weight_signatures(names: Any, others: Sequence[str]) -> None:
     """
     if isinstance(names, str) or not isinstance(names, Sequence):
         raise SavingError(
-            Message(_OPTION, f" must be a list of {', '.join(_NAMES)}. Got: {names!r}")
+            Message(_OPTION, f" must be a list of {', '.join(WEIGHT_SIGNATURES)}. Got: {names!r}")
         )
     for name in names:
-        if name not in _NAMES:
-            near = did_you_mean(str(name), _NAMES, quoted=True) or "."
+        if name not in WEIGHT_SIGNATURES:
+            near = did_you_mean(str(name), WEIGHT_SIGNATURES, quoted=True) or "."
             raise SavingError(
-                Message(_OPTION, f" has {name!r}{near} The names are {', '.join(_NAMES)}.")
+                Message(
+                    _OPTION, f" has {name!r}{near} The names are {', '.join(WEIGHT_SIGNATURES)}."
+                )
+            )
+        if name == "reset_weights" and INITIAL in others:
+            raise SavingError(
+                f"A signature cannot be named {INITIAL!r} beside reset_weights: the loaded model "
+                "has another attribute of that name."
             )
         if name in others:
             problem = f" has {name!r}, and another signature has that name. Rename that one."

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from jax2tf_bridge._utils import array_type_text
-from jax2tf_bridge.errors import ShapeError
+from jax2tf_bridge.errors import BridgeError, ShapeError
 from jax2tf_bridge.portable import variables_in
 from jax2tf_bridge.saving.serving import ServedSignature, find_obstacle
 from shape_poly import Dim, evaluate_shape, shape_text, solve_dimensions, variables_of
@@ -139,8 +139,14 @@ def make_plan(path: str, served: ServedSignature) -> RowPlan:
 
     Raises:
       ShapeError: the signature takes no rows, or its rows may influence each other.
+      BridgeError: the signature changes weights.
     """
     bucketing, name = served.bucketing, served.name
+    if served.changes_weights:
+        raise BridgeError(
+            f"{name} of {path} changes weights, so scores would depend on the order of the rows. "
+            "Choose a signature that only reads them."
+        )
     if bucketing is None or served.is_preprocessed:
         rows = {n: a.shape[1:] for n, a in served.inputs.items() if a.has_open_rows and a.shape}
     else:

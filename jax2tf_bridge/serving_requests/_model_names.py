@@ -54,7 +54,7 @@ def find_served_name(model: AnyPath) -> ServedName:
     labels = [
         label
         for label, number in configured.labels.items()
-        if is_version and number == int(model.name)
+        if is_version and number == int(model.absolute().name)
     ]
     label = min(labels, key=lambda each: (each != STABLE, each), default="")
     return ServedName(configured.name, label, folder)

@@ -334,6 +334,7 @@ class ComparedPair:
                 run()
                 if i > 1:  # the first compile, and warm the caches
                     times.append(1000 * (time.perf_counter() - start))
+        self._restore_weights()
         return Latency(size, statistics.median(durations[0]), statistics.median(durations[1]))
 
     def _find_sources(self) -> dict[str, int]:
@@ -349,7 +350,7 @@ class ComparedPair:
         return {
             name: self.sampler.array(Aval(aval.op_shape, "float32"), sizes)
             for name, aval in self._outputs.items()
-            if _is_real(aval)
+            if _is_real(aval) and name not in self._updated
         }
 
     def _run_in_jax(
@@ -390,9 +391,12 @@ class ComparedPair:
             )
         arrays = [tf.convert_to_tensor(g).numpy() for g in gradients]
         after = {name: variable.numpy() for name, variable in self._updated.items()}
+        self._restore_weights()
+        return {**{name: value.numpy() for name, value in results.items()}, **after}, arrays
+
+    def _restore_weights(self) -> None:
         for variable, value in zip(self._updated.values(), self._before, strict=True):
             variable.assign(value)
-        return {**{name: value.numpy() for name, value in results.items()}, **after}, arrays
 
     def _compute_vjp(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +16,10 @@ import tensorflow as tf
 from jax2tf_bridge import (
     Batching,
     KerasLayer,
+    RowScorer,
     Signature,
     Target,
+    export,
     inspect,
     load,
     publish,
@@ -244,6 +246,8 @@ def test_litert_runs_the_steps_of_a_saved_model(tmp_path: Path) -> None:
     save_step(tmp_path / "m", count)  # with a lock, which LiteRT does not have
     written = save_litert(tmp_path / "m.tflite", tmp_path / "m")
     assert list(written.signatures) == ["step"]
+    with pytest.raises(SavingError, match="weight_signatures are for functions"):
+        save_litert(tmp_path / "m.tflite", tmp_path / "m", weight_signatures=["get_weights"])
     step = interpreter(written.path).get_signature_runner("step")
     for _ in range(2):
         np.testing.assert_array_equal(step(x=X)["output_0"], np.full((4, 2), 3.0))
@@ -261,6 +265,12 @@ ERRORS: dict[str, tuple[Callable[..., Any], dict[str, Any], type[Exception], str
         {},
         StructureError,
         "params['v'] is not a weight: did you mean params['w']",
+    ),
+    "no outputs": (
+        lambda p, x: (None, p),
+        {},
+        SavingError,
+        "The signature step has no outputs, so TensorFlow Serving and LiteRT would not run it",
     ),
     "no weight": (lambda p, x: (x, {}), {}, StructureError, "<lambda>: it returns none."),
     "shape": (
@@ -315,6 +325,78 @@ def test_errors(tmp_path: Path, case: str) -> None:
     with pytest.raises(error) as caught:
         save_step(tmp_path / "m", step, **options)
     assert text in str(caught.value)
+
+
+def test_other_containers_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    class Weights(NamedTuple):
+        w: Any
+
+    update = export(lambda p, x: (x @ p.w, Weights(p.w * 2)))(Weights(PARAMS["w"]), X)
+    read = export(lambda p, x: x @ p["w"])({"w": PARAMS["w"]}, X)
+    with pytest.raises(SavingError, match="Export all of them with the same"):
+        save(
+            tmp_path / "m",
+            {"read": read, "update": Signature(update, updates_params=True)},
+            params={"w": PARAMS["w"]},
+        )
+
+
+def list_locks(signature: Any) -> set[str]:
+    """Lists the locks that a signature takes, without the parts of this model and this load."""
+    definition = signature.graph.as_graph_def()
+    bodies = [definition.node, *(f.node_def for f in definition.library.function)]
+    names = [n.attr["shared_name"].s.decode() for b in bodies for n in b if n.op == "MutexV2"]
+    return {name.rpartition("/")[2].partition("_")[0] for name in names}
+
+
+def test_readers_do_not_wait_for_a_step(root: Path) -> None:
+    model = tf.saved_model.load(str(root / "1"))
+    assert list_locks(model.signatures["predict"]) == {"weights"}
+    assert list_locks(model.signatures["get_weights"]) == {"weights"}
+    for name in ("train", "set_weights", "reset_weights"):
+        assert list_locks(model.signatures[name]) == {"updates", "weights"}
+
+
+@pytest.mark.parametrize("dtype", ["int16", "uint16", "uint64", "float16"])
+def test_litert_changes_weights_of_dtypes_that_it_lacks(tmp_path: Path, dtype: str) -> None:
+    params = {"w": np.array([1, 2, 3], dtype)}
+    step = Signature(
+        lambda p, x: (x.sum(), {"w": p["w"] + 1}),
+        args=[np.ones(2, np.float32)],
+        updates_params=True,
+    )
+    written = save_litert(tmp_path / "m.tflite", step, params=params)
+    runner = interpreter(written.path)
+    for _ in range(2):
+        runner.get_signature_runner("serving_default")(x=np.ones(2, np.float32))
+    weights = runner.get_signature_runner("get_weights")()["w"]
+    np.testing.assert_array_equal(weights.astype(dtype), params["w"] + 2)
+
+
+def test_names_of_weights_that_are_names_stay(tmp_path: Path) -> None:
+    params = {"a": {"b": np.float32(1)}, "a_b": np.float32(2)}
+    step = Signature(lambda p, x: (x, p), args=[X], updates_params=True)
+    saved = save(tmp_path / "m", step, params=params, weight_signatures=["get_weights"])
+    assert list(saved.signatures["get_weights"].outputs) == ["a_b_1", "a_b"]
+    model = tf.saved_model.load(str(tmp_path / "m"))
+    weights = {n: float(v) for n, v in model.signatures["get_weights"]().items()}
+    assert weights == {"a_b": 2, "a_b_1": 1}
+
+
+def test_verify_compares_the_gradients_of_a_step(tmp_path: Path) -> None:
+    def step(params: Any, x: Any) -> Any:
+        return (x @ params["w"]).sum(), {"w": params["w"] - x.mean()}
+
+    save_step(tmp_path / "m", step, params={"w": PARAMS["w"]}, vjp_order=1)
+    report = verify(tmp_path / "m", step, signature="step", samples=2, rounds=1)
+    assert report.ok, report
+    assert report.has_gradients
+
+
+def test_rows_are_not_scored_by_a_step(tmp_path: Path) -> None:
+    save_step(tmp_path / "m", count)
+    with pytest.raises(BridgeError, match=r"step of .* changes weights, so scores would depend"):
+        RowScorer(tmp_path / "m", signature="step")
 
 
 def test_weight_signatures_need_a_step(tmp_path: Path) -> None:

@@ -26,5 +26,5 @@ from jax2tf_bridge.saving.signatures._signature import check_names as check_name
 from jax2tf_bridge.saving.signatures._signature import check_size as check_size
 from jax2tf_bridge.saving.signatures._signature import check_takes_params as check_takes_params
 from jax2tf_bridge.saving.signatures._signature import check_vjp_order as check_vjp_order
-from jax2tf_bridge.saving.signatures._updates import NoLock as NoLock
 from jax2tf_bridge.saving.signatures._updates import UpdateLock as UpdateLock
+from jax2tf_bridge.saving.signatures._updates import WeightLock as WeightLock

@@ -26,7 +26,7 @@ from jax2tf_bridge.saving.signatures._inputs import (
     name_ports,
 )
 from jax2tf_bridge.saving.signatures._signature import Signature
-from jax2tf_bridge.saving.signatures._updates import Results, UpdateLock
+from jax2tf_bridge.saving.signatures._updates import Results, WeightLock
 from jax2tf_bridge.saving.weights import convert_stored
 from jax2tf_bridge.to_tensorflow import (
     Constants,
@@ -61,7 +61,7 @@ class WeightedFunction:
         weights: Sequence[tf.Variable],
         constants: Constants,
         vjp_order: int | None,
-        lock: UpdateLock,
+        lock: WeightLock,
     ) -> None:
         """Names the inputs and outputs of a signature whose function is a portable function.
 
@@ -111,8 +111,7 @@ class WeightedFunction:
                 for variable, dtype in zip(self.weights, self._dtypes, strict=True)
             ]
 
-        # A call that changes weights holds the lock already.
-        return read() if self.updates or not self.weights else self.lock.run(read)
+        return cast("list[tf.Tensor]", self.lock.access(read)) if self.weights else []
 
     def call(self, inputs: Inputs) -> dict[str, Any]:
         """Calls the function; all inputs have the sizes that it runs at. Assigns nothing."""
@@ -121,15 +120,19 @@ class WeightedFunction:
 
     def assign(self, results: Mapping[str, Any]) -> dict[str, tf.Tensor]:
         """Assigns the new weights after all results are computed, and returns the outputs."""
-        with tf.control_dependencies(list(results.values())):
+
+        def assign() -> dict[str, tf.Tensor]:
             assigned = [
                 variable.assign(
                     convert_stored(results[port.name], variable.dtype), read_value=False
                 )
                 for port, variable in self.updates.items()
             ]
-        with tf.control_dependencies(assigned):
-            return {port.name: tf.identity(results[port.name]) for port in self.outputs}
+            with tf.control_dependencies(assigned):
+                return {port.name: tf.identity(results[port.name]) for port in self.outputs}
+
+        with tf.control_dependencies(list(results.values())):
+            return cast("dict[str, tf.Tensor]", self.lock.access(assign))
 
     @property
     def can_pull(self) -> bool:
@@ -274,7 +277,7 @@ class Endpoint:
             return self._compute(tensors)
         return cast(
             "Mapping[str, Any]",
-            function.lock.run(lambda: function.assign(self._compute(tensors))),
+            function.lock.run_alone(lambda: function.assign(self._compute(tensors))),
         )
 
     def _compute(self, tensors: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -121,7 +121,7 @@ _MAX_GRAPH_BYTES = 2**31 - 1 - (1 << 20)
 """Maximum size of the modules in bytes: that of saved_model.pb, less room for the rest."""
 
 _TAKEN = frozenset(
-    {"params", "initial", "constants", "gradients", "signatures", "resources"}
+    {"params", "constants", "gradients", "signatures", "resources"}
     | {"unprocessed", "without_batching", "variables", "trainable_variables"}
     | {name for name in dir(tf.Module) if not name.startswith("_")}
 )

@@ -57,6 +57,11 @@ class Results:
                 "where * is an array."
             )
         outputs, new = tree.children
+        if not outputs.leaf_count:
+            raise SavingError(
+                f"The signature {name} has no outputs, so TensorFlow Serving and LiteRT would not "
+                "run it. Return at least one beside the new weights, such as the loss."
+            )
         weights = portable.in_tree.children[0].children[0]
         positions = {path: i for i, path in enumerate(weights.leaf_paths(_WEIGHTS))}
         paths = list(new.leaf_paths(_WEIGHTS))
@@ -92,21 +97,45 @@ def _check_types(start: str, paths: list[str], before: list[Aval], after: tuple[
         raise error(f"{start}{format_bullets(lines)}\n{_ADVICE}")
 
 
-class UpdateLock:
-    """Lock of a model's weights: a call that changes them runs alone.
+class WeightLock:
+    """Access to the weights of a model; this one excludes nothing.
 
-    Calls that only read hold it while they read, so that they see no half of a change. The graph
-    makes the lock where it runs, under a name of its own for each model. (tf.CriticalSection would
-    make it where the graph is traced, and could not be saved.)
+    It is for models whose weights no signature changes, and for LiteRT, which runs one call at a
+    time.
+    """
+
+    def run_alone(self, function: Callable[[], Any]) -> Any:
+        """Calls a function that computes new weights; others do so before or after it."""
+        return function()
+
+    def access(self, function: Callable[[], Any]) -> Any:
+        """Calls a function that reads all weights or assigns them, and does nothing else."""
+        return function()
+
+
+class UpdateLock(WeightLock):
+    """Access to weights that several threads change and read.
+
+    One lock keeps calls that change weights apart. Another one is held while weights are read or
+    assigned, so that calls that only read see no half of a change, and need not wait for a step.
+
+    The graph makes the locks where it runs, under names of their own for each model.
+    (tf.CriticalSection would make them where the graph is traced, and could not be saved.)
     """
 
     def __init__(self) -> None:
         self._name = f"jax2tf_bridge/{uuid.uuid4().hex}"
 
-    def run(self, function: Callable[[], Any]) -> Any:
-        """Calls a function within the lock; returns its tensors, in a list or a dict."""
+    def run_alone(self, function: Callable[[], Any]) -> Any:
+        return self._hold("updates", function)
+
+    def access(self, function: Callable[[], Any]) -> Any:
+        return self._hold("weights", function)
+
+    def _hold(self, lock_name: str, function: Callable[[], Any]) -> Any:
+        """Calls a function within a lock; returns its tensors, in a list or a dict."""
         with tf.device("CPU:0"):
-            mutex = tf.raw_ops.MutexV2(container="", shared_name=self._name)
+            mutex = tf.raw_ops.MutexV2(container="", shared_name=f"{self._name}/{lock_name}")
             lock = tf.raw_ops.MutexLock(mutex=mutex)
         with tf.control_dependencies([lock]):
             results = function()
@@ -115,11 +144,3 @@ class UpdateLock:
             released = tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
         with tf.control_dependencies([released]):
             return tf.nest.map_structure(tf.identity, results)
-
-
-class NoLock(UpdateLock):
-    """Lock of a model whose weights no signature changes, or that one thread uses."""
-
-    def run(self, function: Callable[[], Any]) -> Any:
-        """Calls a function."""
-        return function()
