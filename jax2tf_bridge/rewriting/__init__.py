@@ -14,6 +14,7 @@ from jax2tf_bridge.rewriting._patterns import (
     Matcher,
     Pattern,
     Replacement,
+    every_operation,
     rewrite,
 )
 from jax2tf_bridge.rewriting._regions import (
@@ -52,6 +53,7 @@ __all__ = [
     "Reducer",
     "Replacement",
     "SortKey",
+    "every_operation",
     "inline_calls",
     "match_extreme_index",
     "match_reducers",

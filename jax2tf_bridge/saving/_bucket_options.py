@@ -23,6 +23,7 @@ from jax2tf_bridge.saving.buckets import (
     check_unchecked,
     check_variables,
     choose_buckets,
+    choose_tolerance,
     count_trial_steps,
     make_bucketing,
     pad_to_buckets,
@@ -236,7 +237,13 @@ def _pad_and_try(endpoint: Endpoint, bucketing: Bucketing, step: Step) -> Endpoi
         def call_bucket(tensors: Mapping[str, Any]) -> Mapping[str, Any]:
             return function.call(Inputs(tensors, held))
 
-        trial = check_rows(call_bucket, bucketing, example=example, step=step)
+        trial = check_rows(
+            call_bucket,
+            bucketing,
+            example=example,
+            tolerance=choose_tolerance(endpoint.portable),
+            step=step,
+        )
     tried = replace(bucketing, any_padding=trial.any_padding)
     return replace(endpoint, padded=replace(padded, bucketing=tried, notes=trial.notes))
 

@@ -9,10 +9,24 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge._dtypes import find_dtype, is_integer
+from jax2tf_bridge._dtypes import (
+    DTYPES_BY_ELEMENT_TYPE,
+    NARROW_FLOATS,
+    find_dtype,
+    is_integer,
+)
+from jax2tf_bridge.bytecode import TensorType, read_program
 from jax2tf_bridge.comparing import PlausibleInputs, measure_distance, widen_array
-from jax2tf_bridge.errors import Argument, Blank, Message, UnsoundBucketsError, format_bullets
-from jax2tf_bridge.portable import variables_in
+from jax2tf_bridge.errors import (
+    Argument,
+    Blank,
+    BridgeError,
+    Message,
+    UnsoundBucketsError,
+    format_bullets,
+)
+from jax2tf_bridge.portable import PortableFunction, variables_in
+from jax2tf_bridge.rewriting import every_operation
 from jax2tf_bridge.saving.buckets._buckets import Bucketing
 
 SAME_PROGRAM_TOLERANCE = {"float64": 1e-10, "float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
@@ -22,13 +36,15 @@ The same instructions run on the same rows, so there is almost no noise, unless 
 depends on all rows. The tolerance is a few hundred roundings; for narrow dtypes it is a few.
 """
 
-OTHER_PROGRAM_TOLERANCE = {"float64": 1e-3, "float32": 2e-2, "float16": 2e-2, "bfloat16": 5e-2}
+NARROW_PROGRAM_TOLERANCE = {"float64": 1e-3, "float32": 2e-2, "float16": 2e-2, "bfloat16": 5e-2}
 """Tolerance for results of programs that were compiled for different sizes, also relative.
 
-Such programs add in different orders and in an unknown precision: functions of float32 often
-compute in bfloat16, which rounds by 0.8 percent. Errors are far larger: a division by the number of
-rows changes by the ratio of the bucket to that number, 1.5 or more.
+Such programs add in different orders, and this one is for an unknown precision: functions of
+float32 often compute in bfloat16, which rounds by 0.8 percent, and GPUs multiply in TensorFloat-32.
 """
+
+WIDE_PROGRAM_TOLERANCE = {"float64": 1e-8, "float32": 1e-3}
+"""The same for functions without narrow floats, on a CPU: some thousand roundings."""
 
 _MAX_FLIPPED_FRACTION = 0.1
 """Maximum fraction of integers and bools that noise may flip between programs, as in argmax.
@@ -91,11 +107,40 @@ def find_change(
         is_noise = distance.absolute <= _find_tolerance(dtype, allowed) * distance.scale
     else:
         ratio = distance.differing
-        is_noise = ratio <= (_MAX_FLIPPED_FRACTION if allowed is OTHER_PROGRAM_TOLERANCE else 0)
+        is_noise = ratio <= (0 if allowed is SAME_PROGRAM_TOLERANCE else _MAX_FLIPPED_FRACTION)
     if is_noise:
         return None
     values = (_drop_zero_imaginary(a[distance.index]), _drop_zero_imaginary(b[distance.index]))
     return ResultChange(name, distance.absolute, ratio, distance.index, values)
+
+
+def choose_tolerance(portable: PortableFunction) -> Mapping[str, float]:
+    """Chooses the tolerance for programs of a function that are compiled for different sizes."""
+    has_gpu = bool(tf.config.list_logical_devices("GPU"))
+    return (
+        NARROW_PROGRAM_TOLERANCE
+        if has_gpu or _has_narrow_floats(portable)
+        else WIDE_PROGRAM_TOLERANCE
+    )
+
+
+def _has_narrow_floats(portable: PortableFunction) -> bool:
+    """Returns whether a function may compute with floats of fewer than 32 bits."""
+    try:
+        program = read_program(portable.module.data)
+    except BridgeError:
+        return True
+    return any(
+        isinstance(value.type, TensorType) and _is_narrow(value.type.element)
+        for function in program.functions.values()
+        for operation in every_operation(function.body.operations)
+        for value in operation.results
+    )
+
+
+def _is_narrow(element: str) -> bool:
+    dtype = DTYPES_BY_ELEMENT_TYPE.get(element, "")
+    return dtype in ("float16", "bfloat16") or dtype in NARROW_FLOATS
 
 
 def _find_tolerance(dtype: tf.DType, allowed: Mapping[str, float]) -> float:

@@ -20,7 +20,7 @@ from jax2tf_bridge.portable import Aval
 from jax2tf_bridge.saving.buckets._buckets import Bucketing, format_sizes
 from jax2tf_bridge.saving.buckets._padding import NamedCall, pad_inputs, run_padded, slice_result
 from jax2tf_bridge.saving.buckets._result_changes import (
-    OTHER_PROGRAM_TOLERANCE,
+    NARROW_PROGRAM_TOLERANCE,
     SAME_PROGRAM_TOLERANCE,
     ResultChange,
     find_change,
@@ -69,6 +69,7 @@ def check_rows(
     bucketing: Bucketing,
     *,
     example: Mapping[str, Any] | None = None,
+    tolerance: Mapping[str, float] = NARROW_PROGRAM_TOLERANCE,
     step: Step = lambda: None,
 ) -> TrialReport:
     """Raises if the padding of a bucket changes the results.
@@ -84,6 +85,7 @@ def check_rows(
       call: the function at the sizes of its buckets, with the weights to be saved.
       bucketing: the buckets of the signature.
       example: values of inputs, in place of the drawn ones.
+      tolerance: the tolerance for results of different programs, from `choose_tolerance`.
       step: called `count_trial_steps(bucketing)` times, as the trial goes on.
 
     Raises:
@@ -91,7 +93,8 @@ def check_rows(
       ShapeError: no sizes satisfy the constraints.
       tf.errors.OpError: the function cannot run here.
     """
-    trial = _Trial(_cache_results(call), bucketing, TrialSizes(bucketing), dict(example or {}))
+    sizes = TrialSizes(bucketing)
+    trial = _Trial(_cache_results(call), bucketing, sizes, dict(example or {}), tolerance)
     if trial.list_silent_outputs():
         trial = dataclasses.replace(trial, sizes=TrialSizes(bucketing, small=False))
     trial.check_padding()
@@ -140,6 +143,7 @@ class _Trial:
     bucketing: Bucketing
     sizes: TrialSizes
     example: Mapping[str, Any]
+    tolerance: Mapping[str, float]
 
     @functools.cached_property
     def plausible(self) -> PlausibleInputs:
@@ -334,7 +338,7 @@ class _Trial:
         for tensors in self._draw_inputs(values, DRAWS):
             whole = self._run(tensors, values, values)
             padded = self._run(tensors, values, full)
-            worst = self._find_worst(whole, padded, OTHER_PROGRAM_TOLERANCE)
+            worst = self._find_worst(whole, padded, self.tolerance)
             if worst is not None:
                 bucket = {variable: full[variable] for variable in smaller}
                 target = "the bucket " if self.sizes.are_buckets(bucket) else ""
@@ -375,7 +379,7 @@ class _Trial:
         full = self.sizes.complete({variable: size})
         bucket = {**full, variable: self.sizes.bucket(variable)}
         # With a bucket of 1, whole and pieces are compiled for different sizes.
-        allowed = SAME_PROGRAM_TOLERANCE if size == bucket[variable] else OTHER_PROGRAM_TOLERANCE
+        allowed = SAME_PROGRAM_TOLERANCE if size == bucket[variable] else self.tolerance
         for tensors in self._draw_inputs(full, FULL_DRAWS):
             whole = self._run(tensors, full, full)
             for start, stop in ((0, first), (first, min(size, first + bucket[variable]))):
