@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,24 +55,24 @@ class ConvertedModel:
       folder: the path of the SavedModel.
       signatures: the signatures by name.
       callers: maps each signature to the function of the graph that it calls.
-      changes_weights: whether a signature changes weights, so that they stay variables.
+      steps: the signatures that change weights; if there are any, weights stay variables.
     """
 
     folder: Path
     signatures: Mapping[str, LiteRTSignature]
     callers: Mapping[str, str]
-    changes_weights: bool = False
+    steps: Collection[str] = ()
 
     @staticmethod
     def read(
-        folder: Path, served: Mapping[str, Any] | None = None, *, changes_weights: bool = False
+        folder: Path, served: Mapping[str, Any] | None = None, *, steps: Collection[str] = ()
     ) -> ConvertedModel:
         """Rewrites the graph of a SavedModel in place.
 
         Args:
           folder: the SavedModel, whose graph is replaced.
           served: the inputs and outputs of its signatures; by default they are read from the graph.
-          changes_weights: whether a signature changes weights.
+          steps: the signatures that change weights.
 
         Raises:
           SavingError: it has no signature.
@@ -102,7 +102,7 @@ class ConvertedModel:
             signatures[name] = LiteRTSignature(*sides)
             sources = {info.name.partition(":")[0] for info in definition.outputs.values()}
             callers[name] = next((called.get(source, "") for source in sources), "")
-        return ConvertedModel(folder, signatures, callers, changes_weights)
+        return ConvertedModel(folder, signatures, callers, steps)
 
 
 def _side(arrays: Mapping[str, Any]) -> dict[str, ServedArray]:
@@ -125,7 +125,7 @@ def convert_model(model: ConvertedModel, quantization: Quantization) -> bytes:
     names = list(model.signatures)
     converter = tf.lite.TFLiteConverter.from_saved_model(str(model.folder), signature_keys=names)
     quantization.apply(converter, {n: s.inputs for n, s in model.signatures.items()})
-    if model.changes_weights:
+    if model.steps:
         converter.experimental_enable_resource_variables = True
     try:
         with warnings.catch_warnings():

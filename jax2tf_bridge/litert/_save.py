@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -162,7 +162,7 @@ def save_litert(
                     raise _make_buckets_error(bucketed) from error
                 raise
             check_interrupts()
-            check_model(data, answers, is_quantized=quantize is not None)
+            check_model(data, answers, model.steps, is_quantized=quantize is not None)
     check_interrupts()
     with replace_file_at(path, bytes_of="save_litert") as file:
         file.write(data)
@@ -188,8 +188,8 @@ def _save_functions(
             name: replace(each, function=replace(each.function, target=_TARGET))
             for name, each in portables.items()
         }
-        updates = any(each.updates_params for each in naming_lines.values())
-        extra: Sequence[WeightSignature] = ("get_weights", "set_weights") if updates else ()
+        steps = [name for name, each in naming_lines.items() if each.updates_params]
+        extra: Sequence[WeightSignature] = ("get_weights", "set_weights") if steps else ()
         options = SaveOptions(
             trainable=False,
             vjp_order=0,
@@ -205,8 +205,9 @@ def _save_functions(
             name: (prepared[name].signature if name in prepared else Signature(None), sides[0])
             for name, sides in served.items()
         }
+        inputs = {name: inputs[name] for name in _order_signatures(inputs, steps)}
         answers = answers_of_tensorflow(folder, inputs)
-    return ConvertedModel.read(folder, served, changes_weights=updates), answers
+    return ConvertedModel.read(folder, served, steps=steps), answers
 
 
 _PADDING_OPTIONS = ("buckets", "mask", "pad_values", "unchecked_padding")
@@ -221,6 +222,19 @@ def _check(name: str, signature: Signature) -> None:
             f"The signature {name} has {' and '.join(options)}, and LiteRT compiles no sizes and "
             "fills in no inputs. Leave them out."
         )
+
+
+def _order_signatures(names: Iterable[str], steps: Collection[str]) -> list[str]:
+    """Orders signatures so that those that change weights come after those that only read them.
+
+    Random weights come last: a step from them would say little.
+    """
+
+    def rank(name: str) -> int:
+        order = [None, *WEIGHT_SIGNATURES]
+        return order.index(name) + 1 if name in order else int(name in steps)
+
+    return sorted(names, key=rank)
 
 
 def _list_changes(sidecar: Sidecar) -> dict[str, VariableEntry]:
@@ -272,12 +286,11 @@ def _copy_model(
     known = read_sidecar(source)
     changes = {} if known is None else _list_changes(known[0])
     _check_changes(changes)
-    model = ConvertedModel.read(folder, changes_weights=bool(changes))
+    steps = [] if known is None else [n for n, s in known[0].signatures.items() if s.updates]
+    model = ConvertedModel.read(folder, steps=steps)
     answers: dict[str, Answers] = {}
     if verify:
-        # Random weights come last: a step from them would say little.
-        others = [name for name in model.signatures if name not in WEIGHT_SIGNATURES]
-        order = [*others, *(name for name in WEIGHT_SIGNATURES if name in model.signatures)]
-        inputs = {name: (Signature(None), model.signatures[name].inputs) for name in order}
+        inputs = {name: (Signature(None), each.inputs) for name, each in model.signatures.items()}
+        inputs = {name: inputs[name] for name in _order_signatures(inputs, steps)}
         answers = answers_of_tensorflow(source, inputs)
     return model, answers

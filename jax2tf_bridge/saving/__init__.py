@@ -14,7 +14,6 @@ from jax2tf_bridge.saving._bucket_options import Buckets, ExpectedSizes
 from jax2tf_bridge.saving._publish_weights import map_weights_by_name as map_weights_by_name
 from jax2tf_bridge.saving._publish_weights import publish_weights as publish_weights
 from jax2tf_bridge.saving._report import Published, SavedModel, SavedSignature
-from jax2tf_bridge.saving._save import LITERT_VARIABLES as LITERT_VARIABLES
 from jax2tf_bridge.saving._save import SaveOptions as SaveOptions
 from jax2tf_bridge.saving._save import save_functions as save_functions
 from jax2tf_bridge.saving._weight_signatures import WEIGHT_SIGNATURES as WEIGHT_SIGNATURES
@@ -26,6 +25,7 @@ from jax2tf_bridge.saving.serving import encode_tensor as encode_tensor
 from jax2tf_bridge.saving.serving import read_instructions as read_instructions
 from jax2tf_bridge.saving.signatures import Padding, Processing, ServedArray, Signature
 from jax2tf_bridge.saving.signatures import SignatureInputs as SignatureInputs
+from jax2tf_bridge.saving.weights import LITERT_VARIABLES as LITERT_VARIABLES
 from jax2tf_bridge.saving.weights import PathWeights, Rename, WeightsReport, assign_weights
 from jax2tf_bridge.saving.weights import leaf_names as leaf_names
 from jax2tf_bridge.saving.weights import open_params as open_params

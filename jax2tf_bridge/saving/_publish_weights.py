@@ -43,8 +43,9 @@ from jax2tf_bridge.saved_model import (
     VariableEntry,
     read_sidecar,
 )
-from jax2tf_bridge.saving._weight_signatures import initial_key
+from jax2tf_bridge.saving._weight_signatures import choose_names, initial_key
 from jax2tf_bridge.saving.weights import (
+    LITERT_VARIABLES,
     PARAMS,
     PathWeights,
     as_saved,
@@ -207,6 +208,8 @@ def _match_tensors(
     lines: list[str] = []
     errors: set[type[BridgeError]] = set()
     for name, value in tensors.items():
+        if value is None:  # it keeps its value
+            continue
         variable = by_name[name]
         value = as_saved(value, variable.dtype, accepts_bfloat16=name in bfloat16_names)
         value = value if hasattr(value, "dtype") and hasattr(value, "shape") else np.asarray(value)
@@ -370,6 +373,22 @@ def _get_params_tree(portable: PortableFunction) -> TreeSpec:
     return portable.in_tree.children[0].children[0]
 
 
+def _find_learned_weights(sidecar: Sidecar) -> dict[str, VariableEntry]:
+    """Returns the weights that signatures change, by the names that get_weights has for them."""
+    updated = {path for entry in sidecar.signatures.values() for path in entry.updates.values()}
+    variables = [variable for variable in sidecar.variables if variable.path in updated]
+    return dict(zip(choose_names([v.name for v in variables]), variables, strict=True))
+
+
+def _restore_dtype(value: Any, variable: VariableEntry) -> Any:
+    """Returns a value of get_weights in a weight's dtype, which LiteRT may lack."""
+    array = np.asarray(value)
+    if LITERT_VARIABLES.get(variable.dtype) != array.dtype.name:
+        return array
+    dtype = np.dtype(tf.as_dtype(variable.dtype).as_numpy_dtype)
+    return array.view(dtype) if dtype.itemsize == array.dtype.itemsize else array.astype(dtype)
+
+
 def map_weights_by_name(folder: AnyPath, params: Any) -> dict[str, Any]:
     """Returns the leaves of `params` by the names that `save` gave to their variables.
 
@@ -377,7 +396,8 @@ def map_weights_by_name(folder: AnyPath, params: Any) -> dict[str, Any]:
       folder: the folder of the SavedModel.
       params: weights as for `leaves_for`, in the structure that was saved or by paths; custom nodes
         are dicts and tuples if their types are not registered. Or a mapping by these names, like
-        `params` of the loaded model.
+        `params` of the loaded model. Or what the signature get_weights returns; the other weights
+        are None then, which keeps them.
 
     Raises:
       FileFormatError: `save` has not written the model, or the model is damaged.
@@ -389,6 +409,10 @@ def map_weights_by_name(folder: AnyPath, params: Any) -> dict[str, Any]:
     variable_names = {variable.name for variable in sidecar.variables}
     if variable_names and isinstance(leaves, Mapping) and set(leaves) == variable_names:
         return dict(leaves)  # `params` of the loaded model has these names
+    learned = _find_learned_weights(sidecar)
+    if learned and isinstance(leaves, Mapping) and set(leaves) == set(learned):
+        unchanged = dict.fromkeys(variable_names)
+        return unchanged | {v.name: _restore_dtype(leaves[n], v) for n, v in learned.items()}
     names: dict[str, Any] = {}
     for name, entry in sidecar.signatures.items():
         if entry.takes_params:

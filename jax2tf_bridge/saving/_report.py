@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from jax2tf_bridge._utils import number_text, some
 from jax2tf_bridge.errors import Argument, Message
-from jax2tf_bridge.portable import Aval, key_paths, keys_text
+from jax2tf_bridge.portable import Aval, PortableFunction, key_paths, keys_text
 from jax2tf_bridge.publishing import NewVersion, describe_labels
 from jax2tf_bridge.saved_model import bucket_texts, padding_texts
 from jax2tf_bridge.saving.buckets import Bucketing
@@ -261,6 +261,8 @@ def statistics_notes(trainable: Sequence[str]) -> tuple[Message, ...]:
     """Warns if training would change running statistics, such as those of Flax's BatchNorm."""
     collections = dict.fromkeys(name.partition("/")[0] for name in trainable)
     others = [name for name in collections if name != _STATISTICS]
+    # Beside them a training state has the optimizer's, which no optimizer should train.
+    others = ["params"] if "params" in others else others
     if _STATISTICS not in collections or not others:
         return ()
     return (
@@ -270,6 +272,25 @@ def statistics_notes(trainable: Sequence[str]) -> tuple[Message, ...]:
             Argument("trainable", others),
         ),
     )
+
+
+def forgotten_update_notes(endpoints: Sequence[Endpoint]) -> tuple[Message, ...]:
+    """Notes which signatures return what looks like new weights, and do not assign them."""
+    return tuple(
+        Message(
+            f"{e.name} returns values in the structure of the weights, as outputs: to assign them "
+            "to the weights, pass ",
+            Argument("updates_params", True),
+        )
+        for e in endpoints
+        if e.takes_params and not e.function.updates and _returns_weights(e.portable)
+    )
+
+
+def _returns_weights(portable: PortableFunction) -> bool:
+    """Returns whether a function returns a pair, of which the second has its weights' structure."""
+    weights, results = portable.in_tree.children[0].children[0], portable.out_tree.children
+    return weights.leaf_count > 1 and len(results) == 2 and results[1] == weights
 
 
 def missing_gradient_notes(endpoints: Sequence[Endpoint]) -> tuple[str, ...]:

@@ -36,6 +36,7 @@ from jax2tf_bridge.saving._bucket_options import BucketOptions, add_buckets, che
 from jax2tf_bridge.saving._report import (
     SavedModel,
     SavedSignature,
+    forgotten_update_notes,
     key_notes,
     missing_gradient_notes,
     statistics_notes,
@@ -80,6 +81,7 @@ from jax2tf_bridge.saving.signatures import (
     wrap_call,
 )
 from jax2tf_bridge.saving.weights import (
+    LITERT_VARIABLES,
     ConstantVariables,
     SavedVariable,
     Weights,
@@ -92,17 +94,6 @@ from jax2tf_bridge.to_tensorflow import check_function, tf_compat
 from shape_poly import shape_text
 
 _EXAMPLE = Argument("example", Blank("{...}"), code="Signature(..., example={...})")
-
-
-LITERT_VARIABLES = {
-    "int16": "int32",
-    "uint16": "int32",
-    "uint32": "int32",
-    "uint64": "int64",
-    "float16": "float32",
-    "bfloat16": "float32",
-}
-"""Maps dtypes to those of variables that LiteRT has in their place."""
 
 
 @dataclass(frozen=True)
@@ -260,6 +251,7 @@ def save_functions(
         *sizes,
         (
             *(statistics_notes(trained) if options.trainable is True else ()),
+            *forgotten_update_notes(endpoints),
             *missing_gradient_notes(endpoints),
             *key_notes(endpoints),
             *(note for e in endpoints if e.padded for note in e.padded.notes),

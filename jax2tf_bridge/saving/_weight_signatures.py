@@ -65,7 +65,8 @@ class WeightSignatures:
         if names and not changing:
             problem = f"={list(names)!r}, and no signature changes weights. Leave it out."
             raise SavingError(Message(_OPTION, problem))
-        by_name = dict(zip(_choose_names(changing), changing, strict=True))
+        names_of_weights = choose_names([each.name for each in changing])
+        by_name = dict(zip(names_of_weights, changing, strict=True))
         initial = {}
         if "reset_weights" in names:
             initial = {
@@ -130,14 +131,17 @@ class WeightSignatures:
         )
 
 
-def _choose_names(weights: Sequence[SavedVariable]) -> list[str]:
-    """Chooses a name for each weight; a weight whose name is valid keeps it.
+def choose_names(weights: Sequence[str]) -> list[str]:
+    """Chooses the inputs' names for weights, by name; a weight whose name is valid keeps it.
 
     Others have "_" for "/" and for what else a name cannot have.
+
+    >>> choose_names(["a/b", "a_b"])
+    ['a_b_1', 'a_b']
     """
     # A name that is valid comes first, so that no other weight takes it.
-    order = sorted(range(len(weights)), key=lambda i: not weights[i].name.isidentifier())
-    names = valid_names([weights[i].name for i in order], "weight")
+    order = sorted(range(len(weights)), key=lambda i: not weights[i].isidentifier())
+    names = valid_names([weights[i] for i in order], "weight")
     return [name for _, name in sorted(zip(order, names, strict=True))]
 
 

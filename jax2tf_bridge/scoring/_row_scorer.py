@@ -437,11 +437,14 @@ def _join(parts: Sequence[_Part], count: int) -> dict[str, Array]:
     """Joins the results of all batches, in the order of the rows."""
     results = {}
     for name, first in parts[0][1].items():
-        shapes = {row.shape for _, part in parts for row in part[name]}
+        shapes = {np.shape(row) for _, part in parts for row in part[name]}  # texts have ()
         if len(shapes) == 1 and len(parts) == 1 and isinstance(first, np.ndarray):
             results[name] = first
             continue
-        shape, dtype = (shapes.pop(), first[0].dtype) if len(shapes) == 1 else ((), np.dtype("O"))
+        shape, dtype = (), np.dtype("O")
+        if len(shapes) == 1:
+            shape = shapes.pop()
+            dtype = first.dtype if isinstance(first, np.ndarray) else first[0].dtype
         column = np.empty((count, *shape), dtype)
         for rows, part in parts:
             values = part[name]

@@ -350,7 +350,7 @@ def test_other_values_than_tensorflows_are_refused(two: LiteRTModel) -> None:
 
     def check(expected: np.ndarray, *, is_quantized: bool = False) -> None:
         answers = {"classify": Answers({"x": X}, {"probabilities": expected})}
-        check_model(two.path.read_bytes(), answers, is_quantized=is_quantized)
+        check_model(two.path.read_bytes(), answers, (), is_quantized=is_quantized)
 
     check(right)
     check(np.where(right > right.mean(), np.nan, right))

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import tensorflow as tf
 
@@ -407,3 +408,52 @@ def test_weight_signatures_need_a_step(tmp_path: Path) -> None:
             params=PARAMS,
             weight_signatures=["get_weights"],
         )
+
+
+def test_litert_takes_steps_that_divide_noise(tmp_path: Path) -> None:
+    """Without a gradient, Adam divides rounding noise by itself: any sign is right."""
+    training = TRAININGS[2]
+    optimizer = optax.adam(0.1)
+
+    def train(state: Any, x: Any, y: Any) -> Any:
+        def compute_loss(bias: Any) -> Any:
+            z = x.reshape(x.shape[0], -1) + bias
+            z = (z - z.mean(0)) / jnp.sqrt(z.var(0) + 1e-3)
+            return jnp.mean(z**3) + 0 * y.sum()
+
+        loss, gradient = jax.value_and_grad(compute_loss)(state["bias"])
+        updates, new = optimizer.update(gradient, state["optimizer"])
+        return {"loss": loss}, {"bias": state["bias"] + updates, "optimizer": new}
+
+    bias = np.zeros(36, np.float32)
+    step = Signature(train, args=[training.x, training.y], updates_params=True)
+    params = {"bias": bias, "optimizer": optimizer.init(bias)}
+    written = save_litert(tmp_path / "m.tflite", {"train": step}, params=params)
+    assert list(written.signatures) == ["train", "get_weights", "set_weights"]
+
+
+def test_what_a_model_learned_is_published(root: Path, tmp_path: Path) -> None:
+    place = tmp_path / "served"
+    publish(place, TRAINING.signatures(), params=TRAINING.state, weight_signatures=["get_weights"])
+    model = tf.saved_model.load(str(place / "1"))
+    model.train(TRAINING.x, TRAINING.y)
+    learned = model.signatures["get_weights"]()
+    assert publish(place, params=learned).version == 2
+    assert_predicts_like(tf.saved_model.load(str(place / "2")), train_in_jax(1))
+    written = save_litert(tmp_path / "m.tflite", TRAINING.signatures(), params=TRAINING.state)
+    runner = interpreter(written.path)
+    for _ in range(2):
+        runner.get_signature_runner("train")(x=TRAINING.x, y=TRAINING.y)
+    publish(place, params=runner.get_signature_runner("get_weights")())
+    assert_predicts_like(tf.saved_model.load(str(place / "3")), train_in_jax(2))
+
+
+def test_a_forgotten_option_is_noted(tmp_path: Path) -> None:
+    saved = save(
+        tmp_path / "m",
+        Signature(lambda p, x: (x @ p["w"], p), args=[X], takes_params=True),
+        params=PARAMS,
+    )
+    assert "serving_default returns values in the structure of the weights, as outputs" in str(
+        saved
+    )

@@ -10,6 +10,7 @@ from jax2tf_bridge.saving.weights._params import PathWeights as PathWeights
 from jax2tf_bridge.saving.weights._params import differences as differences
 from jax2tf_bridge.saving.weights._params import leaves_for as leaves_for
 from jax2tf_bridge.saving.weights._params import open_params as open_params
+from jax2tf_bridge.saving.weights._variables import LITERT_VARIABLES as LITERT_VARIABLES
 from jax2tf_bridge.saving.weights._variables import PARAMS as PARAMS
 from jax2tf_bridge.saving.weights._variables import ConstantVariables as ConstantVariables
 from jax2tf_bridge.saving.weights._variables import SavedVariable as SavedVariable

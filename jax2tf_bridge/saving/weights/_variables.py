@@ -34,6 +34,16 @@ from shape_poly import shape_text
 
 PARAMS = "params"
 
+LITERT_VARIABLES = {
+    "int16": "int32",
+    "uint16": "int32",
+    "uint32": "int32",
+    "uint64": "int64",
+    "float16": "float32",
+    "bfloat16": "float32",
+}
+"""Maps dtypes to those of variables that LiteRT has in their place."""
+
 
 @dataclass(frozen=True)
 class SavedVariable:
