@@ -393,3 +393,17 @@ def test_a_size_that_gives_infinity_without_padding() -> None:
     message = "f: the output 'output_0' is infinite or NaN at n = 64, in the bucket n = 64; at n = "
     with pytest.raises(UnsoundBucketsError, match=f"^{re.escape(message)}"):
         check_rows(function, function.bucketing(buckets, unchecked=["n"]))
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_a_small_change_is_refused_where_nothing_is_rounded(tmp_path: Path, dtype: Any) -> None:
+    def mean(table: Any, ids: Any) -> Any:
+        return 1 + 0.01 * table[ids].astype(dtype).mean((1, 2)).astype(jnp.float32)
+
+    signature = Signature(mean, args=[IDS], polymorphic_shapes="(b, n)", example={"ids": IDS})
+    options = {"params": np.asarray(TABLE), "buckets": {"b": [1, 2], "n": [8]}}
+    if dtype == jnp.bfloat16:  # a change of one percent may be its rounding
+        save(tmp_path / "m", signature, **options)
+        return
+    with pytest.raises(UnsoundBucketsError, match=r"changes the output 'output_0' by up to 0\.00"):
+        save(tmp_path / "m", signature, **options)

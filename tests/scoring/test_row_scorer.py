@@ -302,3 +302,15 @@ def test_results_that_are_not_of_rows_are_refused(tmp_path: Path) -> None:
     message = "output sum has the shape () for 2 rows, so it has no result for each row."
     with pytest.raises(ShapeError, match=re.escape(message)):
         RowScorer(tmp_path).score([1.0, 2.0])
+
+
+def test_outputs_may_be_texts(tmp_path: Path) -> None:
+    module = tf.Module()
+    spec = tf.TensorSpec([None], tf.float32, "x")
+    module.label = tf.function(
+        lambda x: {"label": tf.where(x > 0, "up", "down")}, input_signature=[spec]
+    )
+    tf.saved_model.save(module, str(tmp_path / "m"), signatures=module.label)
+    scorer = RowScorer(tmp_path / "m", batch_size=2)
+    rows = [{"x": np.float32(x)} for x in (1, -1, 2)]
+    assert [row["label"] for row in scorer.score(rows)] == [b"up", b"down", b"up"]
