@@ -14,6 +14,7 @@ from jax2tf_bridge.saving.buckets import (
     BUCKETS,
     Bucketing,
     Inputs,
+    NamedCall,
     Oversize,
     PieceGradients,
     Step,
@@ -25,11 +26,17 @@ from jax2tf_bridge.saving.buckets import (
     choose_buckets,
     choose_tolerance,
     count_trial_steps,
+    find_change,
+    is_plain,
     make_bucketing,
     pad_to_buckets,
     randomize_degenerate_weights,
 )
-from jax2tf_bridge.saving.serving import check_example, make_example_arguments
+from jax2tf_bridge.saving.serving import (
+    check_example,
+    make_example_arguments,
+    make_example_rows,
+)
 from jax2tf_bridge.saving.signatures import Endpoint, PaddedCall, SignatureInputs, avals_of
 
 Buckets: TypeAlias = Mapping[str, Sequence[int]]
@@ -244,8 +251,50 @@ def _pad_and_try(endpoint: Endpoint, bucketing: Bucketing, step: Step) -> Endpoi
             tolerance=choose_tolerance(endpoint.portable),
             step=step,
         )
+        if endpoint.signature.processing.preprocess is not None:
+            _check_rows_of_example(replace(endpoint, padded=padded), bucketing, call_bucket)
     tried = replace(bucketing, any_padding=trial.any_padding)
     return replace(endpoint, padded=replace(padded, bucketing=tried, notes=trial.notes))
+
+
+_READS_PADDING = (
+    "preprocess pads the rows of a request to one size, and the function takes this padding for "
+    "real. Return a mask of what is real from preprocess, as an argument of the function. (A mask "
+    "that the buckets fill marks the padding of the buckets only.)"
+)
+
+
+def _check_rows_of_example(
+    endpoint: Endpoint, bucketing: Bucketing, call_bucket: NamedCall
+) -> None:
+    """Raises if a row of the examples has another result alone than beside other rows.
+
+    The trial of buckets cannot see this: it takes what a preprocess returns for real.
+
+    Raises:
+      UnsoundBucketsError: a row has.
+      SavingError: preprocess fails on the examples.
+    """
+    if bucketing.batch is None or not bucketing.sequences:
+        return
+    together, *alone = make_example_rows(endpoint) or [{}]
+    call = pad_to_buckets(lambda inputs: call_bucket(inputs.named), bucketing)
+    outputs = {
+        name: aval
+        for name, aval in bucketing.outputs.items()
+        if aval.op_shape and is_plain(aval.op_shape[0], bucketing.batch)
+    }
+    whole = call(together) if alone else {}
+    tolerance = choose_tolerance(endpoint.portable)
+    for row, inputs in enumerate(alone):
+        results = call(inputs)
+        for name, aval in outputs.items():
+            expected = results[name]
+            sizes = (slice(row, row + 1), *(slice(size) for size in expected.shape[1:]))
+            change = find_change(name, aval.op_dtype, expected, whole[name][sizes], tolerance)
+            if change is not None:
+                what = f"running row {row} of the example beside the other rows changes"
+                raise change.error(bucketing, {}, {}, what, _READS_PADDING)
 
 
 def _example_inputs(endpoint: Endpoint, bucketing: Bucketing) -> Mapping[str, Any]:

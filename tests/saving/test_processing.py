@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from jax2tf_bridge import Processing, Signature, save
-from jax2tf_bridge.errors import SavingError
+from jax2tf_bridge.errors import SavingError, UnsoundBucketsError
 from jax2tf_bridge.saving import SavedModel
 from jax2tf_bridge.to_tensorflow import is_accepted_as
 from tests.saving.flat_signatures import flat_signature
@@ -480,3 +481,20 @@ def test_missing_inputs_are_asked_for_by_the_name_of_the_parameter(tmp_path: Pat
     code = r"inputs=\{'sentence': tf\.TensorSpec\(\[None\], tf\.string\)\}\.$"
     with pytest.raises(SavingError, match=code):
         quickly(tmp_path / "1", without)
+
+
+def test_padding_of_preprocess_that_the_function_takes_for_words(tmp_path: Path) -> None:
+    def mix(params: Any, tokens: Any, mask: Any) -> Any:
+        words = jnp.where(mask[..., None], params["embedding"][tokens], 0)
+        return {"scores": words.sum(1) @ params["head"]}
+
+    right = signature(example={"text": ["good film", "bad"]})
+    save(tmp_path / "1", right, params=PARAMS, **BUCKETS, vjp_order=0)
+    joined = signature(example=[{"text": ["good film"]}, {"text": ["bad"]}])
+    for each in (right, joined):
+        wrong = dataclasses.replace(each, function=mix)
+        with pytest.raises(UnsoundBucketsError) as caught:
+            save(tmp_path / "2", wrong, params=PARAMS, **BUCKETS, vjp_order=0)
+        text = str(caught.value)
+        assert "running row 1 of the example beside the other rows changes the output" in text
+        assert "Return a mask of what is real from preprocess" in text

@@ -14,6 +14,7 @@ from jax2tf_bridge.saving.buckets._buckets import make_bucketing as make_bucketi
 from jax2tf_bridge.saving.buckets._padding import NamedCall as NamedCall
 from jax2tf_bridge.saving.buckets._padding import pad_to_buckets as pad_to_buckets
 from jax2tf_bridge.saving.buckets._result_changes import choose_tolerance as choose_tolerance
+from jax2tf_bridge.saving.buckets._result_changes import find_change as find_change
 from jax2tf_bridge.saving.buckets._sizes import SMALLEST as SMALLEST
 from jax2tf_bridge.saving.buckets._sizes import TYPICAL as TYPICAL
 from jax2tf_bridge.saving.buckets._sizes import choose_buckets as choose_buckets

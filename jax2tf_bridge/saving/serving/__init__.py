@@ -23,6 +23,7 @@ from jax2tf_bridge.saving.serving._warm_up_requests import check_example as chec
 from jax2tf_bridge.saving.serving._warm_up_requests import (
     make_example_arguments as make_example_arguments,
 )
+from jax2tf_bridge.saving.serving._warm_up_requests import make_example_rows as make_example_rows
 from jax2tf_bridge.saving.serving._warm_up_requests import (
     make_warm_up_requests as make_warm_up_requests,
 )

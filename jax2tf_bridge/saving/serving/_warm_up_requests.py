@@ -296,6 +296,44 @@ def make_example_arguments(endpoint: Endpoint) -> dict[str, np.ndarray[Any, Any]
     return {}
 
 
+_MAX_ROWS = 4
+"""Maximum number of rows of examples that run alone."""
+
+
+def make_example_rows(endpoint: Endpoint) -> list[dict[str, tf.Tensor]]:
+    """Returns the function's inputs for rows of the examples: all together, then each alone.
+
+    Takes the first example that has several rows, and else joins examples of one row. Empty if
+    there are no rows to compare.
+
+    Raises:
+      SavingError: as for `make_warm_up_requests`.
+    """
+    specs = endpoint.saved_inputs()
+    names = [n for n, spec in specs.items() if spec.shape.rank and spec.shape[0] is None]
+    examples = _convert_examples(endpoint)
+    if not names or not examples:
+        return []
+    counts = [{int(example[name].shape[0]) for name in names} for example in examples]
+    together = next(
+        (e for e, c in zip(examples, counts, strict=True) if len(c) == 1 and max(c) > 1), None
+    )
+    if together is None:
+        shapes = {tuple(tuple(e[name].shape[1:]) for name in names) for e in examples}
+        if len(examples) < 2 or len(shapes) > 1 or any(c != {1} for c in counts):
+            return []
+        joined = {name: tf.concat([e[name] for e in examples], axis=0) for name in names}
+        together = {**examples[0], **joined}
+    together = {**together, **{name: together[name][:_MAX_ROWS] for name in names}}
+    count = int(together[names[0]].shape[0])
+    alone = [
+        {**together, **{name: together[name][row : row + 1] for name in names}}
+        for row in range(count)
+    ]
+    probe = _Probe.of(endpoint)
+    return [probe.run(example) for example in (together, *alone)]
+
+
 @dataclass(frozen=True)
 class _Probe:
     """Preprocess as it is served; runs to determine the sizes of its results."""
