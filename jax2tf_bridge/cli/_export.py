@@ -342,7 +342,10 @@ class ArgumentSpec:
         """
         match = _ARRAY.fullmatch(text)
         if match is None:
-            raise UsageError(f"{option}: expected {_FORM}. Got: {text!r}")
+            hint = ""
+            if option == "--args" and re.fullmatch(r"[A-Za-z_]\w*=.+", text):
+                hint = f". For an argument by keyword, pass --kwargs {text!r}"
+            raise UsageError(f"{option}: expected {_FORM}. Got: {text!r}{hint}")
         dtype = match["dtype"]
         if not dtype.startswith("key<"):
             if dtype not in DTYPES:

@@ -131,3 +131,8 @@ def test_named() -> None:
         assert str(caught.value) == (
             f"--kwargs: expected name=SPEC, as scale=f32[3]. Got: {text!r}"
         )
+
+
+def test_an_argument_by_keyword_among_the_others() -> None:
+    with pytest.raises(UsageError, match=r"For an argument by keyword, pass --kwargs 'scale=f32'$"):
+        ArgumentSpec.read("scale=f32", "--args")
