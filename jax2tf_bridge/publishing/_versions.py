@@ -308,6 +308,12 @@ class NewVersion(Generic[T]):
     notes: tuple[str, ...] = ()
     labels: Mapping[str, int] = field(default_factory=dict)
 
+    def __str__(self) -> str:
+        lines = [f"version {self.version}: {self.path}"]
+        if self.removed:
+            lines.append(f"  removed: {', '.join(map(str, self.removed))}")
+        return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
+
 
 def publish_version(
     root: str | os.PathLike[str],

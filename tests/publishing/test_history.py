@@ -131,6 +131,7 @@ def test_rollback_without_jax_and_tensorflow(root: Path) -> None:
 def test_rollback_removes_older_versions(root: Path) -> None:
     new = rollback(root, keep=2)
     assert new.removed == (1, 2)
+    assert str(new) == f"version 4: {root / '4'}\n  removed: 1, 2"
     assert_answers(root / "4", KERNEL + 1)
 
 
