@@ -92,7 +92,7 @@ def test_cpp_trains_like_jax(harness: Harness, tmp_path: Path) -> None:
                 proto = tf.make_tensor_proto(array)
                 named = named_tensor_pb2.NamedTensorProto(name=name, tensor=proto)
                 writer.write(named.SerializeToString())
-    program = compiled("answer.cc", harness, NEWEST_TENSORFLOW)
+    program = compiled("answer", harness, NEWEST_TENSORFLOW)
     files = [tmp_path / name for name in ("model", "requests", "answers")]
     environment = process_environment({"TF_XLA_FLAGS": "--tf_xla_cpu_global_jit"})
     done = subprocess.run(
