@@ -50,7 +50,8 @@ def _outcomes(harness: Harness, part: int, release: str) -> Mapping[str, Outcome
     module = "tests.primitives.export_operations"
     title = f"exporting part {part + 1} of the primitives for TensorFlow without XLA"
     command = [sys.executable, "-m", module, folder, *groups]
-    harness.complete(title, command, export, quickly=True)
+    # XLA's quickest settings differentiate Rotation.as_euler wrongly.
+    harness.complete(title, command, export)
     assert [outcome for outcome in export.outcomes().values() if outcome.failures] == []
     module = "tests.primitives.consume_operations"
     title = f"TensorFlow {release} on part {part + 1} of the primitives as its own operations"
