@@ -365,7 +365,7 @@ def test_other_values_than_tensorflows_are_refused(two: LiteRTModel) -> None:
     )
     nan = {"classify": Answers({"x": X * np.nan}, {"probabilities": right})}
     with pytest.raises(SavingError, match="probabilities is NaN or infinite in 256 of 256 places"):
-        check_model(two.path.read_bytes(), nan, is_quantized=True)
+        check_model(two.path.read_bytes(), nan, (), is_quantized=True)
 
 
 def test_the_example_is_compared_with_tensorflow(tmp_path: Path) -> None:
