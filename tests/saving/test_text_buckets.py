@@ -401,7 +401,10 @@ def test_a_small_change_is_refused_where_nothing_is_rounded(tmp_path: Path, dtyp
         return 1 + 0.01 * table[ids].astype(dtype).mean((1, 2)).astype(jnp.float32)
 
     signature = Signature(mean, args=[IDS], polymorphic_shapes="(b, n)", example={"ids": IDS})
-    options = {"params": np.asarray(TABLE), "buckets": {"b": [1, 2], "n": [8]}}
+    options: dict[str, Any] = {
+        "params": np.asarray(TABLE),
+        "buckets": {"b": [1, 2], "n": [8]},
+    }
     if dtype == jnp.bfloat16:  # a change of one percent may be its rounding
         save(tmp_path / "m", signature, **options)
         return
