@@ -126,7 +126,7 @@ def add_updates(parser: argparse.ArgumentParser) -> None:
         "--updates-params",
         action="extend",
         default=[],
-        type=lambda text: [name.strip() for name in text.split(",")],
+        type=split_names,
         metavar="NAME,NAME",
         help="signatures that change weights: their functions return outputs and new weights, "
         "which a call assigns",
@@ -135,7 +135,7 @@ def add_updates(parser: argparse.ArgumentParser) -> None:
         "--weight-signatures",
         action="extend",
         default=[],
-        type=lambda text: [name.strip() for name in text.split(",")],
+        type=split_names,
         metavar="NAME,NAME",
         help="further signatures for these weights: get_weights, set_weights, reset_weights",
     )
@@ -150,6 +150,11 @@ def check_updates(options: argparse.Namespace, signatures: Collection[str]) -> N
                 f"--updates-params: {name} is not a signature{near} The signatures: "
                 f"{', '.join(signatures)}"
             )
+
+
+def split_names(text: str) -> list[str]:
+    """Splits NAME,NAME."""
+    return [name.strip() for name in text.split(",")]
 
 
 def split_assignment(text: str) -> tuple[str, str]:

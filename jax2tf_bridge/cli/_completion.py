@@ -66,7 +66,7 @@ class _Option:
 
 @dataclass(frozen=True)
 class _CommandLine:
-    """What may follow the name of a command; "" is the name of the program itself."""
+    """Words that may follow the name of a command; "" is the name of the program itself."""
 
     name: str
     help: str

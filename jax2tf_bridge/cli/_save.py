@@ -26,6 +26,7 @@ from jax2tf_bridge.cli._commands import (
     read_example,
     report_output,
     split_assignment,
+    split_names,
 )
 from jax2tf_bridge.cli._console import Console, for_command_line
 from jax2tf_bridge.cli._versions import (
@@ -123,7 +124,7 @@ def _add_common_options(parser: argparse.ArgumentParser) -> None:
         "--trainable",
         action="extend",
         default=[],
-        type=lambda text: [name.strip() for name in text.split(",")],
+        type=split_names,
         metavar="NAME,NAME",
         help="prefixes of the names of the trainable weights, such as params for "
         "params/dense/kernel; by default all floating-point weights are trainable",

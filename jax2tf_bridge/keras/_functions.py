@@ -60,7 +60,7 @@ class LayerFunction:
                 f"params were passed, but {self.portable.name} has no positional argument for "
                 "them. Leave params out."
             )
-        tree = self.portable.in_tree.children[0].children[0]
+        tree = self.portable.first_argument
         # The avals of the other arguments follow.
         return tuple(
             zip(tree.leaf_paths(PARAMS), leaf_names(tree), self.portable.in_avals, strict=False)

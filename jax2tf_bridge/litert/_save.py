@@ -18,7 +18,6 @@ from jax2tf_bridge.litert._convert import ConvertedModel, LiteRTSignature, conve
 from jax2tf_bridge.litert._quantization import Quantization
 from jax2tf_bridge.saved_model import (
     GRAPH_FILE,
-    Sidecar,
     VariableEntry,
     read_saved_model,
     read_sidecar,
@@ -237,20 +236,14 @@ def _order_signatures(names: Iterable[str], steps: Collection[str]) -> list[str]
     return sorted(names, key=rank)
 
 
-def _list_changes(sidecar: Sidecar) -> dict[str, VariableEntry]:
-    """Lists the weights that signatures change, by path."""
-    changed = {path for entry in sidecar.signatures.values() for path in entry.updates.values()}
-    return {v.path: v for v in sidecar.variables if v.path in changed}
-
-
-def _check_changes(variables: Mapping[str, VariableEntry]) -> None:
+def _check_changes(variables: Iterable[VariableEntry]) -> None:
     """Raises for variables that LiteRT cannot have; functions are saved with others instead."""
-    for path, variable in variables.items():
+    for variable in variables:
         if variable.dtype in LITERT_VARIABLES:
             raise SavingError(
-                f"LiteRT has no variables of {variable.dtype}, such as {path}, which a signature "
-                "of the SavedModel changes. Pass the functions to save_litert instead of the "
-                f"SavedModel: it keeps {path} as {LITERT_VARIABLES[variable.dtype]}."
+                f"LiteRT has no variables of {variable.dtype}, such as {variable.path}, which a "
+                "signature of the SavedModel changes. Pass the functions to save_litert instead of "
+                f"the SavedModel: it keeps {variable.path} as {LITERT_VARIABLES[variable.dtype]}."
             )
 
 
@@ -284,8 +277,8 @@ def _copy_model(
         if (source / name).is_dir():
             os.symlink((source / name).absolute(), folder / name)
     known = read_sidecar(source)
-    changes = {} if known is None else _list_changes(known[0])
-    _check_changes(changes)
+    if known is not None:
+        _check_changes(known[0].updated_variables())
     steps = [] if known is None else [n for n, s in known[0].signatures.items() if s.updates]
     model = ConvertedModel.read(folder, steps=steps)
     answers: dict[str, Answers] = {}

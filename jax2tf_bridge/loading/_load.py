@@ -163,7 +163,7 @@ def _read_weights(
                     "takes no arguments. Save the model again.",
                     file=str(folder),
                 )
-            tree = portable.in_tree.children[0].children[0]
+            tree = portable.first_argument
             trees[name] = tree
             avals |= dict(zip(tree.leaf_paths("params"), portable.in_avals, strict=False))
     arrays = {}
@@ -195,7 +195,7 @@ def _make_signature(
     outs = {port.path: port.aval for port in function.portable.outputs}
     weight_arrays = []
     if function.takes_params:
-        tree = function.portable.in_tree.children[0].children[0]
+        tree = function.portable.first_argument
         weight_arrays = [weights[path] for path in tree.leaf_paths("params")]
     input_paths = [path for path in list(ins)[len(weight_arrays) :] if path not in function.masks]
     names = {port.path: name for name, port in entry.inputs.items()}

@@ -201,6 +201,11 @@ class PortableFunction:
             mark_types_checked(function)
         return function
 
+    @property
+    def first_argument(self) -> TreeSpec:
+        """Structure of its first positional argument; of a function with weights, the weights."""
+        return self.in_tree.children[0].children[0]
+
     def in_paths(self) -> tuple[str, ...]:
         """Returns the Python expression for each flat argument: "x", "params['w']"."""
         return CallStructure.of(self.in_tree, self.argument_names).paths()

@@ -152,6 +152,11 @@ class Sidecar:
     variables: tuple[VariableEntry, ...] = ()
     constants: tuple[ConstantEntry, ...] = ()
 
+    def updated_variables(self) -> list[VariableEntry]:
+        """Lists the weights that calls of signatures change."""
+        paths = {path for entry in self.signatures.values() for path in entry.updates.values()}
+        return [variable for variable in self.variables if variable.path in paths]
+
 
 def write_sidecar(
     folder: Path, sidecar: Sidecar, portables: Mapping[str, PortableFunction]

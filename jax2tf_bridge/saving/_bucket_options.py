@@ -237,7 +237,9 @@ def _pad_and_try(endpoint: Endpoint, bucketing: Bucketing, step: Step) -> Endpoi
     pull = function.pull if function.can_pull else None
     call = pad_to_buckets(function.call, bucketing, function.read_held, gradients, pull)
     padded = PaddedCall(bucketing, call, gradients)
-    example = _example_inputs(replace(endpoint, padded=padded), bucketing)
+    endpoint = replace(endpoint, padded=padded)
+    example = _example_inputs(endpoint, bucketing)
+    tolerance = choose_tolerance(endpoint.portable)
     with randomize_degenerate_weights(function.weights):
         held = function.read_held()  # read once, not for each of about twenty calls
 
@@ -248,11 +250,11 @@ def _pad_and_try(endpoint: Endpoint, bucketing: Bucketing, step: Step) -> Endpoi
             call_bucket,
             bucketing,
             example=example,
-            tolerance=choose_tolerance(endpoint.portable),
+            tolerance=tolerance,
             step=step,
         )
         if endpoint.signature.processing.preprocess is not None:
-            _check_rows_of_example(replace(endpoint, padded=padded), bucketing, call_bucket)
+            _check_rows_of_example(endpoint, bucketing, call_bucket, tolerance)
     tried = replace(bucketing, any_padding=trial.any_padding)
     return replace(endpoint, padded=replace(padded, bucketing=tried, notes=trial.notes))
 
@@ -265,7 +267,10 @@ _READS_PADDING = (
 
 
 def _check_rows_of_example(
-    endpoint: Endpoint, bucketing: Bucketing, call_bucket: NamedCall
+    endpoint: Endpoint,
+    bucketing: Bucketing,
+    call_bucket: NamedCall,
+    tolerance: Mapping[str, float],
 ) -> None:
     """Raises if a row of the examples has another result alone than beside other rows.
 
@@ -285,7 +290,6 @@ def _check_rows_of_example(
         if aval.op_shape and is_plain(aval.op_shape[0], bucketing.batch)
     }
     whole = call(together) if alone else {}
-    tolerance = choose_tolerance(endpoint.portable)
     for row, inputs in enumerate(alone):
         results = call(inputs)
         for name, aval in outputs.items():

@@ -27,7 +27,7 @@ from jax2tf_bridge.errors import (
     format_bullets,
     make_path_error,
 )
-from jax2tf_bridge.portable import PortableFunction, TreeSpec
+from jax2tf_bridge.portable import PortableFunction
 from jax2tf_bridge.publishing import (
     NewVersion,
     Origin,
@@ -49,6 +49,7 @@ from jax2tf_bridge.saving.weights import (
     PARAMS,
     PathWeights,
     as_saved,
+    convert_array,
     leaf_names,
     leaves_for,
     renew_fingerprint,
@@ -176,7 +177,7 @@ def _find_bfloat16_names(sidecar: Sidecar, portables: Mapping[str, PortableFunct
     names = set[str]()
     for name, entry in sidecar.signatures.items():
         if entry.takes_params:
-            leaves = leaf_names(_get_params_tree(portables[name]))
+            leaves = leaf_names(portables[name].first_argument)
             avals = portables[name].in_avals[: len(leaves)]
             names |= {n for n, a in zip(leaves, avals, strict=True) if a.dtype == "bfloat16"}
     return names
@@ -368,15 +369,9 @@ def _copy_aligned(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return copy
 
 
-def _get_params_tree(portable: PortableFunction) -> TreeSpec:
-    """Returns the structure of the first argument, which is the weights."""
-    return portable.in_tree.children[0].children[0]
-
-
 def _find_learned_weights(sidecar: Sidecar) -> dict[str, VariableEntry]:
     """Returns the weights that signatures change, by the names that get_weights has for them."""
-    updated = {path for entry in sidecar.signatures.values() for path in entry.updates.values()}
-    variables = [variable for variable in sidecar.variables if variable.path in updated]
+    variables = sidecar.updated_variables()
     return dict(zip(choose_names([v.name for v in variables]), variables, strict=True))
 
 
@@ -385,8 +380,7 @@ def _restore_dtype(value: Any, variable: VariableEntry) -> Any:
     array = np.asarray(value)
     if LITERT_VARIABLES.get(variable.dtype) != array.dtype.name:
         return array
-    dtype = np.dtype(tf.as_dtype(variable.dtype).as_numpy_dtype)
-    return array.view(dtype) if dtype.itemsize == array.dtype.itemsize else array.astype(dtype)
+    return convert_array(array, variable.dtype)
 
 
 def map_weights_by_name(folder: AnyPath, params: Any) -> dict[str, Any]:
@@ -416,7 +410,7 @@ def map_weights_by_name(folder: AnyPath, params: Any) -> dict[str, Any]:
     names: dict[str, Any] = {}
     for name, entry in sidecar.signatures.items():
         if entry.takes_params:
-            tree = _get_params_tree(portables[name])
+            tree = portables[name].first_argument
             leaves = leaves_for(tree, params, f"the weights of {folder}", PARAMS)
             names |= dict(zip(leaf_names(tree), leaves, strict=True))
     if not names:

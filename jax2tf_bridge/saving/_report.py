@@ -289,7 +289,7 @@ def forgotten_update_notes(endpoints: Sequence[Endpoint]) -> tuple[Message, ...]
 
 def _returns_weights(portable: PortableFunction) -> bool:
     """Returns whether a function returns a pair, of which the second has its weights' structure."""
-    weights, results = portable.in_tree.children[0].children[0], portable.out_tree.children
+    weights, results = portable.first_argument, portable.out_tree.children
     return weights.leaf_count > 1 and len(results) == 2 and results[1] == weights
 
 

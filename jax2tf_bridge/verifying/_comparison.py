@@ -172,7 +172,7 @@ class ComparedPair:
         self._weights: Sequence[Any] = ()
         weight_paths: Sequence[str] = ()
         if loaded.takes_params:
-            weights = portable.in_tree.children[0].children[0]
+            weights = portable.first_argument
             self._weights = weights.flatten(params, "params")
             weight_paths = tuple(weights.leaf_paths("params"))
             function = types.as_function(weights)

@@ -102,7 +102,7 @@ def verify(
     weight_names: Sequence[str] = ()
     if loaded.takes_params:
         names = {v.path: v.name for v in sidecar.variables}
-        tree = loaded.portable.in_tree.children[0].children[0]
+        tree = loaded.portable.first_argument
         weight_names = [names[leaf] for leaf in tree.leaf_paths("params")]
     pair = ComparedPair(folder, model.params, loaded, entry, function, weight_names, seed, types)
     sizes = pair.sampler.sizes(samples)

@@ -104,7 +104,7 @@ def test_tables_of_any_number_of_rows(folder: Path, name: str) -> None:
 
 
 def test_strings_and_results_without_a_name(tmp_path: Path) -> None:
-    """Of a SavedModel that another tool wrote."""
+    """The SavedModel is of another tool."""
     module = tf.Module()
     module.f = tf.function(
         lambda text: {"length": tf.strings.length(text)},

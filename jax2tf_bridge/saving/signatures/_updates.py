@@ -62,7 +62,7 @@ class Results:
                 f"The signature {name} has no outputs, so TensorFlow Serving and LiteRT would not "
                 "run it. Return at least one beside the new weights, such as the loss."
             )
-        weights = portable.in_tree.children[0].children[0]
+        weights = portable.first_argument
         positions = {path: i for i, path in enumerate(weights.leaf_paths(_WEIGHTS))}
         paths = list(new.leaf_paths(_WEIGHTS))
         unknown = [path for path in paths if path not in positions]

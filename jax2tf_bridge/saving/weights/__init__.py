@@ -18,6 +18,7 @@ from jax2tf_bridge.saving.weights._variables import WeightLeaf as WeightLeaf
 from jax2tf_bridge.saving.weights._variables import Weights as Weights
 from jax2tf_bridge.saving.weights._variables import as_saved as as_saved
 from jax2tf_bridge.saving.weights._variables import check_prefixes as check_prefixes
+from jax2tf_bridge.saving.weights._variables import convert_array as convert_array
 from jax2tf_bridge.saving.weights._variables import convert_stored as convert_stored
 from jax2tf_bridge.saving.weights._variables import has_prefix as has_prefix
 from jax2tf_bridge.saving.weights._variables import is_trainable as is_trainable

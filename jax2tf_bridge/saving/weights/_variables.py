@@ -109,7 +109,7 @@ class Weights:
             shapes or dtypes; each difference is listed.
           SavingError: another function has other names for them.
         """
-        tree = portable.in_tree.children[0].children[0]
+        tree = portable.first_argument
         leaves = weight_leaves(portable, self._params)
         known = tree in self._trees
         for leaf in leaves:
@@ -183,9 +183,7 @@ class WeightLeaf:
         if dtype is None:
             return self
         aval = Aval(self.shape, dtype)
-        array, wanted = self.array(), np.dtype(tf.as_dtype(dtype).as_numpy_dtype)
-        value = array.view(wanted) if array.dtype.itemsize == wanted.itemsize else array
-        return replace(self, aval=aval, value=value)
+        return replace(self, aval=aval, value=convert_array(self.array(), dtype))
 
     def original_array(self) -> np.ndarray:
         """Returns the value in its own dtype; a view of arrays in this machine's memory."""
@@ -196,6 +194,12 @@ class WeightLeaf:
         if is_jax_array(value) and not value.is_deleted() and value.is_fully_addressable:
             return host_array(value)
         return np.asarray(value)
+
+
+def convert_array(array: np.ndarray, dtype: str) -> np.ndarray:
+    """Converts an array as `convert_stored` converts a tensor."""
+    target = np.dtype(tf.as_dtype(dtype).as_numpy_dtype)
+    return array.view(target) if array.dtype.itemsize == target.itemsize else array.astype(target)
 
 
 def convert_stored(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
