@@ -119,9 +119,10 @@ def convert_model(model: ConvertedModel, quantization: Quantization) -> bytes:
 
     Raises:
       UnsupportedByTargetError: LiteRT has no built-in operation for an operation.
-      SavingError: the converter fails for another reason.
+      SavingError: an input or output has no elements, or the converter fails for another reason.
       StructureError, ShapeError, DTypeError: representative data does not fit.
     """
+    _check_elements(model.signatures)
     names = list(model.signatures)
     converter = tf.lite.TFLiteConverter.from_saved_model(str(model.folder), signature_keys=names)
     quantization.apply(converter, {n: s.inputs for n, s in model.signatures.items()})
@@ -137,6 +138,21 @@ def convert_model(model: ConvertedModel, quantization: Quantization) -> bytes:
         if error is None:
             raise
         raise error from e
+
+
+def _check_elements(signatures: Mapping[str, LiteRTSignature]) -> None:
+    """Raises for inputs and outputs that never have elements.
+
+    LiteRT writes beyond its memory for some of them, and the process may die later.
+    """
+    for name, signature in signatures.items():
+        sides = {**signature.inputs, **signature.outputs}
+        empty = {key: served for key, served in sides.items() if 0 in (served.shape or ())}
+        if empty:
+            raise SavingError(
+                f"LiteRT has no arrays without elements: {served_text(empty)} of the signature "
+                f"{name}. Leave {'them' if len(empty) > 1 else 'it'} out."
+            )
 
 
 # Explanations of failures.

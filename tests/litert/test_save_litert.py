@@ -397,9 +397,14 @@ def test_results_without_elements_are_refused_before_litert_runs(tmp_path: Path)
     def empty(x: Any) -> Any:  # LiteRT corrupts the memory of the process with it
         return lax.pad(x, jnp.float32(-1), ((-1, -1, 0), (2, 1, 0)))
 
-    text = "LiteRT has no arrays without elements: output_0, float32[0,6]"
-    with pytest.raises(SavingError, match=re.escape(text)):
-        save_litert(tmp_path / "f.tflite", Signature(empty, args=[np.ones((2, 3), np.float32)]))
+    text = (
+        "LiteRT has no arrays without elements: output_0: float32[0,6] of the signature "
+        "serving_default. Leave it out."
+    )
+    signature = Signature(empty, args=[np.ones((2, 3), np.float32)])
+    for verify in True, False:
+        with pytest.raises(SavingError, match=re.escape(text)):
+            save_litert(tmp_path / "f.tflite", signature, verify=verify)
 
 
 def test_arrays_without_elements_are_named(tmp_path: Path) -> None:
