@@ -52,8 +52,15 @@ _ALL_PLATFORMS = (*_PLATFORMS, "tpu")
 _MAX_CHOLESKY_OP_ROWS = 24
 
 
-def linalg_rules(platforms: Sequence[str]) -> tuple[tuple[Any, Rule], ...]:
-    """Lists (primitive, rule) pairs; each rule lowers for all the platforms of its context."""
+def linalg_rules(
+    platforms: Sequence[str], *, calls_eigh: bool = True
+) -> tuple[tuple[Any, Rule], ...]:
+    """Lists (primitive, rule) pairs; each rule lowers for all the platforms of its context.
+
+    Args:
+      platforms: the platforms of the export.
+      calls_eigh: whether small matrices may be left to the custom call Eigh, which XLA expands.
+    """
     names = lax.linalg
     # JAX cannot lower these on TPU, or not with open sizes.
     rules = {
@@ -67,7 +74,8 @@ def linalg_rules(platforms: Sequence[str]) -> tuple[tuple[Any, Rule], ...]:
         )
     }
     rules[names.tridiagonal_solve_p] = _lower_tridiagonal_solve
-    for primitive, rule in ((names.svd_p, _lower_svd), (names.eigh_p, _lower_eigh)):
+    lower_eigh = functools.partial(_lower_eigh, may_call=calls_eigh)
+    for primitive, rule in ((names.svd_p, _lower_svd), (names.eigh_p, lower_eigh)):
         rules[primitive] = functools.partial(_lower_by_size, primitive, rule)
     if not set(platforms).isdisjoint(_PLATFORMS):
         rules |= _list_cpu_gpu_rules()
@@ -166,6 +174,7 @@ def _lower_eigh(
     lower: bool,
     sort_eigenvalues: bool,
     subset_by_index: tuple[int, int] | None,
+    may_call: bool,
     **algorithm: Any,
 ) -> Sequence[Any]:
     del sort_eigenvalues, algorithm  # the result is always sorted, with any algorithm
@@ -178,8 +187,8 @@ def _lower_eigh(
         )
     if n == 0:
         return lower_fun(_decompose_empty)(ctx, a)
-    small = are_sizes_known(n) and n <= max_jacobi_rows(aval.dtype)
-    if not (small and can_make_custom_calls()):
+    is_small = are_sizes_known(n) and n <= max_jacobi_rows(aval.dtype)
+    if not (may_call and is_small and can_make_custom_calls()):
         return lower_fun(eigh)(ctx, a, lower=lower)
     if not lower:
         # XLA expands Eigh once for each shape in a module, for the triangle of the first call.

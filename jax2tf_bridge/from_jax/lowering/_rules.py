@@ -81,7 +81,7 @@ def lowering_overrides(
         lax.pmax_p: partial(_lower_reduction_collective, lax.pmax_p, lax.reduce_max),
         lax.pmin_p: partial(_lower_reduction_collective, lax.pmin_p, lax.reduce_min),
         lax.conv_general_dilated_p: _lower_convolution,
-        **dict(linalg_rules(platforms)),
+        **dict(linalg_rules(platforms, calls_eigh=xla)),
     }
     for primitive in (lax.all_gather_p, find_primitive("reduce_scatter_p")):
         rules[primitive] = partial(_lower_gather_collective, primitive)

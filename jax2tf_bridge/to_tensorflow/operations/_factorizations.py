@@ -71,7 +71,7 @@ def _row(a: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
 
 
 def _outer(column: tf.Tensor, row: tf.Tensor) -> tf.Tensor:
-    return column[..., tf.newaxis] * row[..., tf.newaxis, :]
+    return tf.expand_dims(column, -1) * tf.expand_dims(row, -2)
 
 
 def _conj(a: tf.Tensor) -> tf.Tensor:
@@ -93,25 +93,35 @@ def cholesky(a: tf.Tensor, *, lower: bool) -> tf.Tensor:
     n = _rows_and_columns(a)[0]
     rounding = 8 * np.finfo(values.dtype.as_numpy_dtype).eps * tf.cast(n, values.dtype)
     definite = tf.reduce_all(values > rounding * tf.reduce_max(tf.abs(values), -1, keepdims=True))
-    return tf.cond(definite, lambda: tf.linalg.cholesky(a), lambda: _cholesky_by_columns(a))
+    return tf.cond(
+        definite, lambda: tf.linalg.cholesky(a), lambda: cholesky_by_columns(a, lower=True)
+    )
 
 
-def _cholesky_by_columns(a: tf.Tensor) -> tf.Tensor:
+def cholesky_by_columns(a: tf.Tensor, *, lower: bool) -> tf.Tensor:
+    """Computes what `cholesky` does, without tf.linalg's kernels."""
+    if not lower:
+        return tf.linalg.adjoint(cholesky_by_columns(tf.linalg.adjoint(a), lower=True))
     n = _rows_and_columns(a)[0]
     index = tf.range(n)
+    zero, nan = tf.zeros([], a.dtype), _nan(a.dtype)
 
     def step(k: tf.Tensor, factor: tf.Tensor) -> tuple[tf.Tensor]:
         row = _conj(_row(factor, k))
         column = _column(a, k) - tf.linalg.matvec(factor, row)
-        pivot = tf.cast(tf.sqrt(tf.math.real(_column(column, k))), a.dtype)
-        column = tf.where(index >= k, column / pivot[..., tf.newaxis], tf.zeros([], a.dtype))
-        column = tf.where(index == k, pivot[..., tf.newaxis], column)
-        return (tf.where(index == k, column[..., tf.newaxis], factor),)
+        square = tf.expand_dims(tf.math.real(_column(column, k)), -1)
+        pivot = tf.cast(tf.sqrt(square), a.dtype)
+        # The NaN of a pivot that is not positive spreads to the last one.
+        column = tf.where(square > 0, column / pivot, nan)
+        column = tf.where(index > k, column, zero)
+        column = tf.where(index == k, tf.where(square > 0, pivot, nan), column)
+        return (tf.where(index == k, tf.expand_dims(column, -1), factor),)
 
     (factor,) = _for_each(n, step, tf.zeros_like(a))
-    pivots = tf.math.real(tf.linalg.diag_part(factor))
-    fine = tf.reduce_all(pivots > 0, -1)[..., tf.newaxis, tf.newaxis]
-    return tf.where(fine, factor, tf.linalg.band_part(tf.fill(tf.shape(a), _nan(a.dtype)), -1, 0))
+    last = tf.expand_dims(tf.expand_dims(_column(_column(factor, n - 1), n - 1), -1), -1)
+    below = index[:, tf.newaxis] >= index
+    failed = tf.where(below, nan, zero)
+    return tf.where(tf.math.is_nan(tf.math.real(last)), failed, factor)
 
 
 def triangular_solve(
@@ -137,6 +147,36 @@ def triangular_solve(
         return tf.linalg.triangular_solve(a, b, lower=lower, adjoint=adjoint)
     solution = tf.linalg.triangular_solve(a, tf.linalg.adjoint(b), lower=lower, adjoint=not adjoint)
     return tf.linalg.adjoint(solution)
+
+
+def triangular_solve_by_rows(
+    a: tf.Tensor, b: tf.Tensor, *, left: bool, lower: bool, unit_diagonal: bool, transpose: str
+) -> tf.Tensor:
+    """Computes what `triangular_solve` does, without tf.linalg's kernels."""
+    if transpose != "NO_TRANSPOSE":
+        a, lower = _transpose(a), not lower
+        a = _conj(a) if transpose == "ADJOINT" else a
+    if not left:
+        a, b, lower = _transpose(a), _transpose(b), not lower
+    n = _rows_and_columns(a)[0]
+    index = tf.range(n)[:, tf.newaxis]
+
+    def step(k: tf.Tensor, x: tf.Tensor) -> tuple[tf.Tensor]:
+        place = k if lower else n - 1 - k
+        # Rows of x that are not solved yet are 0, but the other triangle of a may hold NaN.
+        is_solved = tf.range(n) < place if lower else tf.range(n) > place
+        row = _row(a, place)
+        known = tf.expand_dims(tf.where(is_solved, row, tf.zeros([], a.dtype)), -2)
+        rest = _row(b, place) - tf.squeeze(known @ x, -2)
+        solution = rest if unit_diagonal else rest / tf.expand_dims(_column(row, place), -1)
+        return (tf.where(index == place, tf.expand_dims(solution, -2), x),)
+
+    (x,) = _for_each(n, step, tf.zeros_like(b))
+    return x if left else _transpose(x)
+
+
+def _transpose(a: tf.Tensor) -> tf.Tensor:
+    return tf.linalg.matrix_transpose(a)
 
 
 def eigh(a: tf.Tensor, *, lower: bool) -> tuple[tf.Tensor, tf.Tensor]:
@@ -210,9 +250,9 @@ def _pivots(permutation: tf.Tensor, count: int) -> tf.Tensor:
     index = tf.range(count)
 
     def step(k: tf.Tensor, rows: tf.Tensor, pivots: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        wanted = _column(permutation, k)[..., tf.newaxis]
-        place = tf.argmax(tf.cast(rows == wanted, tf.int32), -1, tf.int32)[..., tf.newaxis]
-        here = _column(rows, k)[..., tf.newaxis]
+        wanted = tf.expand_dims(_column(permutation, k), -1)
+        place = tf.expand_dims(tf.argmax(tf.cast(rows == wanted, tf.int32), -1, tf.int32), -1)
+        here = tf.expand_dims(_column(rows, k), -1)
         rows = tf.where(index == k, wanted, tf.where(index == place, here, rows))
         return rows, tf.where(index == k, place, pivots)
 
@@ -239,19 +279,19 @@ def _lu_by_columns(a: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             else tf.abs(column)
         )
         candidates = tf.where(rows >= k, size, tf.constant(-1, size.dtype))
-        place = tf.argmax(candidates, -1, tf.int32)[..., tf.newaxis]
+        place = tf.expand_dims(tf.argmax(candidates, -1, tf.int32), -1)
         order = tf.where(rows == k, place, tf.where(rows == place, k, rows))
         a = tf.gather(a, order, axis=-2, batch_dims=batch_axes)
         permutation = tf.gather(permutation, order, axis=-1, batch_dims=batch_axes)
         pivots = tf.where(tf.range(count) == k, place, pivots)
 
         column, row = _column(a, k), _row(a, k)
-        pivot = _column(row, k)[..., tf.newaxis]
+        pivot = tf.expand_dims(_column(row, k), -1)
         # A column of zeros stays unchanged, as in LAPACK: U is singular, but L is not.
         divisor = tf.where(pivot == zero, tf.ones([], a.dtype), pivot)
         column = tf.where(rows > k, column / divisor, column)
         below, right = tf.where(rows > k, column, zero), tf.where(columns > k, row, zero)
-        a = tf.where(columns == k, column[..., tf.newaxis], a - _outer(below, right))
+        a = tf.where(columns == k, tf.expand_dims(column, -1), a - _outer(below, right))
         return a, pivots, permutation
 
     a, pivots, permutation = _for_each(
@@ -277,7 +317,7 @@ def householder_qr(a: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
     def step(k: tf.Tensor, a: tf.Tensor, taus: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         x = _column(a, k)
-        alpha = _column(x, k)[..., tf.newaxis]
+        alpha = tf.expand_dims(_column(x, k), -1)
         tail = tf.where(rows > k, x, zero)
         sizes = tf.abs(tf.where(rows >= k, x, zero))
         largest = tf.reduce_max(sizes, -1, keepdims=True)
@@ -295,7 +335,7 @@ def householder_qr(a: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         factor = tf.where(columns > k, _conj(tau) * products, zero)
         reflected = a - _outer(v, factor)
         here = tf.where(rows == k, beta, tf.where(rows > k, v, x))
-        a = tf.where(columns == k, here[..., tf.newaxis], reflected)
+        a = tf.where(columns == k, tf.expand_dims(here, -1), reflected)
         return a, tf.where(tf.range(count) == k, tau, taus)
 
     taus = tf.zeros(tf.concat([tf.shape(a)[:-2], [count]], 0), a.dtype)
@@ -303,7 +343,7 @@ def householder_qr(a: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return packed, taus
 
 
-def householder_product(packed: tf.Tensor, taus: tf.Tensor) -> tf.Tensor:
+def householder_product(packed: tf.Tensor, taus: tf.Tensor, *, by_rows: bool) -> tf.Tensor:
     """Computes the first n columns of Q, a product of reflectors (I - tau v v^H), at once.
 
     With the reflectors as the columns of V, the product is I - V T V^H. T is the inverse of an
@@ -312,16 +352,28 @@ def householder_product(packed: tf.Tensor, taus: tf.Tensor) -> tf.Tensor:
     Args:
       packed: the matrices [..., m, n], with reflectors below the diagonal of the first columns.
       taus: the factors [..., k], with k <= n.
+      by_rows: whether to solve without tf.linalg's kernel.
     """
     m, n = _rows_and_columns(packed)
     k = taus.shape[-1] if taus.shape[-1] is not None else tf.shape(taus)[-1]
-    v = packed[..., :k]
-    v = tf.linalg.set_diag(tf.linalg.band_part(v, -1, 0), tf.ones_like(taus))
+    zero, one = tf.zeros([], packed.dtype), tf.ones([], packed.dtype)
+    below = tf.range(m)[:, tf.newaxis] - tf.range(k)
+    v = tf.where(below > 0, packed[..., :k], tf.where(below == 0, one, zero))
     products = tf.linalg.matmul(v, v, adjoint_a=True)
-    above = tf.linalg.set_diag(tf.linalg.band_part(products, 0, -1), tf.zeros_like(taus))
+    below = tf.range(k)[:, tf.newaxis] - tf.range(k)
     # Multiplication by the taus, which may be 0, avoids a division.
-    scaled = taus[..., tf.newaxis] * above
-    system = tf.linalg.set_diag(scaled, tf.ones_like(taus))
-    t = tf.linalg.triangular_solve(system, tf.linalg.diag(taus), lower=False)
+    scaled = tf.expand_dims(taus, -1) * tf.where(below < 0, products, zero)
+    system = tf.where(below == 0, one, scaled)
+    diagonal = tf.where(below == 0, tf.expand_dims(taus, -1), zero)
+    solve = triangular_solve_by_rows if by_rows else triangular_solve
+    t = solve(
+        system,
+        diagonal,
+        left=True,
+        lower=False,
+        unit_diagonal=by_rows,
+        transpose="NO_TRANSPOSE",
+    )
     columns = tf.linalg.matmul(t, v[..., :n, :], adjoint_b=True)
-    return tf.eye(m, n, dtype=packed.dtype) - tf.linalg.matmul(v, columns)
+    is_diagonal = tf.range(m)[:, tf.newaxis] == tf.range(n)
+    return tf.where(is_diagonal, one, zero) - tf.linalg.matmul(v, columns)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -25,10 +25,13 @@ def _cholesky(scope: Scope, operation: Operation, operands: Sequence[Array]) -> 
     _check(scope, operation, operands)
     if 0 in a.sizes:
         return a
-    lower = operation.flag("lower")
-    return scope.new_array(
-        factorizations.cholesky(scope.tensor(a), lower=lower), a.element, a.sizes
+    function = (
+        factorizations.cholesky_by_columns
+        if scope.is_for_any_converter
+        else factorizations.cholesky
     )
+    factor = function(scope.tensor(a), lower=operation.flag("lower"))
+    return scope.new_array(factor, a.element, a.sizes)
 
 
 def _triangular_solve(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
@@ -36,6 +39,11 @@ def _triangular_solve(scope: Scope, operation: Operation, operands: Sequence[Arr
     _check(scope, operation, operands)
     if 0 in b.sizes:
         return b
+    if scope.is_for_any_converter:
+        solution = factorizations.triangular_solve_by_rows(
+            scope.tensor(a), scope.tensor(b), **_read_triangle(operation)
+        )
+        return scope.new_array(solution, b.element, b.sizes)
     # The kernel broadcasts matrices itself.
     is_whole = a.computed is not None and not any(
         a.repeats(axis) and a.sizes[axis] != 1 for axis in (a.rank - 2, a.rank - 1)
@@ -44,12 +52,18 @@ def _triangular_solve(scope: Scope, operation: Operation, operands: Sequence[Arr
     tensor = factorizations.triangular_solve(
         compact if is_whole and compact.shape.rank >= 2 else scope.tensor(a),
         scope.tensor(b),
-        left=operation.flag("left_side"),
-        lower=operation.flag("lower"),
-        unit_diagonal=operation.flag("unit_diagonal"),
-        transpose=operation.text("transpose_a"),
+        **_read_triangle(operation),
     )
     return scope.new_array(tensor, b.element, b.sizes)
+
+
+def _read_triangle(operation: Operation) -> dict[str, Any]:
+    return {
+        "left": operation.flag("left_side"),
+        "lower": operation.flag("lower"),
+        "unit_diagonal": operation.flag("unit_diagonal"),
+        "transpose": operation.text("transpose_a"),
+    }
 
 
 def _check(scope: Scope, operation: Operation, arrays: Sequence[Array]) -> None:
@@ -113,7 +127,9 @@ def _householder_product(
 ) -> _Results:
     if _is_empty(packed):
         return [(scope.tensor(packed), packed.sizes)]
-    product = factorizations.householder_product(scope.tensor(packed), scope.tensor(taus))
+    product = factorizations.householder_product(
+        scope.tensor(packed), scope.tensor(taus), by_rows=scope.is_for_any_converter
+    )
     return [(product, packed.sizes)]
 
 
@@ -173,11 +189,16 @@ def _tridiagonal_solve(
 
 
 def _composite(function: _Function) -> Emitter:
-    """Decomposes a composite of empty matrices, and of those that tf.linalg cannot factor."""
+    """Makes an emitter of tf.linalg's kernels.
+
+    Composites of empty matrices, of dtypes without a kernel, and for converters, which know none of
+    these kernels, are decomposed.
+    """
 
     def emit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
         results = None
-        if operands[-1].element in _DTYPES and not _is_empty(operands[-1]):
+        has_kernel = operands[-1].element in _DTYPES and not scope.is_for_any_converter
+        if has_kernel and not _is_empty(operands[-1]):
             results = function(scope, operation, *operands)
         if results is None:
             return decompose(scope, operation)

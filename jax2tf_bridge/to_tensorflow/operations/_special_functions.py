@@ -108,8 +108,13 @@ _WRITTEN: Mapping[str, TensorFunction] = MappingProxyType(
     {"chlo.lgamma": _converter_forms.lgamma, "chlo.next_after": _converter_forms.next_after}
 )
 """Functions with another form for converters."""
-_CONVERTED = frozenset({*(f"chlo.{name}" for name in _CALLED), *_WRITTEN})
-"""Functions that tf2onnx and OpenVINO support, directly or by that form."""
+_NOT_CONVERTED = _FUNCTIONS.keys() - {*(f"chlo.{name}" for name in _CALLED), *_WRITTEN}
+"""Functions that tf2onnx and OpenVINO lack, directly and by that form."""
+_NOT_IN_LITERT = frozenset(
+    {"chlo.bessel_i1e", "chlo.digamma", "chlo.polygamma", "chlo.zeta", "jax2tf.bessel_i0e"}
+    | {"jax2tf.betainc", "jax2tf.igamma", "jax2tf.igammac"}
+)
+"""Functions without a kernel in `litert`."""
 
 
 def _is_infinite_at_zero(scope: Scope, operation: Operation) -> bool:
@@ -133,7 +138,8 @@ def _emitter(name: str) -> Emitter:
     ) -> Sequence[Array] | Array:
         element = operands[0].element
         function = _WRITTEN.get(name, of_tensorflow) if scope.for_converters else of_tensorflow
-        is_supported = name in _CONVERTED or not scope.for_converters
+        lacks = _NOT_CONVERTED if scope.for_converters else _NOT_IN_LITERT
+        is_supported = name not in lacks or not scope.is_for_any_converter
         in_float32 = element not in elements and element in _NARROW and name not in _EXACT
         has_kernel = element in elements or in_float32
         if operation.name == "composite" and not (is_supported and has_kernel):
