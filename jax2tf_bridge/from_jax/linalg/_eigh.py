@@ -331,10 +331,10 @@ def find_roots(
 ) -> tuple[Any, Any, Any]:
     """Finds the roots of 1 + sum_j weight_j / gap(pole_j, root), one above each pole, all [p, n].
 
-    A root is computed as an offset from the nearer of its two poles. Bisection over the bits of the
-    offset finds it to 1/64 of its size, in a few more steps than the exponent has bits. The offset
-    times the equation has no pole nearer than the offset itself, so each of the Newton steps that
-    follow doubles the number of correct digits.
+    A root is computed as an offset from the nearer of its two poles. Bisection of the logarithm of
+    the offset finds it to 1/64 of its size, in a few more steps than the exponent has bits. The
+    offset times the equation has no pole nearer than the offset itself, so each of the Newton steps
+    that follow doubles the number of correct digits.
 
     Returns:
       The nearer pole and gap(root, pole) [p, root], and gap(pole, root) [p, pole, root], to full
@@ -359,15 +359,13 @@ def find_roots(
     direction = where(near_lower, np.ones((), dtype), -1)
     base = distances(origin)
 
-    bits = np.dtype(f"int{dtype.itemsize * 8}")
-    shape = poles.shape
-    smallest = lax.full(shape, np.array(np.finfo(dtype).tiny, dtype).view(bits))
+    def geometric_mean(low: Any, high: Any) -> Any:
+        return lax.sqrt(low) * lax.sqrt(high)
 
     def bisect(_: Any, bounds: tuple[Any, Any]) -> tuple[Any, Any]:
         low, high = bounds
-        middle = low + lax.shift_right_logical(high - low, lax.full(shape, 1, bits))
-        offset = direction * lax.bitcast_convert_type(middle, dtype)
-        farther = secular(base - rows(offset)) * direction < 0
+        middle = geometric_mean(low, high)
+        farther = secular(base - rows(direction * middle)) * direction < 0
         return where(farther, middle, low), where(farther, high, middle)
 
     def newton(_: Any, size: Any) -> Any:
@@ -377,11 +375,9 @@ def find_roots(
         slope = value + lax.reduce_sum(rows(size) / distance * own_weights / distance, (1,))
         return lax.clamp(low, where(slope > 0, size - size * value / slope, size), high)
 
-    bounds = (smallest, lax.bitcast_convert_type(half, bits))
+    bounds = (lax.full_like(half, np.finfo(dtype).tiny), half)
     low, high = loop(np.finfo(dtype).nexp + _BISECTED_BITS - 1, bisect, bounds)
-    middle = low + lax.shift_right_logical(high - low, lax.full(shape, 1, bits))
-    low, middle, high = (lax.bitcast_convert_type(x, dtype) for x in (low, middle, high))
-    offset = direction * loop(_NEWTON_STEPS[dtype.itemsize], newton, middle)
+    offset = direction * loop(_NEWTON_STEPS[dtype.itemsize], newton, geometric_mean(low, high))
     return origin, offset, base - rows(offset)
 
 

@@ -98,30 +98,35 @@ def cholesky(a: tf.Tensor, *, lower: bool) -> tf.Tensor:
     )
 
 
-def cholesky_by_columns(a: tf.Tensor, *, lower: bool) -> tf.Tensor:
-    """Computes what `cholesky` does, without tf.linalg's kernels."""
+def cholesky_by_columns(
+    a: tf.Tensor, *, lower: bool, choose: Callable[..., tf.Tensor] = tf.where
+) -> tf.Tensor:
+    """Computes what `cholesky` does, without tf.linalg's kernels.
+
+    Args:
+      a: the matrices.
+      lower: whether the lower triangle is read.
+      choose: returns its second argument where the first one is set, else the third one.
+    """
     if not lower:
-        return tf.linalg.adjoint(cholesky_by_columns(tf.linalg.adjoint(a), lower=True))
+        adjoint = tf.linalg.adjoint(a)
+        return tf.linalg.adjoint(cholesky_by_columns(adjoint, lower=True, choose=choose))
     n = _rows_and_columns(a)[0]
     index = tf.range(n)
-    zero, nan = tf.zeros([], a.dtype), _nan(a.dtype)
+    zero = tf.zeros([], a.dtype)
 
     def step(k: tf.Tensor, factor: tf.Tensor) -> tuple[tf.Tensor]:
         row = _conj(_row(factor, k))
         column = _column(a, k) - tf.linalg.matvec(factor, row)
-        square = tf.expand_dims(tf.math.real(_column(column, k)), -1)
-        pivot = tf.cast(tf.sqrt(square), a.dtype)
-        # The NaN of a pivot that is not positive spreads to the last one.
-        column = tf.where(square > 0, column / pivot, nan)
-        column = tf.where(index > k, column, zero)
-        column = tf.where(index == k, tf.where(square > 0, pivot, nan), column)
+        square = tf.math.real(_column(column, k))
+        # A pivot that is not positive is NaN, and so are all pivots after it.
+        pivot = tf.expand_dims(tf.cast(square / tf.sqrt(square), a.dtype), -1)
+        column = tf.where(index == k, pivot, tf.where(index > k, column / pivot, zero))
         return (tf.where(index == k, tf.expand_dims(column, -1), factor),)
 
     (factor,) = _for_each(n, step, tf.zeros_like(a))
     last = tf.expand_dims(tf.expand_dims(_column(_column(factor, n - 1), n - 1), -1), -1)
-    below = index[:, tf.newaxis] >= index
-    failed = tf.where(below, nan, zero)
-    return tf.where(tf.math.is_nan(tf.math.real(last)), failed, factor)
+    return choose(tf.expand_dims(index, -1) >= index, factor * (last / last), zero)
 
 
 def triangular_solve(
@@ -232,7 +237,7 @@ def lu(a: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """
     m, n = a.shape.as_list()[-2:]
     if m is None or m != n or (a.dtype.is_complex and n <= _SMALL):
-        return _lu_by_columns(a)
+        return lu_by_columns(a)
 
     def whole() -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         factors, permutation = tf.linalg.lu(a)
@@ -241,7 +246,7 @@ def lu(a: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     # Its kernel factors the matrix in the same way, and returns -inf if a pivot is 0.
     logarithm = tf.math.real(tf.linalg.slogdet(a)[1])
     regular = tf.reduce_all(tf.math.is_finite(logarithm))
-    factors, pivots, permutation = tf.cond(regular, whole, lambda: _lu_by_columns(a))
+    factors, pivots, permutation = tf.cond(regular, whole, lambda: lu_by_columns(a))
     return factors, pivots, permutation
 
 
@@ -260,7 +265,8 @@ def _pivots(permutation: tf.Tensor, count: int) -> tf.Tensor:
     return _for_each(count, step, rows, tf.zeros_like(rows))[1]
 
 
-def _lu_by_columns(a: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+def lu_by_columns(a: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Computes what `lu` does, without tf.linalg's kernels."""
     m, n = _rows_and_columns(a)
     rows, columns = tf.range(m), tf.range(n)
     count = _least(m, n)
@@ -281,8 +287,9 @@ def _lu_by_columns(a: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         candidates = tf.where(rows >= k, size, tf.constant(-1, size.dtype))
         place = tf.expand_dims(tf.argmax(candidates, -1, tf.int32), -1)
         order = tf.where(rows == k, place, tf.where(rows == place, k, rows))
-        a = tf.gather(a, order, axis=-2, batch_dims=batch_axes)
-        permutation = tf.gather(permutation, order, axis=-1, batch_dims=batch_axes)
+        # tf2onnx mistakes negative axes.
+        a = tf.gather(a, order, axis=batch_axes, batch_dims=batch_axes)
+        permutation = tf.gather(permutation, order, axis=batch_axes, batch_dims=batch_axes)
         pivots = tf.where(tf.range(count) == k, place, pivots)
 
         column, row = _column(a, k), _row(a, k)

@@ -25,12 +25,11 @@ def _cholesky(scope: Scope, operation: Operation, operands: Sequence[Array]) -> 
     _check(scope, operation, operands)
     if 0 in a.sizes:
         return a
-    function = (
-        factorizations.cholesky_by_columns
-        if scope.is_for_any_converter
-        else factorizations.cholesky
-    )
-    factor = function(scope.tensor(a), lower=operation.flag("lower"))
+    tensor, lower = scope.tensor(a), operation.flag("lower")
+    if scope.is_for_any_converter:
+        factor = factorizations.cholesky_by_columns(tensor, lower=lower, choose=scope.choose)
+    else:
+        factor = factorizations.cholesky(tensor, lower=lower)
     return scope.new_array(factor, a.element, a.sizes)
 
 
@@ -102,7 +101,8 @@ def _eigh(scope: Scope, a: Array, *, lower: bool) -> _Results:
 def _lu(scope: Scope, operation: Operation, a: Array) -> _Results:
     *batch, m, _ = a.sizes
     count = _smaller_size(scope, operation, a)
-    factors, pivots, permutation = factorizations.lu(scope.tensor(a))
+    lu = factorizations.lu_by_columns if scope.is_for_any_converter else factorizations.lu
+    factors, pivots, permutation = lu(scope.tensor(a))
     return [(factors, a.sizes), (pivots, (*batch, count)), (permutation, (*batch, m))]
 
 
@@ -197,8 +197,10 @@ def _composite(function: _Function) -> Emitter:
 
     def emit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
         results = None
-        has_kernel = operands[-1].element in _DTYPES and not scope.is_for_any_converter
-        if has_kernel and not _is_empty(operands[-1]):
+        has_form = operands[-1].element in _DTYPES and (
+            function is _lu or not scope.is_for_any_converter
+        )
+        if has_form and not _is_empty(operands[-1]):
             results = function(scope, operation, *operands)
         if results is None:
             return decompose(scope, operation)
