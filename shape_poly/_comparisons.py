@@ -162,12 +162,12 @@ def parse_comparison(text: str) -> Comparison:
         raise ComparisonSyntaxError(
             text, operators[1].start() + 1, "expected one comparison, but found a second one"
         )
-    left = _side(text, 0, first.start())
-    right = _side(text, first.end(), len(text))
+    left = _parse_side(text, 0, first.start())
+    right = _parse_side(text, first.end(), len(text))
     return Comparison(cast(ComparisonOperator, first.group()), left, right)
 
 
-def _side(text: str, start: int, end: int) -> Dim:
+def _parse_side(text: str, start: int, end: int) -> Dim:
     try:
         return parse_dimension(text[start:end])
     except DimensionSyntaxError as e:

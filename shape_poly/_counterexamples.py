@@ -25,7 +25,7 @@ _MAX_SKIPPED_VALUES = 1000
 
 @dataclass(frozen=True)
 class OutOfBudget:
-    """Result: no assignment with a sum of at most `total` is a counterexample."""
+    """Result of a search that stopped: no counterexample has a sum of at most `total`."""
 
     total: int
 
@@ -83,7 +83,7 @@ def iter_small_assignments(
 def _iter_by_sum(
     constraints: Sequence[Comparison], refuted: Comparison, ranges: Ranges
 ) -> Iterator[tuple[int, Iterator[dict[str, int] | None]]]:
-    """Yields (sum, assignment) pairs in order; the assignment is None if it is not accepted."""
+    """Yields each sum with its assignments, in order; None stands for a refused assignment."""
     if any(low > high for low, high in ranges.values()):
         return
     names = sorted(ranges)
@@ -100,7 +100,7 @@ def _iter_by_sum(
                 dict(zip(names, values, strict=True))
                 if values is not None and accepts(*values)
                 else None
-                for values in _iter_of_sum(domains, total)
+                for values in _iter_assignments(domains, total)
             ),
         )
         total += 1
@@ -147,7 +147,7 @@ def _make_domain(name: str, bounds: Interval, constraints: Sequence[Comparison])
     return _Domain(lower, upper, allowed)
 
 
-def _iter_of_sum(domains: Sequence[_Domain], total: int) -> Iterator[tuple[int, ...] | None]:
+def _iter_assignments(domains: Sequence[_Domain], total: int) -> Iterator[tuple[int, ...] | None]:
     """Yields the assignments with this sum, lexicographically; None for a dead end."""
     least = tuple(d.lower for d in domains)
     slack = total - sum(least)
@@ -160,7 +160,7 @@ def _iter_of_sum(domains: Sequence[_Domain], total: int) -> Iterator[tuple[int, 
         for value in first.up_to(first.lower + slack):
             if value > first.lower + slack:
                 break
-            for following in _iter_of_sum(rest, total - value):
+            for following in _iter_assignments(rest, total - value):
                 yield None if following is None else (value, *following)
     else:
         yield None
@@ -242,10 +242,10 @@ class _Source:
 def bound_degree(dimension: DimExpr) -> int:
     """Returns an upper bound of the degree of a polynomial that bounds the dimension."""
     return max(
-        (sum(_atom_degree(a) * e for a, e in monomial) for monomial, _ in dimension.terms),
+        (sum(_bound_atom_degree(a) * e for a, e in monomial) for monomial, _ in dimension.terms),
         default=0,
     )
 
 
-def _atom_degree(atom: Atom) -> int:
+def _bound_atom_degree(atom: Atom) -> int:
     return 1 if isinstance(atom, Variable) else max(1, *map(bound_degree, atom.operands))

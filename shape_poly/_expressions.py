@@ -119,13 +119,13 @@ Monomial: TypeAlias = tuple[tuple[Atom, int], ...]
 """Atoms with their exponents (at least 1), sorted by their text; () is the constant 1."""
 
 
-def _monomial_text(monomial: Monomial) -> str:
+def _format_monomial(monomial: Monomial) -> str:
     return "*".join(str(a) if e == 1 else f"{a}^{e}" for a, e in monomial)
 
 
-def _term_order(term: tuple[Monomial, int]) -> tuple[int, str]:
+def _rank_term(term: tuple[Monomial, int]) -> tuple[int, str]:
     monomial = term[0]
-    return -sum(e for _, e in monomial), _monomial_text(monomial)
+    return -sum(e for _, e in monomial), _format_monomial(monomial)
 
 
 def _multiply(left: Monomial, right: Monomial) -> Monomial:
@@ -226,7 +226,7 @@ class DimExpr:
             raise OverflowError(f"a dimension of more than {MAX_TERMS} terms")
         if any(abs(c) > MAX_COEFFICIENT for _, c in kept):
             raise OverflowError("a dimension with a number of more than 128 bits")
-        return DimExpr(tuple(sorted(kept, key=_term_order)))
+        return DimExpr(tuple(sorted(kept, key=_rank_term)))
 
     def __add__(self, other: Dim) -> DimExpr:
         return DimExpr.sum((self, other)) if _is_dim(other) else NotImplemented
@@ -346,25 +346,27 @@ class DimExpr:
     @cached_attribute
     def _variables(self) -> frozenset[str]:
         names: set[str] = set()
-        for atom in self._atoms():
+        for atom in self._iter_own_atoms():
             if isinstance(atom, Variable):
                 names.add(atom.name)
             else:
                 names.update(*(o.variables() for o in atom.operands))
         return frozenset(names)
 
-    def _atoms(self) -> Iterable[Atom]:
+    def _iter_own_atoms(self) -> Iterable[Atom]:
         return (atom for monomial, _ in self.terms for atom, _ in monomial)
 
     @cached_attribute
     def depth(self) -> int:
         """Counts the levels of nested operations; 0 without any."""
-        return max((a.depth for a in self._atoms() if isinstance(a, DimOperation)), default=0)
+        return max(
+            (a.depth for a in self._iter_own_atoms() if isinstance(a, DimOperation)), default=0
+        )
 
     @cached_attribute
     def size(self) -> int:
         """Counts its variables and constants, repeated ones included."""
-        atoms = sum(a.size if isinstance(a, DimOperation) else 1 for a in self._atoms())
+        atoms = sum(a.size if isinstance(a, DimOperation) else 1 for a in self._iter_own_atoms())
         return len(self.terms) + atoms
 
     def sort_key(self) -> tuple[int, int, int, str]:
@@ -441,7 +443,7 @@ class DimExpr:
     def _text(self) -> str:
         text = ""
         for monomial, coefficient in self.terms:
-            factors = _monomial_text(monomial)
+            factors = _format_monomial(monomial)
             size = abs(coefficient)
             body = str(size) if not factors else factors if size == 1 else f"{size}*{factors}"
             sign = "-" if coefficient < 0 else "+"

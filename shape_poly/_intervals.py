@@ -73,14 +73,10 @@ def _union(intervals: list[Interval]) -> Interval:
 def _floordiv(x: Interval, y: Interval) -> Interval:
     return _union(
         [
-            _quotients(x if sign > 0 else (-x[1], -x[0]), divisors)
+            _span(_quotient(sign * a, b) for a in x for b in divisors)
             for sign, divisors in _positive_parts(y)
         ]
     )
-
-
-def _quotients(x: Interval, y: Interval) -> Interval:
-    return _span(_quotient(a, b) for a in x for b in y)
 
 
 def _quotient(x: Bound, y: Bound) -> Bound:

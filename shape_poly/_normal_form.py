@@ -166,7 +166,7 @@ def reduce_fact(fact: Fact, ranges: Ranges) -> Fact:
 
 def match_divisibility(fact: Fact, ranges: Ranges) -> tuple[DimExpr, DimExpr] | None:
     """Returns (x, y) if the fact is equivalent to mod(x, y) == 0 (or != 0), else None."""
-    remainder = None if fact.relation == ">=" else _as_remainder(fact.expression, ranges)
+    remainder = None if fact.relation == ">=" else _find_remainder(fact.expression, ranges)
     if remainder is None:
         return None
     _, x, y = remove_common_factor(*remainder, signs_in(ranges))
@@ -189,7 +189,7 @@ def _positive(x: DimExpr) -> DimExpr:
     return -x if x.terms and x.terms[0][1] < 0 else x
 
 
-def _as_remainder(x: DimExpr, ranges: Ranges) -> tuple[DimExpr, DimExpr] | None:
+def _find_remainder(x: DimExpr, ranges: Ranges) -> tuple[DimExpr, DimExpr] | None:
     """Returns (u, v) if x is a nonzero multiple of mod(u, v), else None.
 
     The multiple may be written as f*u - f*v*floordiv(u, v).
@@ -249,10 +249,10 @@ def _divide_factors(fact: Fact, ranges: Ranges) -> Fact:
     signs = math.prod(sign(atom_expression(a), ranges) ** e for a, e in common.items())
     if fact.relation != ">=":
         return Fact(fact.relation, divided * signs)
-    return _quotient_at_least(fact, divided, common, signs, ranges)
+    return _divide_inequality(fact, divided, common, signs, ranges)
 
 
-def _quotient_at_least(
+def _divide_inequality(
     fact: Fact, divided: DimExpr, common: Mapping[Atom, int], signs: int, ranges: Ranges
 ) -> Fact:
     """Divides f*x + c >= 0 by f if c is smaller than f, so that only its sign matters."""

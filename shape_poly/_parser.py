@@ -58,7 +58,7 @@ class DimensionSyntaxError(ValueError):
     def __init__(self, text: str, column: int, problem: str) -> None:
         self.text, self.column, self.problem = text, column, problem
         super().__init__(
-            f"The {self.subject} {_excerpt(text, column)!r} is wrong at column {column}: "
+            f"The {self.subject} {_shorten(text, column)!r} is wrong at column {column}: "
             f"{problem}. {self.help}"
         )
 
@@ -66,7 +66,7 @@ class DimensionSyntaxError(ValueError):
         return type(self), (self.text, self.column, self.problem)
 
 
-def _excerpt(text: str, column: int) -> str:
+def _shorten(text: str, column: int) -> str:
     """Shortens a text around a column, for an error."""
     if len(text) <= _MAX_SHOWN_CHARACTERS:
         return text

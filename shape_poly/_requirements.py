@@ -81,7 +81,7 @@ def weakest_requirement(
     small = iter_small_assignments(constraints, ranges, deadline=sampled_until)
     for values in itertools.islice(small, _MAX_SAMPLES):
         samples.add(values)
-    for candidate in dict.fromkeys(_candidates(comparison, samples, ranges, deadline)):
+    for candidate in dict.fromkeys(_iter_candidates(comparison, samples, ranges, deadline)):
         if candidate == comparison:
             return comparison
         if not candidate.variables():
@@ -121,7 +121,7 @@ class _Samples:
         )
 
 
-def _candidates(
+def _iter_candidates(
     comparison: Comparison, samples: _Samples, ranges: Ranges, deadline: float
 ) -> Iterator[Comparison]:
     """Yields comparisons that may be equivalent, simplest first."""

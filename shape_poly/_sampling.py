@@ -117,14 +117,14 @@ class _SizeSearch:
             yield {name: sizes[name] for name in self._names}
             return
         name, constraints = self._order[depth], self._completed[depth]
-        choices = self._choices(name, constraints, sizes)
+        choices = self._list_choices(name, constraints, sizes)
         if drawn is not None:
             choices = [*choices]
             drawn.shuffle(choices)
         for size in choices:
             yield from self._iter_from(depth + 1, {**sizes, name: size}, drawn)
 
-    def _choices(
+    def _list_choices(
         self, name: str, constraints: Sequence[Comparison], sizes: Mapping[str, int]
     ) -> Iterable[int]:
         def fits(size: int) -> bool:
@@ -135,7 +135,7 @@ class _SizeSearch:
 
         if name in self._among:
             return filter(fits, self._among[name])
-        thresholds = {size for c in constraints for size in _thresholds(c, sizes, name)}
+        thresholds = {size for c in constraints for size in _iter_thresholds(c, sizes, name)}
         thresholds = {size for size in thresholds if 1 <= size <= self._largest}
         first = [*self._candidates]
         # Larger sizes come last, because an upper bound is rarely a good size to run.
@@ -150,7 +150,7 @@ class _SizeSearch:
         return ()
 
 
-def _thresholds(comparison: Comparison, sizes: Mapping[str, int], name: str) -> Iterator[int]:
+def _iter_thresholds(comparison: Comparison, sizes: Mapping[str, int], name: str) -> Iterator[int]:
     """Yields sizes near which a linear comparison starts or stops holding."""
     difference = comparison.difference()
     if isinstance(difference, int):

@@ -71,7 +71,7 @@ def symbolic_shape(
     >>> symbolic_shape("(b, 28, ...)", like=(None, 28, 3))
     (DimExpr('b'), 28, 3)
     """
-    scope = _scope(constraints, scope)
+    scope = _make_scope(constraints, scope)
     if spec is None:
         spec = "..."
     if not isinstance(spec, str):
@@ -82,7 +82,7 @@ def symbolic_shape(
     return _ShapeReader(spec, like, scope).shape()
 
 
-def _scope(
+def _make_scope(
     constraints: Sequence[str | Comparison], scope: SymbolicScope | None
 ) -> SymbolicScope | None:
     if isinstance(constraints, str):
@@ -106,7 +106,7 @@ class _ShapeReader:
         self._text, self._like, self._scope = text, like, scope
         self._dimensions: list[Dim] = []
         parsed = tokenize(text, ShapeSyntaxError)
-        parsed, self._closing = _without_outer_parentheses(parsed)
+        parsed, self._closing = _drop_outer_parentheses(parsed)
         self._reader = DimParser(text, parsed, simplify=True, error=ShapeSyntaxError)
 
     def shape(self) -> tuple[Dim, ...]:
@@ -199,7 +199,7 @@ class _ShapeReader:
         return ShapeSyntaxError(self._text, place.column, problem)
 
 
-def _without_outer_parentheses(inner: list[Token]) -> tuple[list[Token], int]:
+def _drop_outer_parentheses(inner: list[Token]) -> tuple[list[Token], int]:
     """Drops parentheses around all tokens; also returns the column of the closing one."""
     end = inner[-1]
     inner = inner[:-1]
@@ -246,19 +246,19 @@ def symbolic_args_specs(
     >>> symbolic_args_specs([x, (x,)], "b, _")[1]
     (ShapeSpec(shape=(DimExpr('b'), 3), dtype='float32'),)
     """
-    return _specs(args, shapes_specs, _scope(constraints, scope), "args")
+    return _make_specs(args, shapes_specs, _make_scope(constraints, scope), "args")
 
 
-def _specs(args: Any, spec: Any, scope: SymbolicScope | None, path: str) -> Any:
+def _make_specs(args: Any, spec: Any, scope: SymbolicScope | None, path: str) -> Any:
     if args is None:
         return None
-    children = _children(args)
+    children = _list_children(args)
     if children is None:
         return _make_leaf_spec(args, spec, scope, path)
     # A specification applies to all arrays below it.
     child_specs = dict.fromkeys(children, spec)
     if spec is not None and not isinstance(spec, str):
-        subspecs = _children(spec)
+        subspecs = _list_children(spec)
         if subspecs is None or subspecs.keys() != children.keys():
             raise ValueError(
                 f"shapes_specs for {path} is {spec!r}, which does not have the structure of the "
@@ -268,13 +268,13 @@ def _specs(args: Any, spec: Any, scope: SymbolicScope | None, path: str) -> Any:
             )
         child_specs = subspecs
     results = {
-        key: _specs(child, child_specs[key], scope, f"{path}[{key!r}]")
+        key: _make_specs(child, child_specs[key], scope, f"{path}[{key!r}]")
         for key, child in children.items()
     }
     return _rebuild(args, results)
 
 
-def _children(node: Any) -> dict[Any, Any] | None:
+def _list_children(node: Any) -> dict[Any, Any] | None:
     if isinstance(node, Mapping):
         return dict(node)
     return dict(enumerate(node)) if isinstance(node, (tuple, list)) else None

@@ -59,12 +59,12 @@ def _floordiv(x: DimExpr, y: DimExpr) -> DimExpr:
     common, x, y = remove_common_factor(x, y, _is_nonzero_atom)
     if common != 1:
         return _floordiv(x, y)
-    quotient, rest = _polynomial_division(x, y)
+    quotient, rest = _divide_polynomials(x, y)
     if quotient is not _ZERO:
         return quotient if rest == 0 else quotient + _floordiv(rest, y)
     if _is_within(x, y):
         return _ZERO
-    multiple, content = _multiple_of_primitive(x, y)
+    multiple, content = _divide_by_primitive(x, y)
     if multiple is not None:
         return _floordiv_by_constant(multiple, content)
     return raw_operation("floordiv", x, y)
@@ -79,7 +79,7 @@ def _mod(x: DimExpr, y: DimExpr) -> DimExpr:
     common, x, y = remove_common_factor(x, y, _is_nonzero_atom)
     if common != 1:
         return common * _mod(x, y)
-    quotient, rest = _polynomial_division(x, y)
+    quotient, rest = _divide_polynomials(x, y)
     if quotient is not _ZERO:
         return _ZERO if rest == 0 else _mod(rest, y)
     if _is_within(x, y):
@@ -98,7 +98,7 @@ def _floordiv_by_constant(x: DimExpr, k: int) -> DimExpr:
     if shared > 1:
         # floor((4*x + 3) / 8) == floor(x / 2): the constant is rounded down first.
         return whole + _floordiv_by_constant(divide_coefficients(x, shared), k // shared)
-    for atom, c, rest in _operations_in(x, "mod"):
+    for atom, c, rest in _iter_operations(x, "mod"):
         # c*mod(z, j) equals c*z minus a multiple of c*j, which is a multiple of k.
         inner, j = atom.operands[0], atom.operands[1].constant_value()
         if j and c * j % k == 0:
@@ -109,7 +109,7 @@ def _floordiv_by_constant(x: DimExpr, k: int) -> DimExpr:
                     - _floordiv_by_sign(inner, j) * (c * j // k)
                     + _floordiv_by_constant(replaced, k)
                 )
-    nested = [(a, rest) for a, c, rest in _operations_in(x, "floordiv") if c == 1]
+    nested = [(a, rest) for a, c, rest in _iter_operations(x, "floordiv") if c == 1]
     if len(nested) == 1:
         (atom, rest), j = nested[0], nested[0][0].operands[1].constant_value()
         if j and j > 0 and j * k <= _MAX_DIVISOR and rest.depth == 0:
@@ -129,7 +129,7 @@ def _mod_by_constant(x: DimExpr, k: int) -> DimExpr:
     if k == 1:
         return _ZERO
     x = _reduce_coefficients(x, k)
-    for atom, c, rest in _operations_in(x, "mod"):
+    for atom, c, rest in _iter_operations(x, "mod"):
         j = atom.operands[1].constant_value()
         if j and c * j % k == 0:
             return _mod_by_constant(rest + atom.operands[0] * c, k)
@@ -150,7 +150,9 @@ def _reduce_coefficients(x: DimExpr, k: int) -> DimExpr:
     return DimExpr.of_terms((m, (c + half) % k - half if m else c % k) for m, c in x.terms)
 
 
-def _operations_in(x: DimExpr, kind: OperationKind) -> Iterator[tuple[DimOperation, int, DimExpr]]:
+def _iter_operations(
+    x: DimExpr, kind: OperationKind
+) -> Iterator[tuple[DimOperation, int, DimExpr]]:
     """Yields (operation, c, rest) for each way to write x as c*operation + rest."""
     for atom, c in x.linear_operations():
         if atom.kind == kind:
@@ -173,10 +175,10 @@ def _is_nonzero(x: DimExpr) -> bool:
 
 
 def _is_within(x: DimExpr, divisor: DimExpr) -> bool:
-    return _least(x) >= 0 and _least(divisor - x) >= 1
+    return _bound_lower(x) >= 0 and _bound_lower(divisor - x) >= 1
 
 
-def _least(x: DimExpr) -> Bound:
+def _bound_lower(x: DimExpr) -> Bound:
     return enclose(x, effort=_EFFORT)[0]
 
 
@@ -184,7 +186,7 @@ def _is_nonzero_atom(atom: Atom) -> bool:
     return isinstance(atom, Variable) or _is_nonzero(atom_expression(atom))
 
 
-def _quotient_of_terms(term: tuple[Monomial, int], by: tuple[Monomial, int]) -> DimExpr | None:
+def _divide_terms(term: tuple[Monomial, int], by: tuple[Monomial, int]) -> DimExpr | None:
     """Divides a term by another; returns None unless it is a multiple."""
     if term[1] % by[1]:
         return None
@@ -196,17 +198,17 @@ def _quotient_of_terms(term: tuple[Monomial, int], by: tuple[Monomial, int]) -> 
     return DimExpr(((tuple((a, e) for a, e in powers.items() if e), term[1] // by[1]),))
 
 
-def _multiple_of_primitive(x: DimExpr, y: DimExpr) -> tuple[DimExpr | None, int]:
+def _divide_by_primitive(x: DimExpr, y: DimExpr) -> tuple[DimExpr | None, int]:
     """Returns (q, c) with x == q*p and y == c*p for an int c and p >= 1; (None, 1) if not found."""
     content = math.gcd(*(c for _, c in y.terms))
     primitive = divide_coefficients(y, content)
-    if content == 1 or not _least(primitive) >= 1:
+    if content == 1 or not _bound_lower(primitive) >= 1:
         return None, 1
-    quotient, rest = _polynomial_division(x, primitive)
+    quotient, rest = _divide_polynomials(x, primitive)
     return (quotient, content) if quotient is not _ZERO and rest == 0 else (None, 1)
 
 
-def _polynomial_division(x: DimExpr, y: DimExpr) -> tuple[DimExpr, DimExpr]:
+def _divide_polynomials(x: DimExpr, y: DimExpr) -> tuple[DimExpr, DimExpr]:
     """Returns some (q, r) with x == q*y + r, r shorter than x; (0, x) if none is found.
 
     r is 0 only if y is nonzero for all sizes.
@@ -214,7 +216,7 @@ def _polynomial_division(x: DimExpr, y: DimExpr) -> tuple[DimExpr, DimExpr]:
     lead = y.terms[0]
     quotient, rest = _ZERO, x
     for _ in range(_MAX_DIVISION_STEPS):
-        factor = next((q for t in rest.terms if (q := _quotient_of_terms(t, lead))), None)
+        factor = next((q for t in rest.terms if (q := _divide_terms(t, lead))), None)
         if factor is None:
             break
         quotient, rest = quotient + factor, rest - factor * y
@@ -233,9 +235,9 @@ def _extremum(kind: OperationKind, x: DimExpr, y: DimExpr) -> DimExpr:
     kept: list[DimExpr] = []
     for operand in dict.fromkeys((*_flatten(kind, x), *_flatten(kind, y))):
         if len(kept) <= _MAX_COMPARED:
-            if any(_least((other - operand) * sign) >= 0 for other in kept):
+            if any(_bound_lower((other - operand) * sign) >= 0 for other in kept):
                 continue
-            kept = [o for o in kept if not _least((operand - o) * sign) >= 0]
+            kept = [o for o in kept if not _bound_lower((operand - o) * sign) >= 0]
         kept.append(operand)
     kept.sort(key=DimExpr.sort_key)
     result = kept.pop()

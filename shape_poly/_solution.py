@@ -315,8 +315,8 @@ class _PlanRun(Generic[T]):
 
     def apply_step(self, step: PlanStep) -> None:
         place, name, algebra = step.place, step.variable, self._algebra
-        offset = self._value(step.offset, (place,))
-        slope = self._value(step.slope, (place,))
+        offset = self._evaluate(step.offset, (place,))
+        slope = self._evaluate(step.slope, (place,))
         if offset is None or slope is None:
             return
         size, minus_one = self._sizes[place.argument][place.axis], algebra.constant(-1)
@@ -337,8 +337,8 @@ class _PlanRun(Generic[T]):
     def apply_definition(self, definition: Definition) -> None:
         names = variables_of(definition.dimension)
         if names <= self.values.keys():
-            places = self._places_of(names)
-            value = self._value(definition.dimension, places, definition.constraint)
+            places = self._list_places(names)
+            value = self._evaluate(definition.dimension, places, definition.constraint)
             if value is not None:
                 self._assign(definition.variable, value, places, definition.constraint)
 
@@ -355,16 +355,16 @@ class _PlanRun(Generic[T]):
             self.values[name] = value
             self._places[name] = places
 
-    def _places_of(self, names: Iterable[str]) -> tuple[Place, ...]:
+    def _list_places(self, names: Iterable[str]) -> tuple[Place, ...]:
         return tuple(dict.fromkeys(p for name in sorted(names) for p in self._places[name]))
 
     def apply_equation(self, place: Place, dimension: Dim) -> None:
-        value = self._value(dimension, (place,))
+        value = self._evaluate(dimension, (place,))
         if value is None:
             return
         if isinstance(dimension, DimExpr):
             names = dimension.variables()
-            known = () if dimension.is_variable() else self._assignment(names)
+            known = () if dimension.is_variable() else self._format_assignment(names)
             reason = (f"{dimension} is ", value, *known)
         else:
             reason = (f"the size of dimension {place.axis} must be ", value)
@@ -374,9 +374,9 @@ class _PlanRun(Generic[T]):
         names = sorted(constraint.variables())
         if not self.values.keys() >= set(names):
             return
-        places = self._places_of(names)
-        left = self._value(constraint.left, places, constraint)
-        right = self._value(constraint.right, places, constraint)
+        places = self._list_places(names)
+        left = self._evaluate(constraint.left, places, constraint)
+        right = self._evaluate(constraint.right, places, constraint)
         if left is None or right is None:
             return
         reason: list[str | T] = []
@@ -385,10 +385,10 @@ class _PlanRun(Generic[T]):
                 reason += [f"{' and ' if reason else ''}{side} is ", value]
         sides = (constraint.left, constraint.right)
         if not all(isinstance(side, int) or side.is_variable() for side in sides):
-            reason += self._assignment(names)
+            reason += self._format_assignment(names)
         self._require(constraint.operator, left, right, tuple(reason), places, constraint)
 
-    def _value(
+    def _evaluate(
         self, dimension: Dim, places: tuple[Place, ...], constraint: Comparison | None = None
     ) -> T | None:
         """Evaluates a dimension; None if a variable has no value or a divisor is known to be 0."""
@@ -400,7 +400,7 @@ class _PlanRun(Generic[T]):
             value = divisor.evaluate_with(self.values, self._algebra)
             reason = (
                 f"{dimension} divides by {divisor}, which is 0",
-                *self._assignment(divisor.variables()),
+                *self._format_assignment(divisor.variables()),
             )
             if not self._require("!=", value, 0, reason, places, constraint):
                 return None
@@ -421,7 +421,7 @@ class _PlanRun(Generic[T]):
             self.checks.append(check)
         return check.holds is not False
 
-    def _assignment(self, names: Iterable[str]) -> Iterator[str | T]:
+    def _format_assignment(self, names: Iterable[str]) -> Iterator[str | T]:
         before = " for "
         for name in sorted(names):
             yield f"{before}{name} = "
