@@ -121,23 +121,23 @@ def read_functions_beside(contents: SavedModelContents) -> FunctionsBeside:
     by_module: dict[str, PortableFunction] = {}
     by_signature: dict[str, PortableFunction] = {}
     problems: list[str] = []
-    for signature, file in _iterate_signature_files(contents):
+    for signature, file in _iter_signature_files(contents):
         try:
             functions = collect_vjps(read_function(file), None, MAX_GRADIENT_ORDERS)
         except (BridgeError, OSError) as e:
             problems.append(str(e))
         else:
-            by_module |= {hashlib.sha256(each.module.data).hexdigest(): each for each in functions}
+            by_module |= {hashlib.sha256(f.module.data).hexdigest(): f for f in functions}
             by_signature[signature] = functions[0]
     return FunctionsBeside(by_module, by_signature, tuple(problems))
 
 
 def iterate_function_files(contents: SavedModelContents) -> Iterator[AnyPath]:
     """Yields the files of the functions that the sidecar names."""
-    return (file for _, file in _iterate_signature_files(contents))
+    return (file for _, file in _iter_signature_files(contents))
 
 
-def _iterate_signature_files(contents: SavedModelContents) -> Iterator[tuple[str, AnyPath]]:
+def _iter_signature_files(contents: SavedModelContents) -> Iterator[tuple[str, AnyPath]]:
     for signature, entry in get_sidecar_signatures(contents).items():
         name = entry.get("record")
         if isinstance(name, str) and FILE_NAME.fullmatch(name):
@@ -184,9 +184,7 @@ def _make_contents(
         summary=summary,
         unreadable=summary_or_error if isinstance(summary_or_error, str) else None,
         portable=portable,
-        releases=tuple(_iterate_releases(called, calls))
-        if summary is not None and not narrow
-        else (),
+        releases=tuple(_iter_releases(called, calls)) if summary is not None and not narrow else (),
         unhandled=unhandled_anywhere(_drop_vouched_lapack(called), calls),
         mismatch=None if summary is None or narrow else _find_mismatch(called, summary),
         narrow=narrow,
@@ -221,7 +219,7 @@ def _find_mismatch(called: CalledModule, summary: ModuleSummary) -> str | None:
     )
 
 
-def _iterate_releases(called: CalledModule, calls: Iterable[str]) -> Iterator[str]:
+def _iter_releases(called: CalledModule, calls: Iterable[str]) -> Iterator[str]:
     """Yields the releases that read the module and handle its custom calls."""
     calls = tuple(calls)
     unvouched = _drop_vouched_lapack(called)

@@ -60,14 +60,14 @@ class _Description:
                 "bytes": size,
             },
             "description": self.model.string(ModelField.DESCRIPTION) or "",
-            "runtime": self._runtime(),
-            "signatures": self._signatures(),
+            "runtime": self._describe_runtime(),
+            "signatures": self._describe_signatures(),
             "functions": len(self.subgraphs),
             "ops": [
                 {"name": name, "count": count, "custom": codes[name]}
                 for name, count in counts.most_common()
             ],
-            "weights": self._weights(),
+            "weights": self._describe_weights(),
         }
 
     def _count_operators(self) -> Counter[str]:
@@ -83,24 +83,24 @@ class _Description:
                 counts[name] += 1
         return counts
 
-    def _signatures(self) -> list[dict[str, Any]]:
+    def _describe_signatures(self) -> list[dict[str, Any]]:
         signatures = self.model.tables(ModelField.SIGNATURE_DEFS)
         if signatures or not self.subgraphs:
-            return [self._signature(signature) for signature in signatures]
+            return [self._describe_signature(signature) for signature in signatures]
         main = self.subgraphs[0]
         return [
             {
                 "name": None,
-                "inputs": self._ports(main, SubGraphField.INPUTS),
-                "outputs": self._ports(main, SubGraphField.OUTPUTS),
+                "inputs": self._describe_ports(main, SubGraphField.INPUTS),
+                "outputs": self._describe_ports(main, SubGraphField.OUTPUTS),
             }
         ]
 
-    def _ports(self, main: FlatBufferTable, field: Field) -> list[dict[str, Any]]:
+    def _describe_ports(self, main: FlatBufferTable, field: Field) -> list[dict[str, Any]]:
         tensors = [_look_up(self.tensors[0], index, main, field) for index in main.integers(field)]
         return [_describe_port(t.string(LiteRTTensorField.NAME) or "", t) for t in tensors]
 
-    def _signature(self, signature: FlatBufferTable) -> dict[str, Any]:
+    def _describe_signature(self, signature: FlatBufferTable) -> dict[str, Any]:
         field = SignatureDefField.SUBGRAPH_INDEX
         tensors = _look_up(self.tensors, signature.integer(field), signature, field)
 
@@ -120,7 +120,7 @@ class _Description:
             "outputs": ports(signature.tables(SignatureDefField.OUTPUTS)),
         }
 
-    def _weights(self) -> dict[str, int]:
+    def _describe_weights(self) -> dict[str, int]:
         """Counts the constants of all functions, each buffer once."""
         sizes = {}
         for tensors in self.tensors:
@@ -131,7 +131,7 @@ class _Description:
         used = [size for size in sizes.values() if size]
         return {"count": len(used), "bytes": sum(used)}
 
-    def _runtime(self) -> str | None:
+    def _describe_runtime(self) -> str | None:
         for metadata in self.model.tables(ModelField.METADATA):
             if metadata.string(MetadataField.NAME) == _RUNTIME:
                 field = MetadataField.BUFFER

@@ -26,7 +26,7 @@ from jax2tf_bridge.inspecting._functions import (
     format_releases,
     format_table,
 )
-from jax2tf_bridge.portable import Aval, PortableFunction, call_avals
+from jax2tf_bridge.portable import Aval, PortableFunction, avals_of_main, call_avals
 from jax2tf_bridge.saved_model import (
     MAX_GRADIENT_ORDERS,
     EntryPoint,
@@ -260,12 +260,10 @@ def _describe_types(module: ModuleContents) -> dict[str, Any]:
     if portable is None:
         arguments, results = _get_call_types(module)
         return {"name": "", "arguments": arguments, "results": results, "sizes": None}
-    kept = [portable.in_avals[i] for i in portable.module.kept_arguments]
-    kept += [constant.aval for constant in portable.lifted_constants]
     dims = [d for aval in portable.in_avals for d in aval.shape if is_symbolic_dim(d)]
     return {
         "name": portable.name,
-        "arguments": [str(aval) for aval in kept],
+        "arguments": [str(aval) for aval in avals_of_main(portable)],
         "results": [str(aval) for aval in portable.out_avals],
         "sizes": {
             "variables": sorted({v for d in dims for v in d.variables()}),

@@ -26,6 +26,7 @@ from jax2tf_bridge.portable._called_function import make_called_function as make
 from jax2tf_bridge.portable._called_function import read_tensor_type as read_tensor_type
 from jax2tf_bridge.portable._consistency import MAX_TEXT as MAX_TEXT
 from jax2tf_bridge.portable._consistency import Comparisons as Comparisons
+from jax2tf_bridge.portable._consistency import avals_of_main as avals_of_main
 from jax2tf_bridge.portable._consistency import check_function_types as check_function_types
 from jax2tf_bridge.portable._consistency import check_types as check_types
 from jax2tf_bridge.portable._consistency import function_problem as function_problem

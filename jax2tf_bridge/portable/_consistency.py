@@ -117,12 +117,12 @@ def vjp_problem(
 def _make_cotangents(avals: Sequence[Aval]) -> list[Aval]:
     cotangents = {
         id(aval): Aval(aval.shape, aval.dtype if aval.is_differentiable else "float0")
-        for aval in _distinct(avals)
+        for aval in _iter_distinct(avals)
     }
     return [cotangents[id(aval)] for aval in avals]
 
 
-def _distinct(avals: Sequence[Aval]) -> Iterable[Aval]:
+def _iter_distinct(avals: Sequence[Aval]) -> Iterable[Aval]:
     return {id(aval): aval for aval in avals}.values()
 
 
@@ -192,7 +192,7 @@ def _find_sizes_problem(portable: PortableFunction, comparisons: Comparisons) ->
 
 
 def _find_constants_problem(constants: Sequence[LiftedConstant]) -> str | None:
-    sizes = {id(aval): array_size(aval) for aval in _distinct([c.aval for c in constants])}
+    sizes = {id(aval): array_size(aval) for aval in _iter_distinct([c.aval for c in constants])}
     for i, constant in enumerate(constants):
         name, size = f"lifted_constants[{i}]", sizes[id(constant.aval)]
         if isinstance(size, str):
@@ -213,7 +213,7 @@ def is_digest(text: str) -> bool:
 
 
 def _find_variables(avals: Sequence[Aval]) -> frozenset[str]:
-    dims = {dim for aval in _distinct(avals) for dim in aval.shape if isinstance(dim, DimExpr)}
+    dims = {dim for aval in _iter_distinct(avals) for dim in aval.shape if isinstance(dim, DimExpr)}
     return frozenset().union(*(dim.variables() for dim in dims))
 
 
@@ -266,6 +266,12 @@ def check_types(
         )
 
 
+def avals_of_main(function: PortableFunction) -> list[Aval]:
+    """Returns the abstract values of main's arguments after the platform index and tokens."""
+    kept = [function.in_avals[i] for i in function.module.kept_arguments]
+    return kept + [constant.aval for constant in function.lifted_constants]
+
+
 def check_function_types(
     function: PortableFunction, module_inputs: Sequence[str], module_outputs: Sequence[str]
 ) -> None:
@@ -279,10 +285,9 @@ def check_function_types(
     Raises:
       ModuleError: the types differ; the message lists all differences.
     """
-    kept = [function.in_avals[i] for i in function.module.kept_arguments]
     check_types(
         function.name,
-        [*kept, *(constant.aval for constant in function.lifted_constants)],
+        avals_of_main(function),
         function.out_avals,
         module_inputs,
         module_outputs,

@@ -249,9 +249,9 @@ class PortableFunction:
         conditions = (*self.constraints, *self.requirements)
         if conditions:
             lines.append(f"  conditions on sizes: {', '.join(conditions)}")
-        return "\n".join([*lines, f"  runs on {self._releases_text()}"])
+        return "\n".join([*lines, f"  runs on {self._format_tensorflow_releases()}"])
 
-    def _releases_text(self) -> str:
+    def _format_tensorflow_releases(self) -> str:
         if not self.target.xla:
             return (
                 f"TensorFlow: {_format_releases(self.tensorflow_releases)}, as its own operations"
@@ -287,19 +287,19 @@ def _format_releases(releases: Sequence[str]) -> str:
 
 
 @once_per_object
-def _types_checked(_: PortableFunction) -> threading.Event:
+def _get_types_checked(_: PortableFunction) -> threading.Event:
     return threading.Event()
 
 
 def mark_types_checked(function: PortableFunction) -> None:
     """Records that types and custom calls were checked against the module in this process."""
-    _types_checked(function).set()
+    _get_types_checked(function).set()
     mark_calls_handled(function.module)
 
 
 def are_types_checked(function: PortableFunction) -> bool:
     """Returns whether `mark_types_checked` was called with this object."""
-    return _types_checked(function).is_set()
+    return _get_types_checked(function).is_set()
 
 
 _MAX_SHOWN_CHARACTERS = 200

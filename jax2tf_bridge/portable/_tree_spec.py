@@ -173,12 +173,12 @@ class TreeSpec:
                 problems.append(_describe_difference(path, "an array", value))
             leaves.append(value)
             return
-        children = self._children_of(value, path, problems)
+        children = self._list_children(value, path, problems)
         if children is not None:
             for step, spec, child in zip(self.steps(), self.children, children, strict=True):
                 spec.flatten_into(child, path + step, leaves, problems)
 
-    def _children_of(self, value: Any, path: str, problems: list[str]) -> Sequence[Any] | None:
+    def _list_children(self, value: Any, path: str, problems: list[str]) -> Sequence[Any] | None:
         """Returns the children of `value`; if it does not match, None, and adds to `problems`."""
         if self.kind == "none":
             if value is not None:
@@ -195,7 +195,7 @@ class TreeSpec:
             return None
         elif self.kind == "dict" or (self.kind == "custom" and self.keys):
             if isinstance(value, Mapping):
-                return self._by_key(value, path, problems)
+                return self._index_by_key(value, path, problems)
         elif self.kind == "namedtuple":
             fields = getattr(value, "_fields", None)
             if isinstance(value, tuple) and fields == self.keys:
@@ -204,10 +204,10 @@ class TreeSpec:
             expected = list if self.kind == "list" else tuple
             if isinstance(value, expected) and len(value) == len(self.children):
                 return value
-        problems.append(_describe_difference(path, self._description(), value))
+        problems.append(_describe_difference(path, self._describe(), value))
         return None
 
-    def _by_key(
+    def _index_by_key(
         self, value: Mapping[Any, Any], path: str, problems: list[str]
     ) -> Sequence[Any] | None:
         missing = [k for k in self.keys if k not in value]
@@ -219,7 +219,7 @@ class TreeSpec:
         problems += [f"{where}: the key {k!r} is not expected" for k in unexpected]
         return None
 
-    def _description(self) -> str:
+    def _describe(self) -> str:
         count = len(self.children)
         if self.kind in ("tuple", "list"):
             return f"a {self.kind} of length {count}"

@@ -18,6 +18,7 @@ from jax2tf_bridge.portable import (
     PortableFunction,
     StoredGradient,
     are_types_checked,
+    avals_of_main,
     check_function_types,
 )
 from jax2tf_bridge.serialization.jax_exported import WritableFunction
@@ -53,16 +54,10 @@ def retype_narrow_values(
     WIDE_ELEMENT_TYPES for TensorFlow, ELEMENT_TYPES for JAX.
     """
     ins, outs = module.main_types()
-    inputs = _find_types_to_change(kept_avals(function), ins, element_of)
+    inputs = _find_types_to_change(avals_of_main(function), ins, element_of)
     results = _find_types_to_change(function.out_avals, outs, element_of)
     if inputs or results:
         module.retype_main(inputs, results)
-
-
-def kept_avals(function: PortableFunction) -> list[Aval]:
-    """Returns the abstract values of main's arguments after the platform index and tokens."""
-    kept = [function.in_avals[i] for i in function.module.kept_arguments]
-    return kept + [constant.aval for constant in function.lifted_constants]
 
 
 def _find_types_to_change(
@@ -115,7 +110,7 @@ def check_stored_types(portable: PortableFunction) -> None:
         raise ModuleError(f"The module of {portable.name} cannot be read: {e}") from e
     check_function_types(
         portable,
-        _widen_types(kept_avals(portable), ins),
+        _widen_types(avals_of_main(portable), ins),
         _widen_types(portable.out_avals, outs),
     )
 
