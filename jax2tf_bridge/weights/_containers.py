@@ -51,12 +51,12 @@ class Container:
         if not is_mapping(state):
             is_empty = is_sequence and not self.keys and _is_empty(state)
             return [] if is_empty else _describe_without_keys(self, state)
-        there = list(state.keys())
-        known = set(there)
-        if (is_sequence or self._has_fields) and known != set(self.keys):
+        state_keys = dict.fromkeys(state.keys())
+        if (is_sequence or self._has_fields) and state_keys.keys() != set(self.keys):
             expected = f", which has {keys_text(self.keys)}" if is_sequence else ""
-            return f"the target is {self}{expected}; the state has {keys_text(there, self._noun)}"
-        missing = [key for key in self.keys if key not in known]
+            actual = keys_text([*state_keys], self._noun)
+            return f"the target is {self}{expected}; the state has {actual}"
+        missing = [key for key in self.keys if key not in state_keys]
         if missing:
             return _describe_missing_keys(self, missing, state)
         return [state[key] for key in self.keys]
@@ -150,14 +150,15 @@ def _describe_without_keys(target: Container, state: Any) -> str:
 
 def _describe_missing_keys(target: Container, missing: Sequence[str], state: Any) -> str:
     """Describes a dict whose state lacks the keys `missing`, with suggestions."""
-    there = list(state.keys())
-    known = set(target.keys)
-    others = [key for key in there if key not in known]
+    state_keys = list(state.keys())
+    target_keys = set(target.keys)
+    others = [key for key in state_keys if key not in target_keys]
     lacks = " and ".join(f"{key!r}{nearest(key, others)}" for key in missing[:MAX_KEYS])
     if len(missing) > MAX_KEYS:
         lacks += f" and {len(missing) - MAX_KEYS} more"
     end = "" if lacks.endswith("?") else "."
-    text = f"the state lacks {lacks}{end} The target is {target}; the state has {keys_text(there)}"
+    known = keys_text(state_keys)
+    text = f"the state lacks {lacks}{end} The target is {target}; the state has {known}"
     hint = level_hint(dict(zip(target.keys, target.children, strict=True)), missing[0], state)
     return f"{text}. {hint}" if hint else text
 

@@ -100,7 +100,7 @@ def read_weights(
         tree = tree if target is None else to_state_dict(tree)
     else:
         with file_source(path, mmap=mmap) as source:
-            tree = _contents(source).tree()
+            tree = _open_contents(source).tree()
             source.check()
     return tree if target is None else from_state_dict(target, tree, strict=strict)
 
@@ -125,13 +125,13 @@ def open_weights(path: str | os.PathLike[str]) -> WeightsFile:
     """
     source = file_source(path, mmap=True)
     try:
-        return WeightsFile(source, _contents(source))
+        return WeightsFile(source, _open_contents(source))
     except BaseException:
         source.close()
         raise
 
 
-def _contents(source: FileSource) -> StoredContents:
+def _open_contents(source: FileSource) -> StoredContents:
     if looks_like_safetensors(source.window(0).data[:16]):
         return SafetensorsContents(source)
     return MsgpackContents(source)
@@ -207,7 +207,7 @@ class WeightsFile(Mapping[str, Any]):
         """
         leaf = self._leaves.get(path)
         if leaf is None:
-            raise KeyError(self._missing(path))
+            raise KeyError(self._describe_missing(path))
         self._source.check()
         return leaf.read(self._source)
 
@@ -240,7 +240,7 @@ class WeightsFile(Mapping[str, Any]):
             lines.append(f"  and {len(self) - len(listed)} more")
         return "\n".join(lines)
 
-    def _missing(self, path: object) -> str:
+    def _describe_missing(self, path: object) -> str:
         below = [leaf for leaf in self._leaves if leaf.startswith(f"{path}/")]
         if below:
             leaves = f"{len(below)} leaves below it, such as {below[0]!r}"

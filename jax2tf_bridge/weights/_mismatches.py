@@ -70,11 +70,11 @@ def level_hint(children: Mapping[str, Any], missing: str, state: Any) -> str:
       missing: a key of the target that the state lacks.
       state: the state, a mapping.
     """
-    there = set(state.keys())
-    if any(isinstance(key, str) and key.startswith(f"{missing}/") for key in there):
+    state_keys = set(state.keys())
+    if any(isinstance(key, str) and key.startswith(f"{missing}/") for key in state_keys):
         return "Its keys are paths: unflatten_state turns them into nested dicts"
     child = children[missing]
-    if type(child) is dict and child and set(map(str, child)) <= there:
+    if type(child) is dict and child and set(map(str, child)) <= state_keys:
         return f"It has all keys of the target's {missing!r}: did you mean {{{missing!r}: state}}?"
     # Other mappings may read files.
     for key, inner in state.items() if type(state) is dict else ():
@@ -165,9 +165,9 @@ def _compare_keys(target: dict[str, Any], actual: Any) -> tuple[list[str], list[
         actual = converted
     if not is_mapping(actual):
         return [_describe_both(target, actual)], []
-    there = dict.fromkeys(actual.keys())
-    missing = [key for key in target if key not in there]
-    extra = [key for key in there if key not in target]
+    actual_keys = dict.fromkeys(actual.keys())
+    missing = [key for key in target if key not in actual_keys]
+    extra = [key for key in actual_keys if key not in target]
     texts = [
         # Suggestions take time, so only the lines that are shown get one.
         f"the state lacks {key!r}{nearest(key, extra) if number < _MAX_LINES else ''}"
@@ -176,22 +176,24 @@ def _compare_keys(target: dict[str, Any], actual: Any) -> tuple[list[str], list[
     if missing and (hint := level_hint(target, missing[0], actual)):
         texts[0] += f"{'' if texts[0].endswith('?') else '.'} {hint}"
     texts += [f"the state has {key!r}, which the target lacks" for key in extra]
-    return texts, [(key, (value, actual[key])) for key, value in target.items() if key in there]
+    return texts, [
+        (key, (value, actual[key])) for key, value in target.items() if key in actual_keys
+    ]
 
 
 def _leaves_fit(target: Any, actual: Any) -> bool:
-    shape, actual_shape = _shape(target), _shape(actual)
+    shape, actual_shape = _get_shape(target), _get_shape(actual)
     numbers = [type(leaf) in _NUMBERS for leaf in (target, actual)]
     if all(numbers) or shape is None or actual_shape is None:
         binaries = type(target) in _BINARIES and type(actual) in _BINARIES
         return binaries or type(target) is type(actual)
     if any(numbers):
         # A counter is a Python number at first, and an array after the first step under jit.
-        return shape == actual_shape == () and _kind(target) == _kind(actual)
-    return shape == actual_shape and bool(_dtype(target) == _dtype(actual))
+        return shape == actual_shape == () and _describe_kind(target) == _describe_kind(actual)
+    return shape == actual_shape and bool(_get_dtype(target) == _get_dtype(actual))
 
 
-def _shape(leaf: Any) -> tuple[Any, ...] | None:
+def _get_shape(leaf: Any) -> tuple[Any, ...] | None:
     if type(leaf) in _NUMBERS:
         return ()
     if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
@@ -199,7 +201,7 @@ def _shape(leaf: Any) -> tuple[Any, ...] | None:
     return tuple(leaf.shape)
 
 
-def _dtype(leaf: Any) -> Any:
+def _get_dtype(leaf: Any) -> Any:
     """Returns the dtype in the machine's byte order, as in files."""
     dtype = getattr(leaf.dtype, "as_numpy_dtype", leaf.dtype)  # of TensorFlow's dtypes
     try:
@@ -208,8 +210,8 @@ def _dtype(leaf: Any) -> Any:
         return dtype  # JAX's extended dtypes, such as those of PRNG keys
 
 
-def _kind(leaf: Any) -> str:
+def _describe_kind(leaf: Any) -> str:
     """Returns "bool", "int", "float" or "complex"; "" for other leaves."""
-    name = type(leaf).__name__ if type(leaf) in _NUMBERS else str(_dtype(leaf))
+    name = type(leaf).__name__ if type(leaf) in _NUMBERS else str(_get_dtype(leaf))
     match = _KIND.match(name)
     return match[0].lstrip("u").replace("bfloat", "float") if match else name

@@ -35,7 +35,7 @@ def read_orbax(path: str | os.PathLike[str]) -> Any:
       MissingDependencyError: orbax-checkpoint is not installed.
       OSError: the checkpoint cannot be read.
     """
-    folder = _tree_folder(as_path(path))
+    folder = _find_tree(as_path(path))
     try:
         import orbax.checkpoint as ocp
     except ImportError as e:
@@ -50,7 +50,7 @@ def read_orbax(path: str | os.PathLike[str]) -> Any:
             # orbax-checkpoint 0.11 and newer write the metadata of a step.
             metadata = checkpointer.metadata(place)
             metadata = getattr(metadata, "item_metadata", metadata)
-            args = _as_numpy(getattr(metadata, "tree", metadata), ocp)
+            args = _make_restore_args(getattr(metadata, "tree", metadata), ocp)
             return checkpointer.restore(place, restore_args=args)
         except Exception as e:  # Orbax and TensorStore raise many types
             reason = (str(e).strip().splitlines() or ["no reason is given"])[0]
@@ -61,7 +61,7 @@ def read_orbax(path: str | os.PathLike[str]) -> Any:
             ) from e
 
 
-def _tree_folder(folder: AnyPath) -> AnyPath:
+def _find_tree(folder: AnyPath) -> AnyPath:
     """Returns the directory of the only tree in a directory.
 
     Raises:
@@ -81,7 +81,7 @@ def _tree_folder(folder: AnyPath) -> AnyPath:
         )
     steps = [path for path in below if (path / _STEP_METADATA).exists()]
     if steps:
-        newest = max(steps, key=lambda path: (_number(path.name), path.name))
+        newest = max(steps, key=lambda path: (_read_step_number(path.name), path.name))
         raise FileFormatError(
             f"{folder} is a folder of checkpoints of Orbax. Name one of them, such as {newest}.",
             file=str(folder),
@@ -94,17 +94,17 @@ def _tree_folder(folder: AnyPath) -> AnyPath:
     )
 
 
-def _number(name: str) -> int:
+def _read_step_number(name: str) -> int:
     digits = "".join(filter(str.isdecimal, name))
     return int(digits) if digits else -1
 
 
-def _as_numpy(metadata: Any, ocp: Any) -> Any:
+def _make_restore_args(metadata: Any, ocp: Any) -> Any:
     """Makes arguments that restore the arrays of any device as NumPy arrays."""
     if isinstance(metadata, Mapping):
-        return {key: _as_numpy(child, ocp) for key, child in metadata.items()}
+        return {key: _make_restore_args(child, ocp) for key, child in metadata.items()}
     if isinstance(metadata, (list, tuple)):
-        return type(metadata)(_as_numpy(child, ocp) for child in metadata)
+        return type(metadata)(_make_restore_args(child, ocp) for child in metadata)
     if metadata is None:
         return None
     is_array = hasattr(metadata, "shape")

@@ -98,7 +98,7 @@ def flatten_state(state: Any) -> dict[str, Any]:
     entered: set[int] = set()
 
     def visit(value: Any, keys: Sequence[str]) -> Iterable[tuple[str, Any]]:
-        children = _children(value, keys)
+        children = _list_children(value, keys)
         if children is None:
             flat[join_path(keys)] = value
         elif value:
@@ -192,7 +192,7 @@ def check_keys_differ(keys: Iterable[Any], path: Callable[[], str]) -> None:
             )
 
 
-def _children(value: Any, keys: Sequence[str]) -> Iterable[tuple[str, Any]] | None:
+def _list_children(value: Any, keys: Sequence[str]) -> Iterable[tuple[str, Any]] | None:
     """Returns the children of a container by their keys; None for a leaf."""
     if isinstance(value, Mapping):
         check_keys_differ(value, lambda: join_path(keys))

@@ -48,7 +48,7 @@ class SafetensorsContents:
           MissingDependencyError: a dtype needs ml_dtypes, which is not installed.
         """
         self._source = source
-        text, start = _header(source)
+        text, start = _read_header(source)
         metadata: dict[str, str] = {}
         tensors: dict[str, StoredArray] = {}
         try:
@@ -56,12 +56,12 @@ class SafetensorsContents:
                 if name == _METADATA:
                     metadata = {key: entry.text() for key, entry in value.items()}
                 else:
-                    tensors[name] = _tensor(name, value, start, source.file)
+                    tensors[name] = _read_tensor(name, value, start, source.file)
             _check_places(tensors, start, source.size)
         except JsonProblem as e:
             raise _make_error(source, str(e)) from e
         self.metadata: Mapping[str, str] = MappingProxyType(metadata)
-        self._leaves = {_path(name): tensor for name, tensor in tensors.items()}
+        self._leaves = {_convert_name(name): tensor for name, tensor in tensors.items()}
         if len(self._leaves) != len(tensors):
             raise _make_error(source, "two tensors have names that are the same path")
 
@@ -90,7 +90,7 @@ def looks_like_safetensors(start: bytes | memoryview) -> bool:
     return bytes(start[_LENGTH : _LENGTH + 1]) == b"{" and length <= _MAX_HEADER_BYTES
 
 
-def _header(source: FileSource) -> tuple[str, int]:
+def _read_header(source: FileSource) -> tuple[str, int]:
     """Reads the text of the header, and the offset of the tensors."""
     if source.size < _LENGTH:
         raise _make_error(source, f"it has {source.size} bytes, and its header alone takes more")
@@ -112,7 +112,7 @@ def _header(source: FileSource) -> tuple[str, int]:
         raise _make_error(source, f"byte {_LENGTH + e.start}, in the header, is not UTF-8") from e
 
 
-def _tensor(name: str, value: JsonValue, start: int, file: str) -> StoredArray:
+def _read_tensor(name: str, value: JsonValue, start: int, file: str) -> StoredArray:
     """Checks the header's entry of a tensor; the tensors begin at the offset `start`."""
     code, shape = value.get("dtype").text(), value.get("shape").shape()
     offsets = [offset.integer(0) for offset in value.get("data_offsets").elements()]
@@ -152,10 +152,10 @@ def _check_places(tensors: Mapping[str, StoredArray], start: int, end: int) -> N
         raise JsonProblem(f"it {kind}: its tensors take {at} bytes, and it has {end - start}")
 
 
-def _path(name: str) -> str:
+def _convert_name(name: str) -> str:
     """Converts the name of a tensor to a path; valid paths stay the same.
 
-    >>> _path("layers.0.weight"), _path("a~b/c"), _path("")
+    >>> _convert_name("layers.0.weight"), _convert_name("a~b/c"), _convert_name("")
     ('layers.0.weight', 'a~0b/c', '~')
     """
     try:

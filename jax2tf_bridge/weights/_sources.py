@@ -228,7 +228,7 @@ class FileSource(ByteSource):
     def _state(self) -> tuple[int, str]:
         """Returns size and modification time, which do not depend on names or links."""
         status = os.fstat(self._handle.fileno())
-        return status.st_size, _time_text(status.st_mtime_ns)
+        return status.st_size, _format_time(status.st_mtime_ns)
 
     def _make_changed_error(self, state: str) -> FileFormatError:
         size, modified = self._opened
@@ -306,7 +306,7 @@ def view(
     return np.ndarray(shape, dtype, data, start)
 
 
-def _time_text(nanoseconds: int) -> str:
+def _format_time(nanoseconds: int) -> str:
     return f"{np.datetime64(nanoseconds, 'ns')} UTC"
 
 

@@ -185,6 +185,22 @@ class _NotPlainError(Exception):
     """A tree is not plain, or does not fit its state."""
 
 
+class _LeafTypes(set[type]):
+    """Types of the leaves that a walk has met."""
+
+    def is_leaf(self, value: Any) -> bool:
+        """Returns whether a value is a leaf, and adds its type."""
+        kind = type(value)
+        if kind in self:
+            return True
+        if handlers_of(value) is not None or is_container(value) or is_registered_with_flax(kind):
+            return False
+        # A tuple may be a leaf or not, depending on the object as well as on its type.
+        if not issubclass(kind, tuple):
+            self.add(kind)
+        return True
+
+
 class _PlainTrees:
     """Fast path for plain trees, by recursion; each call uses a new object.
 
@@ -201,7 +217,7 @@ class _PlainTrees:
         """
         if any(handlers_of(kind()) is not None for kind in (dict, list, tuple)):
             raise _NotPlainError
-        self._leaf_types: set[type] = set()
+        self._leaf_types = _LeafTypes()
 
     def state(self, target: Any, depth: int = 0) -> Any:
         """Returns the state of a tree.
@@ -226,7 +242,8 @@ class _PlainTrees:
                 key: child if type(child) in leaf_types else state(child, below)
                 for key, child in zip(index_keys(len(target)), target, strict=False)
             }
-        self._check_leaf(target)
+        if not self._leaf_types.is_leaf(target):
+            raise _NotPlainError
         return target
 
     def restore(self, target: Any, state: Any, depth: int = 0) -> Any:
@@ -237,7 +254,8 @@ class _PlainTrees:
         """
         kind = type(target)
         if kind is not dict and kind is not list and kind is not tuple:
-            self._check_leaf(target)
+            if not self._leaf_types.is_leaf(target):
+                raise _NotPlainError
             return state
         if depth > _MAX_PLAIN_DEPTH or type(state) is not dict:
             raise _NotPlainError
@@ -261,17 +279,6 @@ class _PlainTrees:
         except KeyError:
             raise _NotPlainError from None
         return results if kind is list else tuple(results)
-
-    def _check_leaf(self, target: Any) -> None:
-        """Raises unless an object is a leaf, and remembers its type."""
-        kind = type(target)
-        if kind in self._leaf_types:
-            return
-        if handlers_of(target) is not None or is_container(target) or is_registered_with_flax(kind):
-            raise _NotPlainError
-        # A tuple may be a leaf or not, depending on the object as well as on its type.
-        if not issubclass(kind, tuple):
-            self._leaf_types.add(kind)
 
 
 class _ContainerFrame(NamedTuple):
@@ -305,7 +312,7 @@ class _ObjectWalk(ABC):
         self._call = call
         self._keys: list[str] = []
         self._entered = set(call.entered)
-        self._leaf_types: set[type] = set()
+        self._leaf_types = _LeafTypes()
 
     def run(self, root: Any) -> Any:
         """Returns the result for the root."""
@@ -342,18 +349,6 @@ class _ObjectWalk(ABC):
     def _has_only_leaves(self, values: Iterable[Any]) -> bool:
         """Returns whether all values are leaves of known types."""
         return self._leaf_types.issuperset(map(type, values))
-
-    def _is_leaf(self, value: Any) -> bool:
-        """Returns whether a value is a leaf, and caches its type."""
-        kind = type(value)
-        if kind in self._leaf_types:
-            return True
-        if handlers_of(value) is not None or is_container(value) or is_registered_with_flax(kind):
-            return False
-        # A tuple may be a leaf or not, depending on the object as well as on its type.
-        if not issubclass(kind, tuple):
-            self._leaf_types.add(kind)
-        return True
 
     def _path(self, keys: Sequence[str] = ()) -> str:
         """Returns the path of the current item, extended by `keys`."""
@@ -407,7 +402,8 @@ class _StateMaker(_ObjectWalk):
         if slots is not None:
             if self._has_only_leaves(slots.values()):
                 return slots
-            below = [each for each in slots.items() if not self._is_leaf(each[1])]
+            is_leaf = self._leaf_types.is_leaf
+            below = [(key, child) for key, child in slots.items() if not is_leaf(child)]
             return _ContainerFrame(item, place, iter(below), None, slots, None) if below else slots
         if is_registered_with_flax(type(item)):
             with self._run_registered(item):
@@ -502,7 +498,9 @@ class _Restorer(_ObjectWalk):
         if self._has_only_leaves(target.values()):
             return slots
         below = [
-            (key, (child, slots[key])) for key, child in target.items() if not self._is_leaf(child)
+            (key, (child, slots[key]))
+            for key, child in target.items()
+            if not self._leaf_types.is_leaf(child)
         ]
         return _ContainerFrame(target, place, iter(below), None, slots, None) if below else slots
 
@@ -521,7 +519,7 @@ class _Restorer(_ObjectWalk):
             below = [
                 (i, (child, states[i]))
                 for i, child in enumerate(children)
-                if not self._is_leaf(child)
+                if not self._leaf_types.is_leaf(child)
             ]
         if below:
             return _ContainerFrame(target, place, iter(below), keys, states, build)

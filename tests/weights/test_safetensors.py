@@ -22,7 +22,7 @@ from jax2tf_bridge.weights import open_weights, read_weights
 from jax2tf_bridge.weights._safetensors import (
     DTYPES,
     SafetensorsContents,
-    _path,
+    _convert_name,
     looks_like_safetensors,
 )
 from jax2tf_bridge.weights._sources import MappedSource
@@ -223,7 +223,9 @@ def test_any_header_is_refused_or_read_as_the_library_reads_it(tmp_path: Path) -
             return
         with weights, safe_open(file, "np") as library:
             found = {name: library.get_slice(name) for name in library.keys()}  # noqa: SIM118
-            read = {_path(name): (s.get_dtype(), s.get_shape()) for name, s in found.items()}
+            read = {
+                _convert_name(name): (s.get_dtype(), s.get_shape()) for name, s in found.items()
+            }
             codes = {name: code for code, name in DTYPES.items()}
             arrays = {path: weights[path] for path in weights}
             assert {p: (codes[a.dtype.name], list(a.shape)) for p, a in arrays.items()} == read

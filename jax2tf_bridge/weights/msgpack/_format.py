@@ -80,7 +80,7 @@ class MsgpackHeader(NamedTuple):
     width: int = 0
 
 
-def _table() -> Iterator[MsgpackHeader]:
+def _iter_headers() -> Iterator[MsgpackHeader]:
     for byte in range(0x80):
         yield MsgpackHeader(VALUE, byte)
     for kind, lengths in ((MAP, 16), (ARRAY, 16), (STR, 32)):
@@ -106,7 +106,7 @@ def _with_argument(kind: int, codes: str) -> Iterator[MsgpackHeader]:
         yield MsgpackHeader(kind, None, packed.unpack_from, packed.size)
 
 
-HEADERS: Final = tuple(_table())
+HEADERS: Final = tuple(_iter_headers())
 """Headers, indexed by the first byte."""
 
 

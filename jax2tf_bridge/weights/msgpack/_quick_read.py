@@ -67,7 +67,7 @@ class QuickReader:
                 raw=False,
                 strict_map_key=True,
                 object_pairs_hook=_make_checked_dict,
-                ext_hook=self._extension,
+                ext_hook=self._read_extension,
                 max_str_len=MAX_QUICK_BYTES,
                 max_bin_len=MAX_QUICK_BYTES,
                 max_ext_len=MAX_QUICK_BYTES,
@@ -78,7 +78,7 @@ class QuickReader:
         except (ValueError, TypeError, OverflowError):
             raise NotOrdinary from None
 
-    def _extension(self, code: int, content: bytes) -> Any:
+    def _read_extension(self, code: int, content: bytes) -> Any:
         """Converts an extension to an array, as a view of all bytes."""
         prelude = _PRELUDE.match(content)
         if prelude is None or (code != ARRAY_CODE and code != SCALAR_CODE):

@@ -87,9 +87,9 @@ class MsgpackContents:
             take too much memory.
         """
         structure = _read_structure(self._source)
-        if _length_of_paths(structure.tree) > _MAX_CHARACTERS_IN_PATHS:
+        if _count_path_characters(structure.tree) > _MAX_CHARACTERS_IN_PATHS:
             raise FileFormatError(
-                f"{_place(self._source)} has leaves whose paths take more than "
+                f"{_name_source(self._source)} has leaves whose paths take more than "
                 f"{_MAX_CHARACTERS_IN_PATHS} characters together. read_weights reads it as a tree.",
                 file=self._source.file,
             )
@@ -97,8 +97,8 @@ class MsgpackContents:
             flat = flatten_state(structure.tree)
         except StateDictError as e:
             raise FileFormatError(
-                f"{_place(self._source)} has leaves that share a path: {e} read_weights reads it "
-                "as a tree.",
+                f"{_name_source(self._source)} has leaves that share a path: {e} read_weights "
+                "reads it as a tree.",
                 file=self._source.file,
             ) from e
         return {p: v if isinstance(v, _STORED) else StoredValue(v) for p, v in flat.items()}
@@ -165,7 +165,7 @@ class _ReadFrame:
         return None if self.key is _NO_KEY else str(self.key)[:80]
 
 
-def _length_of_paths(tree: Any) -> int:
+def _count_path_characters(tree: Any) -> int:
     """Counts the characters of the paths of all leaves, without escapes."""
     total = 0
     stack = [(tree, 0)] if type(tree) in (dict, list) else []
@@ -189,7 +189,7 @@ def _read_structure(source: ByteSource) -> _Structure:
         if end != source.size:
             raise Fault(end, "the end", f"{source.size - end} more bytes")
     except Fault as e:
-        raise _error(source, e, stack) from None
+        raise _make_error(source, e, stack) from None
     return structure
 
 
@@ -230,13 +230,13 @@ def _read(source: ByteSource, stored: list[tuple[Any, Any]], stack: list[_ReadFr
                 if at > size:
                     raise cut_short(start, at - start, size - start)
                 if kind == EXTENSION:
-                    value = _extension_leaf(source, Window(base, data), start, value)
+                    value = _read_extension(source, Window(base, data), start, value)
                 elif at <= base + len(data):
                     value = data[start - base : at - base]
                 else:
                     value = source.content(Span(start, value))
                 if kind == STR:
-                    value = _text(value, start)
+                    value = _decode_text(value, start)
         items = frame.items
         if type(items) is list:
             if isinstance(value, _STORED):
@@ -278,7 +278,7 @@ def _complete(frame: _ReadFrame, stored: list[tuple[Any, Any]]) -> Any:
     return items
 
 
-def _text(data: bytes, start: int) -> str:
+def _decode_text(data: bytes, start: int) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as e:
@@ -306,7 +306,7 @@ def _check_key(value: Any, frame: _ReadFrame, source: ByteSource, end: int) -> A
     return value
 
 
-def _extension_leaf(source: ByteSource, window: Window, code_at: int, size: int) -> Any:
+def _read_extension(source: ByteSource, window: Window, code_at: int, size: int) -> Any:
     """Converts an extension to a leaf.
 
     Args:
@@ -325,9 +325,9 @@ def _extension_leaf(source: ByteSource, window: Window, code_at: int, size: int)
     code = window.data[code_at - window.base]
     start = code_at + 1
     if code in (ARRAY_CODE, SCALAR_CODE):
-        return _array(window, start, start + size, code == SCALAR_CODE, source.file)
+        return _read_array(window, start, start + size, code == SCALAR_CODE, source.file)
     if code == COMPLEX_CODE:
-        return _complex(window, start, start + size)
+        return _read_complex(window, start, start + size)
     # Imported late, because only msgpack's own types need it.
     from msgpack import ExtType
 
@@ -337,26 +337,28 @@ def _extension_leaf(source: ByteSource, window: Window, code_at: int, size: int)
         raise Fault(code_at, "an extension of code -1 or 0 to 127", f"code {code - 0x100}")
     if size not in (4, 8, 12):
         raise Fault(code_at, "a timestamp of 4, 8 or 12 bytes", str(size))
-    return _timestamp(source.content(Span(start, size)), start)
+    return _read_timestamp(source.content(Span(start, size)), start)
 
 
 def _describe_array(code: int, content: bytes) -> StoredArray | None:
     """Checks the array or scalar in an extension; returns None for other extensions."""
     try:
-        return _array(Window(0, content), 0, len(content), code == SCALAR_CODE, None)
+        return _read_array(Window(0, content), 0, len(content), code == SCALAR_CODE, None)
     except Fault:
         return None
 
 
-def _array(window: Window, start: int, end: int, is_scalar: bool, file: str | None) -> StoredArray:
+def _read_array(
+    window: Window, start: int, end: int, is_scalar: bool, file: str | None
+) -> StoredArray:
     """Checks the array (shape, dtype's name, elements) in the bytes from `start` to `end`."""
     base, data = window
     last = min(end - base, len(data))
-    at = _expect(data, start - base, last, base, ARRAY, 3, "an array's shape, dtype, data")
-    shape, at = _shape(data, at, last, base)
+    at = _open_array(data, start - base, last, base, 3, "an array's shape, dtype, data")
+    shape, at = _read_shape(data, at, last, base)
     if is_scalar and shape:
         raise Fault(base + at, "() as the shape of a scalar", f"{shape}"[:80])
-    dtype, at = _dtype(data, at, last, base, file)
+    dtype, at = _read_dtype(data, at, last, base, file)
     kind, size, body = read_header(data, at, last, base)
     if kind not in (BIN, STR):
         raise Fault(base + at, "the data of an array, as bin", describe_header(kind, size))
@@ -372,7 +374,7 @@ def _array(window: Window, start: int, end: int, is_scalar: bool, file: str | No
     return StoredArray(base + body, dtype, shape, is_scalar)
 
 
-def _shape(data: bytes, at: int, last: int, base: int) -> tuple[tuple[int, ...], int]:
+def _read_shape(data: bytes, at: int, last: int, base: int) -> tuple[tuple[int, ...], int]:
     start = at
     kind, rank, at = read_header(data, at, last, base)
     if kind != ARRAY:
@@ -389,7 +391,7 @@ def _shape(data: bytes, at: int, last: int, base: int) -> tuple[tuple[int, ...],
     return tuple(shape), at
 
 
-def _dtype(
+def _read_dtype(
     data: bytes, at: int, last: int, base: int, file: str | None
 ) -> tuple[np.dtype[Any], int]:
     kind, length, start = read_header(data, at, last, base)
@@ -406,10 +408,10 @@ def _dtype(
     return dtype_or_text, start + length
 
 
-def _complex(window: Window, start: int, end: int) -> complex:
+def _read_complex(window: Window, start: int, end: int) -> complex:
     base, data = window
     last = min(end - base, len(data))
-    at = _expect(data, start - base, last, base, ARRAY, 2, "a complex number's two parts")
+    at = _open_array(data, start - base, last, base, 2, "a complex number's two parts")
     parts = []
     for _ in range(2):
         kind, value, after = read_header(data, at, last, base)
@@ -422,16 +424,16 @@ def _complex(window: Window, start: int, end: int) -> complex:
     return complex(*parts)
 
 
-def _expect(data: bytes, at: int, last: int, base: int, kind: int, count: int, name: str) -> int:
-    """Reads the header of an object of this kind and length; returns the offset after it."""
-    actual_kind, length, after = read_header(data, at, last, base)
-    if (actual_kind, length) != (kind, count):
-        expected, actual = describe_header(kind, count), describe_header(actual_kind, length)
-        raise Fault(base + at, f"{name}: {expected}", actual)
+def _open_array(data: bytes, at: int, last: int, base: int, count: int, name: str) -> int:
+    """Reads the header of an array of msgpack of this length; returns the offset after it."""
+    kind, length, after = read_header(data, at, last, base)
+    if (kind, length) != (ARRAY, count):
+        expected = f"{name}: {describe_header(ARRAY, count)}"
+        raise Fault(base + at, expected, describe_header(kind, length))
     return after
 
 
-def _timestamp(data: bytes, at: int) -> Any:
+def _read_timestamp(data: bytes, at: int) -> Any:
     from msgpack import Timestamp
 
     whole = int.from_bytes(data[-8:], "big")
@@ -500,7 +502,7 @@ def _describe_value(value: Any) -> str:
     return f"{type(value).__name__}"
 
 
-def _error(source: ByteSource, fault: Fault, stack: list[_ReadFrame]) -> FileFormatError:
+def _make_error(source: ByteSource, fault: Fault, stack: list[_ReadFrame]) -> FileFormatError:
     positions = [frame.position() for frame in stack[1:]]
     path = join_path([position for position in positions if position is not None])
     if len(path) > _MAX_PATH_LENGTH:
@@ -509,11 +511,11 @@ def _error(source: ByteSource, fault: Fault, stack: list[_ReadFrame]) -> FileFor
     known = guess_format(source.window(0).data[:16])
     likely = f"The bytes seem to be {known}." if known else _DAMAGED
     return FileFormatError(
-        f"{_place(source)} cannot be read as weights in msgpack: {where}: expected "
+        f"{_name_source(source)} cannot be read as weights in msgpack: {where}: expected "
         f"{fault.expected}, got {fault.got}. {likely}",
         file=source.file,
     )
 
 
-def _place(source: ByteSource) -> str:
+def _name_source(source: ByteSource) -> str:
     return source.file or "The data"

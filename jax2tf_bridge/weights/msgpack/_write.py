@@ -181,7 +181,9 @@ class _Leaves:
         for header, value, size, around, key in leaves:
             is_chunked = type(value) is _Chunked
             array, later = value if is_chunked else (value, ())
-            yield from _leaf_blocks(array, ((header, size), *later), _ContainerPlace(around, key))
+            yield from _iter_leaf_blocks(
+                array, ((header, size), *later), _ContainerPlace(around, key)
+            )
 
     def parts(self) -> list[Any] | None:
         """Returns headers and arrays in turn if all arrays support the buffer protocol, else None.
@@ -201,10 +203,10 @@ class _Leaves:
         return [part for leaf in zip(self.headers, self.values, strict=True) for part in leaf]
 
 
-def _leaf_blocks(
+def _iter_leaf_blocks(
     value: Any, chunks: Sequence[tuple[bytes, int]], place: _ContainerPlace
 ) -> Iterator[Block]:
-    rest = _elements(value, place)
+    rest = _iter_elements(value, place)
     left = memoryview(b"")
     for header, size in chunks:
         yield header
@@ -223,7 +225,7 @@ def _leaf_blocks(
             left = left[len(block) :]
 
 
-def _elements(value: Any, place: _ContainerPlace) -> Iterator[memoryview]:
+def _iter_elements(value: Any, place: _ContainerPlace) -> Iterator[memoryview]:
     if type(value) in _BINARY:
         yield memoryview(value).cast("B")
         return
@@ -301,7 +303,7 @@ class _Entered(NamedTuple):
     container: dict[Any, Any] | list[Any]
     items: Iterator[tuple[Any, Any]]
     only_dicts: bool
-    """Returns whether it and all enclosing containers are dicts; readers only join chunks there."""
+    """Whether it and all enclosing containers are dicts: readers only join chunks there."""
     keys: tuple[Any, ...]
     """Keys of its path."""
 
