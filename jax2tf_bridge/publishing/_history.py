@@ -130,7 +130,7 @@ def _describe_all(
 
 
 def _read_labels_if_possible(root: str | os.PathLike[str]) -> Mapping[str, int]:
-    # Another model's entry must not stand in the way of a rollback.
+    # Another model's entry must not prevent a rollback.
     try:
         return read_labels(open_version_folder(root).path)
     except FileFormatError:

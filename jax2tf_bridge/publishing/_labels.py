@@ -95,24 +95,24 @@ class _Parser:
         while (token := self._peek()) != closing:
             if token is None:
                 raise _FormatError(f"a {closing} is missing at its end")
-            fields += self._field(depth)
+            fields += self._parse_field(depth)
             if fields and self._peek() in (",", ";"):
                 _, _, end = self._take()
                 fields[-1] = replace(fields[-1], end=end)
         return tuple(fields)
 
-    def _field(self, depth: int) -> Iterator[_Field]:
+    def _parse_field(self, depth: int) -> Iterator[_Field]:
         name, start, _ = self._take()
         if not name.isidentifier():
             raise _FormatError(f"expected the name of a field, got {name!r}")
         if self._peek() == ":":
             self._take()
         if self._peek() != "[":
-            yield self._value(name, start, depth)
+            yield self._parse_value(name, start, depth)
             return
         self._take()
         while self._peek() != "]":
-            value = self._value(name, self._place(), depth)
+            value = self._parse_value(name, self._place(), depth)
             if self._peek() == ",":
                 _, _, end = self._take()
                 value = replace(value, end=end)
@@ -121,7 +121,7 @@ class _Parser:
             yield value
         self._take()
 
-    def _value(self, name: str, start: int, depth: int) -> _Field:
+    def _parse_value(self, name: str, start: int, depth: int) -> _Field:
         token, _, end = self._take()
         closing = _CLOSING.get(token)
         if closing is not None:

@@ -83,13 +83,13 @@ class Manifest:
 
     def weights_digest(self) -> str:
         """Returns a short digest of the variables; equal weights have equal digests."""
-        return self._digest(lambda name: name.startswith(f"{VARIABLES_FOLDER}/"))
+        return self._compute_digest(lambda name: name.startswith(f"{VARIABLES_FOLDER}/"))
 
     def code_digest(self) -> str:
         """Returns a short digest of the graph; versions that share one have equal digests."""
-        return self._digest(lambda name: name == GRAPH_FILE)
+        return self._compute_digest(lambda name: name == GRAPH_FILE)
 
-    def _digest(self, is_part: Callable[[str], bool]) -> str:
+    def _compute_digest(self, is_part: Callable[[str], bool]) -> str:
         lines = [f"{name} {entry.sha256}\n" for name, entry in self.files.items() if is_part(name)]
         return hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()[:_DIGEST_CHARACTERS]
 

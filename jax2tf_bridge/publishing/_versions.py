@@ -162,7 +162,7 @@ class _OnDisk(VersionFolder):
                 text = f"{self.path} has the version {largest}, and there is no larger number for "
                 raise ValueError(text + "the next")
             # Empty, so that it fits on a full disk.
-            (self.path / _record_name(number)).touch()
+            (self.path / _name_record(number)).touch()
             try:
                 rename_to_new(place / "new", self.path / str(number))
             except FileExistsError:
@@ -181,7 +181,7 @@ class _OnDisk(VersionFolder):
     def directories(self) -> dict[int, list[AnyPath]]:
         for _ in range(100):
             directories: dict[int, list[AnyPath]] = {}
-            for number, name in _iterate_versions(os.listdir(self.path)):
+            for number, name in _iter_versions(os.listdir(self.path)):
                 path = self.path / name
                 if path.is_dir():
                     directories.setdefault(number, []).append(path)
@@ -217,7 +217,7 @@ class _BehindScheme(VersionFolder):
         self.path.mkdir(parents=True, exist_ok=True)
         claim = claim_number(self.path, place, _find_largest, _MAX_VERSION)
         number = int(claim.name)
-        record = self.path / _record_name(number)
+        record = self.path / _name_record(number)
         notes += send(place / "new", claim, GRAPH_FILE, record=record)
         with contextlib.suppress(OSError):
             for name in _list_older_records(self.path.names(), number):
@@ -226,7 +226,7 @@ class _BehindScheme(VersionFolder):
 
     def directories(self) -> dict[int, list[AnyPath]]:
         directories: dict[int, list[AnyPath]] = {}
-        for number, name in _iterate_versions(self.path.names()):
+        for number, name in _iter_versions(self.path.names()):
             if (self.path / name / GRAPH_FILE).is_file():
                 directories.setdefault(number, []).append(self.path / name)
         return _sort_usual_last(directories)
@@ -247,7 +247,7 @@ def open_version_folder(root: str | os.PathLike[str]) -> VersionFolder:
     return _BehindScheme(path) if isinstance(path, StoragePath) else _OnDisk(local_path(path))
 
 
-def _iterate_versions(names: list[str]) -> Iterator[tuple[int, str]]:
+def _iter_versions(names: list[str]) -> Iterator[tuple[int, str]]:
     """Yields each name that is a version for TensorFlow Serving, which reads 007 as 7."""
     for name in sorted(names):
         match = _INTEGER.fullmatch(name)
@@ -257,11 +257,11 @@ def _iterate_versions(names: list[str]) -> Iterator[tuple[int, str]]:
 
 def _find_largest(names: list[str]) -> int:
     """Returns the largest number that a version has or had; 0 if there was none."""
-    versions = (number for number, _ in _iterate_versions(names))
+    versions = (number for number, _ in _iter_versions(names))
     return max((*versions, *_parse_records(names).values()), default=0)
 
 
-def _record_name(number: int) -> str:
+def _name_record(number: int) -> str:
     return f"{_RECORD_PREFIX}{number}"
 
 
@@ -276,7 +276,7 @@ def _list_older_records(names: list[str], number: int) -> list[str]:
 
 
 def _is_version_claim(claim: Claim) -> bool:
-    return any(_iterate_versions([claim.name]))
+    return any(_iter_versions([claim.name]))
 
 
 def _sort_usual_last(directories: dict[int, list[AnyPath]]) -> dict[int, list[AnyPath]]:
@@ -332,9 +332,9 @@ def publish_version(
     is used again, a server keeps its old weights. A hidden file in `root` records the number.
     Only complete versions are ever visible, even if the process is killed, the machine stops or
     the disk is full. Several processes and machines may publish at the same time; each gets a
-    different number. Leftovers of a dead publisher are removed: on the same machine as soon as its
-    lock is free; of another machine, whose locks may be invisible, if they also have not changed
-    for a day.
+    different number. Leftovers of a dead publisher are removed: as soon as its lock is free, if it
+    ran on the same machine; otherwise after a day without changes, because locks of other machines
+    may be invisible.
 
     Args:
       root: the folder of all versions, on disk or behind a scheme; created if missing.
@@ -374,7 +374,7 @@ def publish_version(
     try:
         labels = read_labels(folder.path)
     except FileFormatError as e:
-        # Another model's entry must not stand in the way of a version without a label.
+        # Another model's entry must not prevent a version without a label.
         if label is not None:
             raise
         notes.append(f"the labels are unknown, so older versions stay: {e}")

@@ -235,17 +235,17 @@ def choose_backend(scheme: str, path: str) -> Backend:
     """
     tensorflow = "tensorflow" in sys.modules and hasattr(sys.modules["tensorflow"], "io")
     for choice in (
-        _gfile_for if tensorflow else None,
-        _fsspec_for,
-        None if tensorflow else _gfile_for,
+        _open_gfile if tensorflow else None,
+        _open_fsspec,
+        None if tensorflow else _open_gfile,
     ):
         backend = choice and choice(scheme, path)
         if backend:
             return backend
-    raise make_path_error(OSError, errno.EPROTONOSUPPORT, _missing_text(scheme), path)
+    raise make_path_error(OSError, errno.EPROTONOSUPPORT, _describe_missing(scheme), path)
 
 
-def _gfile_for(scheme: str, path: str) -> Backend | None:
+def _open_gfile(scheme: str, path: str) -> Backend | None:
     if "tensorflow" not in sys.modules and not _is_installed("tensorflow"):
         return None
     from jax2tf_bridge.storage._gfile import gfile_backend
@@ -253,7 +253,7 @@ def _gfile_for(scheme: str, path: str) -> Backend | None:
     return gfile_backend(scheme)
 
 
-def _fsspec_for(scheme: str, path: str) -> Backend | None:
+def _open_fsspec(scheme: str, path: str) -> Backend | None:
     if scheme in _TENSORFLOW_ONLY or not _is_installed("fsspec"):
         return None
     from jax2tf_bridge.storage._fsspec import FsspecBackend, file_system
@@ -271,7 +271,7 @@ def _is_installed(package: str) -> bool:
         return False
 
 
-def _missing_text(scheme: str) -> str:
+def _describe_missing(scheme: str) -> str:
     if scheme in _TENSORFLOW_ONLY:
         return f"needs TensorFlow, which alone supports {scheme}://: pip install tensorflow"
     more = _PACKAGES.get(scheme)

@@ -61,7 +61,7 @@ class GFileBackend(Backend):
             return make_reader(file, file.size(), _convert_errors(path))
 
     def writer(self, path: str) -> FileWriter:
-        errors = ErrorConverter(path, _code, NO_FOLDER)
+        errors = ErrorConverter(path, _get_errno, NO_FOLDER)
         with errors:
             return FileWriter(self._gfile.GFile(path, "wb"), errors)
 
@@ -107,8 +107,8 @@ class _RamBackend(GFileBackend):
 
 
 def _convert_errors(path: str) -> ErrorConverter:
-    return ErrorConverter(path, _code)
+    return ErrorConverter(path, _get_errno)
 
 
-def _code(error: Exception) -> int | None:
+def _get_errno(error: Exception) -> int | None:
     return _ERRORS.get(type(error).__name__)

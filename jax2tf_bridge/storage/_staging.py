@@ -62,7 +62,7 @@ def staging_folder(parent: Path, name: str, target: Path | None = None) -> Itera
 
 def clear_leftovers(parent: Path, name: str, target: Path | None = None) -> None:
     """Removes leftovers of dead writers of `name` in `parent`; arguments as in `staging_folder`."""
-    ours = re.compile(
+    pattern = re.compile(
         rf"\.{re.escape(name)}\."
         rf"(?:(?P<removed>removed-[0-9a-f]{{16}})|partial-(?P<boot>\w{{8}})-(?P<node>\w{{8}})-[0-9a-f]{{16}})"
     )
@@ -72,7 +72,7 @@ def clear_leftovers(parent: Path, name: str, target: Path | None = None) -> None
     except PermissionError:  # a folder may be writable but not readable
         return
     for entry in entries:
-        match = ours.fullmatch(entry)
+        match = pattern.fullmatch(entry)
         if match is None:
             continue
         place = parent / entry

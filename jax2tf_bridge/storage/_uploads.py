@@ -104,7 +104,7 @@ def _write_marker(file: StoragePath) -> int:
         return opened.write(b"-\n")  # some storage drops empty files
 
 
-def _claims_among(folder: StoragePath, names: list[str]) -> Iterator[Claim]:
+def _iter_claims(folder: StoragePath, names: list[str]) -> Iterator[Claim]:
     for name in names:
         if match := _CLAIM.fullmatch(name):
             yield Claim(
@@ -163,7 +163,7 @@ def whole_upload(path: StoragePath, *, overwrite: bool, last: str) -> Iterator[P
         path.parent.mkdir(parents=True, exist_ok=True)
         claim = make_claim(path, PARTIAL, place)
         with _withdraw_on_error(claim):
-            if _rival_claims(path.parent, claim):
+            if _find_rival_claims(path.parent, claim):
                 text = "is being written by another process"
                 raise make_path_error(FileExistsError, errno.EEXIST, text, path)
             check_free_upload(path, overwrite=overwrite)
@@ -243,7 +243,7 @@ def _send_all(source: Path, target: StoragePath, claim: Claim, last: str) -> Non
             (target / name).mkdir(parents=True, exist_ok=True)
         elif name != last:
             sizes[name] = _copy(file, target / name)
-    waiting = _waiting_name(last)
+    waiting = _make_waiting_name(last)
     sizes[waiting] = _copy(source / last, target / waiting)
     # Another process may have removed files, if it thought that this writer had ended.
     for name, size in sizes.items():
@@ -266,13 +266,13 @@ def _is_uploaded(path: StoragePath, source: Path) -> bool:
         return False
 
 
-def _waiting_name(last: str) -> str:
+def _make_waiting_name(last: str) -> str:
     return f".{last}.partial"
 
 
 def _tidy(claim: Claim, last: str) -> list[str]:
     try:
-        claim.directory.backend.remove(str(claim.directory / _waiting_name(last)))
+        claim.directory.backend.remove(str(claim.directory / _make_waiting_name(last)))
         _withdraw(claim)
     except OSError as e:
         return [f"{claim.file} could not be removed: {e}"]
@@ -293,12 +293,12 @@ def _withdraw_on_error(claim: Claim) -> Iterator[None]:
         raise
 
 
-def _rival_claims(folder: StoragePath, own: Claim) -> list[Claim]:
+def _find_rival_claims(folder: StoragePath, own: Claim) -> list[Claim]:
     """Waits until the own claim is visible, and lists others' claims on the same directory."""
     claims: list[Claim] = []
 
     def sees_own() -> bool:
-        claims[:] = _claims_among(folder, folder.names())
+        claims[:] = _iter_claims(folder, folder.names())
         return own.file in [claim.file for claim in claims]
 
     wait_until(sees_own, own.file)
@@ -313,7 +313,7 @@ def clear_dead_claims(folder: StoragePath, selects: Callable[[Claim], bool], las
       selects: returns whether to check a claim.
       last: as in `send`.
     """
-    for claim in _claims_among(folder, folder.names()):
+    for claim in _iter_claims(folder, folder.names()):
         if not selects(claim):
             continue
         with contextlib.suppress(OSError):
@@ -369,7 +369,7 @@ def claim_number(
       ValueError: the next number would exceed the maximum.
       OSError: the claim cannot be written.
     """
-    number = _largest_taken(folder, folder.names(), largest)
+    number = _find_largest_taken(folder, folder.names(), largest)
     while True:
         number += 1
         if number > most:
@@ -377,16 +377,16 @@ def claim_number(
             raise ValueError(text + "next")
         claim = make_claim(folder / str(number), PARTIAL, place)
         with _withdraw_on_error(claim):
-            rivals = _rival_claims(folder, claim)
+            rivals = _find_rival_claims(folder, claim)
             if not rivals and not claim.directory.exists():
                 return claim
             _withdraw(claim)
         ranks = sorted(str(c.file) for c in (*rivals, claim))
-        number = max(number, _largest_taken(folder, folder.names(), largest))
+        number = max(number, _find_largest_taken(folder, folder.names(), largest))
         number += ranks.index(str(claim.file))
 
 
-def _largest_taken(
+def _find_largest_taken(
     folder: StoragePath, names: list[str], largest: Callable[[list[str]], int]
 ) -> int:
-    return largest([*names, *(claim.name for claim in _claims_among(folder, names))])
+    return largest([*names, *(claim.name for claim in _iter_claims(folder, names))])

@@ -131,7 +131,7 @@ def _raise(error: OSError) -> None:
 
 @contextlib.contextmanager
 def _make_folders(folder: Path) -> Iterator[None]:
-    above = _existing_parent(folder / "new")
+    above = _find_existing_parent(folder / "new")
     missing = [p for p in (folder, *folder.parents) if p != above and above in p.parents]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -145,7 +145,7 @@ def _make_folders(folder: Path) -> Iterator[None]:
         raise
 
 
-def _existing_parent(path: Path) -> Path:
+def _find_existing_parent(path: Path) -> Path:
     """Returns the nearest existing parent of a path.
 
     Raises:
@@ -171,13 +171,13 @@ def _make_full_disk_error(code: int, parent: Path, partial: Path, needed: int | 
     elif code == errno.EDQUOT:
         text += ": make room within the quota"
     else:
-        free = shutil.disk_usage(parent).free + _size(partial)
+        free = shutil.disk_usage(parent).free + _measure_size(partial)
         text += f": {in_units(free)} are free"
         text += ", which is not enough" if needed is None else f", {in_units(needed)} are needed"
     return make_path_error(OSError, code, f"{text}. Existing files are unchanged", parent)
 
 
-def _size(folder: Path) -> int:
+def _measure_size(folder: Path) -> int:
     size = 0
     for path, _, files in os.walk(folder):
         for file in files:
@@ -189,7 +189,7 @@ def _size(folder: Path) -> int:
 def check_free(path: Path, *, overwrite: bool, has: str | None = None) -> None:
     """Raises, before any work, if `whole_directory` would refuse `path`."""
     if not path.exists():
-        _existing_parent(path)
+        _find_existing_parent(path)
         return
     if not path.is_dir():
         raise make_path_error(
@@ -202,8 +202,8 @@ def check_free(path: Path, *, overwrite: bool, has: str | None = None) -> None:
     if not any(path.iterdir()):
         return
     if not overwrite:
-        there = Message("is there already; ", Argument("overwrite", True), " replaces it")
-        raise make_path_error(FileExistsError, errno.EEXIST, there, path)
+        problem = Message("is there already; ", Argument("overwrite", True), " replaces it")
+        raise make_path_error(FileExistsError, errno.EEXIST, problem, path)
     if has is not None and not (path / has).exists():
         text = f"is not replaced: it has other contents, and no {has}"
         raise make_path_error(FileExistsError, errno.EEXIST, text, path)

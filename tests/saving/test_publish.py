@@ -298,7 +298,7 @@ def test_names_that_are_not_listed_yet_are_not_taken(
             path.write_text("x")
         else:
             path.symlink_to(tmp_path / "nowhere")
-    monkeypatch.setattr(_versions, "_iterate_versions", lambda names: iter(()))
+    monkeypatch.setattr(_versions, "_iter_versions", lambda names: iter(()))
     assert publish_version(tmp_path, write).version == 3
     assert names(tmp_path) == ["1", "2", "3"]
 
@@ -309,7 +309,7 @@ def test_empty_folder_that_another_tool_has_begun_is_not_taken(
     (tmp_path / "1").mkdir()
     if not _whole_directory._rename(_made(tmp_path / "a"), tmp_path / "b", 1):
         pytest.skip("this file system has no renaming to new names only")
-    monkeypatch.setattr(_versions, "_iterate_versions", lambda names: iter(()))
+    monkeypatch.setattr(_versions, "_iter_versions", lambda names: iter(()))
     assert publish_version(tmp_path, write).version == 2
     assert names(tmp_path / "1") == []
 

@@ -346,8 +346,8 @@ def test_tensorflow_is_asked_first_where_it_runs(
     monkeypatch: pytest.MonkeyPatch, runs: bool
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(_backend, "_gfile_for", lambda *_: asked.append("tensorflow"))
-    monkeypatch.setattr(_backend, "_fsspec_for", lambda *_: asked.append("fsspec"))
+    monkeypatch.setattr(_backend, "_open_gfile", lambda *_: asked.append("tensorflow"))
+    monkeypatch.setattr(_backend, "_open_fsspec", lambda *_: asked.append("fsspec"))
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
     if runs:
         monkeypatch.setitem(sys.modules, "tensorflow", types.SimpleNamespace(io=None))
