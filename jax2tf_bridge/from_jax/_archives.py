@@ -414,10 +414,10 @@ def rewrite_calls(
     target = target or Target.widest()
     scope = SymbolicScope([])
     options = ExportOptions(("cpu",), (), target, (), scope=scope, infer=False, call="")
-    for operation, called in module.custom_call_operations():
+    for operation, routine in module.custom_call_operations():
         try:
             # Read only now, because the operands may come from a call that was just replaced.
-            call = _read_archived_call(operation, called)
+            call = _read_archived_call(operation, routine)
             if call is None:
                 continue
             if not (keep_current and call.is_current):
@@ -429,7 +429,7 @@ def rewrite_calls(
             ) from e
         except Exception as e:  # the module may come from any tool
             raise ModuleError(
-                f"{name} holds a call of {called!r} that JAX would write differently: "
+                f"{name} holds a call of {routine!r} that JAX would write differently: "
                 f"{type(e).__name__}: {e}. Export the function again."
             ) from e
 

@@ -40,8 +40,8 @@ def vjp_shardings(
     """Returns the shardings of a VJP's arguments and results, for jax.jit.
 
     The VJP takes the function's arguments and the cotangents of its results, and returns cotangents
-    of the arguments. Each cotangent has the sharding of its value. The compiler chooses the others,
-    as in JAX. Returns None if nothing has a sharding.
+    of the arguments. Each cotangent has the sharding of its value. If that has none, the compiler
+    chooses one, as in JAX. Returns None if nothing has a sharding.
 
     Raises:
       ShardingError: no mesh expresses a sharding.

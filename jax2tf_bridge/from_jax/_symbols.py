@@ -53,7 +53,7 @@ def dim_from_jax(dimension: Any, *, simplify: bool = False) -> Dim:
 
 def is_variable(dimension: Dim) -> bool:
     """Returns whether a dimension is a single variable."""
-    return isinstance(dimension, DimExpr) and dimension.variables() == {str(dimension)}
+    return isinstance(dimension, DimExpr) and dimension.is_variable()
 
 
 def dim_to_jax(dimension: Dim, scope: jax_export.SymbolicScope) -> Any:
@@ -90,11 +90,11 @@ def comparison_to_jax(comparison: Comparison) -> list[str]:
         case "!=":
             return []
         case "==":
-            return _equality_to_jax(comparison)
+            return _convert_equality(comparison)
 
 
-def _equality_to_jax(comparison: Comparison) -> list[str]:
-    difference = _to_expression(comparison.left) - comparison.right
+def _convert_equality(comparison: Comparison) -> list[str]:
+    difference = DimExpr.of(comparison.left) - comparison.right
     if difference.constant_value() is not None:
         return [str(comparison)]
     forms: list[tuple[tuple[bool, bool, bool, bool], str]] = []
@@ -139,10 +139,6 @@ def _contains(expression: DimExpr, atoms: set[Variable | DimOperation]) -> bool:
         for monomial, _ in expression.terms
         for atom, _ in monomial
     )
-
-
-def _to_expression(dimension: Dim) -> DimExpr:
-    return DimExpr.constant(dimension) if isinstance(dimension, int) else dimension
 
 
 def scope_to_jax(scope: SymbolicScope) -> jax_export.SymbolicScope:
@@ -207,7 +203,7 @@ def _is_derived(constraint: Comparison, following: Comparison) -> bool:
 
     JAX applies earlier equalities to x, so the two may spell x differently.
     """
-    match _to_expression(following.left).terms:
+    match DimExpr.of(following.left).terms:
         case (((((DimOperation("mod", (_, k)), 1),), 1)),) if following.right == 0:
             divisor = k.constant_value()
         case _:

@@ -47,7 +47,7 @@ def shape_and_dtype(leaf: Any, path: str) -> tuple[tuple[Any, ...], Any]:
 def static_leaf_hint(leaf: Any, path: str) -> str:
     """Returns advice for a leaf of a model that is not an array, such as its activation.
 
-    The text continues a message without a full stop; "" for any other leaf.
+    The advice completes a sentence whose full stop is missing. Other leaves get "".
 
     >>> static_leaf_hint(None, "model.bias"), static_leaf_hint(len, "model.activation")[:25]
     ('', '. Close over model, or pa')
@@ -121,7 +121,7 @@ def portable_aval(aval: Any, shape: tuple[Dim, ...] | None = None) -> Aval:
     space = _MEMORY_SPACES.get(getattr(getattr(aval, "memory_space", None), "name", ""), "device")
     if not is_key(aval.dtype):
         weak = bool(getattr(aval, "weak_type", False))
-        return Aval(shape, _dtype_name(aval.dtype), memory_space=space, weak_type=weak)
+        return Aval(shape, _get_dtype_name(aval.dtype), memory_space=space, weak_type=weak)
     words = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct((), aval.dtype))
     return Aval(shape, str(aval.dtype), tuple(words.shape), space)
 
@@ -131,7 +131,7 @@ def is_key(dtype: Any) -> bool:
     return bool(jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key))
 
 
-def _dtype_name(dtype: Any) -> str:
+def _get_dtype_name(dtype: Any) -> str:
     return "float0" if dtype == jax.dtypes.float0 else np.dtype(dtype).name
 
 
@@ -206,7 +206,7 @@ class JaxCallable:
             source=_find_definition(function),
             is_unbound_module=_is_linen_module(function)
             and getattr(function, "scope", None) is None,
-            variadic_names=_linen_argument_names(function),
+            variadic_names=_list_linen_arguments(function),
         )
 
     def is_static(self, position: int) -> bool:
@@ -242,7 +242,7 @@ def _is_linen_module(value: object) -> bool:
     return ("flax.linen.module", "Module") in kinds
 
 
-def _linen_argument_names(function: object) -> tuple[str, ...]:
+def _list_linen_arguments(function: object) -> tuple[str, ...]:
     """Returns the names of a linen method's arguments, which `Module.apply` takes as `*args`.
 
     Other functions have no such names.
@@ -292,9 +292,10 @@ def _get_name(function: object) -> str:
 def _get_code_name(function: object) -> str:
     """Returns the name of the function in code; "f" if it has none."""
     name = getattr(function, "__name__", None)
-    named = isinstance(name, str) and name.isidentifier() and not keyword.iskeyword(name)
+    if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
+        return "f"
     is_method = callable(function) and inspect.ismethod(inspect.unwrap(function))
-    return str(name) if named and not is_method else "f"
+    return "f" if is_method else name
 
 
 def _read_signature(function: Callable[..., Any]) -> inspect.Signature | None:
@@ -362,7 +363,7 @@ def close_over(function: JaxCallable, names: Sequence[str], argument: str, value
     >>> close_over(f, ["x", "mode"], "mode", "fast")
     "Close over it, or bind it first: functools.partial(f, mode='fast')."
     """
-    called = function.code_name
+    code_name = function.code_name
     shown = repr(value) if isinstance(value, _WRITTEN_AS_CODE) else argument
     if not argument.isidentifier():  # an item of *args
         return "Close over it."
@@ -375,8 +376,8 @@ def close_over(function: JaxCallable, names: Sequence[str], argument: str, value
         if not all(map(str.isidentifier, others)):
             return "Close over it."
         call = ", ".join(shown if name == argument else name for name in names)
-        return f"Close over it: lambda {', '.join(others)}: {called}({call})."
-    return f"Close over it, or bind it first: functools.partial({called}, {argument}={shown})."
+        return f"Close over it: lambda {', '.join(others)}: {code_name}({call})."
+    return f"Close over it, or bind it first: functools.partial({code_name}, {argument}={shown})."
 
 
 def explain_missing_value(
@@ -425,10 +426,10 @@ def user_line(error: BaseException) -> str | None:
             innermost_installed = where
         else:
             innermost = where
-    return innermost or _traced_line(error) or innermost_installed
+    return innermost or _find_traced_line(error) or innermost_installed
 
 
-def _traced_line(error: BaseException) -> str | None:
+def _find_traced_line(error: BaseException) -> str | None:
     """Finds the user's line that made the operation that JAX failed to lower, as in `user_line`.
 
     JAX keeps the stack of the trace in the cause of such an error. In functions that JAX jits
@@ -442,7 +443,7 @@ def _traced_line(error: BaseException) -> str | None:
         file = frame.f_code.co_filename
         if not file.startswith((*_INSTALLED, *_OURS, "<frozen")):
             innermost = f"{file}:{line} ({frame.f_code.co_name})"
-    return innermost or _innermost_line(_list_lowered_equations(error))
+    return innermost or _find_innermost_line(_list_lowered_equations(error))
 
 
 def _list_lowered_equations(error: BaseException) -> list[Any]:
@@ -479,14 +480,14 @@ def user_line_of_equation(path: Sequence[Any]) -> str | None:
 
     `path` is the equation with its enclosing equations, the outermost first.
     """
-    return _innermost_line(path) or _jax_compat.source_of_equation(path[-1])
+    return _find_innermost_line(path) or _jax_compat.source_of_equation(path[-1])
 
 
-def _innermost_line(path: Sequence[Any]) -> str | None:
-    return next(filter(None, map(_line_of_equation, reversed(path))), None)
+def _find_innermost_line(path: Sequence[Any]) -> str | None:
+    return next(filter(None, map(_find_line_of_equation, reversed(path))), None)
 
 
-def _line_of_equation(equation: Any) -> str | None:
+def _find_line_of_equation(equation: Any) -> str | None:
     """Finds the innermost line of the user's own code in the stack of one equation."""
     trace = getattr(getattr(equation, "source_info", None), "traceback", None)
     # The innermost frame comes first.

@@ -72,13 +72,13 @@ def spec_of_structure(treedef: Any, leaves: Iterable[Any]) -> TreeSpec:
     The leaves are arrays or abstract values. Objects of registered types are made with them, to
     find the names of their children; without an object, the children have no names.
     """
-    return _spec_and_object(treedef, iter(leaves))[0]
+    return _describe_and_rebuild(treedef, iter(leaves))[0]
 
 
-def _spec_and_object(treedef: Any, leaves: Iterator[Any]) -> tuple[TreeSpec, Any]:
+def _describe_and_rebuild(treedef: Any, leaves: Iterator[Any]) -> tuple[TreeSpec, Any]:
     if treedef == _LEAF_DEF:
         return LEAF, next(leaves)
-    parts = [_spec_and_object(child, leaves) for child in treedef.children()]
+    parts = [_describe_and_rebuild(child, leaves) for child in treedef.children()]
     children, objects = tuple(spec for spec, _ in parts), [value for _, value in parts]
     one_level = _cut_to_one_level(treedef)
     try:
@@ -251,6 +251,7 @@ def _make_structure(
     portable: PortableFunction, spec: TreeSpec, avals: Sequence[Aval], what: str
 ) -> Any:
     structure = _make_jax_structure(spec, portable.name)
+    # Copies, because equal leaves may be one object, and leaves are compared by identity.
     if not _keeps_order(spec, iter([replace(aval) for aval in avals]))[0]:
         raise StructureError(
             f"The {what} of {portable.name} are flattened in another order here than when it was "
@@ -266,7 +267,7 @@ def _make_jax_structure(spec: TreeSpec, name: str) -> Any:
     children = [_make_jax_structure(child, name) for child in spec.children]
     match spec.kind:
         case "leaf":
-            return jax.tree_util.tree_structure(0)
+            return _LEAF_DEF
         case "none":
             return jax.tree_util.tree_structure(None)
         case "tuple":
@@ -275,7 +276,7 @@ def _make_jax_structure(spec: TreeSpec, name: str) -> Any:
             return make_treedef(list, None, children)
         case "dict":
             return make_treedef(dict, list(spec.keys), children)
-    node_type = _type_of(spec)
+    node_type = _get_type(spec)
     static = spec.codec.static if spec.codec is not None else None
     try:
         return make_treedef(node_type, static, children)
@@ -302,7 +303,7 @@ def _keeps_order(spec: TreeSpec, leaves: Iterator[Aval]) -> tuple[bool, Any]:
         structure: Any = jax.tree_util.tree_structure(dict.fromkeys(spec.keys, 0))
         if structure.node_data()[1] != list(spec.keys):
             return False, _UNKNOWN
-    if spec.kind == "namedtuple" and spec.keys != getattr(_type_of(spec), "_fields", ()):
+    if spec.kind == "namedtuple" and spec.keys != getattr(_get_type(spec), "_fields", ()):
         return False, _UNKNOWN
     if any(child is _UNKNOWN for child in children):
         return True, _UNKNOWN
@@ -315,7 +316,7 @@ def _keeps_order(spec: TreeSpec, leaves: Iterator[Aval]) -> tuple[bool, Any]:
     return spec.kind != "custom" or (len(leaves_here) == len(expected) and all(are_same)), value
 
 
-def _type_of(spec: TreeSpec) -> type:
+def _get_type(spec: TreeSpec) -> type:
     assert spec.codec is not None  # _find_types rejects others
     return spec.codec.node_type
 

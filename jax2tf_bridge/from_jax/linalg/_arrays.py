@@ -239,11 +239,10 @@ def loop(count: Any, step: Callable[[Any, State], State], state: State) -> State
     def body(k: Any, state: State) -> State:
         return step(lax.convert_element_type(k, np.int32), state)
 
-    if not isinstance(count, int):
-        count = int32(count)
-        result: State = lax.fori_loop(np.int32(0), count, body, state)
-        return result
-    result = lax.fori_loop(0, count, body, state)
+    if isinstance(count, int):
+        result: State = lax.fori_loop(0, count, body, state)
+    else:
+        result = lax.fori_loop(np.int32(0), int32(count), body, state)
     return result
 
 

@@ -96,8 +96,7 @@ def _reduce_panels(a: Any, count: Any, width: int) -> tuple[Any, Any, Any]:
         by_column = lax.reshape(pairs, (width, 2, n))
         exchanged = conj(lax.reshape(lax.rev(by_column, (1,)), (2 * width, n)))
         a = a - matmul(transpose(pairs), exchanged)
-        vectors = lax.expand_dims(lax.index_in_dim(by_column, 0, 1, keepdims=False), (0,))
-        panels = lax.dynamic_update_slice_in_dim(panels, vectors, p, 0)
+        panels = lax.dynamic_update_slice_in_dim(panels, _take_every_other(pairs, 0), p, 0)
         return a, lax.dynamic_update_slice_in_dim(off_diagonal, below, start, 0), panels
 
     panels = lax.full((count, width, n), 0, a.dtype)

@@ -84,10 +84,10 @@ def _reduce_to_hessenberg(a: Any) -> tuple[Any, Any]:
         column = take_at(h, k, 1)
         v, tau, beta = make_reflector(column, k + 1)
         h = reflect_columns(reflect_rows(h, v, tau), v, tau)
-        here = rows(index == k)
+        is_row = rows(index == k)
         exact = where(index == k + 1, cast_like(beta, a), where(index > k + 1, 0, column))
-        h = where(here & columns(index > k), columns(exact), h)
-        vectors = where(here & columns(index > k + 1), columns(v), vectors)
+        h = where(is_row & columns(index > k), columns(exact), h)
+        vectors = where(is_row & columns(index > k + 1), columns(v), vectors)
         return h, where(steps == k, tau, taus), vectors
 
     start = (a, lax.full((count,), 0, a.dtype), lax.full_like(a, 0))
@@ -164,8 +164,8 @@ def _factor_with_pivoting(a: Any, *, rank: Any) -> tuple[Any, Any, Any]:
         v, tau, beta = make_reflector(column, k)
         reflected = reflect_rows(a, v, tau)
         a = where(rows(column_index > k), reflected, a)
-        here = where(row_index == k, cast_like(beta, a), where(row_index > k, v, column))
-        a = where(rows(column_index == k), columns(here), a)
+        packed = where(row_index == k, cast_like(beta, a), where(row_index > k, v, column))
+        a = where(rows(column_index == k), columns(packed), a)
         return a, order, where(steps == k, tau, taus)
 
     start = (a, column_index + np.int32(1), lax.full((rank,), 0, a.dtype))

@@ -87,7 +87,7 @@ def lower(traced: jax.stages.Traced, name: str, options: ExportOptions) -> Lower
         if _UNSOLVABLE in str(e):
             raise ShapeError(
                 f"The shapes of {name}'s arguments do not determine its dimension variables: "
-                f"{_first_line(e)}"
+                f"{_get_first_line(e)}"
             ) from e
         joint_error = e
     if len(platforms) == 1:
@@ -96,15 +96,16 @@ def lower(traced: jax.stages.Traced, name: str, options: ExportOptions) -> Lower
         raise _make_error(name, {platforms[0]: joint_error}) from joint_error
     failures = _find_failures(traced, name, platforms, options)
     if not failures:
+        reason = _get_first_line(joint_error)
         raise PlatformError(
             f"{name} can be lowered for each of {', '.join(platforms)}, but not for all of them "
-            f"in one module: {_first_line(joint_error)}. Export it for each platform on its own.",
-            reasons=dict.fromkeys(platforms, _first_line(joint_error)),
+            f"in one module: {reason}. Export it for each platform on its own.",
+            reasons=dict.fromkeys(platforms, reason),
         ) from joint_error
     if options.platforms is not None or len(failures) == len(platforms):
         raise _make_error(name, failures) from next(iter(failures.values()))
     working = tuple(p for p in platforms if p not in failures)
-    dropped = tuple((p, _first_line(e)) for p, e in failures.items())
+    dropped = tuple((p, _get_first_line(e)) for p, e in failures.items())
     return replace(_lower_for_platforms(traced, name, working, options), dropped_platforms=dropped)
 
 
@@ -252,10 +253,10 @@ def _make_error(name: str, failures: dict[str, Exception]) -> Exception:
         if isinstance(error, BridgeError):
             return error
         return PlatformError(
-            f"{name} cannot be lowered for {platform}: {_first_line(error)}",
-            reasons={platform: _first_line(error)},
+            f"{name} cannot be lowered for {platform}: {_get_first_line(error)}",
+            reasons={platform: _get_first_line(error)},
         )
-    reasons = {platform: _first_line(e) for platform, e in failures.items()}
+    reasons = {platform: _get_first_line(e) for platform, e in failures.items()}
     platforms_by_reason: dict[str, list[str]] = {}
     for platform, reason in reasons.items():
         platforms_by_reason.setdefault(reason, []).append(platform)
@@ -270,6 +271,6 @@ def _make_error(name: str, failures: dict[str, Exception]) -> Exception:
     return PlatformError(text, reasons=reasons)
 
 
-def _first_line(error: Exception) -> str:
+def _get_first_line(error: Exception) -> str:
     text = error.reason if isinstance(error, UnsupportedByTargetError) else str(error)
     return text.strip().split("\n", 1)[0] or type(error).__name__

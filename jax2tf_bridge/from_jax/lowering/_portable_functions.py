@@ -113,7 +113,6 @@ def build_portable_function(
         disabled_checks=options.disabled_checks,
         nr_devices=exported.nr_devices,
     )
-    is_native = not options.target.xla and has_jax_gradient_in_tensorflow(traced.jaxpr)
     vjp = _VjpExport(
         function, traced, in_shapes, assumptions, options, constants=constants, exported=exported
     )
@@ -142,7 +141,8 @@ def build_portable_function(
         lifted_constants=lifted,
         graph_functions=lowered.graph_functions,
         gradient=GradientOnDemand(vjp.export, check=vjp.check),
-        tensorflow_differentiates=is_native,
+        tensorflow_differentiates=not options.target.xla
+        and has_jax_gradient_in_tensorflow(traced.jaxpr),
         uses_global_constants=exported.uses_global_constants,
     )
     mark_types_checked(portable)

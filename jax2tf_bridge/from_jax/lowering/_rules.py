@@ -99,7 +99,7 @@ def lowering_overrides(
     if stablehlo_version < _RESULT_ACCURACY_SINCE:
         rules |= {p: partial(_lower_accuracy, p) for p in _WITH_ACCURACY}
     rules.pop(None, None)  # primitives that this JAX lacks
-    return (*(rules | _extreme_rules() if xla else _keep_whole(rules)).items(),)
+    return (*(rules | _make_extreme_rules() if xla else _keep_whole(rules)).items(),)
 
 
 def _keep_whole(rules: dict[Any, Rule]) -> dict[Any, Rule]:
@@ -173,8 +173,8 @@ def _to_unsigned(dtype: Any) -> np.dtype[Any]:
     return unsigned
 
 
-# Collectives within one device: jax.vmap turns collectives over its own axis into collectives over
-# array axes, and others are over a mesh axis of size 1. JAX's rules fail for symbolic sizes.
+# Collectives within one device are over array axes, because jax.vmap turns its own axis into one,
+# or over a mesh axis of size 1. JAX's rules fail for symbolic sizes.
 
 
 def _lower_reduction_collective(
@@ -351,7 +351,7 @@ def _join(x: Any, axis: int) -> Any:
     return lax.reshape(x, shape)
 
 
-def _extreme_rules() -> dict[Any, Rule]:
+def _make_extreme_rules() -> dict[Any, Rule]:
     """Returns the rules for reductions and clamps.
 
     `keep_nan` rewrites the remaining maxima and minima in the module: elementwise ones, and those

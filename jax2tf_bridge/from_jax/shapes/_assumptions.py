@@ -10,7 +10,16 @@ from typing import Any
 from jax import export as jax_export
 
 from jax2tf_bridge.from_jax._symbols import comparison_to_jax, dim_from_jax, is_variable
-from shape_poly import Comparison, Dim, DimExpr, DimOperation, Proven, SymbolicScope, prove
+from shape_poly import (
+    Comparison,
+    Dim,
+    DimExpr,
+    DimOperation,
+    Proven,
+    SymbolicScope,
+    Variable,
+    prove,
+)
 
 
 @dataclass(frozen=True)
@@ -18,7 +27,7 @@ class JaxFact:
     """Comparison that follows from the scope, in the terms of JAX's variables.
 
     Attributes:
-      form: index of the constraint text that is passed to JAX.
+      form: index of the text that JAX receives, among those of `comparison_to_jax`.
     """
 
     comparison: Comparison
@@ -168,7 +177,7 @@ class SizeAssumptions:
         return _resolve_equalities(best)
 
     def constraints_to_try(self) -> Iterator[tuple[str, ...]]:
-        """Yields all constraints, which JAX may accept together, then `constraints_of_jax`."""
+        """Yields constraints to try in turn: all of them, then those of `constraints_of_jax`."""
         firsts = _list_first_forms(_list_forms(self._list_facts()))
         if firsts is not None and not any(map(_needs_resolution, firsts)):
             yield firsts
@@ -297,28 +306,30 @@ class Progression:
 
     def in_terms_of_counter(self) -> DimExpr:
         """Returns the expression that JAX receives for the variable."""
-        return self.factor * DimExpr.variable(self.counter) - self._short_of_next()
+        return self.factor * DimExpr.variable(self.counter) - self._shortfall
 
     def in_terms_of_variable(self, dimension: DimExpr) -> DimExpr:
         """Replaces the counter in JAX's dimension by the user's variable."""
-        steps = DimExpr.variable(self.name) + self._short_of_next()
-        counter, quotient = DimExpr.variable(self.counter), {self.counter: steps // self.factor}
-        (((once,), _),) = counter.terms
+        multiple = DimExpr.variable(self.name) + self._shortfall
+        quotient = {self.counter: multiple // self.factor}
+        counter = Variable(self.counter), 1
         parts: list[Dim] = []
         for monomial, coefficient in dimension.terms:
             # 2*b_over_2 becomes the user's b, not 2*floordiv(b, 2).
-            is_multiple = once in monomial and coefficient % self.factor == 0
+            is_multiple = counter in monomial and coefficient % self.factor == 0
             if is_multiple:
-                monomial = tuple(factor for factor in monomial if factor != once)
+                monomial = tuple(power for power in monomial if power != counter)
                 coefficient //= self.factor
             part = DimExpr(((monomial, coefficient),)).substitute(quotient)
-            parts.append(part * steps if is_multiple else part)
+            parts.append(part * multiple if is_multiple else part)
         return DimExpr.sum(parts)
 
     def __str__(self) -> str:
         return f"{self.name} as {self.in_terms_of_counter()}"
 
-    def _short_of_next(self) -> int:
+    @property
+    def _shortfall(self) -> int:
+        # The next multiple of the factor, minus the variable.
         return -self.remainder % self.factor
 
 

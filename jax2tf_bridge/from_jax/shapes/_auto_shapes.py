@@ -122,25 +122,27 @@ class _PlaceSearch:
         dimensions do not imply data. Arguments with a variable of the user are data.
         """
         leading = self.find_leading_variables(choice)
-        of_data = leading | self.specs.variables()
-        data = {self.specs.argument_of(i) for (i, _), d in choice.items() if str(d) in of_data}
-        parameters = [p for p in choice if self.specs.argument_of(p[0]) not in data]
-        closed = {p: self.size_of(p) if p in parameters else d for p, d in choice.items()}
+        variables = leading | self.specs.variables()
+        data = {self.specs.argument_of(i) for (i, _), d in choice.items() if str(d) in variables}
+        closed = {
+            p: d if self.specs.argument_of(p[0]) in data else self.size_of(p)
+            for p, d in choice.items()
+        }
         if not leading or closed == choice:
             return choice
         outcome = self.attempt(closed, "the arguments that lead no result closed")
         return closed if outcome == closed else choice
 
     def find_leading_variables(self, choice: Choice) -> frozenset[str]:
-        """Collects the variables in the first open dimension of each informative result.
+        """Collects the variables in the first open dimension of each result.
 
-        A result with an argument's shape may be updated weights. It is not informative if no other
-        result has an open dimension, for example if the only other result is the loss.
+        Results with an argument's shape may be updated weights. If there are other results, and
+        none of them has an open dimension (like a loss), no variable is returned.
         """
         results, arguments = self.trial(choice).results, self.shapes(choice)
         other_results = [result for result in results if result not in arguments]
-        is_informative = bool(_first_variables(other_results)) or not other_results
-        return _first_variables(results if is_informative else ())
+        is_informative = bool(_find_first_variables(other_results)) or not other_results
+        return _find_first_variables(results if is_informative else ())
 
     def trial(self, choice: Choice) -> TracedTrial:
         shapes = tuple(self.shapes(choice))
@@ -281,9 +283,9 @@ class _PlaceSearch:
     def rename_variables(self, choice: Choice) -> Choice:
         """Renames the variables: b for the first leading dimension, then d1, d2, ..."""
         taken = self.specs.variables()
-        ours = [v for v in self.variables(choice) if v not in taken]
-        leading = [v for v in ours if self.is_leading(choice, v)]
-        others = [v for v in ours if v not in leading[:1]]
+        new = [v for v in self.variables(choice) if v not in taken]
+        leading = [v for v in new if self.is_leading(choice, v)]
+        others = [v for v in new if v not in leading[:1]]
         free = (n for i in itertools.count(1) if (n := f"d{i}") not in taken)
         names = dict(zip(others, free, strict=False))
         if leading:
@@ -294,6 +296,6 @@ class _PlaceSearch:
         }
 
 
-def _first_variables(shapes: Sequence[tuple[Dim, ...]]) -> frozenset[str]:
+def _find_first_variables(shapes: Sequence[tuple[Dim, ...]]) -> frozenset[str]:
     first = [next(filter(is_symbolic_dim, shape), None) for shape in shapes]
     return frozenset[str]().union(*(d.variables() for d in first if d is not None))

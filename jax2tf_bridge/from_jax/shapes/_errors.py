@@ -63,7 +63,7 @@ def never_holds_error(
 ) -> InconclusiveShapeError:
     """Makes an error for sizes that never match; `cause` is JAX's error, if there is one."""
     under = f" under {scope}" if scope.constraints else ""
-    return _error(
+    return _make_error(
         f"The shapes in {function.name} do not fit each other{_format_place(source)}: "
         f"{comparison} never holds{under}; {_format_compared(comparison, counterexample)}. No "
         "constraint on the sizes can help: change the function or the shapes of its arguments.",
@@ -78,7 +78,7 @@ def not_convinced_error(
     function: TracedFunction, comparison: Comparison, source: str | None, cause: Exception
 ) -> InconclusiveShapeError:
     """Makes an error for a comparison that JAX received as a constraint but did not use."""
-    return _error(
+    return _make_error(
         Message(
             f"{function.name} needs to know whether {comparison}{_format_place(source)}, but JAX "
             f"ignores the answer. {_describe_library_line(cause)}Write the shapes there in "
@@ -146,7 +146,7 @@ def needs_a_number_error(
         f"if {function.name} computes each row independently."
     )
     examples = " and ".join(map(_format_sizes, passed))
-    return _error(
+    return _make_error(
         Message(
             f"{function.name} needs a size as a Python number while it is "
             f"traced{_format_place(source)}. {_describe_library_line(cause)}It can be traced for "
@@ -171,7 +171,7 @@ def some_sizes_fail_error(
     cause: Exception,
 ) -> InconclusiveShapeError:
     """Makes an error for a function that works at some sizes only, for unknown reasons."""
-    return _error(
+    return _make_error(
         Message(
             f"{function.name} does not work for all sizes{_format_place(source)}: it does for "
             f"{_format_sizes(passes)}, but for {_format_sizes(fails)} it fails with "
@@ -196,7 +196,7 @@ def only_one_size_error(
     source: str | None,
 ) -> InconclusiveShapeError:
     """Makes an error for requirements that leave no size open."""
-    return _error(
+    return _make_error(
         Message(
             f"{function.name} needs {', '.join(requirements)}{_format_place(source)}, which leaves "
             f"nothing open: it works only for {_format_sizes(sizes)}. Write "
@@ -212,7 +212,7 @@ def only_one_size_error(
 
 def too_many_rounds_error(function: TracedFunction, rounds: int) -> InconclusiveShapeError:
     """Makes an error for questions that do not end."""
-    return _error(
+    return _make_error(
         Message(
             f"JAX still has questions about the sizes of {function.name} after {rounds} "
             "rounds of answers. Give some of the sizes in ",
@@ -224,7 +224,7 @@ def too_many_rounds_error(function: TracedFunction, rounds: int) -> Inconclusive
     )
 
 
-def _error(
+def _make_error(
     text: str,
     comparison: str = "",
     counterexample: Mapping[str, int] | None = None,
@@ -295,8 +295,7 @@ def _format_compared(comparison: Comparison, values: Mapping[str, int]) -> str:
 
 def _format_side(side: Dim, value: int) -> str:
     # The value of a single variable is in the text already.
-    simple = isinstance(side, int) or str(side) in side.variables()
-    return "" if simple else f"{side} is {value}"
+    return "" if isinstance(side, int) or side.is_variable() else f"{side} is {value}"
 
 
 def _format_sizes(values: Mapping[str, int]) -> str:

@@ -137,7 +137,7 @@ def _iter_sizes(names: Sequence[str], example: Sizes) -> Iterator[Sizes]:
     start = {name: example.get(name, 2) for name in names}
     for sizes in itertools.chain(
         [start],
-        (dict(zip(names, s, strict=True)) for s in _iter_small_sizes(len(names), _MAX_SMALL_SIZE)),
+        (dict(zip(names, s, strict=True)) for s in _iter_small_sizes(len(names))),
         ({**start, name: size} for size in range(1, _MAX_SIZE + 1) for name in names),
         (dict.fromkeys(names, size) for size in range(1, _MAX_SIZE + 1)),
     ):
@@ -147,8 +147,8 @@ def _iter_sizes(names: Sequence[str], example: Sizes) -> Iterator[Sizes]:
             yield sizes
 
 
-def _iter_small_sizes(count: int, largest: int) -> Iterator[tuple[int, ...]]:
-    sizes = itertools.product(range(1, largest + 1), repeat=count)
+def _iter_small_sizes(count: int) -> Iterator[tuple[int, ...]]:
+    sizes = itertools.product(range(1, _MAX_SMALL_SIZE + 1), repeat=count)
     return itertools.islice(sorted(sizes, key=sum), _MAX_SMALL_TRIALS) if count <= 4 else iter(())
 
 

@@ -29,6 +29,7 @@ from jax2tf_bridge.from_jax.stablehlo._operations import (
     replace_operation,
     set_function_type,
     symbol_name,
+    walk_operations,
 )
 from jax2tf_bridge.portable import Aval, LiftedConstant
 
@@ -156,15 +157,15 @@ class _ModuleFunction:
 
     Attributes:
       operation: the func.func.
-      contents: its large constants and its extensible calls, in order.
-      fixed: names of the functions that it uses in any other way, which cannot get arguments.
+      contents: its large constants, and its calls that can pass more operands, in order.
+      fixed: the functions that it uses in other ways. They cannot get more arguments.
     """
 
     def __init__(self, operation: Any, taken: TakenArrays) -> None:
         self.operation = operation
         self.contents: list[_LargeConstant | _FunctionCall] = []
         self.fixed: set[str] = set()
-        for op, captures in _walk_operations(operation):
+        for op, captures in _walk_with_captures(operation):
             name = op.name
             if name == "func.call":
                 callee = str(ir.FlatSymbolRefAttr(op.attributes["callee"]).value)
@@ -231,13 +232,12 @@ def may_be_large(operation: Any) -> bool:
 
 def put_back(module: Any, taken: TakenArrays) -> None:
     """Replaces the remaining placeholder calls by constants that hold their arrays."""
-    for function in module.body.operations:
-        for op, _ in list(_walk_operations(function.operation)):
-            array = taken.array(op)
-            if array is not None:
-                with ir.Location.unknown(), ir.InsertionPoint(op):
-                    constant = _create_constant(op.results[0].type, _view_bytes(array))
-                replace_operation(op, [constant])
+    for op in list(walk_operations(module.operation)):
+        array = taken.array(op)
+        if array is not None:
+            with ir.Location.unknown(), ir.InsertionPoint(op):
+                constant = _create_constant(op.results[0].type, _view_bytes(array))
+            replace_operation(op, [constant])
 
 
 def embed(module: Any, arrays: Sequence[bytes | memoryview]) -> None:
@@ -358,8 +358,8 @@ def _find_reachable(names: set[str], functions: Mapping[str, _ModuleFunction]) -
     return reached
 
 
-def _walk_operations(function: Any) -> Iterator[tuple[Any, bool]]:
-    """Yields a function's operations, and whether each may use values from outside its region."""
+def _walk_with_captures(function: Any) -> Iterator[tuple[Any, bool]]:
+    """Yields each operation of a function, and whether it may use values of outer regions."""
     stack = [(function, True)]
     while stack:
         op, captures = stack.pop()

@@ -196,14 +196,14 @@ class StableHloModule:
         if self._find_foreign_names() == {"chlo.square"}:
             with self._edit() as module:
                 _jax_compat.run_passes(module, _EXPAND_CHLO)
-        contents = self._get_index()
         for function in self._find_operations("func.func"):
             drop_empty_attributes(function)
-        returns = contents.operations.get("stablehlo.return", ())
         return not (
             self._find_foreign_names()
-            or any("complex<" in str(kind) for kind in contents.types)
-            or any(op.parent.name == "func.func" for op in returns)
+            or any("complex<" in str(kind) for kind in self._get_index().types)
+            or any(
+                op.parent.name == "func.func" for op in self._find_operations("stablehlo.return")
+            )
         )
 
     def _find_foreign_names(self) -> set[str]:
@@ -377,7 +377,6 @@ class StableHloModule:
             source = ir.Module.parse(bytecode)
             main = _copy_functions(source, module, name)
             results = [result.type for result in call.results]
-            main_results = list(function_type(main).results)[: len(results)]
             with ir.InsertionPoint(call):
                 function_call = ir.Operation.create(
                     "func.call",
@@ -386,14 +385,13 @@ class StableHloModule:
                     attributes={"callee": ir.FlatSymbolRefAttr.get(symbol_name(main) or "")},
                     loc=call.location,
                 )
-                values = list(function_call.results)[: len(main_results)]
-                values += [create_zeros(kind) for kind in results[len(main_results) :]]
+                values = list(function_call.results)[: len(results)]
+                values += [create_zeros(kind) for kind in results[len(values) :]]
             replace_operation(call.operation, values)
 
     def uses_shardy(self) -> bool:
         """Returns whether it has Shardy's shardings, for which TF needs calling convention 10."""
-        written = has_written_shardings(self._module)
-        return written or self._uses_operations_of_shardy()
+        return has_written_shardings(self._module) or self._uses_operations_of_shardy()
 
     def _uses_operations_of_shardy(self) -> bool:
         return any(name.startswith("sdy.") for name in self._get_index().operations)
