@@ -162,11 +162,13 @@ def _read_jax_format(data: bytes, file: str | None) -> PortableFunction:
     try:
         return read_exported(data, file=file)
     except FileFormatError as e:
-        problem = f"It cannot be read as a file of jax.export either: {e}{_weights_hint(data)}"
-        raise _not_jaxfn_error(data, problem, file) from e
+        problem = (
+            f"It cannot be read as a file of jax.export either: {e}{_suggest_read_weights(data)}"
+        )
+        raise _make_not_jaxfn_error(data, problem, file) from e
 
 
-def _weights_hint(data: bytes) -> str:
+def _suggest_read_weights(data: bytes) -> str:
     """Returns a sentence that names the format of bytes that look like weights; "" for others."""
     if data[8:9] == b"{":
         kind = "safetensors"
@@ -193,10 +195,10 @@ def _check_size(start: bytes, size: int, file: str | None) -> None:
             f"It is not a file of jax.export either: it has {size} bytes, and that format holds "
             f"at most {MAX_STRUCTURE_SIZE}. Check that it is the right file."
         )
-        raise _not_jaxfn_error(start, problem, file)
+        raise _make_not_jaxfn_error(start, problem, file)
 
 
-def _not_jaxfn_error(start: bytes, problem: str, file: str | None) -> FileFormatError:
+def _make_not_jaxfn_error(start: bytes, problem: str, file: str | None) -> FileFormatError:
     return FileFormatError(
         f"{file_label(file)} is not a .jaxfn file: its bytes 4 to 7 are {start[4:8]!r}, not "
         f"{IDENTIFIER!r}. {problem}",

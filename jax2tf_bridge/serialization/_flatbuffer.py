@@ -444,7 +444,7 @@ class FlatBufferWriter:
             return None
         if isinstance(value, int):
             if field.is_scalar and not field.lowest <= value <= field.highest:
-                raise _out_of_range_error(field, [value])
+                raise _make_range_error(field, [value])
             return value
         if isinstance(value, str):
             try:
@@ -469,7 +469,7 @@ class FlatBufferWriter:
             try:
                 array = np.array(values, _DTYPES[field.element])
             except OverflowError:
-                raise _out_of_range_error(field, values) from None
+                raise _make_range_error(field, values) from None
             return int(builder.CreateNumpyVector(array))
         offsets = [self._write(field, value) for value in values]
         builder.StartVector(4, len(offsets), 4)
@@ -495,7 +495,7 @@ class FlatBufferWriter:
         return memoryview(builder.Bytes)[builder.Head() :]
 
 
-def _out_of_range_error(field: Field, values: Sequence[int]) -> SerializationError:
+def _make_range_error(field: Field, values: Sequence[int]) -> SerializationError:
     low, high = field.lowest, field.highest
     got = next((value for value in values if not low <= value <= high), values)
     return SerializationError(f"{field.label} must be from {low} to {high} in a file. Got: {got}")

@@ -151,7 +151,7 @@ def register_pytree_node_serialization(
     if from_children is None and not in_jax.is_imported():
         raise SerializationError(
             f"{type_name(nodetype)} cannot be registered without from_children where JAX is not "
-            "imported: give it, or import jax and register the type with "
+            "imported: pass from_children, or import jax and register the type with "
             "jax.tree_util.register_pytree_node first."
         )
     if (serialize_auxdata is None) != (deserialize_auxdata is None):
@@ -278,7 +278,7 @@ def find_registration_by_type_name(name: str, fields: Sequence[str] | None) -> R
 
 
 def _has_fields(registration: Registration, fields: Sequence[str] | None) -> bool:
-    """Returns whether the type is a named tuple with these fields; for None, whether it is none."""
+    """Returns whether a type is a named tuple with these fields, or not a named tuple for None."""
     own_fields = getattr(registration.node_type, "_fields", None)
     return own_fields is None if fields is None else set(own_fields or ()) == set(fields)
 

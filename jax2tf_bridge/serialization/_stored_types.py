@@ -214,7 +214,7 @@ def make_stored_codec(spec: TreeSpec) -> NodeCodec | None:
     """
     if spec.kind not in ("namedtuple", "custom"):
         return None
-    stored_type = _stored_type_of(spec)
+    stored_type = _get_stored_type(spec)
     if not stored_type.is_registered:
         return _make_codec_of_unregistered(spec, stored_type)
     auxdata = stored_type.auxdata
@@ -236,12 +236,12 @@ def make_fitting_codec(spec: TreeSpec) -> NodeCodec | None:
     try:
         return make_stored_codec(spec)
     except FileFormatError:
-        if _stored_type_of(spec).is_registered:
+        if _get_stored_type(spec).is_registered:
             raise
         return None
 
 
-def _stored_type_of(spec: TreeSpec) -> StoredType:
+def _get_stored_type(spec: TreeSpec) -> StoredType:
     if spec.serialized_name:
         return StoredType(spec.serialized_name, is_registered=True, auxdata=spec.auxdata)
     return spec.stored_type or StoredType(spec.name, is_registered=False)
@@ -266,7 +266,7 @@ def format_registration_call(spec: TreeSpec) -> str:
         static = write_static(spec.codec.static)
         stored_type = StoredType(shortest_public_name(spec.codec.node_type), False, static)
     else:
-        stored_type = _stored_type_of(spec)
+        stored_type = _get_stored_type(spec)
     type_text = stored_type.name.removeprefix("__main__.")
     if stored_type.is_registered or not all(part.isidentifier() for part in type_text.split(".")):
         type_text = "..."

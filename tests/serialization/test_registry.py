@@ -421,8 +421,9 @@ except FileFormatError as e:
 def test_without_jax() -> None:
     lines = run_python(WITHOUT_JAX, without_jax=True).splitlines()
     assert lines == [
-        "__main__.Box cannot be registered without from_children where JAX is not imported: give "
-        "it, or import jax and register the type with jax.tree_util.register_pytree_node first.",
+        "__main__.Box cannot be registered without from_children where JAX is not imported: pass "
+        "from_children, or import jax and register the type with "
+        "jax.tree_util.register_pytree_node first.",
         "Box 3 red red",
         "A __main__.Box cannot be flattened without JAX: it was registered without to_children. "
         "Pass to_children to register_pytree_node_serialization.",

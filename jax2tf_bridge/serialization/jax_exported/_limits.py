@@ -55,11 +55,11 @@ def check_writable(portable: PortableFunction) -> WritableFunction:
     in_tree = _add_serialized_names(portable.in_tree, "the arguments", 1, problems)
     out_tree = _add_serialized_names(portable.out_tree, "the results", 1, problems)
     if any(_is_too_deep(tree, 1) for tree in (portable.in_tree, portable.out_tree)):
-        raise _refusal_error(portable, problems)  # the other checks would recurse too deeply
+        raise _make_refusal_error(portable, problems)  # the other checks would recurse too deeply
     leaves = portable.in_tree.leaf_count, portable.out_tree.leaf_count
     problem = function_problem(portable, *leaves, Comparisons())
     if problem is not None:
-        raise _refusal_error(portable, [*problems, f"its parts disagree: {problem}"])
+        raise _make_refusal_error(portable, [*problems, f"its parts disagree: {problem}"])
     arrays = [(port.path, port.aval) for port in portable.inputs]
     arrays += [(f"result {i}", aval) for i, aval in enumerate(portable.out_avals)]
     problems += [
@@ -112,11 +112,11 @@ def check_writable(portable: PortableFunction) -> WritableFunction:
     if not 0 < portable.module.nr_devices <= _MAX_UINT:
         problems.append(f"{portable.module.nr_devices} devices are not from 1 to {_MAX_UINT}")
     if problems:
-        raise _refusal_error(portable, problems)
+        raise _make_refusal_error(portable, problems)
     return WritableFunction(portable, in_tree, out_tree, _describe_needed_rewrites(portable))
 
 
-def _refusal_error(portable: PortableFunction, problems: list[str]) -> SerializationError:
+def _make_refusal_error(portable: PortableFunction, problems: list[str]) -> SerializationError:
     return SerializationError(
         f"{portable.name} cannot be written as JAX's exported function:{format_bullets(problems)}"
     )

@@ -68,7 +68,7 @@ def read_asserted_constraints(
     implied = {
         multiple
         for comparison in comparison_by_text.values()
-        for multiple in _iterate_implied(comparison)
+        for multiple in _iter_implied(comparison)
     }
     return tuple(
         text for text, comparison in comparison_by_text.items() if comparison not in implied
@@ -102,7 +102,7 @@ def _names_own_shapes(specifications: str, own_shapes: Sequence[str]) -> bool:
     )
 
 
-def _iterate_implied(comparison: Comparison) -> Iterator[Comparison]:
+def _iter_implied(comparison: Comparison) -> Iterator[Comparison]:
     """Yields the forms of `2*floordiv(b, 2) == b` that JAX derives from `mod(b, 2) == 0`."""
     left = comparison.left
     if comparison.operator != "==" or comparison.right != 0 or isinstance(left, int):

@@ -108,10 +108,12 @@ def _make_fields(
     avals = tuple(dict.fromkeys((*portable.in_avals, *portable.out_avals)))
     index_of = {aval: i for i, aval in enumerate(avals)}
     ordered, unordered = (
-        [writer.table(_effect_table(effect)) for effect in effects]
+        [writer.table(_make_effect_table(effect)) for effect in effects]
         for effects in (portable.ordered_effects, portable.unordered_effects)
     )
-    checks = [writer.table(_check_table(c)) for c in shared_checks(portable.module.disabled_checks)]
+    checks = [
+        writer.table(_make_check_table(c)) for c in shared_checks(portable.module.disabled_checks)
+    ]
     yield ExportedField.FUNCTION_NAME, portable.name
     yield ExportedField.IN_TREE, write_tree(writer, function.in_tree)
     yield ExportedField.IN_AVALS, list(map(aval_table, portable.in_avals))
@@ -127,7 +129,7 @@ def _make_fields(
     yield ExportedField.UNIQUE_AVALS, list(map(aval_table, avals))
     yield ExportedField.IN_AVALS_IDXS, [index_of[aval] for aval in portable.in_avals]
     yield ExportedField.OUT_AVALS_IDXS, [index_of[aval] for aval in portable.out_avals]
-    yield from _sharding_fields(writer, portable)
+    yield from _iter_sharding_fields(writer, portable)
     yield ExportedField.SERIALIZATION_VERSION, WRITTEN_VERSION
     short = portable.module.nr_devices if portable.module.nr_devices <= _MAX_SHORT else 0
     yield ExportedField.NR_DEVICES_SHORT, short
@@ -144,7 +146,7 @@ def _make_fields(
     yield ExportedField.NR_DEVICES, portable.module.nr_devices
 
 
-def _sharding_fields(
+def _iter_sharding_fields(
     writer: FlatBufferWriter, portable: PortableFunction
 ) -> Iterator[tuple[Field, Value]]:
     """Yields the shardings of one function in three forms: XLA's, named inline, named by index.
@@ -281,14 +283,14 @@ def _write_named_sharding(
     )
 
 
-def _effect_table(name: str) -> Fields:
+def _make_effect_table(name: str) -> Fields:
     # JAX writes a class as Python prints it.
     parts = name.replace(".<locals>", "").split(".")
     is_qualified = len(parts) > 1 and all(part.isidentifier() for part in parts)
     return {EffectField.TYPE_NAME: f"<class '{name}'>" if is_qualified else name}
 
 
-def _check_table(check: DisabledSafetyCheck) -> Fields:
+def _make_check_table(check: DisabledSafetyCheck) -> Fields:
     target = check.is_custom_call()
     return {
         CheckField.CUSTOM_CALL_TARGET: target,

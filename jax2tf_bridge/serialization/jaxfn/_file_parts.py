@@ -132,15 +132,15 @@ def collect_arrays(constants: Iterable[LiftedConstant]) -> dict[str, bytes]:
         first = arrays.setdefault(constant.digest, data)
         names.setdefault(constant.digest, constant.name)
         if first is not data and first != data:
-            raise _digest_error(constant.name, constant.digest)
+            raise _make_digest_error(constant.name, constant.digest)
     checksums = compute_hexdigests(["array"] * len(arrays), list(arrays.values()))
     for digest, checksum in zip(arrays, checksums, strict=True):
         if checksum != digest:
-            raise _digest_error(names[digest], digest)
+            raise _make_digest_error(names[digest], digest)
     return arrays
 
 
-def _digest_error(name: str, digest: str) -> SerializationError:
+def _make_digest_error(name: str, digest: str) -> SerializationError:
     return SerializationError(
         f"The data of the lifted constant {name!r:.80} does not match its digest, {digest}: "
         "expected the SHA-256 of the data."
@@ -183,7 +183,7 @@ def locate_arrays(
     stored = dict(zip(digests, sizes, strict=True))
     if len(stored) != len(digests):
         raise root.error(field, "digests that differ", "one of them twice")
-    names = _names_by_digest(root, constants, stored)
+    names = _map_digests_to_names(root, constants, stored)
     parts = []
     for digest, size in stored.items():
         if digest not in names:
@@ -194,7 +194,7 @@ def locate_arrays(
     return parts
 
 
-def _names_by_digest(
+def _map_digests_to_names(
     root: FlatBufferTable, constants: Iterable[LiftedConstant], stored: Mapping[str, int]
 ) -> dict[str, str]:
     """Returns the names of the stored arrays by digest, after checking their sizes."""

@@ -140,7 +140,7 @@ def parse_header(start: bytes | memoryview, size: int, file: str | None) -> Head
 
 
 def check_structure(header: Header, structure: bytes | memoryview, file: str | None) -> None:
-    checksum = _structure_checksum(structure)
+    checksum = _compute_checksum(structure)
     if checksum != header.checksum:
         raise damaged_error(
             f"the checksum of the structure (bytes 0 to {header.structure_size - 1}) is "
@@ -165,10 +165,10 @@ def fill_header(structure: bytearray, rest_size: int, version: int = FIRST_VERSI
     root, identifier = struct.unpack_from("<I4s", structure)
     sizes = len(structure), len(structure) + rest_size
     _HEADER.pack_into(structure, 0, root, identifier, version, 0, *sizes)
-    struct.pack_into("<I", structure, _CHECKSUM_POSITION, _structure_checksum(structure))
+    struct.pack_into("<I", structure, _CHECKSUM_POSITION, _compute_checksum(structure))
 
 
-def _structure_checksum(structure: bytes | bytearray | memoryview) -> int:
+def _compute_checksum(structure: bytes | bytearray | memoryview) -> int:
     view = memoryview(structure)
     return zlib.crc32(view[_CHECKSUM_POSITION + 4 :], zlib.crc32(view[:_CHECKSUM_POSITION]))
 

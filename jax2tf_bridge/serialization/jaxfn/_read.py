@@ -132,8 +132,7 @@ class _FileReader:
             raise self._root.error(
                 fields.TREES, f"two for each of {len(tables)} functions", f"{len(self._trees)}"
             )
-        trees = zip(tables, self._trees[::2], self._trees[1::2], strict=True)
-        functions = tuple(self._read_function(*each) for each in trees)
+        functions = tuple(map(self._read_function, tables, self._trees[::2], self._trees[1::2]))
         for table, function, vjp in zip(tables[1:], functions, functions[1:], strict=False):
             problem = vjp_problem(function, vjp.in_tree, vjp.in_avals, vjp.out_avals)
             if problem is not None:

@@ -56,9 +56,9 @@ def file_parts(
     try:
         structure = writer.structure(functions, missing_because, arrays)
     except BuilderSizeError as e:
-        raise _size_error(portable.name) from e
+        raise _make_size_error(portable.name) from e
     if len(structure) > _format.MAX_STRUCTURE_SIZE:
-        raise _size_error(portable.name)
+        raise _make_size_error(portable.name)
     rest = [function.module.data for function in functions]
     rest += pad_arrays(writer.arrays.values(), len(structure) + sum(map(len, rest)))
     has_graphs = any(function.graph_functions for function in functions)
@@ -69,7 +69,7 @@ def file_parts(
     return [structure, *rest]
 
 
-def _size_error(name: str) -> SerializationError:
+def _make_size_error(name: str) -> SerializationError:
     return SerializationError(
         f"{name} cannot be written: its description, without modules and arrays, takes more than "
         f"{_format.MAX_STRUCTURE_SIZE} bytes, the limit of FlatBuffers."
@@ -115,7 +115,7 @@ class _StructureWriter:
         tables = []
         for function in functions:
             try:
-                tables.append(self._writer.table(self._function_fields(function)))
+                tables.append(self._writer.table(self._iter_function_fields(function)))
             except SerializationError as e:
                 raise SerializationError(f"{function.name} cannot be written: {e}") from e
         if arrays:
@@ -124,7 +124,7 @@ class _StructureWriter:
                 self.arrays = collect_arrays(constants)
             except SerializationError as e:
                 raise SerializationError(f"{functions[0].name} cannot be written: {e}") from e
-        fields = self._writer.write_parts(self._file_fields(tables, missing_because))
+        fields = self._writer.write_parts(self._iter_file_fields(tables, missing_because))
         # Texts come last, since all other tables add to them.
         texts = encode_texts(self._texts.values())
         root = self._writer.table(
@@ -137,7 +137,7 @@ class _StructureWriter:
         # HEADER_ROOM is a multiple of 8, so there is no padding after the identifier.
         return bytearray(self._writer.finish(root, _format.IDENTIFIER, _format.HEADER_ROOM))
 
-    def _file_fields(
+    def _iter_file_fields(
         self, functions: Sequence[Offset], missing_because: str
     ) -> Iterator[tuple[Field, Value]]:
         yield _format.File.FUNCTIONS, functions
@@ -152,9 +152,9 @@ class _StructureWriter:
         meshes = Pool[AbstractMesh]()
         yield (
             _format.File.SHARDINGS,
-            [self._sharding_table(s, meshes) for s in self._shardings.values()],
+            [self._make_sharding_table(s, meshes) for s in self._shardings.values()],
         )
-        yield _format.File.MESHES, [self._mesh_table(mesh) for mesh in meshes.values()]
+        yield _format.File.MESHES, [self._make_mesh_table(mesh) for mesh in meshes.values()]
         yield _format.File.BRIDGE_VERSION, self._texts.index(__version__)
         yield _format.File.ARRAY_DIGESTS, self._texts.indices(self.arrays)
         yield _format.File.ARRAY_SIZES, list(map(len, self.arrays.values()))
@@ -169,7 +169,7 @@ class _StructureWriter:
             ],
         )
 
-    def _function_fields(self, function: PortableFunction) -> Iterator[tuple[Field, Value]]:
+    def _iter_function_fields(self, function: PortableFunction) -> Iterator[tuple[Field, Value]]:
         texts, avals, constants = self._texts, self._avals, function.lifted_constants
         in_leaves = self._trees.add(
             function.in_tree, StructureName("the arguments", function.argument_names)
@@ -182,13 +182,13 @@ class _StructureWriter:
         yield _format.Function.IN_AVALS, avals.indices(function.in_avals)
         yield _format.Function.OUT_AVALS, avals.indices(function.out_avals)
         yield _format.Function.ARGUMENT_NAMES, texts.indices(function.argument_names)
-        yield _format.Function.LOWERING, self._lowering_index(function)
+        yield _format.Function.LOWERING, self._find_lowering(function)
         yield _format.Function.REQUIREMENTS, texts.indices(function.requirements)
         yield _format.Function.ORDERED_EFFECTS, texts.indices(function.ordered_effects)
         yield _format.Function.UNORDERED_EFFECTS, texts.indices(function.unordered_effects)
         yield _format.Function.MODULE_KEPT_VAR_IDX, function.module.kept_arguments
-        yield _format.Function.IN_SHARDINGS, self._sharding_indices(function.in_shardings)
-        yield _format.Function.OUT_SHARDINGS, self._sharding_indices(function.out_shardings)
+        yield _format.Function.IN_SHARDINGS, self._index_shardings(function.in_shardings)
+        yield _format.Function.OUT_SHARDINGS, self._index_shardings(function.out_shardings)
         yield _format.Function.USES_GLOBAL_CONSTANTS, function.uses_global_constants
         yield _format.Function.LIFTED_AVALS, avals.indices(c.aval for c in constants)
         yield _format.Function.LIFTED_DIGESTS, texts.indices(c.digest for c in constants)
@@ -201,7 +201,7 @@ class _StructureWriter:
         )
         yield _format.Function.TENSORFLOW_DIFFERENTIATES, function.tensorflow_differentiates
 
-    def _lowering_index(self, function: PortableFunction) -> int:
+    def _find_lowering(self, function: PortableFunction) -> int:
         """Returns the index of the lowering of a function. Writes the lowering if it is new."""
         module, target = function.module, function.target
         key = (
@@ -241,12 +241,12 @@ class _StructureWriter:
         self._lowering_tables.append(table)
         return self._lowerings.setdefault(key, len(self._lowerings))
 
-    def _sharding_indices(self, shardings: Sequence[Sharding | None]) -> list[int] | None:
+    def _index_shardings(self, shardings: Sequence[Sharding | None]) -> list[int] | None:
         if not any(shardings):
             return None
         return [0 if s is None else 1 + self._shardings.index(s) for s in shardings]
 
-    def _sharding_table(self, sharding: Sharding, meshes: Pool[AbstractMesh]) -> Fields:
+    def _make_sharding_table(self, sharding: Sharding, meshes: Pool[AbstractMesh]) -> Fields:
         texts, partitions = self._texts, sharding.partitions
         return {
             _format.Sharding.MESH: None if sharding.mesh is None else meshes.index(sharding.mesh),
@@ -258,7 +258,7 @@ class _StructureWriter:
             _format.Sharding.HLO: sharding.hlo or None,
         }
 
-    def _mesh_table(self, mesh: AbstractMesh) -> Fields:
+    def _make_mesh_table(self, mesh: AbstractMesh) -> Fields:
         lengths = {len(mesh.axis_names), len(mesh.axis_sizes), len(mesh.axis_types)}
         if len(lengths) > 1:
             raise SerializationError(
