@@ -80,7 +80,7 @@ def compile_function(
                 f"The TensorFlow function {function.name} cannot be compiled for {platform}: it "
                 f"calls {', '.join(calls)}, which differ by platform, and the installed "
                 f"TensorFlow {tf.__version__} has no device of that platform. Embed the graph "
-                "(call_tf_graph=True), which TensorFlow compiles where the model runs",
+                "(call_tf_graph=True), which TensorFlow compiles where the model runs.",
                 reasons={platform: "no device"},
             )
         return module

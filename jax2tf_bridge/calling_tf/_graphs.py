@@ -237,7 +237,7 @@ def _make_portable(graph_def: Any) -> bytes:
         for node in pending.pop():
             for name in (
                 node.op,
-                *(callee.name for callee in _iterate_callees(node, sorted(node.attr))),
+                *(callee.name for callee in _iter_callees(node, sorted(node.attr))),
             ):
                 if name in library and name not in reached:
                     reached[name] = library[name]
@@ -272,7 +272,7 @@ def _rename(nodes: Sequence[Any], functions: Sequence[Any], names: Mapping[str, 
         function.signature.name = names[function.signature.name]
     for node in [*nodes, *(n for function in functions for n in function.node_def)]:
         node.op = names.get(node.op, node.op)
-        for callee in _iterate_callees(node, node.attr):
+        for callee in _iter_callees(node, node.attr):
             callee.name = names.get(callee.name, callee.name)
 
 
@@ -313,15 +313,15 @@ class _GraphScope:
 
     Attributes:
       nodes: the nodes.
-      typed: the types of the tensors that were handles and are now values, by reference.
+      value_types: the types of the tensors that were handles and are now values, by reference.
       is_function: whether it is a function, whose references name the output of the node.
-      renamed: the new references of results that were renamed.
+      new_references: the new references of results that were renamed.
     """
 
     nodes: Sequence[Any]
-    typed: dict[str, _Value]
+    value_types: dict[str, _Value]
     is_function: bool
-    renamed: dict[str, str] = field(default_factory=dict)
+    new_references: dict[str, str] = field(default_factory=dict)
 
     def reference(self, node: Any, i: int, result: str) -> str:
         return f"{node.name}:{result}:{i}" if self.is_function else f"{node.name}:{i}"
@@ -329,7 +329,7 @@ class _GraphScope:
     def value(self, reference: str) -> _Value | None:
         if not self.is_function and ":" not in reference:
             reference += ":0"
-        return self.typed.get(reference)
+        return self.value_types.get(reference)
 
 
 def _replace_variables(graph_def: Any, variables: Mapping[str, tf.TensorSpec]) -> None:
@@ -369,7 +369,7 @@ class _Rewriter:
             for node in scope.nodes:
                 values = {
                     i: value
-                    for i, reference in enumerate(_iterate_data_inputs(node))
+                    for i, reference in enumerate(_iter_data_inputs(node))
                     if (value := scope.value(reference)) is not None
                 }
                 if values and node.name not in rewritten:
@@ -383,7 +383,7 @@ class _Rewriter:
         if node.op == "Identity":
             node.attr["T"].type = values[0][0]
             node.attr.pop("_output_shapes", None)
-            scope.typed[scope.reference(node, 0, "output")] = values[0]
+            scope.value_types[scope.reference(node, 0, "output")] = values[0]
         elif node.op in _READS and not (node.op == "ResourceGather" and node.attr["batch_dims"].i):
             self._rewrite_read(scope, node, values[0])
         elif node.op in _CALLS:
@@ -400,7 +400,7 @@ class _Rewriter:
         if scope.is_function and old in _OUTPUT_NAMES:
             old_reference = f"{node.name}:{_OUTPUT_NAMES[old]}:0"
             _replace_inputs(scope.nodes, old_reference, f"{node.name}:output:0")
-            scope.renamed[old_reference] = f"{node.name}:output:0"
+            scope.new_references[old_reference] = f"{node.name}:output:0"
 
     def _rewrite_call(self, scope: _GraphScope, node: Any, values: Mapping[int, _Value]) -> None:
         keys, first, in_types, out_types = _CALLS[node.op]
@@ -410,7 +410,7 @@ class _Rewriter:
         for i, (dtype, _) in arguments.items():
             node.attr[in_types].list.type[i] = dtype
         results: dict[int, _Value] = {}
-        for callee in _iterate_callees(node, keys):
+        for callee in _iter_callees(node, keys):
             callee.name, callee_results = self._specialize(callee.name, arguments)
             results |= callee_results
         if in_types == out_types:  # a loop's results have the types of its arguments
@@ -421,7 +421,7 @@ class _Rewriter:
             node.attr[out_types].list.type[i] = value[0]
             if i < len(shapes):
                 shapes[i].CopyFrom(value[1])
-            scope.typed[scope.reference(node, i, "output")] = value
+            scope.value_types[scope.reference(node, i, "output")] = value
 
     def _specialize(self, name: str, values: Mapping[int, _Value]) -> tuple[str, dict[int, _Value]]:
         """Specializes a function to these values; cached.
@@ -438,20 +438,20 @@ class _Rewriter:
         function.CopyFrom(self._functions[name])
         function.signature.name = f"{name}_of_values_{len(self._specialized)}"
         function.resource_arg_unique_id.clear()
-        typed = {}
+        value_types = {}
         for i, argument_value in values.items():
             argument = function.signature.input_arg[i]
             argument.type = argument_value[0]
             argument.ClearField("handle_data")
             function.arg_attr[i].attr.pop("_output_shapes", None)
-            typed[argument.name] = argument_value
-        scope = _GraphScope(function.node_def, typed, is_function=True)
+            value_types[argument.name] = argument_value
+        scope = _GraphScope(function.node_def, value_types, is_function=True)
         self.rewrite(scope)
         results: dict[int, _Value] = {}
         for i, result in enumerate(function.signature.output_arg):
             reference = function.ret[result.name]
-            if reference in scope.renamed:
-                function.ret[result.name] = scope.renamed[reference]
+            if reference in scope.new_references:
+                function.ret[result.name] = scope.new_references[reference]
             elif (value := scope.value(reference)) is not None:
                 result.type = value[0]
                 result.ClearField("handle_data")
@@ -460,7 +460,7 @@ class _Rewriter:
         return self._specialized[key]
 
 
-def _iterate_data_inputs(node: Any) -> Iterator[str]:
+def _iter_data_inputs(node: Any) -> Iterator[str]:
     return (reference for reference in node.input if not reference.startswith("^"))
 
 
@@ -471,7 +471,7 @@ def _replace_inputs(nodes: Sequence[Any], old: str, new: str) -> None:
                 node.input[i] = new
 
 
-def _iterate_callees(node: Any, keys: Iterable[str]) -> Iterator[Any]:
+def _iter_callees(node: Any, keys: Iterable[str]) -> Iterator[Any]:
     """Yields the functions that attributes of a node name; an attribute may have a list."""
     for key in keys:
         value = node.attr[key]

@@ -139,7 +139,7 @@ def _fit_expression(
     """Finds a number, or a JAX expression of argument sizes, with these values in the trials."""
     if len(set(column)) == 1:
         return column[0]
-    for expression, values in _iterate_candidates(trials, symbolic, jax_dimensions):
+    for expression, values in _iter_candidates(trials, symbolic, jax_dimensions):
         (first, second), (low, high) = column[:2], values[:2]
         if first == second or low == high:
             continue
@@ -152,7 +152,7 @@ def _fit_expression(
     raise _make_unknown_size_error(function, f"at sizes {list(trials)} it is {list(column)}")
 
 
-def _iterate_candidates(
+def _iter_candidates(
     trials: Sequence[dict[str, int]], symbolic: Sequence[DimExpr], jax_dimensions: dict[Any, Any]
 ) -> Iterator[tuple[Any, list[int]]]:
     """Yields argument sizes, their quotients, products and sums, with their values."""

@@ -59,13 +59,13 @@ class _Batch(FlatFunction):
             for aval, batched in zip(avals, self._batched, strict=True)
         ]
         row_shapes = [s[1:] if b else s for s, b in zip(shapes, self._batched, strict=True)]
-        size = self._size(shapes)
+        size = self._get_size(shapes)
         return [
             (size, *shape) for shape in compute_result_shapes(self._function, row_avals, row_shapes)
         ]
 
     def run(self, tensors: Sequence[tf.Tensor]) -> Results:
-        size = self._size([t.shape for t in tensors])
+        size = self._get_size([t.shape for t in tensors])
         if size == 0:
             row = self._trace_row(tensors)
             return [tf.zeros([0, *t.shape], t.dtype) for t in row.results], row.structure
@@ -73,7 +73,7 @@ class _Batch(FlatFunction):
             traced = self._trace_vectorized(tensors)
             if traced is not None:
                 return traced(*tensors), traced.structure
-            rows = [self._function.run(self._row(tensors, i)) for i in range(size)]
+            rows = [self._function.run(self._get_row(tensors, i)) for i in range(size)]
             columns = zip(*(results for results, _ in rows), strict=True)
             return [tf.stack(column) for column in columns], rows[0][1]
         row = self._trace_row(tensors)
@@ -88,10 +88,10 @@ class _Batch(FlatFunction):
             )
         return list(mapped), row.structure
 
-    def _size(self, shapes: Sequence[Any]) -> Any:
+    def _get_size(self, shapes: Sequence[Any]) -> Any:
         return next(s[0] for s, batched in zip(shapes, self._batched, strict=True) if batched)
 
-    def _row(self, tensors: Sequence[tf.Tensor], i: int) -> list[tf.Tensor]:
+    def _get_row(self, tensors: Sequence[tf.Tensor], i: int) -> list[tf.Tensor]:
         return [t[i] if b else t for t, b in zip(tensors, self._batched, strict=True)]
 
     def _trace_row(self, tensors: Sequence[tf.Tensor]) -> FunctionTrace:
@@ -155,7 +155,7 @@ class _Batch(FlatFunction):
                 concrete = tf.function(attempt, autograph=False).get_concrete_function(*specs)
         except (ValueError, TypeError, NotImplementedError, LookupError):
             return False
-        size = self._size([aval.shape for aval in avals])
+        size = self._get_size([aval.shape for aval in avals])
         expected = [(size, *t.shape) for t in row.results]
         return [tuple(t.shape) for t in concrete.outputs] == expected
 

@@ -87,7 +87,7 @@ def _list_children(obj: Any) -> list[Child]:
     children: list[Child] = []
     # Inspecting foreign objects may raise anything. Keep the children found before that.
     with contextlib.suppress(Exception):
-        children.extend(_iterate_children(obj))
+        children.extend(_iter_children(obj))
     return children
 
 
@@ -188,10 +188,10 @@ def find_importable_name(obj: Any) -> str | None:
     return name if value is obj else None
 
 
-def _iterate_children(obj: Any) -> Iterator[Child]:
+def _iter_children(obj: Any) -> Iterator[Child]:
     """Yields the parts of an object that are pickled with it. Parts with good names come first."""
     if isinstance(obj, FunctionType):
-        yield from _iterate_function(obj)
+        yield from _iter_function(obj)
     elif isinstance(obj, functools.partial):
         yield Child("its function", ".func", obj.func)
         for i, value in enumerate(obj.args):
@@ -202,7 +202,7 @@ def _iterate_children(obj: Any) -> Iterator[Child]:
         yield Child("its object", ".__self__", obj.__self__)
         yield Child("its function", ".__func__", obj.__func__)
     elif isinstance(obj, CellType):
-        yield from _iterate_cell("", obj)
+        yield from _iter_cell("", obj)
     elif isinstance(obj, Mapping):
         yield from (Child(f"key {key!r:.60}", "", key) for key in obj)
         yield from (Child(f"[{key!r:.60}]", f"[{key!r:.60}]", v) for key, v in obj.items())
@@ -214,9 +214,9 @@ def _iterate_children(obj: Any) -> Iterator[Child]:
             else:
                 yield Child(f"[{i}]", f"[{i}]", value)
     elif isinstance(obj, type):
-        yield from _iterate_class(obj)
+        yield from _iter_class(obj)
     if not isinstance(obj, (type, *_KNOWN_TYPES)) and type(obj) not in _CONTAINERS:
-        yield from _iterate_object(obj)
+        yield from _iter_object(obj)
 
 
 def _get_attribute(obj: Any, name: str) -> Any:
@@ -230,7 +230,7 @@ def _make_attribute_child(name: str, value: Any) -> Child:
     return Child(f"attribute {name}", f".{name}", value)
 
 
-def _iterate_cell(name: str, cell: CellType) -> Iterator[Child]:
+def _iter_cell(name: str, cell: CellType) -> Iterator[Child]:
     try:
         value = cell.cell_contents
     except ValueError:  # the cell is empty
@@ -238,11 +238,11 @@ def _iterate_cell(name: str, cell: CellType) -> Iterator[Child]:
     yield Child(f"closure variable {name}", f".{name}", value)
 
 
-def _iterate_function(function: FunctionType) -> Iterator[Child]:
+def _iter_function(function: FunctionType) -> Iterator[Child]:
     if find_importable_name(function) is not None:
         return
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        yield from _iterate_cell(name, cell)
+        yield from _iter_cell(name, cell)
     for name in sorted(_find_global_names(function.__code__)):
         if name in function.__globals__:
             value = function.__globals__[name]
@@ -270,7 +270,7 @@ def _find_global_names(code: CodeType) -> set[str]:
     return names
 
 
-def _iterate_class(cls: type) -> Iterator[Child]:
+def _iter_class(cls: type) -> Iterator[Child]:
     if find_importable_name(cls) is not None:
         return
     for base in cls.__bases__:
@@ -286,16 +286,16 @@ def _iterate_class(cls: type) -> Iterator[Child]:
             yield _make_attribute_child(name, value)
 
 
-def _iterate_object(obj: Any) -> Iterator[Child]:
+def _iter_object(obj: Any) -> Iterator[Child]:
     wrapped = _get_attribute(obj, "__wrapped__")
     if callable(wrapped):
         yield Child("the function in it", "", wrapped)
-    yield from _iterate_state(obj)
+    yield from _iter_state(obj)
     if find_importable_name(type(obj)) is None:
         yield Child("its class", ".__class__", type(obj))
 
 
-def _iterate_state(obj: Any) -> Iterator[Child]:
+def _iter_state(obj: Any) -> Iterator[Child]:
     """Yields the objects in the result of __reduce_ex__. Attributes with names come first."""
     try:
         reduced = obj.__reduce_ex__(4)

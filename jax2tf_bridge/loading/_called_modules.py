@@ -92,7 +92,7 @@ def _read_module(
 
 
 def _find_flat_arguments(call: ModuleCall) -> tuple[str, ...] | None:
-    """Returns the inputs that follow the results in the gradient's IdentityN; None without one."""
+    """Returns the inputs after the results in the gradient's IdentityN; None if there is none."""
     node = call.gradient_node
     results = len(call.node.dtypes("Tout"))
     if node is None or [tensor_of(i) for i in node.inputs[:results]] != [

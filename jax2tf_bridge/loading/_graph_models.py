@@ -150,7 +150,7 @@ def load_graph_model(folder: AnyPath, model: MetaGraph) -> LoadedModel:
         except NotCallableError as e:
             problems[name] = str(e)
     if not functions:
-        raise _nothing_loaded_error(folder, problems)
+        raise _make_nothing_loaded_error(folder, problems)
     used = {v for f in functions.values() for v in f._variables}
     variables = SavedVariables(folder)
     params = {}
@@ -280,7 +280,7 @@ def _check_has_modules(folder: AnyPath, graph: Graph) -> None:
     )
 
 
-def _nothing_loaded_error(folder: AnyPath, problems: Mapping[str, str]) -> FileFormatError:
+def _make_nothing_loaded_error(folder: AnyPath, problems: Mapping[str, str]) -> FileFormatError:
     if not problems:
         return FileFormatError(
             f"{folder} has no signatures, so it is unknown which of its functions to call. "

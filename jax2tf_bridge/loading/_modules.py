@@ -107,8 +107,8 @@ class CallableModule:
         if gradient is None:
             return portable
         cotangents, argument_cotangents = (
-            list(map(_cotangent_aval, outs)),
-            list(map(_cotangent_aval, avals)),
+            list(map(_make_cotangent_aval, outs)),
+            list(map(_make_cotangent_aval, avals)),
         )
         return replace(
             portable,
@@ -118,7 +118,7 @@ class CallableModule:
         )
 
 
-def _cotangent_aval(aval: Aval) -> Aval:
+def _make_cotangent_aval(aval: Aval) -> Aval:
     return aval if aval.is_differentiable else Aval(aval.shape, "float0")
 
 
@@ -129,7 +129,7 @@ class ModuleFunction:
         self._called = called
         self._functions: dict[tuple[Aval, ...], LoadedFunction] = {}
         self._lock = threading.Lock()
-        self._ins, self._outs = called.types()
+        self._ins, _ = called.types()
 
     def __call__(self, args: Sequence[Any]) -> Sequence[Any]:
         """Returns the flat results.

@@ -281,7 +281,7 @@ class PendingJob:
           SerializationError: the function's result has a pytree type that cannot be sent back.
         """
         if answer.failure is not None:
-            failure = replace(answer.failure, parts=self._exception_parts(answer))
+            failure = replace(answer.failure, parts=self._read_exception_parts(answer))
             raise failure.make_job_error(self.name, output)
         exported = deserialize(answer.function, file=self.name)
         out_tree = exported.out_tree
@@ -293,7 +293,7 @@ class PendingJob:
                 raise
             except Exception as e:  # the user's pytree types may raise anything
                 reason = f"{type(e).__name__}: {e}"
-        unknown = [node.name for node in _iterate_typed_nodes(out_tree) if node.codec is None]
+        unknown = [node.name for node in _iter_typed_nodes(out_tree) if node.codec is None]
         if unknown:
             raise SerializationError(
                 f"The result of {self.name!r} has a {unknown[0]}; its type did not come back from "
@@ -304,7 +304,7 @@ class PendingJob:
         in_tree = _copy_types(exported.in_tree, self._structure)
         return replace(exported, in_tree=in_tree, out_tree=out_tree)
 
-    def _exception_parts(self, answer: Answer) -> ExceptionParts | None:
+    def _read_exception_parts(self, answer: Answer) -> ExceptionParts | None:
         if not answer.objects:
             return None
         try:
@@ -351,7 +351,7 @@ def _check_structure(job: ExportJob, sent: TreeSpec) -> None:
     """
     if _make_argument_structure(job) == sent:
         return
-    names = ", ".join(dict.fromkeys(node.name for node in _iterate_typed_nodes(sent)))
+    names = ", ".join(dict.fromkeys(node.name for node in _iter_typed_nodes(sent)))
     raise StructureError(
         f"The arguments have another structure in the process that exports them, because not all "
         f"of {names} are registered as pytrees there. Classes of the script itself are sent "
@@ -361,12 +361,12 @@ def _check_structure(job: ExportJob, sent: TreeSpec) -> None:
     )
 
 
-def _iterate_typed_nodes(spec: TreeSpec) -> Iterator[TreeSpec]:
+def _iter_typed_nodes(spec: TreeSpec) -> Iterator[TreeSpec]:
     """Yields the nodes of the user's pytree types."""
     if spec.kind in ("namedtuple", "custom"):
         yield spec
     for child in spec.children:
-        yield from _iterate_typed_nodes(child)
+        yield from _iter_typed_nodes(child)
 
 
 def _make_skeleton(exported: PortableFunction) -> Any:
@@ -374,7 +374,7 @@ def _make_skeleton(exported: PortableFunction) -> Any:
 
     The sender reads its own pytree types from this object.
     """
-    if not any(_iterate_typed_nodes(exported.out_tree)):
+    if not any(_iter_typed_nodes(exported.out_tree)):
         return None
     return exported.out_tree.unflatten(iter(range(len(exported.out_avals))))
 

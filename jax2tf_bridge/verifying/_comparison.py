@@ -81,7 +81,7 @@ class Sampler:
         """
         return [
             self.with_sizes({}),
-            *itertools.islice(self._iterate_sizes(self._only), 1, count),
+            *itertools.islice(self._iter_sizes(self._only), 1, count),
         ]
 
     def with_sizes(self, fixed: Sizes) -> Sizes:
@@ -91,7 +91,7 @@ class Sampler:
           ShapeError: none were found.
         """
         among = {**self._only, **{name: [size] for name, size in fixed.items()}}
-        smallest = next(self._iterate_sizes(among), None)
+        smallest = next(self._iter_sizes(among), None)
         if smallest is None:
             free = [name for name in self.variables if name not in fixed]
             texts = ", ".join(f"{name} = {size}" for name, size in fixed.items())
@@ -102,7 +102,7 @@ class Sampler:
             )
         return smallest
 
-    def _iterate_sizes(self, among: Mapping[str, Sequence[int]]) -> Iterator[Sizes]:
+    def _iter_sizes(self, among: Mapping[str, Sequence[int]]) -> Iterator[Sizes]:
         return sample_sizes(
             self.variables, self._scope, among=among, nonempty=self._shapes, seed=self._seed
         )
@@ -188,16 +188,16 @@ class ComparedPair:
         without_batching = getattr(self._root, "without_batching", {}).get(name)
         if without_batching is not None:
             (self._differentiable,) = without_batching.concrete_functions
-        self._is_padded, self._drawn = entry.buckets is not None, 0
+        self._is_padded, self._draw_count = entry.buckets is not None, 0
         specs: Mapping[str, tf.TensorSpec] = self._call.structured_input_signature[1]
         self._specs = specs
         paths, avals = portable.in_paths(), portable.in_avals
         first = len(self._weights)
-        by_path = {each.path: n for n, each in {**entry.inputs, **entry.masks}.items()}
+        by_path = {port.path: n for n, port in {**entry.inputs, **entry.masks}.items()}
         self._inputs: dict[str, Aval] = {
             by_path[path]: aval for path, aval in zip(paths[first:], avals[first:], strict=True)
         }
-        out_names = {each.path: n for n, each in entry.outputs.items()}
+        out_names = {port.path: n for n, port in entry.outputs.items()}
         # A call also assigns new weights, which are compared like outputs.
         out_names |= {path: f"new {weight}" for path, weight in entry.updates.items()}
         self._outputs = dict(
@@ -307,9 +307,9 @@ class ComparedPair:
         avals = {n: aval for n, aval in self._inputs.items() if n not in self._masks}
         batch = batch_variable(avals)
         sequences = tuple(v for v in self.sampler.variables if v != batch)
-        self._drawn += 1
+        self._draw_count += 1
         return PlausibleInputs(avals, sequences, batch, self._pad_values).draw(
-            DRAWS[self._drawn % len(DRAWS)], sizes, np.random.default_rng(self._drawn)
+            DRAWS[self._draw_count % len(DRAWS)], sizes, np.random.default_rng(self._draw_count)
         )
 
     def latency(self, size: int | None, sizes: Sizes, rounds: int) -> Latency:

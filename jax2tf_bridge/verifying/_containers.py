@@ -45,10 +45,8 @@ class KnownTypes:
         """
         self._function = function
         own = getattr(function, "__self__", None)
-        self._named = [
-            *_iterate_examples([("params_like", like), (reference, function), ("", own)])
-        ]
-        self._around = [*_iterate_examples(_list_objects(function, reference.partition(":")[0]))]
+        self._named = [*_iter_examples([("params_like", like), (reference, function), ("", own)])]
+        self._around = [*_iter_examples(_list_objects(function, reference.partition(":")[0]))]
 
     def add_to(self, tree: TreeSpec) -> TreeSpec:
         """Adds the types of matching examples; other nodes stay dicts or tuples.
@@ -105,7 +103,7 @@ def list_unknown_types(tree: TreeSpec) -> list[str]:
     return own + [name for child in tree.children for name in list_unknown_types(child)]
 
 
-def _iterate_examples(objects: Sequence[tuple[str, Any]]) -> Iterator[Example]:
+def _iter_examples(objects: Sequence[tuple[str, Any]]) -> Iterator[Example]:
     seen = set()
     for name, value in objects:
         if id(value) in seen or isinstance(value, (type, types.ModuleType)):
