@@ -39,7 +39,7 @@ class ModuleContents:
     """Module of a SavedModel, with facts about it and its op.
 
     Attributes:
-      called: the op that calls the module.
+      op: the op that calls the module.
       order: the lowest order of differentiation at which a module of these bytes runs; None if
         nothing runs it.
       entries: the names of the signatures and methods that run it, or whose gradients do.
@@ -52,7 +52,7 @@ class ModuleContents:
       narrow: dtypes of arguments and results that TensorFlow passes incorrectly.
     """
 
-    called: CalledModule
+    op: CalledModule
     order: int | None
     entries: tuple[str, ...]
     summary: ModuleSummary | None
@@ -66,7 +66,7 @@ class ModuleContents:
     @property
     def place(self) -> str:
         """Its position in the graph, for messages."""
-        return self.called.place
+        return self.op.place
 
 
 def describe_modules(
@@ -80,19 +80,17 @@ def describe_modules(
     """
     summaries: dict[str, ModuleSummary | str] = {}
     orders: dict[str, int] = {}
-    digests = [hashlib.sha256(called.module).hexdigest() for called in contents.modules]
-    for called, digest in zip(contents.modules, digests, strict=True):
+    digests = [hashlib.sha256(op.module).hexdigest() for op in contents.modules]
+    for op, digest in zip(contents.modules, digests, strict=True):
         if digest not in summaries:
-            summaries[digest] = _read_summary(called)
+            summaries[digest] = _read_summary(op)
         for entry in contents.entries:
-            if (order := entry.modules.get(called.number)) is not None:
+            if (order := entry.modules.get(op.number)) is not None:
                 # The gradient of a function that runs in pieces calls the function, too.
                 orders[digest] = min(order, orders.get(digest, order))
     return tuple(
-        _make_contents(
-            contents, called, orders.get(digest), summaries[digest], portables.get(digest)
-        )
-        for called, digest in zip(contents.modules, digests, strict=True)
+        _make_contents(contents, op, orders.get(digest), summaries[digest], portables.get(digest))
+        for op, digest in zip(contents.modules, digests, strict=True)
     )
 
 
@@ -159,45 +157,45 @@ def list_updates(known: Mapping[str, object]) -> list[str]:
     return [path for path in paths if isinstance(path, str)]
 
 
-def _read_summary(called: CalledModule) -> ModuleSummary | str:
+def _read_summary(op: CalledModule) -> ModuleSummary | str:
     try:
-        return read_summary(called.module)
+        return read_summary(op.module)
     except FileFormatError as e:
         return str(e)
 
 
 def _make_contents(
     contents: SavedModelContents,
-    called: CalledModule,
+    op: CalledModule,
     lowest_order: int | None,
     summary_or_error: ModuleSummary | str,
     portable: PortableFunction | None,
 ) -> ModuleContents:
-    entries = dict.fromkeys(e.name for e in contents.entries if called.number in e.modules)
-    narrow = tuple(sorted({*called.arguments, *(r.dtype for r in called.results)} & WIDENED.keys()))
+    entries = dict.fromkeys(e.name for e in contents.entries if op.number in e.modules)
+    narrow = tuple(sorted({*op.arguments, *(r.dtype for r in op.results)} & WIDENED.keys()))
     summary = None if isinstance(summary_or_error, str) else summary_or_error
     calls = () if summary is None else tuple(summary.custom_calls)
     return ModuleContents(
-        called=called,
+        op=op,
         order=lowest_order if entries else None,
         entries=tuple(entries),
         summary=summary,
         unreadable=summary_or_error if isinstance(summary_or_error, str) else None,
         portable=portable,
-        releases=tuple(_iter_releases(called, calls)) if summary is not None and not narrow else (),
-        unhandled=unhandled_anywhere(_drop_vouched_lapack(called), calls),
-        mismatch=None if summary is None or narrow else _find_mismatch(called, summary),
+        releases=tuple(_iter_releases(op, calls)) if summary is not None and not narrow else (),
+        unhandled=unhandled_anywhere(_drop_vouched_lapack(op), calls),
+        mismatch=None if summary is None or narrow else _find_mismatch(op, summary),
         narrow=narrow,
     )
 
 
-def _drop_vouched_lapack(called: CalledModule) -> CalledModule:
+def _drop_vouched_lapack(op: CalledModule) -> CalledModule:
     """Drops the checks that vouch for handlers of linear algebra.
 
     JAX has handlers for it, and other tools must disable the check to write such calls.
     """
-    checks = (c for c in called.disabled_checks if not is_linear_algebra(c.is_custom_call() or ""))
-    return replace(called, disabled_checks=tuple(checks))
+    checks = (c for c in op.disabled_checks if not is_linear_algebra(c.is_custom_call() or ""))
+    return replace(op, disabled_checks=tuple(checks))
 
 
 def is_linear_algebra(call: str) -> bool:
@@ -209,24 +207,24 @@ def is_linear_algebra(call: str) -> bool:
     return _LINEAR_ALGEBRA.match(call) is not None
 
 
-def _find_mismatch(called: CalledModule, summary: ModuleSummary) -> str | None:
+def _find_mismatch(op: CalledModule, summary: ModuleSummary) -> str | None:
     return call_problem(
-        called.node,
-        called.arguments,
-        [result.dtype for result in called.results],
+        op.node,
+        op.arguments,
+        [result.dtype for result in op.results],
         (summary.inputs, summary.outputs),
-        has_platform_index=len(called.platforms) > 1,
+        has_platform_index=len(op.platforms) > 1,
     )
 
 
-def _iter_releases(called: CalledModule, calls: Iterable[str]) -> Iterator[str]:
+def _iter_releases(op: CalledModule, calls: Iterable[str]) -> Iterator[str]:
     """Yields the releases that read the module and handle its custom calls."""
     calls = tuple(calls)
-    unvouched = _drop_vouched_lapack(called)
-    if called.stablehlo_version is None or has_kernel(unvouched, calls):
+    unvouched = _drop_vouched_lapack(op)
+    if op.stablehlo_version is None or has_kernel(unvouched, calls):
         return
-    for release in tensorflow_releases(called.stablehlo_version, called.calling_convention_version):
-        if called.uses_shardy and parse_release(release) < _FIRST_WITH_SHARDY:
+    for release in tensorflow_releases(op.stablehlo_version, op.calling_convention_version):
+        if op.uses_shardy and parse_release(release) < _FIRST_WITH_SHARDY:
             continue
         if not unhandled_calls(unvouched, calls, TENSORFLOW_RELEASES[release][0]):
             yield release

@@ -119,7 +119,7 @@ def _group(pairs: Iterable[tuple[_K, _V]]) -> dict[_K, list[_V]]:
 
 
 def _check_module(module: ModuleContents) -> Iterator[Finding]:
-    number = (module.called.number,)
+    number = (module.op.number,)
     if module.unreadable:
         yield Finding(
             "error",
@@ -144,7 +144,7 @@ def _check_module(module: ModuleContents) -> Iterator[Finding]:
             "integers.",
             number,
         )
-    if module.called.has_tokens:
+    if module.op.has_tokens:
         yield Finding(
             "warning",
             f"The module of {module.place} has ordered effects, which TensorFlow cannot run.",
@@ -174,16 +174,16 @@ def _check_custom_calls(modules: Sequence[ModuleContents], retarget: str) -> Ite
 
 def _check_versions(modules: Sequence[ModuleContents], retarget: str) -> Iterator[Finding]:
     by_need = _group(
-        ((m.releases, m.called.stablehlo_version, m.called.calling_convention_version), m)
+        ((m.releases, m.op.stablehlo_version, m.op.calling_convention_version), m)
         for m in modules
         if m.summary is not None and not m.unhandled and not m.narrow
     )
     for group in by_need.values():
         if len(group[0].releases) == len(TENSORFLOW_RELEASES):
             continue
-        called, releases = group[0].called, group[0].releases
-        version = called.stablehlo_version
-        convention = called.calling_convention_version
+        op, releases = group[0].op, group[0].releases
+        version = op.stablehlo_version
+        convention = op.calling_convention_version
         if version is None:
             yield Finding(
                 "warning",
@@ -211,9 +211,9 @@ def _check_versions(modules: Sequence[ModuleContents], retarget: str) -> Iterato
 
 
 def _check_platforms(modules: Sequence[ModuleContents]) -> Iterator[Finding]:
-    by_platforms = _group((m.called.platforms, m) for m in modules if m.called.platforms)
+    by_platforms = _group((m.op.platforms, m) for m in modules if m.op.platforms)
     for platforms, group in by_platforms.items():
-        unchecked = any(str(c) == "platform" for m in group for c in m.called.disabled_checks)
+        unchecked = any(str(c) == "platform" for m in group for c in m.op.disabled_checks)
         how = "is not checked" if unchecked else "fails"
         if "cpu" not in platforms:
             yield Finding(
@@ -276,7 +276,7 @@ def _sum_constant_bytes(modules: Iterable[ModuleContents]) -> int:
 
 
 def _get_numbers(modules: Sequence[ModuleContents]) -> tuple[int, ...]:
-    return tuple(m.called.number for m in modules)
+    return tuple(m.op.number for m in modules)
 
 
 def _format_subject(modules: Sequence[ModuleContents], verb: str = "are") -> str:

@@ -106,7 +106,7 @@ def describe_saved_model(contents: SavedModelContents) -> dict[str, Any]:
 
 
 def _sort_key(module: ModuleContents) -> tuple[bool, int, int]:
-    return module.order is None, module.order or 0, module.called.number
+    return module.order is None, module.order or 0, module.op.number
 
 
 def _find_releases(modules: Sequence[ModuleContents], written_by: str | None) -> list[str]:
@@ -126,7 +126,7 @@ def _find_releases(modules: Sequence[ModuleContents], written_by: str | None) ->
 
 def _find_platforms(modules: Sequence[ModuleContents]) -> list[str]:
     """Returns the platforms of all modules that name any."""
-    lists = [m.called.platforms for m in modules if m.called.platforms]
+    lists = [m.op.platforms for m in modules if m.op.platforms]
     return [p for p in lists[0] if all(p in platforms for platforms in lists)] if lists else []
 
 
@@ -228,28 +228,26 @@ def _describe_type(kind: TensorSpec) -> dict[str, Any]:
 
 
 def _describe_module(module: ModuleContents) -> dict[str, Any]:
-    called, summary = module.called, module.summary
+    op, summary = module.op, module.summary
     return {
-        "number": called.number,
-        "function": called.function,
-        "node": called.node,
+        "number": op.number,
+        "function": op.function,
+        "node": op.node,
         "order": module.order,
         "run_by": list(module.entries),
-        "bytes": len(called.module),
-        "stablehlo": None
-        if called.stablehlo_version is None
-        else version_text(called.stablehlo_version),
-        "calling_convention": called.calling_convention_version,
-        "platforms": list(called.platforms),
-        "disabled_checks": [str(check) for check in called.disabled_checks],
+        "bytes": len(op.module),
+        "stablehlo": None if op.stablehlo_version is None else version_text(op.stablehlo_version),
+        "calling_convention": op.calling_convention_version,
+        "platforms": list(op.platforms),
+        "disabled_checks": [str(check) for check in op.disabled_checks],
         "tensorflow": list(module.releases),
         **_describe_types(module),
         **describe_operations(summary, module.unhandled),
         "largest_constants": []
         if summary is None
         else [{"type": c.type, "bytes": c.size} for c in summary.largest_constants],
-        "calls": list(called.functions),
-        "effects": called.has_tokens,
+        "calls": list(op.functions),
+        "effects": op.has_tokens,
         "unreadable": module.unreadable,
     }
 
@@ -275,16 +273,16 @@ def _describe_types(module: ModuleContents) -> dict[str, Any]:
 
 def _get_call_types(module: ModuleContents) -> tuple[list[str], list[str]]:
     """Returns the op's dtypes with main's sizes; open sizes have no names."""
-    called, summary = module.called, module.summary
+    op, summary = module.op, module.summary
     if summary is None:
         return [], []
     if module.mismatch or module.narrow:
         return list(summary.inputs), list(summary.outputs)
     arguments, results = call_avals(
-        called.arguments,
-        [result.dtype for result in called.results],
+        op.arguments,
+        [result.dtype for result in op.results],
         (summary.inputs, summary.outputs),
-        has_platform_index=len(called.platforms) > 1,
+        has_platform_index=len(op.platforms) > 1,
     )
     return [_format_unnamed(aval) for aval in arguments], [
         _format_unnamed(aval) for aval in results

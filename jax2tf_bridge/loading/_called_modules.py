@@ -34,7 +34,7 @@ class BoundModule:
     """A module call, its module, and the values of its flat arguments."""
 
     call: ModuleCall
-    called: CallableModule
+    callee: CallableModule
     arguments: tuple[Value, ...]
 
 
@@ -59,8 +59,8 @@ def bind_module(call: ModuleCall, name: str, variables: Mapping[str, str]) -> Bo
         places = tuple(range(len(references)))
     values = tuple(call.scope.value(reference) for reference in references)
     labels = tuple(_describe_argument(value, i, variables) for i, value in enumerate(values))
-    called = _read_module(call, name, places, labels)
-    return BoundModule(call, _add_gradient(called, call, references, 1), values)
+    callee = _read_module(call, name, places, labels)
+    return BoundModule(call, _add_gradient(callee, call, references, 1), values)
 
 
 def _read_module(
@@ -74,7 +74,7 @@ def _read_module(
         )
     if node.functions:
         raise NotCallableError(f"the module of {call.place} calls TensorFlow functions itself")
-    called = CallableModule(
+    callee = CallableModule(
         name,
         bytes(node.module),
         node.platforms or ("cpu",),
@@ -82,13 +82,13 @@ def _read_module(
         kept,
         labels,
     )
-    ins, outs = called.types()
+    ins, outs = callee.types()
     if len(ins) != len(kept) or len(outs) != len(node.results):
         raise NotCallableError(
             f"the operation {call.place} has {len(kept)} inputs and {len(node.results)} results, "
             f"and its module {len(ins)} and {len(outs)}"
         )
-    return called
+    return callee
 
 
 def _find_flat_arguments(call: ModuleCall) -> tuple[str, ...] | None:
@@ -118,17 +118,17 @@ def _find_subsequence(
 
 
 def _add_gradient(
-    called: CallableModule, call: ModuleCall, references: Sequence[str], order: int
+    callee: CallableModule, call: ModuleCall, references: Sequence[str], order: int
 ) -> CallableModule:
     """Adds the VJP to a module, or the reason why the SavedModel has no usable VJP."""
     try:
-        return replace(called, gradient=_read_gradient(called, call, references, order))
+        return replace(callee, gradient=_read_gradient(callee, call, references, order))
     except NotCallableError as e:
-        return replace(called, gradient_missing=str(e))
+        return replace(callee, gradient_missing=str(e))
 
 
 def _read_gradient(
-    called: CallableModule, call: ModuleCall, references: Sequence[str], order: int
+    callee: CallableModule, call: ModuleCall, references: Sequence[str], order: int
 ) -> CallableModule:
     node = call.gradient_node
     flat = _find_flat_arguments(call)
@@ -146,7 +146,7 @@ def _read_gradient(
         raise NotCallableError("its gradient in the SavedModel has other arguments than JAX's")
     cotangents = tuple(f"the cotangent of result {i}" for i in range(results))
     gradient = _read_module(
-        vjp, f"the gradient of {called.name}", tuple(places), (*called.labels, *cotangents)
+        vjp, f"the gradient of {callee.name}", tuple(places), (*callee.labels, *cotangents)
     )
     vjp_arguments = _find_flat_arguments(vjp)
     if vjp_arguments is None or len(vjp_arguments) != len(references) + results:

@@ -73,11 +73,11 @@ class SavedGraphFunction:
     ) -> None:
         self.name, self.inputs, self.outputs = name, signature.inputs, signature.outputs
         self.gradient_missing = tuple(
-            bound.called.gradient_missing for bound in calls if bound.called.gradient is None
+            bound.callee.gradient_missing for bound in calls if bound.callee.gradient is None
         )
         self._values, self._calls = outputs, calls
         self._modules = {
-            called: ModuleFunction(called) for called in {bound.called for bound in calls}
+            callee: ModuleFunction(callee) for callee in {bound.callee for bound in calls}
         }
         self._variables, self._constants = variables, constants
 
@@ -113,7 +113,7 @@ class SavedGraphFunction:
 
         for bound in self._calls:
             arguments = [value_of(value) for value in bound.arguments]
-            results[bound.call] = self._modules[bound.called](arguments)
+            results[bound.call] = self._modules[bound.callee](arguments)
         return {name: value_of(value) for name, value in self._values.items()}
 
     def _check(self, params: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:

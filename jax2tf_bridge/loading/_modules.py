@@ -125,11 +125,11 @@ def _make_cotangent_aval(aval: Aval) -> Aval:
 class ModuleFunction:
     """A called module as a JAX function of its flat arguments; thread-safe."""
 
-    def __init__(self, called: CallableModule) -> None:
-        self._called = called
+    def __init__(self, callee: CallableModule) -> None:
+        self._callee = callee
         self._functions: dict[tuple[Aval, ...], LoadedFunction] = {}
         self._lock = threading.Lock()
-        self._ins, _ = called.types()
+        self._ins, _ = callee.types()
 
     def __call__(self, args: Sequence[Any]) -> Sequence[Any]:
         """Returns the flat results.
@@ -142,16 +142,16 @@ class ModuleFunction:
         with self._lock:
             function = self._functions.get(avals)
             if function is None:
-                portable = self._called.function(avals)
-                function = LoadedFunction(self._called.name, portable, takes_params=False)
+                portable = self._callee.function(avals)
+                function = LoadedFunction(self._callee.name, portable, takes_params=False)
                 self._functions[avals] = function
         return function.call_on_leaves(args)
 
     def _check(self, avals: Sequence[Aval]) -> None:
         """Compares the arguments with the module's argument types."""
         wrong_shapes, wrong_dtypes = [], []
-        for place, text in zip(self._called.kept, self._ins, strict=True):
-            label, aval = self._called.labels[place], avals[place]
+        for place, text in zip(self._callee.kept, self._ins, strict=True):
+            label, aval = self._callee.labels[place], avals[place]
             sizes, dtype = _split_type(text)
             fits = len(sizes) == len(aval.shape) and all(
                 expected in ("?", str(size))
@@ -162,7 +162,7 @@ class ModuleFunction:
                 wrong_shapes.append(f"{label}: expected shape ({', '.join(sizes)}), got ({got})")
             if dtype != aval.dtype:
                 wrong_dtypes.append(f"{label}: expected {dtype}, got {aval.dtype}")
-        raise_mismatches(self._called.name, wrong_shapes, wrong_dtypes)
+        raise_mismatches(self._callee.name, wrong_shapes, wrong_dtypes)
 
 
 def _make_aval(value: Any) -> Aval:
@@ -171,7 +171,7 @@ def _make_aval(value: Any) -> Aval:
 
 
 def _refine(
-    called: CallableModule, avals: Sequence[Aval]
+    callee: CallableModule, avals: Sequence[Aval]
 ) -> tuple[bytes, tuple[int, int, int], list[str]]:
     """Refines a module to its arguments.
 
@@ -186,17 +186,17 @@ def _refine(
       ShapeError: the module does not take such arguments.
     """
     types = [_format_type(aval) for aval in avals]
-    if len(called.platforms) > 1:
-        types.insert(0, read_main_types(called.module)[0][0])
+    if len(callee.platforms) > 1:
+        types.insert(0, read_main_types(callee.module)[0][0])
     newest = jax_compat.current_stablehlo_version()
     with jax_compat.make_ir_context():
         try:
-            module = jax_compat.deserialize_module(called.module)
+            module = jax_compat.deserialize_module(callee.module)
         except Exception as e:  # the type differs between releases of jaxlib
-            written = read_stablehlo_version(memoryview(called.module))
+            written = read_stablehlo_version(memoryview(callee.module))
             version = "" if written is None else f", of StableHLO {version_text(written)}"
             raise ModuleError(
-                f"The installed JAX {jax.__version__} cannot read the module of {called.name}"
+                f"The installed JAX {jax.__version__} cannot read the module of {callee.name}"
                 f"{version}: it reads up to {version_text(newest)}. If that is older, upgrade JAX; "
                 "else the module is damaged."
             ) from e
@@ -207,10 +207,10 @@ def _refine(
             _check_assertions(module)
         except _MisfitError as e:
             arguments = ", ".join(
-                f"{called.labels[i]}: {aval}" for i, aval in zip(called.kept, avals, strict=True)
+                f"{callee.labels[i]}: {aval}" for i, aval in zip(callee.kept, avals, strict=True)
             )
             raise ShapeError(
-                f"{called.name} cannot be run on these shapes and dtypes: {arguments}. "
+                f"{callee.name} cannot be run on these shapes and dtypes: {arguments}. "
                 f"{str(e) or 'The sizes do not fit together.'}"
             ) from e
         results = [str(t) for t in function_type(find_main(module)).results]
