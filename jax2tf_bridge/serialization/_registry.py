@@ -278,7 +278,7 @@ def find_registration_by_type_name(name: str, fields: Sequence[str] | None) -> R
 
 
 def _has_fields(registration: Registration, fields: Sequence[str] | None) -> bool:
-    """Returns whether a type is a named tuple with these fields, or not a named tuple for None."""
+    """Returns whether a type is a named tuple of these fields; None stands for any other type."""
     own_fields = getattr(registration.node_type, "_fields", None)
     return own_fields is None if fields is None else set(own_fields or ()) == set(fields)
 
