@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from jax2tf_bridge._operations import CUSTOM_CALLS
 from jax2tf_bridge._utils import once_per_object, some
 from jax2tf_bridge.bytecode import Version, read_summary
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.portable._module import DisabledSafetyCheck, Module, is_vouched
 from jax2tf_bridge.targets import TENSORFLOW_RELEASES, Target, tensorflow_releases
-
-_EXPANDED_FROM: Mapping[str, Version] = MappingProxyType(
-    {
-        **dict.fromkeys(("mhlo.topk", "mhlo.erf"), TENSORFLOW_RELEASES["2.17"][0]),
-        **{
-            f"mhlo.{name}": TENSORFLOW_RELEASES["2.21"][0]
-            for name in ("acos", "acosh", "asin", "asinh", "atanh", "cosh", "sinh")
-        },
-    }
-)
-"""Maps custom calls that stand for CHLO operations, in archives of JAX up to 0.8, to the StableHLO
-version of the first TF release that is known to expand them. Measured in 2.15 and 2.17 to 2.22."""
 
 _KERNEL = "tpu_custom_call"
 """A Pallas kernel. Only TPU runtimes as new as its JAX read it, regardless of TensorFlow."""
@@ -50,7 +38,11 @@ def unhandled_calls(
       names: the targets of its custom calls.
       newest: the newest StableHLO version that this TensorFlow reads.
     """
-    expanded = {name for name, since in _EXPANDED_FROM.items() if since <= newest}
+    expanded = {
+        row.target
+        for row in CUSTOM_CALLS.values()
+        if row.expanded_since and TENSORFLOW_RELEASES[row.expanded_since][0] <= newest
+    }
     handled = Target.widest().custom_calls(module.platforms) | expanded
     return tuple(
         name

@@ -6,10 +6,11 @@ import functools
 import itertools
 import os
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from jax2tf_bridge._operations import COMPOSITES
 from jax2tf_bridge.bytecode import Program
 from jax2tf_bridge.rewriting._fusions import FUSIONS, FUSIONS_FOR_CONVERTERS
 from jax2tf_bridge.rewriting._inlining import inline_calls
@@ -39,7 +40,6 @@ class Pass:
 
 def passes_for_tensorflow(
     *,
-    composites: Collection[str],
     platform: int | None,
     checks_sizes: bool,
     for_converters: bool,
@@ -47,14 +47,13 @@ def passes_for_tensorflow(
     """Returns the passes for TensorFlow's own operations.
 
     Args:
-      composites: the names of the composites that TensorFlow has an operation for.
       platform: the index of the platform to choose, if the program's main function takes one as its
         first argument.
       checks_sizes: whether the program's own assertions on sizes stay.
       for_converters: whether a converter reads TensorFlow's graph.
     """
     fusions = FUSIONS_FOR_CONVERTERS if for_converters else FUSIONS
-    passes = [Pass("inline", functools.partial(inline_calls, composites=composites))]
+    passes = [Pass("inline", functools.partial(inline_calls, composites=COMPOSITES))]
     if platform is not None:
         choose = functools.partial(choose_platform, index=platform)
         passes.append(Pass("choose_platform", choose))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from jax2tf_bridge._operations import OPERATIONS
 from jax2tf_bridge.bytecode import (
     STOP_GRADIENT,
     Block,
@@ -33,16 +34,6 @@ INVALID_OPERATION_ERRORS = (
 )
 """Exceptions of code that handles an operation with invalid operands, types or regions. The reader
 of modules does not check these."""
-
-_KEPT = frozenset(
-    {
-        *("return", "call", "case", "if", "while", "composite", "custom_call", "after_all"),
-        *("infeed", "outfeed", "send", "recv", "optimization_barrier", "partition_id"),
-        *("replica_id", "all_gather", "all_reduce", "all_to_all", "collective_broadcast"),
-        *("collective_permute", "reduce_scatter", "create_token"),
-    }
-)
-"""Operations that stay although nothing uses their results, because they may have effects."""
 
 
 @dataclass(frozen=True)
@@ -253,7 +244,9 @@ def _remove_unused(operations: Sequence[Operation]) -> list[Operation]:
 
 
 def _is_removable(operation: Operation) -> bool:
-    return (operation.name not in _KEPT or is_stop_gradient(operation)) and all(
+    kind = OPERATIONS.get(operation.name)
+    has_effects = kind is not None and kind.has_effects and not is_stop_gradient(operation)
+    return not has_effects and all(
         isinstance(value.type, TensorType) for value in operation.results
     )
 

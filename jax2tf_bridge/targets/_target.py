@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from jax2tf_bridge._operations import CUSTOM_CALLS
 from jax2tf_bridge.bytecode import Version, read_program
 from jax2tf_bridge.errors import (
     Argument,
@@ -16,11 +17,7 @@ from jax2tf_bridge.errors import (
     TargetError,
     UnsupportedByTargetError,
 )
-from jax2tf_bridge.targets._tensorflow_operations import (
-    CUSTOM_CALLS,
-    OPERATIONS,
-    find_inexpressible,
-)
+from jax2tf_bridge.targets._tensorflow_operations import find_inexpressible
 from jax2tf_bridge.targets._tf_compat import ask_versions
 
 TENSORFLOW_RELEASES: Mapping[str, tuple[Version, int]] = MappingProxyType(
@@ -78,39 +75,6 @@ PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 """The default platforms to lower a module for, by JAX's names."""
 
 _PLATFORM_ALIASES: Mapping[str, tuple[str, ...]] = MappingProxyType({"gpu": ("cuda", "rocm")})
-
-# XLA itself handles these on every platform; TF registers no other handler.
-_XLA_CUSTOM_CALLS = frozenset(
-    {
-        "Sharding",
-        "SPMDFullToShardShape",
-        "SPMDShardToFullShape",
-        "shape_assertion",
-        "ApproxTopK",
-        "stablehlo.dynamic_approx_top_k",
-        "stablehlo.dynamic_reduce_window",
-        "stablehlo.dynamic_rng_bit_generator",
-        "stablehlo.dynamic_top_k",
-        "Qr",
-        "Eigh",
-        "ProductOfElementaryHouseholderReflectors",
-        "tf.call_tf_function",
-        # Shardy's operations, as custom calls for readers that do not know Shardy.
-        "xla.sdy.FuncResultSharding",
-        "xla.sdy.GlobalToLocalShape",
-        "xla.sdy.LocalToGlobalShape",
-        "xla.sdy.PropagationBarrier",
-        "xla.sdy.ShardingGroup",
-    }
-)
-_TPU_CUSTOM_CALLS = frozenset(
-    {
-        "LuDecomposition",
-        "tpu_custom_call",
-        "annotate_device_placement",
-        "AllocateBuffer",
-    }
-)
 
 # Without XLA the bridge itself reads the module, so the versions must express all of JAX; the
 # first is preferred because older bridges read it. An older jaxlib writes its own version.
@@ -238,9 +202,11 @@ class Target:
 
         Without XLA, these are the custom calls that TensorFlow has operations for.
         """
+        rows = CUSTOM_CALLS.values()
         if not self.xla:
-            return CUSTOM_CALLS
-        return _XLA_CUSTOM_CALLS | (_TPU_CUSTOM_CALLS if "tpu" in platforms else frozenset())
+            return frozenset(row.target for row in rows if row.in_tensorflow)
+        places = {"all", "tpu"} if "tpu" in platforms else {"all"}
+        return frozenset(row.target for row in rows if row.in_xla in places)
 
 
 def as_target(value: object) -> Target:
@@ -350,10 +316,9 @@ def check_expressible(artifact: bytes, target: Target, function_name: str) -> No
     problem = find_inexpressible(read_program(artifact))
     if problem is None:
         return
-    with_xla = Target.widest().custom_calls(("cpu",)) | OPERATIONS
     advice: tuple[Argument | str, ...] = (
         (", or export it without ", NO_XLA, ", for a TensorFlow that has XLA.")
-        if problem.operation in with_xla
+        if problem.operation in Target.widest().custom_calls(("cpu",))
         else (".",)
     )
     raise UnsupportedByTargetError(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tests.house.imports import Import, ImportVisitor, read
 
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("shape_poly", "_version", "_lazy_names", "_utils", "_dtypes"),
+    ("shape_poly", "_version", "_lazy_names", "_utils", "_dtypes", "_operations"),
     ("errors",),
     ("bytecode", "storage"),
     ("targets", "rewriting"),

@@ -17,6 +17,7 @@ LABELS = {
     "_version": "//jax2tf_bridge:init",
     "_lazy_names": "//jax2tf_bridge:init",
     "_dtypes": "//jax2tf_bridge:dtypes",
+    "_operations": "//jax2tf_bridge:operations",
     "errors": "//jax2tf_bridge:errors",
     "facade": "//jax2tf_bridge",
     "compat": "//jax2tf_bridge:compat",

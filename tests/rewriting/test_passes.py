@@ -17,7 +17,6 @@ from jax2tf_bridge.bytecode import Program
 from jax2tf_bridge.portable import PortableFunction, apply_target
 from jax2tf_bridge.rewriting import Pass, passes_for_tensorflow, run_passes
 from jax2tf_bridge.targets import Target
-from jax2tf_bridge.targets._tensorflow_operations import COMPOSITES  # all that stay
 from jax2tf_bridge.to_tensorflow import to_tf
 from jax2tf_bridge.to_tensorflow.operations import make_operations, read
 from tests.programs import PROGRAMS
@@ -29,7 +28,6 @@ X = np.array([[1, -2.5, 0.25], [-np.inf, 3, 1], [2, 2, 2]], np.float32)
 
 def passes_of(portable: PortableFunction) -> tuple[Pass, ...]:
     return passes_for_tensorflow(
-        composites=COMPOSITES,
         platform=portable.platforms.index("cpu") if len(portable.platforms) > 1 else None,
         checks_sizes=not portable.constraints_known,
         for_converters=portable.target.for_converters,

@@ -16,6 +16,7 @@ from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
+from jax2tf_bridge._operations import COMPOSITES
 from jax2tf_bridge.bytecode import STOP_GRADIENT
 from jax2tf_bridge.errors import NotExportableError
 from jax2tf_bridge.from_jax._jax_compat import ir
@@ -132,51 +133,17 @@ def _replace_by_composite(
 
 def _list_composites() -> list[tuple[Any, str, _ToAttributes]]:
     """Lists (primitive, name of its composite, function that converts its parameters)."""
-    linalg = lax.linalg
-    without_attributes = [
-        (lax.erfc_p, "chlo.erfc"),
-        (lax.lgamma_p, "chlo.lgamma"),
-        (lax.digamma_p, "chlo.digamma"),
-        (lax.erf_inv_p, "chlo.erf_inv"),
-        (lax.bessel_i1e_p, "chlo.bessel_i1e"),
-        (lax.polygamma_p, "chlo.polygamma"),
-        (lax.zeta_p, "chlo.zeta"),
-        (lax.nextafter_p, "chlo.next_after"),
-        (lax.bessel_i0e_p, "jax2tf.bessel_i0e"),
-        (lax.igamma_p, "jax2tf.igamma"),
-        (lax.igammac_p, "jax2tf.igammac"),
-        (lax.regularized_incomplete_beta_p, "jax2tf.betainc"),
-    ]
-    if (stop_gradient := _find_stop_gradient()) is not None:
-        without_attributes.append((stop_gradient, STOP_GRADIENT))
     return [
-        *((p, name, _pick_parameters()) for p, name in without_attributes),
-        *(
-            (p, f"jax2tf.{p}", _pick_parameters("axis", "reverse"))
-            for p in (
-                *(lax.cumsum_p, lax.cumprod_p, lax.cummax_p, lax.cummin_p),
-                lax.cumlogsumexp_p,
-            )
-        ),
-        (linalg.qr_p, "jax2tf.qr", _pick_parameters("full_matrices", unless="pivoting")),
-        (linalg.eigh_p, "jax2tf.eigh", _pick_parameters("lower", unless="subset_by_index")),
-        (
-            linalg.svd_p,
-            "jax2tf.svd",
-            _pick_parameters("full_matrices", "compute_uv", unless="subset_by_index"),
-        ),
-        (linalg.lu_p, "jax2tf.lu", _pick_parameters()),
-        (
-            linalg.eig_p,
-            "jax2tf.eig",
-            _pick_parameters("compute_left_eigenvectors", "compute_right_eigenvectors"),
-        ),
-        (
-            linalg.tridiagonal_solve_p,
-            "jax2tf.tridiagonal_solve",
-            _pick_parameters(unless="perturb_singular"),
-        ),
+        (primitive, row.name, _pick_parameters(*row.parameters, unless=row.unless))
+        for row in COMPOSITES.values()
+        if row.primitive and (primitive := _find_primitive(row.primitive)) is not None
     ]
+
+
+def _find_primitive(name: str) -> Any:
+    if name == "stop_gradient":
+        return _find_stop_gradient()
+    return getattr(lax, f"{name}_p", None) or getattr(lax.linalg, f"{name}_p")
 
 
 def _find_stop_gradient() -> Any:

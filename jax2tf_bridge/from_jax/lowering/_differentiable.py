@@ -13,6 +13,8 @@ import numpy as np
 from jax import lax
 from jax.extend.core import Literal
 
+from jax2tf_bridge._operations import SAME_GRADIENT
+
 _SAFE_AT_ALL_SIZES = frozenset(
     {
         *("add", "sub", "mul", "div", "neg", "add_any", "square", "integer_pow", "pow"),
@@ -107,21 +109,8 @@ def _open_axes(var: Any) -> list[int]:
     return [axis for axis, size in enumerate(shape) if not isinstance(size, int)]
 
 
-_SAME_GRADIENT_IN_TENSORFLOW = frozenset(
-    {
-        *("add", "sub", "mul", "div", "neg", "add_any", "square", "integer_pow"),
-        *("exp", "exp2", "log", "log1p", "expm1", "tanh", "logistic", "sin", "cos", "erf"),
-        *("rsqrt", "dot_general", "reduce_sum", "reduce_max"),
-        *("broadcast_in_dim", "reshape", "transpose", "squeeze", "expand_dims", "slice", "rev"),
-        *("concatenate", "pad", "convert_element_type", "copy", "copy_p", "select_n", "split"),
-        *("gather", "dynamic_slice", "cumsum", "real", "imag", "complex", "conj"),
-        *("abs", "stop_gradient"),
-    }
-)
-"""Primitives whose TensorFlow operations have JAX's derivatives of any order, also at ties and
-kinks. sqrt is not one: at a pole of rsqrt, its gradient for a zero cotangent is 0 in TensorFlow,
-but NaN in JAX. tests/to_tensorflow/operations/test_own_gradients.py
-compares each primitive with JAX."""
+_SAME_GRADIENT_IN_TENSORFLOW = SAME_GRADIENT | {"copy", "copy_p"}
+"""Primitives whose TensorFlow operations, if any, have JAX's derivatives of any order."""
 
 CALLS = frozenset({"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"})
 """Primitives that only call a jaxpr."""

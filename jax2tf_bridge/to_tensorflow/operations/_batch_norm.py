@@ -5,15 +5,15 @@ See https://openxla.org/stablehlo/spec#batch_norm_grad and its neighbours for th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 
 import tensorflow as tf
 
 from jax2tf_bridge.bytecode import Operation
 from jax2tf_bridge.to_tensorflow.operations import _converter_forms
 from jax2tf_bridge.to_tensorflow.operations._array import Array
-from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
+from jax2tf_bridge.to_tensorflow.operations._emitter import emits
+from jax2tf_bridge.to_tensorflow.operations._scope import Scope
 from jax2tf_bridge.to_tensorflow.operations._shapes import broadcast
 
 
@@ -58,11 +58,13 @@ def _normalize(
     return features.result(centered / deviation * features.along(scale) + features.along(offset))
 
 
+@emits("batch_norm_inference")
 def _inference(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     operand, scale, offset, mean, variance = operands
     return _normalize(_Features(scope, operation, operand), scale, offset, mean, variance)
 
 
+@emits("batch_norm_training")
 def _training(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
     operand, scale, offset = operands
     features = _Features(scope, operation, operand)
@@ -72,6 +74,7 @@ def _training(scope: Scope, operation: Operation, operands: Sequence[Array]) -> 
     return _normalize(features, scale, offset, mean, variance), mean, variance
 
 
+@emits("batch_norm_grad")
 def _grad(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
     operand, scale, mean, variance, cotangent = operands
     features = _Features(scope, operation, operand)
@@ -83,12 +86,3 @@ def _grad(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequ
     own = ct - features.along(features.mean(ct))
     own -= normalized * features.along(features.mean(ct * normalized))
     return features.result(own * inverse * features.along(scale)), d_scale, d_offset
-
-
-EMITTERS: Mapping[str, Emitter] = MappingProxyType(
-    {
-        "batch_norm_inference": _inference,
-        "batch_norm_training": _training,
-        "batch_norm_grad": _grad,
-    }
-)

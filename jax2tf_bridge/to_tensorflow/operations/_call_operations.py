@@ -15,7 +15,6 @@ from jax2tf_bridge.portable import Aval, PortableFunction
 from jax2tf_bridge.rewriting import passes_for_tensorflow, run_passes
 from jax2tf_bridge.to_tensorflow._graph_functions import get_graph_functions
 from jax2tf_bridge.to_tensorflow.operations._array import Array
-from jax2tf_bridge.to_tensorflow.operations._custom_calls import COMPOSITES
 from jax2tf_bridge.to_tensorflow.operations._scope import Scope
 from jax2tf_bridge.to_tensorflow.operations._sizes import fill_sizes
 from jax2tf_bridge.to_tensorflow.operations._table import EMITTERS, FOR_CONVERTERS
@@ -40,7 +39,6 @@ def rewrite_program(portable: PortableFunction, program: Program) -> Program:
     """
     has_platform = len(portable.platforms) > 1 and program.main.body.arguments
     passes = passes_for_tensorflow(
-        composites=COMPOSITES,
         platform=_platform_index(portable) if has_platform else None,
         # The portable function's known constraints are checked before, with the arguments' names.
         checks_sizes=not (portable.constraints_known or portable.target.for_converters),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 
 import numpy as np
 
 from jax2tf_bridge.bytecode import DenseElements, Operation
 from jax2tf_bridge.to_tensorflow.operations._array import Array, tf_dtype
-from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
+from jax2tf_bridge.to_tensorflow.operations._emitter import emits
+from jax2tf_bridge.to_tensorflow.operations._scope import Scope
 
 
 def _check_one_device(scope: Scope, operation: Operation, name: str) -> list[int]:
@@ -25,12 +25,21 @@ def _check_one_device(scope: Scope, operation: Operation, name: str) -> list[int
     return [int(device) for device in devices]
 
 
+@emits(
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "collective_reduce",
+    "cross-replica-sum",
+    "reduce_scatter",
+)
 def _identity(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
     _check_one_device(scope, operation, "replica_groups")
     # The root's number may follow the operands.
     return operands[: len(operation.results)]
 
 
+@emits("collective_broadcast", "collective_permute")
 def _receive(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
     """Returns what the device sends to itself, or zeros if it sends nothing."""
     name = "replica_groups" if operation.name == "collective_broadcast" else "source_target_pairs"
@@ -41,22 +50,7 @@ def _receive(scope: Scope, operation: Operation, operands: Sequence[Array]) -> S
     return [Array(array.element, array.sizes, known=zero)]
 
 
+@emits("partition_id", "replica_id")
 def _device_number(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     """Returns the number of the current device, which is 0."""
     return Array("ui32", (), known=np.zeros((), np.uint32))
-
-
-EMITTERS: Mapping[str, Emitter] = MappingProxyType(
-    {
-        "all_gather": _identity,
-        "all_reduce": _identity,
-        "all_to_all": _identity,
-        "collective_broadcast": _receive,
-        "collective_permute": _receive,
-        "collective_reduce": _identity,
-        "cross-replica-sum": _identity,
-        "partition_id": _device_number,
-        "reduce_scatter": _identity,
-        "replica_id": _device_number,
-    }
-)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import tensorflow as tf
@@ -11,8 +10,9 @@ import tensorflow as tf
 from jax2tf_bridge.bytecode import Block, DenseElements, Operation, Value
 from jax2tf_bridge.to_tensorflow.operations import _converter_forms
 from jax2tf_bridge.to_tensorflow.operations._array import Array
+from jax2tf_bridge.to_tensorflow.operations._emitter import emits
 from jax2tf_bridge.to_tensorflow.operations._functions import TOKEN, is_token
-from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
+from jax2tf_bridge.to_tensorflow.operations._scope import Scope
 from jax2tf_bridge.to_tensorflow.operations._sizes import fill_sizes
 from shape_poly import Dim
 
@@ -171,10 +171,12 @@ def _maker(block: Block, value: Value) -> Operation | None:
     return next((o for o in block.operations if any(r is value for r in o.results)), None)
 
 
+@emits("while")
 def _while(scope: Scope, operation: Operation, operands: Sequence[Array]) -> list[Array]:
     return _Loop(scope, operation, operands).run()
 
 
+@emits("if")
 def _if(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
     on_true, on_false = operation.regions
     _check_scalar(scope, operation, operands[0])
@@ -184,6 +186,7 @@ def _if(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequen
     return _branches(scope, operation, scope.tensor(operands[0]), [on_false, on_true])
 
 
+@emits("case")
 def _case(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
     blocks = operation.regions
     _check_scalar(scope, operation, operands[0])
@@ -286,6 +289,3 @@ def _is_same(scope: Scope, left: Dim, right: Dim) -> bool:
         and scope.sizes.knows(right)
         and bool(scope.sizes.compare("EQ", left, right))
     )
-
-
-EMITTERS: Mapping[str, Emitter] = MappingProxyType({"while": _while, "if": _if, "case": _case})

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 import numpy as np
 import tensorflow as tf
@@ -29,7 +28,8 @@ from jax2tf_bridge.to_tensorflow.operations._convolution_forms import (
     with_row,
     with_sizes,
 )
-from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
+from jax2tf_bridge.to_tensorflow.operations._emitter import emits
+from jax2tf_bridge.to_tensorflow.operations._scope import Scope
 from jax2tf_bridge.to_tensorflow.operations._shapes import (
     pad_to,
     reshape,
@@ -94,6 +94,7 @@ class _Convolution:
         return bool(self.image.dtype.is_floating)
 
 
+@emits("convolution", "dynamic_conv")
 def _convolution(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     left, right, *padding = operands
     element = operation.results[0].tensor.element
@@ -418,8 +419,3 @@ def _order_axes(
     if reverse:
         moved = reverse_axes(scope, moved, reverse)
     return Array(ELEMENTS[tensor.dtype.name], wanted, scope.set_shape(moved, wanted))
-
-
-EMITTERS: Mapping[str, Emitter] = MappingProxyType(
-    {"convolution": _convolution, "dynamic_conv": _convolution}
-)

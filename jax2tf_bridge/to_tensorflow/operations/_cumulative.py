@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from jax2tf_bridge.bytecode import Operation
-from jax2tf_bridge.to_tensorflow.operations import _converter_forms
 from jax2tf_bridge.to_tensorflow.operations._array import Array
+from jax2tf_bridge.to_tensorflow.operations._emitter import emits
 from jax2tf_bridge.to_tensorflow.operations._reductions import Combine, wrap_sum
 from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
 from jax2tf_bridge.to_tensorflow.operations._shapes import transpose
@@ -108,12 +106,8 @@ def _step_in_loop(
 # Composites of the cumulative functions.
 
 
-def _elementwise(
-    for_tensorflow: Callable[..., tf.Tensor], for_converters: Callable[..., tf.Tensor] | None = None
-) -> Combine:
+def _elementwise(function: Callable[..., tf.Tensor]) -> Combine:
     def combine(scope: Scope, left: Sequence[Array], right: Sequence[Array]) -> list[Array]:
-        own = for_converters if scope.for_converters else None
-        function = own or for_tensorflow
         return [
             scope.new_array(
                 wrap_sum(function(scope.compact(a), scope.compact(b)), a.element),
@@ -126,31 +120,28 @@ def _elementwise(
     return combine
 
 
-def _log_add_exp(
-    left: tf.Tensor,
-    right: tf.Tensor,
-    log1p: Callable[[tf.Tensor], tf.Tensor] = tf.math.log1p,
-) -> tf.Tensor:
+def _log_add_exp(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
     """Computes log(exp(a) + exp(b)) without overflow, with jax.numpy's results for infinities."""
     if left.dtype.is_complex:
         swaps = tf.math.real(left) < tf.math.real(right)
         greater, less = tf.where(swaps, right, left), tf.where(swaps, left, right)
-        return greater + log1p(tf.exp(less - greater))
+        return greater + tf.math.log1p(tf.exp(less - greater))
     difference = left - right
-    result = tf.maximum(left, right) + log1p(tf.exp(-tf.abs(difference)))
+    result = tf.maximum(left, right) + tf.math.log1p(tf.exp(-tf.abs(difference)))
     return tf.where(tf.math.is_nan(difference), left + right, result)
 
 
+@emits("jax2tf.cumsum")
 def _sum(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     (array,) = operands
     axis, backwards = _direction(scope, operation, array.rank)
     return running_sum(scope, array, axis, backwards)
 
 
-def _stepwise(*functions: Callable[..., tf.Tensor]) -> Emitter:
+def _stepwise(function: Callable[..., tf.Tensor]) -> Emitter:
     def emit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
         axis, backwards = _direction(scope, operation, operands[0].rank)
-        return run_along(scope, _elementwise(*functions), operands, axis, backwards)
+        return run_along(scope, _elementwise(function), operands, axis, backwards)
 
     return emit
 
@@ -163,15 +154,7 @@ def _direction(scope: Scope, operation: Operation, rank: int) -> tuple[int, bool
     scope.fail(operation, f"its axis and direction are {attributes!r:.100}")
 
 
-COMPOSITES: Mapping[str, Emitter] = MappingProxyType(
-    {
-        "jax2tf.cumsum": _sum,
-        "jax2tf.cumprod": _stepwise(tf.multiply),
-        "jax2tf.cummax": _stepwise(tf.maximum),
-        "jax2tf.cummin": _stepwise(tf.minimum),
-        "jax2tf.cumlogsumexp": _stepwise(
-            _log_add_exp, functools.partial(_log_add_exp, log1p=_converter_forms.log1p)
-        ),
-    }
-)
-"""Emitters of the composites that the export keeps, with the attributes axis and reverse."""
+_cumprod = emits("jax2tf.cumprod")(_stepwise(tf.multiply))
+_cummax = emits("jax2tf.cummax")(_stepwise(tf.maximum))
+_cummin = emits("jax2tf.cummin")(_stepwise(tf.minimum))
+_cumlogsumexp = emits("jax2tf.cumlogsumexp")(_stepwise(_log_add_exp))

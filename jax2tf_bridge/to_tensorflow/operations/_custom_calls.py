@@ -1,31 +1,25 @@
-"""Custom calls by target, and composites that TensorFlow has an operation for."""
+"""Custom calls about shapes and devices, and choice of an emitter by target or composite."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 
 import tensorflow as tf
 
+from jax2tf_bridge._operations import COMPOSITES, CUSTOM_CALLS
 from jax2tf_bridge.bytecode import STOP_GRADIENT, Operation
 from jax2tf_bridge.portable import CALLS_OF_PARTS, CUSTOM_CALL
-from jax2tf_bridge.to_tensorflow.operations import (
-    _cumulative,
-    _linalg,
-    _random,
-    _sorting,
-    _special_functions,
-    _windows,
-)
 from jax2tf_bridge.to_tensorflow.operations._array import Array
+from jax2tf_bridge.to_tensorflow.operations._emitter import emits
 from jax2tf_bridge.to_tensorflow.operations._functions import TOKEN, decompose, is_token
-from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
+from jax2tf_bridge.to_tensorflow.operations._scope import Scope
 
 _PLACE = re.compile(r"\{(\d{1,3})\}")
 """Placeholder of a size in the message of an assertion."""
 
 
+@emits("shape_assertion")
 def _shape_assertion(
     scope: Scope, operation: Operation, operands: Sequence[Array]
 ) -> Sequence[Array]:
@@ -42,6 +36,7 @@ def _shape_assertion(
     return ()
 
 
+@emits(*CALLS_OF_PARTS)
 def _on_one_device(
     scope: Scope, operation: Operation, operands: Sequence[Array]
 ) -> Sequence[Array]:
@@ -55,6 +50,7 @@ def _on_one_device(
     return operands
 
 
+@emits(CUSTOM_CALL)
 def _graph_function(
     scope: Scope, operation: Operation, operands: Sequence[Array]
 ) -> Sequence[Array]:
@@ -84,27 +80,12 @@ def _graph_function(
     return [arrays.get(value, TOKEN) for value in operation.results]
 
 
+@emits("Sharding", "annotate_device_placement", "xla.sdy.FuncResultSharding")
 def _same(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
     return operands
 
 
-TARGETS: Mapping[str, Emitter] = MappingProxyType(
-    {
-        "shape_assertion": _shape_assertion,
-        "Sharding": _same,
-        "annotate_device_placement": _same,
-        "xla.sdy.FuncResultSharding": _same,
-        **dict.fromkeys(CALLS_OF_PARTS, _on_one_device),
-        CUSTOM_CALL: _graph_function,
-        **_linalg.TARGETS,
-        **_random.TARGETS,
-        **_sorting.TARGETS,
-        **_special_functions.TARGETS,
-        **_windows.TARGETS,
-    }
-)
-
-
+@emits(STOP_GRADIENT)
 def _stop_gradient(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     (array,) = operands
     if array.computed is None:
@@ -112,39 +93,26 @@ def _stop_gradient(scope: Scope, operation: Operation, operands: Sequence[Array]
     return Array(array.element, array.sizes, tf.stop_gradient(array.computed))
 
 
-COMPOSITES: Mapping[str, Emitter] = MappingProxyType(
-    {
-        STOP_GRADIENT: _stop_gradient,
-        **_cumulative.COMPOSITES,
-        **_linalg.COMPOSITES,
-        **_sorting.COMPOSITES,
-        **_special_functions.COMPOSITES,
-    }
-)
-
-
+@emits("custom_call")
 def _custom_call(
     scope: Scope, operation: Operation, operands: Sequence[Array]
 ) -> Sequence[Array] | Array:
     target = operation.text("call_target_name")
-    emitter = TARGETS.get(target)
+    emitter = scope.emitters.get(target) if target in CUSTOM_CALLS else None
     if emitter is None:
         scope.fail(operation, f"the custom call {target!r} has no form in TensorFlow's operations")
     return emitter(scope, operation, operands)
 
 
+@emits("composite")
 def _composite(
     scope: Scope, operation: Operation, operands: Sequence[Array]
 ) -> Sequence[Array] | Array:
-    emitter = COMPOSITES.get(operation.text("name"))
-    if emitter is not None:
-        attributes = operation.attributes.get("composite_attributes")
-        n_sizes = attributes.get("sizes", 0) if isinstance(attributes, Mapping) else 0
-        # The sizes before the operands are only for the decomposition.
-        return emitter(scope, operation, operands[n_sizes if isinstance(n_sizes, int) else 0 :])
-    return decompose(scope, operation)
-
-
-EMITTERS: Mapping[str, Emitter] = MappingProxyType(
-    {"custom_call": _custom_call, "composite": _composite}
-)
+    row = COMPOSITES.get(operation.text("name"))
+    if row is None or (scope.for_converters and not row.for_converters):
+        return decompose(scope, operation)
+    attributes = operation.attributes.get("composite_attributes")
+    n_sizes = attributes.get("sizes", 0) if isinstance(attributes, Mapping) else 0
+    # The sizes before the operands are only for the decomposition.
+    operands = operands[n_sizes if isinstance(n_sizes, int) else 0 :]
+    return scope.emitters[row.name](scope, operation, operands)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 import tensorflow as tf
 
@@ -17,7 +16,8 @@ from jax2tf_bridge.to_tensorflow.operations._conversions import (
     from_accumulation,
     to_accumulation,
 )
-from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
+from jax2tf_bridge.to_tensorflow.operations._emitter import emits
+from jax2tf_bridge.to_tensorflow.operations._scope import Scope
 from jax2tf_bridge.to_tensorflow.operations._shapes import with_ones
 from shape_poly import Dim
 
@@ -54,6 +54,7 @@ class _Labelled:
         return tuple(label for label in labels if self.size(label) != 1)
 
 
+@emits("dot_general")
 def _dot_general(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     return contract(
         scope,
@@ -71,6 +72,7 @@ def _dot_general(scope: Scope, operation: Operation, operands: Sequence[Array]) 
     )
 
 
+@emits("dot")
 def _dot(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     left, right = operands
     element = operation.results[0].tensor.element
@@ -309,6 +311,7 @@ def _reshape(
     return scope.set_shape(tf.reshape(tensor, scope.sizes.reshape_shape(wanted)), wanted)
 
 
+@emits("einsum", "unary_einsum")
 def _einsum(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     element = operation.results[0].tensor.element
     dtype = exact_dtype(accumulation_dtype(operands[0].element, operands[-1].element, element))
@@ -331,8 +334,3 @@ def _sizes_of_equation(
         for letter, size in zip(term, array.sizes, strict=True):
             sizes[letter] = _known(sizes.get(letter, size), size)
     return tuple(sizes[letter] for letter in output)
-
-
-EMITTERS: Mapping[str, Emitter] = MappingProxyType(
-    {"dot_general": _dot_general, "dot": _dot, "einsum": _einsum, "unary_einsum": _einsum}
-)

@@ -5,19 +5,19 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 from jax2tf_bridge.bytecode import Operation
 from jax2tf_bridge.to_tensorflow.operations._array import Array
+from jax2tf_bridge.to_tensorflow.operations._emitter import emits
 from jax2tf_bridge.to_tensorflow.operations._indices import (
     clamp,
     scalar_index,
     slice_axis,
 )
-from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
+from jax2tf_bridge.to_tensorflow.operations._scope import Scope
 from jax2tf_bridge.to_tensorflow.operations._shapes import (
     compact_sizes,
     concatenate,
@@ -37,6 +37,7 @@ in place if nothing else reads the array, as in loops, but some consumers of gra
 small arrays a copy is as fast as another operation."""
 
 
+@emits("dynamic_slice")
 def _dynamic_slice(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     array, *starts = operands
     sizes = operation.ints("slice_sizes")
@@ -132,6 +133,7 @@ def _slice_tensor(
     return tf.slice(tensor, begin, [lengths.get(axis, -1) for axis in axes])
 
 
+@emits("dynamic_update_slice")
 def _dynamic_update_slice(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     array, update, *starts = operands
     return update_at(scope, array, update, clamp_starts(scope, array, starts, update.sizes))
@@ -237,8 +239,3 @@ def _part(scope: Scope, array: Array, axis: int, start: _Start, size: Dim) -> Ar
     if tf.is_tensor(start):
         return reshape(scope, _slice_computed(scope, array, {axis: start}, sizes), sizes)
     return slice_axis(scope, array, axis, start, size)
-
-
-EMITTERS: Mapping[str, Emitter] = MappingProxyType(
-    {"dynamic_slice": _dynamic_slice, "dynamic_update_slice": _dynamic_update_slice}
-)

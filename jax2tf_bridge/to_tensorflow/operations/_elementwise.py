@@ -25,6 +25,7 @@ from jax2tf_bridge.to_tensorflow.operations import (
 )
 from jax2tf_bridge.to_tensorflow.operations._array import Array, has_dtype, tf_dtype
 from jax2tf_bridge.to_tensorflow.operations._conversions import bitcast, convert
+from jax2tf_bridge.to_tensorflow.operations._emitter import OperationEmitter, emits
 from jax2tf_bridge.to_tensorflow.operations._folding import convert_known, fold
 from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
 from jax2tf_bridge.to_tensorflow.operations._sizes import broadcast_sizes
@@ -63,27 +64,33 @@ def _is_tiny(tensor: tf.Tensor) -> bool:
 
 
 def _by_kind(
+    name: str,
     *,
     flags: TensorFunction | None = None,
     integers: Kernel | None = None,
     floats: TensorFunction | None = None,
     complexes: TensorFunction | None = None,
-) -> Emitter:
-    """Makes a kernel that chooses a function by the kind of the operands' dtype.
+    integers_for_converters: Kernel | None = None,
+    floats_for_converters: TensorFunction | None = None,
+) -> OperationEmitter:
+    """Makes an emitter that chooses a function by the kind of the operands' dtype.
 
     Complex numbers use the function for floats if they have none of their own.
     """
 
+    @emits(name)
     def emit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
         element = operands[-1].element
         kind = dtype_of_element(element).kind
         result: TensorFunction | None
         if kind in ("int", "uint"):
-            result = None if integers is None else functools.partial(integers, element)
+            kernel = (scope.for_converters and integers_for_converters) or integers
+            result = None if kernel is None else functools.partial(kernel, element)
         elif kind == "bool":
             result = flags
         else:
-            result = (complexes or floats) if kind == "complex" else floats
+            result = (scope.for_converters and floats_for_converters) or floats
+            result = (complexes or result) if kind == "complex" else result
         if result is None:
             scope.fail(operation, f"TensorFlow has none for elements of type {element}")
         return emit_elementwise(scope, operation, operands, result)
@@ -91,9 +98,23 @@ def _by_kind(
     return emit
 
 
+def _for_any_element(function: TensorFunction) -> Kernel:
+    return lambda element, *tensors: function(*tensors)
+
+
 def _wrap_result(function: TensorFunction) -> Kernel:
     """Makes a kernel for integers, which wrap around."""
     return lambda element, *tensors: _integers.wrap(element, function(*tensors))
+
+
+def _extremum_for_converters(kernel: Kernel, function: TensorFunction) -> Kernel:
+    """Makes a kernel that compares large integers exactly."""
+
+    def call(element: str, *tensors: tf.Tensor) -> tf.Tensor:
+        is_wide = _converter_integers.is_wide(element)
+        return kernel(element, *tensors) if is_wide else function(*tensors)
+
+    return call
 
 
 def _for_any(function: TensorFunction) -> Emitter:
@@ -101,18 +122,6 @@ def _for_any(function: TensorFunction) -> Emitter:
         return emit_elementwise(scope, operation, operands, function)
 
     return emit
-
-
-def _for_floats(function: TensorFunction, complexes: TensorFunction | None = None) -> Emitter:
-    return _by_kind(floats=function, complexes=complexes)
-
-
-def _for_integers(kernel: Kernel) -> Emitter:
-    return _by_kind(integers=kernel)
-
-
-def _bitwise(flags: TensorFunction, function: TensorFunction) -> Emitter:
-    return _by_kind(flags=flags, integers=lambda element, *tensors: function(*tensors))
 
 
 _COMPARISONS: Mapping[str, Callable[..., tf.Tensor]] = MappingProxyType(
@@ -155,6 +164,21 @@ def _is_total_order(operation: Operation) -> bool:
     return operation.attributes.get("compare_type") == "TOTALORDER"
 
 
+def _compare_exactly(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Any:
+    """Compares large integers, and floats in total order, by forms for converters."""
+    element = operands[0].element
+    direction = operation.text("comparison_direction")
+    if dtype_of_element(element).kind == "float" and _is_total_order(operation):
+        compare = _converter_forms.ORDERED_COMPARISONS[direction]
+        return emit_elementwise(scope, operation, operands, compare)
+    is_ordered = _integers.is_unsigned(element) and direction not in ("EQ", "NE")
+    is_small = not is_ordered and any(map(_converter_integers.is_small, operands))
+    if not _converter_integers.is_wide(element) or is_small:
+        return _compare(scope, operation, operands)
+    return emit_elementwise(scope, operation, operands, _converter_integers.COMPARISONS[direction])
+
+
+@emits("compare", for_converters=_compare_exactly)
 def _compare(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     direction = operation.text("comparison_direction")
     total_order = _is_total_order(operation)
@@ -169,6 +193,40 @@ def _clamp(low: tf.Tensor, x: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
     return tf.minimum(tf.maximum(x, low), high)
 
 
+def _clamp_exactly(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    low, x, high = operands
+    is_small = all(map(_converter_integers.is_small, (low, high)))
+    if not _converter_integers.is_wide(x.element):
+        return emit_elementwise(scope, operation, operands, _clamp)
+    if is_small and not _integers.is_unsigned(x.element):
+        return emit_elementwise(scope, operation, operands, _clamp)
+
+    def function(low: tf.Tensor, x: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
+        # OpenVINO would turn maximum and minimum into a clamp of float32.
+        least = _converter_integers.select(_converter_integers.less(x, low), low, x)
+        return _converter_integers.select(_converter_integers.less(high, least), high, least)
+
+    return emit_elementwise(scope, operation, operands, function)
+
+
+_emit_clamp = emits("clamp", for_converters=_clamp_exactly)(_for_any(_clamp))
+_emit_select = emits("select", for_converters=_for_any(_converter_forms.choose))(_for_any(tf.where))
+
+
+def _convert_exactly(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Any:
+    (array,) = operands
+    element = operation.results[0].tensor.element
+    if (
+        array.element != "ui32"
+        or dtype_of_element(element).kind != "float"
+        or array.known is not None
+    ):
+        return _convert(scope, operation, operands)
+    function = functools.partial(_converter_integers.to_float, dtype=tf_dtype(element))
+    return emit_elementwise(scope, operation, operands, function)
+
+
+@emits("convert", for_converters=_convert_exactly)
 def _convert(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     (array,) = operands
     element = operation.results[0].tensor.element
@@ -185,6 +243,7 @@ def _has_bits(element: str) -> bool:
     return row.is_integer or (row.kind == "float" and has_dtype(element))
 
 
+@emits("bitcast_convert")
 def _bitcast_convert(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     (array,) = operands
     kind = operation.results[0].tensor
@@ -205,10 +264,12 @@ def _bitcast_convert(scope: Scope, operation: Operation, operands: Sequence[Arra
     return scope.result(operation, scope.set_shape(tensor, sizes), sizes)
 
 
+@emits(BFLOAT16_BITS)
 def _bits_of_bfloat16(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     scope.fail(operation, "for converters bfloat16 is float32, which has other bits")
 
 
+@emits("reduce_precision")
 def _reduce_precision(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     bits = operation.int("exponent_bits"), operation.int("mantissa_bits")
 
@@ -218,12 +279,14 @@ def _reduce_precision(scope: Scope, operation: Operation, operands: Sequence[Arr
     return emit_elementwise(scope, operation, operands, function)
 
 
+@emits("real")
 def _emit_real(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     if operands[0].row.kind != "complex":
         return operands[0]
     return emit_elementwise(scope, operation, operands, tf.math.real)
 
 
+@emits("map")
 def _map(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
     sizes = broadcast_sizes(operands)
     result = scope.new_region().run(operation.regions[0], operands)
@@ -238,15 +301,7 @@ def _repeat(scope: Scope, array: Array, sizes: tuple[Dim, ...]) -> Array:
     return Array(array.element, sizes, scope.compact(array))
 
 
-def _extremum(flags: TensorFunction, function: TensorFunction, *, greater: bool) -> Emitter:
-    return _by_kind(
-        flags=flags,
-        integers=lambda element, *tensors: function(*tensors),
-        floats=function,
-        complexes=functools.partial(_floats.complex_extremum, greater=greater),
-    )
-
-
+@emits(FLOOR_DIVIDE, FLOOR_MODULO)
 def _round_down(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     """Divides integers, or takes the remainder, rounding down.
 
@@ -278,143 +333,107 @@ def _round_down(scope: Scope, operation: Operation, operands: Sequence[Array]) -
     return emit_elementwise(scope, operation, operands, divide)
 
 
-EMITTERS: Mapping[str, Emitter] = MappingProxyType(
-    {
-        "abs": _by_kind(integers=_integers.absolute, floats=tf.abs),
-        "add": _by_kind(flags=tf.logical_or, integers=_wrap_result(tf.add), floats=tf.add),
-        "and": _bitwise(tf.logical_and, tf.bitwise.bitwise_and),
-        "atan2": _for_floats(_floats.arctan2),
-        "bitcast_convert": _bitcast_convert,
-        "cbrt": _for_floats(_floats.cube_root),
-        "ceil": _for_floats(tf.math.ceil),
-        "clamp": _for_any(_clamp),
-        "compare": _compare,
-        "complex": _for_floats(tf.complex),
-        "convert": _convert,
-        "cosine": _for_floats(tf.cos),
-        "count_leading_zeros": _for_integers(_integers.count_leading_zeros),
-        "divide": _by_kind(
-            integers=_integers.divide, floats=tf.divide, complexes=_floats.complex_divide
-        ),
-        "exponential": _for_floats(tf.exp),
-        "exponential_minus_one": _for_floats(_floats.expm1),
-        "floor": _for_floats(tf.floor),
-        "imag": _for_floats(tf.zeros_like, tf.math.imag),
-        "is_finite": _for_floats(tf.math.is_finite),
-        "log": _for_floats(tf.math.log),
-        "log_plus_one": _for_floats(_floats.log1p),
-        "logistic": _for_floats(tf.sigmoid),
-        "map": _map,
-        "maximum": _extremum(tf.logical_or, tf.maximum, greater=True),
-        "minimum": _extremum(tf.logical_and, tf.minimum, greater=False),
-        "multiply": _by_kind(
-            flags=tf.logical_and, integers=_wrap_result(tf.multiply), floats=tf.multiply
-        ),
-        "negate": _by_kind(integers=_integers.negative, floats=tf.negative),
-        "not": _by_kind(flags=tf.logical_not, integers=_integers.invert),
-        "or": _bitwise(tf.logical_or, tf.bitwise.bitwise_or),
-        "popcnt": _for_integers(_integers.population_count),
-        "power": _by_kind(integers=_integers.power, floats=_floats.power),
-        "real": _emit_real,
-        "reduce_precision": _reduce_precision,
-        "remainder": _by_kind(integers=_integers.remainder, floats=_floats.remainder),
-        "round_nearest_afz": _for_floats(_floats.round_away_from_zero),
-        "round_nearest_even": _for_floats(tf.round),
-        "rsqrt": _for_floats(_floats.inverse_root),
-        "select": _for_any(tf.where),
-        "shift_left": _for_integers(_integers.shift_left),
-        "shift_right_arithmetic": _for_integers(_integers.shift_right_arithmetic),
-        "shift_right_logical": _for_integers(_integers.shift_right_logical),
-        "sign": _by_kind(integers=_integers.sign, floats=_floats.sign),
-        "sine": _for_floats(tf.sin),
-        "sqrt": _for_floats(tf.sqrt),
-        "subtract": _by_kind(integers=_integers.subtract, floats=tf.subtract),
-        "tan": _for_floats(tf.tan),
-        "tanh": _for_floats(tf.tanh),
-        FLOOR_DIVIDE: _round_down,
-        FLOOR_MODULO: _round_down,
-        "xor": _bitwise(tf.not_equal, tf.bitwise.bitwise_xor),
-    }
+_BY_KIND = (
+    _by_kind("abs", integers=_integers.absolute, floats=tf.abs),
+    _by_kind("add", flags=tf.logical_or, integers=_wrap_result(tf.add), floats=tf.add),
+    _by_kind("and", flags=tf.logical_and, integers=_for_any_element(tf.bitwise.bitwise_and)),
+    _by_kind("atan2", floats=_floats.arctan2),
+    _by_kind(
+        "cbrt",
+        floats=_floats.cube_root,
+        floats_for_converters=functools.partial(_floats.cube_root, select=_converter_forms.choose),
+    ),
+    _by_kind("ceil", floats=tf.math.ceil),
+    _by_kind("complex", floats=tf.complex),
+    _by_kind("cosine", floats=tf.cos),
+    _by_kind("count_leading_zeros", integers=_integers.count_leading_zeros),
+    _by_kind(
+        "divide",
+        integers=_integers.divide,
+        floats=tf.divide,
+        complexes=_floats.complex_divide,
+        integers_for_converters=_converter_integers.divide,
+    ),
+    _by_kind("exponential", floats=tf.exp),
+    _by_kind(
+        "exponential_minus_one",
+        floats=_floats.expm1,
+        floats_for_converters=_converter_forms.expm1,
+    ),
+    _by_kind("floor", floats=tf.floor),
+    _by_kind("imag", floats=tf.zeros_like, complexes=tf.math.imag),
+    _by_kind("is_finite", floats=tf.math.is_finite),
+    _by_kind("log", floats=tf.math.log),
+    _by_kind("log_plus_one", floats=_floats.log1p, floats_for_converters=_converter_forms.log1p),
+    _by_kind("logistic", floats=tf.sigmoid),
+    _by_kind(
+        "maximum",
+        flags=tf.logical_or,
+        integers=_for_any_element(tf.maximum),
+        floats=tf.maximum,
+        complexes=functools.partial(_floats.complex_extremum, greater=True),
+        integers_for_converters=_extremum_for_converters(_converter_integers.maximum, tf.maximum),
+    ),
+    _by_kind(
+        "minimum",
+        flags=tf.logical_and,
+        integers=_for_any_element(tf.minimum),
+        floats=tf.minimum,
+        complexes=functools.partial(_floats.complex_extremum, greater=False),
+        integers_for_converters=_extremum_for_converters(_converter_integers.minimum, tf.minimum),
+    ),
+    _by_kind(
+        "multiply", flags=tf.logical_and, integers=_wrap_result(tf.multiply), floats=tf.multiply
+    ),
+    _by_kind("negate", integers=_integers.negative, floats=tf.negative),
+    _by_kind("not", flags=tf.logical_not, integers=_integers.invert),
+    _by_kind("or", flags=tf.logical_or, integers=_for_any_element(tf.bitwise.bitwise_or)),
+    _by_kind("popcnt", integers=_integers.population_count),
+    _by_kind("power", integers=_integers.power, floats=_floats.power),
+    _by_kind(
+        "remainder",
+        integers=_integers.remainder,
+        floats=_floats.remainder,
+        integers_for_converters=_converter_integers.remainder,
+    ),
+    _by_kind(
+        "round_nearest_afz",
+        floats=_floats.round_away_from_zero,
+        floats_for_converters=_converter_forms.round_away_from_zero,
+    ),
+    _by_kind("round_nearest_even", floats=tf.round),
+    _by_kind("rsqrt", floats=_floats.inverse_root),
+    _by_kind(
+        "shift_left",
+        integers=_integers.shift_left,
+        integers_for_converters=_converter_integers.shift_left,
+    ),
+    _by_kind(
+        "shift_right_arithmetic",
+        integers=_integers.shift_right_arithmetic,
+        integers_for_converters=_converter_integers.shift_right_arithmetic,
+    ),
+    _by_kind(
+        "shift_right_logical",
+        integers=_integers.shift_right_logical,
+        integers_for_converters=_converter_integers.shift_right_logical,
+    ),
+    _by_kind(
+        "sign",
+        integers=_integers.sign,
+        floats=_floats.sign,
+        complexes=_floats.sign,
+        floats_for_converters=tf.sign,
+    ),
+    _by_kind("sine", floats=tf.sin),
+    _by_kind("sqrt", floats=tf.sqrt),
+    _by_kind(
+        "subtract",
+        integers=_integers.subtract,
+        floats=tf.subtract,
+        integers_for_converters=_wrap_result(tf.subtract),
+    ),
+    _by_kind("tan", floats=tf.tan),
+    _by_kind("tanh", floats=tf.tanh),
+    _by_kind("xor", flags=tf.not_equal, integers=_for_any_element(tf.bitwise.bitwise_xor)),
 )
-
-
-def _compare_exactly(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
-    """Compares large integers, and floats in total order, by forms for converters."""
-    element = operands[0].element
-    direction = operation.text("comparison_direction")
-    if dtype_of_element(element).kind == "float" and _is_total_order(operation):
-        compare = _converter_forms.ORDERED_COMPARISONS[direction]
-        return emit_elementwise(scope, operation, operands, compare)
-    is_ordered = _integers.is_unsigned(element) and direction not in ("EQ", "NE")
-    is_small = not is_ordered and any(map(_converter_integers.is_small, operands))
-    if not _converter_integers.is_wide(element) or is_small:
-        return _compare(scope, operation, operands)
-    return emit_elementwise(scope, operation, operands, _converter_integers.COMPARISONS[direction])
-
-
-def _clamp_exactly(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
-    low, x, high = operands
-    is_small = all(map(_converter_integers.is_small, (low, high)))
-    if not _converter_integers.is_wide(x.element):
-        return emit_elementwise(scope, operation, operands, _clamp)
-    if is_small and not _integers.is_unsigned(x.element):
-        return emit_elementwise(scope, operation, operands, _clamp)
-
-    def function(low: tf.Tensor, x: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
-        # OpenVINO would turn maximum and minimum into a clamp of float32.
-        least = _converter_integers.select(_converter_integers.less(x, low), low, x)
-        return _converter_integers.select(_converter_integers.less(high, least), high, least)
-
-    return emit_elementwise(scope, operation, operands, function)
-
-
-def _extremum_exactly(function: Kernel, otherwise: Emitter) -> Emitter:
-    def emit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Any:
-        element = operands[0].element
-        if not _converter_integers.is_wide(element):
-            return otherwise(scope, operation, operands)
-        return emit_elementwise(scope, operation, operands, functools.partial(function, element))
-
-    return emit
-
-
-def _convert_exactly(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Any:
-    (array,) = operands
-    element = operation.results[0].tensor.element
-    if (
-        array.element != "ui32"
-        or dtype_of_element(element).kind != "float"
-        or array.known is not None
-    ):
-        return _convert(scope, operation, operands)
-    function = functools.partial(_converter_integers.to_float, dtype=tf_dtype(element))
-    return emit_elementwise(scope, operation, operands, function)
-
-
-FOR_CONVERTERS: Mapping[str, Emitter] = MappingProxyType(
-    {
-        BFLOAT16_BITS: _bits_of_bfloat16,
-        "cbrt": _for_floats(functools.partial(_floats.cube_root, select=_converter_forms.choose)),
-        "clamp": _clamp_exactly,
-        "compare": _compare_exactly,
-        "convert": _convert_exactly,
-        "divide": _by_kind(
-            integers=_converter_integers.divide,
-            floats=tf.divide,
-            complexes=_floats.complex_divide,
-        ),
-        "exponential_minus_one": _for_floats(_converter_forms.expm1),
-        "log_plus_one": _for_floats(_converter_forms.log1p),
-        "maximum": _extremum_exactly(_converter_integers.maximum, EMITTERS["maximum"]),
-        "minimum": _extremum_exactly(_converter_integers.minimum, EMITTERS["minimum"]),
-        "remainder": _by_kind(integers=_converter_integers.remainder, floats=_floats.remainder),
-        "round_nearest_afz": _for_floats(_converter_forms.round_away_from_zero),
-        "select": _for_any(_converter_forms.choose),
-        "shift_left": _for_integers(_converter_integers.shift_left),
-        "shift_right_arithmetic": _for_integers(_converter_integers.shift_right_arithmetic),
-        "shift_right_logical": _for_integers(_converter_integers.shift_right_logical),
-        "sign": _by_kind(integers=_integers.sign, floats=tf.sign, complexes=_floats.sign),
-        "subtract": _by_kind(integers=_wrap_result(tf.subtract), floats=tf.subtract),
-    }
-)
-"""Emitters that differ for tf2onnx and OpenVINO; the other modules check `scope.for_converters`."""

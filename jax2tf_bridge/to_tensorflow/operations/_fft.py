@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from jax2tf_bridge.bytecode import Operation
 from jax2tf_bridge.to_tensorflow.operations._array import Array, tf_dtype
-from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
+from jax2tf_bridge.to_tensorflow.operations._emitter import emits
+from jax2tf_bridge.to_tensorflow.operations._scope import Scope
 
 _COMPLEX: Mapping[str, Sequence[Callable[..., tf.Tensor]]] = MappingProxyType(
     {
@@ -28,6 +29,7 @@ _REAL: Mapping[str, Sequence[Callable[..., Any]]] = MappingProxyType(
 )
 
 
+@emits("fft")
 def _fft(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     (array,) = operands
     kind = operation.text("fft_type")
@@ -46,6 +48,3 @@ def _fft(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array
     dtype = {"Tcomplex" if kind == "RFFT" else "Treal": tf_dtype(element)}
     transformed = _REAL[kind][place](input=tensor, fft_length=lengths, **dtype)
     return scope.result(operation, transformed, sizes)
-
-
-EMITTERS: Mapping[str, Emitter] = MappingProxyType({"fft": _fft})

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from jax2tf_bridge.bytecode import Operation, OtherType, Value
 from jax2tf_bridge.to_tensorflow.operations._array import Array
-from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
+from jax2tf_bridge.to_tensorflow.operations._emitter import emits
+from jax2tf_bridge.to_tensorflow.operations._scope import Scope
 
 TOKEN = Array("token", ())
 """Value of all tokens: TensorFlow orders operations by inputs, and effects are rejected."""
@@ -19,6 +19,7 @@ def is_token(value: Value) -> bool:
     return isinstance(value.type, OtherType) and value.type.text == "!stablehlo.token"
 
 
+@emits("call")
 def _call(scope: Scope, operation: Operation, operands: Sequence[Array]) -> list[Array]:
     return call(scope, operation, operation.text("callee"), operands)
 
@@ -42,10 +43,12 @@ def call(scope: Scope, operation: Operation, name: str, operands: Sequence[Array
     return scope.new_call(name, operation).run(function.body, operands)
 
 
+@emits("optimization_barrier")
 def _same(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
     return operands
 
 
+@emits("create_token", "after_all")
 def _token(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     return TOKEN
 
@@ -57,24 +60,14 @@ class _Tuple(Array):
     items: tuple[Array, ...] = ()
 
 
+@emits("tuple")
 def _tuple(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     return _Tuple("tuple", (), items=tuple(operands))
 
 
+@emits("get_tuple_element")
 def _tuple_element(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     (whole,) = operands
     if not isinstance(whole, _Tuple):
         scope.fail(operation, "its operand was not made by stablehlo.tuple")
     return whole.items[operation.int("index")]
-
-
-EMITTERS: Mapping[str, Emitter] = MappingProxyType(
-    {
-        "call": _call,
-        "optimization_barrier": _same,
-        "create_token": _token,
-        "after_all": _token,
-        "tuple": _tuple,
-        "get_tuple_element": _tuple_element,
-    }
-)

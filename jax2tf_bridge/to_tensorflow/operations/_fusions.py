@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -20,6 +19,7 @@ from jax2tf_bridge.rewriting import (
 )
 from jax2tf_bridge.to_tensorflow.operations._array import Array, tf_dtype
 from jax2tf_bridge.to_tensorflow.operations._converter_forms import is_negative, square
+from jax2tf_bridge.to_tensorflow.operations._emitter import emits
 from jax2tf_bridge.to_tensorflow.operations._integers import constant_like
 from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
 
@@ -32,6 +32,7 @@ def _emit_unary(function: Callable[[tf.Tensor], tf.Tensor]) -> Emitter:
     return emit
 
 
+@emits(*SIGN_BITS)
 def _emit_sign_bit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     (array,) = operands
     element = operation.results[0].tensor.element
@@ -40,25 +41,22 @@ def _emit_sign_bit(scope: Scope, operation: Operation, operands: Sequence[Array]
     return scope.new_array(bit * sign, element, array.sizes)
 
 
-def _emit_elementwise(
-    function: Callable[[tf.Tensor], tf.Tensor],
-    for_converters: Callable[[tf.Tensor], tf.Tensor] | None = None,
-) -> Emitter:
+def _emit_elementwise(function: Callable[[tf.Tensor], tf.Tensor]) -> Emitter:
     def emit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
         (array,) = operands
-        own = for_converters if scope.for_converters else None
-        tensor = (own or function)(scope.compact(array))
-        return scope.new_array(tensor, array.element, array.sizes)
+        return scope.new_array(function(scope.compact(array)), array.element, array.sizes)
 
     return emit
 
 
+@emits(BIAS_ADD)
 def _emit_bias_add(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     array, bias = operands
     tensor = tf.nn.bias_add(scope.tensor(array), scope.tensor(bias))
     return scope.new_array(tensor, array.element, array.sizes)
 
 
+@emits(RANDOM_UNIT)
 def _emit_random_unit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     (fraction,) = operands
     # The conversion through signed integers is exact.
@@ -67,15 +65,8 @@ def _emit_random_unit(scope: Scope, operation: Operation, operands: Sequence[Arr
     return scope.new_array(tensor, "f32", fraction.sizes)
 
 
-EMITTERS: Mapping[str, Emitter] = MappingProxyType(
-    {
-        BIAS_ADD: _emit_bias_add,
-        RANDOM_UNIT: _emit_random_unit,
-        RELU: _emit_elementwise(tf.nn.relu),
-        RELU6: _emit_elementwise(tf.nn.relu6),
-        SQUARE: _emit_elementwise(tf.square, for_converters=square),
-        SOFTMAX: _emit_unary(tf.nn.softmax),
-        LOG_SOFTMAX: _emit_unary(tf.nn.log_softmax),
-        **dict.fromkeys(SIGN_BITS, _emit_sign_bit),
-    }
-)
+_relu = emits(RELU)(_emit_elementwise(tf.nn.relu))
+_relu6 = emits(RELU6)(_emit_elementwise(tf.nn.relu6))
+_square = emits(SQUARE, for_converters=_emit_elementwise(square))(_emit_elementwise(tf.square))
+_softmax = emits(SOFTMAX)(_emit_unary(tf.nn.softmax))
+_log_softmax = emits(LOG_SOFTMAX)(_emit_unary(tf.nn.log_softmax))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
@@ -13,6 +12,7 @@ import tensorflow as tf
 from jax2tf_bridge.bytecode import Operation
 from jax2tf_bridge.to_tensorflow.operations._array import Array
 from jax2tf_bridge.to_tensorflow.operations._dynamic_slices import shrink_repeated, slice_at
+from jax2tf_bridge.to_tensorflow.operations._emitter import emits
 from jax2tf_bridge.to_tensorflow.operations._indices import (
     Slices,
     clamp,
@@ -23,7 +23,7 @@ from jax2tf_bridge.to_tensorflow.operations._indices import (
     slice_axis,
     whole_vectors,
 )
-from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
+from jax2tf_bridge.to_tensorflow.operations._scope import Scope
 from jax2tf_bridge.to_tensorflow.operations._shapes import (
     broadcast,
     product,
@@ -43,6 +43,7 @@ _Taken: TypeAlias = "tuple[Array, list[int | None]]"
 """Array, and the axis of the result for each of its axes; None for axes of size 1 without one."""
 
 
+@emits("gather", "dynamic_gather")
 def _gather(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     array, indices, *lengths = operands
     slices = Slices.read(operation, _NAMES, array.rank, indices)
@@ -183,6 +184,7 @@ def _progression(index: Array) -> tuple[int, int] | None:
     return int(flat[0]), int(steps[0])
 
 
+@emits("torch_index_select")
 def _index_select(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     array, indices = operands
     count, axis = operation.int("batch_dims"), operation.int("dim")
@@ -190,8 +192,3 @@ def _index_select(scope: Scope, operation: Operation, operands: Sequence[Array])
     tensor = tf.gather(scope.tensor(array), scope.tensor(index), axis=axis, batch_dims=count)
     sizes = (*array.sizes[:axis], *index.sizes[count:], *array.sizes[axis + 1 :])
     return scope.result(operation, tensor, sizes)
-
-
-EMITTERS: Mapping[str, Emitter] = MappingProxyType(
-    {"gather": _gather, "dynamic_gather": _gather, "torch_index_select": _index_select}
-)

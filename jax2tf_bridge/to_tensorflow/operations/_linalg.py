@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -12,6 +11,7 @@ import tensorflow as tf
 from jax2tf_bridge.bytecode import Attribute, Operation
 from jax2tf_bridge.to_tensorflow.operations import _factorizations as factorizations
 from jax2tf_bridge.to_tensorflow.operations._array import Array, tf_dtype
+from jax2tf_bridge.to_tensorflow.operations._emitter import emits
 from jax2tf_bridge.to_tensorflow.operations._functions import decompose
 from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
 from shape_poly import Dim
@@ -20,29 +20,24 @@ _DTYPES = frozenset({"f32", "f64", "complex<f32>", "complex<f64>"})
 """Element types of matrices that tf.linalg can factor."""
 
 
+@emits("cholesky")
 def _cholesky(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     (a,) = operands
     _check(scope, operation, operands)
     if 0 in a.sizes:
         return a
-    tensor, lower = scope.tensor(a), operation.flag("lower")
-    if scope.is_for_any_converter:
-        factor = factorizations.cholesky_by_columns(tensor, lower=lower, choose=scope.choose)
-    else:
-        factor = factorizations.cholesky(tensor, lower=lower)
-    return scope.new_array(factor, a.element, a.sizes)
+    lower = operation.flag("lower")
+    return scope.new_array(
+        factorizations.cholesky(scope.tensor(a), lower=lower), a.element, a.sizes
+    )
 
 
+@emits("triangular_solve")
 def _triangular_solve(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     a, b = operands
     _check(scope, operation, operands)
     if 0 in b.sizes:
         return b
-    if scope.is_for_any_converter:
-        solution = factorizations.triangular_solve_by_rows(
-            scope.tensor(a), scope.tensor(b), **_read_triangle(operation)
-        )
-        return scope.new_array(solution, b.element, b.sizes)
     # The kernel broadcasts matrices itself.
     is_whole = a.computed is not None and not any(
         a.repeats(axis) and a.sizes[axis] != 1 for axis in (a.rank - 2, a.rank - 1)
@@ -51,18 +46,12 @@ def _triangular_solve(scope: Scope, operation: Operation, operands: Sequence[Arr
     tensor = factorizations.triangular_solve(
         compact if is_whole and compact.shape.rank >= 2 else scope.tensor(a),
         scope.tensor(b),
-        **_read_triangle(operation),
+        left=operation.flag("left_side"),
+        lower=operation.flag("lower"),
+        unit_diagonal=operation.flag("unit_diagonal"),
+        transpose=operation.text("transpose_a"),
     )
     return scope.new_array(tensor, b.element, b.sizes)
-
-
-def _read_triangle(operation: Operation) -> dict[str, Any]:
-    return {
-        "left": operation.flag("left_side"),
-        "lower": operation.flag("lower"),
-        "unit_diagonal": operation.flag("unit_diagonal"),
-        "transpose": operation.text("transpose_a"),
-    }
 
 
 def _check(scope: Scope, operation: Operation, arrays: Sequence[Array]) -> None:
@@ -101,8 +90,7 @@ def _eigh(scope: Scope, a: Array, *, lower: bool) -> _Results:
 def _lu(scope: Scope, operation: Operation, a: Array) -> _Results:
     *batch, m, _ = a.sizes
     count = _smaller_size(scope, operation, a)
-    lu = factorizations.lu_by_columns if scope.is_for_any_converter else factorizations.lu
-    factors, pivots, permutation = lu(scope.tensor(a))
+    factors, pivots, permutation = factorizations.lu(scope.tensor(a))
     return [(factors, a.sizes), (pivots, (*batch, count)), (permutation, (*batch, m))]
 
 
@@ -127,9 +115,7 @@ def _householder_product(
 ) -> _Results:
     if _is_empty(packed):
         return [(scope.tensor(packed), packed.sizes)]
-    product = factorizations.householder_product(
-        scope.tensor(packed), scope.tensor(taus), by_rows=scope.is_for_any_converter
-    )
+    product = factorizations.householder_product(scope.tensor(packed), scope.tensor(taus))
     return [(product, packed.sizes)]
 
 
@@ -150,7 +136,23 @@ def _attributes(operation: Operation) -> Mapping[str, Attribute]:
     return attributes if isinstance(attributes, Mapping) else {}
 
 
-def _composite_eig(scope: Scope, operation: Operation, a: Array) -> _Results | None:
+def _composite(function: _Function) -> Emitter:
+    """Decomposes a composite of empty matrices, and of those that tf.linalg cannot factor."""
+
+    def emit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
+        results = None
+        if operands[-1].element in _DTYPES and not _is_empty(operands[-1]):
+            results = function(scope, operation, *operands)
+        if results is None:
+            return decompose(scope, operation)
+        return _as_arrays(scope, operation, results)
+
+    return emit
+
+
+@emits("jax2tf.eig")
+@_composite
+def _eig_composite(scope: Scope, operation: Operation, a: Array) -> _Results | None:
     if _attributes(operation).get("compute_left_eigenvectors"):
         return None  # TensorFlow does not compute them
     values, vectors = factorizations.eig(scope.tensor(a))
@@ -158,11 +160,15 @@ def _composite_eig(scope: Scope, operation: Operation, a: Array) -> _Results | N
     return results[: len(operation.results)]
 
 
-def _composite_eigh(scope: Scope, operation: Operation, a: Array) -> _Results:
+@emits("jax2tf.eigh")
+@_composite
+def _eigh_composite(scope: Scope, operation: Operation, a: Array) -> _Results:
     return _eigh(scope, a, lower=bool(_attributes(operation).get("lower", True)))
 
 
-def _composite_qr(scope: Scope, operation: Operation, a: Array) -> _Results:
+@emits("jax2tf.qr")
+@_composite
+def _qr_composite(scope: Scope, operation: Operation, a: Array) -> _Results:
     full = bool(_attributes(operation).get("full_matrices"))
     *batch, m, n = a.sizes
     k = m if full else _smaller_size(scope, operation, a)
@@ -170,7 +176,9 @@ def _composite_qr(scope: Scope, operation: Operation, a: Array) -> _Results:
     return [(q, (*batch, m, k)), (r, (*batch, k, n))]
 
 
-def _composite_svd(scope: Scope, operation: Operation, a: Array) -> _Results:
+@emits("jax2tf.svd")
+@_composite
+def _svd_composite(scope: Scope, operation: Operation, a: Array) -> _Results:
     attributes = _attributes(operation)
     if attributes.get("compute_uv"):
         return _svd(scope, operation, a, full=bool(attributes.get("full_matrices")))
@@ -178,6 +186,8 @@ def _composite_svd(scope: Scope, operation: Operation, a: Array) -> _Results:
     return [(values, (*a.sizes[:-2], _smaller_size(scope, operation, a)))]
 
 
+@emits("jax2tf.tridiagonal_solve")
+@_composite
 def _tridiagonal_solve(
     scope: Scope, operation: Operation, lower: Array, diagonal: Array, upper: Array, b: Array
 ) -> _Results:
@@ -188,49 +198,13 @@ def _tridiagonal_solve(
     return [(solution, b.sizes)]
 
 
-def _composite(function: _Function) -> Emitter:
-    """Makes an emitter of tf.linalg's kernels.
-
-    Composites of empty matrices, of dtypes without a kernel, and for converters, which know none of
-    these kernels, are decomposed.
-    """
-
-    def emit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
-        results = None
-        has_form = operands[-1].element in _DTYPES and (
-            function is _lu or not scope.is_for_any_converter
-        )
-        if has_form and not _is_empty(operands[-1]):
-            results = function(scope, operation, *operands)
-        if results is None:
-            return decompose(scope, operation)
-        return _as_arrays(scope, operation, results)
-
-    return emit
-
-
-COMPOSITES: Mapping[str, Emitter] = MappingProxyType(
-    {
-        "jax2tf.eig": _composite(_composite_eig),
-        "jax2tf.eigh": _composite(_composite_eigh),
-        "jax2tf.lu": _composite(_lu),
-        "jax2tf.qr": _composite(_composite_qr),
-        "jax2tf.svd": _composite(_composite_svd),
-        "jax2tf.tridiagonal_solve": _composite(_tridiagonal_solve),
-    }
-)
+_lu_composite = emits("jax2tf.lu")(_composite(_lu))
 
 
 # Custom calls that XLA expands.
 
 
-def _call_eigh(scope: Scope, operation: Operation, a: Array) -> _Results:
-    config = operation.attributes.get("backend_config")
-    # The configuration has the triangle that is read, and the precision of XLA's iteration.
-    return _eigh(scope, a, lower=not isinstance(config, str) or config.split(",")[0] != "0")
-
-
-def _custom_call(function: Callable[..., _Results], *, n_matrices: int = 1) -> Emitter:
+def _custom_call(function: Callable[..., _Results], n_matrices: int = 1) -> Emitter:
     def emit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
         # With open sizes, the shapes of the results are further operands.
         matrices = operands[:n_matrices]
@@ -240,73 +214,28 @@ def _custom_call(function: Callable[..., _Results], *, n_matrices: int = 1) -> E
     return emit
 
 
+@emits("Eigh")
+@_custom_call
+def _eigh_call(scope: Scope, operation: Operation, a: Array) -> _Results:
+    config = operation.attributes.get("backend_config")
+    # The configuration has the triangle that is read, and the precision of XLA's iteration.
+    return _eigh(scope, a, lower=not isinstance(config, str) or config.split(",")[0] != "0")
+
+
+_lu_call = emits("LuDecomposition")(_custom_call(_lu))
+_qr_call = emits("Qr")(_custom_call(_householder_qr))
+_householder_product_call = emits("ProductOfElementaryHouseholderReflectors")(
+    _custom_call(_householder_product, n_matrices=2)
+)
+
+
 # LAPACK's routines as JAX calls them on CPUs since 2025. JAX only tests whether `info`, their last
 # result, is 0. It always is, because the results of failed factorizations are already NaN.
 
 
-def _flag(scope: Scope, operation: Operation, name: str, default: str) -> str:
-    """Reads a flag, which is stored as the code of a character."""
-    for attribute in ("mhlo.backend_config", "backend_config"):
-        config = operation.attributes.get(attribute)
-        if isinstance(config, Mapping):
-            number = config.get(name)
-            if isinstance(number, int) and 0 <= number < 128:
-                return chr(number)
-            if number is not None:
-                scope.fail(operation, f"its flag {name} is {number!r}, where a letter is expected")
-    return default
-
-
-def _reads_lower(scope: Scope, operation: Operation) -> bool:
-    return _flag(scope, operation, "uplo", "L") == "L"
-
-
-def _getrf(scope: Scope, operation: Operation, a: Array) -> _Results:
-    factors, (pivots, sizes), _ = _lu(scope, operation, a)
-    return [factors, (pivots + 1, sizes)]  # LAPACK numbers rows from 1
-
-
-def _potrf(scope: Scope, operation: Operation, a: Array) -> _Results:
-    factor = factorizations.cholesky(scope.tensor(a), lower=_reads_lower(scope, operation))
-    has_failed = tf.math.is_nan(tf.math.real(tf.linalg.diag_part(factor)))
-    info = tf.cast(tf.reduce_any(has_failed, -1), tf.int32)
-    return [(factor, a.sizes), (info, a.sizes[:-2])]
-
-
-def _syevd(scope: Scope, operation: Operation, a: Array) -> _Results:
-    return _eigh(scope, a, lower=_reads_lower(scope, operation))
-
-
-def _gesdd(scope: Scope, operation: Operation, a: Array) -> _Results:
-    full = _flag(scope, operation, "mode", "S") == "A"
-    return [(scope.tensor(a), a.sizes), *_svd(scope, operation, a, full=full)]
-
-
-def _trsm(scope: Scope, operation: Operation, a: Array, b: Array) -> _Results:
-    transposes = {"N": "NO_TRANSPOSE", "T": "TRANSPOSE", "C": "ADJOINT"}
-    solution = factorizations.triangular_solve(
-        scope.tensor(a),
-        scope.tensor(b),
-        left=_flag(scope, operation, "side", "L") == "L",
-        lower=_reads_lower(scope, operation),
-        unit_diagonal=_flag(scope, operation, "diag", "N") == "U",
-        transpose=transposes[_flag(scope, operation, "trans_x", "N")],
-    )
-    return [(solution, b.sizes)]
-
-
-# The letters of the dtypes are s, d, c and z.
-_ROUTINES: Mapping[str, Callable[..., _Results]] = MappingProxyType(
-    {
-        **dict.fromkeys(("sgeqrf", "dgeqrf", "cgeqrf", "zgeqrf"), _householder_qr),
-        **dict.fromkeys(("sgesdd", "dgesdd", "cgesdd", "zgesdd"), _gesdd),
-        **dict.fromkeys(("sgetrf", "dgetrf", "cgetrf", "zgetrf"), _getrf),
-        **dict.fromkeys(("sorgqr", "dorgqr", "cungqr", "zungqr"), _householder_product),
-        **dict.fromkeys(("spotrf", "dpotrf", "cpotrf", "zpotrf"), _potrf),
-        **dict.fromkeys(("ssyevd", "dsyevd", "cheevd", "zheevd"), _syevd),
-        **dict.fromkeys(("strsm", "dtrsm", "ctrsm", "ztrsm"), _trsm),
-    }
-)
+def _lapack(names: str) -> tuple[str, ...]:
+    """Returns the targets of routines; the first letters of the names are those of the dtypes."""
+    return tuple(f"lapack_{name}_ffi" for name in names.split())
 
 
 def _routine(function: Callable[..., _Results]) -> Emitter:
@@ -326,18 +255,66 @@ def _routine(function: Callable[..., _Results]) -> Emitter:
     return emit
 
 
-TARGETS: Mapping[str, Emitter] = MappingProxyType(
-    {
-        "Eigh": _custom_call(_call_eigh),
-        "LuDecomposition": _custom_call(_lu),
-        "ProductOfElementaryHouseholderReflectors": _custom_call(
-            _householder_product, n_matrices=2
-        ),
-        "Qr": _custom_call(_householder_qr),
-        **{f"lapack_{name}_ffi": _routine(function) for name, function in _ROUTINES.items()},
-    }
-)
+def _flag(scope: Scope, operation: Operation, name: str, default: str) -> str:
+    """Reads a flag, which is stored as the code of a character."""
+    for attribute in ("mhlo.backend_config", "backend_config"):
+        config = operation.attributes.get(attribute)
+        if isinstance(config, Mapping):
+            number = config.get(name)
+            if isinstance(number, int) and 0 <= number < 128:
+                return chr(number)
+            if number is not None:
+                scope.fail(operation, f"its flag {name} is {number!r}, where a letter is expected")
+    return default
 
-EMITTERS: Mapping[str, Emitter] = MappingProxyType(
-    {"cholesky": _cholesky, "triangular_solve": _triangular_solve}
-)
+
+def _reads_lower(scope: Scope, operation: Operation) -> bool:
+    return _flag(scope, operation, "uplo", "L") == "L"
+
+
+@emits(*_lapack("sgetrf dgetrf cgetrf zgetrf"))
+@_routine
+def _getrf(scope: Scope, operation: Operation, a: Array) -> _Results:
+    factors, (pivots, sizes), _ = _lu(scope, operation, a)
+    return [factors, (pivots + 1, sizes)]  # LAPACK numbers rows from 1
+
+
+@emits(*_lapack("spotrf dpotrf cpotrf zpotrf"))
+@_routine
+def _potrf(scope: Scope, operation: Operation, a: Array) -> _Results:
+    factor = factorizations.cholesky(scope.tensor(a), lower=_reads_lower(scope, operation))
+    has_failed = tf.math.is_nan(tf.math.real(tf.linalg.diag_part(factor)))
+    info = tf.cast(tf.reduce_any(has_failed, -1), tf.int32)
+    return [(factor, a.sizes), (info, a.sizes[:-2])]
+
+
+@emits(*_lapack("ssyevd dsyevd cheevd zheevd"))
+@_routine
+def _syevd(scope: Scope, operation: Operation, a: Array) -> _Results:
+    return _eigh(scope, a, lower=_reads_lower(scope, operation))
+
+
+@emits(*_lapack("sgesdd dgesdd cgesdd zgesdd"))
+@_routine
+def _gesdd(scope: Scope, operation: Operation, a: Array) -> _Results:
+    full = _flag(scope, operation, "mode", "S") == "A"
+    return [(scope.tensor(a), a.sizes), *_svd(scope, operation, a, full=full)]
+
+
+@emits(*_lapack("strsm dtrsm ctrsm ztrsm"))
+@_routine
+def _trsm(scope: Scope, operation: Operation, a: Array, b: Array) -> _Results:
+    transposes = {"N": "NO_TRANSPOSE", "T": "TRANSPOSE", "C": "ADJOINT"}
+    solution = factorizations.triangular_solve(
+        scope.tensor(a),
+        scope.tensor(b),
+        left=_flag(scope, operation, "side", "L") == "L",
+        lower=_reads_lower(scope, operation),
+        unit_diagonal=_flag(scope, operation, "diag", "N") == "U",
+        transpose=transposes[_flag(scope, operation, "trans_x", "N")],
+    )
+    return [(solution, b.sizes)]
+
+
+_geqrf = emits(*_lapack("sgeqrf dgeqrf cgeqrf zgeqrf"))(_routine(_householder_qr))
+_orgqr = emits(*_lapack("sorgqr dorgqr cungqr zungqr"))(_routine(_householder_product))

@@ -17,8 +17,9 @@ import tensorflow as tf
 from jax2tf_bridge._dtypes import dtype_of_element
 from jax2tf_bridge.bytecode import Operation
 from jax2tf_bridge.to_tensorflow.operations._array import Array, tf_dtype
+from jax2tf_bridge.to_tensorflow.operations._emitter import emits
 from jax2tf_bridge.to_tensorflow.operations._integers import wrap
-from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
+from jax2tf_bridge.to_tensorflow.operations._scope import Scope
 from jax2tf_bridge.to_tensorflow.operations._sizes import type_sizes
 from shape_poly import Dim
 
@@ -32,6 +33,7 @@ _ELEMENTS = frozenset(
 """Types for which XLA generates bits."""
 
 
+@emits("rng_bit_generator", "stablehlo.dynamic_rng_bit_generator")
 def _rng_bit_generator(
     scope: Scope, operation: Operation, operands: Sequence[Array]
 ) -> list[Array]:
@@ -204,6 +206,7 @@ def _words(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.cast(low, tf.uint32), tf.cast(high, tf.uint32)
 
 
+@emits("rng")
 def _rng(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     """Draws numbers without a key, which differ in each run, as in XLA."""
     low, high, shape = operands
@@ -244,7 +247,3 @@ _DISTRIBUTIONS: Mapping[tuple[str, str], Callable[..., tf.Tensor]] = MappingProx
 
 DYNAMIC = "stablehlo.dynamic_rng_bit_generator"
 """Custom call that generates bits of a shape given by an operand."""
-TARGETS: Mapping[str, Emitter] = MappingProxyType({DYNAMIC: _rng_bit_generator})
-EMITTERS: Mapping[str, Emitter] = MappingProxyType(
-    {"rng_bit_generator": _rng_bit_generator, "rng": _rng}
-)

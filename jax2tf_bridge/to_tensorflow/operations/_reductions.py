@@ -14,7 +14,8 @@ from jax2tf_bridge.bytecode import Block, Operation
 from jax2tf_bridge.rewriting import Reducer, match_extreme_index, match_reducers
 from jax2tf_bridge.to_tensorflow.operations._array import Array, Postponed, Reduced, tf_dtype
 from jax2tf_bridge.to_tensorflow.operations._bodies import are_identities, fit_sizes, is_identity
-from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
+from jax2tf_bridge.to_tensorflow.operations._emitter import emits
+from jax2tf_bridge.to_tensorflow.operations._scope import Scope
 from jax2tf_bridge.to_tensorflow.operations._shapes import (
     broadcast,
     concatenate,
@@ -41,6 +42,7 @@ _OF_NUMBERS: Mapping[str, Callable[..., tf.Tensor]] = MappingProxyType(
 _IDEMPOTENT = frozenset({"and", "or", "maximum", "minimum"})
 
 
+@emits("reduce")
 def _reduce(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
     half = len(operands) // 2
     arrays, inits = operands[:half], operands[half:]
@@ -345,6 +347,3 @@ def _halve_in_loop(scope: Scope, combine: Combine, columns: Sequence[Array]) -> 
         scope.new_array(tensor[0], column.element, rest)
         for tensor, column in zip(results, columns, strict=True)
     ]
-
-
-EMITTERS: Mapping[str, Emitter] = MappingProxyType({"reduce": _reduce})

@@ -16,6 +16,7 @@ from jax2tf_bridge.to_tensorflow.operations import _converter_forms
 from jax2tf_bridge.to_tensorflow.operations._array import Array
 from jax2tf_bridge.to_tensorflow.operations._bodies import fit_sizes
 from jax2tf_bridge.to_tensorflow.operations._dynamic_slices import slice_at, update_at
+from jax2tf_bridge.to_tensorflow.operations._emitter import emits
 from jax2tf_bridge.to_tensorflow.operations._indices import (
     Slices,
     clamp,
@@ -26,7 +27,7 @@ from jax2tf_bridge.to_tensorflow.operations._indices import (
     is_too_deep,
 )
 from jax2tf_bridge.to_tensorflow.operations._reductions import wrap_sum
-from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
+from jax2tf_bridge.to_tensorflow.operations._scope import Scope
 from jax2tf_bridge.to_tensorflow.operations._shapes import (
     broadcast,
     iota,
@@ -45,6 +46,7 @@ _NAMES = (
 )
 
 
+@emits("scatter")
 def _scatter(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
     count = len(operation.results)
     arrays, indices, updates = operands[:count], operands[count], operands[count + 1 :]
@@ -531,6 +533,3 @@ def _update_each(
         scope.new_array(tensor, array.element, array.sizes)
         for tensor, array in zip(results, arrays, strict=True)
     ]
-
-
-EMITTERS: Mapping[str, Emitter] = MappingProxyType({"scatter": _scatter})

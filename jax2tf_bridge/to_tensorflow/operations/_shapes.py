@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,8 @@ from jax2tf_bridge.to_tensorflow.operations._array import (
     plain,
     tf_dtype,
 )
-from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
+from jax2tf_bridge.to_tensorflow.operations._emitter import emits
+from jax2tf_bridge.to_tensorflow.operations._scope import Scope
 from jax2tf_bridge.to_tensorflow.operations._sizes import (
     MIN_COMPUTED_AMOUNT,
     fill_sizes,
@@ -34,6 +34,7 @@ _MAX_MOVED_ELEMENTS = 1 << 10
 """Maximum number of elements of a constant to move at graph time, which makes a copy."""
 
 
+@emits("constant")
 def _constant(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     value = operation.attributes.get("value")
     if not isinstance(value, DenseElements):
@@ -97,6 +98,7 @@ def product(sizes: Iterable[Dim]) -> Dim:
 # Broadcasts and reshapes.
 
 
+@emits("broadcast_in_dim", "dynamic_broadcast_in_dim")
 def _broadcast_in_dim(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     array, *shape = operands
     kind = operation.results[0].tensor
@@ -104,6 +106,7 @@ def _broadcast_in_dim(scope: Scope, operation: Operation, operands: Sequence[Arr
     return broadcast(scope, array, sizes, operation.ints("broadcast_dimensions"))
 
 
+@emits("broadcast")
 def _broadcast_leading(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     (array,) = operands
     sizes = (*operation.ints("broadcast_sizes"), *array.sizes)
@@ -216,6 +219,7 @@ def _other_ones(sizes: Sequence[Dim], wanted: Sequence[Dim]) -> tuple[list[int],
     return drop + list(range(at, len(sizes))), add
 
 
+@emits("reshape", "dynamic_reshape")
 def _reshape(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     array, *shape = operands
     kind = operation.results[0].tensor
@@ -351,6 +355,7 @@ def broadcast_axes(scope: Scope, array: Array, axes: Sequence[int]) -> tf.Tensor
     return scope.set_shape(tf.broadcast_to(compact, scope.sizes.shape(wanted)), wanted)
 
 
+@emits("transpose")
 def _transpose(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     return transpose(scope, operands[0], operation.ints("permutation"))
 
@@ -389,11 +394,13 @@ def transpose(scope: Scope, array: Array, order: Sequence[int]) -> Array:
 # Sizes as values.
 
 
+@emits("get_dimension_size")
 def _dimension_size(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     kind = operation.results[0].tensor
     return Array(kind.element, (), parts=(operands[0].sizes[operation.int("dimension")],))
 
 
+@emits("set_dimension_size")
 def _set_dimension_size(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     axis = operation.int("dimension")
     size = operands[1].integers
@@ -407,6 +414,7 @@ def _set_dimension_size(scope: Scope, operation: Operation, operands: Sequence[A
 # Slices.
 
 
+@emits("slice", "real_dynamic_slice")
 def _slice(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     array, *bounds = operands
     if not bounds:
@@ -509,6 +517,7 @@ def _slice_size(start: Dim, limit: Dim, step: Dim) -> Dim:
 # Several arrays in one.
 
 
+@emits("concatenate")
 def _concatenate(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     axis = operation.int("dimension")
     joined = concatenate(scope, operands, axis)
@@ -581,6 +590,7 @@ def _elements(scope: Scope, array: Array) -> Sequence[Dim] | None:
     return None if constant is None else [int(element) for element in constant.reshape(-1)]
 
 
+@emits("iota", "dynamic_iota")
 def _iota(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     kind = operation.results[0].tensor
     sizes = scope.sizes_of(operands[0], kind.shape) if operands else static_sizes(scope, operation)
@@ -610,6 +620,7 @@ def iota(scope: Scope, element: str, sizes: Sequence[Dim], axis: int) -> Array:
     return Array(element, tuple(sizes), counted)
 
 
+@emits("reverse")
 def _reverse(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     (array,) = operands
     first = array.rank - len(array.compact_shape)
@@ -634,6 +645,7 @@ def reverse_axes(scope: Scope, tensor: tf.Tensor, axes: Sequence[int]) -> tf.Ten
 # Padding.
 
 
+@emits("pad", "dynamic_pad")
 def _pad(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     array, value, *amounts = operands
     if not amounts:
@@ -770,26 +782,3 @@ def _pad_between(scope: Scope, array: Array, value: Array, axis: int, amount: Di
     limits = list(joined)
     limits[axis] = _positive_part(scope, size * (amount + 1) - amount)
     return slice_array(scope, whole, [0] * array.rank, limits, [1] * array.rank)
-
-
-EMITTERS: Mapping[str, Emitter] = MappingProxyType(
-    {
-        "constant": _constant,
-        "broadcast_in_dim": _broadcast_in_dim,
-        "broadcast": _broadcast_leading,
-        "dynamic_broadcast_in_dim": _broadcast_in_dim,
-        "reshape": _reshape,
-        "dynamic_reshape": _reshape,
-        "transpose": _transpose,
-        "get_dimension_size": _dimension_size,
-        "set_dimension_size": _set_dimension_size,
-        "slice": _slice,
-        "real_dynamic_slice": _slice,
-        "concatenate": _concatenate,
-        "iota": _iota,
-        "dynamic_iota": _iota,
-        "reverse": _reverse,
-        "pad": _pad,
-        "dynamic_pad": _pad,
-    }
-)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import tensorflow as tf
@@ -17,12 +16,14 @@ from jax2tf_bridge.bytecode import Block, Operation, Value
 from jax2tf_bridge.rewriting import SortKey, match_sort_keys
 from jax2tf_bridge.to_tensorflow.operations._array import Array, tf_dtype
 from jax2tf_bridge.to_tensorflow.operations._bodies import called_block, fit_sizes
+from jax2tf_bridge.to_tensorflow.operations._emitter import emits
 from jax2tf_bridge.to_tensorflow.operations._reductions import is_iota
-from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
+from jax2tf_bridge.to_tensorflow.operations._scope import Scope
 from jax2tf_bridge.to_tensorflow.operations._shapes import transpose
 from shape_poly import Dim
 
 
+@emits("sort")
 def _sort(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
     axis = operation.int("dimension") % operands[0].rank
     (block,) = operation.regions
@@ -208,6 +209,7 @@ def _merge(scope: Scope, block: Block, operands: Sequence[Array]) -> tf.Tensor:
 # top_k.
 
 
+@emits("chlo.top_k", "mhlo.topk")
 def _top_k(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
     parameters = _parameters(operation)
     count = parameters.get("k")
@@ -225,6 +227,7 @@ def _parameters(operation: Operation) -> Mapping[str, Any]:
     return operation.attributes
 
 
+@emits("stablehlo.dynamic_top_k")
 def _dynamic_top_k(
     scope: Scope, operation: Operation, operands: Sequence[Array]
 ) -> Sequence[Array]:
@@ -255,6 +258,7 @@ def top_k(
     return [result, scope.new_array(tf.cast(index, tf_dtype(element)), element, sizes)]
 
 
+@emits("ApproxTopK", "stablehlo.dynamic_approx_top_k")
 def _approx_top_k(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
     parameters = _parameters(operation)
     axis, count = parameters.get("reduction_dim"), parameters.get("top_k")
@@ -275,15 +279,3 @@ def _approx_top_k(scope: Scope, operation: Operation, operands: Sequence[Array])
         scope.fail(operation, f"its top_k is {count!r:.100}")
     block = called_block(scope, operation)
     return sort(scope, block, arrays, axis % arrays[0].rank, kept)
-
-
-TARGETS: Mapping[str, Emitter] = MappingProxyType(
-    {
-        "mhlo.topk": _top_k,
-        "stablehlo.dynamic_top_k": _dynamic_top_k,
-        "ApproxTopK": _approx_top_k,
-        "stablehlo.dynamic_approx_top_k": _approx_top_k,
-    }
-)
-COMPOSITES: Mapping[str, Emitter] = MappingProxyType({"chlo.top_k": _top_k})
-EMITTERS: Mapping[str, Emitter] = MappingProxyType({"sort": _sort})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
@@ -12,9 +13,10 @@ import tensorflow as tf
 from jax2tf_bridge.bytecode import DenseElements, Operation
 from jax2tf_bridge.to_tensorflow.operations import _converter_forms
 from jax2tf_bridge.to_tensorflow.operations._array import Array, tf_dtype
+from jax2tf_bridge.to_tensorflow.operations._emitter import emits
 from jax2tf_bridge.to_tensorflow.operations._functions import decompose
 from jax2tf_bridge.to_tensorflow.operations._integers import constant_like
-from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
+from jax2tf_bridge.to_tensorflow.operations._scope import Scope
 from jax2tf_bridge.to_tensorflow.operations._sizes import broadcast_sizes
 
 TensorFunction = Callable[..., tf.Tensor]
@@ -74,47 +76,59 @@ def _erf_inv(x: tf.Tensor) -> tf.Tensor:
 
 
 _WIDE, _NARROW = frozenset({"f32", "f64"}), frozenset({"f16", "bf16"})
+
+
+@dataclass(frozen=True)
+class _Function:
+    """A special function of TensorFlow.
+
+    Attributes:
+      call: computes it.
+      elements: the element types with kernels. Other floats are computed in float32.
+      in_float32: whether a result in float32 may be rounded to a narrower type.
+      for_converters: another form for tf2onnx and OpenVINO.
+    """
+
+    call: TensorFunction
+    elements: frozenset[str] = _WIDE
+    in_float32: bool = True
+    for_converters: TensorFunction | None = None
+
+
 _ALL = _WIDE | _NARROW
-# The functions, and the element types with kernels.
-_FUNCTIONS: Mapping[str, tuple[TensorFunction, frozenset[str]]] = MappingProxyType(
+_FUNCTIONS: Mapping[str, _Function] = MappingProxyType(
     {
-        "chlo.acos": (tf.acos, _ALL),
-        "chlo.acosh": (tf.acosh, _ALL),
-        "chlo.asin": (tf.asin, _ALL),
-        "chlo.asinh": (tf.asinh, _ALL),
-        "chlo.atanh": (tf.atanh, _ALL),
-        "chlo.bessel_i1e": (tf.math.bessel_i1e, _WIDE),
-        "chlo.cosh": (tf.cosh, _ALL),
-        "chlo.digamma": (tf.math.digamma, _WIDE),
-        "chlo.erf": (_erf, _ALL),
-        "chlo.erf_inv": (_erf_inv, _WIDE),
-        "chlo.erfc": (tf.math.erfc, _ALL),
-        "chlo.lgamma": (tf.math.lgamma, _WIDE),
-        "chlo.next_after": (tf.math.nextafter, _WIDE),
-        "chlo.polygamma": (tf.math.polygamma, _WIDE),
-        "chlo.sinh": (tf.sinh, _ALL),
-        "chlo.zeta": (tf.math.zeta, _WIDE),
-        "jax2tf.bessel_i0e": (tf.math.bessel_i0e, _WIDE),
-        "jax2tf.betainc": (tf.math.betainc, _WIDE),
-        "jax2tf.igamma": (_igamma, _WIDE),
-        "jax2tf.igammac": (_igammac, _WIDE),
+        "chlo.acos": _Function(tf.acos, _ALL),
+        "chlo.acosh": _Function(tf.acosh, _ALL),
+        "chlo.asin": _Function(tf.asin, _ALL),
+        "chlo.asinh": _Function(tf.asinh, _ALL),
+        "chlo.atanh": _Function(tf.atanh, _ALL),
+        "chlo.bessel_i1e": _Function(tf.math.bessel_i1e),
+        "chlo.cosh": _Function(tf.cosh, _ALL),
+        "chlo.digamma": _Function(tf.math.digamma),
+        "chlo.erf": _Function(_erf, _ALL),
+        "chlo.erf_inv": _Function(_erf_inv),
+        "chlo.erfc": _Function(tf.math.erfc, _ALL),
+        "chlo.lgamma": _Function(tf.math.lgamma, for_converters=_converter_forms.lgamma),
+        "chlo.next_after": _Function(
+            tf.math.nextafter, in_float32=False, for_converters=_converter_forms.next_after
+        ),
+        "chlo.polygamma": _Function(tf.math.polygamma),
+        "chlo.sinh": _Function(tf.sinh, _ALL),
+        "chlo.zeta": _Function(tf.math.zeta),
+        "jax2tf.bessel_i0e": _Function(tf.math.bessel_i0e),
+        "jax2tf.betainc": _Function(tf.math.betainc),
+        "jax2tf.igamma": _Function(_igamma),
+        "jax2tf.igammac": _Function(_igammac),
     }
 )
-_EXACT = frozenset({"chlo.next_after"})
-"""Functions that cannot be computed in float32 and rounded."""
 # JAX up to 0.9 calls these; later releases have composites.
-_CALLED = ("acos", "acosh", "asin", "asinh", "atanh", "cosh", "erf", "sinh")
-_WRITTEN: Mapping[str, TensorFunction] = MappingProxyType(
-    {"chlo.lgamma": _converter_forms.lgamma, "chlo.next_after": _converter_forms.next_after}
+_CALLS: Mapping[str, str] = MappingProxyType(
+    {
+        f"mhlo.{name}": f"chlo.{name}"
+        for name in ("acos", "acosh", "asin", "asinh", "atanh", "cosh", "erf", "sinh")
+    }
 )
-"""Functions with another form for converters."""
-_NOT_CONVERTED = _FUNCTIONS.keys() - {*(f"chlo.{name}" for name in _CALLED), *_WRITTEN}
-"""Functions that tf2onnx and OpenVINO lack, directly and by that form."""
-_NOT_IN_LITERT = frozenset(
-    {"chlo.bessel_i1e", "chlo.digamma", "chlo.polygamma", "chlo.zeta", "jax2tf.bessel_i0e"}
-    | {"jax2tf.betainc", "jax2tf.igamma", "jax2tf.igammac"}
-)
-"""Functions without a kernel in `litert`."""
 
 
 def _is_infinite_at_zero(scope: Scope, operation: Operation) -> bool:
@@ -130,39 +144,27 @@ def _is_infinite_at_zero(scope: Scope, operation: Operation) -> bool:
     )
 
 
-def _emitter(name: str) -> Emitter:
-    of_tensorflow, elements = _FUNCTIONS[name]
-
-    def emit(
-        scope: Scope, operation: Operation, operands: Sequence[Array]
-    ) -> Sequence[Array] | Array:
-        element = operands[0].element
-        function = _WRITTEN.get(name, of_tensorflow) if scope.for_converters else of_tensorflow
-        lacks = _NOT_CONVERTED if scope.for_converters else _NOT_IN_LITERT
-        is_supported = name not in lacks or not scope.is_for_any_converter
-        in_float32 = element not in elements and element in _NARROW and name not in _EXACT
-        has_kernel = element in elements or in_float32
-        if operation.name == "composite" and not (is_supported and has_kernel):
+@emits(*_FUNCTIONS, *_CALLS)
+def _special_function(
+    scope: Scope, operation: Operation, operands: Sequence[Array]
+) -> Sequence[Array] | Array:
+    is_composite = operation.name == "composite"
+    name = operation.text("name") if is_composite else _CALLS[operation.text("call_target_name")]
+    function, element = _FUNCTIONS[name], operands[0].element
+    call = (scope.for_converters and function.for_converters) or function.call
+    in_float32 = element in _NARROW - function.elements and function.in_float32
+    if not (element in function.elements or in_float32):
+        if is_composite:
             return decompose(scope, operation)
-        if not has_kernel:
-            scope.fail(operation, f"TensorFlow has no {name} of {element}")
-        sizes = broadcast_sizes(operands)
-        tensors = [scope.compact(array) for array in operands]
-        if name == "jax2tf.betainc":  # betainc does not broadcast
-            tensors = [scope.tensor(Array(a.element, sizes, scope.compact(a))) for a in operands]
-        if in_float32:
-            tensors = [tf.cast(tensor, tf.float32) for tensor in tensors]
-        result = function(*tensors)
-        if name == "chlo.digamma" and _is_infinite_at_zero(scope, operation):
-            at_zero = tf.equal(tensors[0], constant_like(tensors[0], 0))
-            result = tf.where(at_zero, constant_like(result, -np.inf), result)
-        return scope.new_array(tf.cast(result, tf_dtype(element)), element, sizes)
-
-    return emit
-
-
-COMPOSITES: Mapping[str, Emitter] = MappingProxyType({name: _emitter(name) for name in _FUNCTIONS})
-
-TARGETS: Mapping[str, Emitter] = MappingProxyType(
-    {f"mhlo.{name}": COMPOSITES[f"chlo.{name}"] for name in _CALLED}
-)
+        scope.fail(operation, f"TensorFlow has no {name} of {element}")
+    sizes = broadcast_sizes(operands)
+    tensors = [scope.compact(array) for array in operands]
+    if name == "jax2tf.betainc":  # betainc does not broadcast
+        tensors = [scope.tensor(Array(a.element, sizes, scope.compact(a))) for a in operands]
+    if in_float32:
+        tensors = [tf.cast(tensor, tf.float32) for tensor in tensors]
+    result = call(*tensors)
+    if name == "chlo.digamma" and _is_infinite_at_zero(scope, operation):
+        at_zero = tf.equal(tensors[0], constant_like(tensors[0], 0))
+        result = tf.where(at_zero, constant_like(result, -np.inf), result)
+    return scope.new_array(tf.cast(result, tf_dtype(element)), element, sizes)

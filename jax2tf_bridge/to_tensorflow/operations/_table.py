@@ -1,4 +1,4 @@
-"""Table of the emitters of all StableHLO operations."""
+"""Tables of all emitters, by the names of operations, composites and custom calls."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from jax2tf_bridge.to_tensorflow.operations import (
     _collectives,
     _control_flow,
     _convolution,
+    _cumulative,
     _custom_calls,
     _dot_general,
     _dynamic_slices,
@@ -24,39 +25,50 @@ from jax2tf_bridge.to_tensorflow.operations import (
     _scatter,
     _shapes,
     _sorting,
+    _special_functions,
     _windows,
 )
+from jax2tf_bridge.to_tensorflow.operations._emitter import OperationEmitter
 from jax2tf_bridge.to_tensorflow.operations._scope import Emitter
 
-EMITTERS: Mapping[str, Emitter] = MappingProxyType(
-    {
-        name: emitter
-        for module in (
-            _batch_norm,
-            _collectives,
-            _control_flow,
-            _convolution,
-            _custom_calls,
-            _dot_general,
-            _dynamic_slices,
-            _elementwise,
-            _fft,
-            _functions,
-            _fusions,
-            _gather,
-            _linalg,
-            _random,
-            _reductions,
-            _scatter,
-            _shapes,
-            _sorting,
-            _windows,
-        )
-        for name, emitter in module.EMITTERS.items()
-    }
+_MODULES = (
+    _batch_norm,
+    _collectives,
+    _control_flow,
+    _convolution,
+    _cumulative,
+    _custom_calls,
+    _dot_general,
+    _dynamic_slices,
+    _elementwise,
+    _fft,
+    _functions,
+    _fusions,
+    _gather,
+    _linalg,
+    _random,
+    _reductions,
+    _scatter,
+    _shapes,
+    _sorting,
+    _special_functions,
+    _windows,
 )
+OPERATION_EMITTERS = tuple(
+    each
+    for module in _MODULES
+    for value in vars(module).values()
+    for each in (value if isinstance(value, tuple) else (value,))
+    if isinstance(each, OperationEmitter)
+)
+"""The emitters of all modules, alone or in tuples."""
+
+EMITTERS: Mapping[str, Emitter] = MappingProxyType(
+    {name: each.emit for each in OPERATION_EMITTERS for name in each.names}
+)
+"""Emitters for TensorFlow and LiteRT."""
 
 FOR_CONVERTERS: Mapping[str, Emitter] = MappingProxyType(
-    {**EMITTERS, **_elementwise.FOR_CONVERTERS}
+    {name: each.emit_for_converters for each in OPERATION_EMITTERS for name in each.names}
 )
-"""Emitters for tf2onnx and OpenVINO. LiteRT uses `EMITTERS`."""
+"""Emitters for tf2onnx and OpenVINO."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -21,6 +20,7 @@ from jax2tf_bridge.to_tensorflow.operations._bodies import (
 )
 from jax2tf_bridge.to_tensorflow.operations._cumulative import run_along, running_sum
 from jax2tf_bridge.to_tensorflow.operations._dynamic_slices import shrink_repeated
+from jax2tf_bridge.to_tensorflow.operations._emitter import emits
 from jax2tf_bridge.to_tensorflow.operations._indices import slice_axis
 from jax2tf_bridge.to_tensorflow.operations._pools import (
     Windows,
@@ -40,7 +40,7 @@ from jax2tf_bridge.to_tensorflow.operations._reductions import (
     reduce_axes,
     reduce_by,
 )
-from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
+from jax2tf_bridge.to_tensorflow.operations._scope import Scope
 from jax2tf_bridge.to_tensorflow.operations._shapes import (
     broadcast,
     pad,
@@ -66,6 +66,7 @@ def _read_windows(operation: Operation, rank: int) -> Windows:
     )
 
 
+@emits("reduce_window")
 def _reduce_window(scope: Scope, operation: Operation, operands: Sequence[Array]) -> list[Array]:
     half = len(operands) // 2
     windows = _read_windows(operation, operands[0].rank)
@@ -73,6 +74,7 @@ def _reduce_window(scope: Scope, operation: Operation, operands: Sequence[Array]
     return _reduce(scope, block, operands[:half], operands[half:], windows)
 
 
+@emits("stablehlo.dynamic_reduce_window")
 def _dynamic_reduce_window(
     scope: Scope, operation: Operation, operands: Sequence[Array]
 ) -> list[Array]:
@@ -346,6 +348,7 @@ def _reduce_along(
 # The gradient of pools, and select_and_scatter with other bodies.
 
 
+@emits("select_and_scatter")
 def _select_and_scatter(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     array, source, init = operands
     windows = _read_windows(operation, array.rank)
@@ -499,11 +502,3 @@ def _scatter_to(
         result = combined
     assert result is not None, "a window has an element"
     return result
-
-
-TARGETS: Mapping[str, Emitter] = MappingProxyType(
-    {"stablehlo.dynamic_reduce_window": _dynamic_reduce_window}
-)
-EMITTERS: Mapping[str, Emitter] = MappingProxyType(
-    {"reduce_window": _reduce_window, "select_and_scatter": _select_and_scatter}
-)
