@@ -258,7 +258,10 @@ class Attributes:
     def _accuracy(self, cursor: Cursor) -> Attribute:
         atol, rtol = cursor.float64(), cursor.float64()
         ulps = cursor.signed_varint()
-        mode = self._simple(self._table[cursor.varint()])
+        entry = self._table[cursor.varint()]
+        if entry.kind == _ACCURACY:
+            cursor.fail("the mode of an accuracy is an accuracy")
+        mode = self._simple(entry)
         return MappingProxyType({"atol": atol, "rtol": rtol, "ulps": ulps, "mode": mode})
 
 

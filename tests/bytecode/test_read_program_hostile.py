@@ -115,6 +115,14 @@ def nested(depth: int) -> bytes:
     return body.main(body.op("case_v1", regions=varint(1 << 1) + inner))
 
 
+def test_accuracy_within_itself() -> None:
+    body = Body()
+    accuracy = body.attribute(20, 0, 0, 0, len(body.attributes))
+    data = body.main(body.op("tanh_v2", properties=body.property(accuracy)))
+    with pytest.raises(FileFormatError, match="the mode of an accuracy is an accuracy"):
+        read_program(data)
+
+
 def test_nested_regions() -> None:
     assert read_bounded(read_checked, nested(50), 1) is not None
     for depth in (70, 1000):
