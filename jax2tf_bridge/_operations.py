@@ -64,7 +64,7 @@ class CustomCall:
       in_xla: where every TensorFlow release has a handler for it: on all platforms, on TPUs only,
         or nowhere.
       expanded_since: the TensorFlow release that is the first known to replace it by operations.
-        Archives of JAX up to 0.8 have such calls.
+        Measured in 2.15 and 2.17 to 2.22.
       in_tensorflow: whether TensorFlow's own operations can express it.
     """
 
@@ -309,7 +309,7 @@ _CUSTOM_CALLS = (
         for letter in letters
         for routine in routines
     ),
-    # Releases measured: 2.15 and 2.17 to 2.22. JAX from 0.10 on writes composites instead.
+    # JAX up to 0.9 writes these; later releases write composites.
     CustomCall("mhlo.acos", expanded_since="2.21"),
     CustomCall("mhlo.acosh", expanded_since="2.21"),
     CustomCall("mhlo.asin", expanded_since="2.21"),

@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection
 from typing import Any
 
+from jax2tf_bridge._operations import OPERATIONS
 from jax2tf_bridge.errors import ModuleError
 from jax2tf_bridge.from_jax._jax_compat import ir
 from jax2tf_bridge.from_jax.stablehlo._operations import (
@@ -130,15 +131,11 @@ def _parse_frontend_attribute(call: Any, name: str) -> Any:
     return ir.Attribute.parse(str(ir.StringAttr(texts[name]).value))
 
 
-# On one device, the result of these collectives is the operand.
+# On one device, the result of a collective with groups is the operand.
 _IDENTITIES = frozenset(
-    {
-        "stablehlo.all_reduce",
-        "stablehlo.all_gather",
-        "stablehlo.all_to_all",
-        "stablehlo.collective_broadcast",
-        "stablehlo.reduce_scatter",
-    }
+    f"stablehlo.{name}"
+    for name, row in OPERATIONS.items()
+    if any("replica_groups" in attributes for attributes in row.versions)
 )
 _DEVICE_NUMBERS = frozenset({"stablehlo.partition_id", "stablehlo.replica_id"})
 _PERMUTE = "stablehlo.collective_permute"

@@ -17,7 +17,7 @@ from jax2tf_bridge.to_tensorflow._graph_functions import get_graph_functions
 from jax2tf_bridge.to_tensorflow.operations._array import Array
 from jax2tf_bridge.to_tensorflow.operations._scope import Scope
 from jax2tf_bridge.to_tensorflow.operations._sizes import fill_sizes
-from jax2tf_bridge.to_tensorflow.operations._table import EMITTERS, FOR_CONVERTERS
+from jax2tf_bridge.to_tensorflow.operations._table import EMITTERS
 from shape_poly import Dim, DimExpr, SymbolicScope
 
 
@@ -77,7 +77,7 @@ def make_operations(
     scope = Scope(
         portable.name,
         program,
-        FOR_CONVERTERS if portable.target.for_converters else EMITTERS,
+        EMITTERS,
         # Sizes are computed in 64 bits if the constraints have large numbers.
         {
             name: size if callable(size) else tf.cast(size, tf.int32)

@@ -70,12 +70,13 @@ def _by_kind(
     integers: Kernel | None = None,
     floats: TensorFunction | None = None,
     complexes: TensorFunction | None = None,
-    integers_for_converters: Kernel | None = None,
-    floats_for_converters: TensorFunction | None = None,
+    converter_integers: Kernel | None = None,
+    converter_floats: TensorFunction | None = None,
 ) -> OperationEmitter:
     """Makes an emitter that chooses a function by the kind of the operands' dtype.
 
-    Complex numbers use the function for floats if they have none of their own.
+    Complex numbers use the function for floats if they have none of their own. `converter_integers`
+    and `converter_floats` are for tf2onnx and OpenVINO, if they need another function.
     """
 
     @emits(name)
@@ -84,12 +85,12 @@ def _by_kind(
         kind = dtype_of_element(element).kind
         result: TensorFunction | None
         if kind in ("int", "uint"):
-            kernel = (scope.for_converters and integers_for_converters) or integers
+            kernel = (scope.for_converters and converter_integers) or integers
             result = None if kernel is None else functools.partial(kernel, element)
         elif kind == "bool":
             result = flags
         else:
-            result = (scope.for_converters and floats_for_converters) or floats
+            result = (scope.for_converters and converter_floats) or floats
             result = (complexes or result) if kind == "complex" else result
         if result is None:
             scope.fail(operation, f"TensorFlow has none for elements of type {element}")
@@ -174,7 +175,7 @@ def _compare_exactly(scope: Scope, operation: Operation, operands: Sequence[Arra
     is_ordered = _integers.is_unsigned(element) and direction not in ("EQ", "NE")
     is_small = not is_ordered and any(map(_converter_integers.is_small, operands))
     if not _converter_integers.is_wide(element) or is_small:
-        return _compare(scope, operation, operands)
+        return _compare.emit(scope, operation, operands)
     return emit_elementwise(scope, operation, operands, _converter_integers.COMPARISONS[direction])
 
 
@@ -221,7 +222,7 @@ def _convert_exactly(scope: Scope, operation: Operation, operands: Sequence[Arra
         or dtype_of_element(element).kind != "float"
         or array.known is not None
     ):
-        return _convert(scope, operation, operands)
+        return _convert.emit(scope, operation, operands)
     function = functools.partial(_converter_integers.to_float, dtype=tf_dtype(element))
     return emit_elementwise(scope, operation, operands, function)
 
@@ -341,7 +342,7 @@ _BY_KIND = (
     _by_kind(
         "cbrt",
         floats=_floats.cube_root,
-        floats_for_converters=functools.partial(_floats.cube_root, select=_converter_forms.choose),
+        converter_floats=functools.partial(_floats.cube_root, select=_converter_forms.choose),
     ),
     _by_kind("ceil", floats=tf.math.ceil),
     _by_kind("complex", floats=tf.complex),
@@ -352,19 +353,17 @@ _BY_KIND = (
         integers=_integers.divide,
         floats=tf.divide,
         complexes=_floats.complex_divide,
-        integers_for_converters=_converter_integers.divide,
+        converter_integers=_converter_integers.divide,
     ),
     _by_kind("exponential", floats=tf.exp),
     _by_kind(
-        "exponential_minus_one",
-        floats=_floats.expm1,
-        floats_for_converters=_converter_forms.expm1,
+        "exponential_minus_one", floats=_floats.expm1, converter_floats=_converter_forms.expm1
     ),
     _by_kind("floor", floats=tf.floor),
     _by_kind("imag", floats=tf.zeros_like, complexes=tf.math.imag),
     _by_kind("is_finite", floats=tf.math.is_finite),
     _by_kind("log", floats=tf.math.log),
-    _by_kind("log_plus_one", floats=_floats.log1p, floats_for_converters=_converter_forms.log1p),
+    _by_kind("log_plus_one", floats=_floats.log1p, converter_floats=_converter_forms.log1p),
     _by_kind("logistic", floats=tf.sigmoid),
     _by_kind(
         "maximum",
@@ -372,7 +371,7 @@ _BY_KIND = (
         integers=_for_any_element(tf.maximum),
         floats=tf.maximum,
         complexes=functools.partial(_floats.complex_extremum, greater=True),
-        integers_for_converters=_extremum_for_converters(_converter_integers.maximum, tf.maximum),
+        converter_integers=_extremum_for_converters(_converter_integers.maximum, tf.maximum),
     ),
     _by_kind(
         "minimum",
@@ -380,7 +379,7 @@ _BY_KIND = (
         integers=_for_any_element(tf.minimum),
         floats=tf.minimum,
         complexes=functools.partial(_floats.complex_extremum, greater=False),
-        integers_for_converters=_extremum_for_converters(_converter_integers.minimum, tf.minimum),
+        converter_integers=_extremum_for_converters(_converter_integers.minimum, tf.minimum),
     ),
     _by_kind(
         "multiply", flags=tf.logical_and, integers=_wrap_result(tf.multiply), floats=tf.multiply
@@ -394,36 +393,36 @@ _BY_KIND = (
         "remainder",
         integers=_integers.remainder,
         floats=_floats.remainder,
-        integers_for_converters=_converter_integers.remainder,
+        converter_integers=_converter_integers.remainder,
     ),
     _by_kind(
         "round_nearest_afz",
         floats=_floats.round_away_from_zero,
-        floats_for_converters=_converter_forms.round_away_from_zero,
+        converter_floats=_converter_forms.round_away_from_zero,
     ),
     _by_kind("round_nearest_even", floats=tf.round),
     _by_kind("rsqrt", floats=_floats.inverse_root),
     _by_kind(
         "shift_left",
         integers=_integers.shift_left,
-        integers_for_converters=_converter_integers.shift_left,
+        converter_integers=_converter_integers.shift_left,
     ),
     _by_kind(
         "shift_right_arithmetic",
         integers=_integers.shift_right_arithmetic,
-        integers_for_converters=_converter_integers.shift_right_arithmetic,
+        converter_integers=_converter_integers.shift_right_arithmetic,
     ),
     _by_kind(
         "shift_right_logical",
         integers=_integers.shift_right_logical,
-        integers_for_converters=_converter_integers.shift_right_logical,
+        converter_integers=_converter_integers.shift_right_logical,
     ),
     _by_kind(
         "sign",
         integers=_integers.sign,
         floats=_floats.sign,
         complexes=_floats.sign,
-        floats_for_converters=tf.sign,
+        converter_floats=tf.sign,
     ),
     _by_kind("sine", floats=tf.sin),
     _by_kind("sqrt", floats=tf.sqrt),
@@ -431,7 +430,7 @@ _BY_KIND = (
         "subtract",
         integers=_integers.subtract,
         floats=tf.subtract,
-        integers_for_converters=_wrap_result(tf.subtract),
+        converter_integers=_wrap_result(tf.subtract),
     ),
     _by_kind("tan", floats=tf.tan),
     _by_kind("tanh", floats=tf.tanh),

@@ -16,28 +16,29 @@ class OperationEmitter:
 
     Attributes:
       names: the names of its rows in `jax2tf_bridge._operations`.
-      emit: converts an operation for TensorFlow and LiteRT.
-      emit_for_converters: converts one for tf2onnx and OpenVINO.
+      emit: converts an operation.
+      for_converters: converts one for tf2onnx and OpenVINO, if they need another emitter.
     """
 
     names: tuple[str, ...]
     emit: Emitter
-    emit_for_converters: Emitter
+    for_converters: Emitter | None
 
     def __call__(
         self, scope: Scope, operation: Operation, operands: Sequence[Array]
     ) -> Sequence[Array] | Array:
-        """Converts an operation for TensorFlow and LiteRT."""
-        return self.emit(scope, operation, operands)
+        """Converts an operation for the scope's consumer."""
+        emit = (scope.for_converters and self.for_converters) or self.emit
+        return emit(scope, operation, operands)
 
 
 def emits(
     *names: str, for_converters: Emitter | None = None
 ) -> Callable[[Emitter], OperationEmitter]:
-    """Enters an emitter in the table; use it as a decorator of a function of a module.
+    """Makes a function the emitter of the rows `names` of `jax2tf_bridge._operations`.
 
     Args:
-      names: the names of the emitter's rows in `jax2tf_bridge._operations`.
+      names: the names of operations, composites and custom calls.
       for_converters: another emitter for tf2onnx and OpenVINO.
     """
-    return lambda emit: OperationEmitter(names, emit, for_converters or emit)
+    return lambda emit: OperationEmitter(names, emit, for_converters)

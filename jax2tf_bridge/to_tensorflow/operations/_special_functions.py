@@ -10,6 +10,7 @@ from types import MappingProxyType
 import numpy as np
 import tensorflow as tf
 
+from jax2tf_bridge._operations import CUSTOM_CALLS
 from jax2tf_bridge.bytecode import DenseElements, Operation
 from jax2tf_bridge.to_tensorflow.operations import _converter_forms
 from jax2tf_bridge.to_tensorflow.operations._array import Array, tf_dtype
@@ -122,13 +123,10 @@ _FUNCTIONS: Mapping[str, _Function] = MappingProxyType(
         "jax2tf.igammac": _Function(_igammac),
     }
 )
-# JAX up to 0.9 calls these; later releases have composites.
 _CALLS: Mapping[str, str] = MappingProxyType(
-    {
-        f"mhlo.{name}": f"chlo.{name}"
-        for name in ("acos", "acosh", "asin", "asinh", "atanh", "cosh", "erf", "sinh")
-    }
+    {t: name for t in CUSTOM_CALLS if (name := t.replace("mhlo.", "chlo.")) in _FUNCTIONS}
 )
+"""Maps the custom calls of older JAX to the functions."""
 
 
 def _is_infinite_at_zero(scope: Scope, operation: Operation) -> bool:

@@ -1,4 +1,4 @@
-"""Tables of all emitters, by the names of operations, composites and custom calls."""
+"""Table of all emitters, by the names of operations, composites and custom calls."""
 
 from __future__ import annotations
 
@@ -64,11 +64,5 @@ OPERATION_EMITTERS = tuple(
 """The emitters of all modules, alone or in tuples."""
 
 EMITTERS: Mapping[str, Emitter] = MappingProxyType(
-    {name: each.emit for each in OPERATION_EMITTERS for name in each.names}
+    {name: each for each in OPERATION_EMITTERS for name in each.names}
 )
-"""Emitters for TensorFlow and LiteRT."""
-
-FOR_CONVERTERS: Mapping[str, Emitter] = MappingProxyType(
-    {name: each.emit_for_converters for each in OPERATION_EMITTERS for name in each.names}
-)
-"""Emitters for tf2onnx and OpenVINO."""
