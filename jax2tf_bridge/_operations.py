@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ class Composite:
       parameters: the primitive's parameters that become attributes.
       unless: a parameter with which the primitive is decomposed, because TensorFlow lacks it.
       for_converters: whether tf2onnx and OpenVINO can express it; if not, it is decomposed.
+      for_litert: the same for LiteRT.
       same_gradient: as in OperationKind.
     """
 
@@ -52,6 +53,7 @@ class Composite:
     parameters: tuple[str, ...] = ()
     unless: str = ""
     for_converters: bool = True
+    for_litert: bool = True
     same_gradient: tuple[str, ...] = ()
 
 
@@ -249,40 +251,59 @@ OPERATIONS: Mapping[str, OperationKind] = MappingProxyType({row.name: row for ro
 """The operations of StableHLO that the bridge knows, by name."""
 
 _CUMULATIVE = ("axis", "reverse")
+_IN_TENSORFLOW_ALONE: Mapping[str, Any] = MappingProxyType(
+    {"for_converters": False, "for_litert": False}
+)
 _COMPOSITES = (
     Composite("chlo.acos"),
     Composite("chlo.acosh"),
     Composite("chlo.asin"),
     Composite("chlo.asinh"),
     Composite("chlo.atanh"),
-    Composite("chlo.bessel_i1e", "bessel_i1e", for_converters=False),
+    Composite("chlo.bessel_i1e", "bessel_i1e", **_IN_TENSORFLOW_ALONE),
     Composite("chlo.cosh"),
-    Composite("chlo.digamma", "digamma", for_converters=False),
+    Composite("chlo.digamma", "digamma", **_IN_TENSORFLOW_ALONE),
     Composite("chlo.erf", same_gradient=("erf",)),
     Composite("chlo.erf_inv", "erf_inv", for_converters=False),
     Composite("chlo.erfc", "erfc", for_converters=False),
     Composite("chlo.lgamma", "lgamma"),
     Composite("chlo.next_after", "nextafter"),
-    Composite("chlo.polygamma", "polygamma", for_converters=False),
+    Composite("chlo.polygamma", "polygamma", **_IN_TENSORFLOW_ALONE),
     Composite("chlo.sinh"),
     Composite("chlo.top_k"),
-    Composite("chlo.zeta", "zeta", for_converters=False),
-    Composite("jax2tf.bessel_i0e", "bessel_i0e", for_converters=False),
-    Composite("jax2tf.betainc", "regularized_incomplete_beta", for_converters=False),
+    Composite("chlo.zeta", "zeta", **_IN_TENSORFLOW_ALONE),
+    Composite("jax2tf.bessel_i0e", "bessel_i0e", **_IN_TENSORFLOW_ALONE),
+    Composite("jax2tf.betainc", "regularized_incomplete_beta", **_IN_TENSORFLOW_ALONE),
     Composite("jax2tf.cumlogsumexp", "cumlogsumexp", _CUMULATIVE),
     Composite("jax2tf.cummax", "cummax", _CUMULATIVE),
     Composite("jax2tf.cummin", "cummin", _CUMULATIVE),
     Composite("jax2tf.cumprod", "cumprod", _CUMULATIVE),
     Composite("jax2tf.cumsum", "cumsum", _CUMULATIVE, same_gradient=("cumsum",)),
-    Composite("jax2tf.eig", "eig", ("compute_left_eigenvectors", "compute_right_eigenvectors")),
-    Composite("jax2tf.eigh", "eigh", ("lower",), unless="subset_by_index"),
-    Composite("jax2tf.igamma", "igamma", for_converters=False),
-    Composite("jax2tf.igammac", "igammac", for_converters=False),
+    Composite(
+        "jax2tf.eig",
+        "eig",
+        ("compute_left_eigenvectors", "compute_right_eigenvectors"),
+        **_IN_TENSORFLOW_ALONE,
+    ),
+    Composite("jax2tf.eigh", "eigh", ("lower",), unless="subset_by_index", **_IN_TENSORFLOW_ALONE),
+    Composite("jax2tf.igamma", "igamma", **_IN_TENSORFLOW_ALONE),
+    Composite("jax2tf.igammac", "igammac", **_IN_TENSORFLOW_ALONE),
     Composite("jax2tf.lu", "lu"),
-    Composite("jax2tf.qr", "qr", ("full_matrices",), unless="pivoting"),
+    Composite("jax2tf.qr", "qr", ("full_matrices",), unless="pivoting", **_IN_TENSORFLOW_ALONE),
     Composite("jax2tf.stop_gradient", "stop_gradient", same_gradient=("stop_gradient",)),
-    Composite("jax2tf.svd", "svd", ("full_matrices", "compute_uv"), unless="subset_by_index"),
-    Composite("jax2tf.tridiagonal_solve", "tridiagonal_solve", unless="perturb_singular"),
+    Composite(
+        "jax2tf.svd",
+        "svd",
+        ("full_matrices", "compute_uv"),
+        unless="subset_by_index",
+        **_IN_TENSORFLOW_ALONE,
+    ),
+    Composite(
+        "jax2tf.tridiagonal_solve",
+        "tridiagonal_solve",
+        unless="perturb_singular",
+        **_IN_TENSORFLOW_ALONE,
+    ),
 )
 COMPOSITES: Mapping[str, Composite] = MappingProxyType({row.name: row for row in _COMPOSITES})
 """The composites that become a TensorFlow operation, by name."""

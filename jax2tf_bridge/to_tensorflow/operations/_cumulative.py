@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from jax2tf_bridge.bytecode import Operation
+from jax2tf_bridge.to_tensorflow.operations import _converter_forms
 from jax2tf_bridge.to_tensorflow.operations._array import Array
 from jax2tf_bridge.to_tensorflow.operations._emitter import emits
 from jax2tf_bridge.to_tensorflow.operations._reductions import Combine, wrap_sum
@@ -120,14 +122,18 @@ def _elementwise(function: Callable[..., tf.Tensor]) -> Combine:
     return combine
 
 
-def _log_add_exp(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+def _log_add_exp(
+    left: tf.Tensor,
+    right: tf.Tensor,
+    log1p: Callable[[tf.Tensor], tf.Tensor] = tf.math.log1p,
+) -> tf.Tensor:
     """Computes log(exp(a) + exp(b)) without overflow, with jax.numpy's results for infinities."""
     if left.dtype.is_complex:
         swaps = tf.math.real(left) < tf.math.real(right)
         greater, less = tf.where(swaps, right, left), tf.where(swaps, left, right)
-        return greater + tf.math.log1p(tf.exp(less - greater))
+        return greater + log1p(tf.exp(less - greater))
     difference = left - right
-    result = tf.maximum(left, right) + tf.math.log1p(tf.exp(-tf.abs(difference)))
+    result = tf.maximum(left, right) + log1p(tf.exp(-tf.abs(difference)))
     return tf.where(tf.math.is_nan(difference), left + right, result)
 
 
@@ -157,4 +163,7 @@ def _direction(scope: Scope, operation: Operation, rank: int) -> tuple[int, bool
 _cumprod = emits("jax2tf.cumprod")(_stepwise(tf.multiply))
 _cummax = emits("jax2tf.cummax")(_stepwise(tf.maximum))
 _cummin = emits("jax2tf.cummin")(_stepwise(tf.minimum))
-_cumlogsumexp = emits("jax2tf.cumlogsumexp")(_stepwise(_log_add_exp))
+_cumlogsumexp = emits(
+    "jax2tf.cumlogsumexp",
+    for_converters=_stepwise(functools.partial(_log_add_exp, log1p=_converter_forms.log1p)),
+)(_stepwise(_log_add_exp))

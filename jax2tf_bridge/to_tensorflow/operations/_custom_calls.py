@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from jax2tf_bridge._operations import COMPOSITES, CUSTOM_CALLS
+from jax2tf_bridge._operations import COMPOSITES, CUSTOM_CALLS, Composite
 from jax2tf_bridge.bytecode import STOP_GRADIENT, Operation
 from jax2tf_bridge.portable import CALLS_OF_PARTS, CUSTOM_CALL
 from jax2tf_bridge.to_tensorflow.operations._array import Array
@@ -109,10 +109,16 @@ def _composite(
     scope: Scope, operation: Operation, operands: Sequence[Array]
 ) -> Sequence[Array] | Array:
     row = COMPOSITES.get(operation.text("name"))
-    if row is None or (scope.for_converters and not row.for_converters):
+    if row is None or not _has_form(scope, row):
         return decompose(scope, operation)
     attributes = operation.attributes.get("composite_attributes")
     n_sizes = attributes.get("sizes", 0) if isinstance(attributes, Mapping) else 0
     # The sizes before the operands are only for the decomposition.
     operands = operands[n_sizes if isinstance(n_sizes, int) else 0 :]
     return scope.emitters[row.name](scope, operation, operands)
+
+
+def _has_form(scope: Scope, row: Composite) -> bool:
+    if scope.for_converters:
+        return row.for_converters
+    return row.for_litert or not scope.is_for_any_converter

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -26,10 +26,12 @@ def _cholesky(scope: Scope, operation: Operation, operands: Sequence[Array]) -> 
     _check(scope, operation, operands)
     if 0 in a.sizes:
         return a
-    lower = operation.flag("lower")
-    return scope.new_array(
-        factorizations.cholesky(scope.tensor(a), lower=lower), a.element, a.sizes
-    )
+    tensor, lower = scope.tensor(a), operation.flag("lower")
+    if scope.is_for_any_converter:
+        factor = factorizations.cholesky_by_columns(tensor, lower=lower, choose=scope.choose)
+    else:
+        factor = factorizations.cholesky(tensor, lower=lower)
+    return scope.new_array(factor, a.element, a.sizes)
 
 
 @emits("triangular_solve")
@@ -38,6 +40,11 @@ def _triangular_solve(scope: Scope, operation: Operation, operands: Sequence[Arr
     _check(scope, operation, operands)
     if 0 in b.sizes:
         return b
+    if scope.is_for_any_converter:
+        solution = factorizations.triangular_solve_by_rows(
+            scope.tensor(a), scope.tensor(b), **_read_triangle(operation)
+        )
+        return scope.new_array(solution, b.element, b.sizes)
     # The kernel broadcasts matrices itself.
     is_whole = a.computed is not None and not any(
         a.repeats(axis) and a.sizes[axis] != 1 for axis in (a.rank - 2, a.rank - 1)
@@ -46,12 +53,18 @@ def _triangular_solve(scope: Scope, operation: Operation, operands: Sequence[Arr
     tensor = factorizations.triangular_solve(
         compact if is_whole and compact.shape.rank >= 2 else scope.tensor(a),
         scope.tensor(b),
-        left=operation.flag("left_side"),
-        lower=operation.flag("lower"),
-        unit_diagonal=operation.flag("unit_diagonal"),
-        transpose=operation.text("transpose_a"),
+        **_read_triangle(operation),
     )
     return scope.new_array(tensor, b.element, b.sizes)
+
+
+def _read_triangle(operation: Operation) -> dict[str, Any]:
+    return {
+        "left": operation.flag("left_side"),
+        "lower": operation.flag("lower"),
+        "unit_diagonal": operation.flag("unit_diagonal"),
+        "transpose": operation.text("transpose_a"),
+    }
 
 
 def _check(scope: Scope, operation: Operation, arrays: Sequence[Array]) -> None:
@@ -90,7 +103,8 @@ def _eigh(scope: Scope, a: Array, *, lower: bool) -> _Results:
 def _lu(scope: Scope, operation: Operation, a: Array) -> _Results:
     *batch, m, _ = a.sizes
     count = _smaller_size(scope, operation, a)
-    factors, pivots, permutation = factorizations.lu(scope.tensor(a))
+    lu = factorizations.lu_by_columns if scope.is_for_any_converter else factorizations.lu
+    factors, pivots, permutation = lu(scope.tensor(a))
     return [(factors, a.sizes), (pivots, (*batch, count)), (permutation, (*batch, m))]
 
 
@@ -115,7 +129,9 @@ def _householder_product(
 ) -> _Results:
     if _is_empty(packed):
         return [(scope.tensor(packed), packed.sizes)]
-    product = factorizations.householder_product(scope.tensor(packed), scope.tensor(taus))
+    product = factorizations.householder_product(
+        scope.tensor(packed), scope.tensor(taus), by_rows=scope.is_for_any_converter
+    )
     return [(product, packed.sizes)]
 
 
