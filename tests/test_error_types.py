@@ -20,7 +20,7 @@ import tensorflow as tf
 
 import jax2tf_bridge
 from jax2tf_bridge import BridgeError
-from jax2tf_bridge.from_jax import _jax_compat
+from jax2tf_bridge.from_jax import jax_compat
 
 X = np.ones((4, 3), np.float32)
 SPEC = jax.ShapeDtypeStruct(X.shape, X.dtype)
@@ -48,7 +48,7 @@ class _Pair(tuple):  # type: ignore[type-arg]
 
 
 Named = collections.namedtuple("Named", "a b")
-INCONCLUSIVE = _jax_compat.InconclusiveDimensionOperation
+INCONCLUSIVE = jax_compat.InconclusiveDimensionOperation
 
 
 def converted(f: Any = jnp.sin, *args: Any, **options: Any) -> Callable[[Any], Any]:

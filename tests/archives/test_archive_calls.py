@@ -15,7 +15,7 @@ from jax import export as jax_export
 
 from jax2tf_bridge import from_exported, to_exported
 from jax2tf_bridge.errors import ModuleError
-from jax2tf_bridge.from_jax import _jax_compat, ir
+from jax2tf_bridge.from_jax import ir, jax_compat
 from jax2tf_bridge.from_jax.stablehlo import StableHloModule
 from tests.program_cases.record import Array, normal
 from tests.sampling import sampled
@@ -186,8 +186,8 @@ def _older(call: str, arrays: Sequence[Array], outs: Sequence[Any]) -> list[Arra
           {call}
           return {values} : {results}
         }}"""
-    with _jax_compat.make_ir_context():
-        artifact = _jax_compat.serialize_module(ir.Module.parse(text), "1.0.0")
+    with jax_compat.make_ir_context():
+        artifact = jax_compat.serialize_module(ir.Module.parse(text), "1.0.0")
     jitted = jax.jit(lambda *_: [jnp.zeros(o.shape, o.dtype) for o in outs], keep_unused=True)
     exported = replace(
         jax_export.export(jitted, platforms=["cpu"])(*arrays), mlir_module_serialized=artifact

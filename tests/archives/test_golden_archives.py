@@ -16,7 +16,7 @@ import pytest
 from jax2tf_bridge import PortableFunction, Target, retarget, to_exported, to_tf
 from jax2tf_bridge.bytecode import read_summary
 from jax2tf_bridge.errors import ModuleError
-from jax2tf_bridge.from_jax import _jax_compat
+from jax2tf_bridge.from_jax import jax_compat
 from jax2tf_bridge.serialization import read_function
 from saved_models.sidecar import array_of
 from tests.archives.check_in_jax import compared
@@ -96,7 +96,7 @@ FUNCTIONS = {member.stem.rpartition("-")[2]: member for member in reversed(MEMBE
 )
 def test_member_runs_under_jax(sidecar: Path) -> None:
     facts, portable = _read(sidecar)
-    if portable.module.stablehlo_version > _jax_compat.current_stablehlo_version():
+    if portable.module.stablehlo_version > jax_compat.current_stablehlo_version():
         with pytest.raises(ModuleError, match="upgrade JAX"):
             to_exported(portable)
         return
@@ -113,7 +113,7 @@ def test_member_runs_under_jax(sidecar: Path) -> None:
 )
 def test_member_runs_in_tensorflow(sidecar: Path) -> None:
     facts, portable = _read(sidecar)
-    if portable.module.stablehlo_version > _jax_compat.current_stablehlo_version():
+    if portable.module.stablehlo_version > jax_compat.current_stablehlo_version():
         with pytest.raises(ModuleError, match="upgrade JAX"):
             retarget(portable)
         return

@@ -29,15 +29,15 @@ from jax2tf_bridge.bytecode import (
     read_summary,
 )
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.from_jax import _jax_compat
+from jax2tf_bridge.from_jax import jax_compat
 
 T = TypeVar("T")
 
 
 def at_version(artifact: bytes, version: str) -> bytes:
     """Rewrites a module for a StableHLO version."""
-    with _jax_compat.make_ir_context():
-        return _jax_compat.serialize_module(_jax_compat.deserialize_module(artifact), version)
+    with jax_compat.make_ir_context():
+        return jax_compat.serialize_module(jax_compat.deserialize_module(artifact), version)
 
 
 @functools.cache

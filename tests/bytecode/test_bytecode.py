@@ -20,7 +20,7 @@ from jax.extend.mlir.dialects import stablehlo
 
 import jax2tf_bridge as bridge
 from jax2tf_bridge.bytecode import ModuleSummary, read_main_types, read_summary, version_text
-from jax2tf_bridge.from_jax import _jax_compat
+from jax2tf_bridge.from_jax import jax_compat
 from tests.bytecode.checked_readers import at_version
 from tests.fresh_process import run_python
 from tests.portable.exported_programs import portable_of
@@ -107,8 +107,8 @@ def _constant(operation: Any) -> tuple[str, str, int]:
 def _check(artifact: bytes) -> ModuleSummary:
     """Compares all that a summary says with what MLIR says."""
     summary = read_summary(artifact)
-    with _jax_compat.make_ir_context():
-        module = _jax_compat.deserialize_module(artifact)
+    with jax_compat.make_ir_context():
+        module = jax_compat.deserialize_module(artifact)
         operations = list(_walk(module.operation))[1:]
         assert Counter(summary.operations) == Counter(op.name for op in operations)
         functions = [op for op in operations if op.name == "func.func"]
@@ -148,7 +148,7 @@ def _artifacts(program: Program) -> list[tuple[str, bytes]]:
     with program.precision():
         portables = [portable, portable.vjp()] if program.differentiable else [portable]
     written = [(version_text(r.module.stablehlo_version), r.module.data) for r in portables]
-    newest = version_text(_jax_compat.current_stablehlo_version())
+    newest = version_text(jax_compat.current_stablehlo_version())
     return written + [(newest, at_version(artifact, newest)) for _, artifact in written]
 
 
@@ -226,7 +226,7 @@ def _check_bytecode_versions(artifact: bytes) -> set[int]:
     """Writes VHLO as it stands at every version of MLIR's bytecode."""
     expected = read_summary(artifact)
     found = set()
-    with _jax_compat.make_ir_context():
+    with jax_compat.make_ir_context():
         module = ir.Module.parse(artifact)
         for version in BYTECODE_VERSIONS:
             buffer = io.BytesIO()

@@ -35,7 +35,7 @@ from jax2tf_bridge.bytecode import (
     version_text,
 )
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.from_jax import _jax_compat
+from jax2tf_bridge.from_jax import jax_compat
 from tests.bytecode.checked_readers import at_version, operations_of
 from tests.fresh_process import run_python
 from tests.portable.exported_programs import portable_of
@@ -203,7 +203,7 @@ def check(artifact: bytes) -> tuple[Program, Comparison]:
     program = read_program(artifact)
     assert count(program) == Counter(read_summary(artifact).operations)
     comparison = Comparison()
-    with _jax_compat.make_ir_context(), ir.Location.unknown():
+    with jax_compat.make_ir_context(), ir.Location.unknown():
         comparison.program(program, ir.Module.parse(artifact))
     return program, comparison
 
@@ -272,7 +272,7 @@ def test_every_version_of_bytecode(artifact: bytes) -> None:
     found = set()
     for version in BYTECODE_VERSIONS:
         buffer = io.BytesIO()
-        with _jax_compat.make_ir_context():
+        with jax_compat.make_ir_context():
             module = ir.Module.parse(artifact)
             module.operation.write_bytecode(buffer, desired_version=version)
         check(buffer.getvalue())

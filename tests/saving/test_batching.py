@@ -35,7 +35,7 @@ from jax2tf_bridge.serve_checking._calls import list_calls
 
 W = np.random.default_rng(0).normal(size=(3, 2)).astype(np.float32)
 X = np.ones((2, 3), np.float32)
-CALLERS = 16
+CALLERS = 8
 LONG = 60_000_000
 """Microseconds that a request waits for others; no test takes as long."""
 
@@ -144,6 +144,7 @@ def test_an_error_of_one_caller_is_not_an_error_of_others(tmp_path: Path) -> Non
     )
     signature = tf.saved_model.load(str(tmp_path / "m")).signatures["serving_default"]
     x = tf.ones((2, 3))
+    signature(x=x, scale=tf.ones(2))
     wrong = [
         (
             {"x": tf.ones((2, 4)), "scale": tf.ones(2)},
@@ -179,6 +180,9 @@ def test_two_versions_in_one_process_keep_apart(tmp_path: Path) -> None:
     models = [tf.saved_model.load(str(tmp_path / version)) for version in ("1", "2", "1")]
     models[2].params["params"].assign(2 * W)
     weights = (W, other, 2 * W)
+    # Callers that come first at once would instantiate each signature once a caller.
+    for each, w in zip(models, weights, strict=True):
+        check_answer(each.signatures["serving_default"], X, w)
 
     def call(caller: int) -> None:
         for turn in range(3):
@@ -209,6 +213,7 @@ def test_strings_go_in_and_labels_come_out(tmp_path: Path) -> None:
         batching=Batching(batch_timeout_micros=LONG),
     )
     loaded = tf.saved_model.load(str(tmp_path / "m"))
+    loaded.signatures["serving_default"](text=tf.constant(["1,2,3"] * CALLERS))
 
     def call(caller: int) -> None:
         sign = "-" if caller % 2 else ""
@@ -235,7 +240,7 @@ def test_dtypes_that_batch_function_lacks(tmp_path: Path) -> None:
 
 def test_other_tools_ask_for_no_gradient(folder: Path) -> None:
     described = str(inspect(folder))
-    assert "no gradient; buckets b 16; joins concurrent requests\n" in described
+    assert "no gradient; buckets b 8; joins concurrent requests\n" in described
     assert "note: " not in described
     calls = list_calls(read_saved_model(folder))
     assert calls
@@ -380,6 +385,7 @@ def test_a_full_queue_refuses(tmp_path: Path) -> None:
         vjp_order=0,
     )
     signature = tf.saved_model.load(str(tmp_path / "m")).signatures["serving_default"]
+    check_answer(signature, X)
     refused = []
 
     def call(caller: int) -> None:

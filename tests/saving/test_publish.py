@@ -361,6 +361,8 @@ def test_reader_never_sees_less_than_a_whole_version(tmp_path: Path) -> None:
 
     def read() -> Iterator[int]:
         while not ended.is_set():
+            # A reader that never waits takes the time of the writers.
+            ended.wait(0.0005)
             for number, path in published_versions(tmp_path).items():
                 try:
                     found = names(path)

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from jax2tf_bridge._dtypes import DTYPES_BY_ELEMENT_TYPE
 from jax2tf_bridge.bytecode import read_main_types
-from jax2tf_bridge.from_jax import _jax_compat, ir
+from jax2tf_bridge.from_jax import ir, jax_compat
 from jax2tf_bridge.portable import Aval, Module, PortableFunction
 from jax2tf_bridge.targets import Target
 from jax2tf_bridge.to_tensorflow import to_tf
@@ -27,9 +27,9 @@ def portable_of(text: str, *, symbols: Iterable[str] = "abcdefgh") -> PortableFu
         that is there twice makes the sizes equal.
     """
     version = (1, 13, 7)
-    with _jax_compat.make_ir_context():
+    with jax_compat.make_ir_context():
         module = ir.Module.parse(text)
-        artifact = _jax_compat.serialize_module(module, "1.13.7")
+        artifact = jax_compat.serialize_module(module, "1.13.7")
     # JAX 0.8 cannot read all artifacts that it writes: slices of scalars among them.
     inputs, outputs = read_main_types(artifact)
     names = iter(symbols)
