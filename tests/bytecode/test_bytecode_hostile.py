@@ -11,6 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from jax2tf_bridge.bytecode import read_main_types, read_summary
+
+# Private: numbers are read without a module around them.
 from jax2tf_bridge.bytecode._layout import Cursor
 from jax2tf_bridge.errors import FileFormatError
 from tests.bytecode.checked_readers import artifacts, read_bounded, summarize_checked

@@ -71,7 +71,7 @@ def ok(run: Run) -> Ok:
 @pytest.fixture
 def prints_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has JAX print modules in this process, where another one is not the point."""
-    from jax2tf_bridge.from_jax.stablehlo._text import write_texts
+    from jax2tf_bridge.from_jax.stablehlo import write_texts
 
     def run(command: list[str], **options: object) -> subprocess.CompletedProcess[bytes]:
         assert command[:3] == [sys.executable, "-c", _inspect._PROGRAM]

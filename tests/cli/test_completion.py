@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+# Private: the completion is compared with the options of every command.
 from jax2tf_bridge.cli._main import make_parsers
 from jax2tf_bridge.targets import TENSORFLOW_RELEASES
 from tests.cli.conftest import Ok, Run

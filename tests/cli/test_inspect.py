@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import pytest
 
 from jax2tf_bridge.inspecting import format_releases
+
+# Private: it prints facts that no function of the tests has.
 from jax2tf_bridge.inspecting._functions import format_function
 from jax2tf_bridge.portable import Aval, LiftedConstant, StoredGradient
 from jax2tf_bridge.serialization import read_function, write_function

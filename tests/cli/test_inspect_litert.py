@@ -12,6 +12,8 @@ from tensorflow.lite.python import schema_py_generated as tensorflow_schema
 
 from jax2tf_bridge import Signature, inspect, save_litert
 from jax2tf_bridge.errors import FileFormatError
+
+# Private: its tables are compared with TensorFlow's, and no converter leaves out signatures.
 from jax2tf_bridge.inspecting import _litert as schema
 from jax2tf_bridge.inspecting._litert import format_litert
 from tests.cli.conftest import Ok

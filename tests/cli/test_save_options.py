@@ -12,8 +12,8 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge.saved_model import read_sidecar
-from jax2tf_bridge.saving.serving._warm_up import read_warm_up
 from tests.cli.conftest import Ok, Run
+from tests.saving.warm_up_files import read_warm_up
 
 MODELS = "tests.cli.models"
 BUCKETS = ("--buckets", "n=4,8", "--vjp-order", "0")

@@ -27,6 +27,8 @@ from jax2tf_bridge import (
     write_weights,
 )
 from jax2tf_bridge.storage import StoragePath, as_path
+
+# Private: which of TensorFlow and fsspec serves a path is not the caller's choice.
 from jax2tf_bridge.storage._gfile import GFileBackend
 from tests.cli.conftest import Ok, Run
 

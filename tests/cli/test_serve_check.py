@@ -22,6 +22,8 @@ from jax2tf_bridge import Signature, Target, convert, save, serve_check
 from jax2tf_bridge.errors import BridgeError, FileFormatError
 from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
 from jax2tf_bridge.saved_model import WARM_UP
+
+# Private: the other release's script runs in this process, and gets results that no model gives.
 from jax2tf_bridge.serve_checking import _calls as _serve_check_runs
 from jax2tf_bridge.serve_checking import _script as _serve_check_script
 from jax2tf_bridge.serve_checking._calls import CallResult, list_calls, list_differences

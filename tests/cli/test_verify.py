@@ -25,6 +25,8 @@ from jax2tf_bridge.errors import BridgeError, ShapeError, StructureError
 from jax2tf_bridge.inspecting import read_saved_model
 from jax2tf_bridge.portable import LEAF, TreeSpec
 from jax2tf_bridge.saving.signatures import Endpoint
+
+# Private: sizes, types and gradients that no saved model of the tests has.
 from jax2tf_bridge.verifying import _verify as verify_module
 from jax2tf_bridge.verifying._comparison import Sampler
 from jax2tf_bridge.verifying._containers import KnownTypes

@@ -11,6 +11,8 @@ import tensorflow as tf
 from jax2tf_bridge import convert
 from jax2tf_bridge.errors import ShardingError
 from jax2tf_bridge.to_tensorflow import split_to_logical_devices
+
+# Private: names of TensorFlow are taken away.
 from jax2tf_bridge.to_tensorflow._tf_compat import LOGICAL_DEVICES_SEAM as SEAM
 from tests.house.seams import take_away
 

@@ -16,6 +16,8 @@ from jax import lax
 
 from jax2tf_bridge import AUTO, PortableFunction, export
 from jax2tf_bridge.errors import InconclusiveShapeError
+
+# Private: names of JAX are taken away.
 from jax2tf_bridge.from_jax import _jax_compat_sizes, jax_compat
 
 # Private: the tests lower its limits.

@@ -25,6 +25,8 @@ with atheris.instrument_imports(include=["jax2tf_bridge", "shape_poly"]):
     from jax2tf_bridge.bytecode import read_summary
     from jax2tf_bridge.errors import FileFormatError
     from jax2tf_bridge.portable import array_size
+
+    # Private: readers that public functions reach only below a root of versions.
     from jax2tf_bridge.publishing._labels import read_labels, update_labels
     from jax2tf_bridge.publishing._manifest import list_differences, read_manifest
     from jax2tf_bridge.saved_model import GRAPH_FILE, MANIFEST, read_saved_model

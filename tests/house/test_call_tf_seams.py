@@ -9,6 +9,8 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge import convert
+
+# Private: a seam is what is tested.
 from jax2tf_bridge.calling_tf import _jax_compat, _tf_compat, call_tf
 from jax2tf_bridge.errors import ExportError, GradientError
 from tests.house.seams import take_away

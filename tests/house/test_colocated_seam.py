@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import pytest
 from jax.extend import backend
 
+# Private: a seam is what is tested.
 from jax2tf_bridge.colocated import Channel, _jax_compat
 from jax2tf_bridge.colocated._jax_compat import SEAM
 from jax2tf_bridge.errors import NotPicklableError

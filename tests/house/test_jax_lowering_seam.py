@@ -13,9 +13,11 @@ from jax.interpreters import mlir
 
 from jax2tf_bridge import BridgeError, PortableFunction, export
 from jax2tf_bridge.errors import PlatformError, UnsupportedByTargetError
+
+# Private: a seam is what is tested.
 from jax2tf_bridge.from_jax import _jax_compat_lowering
 from jax2tf_bridge.from_jax._jax_compat_lowering import SEAM
-from jax2tf_bridge.from_jax.lowering._rules import lowering_overrides
+from jax2tf_bridge.from_jax.lowering import lowering_overrides
 from tests.from_jax.lowered import custom_calls, export_function
 from tests.house.seams import take_away
 

@@ -10,6 +10,8 @@ import pytest
 from jax.scipy.special import erf
 
 from jax2tf_bridge import export, retarget
+
+# Private: a seam is what is tested.
 from jax2tf_bridge.from_jax._jax_compat_modules import SEAM, take_module
 from jax2tf_bridge.from_jax.arguments import AlreadyTraced
 from jax2tf_bridge.from_jax.stablehlo import StableHloModule

@@ -9,6 +9,8 @@ import pytest
 
 from jax2tf_bridge import PortableFunction, export
 from jax2tf_bridge.errors import InconclusiveShapeError, TargetError
+
+# Private: a seam is what is tested.
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._jax_compat import SEAM
 from jax2tf_bridge.targets import PLATFORMS

@@ -9,6 +9,8 @@ import pytest
 from jax import lax
 
 from jax2tf_bridge import PortableFunction, export
+
+# Private: a seam is what is tested.
 from jax2tf_bridge.from_jax._jax_compat_sizes import SEAM
 from tests.from_jax.inferring import in_blocks, module_text
 from tests.house.seams import take_away

@@ -10,6 +10,12 @@ from tests.house.layering import FLOORS, violations
 
 pytestmark = pytest.mark.checkout
 
+# `_utils` and `_dtypes` are packages of their own.
+PRIVATE_IMPORT = re.compile(
+    r"^.*\n *from (?:jax2tf_bridge|shape_poly)(?!\._(?:utils|dtypes) )(?:"
+    r"[\w.]*\._[\w.]* import |[\w.]* import (?:\([^)]*|[^(\n]*)(?<!as )\b_[a-z]).*$",
+    re.MULTILINE,
+)
 MODULES = [(module_name(path), path) for path in python_files("jax2tf_bridge", "shape_poly")]
 
 
@@ -17,6 +23,14 @@ MODULES = [(module_name(path), path) for path in python_files("jax2tf_bridge", "
 def test_module_keeps_the_rules(module: str, path: Path) -> None:
     found = violations(path.read_text(), module, is_package=path.name == "__init__.py")
     assert not found, "\n".join(map(str, found))
+
+
+def test_tests_say_why_they_import_private_names() -> None:
+    """A comment stands before the first such import of a file, or behind it."""
+    found = {path: PRIVATE_IMPORT.search(path.read_text()) for path in python_files("tests")}
+    private = {path: match for path, match in found.items() if match}
+    assert len(private) > 50
+    assert [str(path) for path, match in private.items() if "#" not in match[0]] == []
 
 
 def test_architecture_page_has_the_floors() -> None:

@@ -14,6 +14,8 @@ import pytest
 
 from jax2tf_bridge import Target, export
 from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
+
+# Private: sizes of a file that no disk of a test should hold.
 from jax2tf_bridge.inspecting._contents import FunctionsBeside
 from jax2tf_bridge.inspecting._findings import list_findings
 from tests.saved_model.by_hand import (

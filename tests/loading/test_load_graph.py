@@ -22,6 +22,8 @@ from jax2tf_bridge.errors import (
     StructureError,
 )
 from jax2tf_bridge.loading import LoadedModel
+
+# Private: shapes and casts that TensorFlow takes long to write, or never writes.
 from jax2tf_bridge.loading._arrays import make_jax_array
 from jax2tf_bridge.loading._graph_models import SavedGraphFunction
 from jax2tf_bridge.portable import Aval

@@ -22,7 +22,7 @@ from jax2tf_bridge.portable import (
     vjp_problem,
 )
 
-# The writers' checks are switched off, so that the readers meet inconsistent files.
+# Private: the writers' checks are switched off, so that the readers meet inconsistent files.
 from jax2tf_bridge.serialization import _vjp_chain, deserialize, serialize
 from jax2tf_bridge.serialization.jax_exported import _limits as _exported_limits
 from jax2tf_bridge.serialization.jax_exported import read_asserted_constraints

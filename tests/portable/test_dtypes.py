@@ -26,6 +26,8 @@ from jax2tf_bridge.cli._export import ArgumentSpec
 from jax2tf_bridge.comparing import tolerance_of
 from jax2tf_bridge.portable import Aval, array_size
 from jax2tf_bridge.saved_model import TensorSpec
+
+# Private: each format's own table is compared with this one.
 from jax2tf_bridge.saved_model import _tensors as tensorflows
 from jax2tf_bridge.serialization.jax_exported import DTYPES as EXPORTED
 from jax2tf_bridge.weights._safetensors import DTYPES as SAFETENSORS

@@ -15,6 +15,8 @@ from jax2tf_bridge.bytecode import read_main_types
 from jax2tf_bridge.errors import DTypeError
 from jax2tf_bridge.loading import make_typed_key
 from jax2tf_bridge.portable import Aval
+
+# Private: its table is compared with TensorFlow's.
 from jax2tf_bridge.saved_model import _tensors as tensorflows
 from jax2tf_bridge.serialization.jax_exported import read_exported
 from jax2tf_bridge.to_tensorflow import op_dtype

@@ -15,6 +15,8 @@ from jax import lax
 
 import jax2tf_bridge as bridge
 from jax2tf_bridge.from_jax.linalg import pivoted_qr
+
+# Private: an algorithm runs under jax.jit, which takes LAPACK's otherwise.
 from jax2tf_bridge.from_jax.linalg._linear_systems import tridiagonal_solve
 from jax2tf_bridge.from_jax.linalg._reflectors import hessenberg, tridiagonal
 from jax2tf_bridge.from_jax.linalg._schur_and_eig import eig, schur

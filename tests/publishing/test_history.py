@@ -16,6 +16,8 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge.errors import FileFormatError, SavingError
+
+# Private: a check is made slow, and its reads are counted.
 from jax2tf_bridge.publishing import (
     CACHE_FOLDER,
     Origin,

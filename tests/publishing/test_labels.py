@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jax2tf_bridge.errors import FileFormatError, SavingError
+
+# Private: labels beside stable and canary, as somebody writes them by hand.
 from jax2tf_bridge.publishing import (
     _labels,
     promote,

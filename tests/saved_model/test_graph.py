@@ -23,6 +23,8 @@ from jax2tf_bridge.saved_model import (
     read_constant,
     varint_field,
 )
+
+# Private: it reads single nodes, of which no model consists.
 from jax2tf_bridge.saved_model._entry_points import iterate_modules
 from tests.saved_model import by_hand
 from tests.saved_model.by_hand import function

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from jax2tf_bridge.saved_model import edit_copy, replace_file
+
+# Private: a system that cannot exchange two directories.
 from jax2tf_bridge.storage import _whole_directory
 
 

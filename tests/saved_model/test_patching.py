@@ -9,6 +9,8 @@ import pytest
 
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.inspecting import read_saved_model
+
+# Private: its limit of 2 GB is lowered.
 from jax2tf_bridge.saved_model import (
     NewModule,
     _editing,

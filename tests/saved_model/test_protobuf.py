@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.saved_model import ProtoMessage, bytes_field, varint_field
+
+# Private: single fields are read and written.
 from jax2tf_bridge.saved_model._protobuf import (
     BYTES,
     FIXED32,

@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jax2tf_bridge.saved_model import ProtoMessage, bytes_field
+
+# Private: a list of numbers is written without the message around it.
 from jax2tf_bridge.saved_model._protobuf import varint
 
 

@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 from jax2tf_bridge import PortableFunction
 from jax2tf_bridge.errors import FileFormatError, SavingError, SerializationError
 from jax2tf_bridge.portable import Aval, GradientOnDemand
+
+# Private: its limit is lowered, and its text is compared without a model.
 from jax2tf_bridge.saved_model import (
     RECORDS,
     SIDECAR,

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.saved_model import TensorBundle
+
+# Private: a checksum shows only that a file is sound; these compare its values.
 from jax2tf_bridge.saved_model._crc32c import (
     _byte_table,
     _crc32c_by_numpy,

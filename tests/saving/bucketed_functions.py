@@ -17,9 +17,7 @@ from jax2tf_bridge.saving.buckets import (
     make_bucketing,
     pad_to_buckets,
 )
-
-# Private: the names that `save` gives, for functions that are padded without being saved.
-from jax2tf_bridge.saving.signatures._inputs import valid_names
+from jax2tf_bridge.saving.signatures import valid_names
 from shape_poly import symbolic_shape
 
 

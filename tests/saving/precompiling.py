@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+# Private: its process is run in this one.
 from jax2tf_bridge.saving.serving import _precompile
 
 

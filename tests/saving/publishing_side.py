@@ -34,6 +34,8 @@ from jax2tf_bridge.saving import (
     save_functions,
 )
 from jax2tf_bridge.serialization import read_function
+
+# Private: a system that cannot exchange two directories, and steps that stop.
 from jax2tf_bridge.storage import _whole_directory
 from jax2tf_bridge.storage._whole_directory import whole_directory
 from tests.saving.published_models import KERNEL, write_files, write_model

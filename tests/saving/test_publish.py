@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from jax2tf_bridge.errors import FileFormatError
+
+# Private: steps of a publication are made to fail, or to come late.
 from jax2tf_bridge.publishing import (
     NewVersion,
     _versions,

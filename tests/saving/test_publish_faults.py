@@ -26,6 +26,8 @@ from jax2tf_bridge.publishing import latest_version, publish_version, published_
 from jax2tf_bridge.saved_model import read_sidecar
 from jax2tf_bridge.serialization import write_function
 from jax2tf_bridge.storage import AnyPath
+
+# Private: a directory of any kind, which need not have a certain file.
 from jax2tf_bridge.storage._whole_directory import whole_directory
 from tests.saving.published_models import (
     KERNEL,

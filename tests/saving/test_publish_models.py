@@ -24,6 +24,8 @@ from jax2tf_bridge import (
 )
 from jax2tf_bridge.errors import DTypeError, SavingError, StructureError
 from jax2tf_bridge.publishing import CACHE_FOLDER, list_program_names, publish_version
+
+# Private: another publisher comes in between, and XLA compiles nothing.
 from jax2tf_bridge.publishing._versions import VersionFolder, open_version_folder
 from jax2tf_bridge.saving import _save, map_weights_by_name
 from jax2tf_bridge.storage import AnyPath, as_path

@@ -12,6 +12,8 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge.errors import ShapeError, UnsoundBucketsError
+
+# Private: its limit is lowered.
 from jax2tf_bridge.saving.buckets import _trial, check_rows
 from tests.sampling import sampled
 from tests.saving.bucketed_functions import named

@@ -22,9 +22,7 @@ from jax2tf_bridge import (
     write_function,
 )
 from jax2tf_bridge.errors import FunctionError, GradientError
-
-# Private: only names of signatures with several inputs show what it does.
-from jax2tf_bridge.saving.signatures._inputs import valid_names
+from jax2tf_bridge.saving.signatures import valid_names
 from jax2tf_bridge.saving.weights import Weights
 from tests.saving.saved_functions import DENSE, PARAMS, X, dense
 

@@ -14,6 +14,8 @@ import tensorflow as tf
 from jax2tf_bridge import Padding, Signature, save
 from jax2tf_bridge.errors import SavingError, ShapeError, UnsoundBucketsError
 from jax2tf_bridge.saved_model import read_sidecar
+
+# Private: TensorFlow has no public name for the message.
 from jax2tf_bridge.to_tensorflow import _tf_compat
 from tests.saving.recorded_instructions import assert_instructions_are_recorded
 from tests.saving.warm_up_files import read_warm_up

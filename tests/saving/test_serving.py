@@ -23,8 +23,8 @@ from jax2tf_bridge.saving.buckets import Bucketing, make_bucketing
 
 # Private: instructions for signatures that no saved model of the tests has, and requests for a
 # model that TensorFlow saved.
-from jax2tf_bridge.saving.serving import _precompile, precompile
-from jax2tf_bridge.saving.serving._instructions import ServedSignature, make_serving_instructions
+from jax2tf_bridge.saving.serving import ServedSignature, _precompile, precompile
+from jax2tf_bridge.saving.serving._instructions import make_serving_instructions
 from jax2tf_bridge.saving.serving._precompile import cache_environment
 from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, make_zeros
 from jax2tf_bridge.saving.serving._warm_up_requests import make_bucket_requests

@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import Padding, Signature, load, save
+from jax2tf_bridge import Padding, Signature, inspect, load, save
 from jax2tf_bridge.errors import SavingError, UnsoundBucketsError
 from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
-from jax2tf_bridge.inspecting._saved_models import format_signature_facts
 from jax2tf_bridge.loading import LoadedFunction
 from jax2tf_bridge.saved_model import read_sidecar
 from jax2tf_bridge.saving.buckets import check_rows
@@ -283,10 +282,10 @@ def test_what_the_user_vouches_for_is_recorded(tmp_path: Path) -> None:
     assert described["unchecked_padding"] == ["n"]
     assert described["masks"] == ["real"]
     assert described["pad_values"] == entry.pad_values
-    assert format_signature_facts(described).endswith(
+    assert (
         "; buckets b 1, 4; n 8; ids padded with 1; keep padded with 1; x padded with -inf; "
-        "real filled by the buckets; not checked: padding of n"
-    )
+        "real filled by the buckets; not checked: padding of n\n"
+    ) in str(inspect(tmp_path / "m"))
 
 
 @pytest.mark.parametrize("option", [{"pad_values": {"ids": 1}}, {"unchecked_padding": ["n"]}])

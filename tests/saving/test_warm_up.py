@@ -14,6 +14,8 @@ from jax2tf_bridge.errors import FileFormatError, ShapeError
 from jax2tf_bridge.saved_model import WARM_UP, bytes_field
 from jax2tf_bridge.saving.buckets import Bucketing, make_bucketing
 from jax2tf_bridge.saving.serving import write_warm_up
+
+# Private: requests are read back, which only TensorFlow Serving does otherwise.
 from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, make_zeros, read_warm_up
 
 # Private: requests of every dtype and shape, without a model for each.

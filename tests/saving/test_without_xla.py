@@ -15,6 +15,8 @@ from jax2tf_bridge import Signature, Target, export, load, publish, save
 from jax2tf_bridge.errors import SavingError, TargetError
 from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
 from jax2tf_bridge.saved_model import WARM_UP
+
+# Private: what would be compiled is counted.
 from jax2tf_bridge.saving import _save
 from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest
 from tests.saving.recorded_instructions import assert_instructions_are_recorded

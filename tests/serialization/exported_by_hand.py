@@ -13,6 +13,8 @@ from jax2tf_bridge.serialization import Field
 # the fields of the bridge.
 from jax2tf_bridge.serialization._flatbuffer import Fields, FlatBufferWriter, Value
 from jax2tf_bridge.serialization.jax_exported import ExportedField, TreeField
+
+# Private: files with fields that the writer never writes.
 from jax2tf_bridge.serialization.jax_exported._schema import (
     AvalField,
     DeviceField,

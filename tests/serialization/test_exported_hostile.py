@@ -17,6 +17,8 @@ from jax2tf_bridge.portable import LEAF, Aval, TreeSpec
 # the fields of the bridge.
 from jax2tf_bridge.serialization._flatbuffer import FlatBufferWriter, Value
 from jax2tf_bridge.serialization.jax_exported import ExportedField, TreeField, read_exported
+
+# Private: trees that the writer never writes.
 from jax2tf_bridge.serialization.jax_exported._write import write_tree
 from tests.sampling import examples
 from tests.serialization.exported_by_hand import aval, avals, by_hand, tree

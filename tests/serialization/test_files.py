@@ -21,6 +21,8 @@ import pytest
 
 from jax2tf_bridge import PortableFunction, export, write_weights
 from jax2tf_bridge.errors import FileFormatError, SerializationError
+
+# Private: a file changes while it is read, and reads are counted.
 from jax2tf_bridge.serialization import (
     _files,
     deserialize,

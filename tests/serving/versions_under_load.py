@@ -31,6 +31,8 @@ from jax2tf_bridge.publishing import (
     published_versions,
     rollback,
 )
+
+# Private: instructions for versions that another process publishes.
 from jax2tf_bridge.saving.serving._instructions import make_serving_instructions
 from jax2tf_bridge.serve_checking import find_server
 from scripts._env import ROOT

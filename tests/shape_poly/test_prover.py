@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+# Private: Z3 is made slow.
 from shape_poly import (
     Comparison,
     Proven,

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from jax2tf_bridge.errors import FileFormatError
+
+# Private: a store and a machine that fail, without its pauses.
 from jax2tf_bridge.publishing import (
     _versions,
     latest_version,

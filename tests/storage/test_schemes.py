@@ -18,6 +18,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from jax2tf_bridge import open_weights, read_function, read_weights, write_weights
 from jax2tf_bridge.errors import FileFormatError
+
+# Private: a store that fails, without its pauses, and packages that are not installed.
 from jax2tf_bridge.storage import (
     StoragePath,
     _backend,

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from jax2tf_bridge._utils import in_units
+
+# Private: another machine, another file system, and any kind of directory.
 from jax2tf_bridge.storage import _staging, _whole_directory
 from jax2tf_bridge.storage._whole_directory import whole_directory
 from tests.saving.other_users import as_another_user, folder_for_all

@@ -13,6 +13,8 @@ import tensorflow as tf
 
 from jax2tf_bridge import PortableFunction, Target, export
 from jax2tf_bridge.errors import ArgumentsError, DTypeError, ModuleError, ShapeError, StructureError
+
+# Private: it replaces a list of TensorFlow's, which only large models notice.
 from jax2tf_bridge.to_tensorflow import _tf_compat, to_tf
 from tests.serialization.records import changed
 from tests.tensorflow_process import run_in_tensorflow

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from jax2tf_bridge import PortableFunction, convert, export, to_tf
 from jax2tf_bridge.errors import ShapeError
+
+# Private: sizes beyond 2**31, without arrays of them.
 from jax2tf_bridge.to_tensorflow._shape_guards import CheckedArithmetic
 from shape_poly import DimExpr, parse_dimension
 from tests.sampling import examples

@@ -14,6 +14,8 @@ from jax2tf_bridge import DisabledSafetyCheck, PortableFunction, export
 from jax2tf_bridge.errors import ModuleError
 from jax2tf_bridge.from_jax.stablehlo import StableHloModule
 from jax2tf_bridge.portable import Aval, StoredGradient, are_types_checked
+
+# Private: another release of TensorFlow is installed.
 from jax2tf_bridge.to_tensorflow import _op, to_tf
 from tests.serialization.records import changed
 

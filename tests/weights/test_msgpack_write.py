@@ -17,6 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jax2tf_bridge.weights import msgpack_serialize, to_bytes
+
+# Private: its limits are lowered.
 from jax2tf_bridge.weights.msgpack import _arrays
 from jax2tf_bridge.weights.msgpack._format import MAX_DEPTH
 from jax2tf_bridge.weights.msgpack._write import encode

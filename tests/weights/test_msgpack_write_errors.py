@@ -16,6 +16,8 @@ import pytest
 
 from jax2tf_bridge.errors import SerializationError
 from jax2tf_bridge.weights import msgpack_restore, msgpack_serialize, to_bytes
+
+# Private: its limits are lowered.
 from jax2tf_bridge.weights.msgpack import _format
 from jax2tf_bridge.weights.msgpack._format import CHUNKED_KEY, MAX_DEPTH, MAX_ITEM_SIZE
 from jax2tf_bridge.weights.msgpack._write import encode

@@ -169,6 +169,7 @@ KILLED = """
 import os, signal, sys
 import numpy as np
 from jax2tf_bridge.weights import write_weights
+# Private: what it counts for a bar of progress says when to end.
 from jax2tf_bridge.weights.msgpack import _write
 
 written = 0

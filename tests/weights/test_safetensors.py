@@ -19,6 +19,8 @@ from safetensors.numpy import save_file
 
 from jax2tf_bridge.errors import FileFormatError, MissingDependencyError, StateDictError
 from jax2tf_bridge.weights import open_weights, read_weights
+
+# Private: headers are read without the tree of arrays.
 from jax2tf_bridge.weights._safetensors import (
     DTYPES,
     SafetensorsContents,

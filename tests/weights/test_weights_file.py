@@ -32,6 +32,8 @@ from jax2tf_bridge.weights import (
     read_weights,
     to_bytes,
 )
+
+# Private: small arrays are written in chunks.
 from jax2tf_bridge.weights.msgpack._write import encode
 from tests.sampling import examples
 from tests.weights import msgpack_by_hand as by_hand

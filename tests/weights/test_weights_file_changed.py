@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 
 from jax2tf_bridge.errors import FileFormatError
+
+# Private: a file changes while it is read.
 from jax2tf_bridge.weights import _sources, msgpack_serialize, open_weights, read_weights
 
 TREE = {"a": np.arange(50_000.0), "b": np.arange(50_000, dtype=np.int32), "step": np.int32(1)}

@@ -14,6 +14,8 @@ import tensorflow as tf
 from jax2tf_bridge import export
 from jax2tf_bridge.targets import Target
 from jax2tf_bridge.to_tensorflow import to_tf
+
+# Private: a graph does not show what is known of an array.
 from jax2tf_bridge.to_tensorflow.operations._array import Array
 from jax2tf_bridge.to_tensorflow.operations._folding import convert_known
 from jax2tf_bridge.to_tensorflow.operations._scope import Scope

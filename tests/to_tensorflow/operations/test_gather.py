@@ -14,6 +14,8 @@ import tensorflow as tf
 
 from jax2tf_bridge.bytecode import Program
 from jax2tf_bridge.to_tensorflow import to_tf
+
+# Private: an index of 64 bits shows only in arrays of gigabytes.
 from jax2tf_bridge.to_tensorflow.operations._array import Array
 from jax2tf_bridge.to_tensorflow.operations._indices import flat_index
 from jax2tf_bridge.to_tensorflow.operations._scope import Scope

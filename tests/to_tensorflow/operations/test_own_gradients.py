@@ -21,6 +21,8 @@ from jax2tf_bridge import (
     serialize,
     to_tf,
 )
+
+# Private: the table is compared with what the tests try.
 from jax2tf_bridge.from_jax.lowering._differentiable import (
     _SAME_GRADIENT_IN_TENSORFLOW,
     has_jax_gradient_in_tensorflow,

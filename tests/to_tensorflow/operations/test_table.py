@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+# Private: the rows are compared with the emitters.
 from jax2tf_bridge._operations import COMPOSITES, CUSTOM_CALLS, OPERATIONS
 from jax2tf_bridge.to_tensorflow.operations._table import OPERATION_EMITTERS
 
