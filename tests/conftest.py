@@ -16,6 +16,7 @@ pytest_plugins = (
     "tests.plugins.frozen_heap",
     "tests.plugins.parameter_samples",
     "tests.plugins.pure",
+    "tests.plugins.shared_contexts",
 )
 
 # Both are read when JAX and TensorFlow are first used, so before any test module.

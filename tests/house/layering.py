@@ -30,7 +30,7 @@ beside it. "facade" is jax2tf_bridge itself."""
 
 JAX = frozenset({"jax", "jaxlib", "flax", "optax", "equinox"})
 TENSORFLOW = frozenset({"tensorflow", "keras", "tf_keras"})
-_STANDS_ON: dict[str, frozenset[str]] = {
+STANDS_ON: dict[str, frozenset[str]] = {
     **dict.fromkeys(("from_jax", "colocated", "loading", "jax_export"), JAX),
     "parallel": JAX,
     **dict.fromkeys(("to_tensorflow", "saving", "scoring", "beam"), TENSORFLOW),
@@ -112,7 +112,7 @@ def _third_parties(found: ImportVisitor, module: str) -> Iterator[Violation]:
     package = package_of(module)
     for entry in found.imports:
         top = entry.module.split(".")[0]
-        if top not in (JAX | TENSORFLOW) - _STANDS_ON.get(package, frozenset()):
+        if top not in (JAX | TENSORFLOW) - STANDS_ON.get(package, frozenset()):
             continue
         if package not in _AT_CALLS:
             yield Violation(module, entry.line, f"{package} must never import {top}")
@@ -147,7 +147,7 @@ def _floors(found: ImportVisitor, module: str) -> Iterator[Violation]:
             rule = f"{own} must not import {other}, which is not on a lower floor"
             yield Violation(module, entry.line, rule)
         elif own not in _AT_CALLS:
-            more = _STANDS_ON.get(other, frozenset()) - _STANDS_ON.get(own, frozenset())
+            more = STANDS_ON.get(other, frozenset()) - STANDS_ON.get(own, frozenset())
             if more:
                 needed = " and ".join(sorted(more & {"jax", "tensorflow"}))
                 rule = f"{own} must not import {other}, which needs {needed}"

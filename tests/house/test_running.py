@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,9 +17,12 @@ import pytest
 from scripts import _times
 from tests.consumers.environments import process_environment
 from tests.house.imports import ROOT
+from tests.house.layering import STANDS_ON
 from tests.plugins import compiled_programs, pure
 from tests.plugins.blocked_imports import Blocker
+from tests.plugins.parameter_samples import LITTLE_OF_EITHER
 from tests.plugins.quick_compilation import FLAGS, compile_quickly, quick_flags_of
+from tests.plugins.shared_contexts import MAX_USES, SharedContexts
 from tests.sampling import THOROUGH, examples, sampled, stride
 
 pytestmark = pytest.mark.checkout
@@ -115,13 +119,30 @@ def test_alone():
 
 def test_every_fourth_set_of_parameters_is_kept(tmp_path: Path) -> None:
     (tmp_path / "test_table.py").write_text(TABLE)
+    (tmp_path / "cli").mkdir()
+    (tmp_path / "cli" / "test_words.py").write_text(TABLE)
     (tmp_path / "pytest.ini").write_text("[pytest]")
     plugins = ("-p", "tests.plugins.parameter_samples", "-p", "no:cacheprovider")
     words = (*plugins, "--every", "4", "--collect-only", "-q", str(tmp_path))
     command = [sys.executable, "-m", "pytest", *words]
     printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     found = [line.partition("::")[2] for line in printed.splitlines() if "::" in line]
-    assert found == ["test_table[0]", "test_table[4]", "test_alone"]
+    assert found == [
+        "test_table[0]",
+        "test_table[4]",
+        "test_table[0]",
+        "test_table[4]",
+        "test_alone",
+    ]
+    assert LITTLE_OF_EITHER.isdisjoint(STANDS_ON)
+
+
+def test_lowerings_of_a_thread_share_a_context() -> None:
+    made: list[int] = []
+    share = SharedContexts(lambda: made.append(0) or len(made))
+    assert [share() for _ in range(MAX_USES + 1)] == [*[1] * MAX_USES, 2]
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(share).result() == 3
 
 
 def test_pure_names_exist_and_decide() -> None:
