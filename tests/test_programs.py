@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import pytest
@@ -10,6 +11,7 @@ import tensorflow as tf
 
 from jax2tf_bridge import convert
 from tests.consumers.comparison import differences
+from tests.consumers.harness import sampled_programs
 from tests.consumers.own_operations import foreign_operations, without_xla
 from tests.program_cases.answers import Reference, results_and_gradients
 from tests.program_cases.reference import crossing, jax_arguments, reference
@@ -54,11 +56,15 @@ def _check(
     assert differences(how + "result", got, expected.results, program.tolerance) == []
 
 
-@pytest.mark.parametrize(
-    "program",
-    sampled(PROGRAMS, every=len(PROGRAMS), keep=_SAMPLE, others=pytest.mark.slow),
-    ids=str,
-)
+def _mark(program: Program) -> Any:
+    """Leaves out of the slow tests what the consumers among them run in the same two forms."""
+    if program in _SAMPLE:
+        return pytest.param(program)
+    is_consumed = program.name in sampled_programs()
+    return pytest.param(program, marks=pytest.mark.complete if is_consumed else pytest.mark.slow)
+
+
+@pytest.mark.parametrize("program", [_mark(p) for p in PROGRAMS], ids=str)
 def test_values_and_gradients_are_those_of_jax(program: Program) -> None:
     """Values eagerly at the first call, and with gradients in a traced function at the others.
 
