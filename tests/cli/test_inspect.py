@@ -19,6 +19,7 @@ from jax2tf_bridge.portable import Aval, LiftedConstant, StoredGradient
 from jax2tf_bridge.serialization import read_function, write_function
 from tests.cli import models
 from tests.cli.conftest import FINDS_PACKAGES, Ok, Run
+from tests.cli.json_fields import assert_fits
 from tests.cli.json_schema import SCHEMA
 from tests.fresh_process import run_python
 from tests.serialization.records import changed, constant
@@ -34,20 +35,6 @@ def predict(ok: Ok) -> str:
 def facts_of(ok: Ok, file: str) -> dict[str, Any]:
     facts: dict[str, Any] = json.loads(ok("inspect", file, "--json"))
     return facts
-
-
-def assert_fits(value: Any, schema: Any, place: str) -> None:
-    if isinstance(schema, dict):
-        assert isinstance(value, dict), place
-        assert set(value) == set(schema), place
-        for key, part in schema.items():
-            assert_fits(value[key], part, f"{place}.{key}")
-    elif isinstance(schema, list):
-        assert isinstance(value, list), place
-        for i, element in enumerate(value):
-            assert_fits(element, schema[0], f"{place}[{i}]")
-    else:
-        assert isinstance(value, schema), f"{place}: {value!r}"
 
 
 def test_json_keeps_its_schema(ok: Ok, predict: str) -> None:

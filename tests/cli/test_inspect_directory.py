@@ -20,6 +20,7 @@ from jax2tf_bridge.cli._html import Fold, Page, PageRequest, PageTable, bar_char
 from jax2tf_bridge.targets import TENSORFLOW_RELEASES
 from tests.cli.conftest import FINDS_PACKAGES, Ok, Run
 from tests.cli.directory_schema import DIRECTORY_SCHEMA
+from tests.cli.json_fields import assert_fits
 from tests.fresh_process import run_python
 from tests.saved_model.by_hand import FLOAT32, Call, Model, differentiable, preventing
 
@@ -81,20 +82,6 @@ def test_text(ok: Ok, sine: Path) -> None:
     assert f"\nmodule 1, vjp, gradient of order 1\n  {vjp:,} bytes (" in rest
     assert "  (float32[?,3]) -> (float32[?,3])\n" in rest
     assert "  custom calls: 1 shape_assertion\n" in rest
-
-
-def assert_fits(value: Any, schema: Any, place: str) -> None:
-    if isinstance(schema, dict):
-        assert isinstance(value, dict), place
-        assert set(value) == set(schema), place
-        for key, part in schema.items():
-            assert_fits(value[key], part, f"{place}.{key}")
-    elif isinstance(schema, list):
-        assert isinstance(value, list), place
-        for i, element in enumerate(value):
-            assert_fits(element, schema[0], f"{place}[{i}]")
-    else:
-        assert isinstance(value, schema), f"{place}: {value!r}"
 
 
 def test_the_function_returns_what_the_command_prints(ok: Ok, sine: Path) -> None:

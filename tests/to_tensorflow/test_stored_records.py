@@ -18,20 +18,7 @@ from jax2tf_bridge.portable import Aval, StoredGradient, are_types_checked
 # Private: another release of TensorFlow is installed.
 from jax2tf_bridge.to_tensorflow import _op, to_tf
 from tests.serialization.records import changed
-
-X = np.ones((2, 3), np.float32)
-
-
-def dense(params: Any, x: Any, *, scale: Any) -> Any:
-    return {"y": (x @ params["w"] + params["b"]) * scale, "n": x.shape[0] * jnp.int32(1)}
-
-
-PARAMS = {"w": np.ones((3, 4), np.float32), "b": np.zeros((4,), np.float32)}
-
-
-@pytest.fixture(scope="module")
-def portable() -> PortableFunction:
-    return export(dense, polymorphic_shapes=[None, "(b, _)"])(PARAMS, X, scale=np.float32(1))
+from tests.to_tensorflow.dense_function import PARAMS, X, dense
 
 
 def stored(portable: PortableFunction, **changes: Any) -> PortableFunction:
