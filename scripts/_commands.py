@@ -354,7 +354,7 @@ def slow(options: argparse.Namespace, rest: list[str]) -> None:
 
 def _released_pairs(options: argparse.Namespace, newest_python: Python) -> list[Environment]:
     """Builds the wheel, and makes the environments that scripts/slow runs the fast tests in."""
-    built = build_distributions(DISTRIBUTIONS)
+    built = build_distributions(DISTRIBUTIONS, once=not options.all)
     pairs = [released("newest", newest_python, built)] if options.all else []
     oldest_python = find_pythons()[0]
     if oldest_python.minor <= (3, 12):
