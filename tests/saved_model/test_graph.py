@@ -24,7 +24,7 @@ from jax2tf_bridge.saved_model import (
     varint_field,
 )
 
-# Private: it reads single nodes, of which no model consists.
+# Private: nodes are read without a model around them.
 from jax2tf_bridge.saved_model._entry_points import iterate_modules
 from tests.saved_model import by_hand
 from tests.saved_model.by_hand import function
