@@ -29,6 +29,7 @@ from jax2tf_bridge.litert._kernels import (
     update_slice,
 )
 from jax2tf_bridge.to_tensorflow import find_op_definition, get_dynamic_update_slice
+from jax2tf_bridge.to_tensorflow.operations import copy
 
 
 @dataclass(frozen=True)
@@ -38,79 +39,49 @@ class Form:
     Attributes:
       kernel: computes the result from the inputs.
       inputs: the dtypes of the inputs.
-      result: the dtype of the result.
+      output: the name of the result in the operation's definition.
     """
 
     kernel: Kernel
     inputs: tuple[tf.DType, ...]
-    result: tf.DType
+    output: str
 
 
-_ORDER = frozenset({"Greater", "GreaterEqual", "Less", "LessEqual", "Maximum", "Minimum"})
-_ORDER |= {"Equal", "NotEqual"}
-_ELEMENTWISE_INTEGERS = _ORDER | {
-    *("Abs", "AddV2", "BitwiseAnd", "BitwiseOr", "FloorDiv", "FloorMod", "Invert", "LeftShift"),
-    *("Mul", "Neg", "RightShift", "Sign", "Sub", "TruncateDiv", "TruncateMod"),
-}
-_ELEMENTWISE_FLOATS = (_ORDER | KERNELS[tf.float32].keys() - SCATTERS.keys()) | {
-    *("Abs", "AddV2", "Ceil", "Cos", "Exp", "Floor", "Log", "Mul", "Neg", "Pow", "RealDiv"),
-    *("Rsqrt", "Sigmoid", "Sin", "Sqrt", "Square", "Sub", "Tanh"),
-}
+_REPLACEMENTS: Mapping[tf.DType, tf.DType] = MappingProxyType(
+    {
+        tf.uint32: tf.int32,
+        tf.uint64: tf.int64,
+        **dict.fromkeys((tf.int8, tf.uint8, tf.int16, tf.uint16), tf.int32),
+        **dict.fromkeys((tf.float16, tf.bfloat16), tf.float32),
+    }
+)
+"""The dtype in which to run operations that lack another one."""
 _MOVES = frozenset(
     {"Cumsum", "GatherNd", "GatherV2", "Pad", "PadV2", "Prod", "ReverseV2", "ScatterNd", "Sum"}
     | {"TensorScatterAdd", "TensorScatterUpdate", "Tile", "Transpose"}
 )
-_OTHERS_OF_BYTES = _MOVES | {"ArgMax", "ArgMin", "Max", "Min", "SelectV2", "Slice"}
-_OTHERS_OF_BYTES |= {"TensorScatterMax", "TensorScatterMin"}
-_OTHERS_OF_FLOATS = _OTHERS_OF_BYTES | {
-    *("Add", "AddN", "AvgPool", "BatchMatMulV2", "BiasAdd", "BroadcastTo", "ConcatV2", "Conv2D"),
-    *("Conv2DBackpropInput", "Conv3D", "DepthwiseConv2dNative", "Einsum", "Elu", "Fill"),
-    *("FloorDiv", "FloorMod", "IsInf", "IsNan", "LeakyRelu", "LogSoftmax", "MatMul", "MaxPool"),
-    *("Mean", "MirrorPad", "Pack", "Reciprocal", "Relu", "Relu6", "Round", "Select", "Sign"),
-    *("Softmax", "Softplus", "SquaredDifference", "StridedSlice", "UnsortedSegmentSum"),
+_OF_BYTES = _MOVES | {
+    *("Abs", "AddV2", "ArgMax", "ArgMin", "BitwiseAnd", "BitwiseOr", "Equal", "FloorDiv"),
+    *("FloorMod", "Greater", "GreaterEqual", "Invert", "LeftShift", "Less", "LessEqual", "Max"),
+    *("Maximum", "Min", "Minimum", "Mul", "Neg", "NotEqual", "RightShift", "SelectV2", "Sign"),
+    *("Slice", "Sub", "TensorScatterMax", "TensorScatterMin", "TruncateDiv", "TruncateMod"),
 }
-
-
-@dataclass(frozen=True)
-class _Replacement:
-    """The dtype that replaces another one in the operations that lack it.
-
-    Attributes:
-      dtype: the dtype.
-      elementwise: the elementwise operations that lack the replaced dtype.
-      others: the other operations that lack it.
-    """
-
-    dtype: tf.DType
-    elementwise: frozenset[str]
-    others: frozenset[str]
-
-
-_REPLACEMENTS: Mapping[tf.DType, _Replacement] = MappingProxyType(
+_LACKING: Mapping[tf.DType, frozenset[str]] = MappingProxyType(
     {
-        tf.uint32: _Replacement(tf.int32, frozenset(), _MOVES),
-        tf.uint64: _Replacement(
-            tf.int64, frozenset(), _MOVES | {"ConcatV2", "SelectV2", "Slice", "StridedSlice"}
-        ),
-        **dict.fromkeys(
-            (tf.int8, tf.uint8, tf.int16, tf.uint16),
-            _Replacement(tf.int32, _ELEMENTWISE_INTEGERS, _OTHERS_OF_BYTES),
-        ),
-        **dict.fromkeys(
-            (tf.float16, tf.bfloat16),
-            _Replacement(tf.float32, _ELEMENTWISE_FLOATS, _OTHERS_OF_FLOATS),
-        ),
+        tf.uint32: _MOVES,
+        tf.uint64: _MOVES | {"ConcatV2", "SelectV2", "Slice", "StridedSlice"},
+        **dict.fromkeys((tf.int8, tf.uint8, tf.int16, tf.uint16), _OF_BYTES),
     }
 )
+"""The operations that lack a dtype of integers."""
+_WITH_16_BITS = frozenset(
+    {"Bitcast", "Cast", "EnsureShape", "Enter", "Exit", "ExpandDims", "Identity", "NextIteration"}
+    | {"PreventGradient", "Rank", "Reshape", "Shape", "Size", "Squeeze", "StopGradient"}
+)
+"""The only operations that do not lack floats of 16 bits."""
 _AS_BITS = frozenset({"BroadcastTo", "GatherV2"})
 """Operations that the converter moves before casts, where they lack these dtypes of 16 bits."""
-_ORDERED: Mapping[str, Kernel] = MappingProxyType(
-    {
-        "Div": lambda x, y: tf.raw_ops.Div(x=x, y=y),
-        "RealDiv": lambda x, y: tf.raw_ops.RealDiv(x=x, y=y),
-        "Sub": tf.subtract,
-    }
-)
+_ORDERED = frozenset({"Div", "FloorDiv", "RealDiv", "Reciprocal", "Sub", "Xdivy"})
 """Elementwise operations whose operands the converter exchanges behind a transpose."""
 
 
@@ -123,42 +94,46 @@ def form_of(node: Any, makers: Mapping[str, Any], *, is_behind_transpose: bool) 
       is_behind_transpose: whether to keep the converter of TensorFlow 2.21 from moving a transpose
         behind the operation, where it would put a constant second: `2 - x.T` became `(x - 2).T`.
     """
+    definition = find_op_definition(node.op)
+    if definition is None or len(definition.output_arg) != 1:
+        return None
+    (output,) = definition.output_arg
+    kernel = None if output.number_attr else _find_kernel(node, makers)
+    if is_behind_transpose:
+        if kernel is None and node.op in _ORDERED:
+            kernel = _compute_node_in(_dtype(node, "T"), node, "T")
+        # The operands of BroadcastTo are an array and a shape.
+        kernel = kernel and (kernel if node.op == "BroadcastTo" else _reshape_before(kernel))
+    if kernel is None:
+        return None
+    inputs = tuple(_argument_dtype(node, argument) for argument in _arguments(node, definition))
+    return Form(kernel, inputs, output.name)
+
+
+def _find_kernel(node: Any, makers: Mapping[str, Any]) -> Kernel | None:
     data = "Tparams" if "Tparams" in node.attr else "T"
     dtype = _dtype(node, data)
-    replacement = _REPLACEMENTS.get(dtype)
     if node.op in _SPECIAL:
         kernel = _SPECIAL[node.op](node, makers)
     else:
         kernel = KERNELS.get(dtype, {}).get(node.op)
-    if kernel is None and replacement is not None and node.op in replacement.elementwise:
-        kernel = _compute_node_in(replacement.dtype, node, data)
-    if is_behind_transpose:
-        if kernel is None and node.op in _ORDERED:
-            kernel = _ORDERED[node.op]
-        kernel = None if kernel is None else _reshape_before(kernel)
-    if kernel is None and replacement is not None and node.op in replacement.others:
-        is_moved = node.op in _AS_BITS and dtype in (tf.float16, tf.bfloat16, tf.uint16)
-        kernel = _compute_node_in(tf.int16 if is_moved else replacement.dtype, node, data)
-    definition = None if kernel is None else find_op_definition(node.op)
-    if kernel is None or definition is None or len(definition.output_arg) != 1:
-        return None
-    inputs = tuple(_argument_dtype(node, argument) for argument in _arguments(node, definition))
-    return Form(kernel, inputs, _argument_dtype(node, definition.output_arg[0]))
+    if kernel is not None or dtype is None or dtype not in _REPLACEMENTS:
+        return kernel
+    replacement = _REPLACEMENTS[dtype]
+    if node.op in _AS_BITS and dtype.size == 2 and dtype != tf.int16:
+        replacement = tf.int16
+    is_lacking = node.op in _LACKING.get(dtype, ()) or (
+        dtype.is_floating and node.op not in _WITH_16_BITS
+    )
+    return _compute_node_in(replacement, node, data) if is_lacking else None
 
 
 def copy_form(dtype: tf.DType) -> Form | None:
     """Returns the form of an identity that LiteRT's converter does not remove."""
-    kernel: Kernel
-    if dtype == tf.bool:
-        kernel = lambda x: tf.logical_or(x, x)  # noqa: E731
-    elif dtype in _REPLACEMENTS or dtype in (tf.float32, tf.int32, tf.int64):
-        replacement = _REPLACEMENTS.get(dtype)
-        kernel = compute_in(
-            dtype if replacement is None else replacement.dtype, lambda x: tf.maximum(x, x)
-        )
-    else:
+    replacement = _REPLACEMENTS.get(dtype, dtype)
+    if replacement not in (tf.bool, tf.float32, tf.int32, tf.int64):
         return None
-    return Form(kernel, (dtype,), dtype)
+    return Form(compute_in(replacement, copy), (dtype,), "output")
 
 
 def _attribute(node: Any, name: str) -> Any:

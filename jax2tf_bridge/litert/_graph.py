@@ -1,18 +1,24 @@
-"""Replaces operations in a SavedModel's graph by calls of functions of built-in operations."""
+"""Replaces operations in a SavedModel's graph by calls of functions of built-in operations.
+
+Nothing else rewrites a finished graph. LiteRT lacks operations and dtypes of TensorFlow, not of
+StableHLO, so a pass over StableHLO would not see what emitters, preprocess functions and the
+gradients of TensorFlow make. Emitters could not do it either: `save_litert` also reads SavedModels
+without StableHLO, such as those that the bridge saves without XLA.
+"""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from jax2tf_bridge.litert._forms import Form, copy_form, form_of
+from jax2tf_bridge.to_tensorflow import remove_operations
 
-_CALL = "PartitionedCall"
-_OUTPUT = re.compile(r"^([^:]+):\w+:(\d+)$")
+_LOCKS = ("MutexV2", "MutexLock", "ConsumeMutexLock")
+"""Locks of a model's weights. LiteRT has none, and runs one call at a time."""
+_LOOPS = ("StatelessWhile", "While")
 
 
 def with_built_ins(graph: Any) -> None:
@@ -21,35 +27,36 @@ def with_built_ins(graph: Any) -> None:
     Args:
       graph: a GraphDef, which is changed in place.
     """
+    remove_operations(graph, _LOCKS)
     functions = _Functions(graph)
-    _remove_locks(graph.node)
-    for function in graph.library.function:
-        _remove_control_outputs(function, _remove_locks(function.node_def))
-    bodies = [_Body(graph.node, {}), *(_Body(f.node_def, f.ret) for f in graph.library.function)]
-    loops = {
-        node.attr["body"].func.name for body in bodies for node in body.nodes if node.op in _LOOPS
-    }
-    for body in bodies:
-        replaced = set()
-        makers = {node.name: node for node in body.nodes}
-        transposed = {
-            node.name
-            for node in body.nodes
-            if node.op in _ON_ELEMENTS and _is_behind_transpose(node, makers)
-        }
-        for node in body.nodes:
-            is_transposed = node.name in transposed
-            form = form_of(node, makers, is_behind_transpose=is_transposed)
-            if form is not None:
-                attributes = {k: v.SerializeToString() for k, v in node.attr.items() if k[0] != "_"}
-                key = (node.op, is_transposed, *sorted(attributes.items()))
-                _make_call(node, functions.name_of(key, form), form)
-                replaced.add(node.name)
-        body.rename_results(replaced)
+    bodies = [graph.node, *(function.node_def for function in graph.library.function)]
+    loops = {node.attr["body"].func.name for nodes in bodies for node in nodes if node.op in _LOOPS}
+    for nodes in bodies:
+        _replace_nodes(nodes, functions)
     for function in graph.library.function:
         if function.signature.name in loops:
             _copy_moved_variables(function, functions)
     graph.library.function.extend(functions.definitions)
+
+
+def _replace_nodes(nodes: Any, functions: _Functions) -> None:
+    makers = {node.name: node for node in nodes}
+    transposed = {
+        node.name
+        for node in nodes
+        if node.op in _ON_ELEMENTS and _is_behind_transpose(node, makers)
+    }
+    for node in nodes:
+        is_transposed = node.name in transposed
+        form = form_of(node, makers, is_behind_transpose=is_transposed)
+        if form is None:
+            continue
+        attributes = {k: v.SerializeToString() for k, v in node.attr.items() if k[0] != "_"}
+        key = (node.op, is_transposed, *sorted(attributes.items()))
+        # The name of a function in place of an operation's is a call of the function.
+        node.op = functions.name_of(key, form)
+        for name in attributes:
+            del node.attr[name]
 
 
 _ON_ELEMENTS = frozenset(
@@ -86,36 +93,6 @@ def _is_behind_transpose(node: Any, makers: Mapping[str, Any]) -> bool:
     return False
 
 
-_LOCKS = ("MutexV2", "MutexLock", "ConsumeMutexLock")
-
-
-def _remove_locks(nodes: Any) -> set[str]:
-    """Removes the lock of a model's weights: LiteRT has none, and runs one call at a time.
-
-    Returns the names of the nodes that it removed.
-    """
-    removed = {node.name for node in nodes if node.op in _LOCKS}
-    if not removed:
-        return removed
-    kept = [node for node in nodes if node.name not in removed]
-    for node in kept:
-        inputs = [n for n in node.input if n.removeprefix("^").partition(":")[0] not in removed]
-        del node.input[:]
-        node.input.extend(inputs)
-    del nodes[:]
-    nodes.extend(kept)
-    return removed
-
-
-def _remove_control_outputs(function: Any, removed: set[str]) -> None:
-    names = [name for name, node in function.control_ret.items() if node in removed]
-    for name in names:
-        del function.control_ret[name]
-    kept = [name for name in function.signature.control_output if name not in names]
-    del function.signature.control_output[:]
-    function.signature.control_output.extend(kept)
-
-
 class _Functions:
     """Cache of the functions that were made for the forms in a graph."""
 
@@ -134,34 +111,6 @@ class _Functions:
         return self._names[key]
 
 
-@dataclass(frozen=True)
-class _Body:
-    """Nodes and results of a graph or a function, by name."""
-
-    nodes: Any
-    returned: Any
-
-    def rename_results(self, called: set[str]) -> None:
-        """Renames the results of nodes that became calls, as calls name their results."""
-        if not called:
-            return
-        references = [(node.input, i) for node in self.nodes for i in range(len(node.input))]
-        for holder, key in (*references, *((self.returned, key) for key in list(self.returned))):
-            match = _OUTPUT.match(holder[key])
-            if match is not None and match[1] in called:
-                holder[key] = f"{match[1]}:output:{match[2]}"
-
-
-def _make_call(node: Any, function: str, form: Form) -> None:
-    node.op = _CALL
-    for name in [n for n in node.attr if not n.startswith("_")]:
-        del node.attr[name]
-    node.attr["Tin"].list.type.extend([dtype.as_datatype_enum for dtype in form.inputs])
-    node.attr["Tout"].list.type.append(form.result.as_datatype_enum)
-    node.attr["f"].func.name = function
-
-
-_LOOPS = ("StatelessWhile", "While")
 _SAME = ("Identity", "IdentityN")
 
 
@@ -171,22 +120,18 @@ def _copy_moved_variables(function: Any, functions: _Functions) -> None:
     LiteRT writes the results of a body into its variables one by one, so a variable that is also a
     result may already be overwritten.
     """
-    arguments = [argument.name for argument in function.signature.input_arg]
-    dtypes = [tf.as_dtype(argument.type) for argument in function.signature.input_arg]
+    arguments = {each.name: i for i, each in enumerate(function.signature.input_arg)}
     makers = {node.name: node for node in function.node_def}
     for place, result in enumerate(function.signature.output_arg):
         source = function.ret[result.name]
-        while (match := _OUTPUT.match(source)) and makers[match[1]].op in _SAME:
-            source = makers[match[1]].input[int(match[2])]
-        if source not in arguments or arguments.index(source) == place:
-            continue
-        dtype = dtypes[arguments.index(source)]
-        form = copy_form(dtype)
-        if form is None:
+        while ":" in source and (maker := makers[source.partition(":")[0]]).op in _SAME:
+            source = maker.input[int(source.rpartition(":")[2])]
+        form = copy_form(tf.as_dtype(result.type))
+        if form is None or arguments.get(source, place) == place:
             continue
         copied = function.node_def.add(name=f"litert_copy_{place}", input=[source])
-        _make_call(copied, functions.name_of(("copy", dtype), form), form)
-        function.ret[result.name] = f"{copied.name}:output:0"
+        copied.op = functions.name_of(("copy", result.type), form)
+        function.ret[result.name] = f"{copied.name}:{form.output}:0"
 
 
 def _definitions(name: str, form: Form) -> list[Any]:
@@ -199,4 +144,8 @@ def _definitions(name: str, form: Form) -> list[Any]:
     concrete = tf.function(call, input_signature=specs, autograph=False).get_concrete_function()
     definition = concrete.function_def
     definition.signature.name = name
+    # Others find the result by the name that it has in the operation's definition.
+    (result,) = definition.signature.output_arg
+    definition.ret[form.output] = definition.ret.pop(result.name)
+    result.name = form.output
     return [definition, *concrete.graph.as_graph_def().library.function]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -93,32 +93,42 @@ _IDENTITIES = frozenset({"EnsureShape", "PreventGradient"})
 
 def _remove_checks(meta_graph: Any) -> None:
     """Removes Assert operations, and turns other checks into Identity."""
-    graph = meta_graph.graph_def
-    for holder in (graph.node, *(function.node_def for function in graph.library.function)):
-        asserts = {node.name for node in holder if node.op == "Assert"}
-        for node in list(holder):
-            if node.op == "Assert":
-                holder.remove(node)
-                continue
-            if node.op in _IDENTITIES:
-                node.op = "Identity"
-                for name in [n for n in node.attr if n != "T" and not n.startswith("_")]:
-                    del node.attr[name]
-            kept = [name for name in node.input if name.removeprefix("^") not in asserts]
-            if len(kept) < len(node.input):
-                del node.input[:]
-                node.input.extend(kept)
-    for function in graph.library.function:
-        remaining = {node.name for node in function.node_def}
-        removed = [name for name, node in function.control_ret.items() if node not in remaining]
-        for name in removed:
-            del function.control_ret[name]
-            function.signature.control_output.remove(name)
+    remove_operations(meta_graph.graph_def, ("Assert",))
+    for _, node in _iter_nodes(meta_graph.graph_def):
+        if node.op in _IDENTITIES:
+            node.op = "Identity"
+            for name in [n for n in node.attr if n != "T" and not n.startswith("_")]:
+                del node.attr[name]
     operations = meta_graph.meta_info_def.stripped_op_list
     unused = {"Assert", *_IDENTITIES}
     kept_operations = [operation for operation in operations.op if operation.name not in unused]
     del operations.op[:]
     operations.op.extend(kept_operations)
+
+
+def remove_operations(graph: Any, kinds: Collection[str]) -> None:
+    """Removes operations whose results no others use, also from what waits for them.
+
+    Args:
+      graph: a GraphDef, which is changed in place.
+      kinds: the kinds of operations.
+    """
+    for nodes in (graph.node, *(function.node_def for function in graph.library.function)):
+        kept = [node for node in nodes if node.op not in kinds]
+        if len(kept) == len(nodes):
+            continue
+        removed = {f"^{node.name}" for node in nodes if node.op in kinds}
+        for node in kept:
+            inputs = [name for name in node.input if name not in removed]
+            del node.input[:]
+            node.input.extend(inputs)
+        del nodes[:]
+        nodes.extend(kept)
+    for function in graph.library.function:
+        names = {node.name for node in function.node_def}
+        for name in [n for n, node in function.control_ret.items() if node not in names]:
+            del function.control_ret[name]
+            function.signature.control_output.remove(name)
 
 
 def _iter_nodes(graph: Any) -> Iterator[tuple[str, Any]]:

@@ -5,9 +5,11 @@ from jax2tf_bridge.to_tensorflow.operations._call_operations import (
     read,
     rewrite_program,
 )
-from jax2tf_bridge.to_tensorflow.operations._converter_forms import lgamma
+from jax2tf_bridge.to_tensorflow.operations._converter_forms import copy, expm1, lgamma
 
 __all__ = [
+    "copy",
+    "expm1",
     "lgamma",
     "make_operations",
     "read",
