@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.to_tensorflow.operations import lgamma
+from jax2tf_bridge.to_tensorflow.operations import expm1, lgamma
 
 Kernel: TypeAlias = Callable[..., tf.Tensor]
 """Function of the operation's inputs."""
@@ -219,14 +219,6 @@ def _erfinv(x: tf.Tensor) -> tf.Tensor:
     return tf.where(tf.equal(x, -1.0), np.float32(-np.inf), result)
 
 
-def _expm1(x: tf.Tensor) -> tf.Tensor:
-    """Computes exp(x) - 1 accurately near 0, by Kahan's method."""
-    power = tf.exp(x)
-    near = (power - 1.0) * x / tf.where(tf.equal(power, 1.0), tf.ones_like(x), tf.math.log(power))
-    result = tf.where(tf.less(tf.abs(x), 0.5), near, power - 1.0)
-    return tf.where(tf.equal(power, 1.0), x, result)
-
-
 def _log1p(x: tf.Tensor) -> tf.Tensor:
     """Computes log(1 + x) accurately near 0, by Kahan's method."""
     sum_ = 1.0 + x
@@ -236,7 +228,7 @@ def _log1p(x: tf.Tensor) -> tf.Tensor:
 
 
 def _sinh(x: tf.Tensor) -> tf.Tensor:
-    power = _expm1(tf.abs(x))
+    power = expm1(tf.abs(x))
     # Halving comes first, so that no intermediate value overflows before the result.
     near = 0.5 * (power + power / (power + 1.0))
     far = tf.exp(tf.abs(x) - np.float32(np.log(2)))
@@ -519,7 +511,7 @@ _FLOATS: Mapping[str, Kernel] = MappingProxyType(
         "Erf": _erf,
         "Erfc": _erfc,
         "Erfinv": _erfinv,
-        "Expm1": _expm1,
+        "Expm1": expm1,
         "IsFinite": lambda x: tf.less(tf.abs(x), np.float32(np.inf)),
         # The converter's own form has empty constants if a size is open.
         "Lgamma": lambda x: lgamma(x, _log1p, tf.where),
