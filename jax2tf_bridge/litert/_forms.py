@@ -260,11 +260,11 @@ def _squeeze(node: Any, makers: Mapping[str, Any]) -> Kernel | None:
 def _update(node: Any, makers: Mapping[str, Any]) -> Kernel | None:
     """Returns the kernel of a dynamic update of a slice."""
     write = get_dynamic_update_slice()
-    masks = ("ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
+    masks = ("begin_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
     has_masks = any(_attribute(node, mask).i for mask in masks)
     if write is None or _dtype(node, "Index") != tf.int32 or has_masks:
         return None
-    return functools.partial(update_slice, write, whole_axes=_attribute(node, "begin_mask").i)
+    return functools.partial(update_slice, write)
 
 
 _SPECIAL: Mapping[str, Callable[[Any, Mapping[str, Any]], Kernel | None]] = MappingProxyType(

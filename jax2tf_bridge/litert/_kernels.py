@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.to_tensorflow.operations import expm1, lgamma
+from jax2tf_bridge.to_tensorflow.operations import expm1, lgamma, next_after
 
 Kernel: TypeAlias = Callable[..., tf.Tensor]
 """Function of the operation's inputs."""
@@ -273,17 +273,6 @@ def _atan2(y: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     return tf.atan2(tf.where(everywhere, y, y), tf.where(everywhere, x, x))
 
 
-def _next_after(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Adds or subtracts 1 to the bits of x, which are in the order of the numbers of one sign."""
-    bits = tf.bitcast(x, tf.int32)
-    is_away = tf.equal(tf.less(x, y), tf.greater(x, 0.0))
-    moved = tf.bitcast(bits + tf.where(is_away, 1, -1), tf.float32)
-    smallest = tf.bitcast(tf.where(tf.less(y, 0.0), _MIN_INT32 + 1, 1), tf.float32)
-    result = tf.where(tf.equal(x, y), y, tf.where(tf.equal(x, 0.0), smallest, moved))
-    is_nan = tf.logical_or(tf.not_equal(x, x), tf.not_equal(y, y))
-    return tf.where(is_nan, np.float32(np.nan), result)
-
-
 # Products and updates.
 
 
@@ -345,15 +334,9 @@ def update_slice(
     end: tf.Tensor,
     strides: tf.Tensor,
     value: tf.Tensor,
-    *,
-    whole_axes: int,
 ) -> tf.Tensor:
-    """Updates a slice at computed places; the bits of `whole_axes` mark axes that start at 0."""
-    # The rank is a constant after the function is inlined.
-    count = tf.size(begin)
-    bits = tf.math.floormod(tf.constant(whole_axes) // (2 ** tf.range(count)), 2)
-    starts = tf.where(tf.equal(bits, 1), 0, begin)
-    return write(x, value, tf.pad(starts, [[0, tf.rank(x) - count]]))
+    """Updates a slice at computed places of the first axes."""
+    return write(x, value, tf.pad(begin, [[0, tf.rank(x) - tf.size(begin)]]))
 
 
 def squeeze_by_reshape(x: tf.Tensor, *, axes: Sequence[int]) -> tf.Tensor:
@@ -516,7 +499,7 @@ _FLOATS: Mapping[str, Kernel] = MappingProxyType(
         # The converter's own form has empty constants if a size is open.
         "Lgamma": lambda x: lgamma(x, _log1p, tf.where),
         "Log1p": _log1p,
-        "NextAfter": _next_after,
+        "NextAfter": lambda x, y: next_after(x, y, tf.where),
         "Sinh": _sinh,
         "Tan": lambda x: tf.sin(x) / tf.cos(x),
         "TruncateMod": _float_remainder,

@@ -5,13 +5,14 @@ from jax2tf_bridge.to_tensorflow.operations._call_operations import (
     read,
     rewrite_program,
 )
-from jax2tf_bridge.to_tensorflow.operations._converter_forms import copy, expm1, lgamma
+from jax2tf_bridge.to_tensorflow.operations._converter_forms import copy, expm1, lgamma, next_after
 
 __all__ = [
     "copy",
     "expm1",
     "lgamma",
     "make_operations",
+    "next_after",
     "read",
     "rewrite_program",
 ]

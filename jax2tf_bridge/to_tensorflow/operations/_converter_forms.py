@@ -99,6 +99,7 @@ def _is_before(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
 
 
 _Comparison: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+_Selection: TypeAlias = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 
 ORDERED_COMPARISONS: Mapping[str, _Comparison] = MappingProxyType(
     {
@@ -113,32 +114,37 @@ ORDERED_COMPARISONS: Mapping[str, _Comparison] = MappingProxyType(
 """Comparisons of floats in total order, without their bits."""
 
 
-def next_after(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+def next_after(x: tf.Tensor, y: tf.Tensor, select: _Selection = choose) -> tf.Tensor:
     """Returns the float next to x in the direction of y, without its bits.
 
     Adds or subtracts slightly more than half of the last digit, which rounds to one digit (Rump et
     al., 2009, "Computing predecessor and successor in rounding to nearest"). Subnormal numbers are
     zero, as in TensorFlow and the runtimes.
+
+    Args:
+      x: floats.
+      y: other floats.
+      select: as in `lgamma`.
     """
     info = np.finfo(x.dtype.as_numpy_dtype)
     size = tf.abs(x)
     # The last digit of a small number is subnormal.
     is_small = tf.less(size, constant_like(x, float(info.tiny) * 2.0 ** (info.nmant + 2)))
-    scale = choose(is_small, constant_like(x, 2.0 ** (info.nmant + 4)), constant_like(x, 1))
+    scale = select(is_small, constant_like(x, 2.0 ** (info.nmant + 4)), constant_like(x, 1))
     scaled = size * scale
     half = float(info.eps) / 2
     step = scaled * constant_like(x, half * (1 + 2 * half))
     is_up = tf.less(x, y)
     grows = tf.equal(is_up, tf.less(constant_like(x, 0), x))
-    moved = choose(grows, scaled + step, scaled - step) / scale
+    moved = select(grows, scaled + step, scaled - step) / scale
     is_infinite = tf.equal(size, constant_like(x, np.inf))
-    moved = choose(is_infinite, choose(grows, size, constant_like(x, info.max)), moved)
-    moved = choose(tf.less(x, constant_like(x, 0)), -moved, moved)
+    moved = select(is_infinite, select(grows, size, constant_like(x, info.max)), moved)
+    moved = select(tf.less(x, constant_like(x, 0)), -moved, moved)
     smallest = constant_like(x, info.smallest_subnormal)
-    from_zero = choose(is_up, smallest, -smallest)
-    moved = choose(tf.equal(x, constant_like(x, 0)), from_zero, moved)
-    moved = choose(tf.equal(x, y), y, moved)
-    return choose(tf.logical_or(tf.math.is_nan(x), tf.math.is_nan(y)), x + y, moved)
+    from_zero = select(is_up, smallest, -smallest)
+    moved = select(tf.equal(x, constant_like(x, 0)), from_zero, moved)
+    moved = select(tf.equal(x, y), y, moved)
+    return select(tf.logical_or(tf.math.is_nan(x), tf.math.is_nan(y)), x + y, moved)
 
 
 # Godfrey's coefficients of Lanczos' approximation with g = 7 and nine terms.
@@ -155,7 +161,7 @@ _LANCZOS_G = 7.0
 def lgamma(
     x: tf.Tensor,
     log1p: Callable[[tf.Tensor], tf.Tensor] = log1p,
-    select: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor] = choose,
+    select: _Selection = choose,
 ) -> tf.Tensor:
     """Computes log|gamma(x)|; tf2onnx does not know Lgamma, and JAX's formula may read bits.
 

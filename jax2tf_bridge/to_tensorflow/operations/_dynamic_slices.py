@@ -178,7 +178,6 @@ def _write(scope: Scope, array: Array, update: Array, starts: Mapping[int, _Star
         end=tf.stack(ends),
         strides=[1] * last,
         value=scope.tensor(update),
-        begin_mask=whole,
         end_mask=whole,
     )
     return scope.new_array(tensor, array.element, array.sizes)
