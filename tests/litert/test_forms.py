@@ -160,6 +160,17 @@ CASES |= {
     for grid in GRIDS.values()
     for name, move in MOVES.items()
 }
+
+
+def _rotate(x: tf.Tensor) -> tf.Tensor:
+    """Moves variables in a loop; LiteRT writes the results of a body into them one by one."""
+    state = [tf.constant(0), x, x + x, x + x + x]
+    return tf.while_loop(lambda i, *_: i < 4, lambda i, a, b, c: (i + 1, b, c, a), state)[2]
+
+
+CASES |= {
+    f"Loop {t.__name__}": (functools.partial(_rotate), (GRIDS[t],)) for t in (np.uint32, np.float16)
+}
 OF_FLOATS: dict[str, Callable[..., Any]] = {
     "Broadcast": lambda x: tf.broadcast_to(x, [2, 3, 4]),
     "Concat": lambda x: tf.concat([x, x], 1),
