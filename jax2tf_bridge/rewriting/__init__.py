@@ -8,6 +8,15 @@ from jax2tf_bridge.rewriting._fusions import (
     SOFTMAX,
 )
 from jax2tf_bridge.rewriting._inlining import inline_calls
+from jax2tf_bridge.rewriting._operands import (
+    COMBINE,
+    DROP_AXES,
+    EXTREME_AND_INDEX,
+    INDEX_OPERANDS,
+    PLACES,
+    REDUCE,
+    has_reduction,
+)
 from jax2tf_bridge.rewriting._passes import Pass, passes_for_tensorflow, run_passes
 from jax2tf_bridge.rewriting._patterns import (
     INVALID_OPERATION_ERRORS,
@@ -20,7 +29,6 @@ from jax2tf_bridge.rewriting._patterns import (
 from jax2tf_bridge.rewriting._regions import (
     Reducer,
     SortKey,
-    match_extreme_index,
     match_reducers,
     match_selected_extreme,
     match_sort_keys,
@@ -37,11 +45,17 @@ from jax2tf_bridge.rewriting._widening import BFLOAT16_BITS
 __all__ = [
     "BFLOAT16_BITS",
     "BIAS_ADD",
+    "COMBINE",
+    "DROP_AXES",
+    "EXTREME_AND_INDEX",
     "FLOOR_DIVIDE",
     "FLOOR_MODULO",
+    "INDEX_OPERANDS",
     "INVALID_OPERATION_ERRORS",
     "LOG_SOFTMAX",
+    "PLACES",
     "RANDOM_UNIT",
+    "REDUCE",
     "RELU",
     "RELU6",
     "SIGN_BITS",
@@ -54,8 +68,8 @@ __all__ = [
     "Replacement",
     "SortKey",
     "every_operation",
+    "has_reduction",
     "inline_calls",
-    "match_extreme_index",
     "match_reducers",
     "match_selected_extreme",
     "match_sort_keys",

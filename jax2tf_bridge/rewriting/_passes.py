@@ -14,6 +14,7 @@ from jax2tf_bridge._operations import COMPOSITES
 from jax2tf_bridge.bytecode import Program
 from jax2tf_bridge.rewriting._fusions import FUSIONS, FUSIONS_FOR_CONVERTERS
 from jax2tf_bridge.rewriting._inlining import inline_calls
+from jax2tf_bridge.rewriting._operands import PATTERNS_OF_OPERANDS
 from jax2tf_bridge.rewriting._patterns import rewrite
 from jax2tf_bridge.rewriting._platforms import choose_platform
 from jax2tf_bridge.rewriting._simplifications import drop_assertions
@@ -62,6 +63,7 @@ def passes_for_tensorflow(
     if for_converters:
         passes.append(Pass("widen_bfloat16", widen_bfloat16))
     passes.append(Pass("fuse", functools.partial(rewrite, patterns=fusions)))
+    passes.append(Pass("absorb", functools.partial(rewrite, patterns=PATTERNS_OF_OPERANDS)))
     return tuple(passes)
 
 

@@ -112,6 +112,18 @@ class Matcher:
         """Returns how often the block, with its regions, uses a value."""
         return self._uses[value]
 
+    @functools.cached_property
+    def _users(self) -> Mapping[Value, list[Operation]]:
+        users: dict[Value, list[Operation]] = defaultdict(list)
+        for operation in self._block.operations:
+            for value in operation.operands:
+                users[value].append(operation)
+        return users
+
+    def users(self, value: Value) -> Sequence[Operation]:
+        """Returns the operations of the block, as they were before, that use a value."""
+        return self._users.get(value, ())
+
     def number(self, value: Value) -> float | None:
         """Returns the common value of all elements of a constant, also of enclosing blocks."""
         operation = self._find(value)

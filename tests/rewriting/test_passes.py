@@ -108,6 +108,64 @@ def test_fusions_compute_the_same(name: str) -> None:
     assert "fuse" in check_passes(portable, [X], 1e-6)
 
 
+def own_argmax(x: Any) -> Any:
+    return jnp.argmax(x, axis=1), jnp.argmin(x.astype(np.int32), axis=0)
+
+
+ABSORBED = {
+    "transposes of a product": lambda x: (
+        jnp.einsum("ab,cb->ac", x, x) @ x.T,
+        jnp.einsum("abc,dac->adb", jnp.stack([x, x]), jnp.stack([x, x], 1)),
+    ),
+    "a transpose that is used twice": lambda x: (y := x.T, x @ y),
+    "a transpose of free axes": lambda x: jnp.tensordot(
+        jnp.stack([x, x + 1]).transpose(1, 0, 2), x, 1
+    ),
+    "transposes of a convolution": lambda x: jax.lax.conv_general_dilated(
+        jnp.stack([x, x], -1)[None].transpose(0, 3, 1, 2),
+        jnp.stack([x, x], -1)[None].transpose(1, 2, 3, 0),
+        (1, 1),
+        "SAME",
+        dimension_numbers=("NCHW", "HWIO", "NCHW"),
+    ),
+    "a mean that is subtracted": lambda x: (x - x.mean(-1, keepdims=True), x.mean(-1)),
+    "a sum of a single axis": lambda x: x / jnp.sum(x, axis=0, keepdims=True),
+    "a sum from another number": lambda x: jax.lax.reduce(
+        x, np.float32(3), jax.lax.add, dimensions=(1,)
+    ),
+    "two reductions at once": lambda x: jax.lax.reduce(
+        (x, x), (np.float32(0), np.float32(3)), lambda a, b: (a[0] + b[0], a[1] * b[1]), (0,)
+    ),
+    "flags": lambda x: (jnp.any(x > 0, axis=1, keepdims=True) & (x > 0), jnp.all(x > -3, axis=0)),
+    "indices of extremes": own_argmax,
+    "a sort of indices": lambda x: (jnp.argsort(x, axis=1), jnp.argsort(x, axis=0)),
+    "index vectors": lambda x: (
+        x[jnp.arange(3), jnp.argmax(x, axis=1)],
+        x.at[jnp.argmax(x, axis=1), jnp.arange(3)].add(1.0),
+    ),
+    "index vectors that are used twice": lambda x: (
+        jax.lax.gather(
+            x,
+            indices := jnp.stack([jnp.sign(x[1]).astype(np.int32), jnp.arange(3)], -1),
+            jax.lax.GatherDimensionNumbers((), (0, 1), (0, 1)),
+            (1, 1),
+        ),
+        indices,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ABSORBED)
+def test_operands_are_absorbed(name: str) -> None:
+    portable = apply_target(export(ABSORBED[name])(X), NO_XLA)
+    changing = check_passes(portable, [X], 1e-5)
+    assert ("absorb" in changing) == (name not in KEPT)
+
+
+KEPT = {"a transpose of free axes", "index vectors that are used twice"}
+"""Programs whose operands stay, because results would be in another order, or computed twice."""
+
+
 def random_numbers(x: Any) -> Any:
     return jax.random.uniform(jax.random.key(3), x.shape) + x
 

@@ -18,7 +18,7 @@ def fit_sizes(scope: Scope, array: Array, sizes: Sequence[Dim]) -> Array:
         return array
     if array.rank != len(sizes):
         return broadcast(scope, array, sizes, ())
-    return Array(array.element, tuple(sizes), array.computed, array.known, array.parts)
+    return Array(array.element, tuple(sizes), array.computed, array.known)
 
 
 def is_identity(scope: Scope, reducer: Reducer, init: Array) -> bool:

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from jax2tf_bridge.bytecode import Block, DenseElements, Operation, Value
 from jax2tf_bridge.to_tensorflow.operations import _converter_forms
-from jax2tf_bridge.to_tensorflow.operations._array import Array
+from jax2tf_bridge.to_tensorflow.operations._array import Array, make_integer
 from jax2tf_bridge.to_tensorflow.operations._emitter import emits
 from jax2tf_bridge.to_tensorflow.operations._functions import TOKEN, is_token
 from jax2tf_bridge.to_tensorflow.operations._scope import Scope
@@ -118,7 +118,7 @@ class _Loop:
             if self._counter is not None:
                 place, start, end = self._counter
                 counter = inner.sizes.counter(inner.tensor(arrays[place]), start, end)
-                arrays[place] = Array("i32", (), parts=(counter,))
+                arrays[place] = make_integer("i32", counter)
             results = inner.run(self._body, arrays)
             self._check_sizes(results, sizes)
             tensors = [inner.tensor(results[i]) for i in self._state]

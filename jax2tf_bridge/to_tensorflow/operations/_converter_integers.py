@@ -31,9 +31,9 @@ def is_wide(element: str) -> bool:
 
 def is_small(array: Array) -> bool:
     """Returns whether integers are known to be exact in float32; sizes are assumed to be."""
-    if array.known is None:
-        return array.parts is not None
-    return bool(np.all(np.abs(array.known.astype(np.float64)) < _EXACT))
+    if array.numbers is None:
+        return array.known is not None
+    return bool(np.all(np.abs(array.numbers.astype(np.float64)) < _EXACT))
 
 
 def constant(array: np.ndarray) -> tf.Tensor:

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.bytecode import Operation
-from jax2tf_bridge.to_tensorflow.operations._array import Array, Transposed, tf_dtype
+from jax2tf_bridge.to_tensorflow.operations._array import Array, tf_dtype
 from jax2tf_bridge.to_tensorflow.operations._conversions import (
     accumulation_dtype,
     from_accumulation,
@@ -98,7 +98,7 @@ class _Convolution:
 def _convolution(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     left, right, *padding = operands
     element = operation.results[0].tensor.element
-    left, right, numbers = _without_transposes(left, right, _read_numbers(operation))
+    numbers = _read_numbers(operation)
     amounts = _read_padding(scope, operation, padding)
     axes = _read_axes(scope, operation, numbers, left, right, amounts)
     batch_groups = operation.int("batch_group_count")
@@ -197,19 +197,6 @@ def _read_numbers(operation: Operation) -> _Numbers:
         (*spatial("kernel"), number("kernel_input_feature"), number("kernel_output_feature")),
         (number("output_batch"), *spatial("output"), number("output_feature")),
     )
-
-
-def _without_transposes(
-    left: Array, right: Array, numbers: _Numbers
-) -> tuple[Array, Array, _Numbers]:
-    """Returns the operands before they were transposed, with the dimension numbers of these."""
-    if isinstance(source := left.source, Transposed):
-        left = source.array
-        numbers = replace(numbers, image=tuple(source.order[axis] for axis in numbers.image))
-    if isinstance(source := right.source, Transposed):
-        right = source.array
-        numbers = replace(numbers, kernel=tuple(source.order[axis] for axis in numbers.kernel))
-    return left, right, numbers
 
 
 def _read_padding(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Dim]:

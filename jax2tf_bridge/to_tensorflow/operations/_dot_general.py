@@ -72,15 +72,6 @@ def _dot_general(scope: Scope, operation: Operation, operands: Sequence[Array]) 
     )
 
 
-@emits("dot")
-def _dot(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
-    left, right = operands
-    element = operation.results[0].tensor.element
-    return contract(
-        scope, left, right, element, batch=((), ()), contracting=((left.rank - 1,), (0,))
-    )
-
-
 def contract(
     scope: Scope,
     left: Array,
@@ -168,8 +159,7 @@ def _product(
         left, right = (replace(x, tensor=tf.cast(x.tensor, tf.float32)) for x in (left, right))
         product = _product(scope, left, right, batch, left_free, right_free, summed)
         return replace(product, tensor=tf.cast(product.tensor, tf.float16))
-    left, right, sums = _least_moved(left, right, both, left_alone, right_alone, sums)
-
+    sums = _least_moved(left, right, both, left_alone, right_alone, sums)
     left_flipped = _is_flipped(left, both, left_alone, sums)
     right_flipped = _is_flipped(right, both, sums, right_alone)
     left = _move(left, (*both, *(sums + left_alone if left_flipped else left_alone + sums)))
@@ -230,33 +220,15 @@ def _least_moved(
     left_alone: tuple[str, ...],
     right_alone: tuple[str, ...],
     sums: tuple[str, ...],
-) -> tuple[_Labelled, _Labelled, tuple[str, ...]]:
-    """Chooses forms of the operands, and an order of contracting axes, with few transposes."""
-    lefts, rights = _forms(left), _forms(right)
-    orders = [tuple(x for x in side.labels if x in sums) for side in (*lefts, *rights)]
+) -> tuple[str, ...]:
+    """Chooses the order of contracting axes with fewer transposes."""
+    orders = [tuple(x for x in side.labels if x in sums) for side in (left, right)]
 
-    def moves(choice: tuple[_Labelled, _Labelled, tuple[str, ...]]) -> int:
-        a, b, order = choice
-        return _is_moved(a, both, left_alone, order) + _is_moved(b, both, right_alone, order)
+    def moves(order: tuple[str, ...]) -> int:
+        moved = _is_moved(left, both, left_alone, order)
+        return moved + _is_moved(right, both, right_alone, order)
 
-    return min(((a, b, order) for order in orders for a in lefts for b in rights), key=moves)
-
-
-def _forms(side: _Labelled) -> list[_Labelled]:
-    """Lists forms of an operand: the tensor before a transpose, if any, and the tensor itself."""
-    operation = side.tensor.op
-    if operation.type != "Transpose":
-        return [side]
-    order = tf.get_static_value(operation.inputs[1])
-    if order is None:
-        return [side]
-    back = [list(order).index(axis) for axis in range(len(order))]
-    before = _Labelled(
-        operation.inputs[0],
-        tuple(side.labels[i] for i in back),
-        tuple(side.sizes[i] for i in back),
-    )
-    return [before, side]
+    return min(orders, key=moves)
 
 
 def _is_moved(

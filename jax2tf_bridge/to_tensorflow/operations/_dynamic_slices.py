@@ -89,7 +89,7 @@ def shrink_repeated(array: Array, sizes: Sequence[Dim]) -> Array:
     result = tuple(
         size if array.repeats(axis) else array.sizes[axis] for axis, size in enumerate(sizes)
     )
-    return array if result == array.sizes or array.parts is not None else resize(array, result)
+    return array if result == array.sizes else resize(array, result)
 
 
 def _slice_computed(
@@ -233,7 +233,7 @@ def _assemble(scope: Scope, array: Array, update: Array, starts: Mapping[int, _S
 
 def _part(scope: Scope, array: Array, axis: int, start: _Start, size: Dim) -> Array:
     sizes = [size if i == axis else own for i, own in enumerate(array.sizes)]
-    if array.parts is None and array.repeats(axis):
+    if array.repeats(axis):
         return shrink_repeated(array, sizes)
     if tf.is_tensor(start):
         return reshape(scope, _slice_computed(scope, array, {axis: start}, sizes), sizes)

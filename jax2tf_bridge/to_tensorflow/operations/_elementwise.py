@@ -310,7 +310,7 @@ def _round_down(scope: Scope, operation: Operation, operands: Sequence[Array]) -
     """
     x, y = operands
     element, is_quotient = x.element, operation.name == FLOOR_DIVIDE
-    is_positive = y.known is not None and bool(np.all(y.known > 0))
+    is_positive = y.numbers is not None and bool(np.all(y.numbers > 0))
     if is_positive and element in ("i32", "i64") and not scope.is_for_any_converter:
         function = tf.math.floordiv if is_quotient else tf.math.floormod
         return emit_elementwise(scope, operation, operands, function)

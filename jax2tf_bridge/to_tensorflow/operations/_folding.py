@@ -17,25 +17,29 @@ from jax2tf_bridge.to_tensorflow.operations._scope import Scope
 from jax2tf_bridge.to_tensorflow.operations._sizes import broadcast_sizes
 from shape_poly import Dim
 
-_MAX_FOLDED_ELEMENTS = 64
-"""Maximum number of elements of an array to fold; shapes have fewer."""
-_MAX_CONVERTED_ELEMENTS = 1024
+_MAX_FOLDED_ELEMENTS = 1024
+"""Maximum number of elements of an array to fold."""
+_MAX_FOLDED_SIZES = 64
+"""Maximum number of elements that depend on variables; shapes have fewer."""
 _SIZES = frozenset({"i32", "i64"})
 
 
 def fold(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array | None:
     """Computes an elementwise operation on known integers or bools; None if impossible."""
-    constants = [_small_constant(scope, array) for array in operands]
     element = operation.results[0].tensor.element
-    sizes = broadcast_sizes(operands)
     if operation.name == "negate" and operands[0].row.kind in ("float", "complex"):
         return _negate(operands[0])
-    if all(constant is not None for constant in constants):
-        result = _fold_numbers(operation, constants, element)
-        return None if result is None else Array(element, sizes, known=result)
-    if (neutral := _drop_flag(scope, operation, operands)) is not None:
-        return neutral
-    return _fold_sizes(scope, operation, operands, element, sizes)
+    known = [_small_constant(array) for array in operands]
+    if all(each is not None for each in known):
+        has_sizes = any(array.numbers is None for array in operands)
+        result = (
+            _fold_sizes(scope, operation, operands, known)
+            if has_sizes
+            else _fold_numbers(operation, known, element)
+        )
+        if result is not None:
+            return Array(element, broadcast_sizes(operands), known=result)
+    return _choose(scope, operation, operands)
 
 
 def _negate(array: Array) -> Array | None:
@@ -44,12 +48,9 @@ def _negate(array: Array) -> Array | None:
     return Array(array.element, array.sizes, known=-array.known)
 
 
-def _small_constant(scope: Scope, array: Array) -> np.ndarray[Any, Any] | None:
-    if array.row.kind not in ("bool", "int", "uint"):
-        return None
-    if array.known is not None:
-        return array.known if array.known.size <= _MAX_FOLDED_ELEMENTS else None
-    return scope.constant(array) if array.parts is not None else None
+def _small_constant(array: Array) -> np.ndarray[Any, Any] | None:
+    is_small = array.known is not None and array.known.size <= _MAX_FOLDED_ELEMENTS
+    return array.known if is_small and array.row.kind in ("bool", "int", "uint") else None
 
 
 def _truncated_quotient(left: Any, right: Any) -> Any:
@@ -150,40 +151,44 @@ def _to_element(element: str, numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, 
 
 
 def _fold_sizes(
-    scope: Scope,
-    operation: Operation,
-    operands: Sequence[Array],
-    element: str,
-    sizes: tuple[Dim, ...],
-) -> Array | None:
-    if any(array.element not in _SIZES for array in operands if array.element != "i1"):
+    scope: Scope, operation: Operation, operands: Sequence[Array], known: Sequence[Any]
+) -> np.ndarray[Any, Any] | None:
+    if not all(array.element in (*_SIZES, "i1") for array in operands):
         return None
-    if operation.name == "select":
-        return _select(scope, operands)
-    if operation.name in ("and", "or"):
-        return _find_deciding_flag(scope, operation.name == "or", operands)
-    columns = [array.integers for array in operands]
-    if len(sizes) > 1 or any(column is None for column in columns):
+    name, element = operation.name, operation.results[0].tensor.element
+    if name == "select":
+        chosen: np.ndarray[Any, Any] = np.where(*known)
+        return chosen
+    rows = np.broadcast(*(each.astype(object) for each in known))
+    if rows.size > _MAX_FOLDED_SIZES:
         return None
-    count = max((len(column) for column in columns if column is not None), default=0)
-    rows = [
-        [column[0] if len(column) == 1 else column[i] for column in columns if column is not None]
-        for i in range(count)
-    ]
-    if operation.name == "compare":
-        direction = operation.text("comparison_direction")
-        verdicts = [scope.sizes.compare(direction, *row) for row in rows]
-        if any(verdict is None for verdict in verdicts):
-            return None
-        known = np.array(verdicts, bool).reshape(() if not sizes else (count,))
-        return Array(element, sizes, known=known)
-    parts: list[Dim] = []
+    results: list[Any] = []
     for row in rows:
-        part = _compute_size(scope, operation.name, row)
-        if part is None or not scope.sizes.fits(part, element):
+        if name == "compare":
+            result: Any = scope.sizes.compare(operation.text("comparison_direction"), *row)
+        else:
+            result = _compute_size(scope, name, row)
+            if result is not None and not scope.sizes.fits(result, element):
+                return None
+        if result is None:
             return None
-        parts.append(part)
-    return Array(element, sizes, parts=tuple(parts))
+        results.append(result)
+    dtype = bool if name == "compare" else object
+    return np.fromiter(results, dtype, len(results)).reshape(rows.shape)
+
+
+def _choose(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array | None:
+    """Returns the operand that is the result because of a known flag; None without one."""
+    if any(array.element not in (*_SIZES, "i1") for array in operands):
+        return None
+    match operation.name:
+        case "select":
+            return _select(scope, operands)
+        case "and" | "or":
+            decided = _find_deciding_flag(scope, operation.name == "or", operands)
+            return decided or _drop_flag(scope, operation, operands)
+        case _:
+            return _drop_flag(scope, operation, operands)
 
 
 def _select(scope: Scope, operands: Sequence[Array]) -> Array | None:
@@ -221,13 +226,14 @@ def convert_known(scope: Scope, array: Array, element: str) -> Array | None:
     """Converts known elements to another type, if the result is exact or its rounding unique."""
     if element == array.element:
         return array
-    if array.parts is not None and element in _SIZES and array.element in _SIZES:
-        fits = scope.sizes.is_within if element == "i64" else scope.sizes.fits
-        if not all(fits(part, "i32") for part in array.parts):
-            return None
-        return Array(element, array.sizes, parts=array.parts)
-    if array.known is None or array.known.size > _MAX_CONVERTED_ELEMENTS:
+    if array.known is None or array.known.size > _MAX_FOLDED_ELEMENTS:
         return None
+    if array.numbers is None:
+        if element not in _SIZES or array.element not in _SIZES:
+            return None
+        fits = scope.sizes.is_within if element == "i64" else scope.sizes.fits
+        is_exact = all(fits(part, "i32") for part in array.known.flat)
+        return Array(element, array.sizes, known=array.known) if is_exact else None
     kinds = array.row.kind, dtype_of_element(element).kind
     match kinds:
         case (("bool" | "int" | "uint"), "bool"):

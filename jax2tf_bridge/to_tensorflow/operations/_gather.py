@@ -21,6 +21,7 @@ from jax2tf_bridge.to_tensorflow.operations._indices import (
     index_vectors,
     is_too_deep,
     slice_axis,
+    split_operands,
     whole_vectors,
 )
 from jax2tf_bridge.to_tensorflow.operations._scope import Scope
@@ -45,8 +46,8 @@ _Taken: TypeAlias = "tuple[Array, list[int | None]]"
 
 @emits("gather", "dynamic_gather")
 def _gather(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
-    array, indices, *lengths = operands
-    slices = Slices.read(operation, _NAMES, array.rank, indices)
+    (array,), indices, lengths = split_operands(operation, operands)
+    slices = Slices.read(operation, _NAMES, array.rank, indices[0].rank)
     slice_sizes: Sequence[Dim] = (
         scope.sizes_of(lengths[0], [None] * array.rank)
         if lengths
@@ -57,7 +58,7 @@ def _gather(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Ar
     )
     array = shrink_repeated(array, sizes)
     axis = slices.vector_axis
-    batch = (*indices.sizes[:axis], *indices.sizes[axis + 1 :])
+    batch = (*indices[0].sizes[:axis], *indices[0].sizes[axis + 1 :])
     # A single row serves the whole batch.
     batched = {axis: place for axis, place in slices.batched.items() if array.sizes[axis] != 1}
     slices = replace(slices, sizes=sizes, batch=batch, batched=batched)
@@ -175,9 +176,9 @@ def _take_at_vectors(
 
 def _progression(index: Array) -> tuple[int, int] | None:
     """Returns the first index and the step if the indices are a known progression, else None."""
-    if index.known is None or index.rank != 1 or index.known.size < 2:
+    if index.numbers is None or index.rank != 1 or index.numbers.size < 2:
         return None
-    flat = index.known.reshape(-1)
+    flat = index.numbers.reshape(-1)
     steps = np.diff(flat)
     if steps[0] < 1 or np.any(steps != steps[0]):
         return None

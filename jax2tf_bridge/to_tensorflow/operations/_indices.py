@@ -9,11 +9,13 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.bytecode import Operation
-from jax2tf_bridge.to_tensorflow.operations._array import Array, Concatenated
+from jax2tf_bridge.rewriting import INDEX_OPERANDS
+from jax2tf_bridge.to_tensorflow.operations._array import Array, make_integer
 from jax2tf_bridge.to_tensorflow.operations._bodies import fit_sizes
 from jax2tf_bridge.to_tensorflow.operations._scope import Scope
 from jax2tf_bridge.to_tensorflow.operations._shapes import (
     broadcast,
+    concatenate,
     iota,
     product,
     reshape,
@@ -54,7 +56,7 @@ class Slices:
     valid: Array | None = None
 
     @staticmethod
-    def read(operation: Operation, names: Sequence[str], rank: int, indices: Array) -> Slices:
+    def read(operation: Operation, names: Sequence[str], rank: int, indices_rank: int) -> Slices:
         """Reads the axes of an operation on an array of some rank.
 
         The names are those of the attributes with the window axes, the axes of the array without a
@@ -69,7 +71,7 @@ class Slices:
         without_window = {*operation.ints(collapsed), *array_axes}
         kept = [axis for axis in range(rank) if axis not in without_window]
         window_axes = operation.ints(window)
-        result_rank = indices.rank - (vector_axis < indices.rank) + len(kept)
+        result_rank = indices_rank - (vector_axis < indices_rank) + len(kept)
         return Slices(
             vector_axis,
             operation.ints(index_map),
@@ -93,7 +95,7 @@ class Slices:
         """Axes of the result or the updates that are the grid."""
         return [*self.batch_axes, *(self.window_axes[axis] for axis in self.spread)]
 
-    def component(self, scope: Scope, indices: Array, axis: int) -> Array:
+    def component(self, scope: Scope, indices: Sequence[Array], axis: int) -> Array:
         """Returns the component of the index vectors for an axis of the array."""
         return component(scope, indices, self.vector_axis, self.index_map.index(axis))
 
@@ -106,8 +108,8 @@ class Slices:
             return start
         place = len(self.batch) + self.spread.index(axis)
         within_window = iota(scope, start.element, self.grid, place)
-        if start.known is not None and within_window.known is not None:
-            known = start.known + within_window.known
+        if start.numbers is not None and within_window.numbers is not None:
+            known = start.numbers + within_window.numbers
             return Array(start.element, self.grid, known=known)
         tensor = scope.compact(start) + scope.compact(within_window)
         return Array(start.element, self.grid, tensor)
@@ -125,28 +127,38 @@ def slice_axis(
     return fit_sizes(scope, result, (*array.sizes[:axis], size, *array.sizes[axis + 1 :]))
 
 
-def component(scope: Scope, indices: Array, axis: int, number: int) -> Array:
-    """Takes one component of index vectors along an axis; without an axis, the indices."""
+def split_operands(
+    operation: Operation, operands: Sequence[Array]
+) -> tuple[Sequence[Array], Sequence[Array], Sequence[Array]]:
+    """Splits operands into the arrays, the parts of the index vectors, and the others."""
+    count = operation.attributes.get(INDEX_OPERANDS, 1)
+    assert isinstance(count, int), "the attribute is the rewriter's"
+    start = len(operation.results)
+    return operands[:start], operands[start : start + count], operands[start + count :]
+
+
+def component(scope: Scope, parts: Sequence[Array], axis: int, number: int) -> Array:
+    """Takes one component of index vectors, whose parts lie side by side along an axis.
+
+    Without an axis, the indices are the component.
+    """
+    indices, *others = parts
     if axis == indices.rank:
         return indices
+    count = indices.sizes[axis]
+    if others and isinstance(count, int) and number >= count:
+        return component(scope, others, axis, number - count)
     sizes = (*indices.sizes[:axis], *indices.sizes[axis + 1 :])
-    if isinstance(indices.source, Concatenated) and indices.source.axis == axis:
-        for array in indices.source.arrays:
-            count = array.sizes[axis]
-            assert isinstance(count, int), "index vectors have a known length"
-            if number < count:
-                return component(scope, array, axis, number)
-            number -= count
     if indices.sizes[axis] == 1:
         return reshape(scope, indices, sizes)
-    if indices.integers is not None:
-        return Array(indices.element, (), parts=(indices.integers[number],))
     if indices.repeats(axis):
         one = resize(indices, (*indices.sizes[:axis], 1, *indices.sizes[axis + 1 :]))
         return reshape(scope, one, sizes)
     place = axis - (indices.rank - len(indices.compact_shape))
     if indices.known is not None:
-        return Array(indices.element, sizes, known=indices.known.take(number, place))
+        return Array(
+            indices.element, sizes, known=indices.known.take([number], place).squeeze(place)
+        )
     before = (slice(None),) * place
     return Array(indices.element, sizes, scope.compact(indices)[(*before, number)])
 
@@ -155,7 +167,7 @@ def clamp(scope: Scope, index: Array, limit: Dim) -> Array:
     """Clamps indices to 0..limit (inclusive); the result is i32 or i64."""
     if limit == 0:
         return Array("i32", index.sizes, known=np.zeros((), np.int32))
-    known = index.known
+    known = index.numbers
     if known is not None and known.size:
         if isinstance(limit, int):
             # uint64 is compared as Python integers.
@@ -163,9 +175,10 @@ def clamp(scope: Scope, index: Array, limit: Dim) -> Array:
             return Array("i32", index.sizes, known=kept.astype(np.int32))
         if known.min() >= 0 and scope.sizes.compare("GE", limit, int(known.max())):
             return Array("i32", index.sizes, known=known.astype(np.int32))
-    if index.parts is not None and index.rank == 0:
-        at_most = -scope.sizes.maximum(-index.parts[0], -limit)
-        return Array("i32", (), parts=(scope.sizes.maximum(at_most, 0),))
+    if index.known is not None and index.rank == 0:
+        (size,) = index.known.flat
+        at_most = -scope.sizes.maximum(-size, -limit)
+        return make_integer("i32", scope.sizes.maximum(at_most, 0))
     wide = widen_index(scope, index)
     tensor = scope.compact(wide)
     if index.row.kind != "uint":
@@ -188,11 +201,14 @@ def widen_index(scope: Scope, index: Array) -> Array:
 
 def flag_unchanged(scope: Scope, index: Array, kept: Array) -> Array | None:
     """Returns which indices `clamp` did not change; None if all are known to be unchanged."""
-    if kept is index or (index.parts is not None and index.parts == kept.parts):
+    if kept is index:
         return None
     if index.known is not None and kept.known is not None:
         same = np.asarray(index.known.astype(object) == kept.known.astype(object), bool)
-        return None if same.all() else Array("i1", index.sizes, known=same)
+        if same.all():
+            return None
+        if index.numbers is not None and kept.numbers is not None:
+            return Array("i1", index.sizes, known=same)
     wide = scope.compact(widen_index(scope, index))
     return Array("i1", index.sizes, tf.equal(wide, tf.cast(scope.compact(kept), wide.dtype)))
 
@@ -211,21 +227,15 @@ def combine_flags(
     return result
 
 
-def whole_vectors(scope: Scope, indices: Array, axis: int) -> tf.Tensor | None:
+def whole_vectors(scope: Scope, parts: Sequence[Array], axis: int) -> tf.Tensor | None:
     """Returns computed index vectors along the last axis, which need no changes; else None."""
-    if (
-        axis != indices.rank - 1
-        or axis == 0
-        or indices.computed is None
-        or indices.row.kind == "uint"
-    ):
+    if axis != parts[0].rank - 1 or axis == 0:
         return None
-    source = indices.source
-    if isinstance(source, Concatenated) and any(a.computed is None for a in source.arrays):
+    if any(part.computed is None or part.row.kind == "uint" for part in parts):
         return None
-    if is_too_deep(indices.sizes[axis]):
+    if is_too_deep(sum(part.sizes[axis] for part in parts)):
         return None
-    return scope.tensor(widen_index(scope, indices))
+    return scope.tensor(widen_index(scope, concatenate(scope, parts, axis)))
 
 
 def clamp_vectors(scope: Scope, vectors: tf.Tensor, limits: Sequence[Dim]) -> tf.Tensor:
@@ -274,9 +284,8 @@ def flat_index(scope: Scope, components: Sequence[Array], sizes: Sequence[Dim]) 
 
 def scalar_index(scope: Scope, index: Array) -> Dim | tf.Tensor:
     """Returns an index of one element: a size, or a scalar int32 tensor."""
-    if index.integers is not None:
-        return index.integers[0]
     if index.known is not None:
-        return int(index.known.reshape(-1)[0])
+        number: Dim = index.known.reshape(-1).tolist()[0]
+        return number
     tensor = tf.cast(scope.compact(index), tf.int32)
     return tensor if tensor.shape.rank == 0 else tf.reshape(tensor, [])

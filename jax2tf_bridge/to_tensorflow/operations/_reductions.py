@@ -11,9 +11,9 @@ import tensorflow as tf
 
 from jax2tf_bridge._dtypes import dtype_of_element
 from jax2tf_bridge.bytecode import Block, Operation
-from jax2tf_bridge.rewriting import Reducer, match_extreme_index, match_reducers
-from jax2tf_bridge.to_tensorflow.operations._array import Array, Postponed, Reduced, tf_dtype
-from jax2tf_bridge.to_tensorflow.operations._bodies import are_identities, fit_sizes, is_identity
+from jax2tf_bridge.rewriting import COMBINE, EXTREME_AND_INDEX, REDUCE, Reducer
+from jax2tf_bridge.to_tensorflow.operations._array import Array, tf_dtype
+from jax2tf_bridge.to_tensorflow.operations._bodies import fit_sizes
 from jax2tf_bridge.to_tensorflow.operations._emitter import emits
 from jax2tf_bridge.to_tensorflow.operations._scope import Scope
 from jax2tf_bridge.to_tensorflow.operations._shapes import (
@@ -46,19 +46,21 @@ _IDEMPOTENT = frozenset({"and", "or", "maximum", "minimum"})
 def _reduce(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
     half = len(operands) // 2
     arrays, inits = operands[:half], operands[half:]
-    axes = operation.ints("dimensions")
     (block,) = operation.regions
-    matched = match_reducers(block)
-    if matched is not None and all(
-        has_reduction(reducer, array) for reducer, array in zip(matched, arrays, strict=True)
-    ):
-        return _reduce_by_reducers(scope, matched, block, arrays, inits, axes)
-    extreme = match_extreme_index(block)
-    if extreme is not None and len(axes) == 1 and is_iota(scope, arrays[1], axes[0]):
-        results = _extreme_and_index(scope, extreme, arrays, inits, axes[0])
-        if results is not None:
-            return results
-    return reduce_by(scope, make_combine(block), arrays, inits, axes)
+    return reduce_by(scope, make_combine(block), arrays, inits, operation.ints("dimensions"))
+
+
+@emits(REDUCE)
+def _reduce_from_identity(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    reducer = Reducer(operation.text("reducer"), operation.text("element"))
+    axes, keeps_axes = operation.ints("dimensions"), operation.flag("keeps_axes")
+    return reduce_axes(scope, reducer, operands[0], axes, keeps_axes=keeps_axes)
+
+
+@emits(COMBINE)
+def _combine(scope: Scope, operation: Operation, operands: Sequence[Array]) -> list[Array]:
+    half = len(operands) // 2
+    return make_combine(operation.regions[0])(scope, operands[:half], operands[half:])
 
 
 def make_combine(block: Block) -> Combine:
@@ -75,36 +77,20 @@ def make_combine(block: Block) -> Combine:
 # Reducers that TensorFlow has.
 
 
-def has_reduction(reducer: Reducer, array: Array) -> bool:
-    """Returns whether TensorFlow has a reduction for the reducer and the array."""
-    if array.element == "i1":
-        return reducer.name in ("and", "or", "xor")
-    if array.row.kind == "complex":
-        return reducer.name in ("add", "multiply")
-    return reducer.name in _OF_NUMBERS
-
-
-def _reduce_by_reducers(
+def reduce_axes(
     scope: Scope,
-    reducers: Sequence[Reducer],
-    block: Block,
-    arrays: Sequence[Array],
-    inits: Sequence[Array],
+    reducer: Reducer,
+    array: Array,
     axes: Sequence[int],
-) -> list[Array]:
-    results = [
-        reduce_axes(scope, reducer, array, axes)
-        for reducer, array in zip(reducers, arrays, strict=True)
-    ]
-    if are_identities(scope, reducers, inits):
-        return results
-    return make_combine(block)(scope, inits, results)
+    *,
+    keeps_axes: bool = False,
+) -> Array:
+    """Reduces axes with TensorFlow's operation, starting from the identity.
 
-
-def reduce_axes(scope: Scope, reducer: Reducer, array: Array, axes: Sequence[int]) -> Array:
-    """Reduces axes with TensorFlow's operation, starting from the identity."""
+    The axes stay with size 1 if `keeps_axes` is true.
+    """
     wide = convert_float(scope, array, reducer.element)
-    result = _reduce_compact(scope, reducer.name, wide, sorted(axes))
+    result = _reduce_compact(scope, reducer.name, wide, sorted(axes), keeps_axes)
     return convert_float(scope, result, array.element)
 
 
@@ -115,8 +101,12 @@ def convert_float(scope: Scope, array: Array, element: str) -> Array:
     return scope.new_array(tf.cast(scope.compact(array), tf_dtype(element)), element, array.sizes)
 
 
-def _reduce_compact(scope: Scope, name: str, array: Array, axes: Sequence[int]) -> Array:
-    sizes = tuple(size for axis, size in enumerate(array.sizes) if axis not in axes)
+def _reduce_compact(
+    scope: Scope, name: str, array: Array, axes: Sequence[int], keeps_axes: bool
+) -> Array:
+    left = [axis for axis in range(array.rank) if axis not in axes]
+    sizes = tuple(array.sizes[axis] for axis in left)
+    whole = tuple(1 if axis in axes else size for axis, size in enumerate(array.sizes))
     repeated = [axis for axis in axes if array.repeats(axis) and array.sizes[axis] != 1]
     times = product(array.sizes[axis] for axis in repeated)
     if not _may_be_compact(scope, name, array, times):
@@ -124,39 +114,17 @@ def _reduce_compact(scope: Scope, name: str, array: Array, axes: Sequence[int]) 
     compact = scope.compact(array)
     first = array.rank - compact.shape.rank
     there = [axis - first for axis in axes if axis >= first]
-    if not any(not array.repeats(axis) for axis in axes):
+    if all(array.repeats(axis) for axis in axes):
         tensor = tf.squeeze(compact, there) if there else compact
-    elif first or repeated or name not in _OF_NUMBERS or compact.dtype == tf.bool:
-        tensor = reduce_tensor(name, compact, there)
+    elif keeps_axes and not first and not repeated:
+        tensor = reduce_tensor(name, compact, there, keepdims=True)
+        return scope.new_array(wrap_sum(tensor, array.element), array.element, whole)
     else:
-        return _either_way(scope, name, array, compact, axes, sizes)
+        tensor = reduce_tensor(name, compact, there)
     if name == "add" and times != 1:
         tensor = tensor * _as_number(scope.sizes.size(times), tensor.dtype)
-    return scope.new_array(wrap_sum(tensor, array.element), array.element, sizes)
-
-
-def _either_way(
-    scope: Scope,
-    name: str,
-    array: Array,
-    compact: tf.Tensor,
-    axes: Sequence[int],
-    sizes: tuple[Dim, ...],
-) -> Array:
-    """Reduces axes, and keeps them with size 1 for a later broadcast that restores them."""
-
-    def reduced(keepdims: bool) -> tf.Tensor:
-        result = _OF_NUMBERS[name](compact, list(axes), keepdims=keepdims)
-        return wrap_sum(result, array.element)
-
-    # A remaining axis may still repeat one element.
-    left = [axis for axis in range(array.rank) if axis not in axes]
-    shape = tuple(
-        1 if array.repeats(axis) else size if isinstance(size, int) else None
-        for axis, size in zip(left, sizes, strict=True)
-    )
-    source = Reduced(tuple(axes), Postponed((), lambda: reduced(True)))
-    return Array(array.element, sizes, Postponed(shape, lambda: reduced(False)), source=source)
+    result = scope.new_array(wrap_sum(tensor, array.element), array.element, sizes)
+    return broadcast(scope, result, whole, left) if keeps_axes else result
 
 
 def _as_number(size: Any, dtype: tf.DType) -> tf.Tensor:
@@ -176,14 +144,16 @@ def _may_be_compact(scope: Scope, name: str, array: Array, times: Dim) -> bool:
     return name == "add" and is_wide and scope.sizes.bounds(times)[0] >= 1
 
 
-def reduce_tensor(name: str, tensor: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
+def reduce_tensor(
+    name: str, tensor: tf.Tensor, axes: Sequence[int], *, keepdims: bool = False
+) -> tf.Tensor:
     """Reduces axes of a tensor with a reducer that TensorFlow has."""
-    if tensor.dtype == tf.bool:
-        if name == "xor":
-            ones = tf.reduce_sum(tf.cast(tensor, tf.int32), axes)
-            return tf.not_equal(tf.bitwise.bitwise_and(ones, 1), 0)
-        return _OF_FLAGS[name](tensor, axes)
-    return _OF_NUMBERS[name](tensor, axes)
+    if tensor.dtype != tf.bool:
+        return _OF_NUMBERS[name](tensor, axes, keepdims)
+    if name == "xor":
+        ones = tf.reduce_sum(tf.cast(tensor, tf.int32), axes, keepdims)
+        return tf.not_equal(tf.bitwise.bitwise_and(ones, 1), 0)
+    return _OF_FLAGS[name](tensor, axes, keepdims)
 
 
 def wrap_sum(tensor: tf.Tensor, element: str) -> tf.Tensor:
@@ -200,57 +170,34 @@ def wrap_sum(tensor: tf.Tensor, element: str) -> tf.Tensor:
 # The first extreme number and its index.
 
 
-def is_iota(scope: Scope, array: Array, axis: int) -> bool:
-    """Returns whether an array is known to be an iota along an axis."""
-    if any(not array.repeats(other) for other in range(array.rank) if other != axis):
-        return False
-    if array.known is not None:
-        flat = array.known.reshape(-1)
-        return bool(flat.size == array.sizes[axis]) and flat.tolist() == list(range(flat.size))
-    if array.computed is None or array.repeats(axis):
-        return False
-    return _is_range(array.computed)
-
-
-def _is_range(tensor: tf.Tensor) -> bool:
-    operation = tensor.op
-    while operation.type in ("Cast", "Reshape", "ExpandDims", "Identity"):
-        operation = operation.inputs[0].op
-    if operation.type != "Range":
-        return False
-    start, _, step = (tf.get_static_value(value) for value in operation.inputs)
-    return start is not None and step is not None and int(start) == 0 and int(step) == 1
-
-
+@emits(EXTREME_AND_INDEX)
 def _extreme_and_index(
-    scope: Scope, name: str, arrays: Sequence[Array], inits: Sequence[Array], axis: int
-) -> list[Array] | None:
-    array, indices = arrays
-    element = array.element
-    reducer = Reducer(
-        {"maximum": "or", "minimum": "and"}[name] if element == "i1" else name, element
-    )
-    if not is_identity(scope, reducer, inits[0]) or scope.sizes.bounds(array.sizes[axis])[0] < 1:
-        return None
+    scope: Scope, operation: Operation, operands: Sequence[Array]
+) -> Sequence[Array]:
+    array, indices, *_ = operands
+    name, element = operation.text("extreme"), array.element
+    (axis,) = operation.ints("dimensions")
+    if scope.sizes.bounds(array.sizes[axis])[0] < 1:
+        return _reduce(scope, operation, operands)
     if array.repeats(axis):
         array = scope.full(array)
     compact = scope.compact(array)
     place = axis - (array.rank - compact.shape.rank)
     sizes = tuple(size for i, size in enumerate(array.sizes) if i != axis)
     dtype = tf.int64 if tf_dtype(indices.element).size == 8 else tf.int32
-    search = tf.argmin if name == "minimum" else tf.argmax
     if array.row.kind == "float":
         # TensorFlow's argmax does not find NaN, which is the most extreme, and equals nothing.
-        extreme = tf.math.reduce_min if name == "minimum" else tf.math.reduce_max
-        best = extreme(compact, place, keepdims=True)
+        best = reduce_tensor(name, compact, [place], keepdims=True)
         is_best = tf.logical_or(tf.equal(compact, best), tf.math.is_nan(compact))
         if scope.for_converters:  # ONNX has no ArgMax of bools
             is_best = tf.cast(is_best, tf.int32)
         index = tf.argmax(is_best, place, output_type=dtype)
         value = tf.squeeze(best, place)
     else:
+        search = tf.argmin if name == "minimum" else tf.argmax
         index = search(compact, place, output_type=dtype)
-        value = reduce_tensor(reducer.name, compact, [place])
+        reducer = {"maximum": "or", "minimum": "and"}[name] if element == "i1" else name
+        value = reduce_tensor(reducer, compact, [place])
     index = tf.cast(index, tf_dtype(indices.element))
     return [scope.new_array(value, element, sizes), scope.new_array(index, indices.element, sizes)]
 

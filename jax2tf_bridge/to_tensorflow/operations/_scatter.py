@@ -25,6 +25,7 @@ from jax2tf_bridge.to_tensorflow.operations._indices import (
     flat_index,
     index_vectors,
     is_too_deep,
+    split_operands,
 )
 from jax2tf_bridge.to_tensorflow.operations._reductions import wrap_sum
 from jax2tf_bridge.to_tensorflow.operations._scope import Scope
@@ -48,8 +49,7 @@ _NAMES = (
 
 @emits("scatter")
 def _scatter(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
-    count = len(operation.results)
-    arrays, indices, updates = operands[:count], operands[count], operands[count + 1 :]
+    arrays, indices, updates = split_operands(operation, operands)
     if 0 in arrays[0].sizes or 0 in updates[0].sizes:
         return list(arrays)
     slices = _read_slices(scope, operation, arrays[0], indices, updates[0])
@@ -63,9 +63,9 @@ def _scatter(scope: Scope, operation: Operation, operands: Sequence[Array]) -> S
 
 
 def _read_slices(
-    scope: Scope, operation: Operation, array: Array, indices: Array, update: Array
+    scope: Scope, operation: Operation, array: Array, indices: Sequence[Array], update: Array
 ) -> Slices:
-    slices = Slices.read(operation, _NAMES, array.rank, indices)
+    slices = Slices.read(operation, _NAMES, array.rank, indices[0].rank)
     batch = tuple(update.sizes[axis] for axis in slices.batch_axes)
     sizes = tuple(
         update.sizes[slices.window_axes[axis]] if axis in slices.window_axes else 1
@@ -352,7 +352,7 @@ def _combine(scope: Scope, kind: str, rows: _Rows, array: Array, update: Array) 
 
 def _is_zero(array: Array) -> bool:
     # -0.0 is excluded, because adding an empty sum changes it.
-    return array.known is not None and not any(array.known.tobytes())
+    return array.numbers is not None and not any(array.numbers.tobytes())
 
 
 _NARROW = frozenset({tf.float16, tf.bfloat16, tf.float32, tf.complex64})

@@ -187,14 +187,13 @@ class Scope:
         """Returns the compact tensor of an array, which broadcasts to its sizes."""
         if array.computed is not None:
             return array.computed
-        if (known := array.known) is not None:
-            constant = _converter_integers.constant if self.for_converters else tf.constant
-            return self.cache.get_or_make(("known", array), lambda: constant(known))
-        assert array.parts is not None, "an array has one of three forms"
-        dtype = array.tf_dtype
-        return self.cache.get_or_make(
-            ("parts", array.parts, array.sizes, dtype), lambda: self._stack(array)
-        )
+        known = array.known
+        assert known is not None, "an array has one of two forms"
+        if array.numbers is None:
+            key = "sizes", tuple(known.flat), known.shape, array.element
+            return self.cache.get_or_make(key, lambda: self._stack(known, array.element))
+        constant = _converter_integers.constant if self.for_converters else tf.constant
+        return self.cache.get_or_make(("known", array), lambda: constant(known))
 
     def tensor(self, array: Array) -> tf.Tensor:
         """Returns the tensor of an array with all its sizes; the broadcast is cached."""
@@ -212,11 +211,8 @@ class Scope:
 
     def constant(self, array: Array) -> np.ndarray[Any, Any] | None:
         """Returns the known elements of an array with all its sizes; None if unknown."""
-        if array.known is not None and array.is_static:
-            return np.broadcast_to(array.known, array.static_sizes())
-        if array.parts is not None and all(isinstance(part, int) for part in array.parts):
-            flat = np.array(array.parts, array.tf_dtype.as_numpy_dtype)
-            return flat.reshape(array.static_sizes())
+        if array.numbers is not None and array.is_static:
+            return np.broadcast_to(array.numbers, array.static_sizes())
         return None
 
     def scalar(self, array: Array) -> Any:
@@ -224,18 +220,16 @@ class Scope:
         constant = self.constant(array)
         return None if constant is None or constant.size != 1 else constant.reshape(-1)[0]
 
-    def _stack(self, array: Array) -> tf.Tensor:
-        assert array.parts is not None
-        dtype = array.tf_dtype
-        parts = [self.sizes.compute_exactly(part, array.element) for part in array.parts]
+    def _stack(self, sizes: np.ndarray[Any, Any], element: str) -> tf.Tensor:
+        dtype = tf_dtype(element)
+        parts = [self.sizes.compute_exactly(size, element) for size in sizes.flat]
         if all(isinstance(part, int) for part in parts):
-            values = np.array(parts, dtype.as_numpy_dtype)
-            return tf.constant(values.reshape(array.static_sizes()))
+            return tf.constant(np.array(parts, dtype.as_numpy_dtype).reshape(sizes.shape))
         if any(tf.is_tensor(part) and part.dtype == tf.int64 for part in parts):
             parts = [tf.cast(part, tf.int64) for part in parts]
-        tensor = tf.stack(parts) if array.rank else parts[0]
-        if array.rank > 1:
-            tensor = tf.reshape(tensor, array.static_sizes())
+        tensor = tf.stack(parts) if sizes.ndim else parts[0]
+        if sizes.ndim > 1:
+            tensor = tf.reshape(tensor, sizes.shape)
         return tensor if tensor.dtype == dtype else tf.cast(tensor, dtype)
 
     def _is_full(self, array: Array, compact: tf.Tensor) -> bool:

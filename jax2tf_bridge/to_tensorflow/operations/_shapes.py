@@ -11,13 +11,11 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.bytecode import DenseElements, Operation
+from jax2tf_bridge.rewriting import DROP_AXES
 from jax2tf_bridge.to_tensorflow.operations import _converter_forms, _integers
 from jax2tf_bridge.to_tensorflow.operations._array import (
     Array,
-    Concatenated,
-    Reduced,
-    Reshaped,
-    Transposed,
+    make_integer,
     plain,
     tf_dtype,
 )
@@ -62,7 +60,7 @@ def _empty(element: str, sizes: Sequence[Dim]) -> Array:
 
 def resize(array: Array, sizes: Sequence[Dim]) -> Array:
     """Changes the sizes of axes that repeat one element, without changing the compact form."""
-    return dataclasses.replace(array, sizes=tuple(sizes), source=None)
+    return dataclasses.replace(array, sizes=tuple(sizes), origin=None)
 
 
 def move(function: Callable[..., tf.Tensor], *tensors: tf.Tensor) -> tf.Tensor:
@@ -76,15 +74,10 @@ def move(function: Callable[..., tf.Tensor], *tensors: tf.Tensor) -> tf.Tensor:
     return tf.cast(function(*(tf.cast(tensor, tf.float16) for tensor in tensors)), dtype)
 
 
-def _origin(array: Array) -> Array:
-    """Returns the array before a reshape; else the array itself."""
-    return array.source.array if isinstance(array.source, Reshaped) else array
-
-
 def _note_reshape(array: Array, origin: Array) -> Array:
     if array is origin:
         return array
-    return dataclasses.replace(array, source=Reshaped(_origin(origin)))
+    return dataclasses.replace(array, origin=origin.origin or origin)
 
 
 def product(sizes: Iterable[Dim]) -> Dim:
@@ -123,37 +116,16 @@ def broadcast(scope: Scope, array: Array, sizes: Sequence[Dim], dimensions: Sequ
         return array
     if 0 in sizes:
         return _empty(array.element, sizes)
-    if array.parts is not None and not array.sizes and len(sizes) == 1:
-        (count,) = sizes
-        if isinstance(count, int) and count <= _MAX_MOVED_ELEMENTS:
-            return Array(array.element, sizes, parts=array.parts * count)
     if list(dimensions) != sorted(dimensions):
         order = sorted(range(array.rank), key=lambda i: dimensions[i])
         array, dimensions = transpose(scope, array, order), sorted(dimensions)
-    result = _with_reduced_axes(array, sizes, dimensions)
-    if result is None:
-        result = _place(scope, array, sizes, dimensions)
+    result = _place(scope, array, sizes, dimensions)
     kept = set(dimensions)
     if all(size == 1 for axis, size in enumerate(sizes) if axis not in kept) and all(
         sizes[place] == size for place, size in zip(dimensions, array.sizes, strict=True)
     ):
         return _note_reshape(result, array)
     return result
-
-
-def _with_reduced_axes(
-    array: Array, sizes: tuple[Dim, ...], dimensions: Sequence[int]
-) -> Array | None:
-    if not isinstance(array.source, Reduced):
-        return None
-    axes = array.source.axes
-    rank = array.rank + len(axes)
-    kept = [axis for axis in range(rank) if axis not in axes]
-    if len(sizes) != rank or list(dimensions) != kept:
-        return None
-    if any(sizes[place] != size for place, size in zip(kept, array.sizes, strict=True)):
-        return None
-    return Array(array.element, sizes, array.source.with_ones.tensor)
 
 
 def _place(scope: Scope, array: Array, sizes: tuple[Dim, ...], dimensions: Sequence[int]) -> Array:
@@ -165,7 +137,7 @@ def _place(scope: Scope, array: Array, sizes: tuple[Dim, ...], dimensions: Seque
     wanted: list[Dim] = [1] * (len(sizes) - start)
     for axis in live:
         wanted[dimensions[axis] - start] = own[axis - first]
-    known = scope.constant(array) if array.parts is not None else array.known
+    known = array.known
     if known is not None:
         shape = [1] * len(wanted)
         for axis in live:
@@ -231,7 +203,7 @@ def _reshape(scope: Scope, operation: Operation, operands: Sequence[Array]) -> A
 def reshape(scope: Scope, array: Array, sizes: Sequence[Dim]) -> Array:
     """Reshapes an array."""
     sizes = tuple(map(plain, sizes))
-    array = _origin(array)
+    array = array.origin or array
     if sizes == array.sizes:
         return array
     return _note_reshape(_reshape_elements(scope, array, sizes), array)
@@ -240,8 +212,6 @@ def reshape(scope: Scope, array: Array, sizes: Sequence[Dim]) -> Array:
 def _reshape_elements(scope: Scope, array: Array, sizes: tuple[Dim, ...]) -> Array:
     if 0 in sizes or 0 in array.sizes:
         return _empty(array.element, sizes)
-    if array.parts is not None:
-        return Array(array.element, sizes, parts=array.parts)
     groups = _match_axes(array.sizes, sizes)
     # An axis of the result is repeated if all its source axes are.
     repeated = [all(array.repeats(axis) for axis in own) for own, _ in groups]
@@ -360,6 +330,13 @@ def _transpose(scope: Scope, operation: Operation, operands: Sequence[Array]) ->
     return transpose(scope, operands[0], operation.ints("permutation"))
 
 
+@emits(DROP_AXES)
+def _drop_axes(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    (array,) = operands
+    dropped = operation.ints("dimensions")
+    return reshape(scope, array, [n for i, n in enumerate(array.sizes) if i not in dropped])
+
+
 def transpose(scope: Scope, array: Array, order: Sequence[int]) -> Array:
     """Permutes the axes: axis i of the result is axis order[i] of the array."""
     if list(order) == list(range(array.rank)):
@@ -388,7 +365,7 @@ def transpose(scope: Scope, array: Array, order: Sequence[int]) -> Array:
     tensor = scope.set_shape(
         tf.transpose(tensor, [axis - start for axis in order[start:]]), wanted[start:]
     )
-    return Array(array.element, sizes, tensor, source=Transposed(array, tuple(order)))
+    return Array(array.element, sizes, tensor)
 
 
 # Sizes as values.
@@ -397,7 +374,7 @@ def transpose(scope: Scope, array: Array, order: Sequence[int]) -> Array:
 @emits("get_dimension_size")
 def _dimension_size(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     kind = operation.results[0].tensor
-    return Array(kind.element, (), parts=(operands[0].sizes[operation.int("dimension")],))
+    return make_integer(kind.element, operands[0].sizes[operation.int("dimension")])
 
 
 @emits("set_dimension_size")
@@ -456,13 +433,6 @@ def slice_array(
     if 0 in sizes:
         return _empty(array.element, sizes)
     first = array.rank - len(array.compact_shape)
-    if array.parts is not None:
-        part = tuple(
-            _as_slice(scope, *place)
-            for place in zip(array.sizes, starts, limits, steps, strict=True)
-        )
-        if all(n is None or isinstance(n, int) for p in part for n in (p.start, p.stop, p.step)):
-            return Array(array.element, sizes, parts=tuple(_as_objects(array)[part].reshape(-1)))
     places: list[Any] = [
         slice(None)
         if array.repeats(axis)
@@ -490,11 +460,6 @@ def slice_array(
     return Array(array.element, sizes, scope.set_shape(tensor, wanted))
 
 
-def _as_objects(array: Array) -> np.ndarray[Any, Any]:
-    """Returns the sizes that are an array's elements, as a NumPy array of objects."""
-    return np.array([*(array.parts or ()), None], object)[:-1].reshape(array.static_sizes())
-
-
 def _as_slice(scope: Scope, size: Dim, start: Dim, limit: Dim, step: Dim) -> slice:
     """Converts a slice to Python's form, counted from the end if that is a number."""
     begin = None if start == 0 else _count_from_end(scope, size, start)
@@ -519,11 +484,7 @@ def _slice_size(start: Dim, limit: Dim, step: Dim) -> Dim:
 
 @emits("concatenate")
 def _concatenate(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
-    axis = operation.int("dimension")
-    joined = concatenate(scope, operands, axis)
-    if any(joined is array for array in operands):
-        return joined
-    return dataclasses.replace(joined, source=Concatenated(tuple(operands), axis))
+    return concatenate(scope, operands, operation.int("dimension"))
 
 
 def concatenate(scope: Scope, arrays: Sequence[Array], axis: int) -> Array:
@@ -538,11 +499,6 @@ def concatenate(scope: Scope, arrays: Sequence[Array], axis: int) -> Array:
     sizes = (*kept[0].sizes[:axis], total, *kept[0].sizes[axis + 1 :])
     if 0 in sizes:
         return _empty(element, sizes)
-    if axis == 0 and any(array.parts is not None for array in kept):
-        columns = [_elements(scope, array) for array in kept]
-        parts = [part for column in columns if column is not None for part in column]
-        if all(column is not None for column in columns):
-            return Array(element, sizes, parts=tuple(parts))
     # Axes that all arrays repeat are repeated afterwards.
     spread = [
         i for i in range(len(sizes)) if i == axis or not all(array.repeats(i) for array in kept)
@@ -551,6 +507,8 @@ def concatenate(scope: Scope, arrays: Sequence[Array], axis: int) -> Array:
         wholes = [_spread_constant(array, spread) for array in kept]
         numbers = [whole for whole in wholes if whole is not None]
         if len(numbers) == len(kept) and sum(n.size for n in numbers) <= _MAX_MOVED_ELEMENTS:
+            if any(array.numbers is None for array in kept):
+                numbers = [array.astype(object) for array in numbers]
             return Array(element, sizes, known=np.concatenate(numbers, axis))
     tensor = _stack(scope, kept, axis, spread)
     if tensor is None:
@@ -563,7 +521,7 @@ def _stack(
     scope: Scope, arrays: Sequence[Array], axis: int, spread: Sequence[int]
 ) -> tf.Tensor | None:
     """Stacks arrays whose axis was only added for the concatenation."""
-    origins = [_origin(array) for array in arrays]
+    origins = [array.origin or array for array in arrays]
     if any(
         origin.sizes != (*array.sizes[:axis], *array.sizes[axis + 1 :])
         for origin, array in zip(origins, arrays, strict=True)
@@ -580,14 +538,6 @@ def _spread_constant(array: Array, axes: Sequence[int]) -> np.ndarray[Any, Any] 
     if array.known is None or len(numbers) < len(sizes):
         return None
     return np.broadcast_to(array.known, numbers)
-
-
-def _elements(scope: Scope, array: Array) -> Sequence[Dim] | None:
-    """Lists the elements of integers that are known as sizes, in row-major order."""
-    if array.parts is not None:
-        return array.parts
-    constant = scope.constant(array)
-    return None if constant is None else [int(element) for element in constant.reshape(-1)]
 
 
 @emits("iota", "dynamic_iota")
@@ -627,9 +577,6 @@ def _reverse(scope: Scope, operation: Operation, operands: Sequence[Array]) -> A
     axes = tuple(axis - first for axis in operation.ints("dimensions") if not array.repeats(axis))
     if not axes or 0 in array.sizes:
         return array
-    if array.parts is not None:
-        turned = np.flip(_as_objects(array), axes)
-        return Array(array.element, array.sizes, parts=tuple(turned.reshape(-1)))
     if array.known is not None and array.known.size <= _MAX_MOVED_ELEMENTS:
         return Array(array.element, array.sizes, known=np.flip(array.known, axes))
     tensor = move(lambda x: reverse_axes(scope, x, axes), scope.compact(array))
@@ -708,9 +655,9 @@ def _pad_around(
     paddings = [
         [scope.sizes.size(a), scope.sizes.size(b)] for a, b in zip(before, behind, strict=True)
     ]
-    if value.known is not None and not any(value.known.tobytes()):
+    if value.numbers is not None and not any(value.numbers.tobytes()):
         padded = move(lambda x: tf.pad(x, paddings), tensor)
-    elif value.known is not None:
+    elif value.numbers is not None:
         padded = move(
             lambda x, filler: tf.pad(x, paddings, constant_values=filler),
             tensor,
@@ -759,9 +706,9 @@ def take_first(scope: Scope, array: Array, sizes: Sequence[Dim]) -> Array:
 
 def _repeats_value(array: Array, value: Array) -> bool:
     """Returns whether all elements of an array are a value, bit by bit."""
-    if array.known is None or value.known is None or array.known.size != 1:
+    if array.numbers is None or value.numbers is None or array.numbers.size != 1:
         return False
-    return array.known.tobytes() == value.known.tobytes()
+    return array.numbers.tobytes() == value.numbers.tobytes()
 
 
 def _positive_part(scope: Scope, amount: Dim) -> Dim:

@@ -13,11 +13,10 @@ from typing import Any
 import tensorflow as tf
 
 from jax2tf_bridge.bytecode import Block, Operation, Value
-from jax2tf_bridge.rewriting import SortKey, match_sort_keys
+from jax2tf_bridge.rewriting import PLACES, SortKey, match_sort_keys
 from jax2tf_bridge.to_tensorflow.operations._array import Array, tf_dtype
 from jax2tf_bridge.to_tensorflow.operations._bodies import called_block, fit_sizes
 from jax2tf_bridge.to_tensorflow.operations._emitter import emits
-from jax2tf_bridge.to_tensorflow.operations._reductions import is_iota
 from jax2tf_bridge.to_tensorflow.operations._scope import Scope
 from jax2tf_bridge.to_tensorflow.operations._shapes import transpose
 from shape_poly import Dim
@@ -27,20 +26,33 @@ from shape_poly import Dim
 def _sort(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
     axis = operation.int("dimension") % operands[0].rank
     (block,) = operation.regions
-    return sort(scope, block, operands, axis, operands[0].sizes[axis])
+    return sort(scope, block, operands, axis, operands[0].sizes[axis], _places(operation))
+
+
+def _places(operation: Operation) -> Sequence[Any]:
+    flags = operation.attributes.get(PLACES)
+    return flags if isinstance(flags, tuple) else ()
 
 
 def sort(
-    scope: Scope, block: Block, operands: Sequence[Array], axis: int, count: Dim
+    scope: Scope,
+    block: Block,
+    operands: Sequence[Array],
+    axis: int,
+    count: Dim,
+    is_place: Sequence[Any] = (),
 ) -> Sequence[Array]:
-    """Sorts arrays together along an axis, stably, and keeps the first `count` elements."""
+    """Sorts arrays together along an axis, stably, and keeps the first `count` elements.
+
+    `is_place` has a flag for each array, whether its elements are their place along the axis.
+    """
     if operands[0].sizes[axis] in (0, 1):
         return operands
     if axis != operands[0].rank - 1:
         order = [i for i in range(operands[0].rank) if i != axis] + [axis]
         moved = [transpose(scope, array, order) for array in operands]
         back = [order.index(i) for i in range(len(order))]
-        results = sort(scope, block, moved, len(order) - 1, count)
+        results = sort(scope, block, moved, len(order) - 1, count, is_place)
         return [transpose(scope, array, back) for array in results]
     keys = match_sort_keys(block, functools.partial(_are_equal_constants, scope))
     if keys is None:
@@ -50,22 +62,24 @@ def sort(
             index = index[..., : scope.sizes.size(count)]
     else:
         index = _index_by_keys(scope, keys, operands, count)
-    return [_take(scope, array, index, count) for array in operands]
+    flags = is_place or [False] * len(operands)
+    pairs = zip(operands, flags, strict=True)
+    return [_take(scope, array, index, count, is_place=flag) for array, flag in pairs]
 
 
 def _are_equal_constants(scope: Scope, left: Value, right: Value) -> bool:
     a, b = scope.array(left), scope.array(right)
-    if a.known is None or b.known is None or a.element != b.element:
+    if a.numbers is None or b.numbers is None or a.element != b.element:
         return False
-    return a.sizes == b.sizes and a.known.tobytes() == b.known.tobytes()
+    return a.sizes == b.sizes and a.numbers.tobytes() == b.numbers.tobytes()
 
 
-def _take(scope: Scope, array: Array, index: tf.Tensor, count: Dim) -> Array:
+def _take(scope: Scope, array: Array, index: tf.Tensor, count: Dim, *, is_place: bool) -> Array:
     """Takes elements of the last axis by an index that differs per row."""
     sizes = (*array.sizes[:-1], count)
     if array.repeats(array.rank - 1) and array.sizes[-1] != 1:
         return Array(array.element, sizes, array.computed, array.known)
-    if is_iota(scope, array, array.rank - 1):
+    if is_place:
         return scope.new_array(tf.cast(index, array.tf_dtype), array.element, sizes)
     if all(array.repeats(axis) for axis in range(array.rank - 1)):
         row = scope.compact(array)
@@ -253,7 +267,7 @@ def top_k(
     else:
         key = SortKey(Block((), ()), descending, total_order=True)
         index = tf.math.top_k(_to_integers(scope, array, key), scope.sizes.size(count)).indices
-        result = _take(scope, array, index, count)
+        result = _take(scope, array, index, count, is_place=False)
     element = operation.results[1].tensor.element
     return [result, scope.new_array(tf.cast(index, tf_dtype(element)), element, sizes)]
 
@@ -278,4 +292,4 @@ def _approx_top_k(scope: Scope, operation: Operation, operands: Sequence[Array])
     if kept is None:
         scope.fail(operation, f"its top_k is {count!r:.100}")
     block = called_block(scope, operation)
-    return sort(scope, block, arrays, axis % arrays[0].rank, kept)
+    return sort(scope, block, arrays, axis % arrays[0].rank, kept, _places(operation))

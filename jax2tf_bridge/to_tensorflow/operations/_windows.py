@@ -10,7 +10,12 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.bytecode import Block, Operation
-from jax2tf_bridge.rewriting import Reducer, match_reducers, match_selected_extreme
+from jax2tf_bridge.rewriting import (
+    Reducer,
+    has_reduction,
+    match_reducers,
+    match_selected_extreme,
+)
 from jax2tf_bridge.to_tensorflow.operations._array import Array
 from jax2tf_bridge.to_tensorflow.operations._bodies import (
     are_identities,
@@ -35,7 +40,6 @@ from jax2tf_bridge.to_tensorflow.operations._pools import (
 from jax2tf_bridge.to_tensorflow.operations._reductions import (
     Combine,
     convert_float,
-    has_reduction,
     make_combine,
     reduce_axes,
     reduce_by,
@@ -199,11 +203,9 @@ def _reduce_whole_axes(
     drops_elements = any(scope.sizes.bounds(n)[0] < 0 for n in (*windows.low, *windows.high))
     if drops_elements or any(padded[a] != windows.sizes[a] for a in axes):
         return None
-    if not has_reduction(reducer, array):
+    if not has_reduction(reducer, array.element):
         return None
-    result = reduce_axes(scope, reducer, array, axes)
-    sizes = tuple(1 if a in axes else size for a, size in enumerate(array.sizes))
-    return broadcast(scope, result, sizes, [a for a in range(array.rank) if a not in axes])
+    return reduce_axes(scope, reducer, array, axes, keeps_axes=True)
 
 
 def _reduce_tiles(scope: Scope, reducer: Reducer, array: Array, windows: Windows) -> Array | None:
@@ -211,7 +213,7 @@ def _reduce_tiles(scope: Scope, reducer: Reducer, array: Array, windows: Windows
     axes = windows.axes
     if any(windows.sizes[a] != windows.strides[a] or windows.sizes[a] == 1 for a in axes):
         return None
-    if not has_reduction(reducer, array):
+    if not has_reduction(reducer, array.element):
         return None
     array = windows.pad(scope, array, neutral_element(reducer, array.element))
     tiles: list[Dim] = []

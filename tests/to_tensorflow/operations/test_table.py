@@ -9,6 +9,7 @@ from jax2tf_bridge.to_tensorflow.operations._table import OPERATION_EMITTERS
 
 def test_each_row_has_one_emitter() -> None:
     rows = Counter(name for name, row in OPERATIONS.items() if row.in_tensorflow)
+    del rows["dot"]  # the rewriting makes dot_general of it
     rows.update(COMPOSITES.keys())
     rows.update(target for target, row in CUSTOM_CALLS.items() if row.in_tensorflow)
     emitters = Counter(name for each in OPERATION_EMITTERS for name in each.names)
