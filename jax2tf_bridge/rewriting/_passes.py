@@ -17,7 +17,7 @@ from jax2tf_bridge.rewriting._inlining import inline_calls
 from jax2tf_bridge.rewriting._operands import PATTERNS_OF_OPERANDS
 from jax2tf_bridge.rewriting._patterns import rewrite
 from jax2tf_bridge.rewriting._platforms import choose_platform
-from jax2tf_bridge.rewriting._simplifications import drop_assertions
+from jax2tf_bridge.rewriting._simplifications import PATTERNS_OF_ASSERTIONS
 from jax2tf_bridge.rewriting._widening import widen_bfloat16
 
 DUMP_TO = "JAX2TF_BRIDGE_DUMP_PROGRAMS_TO"
@@ -54,12 +54,12 @@ def passes_for_tensorflow(
       for_converters: whether a converter reads TensorFlow's graph.
     """
     fusions = FUSIONS_FOR_CONVERTERS if for_converters else FUSIONS
+    if not checks_sizes:
+        fusions = (*PATTERNS_OF_ASSERTIONS, *fusions)
     passes = [Pass("inline", functools.partial(inline_calls, composites=COMPOSITES))]
     if platform is not None:
         choose = functools.partial(choose_platform, index=platform)
         passes.append(Pass("choose_platform", choose))
-    if not checks_sizes:
-        passes.append(Pass("drop_assertions", drop_assertions))
     if for_converters:
         passes.append(Pass("widen_bfloat16", widen_bfloat16))
     passes.append(Pass("fuse", functools.partial(rewrite, patterns=fusions)))

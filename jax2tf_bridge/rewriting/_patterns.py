@@ -85,7 +85,8 @@ class Matcher:
 
     def add(self, operation: Operation) -> None:
         """Adds the next operation of the block."""
-        self._makers.update(dict.fromkeys(operation.results, operation))
+        for value in operation.results:
+            self._makers[value] = operation
 
     def maker(self, value: Value, *names: str) -> Operation | None:
         """Returns the operation of this block that makes a value, if it has one of the names."""
@@ -185,7 +186,12 @@ class _Rewriting:
         operations: list[Operation] = []
         has_matches = False
         for operation in block.operations:
-            waiting = [self._with_new_parts(operation, matcher)]
+            current = self._with_new_parts(operation, matcher)
+            if current.name not in self._table:
+                matcher.add(current)
+                operations.append(current)
+                continue
+            waiting = [current]
             while waiting:
                 each = waiting.pop()
                 replacement = self._match(each, matcher)
@@ -206,6 +212,8 @@ class _Rewriting:
         return dataclasses.replace(block, operations=tuple(operations))
 
     def _with_new_parts(self, operation: Operation, matcher: Matcher) -> Operation:
+        if not operation.regions and self._values.keys().isdisjoint(operation.operands):
+            return operation
         regions = tuple(self.block(region, matcher) for region in operation.regions)
         return with_parts(operation, replaced_values(operation.operands, self._values), regions)
 

@@ -12,8 +12,8 @@ from types import MappingProxyType
 import numpy as np
 
 from jax2tf_bridge._dtypes import dtype_of_element
-from jax2tf_bridge.bytecode import DenseElements, Operation, Program, TensorType, Value
-from jax2tf_bridge.rewriting._patterns import BROADCASTS, Matcher, Pattern, Replacement, rewrite
+from jax2tf_bridge.bytecode import DenseElements, Operation, TensorType, Value
+from jax2tf_bridge.rewriting._patterns import BROADCASTS, Matcher, Pattern, Replacement
 from jax2tf_bridge.rewriting._widening import BFLOAT16_BITS
 
 BIAS_ADD, RELU, RELU6, SQUARE = (
@@ -241,14 +241,6 @@ def _drop_assertion(call: Operation, matcher: Matcher) -> Replacement | None:
     return Replacement((), ())
 
 
-_ASSERTIONS = (Pattern(frozenset({"custom_call"}), _drop_assertion),)
-
-
-def drop_assertions(program: Program) -> Program:
-    """Returns the program without assertions on sizes, which the caller checks instead."""
-    return rewrite(program, _ASSERTIONS)
-
-
 SIMPLIFICATIONS = (
     Pattern(frozenset(_IDENTITIES), _drop_identity),
     Pattern(frozenset({"select"}), _choose_operand),
@@ -265,3 +257,6 @@ SIMPLIFICATIONS = (
 
 PATTERNS_OF_BITS = (Pattern(frozenset({"bitcast_convert", BFLOAT16_BITS}), _simplify_bits),)
 """Patterns for converters of TensorFlow's graphs, which do not know Bitcast."""
+
+PATTERNS_OF_ASSERTIONS = (Pattern(frozenset({"custom_call"}), _drop_assertion),)
+"""Patterns that drop assertions on sizes, which the caller checks instead."""

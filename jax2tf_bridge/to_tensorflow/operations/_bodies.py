@@ -8,7 +8,7 @@ from jax2tf_bridge.bytecode import Block, Operation
 from jax2tf_bridge.rewriting import Reducer
 from jax2tf_bridge.to_tensorflow.operations._array import Array
 from jax2tf_bridge.to_tensorflow.operations._scope import Scope
-from jax2tf_bridge.to_tensorflow.operations._shapes import broadcast
+from jax2tf_bridge.to_tensorflow.operations._shapes import broadcast, resize
 from shape_poly import Dim
 
 
@@ -18,7 +18,7 @@ def fit_sizes(scope: Scope, array: Array, sizes: Sequence[Dim]) -> Array:
         return array
     if array.rank != len(sizes):
         return broadcast(scope, array, sizes, ())
-    return Array(array.element, tuple(sizes), array.computed, array.known)
+    return resize(array, sizes)
 
 
 def is_identity(scope: Scope, reducer: Reducer, init: Array) -> bool:

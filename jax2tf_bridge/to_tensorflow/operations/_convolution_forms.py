@@ -21,6 +21,7 @@ from jax2tf_bridge.to_tensorflow.operations._scope import Scope
 from jax2tf_bridge.to_tensorflow.operations._shapes import (
     pad,
     reshape,
+    resize,
     slice_array,
     transpose,
     with_ones,
@@ -196,7 +197,7 @@ def convolve_transposed(
     low = [0, *(axis.low - axis.window + 1 for axis in axes), 0]
     high = [0, *(axis.high - axis.window + 1 for axis in axes), 0]
     cut = pad(scope, result, _zero(result), low, high, [0] * result.rank)
-    return Array(cut.element, sizes, cut.computed, cut.known)
+    return resize(cut, sizes)
 
 
 def correlate(
@@ -278,7 +279,7 @@ def convolve_by_positions(
             padded.sizes[-1],
         ]
         part = slice_array(scope, padded, starts, limits, strides)
-        part = Array(part.element, (*sizes[:-1], padded.sizes[-1]), part.computed, part.known)
+        part = resize(part, (*sizes[:-1], padded.sizes[-1]))
         weights = Array(kernel.element, kernel.sizes[-2:], scope.tensor(kernel)[place])
         tensors.append(scope.tensor(_grouped_product(scope, part, weights, exact, groups)))
     tensor = tensors[0] if len(tensors) == 1 else tf.add_n(tensors)

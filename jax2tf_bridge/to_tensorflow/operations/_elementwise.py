@@ -28,8 +28,8 @@ from jax2tf_bridge.to_tensorflow.operations._conversions import bitcast, convert
 from jax2tf_bridge.to_tensorflow.operations._emitter import OperationEmitter, emits
 from jax2tf_bridge.to_tensorflow.operations._folding import convert_known, fold
 from jax2tf_bridge.to_tensorflow.operations._scope import Emitter, Scope
+from jax2tf_bridge.to_tensorflow.operations._shapes import resize
 from jax2tf_bridge.to_tensorflow.operations._sizes import broadcast_sizes
-from shape_poly import Dim
 
 TensorFunction = Callable[..., tf.Tensor]
 Kernel = Callable[..., tf.Tensor]
@@ -291,15 +291,7 @@ def _emit_real(scope: Scope, operation: Operation, operands: Sequence[Array]) ->
 def _map(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
     sizes = broadcast_sizes(operands)
     result = scope.new_region().run(operation.regions[0], operands)
-    return [_repeat(scope, array, sizes) for array in result]
-
-
-def _repeat(scope: Scope, array: Array, sizes: tuple[Dim, ...]) -> Array:
-    if array.sizes == sizes:
-        return array
-    if array.known is not None:
-        return Array(array.element, sizes, known=array.known)
-    return Array(array.element, sizes, scope.compact(array))
+    return [resize(array, sizes) for array in result]
 
 
 @emits(FLOOR_DIVIDE, FLOOR_MODULO)

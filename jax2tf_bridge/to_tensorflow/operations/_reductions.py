@@ -21,6 +21,7 @@ from jax2tf_bridge.to_tensorflow.operations._shapes import (
     concatenate,
     product,
     reshape,
+    resize,
     transpose,
 )
 from shape_poly import Dim
@@ -238,7 +239,7 @@ def _rows(scope: Scope, array: Array, index: slice, size: Dim) -> Array:
     """Slices the first axis; unlike `slice_axis` keeps it if it has a single element."""
     sizes = (size, *array.sizes[1:])
     if array.repeats(0):
-        return Array(array.element, sizes, array.computed, array.known)
+        return resize(array, sizes)
     return scope.new_array(scope.compact(array)[index], array.element, sizes)
 
 

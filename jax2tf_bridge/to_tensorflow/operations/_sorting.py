@@ -18,7 +18,7 @@ from jax2tf_bridge.to_tensorflow.operations._array import Array, tf_dtype
 from jax2tf_bridge.to_tensorflow.operations._bodies import called_block, fit_sizes
 from jax2tf_bridge.to_tensorflow.operations._emitter import emits
 from jax2tf_bridge.to_tensorflow.operations._scope import Scope
-from jax2tf_bridge.to_tensorflow.operations._shapes import transpose
+from jax2tf_bridge.to_tensorflow.operations._shapes import resize, transpose
 from shape_poly import Dim
 
 
@@ -78,7 +78,7 @@ def _take(scope: Scope, array: Array, index: tf.Tensor, count: Dim, *, is_place:
     """Takes elements of the last axis by an index that differs per row."""
     sizes = (*array.sizes[:-1], count)
     if array.repeats(array.rank - 1) and array.sizes[-1] != 1:
-        return Array(array.element, sizes, array.computed, array.known)
+        return resize(array, sizes)
     if is_place:
         return scope.new_array(tf.cast(index, array.tf_dtype), array.element, sizes)
     if all(array.repeats(axis) for axis in range(array.rank - 1)):
