@@ -257,6 +257,28 @@ def key_notes(endpoints: Sequence[Endpoint]) -> tuple[str, ...]:
     )
 
 
+def unused_key_notes(endpoints: Sequence[Endpoint]) -> tuple[str, ...]:
+    """Notes which inputs are PRNG keys that their signature's function never reads."""
+    notes = []
+    for e in endpoints:
+        first, read = len(e.function.weights), set(e.portable.module.kept_arguments)
+        own = zip(e.function.inputs, e.portable.inputs[first:], strict=True)
+        unused = [
+            port.name
+            for i, (port, argument) in enumerate(own, first)
+            if argument.aval.is_key and i not in read
+        ]
+        keys = "PRNG key" if len(unused) == 1 else "PRNG keys"
+        if unused:
+            notes.append(
+                f"{e.name} never reads the {keys} {some(unused, _MAX_SHOWN)}: the results are the "
+                "same for all keys. To draw, as dropout does, run the model in training mode and "
+                "pass it the key before it is saved (apply(..., rngs=...) in Flax linen, "
+                "model.train() in Flax nnx); else remove the argument."
+            )
+    return tuple(notes)
+
+
 def statistics_notes(trainable: Sequence[str]) -> tuple[Message, ...]:
     """Warns if training would change running statistics, such as those of Flax's BatchNorm."""
     collections = dict.fromkeys(name.partition("/")[0] for name in trainable)

@@ -40,6 +40,7 @@ from jax2tf_bridge.saving._report import (
     key_notes,
     missing_gradient_notes,
     statistics_notes,
+    unused_key_notes,
     variable_aval,
 )
 from jax2tf_bridge.saving._weight_signatures import (
@@ -254,6 +255,7 @@ def save_functions(
             *forgotten_update_notes(endpoints),
             *missing_gradient_notes(endpoints),
             *key_notes(endpoints),
+            *unused_key_notes(endpoints),
             *(note for e in endpoints if e.padded for note in e.padded.notes),
             *request_notes,
         ),

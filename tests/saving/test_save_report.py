@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import logging.handlers
 from pathlib import Path
@@ -154,3 +155,16 @@ def test_an_unused_key_among_the_weights_is_not_told(tmp_path: Path) -> None:
         tmp_path / "m", Signature(lambda params, x: x @ params["w"], args=[X]), params=params
     )
     assert "PRNG" not in str(saved)
+
+
+def test_a_key_that_a_function_never_reads_is_noted(tmp_path: Path) -> None:
+    def drop(x: Any, key: Any, training: bool) -> Any:
+        return x * jax.random.bernoulli(key, 0.5, x.shape) if training else x
+
+    note = "serving_default never reads the PRNG key key: the results are the same for all keys."
+    for training in (False, True):
+        signature = Signature(
+            functools.partial(drop, training=training),
+            args=[X, jax.random.key(0)],
+        )
+        assert (note in str(saved(tmp_path / str(training), signature))) == (not training)

@@ -286,6 +286,20 @@ ERRORS: dict[str, tuple[Callable[..., Any], dict[str, Any], type[Exception], str
         DTypeError,
         "params['w'] is float32[3,2], and its new value bfloat16[3,2]",
     ),
+    "words of a key": (
+        lambda p, x: (x, {"key": jax.random.key_data(p["key"])}),
+        {"params": {"key": jax.random.key(0)}},
+        DTypeError,
+        "params['key'] is key<fry>[], and its new value uint32[2]: return the key itself, without "
+        "jax.random.key_data",
+    ),
+    "key for words": (
+        lambda p, x: (x, {"key": jax.random.wrap_key_data(p["key"])}),
+        {"params": {"key": jax.random.PRNGKey(0)}},
+        DTypeError,
+        "params['key'] is uint32[2], and its new value key<fry>[]: return its words, "
+        "jax.random.key_data(key), or make the weight a key (jax.random.key)",
+    ),
     "converters": (
         count,
         {"target": Target.converters()},

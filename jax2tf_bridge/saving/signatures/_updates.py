@@ -12,6 +12,7 @@ import tensorflow as tf
 from jax2tf_bridge._utils import array_type_text, did_you_mean
 from jax2tf_bridge.errors import DTypeError, SavingError, ShapeError, StructureError, format_bullets
 from jax2tf_bridge.portable import Aval, PortableFunction, TreeSpec
+from jax2tf_bridge.saving.signatures._inputs import as_op_aval
 
 _WEIGHTS = "params"
 _ADVICE = "Return weights of the structure, shapes and dtypes that the function gets."
@@ -89,12 +90,22 @@ def _check_types(start: str, paths: list[str], before: list[Aval], after: tuple[
     for path, old, new in zip(paths, before, after, strict=True):
         if old == new:
             continue
-        errors.add(DTypeError if old.shape == new.shape else ShapeError)
+        key_advice = _advise_key(old, new)
+        errors.add(DTypeError if old.shape == new.shape or key_advice else ShapeError)
         old_text, new_text = (array_type_text(a.dtype, a.shape) for a in (old, new))
-        lines.append(f"{path} is {old_text}, and its new value {new_text}")
+        lines.append(f"{path} is {old_text}, and its new value {new_text}{key_advice}")
     if lines:
         error = DTypeError if errors == {DTypeError} else ShapeError
         raise error(f"{start}{format_bullets(lines)}\n{_ADVICE}")
+
+
+def _advise_key(old: Aval, new: Aval) -> str:
+    """Returns advice if one of two types is a PRNG key and the other one its words, else ""."""
+    if old.is_key == new.is_key or as_op_aval(old) != as_op_aval(new):
+        return ""
+    if old.is_key:
+        return ": return the key itself, without jax.random.key_data"
+    return ": return its words, jax.random.key_data(key), or make the weight a key (jax.random.key)"
 
 
 class WeightLock:
