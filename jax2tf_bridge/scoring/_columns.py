@@ -53,6 +53,18 @@ class Column:
         return len(self.cells) if self.dense is None else len(self.dense)
 
 
+def is_widened(actual: np.dtype[Any], expected: np.dtype[Any]) -> bool:
+    """Returns whether each number of a dtype has the same value in another one.
+
+    >>> int32, int64, float64 = map(np.dtype, ("int32", "int64", "float64"))
+    >>> is_widened(int32, int64), is_widened(int64, float64)
+    (True, False)
+    """
+    # NumPy calls it safe to convert 64-bit integers to float64, which rounds them.
+    is_rounded = actual.kind in "iu" and actual.itemsize >= expected.itemsize
+    return actual.kind not in "bO" and not is_rounded and np.can_cast(actual, expected, "safe")
+
+
 def read_column(
     name: str, values: Any, dtype: np.dtype[Any], rank: int | None, describe_row: DescribeRow
 ) -> Column:
@@ -61,9 +73,9 @@ def read_column(
     Args:
       name: the input, for messages.
       values: an array or a list of arrays, of Python's numbers, or of lists of them; or a Series of
-        pandas.
-      dtype: the dtype of the input; "O" for strings. Arrays must have it; Python's numbers are
-        converted if that changes none.
+        pandas, or a column of an Arrow table.
+      dtype: the dtype of the input; "O" for strings. Arrays must have it or one that `is_widened`
+        converts; Python's numbers are converted if that changes none.
       rank: the rank of a row's value; None if it is unknown.
       describe_row: names a row for messages.
 
@@ -71,13 +83,15 @@ def read_column(
       DTypeError: a value has another dtype.
     """
     if not isinstance(values, np.ndarray | list | tuple):
-        values = np.asarray(values)  # Series
+        # Arrow's nulls would become NaN.
+        has_nulls = hasattr(values, "to_pylist") and values.null_count
+        values = values.to_pylist() if has_nulls else np.asarray(values)
     if isinstance(values, np.ndarray):
         if dtype.kind == "O" and values.dtype.kind in "OSU":
             if rank == 0:
                 return Column(_check_strings(name, values, describe_row))
-        elif values.dtype == dtype:
-            return Column(values)
+        elif values.dtype == dtype or is_widened(values.dtype, dtype):
+            return Column(values.astype(dtype, copy=False))
         elif values.dtype.kind != "O":
             raise _make_dtype_error(f"Column {name}", name, dtype, values.dtype)
     cells = [_read_cell(name, value, dtype, row, describe_row) for row, value in enumerate(values)]
@@ -108,6 +122,8 @@ def _read_cell(
         if array.dtype == dtype:
             return array
     has_dtype = isinstance(value, np.ndarray | np.generic) and value.dtype.kind != "O"
+    if has_dtype and is_widened(array.dtype, dtype):
+        return array.astype(dtype)
     if has_dtype or (array.size and array.dtype.kind not in _CASTS.get(dtype.kind, "")):
         raise _make_dtype_error(subject, name, dtype, "None" if value is None else array.dtype)
     converted = array.astype(dtype)

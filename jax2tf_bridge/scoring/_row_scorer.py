@@ -22,7 +22,7 @@ from jax2tf_bridge.saved_model import (
     read_sidecar,
 )
 from jax2tf_bridge.saving.serving import read_signature
-from jax2tf_bridge.scoring._columns import Array, Column, DescribeRow, read_column
+from jax2tf_bridge.scoring._columns import Array, Column, DescribeRow, is_widened, read_column
 from jax2tf_bridge.scoring._row_plan import RowPlan, RowSizes, Sizes, make_plan
 from jax2tf_bridge.storage import as_path
 
@@ -138,7 +138,8 @@ class RowScorer:
         Args:
           rows: a mapping from inputs to values for each row, without a dimension of the rows; other
             fields are ignored. If the signature has one input, a row may be its value. Arrays have
-            the dtype of the input; Python's numbers and lists are converted.
+            the dtype of the input, or a narrower one whose numbers it holds, as int32 for int64;
+            Python's numbers and lists are converted.
           shared_inputs: values that replace those of the scorer.
 
         Returns:
@@ -177,7 +178,7 @@ class RowScorer:
 
         Args:
           columns: maps the inputs to arrays, lists or Series with a value for each row, as Ray Data
-            passes a batch, or pandas' DataFrame; other columns are ignored.
+            passes a batch, pandas' DataFrame, or Arrow's Table; other columns are ignored.
           shared_inputs: values that replace those of the scorer.
 
         Returns:
@@ -191,13 +192,15 @@ class RowScorer:
         """
         model = self._loaded()
         names = [value.name for value in model.plan.inputs]
+        # `in` searches the values of Arrow's tables.
+        present = getattr(columns, "column_names", columns)
         for name in names:
-            if name not in columns:
+            if name not in present:
                 expected = {value.name: value for value in model.plan.inputs}[name]
                 raise StructureError(
                     f"The columns lack {name}: {expected}, an input of {self.signature}; there are "
-                    f"{some([str(c) for c in columns], 8) or 'none'}"
-                    f"{did_you_mean(name, map(str, columns)) or '.'} Add the column, or rename one."
+                    f"{some([str(c) for c in present], 8) or 'none'}"
+                    f"{did_you_mean(name, map(str, present)) or '.'} Add the column, or rename one."
                 )
         counts = {name: len(columns[name]) for name in names}
         if len(set(counts.values())) > 1:
@@ -205,7 +208,7 @@ class RowScorer:
             raise StructureError(
                 f"The columns have different numbers of rows: {lengths}. Pass a value for each row."
             )
-        has_key = self.key is not None and self.key in columns
+        has_key = self.key is not None and self.key in present
 
         def describe_row(row: int) -> str:
             if not has_key:
@@ -376,7 +379,8 @@ def _check_shared(plan: RowPlan, values: Mapping[str, Any]) -> None:
             )
         expected = plan.shared[name]
         dtype = _numpy_dtype(expected.dtype)
-        if isinstance(value, np.ndarray | np.generic) and value.dtype != dtype:
+        has_dtype = isinstance(value, np.ndarray | np.generic)
+        if has_dtype and value.dtype != dtype and not is_widened(value.dtype, dtype):
             raise DTypeError(
                 f"shared_inputs[{name!r}]: expected {expected.dtype}, got {value.dtype}. "
                 "Convert it first."

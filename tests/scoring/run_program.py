@@ -20,6 +20,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 import jax2tf_bridge
+from jax2tf_bridge.errors import BridgeError
 from jax2tf_bridge.scoring import RowScorer
 
 TABLE, DIED = Path("table.parquet"), Path("died")
@@ -61,6 +62,16 @@ def _collect_scores() -> None:
     Path("scores.json").write_text(json.dumps(rows, default=lambda array: array.tolist()))
 
 
+def _score_table() -> None:
+    """Writes the scores of an Arrow table, and the error of one with a null."""
+    scorer, table = RowScorer("models/dense"), parquet.read_table(TABLE)
+    np.save("arrow.npy", scorer.score_columns(table)["scores"])
+    try:
+        scorer.score_columns(pa.table({"x": pa.array([[1.0] * 16, None], pa.list_(pa.float32()))}))
+    except BridgeError as error:
+        Path("arrow.txt").write_text(str(error))
+
+
 if __name__ == "__main__":
     program, *deadly = sys.argv[1:]
     if deadly:
@@ -80,3 +91,5 @@ if __name__ == "__main__":
     # In this module, so that the engines send its functions as those of a script.
     exec(compile(Path(program).read_text(), program, "exec"), globals())
     _collect_scores()
+    if Path(program).name == "on_ray.py":
+        _score_table()

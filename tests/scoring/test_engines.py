@@ -108,6 +108,11 @@ def test_table_loses_no_row_when_a_worker_dies(
     expected = RowScorer(folder / "models" / "dense").score_columns({"x": x})["scores"]
     for row in rows:
         np.testing.assert_allclose(row["scores"], expected[row["id"]], rtol=1e-5)
+    if engine == "ray":
+        np.testing.assert_allclose(np.load(folder / "arrow.npy"), expected, rtol=1e-5)
+        assert (folder / "arrow.txt").read_text() == (
+            "Row 1, input x: expected float32, got None. Fill it in, or leave the row out."
+        )
 
 
 def test_texts_in_a_pipeline_that_dies_are_scored_in_the_next_run(

@@ -238,6 +238,19 @@ def test_wrong_columns_are_named(
         text.score_columns(columns)
 
 
+def test_narrower_numbers_are_widened_if_none_is_rounded(text: RowScorer) -> None:
+    ids = np.array([[1, 2], [3, 4]], np.int32)
+    expected = text.score_columns({"ids": ids, "attention_mask": ids})
+    mask = ids.astype(np.uint8)
+    scores = text.score_columns({"ids": ids.astype(np.int16), "attention_mask": list(mask)})
+    np.testing.assert_array_equal(scores["words"], expected["words"])
+    scale = {"scale": np.float16(1)}
+    assert len(text.score([{"ids": ids[0], "attention_mask": mask[0]}], shared_inputs=scale)) == 1
+    for wider in (np.uint32, np.int64, np.bool_):
+        with pytest.raises(DTypeError, match="Column ids: expected int32, got"):
+            text.score_columns({"ids": ids.astype(wider), "attention_mask": ids})
+
+
 def test_a_row_that_is_no_mapping_is_named(text: RowScorer) -> None:
     message = "Row 0: expected a mapping with ids: int32[n], attention_mask: int32[n], got int. "
     with pytest.raises(StructureError, match=f"^{re.escape(message)}"):
