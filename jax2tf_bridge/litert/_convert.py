@@ -19,11 +19,13 @@ from jax2tf_bridge.errors import (
     UnsupportedByTargetError,
     format_bullets,
 )
+from jax2tf_bridge.inspecting import ModelField, SignatureDefField, SubGraphField
 from jax2tf_bridge.litert._graph import with_built_ins
 from jax2tf_bridge.litert._quantization import Quantization
 from jax2tf_bridge.saved_model import GRAPH_FILE
-from jax2tf_bridge.saving import ServedArray
+from jax2tf_bridge.saving import UNUSED_INPUT, WEIGHT_SIGNATURES, ServedArray
 from jax2tf_bridge.saving.signatures import served_text
+from jax2tf_bridge.serialization import FlatBufferReader
 from jax2tf_bridge.to_tensorflow import find_source_line, saved_model_message
 
 DEPRECATED = r"\s*Warning: tf.lite.Interpreter is deprecated"
@@ -125,19 +127,40 @@ def convert_model(model: ConvertedModel, quantization: Quantization) -> bytes:
     _check_elements(model.signatures)
     names = list(model.signatures)
     converter = tf.lite.TFLiteConverter.from_saved_model(str(model.folder), signature_keys=names)
-    quantization.apply(converter, {n: s.inputs for n, s in model.signatures.items()})
+    quantization.apply(converter, {n: s.inputs for n, s in model.signatures.items()}, model.steps)
     if model.steps:
         converter.experimental_enable_resource_variables = True
     try:
         with warnings.catch_warnings():
             # TensorFlow measures ranges with an interpreter that warns of its own deprecation.
             warnings.filterwarnings("ignore", DEPRECATED)
-            return bytes(converter.convert())
+            data = bytes(converter.convert())
     except Exception as e:
         error = _explain(e, model.callers)
         if error is None:
             raise
         raise error from e
+    unused = [name for name, each in model.signatures.items() if UNUSED_INPUT in each.inputs]
+    return _drop_inputs(data, [name for name in unused if name in WEIGHT_SIGNATURES])
+
+
+def _drop_inputs(data: bytes, names: Collection[str]) -> bytes:
+    """Removes the inputs of some signatures of a LiteRT model, which does not use them."""
+    if not names:
+        return data
+    model = FlatBufferReader(data, what="A LiteRT model").root()
+    subgraphs = model.tables(ModelField.SUBGRAPHS)
+    changed = bytearray(data)
+    for signature in model.tables(ModelField.SIGNATURE_DEFS):
+        if signature.string(SignatureDefField.SIGNATURE_KEY) in names:
+            subgraph = subgraphs[signature.integer(SignatureDefField.SUBGRAPH_INDEX)]
+            for position in (
+                signature.vector_position(SignatureDefField.INPUTS),
+                subgraph.vector_position(SubGraphField.INPUTS),
+            ):
+                assert position is not None  # they had an input
+                changed[position : position + 4] = bytes(4)  # the length
+    return bytes(changed)
 
 
 def _check_elements(signatures: Mapping[str, LiteRTSignature]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from jax2tf_bridge.errors import (
     ShapeError,
     StructureError,
 )
-from jax2tf_bridge.saving import ServedArray
+from jax2tf_bridge.saving import WEIGHT_SIGNATURES, ServedArray
 from shape_poly import is_symbolic_dim
 
 KINDS = ("dynamic_range", "float16", "int8")
@@ -71,12 +71,19 @@ class Quantization:
             )
         return Quantization(kind, data)
 
-    def apply(self, converter: Any, signatures: Mapping[str, Mapping[str, ServedArray]]) -> None:
+    def apply(
+        self,
+        converter: Any,
+        signatures: Mapping[str, Mapping[str, ServedArray]],
+        steps: Collection[str],
+    ) -> None:
         """Sets the options of a converter.
 
         Args:
           converter: a TFLiteConverter.
           signatures: the inputs of each signature, by name.
+          steps: the signatures that change weights. Without measured ranges they compute in
+            float32; in integers, small updates would be rounded to 0.
 
         Raises:
           SavingError: the data is for other signatures, or is missing for one.
@@ -91,8 +98,48 @@ class Quantization:
         if self.kind == "float16":
             converter.target_spec.supported_types = [tf.float16]
         if self.kind == "int8":
-            samples = list(self._samples(signatures))
+            self._check_steps(signatures, steps)
+            measured = signatures.keys() - {*steps, *WEIGHT_SIGNATURES}
+            samples = list(self._samples({n: signatures[n] for n in signatures if n in measured}))
             converter.representative_dataset = lambda: iter(samples)
+
+    def _check_steps(
+        self, signatures: Mapping[str, Mapping[str, ServedArray]], steps: Collection[str]
+    ) -> None:
+        """Raises if the data is for a signature that stays in float32, or none can be quantized.
+
+        Raises:
+          SavingError: it is so.
+        """
+        if not signatures.keys() - {*steps, *WEIGHT_SIGNATURES}:
+            raise SavingError(
+                Message(
+                    "All signatures of the model change weights or read them, and these compute in "
+                    "float32. Leave out ",
+                    *(Argument("quantize", self.kind), " and ", Argument(_DATA), "."),
+                )
+            )
+        own = self.data if isinstance(self.data, Mapping) else {}
+        for name in own:
+            if name in steps or (name in WEIGHT_SIGNATURES and name in signatures):
+                uses = "changes" if name in steps else "reads or replaces"
+                raise SavingError(
+                    Message(
+                        Argument(_DATA),
+                        f" is for the signature {name}, which {uses} weights and so computes in "
+                        "float32. Leave it out.",
+                    )
+                )
+        without = next((name for name, inputs in signatures.items() if not inputs), None)
+        if without is not None:
+            raise SavingError(
+                Message(
+                    f"The signature {without} has no inputs, and TensorFlow's converter measures "
+                    "no ranges in such a model. Leave out the signature or ",
+                    *(Argument("quantize", self.kind), ". Instead of a SavedModel with weight "),
+                    "signatures, pass its functions to save_litert.",
+                )
+            )
 
     def _samples(
         self, signatures: Mapping[str, Mapping[str, ServedArray]]

@@ -24,6 +24,7 @@ from jax2tf_bridge.saved_model import (
 )
 from jax2tf_bridge.saving import (
     LITERT_VARIABLES,
+    UNUSED_INPUT,
     WEIGHT_SIGNATURES,
     SaveOptions,
     Signature,
@@ -91,7 +92,8 @@ def save_litert(
         and measures the ranges of values at each call; "float16" stores weights as float16; "int8"
         computes with integers where possible, in ranges measured with `representative_data`. Inputs
         and outputs keep their dtypes.
-      representative_data: typical inputs for "int8", for the only signature or by signature. Each
+      representative_data: typical inputs for "int8", for the only signature or by signature.
+        Signatures that change or read weights take none, and compute in float32. Each
         is a dict of JAX or NumPy arrays by input name, a tuple of them in the order of the inputs,
         or the only input.
       platforms: the platforms of JAX functions, as in `export`; LiteRT uses the lowering for CPU.
@@ -148,7 +150,13 @@ def save_litert(
         with on_disk(source) if source is not None and is_model else nullcontext() as local:
             if local is None:
                 model, answers = _save_functions(
-                    folder, signatures, params, weight_signatures, platforms, verify=verify
+                    folder,
+                    signatures,
+                    params,
+                    weight_signatures,
+                    platforms,
+                    verify=verify,
+                    needs_inputs=quantize == "int8",
                 )
             else:
                 model, answers = _copy_model(local, folder, verify=verify)
@@ -161,6 +169,7 @@ def save_litert(
                     raise _make_buckets_error(bucketed) from error
                 raise
             check_interrupts()
+            model, answers = _without_unused_inputs(model, answers)
             check_model(data, answers, model.steps, is_quantized=quantize is not None)
     check_interrupts()
     with replace_file_at(path, bytes_of="save_litert") as file:
@@ -176,6 +185,7 @@ def _save_functions(
     platforms: Sequence[str] | None,
     *,
     verify: bool,
+    needs_inputs: bool,
 ) -> tuple[ConvertedModel, dict[str, Answers]]:
     """Saves functions as a SavedModel without gradients."""
     with open_params(params) as weights:
@@ -195,6 +205,7 @@ def _save_functions(
             warm_up=False,
             weight_signatures=extra if weight_signatures is None else weight_signatures,
             for_litert=True,
+            needs_inputs=needs_inputs,
         )
         saved = save_functions(folder, naming_lines, keys_as_words(weights), options)
     served = {name: (each.inputs, each.outputs) for name, each in saved.signatures.items()}
@@ -207,6 +218,24 @@ def _save_functions(
         inputs = {name: inputs[name] for name in _order_signatures(inputs, steps)}
         answers = answers_of_tensorflow(folder, inputs)
     return ConvertedModel.read(folder, served, steps=steps), answers
+
+
+def _without_unused_inputs(
+    model: ConvertedModel, answers: Mapping[str, Answers]
+) -> tuple[ConvertedModel, dict[str, Answers]]:
+    """Leaves out the inputs that signatures of weights had for the calibrator only."""
+
+    def drop(name: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        is_dropped = name in WEIGHT_SIGNATURES
+        return {k: v for k, v in inputs.items() if not (is_dropped and k == UNUSED_INPUT)}
+
+    signatures = {
+        name: replace(each, inputs=drop(name, each.inputs))
+        for name, each in model.signatures.items()
+    }
+    return replace(model, signatures=signatures), {
+        name: replace(each, inputs=drop(name, each.inputs)) for name, each in answers.items()
+    }
 
 
 _PADDING_OPTIONS = ("buckets", "mask", "pad_values", "unchecked_padding")

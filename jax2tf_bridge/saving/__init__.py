@@ -16,6 +16,7 @@ from jax2tf_bridge.saving._publish_weights import publish_weights as publish_wei
 from jax2tf_bridge.saving._report import Published, SavedModel, SavedSignature
 from jax2tf_bridge.saving._save import SaveOptions as SaveOptions
 from jax2tf_bridge.saving._save import save_functions as save_functions
+from jax2tf_bridge.saving._weight_signatures import UNUSED_INPUT as UNUSED_INPUT
 from jax2tf_bridge.saving._weight_signatures import WEIGHT_SIGNATURES as WEIGHT_SIGNATURES
 from jax2tf_bridge.saving._weight_signatures import WeightSignature as WeightSignature
 from jax2tf_bridge.saving.buckets import Oversize, choose_buckets

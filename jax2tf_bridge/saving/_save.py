@@ -114,6 +114,7 @@ class SaveOptions:
       weight_signatures: further signatures for the weights that signatures change.
       for_litert: whether LiteRT runs the signatures that change weights. It has no locks, and
         variables of few dtypes.
+      needs_inputs: whether further signatures without inputs get one, as LiteRT's calibrator needs.
     """
 
     trainable: bool | str | Sequence[str] = True
@@ -125,6 +126,7 @@ class SaveOptions:
     overwrite: bool = False
     weight_signatures: Sequence[WeightSignature] = ()
     for_litert: bool = False
+    needs_inputs: bool = False
 
     def check(self, signatures: Sequence[SignatureInputs]) -> None:
         """Checks the options against the signatures' inputs, before exports that take minutes.
@@ -200,7 +202,13 @@ def save_functions(
         check_size({e.name: _iterate_orders(e.portable, e.function.order) for e in plain})
         saved_weights = weights.weights()
         _check_updated_paths(plain, saved_weights)
-        extra = WeightSignatures.of(options.weight_signatures, plain, saved_weights, lock)
+        extra = WeightSignatures.of(
+            options.weight_signatures,
+            plain,
+            saved_weights,
+            lock,
+            needs_inputs=options.needs_inputs,
+        )
         variables = [
             *saved_weights,
             *extra.initial.values(),

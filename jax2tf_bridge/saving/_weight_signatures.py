@@ -17,6 +17,9 @@ WeightSignature: TypeAlias = Literal["get_weights", "set_weights", "reset_weight
 WEIGHT_SIGNATURES: Sequence[WeightSignature] = ("get_weights", "set_weights", "reset_weights")
 _OPTION = Argument("weight_signatures")
 
+UNUSED_INPUT = "unused"
+"""Name of the input that a signature without inputs gets on request."""
+
 INITIAL = "initial"
 """Collection of the values to which `reset_weights` returns."""
 
@@ -35,12 +38,14 @@ class WeightSignatures:
       variables: the variables of the weights, by the name of an input or output.
       initial: the values to which `reset_weights` returns, by the same names.
       lock: the lock of the weights.
+      needs_inputs: whether a signature without inputs gets one that it does not use.
     """
 
     names: Sequence[WeightSignature]
     variables: Mapping[str, tf.Variable]
     initial: Mapping[str, SavedVariable]
     lock: WeightLock
+    needs_inputs: bool
 
     @staticmethod
     def of(
@@ -48,6 +53,8 @@ class WeightSignatures:
         endpoints: Sequence[Endpoint],
         weights: Sequence[SavedVariable],
         lock: WeightLock,
+        *,
+        needs_inputs: bool,
     ) -> WeightSignatures:
         """Makes the signatures of a model.
 
@@ -56,6 +63,7 @@ class WeightSignatures:
           endpoints: the other signatures.
           weights: the weights of the model.
           lock: their lock.
+          needs_inputs: whether a signature without inputs gets one that it does not use.
 
         Raises:
           SavingError: no signature changes weights.
@@ -80,19 +88,20 @@ class WeightSignatures:
                 for name, each in by_name.items()
             }
         variables = {name: each.variable for name, each in by_name.items()}
-        return WeightSignatures(names, variables, initial, lock)
+        return WeightSignatures(names, variables, initial, lock, needs_inputs)
 
     def concrete_functions(self) -> dict[str, Any]:
         """Traces the signatures, and returns them by name."""
         specs = {
-            "set_weights": {
-                name: tf.TensorSpec(variable.shape, variable.dtype, name)
-                for name, variable in self.variables.items()
+            name: {
+                each: tf.TensorSpec(array.shape, array.dtype, each)
+                for each, array in inputs.items()
             }
+            for name, (inputs, _) in self.sides().items()
         }
         return {
             name: tf.function(getattr(self, f"_{name}"), autograph=False).get_concrete_function(
-                **specs.get(name, {})
+                **specs[name]
             )
             for name in self.names
         }
@@ -101,14 +110,15 @@ class WeightSignatures:
         """Returns the inputs and outputs of the signatures, by name."""
         arrays = {name: ServedArray.of_tensor(v) for name, v in self.variables.items()}
         count = {"count": ServedArray("int32", ())}
+        none = {UNUSED_INPUT: ServedArray("bool", ())} if self.needs_inputs else {}
         known = {
-            "get_weights": ({}, arrays),
+            "get_weights": (none, arrays),
             "set_weights": (arrays, count),
-            "reset_weights": ({}, count),
+            "reset_weights": (none, count),
         }
         return {name: known[name] for name in self.names}
 
-    def _get_weights(self) -> dict[str, tf.Tensor]:
+    def _get_weights(self, **_: tf.Tensor) -> dict[str, tf.Tensor]:
         def read() -> dict[str, tf.Tensor]:
             return {name: variable.read_value() for name, variable in self.variables.items()}
 
@@ -125,7 +135,7 @@ class WeightSignatures:
 
         return dict(self.lock.run_alone(lambda: self.lock.access(assign)))
 
-    def _reset_weights(self) -> dict[str, tf.Tensor]:
+    def _reset_weights(self, **_: tf.Tensor) -> dict[str, tf.Tensor]:
         return self._set_weights(
             **{name: each.variable.read_value() for name, each in self.initial.items()}
         )

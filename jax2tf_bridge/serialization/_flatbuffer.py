@@ -345,6 +345,10 @@ class FlatBufferTable:
             self._reader.with_full_budget(), self._position, self.path, self._depth
         )
 
+    def vector_position(self, field: Field) -> int | None:
+        """Returns the position of a vector, where its length is; None if it was not written."""
+        return self._find_target(field)
+
     def _find_value(self, field: Field, width: int) -> int | None:
         """Returns the position of a field's value; None if it was not written."""
         if field >= self._fields:

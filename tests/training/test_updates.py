@@ -471,3 +471,50 @@ def test_a_forgotten_option_is_noted(tmp_path: Path) -> None:
     assert "serving_default returns values in the structure of the weights, as outputs" in str(
         saved
     )
+
+
+def test_litert_quantizes_what_a_step_does_not_compute(tmp_path: Path) -> None:
+    x, y = np.linspace(-1, 1, 128, dtype=np.float32).reshape(2, 2, 32)
+    params = {"w": np.linspace(-1, 1, 1024, dtype=np.float32).reshape(32, 32)}
+
+    def train(params: Any, x: Any, y: Any) -> Any:
+        loss, gradient = jax.value_and_grad(lambda p: jnp.mean((x @ p["w"] - y) ** 2))(params)
+        return {"loss": loss}, {"w": params["w"] - 1e-3 * gradient["w"]}
+
+    signatures = {
+        "predict": Signature(lambda p, x: x @ p["w"], args=[x]),
+        "train": Signature(train, args=[x, y], updates_params=True),
+    }
+
+    def write(signatures: Any, **options: Any) -> Any:
+        return save_litert(tmp_path / "m.tflite", signatures, quantize="int8", **options)
+
+    written = write(signatures, params=params, representative_data=[x, -x])
+    assert [str(written.signatures[name]) for name in ("predict", "get_weights")] == [
+        "(x: float32[2,32]) -> (output_0: float32[2,32])",
+        "() -> (w: float32[32,32])",
+    ]
+    runner = interpreter(written.path)
+    (before,) = runner.get_signature_runner("predict")(x=x).values()
+    assert 0 < np.abs(before - x @ params["w"]).max() < 0.3
+    assert len(np.unique(before)) < 64  # integers of 8 bits
+    runner.get_signature_runner("train")(x=x, y=y)
+    _, expected = train(params, x, y)
+    weights = runner.get_signature_runner("get_weights")()
+    np.testing.assert_allclose(weights["w"], expected["w"], rtol=1e-6)
+    assert runner.get_signature_runner("set_weights")(w=-params["w"])["count"] == 1
+    (after,) = runner.get_signature_runner("predict")(x=x).values()
+    np.testing.assert_allclose(after, -x @ params["w"], atol=0.5)
+
+    data: Any
+    for data, text in (
+        ({"predict": [x], "train": [(x, y)]}, "signature train, which changes weights and so"),
+        ({"predict": [x], "set_weights": [params]}, "set_weights, which reads or replaces"),
+    ):
+        with pytest.raises(SavingError, match=text):
+            write(signatures, params=params, representative_data=data)
+    with pytest.raises(SavingError, match="All signatures of the model change weights or read"):
+        write({"train": signatures["train"]}, params=params, representative_data=[(x, y)])
+    save(tmp_path / "m", signatures, params=params, weight_signatures=["get_weights"])
+    with pytest.raises(SavingError, match="get_weights has no inputs, and TensorFlow's converter"):
+        write(tmp_path / "m", representative_data=[x])
