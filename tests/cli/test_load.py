@@ -24,6 +24,8 @@ from jax2tf_bridge.serve_checking.load._report import Answers, LoadReport, Runti
 from jax2tf_bridge.serve_checking.load._requests import LoadPlan, LoadRequest, plan_load
 from jax2tf_bridge.serve_checking.load._servers import BatchCount, ServerMetrics, parse_metrics
 from tests.cli.conftest import Ok, Run
+from tests.saving.text_classifier import PARAMS as TEXT_PARAMS
+from tests.saving.text_classifier import signature as text_signature
 
 TABLE = np.arange(400, dtype=np.float32).reshape(50, 8)
 
@@ -142,13 +144,34 @@ def test_inputs_of_the_users_own_functions_come_from_examples(models: Path) -> N
         f"{models / 'strings'} does not say which values serving_default takes, and has no "
         "warm-up requests for it. Pass values of its inputs with example."
     )
-    with pytest.raises(ShapeError, match="variables of its inputs are not known, so requests can"):
-        plan(models / "strings", {"b": [1]})
+    made = plan(models / "strings", {"b": [3, 1]}, {"text": ["1", "2"]})
+    assert [list(request.inputs["text"]) for request in made.requests] == [["1"], ["1", "2", "1"]]
+    assert ([request.sizes for request in made.requests], made.batch) == ([{"b": 1}, {"b": 3}], "b")
+    with pytest.raises(ShapeError, match="the inputs have no size n"):
+        plan(models / "strings", {"n": [1]}, {"text": ["1"]})
+    with pytest.raises(ShapeError, match=r"example: it has no rows to repeat\. Pass"):
+        plan(models / "strings", {"b": [1]}, {"text": []})
+
+
+def test_texts_of_warm_up_requests_are_repeated(tmp_path: Path) -> None:
+    save(
+        tmp_path / "m",
+        text_signature(example={"text": ["good film"]}),
+        params=TEXT_PARAMS,
+        buckets={"b": [1, 4], "l": [2]},
+        vjp_order=0,
+    )
+    made = plan(tmp_path / "m", {"b": [4, 2]})
+    assert made.buckets == {"b": (1, 4)}
+    assert [len(request.inputs["text"]) for request in made.requests] == [2, 4]
+    assert {text for request in made.requests for text in request.inputs["text"]} == {b"good film"}
 
 
 def test_a_model_without_a_sidecar_gets_its_warm_up_requests(models: Path, tmp_path: Path) -> None:
     shutil.copytree(models / "rows" / "1", tmp_path / "1")
     (tmp_path / "1" / SIDECAR).unlink()
+    with pytest.raises(ShapeError, match="variables of its inputs are not known, so requests can"):
+        plan(tmp_path / "1", {"b": [1]})
     made = plan(tmp_path / "1")
     assert [request.inputs["x"].shape for request in made.requests] == [(1, 3), (8, 3)]
     assert (made.buckets, made.batch) == ({}, None)

@@ -99,7 +99,8 @@ def measure_load(
       signature: the signature to call; by default "serving_default", or the only one.
       example: values of inputs by name, or several of them, in place of random ones. They are
         repeated or cut to the sizes. A signature with a `preprocess`, or a model that the bridge
-        did not save, gets them as they are, or else its warm-up requests.
+        did not save, gets them as they are, or else its warm-up requests. With `sizes` of the
+        rows, a signature with a `preprocess` gets their rows, repeated or cut.
       protocol: "gRPC" or "REST"; by default gRPC, if grpcio is installed here.
       server: the path of TensorFlow Serving; by default the environment variable
         TENSORFLOW_MODEL_SERVER names it, or it is on the PATH.

@@ -10,7 +10,7 @@ import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +39,7 @@ Sizes: TypeAlias = Mapping[str, Iterable[int]]
 Example: TypeAlias = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 """Values of inputs by name, or several of them."""
 
+_T = TypeVar("_T")
 _Array: TypeAlias = npt.NDArray[Any]
 
 _MAX_REQUESTS = 256
@@ -140,12 +141,16 @@ def plan_load(
             own = drawn[0].sizes
             buckets = {v: each for v, each in (known.buckets or {}).items() if v in own}
             return LoadPlan(entry.name, drawn, buckets, batch_variable(avals))
+        batch = _find_batch(known, portable)
+        types = [port.type.shape for port in entry.inputs]
+        if sizes and batch is not None and any(t and t[0] is None for t in types):
+            return _repeat_rows(contents, entry, examples, sizes, batch, known.buckets or {})
     if sizes:
         raise ShapeError(
             Message(
                 f"{entry.name}: the dimension variables of its inputs are not known, so requests "
-                "cannot have the sizes ",
-                *(_SIZES, ". Remove it, and pass requests of such sizes with ", _EXAMPLE, "."),
+                "cannot have given sizes. Remove ",
+                *(_SIZES, ", and pass requests of such sizes with ", _EXAMPLE, "."),
             )
         )
     return LoadPlan(entry.name, _repeat_requests(contents, entry, examples), {}, None)
@@ -316,10 +321,15 @@ def _thin_out(choices: list[dict[str, int]], avals: Mapping[str, Aval]) -> list[
     count = min(len(choices), _MAX_REQUESTS)
     if total > _MAX_BYTES:
         count = min(count, max(_MIN_REQUESTS, len(choices) * _MAX_BYTES // total))
-    if count == len(choices):
-        return choices
-    last = len(choices) - 1
-    return [choices[round(i * last / max(1, count - 1))] for i in range(count)]
+    return _take_evenly(choices, count)
+
+
+def _take_evenly(values: list[_T], count: int) -> list[_T]:
+    """Returns values at equal distances, with the first and the last."""
+    if count == len(values):
+        return values
+    last = len(values) - 1
+    return [values[round(i * last / max(1, count - 1))] for i in range(count)]
 
 
 def _count_bytes(avals: Mapping[str, Aval], sizes: Mapping[str, int]) -> int:
@@ -328,6 +338,43 @@ def _count_bytes(avals: Mapping[str, Aval], sizes: Mapping[str, int]) -> int:
         4 * math.prod(d if isinstance(d, int) else d.evaluate(sizes) for d in aval.op_shape)
         for aval in avals.values()
     )
+
+
+def _find_batch(known: SignatureEntry, portable: PortableFunction) -> str | None:
+    """Returns the batch variable of a function whose inputs a preprocess computes."""
+    first = portable.first_argument.leaf_count if known.takes_params else 0
+    return batch_variable({port.path: port.aval for port in portable.inputs[first:]})
+
+
+def _repeat_rows(
+    contents: SavedModelContents,
+    entry: EntryPoint,
+    examples: Sequence[Mapping[str, Any]],
+    sizes: Sizes,
+    batch: str,
+    buckets: Mapping[str, tuple[int, ...]],
+) -> LoadPlan:
+    """Repeats or cuts the rows of the examples, or of the warm-up requests, to some numbers.
+
+    Raises:
+      ShapeError: a size is invalid, or is not the number of rows.
+      BridgeError: there are neither examples nor warm-up requests.
+    """
+    checked = {variable: _check_sizes(variable, each, [batch]) for variable, each in sizes.items()}
+    counts = sorted(checked[batch])
+    originals = _repeat_requests(contents, entry, examples)
+    in_rows = {port.name for port in entry.inputs if port.type.shape and port.type.shape[0] is None}
+    if any(len(original.inputs[name]) == 0 for original in originals for name in in_rows):
+        raise ShapeError(Message(_EXAMPLE, ": it has no rows to repeat. Pass one or more."))
+    requests = []
+    for number, count in enumerate(_take_evenly(counts, min(len(counts), _MAX_REQUESTS))):
+        inputs = {
+            name: value[np.arange(count) % len(value)] if name in in_rows else value
+            for name, value in originals[number % len(originals)].inputs.items()
+        }
+        requests.append(LoadRequest({batch: count}, inputs))
+    own = {v: each for v, each in buckets.items() if v == batch}
+    return LoadPlan(entry.name, tuple(requests), own, batch)
 
 
 def _repeat_requests(
