@@ -195,7 +195,7 @@ def _make_endpoint_bucketing(
     if not chosen:
         return None
     signature, portable = endpoint.signature, endpoint.portable
-    return make_bucketing(
+    bucketing = make_bucketing(
         endpoint.name,
         avals_of(endpoint.inputs),
         avals_of(endpoint.function.results),
@@ -206,6 +206,7 @@ def _make_endpoint_bucketing(
         pad_values=signature.padding.pad_values,
         unchecked=signature.padding.unchecked_padding,
     )
+    return replace(bucketing, has_preprocess=signature.processing.preprocess is not None)
 
 
 def _check_oversize(

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import Padding, Signature, inspect, load, save
+from jax2tf_bridge import Padding, Processing, Signature, inspect, load, save
 from jax2tf_bridge.errors import SavingError, UnsoundBucketsError
 from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
 from jax2tf_bridge.loading import LoadedFunction
@@ -409,3 +409,41 @@ def test_a_small_change_is_refused_where_nothing_is_rounded(tmp_path: Path, dtyp
         return
     with pytest.raises(UnsoundBucketsError, match=r"changes the output 'output_0' by up to 0\.00"):
         save(tmp_path / "m", signature, **options)
+
+
+def test_the_mask_of_a_signature_with_preprocess_comes_from_there(tmp_path: Path) -> None:
+    def look_up(text: Any) -> Any:
+        return tf.strings.unicode_decode(text, "UTF-8").to_tensor() % 8
+
+    def masked(text: Any) -> Any:
+        ids = tf.strings.unicode_decode(text, "UTF-8")
+        return ids.to_tensor() % 8, tf.ones_like(ids).to_tensor()
+
+    def mean(table: Any, ids: Any, mask: Any = None) -> Any:
+        mask = jnp.ones_like(ids) if mask is None else mask
+        return (table[ids] * mask[..., None]).sum(1) / jnp.maximum(mask.sum(1), 1)[:, None]
+
+    def write(preprocess: Any, args: list[Any]) -> None:
+        signature = Signature(
+            mean,
+            args=args,
+            polymorphic_shapes="(b, n)",
+            processing=Processing(preprocess, {"text": tf.TensorSpec([None], tf.string)}),
+            example={"text": ["abc", "defgh"]},
+        )
+        save(
+            tmp_path / "m",
+            signature,
+            params=np.asarray(TABLE),
+            buckets={"b": [1, 2], "n": [8]},
+            vjp_order=0,
+        )
+
+    remedy = (
+        "\n  - return a mask that is 1 for real elements and 0 for padding from preprocess, as an"
+    )
+    with pytest.raises(UnsoundBucketsError) as caught:
+        write(look_up, [IDS])
+    assert remedy in str(caught.value)
+    assert "mask='...'" not in str(caught.value)
+    write(masked, [IDS, IDS])

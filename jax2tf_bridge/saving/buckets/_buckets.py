@@ -45,6 +45,7 @@ class Bucketing:
       unchecked: the variables for which the user vouches that padding changes no result.
       any_padding: whether sequences may be padded with any values, not only with their pad values;
         determined by the trial.
+      has_preprocess: whether a preprocess computes the inputs; it pads rows as well.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Bucketing:
     pad_values: Mapping[str, Any] = field(default_factory=dict)
     unchecked: tuple[str, ...] = ()
     any_padding: bool = False
+    has_preprocess: bool = False
     plan: Plan = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

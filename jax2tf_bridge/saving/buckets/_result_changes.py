@@ -197,7 +197,11 @@ def format_remedy(
             f"({format_pad_values(bucketing, plausible, variables)}) affects the result"
         )
         fixes = [
-            Message(
+            # A mask that the buckets fill would mark what preprocess pads as real.
+            "return a mask that is 1 for real elements and 0 for padding from preprocess, as an "
+            "argument of the function, and use it there"
+            if bucketing.has_preprocess
+            else Message(
                 "take an argument that is 1 for real elements and 0 for padding, use it in the "
                 "function, and name it: ",
                 mask,
