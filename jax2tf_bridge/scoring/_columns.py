@@ -53,6 +53,10 @@ class Column:
         return len(self.cells) if self.dense is None else len(self.dense)
 
 
+_MISSING = ("None", "NaN", "NAType")
+"""How errors name the values that stand for missing texts in Python, pandas and Arrow."""
+
+
 def is_widened(actual: np.dtype[Any], expected: np.dtype[Any]) -> bool:
     """Returns whether each number of a dtype has the same value in another one.
 
@@ -142,7 +146,8 @@ def _check_strings(name: str, array: Array, describe_row: DescribeRow) -> Array:
     for row, value in enumerate(array if array.ndim else [array.item()]):
         for text in value.flat if isinstance(value, np.ndarray) else [value]:
             if not isinstance(text, str | bytes):
-                kind = "None" if text is None else type(text).__name__
+                is_nan = isinstance(text, float) and text != text
+                kind = "None" if text is None else "NaN" if is_nan else type(text).__name__
                 subject = f"{describe_row(row)}, input {name}"
                 raise _make_dtype_error(subject, name, np.dtype(object), kind)
     return array
@@ -151,6 +156,11 @@ def _check_strings(name: str, array: Array, describe_row: DescribeRow) -> Array:
 def _make_dtype_error(subject: str, name: str, expected: np.dtype[Any], got: object) -> DTypeError:
     if expected.kind == "O":
         text, advice = "str or bytes", "Pass text, or leave the row out."
+        if got in _MISSING:
+            advice = (
+                "This is a missing text: fill it in, as with fillna('') in pandas, or leave the "
+                "row out."
+            )
     elif got == "None":
         text, advice = str(expected), "Fill it in, or leave the row out."
     else:

@@ -115,9 +115,18 @@ def test_strings_and_results_without_a_name(tmp_path: Path) -> None:
     lengths = [scores["length"].item() for scores in scorer.score(["one", b"three", "x"])]
     assert lengths == [3, 5, 1]
     assert scorer.score_columns({"text": np.array(["a", "bc"])})["length"].tolist() == [1, 2]
-    message = "Row 1, input text: expected str or bytes, got None. Pass text, or leave the row out."
-    with pytest.raises(DTypeError, match=f"^{re.escape(message)}$"):
-        scorer.score(["a", None])
+    for missing in (None, float("nan")):
+        name = "None" if missing is None else "NaN"
+        message = (
+            f"Row 1, input text: expected str or bytes, got {name}. This is a missing text: fill "
+            "it in, as with fillna('') in pandas, or leave the row out."
+        )
+        with pytest.raises(DTypeError, match=f"^{re.escape(message)}$"):
+            scorer.score(["a", missing])
+        with pytest.raises(DTypeError, match=f"^{re.escape(message)}$"):
+            scorer.score_columns({"text": np.array(["a", missing], object)})
+    with pytest.raises(DTypeError, match=r"got int\. Pass text, or leave the row out\.$"):
+        scorer.score([3])
 
 
 def test_a_process_loads_a_model_once(folder: Path, text: RowScorer) -> None:
