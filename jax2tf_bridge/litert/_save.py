@@ -29,6 +29,7 @@ from jax2tf_bridge.saving import (
     SaveOptions,
     Signature,
     WeightSignature,
+    format_signature,
     open_params,
     save_functions,
 )
@@ -58,7 +59,10 @@ class LiteRTModel:
 
     def __str__(self) -> str:
         lines = [f"{self.path}"]
-        lines += [f"  {name}{signature}" for name, signature in self.signatures.items()]
+        lines += [
+            f"  {format_signature(name, signature.inputs, signature.outputs)}"
+            for name, signature in self.signatures.items()
+        ]
         quantized = f", quantised: {self.quantize}" if self.quantize else ""
         return "\n".join([*lines, f"  {self.size / 1e6:.2f} MB{quantized}"])
 

@@ -12,6 +12,7 @@ from jax2tf_bridge.errors import Argument, Message
 from jax2tf_bridge.portable import Aval, PortableFunction, key_paths, keys_text
 from jax2tf_bridge.publishing import NewVersion, describe_labels
 from jax2tf_bridge.saved_model import bucket_texts, padding_texts
+from jax2tf_bridge.saving._weight_signatures import format_signature
 from jax2tf_bridge.saving.buckets import Bucketing
 from jax2tf_bridge.saving.serving import ServingInstructions
 from jax2tf_bridge.saving.signatures import Endpoint, ServedArray, served_text
@@ -119,7 +120,8 @@ class SavedModel:
     def __str__(self) -> str:
         lines = [f"{self.path}"]
         for name, signature in self.signatures.items():
-            lines += [f"  {name}{signature}", *(f"    {line}" for line in signature.lines())]
+            text = format_signature(name, signature.inputs, signature.outputs)
+            lines += [f"  {text}", *(f"    {line}" for line in signature.lines())]
         if self.weights:
             lines.append(f"  weights: {len(self.weights)}, {len(self.trainable)} trainable")
         else:

@@ -8,9 +8,17 @@ from typing import Any, Literal, TypeAlias
 
 import tensorflow as tf
 
-from jax2tf_bridge._utils import did_you_mean
+from jax2tf_bridge._utils import did_you_mean, in_units
 from jax2tf_bridge.errors import Argument, Message, SavingError
-from jax2tf_bridge.saving.signatures import Endpoint, ServedArray, Sides, WeightLock, valid_names
+from jax2tf_bridge.saving.signatures import (
+    Endpoint,
+    ServedArray,
+    Sides,
+    WeightLock,
+    assign_all,
+    served_text,
+    valid_names,
+)
 from jax2tf_bridge.saving.weights import SavedVariable, make_variable
 
 WeightSignature: TypeAlias = Literal["get_weights", "set_weights", "reset_weights"]
@@ -126,12 +134,8 @@ class WeightSignatures:
 
     def _set_weights(self, **values: tf.Tensor) -> dict[str, tf.Tensor]:
         def assign() -> dict[str, tf.Tensor]:
-            assigned = [
-                variable.assign(values[name], read_value=False)
-                for name, variable in self.variables.items()
-            ]
-            with tf.control_dependencies(assigned):
-                return {"count": tf.constant(len(assigned)) + 0}
+            pairs = [(variable, values[name]) for name, variable in self.variables.items()]
+            return assign_all(pairs, lambda: {"count": tf.constant(len(pairs)) + 0})
 
         return dict(self.lock.run_alone(lambda: self.lock.access(assign)))
 
@@ -139,6 +143,36 @@ class WeightSignatures:
         return self._set_weights(
             **{name: each.variable.read_value() for name, each in self.initial.items()}
         )
+
+
+_MAX_SHOWN = 4
+"""Maximum number of weights that are listed by name."""
+
+
+def format_signature(
+    name: str, inputs: Mapping[str, ServedArray], outputs: Mapping[str, ServedArray]
+) -> str:
+    """Formats the inputs and outputs of a signature; many weights are counted instead.
+
+    >>> weights = {f"w{i}": ServedArray("float32", (25, 100)) for i in range(12)}
+    >>> format_signature("get_weights", {}, weights)
+    'get_weights() -> (12 weights, 120.0 kB)'
+    """
+    sides = [
+        _count_weights(arrays)
+        if name in WEIGHT_SIGNATURES and len(arrays) > _MAX_SHOWN
+        else served_text(arrays)
+        for arrays in (inputs, outputs)
+    ]
+    return f"{name}({sides[0]}) -> ({sides[1]})"
+
+
+def _count_weights(arrays: Mapping[str, ServedArray]) -> str:
+    size = sum(
+        tf.TensorShape(array.shape).num_elements() * tf.as_dtype(array.dtype).size
+        for array in arrays.values()
+    )
+    return f"{len(arrays)} weights, {in_units(size)}"
 
 
 def choose_names(weights: Sequence[str]) -> list[str]:

@@ -388,6 +388,21 @@ def test_litert_changes_weights_of_dtypes_that_it_lacks(tmp_path: Path, dtype: s
     np.testing.assert_array_equal(weights.astype(dtype), params["w"] + 2)
 
 
+def test_many_weights_are_counted(root: Path, tmp_path: Path) -> None:
+    written = save_litert(
+        tmp_path / "m.tflite", TRAINING.signatures(), params=TRAINING.state, verify=False
+    )
+    saved = save(
+        tmp_path / "m", TRAINING.signatures(), params=TRAINING.state, weight_signatures=NAMES
+    )
+    leaves = jax.tree.leaves(TRAINING.state)
+    weights = f"{len(leaves)} weights, {sum(np.asarray(leaf).nbytes for leaf in leaves)} bytes"
+    for text in (str(written), str(saved)):
+        assert f"  get_weights() -> ({weights})\n" in text
+        assert f"  set_weights({weights}) -> (count: int32[])\n" in text
+    assert "  reset_weights() -> (count: int32[])\n" in str(saved)
+
+
 def test_names_of_weights_that_are_names_stay(tmp_path: Path) -> None:
     params = {"a": {"b": np.float32(1)}, "a_b": np.float32(2)}
     step = Signature(lambda p, x: (x, p), args=[X], updates_params=True)

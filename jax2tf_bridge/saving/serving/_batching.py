@@ -14,6 +14,7 @@ from jax2tf_bridge.errors import Argument, Message, SavingError
 from jax2tf_bridge.portable import Aval
 from jax2tf_bridge.saving.buckets import BUCKETS, Inputs, NamedCall, get_carried_dtype
 from jax2tf_bridge.saving.serving._row_rules import (
+    CHANGES_WEIGHTS,
     find_batch_variable,
     find_lengths,
     find_obstacle,
@@ -99,7 +100,7 @@ def check_joinable(endpoints: Sequence[Endpoint]) -> None:
         if bucketing is None:
             raise make_no_buckets_error(endpoint.name)
         if endpoint.function.updates:
-            reason: str | None = "each request changes weights"
+            reason: str | None = CHANGES_WEIGHTS
         else:
             reason = find_obstacle(bucketing)
         if reason is None and (lengths := find_lengths(bucketing)):

@@ -29,6 +29,7 @@ from jax2tf_bridge.saved_model import (
 from jax2tf_bridge.saving.buckets import Bucketing
 from jax2tf_bridge.saving.serving._precompile import cache_environment
 from jax2tf_bridge.saving.serving._row_rules import (
+    CHANGES_WEIGHTS,
     find_batch_variable,
     find_lengths,
     find_obstacle,
@@ -180,7 +181,7 @@ class ServedSignature:
     def obstacle(self) -> str | None:
         """Returns the reason why its requests cannot be joined; None if they can."""
         if self.changes_weights:
-            return "each request changes weights"
+            return CHANGES_WEIGHTS
         if self.bucketing is None:
             return "it has no buckets"
         return (

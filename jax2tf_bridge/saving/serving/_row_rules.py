@@ -7,6 +7,9 @@ from jax2tf_bridge.saving.buckets import Bucketing, is_plain
 from jax2tf_bridge.saving.signatures import ServedArray
 from shape_poly import variables_of
 
+CHANGES_WEIGHTS = "each request changes weights"
+"""Reason why the requests of a signature that changes weights cannot be joined."""
+
 
 def find_batch_variable(bucketing: Bucketing) -> str | None:
     """Returns the bucketed variable that is the first dimension of each input and output."""

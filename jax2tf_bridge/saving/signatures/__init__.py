@@ -28,3 +28,4 @@ from jax2tf_bridge.saving.signatures._signature import check_takes_params as che
 from jax2tf_bridge.saving.signatures._signature import check_vjp_order as check_vjp_order
 from jax2tf_bridge.saving.signatures._updates import UpdateLock as UpdateLock
 from jax2tf_bridge.saving.signatures._updates import WeightLock as WeightLock
+from jax2tf_bridge.saving.signatures._updates import assign_all as assign_all

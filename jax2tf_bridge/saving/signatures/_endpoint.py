@@ -26,7 +26,7 @@ from jax2tf_bridge.saving.signatures._inputs import (
     name_ports,
 )
 from jax2tf_bridge.saving.signatures._signature import Signature
-from jax2tf_bridge.saving.signatures._updates import Results, WeightLock
+from jax2tf_bridge.saving.signatures._updates import Results, WeightLock, assign_all
 from jax2tf_bridge.saving.weights import convert_stored
 from jax2tf_bridge.to_tensorflow import (
     Constants,
@@ -122,14 +122,10 @@ class WeightedFunction:
         """Assigns the new weights after all results are computed, and returns the outputs."""
 
         def assign() -> dict[str, tf.Tensor]:
-            assigned = [
-                variable.assign(
-                    convert_stored(results[port.name], variable.dtype), read_value=False
-                )
-                for port, variable in self.updates.items()
-            ]
-            with tf.control_dependencies(assigned):
-                return {port.name: tf.identity(results[port.name]) for port in self.outputs}
+            pairs = [(variable, results[port.name]) for port, variable in self.updates.items()]
+            return assign_all(
+                pairs, lambda: {p.name: tf.identity(results[p.name]) for p in self.outputs}
+            )
 
         with tf.control_dependencies(list(results.values())):
             return cast("dict[str, tf.Tensor]", self.lock.access(assign))

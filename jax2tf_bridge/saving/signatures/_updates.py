@@ -13,6 +13,7 @@ from jax2tf_bridge._utils import array_type_text, did_you_mean
 from jax2tf_bridge.errors import DTypeError, SavingError, ShapeError, StructureError, format_bullets
 from jax2tf_bridge.portable import Aval, PortableFunction, TreeSpec
 from jax2tf_bridge.saving.signatures._inputs import as_op_aval
+from jax2tf_bridge.saving.weights import convert_stored
 
 _WEIGHTS = "params"
 _ADVICE = "Return weights of the structure, shapes and dtypes that the function gets."
@@ -106,6 +107,18 @@ def _advise_key(old: Aval, new: Aval) -> str:
     if old.is_key:
         return ": return the key itself, without jax.random.key_data"
     return ": return its words, jax.random.key_data(key), or make the weight a key (jax.random.key)"
+
+
+def assign_all(
+    pairs: Sequence[tuple[tf.Variable, tf.Tensor]], answer: Callable[[], dict[str, tf.Tensor]]
+) -> dict[str, tf.Tensor]:
+    """Assigns values to variables, and then computes an answer."""
+    assigned = [
+        variable.assign(convert_stored(value, variable.dtype), read_value=False)
+        for variable, value in pairs
+    ]
+    with tf.control_dependencies(assigned):
+        return answer()
 
 
 class WeightLock:
