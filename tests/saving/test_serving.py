@@ -79,6 +79,7 @@ Start TensorFlow Serving with
         '--model_base_path=/models/my mlp' \\
         --grpc_max_threads=256 \\
         --num_load_threads=2 \\
+        --load_retry_interval_micros=1000000 \\
         --xla_cpu_compilation_enabled=true \\
         --enable_batching=true \\
         --batching_parameters_file=batching_parameters.txt
@@ -97,6 +98,9 @@ after writing to batching_parameters.txt
 more with "Server Threadpool Exhausted". By default it is 4 for each core.
 - --num_load_threads lets a rollback take effect at once where a version cannot be loaded; by \
 default TensorFlow Serving tries that version for five minutes, and no other.
+- --load_retry_interval_micros is the time between two of these tries, a minute by default. While \
+TensorFlow Serving tries a version that was removed as it began to load it, it loads no other, \
+whatever --num_load_threads is.
 - Without --xla_cpu_compilation_enabled=true every request on a CPU fails: TensorFlow Serving \
 compiles for CPUs only if it is told to.
 - With batching, a request of more than 32 rows is refused; without the last two options it is \

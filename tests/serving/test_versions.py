@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 import urllib.error
 import urllib.request
@@ -87,7 +88,15 @@ def test_rollback_of_a_version_that_cannot_be_loaded(runtime: Runtime, tmp_path:
         graph = publisher.root / "2" / "saved_model.pb"
         graph.write_bytes(graph.read_bytes()[:100])
         wait_until_available(server, 2, "LOADING")
-        time.sleep(1)  # its first load fails, and it will be tried again for five minutes
+        time.sleep(0.5)  # its first load fails, and it will be tried again
         publisher.roll_back()
         wait_until_available(server, 3)
         assert post(server, {"instances": [[1, 1, 1]]})[1] == {"predictions": [[3, 3]]}
+        # Fails like a version that was removed as the server began to load it.
+        gone = publisher.root / "new"
+        shutil.copytree(publisher.root / "3", gone)
+        (gone / "missing").symlink_to("/missing")
+        gone.rename(publisher.root / "4")
+        wait_until_available(server, 4, "START")
+        publisher.roll_back()
+        wait_until_available(server, 5)

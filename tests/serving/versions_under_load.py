@@ -208,7 +208,7 @@ def run_kills(runtime: Runtime, folder: Path, *, kills: int, seed: int) -> Count
     with contextlib.ExitStack() as stack:
         side = stack.enter_context(open_side())
         # Before the server runs: it removes versions at once, and a server that finds one missing
-        # when it begins to load it takes up no other for a minute or more.
+        # when it begins to load it takes up no other for some seconds.
         seconds = {kind: measure(side, kind, root) for kind in _KINDS}
         server = stack.enter_context(serving(runtime, instructions, folder))
         while events["killed"] < kills:

@@ -64,6 +64,9 @@ MIN_GRPC_THREADS = 256
 TensorFlow Serving's default of 4 for each core refuses requests of 32 callers on a small machine.
 """
 
+_RETRY_MICROSECONDS = 1_000_000
+"""Time between two tries to load a version; there are five more after the first one."""
+
 _LOAD_THREADS = 2
 """Number of threads that load versions.
 
@@ -253,6 +256,7 @@ def make_serving_instructions(
         ),
         f"--grpc_max_threads={grpc_threads}",
         f"--num_load_threads={_LOAD_THREADS}",
+        f"--load_retry_interval_micros={_RETRY_MICROSECONDS}",
     ]
     notes = [
         "--grpc_max_threads is how many gRPC requests may run or wait at once; TensorFlow Serving "
@@ -260,6 +264,9 @@ def make_serving_instructions(
         f"{_THREADS_PER_CORE} for each core.",
         "--num_load_threads lets a rollback take effect at once where a version cannot be loaded; "
         "by default TensorFlow Serving tries that version for five minutes, and no other.",
+        "--load_retry_interval_micros is the time between two of these tries, a minute by default. "
+        "While TensorFlow Serving tries a version that was removed as it began to load it, it loads "
+        "no other, whatever --num_load_threads is.",
     ]
     if configured is not None:
         notes.append(
