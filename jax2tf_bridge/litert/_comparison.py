@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,11 @@ Arrays = Mapping[str, np.ndarray]
 _OPEN_SIZE = 2
 """Size of an open dimension without an example."""
 
+_READER = "get_weights"
+_ROUNDING = 2.0**-20
+"""Relative size of the disturbances that stand for rounding; float32 has 24 bits."""
+_DISTURBANCES = 2
+
 _NARROW = ("float16", "bfloat16")
 
 
@@ -32,10 +37,13 @@ class Answers:
     Attributes:
       inputs: the inputs by name.
       outputs: the outputs by name.
+      tolerances: the absolute tolerances of weights that steps changed, by output; None for other
+        outputs.
     """
 
     inputs: Arrays
     outputs: Arrays
+    tolerances: Mapping[str, float] | None = None
 
 
 def example_of(signature: Signature, inputs: Mapping[str, ServedArray]) -> dict[str, np.ndarray]:
@@ -73,15 +81,19 @@ def _array(value: Any, served: ServedArray, rng: np.random.Generator) -> np.ndar
 
 
 def answers_of_tensorflow(
-    folder: Path, signatures: Mapping[str, tuple[Signature, Mapping[str, ServedArray]]]
+    folder: Path,
+    signatures: Mapping[str, tuple[Signature, Mapping[str, ServedArray]]],
+    steps: Collection[str],
 ) -> dict[str, Answers]:
     """Calls the signatures of a SavedModel; skips those that reject the inputs.
 
     Args:
       folder: the SavedModel.
       signatures: the user's signatures, and the inputs of the saved ones, for `example_of`.
+      steps: the signatures that change weights.
     """
     loaded = tf.saved_model.load(str(folder))
+    initial = [variable.numpy() for variable in loaded.variables] if steps else []
     answers = {}
     for name, (signature, served) in signatures.items():
         inputs = example_of(signature, served)
@@ -91,7 +103,62 @@ def answers_of_tensorflow(
         except (tf.errors.OpError, ValueError):
             continue  # random numbers may be invalid inputs
         answers[name] = Answers(inputs, {k: v.numpy() for k, v in outputs.items()})
+    taken = {name: answers[name].inputs for name in signatures if name in steps and name in answers}
+    if taken and _READER in answers:
+        tolerances = _find_tolerances(loaded, initial, taken, answers[_READER].inputs)
+        answers[_READER] = replace(answers[_READER], tolerances=tolerances)
     return answers
+
+
+def _find_tolerances(
+    loaded: Any, initial: Sequence[np.ndarray], steps: Mapping[str, Arrays], inputs: Arrays
+) -> dict[str, float]:
+    """Returns the absolute tolerance of each weight after steps, by the name of the output.
+
+    It is relative to the change of the weight, since that may be small. Where rounding before the
+    steps changes this change, more is allowed: an optimizer may divide rounding noise by itself,
+    and then any sign is right.
+
+    Args:
+      loaded: the loaded SavedModel.
+      initial: the values of its variables before the steps.
+      steps: the inputs of the steps by signature, in their order.
+      inputs: the inputs of the signature that reads the weights.
+    """
+    rng = np.random.default_rng(0)
+
+    def disturb(array: np.ndarray) -> np.ndarray:
+        if array.dtype.kind != "f":
+            return array
+        return (array * (1 + _ROUNDING * rng.choice([-1, 1], array.shape))).astype(array.dtype)
+
+    def read() -> dict[str, np.ndarray]:
+        tensors = loaded.signatures[_READER](**{k: tf.constant(v) for k, v in inputs.items()})
+        return {name: tensor.numpy() for name, tensor in tensors.items()}
+
+    def find_changes(prepare: Callable[[np.ndarray], np.ndarray]) -> dict[str, np.ndarray]:
+        for variable, value in zip(loaded.variables, initial, strict=True):
+            variable.assign(prepare(value))
+        before = read()
+        for name, arrays in steps.items():
+            loaded.signatures[name](**{k: tf.constant(prepare(v)) for k, v in arrays.items()})
+        return {
+            name: array - before[name] for name, array in read().items() if array.dtype.kind == "f"
+        }
+
+    def find_largest(array: np.ndarray) -> float:
+        return float(np.max(np.abs(array[np.isfinite(array)]), initial=0))
+
+    exact = find_changes(lambda array: array)
+    others = [find_changes(disturb) for _ in range(_DISTURBANCES)]
+    return {
+        name: 10 * tolerance_of(change.dtype.name) * find_largest(change)
+        + 10 * max(find_largest(other[name] - change) for other in others)
+        + 10 * float(np.finfo(change.dtype).eps) * find_largest(weight)
+        for (name, change), weight in zip(
+            exact.items(), (v for v in read().values() if v.dtype.kind == "f"), strict=True
+        )
+    }
 
 
 def check_model(
@@ -102,8 +169,8 @@ def check_model(
     Args:
       model: the bytes of the file.
       answers: TensorFlow's answers by signature.
-      steps: the signatures that change weights. After the first of them, answers are only checked
-        for NaN and infinity: an optimizer may divide rounding noise by itself.
+      steps: the signatures that change weights. After the first of them, outputs are only checked
+        for NaN and infinity, and the weights are compared.
       is_quantized: whether to check only for NaN and infinity.
 
     Raises:
@@ -112,9 +179,11 @@ def check_model(
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", DEPRECATED)
         interpreter = tf.lite.Interpreter(model_content=model)
+    has_changed = False
     for name, expected in answers.items():
-        problems = _run(interpreter, name, expected, is_quantized=is_quantized)
-        is_quantized = is_quantized or name in steps
+        is_compared = not is_quantized and (not has_changed or expected.tolerances is not None)
+        problems = _run(interpreter, name, expected, is_quantized=not is_compared)
+        has_changed = has_changed or name in steps
         if problems:
             raise SavingError(
                 Message(
@@ -150,7 +219,7 @@ def _run(
         }
         reason = f"LiteRT fails: {str(e).strip().splitlines()[-1][:300]}"
         return [reason, *([_describe_empty(empty)] if empty else [])]
-    return list(_problems(expected.outputs, actual, is_quantized=is_quantized))
+    return list(_problems(expected, actual, is_quantized=is_quantized))
 
 
 def _type_text(dtype: Any, shape: Sequence[int]) -> str:
@@ -162,8 +231,9 @@ def _describe_empty(types: Mapping[str, str]) -> str:
     return f"LiteRT has no arrays without elements: {names}"
 
 
-def _problems(expected: Arrays, actual: Arrays, *, is_quantized: bool) -> Iterator[str]:
-    for name, want in expected.items():
+def _problems(expected: Answers, actual: Arrays, *, is_quantized: bool) -> Iterator[str]:
+    tolerances = expected.tolerances or {}
+    for name, want in expected.outputs.items():
         got = actual[name]
         if got.shape != want.shape:
             yield f"{name} has the shape {got.shape} and not {want.shape}"
@@ -184,5 +254,9 @@ def _problems(expected: Arrays, actual: Arrays, *, is_quantized: bool) -> Iterat
             continue
         distance = measure_distance(want[is_known], got[is_known])
         difference = distance.relative(float(np.finfo(np.float32).tiny))
-        if difference > 10 * tolerance_of(dtype):
+        if name in tolerances:
+            is_near = distance.absolute <= tolerances[name]
+        else:
+            is_near = difference <= 10 * tolerance_of(dtype)
+        if not is_near:
             yield f"{name} differs by {difference:.2g} of its largest number"

@@ -220,7 +220,7 @@ def _save_functions(
             for name, sides in served.items()
         }
         inputs = {name: inputs[name] for name in _order_signatures(inputs, steps)}
-        answers = answers_of_tensorflow(folder, inputs)
+        answers = answers_of_tensorflow(folder, inputs, steps)
     return ConvertedModel.read(folder, served, steps=steps), answers
 
 
@@ -318,5 +318,5 @@ def _copy_model(
     if verify:
         inputs = {name: (Signature(None), each.inputs) for name, each in model.signatures.items()}
         inputs = {name: inputs[name] for name in _order_signatures(inputs, steps)}
-        answers = answers_of_tensorflow(source, inputs)
+        answers = answers_of_tensorflow(source, inputs, steps)
     return model, answers

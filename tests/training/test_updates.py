@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +30,10 @@ from jax2tf_bridge import (
     verify,
 )
 from jax2tf_bridge.errors import BridgeError, DTypeError, SavingError, ShapeError, StructureError
-from jax2tf_bridge.saving import WeightSignature
+
+# Private: compares a model with answers that it does not give.
+from jax2tf_bridge.litert._comparison import answers_of_tensorflow, check_model
+from jax2tf_bridge.saving import ServedArray, WeightSignature
 from tests.litert.running import interpreter
 from tests.training.steps import TRAININGS
 
@@ -533,3 +537,30 @@ def test_litert_quantizes_what_a_step_does_not_compute(tmp_path: Path) -> None:
     save(tmp_path / "m", signatures, params=params, weight_signatures=["get_weights"])
     with pytest.raises(SavingError, match="get_weights has no inputs, and TensorFlow's converter"):
         write(tmp_path / "m", representative_data=[x])
+
+
+def test_litert_compares_the_weights_after_a_step(tmp_path: Path) -> None:
+    """An update that only LiteRT leaves out is found, though it is small beside the weight."""
+    rate = np.float32(1e-4)
+    step = Signature(
+        lambda p, x: (x.sum(), {"w": p["w"] + rate * x.mean()}), args=[X], updates_params=True
+    )
+    save(
+        tmp_path / "m",
+        {"step": step},
+        params=PARAMS,
+        weight_signatures=["get_weights"],
+        target=Target.widest(xla=False),
+    )
+    steps = ["step"]
+    signatures = {
+        name: (Signature(None), {"x": ServedArray("float32", (4, 3))} if name == "step" else {})
+        for name in ("step", "get_weights")
+    }
+    answers = answers_of_tensorflow(tmp_path / "m", signatures, steps)
+    data = Path(save_litert(tmp_path / "m.tflite", tmp_path / "m").path).read_bytes()
+    check_model(data, answers, steps, is_quantized=False)
+    before = {"w": PARAMS["w"]}
+    wrong = {**answers, "get_weights": replace(answers["get_weights"], outputs=before)}
+    with pytest.raises(SavingError, match=r"get_weights does not compute .*\n  - w differs by"):
+        check_model(data, wrong, steps, is_quantized=False)

@@ -264,9 +264,9 @@ def make_serving_instructions(
         f"{_THREADS_PER_CORE} for each core.",
         "--num_load_threads lets a rollback take effect at once where a version cannot be loaded; "
         "by default TensorFlow Serving tries that version for five minutes, and no other.",
-        "--load_retry_interval_micros is the time between two of these tries, a minute by default. "
-        "While TensorFlow Serving tries a version that was removed as it began to load it, it loads "
-        "no other, whatever --num_load_threads is.",
+        "--load_retry_interval_micros is the time between two of these tries, a minute by "
+        "default. While TensorFlow Serving tries a version that was removed as it began to load "
+        "it, it loads no other, whatever --num_load_threads is.",
     ]
     if configured is not None:
         notes.append(
