@@ -13,10 +13,21 @@ from jax2tf_bridge._lazy_names import make_lazy_getattr
 from jax2tf_bridge._version import __version__ as __version__
 
 _PACKAGES = (
-    *("colocated", "compat", "errors", "inspecting", "jax_export", "keras", "litert", "loading"),
+    *(
+        "c_library",
+        "colocated",
+        "compat",
+        "errors",
+        "inspecting",
+        "jax_export",
+        "keras",
+        "litert",
+        "loading",
+    ),
     *("parallel", "portable", "publishing", "saving", "serve_checking", "verifying", "weights"),
 )
 _NAMES = {
+    "c_library": ("compile_library", "load_library"),
     "calling_tf": ("call_tf",),
     "compat": (
         *("PolyShape", "dtype_of_val", "eval_polymorphic_shape", "split_to_logical_devices"),
@@ -57,7 +68,9 @@ _NEEDED = {
     **dict.fromkeys(("from_jax", "loading", "parallel"), ("jax",)),
     **dict.fromkeys(("keras", "litert", "saving", "scoring", "to_tensorflow"), ("tensorflow",)),
     **dict.fromkeys(("calling_tf", "verifying"), ("jax", "tensorflow")),
-    **dict.fromkeys(("publish", "save", "split_to_logical_devices"), ("tensorflow",)),
+    **dict.fromkeys(
+        ("compile_library", "publish", "save", "split_to_logical_devices"), ("tensorflow",)
+    ),
     "eval_polymorphic_shape": ("jax",),
     **dict.fromkeys(("convert", "dtype_of_val"), ("jax", "tensorflow")),
 }

@@ -1,5 +1,6 @@
 # The public names of __init__.py, for type checkers and editors.
 
+from jax2tf_bridge import c_library as c_library
 from jax2tf_bridge import colocated as colocated
 from jax2tf_bridge import compat as compat
 from jax2tf_bridge import errors as errors
@@ -16,6 +17,8 @@ from jax2tf_bridge import serve_checking as serve_checking
 from jax2tf_bridge import verifying as verifying
 from jax2tf_bridge import weights as weights
 from jax2tf_bridge._version import __version__ as __version__
+from jax2tf_bridge.c_library import compile_library as compile_library
+from jax2tf_bridge.c_library import load_library as load_library
 from jax2tf_bridge.calling_tf import call_tf as call_tf
 from jax2tf_bridge.compat import PolyShape as PolyShape
 from jax2tf_bridge.compat import dtype_of_val as dtype_of_val

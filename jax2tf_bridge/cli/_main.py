@@ -20,6 +20,7 @@ import jax2tf_bridge
 from jax2tf_bridge._utils import did_you_mean
 from jax2tf_bridge.cli import (
     _checks,
+    _compile,
     _completion,
     _conversions,
     _export,
@@ -54,6 +55,7 @@ _COMMANDS = (
     _versions.ROLLBACK,
     _versions.PROMOTE,
     _conversions.LITERT,
+    _compile.COMMAND,
     _conversions.WEIGHTS,
     _inspect.COMMAND,
     _retarget.COMMAND,

@@ -41,7 +41,7 @@ COMMANDS = ("export", "save", "litert", "inspect", "retarget", "serve-check")
         (
             ["--verbose"],
             "a command is missing: one of export, save, publish, versions, rollback, promote, "
-            "litert, weights, inspect, retarget, verify, serve-check, completion "
+            "litert, compile, weights, inspect, retarget, verify, serve-check, completion "
             "({} --help says more)",
         ),
         (
@@ -60,7 +60,7 @@ COMMANDS = ("export", "save", "litert", "inspect", "retarget", "serve-check")
         (
             ["zzz"],
             "no command zzz: there are export, save, publish, versions, rollback, promote, "
-            "litert, weights, inspect, retarget, verify, serve-check, completion "
+            "litert, compile, weights, inspect, retarget, verify, serve-check, completion "
             "({} --help says more)",
         ),
         (["--verbos", "save"], "no option --verbos: did you mean --verbose? ({} --help says more)"),

@@ -21,7 +21,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("serving_requests",),
     ("colocated", "inspecting", "loading", "saving", "calling_tf", "jax_export", "stablehlo"),
     ("parallel", "verifying", "converting", "serve_checking", "scoring"),
-    ("keras", "litert", "compat", "beam"),
+    ("keras", "litert", "compat", "beam", "c_library"),
     ("facade",),
     ("cli",),
 )
@@ -49,6 +49,7 @@ _AT_CALLS = frozenset(
         "weights",
         "stablehlo",
         "serve_checking",
+        "c_library",
         "facade",
     }
     | {"compat", "cli"}
@@ -57,7 +58,7 @@ _AT_CALLS = frozenset(
 
 JAX_SEAM = re.compile(r"jax2tf_bridge\.(from_jax|calling_tf|colocated)\._jax_compat(_\w+)?")
 TENSORFLOW_SEAM = re.compile(
-    r"jax2tf_bridge\.(targets|to_tensorflow|calling_tf)\._tf_compat(_\w+)?"
+    r"jax2tf_bridge\.(targets|to_tensorflow|calling_tf|c_library)\._tf_compat(_\w+)?"
 )
 JAX_PRIVATE = re.compile(r"(jax(\.\w+)*\._[a-z]\w*|jaxlib)(\.|$)")
 TENSORFLOW_PRIVATE = re.compile(

@@ -43,7 +43,7 @@ PAGES = [
 ]
 COMMANDS = {"export", "save", "publish", "litert", "weights", "inspect", "retarget", "verify"}
 COMMANDS |= {"versions", "rollback", "promote"}
-COMMANDS |= {"serve-check", "completion"}
+COMMANDS |= {"serve-check", "completion", "compile"}
 IDS = [page.relative_to(ROOT).as_posix() for page in PAGES]
 PACKAGES = [Path(str(package.__file__)).parent for package in (jax2tf_bridge, shape_poly)]
 SOURCES = {
@@ -58,7 +58,7 @@ WITH_EXAMPLES = sorted(name for name, path in SOURCES.items() if ">>>" in path.r
 # These start processes, or set variables before what reads them is imported.
 # loading.md ends the process with JAX 0.12 and TensorFlow 2.21 behind some 2,000 other tests, and
 # not by itself; the reason is not known.
-ALONE = {"docs/exporting-in-parallel.md", "docs/loading.md", "docs/models.md"}
+ALONE = {"docs/c-library.md", "docs/exporting-in-parallel.md", "docs/loading.md", "docs/models.md"}
 PLAYED = [page for page in PAGES if is_played(page.read_text())]
 HERE = [
     pytest.param(page, id=name)

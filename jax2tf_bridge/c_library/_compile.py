@@ -1,0 +1,457 @@
+"""compile_library(): functions as a C library, compiled ahead of time by TensorFlow's tfcompile."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from jax2tf_bridge._utils import reraise_interrupts
+from jax2tf_bridge.c_library import _runtime, _sources
+from jax2tf_bridge.c_library._interface import Interface, make_identifier
+from jax2tf_bridge.c_library._read import read_interface, read_weights
+from jax2tf_bridge.errors import (
+    MissingDependencyError,
+    ModuleError,
+    SavingError,
+    UnsupportedByTargetError,
+)
+from jax2tf_bridge.storage import as_path, check_free, on_disk, whole_directory
+
+if TYPE_CHECKING:
+    from jax2tf_bridge.converting import Signatures
+
+Weights: TypeAlias = Literal["embedded", "separate"]
+
+_TRIPLES = {
+    ("Linux", "x86_64"): "x86_64-pc-linux",
+    ("Linux", "aarch64"): "aarch64-unknown-linux-gnu",
+    ("Darwin", "arm64"): "aarch64-apple-darwin",
+    ("Darwin", "x86_64"): "x86_64-apple-darwin",
+}
+_MARKER = "CMakeLists.txt"
+"""File that every library has."""
+
+_OLDEST = (2, 21)
+"""Oldest TensorFlow whose tfcompile writes programs that need no further library."""
+
+
+@dataclass(frozen=True)
+class CompiledLibrary:
+    """C library that `compile_library` wrote; print it.
+
+    Attributes:
+      path: the folder.
+      name: the name of the library, of its header, and the prefix of its C names.
+      header: the path of the header.
+      shared: the path of the shared library; None if it was not built.
+      signatures: the compiled sizes of each signature.
+      object_bytes: the size of the objects, without weights.
+      weights_bytes: the size of the weights.
+    """
+
+    path: Path
+    name: str
+    header: Path
+    shared: Path | None
+    signatures: Mapping[str, tuple[Mapping[str, int], ...]]
+    object_bytes: int
+    weights_bytes: int
+
+    def __str__(self) -> str:
+        lines = [f"{self.path}: {self.header.name}, {len(self.signatures)} signatures"]
+        for name, sizes in self.signatures.items():
+            texts = [",".join(f"{v}={n}" for v, n in values.items()) for values in sizes if values]
+            lines.append(f"  {name}" + (f" for {' or '.join(texts)}" if texts else ""))
+        lines.append(
+            f"  programs {self.object_bytes / 1e3:.0f} kB, "
+            f"weights {self.weights_bytes / 1e3:.0f} kB"
+        )
+        return "\n".join(lines)
+
+
+def compile_library(
+    path: str | os.PathLike[str],
+    source: Signatures | str | os.PathLike[str],
+    *,
+    params: Any = None,
+    name: str | None = None,
+    signatures: Sequence[str] | None = None,
+    sizes: Sequence[Mapping[str, int]] = (),
+    weights: Weights = "embedded",
+    target_triple: str | None = None,
+    target_cpu: str = "",
+    multithreading: bool = False,
+    shared: bool = False,
+) -> CompiledLibrary:
+    """Compiles functions to a folder with a C library, which needs neither Python nor TensorFlow.
+
+    The folder has a header in C, the compiled programs, all other sources, CMakeLists.txt, an
+    example, and README.md. TensorFlow's tfcompile makes a program for each signature and each of
+    its sizes. All of them use the same weights.
+
+    Args:
+      path: the folder to write; it must not exist.
+      source: the folder of a SavedModel that `save` wrote, the path of a .jaxfn file, or what
+        `save` takes as `signatures`: a Signature, a function, or a mapping of them by name.
+      params: the weights of functions, as in `save`.
+      name: the name of the library, an identifier in C. By default the name of the folder without
+        "_lib".
+      signatures: the names of the signatures to compile; by default all.
+      sizes: values of the open sizes, such as [{"b": 1}, {"b": 32}]. A call runs the program of its
+        sizes. If the model was saved with buckets, they are the default, and smaller sizes are
+        padded. Without open sizes, leave it out.
+      weights: "embedded" puts the weights into the program. "separate" writes NAME.weights, which
+        the library maps into memory.
+      target_triple: the machine that runs the library, as LLVM names it:
+        "aarch64-unknown-linux-gnu". By default this machine.
+      target_cpu: the processor, as LLVM names it: "haswell", "cortex-a72". By default every
+        processor of the architecture. Programs for a newer one are faster.
+      multithreading: whether large products of matrices and convolutions use several threads.
+      shared: whether to build NAME.so with this machine's compiler, for `load_library`.
+
+    Returns:
+      A description of the library: paths, compiled sizes, and sizes in bytes. Print it.
+
+    Raises:
+      SavingError: the arguments contradict each other, or open sizes have no values.
+      ShapeError: a function refuses sizes.
+      UnsupportedByTargetError: tfcompile cannot compile a function, such as one that calls
+        TensorFlow or changes its weights.
+      FileFormatError: the source is not what it should be, or is damaged.
+      MissingDependencyError: TensorFlow is not installed.
+      ModuleError: the installed TensorFlow has no suitable tfcompile, or the compiler fails.
+      ExportError: an export fails, as in `export`.
+      OSError: a file cannot be read or written.
+
+    >>> import tempfile, numpy as np
+    >>> from jax2tf_bridge import Signature, compile_library, load_library
+    >>> dense = Signature(
+    ...     lambda params, x: x @ params["w"],
+    ...     args=[np.ones((4, 3), np.float32)],
+    ...     polymorphic_shapes="(b, 3)",
+    ... )
+    >>> params = {"w": np.ones((3, 2), np.float32)}
+    >>> library = compile_library(
+    ...     tempfile.mkdtemp() + "/dense_lib", dense, params=params, sizes=[{"b": 2}], shared=True
+    ... )
+    >>> load_library(library.shared)(x=np.ones((2, 3), np.float32))
+    {'output_0': array([[3., 3.],
+           [3., 3.]], dtype=float32)}
+    """
+    folder = Path(path)
+    check_free(folder, overwrite=False)
+    name = _check_name(name, folder)
+    if shared and target_triple is not None:
+        raise SavingError(
+            "shared builds a library for this machine, so it does not take target_triple. Remove "
+            "one of them; CMake builds the folder for another machine."
+        )
+    if weights not in ("embedded", "separate"):
+        raise SavingError(f"weights must be 'embedded' or 'separate'. Got: {weights!r}.")
+    compiler = _find_compiler() if shared else None
+    triple = target_triple or _find_triple()
+    tensorflow = _find_tensorflow()
+    with (
+        reraise_interrupts() as check_interrupts,
+        tempfile.TemporaryDirectory(prefix="jax2tf_bridge-") as temporary,
+        _open_model(source, params, Path(temporary)) as model,
+    ):
+        interface = read_interface(model, name, signatures, sizes)
+        check_interrupts()
+        with whole_directory(folder, has=_MARKER) as staged:
+            target = Path(staged)
+            files = _Files(target, interface, weights, triple, target_cpu, multithreading)
+            files.write(tensorflow, model, Path(temporary))
+            if compiler is not None:
+                files.build_shared(compiler)
+            check_interrupts()
+    has_file = interface.weights_size > 0
+    return CompiledLibrary(
+        path=folder,
+        name=name,
+        header=folder / f"{name}.h",
+        shared=folder / f"{name}.so" if shared else None,
+        signatures={s.name: s.sizes for s in interface.signatures},
+        object_bytes=sum(f.stat().st_size for f in (folder / "programs").glob("*.o")),
+        weights_bytes=interface.weights_size if has_file else 0,
+    )
+
+
+def _check_name(name: str | None, folder: Path) -> str:
+    chosen = folder.name.removesuffix("_lib") if name is None else name
+    if make_identifier(chosen) != chosen:
+        raise SavingError(
+            f"{chosen!r} is no name in C, and all names of the library begin with it. Pass `name`, "
+            f"such as {make_identifier(chosen)!r}."
+        )
+    return chosen
+
+
+def _find_triple() -> str:
+    machine = (platform.system(), platform.machine())
+    if machine not in _TRIPLES:
+        raise SavingError(
+            f"target_triple is needed on {' '.join(machine)}, for which no default is known. Pass "
+            "LLVM's name of the machine that runs the library."
+        )
+    return _TRIPLES[machine]
+
+
+def _find_compiler() -> str:
+    for candidate in (os.environ.get("CXX"), "c++", "g++", "clang++"):
+        if candidate and shutil.which(candidate):
+            return candidate
+    raise SavingError(
+        "shared needs a C++ compiler, and there is none on the PATH. Install g++, or set CXX."
+    )
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or ["it said nothing"])[-1]
+
+
+@dataclass(frozen=True)
+class _TensorFlow:
+    """What a TensorFlow has for tfcompile.
+
+    Attributes:
+      include: the folder of its headers.
+      runtime: the folder of the runtime's sources.
+      flags: the XLA flags that it needs.
+      version: its release.
+    """
+
+    include: Path
+    runtime: Path
+    flags: str
+    version: str
+
+
+def _find_tensorflow() -> _TensorFlow:
+    try:
+        import tensorflow as tf
+    except ModuleNotFoundError as e:
+        if e.name != "tensorflow":
+            raise
+        raise MissingDependencyError("TensorFlow", "tensorflow-cpu", "compile_library") from e
+    from jax2tf_bridge.c_library._tf_compat import TFCOMPILE
+
+    version = tuple(map(int, re.findall(r"\d+", tf.__version__)[:2]))
+    include = Path(tf.sysconfig.get_include())
+    runtime = include.parent / "xla_aot_runtime_src"
+    if version < _OLDEST or not runtime.is_dir() or TFCOMPILE.get() is None:
+        raise ModuleError(
+            f"TensorFlow {tf.__version__} here has no tfcompile that writes programs without "
+            "TensorFlow's libraries. Install tensorflow-cpu 2.21 for Linux or macOS from PyPI."
+        )
+    # YNNPACK's functions are not among the runtime's sources.
+    flags = "--xla_cpu_experimental_ynn_fusion_type=" if version == (2, 21) else ""
+    return _TensorFlow(include, runtime, flags, tf.__version__)
+
+
+@contextmanager
+def _open_model(source: Any, params: Any, temporary: Path) -> Iterator[Path]:
+    """Opens a SavedModel; saves functions as one in the temporary folder."""
+    is_path = isinstance(source, (str, os.PathLike))
+    if is_path and as_path(source).is_dir():
+        if params is not None:
+            raise SavingError("params are those of functions; a SavedModel has its own.")
+        with on_disk(as_path(source)) as local:
+            yield local
+        return
+    from jax2tf_bridge.converting import save
+
+    folder = temporary / "model"
+    save(folder, source, params=params, trainable=False, vjp_order=0, warm_up=False)
+    yield folder
+
+
+class _Files:
+    """Writes the files of a library."""
+
+    def __init__(
+        self,
+        folder: Path,
+        interface: Interface,
+        weights: Weights,
+        triple: str,
+        cpu: str,
+        multithreading: bool,
+    ) -> None:
+        self._folder = folder
+        self._interface = interface
+        self._separate = weights == "separate" and bool(interface.weights)
+        self._embeds = weights == "embedded" and bool(interface.weights)
+        self._triple, self._cpu = triple, cpu
+        self._threads = multithreading
+        self._name = interface.name
+        self._runtime = _runtime.Runtime((), (), False, 0)
+
+    def write(self, tensorflow: _TensorFlow, model: Path, temporary: Path) -> None:
+        """Compiles all programs, and writes all files but the shared library."""
+        name, folder = self._name, self._folder
+        arguments = self._compile(tensorflow, temporary)
+        headers = []
+        for file in sorted((folder / "programs").glob("*.h")):
+            headers.append(_runtime.shorten_header(file.read_text()))
+            file.write_text(headers[-1])
+        self._runtime = _runtime.copy_runtime(
+            headers,
+            tensorflow.include,
+            tensorflow.runtime,
+            folder / "runtime",
+            threads=self._threads,
+        )
+        wrapper = _sources.write_wrapper(
+            self._interface,
+            arguments,
+            separate=self._separate,
+            # Without a processor, programs use vectors of 16 bytes only.
+            min_alignment=64 if self._cpu else 16,
+        )
+        objects = [f"programs/{file.name}" for file in sorted((folder / "programs").glob("*.o"))]
+        texts = {
+            f"{name}.h": _sources.write_header(self._interface),
+            f"{name}.cc": wrapper,
+            f"{name}.pc.in": _sources.write_pkg_config(name, threads=self._threads),
+            "main.c": _sources.write_example(self._interface, separate=self._separate),
+            "CMakeLists.txt": _sources.write_cmake(
+                name,
+                self._list_sources(),
+                objects,
+                self._machine_flags(),
+                self._runtime.definitions,
+                has_assembly=self._embeds,
+            ),
+        }
+        texts["README.md"] = _sources.write_readme(
+            self._interface,
+            separate=self._separate,
+            triple=self._triple,
+            cpu=self._cpu,
+            compiler=tensorflow.version,
+            program_bytes={
+                file.stem: sum(o.stat().st_size for o in file.parent.glob(f"{file.stem}*.o"))
+                for file in (folder / "programs").glob("*.h")
+            },
+            uses_eigen=self._runtime.uses_eigen,
+            uses_xla=bool(self._runtime.sources),
+        )
+        shutil.copyfile(tensorflow.include / "LICENSE", folder / "runtime" / "LICENSE")
+        if self._embeds:
+            texts[f"{name}_weights.S"] = _sources.write_weights_assembly(name)
+        for file_name, text in texts.items():
+            (folder / file_name).write_text(text, encoding="utf-8")
+        if self._interface.weights:
+            with (folder / f"{name}.weights").open("wb") as stream:
+                for piece in read_weights(as_path(model), self._interface):
+                    stream.write(piece)
+
+    def build_shared(self, compiler: str) -> None:
+        """Builds NAME.so with this machine's compiler."""
+        objects = sorted(str(f) for f in (self._folder / "programs").glob("*.o"))
+        command = [
+            *(compiler, "-std=c++17", "-O2", "-w", "-fPIC", "-shared", "-fvisibility=hidden"),
+            *("-ffunction-sections", "-fdata-sections", "-Wl,-Bsymbolic"),
+            *(["-Wl,--gc-sections"] if platform.system() == "Linux" else []),
+            *self._machine_flags(),
+            *(f"-D{definition}" for definition in self._runtime.definitions),
+            *("-DJAX2TF_BRIDGE_SHARED", "-I.", "-Iruntime", *self._list_sources()),
+            *(os.path.relpath(file, self._folder) for file in objects),
+            *(["-pthread"] if self._threads else []),
+            *("-o", f"{self._name}.so"),
+        ]
+        done = subprocess.run(
+            command, cwd=self._folder, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise ModuleError(f"{compiler} cannot build {self._name}.so: {_last_line(done.stderr)}")
+
+    def _list_sources(self) -> list[str]:
+        weights = [f"{self._name}_weights.S"] if self._embeds else []
+        return [f"{self._name}.cc", *weights, *(f"runtime/{s}" for s in self._runtime.sources)]
+
+    def _machine_flags(self) -> list[str]:
+        if not self._cpu:
+            return []
+        is_arm = self._triple.startswith(("aarch64", "arm"))
+        return [f"-mcpu={self._cpu}" if is_arm else f"-march={self._cpu}"]
+
+    def _compile(self, tensorflow: _TensorFlow, temporary: Path) -> list[tuple[int, ...]]:
+        """Compiles all programs; returns the leaves that each signature's programs take."""
+        from jax2tf_bridge.c_library._graphs import make_graph
+
+        programs = self._folder / "programs"
+        programs.mkdir(parents=True)
+        jobs, owners, arguments = [], [], []
+        for signature in self._interface.signatures:
+            for i, sizes in enumerate(signature.sizes):
+                program = signature.program_name(i)
+                graph = make_graph(signature, sizes)
+                (temporary / f"{program}.pb").write_bytes(graph.graph)
+                (temporary / f"{program}.pbtxt").write_text(graph.config)
+                jobs.append(
+                    {
+                        "graph": str(temporary / f"{program}.pb"),
+                        "config": str(temporary / f"{program}.pbtxt"),
+                        "target_triple": self._triple,
+                        "target_cpu": self._cpu,
+                        "cpp_class": program,
+                        "entry_point": f"{program}_entry",
+                        "out_header": str(programs / f"{program}.h"),
+                        "out_function_object": str(programs / f"{program}.o"),
+                        "out_constant_buffers_object": str(programs / f"{program}_constants.o"),
+                        "out_metadata_object": str(temporary / f"{program}_metadata.o"),
+                        "gen_name_to_index": False,
+                        "gen_program_shape": False,
+                    }
+                )
+                owners.append(signature)
+            arguments.append(graph.arguments)
+        failures = self._run_compiler(jobs, tensorflow.flags, temporary)
+        for signature, failure in zip(owners, failures, strict=True):
+            if failure is not None:
+                raise UnsupportedByTargetError(
+                    f"tfcompile cannot compile the signature {signature.name}: "
+                    f"{failure.splitlines()[0]}",
+                    operation="tfcompile",
+                    source=None,
+                )
+        return arguments
+
+    def _run_compiler(
+        self, jobs: Sequence[Mapping[str, Any]], flags: str, temporary: Path
+    ) -> list[str | None]:
+        file = temporary / "jobs.json"
+        file.write_text(json.dumps(jobs))
+        threads = str(self._threads).lower()
+        known = os.environ.get("XLA_FLAGS", "")
+        environment = {
+            **os.environ,
+            "XLA_FLAGS": f"{known} --xla_cpu_multi_thread_eigen={threads} {flags}".strip(),
+        }
+        done = subprocess.run(
+            [sys.executable, "-m", "jax2tf_bridge.c_library._tf_compat", str(file)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        answer = Path(f"{file}.failures")
+        if done.returncode or not answer.exists():
+            raise ModuleError(
+                f"tfcompile ended with exit code {done.returncode}: {_last_line(done.stderr)}"
+            )
+        failures: list[str | None] = json.loads(answer.read_text())
+        return failures

@@ -1,0 +1,217 @@
+"""The interface of a C library: its signatures, arrays, sizes and weights."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from jax2tf_bridge._dtypes import find_dtype
+from jax2tf_bridge.errors import SavingError
+from jax2tf_bridge.portable import Aval, PortableFunction, variables_in
+from jax2tf_bridge.saved_model import SERVING_DEFAULT
+from shape_poly import Dim, evaluate_shape
+
+ALIGNMENT = 64
+"""Alignment of weights in their file, and size of the file's header, in bytes."""
+
+_C_TYPES = {
+    **{f"{sign}int{bits}": f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+    **{"bool": "uint8_t", "float32": "float", "float64": "double"},
+    **{"float16": "uint16_t", "bfloat16": "uint16_t", "complex64": "float", "complex128": "double"},
+}
+_KEYWORDS = frozenset(
+    {
+        *("auto", "bool", "break", "case", "catch", "char", "class", "const", "continue"),
+        *("default", "delete", "do", "double", "else", "enum", "extern", "false", "float", "for"),
+        *("goto", "if", "inline", "int", "long", "new", "operator", "private", "protected"),
+        *("public", "register", "restrict", "return", "short", "signed", "sizeof", "static"),
+        *("struct", "switch", "template", "this", "throw", "true", "try", "typedef", "union"),
+        *("unsigned", "using", "virtual", "void", "volatile", "while", "and", "or", "not", "xor"),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Array:
+    """An input, mask or output of a signature.
+
+    Attributes:
+      name: its name in the signature.
+      identifier: its name in C.
+      dtype: the dtype that the program takes.
+      shape: its sizes, with variables.
+      pad: the number with which it is padded; 1 for a mask.
+    """
+
+    name: str
+    identifier: str
+    dtype: str
+    shape: tuple[Dim, ...]
+    pad: complex = 0
+
+    @property
+    def c_type(self) -> str:
+        """The C type of a number: of a complex element, the type of its parts."""
+        return _C_TYPES.get(self.dtype, "uint8_t")
+
+    @property
+    def is_complex(self) -> bool:
+        """Returns whether an element is two numbers."""
+        return self.dtype.startswith("complex")
+
+    @property
+    def element_size(self) -> int:
+        """Bytes of an element."""
+        row = find_dtype(self.dtype)
+        return 1 if row is None or row.itemsize is None else row.itemsize
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A weight or captured array in the file of the weights.
+
+    Attributes:
+      name: its path, or the name of the captured array.
+      dtype, shape: its type in the program.
+      key: the key of its variable in the SavedModel.
+      offset: its place in the file, in bytes.
+      size: its size in bytes.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    key: str
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A function of the library.
+
+    Attributes:
+      name: its name in the SavedModel.
+      prefix: the prefix of its C names.
+      portable: the function.
+      leaves: what each flat argument is, then each captured array: the name of an input or mask, or
+        a weight.
+      variables: the open sizes, in the order of the inputs.
+      padded: the variables whose sizes are padded.
+      inputs, masks, outputs: its arrays. Masks are filled in by the library.
+      results: the position of each output among the flat results.
+      sizes: the sizes that are compiled, by increasing work.
+    """
+
+    name: str
+    prefix: str
+    portable: PortableFunction
+    leaves: tuple[str | Weight, ...]
+    variables: tuple[str, ...]
+    padded: frozenset[str]
+    inputs: tuple[Array, ...]
+    masks: tuple[Array, ...]
+    outputs: tuple[Array, ...]
+    results: tuple[int, ...]
+    sizes: tuple[Mapping[str, int], ...]
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        """All arrays, as the C library numbers them."""
+        return (*self.inputs, *self.masks, *self.outputs)
+
+    def program_name(self, index: int) -> str:
+        """Names the program of one of the sizes; no other program of the library has the name."""
+        return f"{self.prefix}_program_{index}"
+
+    def format_sizes(self) -> str:
+        """Lists the compiled sizes for people: "b=1 or b=32"."""
+        return " or ".join(map(format_sizes, self.sizes))
+
+
+def format_sizes(sizes: Mapping[str, int]) -> str:
+    """Formats the values of variables: "b=1,t=8"."""
+    return ",".join(f"{name}={size}" for name, size in sizes.items())
+
+
+@dataclass(frozen=True)
+class Interface:
+    """The interface of a C library.
+
+    Attributes:
+      name: the prefix of all its C names.
+      signatures: its signatures; "serving_default" has no prefix of its own.
+      weights: the weights of all signatures.
+    """
+
+    name: str
+    signatures: tuple[Signature, ...]
+    weights: tuple[Weight, ...]
+
+    @property
+    def weights_size(self) -> int:
+        """Bytes of the file of the weights, with its header; 0 without weights."""
+        return max((w.offset + w.size for w in self.weights), default=0)
+
+    def weights_header(self) -> bytes:
+        """Returns the first bytes of the file of the weights, which identify their types."""
+        types = [(w.name, w.dtype, w.shape, w.offset) for w in self.weights]
+        digest = hashlib.sha256(repr(types).encode()).digest()
+        return (b"JAX2TFBRIDGE\0W\0\1" + digest).ljust(ALIGNMENT, b"\0")
+
+
+def make_identifier(name: str) -> str:
+    """Makes a C identifier of a name: "a.b" becomes "a_b"."""
+    identifier = re.sub(r"\W", "_", name, flags=re.ASCII) or "_"
+    if identifier[0].isdigit() or identifier in _KEYWORDS:
+        identifier = f"_{identifier}" if identifier[0].isdigit() else f"{identifier}_"
+    return identifier
+
+
+def make_prefix(library: str, signature: str) -> str:
+    """Returns the prefix of a signature's C names."""
+    return library if signature == SERVING_DEFAULT else f"{library}_{make_identifier(signature)}"
+
+
+def check_identifiers(where: str, names: Iterable[tuple[str, str]]) -> None:
+    """Raises if two names become the same C identifier.
+
+    Args:
+      where: the owner of the names, for the message.
+      names: pairs of a name and its identifier.
+
+    Raises:
+      SavingError: two names have the same identifier.
+    """
+    known: dict[str, str] = {}
+    for name, identifier in names:
+        if known.setdefault(identifier, name) != name:
+            raise SavingError(
+                f"{where}: {known[identifier]!r} and {name!r} both become {identifier} in C. "
+                "Rename one of them."
+            )
+
+
+def has_c_type(dtype: str) -> bool:
+    """Returns whether an array of a dtype can be passed to the C library."""
+    return dtype in _C_TYPES
+
+
+def list_variables(avals: Iterable[Aval]) -> tuple[str, ...]:
+    """Lists the variables in the order in which shapes have them."""
+    names: dict[str, None] = {}
+    for aval in avals:
+        for dimension in aval.op_shape:
+            known = variables_in(Aval((dimension,), "bool"))
+            names |= dict.fromkeys(sorted(known))
+    return tuple(names)
+
+
+def concrete_shapes(arrays: Sequence[Array], sizes: Mapping[str, int]) -> list[tuple[int, ...]]:
+    """Evaluates the shapes of arrays."""
+    return [
+        tuple(size for size in evaluate_shape(array.shape, sizes) if size is not None)
+        for array in arrays
+    ]

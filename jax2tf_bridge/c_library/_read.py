@@ -1,0 +1,308 @@
+"""Reads the interface of a C library from a SavedModel, and refuses what tfcompile cannot do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
+
+from jax2tf_bridge._utils import unknown_name_text
+from jax2tf_bridge.bytecode import read_summary
+from jax2tf_bridge.c_library._interface import (
+    ALIGNMENT,
+    Array,
+    Interface,
+    Signature,
+    Weight,
+    check_identifiers,
+    concrete_shapes,
+    format_sizes,
+    has_c_type,
+    list_variables,
+    make_identifier,
+    make_prefix,
+)
+from jax2tf_bridge.errors import (
+    FileFormatError,
+    SavingError,
+    ShapeError,
+    UnsupportedByTargetError,
+)
+from jax2tf_bridge.portable import Aval, PortableFunction, array_size
+from jax2tf_bridge.saved_model import (
+    VARIABLES_FOLDER,
+    ArrayEntry,
+    Sidecar,
+    SignatureEntry,
+    TensorBundle,
+    read_sidecar,
+)
+from jax2tf_bridge.storage import AnyPath
+from shape_poly import parse_comparison
+
+_WITHOUT_KERNEL = {"fft": "a Fourier transform", "outfeed": "an outfeed", "infeed": "an infeed"}
+"""Operations of StableHLO for which tfcompile makes no program, and their names for people."""
+
+Sizes = Sequence[Mapping[str, int]]
+
+
+def read_interface(
+    folder: AnyPath, name: str, signatures: Sequence[str] | None, sizes: Sizes
+) -> Interface:
+    """Reads the signatures of a SavedModel and checks that they can be compiled.
+
+    Args:
+      folder: the SavedModel.
+      name: the name of the library.
+      signatures: the names of the signatures; None for all.
+      sizes: the sizes to compile.
+
+    Raises:
+      FileFormatError: the folder is not a SavedModel that `save` wrote.
+      SavingError: a signature does not exist, or the sizes or names do not fit.
+      ShapeError: a function refuses sizes.
+      UnsupportedByTargetError: tfcompile cannot compile a function.
+    """
+    contents = read_sidecar(folder)
+    if contents is None:
+        raise FileFormatError(
+            f"{folder} is not a SavedModel that jax2tf_bridge.save wrote, so its functions are "
+            "unknown. Save them with jax2tf_bridge.save.",
+            file=str(folder),
+        )
+    sidecar, portables = contents
+    for wanted in signatures or ():
+        if wanted not in portables:
+            raise SavingError(f"The model has {unknown_name_text('signature', wanted, portables)}")
+    names = list(signatures or portables)
+    check_identifiers("signatures", [(n, make_identifier(n)) for n in names])
+    _check_variables(sidecar, portables, names, sizes)
+    places = _Places(sidecar)
+    read = tuple(
+        _read_signature(name, n, portables[n], sidecar.signatures[n], sizes, places) for n in names
+    )
+    used = {leaf.key: leaf for s in read for leaf in s.leaves if isinstance(leaf, Weight)}
+    return Interface(name, read, tuple(used.values()))
+
+
+def read_weights(folder: AnyPath, interface: Interface) -> Iterator[bytes]:
+    """Reads the contents of the file of the weights, piece by piece."""
+    yield interface.weights_header()
+    written = ALIGNMENT
+    if not interface.weights:
+        return
+    bundle = TensorBundle(folder / VARIABLES_FOLDER / "variables")
+    for weight in interface.weights:
+        yield bytes(weight.offset - written)
+        content = bundle.read(weight.key)
+        if len(content) != weight.size:
+            raise FileFormatError(
+                f"{bundle.index}: {weight.key} has {len(content)} bytes, expected {weight.size}. "
+                "Save the model again.",
+                file=str(bundle.index),
+            )
+        yield content
+        written = weight.offset + weight.size
+
+
+class _Places:
+    """Gives each variable of the SavedModel a place in the file of the weights."""
+
+    def __init__(self, sidecar: Sidecar) -> None:
+        self._variables = {v.path: v.key for v in sidecar.variables}
+        self._constants = {(c.digest, c.dtype, c.shape): c.key for c in sidecar.constants}
+        self._known: dict[str, Weight] = {}
+        self._end = ALIGNMENT
+
+    def weight(self, path: str, aval: Aval) -> Weight:
+        return self._place(path, self._variables[path], aval)
+
+    def constant(self, name: str, digest: str, aval: Aval) -> Weight:
+        shape = tuple(size for size in aval.op_shape if isinstance(size, int))
+        return self._place(name, self._constants[digest, aval.dtype, shape], aval)
+
+    def _place(self, name: str, key: str, aval: Aval) -> Weight:
+        if key not in self._known:
+            shape = tuple(size for size in aval.op_shape if isinstance(size, int))
+            size = array_size(Aval(shape, aval.op_dtype))
+            if isinstance(size, str):
+                raise UnsupportedByTargetError(
+                    f"tfcompile cannot take {name}: {size}.", operation=name, source=None
+                )
+            self._known[key] = Weight(name, aval.op_dtype, shape, key, self._end, size)
+            self._end += -(-size // ALIGNMENT) * ALIGNMENT
+        return self._known[key]
+
+
+def _read_signature(
+    library: str,
+    name: str,
+    portable: PortableFunction,
+    entry: SignatureEntry,
+    all_sizes: Sizes,
+    places: _Places,
+) -> Signature:
+    ports, out_ports = portable.inputs, portable.outputs
+    _check_function(name, portable, entry)
+    pads = entry.pad_numbers()
+    names = {e.path: n for n, e in (*entry.inputs.items(), *entry.masks.items())}
+    _check_ports(name, entry, {p.path for p in ports}, {p.path for p in out_ports})
+    avals = {p.path: p.aval for p in ports}
+    result_paths = [p.path for p in out_ports]
+    inputs = [_make_array(n, avals[e.path], pads.get(n, 0)) for n, e in entry.inputs.items()]
+    masks = [_make_array(n, avals[e.path], 1) for n, e in entry.masks.items()]
+    results = tuple(result_paths.index(e.path) for e in entry.outputs.values())
+    outputs = [
+        _make_array(n, out_ports[i].aval, 0) for n, i in zip(entry.outputs, results, strict=True)
+    ]
+    for array in (*inputs, *outputs):
+        if not has_c_type(array.dtype):
+            raise UnsupportedByTargetError(
+                f"The signature {name} has {array.name} of {array.dtype}, for which the C library "
+                "has no type. Convert it to int8 or float32 in the function.",
+                operation=array.dtype,
+                source=None,
+            )
+    tree = portable.first_argument if entry.takes_params else None
+    weights = [] if tree is None else list(tree.leaf_paths("params"))
+    leaves: list[str | Weight] = [
+        places.weight(weights[i], p.aval) if i < len(weights) else names[p.path]
+        for i, p in enumerate(ports)
+    ]
+    leaves += [places.constant(c.name, c.digest, c.aval) for c in portable.lifted_constants]
+    variables = list_variables([p.aval for p in ports])
+    check_identifiers(
+        f"inputs of {name}",
+        [*((v, make_identifier(v)) for v in variables)]
+        + [(f"{a.name} (an array)", a.identifier) for a in inputs],
+    )
+    check_identifiers(f"outputs of {name}", [(a.name, a.identifier) for a in outputs])
+    sizes = _choose_sizes(name, portable, entry, variables, all_sizes)
+
+    def work(values: Mapping[str, int]) -> int:
+        return sum(map(math.prod, concrete_shapes([*inputs, *masks, *outputs], values)))
+
+    return Signature(
+        name=name,
+        prefix=make_prefix(library, name),
+        portable=portable,
+        leaves=tuple(leaves),
+        variables=variables,
+        padded=frozenset(entry.buckets or ()),
+        inputs=tuple(inputs),
+        masks=tuple(masks),
+        outputs=tuple(outputs),
+        results=results,
+        sizes=tuple(sorted(sizes, key=lambda values: (work(values), tuple(values.values())))),
+    )
+
+
+def _make_array(name: str, aval: Aval, pad: complex) -> Array:
+    return Array(name, make_identifier(name), aval.op_dtype, aval.op_shape, pad)
+
+
+def _check_ports(name: str, entry: SignatureEntry, inputs: set[str], outputs: set[str]) -> None:
+    """Refuses inputs and outputs that are not the function's, such as strings."""
+    sides: list[tuple[Mapping[str, ArrayEntry], set[str]]] = [
+        (entry.inputs, inputs),
+        (entry.outputs, outputs),
+    ]
+    for arrays, known in sides:
+        for array, each in arrays.items():
+            if each.path not in known or each.dtype == "string":
+                raise UnsupportedByTargetError(
+                    f"The signature {name} processes {array} ({each.dtype}{each.shape}) in "
+                    "TensorFlow, which tfcompile cannot compile. Save a signature without "
+                    "`processing`.",
+                    operation="processing",
+                    source=None,
+                )
+
+
+def _check_function(name: str, portable: PortableFunction, entry: SignatureEntry) -> None:
+    def refuse(what: str, advice: str, operation: str) -> UnsupportedByTargetError:
+        return UnsupportedByTargetError(
+            f"The signature {name} {what}, which tfcompile cannot compile. {advice}",
+            operation=operation,
+            source=None,
+        )
+
+    if entry.updates:
+        raise refuse(
+            f"assigns new values to {min(entry.updates.values())}",
+            "Return the new weights as outputs of a function that takes them as inputs.",
+            "AssignVariableOp",
+        )
+    if portable.graph_functions:
+        raise refuse("calls TensorFlow graphs", "Write that part in JAX.", "call_tf")
+    summary = read_summary(portable.module.data)
+    for operation, text in _WITHOUT_KERNEL.items():
+        if f"stablehlo.{operation}" in summary.operations or operation in summary.operations:
+            raise refuse(f"has {text}", "Compute it without this operation.", operation)
+    for call in summary.custom_calls:
+        if call not in _CUSTOM_CALLS:
+            raise refuse(f"has the custom call {call!r}", "Compute it without this call.", call)
+
+
+_CUSTOM_CALLS = frozenset(
+    {"Sharding", "shape_assertion", "stablehlo.dynamic_reduce_window"}
+    | {"mhlo.topk", "mhlo.erf", "stablehlo.dynamic_rng_bit_generator", "stablehlo.dynamic_top_k"}
+    | {"stablehlo.dynamic_approx_top_k", "Qr", "annotate_device_placement"}
+)
+"""Custom calls that XLA replaces before it makes programs."""
+
+
+def _check_variables(
+    sidecar: Sidecar, portables: Mapping[str, PortableFunction], names: Iterable[str], sizes: Sizes
+) -> None:
+    known = {v for n in names for v in list_variables([p.aval for p in portables[n].inputs])}
+    for values in sizes:
+        for variable, size in values.items():
+            if variable not in known:
+                text = (
+                    f"Their open sizes: {', '.join(sorted(known))}."
+                    if known
+                    else ("They have no open sizes.")
+                )
+                raise SavingError(f"sizes: no signature has the size {variable}. {text}")
+            if size < 0:
+                raise SavingError(f"sizes: {variable} must be at least 0. Got: {size}.")
+
+
+def _choose_sizes(
+    name: str,
+    portable: PortableFunction,
+    entry: SignatureEntry,
+    variables: Sequence[str],
+    all_sizes: Sizes,
+) -> list[dict[str, int]]:
+    """Lists the sizes of one signature: those of the caller, or else its buckets."""
+    if not variables:
+        return [{}]
+    buckets = entry.buckets or {}
+    chosen = [
+        {variable: values[variable] for variable in variables}
+        for values in all_sizes
+        if not set(variables) - set(values)
+    ]
+    if not all_sizes and not set(variables) - set(buckets):
+        chosen = [
+            dict(zip(variables, each, strict=True))
+            for each in product(*(buckets[v] for v in variables))
+        ]
+    if not chosen:
+        missing = ", ".join(variables)
+        example = format_sizes(dict.fromkeys(variables, 8))
+        raise SavingError(
+            f"The signature {name} has open sizes ({missing}), and a program is compiled for fixed "
+            f"ones. Pass sizes for each of them: --sizes {example}"
+        )
+    unique = list({format_sizes(values): values for values in chosen}.values())
+    for values in unique:
+        for condition in (*portable.constraints, *portable.requirements):
+            if not parse_comparison(condition).holds(values):
+                raise ShapeError(
+                    f"The signature {name} cannot have {format_sizes(values)}: it needs "
+                    f"{condition}. Pass other sizes."
+                )
+    return unique

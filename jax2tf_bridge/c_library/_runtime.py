@@ -1,0 +1,146 @@
+"""Copies the sources that compiled programs need into the folder of a C library."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+_RUNTIME = "xla/backends/cpu/runtime"
+_OWN_HEADERS = {
+    "xla/types.h": "bridge_tensorflow.h",
+    "tensorflow/core/platform/types.h": "bridge_tensorflow.h",
+    "tensorflow/compiler/tf2xla/xla_compiled_cpu_function.h": "bridge_tensorflow.h",
+    f"{_RUNTIME}/work_queue.h": "bridge_workers.h",
+    f"{_RUNTIME}/sort_lib.h": "bridge_sort.h",
+    "xla/tsl/concurrency/async_value_ref.h": "bridge_workers.h",
+    "xla/tsl/concurrency/chain.h": "bridge_workers.h",
+}
+"""Headers of TensorFlow that one of ours replaces."""
+
+_OWN_FILES = tuple(
+    f"bridge_{name}.h" for name in ("abseil", "program", "sort", "tensorflow", "workers")
+)
+_MATMUL_SOURCES = {
+    "Eigen::half": "f16",
+    "float": "f32",
+    "double": "f64",
+    "int32_t": "s32",
+    "int8_t": "s8",
+    "std::complex<float>": "c64",
+    "std::complex<double>": "c128",
+}
+_INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)', re.MULTILINE)
+_OTHER_MACHINES = re.compile(r"/arch/(GPU|SYCL|HIP|AltiVec|ZVector|MSA|HVX|LSX|RVV10)/")
+"""Parts of Eigen for machines that tfcompile makes no programs for."""
+
+_ACCESSORS = re.compile(
+    r"^  // Arg methods for managing input buffers\..*?(?=^ private:)", re.MULTILINE | re.DOTALL
+)
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """The part of XLA's runtime that programs need.
+
+    Attributes:
+      sources: the source files to compile, as paths below runtime/.
+      definitions: the macros to define.
+      uses_eigen: whether it has the headers of Eigen.
+      files: the copied files of XLA and Eigen.
+    """
+
+    sources: tuple[str, ...]
+    definitions: tuple[str, ...]
+    uses_eigen: bool
+    files: int
+
+
+def shorten_header(text: str) -> str:
+    """Removes from a generated header what the library does not use: access to single elements.
+
+    Its types would need further headers.
+    """
+    return _ACCESSORS.sub("", text)
+
+
+def copy_runtime(
+    headers: Sequence[str], include: Path, sources: Path, folder: Path, *, threads: bool
+) -> Runtime:
+    """Copies what the programs include, and nothing else.
+
+    Args:
+      headers: the texts of the generated headers.
+      include: TensorFlow's folder of headers.
+      sources: its folder of the runtime's sources.
+      folder: the folder to fill.
+      threads: whether programs use several threads.
+    """
+    folder.mkdir()
+    own = resources.files("jax2tf_bridge.c_library").joinpath("runtime")
+    for name in _OWN_FILES:
+        (folder / name).write_text(own.joinpath(name).read_text("utf-8"), "utf-8")
+    text = "\n".join(headers)
+    compiled = _list_sources(text)
+    roots = {include_path for include_path in _iterate_includes(text)} | set(compiled)
+    if threads:
+        roots.add("unsupported/Eigen/CXX11/Tensor")
+    copied = _copy(roots, (sources, include), folder)
+    definitions = []
+    if "rng_states[" in text:
+        definitions.append("JAX2TF_BRIDGE_RANDOM")
+    if threads:
+        definitions.append("JAX2TF_BRIDGE_THREADS")
+    uses_eigen = any("Eigen" in path for path in copied)
+    return Runtime(tuple(compiled), tuple(definitions), uses_eigen, len(copied))
+
+
+def _list_sources(text: str) -> list[str]:
+    names = []
+    for types in re.findall(r"internal::TypedMatMul<(.+?)>\s*\(", text):
+        first = types.split(", ")[0].strip()
+        names.append(f"dot_lib_{_MATMUL_SOURCES[first]}")
+    for dimensions, element in re.findall(r"internal::EigenConv(\d)D<(\S+?)>", text):
+        kind = "f16" if "half" in element else "f32"
+        names.append(f"convolution_lib_{kind}_{dimensions}d")
+    if "rng_states[" in text:
+        names.append("rng_state_lib")
+    return [f"{_RUNTIME}/{name}.cc" for name in sorted(set(names))]
+
+
+def _iterate_includes(text: str) -> Iterable[str]:
+    return (quoted or angled for quoted, angled in _INCLUDE.findall(text))
+
+
+def _copy(roots: Iterable[str], places: Sequence[Path], folder: Path) -> list[str]:
+    """Copies files and all that they include; returns their paths."""
+    known: set[str] = set()
+    copied = []
+    rest = list(roots)
+    while rest:
+        path = rest.pop()
+        if path in known or _OTHER_MACHINES.search(path):
+            continue
+        known.add(path)
+        replacement = "bridge_abseil.h" if path.startswith("absl/") else _OWN_HEADERS.get(path)
+        target = folder / path
+        if replacement is not None:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(f'#include "{replacement}"\n')
+            if replacement == "bridge_workers.h":
+                rest.append("unsupported/Eigen/CXX11/Tensor")
+            continue
+        source = next((place / path for place in places if (place / path).is_file()), None)
+        if source is None:
+            continue  # a header of the system, or for another machine
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+        copied.append(path)
+        for name in _iterate_includes(source.read_text("utf-8", errors="replace")):
+            near = os.path.normpath(os.path.join(os.path.dirname(path), name))
+            rest += [near] if any((place / near).is_file() for place in places) else [name]
+    return copied

@@ -1,0 +1,146 @@
+"""`jax2tf-bridge compile`: writes a C library."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from jax2tf_bridge.cli._commands import (
+    NAMED_PATH,
+    Command,
+    NamedPath,
+    UsageError,
+    add_output,
+    map_signatures,
+    named_path,
+    split_assignment,
+)
+from jax2tf_bridge.cli._console import Console
+from jax2tf_bridge.serialization import read_function
+from jax2tf_bridge.storage import AnyPath, as_path
+
+_DESCRIPTION = """\
+Compiles the signatures of a SavedModel, or functions in files, to a C library that needs neither
+Python nor TensorFlow. Needs TensorFlow, not JAX."""
+
+_EXAMPLES = """\
+examples:
+  jax2tf-bridge compile predict/1 -o predict_lib --sizes b=1 --sizes b=32
+  jax2tf-bridge compile predict/1 -o predict_lib --sizes b=1 --shared
+  jax2tf-bridge compile predict.jaxfn --params weights.msgpack -o predict_lib --sizes b=1 \\
+      --weights separate --target-triple aarch64-unknown-linux-gnu"""
+
+
+def _read_sizes(text: str) -> dict[str, int]:
+    """Reads VARIABLE=SIZE,VARIABLE=SIZE."""
+    try:
+        pairs = [split_assignment(each) for each in text.split(",")]
+        return {name: int(size) for name, size in pairs}
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"expected open sizes and their values, as b=1 or b=1,n=128. Got: {text}"
+        ) from None
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "file",
+        nargs="+",
+        type=named_path,
+        metavar=NAMED_PATH,
+        help="the folder of a SavedModel that save wrote; or files that export wrote, each with "
+        "the name of its signature if there are several",
+    )
+    add_output(parser, "DIR", "the folder of the library to write")
+    parser.add_argument(
+        "--name",
+        help="the name of the library, with which its C names begin; by default the name of the "
+        "folder without _lib",
+    )
+    parser.add_argument(
+        "--signature",
+        action="append",
+        metavar="NAME",
+        help="a signature to compile; once for each. By default all",
+    )
+    parser.add_argument(
+        "--sizes",
+        action="append",
+        default=[],
+        type=_read_sizes,
+        metavar="NAME=SIZE[,NAME=SIZE]",
+        help="values of the open sizes to compile for; once for each program. By default the "
+        "buckets of the model",
+    )
+    parser.add_argument(
+        "--params",
+        type=as_path,
+        metavar="WEIGHTS",
+        help="for files: a msgpack or safetensors file with the functions' first argument",
+    )
+    parser.add_argument(
+        "--weights",
+        choices=("embedded", "separate"),
+        default="embedded",
+        help="where the weights are: in the program, or in a file that it maps into memory",
+    )
+    parser.add_argument(
+        "--target-triple",
+        metavar="TRIPLE",
+        help="the machine that runs the library, as aarch64-unknown-linux-gnu; by default this one",
+    )
+    parser.add_argument(
+        "--target-cpu",
+        default="",
+        metavar="CPU",
+        help="the processor that runs it, as haswell or cortex-a72; by default each of its kind",
+    )
+    parser.add_argument(
+        "--multithreading",
+        action="store_true",
+        help="use several threads for large products of matrices and convolutions",
+    )
+    parser.add_argument(
+        "--shared",
+        action="store_true",
+        help="build the shared library for this machine, for jax2tf_bridge.load_library",
+    )
+
+
+def _compile(options: argparse.Namespace, console: Console) -> None:
+    source = _read_source(options)
+    with console.loading("TensorFlow", "compile"):
+        from jax2tf_bridge.c_library import compile_library
+    with console.step(f"compiling {options.output}"):
+        library = compile_library(
+            options.output,
+            source,
+            params=options.params,
+            name=options.name,
+            signatures=options.signature,
+            sizes=options.sizes,
+            weights=options.weights,
+            target_triple=options.target_triple,
+            target_cpu=options.target_cpu,
+            multithreading=options.multithreading,
+            shared=options.shared,
+        )
+    print(library)
+
+
+def _read_source(options: argparse.Namespace) -> AnyPath | dict[str, Any]:
+    files: list[NamedPath] = options.file
+    folders = [path for _, path in files if path.is_dir()]
+    if not folders:
+        return {name: read_function(path) for name, path in map_signatures(files).items()}
+    if len(files) > 1 or files[0][0]:
+        raise UsageError(
+            f"{folders[0]} is a SavedModel, whose signatures already have names. Pass it alone, "
+            "without NAME="
+        )
+    if options.params is not None:
+        raise UsageError(f"--params: {folders[0]} is a SavedModel, which has its own weights")
+    return folders[0]
+
+
+COMMAND = Command("compile", "write a C library", _DESCRIPTION, _EXAMPLES, _add_options, _compile)

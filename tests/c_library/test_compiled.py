@@ -1,0 +1,215 @@
+"""Compiled libraries give JAX's results, in Python and in C."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+from jax2tf_bridge import Padding, Signature, compile_library, load_library
+from jax2tf_bridge.errors import DTypeError, FileFormatError, ShapeError, StructureError
+
+RNG = np.random.default_rng(0)
+PARAMS = {
+    "w": RNG.normal(size=(28, 64)).astype(np.float32),
+    "v": RNG.normal(size=(64, 10)).astype(np.float32),
+}
+X = RNG.normal(size=(8, 28)).astype(np.float32)
+ALL = RNG.normal(size=(300, 28)).astype(np.float32)
+
+
+def classify(params: Any, x: Any) -> Any:
+    hidden = jax.nn.relu(x @ params["w"])
+    top = jax.lax.top_k(hidden, 3)
+    order = jnp.argsort(hidden[:, :5], axis=1)
+    return {"scores": jax.nn.softmax(hidden @ params["v"]), "top": top[1], "order": order}
+
+
+def sensitivity(params: Any, x: Any) -> Any:
+    """The gradient of a loss by its input."""
+    return {"gradient": jax.grad(lambda x: jnp.sum(jnp.tanh(x @ params["w"]) ** 2))(x)}
+
+
+def convert(flag: Any, half: Any, count: Any, wave: Any, step: Any) -> Any:
+    return {
+        "flags": ~flag,
+        "half": half * 2,
+        "count": jnp.cumsum(count),
+        "wave": wave * 1j,
+        "step": step + 1,
+        "none": count[:0],
+        "wide": half.astype(jnp.float16) + jnp.float16(1),
+    }
+
+
+def pool(x: Any, mask: Any) -> Any:
+    total = jnp.sum(jnp.where(mask, x, 0), axis=1)
+    return {"mean": total / jnp.sum(mask, axis=1), "doubled": x * 2}
+
+
+def image(params: Any, x: Any) -> Any:
+    y = jax.lax.conv_general_dilated(
+        x, params["k"], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    y = jax.lax.fori_loop(0, 3, lambda i, y: jax.nn.gelu(y) + 1, y)
+    key = jax.random.key(3)
+    return {"y": y + jax.random.normal(key, y.shape)}
+
+
+CONVERTED = {
+    "flag": np.array([True, False, True]),
+    "half": np.array([[1.5], [-2]], ml_dtypes.bfloat16),
+    "count": np.array([1, 2, 3], np.int32),
+    "wave": np.array([1 + 2j], np.complex64),
+    "step": np.float32(3),
+}
+
+
+def compare(actual: Any, expected: Any) -> None:
+    assert set(actual) == set(expected)
+    for name, value in expected.items():
+        wanted = np.asarray(value)
+        assert (actual[name].dtype, actual[name].shape) == (wanted.dtype, wanted.shape), name
+        if wanted.dtype.kind in "biu":
+            np.testing.assert_array_equal(actual[name], wanted, err_msg=name)
+        else:
+            kind = complex if wanted.dtype.kind == "c" else float
+            np.testing.assert_allclose(
+                actual[name].astype(kind), wanted.astype(kind), 2e-5, 1e-5, err_msg=name
+            )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("libraries")
+
+
+@pytest.mark.slow
+def test_sizes_and_signatures_share_weights_in_a_file(folder: Path) -> None:
+    signatures = {
+        "classify": Signature(classify, args=[X], polymorphic_shapes="(b, 28)"),
+        "by.x": Signature(sensitivity, args=[X], polymorphic_shapes="(b, 28)"),
+    }
+    compiled = compile_library(
+        folder / "net_lib",
+        signatures,
+        params=PARAMS,
+        sizes=[{"b": 300}, {"b": 1}],
+        weights="separate",
+        shared=True,
+    )
+    assert compiled.weights_bytes == 64 + 28 * 64 * 4 + 64 * 10 * 4
+    assert compiled.shared is not None
+    assert compiled.shared.stat().st_size < 1_000_000
+    weights = folder / "net_lib" / "net.weights"
+    library = load_library(compiled.shared, weights=weights)
+    for x in (ALL, ALL[:1]):
+        compare(library["classify"](x=x), jax.jit(classify)(PARAMS, x))
+        compare(library["by.x"](x=x), jax.jit(sensitivity)(PARAMS, x))
+    with pytest.raises(ShapeError, match=r"^classify is not compiled for b=2\. Its sizes: b=1 or"):
+        library["classify"](x=ALL[:2])
+    with pytest.raises(ShapeError, match=r"^classify: x: expected shape \(b, 28\), got \(2, 27\)"):
+        library["classify"](x=ALL[:2, 1:])
+    with pytest.raises(DTypeError, match=r"expected float32, got float64\. Pass x\.astype\('float"):
+        library["classify"](x=ALL.astype(np.float64))
+    with pytest.raises(StructureError, match="the input 'x' is missing"):
+        library["classify"]()
+    with pytest.raises(StructureError, match=r"Call one of them, as library\['classify'\]"):
+        library(x=ALL)
+    with pytest.raises(FileFormatError, match=r"are in a file\. Pass its path"):
+        load_library(compiled.shared)
+    damaged = folder / "damaged.weights"
+    damaged.write_bytes(b"\0" + weights.read_bytes()[1:])
+    with pytest.raises(FileFormatError, match="has other weights than net"):
+        load_library(compiled.shared, weights=damaged)
+    damaged.write_bytes(weights.read_bytes()[:-1])
+    with pytest.raises(FileFormatError, match=r"has 9791 bytes; the weights of net have 9792"):
+        load_library(compiled.shared, weights=damaged)
+    _check_threads(lambda: load_library(compiled.shared or "", weights=weights)["classify"])
+
+
+def _check_threads(make: Callable[[], Any]) -> None:
+    """Each of eight threads has its own handle."""
+    expected = jax.jit(classify)(PARAMS, ALL)
+    problems = []
+
+    def work(seed: int) -> None:
+        function = make()
+        try:
+            for i in range(20):
+                row = (seed + 13 * i) % len(ALL)
+                compare(
+                    function(x=ALL[row : row + 1]),
+                    {name: np.asarray(value)[row : row + 1] for name, value in expected.items()},
+                )
+        except AssertionError as e:
+            problems.append(e)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not problems
+
+
+@pytest.mark.slow
+def test_dtypes_scalars_and_empty_results(folder: Path) -> None:
+    signature = Signature(convert, args=list(CONVERTED.values()))
+    compiled = compile_library(folder / "dtypes", signature, shared=True)
+    assert compiled.shared is not None
+    library = load_library(compiled.shared)
+    compare(library(**CONVERTED), jax.jit(convert)(*CONVERTED.values()))
+
+
+@pytest.mark.slow
+def test_padding_fills_masks_and_cuts_results(folder: Path) -> None:
+    x = RNG.normal(size=(3, 5)).astype(np.float32)
+    signature = Signature(
+        pool,
+        args=[x, np.ones((3, 5), bool)],
+        polymorphic_shapes=("(b, n)", "(b, n)"),
+        padding=Padding(buckets={"b": [4], "n": [8, 16]}, mask="mask"),
+    )
+    compiled = compile_library(folder / "pool_lib", signature, shared=True)
+    assert compiled.signatures["serving_default"] == ({"b": 4, "n": 8}, {"b": 4, "n": 16})
+    assert compiled.shared is not None
+    library = load_library(compiled.shared)
+    for rows, columns in ((3, 5), (4, 8), (1, 16), (0, 3)):
+        x = RNG.normal(size=(rows, columns)).astype(np.float32)
+        compare(library(x=x), jax.jit(pool)(x, np.ones_like(x, bool)))
+    with pytest.raises(ShapeError, match=r"not compiled for b=5,n=2\. Its sizes: b=4,n=8 or"):
+        library(x=np.ones((5, 2), np.float32))
+
+
+@pytest.mark.slow
+@pytest.mark.consumers
+def test_cmake_builds_the_example(folder: Path) -> None:
+    """A convolution, a loop and random numbers, with weights in the program."""
+    params = {"k": RNG.normal(size=(3, 3, 8, 16)).astype(np.float32)}
+    x = np.zeros((1, 12, 12, 8), np.float32)
+    path = folder / "image_lib"
+    compile_library(path, Signature(image, args=[x]), params=params)
+    cmake = shutil.which("cmake")
+    if cmake is None:
+        pytest.skip("cmake is not installed")
+    build = folder / "build"
+    for command in ([cmake, "-S", path, "-B", build], [cmake, "--build", build]):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    printed = subprocess.run(
+        [build / "image_example"], capture_output=True, text=True, check=True
+    ).stdout
+    name, _, values = printed.partition(" = ")
+    assert name == "serving_default: y"
+    wanted = np.asarray(jax.jit(image)(params, x)["y"]).ravel()[:10]
+    np.testing.assert_allclose([float(v) for v in values.split()], wanted, 2e-5)
